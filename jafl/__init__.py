@@ -1,0 +1,46 @@
+"""jafl: a simulator of asynchronous federated learning that runs a whole experiment as one program.
+
+The public names load on first use, so that ``import jafl`` stays quick.
+"""
+
+import importlib
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "Arrival": "records",
+    "DivergenceError": "divergence",
+    "EventSchedule": "records",
+    "ExecutionPlan": "records",
+    "Federation": "data",
+    "History": "records",
+    "Model": "models",
+    "Partition": "data",
+    "Rule": "records",
+    "SettingError": "records",
+    "asynchronous": "schedule",
+    "client_work": "clients",
+    "federate": "data",
+    "simulate": "simulation",
+    "specification": "deferred",
+    "specify": "deferred",
+    "synchronous": "schedule",
+    "trip_by_trip": "schedule",
+}
+_ROOMS = ("clients", "data", "engine", "models", "plots", "records", "results", "rules", "schedule")
+
+__all__ = sorted([*_HOME, "data", "delays", "models", "plots", "rules"])
+
+
+def __getattr__(name: str):
+    if name in _HOME:
+        return getattr(importlib.import_module(f"jafl.{_HOME[name]}"), name)
+    if name == "delays":
+        return importlib.import_module("jafl.schedule.delays")
+    if name in _ROOMS:
+        return importlib.import_module(f"jafl.{name}")
+    raise AttributeError(f"module 'jafl' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,251 @@
+"""Examples once, clients as offsets into them: the data that a simulation trains on.
+
+Letters in shapes: E training examples, N clients, A examples held, summed over the clients (A differs
+from E where clients overlap or examples are left out). Nothing is copied per client and nothing is padded.
+"""
+
+import dataclasses
+import numbers
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from jafl.records import SettingError, require
+
+_LARGEST_LABEL = np.iinfo(np.int32).max - 1
+
+
+def whole_number(setting: str, value: Any, at_least: int) -> int:
+    """Returns ``value`` as an int; raises SettingError unless it is a whole number from ``at_least`` on."""
+    fits = isinstance(value, numbers.Integral) and not isinstance(value, bool) and value >= at_least
+    require(fits, setting, value, f"a whole number of at least {at_least}")
+    return int(value)
+
+
+def checked_labels(labels: Any, setting: str = "labels") -> np.ndarray:
+    """Returns labels as an array [E] int32; raises SettingError unless they are whole numbers from 0 on."""
+    labels = np.asarray(labels)
+    require(labels.ndim == 1, f"{setting}.shape", labels.shape, "one-dimensional, one label per example")
+    require(len(labels) > 0, f"len({setting})", 0, "at least 1", "A federation needs examples.")
+    require(labels.dtype.kind in "iu", f"{setting}.dtype", str(labels.dtype), "an integer type",
+            f"Convert with {setting}.astype(np.int32) if every label is a whole number.")
+    smallest, largest = int(labels.min()), int(labels.max())
+    require(smallest >= 0, f"smallest label in {setting}", smallest, "at least 0",
+            "Number the classes from 0; leave out examples without a label.")
+    require(largest <= _LARGEST_LABEL, f"largest label in {setting}", largest, f"at most {_LARGEST_LABEL}",
+            "Number the classes from 0 without gaps.")
+    return labels.astype(np.int32, copy=False)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Partition:
+    """Which training examples each client holds; clients may overlap, and examples may belong to nobody.
+
+      offsets [N + 1] int64  client c holds the examples ``indices[offsets[c]:offsets[c + 1]]``, in that order
+      indices [A] int64      positions in the training examples
+
+    Raises SettingError unless the offsets run from 0 to A, every client holds at least one example and
+    every index is a whole number from 0 on.
+    """
+
+    offsets: np.ndarray
+    indices: np.ndarray
+
+    def __post_init__(self) -> None:
+        offsets, indices = np.asarray(self.offsets), np.asarray(self.indices)
+        require(offsets.ndim == 1 and len(offsets) >= 2, "partition.offsets.shape", offsets.shape,
+                "[num_clients + 1], with at least one client")
+        require(indices.ndim == 1, "partition.indices.shape", indices.shape, "one-dimensional")
+        require(offsets.dtype.kind in "iu", "partition.offsets.dtype", str(offsets.dtype), "an integer type")
+        offsets = offsets.astype(np.int64, copy=False)
+        ends = (int(offsets[0]), int(offsets[-1]))
+        require(ends == (0, len(indices)), "first and last of partition.offsets", ends,
+                f"0 and {len(indices)}, the number of indices")
+        _check_sizes(np.diff(offsets))
+        require(indices.dtype.kind in "iu", "partition.indices.dtype", str(indices.dtype), "an integer type")
+        indices = indices.astype(np.int64, copy=False)
+        require(indices.min() >= 0, "smallest of partition.indices", int(indices.min()), "at least 0",
+                "Count positions from the first training example.")
+        object.__setattr__(self, "offsets", offsets)
+        object.__setattr__(self, "indices", indices)
+
+    @classmethod
+    def from_lists(cls, lists: Iterable[Any]) -> "Partition":
+        """The partition in which client c holds the training examples ``lists[c]`` (any integer arrays).
+
+        Raises SettingError as the class does.
+        """
+        arrays = [np.asarray(indices) for indices in lists]
+        require(arrays, "number of clients in partition", 0, "at least 1")
+        for client, indices in enumerate(arrays):
+            require(indices.ndim == 1, f"shape of the indices of client {client}", indices.shape,
+                    "one-dimensional")
+        offsets = np.concatenate([[0], np.cumsum([len(indices) for indices in arrays])])
+        return cls(offsets, np.concatenate(arrays))
+
+    @property
+    def num_clients(self) -> int:
+        """Clients, N."""
+        return len(self.offsets) - 1
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """[N] int64: examples that each client holds."""
+        return np.diff(self.offsets)
+
+
+def _check_sizes(sizes: np.ndarray) -> None:
+    if sizes.min() < 0:
+        client = int(np.argmax(sizes < 0))
+        raise SettingError(f"partition.offsets falls by {-int(sizes[client])} from client {client} to the next, "
+                           "but must never fall. Use Partition.from_lists to have offsets made.")
+    if sizes.min() == 0:
+        client, empty = int(np.argmax(sizes == 0)), int(np.sum(sizes == 0))
+        raise SettingError(f"number of examples of client {client} is 0, but must be at least 1 ({empty} of "
+                           f"{len(sizes)} clients are empty). Leave clients without examples out.")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Source:
+    """A data set with its test split, not yet divided among clients.
+
+      name                 what it is called in results
+      x [E, ...] float32, y [E] int32            training examples and labels in 0..num_classes - 1
+      test_x, test_y                             the same for the common test set
+      validation_x, validation_y                 the same, or None unless a validation split was asked for
+      train_indices, test_indices, validation_indices  int64, each split's positions in the data set as it was
+                           before jafl split it, in the order of x, or None where jafl did not split it
+      natural_partition    the Partition that the data come with, or None
+    """
+
+    name: str
+    x: np.ndarray
+    y: np.ndarray
+    test_x: np.ndarray
+    test_y: np.ndarray
+    num_classes: int
+    validation_x: np.ndarray | None = None
+    validation_y: np.ndarray | None = None
+    train_indices: np.ndarray | None = None
+    test_indices: np.ndarray | None = None
+    validation_indices: np.ndarray | None = None
+    natural_partition: Partition | None = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Federation:
+    """Training examples, who holds which, and a common test set. Made by ``federate`` or ``from_arrays``.
+
+      name        what the data are called in results
+      x [E, ...]  float32, or float64 or any integer type if given so;  y [E] int32
+      test_x, test_y, and validation_x, validation_y (or None)  of the same types
+      num_classes labels are 0..num_classes - 1
+      partition   the clients, as offsets into the examples
+    """
+
+    name: str
+    x: np.ndarray
+    y: np.ndarray
+    test_x: np.ndarray
+    test_y: np.ndarray
+    num_classes: int
+    partition: Partition
+    validation_x: np.ndarray | None = None
+    validation_y: np.ndarray | None = None
+
+    @classmethod
+    def from_arrays(cls, x: Any, y: Any, partition: Partition, *, test_x: Any, test_y: Any,
+                    num_classes: int | None = None, validation_x: Any = None, validation_y: Any = None,
+                    name: str = "arrays") -> "Federation":
+        """The federation of any NumPy arrays; they are not copied unless their type must change.
+
+        ``x`` [E, ...] keeps an integer type (token numbers, uint8 images) and float64; all else becomes
+        float32. ``y`` [E] becomes int32. ``num_classes`` is the largest label + 1 unless given.
+
+        Raises SettingError where lengths, shapes or types disagree, x holds NaN or infinity, labels are not
+        whole numbers below ``num_classes``, the partition points past the end, or a split is empty.
+        """
+        require(isinstance(partition, Partition), "partition", partition, "a Partition",
+                "Make one with a function of jafl.data.PARTITIONS or with Partition.from_lists.")
+        x, y = _checked_split(x, y, "")
+        splits = {"": (x, y), "test_": _checked_split(test_x, test_y, "test_", x)}
+        require((validation_x is None) == (validation_y is None), "validation_x given, validation_y given",
+                (validation_x is not None, validation_y is not None), "both or neither")
+        if validation_x is not None:
+            splits["validation_"] = _checked_split(validation_x, validation_y, "validation_", x)
+        num_classes = _checked_num_classes(num_classes, {f"{key}y": pair[1] for key, pair in splits.items()})
+        largest = int(partition.indices.max())
+        require(largest < len(x), "largest of partition.indices", largest,
+                f"less than {len(x)}, the number of training examples",
+                "Was the partition made from the labels of the training split?")
+        return cls(name, x, y, *splits["test_"], num_classes, partition, *splits.get("validation_", (None, None)))
+
+    @property
+    def num_clients(self) -> int:
+        """Clients, N."""
+        return self.partition.num_clients
+
+    @property
+    def num_examples(self) -> np.ndarray:
+        """[N] int32: examples that each client holds."""
+        return self.partition.sizes.astype(np.int32)
+
+    def client(self, client: int) -> tuple[np.ndarray, np.ndarray]:
+        """Copies of one client's ``x [n, ...]`` and ``y [n]``; raises SettingError if there is no such client."""
+        client = whole_number("client", client, 0)
+        require(client < self.num_clients, "client", client, f"less than {self.num_clients}, the number of clients")
+        start, end = self.partition.offsets[client : client + 2]
+        held = self.partition.indices[start:end]
+        return self.x[held], self.y[held]
+
+    def label_counts(self) -> np.ndarray:
+        """[N, num_classes] int64: how many examples of each label each client holds."""
+        holder = np.repeat(np.arange(self.num_clients), self.partition.sizes)
+        cell = holder * self.num_classes + self.y[self.partition.indices]
+        counts = np.bincount(cell, minlength=self.num_clients * self.num_classes)
+        return counts.reshape(self.num_clients, self.num_classes)
+
+
+def federate(source: Source, partition: Partition) -> Federation:
+    """Divides a source's training examples among clients; ``source.natural_partition`` is one choice.
+
+    Raises SettingError as ``Federation.from_arrays`` does.
+    """
+    return Federation.from_arrays(
+        source.x, source.y, partition, test_x=source.test_x, test_y=source.test_y, name=source.name,
+        num_classes=source.num_classes, validation_x=source.validation_x, validation_y=source.validation_y)
+
+
+def _checked_split(x: Any, y: Any, prefix: str, like: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """One split's arrays in their final types; ``like`` is the training x, which other splits must resemble."""
+    name_x, name_y = f"{prefix}x", f"{prefix}y"
+    x = np.asarray(x)
+    require(x.dtype.kind in "biuf", f"{name_x}.dtype", str(x.dtype), "a real number type")
+    require(x.ndim >= 1 and len(x) > 0, f"{name_x}.shape", x.shape, "[examples, ...] with at least one example",
+            "Nothing can be evaluated without test examples." if prefix == "test_" else "")
+    y = checked_labels(y, name_y)
+    require(len(x) == len(y), f"len({name_y})", len(y), f"{len(x)}, which is len({name_x})",
+            "Every example needs one label.")
+    if x.dtype.kind not in "iu" and x.dtype != np.float64:
+        x = x.astype(np.float32, copy=False)
+    if x.dtype.kind == "f" and not np.isfinite(x).all():
+        bad = ~np.isfinite(x.reshape(len(x), -1)).all(axis=1)
+        raise SettingError(f"{name_x} holds NaN or infinity in {int(bad.sum())} of {len(x)} examples (the first is "
+                           f"number {int(np.argmax(bad))}), but must be finite. Drop or fill these examples.")
+    if like is not None:
+        require(x.shape[1:] == like.shape[1:], f"{name_x}.shape[1:]", x.shape[1:], f"{like.shape[1:]}, as in x")
+        require((x.dtype.kind == "f") == (like.dtype.kind == "f"), f"{name_x}.dtype", str(x.dtype),
+                f"of the same kind as x, which is {like.dtype}")
+        x = x.astype(like.dtype, copy=False)
+    return x, y
+
+
+def _checked_num_classes(num_classes: int | None, labels: dict[str, np.ndarray]) -> int:
+    if num_classes is None:
+        return 1 + max(int(y.max()) for y in labels.values())
+    num_classes = whole_number("num_classes", num_classes, 1)
+    for name, y in labels.items():
+        require(y.max() < num_classes, f"largest label in {name}", int(y.max()),
+                f"less than num_classes = {num_classes}", "Raise num_classes, or number the classes from 0.")
+    return num_classes

@@ -1,0 +1,264 @@
+"""Ways to divide labelled examples among clients, each ``(labels, ..., seed) -> Partition``.
+
+Letters in shapes: E examples, N clients, C classes that occur in the labels. Every client gets at least one
+example, and holds its examples in random order. The same arguments give the same partition.
+"""
+
+import heapq
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from jafl.data.federation import Partition, checked_labels, whole_number
+from jafl.records import require
+
+# One random stream per partition, so that two of them from one seed have nothing in common.
+_IID, _DIRICHLET, _LABELS_PER_CLIENT, _LABEL_GROUPS = 101, 102, 103, 104
+
+# Beyond this, Dirichlet proportions are equal to all digits that matter, and their sum may overflow.
+_LARGEST_ALPHA = 1e12
+
+
+def iid(labels: Any, num_clients: int, *, seed: int) -> Partition:
+    """Deals all examples out at random; sizes differ by one at most.
+
+    ``labels`` [E] integers. Raises SettingError if there are fewer examples than clients.
+    Source: McMahan et al. 2017, "Communication-Efficient Learning of Deep Networks", section 3 (IID).
+    """
+    labels, num_clients = _checked(labels, num_clients)
+    rng = _generator(seed, _IID)
+    owner = np.empty(len(labels), np.int64)
+    _deal_evenly(owner, np.arange(len(labels)), 0, num_clients, rng)
+    return _by_owner(owner, num_clients, rng)
+
+
+def dirichlet(labels: Any, num_clients: int, *, alpha: float, seed: int, equal_sizes: bool = False) -> Partition:
+    """Skews the labels by a Dirichlet distribution: the smaller ``alpha``, the more unlike the clients.
+
+    By default each class is divided among the clients in proportions drawn from Dirichlet(alpha), so that
+    sizes differ too (Yurochkin et al. 2019, "Bayesian Nonparametric Federated Learning of Neural Networks";
+    Li et al. 2022, "Federated Learning on Non-IID Data Silos"). All examples are used. Shares are rounded
+    up or down at random, so that a client's expected count is exact. A client left with nothing then gets
+    one random example from whichever client is the largest at that moment.
+
+    With ``equal_sizes`` each client draws its own label distribution from Dirichlet(alpha * prior), the prior
+    being the class frequencies, and takes E // N examples without replacement (Hsu et al. 2019, "Measuring
+    the Effects of Non-Identical Data Distribution"). Once a class has run out, the distribution is
+    renormalised over the rest, so those who draw late get what is left: clients draw in random order.
+    Up to N - 1 examples stay unused.
+
+    ``labels`` [E] integers. Raises SettingError for ``alpha`` not in (0, 1e12], or fewer examples than clients.
+    """
+    labels, num_clients = _checked(labels, num_clients)
+    require(_is_number(alpha) and 0 < alpha <= _LARGEST_ALPHA, "alpha", alpha,
+            f"a number above 0 and at most {_LARGEST_ALPHA:g}", "For clients that are alike use iid.")
+    rng = _generator(seed, _DIRICHLET)
+    pools = [rng.permutation(pool) for pool in _class_pools(labels)]
+    class_sizes = np.array([len(pool) for pool in pools])
+    draw_counts = _own_distribution_counts if equal_sizes else _divided_class_counts
+    counts = draw_counts(class_sizes, num_clients, alpha, rng)
+    owner = np.full(len(labels), -1, np.int64)
+    for pool, class_counts in zip(pools, counts.T, strict=True):
+        owner[pool[: class_counts.sum()]] = np.repeat(np.arange(num_clients), class_counts)
+    _feed_empty_clients(owner, num_clients, rng)
+    return _by_owner(owner, num_clients, rng)
+
+
+def labels_per_client(labels: Any, num_clients: int, *, labels_per_client: int, smallest: int, largest: int,
+                      seed: int) -> Partition:
+    """Gives each client a few labels and a random number of examples; clients overlap.
+
+    Source: WKAFL, algorithm 4. A client draws ``labels_per_client`` labels, a size uniform on
+    [smallest, largest], both included, and a weight uniform on (0, 1) per label; it then takes
+    size * weight / sum(weights) examples of each label, without replacement inside the client.
+    The paper leaves the rounding open: here counts are rounded up or down so that they add up to the size
+    exactly. So a client may hold fewer labels than it drew. Should a label have too few examples, the
+    client's other labels make up for it.
+
+    ``labels`` [E] integers. Raises SettingError if the labels asked for are more than occur, or if
+    ``largest`` is more than the ``labels_per_client`` rarest labels have together.
+    """
+    labels, num_clients = _checked(labels, num_clients, overlap=True)
+    pools = _class_pools(labels)
+    class_sizes = np.array([len(pool) for pool in pools])
+    wanted = whole_number("labels_per_client", labels_per_client, 1)
+    require(wanted <= len(pools), "labels_per_client", wanted,
+            f"at most {len(pools)}, the number of labels that occur")
+    smallest, largest = whole_number("smallest", smallest, 1), whole_number("largest", largest, 1)
+    require(smallest <= largest, "smallest", smallest, f"at most largest = {largest}")
+    supply = int(np.sort(class_sizes)[:wanted].sum())
+    require(largest <= supply, "largest", largest, f"at most {supply}, what the {wanted} rarest labels have "
+            "together", "Examples are drawn without replacement inside a client; ask for fewer.")
+
+    rng = _generator(seed, _LABELS_PER_CLIENT)
+    owned = np.argsort(rng.random((num_clients, len(pools))), axis=1)[:, :wanted]
+    sizes = rng.integers(smallest, largest, size=num_clients, endpoint=True)
+    weights = 1.0 - rng.random((num_clients, wanted))  # in (0, 1]: the sum is never 0
+    counts = _rounded_to_sizes(weights, sizes)
+    _move_excess(counts, class_sizes[owned])
+    drawn = [pools[label][rng.choice(len(pools[label]), count, replace=False, shuffle=False)]
+             for label, count in zip(owned.ravel(), counts.ravel(), strict=True)]
+    return _grouped(np.repeat(np.arange(num_clients), sizes), np.concatenate(drawn), num_clients, rng)
+
+
+def label_groups(labels: Any, groups: Sequence[tuple[int, Sequence[int]]], *, seed: int) -> Partition:
+    """Gives each group of clients some labels of its own, dealt out evenly at random inside the group.
+
+    ``labels`` [E] integers; ``groups`` holds a pair (number of clients, labels owned) per group, and clients
+    are numbered in the order of the groups. Examples whose label no group owns are left out.
+    Source: FedStaleWeight, section 6.2, where ten clients own labels 4-9 and five own 0-3:
+    ``groups=[(10, range(4, 10)), (5, range(4))]``.
+
+    Raises SettingError if a label is owned twice or does not occur, or a group has more clients than examples.
+    """
+    labels = checked_labels(labels)
+    groups = _checked_groups(groups, set(np.unique(labels).tolist()))
+    rng = _generator(seed, _LABEL_GROUPS)
+    owner = np.full(len(labels), -1, np.int64)
+    first = 0
+    for number, (size, owned) in enumerate(groups):
+        pool = np.flatnonzero(np.isin(labels, owned))
+        require(size <= len(pool), f"number of clients in group {number}", size,
+                f"at most {len(pool)}, the number of examples with its labels")
+        _deal_evenly(owner, pool, first, size, rng)
+        first += size
+    return _by_owner(owner, first, rng)
+
+
+PARTITIONS: dict[str, Callable[..., Partition]] = {
+    "iid": iid,
+    "dirichlet": dirichlet,
+    "labels_per_client": labels_per_client,
+    "label_groups": label_groups,
+}
+
+
+def _checked(labels: Any, num_clients: int, overlap: bool = False) -> tuple[np.ndarray, int]:
+    labels, num_clients = checked_labels(labels), whole_number("num_clients", num_clients, 1)
+    require(overlap or num_clients <= len(labels), "num_clients", num_clients,
+            f"at most {len(labels)}, the number of examples", "Every client needs an example of its own.")
+    return labels, num_clients
+
+
+def _checked_groups(groups: Any, occurring: set[int]) -> list[tuple[int, list[int]]]:
+    checked: list[tuple[int, list[int]]] = []
+    taken: set[int] = set()
+    for number, group in enumerate(groups):
+        require(isinstance(group, Sequence) and len(group) == 2, f"groups[{number}]", group,
+                "a pair (number of clients, labels owned)")
+        size = whole_number(f"number of clients in group {number}", group[0], 1)
+        owned = [whole_number(f"label in group {number}", label, 0) for label in group[1]]
+        require(owned, f"labels of group {number}", owned, "at least one label")
+        for label in owned:
+            require(label in occurring, f"label in group {number}", label, f"one that occurs: {sorted(occurring)}")
+            require(label not in taken, f"label in group {number}", label, "owned only once",
+                    "Put the clients that share a label into one group.")
+            taken.add(label)
+        checked.append((size, owned))
+    require(checked, "groups", groups, "at least one pair (number of clients, labels owned)")
+    return checked
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | np.integer | np.floating) and math.isfinite(value)
+
+
+def _generator(seed: int, stream: int) -> np.random.Generator:
+    return np.random.default_rng(np.random.SeedSequence((whole_number("seed", seed, 0), stream)))
+
+
+def _class_pools(labels: np.ndarray) -> list[np.ndarray]:
+    """The examples of each label that occurs, C arrays in the order of the labels."""
+    order = np.argsort(labels, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(labels[order])) + 1)
+
+
+def _deal_evenly(owner: np.ndarray, pool: np.ndarray, first: int, size: int, rng: np.random.Generator) -> None:
+    owner[rng.permutation(pool)] = first + np.arange(len(pool)) % size
+
+
+def _by_owner(owner: np.ndarray, num_clients: int, rng: np.random.Generator) -> Partition:
+    """The partition in which ``owner`` [E] holds each example; -1 is nobody."""
+    used = np.flatnonzero(owner >= 0)
+    return _grouped(owner[used], used, num_clients, rng)
+
+
+def _grouped(clients: np.ndarray, indices: np.ndarray, num_clients: int, rng: np.random.Generator) -> Partition:
+    """Client ``clients[a]`` holds example ``indices[a]``. Shuffled first: no client's data run class by class."""
+    shuffle = rng.permutation(len(clients))
+    order = shuffle[np.argsort(clients[shuffle], kind="stable")]
+    offsets = np.concatenate([[0], np.cumsum(np.bincount(clients, minlength=num_clients))])
+    return Partition(offsets, indices[order])
+
+
+def _divided_class_counts(class_sizes: np.ndarray, num_clients: int, alpha: float,
+                          rng: np.random.Generator) -> np.ndarray:
+    """[N, C] int64: each class divided among the clients in Dirichlet(alpha) proportions."""
+    counts = np.empty((num_clients, len(class_sizes)), np.int64)
+    for number, size in enumerate(class_sizes):
+        cumulative = np.cumsum(rng.dirichlet(np.full(num_clients, alpha)))
+        # One random shift for all cuts keeps every expected count exact. Cuts without it favour the same
+        # clients in every class when there are more clients than examples of a class.
+        cuts = np.floor(cumulative[:-1] * size + rng.random()).astype(np.int64)
+        counts[:, number] = np.diff(np.minimum(cuts, size), prepend=0, append=size)
+    return counts
+
+
+def _own_distribution_counts(class_sizes: np.ndarray, num_clients: int, alpha: float,
+                             rng: np.random.Generator) -> np.ndarray:
+    """[N, C] int64: each client's E // N examples by a distribution of its own, as far as classes last."""
+    size = int(class_sizes.sum()) // num_clients
+    concentration = np.maximum(alpha * class_sizes / class_sizes.sum(), np.finfo(float).tiny)
+    distributions = rng.dirichlet(concentration, size=num_clients)
+    counts = np.zeros((num_clients, len(class_sizes)), np.int64)
+    left = class_sizes.copy()
+    for client in rng.permutation(num_clients):
+        missing = size
+        while missing:
+            weights = np.where(left > 0, distributions[client], 0.0)
+            if weights.sum() < 1e-12:  # all that this client wanted has run out
+                weights = left.astype(float)
+            taken = np.minimum(rng.multinomial(missing, weights / weights.sum()), left)
+            counts[client] += taken
+            left -= taken
+            missing -= int(taken.sum())
+    return counts
+
+
+def _feed_empty_clients(owner: np.ndarray, num_clients: int, rng: np.random.Generator) -> None:
+    """Moves one random example at a time from the largest client to an empty one; changes ``owner`` [E]."""
+    sizes = np.bincount(owner[owner >= 0], minlength=num_clients)
+    empty = np.flatnonzero(sizes == 0)
+    largest_first = [(-size, client) for client, size in enumerate(sizes.tolist())]
+    heapq.heapify(largest_first)
+    given = np.zeros(num_clients, np.int64)
+    for _ in empty:
+        size, client = largest_first[0]
+        heapq.heapreplace(largest_first, (size + 1, client))
+        given[client] += 1
+    spare = [rng.choice(np.flatnonzero(owner == client), given[client], replace=False)
+             for client in np.flatnonzero(given)]
+    if spare:
+        owner[rng.permutation(np.concatenate(spare))] = empty
+
+
+def _rounded_to_sizes(weights: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """[N, L] int64: shares of ``sizes`` [N] by ``weights`` [N, L]; the largest remainders are rounded up."""
+    shares = sizes[:, None] * weights / weights.sum(axis=1, keepdims=True)
+    counts = np.floor(shares).astype(np.int64)
+    missing = sizes - counts.sum(axis=1)
+    rank = np.argsort(np.argsort(counts - shares, axis=1), axis=1)
+    return counts + (rank < missing[:, None])
+
+
+def _move_excess(counts: np.ndarray, supply: np.ndarray) -> None:
+    """Moves what exceeds ``supply`` [N, L] to the client's other labels; changes ``counts`` [N, L]."""
+    excess = np.maximum(counts - supply, 0)
+    counts -= excess
+    missing = excess.sum(axis=1)
+    for column in range(counts.shape[1]):
+        taken = np.minimum(supply[:, column] - counts[:, column], missing)
+        counts[:, column] += taken
+        missing -= taken

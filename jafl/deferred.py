@@ -1,0 +1,121 @@
+"""Numbers are data: a specification is a deferred call whose numbers are leaves of a pytree.
+
+``specify(optax.sgd, learning_rate=0.1)`` remembers the call instead of making it. The factory, and every
+argument that is not a number with a fraction, is static; floats and arrays are leaves. The engine makes the call
+inside ``jit``, so another learning rate, momentum or exponent runs the program that is already compiled, and
+``vmap`` over settings just works. (An optax object passed as it is compiles anew for every object.)
+"""
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+
+@jax.tree_util.register_pytree_node_class
+class Specification:
+    """A deferred call ``factory(**arguments)``; a pytree with the float and array arguments as leaves.
+
+    Attributes:
+      factory: a callable; static, compared by identity or its own equality.
+      arguments: {name: value}; a value may be a specification itself. Non-float values must be hashable.
+    """
+
+    def __init__(self, factory: Callable[..., Any], arguments: Mapping[str, Any]):
+        self.factory = factory
+        self.arguments = {name: _hashable(value) for name, value in arguments.items()}
+
+    def build(self) -> Any:
+        """Makes the call, nested specifications first."""
+        built = {
+            name: value.build() if isinstance(value, Specification) else value
+            for name, value in self.arguments.items()
+        }
+        return self.factory(**built)
+
+    def tree_flatten(self):
+        """For JAX: (leaves, static part)."""
+        names = sorted(self.arguments)
+        numbers = tuple(name for name in names if _is_number(self.arguments[name]))
+        fixed = tuple((name, self.arguments[name]) for name in names if name not in numbers)
+        return [self.arguments[name] for name in numbers], (self.factory, numbers, fixed)
+
+    @classmethod
+    def tree_unflatten(cls, static, leaves):
+        """For JAX: the inverse of ``tree_flatten``."""
+        factory, numbers, fixed = static
+        restored = object.__new__(cls)
+        restored.factory = factory
+        restored.arguments = dict(zip(numbers, leaves, strict=True)) | dict(fixed)
+        return restored
+
+    def __repr__(self) -> str:
+        arguments = ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())
+        return f"{getattr(self.factory, '__name__', self.factory)}({arguments})"
+
+
+def specify(factory: Callable[..., Any], *args: Any, **kwargs: Any) -> Specification:
+    """Defers ``factory(*args, **kwargs)``, for example ``specify(optax.adam, learning_rate=0.01)``.
+
+    Floats become data of the compiled program; ints, bools, strings, None and functions are part of it, so write
+    ``1.0`` for a number that you mean to change.
+
+    Raises:
+      TypeError: if the arguments do not fit the factory's signature.
+    """
+    bound = inspect.signature(factory).bind(*args, **kwargs)
+    return Specification(factory, _flat(bound))
+
+
+def specification(factory: Callable[..., Any]) -> Callable[..., Specification]:
+    """Decorates a factory so that calling it defers the call, its default numbers included."""
+    signature = inspect.signature(factory)
+
+    @functools.wraps(factory)
+    def deferred(*args: Any, **kwargs: Any) -> Specification:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return Specification(factory, _flat(bound))
+
+    return deferred
+
+
+def as_specification(value: Any) -> Specification:
+    """``value`` itself if it is a specification, else one that builds ``value``, a static object, as it is."""
+    return value if isinstance(value, Specification) else Specification(_itself, {"value": value})
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+def _flat(bound: inspect.BoundArguments) -> dict[str, Any]:
+    kinds = {name: parameter.kind for name, parameter in bound.signature.parameters.items()}
+    arguments = dict(bound.arguments)
+    for name, kind in kinds.items():
+        if kind is inspect.Parameter.VAR_KEYWORD:
+            arguments.update(arguments.pop(name, {}))
+        elif kind is inspect.Parameter.VAR_POSITIONAL and arguments.pop(name, ()):
+            raise TypeError(f"give the arguments *{name} by name")
+    return arguments
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, (bool, int, str, tuple)) or value is None or callable(value):
+        return isinstance(value, Specification)
+    return isinstance(value, (float, np.ndarray, np.floating, jax.Array, Specification)) or not _can_hash(value)
+
+
+def _can_hash(value: Any) -> bool:
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
+
+
+def _hashable(value: Any) -> Any:
+    return tuple(_hashable(v) for v in value) if isinstance(value, list) else value

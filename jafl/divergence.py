@@ -1,0 +1,81 @@
+"""Training that reaches NaN or infinity: noticed between chunks, then traced to its step and client.
+
+Looking at every update while training would cost a pass over the parameters per trip. So training only looks at
+the model between chunks, and where that is no longer finite the run, which is deterministic, is repeated up to
+the last good evaluation and then stepped one server step at a time.
+"""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jafl import engine
+from jafl.records import EventSchedule, ExecutionPlan, History
+
+
+class DivergenceError(ArithmeticError):
+    """Training reached NaN or infinity.
+
+    Attributes:
+      server_step: the step whose trips or result are the first that are not finite.
+      client: the client whose trip it was; None if every update was finite and their combination was not.
+      history: what was measured before; its parameters may not be finite.
+    """
+
+    def __init__(self, server_step: int, client: int | None, history: History):
+        self.server_step, self.client, self.history = server_step, client, history
+        cause = "the server's step itself" if client is None else f"the update of client {client}"
+        super().__init__(
+            f"Training diverged to NaN or infinity at server step {server_step}, by {cause}. "
+            "Lower the client or the server learning rate, or clip: for example "
+            "optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(1.0)) at the server."
+        )
+
+
+def is_finite(carry: engine.Carry, schedule: EventSchedule, first_step: int, last_step: int) -> bool:
+    """Whether the model and the losses of the trips of these steps are free of NaN and infinity."""
+    first, last = np.searchsorted(schedule.step, [first_step, last_step])
+    losses = np.asarray(carry.trip_reports["loss"])[first:last]
+    return bool(_all_finite(carry.params)) and bool(np.all(np.isfinite(losses)))
+
+
+def find_divergence(
+    experiment: tuple,
+    server_optimizer: Any,
+    plan: ExecutionPlan,
+    good_step: int,
+    bad_step: int,
+    history: History,
+) -> DivergenceError:
+    """Repeats the run to find the first server step, after ``good_step``, that is not finite, and its client."""
+    schedule = experiment[0]
+    prepare = functools.partial(engine.prepare, *experiment, server_optimizer=server_optimizer, plan=plan)
+    program, carry = prepare()
+    carry = engine.run(program, carry, 0, good_step)
+    step = good_step
+    while step < bad_step:
+        carry = engine.run(program, carry, step, step + 1)
+        if not is_finite(carry, schedule, step, step + 1):
+            break
+        step += 1
+    program, carry = prepare()
+    carry = engine.run(program, carry, 0, step)
+    first, last = (int(trip) for trip in np.searchsorted(schedule.step, [step, step + 1]))
+    for trip in range(first, last):
+        if not _update_is_finite(program, carry.snapshots, trip):
+            return DivergenceError(step, int(schedule.client[trip]), history)
+    return DivergenceError(step, None, history)
+
+
+@jax.jit
+def _all_finite(tree: Any) -> jax.Array:
+    return jnp.all(jnp.array([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]))
+
+
+@jax.jit
+def _update_is_finite(program: engine.Program, snapshots: Any, trip: int) -> jax.Array:
+    result, _ = engine.train(program, snapshots, trip)
+    return _all_finite((result.update, result.loss))

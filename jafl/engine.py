@@ -1,0 +1,273 @@
+"""The engine: runs an execution plan on the device, client trip by client trip, as one jitted program."""
+
+import dataclasses
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import lax
+
+from jafl.clients import ClientData, ClientResult
+from jafl.data import Federation
+from jafl.memory import check_memory
+from jafl.models import Model
+from jafl.records import Arrival, EventSchedule, ExecutionPlan, Rule, require
+from jafl.schedule import bucket, trip_by_trip
+from jafl.deferred import Specification, as_specification, specify
+
+
+class Trips(NamedTuple):
+    """What the device knows of each applied trip, [J] each (padded): int32, and the rule's columns."""
+
+    client: jax.Array
+    trip: jax.Array
+    staleness: jax.Array
+    read_slot: jax.Array
+    columns: dict[str, jax.Array]
+
+
+class Steps(NamedTuple):
+    """What the device knows of each server step: ``first_trip`` [T + 1], ``write_slot`` [T] (padded), int32."""
+
+    first_trip: jax.Array
+    write_slot: jax.Array
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["trips", "steps", "data", "client_work", "rule", "server_optimizer", "key"],
+    meta_fields=["one_trip_per_step"],
+)
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """Everything that ``run`` reads and never writes: a pytree whose arrays and numbers are data.
+
+    ``one_trip_per_step`` is static: where it is True the trips of a step need no loop of their own.
+    """
+
+    trips: Trips
+    steps: Steps
+    data: ClientData
+    client_work: Specification
+    rule: Specification
+    server_optimizer: Specification
+    key: jax.Array
+    one_trip_per_step: bool
+
+
+class Carry(NamedTuple):
+    """Everything that lasts from one server step to the next: one pytree that can be saved.
+
+      params           [*P]
+      optimizer_state  of the server optimizer
+      rule_state       of the rule
+      snapshots        [slots, *P]
+      trip_reports     {name: [J]}, ``loss`` among them
+      step_reports     {name: [T, ...]}
+    """
+
+    params: Any
+    optimizer_state: Any
+    rule_state: Any
+    snapshots: Any
+    trip_reports: dict[str, jax.Array]
+    step_reports: dict[str, jax.Array]
+
+
+@functools.partial(jax.jit, donate_argnames="carry")
+def run(program: Program, carry: Carry, first_step: int, last_step: int) -> Carry:
+    """Runs the server steps ``first_step`` to ``last_step - 1``; compiled once for any bounds.
+
+    The carry is donated: its memory becomes the result's, so the one passed in cannot be used again.
+    """
+    return lax.fori_loop(first_step, last_step, functools.partial(_server_step, program), carry)
+
+
+def _server_step(program: Program, step: jax.Array, carry: Carry) -> Carry:
+    rule, optimizer = program.rule.build(), program.server_optimizer.build()
+
+    def client_trip(trip, buffer_and_reports):
+        buffer, reports = buffer_and_reports
+        buffer, report = _train_and_fold(program, carry.snapshots, trip, buffer)
+        return buffer, _record(reports, trip, report)
+
+    first, end = program.steps.first_trip[step], program.steps.first_trip[step + 1]
+    opened = (rule.begin(carry.rule_state, carry.params), carry.trip_reports)
+    if program.one_trip_per_step:
+        buffer, trip_reports = client_trip(first, opened)
+    else:
+        buffer, trip_reports = lax.fori_loop(first, end, client_trip, opened)
+    pseudo_gradient, rule_state, report, apply = rule.finish(buffer, carry.params)
+
+    updates, optimizer_state = optimizer.update(pseudo_gradient, carry.optimizer_state, carry.params)
+    params = optax.apply_updates(carry.params, updates)
+    if apply is not True:
+        stay = (carry.params, carry.optimizer_state)
+        params, optimizer_state = _select(apply, (params, optimizer_state), stay)
+    return Carry(
+        params,
+        optimizer_state,
+        rule_state,
+        _store(carry.snapshots, program.steps.write_slot[step], params),
+        trip_reports,
+        _record(carry.step_reports, step, report),
+    )
+
+
+def train(program: Program, snapshots: Any, trip: jax.Array) -> tuple[ClientResult, Any]:
+    """The work of client trip number ``trip``, and the snapshot [*P] that it trained from."""
+    client = program.trips.client[trip]
+    start = _fetch(snapshots, program.trips.read_slot[trip])
+    key = jax.random.fold_in(jax.random.fold_in(program.key, client), program.trips.trip[trip])
+    return program.client_work.build().train(program.data, start, client, key), start
+
+
+def _train_and_fold(program: Program, snapshots: Any, trip: jax.Array, buffer: Any) -> tuple[Any, dict]:
+    """Trains a client trip and folds its update into the rule's buffer."""
+    rule = program.rule.build()
+    result, start = train(program, snapshots, trip)
+    client = program.trips.client[trip]
+    arrival = Arrival(
+        update=result.update,
+        start=start if rule.needs_start else None,
+        client=client,
+        staleness=program.trips.staleness[trip],
+        num_examples=program.data.offsets[client + 1] - program.data.offsets[client],
+        batch_examples=result.batch_examples,
+        loss=result.loss,
+        columns={name: column[trip] for name, column in program.trips.columns.items()},
+    )
+    buffer, report = rule.fold(buffer, arrival)
+    return buffer, {"loss": result.loss, **report}
+
+
+def _fetch(snapshots: Any, slot: jax.Array) -> Any:
+    return jax.tree.map(lambda a: lax.dynamic_index_in_dim(a, slot, keepdims=False), snapshots)
+
+
+def _store(snapshots: Any, slot: jax.Array, params: Any) -> Any:
+    return jax.tree.map(lambda a, p: lax.dynamic_update_index_in_dim(a, p, slot, 0), snapshots, params)
+
+
+def _record(reports: dict[str, jax.Array], row: jax.Array, report: dict[str, Any]) -> dict[str, jax.Array]:
+    return {name: column.at[row].set(report[name]) for name, column in reports.items()}
+
+
+def _select(condition: jax.Array, if_true: Any, if_false: Any) -> Any:
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), if_true, if_false)
+
+
+def prepare(
+    schedule: EventSchedule,
+    federation: Federation,
+    client_work: Specification,
+    rule: Any,
+    params: Any,
+    key: jax.Array,
+    *,
+    server_optimizer: Any = None,
+    plan: ExecutionPlan | None = None,
+) -> tuple[Program, Carry]:
+    """Places an experiment on the device: what ``run`` reads, and the carry before the first step.
+
+    The arguments are those of ``jafl.simulate``. Arrays are padded to bucketed lengths, so that schedules of nearly
+    the same size share one compiled program.
+
+    Raises:
+      SettingError: if schedule, federation and rule do not fit each other, labels lie outside the model's classes,
+        or the device's memory is too small (says by how much and which settings lower it).
+    """
+    plan = trip_by_trip(schedule) if plan is None else plan
+    client_work, rule = as_specification(client_work), as_specification(rule)
+    optimizer = specify(optax.sgd, learning_rate=1.0) if server_optimizer is None else server_optimizer
+    built = rule.build()
+    _check_fit(schedule, federation, built, client_work.build().model, params)
+    trip_counts = np.diff(plan.first_trip)
+    program = Program(
+        trips=Trips(
+            client=_padded(schedule.client),
+            trip=_padded(schedule.trip),
+            staleness=_padded(schedule.staleness),
+            read_slot=_padded(plan.read_slot),
+            columns={name: _padded(column) for name, column in built.columns(schedule).items()},
+        ),
+        steps=Steps(_padded(plan.first_trip), _padded(plan.write_slot)),
+        data=ClientData(
+            federation.x,
+            federation.y,
+            _padded(federation.partition.indices.astype(np.int32)),
+            federation.partition.offsets.astype(np.int32),
+        ),
+        client_work=client_work,
+        rule=rule,
+        server_optimizer=as_specification(optimizer),
+        key=key,
+        one_trip_per_step=bool(np.all(trip_counts == 1)),
+    )
+    start = functools.partial(_start, slots=bucket(plan.num_slots + 1), num_clients=schedule.num_clients)
+    check_memory(program, jax.eval_shape(start, program, params))
+    program = jax.device_put(program)
+    return program, start(program, params)
+
+
+@functools.partial(jax.jit, static_argnames=("slots", "num_clients"))
+def _start(program: Program, params: Any, *, slots: int, num_clients: int) -> Carry:
+    """Allocates everything that the run will write. The last slot takes the versions that nobody reads."""
+    rule = program.rule.build()
+    params = jax.tree.map(jnp.asarray, params)
+    snapshots = jax.tree.map(lambda p: jnp.zeros((slots, *p.shape), p.dtype), params)
+    state = rule.init(params, num_clients)
+
+    def reports_of_one_step():
+        buffer, trip_report = _train_and_fold(program, snapshots, jnp.int32(0), rule.begin(state, params))
+        return trip_report, rule.finish(buffer, params)[2]
+
+    def rows(count, report):
+        return {name: jnp.zeros((count, *value.shape), value.dtype) for name, value in report.items()}
+
+    trip_report, step_report = jax.eval_shape(reports_of_one_step)
+    return Carry(
+        params=params,
+        optimizer_state=program.server_optimizer.build().init(params),
+        rule_state=state,
+        snapshots=_store(snapshots, jnp.int32(0), params),
+        trip_reports=rows(len(program.trips.client), trip_report),
+        step_reports=rows(len(program.steps.write_slot), step_report),
+    )
+
+
+def _padded(column: np.ndarray) -> np.ndarray:
+    """``column`` with its length rounded up to a bucket, the rest repeating its last row."""
+    missing = bucket(len(column)) - len(column)
+    return np.concatenate([column, np.repeat(column[-1:], missing, axis=0)])
+
+
+def _check_fit(
+    schedule: EventSchedule, federation: Federation, rule: Rule, model: Model, params: Any
+) -> None:
+    """Raises SettingError where schedule, federation, rule and model do not fit each other."""
+    require(
+        schedule.num_clients == federation.num_clients,
+        "the schedule's num_clients",
+        schedule.num_clients,
+        f"the federation's number of clients, {federation.num_clients}",
+    )
+    sizes = np.unique(np.diff(schedule.step_offsets))
+    require(
+        rule.buffer_size is None or np.array_equal(sizes, [rule.buffer_size]),
+        "buffer_size",
+        sizes.tolist() if len(sizes) > 1 else int(sizes[0]),
+        f"{rule.buffer_size}, the only number of trips per server step that this rule is defined for",
+    )
+    one = jax.ShapeDtypeStruct((1, *federation.x.shape[1:]), federation.x.dtype)
+    outputs = jax.eval_shape(model.apply, params, one)
+    classes = outputs.shape[-1]
+    require(
+        federation.num_classes <= classes,
+        "the model's number of classes",
+        classes,
+        f"at least the data's, {federation.num_classes} (labels 0 to {federation.num_classes - 1})",
+    )

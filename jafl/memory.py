@@ -1,0 +1,48 @@
+"""How much memory an experiment needs on its device, said before it runs."""
+
+import os
+from typing import Any
+
+import jax
+
+from jafl.records import SettingError
+
+
+def device_memory() -> int:
+    """Bytes that the default device offers; for a CPU, the machine's physical memory."""
+    stats = jax.devices()[0].memory_stats()
+    if stats and "bytes_limit" in stats:
+        return int(stats["bytes_limit"])
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def bytes_of(tree: Any) -> int:
+    """Bytes of all arrays in a pytree of arrays or shapes."""
+    leaves = (leaf for leaf in jax.tree.leaves(tree) if hasattr(leaf, "dtype"))
+    return sum(leaf.size * getattr(leaf.dtype, "itemsize", 4) for leaf in leaves)
+
+
+def readable(size: float) -> str:
+    """A number of bytes for people: 1.5 GiB."""
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.3g} {unit}"
+        size /= 1024
+    return f"{size:.3g} GiB"
+
+
+def check_memory(program: Any, carry: Any) -> None:
+    """Raises SettingError if the arrays of a run do not fit on the device.
+
+    program, carry: the engine's records, or their shapes.
+    """
+    need, have = bytes_of((program, carry)), device_memory()
+    if need <= have:
+        return
+    slots = jax.tree.leaves(carry.snapshots)[0].shape[0]
+    raise SettingError(
+        f"The run needs {readable(need)} of device memory, but the device has {readable(have)}: "
+        f"{readable(bytes_of(carry.snapshots))} for {slots} snapshots of a model of "
+        f"{readable(bytes_of(carry.params))}, {readable(bytes_of(program.data))} for the data. "
+        "Fewer snapshots are needed with a lower concurrency or a larger buffer_size; or take a smaller model."
+    )

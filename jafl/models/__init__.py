@@ -1,0 +1,6 @@
+"""Models: Flax modules with a loss per example. Any other Flax module works: ``Model(module)``."""
+
+from jafl.models.model import Model, softmax_cross_entropy
+from jafl.models.zoo import MODELS, cnn, mlp, softmax
+
+__all__ = ["MODELS", "Model", "cnn", "mlp", "softmax", "softmax_cross_entropy"]

@@ -1,0 +1,238 @@
+"""The records that cross the boundaries between jafl's rooms, and how a setting is refused.
+
+Nothing here imports JAX: the host half (schedules, plans, data) stands on this module alone.
+
+Letters in shapes: J applied client trips in the order in which the server applies them, T server
+steps, N clients, ``*P`` the shape of one parameter leaf. Times are in the delay's unit of simulated time.
+"""
+
+import dataclasses
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+Value = TypeVar("Value")
+
+
+class SettingError(ValueError):
+    """A setting that cannot work: names the setting, its value, what is allowed and what to do."""
+
+
+def require(condition: Any, setting: str, value: Any, allowed: str, remedy: str = "") -> None:
+    """Raises SettingError unless ``condition`` holds."""
+    if not condition:
+        message = f"{setting} is {value!r}, but must be {allowed}."
+        raise SettingError(f"{message} {remedy}" if remedy else message)
+
+
+def choose(setting: str, name: str, options: Mapping[str, Value]) -> Value:
+    """Returns ``options[name]``; raises SettingError with the nearest name if there is none."""
+    if name in options:
+        return options[name]
+    raise unknown_name(setting, name, options)
+
+
+def unknown_name(setting: str, name: str, options: Iterable[str]) -> SettingError:
+    """The error for a name that is not among ``options``, with the nearest one that is."""
+    names = sorted(options)
+    near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    return SettingError(f"{setting} is {name!r}, but must be one of {', '.join(names)}.{hint}")
+
+
+@dataclasses.dataclass(frozen=True)
+class EventSchedule:
+    """Who trained from which version, and at which server step it was applied: the whole experiment.
+
+    The guarantees are listed, one ``check_*`` each, in ``jafl.schedule.guarantees``.
+
+    Applied trips, ordered as the server applies them:
+      client           [J] int32    who made the trip
+      trip             [J] int32    how many trips this client had started before this one
+      download_version [J] int32    server steps taken when the client downloaded the model
+      step             [J] int32    the server step that applies the trip (0 is the first)
+      download_time    [J] float64  simulated time of the download
+      arrival_time     [J] float64  simulated time of the upload
+    Server steps:
+      step_time        [T] float64  simulated time of each server step
+    Trips under way at the end, and trips that were started and thrown away (over-selection):
+      inflight_client, inflight_trip, inflight_version [F] int32; inflight_start_time [F] float64
+      discarded_client, discarded_trip, discarded_step [D] int32 (the step during which the trip was cancelled,
+      never decreasing); discarded_start_time, discarded_end_time [D] float64
+    Numbers:
+      num_clients      N, all clients, those that never train included
+      concurrency      the most clients that ever train at one moment
+    """
+
+    client: np.ndarray
+    trip: np.ndarray
+    download_version: np.ndarray
+    step: np.ndarray
+    download_time: np.ndarray
+    arrival_time: np.ndarray
+    step_time: np.ndarray
+    inflight_client: np.ndarray
+    inflight_trip: np.ndarray
+    inflight_version: np.ndarray
+    inflight_start_time: np.ndarray
+    discarded_client: np.ndarray
+    discarded_trip: np.ndarray
+    discarded_step: np.ndarray
+    discarded_start_time: np.ndarray
+    discarded_end_time: np.ndarray
+    num_clients: int
+    concurrency: int
+
+    @property
+    def num_trips(self) -> int:
+        """Applied trips, J."""
+        return len(self.client)
+
+    @property
+    def num_steps(self) -> int:
+        """Server steps, T."""
+        return len(self.step_time)
+
+    @property
+    def staleness(self) -> np.ndarray:
+        """[J] int32: server steps between a trip's download and the step that applies it; fresh is 0."""
+        return self.step - self.download_version
+
+    @property
+    def step_offsets(self) -> np.ndarray:
+        """[T + 1] int64: step ``t`` applies the trips ``step_offsets[t]:step_offsets[t + 1]``."""
+        return np.searchsorted(self.step, np.arange(self.num_steps + 1))
+
+    def trips_started_by(self, server_step: int) -> int:
+        """Cost in client trips of the first ``server_step`` steps: applied and thrown-away trips."""
+        if server_step == 0:
+            return 0
+        applied = np.searchsorted(self.step, server_step)
+        thrown_away = np.searchsorted(self.discarded_step, server_step)
+        return int(applied + thrown_away)
+
+
+@dataclasses.dataclass(frozen=True)
+class ExecutionPlan:
+    """In which order and from which memory a schedule is computed. Any valid plan gives the same result.
+
+    A wave is a run of server steps whose trips are trained together, ``width`` at a time, before the
+    first of them is folded. The trip-by-trip plan has one trip a group and needs no padding.
+
+      read_slot   [J] int32  the snapshot slot that holds the version from which the trip trains
+      write_slot  [T] int32  the slot that the version made by the step goes to; ``num_slots`` (one past
+                             the end: no slot) where nobody reads that version
+      first_trip  [T + 1] int32  step ``t`` folds the trips ``first_trip[t]:first_trip[t + 1]``
+      num_slots   rows of the snapshot buffer. Version 0 is in slot 0 before the first step.
+      width       trips trained together
+    """
+
+    read_slot: np.ndarray
+    write_slot: np.ndarray
+    first_trip: np.ndarray
+    num_slots: int
+    width: int = 1
+
+
+class Arrival(NamedTuple):
+    """One client trip as a rule sees it on the device.
+
+      update         [*P]   trained minus downloaded parameters: it points downhill. For a rule on
+                            gradients it is minus the gradient of the one local step, times its learning rate
+      start          [*P]   the snapshot that the client trained from, or None unless ``Rule.needs_start``
+      client         [] int32    who made the trip
+      staleness      [] int32    server steps; a fresh update has 0
+      num_examples   [] int32    examples that the client holds
+      batch_examples [] int32    examples used in this trip, each as often as it was used
+      loss           [] float    mean loss of the trip's first minibatch, at the downloaded model
+      columns        {name: [...]}  this trip's rows of the arrays from ``Rule.columns``
+    """
+
+    update: Any
+    start: Any
+    client: Any
+    staleness: Any
+    num_examples: Any
+    batch_examples: Any
+    loss: Any
+    columns: Mapping[str, Any]
+
+
+def _no_columns(schedule: EventSchedule) -> Mapping[str, np.ndarray]:
+    return {}
+
+
+class Rule(NamedTuple):
+    """An aggregation algorithm as pure functions; ``jafl.rules`` tells how to write one.
+
+      init(params, num_clients) -> state       what lasts from step to step, any pytree (``()`` for nothing)
+      begin(state, params) -> buffer           opens an empty buffer, at the start of each server step
+      fold(buffer, arrival) -> (buffer, report)
+                                               once per trip, in the order of arrival. The report is a dict of
+                                               scalars for the history; ``weight``, if there, is the factor of
+                                               this trip's update before the step's own scale
+      finish(buffer, params) -> (pseudo_gradient, state, report, apply)
+                                               closes the buffer. ``pseudo_gradient`` [*P] is the direction to
+                                               *descend*: the server optimizer is fed with it. ``report`` is a
+                                               dict of scalars; ``weight_scale``, if there, multiplies the weights
+                                               of all trips of the step. ``apply`` False skips the step: the
+                                               version counts, parameters and optimizer state stay
+      columns(schedule) -> {name: [J, ...]}    host-made arrays, a row per trip, that depend on the schedule
+                                               alone; a trip's rows arrive in ``Arrival.columns``
+      needs_start                              True if ``fold`` reads ``Arrival.start``
+      buffer_size                              the only number of trips per step it is defined for, or None
+    """
+
+    init: Callable[[Any, int], Any]
+    begin: Callable[[Any, Any], Any]
+    fold: Callable[[Any, Arrival], tuple[Any, Mapping[str, Any]]]
+    finish: Callable[[Any, Any], tuple[Any, Any, Mapping[str, Any], Any]]
+    columns: Callable[[EventSchedule], Mapping[str, np.ndarray]] = _no_columns
+    needs_start: bool = False
+    buffer_size: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class History:
+    """What a run leaves: its evaluations, what each trip and step reported, and the final model.
+
+      evaluations   list of dicts, in order: ``server_step``, ``client_trips`` (started so far: applied and thrown
+                    away), ``time`` (simulated), ``test_accuracy``, ``test_loss``, ..., ``train_loss`` (mean over
+                    the trips since the last evaluation; None at step 0) and the means of what the rule reports
+      params        [*P] NumPy, after the last step that was run
+      trip_reports  {name: [J'] NumPy}: per applied trip; ``loss`` and what the rule's ``fold`` reports
+      step_reports  {name: [T', ...] NumPy}: per server step; what the rule's ``finish`` reports
+      schedule      the event schedule
+      server_steps  T', the steps that were run: fewer than the schedule's if the run was stopped
+      num_slots     rows of the snapshot buffer that the plan needed
+      compile_seconds, run_seconds   wall-clock
+    """
+
+    evaluations: list[dict[str, Any]]
+    params: Any
+    trip_reports: Mapping[str, np.ndarray]
+    step_reports: Mapping[str, np.ndarray]
+    schedule: EventSchedule
+    server_steps: int
+    num_slots: int
+    compile_seconds: float
+    run_seconds: float
+
+    @property
+    def weights(self) -> np.ndarray:
+        """[J'] float64: the factor with which each applied trip's update entered the pseudo-gradient."""
+        trips = len(self.trip_reports["loss"])
+        weight = np.asarray(self.trip_reports.get("weight", np.ones(trips)), np.float64)
+        if "weight_scale" in self.step_reports:
+            weight = weight * self.step_reports["weight_scale"][self.schedule.step[:trips]]
+        return weight
+
+    @property
+    def influence(self) -> np.ndarray:
+        """[N] float64: each client's share of all weight given; sums to 1."""
+        weights = self.weights
+        clients = self.schedule.client[: len(weights)]
+        total = np.bincount(clients, weights, minlength=self.schedule.num_clients)
+        return total / max(total.sum(), np.finfo(float).tiny)

@@ -1,0 +1,28 @@
+"""Aggregation rules: one file per algorithm, on the contract of ``jafl.records.Rule``.
+
+A rule opens a buffer, folds each arrival into it and closes it at the server step:
+
+    @specification                       # numbers become data: another one does not recompile
+    def half_mean(share: float = 0.5) -> Rule:
+        def init(params, num_clients): return ()
+        def begin(state, params): return accumulate.zeros(params), 0
+        def fold(buffer, arrival):
+            total, count = buffer
+            return (accumulate.add(total, accumulate.number(share), arrival.update), count + 1), {}
+        def finish(buffer, params):
+            total, count = buffer
+            return accumulate.scaled(-1 / count, total), (), {}, True
+        return Rule(init, begin, fold, finish)
+
+A new rule is one file, one import line below and one row in ``tests/rules/test_contract.py``; in a notebook it is
+no library file at all. Pitfalls: return the direction to *descend* (minus the mean update); never reset
+state in ``fold`` (``begin`` does); use ``arrival.staleness`` as a number only after making it a float.
+"""
+
+from jafl.rules.fedasync import fedasync
+from jafl.rules.fedavg import fedavg
+from jafl.rules.fedbuff import fedbuff
+
+RULES = {"fedasync": fedasync, "fedavg": fedavg, "fedbuff": fedbuff}
+
+__all__ = ["RULES", "fedasync", "fedavg", "fedbuff"]

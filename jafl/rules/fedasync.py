@@ -1,0 +1,42 @@
+"""FedAsync: every arrival is mixed into the model at once (Xie, Koyejo and Gupta 2019, algorithm 1)."""
+
+import jax
+import jax.numpy as jnp
+
+from jafl.records import Rule
+from jafl.rules import accumulate, staleness
+from jafl.deferred import specification
+
+
+@specification
+def fedasync(
+    staleness_weight: staleness.StalenessWeight = staleness.polynomial(0.5),  # noqa: B008  (immutable)
+) -> Rule:
+    """The model becomes (1 - alpha s) w + alpha s y, y the client's trained model, s its staleness weight.
+
+    The pseudo-gradient is s (w - y), so alpha is the learning rate of the server's plain SGD (FedBuff's tables
+    call it so, too). The mixing pulls towards the client's whole model, stale as it is, not along its update.
+
+    Args:
+      staleness_weight: s, from ``jafl.rules.staleness`` (the paper: constant, polynomial, hinge), or any function
+        of the staleness. Xie's local proximal term is the client work's ``proximal``.
+    """
+
+    def init(params, num_clients):
+        return ()
+
+    def begin(state, params):
+        return params, accumulate.number(0)  # replaced by the one trip
+
+    def fold(buffer, arrival):
+        weight = staleness_weight(accumulate.number(arrival.staleness))
+        trained = jax.tree.map(jnp.add, arrival.start, arrival.update)
+        return (trained, weight), {"weight": weight}
+
+    def finish(buffer, params):
+        trained, weight = buffer
+        mixed = jax.tree.map(lambda w, y: weight.astype(w.dtype) * (w - y), params, trained)
+        return mixed, (), {}, True
+
+    return Rule(init, begin, fold, finish, needs_start=True, buffer_size=1)
+

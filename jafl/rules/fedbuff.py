@@ -1,0 +1,51 @@
+"""FedBuff: buffered asynchronous aggregation (Nguyen et al., AISTATS 2022, algorithm 1)."""
+
+import jax.numpy as jnp
+
+from jafl.records import Rule, choose
+from jafl.rules import accumulate, staleness
+from jafl.deferred import specification
+
+AGGREGATES = {"mean": True, "sum": False}
+
+
+@specification
+def fedbuff(
+    staleness_weight: staleness.StalenessWeight = staleness.polynomial(0.5),  # noqa: B008  (immutable)
+    aggregate: str = "mean",
+    weigh_by_examples: bool = False,
+) -> Rule:
+    """The server steps along (1/K) sum_i s(staleness_i) update_i once K trips have arrived.
+
+    The staleness weight scales each update down (section 5); the sum is divided by K and never by the sum of
+    the weights. K is the schedule's buffer size and may differ between steps.
+
+    Args:
+      staleness_weight: s, from ``jafl.rules.staleness``, or any function of the staleness.
+      aggregate: "mean", as in the paper, or "sum": without 1/K, as in the authors' simulator.
+      weigh_by_examples: each update counts n_i times, and the mean is over examples: sum n_i s_i update_i /
+        sum n_i (the paper's "example weight", appendix C.6).
+
+    Raises:
+      SettingError: for an unknown ``aggregate``.
+    """
+    mean = choose("aggregate", aggregate, AGGREGATES)
+
+    def init(params, num_clients):
+        return ()
+
+    def begin(state, params):
+        return accumulate.zeros(params), accumulate.number(0)
+
+    def fold(buffer, arrival):
+        total, count = buffer
+        share = accumulate.number(arrival.num_examples if weigh_by_examples else 1)
+        weight = share * staleness_weight(accumulate.number(arrival.staleness))
+        return (accumulate.add(total, weight, arrival.update), count + share), {"weight": weight}
+
+    def finish(buffer, params):
+        total, count = buffer
+        scale = 1 / count if mean else jnp.ones_like(count)
+        return accumulate.scaled(-scale, total), (), {"weight_scale": scale}, True
+
+    return Rule(init, begin, fold, finish)

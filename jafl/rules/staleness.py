@@ -1,0 +1,50 @@
+"""Staleness weights: how much a late update counts. Each is a function of staleness in server steps (fresh: 0).
+
+A user's own weight is any function ``staleness [] float -> [] float`` that JAX can trace.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from jafl.deferred import specification
+
+StalenessWeight = Callable[[jax.Array], jax.Array]
+
+
+@specification
+def constant() -> StalenessWeight:
+    """1 whatever the staleness (FedAsync, Xie et al. 2019, section 5.2; FedStaleWeight's baseline)."""
+    return jnp.ones_like
+
+
+@specification
+def polynomial(exponent: float = 0.5) -> StalenessWeight:
+    """(1 + staleness) ** -exponent (FedAsync, section 5.2; FedBuff section 5 with exponent 0.5, 10 in table 6)."""
+    return lambda staleness: (1.0 + staleness) ** -exponent
+
+
+@specification
+def hinge(slope: float = 10.0, threshold: float = 4.0) -> StalenessWeight:
+    """1 up to ``threshold``, then 1 / (slope * (staleness - threshold) + 1) (FedAsync, section 5.2)."""
+
+    def weight(staleness: jax.Array) -> jax.Array:
+        late = jnp.maximum(staleness - threshold, 0.0)
+        return 1.0 / (slope * late + 1.0)
+
+    return weight
+
+
+@specification
+def exponential(rate: float = 0.1) -> StalenessWeight:
+    """exp(-rate * staleness); rate = log 2 halves the weight with each server step."""
+    return lambda staleness: jnp.exp(-rate * staleness)
+
+
+STALENESS_WEIGHTS = {
+    "constant": constant,
+    "polynomial": polynomial,
+    "hinge": hinge,
+    "exponential": exponential,
+}

@@ -1,0 +1,141 @@
+"""What every event schedule promises, one check each. A check raises AssertionError with the first offender.
+
+1. ``check_shapes``: every column has the documented length and dtype, and ids lie in their ranges.
+2. ``check_order``: trips stand in the order of application (step, then arrival time, then client); a trip is
+   applied at or after its arrival; server steps never go back in time.
+3. ``check_buffer``: every server step applies exactly the stated number of trips.
+4. ``check_concurrency``: at most ``concurrency`` clients train at any moment.
+5. ``check_one_trip_at_a_time``: a client is never in two trips at once.
+6. ``check_trip_numbers``: a client's trips are numbered 0, 1, 2, ... in the order in which they start.
+7. ``check_durations``: arrival is download plus the duration drawn for (client, trip), to the last bit.
+8. ``check_versions``: a downloaded version exists by then, and is the newest; no trip is applied before it.
+9. ``check_conservation``: each server step makes every other trip under way one version older, so the staleness
+   of applied trips and of those in flight sums to steps * (concurrency - 1) where a finished client is replaced
+   at once and no two arrivals share an instant; to less in synchronous rounds and with ties.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from jafl.records import EventSchedule
+from jafl.schedule.delays import Delay
+
+
+def check_all(schedule: EventSchedule, *, buffer_size: int, delay: Delay, seed: int) -> None:
+    """Runs every check below."""
+    check_shapes(schedule)
+    check_order(schedule)
+    check_buffer(schedule, buffer_size)
+    check_concurrency(schedule)
+    check_one_trip_at_a_time(schedule)
+    check_trip_numbers(schedule)
+    check_durations(schedule, delay, seed)
+    check_versions(schedule)
+    check_conservation(schedule)
+
+
+def check_shapes(schedule: EventSchedule) -> None:
+    """Guarantee 1."""
+    lengths = {"inflight": len(schedule.inflight_client), "discarded": len(schedule.discarded_client)}
+    for field in dataclasses.fields(schedule):
+        column = getattr(schedule, field.name)
+        if field.name in ("num_clients", "concurrency"):
+            continue
+        group = field.name.split("_")[0]
+        length = lengths.get(group, schedule.num_steps if field.name == "step_time" else schedule.num_trips)
+        expected = np.float64 if field.name.endswith("time") else np.int32
+        assert column.shape == (length,), f"{field.name} has shape {column.shape}, not ({length},)"
+        assert column.dtype == expected, f"{field.name} is {column.dtype}, not {np.dtype(expected)}"
+        assert np.all(column >= 0), f"{field.name} has a negative entry"
+        if field.name.endswith("client"):
+            assert np.all(column < schedule.num_clients), f"{field.name} names an unknown client"
+
+
+def check_order(schedule: EventSchedule) -> None:
+    """Guarantee 2."""
+    keys = np.stack([schedule.step, schedule.arrival_time, schedule.client], axis=1).astype(np.float64)
+    for j in range(len(keys) - 1):
+        assert tuple(keys[j]) < tuple(keys[j + 1]), f"trips {j} and {j + 1} are out of order"
+    assert np.all(schedule.arrival_time <= schedule.step_time[schedule.step]), "applied before arrival"
+    assert np.all(schedule.download_time <= schedule.arrival_time), "arrived before its download"
+    assert np.all(np.diff(schedule.step_time) >= 0), "server steps go back in time"
+
+
+def check_buffer(schedule: EventSchedule, buffer_size: int) -> None:
+    """Guarantee 3."""
+    sizes = np.diff(schedule.step_offsets)
+    assert np.all(sizes == buffer_size), f"server steps apply {np.unique(sizes)} trips, not {buffer_size}"
+
+
+def check_concurrency(schedule: EventSchedule) -> None:
+    """Guarantee 4. At one instant arrivals come before starts, so trips that take no time never count."""
+    _, _, start, end = all_trips(schedule)
+    times = np.concatenate([end, start])
+    change = np.concatenate([-np.ones(len(end)), np.ones(len(start))])
+    lasting = np.tile(end > start, 2)
+    order = np.lexsort((change[lasting], times[lasting]))
+    most = np.max(np.cumsum(change[lasting][order]), initial=0)
+    assert most <= schedule.concurrency, f"{most} trips at once, concurrency is {schedule.concurrency}"
+
+
+def check_one_trip_at_a_time(schedule: EventSchedule) -> None:
+    """Guarantee 5."""
+    client, trip, start, end = all_trips(schedule)
+    order = np.lexsort((trip, client))
+    same = client[order][1:] == client[order][:-1]
+    overlap = same & (start[order][1:] < end[order][:-1])
+    assert not np.any(overlap), f"client {client[order][1:][overlap][:1]} is in two trips at once"
+
+
+def check_trip_numbers(schedule: EventSchedule) -> None:
+    """Guarantee 6."""
+    client, trip, start, _ = all_trips(schedule)
+    order = np.lexsort((trip, start, client))
+    expected = 0
+    for place, j in enumerate(order):
+        expected = expected + 1 if place and client[j] == client[order[place - 1]] else 0
+        assert trip[j] == expected, f"client {client[j]} numbers a trip {trip[j]}, not {expected}"
+
+
+def check_durations(schedule: EventSchedule, delay: Delay, seed: int) -> None:
+    """Guarantee 7."""
+    durations = delay.durations(seed, schedule.client, schedule.trip)
+    wrong = np.flatnonzero(schedule.arrival_time != schedule.download_time + durations)
+    assert wrong.size == 0, f"trip {wrong[:1]} does not arrive at download plus duration"
+
+
+def check_versions(schedule: EventSchedule) -> None:
+    """Guarantee 8. Where several steps share an instant, any version of that instant is the newest."""
+    assert np.all(schedule.download_version <= schedule.step), "a trip is applied before its version exists"
+    for version, time in (
+        (schedule.download_version, schedule.download_time),
+        (schedule.inflight_version, schedule.inflight_start_time),
+    ):
+        newest = np.searchsorted(schedule.step_time, time, side="right")
+        at_least = np.searchsorted(schedule.step_time, time, side="left")
+        assert np.all(version <= newest), "a version was downloaded before it existed"
+        assert np.all(version >= at_least), "an old version was downloaded"
+
+
+def check_conservation(schedule: EventSchedule) -> None:
+    """Guarantee 9."""
+    carried = int(schedule.staleness.sum()) + int((schedule.num_steps - schedule.inflight_version).sum())
+    most = schedule.num_steps * (schedule.concurrency - 1)
+    assert carried <= most, f"trips carry {carried} server steps of staleness, more than {most}"
+    alone = len(np.unique(schedule.arrival_time)) == schedule.num_trips
+    if alone and len(schedule.inflight_client) == schedule.concurrency:
+        assert carried == most, f"trips carry {carried} server steps of staleness, not {most}"
+
+
+def all_trips(schedule: EventSchedule) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """(client, trip, start time, end time), [J + D + F] each: applied, thrown away, under way (to infinity)."""
+    forever = np.full(len(schedule.inflight_client), np.inf)
+    columns = (
+        (schedule.client, schedule.discarded_client, schedule.inflight_client),
+        (schedule.trip, schedule.discarded_trip, schedule.inflight_trip),
+        (schedule.download_time, schedule.discarded_start_time, schedule.inflight_start_time),
+        (schedule.arrival_time, schedule.discarded_end_time, forever),
+    )
+    client, trip, start, end = (np.concatenate(column) for column in columns)
+    return client, trip, start, end

@@ -1,0 +1,50 @@
+"""The execution plan: from which snapshot slot each trip trains, and where each new version goes."""
+
+import numpy as np
+
+from jafl.records import EventSchedule, ExecutionPlan
+
+
+def trip_by_trip(schedule: EventSchedule) -> ExecutionPlan:
+    """A plan that trains one trip at a time, in the order of application, with the fewest snapshot slots.
+
+    A version lives from the step that makes it to the last step that applies a trip trained from it; a version
+    that no applied trip reads gets no slot. Slots are assigned like registers, by last use: the number of slots
+    is the largest number of versions that live at one moment, which no plan in this order can undercut.
+    """
+    steps = schedule.num_steps
+    last_use = np.full(steps + 1, -1)
+    np.maximum.at(last_use, schedule.download_version, schedule.step)
+    ends: list[list[int]] = [[] for _ in range(steps)]
+    for version in np.flatnonzero(last_use >= 0).tolist():
+        ends[last_use[version]].append(version)
+
+    needed = (last_use >= 0).tolist()
+    slot_of = [0] * (steps + 1)
+    write_slot = [-1] * steps
+    free: list[int] = []
+    num_slots = 1  # version 0, which the first trips read
+    for step in range(steps):
+        free.extend(slot_of[version] for version in ends[step])
+        if needed[step + 1]:
+            if free:
+                slot = free.pop()
+            else:
+                slot, num_slots = num_slots, num_slots + 1
+            slot_of[step + 1] = write_slot[step] = slot
+    written = np.array(write_slot, np.int32)
+    return ExecutionPlan(
+        read_slot=np.array(slot_of, np.int32)[schedule.download_version],
+        write_slot=np.where(written < 0, np.int32(num_slots), written),
+        first_trip=schedule.step_offsets.astype(np.int32),
+        num_slots=num_slots,
+    )
+
+
+def bucket(size: int) -> int:
+    """``size`` rounded up to a power of two times 4, 5, 6 or 7 (below 8: to itself), at most a quarter more.
+
+    Arrays get such lengths, so that schedules of nearly the same size share one compiled program.
+    """
+    unit = 1 << max(0, size.bit_length() - 3)
+    return -(-size // unit) * unit

@@ -1,0 +1,96 @@
+"""Synchronous rounds on the same clock as asynchronous training, with over-selection."""
+
+import math
+
+import numpy as np
+
+from jafl.records import EventSchedule, require
+from jafl.schedule.asynchronous import check_clients, draw_durations, steps_within
+from jafl.schedule.delays import Delay
+from jafl.schedule.draws import SELECTION, generator
+
+
+def synchronous(
+    *,
+    num_clients: int,
+    cohort_size: int,
+    over_selection: float = 0.0,
+    delay: Delay,
+    server_steps: int | None = None,
+    client_trips: int | None = None,
+    seed: int = 0,
+) -> EventSchedule:
+    """Computes the event schedule of synchronous rounds (FedAvg; over-selection: FedBuff, appendix C.4).
+
+    Each round starts ``ceil(cohort_size * (1 + over_selection))`` clients, drawn uniformly without replacement,
+    from the newest version. The server steps when the first ``cohort_size`` of them have arrived (ties in client
+    order) and cancels the rest, which count as cost; the next round starts at that instant.
+
+    Args:
+      num_clients, cohort_size: N and the trips that each server step applies.
+      over_selection: share of extra clients started, 0.3 in FedBuff; at least 0.
+      delay: the law of trip durations; a duration of 0 is allowed.
+      server_steps: stop after so many rounds, or
+      client_trips: after as many whole rounds as so many started trips allow. Exactly one of the two.
+      seed: keys durations and cohorts.
+
+    Raises:
+      SettingError: for a number outside its range, or durations that are negative or not finite.
+    """
+    require(
+        math.isfinite(over_selection) and over_selection >= 0, "over_selection", over_selection, "at least 0"
+    )
+    require(cohort_size >= 1, "cohort_size", cohort_size, f"between 1 and the number of clients, {num_clients}")
+    started = math.ceil(round(cohort_size * (1 + over_selection), 9))  # 10 * 1.1 is 11, not 12
+    name = "cohort_size" if over_selection == 0 else "cohort_size * (1 + over_selection)"
+    check_clients(num_clients, name, started)
+    delay.check_clients(num_clients)
+    rounds = steps_within(server_steps, client_trips, trips_per_step=started, setting=name)
+
+    random = generator(seed, SELECTION)
+    cohorts = np.empty((rounds, started), np.int32)
+    for number in range(rounds):
+        cohorts[number] = random.choice(num_clients, started, replace=False, shuffle=False)
+    cohorts.sort(axis=1)
+    trips = _earlier_occurrences(cohorts.reshape(-1))
+    durations = draw_durations(delay, seed, cohorts.reshape(-1), trips).reshape(rounds, started)
+
+    order = np.argsort(durations, axis=1, kind="stable")  # stable: ties stay in client order
+    by_arrival = [np.take_along_axis(a, order, axis=1) for a in (cohorts, trips.reshape(cohorts.shape), durations)]
+    step_time = np.cumsum(by_arrival[2][:, cohort_size - 1])
+    round_start = np.concatenate([[0.0], step_time[:-1]])
+    kept = [a[:, :cohort_size].reshape(-1) for a in by_arrival]
+    cancelled = [a[:, cohort_size:].reshape(-1) for a in by_arrival]
+    step = np.repeat(np.arange(rounds, dtype=np.int32), cohort_size)
+    nobody, never = np.empty(0, np.int32), np.empty(0)
+    return EventSchedule(
+        client=kept[0],
+        trip=kept[1],
+        download_version=step,
+        step=step,
+        download_time=round_start[step],
+        arrival_time=round_start[step] + kept[2],
+        step_time=step_time,
+        inflight_client=nobody,
+        inflight_trip=nobody,
+        inflight_version=nobody,
+        inflight_start_time=never,
+        discarded_client=cancelled[0],
+        discarded_trip=cancelled[1],
+        discarded_step=np.repeat(np.arange(rounds, dtype=np.int32), started - cohort_size),
+        discarded_start_time=np.repeat(round_start, started - cohort_size),
+        discarded_end_time=np.repeat(step_time, started - cohort_size),
+        num_clients=num_clients,
+        concurrency=started,
+    )
+
+
+def _earlier_occurrences(values: np.ndarray) -> np.ndarray:
+    """[n] int32: how often each value has occurred before its place."""
+    order = np.argsort(values, kind="stable")
+    in_order = values[order]
+    starts = np.flatnonzero(np.concatenate([[True], in_order[1:] != in_order[:-1]]))
+    run_lengths = np.diff(np.concatenate([starts, [len(values)]]))
+    earlier = np.empty(len(values), np.int32)
+    earlier[order] = np.arange(len(values)) - np.repeat(starts, run_lengths)
+    return earlier

@@ -1,0 +1,168 @@
+"""The driver: runs an experiment in chunks of server steps, evaluates between them, and collects the history."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from jafl import engine
+from jafl.data import Federation
+from jafl.divergence import find_divergence, is_finite
+from jafl.evaluate import Evaluator
+from jafl.records import EventSchedule, ExecutionPlan, History, Rule, require
+from jafl.schedule import trip_by_trip
+from jafl.deferred import Specification, as_specification
+
+DEFAULT_EVALUATIONS = 50
+# Wall-clock seconds that one chunk aims at, so that progress and Ctrl-C answer; no result depends on it.
+SECONDS_PER_CHUNK = 0.5
+
+
+def simulate(
+    schedule: EventSchedule,
+    federation: Federation,
+    client_work: Specification,
+    rule: Specification | Rule,
+    params: Any,
+    key: jax.Array,
+    *,
+    server_optimizer: Any = None,
+    plan: ExecutionPlan | None = None,
+    evaluate_at: Iterable[int] | None = None,
+    evaluators: Mapping[str, Callable[[Any], Mapping[str, float]]] | None = None,
+    on_evaluation: Callable[[dict[str, Any], Any], None] | None = None,
+    on_progress: Callable[[int], None] | None = None,
+    should_stop: Callable[[], bool] | None = None,
+) -> History:
+    """Trains a model by the events of ``schedule`` and returns what happened.
+
+    Args:
+      schedule: who trains from which version, from ``jafl.asynchronous`` or ``jafl.synchronous``.
+      federation: the clients' examples, and those for evaluation.
+      client_work: local training, from ``jafl.client_work``.
+      rule: the algorithm, from ``jafl.rules``, or a ``Rule`` of your own.
+      params: [*P] the initial model (version 0), from ``model.init``.
+      key: JAX random key; keys every client's shuffles by (client, trip).
+      server_optimizer: any optax optimizer, best as ``specify(optax.sgd, learning_rate=1.0)``, which is the default;
+        it is fed with the rule's pseudo-gradient.
+      plan: in which memory to compute the schedule; trip by trip if None. It cannot change a result.
+      evaluate_at: server steps at which to evaluate, the start (0) and the end apart, which always are; about
+        fifty, evenly spaced, if None.
+      evaluators: {name: params -> {metric: number}}, recorded as ``name_metric``; accuracy and loss on the
+        federation's test split, and on its validation split if there is one, if None.
+      on_evaluation: called with each evaluation and the parameters, as soon as it is made.
+      on_progress: called with the number of server steps done, several times a second at most.
+      should_stop: asked between chunks; True ends the run there, with the history so far.
+
+    Returns:
+      The history; its ``evaluations`` are one dict each, see ``History``.
+
+    Raises:
+      SettingError: if the arguments do not fit each other or the device's memory.
+      DivergenceError: if training reaches NaN or infinity: names the step and the client, and holds the
+        history up to the last evaluation.
+    """
+    plan = trip_by_trip(schedule) if plan is None else plan
+    client_work = as_specification(client_work)
+    stops = _evaluation_steps(schedule.num_steps, evaluate_at)
+    if evaluators is None:
+        evaluators = default_evaluators(client_work.build().model, federation)
+    experiment = (schedule, federation, client_work, rule, params, key)
+
+    started = time.perf_counter()
+    program, carry = engine.prepare(*experiment, server_optimizer=server_optimizer, plan=plan)
+    carry = jax.block_until_ready(engine.run(program, carry, 0, 0))  # no step: compiles
+    compiled = time.perf_counter()
+
+    evaluations: list[dict[str, Any]] = []
+    done, steps_per_second = 0, 0.0
+
+    def history() -> History:
+        trips = int(np.searchsorted(schedule.step, done))
+        return History(
+            evaluations=evaluations,
+            params=jax.device_get(carry.params),
+            trip_reports={name: np.asarray(rows)[:trips] for name, rows in carry.trip_reports.items()},
+            step_reports={name: np.asarray(rows)[:done] for name, rows in carry.step_reports.items()},
+            schedule=schedule,
+            server_steps=done,
+            num_slots=plan.num_slots,
+            compile_seconds=compiled - started,
+            run_seconds=time.perf_counter() - compiled,
+        )
+
+    for stop in stops:
+        while done < stop:
+            before = time.perf_counter()
+            last = min(stop, done + max(1, int(SECONDS_PER_CHUNK * steps_per_second)))
+            carry = engine.run(program, carry, done, last)
+            if not is_finite(carry, schedule, done, last):
+                good = evaluations[-1]["server_step"]
+                raise find_divergence(experiment, server_optimizer, plan, good, last, history())
+            steps_per_second = (last - done) / (time.perf_counter() - before)
+            done = last
+            if on_progress:
+                on_progress(done)
+            if should_stop and should_stop():
+                return history()
+        seen = evaluations[-1]["server_step"] if evaluations else 0
+        evaluation = _evaluate(evaluators, schedule, carry, seen, done)
+        evaluations.append(evaluation)
+        if on_evaluation:
+            on_evaluation(evaluation, carry.params)
+    return history()
+
+
+def default_evaluators(model: Any, federation: Federation) -> dict[str, Evaluator]:
+    """Evaluators for the federation's test split and, if it has one, its validation split."""
+    evaluators = {"test": Evaluator(model, federation.test_x, federation.test_y)}
+    if federation.validation_x is not None:
+        evaluators["validation"] = Evaluator(model, federation.validation_x, federation.validation_y)
+    return evaluators
+
+
+def _evaluation_steps(num_steps: int, evaluate_at: Iterable[int] | None) -> list[int]:
+    """The server steps at which to evaluate, 0 and the last among them, in order."""
+    if evaluate_at is None:
+        count = min(num_steps, DEFAULT_EVALUATIONS)
+        evaluate_at = np.ceil(np.arange(1, count) * num_steps / count).astype(int).tolist()
+    steps = sorted({0, num_steps, *map(int, evaluate_at)})
+    require(
+        steps[0] == 0 and steps[-1] == num_steps,
+        "evaluate_at",
+        [steps[0], steps[-1]],
+        f"server steps between 0 and the schedule's last, {num_steps}",
+    )
+    return steps
+
+
+def _evaluate(
+    evaluators: Mapping[str, Callable[[Any], Mapping[str, float]]],
+    schedule: EventSchedule,
+    carry: engine.Carry,
+    seen: int,
+    done: int,
+) -> dict[str, Any]:
+    """The evaluation after ``done`` server steps; reports are averaged over the steps since ``seen``."""
+    record: dict[str, Any] = {
+        "server_step": done,
+        "client_trips": schedule.trips_started_by(done),
+        "time": float(schedule.step_time[done - 1]) if done else 0.0,
+    }
+    for name, evaluator in evaluators.items():
+        record |= {f"{name}_{metric}": float(value) for metric, value in evaluator(carry.params).items()}
+    first, last = np.searchsorted(schedule.step, [seen, done])
+    for name, rows in carry.trip_reports.items():
+        record["train_loss" if name == "loss" else name] = _mean(rows, first, last)
+    for name, rows in carry.step_reports.items():
+        record[name] = _mean(rows, seen, done)
+    return record
+
+
+def _mean(rows: jax.Array, first: int, last: int) -> float | None:
+    """The mean of ``rows[first:last]`` in float64; None if there are none or the rows are not scalars."""
+    if last <= first or rows.ndim > 1:
+        return None
+    return float(np.mean(np.asarray(rows[int(first) : int(last)]), dtype=np.float64))
