@@ -47,7 +47,8 @@ class ClientResult(NamedTuple):
 class ClientWork(NamedTuple):
     """Local training as a pure function, with the model that it trains.
 
-    train(data, start, client, key) -> ClientResult, for ``start`` [*P], ``client`` [] int32 and the trip's key.
+    train(data, start, client, key) -> ClientResult, for ``start`` [*P], ``client`` [] int32 and the trip's random
+    words ``key`` [2] uint32.
     """
 
     train: Callable[[ClientData, Any, jax.Array, jax.Array], ClientResult]
@@ -144,8 +145,9 @@ def _client_work(
             position = begin + jnp.arange(rows, dtype=jnp.int32)
             present = position < count
             if batch_size > 0:  # the order within one batch changes nothing
-                position = shuffled(position, count, jax.random.fold_in(key, epoch))
-            row = data.indices[first + jnp.where(present, position, 0)]
+                position = shuffled(position, count, key, epoch)
+            # The barrier keeps the look-up of rows out of the gather of examples, where it would run per feature.
+            row = lax.optimization_barrier(data.indices[first + jnp.where(present, position, 0)])
             return data.x[row], data.y[row], present
 
         def gradient(params, epoch, batch):
@@ -180,7 +182,7 @@ def _client_work(
             return updates, state, loss, used
 
         if local_steps == 1:  # the update as it is: exact, and two passes over the parameters fewer
-            updates, _, loss, used = step(0, start, optimizer.init(start))
+            updates, _, loss, used = step(jnp.int32(0), start, optimizer.init(start))
             return ClientResult(updates, loss, used)
 
         def another(number, carry):

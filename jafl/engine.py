@@ -20,10 +20,13 @@ from jafl.deferred import Specification, as_specification, specify
 
 
 class Trips(NamedTuple):
-    """What the device knows of each applied trip, [J] each (padded): int32, and the rule's columns."""
+    """What the device knows of each applied trip, [J] each (padded).
+
+    ``client``, ``staleness`` and ``read_slot`` are int32, ``key`` [J, 2] uint32; ``columns`` are the rule's.
+    """
 
     client: jax.Array
-    trip: jax.Array
+    key: jax.Array
     staleness: jax.Array
     read_slot: jax.Array
     columns: dict[str, jax.Array]
@@ -38,7 +41,7 @@ class Steps(NamedTuple):
 
 @functools.partial(
     jax.tree_util.register_dataclass,
-    data_fields=["trips", "steps", "data", "client_work", "rule", "server_optimizer", "key"],
+    data_fields=["trips", "steps", "data", "client_work", "rule", "server_optimizer"],
     meta_fields=["one_trip_per_step"],
 )
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +57,6 @@ class Program:
     client_work: Specification
     rule: Specification
     server_optimizer: Specification
-    key: jax.Array
     one_trip_per_step: bool
 
 
@@ -121,8 +123,8 @@ def train(program: Program, snapshots: Any, trip: jax.Array) -> tuple[ClientResu
     """The work of client trip number ``trip``, and the snapshot [*P] that it trained from."""
     client = program.trips.client[trip]
     start = _fetch(snapshots, program.trips.read_slot[trip])
-    key = jax.random.fold_in(jax.random.fold_in(program.key, client), program.trips.trip[trip])
-    return program.client_work.build().train(program.data, start, client, key), start
+    work = program.client_work.build()
+    return work.train(program.data, start, client, program.trips.key[trip]), start
 
 
 def _train_and_fold(program: Program, snapshots: Any, trip: jax.Array, buffer: Any) -> tuple[Any, dict]:
@@ -189,7 +191,7 @@ def prepare(
     program = Program(
         trips=Trips(
             client=_padded(schedule.client),
-            trip=_padded(schedule.trip),
+            key=_trip_keys(key, _padded(schedule.client), _padded(schedule.trip)),
             staleness=_padded(schedule.staleness),
             read_slot=_padded(plan.read_slot),
             columns={name: _padded(column) for name, column in built.columns(schedule).items()},
@@ -204,7 +206,6 @@ def prepare(
         client_work=client_work,
         rule=rule,
         server_optimizer=as_specification(optimizer),
-        key=key,
         one_trip_per_step=bool(np.all(trip_counts == 1)),
     )
     start = functools.partial(_start, slots=bucket(plan.num_slots + 1), num_clients=schedule.num_clients)
@@ -237,6 +238,16 @@ def _start(program: Program, params: Any, *, slots: int, num_clients: int) -> Ca
         trip_reports=rows(len(program.trips.client), trip_report),
         step_reports=rows(len(program.steps.write_slot), step_report),
     )
+
+
+@jax.jit
+def _trip_keys(key: jax.Array, client: jax.Array, trip: jax.Array) -> jax.Array:
+    """[J, 2] uint32: random words per trip that depend on the seed, the client and its trip alone."""
+
+    def one(client, trip):
+        return jax.random.bits(jax.random.fold_in(jax.random.fold_in(key, client), trip), (2,), jnp.uint32)
+
+    return jax.vmap(one)(client, trip)
 
 
 def _padded(column: np.ndarray) -> np.ndarray:

@@ -93,7 +93,7 @@ def staleness(schedules: Mapping[str, EventSchedule]) -> "Figure":
         share = np.histogram(values, edges)[0] / len(values)
         panel.stairs(share, edges, fill=True, color=COLOURS[index % len(COLOURS)], alpha=0.75)
         panel.axvline(means[index], color="black", linestyle="--", linewidth=1.5)
-        mean, median = f"{means[index]:,.3g}", f"{np.median(values):,.0f}"
+        mean, median = f"{means[index]:,.{0 if means[index] >= 100 else 2}f}", f"{np.median(values):,.0f}"
         summary = f"{label}: mean {mean} (dashed), median {median}, largest {values.max():,}"
         panel.set_title(summary, loc="left", fontsize="medium")
         panel.set_ylim(0, 1.08 * share.max())

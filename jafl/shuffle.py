@@ -9,32 +9,42 @@ two change places.
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 # A place moves in a round with probability 1/2, so the deviation from uniform halves with each round, about.
 ROUNDS = 32
 
 
-def shuffled(position: jax.Array, count: jax.Array, key: jax.Array) -> jax.Array:
+def shuffled(position: jax.Array, count: jax.Array, key: jax.Array, epoch: jax.Array) -> jax.Array:
     """Where a random permutation of ``range(count)`` sends ``position``.
 
     Args:
       position: [B] int32; places at or beyond ``count`` give meaningless results.
       count: [] int32, at least 1.
-      key: the permutation; a JAX random key.
+      key: [2] uint32, random words, one pair per client trip.
+      epoch: [] int32; another permutation for each.
 
     Returns:
       [B] int32 in ``range(count)`` for places in ``range(count)``, no two alike.
     """
-    bits = jax.random.bits(key, (ROUNDS, 2), jnp.uint32)
-    place, count = position.astype(jnp.uint32), count.astype(jnp.uint32)
-    for pivot, salt in zip(bits[:, 0] % count, bits[:, 1], strict=True):
-        partner = jnp.where(place > pivot, pivot + count - place, pivot - place)
-        place = jnp.where(_coin(jnp.maximum(place, partner) ^ salt), partner, place)
+    size = count.astype(jnp.uint32)
+    word = jnp.arange(ROUNDS, dtype=jnp.uint32) + jnp.uint32(ROUNDS) * epoch.astype(jnp.uint32)
+    word = _mix(_mix(word * jnp.uint32(0x9E3779B9) ^ key[0]) + key[1])
+    pivots, salts = word % size, _mix(word ^ jnp.uint32(0x5BD1E995))
+
+    def one_round(number, place):
+        pivot, salt = pivots[number], salts[number]
+        partner = jnp.where(place > pivot, pivot + size - place, pivot - place)
+        coin = _mix(jnp.maximum(place, partner) ^ salt) >> 31 == 1
+        return jnp.where(coin, partner, place)
+
+    # A loop, not 32 rounds in line: fused into the gather that follows they would run once per feature.
+    place = lax.fori_loop(0, ROUNDS, one_round, position.astype(jnp.uint32))
     return place.astype(jnp.int32)
 
 
-def _coin(word: jax.Array) -> jax.Array:
-    """One bit per 32-bit word: the top bit after two rounds of multiply and xor-shift."""
+def _mix(word: jax.Array) -> jax.Array:
+    """A bijection of 32-bit words that scatters nearby ones (the finaliser of MurmurHash3, Appleby 2011)."""
     word = (word ^ (word >> 16)) * jnp.uint32(0x85EBCA6B)
     word = (word ^ (word >> 13)) * jnp.uint32(0xC2B2AE35)
-    return word >> 31 == 1
+    return word ^ (word >> 16)

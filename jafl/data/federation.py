@@ -5,37 +5,13 @@ from E where clients overlap or examples are left out). Nothing is copied per cl
 """
 
 import dataclasses
-import numbers
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
+from jafl.data.checks import checked_labels, whole_number
 from jafl.records import SettingError, require
-
-_LARGEST_LABEL = np.iinfo(np.int32).max - 1
-
-
-def whole_number(setting: str, value: Any, at_least: int) -> int:
-    """Returns ``value`` as an int; raises SettingError unless it is a whole number from ``at_least`` on."""
-    fits = isinstance(value, numbers.Integral) and not isinstance(value, bool) and value >= at_least
-    require(fits, setting, value, f"a whole number of at least {at_least}")
-    return int(value)
-
-
-def checked_labels(labels: Any, setting: str = "labels") -> np.ndarray:
-    """Returns labels as an array [E] int32; raises SettingError unless they are whole numbers from 0 on."""
-    labels = np.asarray(labels)
-    require(labels.ndim == 1, f"{setting}.shape", labels.shape, "one-dimensional, one label per example")
-    require(len(labels) > 0, f"len({setting})", 0, "at least 1", "A federation needs examples.")
-    require(labels.dtype.kind in "iu", f"{setting}.dtype", str(labels.dtype), "an integer type",
-            f"Convert with {setting}.astype(np.int32) if every label is a whole number.")
-    smallest, largest = int(labels.min()), int(labels.max())
-    require(smallest >= 0, f"smallest label in {setting}", smallest, "at least 0",
-            "Number the classes from 0; leave out examples without a label.")
-    require(largest <= _LARGEST_LABEL, f"largest label in {setting}", largest, f"at most {_LARGEST_LABEL}",
-            "Number the classes from 0 without gaps.")
-    return labels.astype(np.int32, copy=False)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -98,8 +74,8 @@ class Partition:
 def _check_sizes(sizes: np.ndarray) -> None:
     if sizes.min() < 0:
         client = int(np.argmax(sizes < 0))
-        raise SettingError(f"partition.offsets falls by {-int(sizes[client])} from client {client} to the next, "
-                           "but must never fall. Use Partition.from_lists to have offsets made.")
+        raise SettingError(f"partition.offsets falls by {-int(sizes[client])} after client {client}, but "
+                           "must never fall. Partition.from_lists makes offsets from one list per client.")
     if sizes.min() == 0:
         client, empty = int(np.argmax(sizes == 0)), int(np.sum(sizes == 0))
         raise SettingError(f"number of examples of client {client} is 0, but must be at least 1 ({empty} of "
@@ -179,7 +155,8 @@ class Federation:
         require(largest < len(x), "largest of partition.indices", largest,
                 f"less than {len(x)}, the number of training examples",
                 "Was the partition made from the labels of the training split?")
-        return cls(name, x, y, *splits["test_"], num_classes, partition, *splits.get("validation_", (None, None)))
+        validation = splits.get("validation_", (None, None))
+        return cls(name, x, y, *splits["test_"], num_classes, partition, *validation)
 
     @property
     def num_clients(self) -> int:
@@ -192,9 +169,9 @@ class Federation:
         return self.partition.sizes.astype(np.int32)
 
     def client(self, client: int) -> tuple[np.ndarray, np.ndarray]:
-        """Copies of one client's ``x [n, ...]`` and ``y [n]``; raises SettingError if there is no such client."""
+        """Copies of one client's ``x`` [n, ...] and ``y`` [n]; SettingError if there is no such client."""
         client = whole_number("client", client, 0)
-        require(client < self.num_clients, "client", client, f"less than {self.num_clients}, the number of clients")
+        require(client < self.num_clients, "client", client, f"less than num_clients = {self.num_clients}")
         start, end = self.partition.offsets[client : client + 2]
         held = self.partition.indices[start:end]
         return self.x[held], self.y[held]
@@ -217,12 +194,12 @@ def federate(source: Source, partition: Partition) -> Federation:
         num_classes=source.num_classes, validation_x=source.validation_x, validation_y=source.validation_y)
 
 
-def _checked_split(x: Any, y: Any, prefix: str, like: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """One split's arrays in their final types; ``like`` is the training x, which other splits must resemble."""
+def _checked_split(x: Any, y: Any, prefix: str, like: np.ndarray | None = None) -> tuple[Any, Any]:
+    """One split's arrays in their final types; ``like`` is the training x, which the others must match."""
     name_x, name_y = f"{prefix}x", f"{prefix}y"
     x = np.asarray(x)
     require(x.dtype.kind in "biuf", f"{name_x}.dtype", str(x.dtype), "a real number type")
-    require(x.ndim >= 1 and len(x) > 0, f"{name_x}.shape", x.shape, "[examples, ...] with at least one example",
+    require(x.ndim >= 1 and len(x) > 0, f"{name_x}.shape", x.shape, "[examples, ...], at least one example",
             "Nothing can be evaluated without test examples." if prefix == "test_" else "")
     y = checked_labels(y, name_y)
     require(len(x) == len(y), f"len({name_y})", len(y), f"{len(x)}, which is len({name_x})",
@@ -231,12 +208,13 @@ def _checked_split(x: Any, y: Any, prefix: str, like: np.ndarray | None = None) 
         x = x.astype(np.float32, copy=False)
     if x.dtype.kind == "f" and not np.isfinite(x).all():
         bad = ~np.isfinite(x.reshape(len(x), -1)).all(axis=1)
-        raise SettingError(f"{name_x} holds NaN or infinity in {int(bad.sum())} of {len(x)} examples (the first is "
-                           f"number {int(np.argmax(bad))}), but must be finite. Drop or fill these examples.")
+        raise SettingError(f"{name_x} holds NaN or infinity in {int(bad.sum())} of {len(x)} examples (the "
+                           f"first is number {int(np.argmax(bad))}), but must be finite. Drop or fill these.")
     if like is not None:
-        require(x.shape[1:] == like.shape[1:], f"{name_x}.shape[1:]", x.shape[1:], f"{like.shape[1:]}, as in x")
-        require((x.dtype.kind == "f") == (like.dtype.kind == "f"), f"{name_x}.dtype", str(x.dtype),
-                f"of the same kind as x, which is {like.dtype}")
+        shape, like_shape = x.shape[1:], like.shape[1:]
+        require(shape == like_shape, f"{name_x}.shape[1:]", shape, f"{like_shape}, as in x")
+        fits = x.dtype == like.dtype or (x.dtype.kind == "f" and like.dtype.kind == "f")
+        require(fits, f"{name_x}.dtype", str(x.dtype), f"{like.dtype}, as in x")
         x = x.astype(like.dtype, copy=False)
     return x, y
 

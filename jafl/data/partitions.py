@@ -5,13 +5,13 @@ example, and holds its examples in random order. The same arguments give the sam
 """
 
 import heapq
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from jafl.data.federation import Partition, checked_labels, whole_number
+from jafl.data.checks import checked_labels, finite_number, generator, whole_number
+from jafl.data.federation import Partition
 from jafl.records import require
 
 # One random stream per partition, so that two of them from one seed have nothing in common.
@@ -28,13 +28,14 @@ def iid(labels: Any, num_clients: int, *, seed: int) -> Partition:
     Source: McMahan et al. 2017, "Communication-Efficient Learning of Deep Networks", section 3 (IID).
     """
     labels, num_clients = _checked(labels, num_clients)
-    rng = _generator(seed, _IID)
+    rng = generator("seed", seed, _IID)
     owner = np.empty(len(labels), np.int64)
     _deal_evenly(owner, np.arange(len(labels)), 0, num_clients, rng)
     return _by_owner(owner, num_clients, rng)
 
 
-def dirichlet(labels: Any, num_clients: int, *, alpha: float, seed: int, equal_sizes: bool = False) -> Partition:
+def dirichlet(labels: Any, num_clients: int, *, alpha: float, seed: int,
+              equal_sizes: bool = False) -> Partition:
     """Skews the labels by a Dirichlet distribution: the smaller ``alpha``, the more unlike the clients.
 
     By default each class is divided among the clients in proportions drawn from Dirichlet(alpha), so that
@@ -49,12 +50,13 @@ def dirichlet(labels: Any, num_clients: int, *, alpha: float, seed: int, equal_s
     renormalised over the rest, so those who draw late get what is left: clients draw in random order.
     Up to N - 1 examples stay unused.
 
-    ``labels`` [E] integers. Raises SettingError for ``alpha`` not in (0, 1e12], or fewer examples than clients.
+    ``labels`` [E] integers. Raises SettingError unless 0 < ``alpha`` <= 1e12, and for fewer examples than
+    clients.
     """
     labels, num_clients = _checked(labels, num_clients)
-    require(_is_number(alpha) and 0 < alpha <= _LARGEST_ALPHA, "alpha", alpha,
+    require(finite_number(alpha) and 0 < alpha <= _LARGEST_ALPHA, "alpha", alpha,
             f"a number above 0 and at most {_LARGEST_ALPHA:g}", "For clients that are alike use iid.")
-    rng = _generator(seed, _DIRICHLET)
+    rng = generator("seed", seed, _DIRICHLET)
     pools = [rng.permutation(pool) for pool in _class_pools(labels)]
     class_sizes = np.array([len(pool) for pool in pools])
     draw_counts = _own_distribution_counts if equal_sizes else _divided_class_counts
@@ -92,7 +94,7 @@ def labels_per_client(labels: Any, num_clients: int, *, labels_per_client: int, 
     require(largest <= supply, "largest", largest, f"at most {supply}, what the {wanted} rarest labels have "
             "together", "Examples are drawn without replacement inside a client; ask for fewer.")
 
-    rng = _generator(seed, _LABELS_PER_CLIENT)
+    rng = generator("seed", seed, _LABELS_PER_CLIENT)
     owned = np.argsort(rng.random((num_clients, len(pools))), axis=1)[:, :wanted]
     sizes = rng.integers(smallest, largest, size=num_clients, endpoint=True)
     weights = 1.0 - rng.random((num_clients, wanted))  # in (0, 1]: the sum is never 0
@@ -111,11 +113,12 @@ def label_groups(labels: Any, groups: Sequence[tuple[int, Sequence[int]]], *, se
     Source: FedStaleWeight, section 6.2, where ten clients own labels 4-9 and five own 0-3:
     ``groups=[(10, range(4, 10)), (5, range(4))]``.
 
-    Raises SettingError if a label is owned twice or does not occur, or a group has more clients than examples.
+    Raises SettingError if a label is owned twice or does not occur, or if a group has fewer examples than
+    clients.
     """
     labels = checked_labels(labels)
     groups = _checked_groups(groups, set(np.unique(labels).tolist()))
-    rng = _generator(seed, _LABEL_GROUPS)
+    rng = generator("seed", seed, _LABEL_GROUPS)
     owner = np.full(len(labels), -1, np.int64)
     first = 0
     for number, (size, owned) in enumerate(groups):
@@ -149,10 +152,12 @@ def _checked_groups(groups: Any, occurring: set[int]) -> list[tuple[int, list[in
         require(isinstance(group, Sequence) and len(group) == 2, f"groups[{number}]", group,
                 "a pair (number of clients, labels owned)")
         size = whole_number(f"number of clients in group {number}", group[0], 1)
+        require(isinstance(group[1], Iterable), f"labels of group {number}", group[1], "a sequence of labels")
         owned = [whole_number(f"label in group {number}", label, 0) for label in group[1]]
         require(owned, f"labels of group {number}", owned, "at least one label")
         for label in owned:
-            require(label in occurring, f"label in group {number}", label, f"one that occurs: {sorted(occurring)}")
+            require(label in occurring, f"label in group {number}", label,
+                    f"one that occurs ({min(occurring)} to {max(occurring)}, {len(occurring)} labels)")
             require(label not in taken, f"label in group {number}", label, "owned only once",
                     "Put the clients that share a label into one group.")
             taken.add(label)
@@ -161,21 +166,15 @@ def _checked_groups(groups: Any, occurring: set[int]) -> list[tuple[int, list[in
     return checked
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float | np.integer | np.floating) and math.isfinite(value)
-
-
-def _generator(seed: int, stream: int) -> np.random.Generator:
-    return np.random.default_rng(np.random.SeedSequence((whole_number("seed", seed, 0), stream)))
-
-
 def _class_pools(labels: np.ndarray) -> list[np.ndarray]:
     """The examples of each label that occurs, C arrays in the order of the labels."""
     order = np.argsort(labels, kind="stable")
     return np.split(order, np.flatnonzero(np.diff(labels[order])) + 1)
 
 
-def _deal_evenly(owner: np.ndarray, pool: np.ndarray, first: int, size: int, rng: np.random.Generator) -> None:
+def _deal_evenly(owner: np.ndarray, pool: np.ndarray, first: int, size: int,
+                 rng: np.random.Generator) -> None:
+    """Deals the examples in ``pool`` to ``size`` clients from ``first`` on; changes ``owner`` [E]."""
     owner[rng.permutation(pool)] = first + np.arange(len(pool)) % size
 
 
@@ -185,8 +184,9 @@ def _by_owner(owner: np.ndarray, num_clients: int, rng: np.random.Generator) -> 
     return _grouped(owner[used], used, num_clients, rng)
 
 
-def _grouped(clients: np.ndarray, indices: np.ndarray, num_clients: int, rng: np.random.Generator) -> Partition:
-    """Client ``clients[a]`` holds example ``indices[a]``. Shuffled first: no client's data run class by class."""
+def _grouped(clients: np.ndarray, indices: np.ndarray, num_clients: int,
+             rng: np.random.Generator) -> Partition:
+    """Client ``clients[a]`` holds example ``indices[a]``. Shuffled: no client's run class by class."""
     shuffle = rng.permutation(len(clients))
     order = shuffle[np.argsort(clients[shuffle], kind="stable")]
     offsets = np.concatenate([[0], np.cumsum(np.bincount(clients, minlength=num_clients))])
@@ -238,10 +238,12 @@ def _feed_empty_clients(owner: np.ndarray, num_clients: int, rng: np.random.Gene
         size, client = largest_first[0]
         heapq.heapreplace(largest_first, (size + 1, client))
         given[client] += 1
-    spare = [rng.choice(np.flatnonzero(owner == client), given[client], replace=False)
-             for client in np.flatnonzero(given)]
-    if spare:
-        owner[rng.permutation(np.concatenate(spare))] = empty
+    shuffle = rng.permutation(np.flatnonzero(owner >= 0))
+    order = shuffle[np.argsort(owner[shuffle], kind="stable")]
+    first = np.cumsum(sizes) - sizes
+    place_in_client = np.arange(len(order)) - first[owner[order]]
+    spare = order[place_in_client < given[owner[order]]]
+    owner[rng.permutation(spare)] = empty
 
 
 def _rounded_to_sizes(weights: np.ndarray, sizes: np.ndarray) -> np.ndarray:

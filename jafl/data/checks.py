@@ -1,0 +1,46 @@
+"""Small checks that partitions, sources and federations share, and their random generator."""
+
+import math
+import numbers
+from typing import Any
+
+import numpy as np
+
+from jafl.records import require
+
+_LARGEST_LABEL = np.iinfo(np.int32).max - 1
+
+
+def whole_number(setting: str, value: Any, at_least: int) -> int:
+    """Returns ``value`` as an int; raises SettingError unless it is a whole number from ``at_least`` on."""
+    fits = isinstance(value, numbers.Integral) and not isinstance(value, bool) and value >= at_least
+    require(fits, setting, value, f"a whole number of at least {at_least}")
+    return int(value)
+
+
+def checked_labels(labels: Any, setting: str = "labels") -> np.ndarray:
+    """Returns labels as an array [E] int32; raises SettingError unless they are whole numbers from 0 on."""
+    labels = np.asarray(labels)
+    require(labels.ndim == 1, f"{setting}.shape", labels.shape, "one-dimensional, one label per example")
+    require(len(labels) > 0, f"len({setting})", 0, "at least 1", "A federation needs examples.")
+    require(labels.dtype.kind in "iu", f"{setting}.dtype", str(labels.dtype), "an integer type",
+            f"Convert with {setting}.astype(np.int32) if every label is a whole number.")
+    smallest, largest = int(labels.min()), int(labels.max())
+    require(smallest >= 0, f"smallest label in {setting}", smallest, "at least 0",
+            "Number the classes from 0; leave out examples without a label.")
+    require(largest <= _LARGEST_LABEL, f"largest label in {setting}", largest, f"at most {_LARGEST_LABEL}",
+            "Number the classes from 0 without gaps.")
+    return labels.astype(np.int32, copy=False)
+
+
+def finite_number(value: Any) -> bool:
+    """Whether ``value`` is a real number, neither NaN nor infinite."""
+    return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def generator(setting: str, seed: Any, stream: int) -> np.random.Generator:
+    """The generator of one user's ``stream`` from ``seed``, so that users of one seed share nothing.
+
+    Raises SettingError, naming ``setting``, unless the seed is a whole number from 0 on.
+    """
+    return np.random.default_rng(np.random.SeedSequence((whole_number(setting, seed, 0), stream)))

@@ -1,0 +1,161 @@
+"""Data sets with a common test set, ready to be divided among clients: ``name(..., data_seed) -> Source``."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from jafl.data.checks import finite_number, generator, whole_number
+from jafl.data.federation import Partition, Source
+from jafl.records import require
+
+# One random stream per source, so that two of them from one seed have nothing in common.
+_DIGITS, _SYNTHETIC = 201, 202
+
+# FedProx draws sizes as 50 + lognormal(4, 2), whose mean is 50 + exp(6).
+_FEDPROX_SMALLEST_OVER_MEAN = 50 / (50 + math.exp(6))
+
+
+def digits(*, test_fraction: float = 0.2, validation_fraction: float = 0.0, data_seed: int = 0) -> Source:
+    """Handwritten digits, 8 by 8 pixels, 1,797 in all, that come with scikit-learn.
+
+    x [E, 8, 8, 1] float32 in 0..1, ten classes. Test and validation examples are drawn at random, in
+    proportion from every class; ``train_indices`` and its fellows (sorted) point into ``load_digits()``.
+
+    Raises SettingError for fractions that leave a split empty, ImportError without scikit-learn.
+    Source: Alpaydin and Kaynak 1998, "Optical Recognition of Handwritten Digits", UCI repository (test part).
+    """
+    _check_fractions(test_fraction, validation_fraction)
+    from sklearn.datasets import load_digits  # here, so that nothing else needs scikit-learn
+
+    bunch = load_digits()
+    x = (bunch.images[..., None] / 16).astype(np.float32)
+    y = bunch.target.astype(np.int32)
+    rng = generator("data_seed", data_seed, _DIGITS)
+    test, rest = _stratified_split(np.arange(len(y)), y, test_fraction, rng)
+    require(len(test) > 0, "test_fraction", test_fraction, f"large enough to hold one of {len(y)} examples")
+    validation = None
+    if validation_fraction > 0:
+        validation, rest = _stratified_split(rest, y, validation_fraction / (1 - test_fraction), rng)
+        require(len(validation) > 0, "validation_fraction", validation_fraction,
+                f"0, or large enough to hold one of {len(y)} examples")
+    require(len(rest) > 0, "test_fraction + validation_fraction", test_fraction + validation_fraction,
+            f"small enough to leave one of {len(y)} examples for training")
+    return Source(
+        "digits", x[rest], y[rest], x[test], y[test], num_classes=10,
+        validation_x=None if validation is None else x[validation],
+        validation_y=None if validation is None else y[validation],
+        train_indices=rest, test_indices=test, validation_indices=validation)
+
+
+def synthetic(*, num_clients: int, alpha: float, beta: float, mean_examples: float = 100.0,
+              size_spread: float = 2.0, num_features: int = 60, num_classes: int = 10,
+              shared_labels: bool = False, test_fraction: float = 0.2, validation_fraction: float = 0.0,
+              data_seed: int = 0) -> Source:
+    """FedProx's synthetic(alpha, beta): logistic data with a distribution per client.
+
+    Source: Li et al. 2020, "Federated Optimization in Heterogeneous Networks", section 5.1 and appendix C.1;
+    like its released code, ``alpha`` and ``beta`` are standard deviations. Client k has
+
+      labels    y = argmax(W_k x + b_k), every entry of W_k and b_k ~ N(u_k, 1), u_k ~ N(0, alpha)
+      examples  x ~ N(v_k, diag(j^-1.2)), every entry of v_k ~ N(B_k, 1), B_k ~ N(0, beta)
+
+    u_k adds the same to every class's logit, so ``alpha`` changes no label but by rounding: what makes
+    clients disagree is that each draws its own W_k. The more clients, the less can one model serve them
+    all. ``shared_labels`` gives all clients one W and b, so that global accuracy means something with many
+    clients; the examples' distributions still differ.
+
+    Sizes, test examples included, are 0.11 mean_examples + a log-normal number with ``size_spread`` as the
+    standard deviation of its logarithm, rounded, at least 2 (3 with validation): FedProx's
+    50 + lognormal(4, 2), scaled from its mean of 453.4 to ``mean_examples``. With a spread of 2 the largest
+    of thousands of clients holds hundreds of times the mean; 0 makes all sizes equal. About ``test_fraction``
+    of every client's examples, at least one, go to the common test set, likewise for validation, and at
+    least one stays for training.
+
+    x [E, num_features] float32, grouped by client; ``natural_partition`` says whose they are.
+    Raises SettingError for settings outside the ranges that its message names.
+    """
+    num_clients = whole_number("num_clients", num_clients, 1)
+    num_features = whole_number("num_features", num_features, 1)
+    num_classes = whole_number("num_classes", num_classes, 2)
+    for setting, value in (("alpha", alpha), ("beta", beta), ("size_spread", size_spread)):
+        require(finite_number(value) and value >= 0, setting, value, "a finite number of at least 0")
+    _check_fractions(test_fraction, validation_fraction)
+    fewest = 3 if validation_fraction > 0 else 2
+    require(finite_number(mean_examples) and mean_examples >= fewest, "mean_examples", mean_examples,
+            f"a finite number of at least {fewest}", "Every client gives an example to every split.")
+
+    rng = generator("data_seed", data_seed, _SYNTHETIC)
+    sizes = _sizes(num_clients, mean_examples, size_spread, fewest, rng)
+    x, y = _logistic_examples(sizes, alpha, beta, num_features, num_classes, shared_labels, rng)
+    split, train_sizes = _split_of_examples(sizes, test_fraction, validation_fraction)
+    train, test, validation = split == 0, split == 1, split == 2
+    offsets = np.concatenate([[0], np.cumsum(train_sizes)])
+    return Source(
+        "synthetic", x[train], y[train], x[test], y[test], num_classes,
+        validation_x=x[validation] if validation_fraction > 0 else None,
+        validation_y=y[validation] if validation_fraction > 0 else None,
+        natural_partition=Partition(offsets, np.arange(offsets[-1])))
+
+
+SOURCES: dict[str, Callable[..., Source]] = {"digits": digits, "synthetic": synthetic}
+
+
+def _check_fractions(test_fraction: float, validation_fraction: float) -> None:
+    require(finite_number(test_fraction) and 0 < test_fraction < 1, "test_fraction", test_fraction,
+            "above 0 and below 1", "Nothing can be evaluated without test examples.")
+    require(finite_number(validation_fraction) and 0 <= validation_fraction < 1 - test_fraction,
+            "validation_fraction", validation_fraction, f"at least 0 and below 1 - test_fraction = "
+            f"{1 - test_fraction:g}")
+
+
+def _stratified_split(pool: np.ndarray, labels: np.ndarray, fraction: float,
+                      rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Positions (chosen, rest), both sorted: every class gives its share, to within one example."""
+    pool = rng.permutation(pool)
+    pool = pool[np.argsort(labels[pool], kind="stable")]
+    # Evenly spaced picks along the classes laid end to end: shares per class and in all are right at once.
+    chosen = np.diff(np.floor(np.arange(len(pool) + 1) * fraction + 0.5)) > 0
+    return np.sort(pool[chosen]), np.sort(pool[~chosen])
+
+
+def _sizes(num_clients: int, mean: float, spread: float, fewest: int, rng: np.random.Generator) -> np.ndarray:
+    """[N] int64: examples per client, training and test together."""
+    smallest = mean * _FEDPROX_SMALLEST_OVER_MEAN
+    log_mean = math.log(mean - smallest) - spread**2 / 2  # so that the log-normal's mean is mean - smallest
+    sizes = smallest + rng.lognormal(log_mean, spread, num_clients)
+    return np.maximum(np.rint(sizes), fewest).astype(np.int64)
+
+
+def _logistic_examples(sizes: np.ndarray, alpha: float, beta: float, num_features: int, num_classes: int,
+                       shared_labels: bool, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """``x`` [sum(sizes), num_features] float32 and y int32, grouped by client."""
+    num_clients = len(sizes)
+    num_models = 1 if shared_labels else num_clients
+    model_mean = alpha * rng.standard_normal((num_models, 1, 1))
+    # The last row is b_k, which has the same distribution as the rows of W_k.
+    models = model_mean + rng.standard_normal((num_models, num_features + 1, num_classes))
+    centre = beta * rng.standard_normal((num_clients, 1)) + rng.standard_normal((num_clients, num_features))
+    deviation = np.arange(1, num_features + 1, dtype=np.float32) ** np.float32(-0.6)  # variance j^-1.2
+
+    x = rng.standard_normal((int(sizes.sum()), num_features), dtype=np.float32)
+    x *= deviation
+    y = np.empty(len(x), np.int32)
+    ends = np.cumsum(sizes)
+    for client, (start, end) in enumerate(zip(ends - sizes, ends, strict=True)):
+        x[start:end] += centre[client].astype(np.float32)
+        model = models[0 if shared_labels else client]
+        y[start:end] = np.argmax(x[start:end] @ model[:-1] + model[-1], axis=1)
+    return x, y
+
+
+def _split_of_examples(sizes: np.ndarray, test_fraction: float,
+                       validation_fraction: float) -> tuple[np.ndarray, np.ndarray]:
+    """Each example's split (0 training, 1 test, 2 validation), and the training examples per client [N]."""
+    fewest = 1 if validation_fraction > 0 else 0
+    test = np.clip(np.rint(test_fraction * sizes), 1, sizes - 1 - fewest).astype(np.int64)
+    validation = np.clip(np.rint(validation_fraction * sizes), fewest, sizes - 1 - test).astype(np.int64)
+    train = sizes - test - validation
+    # A client's examples are drawn independently, so its first ones are as good as any.
+    each = np.stack([train, test, validation], axis=1)
+    return np.repeat(np.tile(np.arange(3), len(sizes)), each.ravel()), train

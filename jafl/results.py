@@ -1,0 +1,221 @@
+"""The run directory: what a run leaves behind. ``RUN_DIRECTORY`` in BUILD.md documents every file and field.
+
+Files are written whole or not at all (to a temporary name first), except ``metrics.jsonl``, which grows by one
+line per evaluation, so that what has been measured survives whatever stops the run.
+"""
+
+import json
+import math
+import os
+import pathlib
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from jafl.data import Federation, Source
+from jafl.records import EventSchedule, History, SettingError
+from jafl.settings import FORMAT
+
+FILES = ("config.json", "schedule.npz", "partition.npz", "metrics.jsonl", "summary.json", "params.npz")
+SCHEDULE_ARRAYS = (
+    "client",
+    "trip",
+    "download_version",
+    "step",
+    "download_time",
+    "arrival_time",
+    "step_time",
+    "num_clients",
+    "inflight_client",
+    "inflight_version",
+    "inflight_start_time",
+    "discarded_client",
+    "discarded_step",
+    "discarded_start_time",
+    "discarded_end_time",
+)
+
+
+class RunDirectory:
+    """A directory that one run, or the comparison of several, writes its files to.
+
+    Args:
+      path: made if it is not there.
+      overwrite: delete the files of a run that is there, and those of the runs in its direct subfolders.
+
+    Raises:
+      SettingError: if there is a run already and ``overwrite`` is False, or the path cannot be a directory.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, overwrite: bool = False):
+        self.path = pathlib.Path(path)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SettingError(f"output_dir is {str(path)!r}, but cannot be made: {error.strerror}.") from error
+        there = _files_of_a_run(self.path)
+        if there and not overwrite:
+            raise SettingError(
+                f"output_dir is {str(path)!r}, but already holds a run ({there[0].relative_to(self.path)}). "
+                "Name another directory, or pass --overwrite to replace that run."
+            )
+        for file in there:
+            file.unlink()
+
+    def write_config(self, settings: Mapping[str, Any], command: Sequence[str]) -> None:
+        """``config.json``: every resolved setting, the versions, the device and the command."""
+        from jafl import __version__
+
+        device = jax.devices()[0]
+        versions = {"jafl": __version__, "jax": jax.__version__, "python": platform.python_version()}
+        content = {
+            "format": FORMAT,
+            **settings,
+            "versions": versions,
+            "device": f"{device.platform} ({device.device_kind})",
+            "command": list(command),
+        }
+        self._write_json("config.json", content)
+
+    def write_schedule(self, schedule: EventSchedule) -> None:
+        """``schedule.npz``: the columns of the event schedule."""
+        self._write_arrays("schedule.npz", {name: getattr(schedule, name) for name in SCHEDULE_ARRAYS})
+
+    def write_partition(self, federation: Federation, source: Source) -> None:
+        """``partition.npz``: who holds which training examples, and the split where jafl made it."""
+        arrays = {"offsets": federation.partition.offsets, "indices": federation.partition.indices}
+        for name in ("train_indices", "test_indices", "validation_indices"):
+            if getattr(source, name) is not None:
+                arrays[name] = getattr(source, name)
+        self._write_arrays("partition.npz", arrays)
+
+    def append_evaluation(self, evaluation: Mapping[str, Any]) -> None:
+        """One line of ``metrics.jsonl``, on the disk when this returns."""
+        with open(self.path / "metrics.jsonl", "a") as file:
+            file.write(json.dumps(_finite_or_none(evaluation), allow_nan=False) + "\n")
+
+    def write_params(self, params: Any) -> None:
+        """``params.npz``: one array per leaf, named by its path, ``dense/kernel`` for example."""
+        self._write_arrays("params.npz", named_leaves(params))
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """``summary.json``."""
+        self._write_json("summary.json", {"format": FORMAT, **summary})
+
+    def _write_json(self, name: str, content: Mapping[str, Any]) -> None:
+        text = json.dumps(_finite_or_none(content), indent=2, allow_nan=False) + "\n"
+        self._write_whole(name, lambda path: path.write_text(text))
+
+    def _write_arrays(self, name: str, arrays: Mapping[str, Any]) -> None:
+        def write(path: pathlib.Path) -> None:
+            with open(path, "wb") as file:
+                np.savez(file, **arrays)
+
+        self._write_whole(name, write)
+
+    def _write_whole(self, name: str, write: Callable[[pathlib.Path], Any]) -> None:
+        temporary = self.path / f".{name}.unfinished"
+        write(temporary)
+        os.replace(temporary, self.path / name)
+
+
+def next_free_directory(parent: str | os.PathLike[str]) -> pathlib.Path:
+    """``parent/001``, or the first such number that is not there."""
+    number = 1
+    while (path := pathlib.Path(parent) / f"{number:03d}").exists():
+        number += 1
+    return path
+
+
+def named_leaves(params: Any) -> dict[str, np.ndarray]:
+    """{path: array} of a pytree, the path's parts joined by slashes."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(params)
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): np.asarray(leaf) for path, leaf in leaves}
+
+
+def summarize(history: History, *, target_accuracy: float, status: str = "finished") -> dict[str, Any]:
+    """What ``summary.json`` says of one run.
+
+    status: "finished", "interrupted" or "diverged".
+    """
+    schedule, evaluations = history.schedule, history.evaluations
+    trips = len(history.trip_reports["loss"])
+    staleness = schedule.staleness[:trips]
+    counts = np.bincount(schedule.client[:trips], minlength=schedule.num_clients)
+    scored = [e for e in evaluations if _is_number(e.get("test_accuracy"))]
+    best = max(scored, key=lambda e: e["test_accuracy"], default=None)
+    reached = next((e for e in scored if e["test_accuracy"] >= target_accuracy), None)
+    last_ten = np.array([e["test_accuracy"] for e in scored[-10:]])
+    started = schedule.trips_started_by(history.server_steps)
+    return {
+        "status": status,
+        "final": evaluations[-1] if evaluations else None,
+        "best": best,
+        "target_accuracy": target_accuracy,
+        "target": {key: reached[key] for key in ("client_trips", "server_step", "time")} if reached else None,
+        "server_steps": history.server_steps,
+        "client_trips": started,
+        "time": float(schedule.step_time[history.server_steps - 1]) if history.server_steps else 0.0,
+        "trips_thrown_away": started - trips,
+        "staleness": {
+            "mean": float(np.mean(staleness)) if trips else None,
+            **{f"p{p}": float(np.percentile(staleness, p)) if trips else None for p in (5, 25, 50, 75, 95, 99)},
+            "max": int(np.max(staleness, initial=0)),
+        },
+        "participation": {"client_trips": counts.tolist(), "influence": history.influence.tolist()},
+        "training_stability": {
+            "std_last_ten": _spread(last_ten),
+            "std_log_last_ten": _spread(np.log(last_ten[last_ten > 0])),
+        },
+        "snapshot_slots": history.num_slots,
+        "wall_clock": {
+            "run_seconds": history.run_seconds,
+            "compile_seconds": history.compile_seconds,
+            "client_trips_per_second": trips / history.run_seconds if history.run_seconds else None,
+        },
+        "peak_memory_bytes": _peak_memory(),
+    }
+
+
+def _spread(values: np.ndarray) -> float | None:
+    return float(np.std(values)) if len(values) else None
+
+
+def _peak_memory() -> int | None:
+    """Bytes: the device's peak where it tells, else the process's."""
+    stats = jax.devices()[0].memory_stats()
+    if stats and "peak_bytes_in_use" in stats:
+        return int(stats["peak_bytes_in_use"])
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return None
+    unit = 1 if platform.system() == "Darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def _files_of_a_run(path: pathlib.Path) -> list[pathlib.Path]:
+    """Files that a run or a comparison has left in a directory and its direct subfolders."""
+    folders = [path, *(folder for folder in sorted(path.iterdir()) if (folder / "config.json").is_file())]
+    files = [folder / name for folder in folders for name in FILES if (folder / name).is_file()]
+    if not files:
+        return []
+    return files + [picture for folder in folders for picture in sorted(folder.glob("*.png"))]
+
+
+def _is_number(value: Any) -> bool:
+    return value is not None and math.isfinite(value)
+
+
+def _finite_or_none(value: Any) -> Any:
+    """``value`` as JSON can hold it: NaN and infinity become null, NumPy numbers plain ones."""
+    if isinstance(value, Mapping):
+        return {key: _finite_or_none(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite_or_none(item) for item in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value

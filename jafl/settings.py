@@ -1,0 +1,208 @@
+"""Every setting of a run, once: its name, its default, what it means. The flags of ``run.py`` are made from it.
+
+A setting whose default is None is filled in by the algorithm's preset (``jafl.algorithms``) or by what the help
+text says.
+"""
+
+import dataclasses
+import json
+import pathlib
+import types
+import typing
+from typing import Any
+
+from jafl.records import SettingError, require, unknown_name
+
+
+def _setting(default: Any, help_text: str, group: str) -> Any:
+    return dataclasses.field(default=default, metadata={"help": help_text, "group": group})
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What one run is made of, or, with commas in ``algorithm`` or ``seed``, several that are compared."""
+
+    algorithm: str = _setting(
+        "fedbuff,fedasync,fedavgm,fedavg",
+        "What to run: fedbuff, fedasync, fedavg, fedavgm, fedprox, fedadam; several, with commas, are compared.",
+        "what to run",
+    )
+    seed: str = _setting(
+        "0",
+        "Seed of the partition, schedule, initial model and shuffles. Several, with commas: 0,1,2.",
+        "what to run",
+    )
+    protocol: str | None = _setting(
+        None,
+        "asynchronous (clients train all the time, the server steps when its buffer is full) or synchronous "
+        "(rounds). Default: the algorithm's own.",
+        "what to run",
+    )
+    precision: str = _setting(
+        "float32", "float32, or float64 to compare with other programs to the last digits.", "what to run"
+    )
+
+    dataset: str = _setting(
+        "digits",
+        "digits (1,797 real 8x8 images, bundled) or synthetic (FedProx's logistic data, at any size).",
+        "data",
+    )
+    num_clients: int = _setting(100, "Number of clients.", "data")
+    partition: str | None = _setting(
+        None,
+        "Who holds which examples: iid, dirichlet (label skew), labels_per_client (WKAFL), label_groups "
+        "(FedStaleWeight), natural (as the data set comes). Default: natural where there is one, else dirichlet.",
+        "data",
+    )
+    dirichlet_alpha: float = _setting(
+        0.3, "Dirichlet concentration: small is very non-IID, 100 nearly IID.", "data"
+    )
+    dirichlet_equal_sizes: bool = _setting(
+        False, "Dirichlet with the same number of examples for every client.", "data"
+    )
+    labels_per_client: int = _setting(2, "Labels that each client holds (partition=labels_per_client).", "data")
+    smallest_client: int = _setting(10, "Fewest examples of a client (partition=labels_per_client).", "data")
+    largest_client: int = _setting(49, "Most examples of a client (partition=labels_per_client).", "data")
+    label_groups: str = _setting(
+        "10:4-9;5:0-3",
+        "Groups of clients and the labels they own (partition=label_groups): clients:labels;... with labels "
+        "like 0-3 or 1,5,7.",
+        "data",
+    )
+    validation_fraction: float = _setting(0.0, "Share of the examples held out for validation.", "data")
+    data_seed: int = _setting(0, "Seed of the train/validation/test split and of synthetic examples.", "data")
+    synthetic_alpha: float = _setting(1.0, "How much the clients' labelling models differ (synthetic).", "data")
+    synthetic_beta: float = _setting(1.0, "How much the clients' examples differ (synthetic).", "data")
+    synthetic_mean_examples: float = _setting(100.0, "Mean examples per client (synthetic).", "data")
+    synthetic_shared_labels: bool = _setting(
+        False, "One labelling model for all clients, so that global accuracy means something (synthetic).", "data"
+    )
+
+    model: str = _setting("mlp", "softmax (from zeros), mlp, or cnn (needs images).", "model")
+    hidden_sizes: str = _setting("64", "Widths of the mlp's hidden layers, with commas.", "model")
+    channels: str = _setting("16,32", "Widths of the cnn's convolutions, with commas.", "model")
+
+    concurrency: int = _setting(20, "Clients training at one moment.", "schedule")
+    buffer_size: int | None = _setting(
+        None, "Trips per server step when asynchronous (K). Default: the algorithm's, 10 for FedBuff.", "schedule"
+    )
+    cohort_size: int | None = _setting(
+        None, "Trips per server step when synchronous. Default: the concurrency.", "schedule"
+    )
+    over_selection: float = _setting(
+        0.0, "Share of extra clients started in each synchronous round and cancelled when late, 0.3 say.", "schedule"
+    )
+    client_trips: int | None = _setting(
+        None,
+        "Stop after so many client trips (started ones: cancelled trips count). Default: 20000 unless "
+        "server_steps is given.",
+        "schedule",
+    )
+    server_steps: int | None = _setting(None, "Stop after so many server steps instead.", "schedule")
+    delay: str = _setting(
+        "log_normal",
+        "Law of trip durations: constant, uniform, half_normal, exponential, log_normal, "
+        "proportional_to_examples (exponential, mean by the client's examples), groups.",
+        "schedule",
+    )
+    delay_mean: float = _setting(1.0, "Mean duration, in units of simulated time (every law but groups).", "schedule")
+    delay_low: float = _setting(0.0, "Shortest duration (uniform).", "schedule")
+    delay_high: float | None = _setting(
+        None, "Longest duration (uniform). Default: such that the mean is delay_mean.", "schedule"
+    )
+    delay_sigma: float = _setting(1.0, "Spread of the logarithm (log_normal).", "schedule")
+    delay_groups: str = _setting(
+        "10:uniform(1,2);5:uniform(8,12)",
+        "Groups of clients and their laws (delay=groups): clients:law(numbers);...",
+        "schedule",
+    )
+    delay_draw: str = _setting(
+        "per_client", "per_trip: a fresh duration for every trip; per_client: one for each client.", "schedule"
+    )
+
+    learning_rate: float | None = _setting(None, "Clients' learning rate. Default: the preset's.", "clients")
+    client_optimizer: str = _setting("sgd", "Clients' optimizer, new at each trip: sgd or adam.", "clients")
+    client_momentum: float | None = _setting(None, "Clients' momentum (sgd). Default: none.", "clients")
+    local_steps: int | None = _setting(
+        None, "Minibatch steps per trip. Default: whole epochs instead.", "clients"
+    )
+    local_epochs: int | None = _setting(
+        None, "Passes over the client's examples per trip. Default: 1 unless local_steps is given.", "clients"
+    )
+    batch_size: int = _setting(
+        8, "Examples per minibatch; 0: the client's whole data set as one batch.", "clients"
+    )
+    proximal: float | None = _setting(None, "FedProx's mu. Default: none, 0.01 for fedprox.", "clients")
+    l2: float | None = _setting(None, "L2 term on all parameters. Default: none.", "clients")
+    learning_rate_normalization: bool = _setting(
+        False, "LR-Norm: steps on short batches use a proportionally smaller learning rate.", "clients"
+    )
+
+    server_learning_rate: float | None = _setting(
+        None, "Server's learning rate (FedAsync's alpha). Default: the preset's.", "server"
+    )
+    server_optimizer: str | None = _setting(
+        None, "Server's optimizer: sgd, adam, adagrad or yogi. Default: the preset's, mostly sgd.", "server"
+    )
+    server_momentum: float | None = _setting(
+        None, "Server's momentum (sgd). Default: none, 0.9 for fedavgm.", "server"
+    )
+    staleness_weight: str = _setting(
+        "polynomial",
+        "How much a late update counts: constant, polynomial, hinge, exponential (fedbuff, fedasync).",
+        "server",
+    )
+    staleness_exponent: float = _setting(0.5, "Exponent of the polynomial weight.", "server")
+    staleness_slope: float = _setting(10.0, "Slope of the hinge weight.", "server")
+    staleness_threshold: float = _setting(4.0, "Staleness from which the hinge weight falls.", "server")
+    staleness_rate: float = _setting(0.1, "Rate of the exponential weight.", "server")
+    aggregate: str = _setting("mean", "mean over the buffer, or sum (fedbuff).", "server")
+    weigh_by_examples: bool = _setting(
+        False, "Weigh updates by the clients' numbers of examples (fedavg, fedbuff).", "server"
+    )
+
+    target_accuracy: float = _setting(0.9, "Test accuracy whose first reaching is reported.", "results")
+    evaluate_every: int | None = _setting(
+        None, "Client trips between evaluations. Default: a fiftieth of the run.", "results"
+    )
+    train_accuracy: bool = _setting(False, "Also measure the accuracy on all training examples.", "results")
+
+    @classmethod
+    def from_file(cls, path: str, **explicit: Any) -> "Settings":
+        """The settings in a run's ``config.json``, with ``explicit`` ones instead where given.
+
+        Raises SettingError if the file is not there, is not such a file, or holds an unknown setting.
+        """
+        try:
+            content = json.loads(pathlib.Path(path).read_text())
+        except OSError as error:
+            raise SettingError(f"config is {path!r}, but cannot be read: {error.strerror}.") from error
+        except ValueError as error:
+            raise SettingError(f"config is {path!r}, but is not JSON: {error}.") from error
+        require(
+            isinstance(content, dict) and content.get("format") == FORMAT,
+            f"format in {path}",
+            content.get("format") if isinstance(content, dict) else None,
+            f"{FORMAT}, this version's",
+        )
+        given = {name: value for name, value in content.items() if name not in NOT_SETTINGS}
+        return cls.from_mapping({**given, **explicit})
+
+    @classmethod
+    def from_mapping(cls, values: typing.Mapping[str, Any]) -> "Settings":
+        """Settings from names and values; raises SettingError for an unknown name or a value of a wrong type."""
+        for name, value in values.items():
+            if name not in TYPES:
+                raise unknown_name("a setting", name, TYPES)
+            kinds = TYPES[name] + ((int,) if float in TYPES[name] else ())
+            fits = isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
+            require(fits, name, value, " or ".join(kind.__name__ for kind in TYPES[name]))
+        return cls(**values)
+
+
+FORMAT = 1
+NOT_SETTINGS = ("format", "versions", "device", "command")
+TYPES: dict[str, tuple[type, ...]] = {
+    name: typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    for name, hint in typing.get_type_hints(Settings).items()
+}

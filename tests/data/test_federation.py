@@ -1,0 +1,153 @@
+"""Federations and partitions of any arrays: what is kept, what is counted, and what is refused."""
+
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jafl.data import Federation, Partition, Source, federate
+from jafl.records import SettingError
+
+X = np.arange(24, dtype=np.float32).reshape(6, 2, 2)
+Y = np.array([0, 1, 2, 0, 1, 2])
+OVERLAPPING = Partition.from_lists([[5, 0], [1, 2, 1], [5]])
+client_lists = st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=8), min_size=1, max_size=10)
+
+
+def make(x=X, y=Y, partition=OVERLAPPING, test_x=X[:2], test_y=Y[:2], **settings):
+    return Federation.from_arrays(x, y, partition, test_x=test_x, test_y=test_y, **settings)
+
+
+def refuses(*parts):
+    return pytest.raises(SettingError, match=".*".join(re.escape(part) for part in parts))
+
+
+def test_clients_hold_their_examples_in_order():
+    federation = make()
+    assert (federation.num_clients, federation.num_classes, federation.name) == (3, 3, "arrays")
+    np.testing.assert_array_equal(federation.num_examples, [2, 3, 1])
+    assert federation.num_examples.dtype == np.int32
+    for client, held in enumerate([[5, 0], [1, 2, 1], [5]]):
+        x, y = federation.client(client)
+        np.testing.assert_array_equal(x, X[held])
+        np.testing.assert_array_equal(y, Y[held])
+
+
+@settings(deadline=None, max_examples=60)
+@given(client_lists)
+def test_lists_come_back_and_labels_are_counted(lists):
+    partition = Partition.from_lists(lists)
+    assert [part.tolist() for part in np.split(partition.indices, partition.offsets[1:-1])] == lists
+    assert partition.sizes.tolist() == [len(held) for held in lists]
+    assert (partition.offsets.dtype, partition.indices.dtype) == (np.int64, np.int64)
+    counts = make(partition=partition, num_classes=4).label_counts()
+    np.testing.assert_array_equal(counts, [np.bincount(Y[held], minlength=4) for held in lists])
+
+
+def test_examples_are_neither_copied_nor_padded():
+    y = Y.astype(np.int32)
+    federation = make(y=y)
+    assert np.shares_memory(federation.x, X)
+    assert np.shares_memory(federation.y, y)
+    assert federation.x.shape == X.shape
+
+
+@pytest.mark.parametrize(("given_type", "kept"), [
+    (np.uint8, np.uint8), (np.int32, np.int32), (np.int64, np.int64), (np.float64, np.float64),
+    (np.float32, np.float32), (np.float16, np.float32), (bool, np.float32)])
+def test_types_of_examples(given_type, kept):
+    x = X.astype(given_type)
+    federation = make(x=x, test_x=x[:2], validation_x=x[2:4], validation_y=Y[2:4])
+    assert federation.x.dtype == federation.test_x.dtype == federation.validation_x.dtype == kept
+    assert federation.y.dtype == federation.test_y.dtype == federation.validation_y.dtype == np.int32
+    np.testing.assert_array_equal(federation.x, x.astype(kept))
+
+
+def test_test_examples_take_the_type_of_the_training_examples():
+    assert make(test_x=X[:2].astype(np.float64)).test_x.dtype == np.float32
+
+
+def test_number_of_classes_covers_every_split():
+    assert make(test_y=np.array([0, 7])).num_classes == 8
+    assert make(validation_x=X[:1], validation_y=np.array([5])).num_classes == 6
+    assert make(num_classes=10).label_counts().shape == (3, 10)
+
+
+def test_federate_takes_all_of_a_source():
+    source = Source("mine", X, Y, X[:3], Y[:3], 5, validation_x=X[3:], validation_y=Y[3:])
+    federation = federate(source, OVERLAPPING)
+    assert (federation.name, federation.num_classes, federation.partition) == ("mine", 5, OVERLAPPING)
+    for name in ("x", "y", "test_x", "test_y", "validation_x", "validation_y"):
+        np.testing.assert_array_equal(getattr(federation, name), getattr(source, name))
+
+
+def test_federate_refuses_a_source_without_natural_partition():
+    source = Source("mine", X, Y, X[:3], Y[:3], 5)
+    with refuses("partition is None", "a Partition", "PARTITIONS"):
+        federate(source, source.natural_partition)
+
+
+NAN = X.copy()
+NAN[4, 1, 0] = np.nan
+INFINITE = X.copy()
+INFINITE[2:4] = -np.inf
+
+
+@pytest.mark.parametrize(("changed", "message"), [
+    ({"y": Y[:5]}, ("len(y) is 5", "6, which is len(x)", "one label")),
+    ({"test_y": Y[:3]}, ("len(test_y) is 3", "2, which is len(test_x)")),
+    ({"x": NAN}, ("x holds NaN or infinity in 1 of 6", "number 4", "Drop or fill")),
+    ({"x": INFINITE.astype(np.float64)}, ("x holds NaN or infinity in 2 of 6", "number 2")),
+    ({"test_x": NAN[3:5]}, ("test_x holds NaN or infinity in 1 of 2", "number 1")),
+    ({"x": X.astype(str)}, ("x.dtype is '<U", "a real number type")),
+    ({"x": X.astype(complex)}, ("x.dtype is 'complex128'", "a real number type")),
+    ({"x": np.float32(3)}, ("x.shape is ()", "[examples, ...]")),
+    ({"y": Y.astype(float)}, ("y.dtype is 'float64'", "integer", "y.astype(np.int32)")),
+    ({"y": Y - 1}, ("smallest label in y is -1", "at least 0", "Number the classes from 0")),
+    ({"num_classes": 2}, ("largest label in y is 2", "less than num_classes = 2", "Raise num_classes")),
+    ({"num_classes": 3, "test_y": Y[:2] + 3}, ("largest label in test_y is 4", "less than num_classes = 3")),
+    ({"num_classes": 2.5}, ("num_classes is 2.5", "whole number")),
+    ({"test_x": X[:0], "test_y": Y[:0]}, ("test_x.shape is (0, 2, 2)", "at least one", "Nothing can be")),
+    ({"test_x": X[:2].reshape(2, 4)}, ("test_x.shape[1:] is (4,)", "(2, 2), as in x")),
+    ({"test_x": X[:2].astype(np.uint8)}, ("test_x.dtype is 'uint8'", "float32, as in x")),
+    ({"validation_x": X}, ("validation_x given, validation_y given is (True, False)", "both or neither")),
+    ({"partition": [[0, 1]]}, ("partition is [[0, 1]]", "a Partition", "from_lists")),
+    ({"partition": Partition.from_lists([[0], [6]])}, ("largest of partition.indices is 6", "less than 6")),
+])
+def test_refuses_arrays_that_do_not_fit(changed, message):
+    with refuses(*message):
+        make(**changed)
+
+
+@pytest.mark.parametrize(("offsets", "indices", "message"), [
+    ([0, 3, 2, 4], [0, 1, 2, 3], ("partition.offsets falls by 1 after client 1", "never fall", "from_lists")),
+    ([0, 2, 2, 2], [0, 1], ("number of examples of client 1 is 0", "at least 1", "2 of 3", "Leave")),
+    ([1, 2], [0, 1], ("first and last of partition.offsets is (1, 2)", "0 and 2")),
+    ([0, 2], [0, 1, 2], ("first and last of partition.offsets is (0, 2)", "0 and 3")),
+    ([0, 2], [0, -1], ("smallest of partition.indices is -1", "at least 0")),
+    ([0, 2], [0.0, 1.0], ("partition.indices.dtype is 'float64'", "integer")),
+    ([0.0, 2.0], [0, 1], ("partition.offsets.dtype is 'float64'", "integer")),
+    ([0], [], ("partition.offsets.shape is (1,)", "at least one client")),
+    ([0, 1], [[0]], ("partition.indices.shape is (1, 1)", "one-dimensional")),
+])
+def test_refuses_offsets_and_indices_that_make_no_partition(offsets, indices, message):
+    with refuses(*message):
+        Partition(np.array(offsets), np.array(indices))
+
+
+@pytest.mark.parametrize(("lists", "message"), [
+    ([], ("number of clients in partition is 0", "at least 1")),
+    ([[1], []], ("number of examples of client 1 is 0", "at least 1")),
+    ([[1], 2], ("shape of the indices of client 1 is ()", "one-dimensional")),
+])
+def test_refuses_lists_that_make_no_partition(lists, message):
+    with refuses(*message):
+        Partition.from_lists(lists)
+
+
+@pytest.mark.parametrize("client", [-1, 3, 0.5])
+def test_refuses_a_client_that_does_not_exist(client):
+    with refuses("client is", repr(client)):
+        make().client(client)
