@@ -51,7 +51,9 @@ def resolve(settings: Settings, algorithm: str, seed: int) -> Settings:
     if algorithm not in names():
         raise unknown_name("algorithm", algorithm, names())
     preset = {**COMMON, **PRESETS.get(algorithm, {})}
-    fill = {name: value for name, value in preset.items() if name != "rule" and getattr(settings, name) is None}
+    fill = {
+        name: value for name, value in preset.items() if name != "rule" and getattr(settings, name) is None
+    }
     one = dataclasses.replace(settings, **fill, algorithm=algorithm, seed=str(seed))
     fill = {}
     if one.protocol == "asynchronous" and one.buffer_size is None:
@@ -87,14 +89,24 @@ def make_staleness_weight(settings: Settings) -> Specification:
 
 def make_server_optimizer(settings: Settings) -> Specification:
     """The server's optax optimizer."""
-    return _optimizer("server", SERVER_OPTIMIZERS, settings.server_optimizer, settings.server_learning_rate,
-                      settings.server_momentum)
+    return _optimizer(
+        "server",
+        SERVER_OPTIMIZERS,
+        settings.server_optimizer,
+        settings.server_learning_rate,
+        settings.server_momentum,
+    )
 
 
 def make_client_optimizer(settings: Settings) -> Specification:
     """The clients' optax optimizer."""
-    return _optimizer("client", CLIENT_OPTIMIZERS, settings.client_optimizer, settings.learning_rate,
-                      settings.client_momentum)
+    return _optimizer(
+        "client",
+        CLIENT_OPTIMIZERS,
+        settings.client_optimizer,
+        settings.learning_rate,
+        settings.client_momentum,
+    )
 
 
 def _optimizer(who: str, known: dict, name: str, learning_rate: Any, momentum: float | None) -> Specification:

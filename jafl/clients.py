@@ -127,7 +127,9 @@ def client_work(
 
 def check_number(name: str, value: Any, *, minimum: float) -> None:
     """Raises SettingError unless ``value`` is a finite number of at least ``minimum``."""
-    require(bool(jnp.isfinite(value)) and value >= minimum, name, value, f"a finite number, at least {minimum:g}")
+    require(
+        bool(jnp.isfinite(value)) and value >= minimum, name, value, f"a finite number, at least {minimum:g}"
+    )
 
 
 @specification

@@ -106,7 +106,9 @@ def _flat(bound: inspect.BoundArguments) -> dict[str, Any]:
 def _is_number(value: Any) -> bool:
     if isinstance(value, (bool, int, str, tuple)) or value is None or callable(value):
         return isinstance(value, Specification)
-    return isinstance(value, (float, np.ndarray, np.floating, jax.Array, Specification)) or not _can_hash(value)
+    return isinstance(value, (float, np.ndarray, np.floating, jax.Array, Specification)) or not _can_hash(
+        value
+    )
 
 
 def _can_hash(value: Any) -> bool:

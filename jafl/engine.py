@@ -63,12 +63,12 @@ class Program:
 class Carry(NamedTuple):
     """Everything that lasts from one server step to the next: one pytree that can be saved.
 
-      params           [*P]
-      optimizer_state  of the server optimizer
-      rule_state       of the rule
-      snapshots        [slots, *P]
-      trip_reports     {name: [J]}, ``loss`` among them
-      step_reports     {name: [T, ...]}
+    params           [*P]
+    optimizer_state  of the server optimizer
+    rule_state       of the rule
+    snapshots        [slots, *P]
+    trip_reports     {name: [J]}, ``loss`` among them
+    step_reports     {name: [T, ...]}
     """
 
     params: Any
@@ -179,19 +179,43 @@ def prepare(
     the same size share one compiled program.
 
     Raises:
+      SettingError: as ``check`` does.
+    """
+    plan = trip_by_trip(schedule) if plan is None else plan
+    program = check(
+        schedule, federation, client_work, rule, params, server_optimizer=server_optimizer, plan=plan
+    )
+    keys = _trip_keys(key, program.trips.client, _padded(schedule.trip))
+    program = jax.device_put(dataclasses.replace(program, trips=program.trips._replace(key=keys)))
+    return program, _start(program, params, slots=_slots(plan), num_clients=schedule.num_clients)
+
+
+def check(
+    schedule: EventSchedule,
+    federation: Federation,
+    client_work: Specification,
+    rule: Any,
+    params: Any,
+    *,
+    server_optimizer: Any = None,
+    plan: ExecutionPlan | None = None,
+) -> Program:
+    """Checks that an experiment fits together and into memory; returns its program, on the host, without keys.
+
+    Raises:
       SettingError: if schedule, federation and rule do not fit each other, labels lie outside the model's classes,
         or the device's memory is too small (says by how much and which settings lower it).
     """
     plan = trip_by_trip(schedule) if plan is None else plan
     client_work, rule = as_specification(client_work), as_specification(rule)
-    optimizer = specify(optax.sgd, learning_rate=1.0) if server_optimizer is None else server_optimizer
+    if server_optimizer is None:
+        server_optimizer = specify(optax.sgd, learning_rate=1.0)
     built = rule.build()
     _check_fit(schedule, federation, built, client_work.build().model, params)
-    trip_counts = np.diff(plan.first_trip)
     program = Program(
         trips=Trips(
             client=_padded(schedule.client),
-            key=_trip_keys(key, _padded(schedule.client), _padded(schedule.trip)),
+            key=np.zeros((bucket(schedule.num_trips), 2), np.uint32),
             staleness=_padded(schedule.staleness),
             read_slot=_padded(plan.read_slot),
             columns={name: _padded(column) for name, column in built.columns(schedule).items()},
@@ -205,13 +229,17 @@ def prepare(
         ),
         client_work=client_work,
         rule=rule,
-        server_optimizer=as_specification(optimizer),
-        one_trip_per_step=bool(np.all(trip_counts == 1)),
+        server_optimizer=as_specification(server_optimizer),
+        one_trip_per_step=bool(np.all(np.diff(plan.first_trip) == 1)),
     )
-    start = functools.partial(_start, slots=bucket(plan.num_slots + 1), num_clients=schedule.num_clients)
+    start = functools.partial(_start, slots=_slots(plan), num_clients=schedule.num_clients)
     check_memory(program, jax.eval_shape(start, program, params))
-    program = jax.device_put(program)
-    return program, start(program, params)
+    return program
+
+
+def _slots(plan: ExecutionPlan) -> int:
+    """Rows of the snapshot buffer: the plan's, one for the versions that nobody reads, rounded up to a bucket."""
+    return bucket(plan.num_slots + 1)
 
 
 @functools.partial(jax.jit, static_argnames=("slots", "num_clients"))

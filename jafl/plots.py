@@ -37,9 +37,14 @@ MOST_BARS = 40  # clients drawn one by one
 MOST_COLUMNS = 500  # clients in a heat map: as many as a page can show
 
 
-def accuracy(runs: Mapping[str, Sequence[Run]], horizontal: str = "client_trips", *,
-             metric: str = "test_accuracy", target: float | None = None,
-             title: str | None = None) -> "Figure":
+def accuracy(
+    runs: Mapping[str, Sequence[Run]],
+    horizontal: str = "client_trips",
+    *,
+    metric: str = "test_accuracy",
+    target: float | None = None,
+    title: str | None = None,
+) -> "Figure":
     """A metric over training, one line per label.
 
     Args:
@@ -206,10 +211,20 @@ def timeline(schedule: EventSchedule, until: float | None = None, most_clients: 
     inflight_end = np.full(len(schedule.inflight_client), np.inf)
     trips = (
         ("", schedule.client, schedule.download_time, schedule.arrival_time, {}),
-        ("under way at the end of the run", schedule.inflight_client, schedule.inflight_start_time,
-         inflight_end, {"color": "0.85"}),
-        ("thrown away", schedule.discarded_client, schedule.discarded_start_time,
-         schedule.discarded_end_time, {"color": "white", "hatch": "////"}),
+        (
+            "under way at the end of the run",
+            schedule.inflight_client,
+            schedule.inflight_start_time,
+            inflight_end,
+            {"color": "0.85"},
+        ),
+        (
+            "thrown away",
+            schedule.discarded_client,
+            schedule.discarded_start_time,
+            schedule.discarded_end_time,
+            {"color": "white", "hatch": "////"},
+        ),
     )
     active = np.unique(np.concatenate([client[start < until] for _, client, start, _, _ in trips]))
     require(active.size, "until", until, "later than the first download")
@@ -227,8 +242,15 @@ def timeline(schedule: EventSchedule, until: float | None = None, most_clients: 
     steps = schedule.step_time[schedule.step_time <= until]
     below = len(shown) - 0.3
     top, bottom, width = (-2.0, -0.7, 0.4) if len(steps) > 100 else (-0.7, below, 1.2)
-    panel.vlines(steps, top, bottom, color=COLOURS[3], zorder=3, linewidth=width,
-                 label=f"server step ({len(steps):,} shown)")
+    panel.vlines(
+        steps,
+        top,
+        bottom,
+        color=COLOURS[3],
+        zorder=3,
+        linewidth=width,
+        label=f"server step ({len(steps):,} shown)",
+    )
     panel.set(xlim=(0, until), ylim=(below, top), xlabel=HORIZONTALS["time"], ylabel="client")
     panel.yaxis.set_major_locator(MaxNLocator(20, integer=True))
     panel.yaxis.set_major_formatter(lambda row, _: str(shown[int(row)]) if 0 <= row < len(shown) else "")
@@ -275,9 +297,18 @@ def _draw_runs(
         curves = [_curve(label, run, horizontal, metric) for run in of_label]
         grid, mean, error = _mean_and_error(label, curves)
         look = {"color": COLOURS[index % len(COLOURS)], "linestyle": LINES[index % len(LINES)]}
-        axes.plot(grid, mean, linewidth=1.8, label=label, marker=MARKERS[index % len(MARKERS)],
-                  markevery=(0.03 * (index % 4), 0.14), markersize=5.5, markeredgecolor="white",
-                  markeredgewidth=0.6, **look)
+        axes.plot(
+            grid,
+            mean,
+            linewidth=1.8,
+            label=label,
+            marker=MARKERS[index % len(MARKERS)],
+            markevery=(0.03 * (index % 4), 0.14),
+            markersize=5.5,
+            markeredgecolor="white",
+            markeredgewidth=0.6,
+            **look,
+        )
         if len(curves) > 1:
             axes.fill_between(grid, mean - error, mean + error, color=look["color"], alpha=0.22, linewidth=0)
             seeds.append(len(curves))
@@ -321,8 +352,14 @@ def _finish_runs(figure: "Figure", axes: "Axes", seeds: Sequence[int], target: f
     from matplotlib.patches import Patch
 
     if target is not None:
-        axes.annotate(f"target\n{target:g}", (1, target), (4, 0), ("axes fraction", "data"), "offset points",
-                      va="center")
+        axes.annotate(
+            f"target\n{target:g}",
+            (1, target),
+            (4, 0),
+            ("axes fraction", "data"),
+            "offset points",
+            va="center",
+        )
     handles, labels = axes.get_legend_handles_labels()
     if seeds:
         number = min(seeds) if min(seeds) == max(seeds) else f"{min(seeds)} to {max(seeds)}"
@@ -347,8 +384,16 @@ def _stacked_labels(counts: np.ndarray) -> "Figure":
     panel, clients = axes[0, 0], np.arange(len(counts))
     bottom = np.cumsum(counts, axis=1) - counts
     for label, colour in zip(range(counts.shape[1]), color_sequences["petroff10"], strict=False):
-        panel.bar(clients, counts[:, label], 0.85, bottom[:, label], label=str(label), edgecolor="white",
-                  linewidth=0.4, color=colour)
+        panel.bar(
+            clients,
+            counts[:, label],
+            0.85,
+            bottom[:, label],
+            label=str(label),
+            edgecolor="white",
+            linewidth=0.4,
+            color=colour,
+        )
     _tidy(panel, "client", "examples")
     panel.set(xlim=(-0.6, len(counts) - 0.4), ylim=(0, 1.05 * max(1, counts.sum(axis=1).max())))
     figure.legend(loc="outside right upper", title="label", frameon=False, reverse=True)
@@ -366,8 +411,16 @@ def _label_map(counts: np.ndarray) -> "Figure":
     above, panel = axes[:, 0]
     above.stairs(totals, np.linspace(-0.5, clients - 0.5, len(shown) + 1), fill=True, color="0.45")
     darkest = min(1, max(share.max(), 3 / classes))  # an even split shall look even
-    image = panel.imshow(share.T, aspect="auto", origin="lower", cmap="Blues", vmin=0, vmax=darkest,
-                         interpolation="nearest", extent=(-0.5, clients - 0.5, -0.5, classes - 0.5))
+    image = panel.imshow(
+        share.T,
+        aspect="auto",
+        origin="lower",
+        cmap="Blues",
+        vmin=0,
+        vmax=darkest,
+        interpolation="nearest",
+        extent=(-0.5, clients - 0.5, -0.5, classes - 0.5),
+    )
     bar = figure.colorbar(image, ax=panel, pad=0.01, format=_per_cent)
     bar.set_label("share of the client's examples")
     _tidy(panel, "client", "label")

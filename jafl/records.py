@@ -139,15 +139,15 @@ class ExecutionPlan:
 class Arrival(NamedTuple):
     """One client trip as a rule sees it on the device.
 
-      update         [*P]   trained minus downloaded parameters: it points downhill. For a rule on
-                            gradients it is minus the gradient of the one local step, times its learning rate
-      start          [*P]   the snapshot that the client trained from, or None unless ``Rule.needs_start``
-      client         [] int32    who made the trip
-      staleness      [] int32    server steps; a fresh update has 0
-      num_examples   [] int32    examples that the client holds
-      batch_examples [] int32    examples used in this trip, each as often as it was used
-      loss           [] float    mean loss of the trip's first minibatch, at the downloaded model
-      columns        {name: [...]}  this trip's rows of the arrays from ``Rule.columns``
+    update         [*P]   trained minus downloaded parameters: it points downhill. For a rule on
+                          gradients it is minus the gradient of the one local step, times its learning rate
+    start          [*P]   the snapshot that the client trained from, or None unless ``Rule.needs_start``
+    client         [] int32    who made the trip
+    staleness      [] int32    server steps; a fresh update has 0
+    num_examples   [] int32    examples that the client holds
+    batch_examples [] int32    examples used in this trip, each as often as it was used
+    loss           [] float    mean loss of the trip's first minibatch, at the downloaded model
+    columns        {name: [...]}  this trip's rows of the arrays from ``Rule.columns``
     """
 
     update: Any
@@ -167,22 +167,22 @@ def _no_columns(schedule: EventSchedule) -> Mapping[str, np.ndarray]:
 class Rule(NamedTuple):
     """An aggregation algorithm as pure functions; ``jafl.rules`` tells how to write one.
 
-      init(params, num_clients) -> state       what lasts from step to step, any pytree (``()`` for nothing)
-      begin(state, params) -> buffer           opens an empty buffer, at the start of each server step
-      fold(buffer, arrival) -> (buffer, report)
-                                               once per trip, in the order of arrival. The report is a dict of
-                                               scalars for the history; ``weight``, if there, is the factor of
-                                               this trip's update before the step's own scale
-      finish(buffer, params) -> (pseudo_gradient, state, report, apply)
-                                               closes the buffer. ``pseudo_gradient`` [*P] is the direction to
-                                               *descend*: the server optimizer is fed with it. ``report`` is a
-                                               dict of scalars; ``weight_scale``, if there, multiplies the weights
-                                               of all trips of the step. ``apply`` False skips the step: the
-                                               version counts, parameters and optimizer state stay
-      columns(schedule) -> {name: [J, ...]}    host-made arrays, a row per trip, that depend on the schedule
-                                               alone; a trip's rows arrive in ``Arrival.columns``
-      needs_start                              True if ``fold`` reads ``Arrival.start``
-      buffer_size                              the only number of trips per step it is defined for, or None
+    init(params, num_clients) -> state       what lasts from step to step, any pytree (``()`` for nothing)
+    begin(state, params) -> buffer           opens an empty buffer, at the start of each server step
+    fold(buffer, arrival) -> (buffer, report)
+                                             once per trip, in the order of arrival. The report is a dict of
+                                             scalars for the history; ``weight``, if there, is the factor of
+                                             this trip's update before the step's own scale
+    finish(buffer, params) -> (pseudo_gradient, state, report, apply)
+                                             closes the buffer. ``pseudo_gradient`` [*P] is the direction to
+                                             *descend*: the server optimizer is fed with it. ``report`` is a
+                                             dict of scalars; ``weight_scale``, if there, multiplies the weights
+                                             of all trips of the step. ``apply`` False skips the step: the
+                                             version counts, parameters and optimizer state stay
+    columns(schedule) -> {name: [J, ...]}    host-made arrays, a row per trip, that depend on the schedule
+                                             alone; a trip's rows arrive in ``Arrival.columns``
+    needs_start                              True if ``fold`` reads ``Arrival.start``
+    buffer_size                              the only number of trips per step it is defined for, or None
     """
 
     init: Callable[[Any, int], Any]
@@ -198,16 +198,16 @@ class Rule(NamedTuple):
 class History:
     """What a run leaves: its evaluations, what each trip and step reported, and the final model.
 
-      evaluations   list of dicts, in order: ``server_step``, ``client_trips`` (started so far: applied and thrown
-                    away), ``time`` (simulated), ``test_accuracy``, ``test_loss``, ..., ``train_loss`` (mean over
-                    the trips since the last evaluation; None at step 0) and the means of what the rule reports
-      params        [*P] NumPy, after the last step that was run
-      trip_reports  {name: [J'] NumPy}: per applied trip; ``loss`` and what the rule's ``fold`` reports
-      step_reports  {name: [T', ...] NumPy}: per server step; what the rule's ``finish`` reports
-      schedule      the event schedule
-      server_steps  T', the steps that were run: fewer than the schedule's if the run was stopped
-      num_slots     rows of the snapshot buffer that the plan needed
-      compile_seconds, run_seconds   wall-clock
+    evaluations   list of dicts, in order: ``server_step``, ``client_trips`` (started so far: applied and thrown
+                  away), ``time`` (simulated), ``test_accuracy``, ``test_loss``, ..., ``train_loss`` (mean over
+                  the trips since the last evaluation; None at step 0) and the means of what the rule reports
+    params        [*P] NumPy, after the last step that was run
+    trip_reports  {name: [J'] NumPy}: per applied trip; ``loss`` and what the rule's ``fold`` reports
+    step_reports  {name: [T', ...] NumPy}: per server step; what the rule's ``finish`` reports
+    schedule      the event schedule
+    server_steps  T', the steps that were run: fewer than the schedule's if the run was stopped
+    num_slots     rows of the snapshot buffer that the plan needed
+    compile_seconds, run_seconds   wall-clock
     """
 
     evaluations: list[dict[str, Any]]

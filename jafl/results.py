@@ -55,7 +55,9 @@ class RunDirectory:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise SettingError(f"output_dir is {str(path)!r}, but cannot be made: {error.strerror}.") from error
+            raise SettingError(
+                f"output_dir is {str(path)!r}, but cannot be made: {error.strerror}."
+            ) from error
         there = _files_of_a_run(self.path)
         if there and not overwrite:
             raise SettingError(
@@ -155,14 +157,19 @@ def summarize(history: History, *, target_accuracy: float, status: str = "finish
         "final": evaluations[-1] if evaluations else None,
         "best": best,
         "target_accuracy": target_accuracy,
-        "target": {key: reached[key] for key in ("client_trips", "server_step", "time")} if reached else None,
+        "trips_to_target": reached["client_trips"] if reached else None,
+        "steps_to_target": reached["server_step"] if reached else None,
+        "time_to_target": reached["time"] if reached else None,
         "server_steps": history.server_steps,
         "client_trips": started,
         "time": float(schedule.step_time[history.server_steps - 1]) if history.server_steps else 0.0,
         "trips_thrown_away": started - trips,
         "staleness": {
             "mean": float(np.mean(staleness)) if trips else None,
-            **{f"p{p}": float(np.percentile(staleness, p)) if trips else None for p in (5, 25, 50, 75, 95, 99)},
+            **{
+                f"p{p}": float(np.percentile(staleness, p)) if trips else None
+                for p in (5, 25, 50, 75, 95, 99)
+            },
             "max": int(np.max(staleness, initial=0)),
         },
         "participation": {"client_trips": counts.tolist(), "influence": history.influence.tolist()},

@@ -60,7 +60,9 @@ class Settings:
     dirichlet_equal_sizes: bool = _setting(
         False, "Dirichlet with the same number of examples for every client.", "data"
     )
-    labels_per_client: int = _setting(2, "Labels that each client holds (partition=labels_per_client).", "data")
+    labels_per_client: int = _setting(
+        2, "Labels that each client holds (partition=labels_per_client).", "data"
+    )
     smallest_client: int = _setting(10, "Fewest examples of a client (partition=labels_per_client).", "data")
     largest_client: int = _setting(49, "Most examples of a client (partition=labels_per_client).", "data")
     label_groups: str = _setting(
@@ -71,11 +73,15 @@ class Settings:
     )
     validation_fraction: float = _setting(0.0, "Share of the examples held out for validation.", "data")
     data_seed: int = _setting(0, "Seed of the train/validation/test split and of synthetic examples.", "data")
-    synthetic_alpha: float = _setting(1.0, "How much the clients' labelling models differ (synthetic).", "data")
+    synthetic_alpha: float = _setting(
+        1.0, "How much the clients' labelling models differ (synthetic).", "data"
+    )
     synthetic_beta: float = _setting(1.0, "How much the clients' examples differ (synthetic).", "data")
     synthetic_mean_examples: float = _setting(100.0, "Mean examples per client (synthetic).", "data")
     synthetic_shared_labels: bool = _setting(
-        False, "One labelling model for all clients, so that global accuracy means something (synthetic).", "data"
+        False,
+        "One labelling model for all clients, so that global accuracy means something (synthetic).",
+        "data",
     )
 
     model: str = _setting("mlp", "softmax (from zeros), mlp, or cnn (needs images).", "model")
@@ -84,13 +90,17 @@ class Settings:
 
     concurrency: int = _setting(20, "Clients training at one moment.", "schedule")
     buffer_size: int | None = _setting(
-        None, "Trips per server step when asynchronous (K). Default: the algorithm's, 10 for FedBuff.", "schedule"
+        None,
+        "Trips per server step when asynchronous (K). Default: the algorithm's, 10 for FedBuff.",
+        "schedule",
     )
     cohort_size: int | None = _setting(
         None, "Trips per server step when synchronous. Default: the concurrency.", "schedule"
     )
     over_selection: float = _setting(
-        0.0, "Share of extra clients started in each synchronous round and cancelled when late, 0.3 say.", "schedule"
+        0.0,
+        "Share of extra clients started in each synchronous round and cancelled when late, 0.3 say.",
+        "schedule",
     )
     client_trips: int | None = _setting(
         None,
@@ -105,7 +115,9 @@ class Settings:
         "proportional_to_examples (exponential, mean by the client's examples), groups.",
         "schedule",
     )
-    delay_mean: float = _setting(1.0, "Mean duration, in units of simulated time (every law but groups).", "schedule")
+    delay_mean: float = _setting(
+        1.0, "Mean duration, in units of simulated time (every law but groups).", "schedule"
+    )
     delay_low: float = _setting(0.0, "Shortest duration (uniform).", "schedule")
     delay_high: float | None = _setting(
         None, "Longest duration (uniform). Default: such that the mean is delay_mean.", "schedule"
@@ -117,7 +129,9 @@ class Settings:
         "schedule",
     )
     delay_draw: str = _setting(
-        "per_client", "per_trip: a fresh duration for every trip; per_client: one for each client.", "schedule"
+        "per_client",
+        "per_trip: a fresh duration for every trip; per_client: one for each client.",
+        "schedule",
     )
 
     learning_rate: float | None = _setting(None, "Clients' learning rate. Default: the preset's.", "clients")

@@ -23,13 +23,28 @@ def checked_labels(labels: Any, setting: str = "labels") -> np.ndarray:
     labels = np.asarray(labels)
     require(labels.ndim == 1, f"{setting}.shape", labels.shape, "one-dimensional, one label per example")
     require(len(labels) > 0, f"len({setting})", 0, "at least 1", "A federation needs examples.")
-    require(labels.dtype.kind in "iu", f"{setting}.dtype", str(labels.dtype), "an integer type",
-            f"Convert with {setting}.astype(np.int32) if every label is a whole number.")
+    require(
+        labels.dtype.kind in "iu",
+        f"{setting}.dtype",
+        str(labels.dtype),
+        "an integer type",
+        f"Convert with {setting}.astype(np.int32) if every label is a whole number.",
+    )
     smallest, largest = int(labels.min()), int(labels.max())
-    require(smallest >= 0, f"smallest label in {setting}", smallest, "at least 0",
-            "Number the classes from 0; leave out examples without a label.")
-    require(largest <= _LARGEST_LABEL, f"largest label in {setting}", largest, f"at most {_LARGEST_LABEL}",
-            "Number the classes from 0 without gaps.")
+    require(
+        smallest >= 0,
+        f"smallest label in {setting}",
+        smallest,
+        "at least 0",
+        "Number the classes from 0; leave out examples without a label.",
+    )
+    require(
+        largest <= _LARGEST_LABEL,
+        f"largest label in {setting}",
+        largest,
+        f"at most {_LARGEST_LABEL}",
+        "Number the classes from 0 without gaps.",
+    )
     return labels.astype(np.int32, copy=False)
 
 

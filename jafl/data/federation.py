@@ -30,19 +30,32 @@ class Partition:
 
     def __post_init__(self) -> None:
         offsets, indices = np.asarray(self.offsets), np.asarray(self.indices)
-        require(offsets.ndim == 1 and len(offsets) >= 2, "partition.offsets.shape", offsets.shape,
-                "[num_clients + 1], with at least one client")
+        require(
+            offsets.ndim == 1 and len(offsets) >= 2,
+            "partition.offsets.shape",
+            offsets.shape,
+            "[num_clients + 1], with at least one client",
+        )
         require(indices.ndim == 1, "partition.indices.shape", indices.shape, "one-dimensional")
         require(offsets.dtype.kind in "iu", "partition.offsets.dtype", str(offsets.dtype), "an integer type")
         offsets = offsets.astype(np.int64, copy=False)
         ends = (int(offsets[0]), int(offsets[-1]))
-        require(ends == (0, len(indices)), "first and last of partition.offsets", ends,
-                f"0 and {len(indices)}, the number of indices")
+        require(
+            ends == (0, len(indices)),
+            "first and last of partition.offsets",
+            ends,
+            f"0 and {len(indices)}, the number of indices",
+        )
         _check_sizes(np.diff(offsets))
         require(indices.dtype.kind in "iu", "partition.indices.dtype", str(indices.dtype), "an integer type")
         indices = indices.astype(np.int64, copy=False)
-        require(indices.min() >= 0, "smallest of partition.indices", int(indices.min()), "at least 0",
-                "Count positions from the first training example.")
+        require(
+            indices.min() >= 0,
+            "smallest of partition.indices",
+            int(indices.min()),
+            "at least 0",
+            "Count positions from the first training example.",
+        )
         object.__setattr__(self, "offsets", offsets)
         object.__setattr__(self, "indices", indices)
 
@@ -55,8 +68,12 @@ class Partition:
         arrays = [np.asarray(indices) for indices in lists]
         require(arrays, "number of clients in partition", 0, "at least 1")
         for client, indices in enumerate(arrays):
-            require(indices.ndim == 1, f"shape of the indices of client {client}", indices.shape,
-                    "one-dimensional")
+            require(
+                indices.ndim == 1,
+                f"shape of the indices of client {client}",
+                indices.shape,
+                "one-dimensional",
+            )
         offsets = np.concatenate([[0], np.cumsum([len(indices) for indices in arrays])])
         return cls(offsets, np.concatenate(arrays))
 
@@ -74,25 +91,29 @@ class Partition:
 def _check_sizes(sizes: np.ndarray) -> None:
     if sizes.min() < 0:
         client = int(np.argmax(sizes < 0))
-        raise SettingError(f"partition.offsets falls by {-int(sizes[client])} after client {client}, but "
-                           "must never fall. Partition.from_lists makes offsets from one list per client.")
+        raise SettingError(
+            f"partition.offsets falls by {-int(sizes[client])} after client {client}, but "
+            "must never fall. Partition.from_lists makes offsets from one list per client."
+        )
     if sizes.min() == 0:
         client, empty = int(np.argmax(sizes == 0)), int(np.sum(sizes == 0))
-        raise SettingError(f"number of examples of client {client} is 0, but must be at least 1 ({empty} of "
-                           f"{len(sizes)} clients are empty). Leave clients without examples out.")
+        raise SettingError(
+            f"number of examples of client {client} is 0, but must be at least 1 ({empty} of "
+            f"{len(sizes)} clients are empty). Leave clients without examples out."
+        )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Source:
     """A data set with its test split, not yet divided among clients.
 
-      name                 what it is called in results
-      x [E, ...] float32, y [E] int32            training examples and labels in 0..num_classes - 1
-      test_x, test_y                             the same for the common test set
-      validation_x, validation_y                 the same, or None unless a validation split was asked for
-      train_indices, test_indices, validation_indices  int64, each split's positions in the data set as it was
-                           before jafl split it, in the order of x, or None where jafl did not split it
-      natural_partition    the Partition that the data come with, or None
+    name                 what it is called in results
+    x [E, ...] float32, y [E] int32            training examples and labels in 0..num_classes - 1
+    test_x, test_y                             the same for the common test set
+    validation_x, validation_y                 the same, or None unless a validation split was asked for
+    train_indices, test_indices, validation_indices  int64, each split's positions in the data set as it was
+                         before jafl split it, in the order of x, or None where jafl did not split it
+    natural_partition    the Partition that the data come with, or None
     """
 
     name: str
@@ -113,11 +134,11 @@ class Source:
 class Federation:
     """Training examples, who holds which, and a common test set. Made by ``federate`` or ``from_arrays``.
 
-      name        what the data are called in results
-      x [E, ...]  float32, or float64 or any integer type if given so;  y [E] int32
-      test_x, test_y, and validation_x, validation_y (or None)  of the same types
-      num_classes labels are 0..num_classes - 1
-      partition   the clients, as offsets into the examples
+    name        what the data are called in results
+    x [E, ...]  float32, or float64 or any integer type if given so;  y [E] int32
+    test_x, test_y, and validation_x, validation_y (or None)  of the same types
+    num_classes labels are 0..num_classes - 1
+    partition   the clients, as offsets into the examples
     """
 
     name: str
@@ -131,9 +152,19 @@ class Federation:
     validation_y: np.ndarray | None = None
 
     @classmethod
-    def from_arrays(cls, x: Any, y: Any, partition: Partition, *, test_x: Any, test_y: Any,
-                    num_classes: int | None = None, validation_x: Any = None, validation_y: Any = None,
-                    name: str = "arrays") -> "Federation":
+    def from_arrays(
+        cls,
+        x: Any,
+        y: Any,
+        partition: Partition,
+        *,
+        test_x: Any,
+        test_y: Any,
+        num_classes: int | None = None,
+        validation_x: Any = None,
+        validation_y: Any = None,
+        name: str = "arrays",
+    ) -> "Federation":
         """The federation of any NumPy arrays; they are not copied unless their type must change.
 
         ``x`` [E, ...] keeps an integer type (token numbers, uint8 images) and float64; all else becomes
@@ -142,19 +173,32 @@ class Federation:
         Raises SettingError where lengths, shapes or types disagree, x holds NaN or infinity, labels are not
         whole numbers below ``num_classes``, the partition points past the end, or a split is empty.
         """
-        require(isinstance(partition, Partition), "partition", partition, "a Partition",
-                "Make one with a function of jafl.data.PARTITIONS or with Partition.from_lists.")
+        require(
+            isinstance(partition, Partition),
+            "partition",
+            partition,
+            "a Partition",
+            "Make one with a function of jafl.data.PARTITIONS or with Partition.from_lists.",
+        )
         x, y = _checked_split(x, y, "")
         splits = {"": (x, y), "test_": _checked_split(test_x, test_y, "test_", x)}
-        require((validation_x is None) == (validation_y is None), "validation_x given, validation_y given",
-                (validation_x is not None, validation_y is not None), "both or neither")
+        require(
+            (validation_x is None) == (validation_y is None),
+            "validation_x given, validation_y given",
+            (validation_x is not None, validation_y is not None),
+            "both or neither",
+        )
         if validation_x is not None:
             splits["validation_"] = _checked_split(validation_x, validation_y, "validation_", x)
         num_classes = _checked_num_classes(num_classes, {f"{key}y": pair[1] for key, pair in splits.items()})
         largest = int(partition.indices.max())
-        require(largest < len(x), "largest of partition.indices", largest,
-                f"less than {len(x)}, the number of training examples",
-                "Was the partition made from the labels of the training split?")
+        require(
+            largest < len(x),
+            "largest of partition.indices",
+            largest,
+            f"less than {len(x)}, the number of training examples",
+            "Was the partition made from the labels of the training split?",
+        )
         validation = splits.get("validation_", (None, None))
         return cls(name, x, y, *splits["test_"], num_classes, partition, *validation)
 
@@ -190,8 +234,16 @@ def federate(source: Source, partition: Partition) -> Federation:
     Raises SettingError as ``Federation.from_arrays`` does.
     """
     return Federation.from_arrays(
-        source.x, source.y, partition, test_x=source.test_x, test_y=source.test_y, name=source.name,
-        num_classes=source.num_classes, validation_x=source.validation_x, validation_y=source.validation_y)
+        source.x,
+        source.y,
+        partition,
+        test_x=source.test_x,
+        test_y=source.test_y,
+        name=source.name,
+        num_classes=source.num_classes,
+        validation_x=source.validation_x,
+        validation_y=source.validation_y,
+    )
 
 
 def _checked_split(x: Any, y: Any, prefix: str, like: np.ndarray | None = None) -> tuple[Any, Any]:
@@ -199,17 +251,29 @@ def _checked_split(x: Any, y: Any, prefix: str, like: np.ndarray | None = None) 
     name_x, name_y = f"{prefix}x", f"{prefix}y"
     x = np.asarray(x)
     require(x.dtype.kind in "biuf", f"{name_x}.dtype", str(x.dtype), "a real number type")
-    require(x.ndim >= 1 and len(x) > 0, f"{name_x}.shape", x.shape, "[examples, ...], at least one example",
-            "Nothing can be evaluated without test examples." if prefix == "test_" else "")
+    require(
+        x.ndim >= 1 and len(x) > 0,
+        f"{name_x}.shape",
+        x.shape,
+        "[examples, ...], at least one example",
+        "Nothing can be evaluated without test examples." if prefix == "test_" else "",
+    )
     y = checked_labels(y, name_y)
-    require(len(x) == len(y), f"len({name_y})", len(y), f"{len(x)}, which is len({name_x})",
-            "Every example needs one label.")
+    require(
+        len(x) == len(y),
+        f"len({name_y})",
+        len(y),
+        f"{len(x)}, which is len({name_x})",
+        "Every example needs one label.",
+    )
     if x.dtype.kind not in "iu" and x.dtype != np.float64:
         x = x.astype(np.float32, copy=False)
     if x.dtype.kind == "f" and not np.isfinite(x).all():
         bad = ~np.isfinite(x.reshape(len(x), -1)).all(axis=1)
-        raise SettingError(f"{name_x} holds NaN or infinity in {int(bad.sum())} of {len(x)} examples (the "
-                           f"first is number {int(np.argmax(bad))}), but must be finite. Drop or fill these.")
+        raise SettingError(
+            f"{name_x} holds NaN or infinity in {int(bad.sum())} of {len(x)} examples (the "
+            f"first is number {int(np.argmax(bad))}), but must be finite. Drop or fill these."
+        )
     if like is not None:
         shape, like_shape = x.shape[1:], like.shape[1:]
         require(shape == like_shape, f"{name_x}.shape[1:]", shape, f"{like_shape}, as in x")
@@ -224,6 +288,11 @@ def _checked_num_classes(num_classes: int | None, labels: dict[str, np.ndarray])
         return 1 + max(int(y.max()) for y in labels.values())
     num_classes = whole_number("num_classes", num_classes, 1)
     for name, y in labels.items():
-        require(y.max() < num_classes, f"largest label in {name}", int(y.max()),
-                f"less than num_classes = {num_classes}", "Raise num_classes, or number the classes from 0.")
+        require(
+            y.max() < num_classes,
+            f"largest label in {name}",
+            int(y.max()),
+            f"less than num_classes = {num_classes}",
+            "Raise num_classes, or number the classes from 0.",
+        )
     return num_classes

@@ -34,8 +34,9 @@ def iid(labels: Any, num_clients: int, *, seed: int) -> Partition:
     return _by_owner(owner, num_clients, rng)
 
 
-def dirichlet(labels: Any, num_clients: int, *, alpha: float, seed: int,
-              equal_sizes: bool = False) -> Partition:
+def dirichlet(
+    labels: Any, num_clients: int, *, alpha: float, seed: int, equal_sizes: bool = False
+) -> Partition:
     """Skews the labels by a Dirichlet distribution: the smaller ``alpha``, the more unlike the clients.
 
     By default each class is divided among the clients in proportions drawn from Dirichlet(alpha), so that
@@ -54,8 +55,13 @@ def dirichlet(labels: Any, num_clients: int, *, alpha: float, seed: int,
     clients.
     """
     labels, num_clients = _checked(labels, num_clients)
-    require(finite_number(alpha) and 0 < alpha <= _LARGEST_ALPHA, "alpha", alpha,
-            f"a number above 0 and at most {_LARGEST_ALPHA:g}", "For clients that are alike use iid.")
+    require(
+        finite_number(alpha) and 0 < alpha <= _LARGEST_ALPHA,
+        "alpha",
+        alpha,
+        f"a number above 0 and at most {_LARGEST_ALPHA:g}",
+        "For clients that are alike use iid.",
+    )
     rng = generator("seed", seed, _DIRICHLET)
     pools = [rng.permutation(pool) for pool in _class_pools(labels)]
     class_sizes = np.array([len(pool) for pool in pools])
@@ -68,8 +74,9 @@ def dirichlet(labels: Any, num_clients: int, *, alpha: float, seed: int,
     return _by_owner(owner, num_clients, rng)
 
 
-def labels_per_client(labels: Any, num_clients: int, *, labels_per_client: int, smallest: int, largest: int,
-                      seed: int) -> Partition:
+def labels_per_client(
+    labels: Any, num_clients: int, *, labels_per_client: int, smallest: int, largest: int, seed: int
+) -> Partition:
     """Gives each client a few labels and a random number of examples; clients overlap.
 
     Source: WKAFL, algorithm 4. A client draws ``labels_per_client`` labels, a size uniform on
@@ -86,13 +93,22 @@ def labels_per_client(labels: Any, num_clients: int, *, labels_per_client: int, 
     pools = _class_pools(labels)
     class_sizes = np.array([len(pool) for pool in pools])
     wanted = whole_number("labels_per_client", labels_per_client, 1)
-    require(wanted <= len(pools), "labels_per_client", wanted,
-            f"at most {len(pools)}, the number of labels that occur")
+    require(
+        wanted <= len(pools),
+        "labels_per_client",
+        wanted,
+        f"at most {len(pools)}, the number of labels that occur",
+    )
     smallest, largest = whole_number("smallest", smallest, 1), whole_number("largest", largest, 1)
     require(smallest <= largest, "smallest", smallest, f"at most largest = {largest}")
     supply = int(np.sort(class_sizes)[:wanted].sum())
-    require(largest <= supply, "largest", largest, f"at most {supply}, what the {wanted} rarest labels have "
-            "together", "Examples are drawn without replacement inside a client; ask for fewer.")
+    require(
+        largest <= supply,
+        "largest",
+        largest,
+        f"at most {supply}, what the {wanted} rarest labels have together",
+        "Examples are drawn without replacement inside a client; ask for fewer.",
+    )
 
     rng = generator("seed", seed, _LABELS_PER_CLIENT)
     owned = np.argsort(rng.random((num_clients, len(pools))), axis=1)[:, :wanted]
@@ -100,8 +116,10 @@ def labels_per_client(labels: Any, num_clients: int, *, labels_per_client: int, 
     weights = 1.0 - rng.random((num_clients, wanted))  # in (0, 1]: the sum is never 0
     counts = _rounded_to_sizes(weights, sizes)
     _move_excess(counts, class_sizes[owned])
-    drawn = [pools[label][rng.choice(len(pools[label]), count, replace=False, shuffle=False)]
-             for label, count in zip(owned.ravel(), counts.ravel(), strict=True)]
+    drawn = [
+        pools[label][rng.choice(len(pools[label]), count, replace=False, shuffle=False)]
+        for label, count in zip(owned.ravel(), counts.ravel(), strict=True)
+    ]
     return _grouped(np.repeat(np.arange(num_clients), sizes), np.concatenate(drawn), num_clients, rng)
 
 
@@ -123,8 +141,12 @@ def label_groups(labels: Any, groups: Sequence[tuple[int, Sequence[int]]], *, se
     first = 0
     for number, (size, owned) in enumerate(groups):
         pool = np.flatnonzero(np.isin(labels, owned))
-        require(size <= len(pool), f"number of clients in group {number}", size,
-                f"at most {len(pool)}, the number of examples with its labels")
+        require(
+            size <= len(pool),
+            f"number of clients in group {number}",
+            size,
+            f"at most {len(pool)}, the number of examples with its labels",
+        )
         _deal_evenly(owner, pool, first, size, rng)
         first += size
     return _by_owner(owner, first, rng)
@@ -140,8 +162,13 @@ PARTITIONS: dict[str, Callable[..., Partition]] = {
 
 def _checked(labels: Any, num_clients: int, overlap: bool = False) -> tuple[np.ndarray, int]:
     labels, num_clients = checked_labels(labels), whole_number("num_clients", num_clients, 1)
-    require(overlap or num_clients <= len(labels), "num_clients", num_clients,
-            f"at most {len(labels)}, the number of examples", "Every client needs an example of its own.")
+    require(
+        overlap or num_clients <= len(labels),
+        "num_clients",
+        num_clients,
+        f"at most {len(labels)}, the number of examples",
+        "Every client needs an example of its own.",
+    )
     return labels, num_clients
 
 
@@ -149,17 +176,30 @@ def _checked_groups(groups: Any, occurring: set[int]) -> list[tuple[int, list[in
     checked: list[tuple[int, list[int]]] = []
     taken: set[int] = set()
     for number, group in enumerate(groups):
-        require(isinstance(group, Sequence) and len(group) == 2, f"groups[{number}]", group,
-                "a pair (number of clients, labels owned)")
+        require(
+            isinstance(group, Sequence) and len(group) == 2,
+            f"groups[{number}]",
+            group,
+            "a pair (number of clients, labels owned)",
+        )
         size = whole_number(f"number of clients in group {number}", group[0], 1)
         require(isinstance(group[1], Iterable), f"labels of group {number}", group[1], "a sequence of labels")
         owned = [whole_number(f"label in group {number}", label, 0) for label in group[1]]
         require(owned, f"labels of group {number}", owned, "at least one label")
         for label in owned:
-            require(label in occurring, f"label in group {number}", label,
-                    f"one that occurs ({min(occurring)} to {max(occurring)}, {len(occurring)} labels)")
-            require(label not in taken, f"label in group {number}", label, "owned only once",
-                    "Put the clients that share a label into one group.")
+            require(
+                label in occurring,
+                f"label in group {number}",
+                label,
+                f"one that occurs ({min(occurring)} to {max(occurring)}, {len(occurring)} labels)",
+            )
+            require(
+                label not in taken,
+                f"label in group {number}",
+                label,
+                "owned only once",
+                "Put the clients that share a label into one group.",
+            )
             taken.add(label)
         checked.append((size, owned))
     require(checked, "groups", groups, "at least one pair (number of clients, labels owned)")
@@ -172,8 +212,9 @@ def _class_pools(labels: np.ndarray) -> list[np.ndarray]:
     return np.split(order, np.flatnonzero(np.diff(labels[order])) + 1)
 
 
-def _deal_evenly(owner: np.ndarray, pool: np.ndarray, first: int, size: int,
-                 rng: np.random.Generator) -> None:
+def _deal_evenly(
+    owner: np.ndarray, pool: np.ndarray, first: int, size: int, rng: np.random.Generator
+) -> None:
     """Deals the examples in ``pool`` to ``size`` clients from ``first`` on; changes ``owner`` [E]."""
     owner[rng.permutation(pool)] = first + np.arange(len(pool)) % size
 
@@ -184,8 +225,9 @@ def _by_owner(owner: np.ndarray, num_clients: int, rng: np.random.Generator) -> 
     return _grouped(owner[used], used, num_clients, rng)
 
 
-def _grouped(clients: np.ndarray, indices: np.ndarray, num_clients: int,
-             rng: np.random.Generator) -> Partition:
+def _grouped(
+    clients: np.ndarray, indices: np.ndarray, num_clients: int, rng: np.random.Generator
+) -> Partition:
     """Client ``clients[a]`` holds example ``indices[a]``. Shuffled: no client's run class by class."""
     shuffle = rng.permutation(len(clients))
     order = shuffle[np.argsort(clients[shuffle], kind="stable")]
@@ -193,8 +235,9 @@ def _grouped(clients: np.ndarray, indices: np.ndarray, num_clients: int,
     return Partition(offsets, indices[order])
 
 
-def _divided_class_counts(class_sizes: np.ndarray, num_clients: int, alpha: float,
-                          rng: np.random.Generator) -> np.ndarray:
+def _divided_class_counts(
+    class_sizes: np.ndarray, num_clients: int, alpha: float, rng: np.random.Generator
+) -> np.ndarray:
     """[N, C] int64: each class divided among the clients in Dirichlet(alpha) proportions."""
     counts = np.empty((num_clients, len(class_sizes)), np.int64)
     for number, size in enumerate(class_sizes):
@@ -206,8 +249,9 @@ def _divided_class_counts(class_sizes: np.ndarray, num_clients: int, alpha: floa
     return counts
 
 
-def _own_distribution_counts(class_sizes: np.ndarray, num_clients: int, alpha: float,
-                             rng: np.random.Generator) -> np.ndarray:
+def _own_distribution_counts(
+    class_sizes: np.ndarray, num_clients: int, alpha: float, rng: np.random.Generator
+) -> np.ndarray:
     """[N, C] int64: each client's E // N examples by a distribution of its own, as far as classes last."""
     size = int(class_sizes.sum()) // num_clients
     concentration = np.maximum(alpha * class_sizes / class_sizes.sum(), np.finfo(float).tiny)

@@ -37,21 +37,47 @@ def digits(*, test_fraction: float = 0.2, validation_fraction: float = 0.0, data
     validation = None
     if validation_fraction > 0:
         validation, rest = _stratified_split(rest, y, validation_fraction / (1 - test_fraction), rng)
-        require(len(validation) > 0, "validation_fraction", validation_fraction,
-                f"0, or large enough to hold one of {len(y)} examples")
-    require(len(rest) > 0, "test_fraction + validation_fraction", test_fraction + validation_fraction,
-            f"small enough to leave one of {len(y)} examples for training")
+        require(
+            len(validation) > 0,
+            "validation_fraction",
+            validation_fraction,
+            f"0, or large enough to hold one of {len(y)} examples",
+        )
+    require(
+        len(rest) > 0,
+        "test_fraction + validation_fraction",
+        test_fraction + validation_fraction,
+        f"small enough to leave one of {len(y)} examples for training",
+    )
     return Source(
-        "digits", x[rest], y[rest], x[test], y[test], num_classes=10,
+        "digits",
+        x[rest],
+        y[rest],
+        x[test],
+        y[test],
+        num_classes=10,
         validation_x=None if validation is None else x[validation],
         validation_y=None if validation is None else y[validation],
-        train_indices=rest, test_indices=test, validation_indices=validation)
+        train_indices=rest,
+        test_indices=test,
+        validation_indices=validation,
+    )
 
 
-def synthetic(*, num_clients: int, alpha: float, beta: float, mean_examples: float = 100.0,
-              size_spread: float = 2.0, num_features: int = 60, num_classes: int = 10,
-              shared_labels: bool = False, test_fraction: float = 0.2, validation_fraction: float = 0.0,
-              data_seed: int = 0) -> Source:
+def synthetic(
+    *,
+    num_clients: int,
+    alpha: float,
+    beta: float,
+    mean_examples: float = 100.0,
+    size_spread: float = 2.0,
+    num_features: int = 60,
+    num_classes: int = 10,
+    shared_labels: bool = False,
+    test_fraction: float = 0.2,
+    validation_fraction: float = 0.0,
+    data_seed: int = 0,
+) -> Source:
     """FedProx's synthetic(alpha, beta): logistic data with a distribution per client.
 
     Source: Li et al. 2020, "Federated Optimization in Heterogeneous Networks", section 5.1 and appendix C.1;
@@ -82,8 +108,13 @@ def synthetic(*, num_clients: int, alpha: float, beta: float, mean_examples: flo
         require(finite_number(value) and value >= 0, setting, value, "a finite number of at least 0")
     _check_fractions(test_fraction, validation_fraction)
     fewest = 3 if validation_fraction > 0 else 2
-    require(finite_number(mean_examples) and mean_examples >= fewest, "mean_examples", mean_examples,
-            f"a finite number of at least {fewest}", "Every client gives an example to every split.")
+    require(
+        finite_number(mean_examples) and mean_examples >= fewest,
+        "mean_examples",
+        mean_examples,
+        f"a finite number of at least {fewest}",
+        "Every client gives an example to every split.",
+    )
 
     rng = generator("data_seed", data_seed, _SYNTHETIC)
     sizes = _sizes(num_clients, mean_examples, size_spread, fewest, rng)
@@ -92,25 +123,40 @@ def synthetic(*, num_clients: int, alpha: float, beta: float, mean_examples: flo
     train, test, validation = split == 0, split == 1, split == 2
     offsets = np.concatenate([[0], np.cumsum(train_sizes)])
     return Source(
-        "synthetic", x[train], y[train], x[test], y[test], num_classes,
+        "synthetic",
+        x[train],
+        y[train],
+        x[test],
+        y[test],
+        num_classes,
         validation_x=x[validation] if validation_fraction > 0 else None,
         validation_y=y[validation] if validation_fraction > 0 else None,
-        natural_partition=Partition(offsets, np.arange(offsets[-1])))
+        natural_partition=Partition(offsets, np.arange(offsets[-1])),
+    )
 
 
 SOURCES: dict[str, Callable[..., Source]] = {"digits": digits, "synthetic": synthetic}
 
 
 def _check_fractions(test_fraction: float, validation_fraction: float) -> None:
-    require(finite_number(test_fraction) and 0 < test_fraction < 1, "test_fraction", test_fraction,
-            "above 0 and below 1", "Nothing can be evaluated without test examples.")
-    require(finite_number(validation_fraction) and 0 <= validation_fraction < 1 - test_fraction,
-            "validation_fraction", validation_fraction, f"at least 0 and below 1 - test_fraction = "
-            f"{1 - test_fraction:g}")
+    require(
+        finite_number(test_fraction) and 0 < test_fraction < 1,
+        "test_fraction",
+        test_fraction,
+        "above 0 and below 1",
+        "Nothing can be evaluated without test examples.",
+    )
+    require(
+        finite_number(validation_fraction) and 0 <= validation_fraction < 1 - test_fraction,
+        "validation_fraction",
+        validation_fraction,
+        f"at least 0 and below 1 - test_fraction = {1 - test_fraction:g}",
+    )
 
 
-def _stratified_split(pool: np.ndarray, labels: np.ndarray, fraction: float,
-                      rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+def _stratified_split(
+    pool: np.ndarray, labels: np.ndarray, fraction: float, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
     """Positions (chosen, rest), both sorted: every class gives its share, to within one example."""
     pool = rng.permutation(pool)
     pool = pool[np.argsort(labels[pool], kind="stable")]
@@ -127,8 +173,15 @@ def _sizes(num_clients: int, mean: float, spread: float, fewest: int, rng: np.ra
     return np.maximum(np.rint(sizes), fewest).astype(np.int64)
 
 
-def _logistic_examples(sizes: np.ndarray, alpha: float, beta: float, num_features: int, num_classes: int,
-                       shared_labels: bool, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+def _logistic_examples(
+    sizes: np.ndarray,
+    alpha: float,
+    beta: float,
+    num_features: int,
+    num_classes: int,
+    shared_labels: bool,
+    rng: np.random.Generator,
+) -> tuple[np.ndarray, np.ndarray]:
     """``x`` [sum(sizes), num_features] float32 and y int32, grouped by client."""
     num_clients = len(sizes)
     num_models = 1 if shared_labels else num_clients
@@ -149,8 +202,9 @@ def _logistic_examples(sizes: np.ndarray, alpha: float, beta: float, num_feature
     return x, y
 
 
-def _split_of_examples(sizes: np.ndarray, test_fraction: float,
-                       validation_fraction: float) -> tuple[np.ndarray, np.ndarray]:
+def _split_of_examples(
+    sizes: np.ndarray, test_fraction: float, validation_fraction: float
+) -> tuple[np.ndarray, np.ndarray]:
     """Each example's split (0 training, 1 test, 2 validation), and the training examples per client [N]."""
     fewest = 1 if validation_fraction > 0 else 0
     test = np.clip(np.rint(test_fraction * sizes), 1, sizes - 1 - fewest).astype(np.int64)

@@ -67,7 +67,9 @@ def softmax(num_classes: int) -> Model:
 def mlp(num_classes: int, hidden_sizes: Sequence[int] = (64,)) -> Model:
     """A multilayer perceptron on flattened examples; ``hidden_sizes`` lists the widths, first layer first."""
     _require_classes(num_classes)
-    require(hidden_sizes and min(hidden_sizes) >= 1, "hidden_sizes", tuple(hidden_sizes), "widths of at least 1")
+    require(
+        hidden_sizes and min(hidden_sizes) >= 1, "hidden_sizes", tuple(hidden_sizes), "widths of at least 1"
+    )
     return Model(MLP(num_classes, tuple(hidden_sizes)))
 
 

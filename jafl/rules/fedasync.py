@@ -39,4 +39,3 @@ def fedasync(
         return mixed, (), {}, True
 
     return Rule(init, begin, fold, finish, needs_start=True, buffer_size=1)
-

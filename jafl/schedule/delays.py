@@ -52,7 +52,9 @@ class uniform(Delay):  # noqa: N801
 
     def __post_init__(self):
         _require_number("low", self.low, self.low >= 0, "a finite number, at least 0")
-        _require_number("high", self.high, self.high >= self.low, f"a finite number, at least low ({self.low})")
+        _require_number(
+            "high", self.high, self.high >= self.low, f"a finite number, at least low ({self.low})"
+        )
 
     def quantile(self, uniform, client):
         return self.low + (self.high - self.low) * uniform

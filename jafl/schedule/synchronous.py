@@ -40,7 +40,9 @@ def synchronous(
     require(
         math.isfinite(over_selection) and over_selection >= 0, "over_selection", over_selection, "at least 0"
     )
-    require(cohort_size >= 1, "cohort_size", cohort_size, f"between 1 and the number of clients, {num_clients}")
+    require(
+        cohort_size >= 1, "cohort_size", cohort_size, f"between 1 and the number of clients, {num_clients}"
+    )
     started = math.ceil(round(cohort_size * (1 + over_selection), 9))  # 10 * 1.1 is 11, not 12
     name = "cohort_size" if over_selection == 0 else "cohort_size * (1 + over_selection)"
     check_clients(num_clients, name, started)
@@ -56,7 +58,9 @@ def synchronous(
     durations = draw_durations(delay, seed, cohorts.reshape(-1), trips).reshape(rounds, started)
 
     order = np.argsort(durations, axis=1, kind="stable")  # stable: ties stay in client order
-    by_arrival = [np.take_along_axis(a, order, axis=1) for a in (cohorts, trips.reshape(cohorts.shape), durations)]
+    by_arrival = [
+        np.take_along_axis(a, order, axis=1) for a in (cohorts, trips.reshape(cohorts.shape), durations)
+    ]
     step_time = np.cumsum(by_arrival[2][:, cohort_size - 1])
     round_start = np.concatenate([[0.0], step_time[:-1]])
     kept = [a[:, :cohort_size].reshape(-1) for a in by_arrival]

@@ -54,9 +54,18 @@ def test_examples_are_neither_copied_nor_padded():
     assert federation.x.shape == X.shape
 
 
-@pytest.mark.parametrize(("given_type", "kept"), [
-    (np.uint8, np.uint8), (np.int32, np.int32), (np.int64, np.int64), (np.float64, np.float64),
-    (np.float32, np.float32), (np.float16, np.float32), (bool, np.float32)])
+@pytest.mark.parametrize(
+    ("given_type", "kept"),
+    [
+        (np.uint8, np.uint8),
+        (np.int32, np.int32),
+        (np.int64, np.int64),
+        (np.float64, np.float64),
+        (np.float32, np.float32),
+        (np.float16, np.float32),
+        (bool, np.float32),
+    ],
+)
 def test_types_of_examples(given_type, kept):
     x = X.astype(given_type)
     federation = make(x=x, test_x=x[:2], validation_x=x[2:4], validation_y=Y[2:4])
@@ -95,53 +104,72 @@ INFINITE = X.copy()
 INFINITE[2:4] = -np.inf
 
 
-@pytest.mark.parametrize(("changed", "message"), [
-    ({"y": Y[:5]}, ("len(y) is 5", "6, which is len(x)", "one label")),
-    ({"test_y": Y[:3]}, ("len(test_y) is 3", "2, which is len(test_x)")),
-    ({"x": NAN}, ("x holds NaN or infinity in 1 of 6", "number 4", "Drop or fill")),
-    ({"x": INFINITE.astype(np.float64)}, ("x holds NaN or infinity in 2 of 6", "number 2")),
-    ({"test_x": NAN[3:5]}, ("test_x holds NaN or infinity in 1 of 2", "number 1")),
-    ({"x": X.astype(str)}, ("x.dtype is '<U", "a real number type")),
-    ({"x": X.astype(complex)}, ("x.dtype is 'complex128'", "a real number type")),
-    ({"x": np.float32(3)}, ("x.shape is ()", "[examples, ...]")),
-    ({"y": Y.astype(float)}, ("y.dtype is 'float64'", "integer", "y.astype(np.int32)")),
-    ({"y": Y - 1}, ("smallest label in y is -1", "at least 0", "Number the classes from 0")),
-    ({"num_classes": 2}, ("largest label in y is 2", "less than num_classes = 2", "Raise num_classes")),
-    ({"num_classes": 3, "test_y": Y[:2] + 3}, ("largest label in test_y is 4", "less than num_classes = 3")),
-    ({"num_classes": 2.5}, ("num_classes is 2.5", "whole number")),
-    ({"test_x": X[:0], "test_y": Y[:0]}, ("test_x.shape is (0, 2, 2)", "at least one", "Nothing can be")),
-    ({"test_x": X[:2].reshape(2, 4)}, ("test_x.shape[1:] is (4,)", "(2, 2), as in x")),
-    ({"test_x": X[:2].astype(np.uint8)}, ("test_x.dtype is 'uint8'", "float32, as in x")),
-    ({"validation_x": X}, ("validation_x given, validation_y given is (True, False)", "both or neither")),
-    ({"partition": [[0, 1]]}, ("partition is [[0, 1]]", "a Partition", "from_lists")),
-    ({"partition": Partition.from_lists([[0], [6]])}, ("largest of partition.indices is 6", "less than 6")),
-])
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"y": Y[:5]}, ("len(y) is 5", "6, which is len(x)", "one label")),
+        ({"test_y": Y[:3]}, ("len(test_y) is 3", "2, which is len(test_x)")),
+        ({"x": NAN}, ("x holds NaN or infinity in 1 of 6", "number 4", "Drop or fill")),
+        ({"x": INFINITE.astype(np.float64)}, ("x holds NaN or infinity in 2 of 6", "number 2")),
+        ({"test_x": NAN[3:5]}, ("test_x holds NaN or infinity in 1 of 2", "number 1")),
+        ({"x": X.astype(str)}, ("x.dtype is '<U", "a real number type")),
+        ({"x": X.astype(complex)}, ("x.dtype is 'complex128'", "a real number type")),
+        ({"x": np.float32(3)}, ("x.shape is ()", "[examples, ...]")),
+        ({"y": Y.astype(float)}, ("y.dtype is 'float64'", "integer", "y.astype(np.int32)")),
+        ({"y": Y - 1}, ("smallest label in y is -1", "at least 0", "Number the classes from 0")),
+        ({"num_classes": 2}, ("largest label in y is 2", "less than num_classes = 2", "Raise num_classes")),
+        (
+            {"num_classes": 3, "test_y": Y[:2] + 3},
+            ("largest label in test_y is 4", "less than num_classes = 3"),
+        ),
+        ({"num_classes": 2.5}, ("num_classes is 2.5", "whole number")),
+        ({"test_x": X[:0], "test_y": Y[:0]}, ("test_x.shape is (0, 2, 2)", "at least one", "Nothing can be")),
+        ({"test_x": X[:2].reshape(2, 4)}, ("test_x.shape[1:] is (4,)", "(2, 2), as in x")),
+        ({"test_x": X[:2].astype(np.uint8)}, ("test_x.dtype is 'uint8'", "float32, as in x")),
+        ({"validation_x": X}, ("validation_x given, validation_y given is (True, False)", "both or neither")),
+        ({"partition": [[0, 1]]}, ("partition is [[0, 1]]", "a Partition", "from_lists")),
+        (
+            {"partition": Partition.from_lists([[0], [6]])},
+            ("largest of partition.indices is 6", "less than 6"),
+        ),
+    ],
+)
 def test_refuses_arrays_that_do_not_fit(changed, message):
     with refuses(*message):
         make(**changed)
 
 
-@pytest.mark.parametrize(("offsets", "indices", "message"), [
-    ([0, 3, 2, 4], [0, 1, 2, 3], ("partition.offsets falls by 1 after client 1", "never fall", "from_lists")),
-    ([0, 2, 2, 2], [0, 1], ("number of examples of client 1 is 0", "at least 1", "2 of 3", "Leave")),
-    ([1, 2], [0, 1], ("first and last of partition.offsets is (1, 2)", "0 and 2")),
-    ([0, 2], [0, 1, 2], ("first and last of partition.offsets is (0, 2)", "0 and 3")),
-    ([0, 2], [0, -1], ("smallest of partition.indices is -1", "at least 0")),
-    ([0, 2], [0.0, 1.0], ("partition.indices.dtype is 'float64'", "integer")),
-    ([0.0, 2.0], [0, 1], ("partition.offsets.dtype is 'float64'", "integer")),
-    ([0], [], ("partition.offsets.shape is (1,)", "at least one client")),
-    ([0, 1], [[0]], ("partition.indices.shape is (1, 1)", "one-dimensional")),
-])
+@pytest.mark.parametrize(
+    ("offsets", "indices", "message"),
+    [
+        (
+            [0, 3, 2, 4],
+            [0, 1, 2, 3],
+            ("partition.offsets falls by 1 after client 1", "never fall", "from_lists"),
+        ),
+        ([0, 2, 2, 2], [0, 1], ("number of examples of client 1 is 0", "at least 1", "2 of 3", "Leave")),
+        ([1, 2], [0, 1], ("first and last of partition.offsets is (1, 2)", "0 and 2")),
+        ([0, 2], [0, 1, 2], ("first and last of partition.offsets is (0, 2)", "0 and 3")),
+        ([0, 2], [0, -1], ("smallest of partition.indices is -1", "at least 0")),
+        ([0, 2], [0.0, 1.0], ("partition.indices.dtype is 'float64'", "integer")),
+        ([0.0, 2.0], [0, 1], ("partition.offsets.dtype is 'float64'", "integer")),
+        ([0], [], ("partition.offsets.shape is (1,)", "at least one client")),
+        ([0, 1], [[0]], ("partition.indices.shape is (1, 1)", "one-dimensional")),
+    ],
+)
 def test_refuses_offsets_and_indices_that_make_no_partition(offsets, indices, message):
     with refuses(*message):
         Partition(np.array(offsets), np.array(indices))
 
 
-@pytest.mark.parametrize(("lists", "message"), [
-    ([], ("number of clients in partition is 0", "at least 1")),
-    ([[1], []], ("number of examples of client 1 is 0", "at least 1")),
-    ([[1], 2], ("shape of the indices of client 1 is ()", "one-dimensional")),
-])
+@pytest.mark.parametrize(
+    ("lists", "message"),
+    [
+        ([], ("number of clients in partition is 0", "at least 1")),
+        ([[1], []], ("number of examples of client 1 is 0", "at least 1")),
+        ([[1], 2], ("shape of the indices of client 1 is ()", "one-dimensional")),
+    ],
+)
 def test_refuses_lists_that_make_no_partition(lists, message):
     with refuses(*message):
         Partition.from_lists(lists)

@@ -20,12 +20,14 @@ CALLS = {
     "dirichlet": lambda seed: dirichlet(TEN_CLASSES, 30, alpha=0.3, seed=seed),
     "dirichlet, equal sizes": lambda seed: dirichlet(TEN_CLASSES, 30, alpha=0.3, seed=seed, equal_sizes=True),
     "labels_per_client": lambda seed: labels_per_client(
-        TEN_CLASSES, 30, labels_per_client=3, smallest=5, largest=40, seed=seed),
+        TEN_CLASSES, 30, labels_per_client=3, smallest=5, largest=40, seed=seed
+    ),
     "label_groups": lambda seed: label_groups(TEN_CLASSES, [(20, range(4, 10)), (10, range(4))], seed=seed),
 }
 
 labels_and_clients = npst.arrays(np.int64, st.integers(1, 80), elements=st.integers(0, 6)).flatmap(
-    lambda labels: st.tuples(st.just(labels), st.integers(1, len(labels))))
+    lambda labels: st.tuples(st.just(labels), st.integers(1, len(labels)))
+)
 quick = settings(deadline=None, max_examples=60)
 
 
@@ -110,8 +112,15 @@ def test_dirichlet_with_equal_sizes_overlaps_nowhere(case, alpha, seed):
 
 @pytest.mark.parametrize(("equal_sizes", "alphas"), [(False, (0.05, 0.5, 5, 1e6)), (True, (0.5, 5, 50, 1e6))])
 def test_smaller_alpha_skews_labels_more(equal_sizes, alphas):
-    skews = [np.mean([skew(dirichlet(TEN_CLASSES, 20, alpha=alpha, seed=seed, equal_sizes=equal_sizes))
-                      for seed in range(5)]) for alpha in alphas]
+    skews = [
+        np.mean(
+            [
+                skew(dirichlet(TEN_CLASSES, 20, alpha=alpha, seed=seed, equal_sizes=equal_sizes))
+                for seed in range(5)
+            ]
+        )
+        for alpha in alphas
+    ]
     assert np.all(np.diff(skews) < -0.03)
     assert skews[0] > 0.65
     assert skews[-1] < 0.18
@@ -164,8 +173,14 @@ def test_empty_clients_are_fed_by_the_largest():
 @quick
 @given(st.integers(1, 10), st.integers(1, 30), st.integers(0, 60), st.integers(1, 40), st.integers(0, 9))
 def test_wkafl_clients_hold_few_labels_in_sizes_within_bounds(wanted, smallest, extra, num_clients, seed):
-    partition = labels_per_client(TEN_CLASSES, num_clients, labels_per_client=wanted, smallest=smallest,
-                                  largest=smallest + extra, seed=seed)
+    partition = labels_per_client(
+        TEN_CLASSES,
+        num_clients,
+        labels_per_client=wanted,
+        smallest=smallest,
+        largest=smallest + extra,
+        seed=seed,
+    )
     assert partition.num_clients == num_clients
     assert partition.sizes.min() >= smallest
     assert partition.sizes.max() <= smallest + extra
@@ -187,8 +202,7 @@ def test_wkafl_sizes_are_uniform_with_both_ends_and_labels_drawn_alike():
 
 
 def test_wkafl_shares_of_two_labels_follow_uniform_weights():
-    partition = labels_per_client(TEN_CLASSES, 2_000, labels_per_client=2, smallest=100, largest=100,
-                                  seed=0)
+    partition = labels_per_client(TEN_CLASSES, 2_000, labels_per_client=2, smallest=100, largest=100, seed=0)
     weights = np.random.default_rng(1).random((100_000, 2))
     expected = np.mean(weights.max(axis=1) / weights.sum(axis=1))
     assert skew(partition) == pytest.approx(expected, abs=0.01)
@@ -242,43 +256,52 @@ def test_refuses_alpha_that_is_no_positive_number(alpha):
         dirichlet(TEN_CLASSES, 10, alpha=alpha, seed=0)
 
 
-@pytest.mark.parametrize(("changed", "message"), [
-    ({"labels_per_client": 11}, ("labels_per_client is 11", "at most 10")),
-    ({"labels_per_client": 0}, ("labels_per_client is 0", "at least 1")),
-    ({"smallest": 0}, ("smallest is 0", "at least 1")),
-    ({"smallest": 50}, ("smallest is 50", "at most largest = 40")),
-    ({"largest": 401}, ("largest is 401", "at most 400", "ask for fewer")),
-    ({"num_clients": 0}, ("num_clients is 0", "at least 1")),
-])
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"labels_per_client": 11}, ("labels_per_client is 11", "at most 10")),
+        ({"labels_per_client": 0}, ("labels_per_client is 0", "at least 1")),
+        ({"smallest": 0}, ("smallest is 0", "at least 1")),
+        ({"smallest": 50}, ("smallest is 50", "at most largest = 40")),
+        ({"largest": 401}, ("largest is 401", "at most 400", "ask for fewer")),
+        ({"num_clients": 0}, ("num_clients is 0", "at least 1")),
+    ],
+)
 def test_wkafl_refuses_what_it_cannot_draw(changed, message):
     arguments = {"num_clients": 5, "labels_per_client": 2, "smallest": 10, "largest": 40, "seed": 0}
     with refuses(*message):
         labels_per_client(TEN_CLASSES, **{**arguments, **changed})
 
 
-@pytest.mark.parametrize(("groups", "message"), [
-    ([], ("groups is []", "at least one pair")),
-    ([(2, [1], 3)], ("groups[0] is (2, [1], 3)", "a pair")),
-    ([(2, [1]), (0, [2])], ("number of clients in group 1 is 0", "at least 1")),
-    ([(2, [])], ("labels of group 0 is []", "at least one label")),
-    ([(2, 4)], ("labels of group 0 is 4", "sequence")),
-    ([(2, [1, 12])], ("label in group 0 is 12", "one that occurs (0 to 9, 10 labels)")),
-    ([(2, [1, 3]), (2, [3])], ("label in group 1 is 3", "owned only once", "one group")),
-    ([(201, [1])], ("number of clients in group 0 is 201", "at most 200")),
-])
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    [
+        ([], ("groups is []", "at least one pair")),
+        ([(2, [1], 3)], ("groups[0] is (2, [1], 3)", "a pair")),
+        ([(2, [1]), (0, [2])], ("number of clients in group 1 is 0", "at least 1")),
+        ([(2, [])], ("labels of group 0 is []", "at least one label")),
+        ([(2, 4)], ("labels of group 0 is 4", "sequence")),
+        ([(2, [1, 12])], ("label in group 0 is 12", "one that occurs (0 to 9, 10 labels)")),
+        ([(2, [1, 3]), (2, [3])], ("label in group 1 is 3", "owned only once", "one group")),
+        ([(201, [1])], ("number of clients in group 0 is 201", "at most 200")),
+    ],
+)
 def test_label_groups_refuses_what_it_cannot_deal_out(groups, message):
     with refuses(*message):
         label_groups(TEN_CLASSES, groups, seed=0)
 
 
-@pytest.mark.parametrize(("labels", "message"), [
-    ([0.0, 1.0], ("labels.dtype is 'float64'", "integer", "astype")),
-    ([True, False], ("labels.dtype is 'bool'",)),
-    ([0, -1], ("smallest label in labels is -1", "at least 0")),
-    ([0, 2**40], (f"largest label in labels is {2**40}", "at most")),
-    ([[0], [1]], ("labels.shape is (2, 1)", "one-dimensional")),
-    ([], ("len(labels) is 0", "at least 1")),
-])
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ([0.0, 1.0], ("labels.dtype is 'float64'", "integer", "astype")),
+        ([True, False], ("labels.dtype is 'bool'",)),
+        ([0, -1], ("smallest label in labels is -1", "at least 0")),
+        ([0, 2**40], (f"largest label in labels is {2**40}", "at most")),
+        ([[0], [1]], ("labels.shape is (2, 1)", "one-dimensional")),
+        ([], ("len(labels) is 0", "at least 1")),
+    ],
+)
 def test_refuses_labels_that_are_none(labels, message):
     with refuses(*message):
         iid(labels, 1, seed=0)
@@ -287,8 +310,11 @@ def test_refuses_labels_that_are_none(labels, message):
 def test_ten_thousand_clients_share_all_examples():
     labels = np.random.default_rng(0).integers(0, 10, 60_000)
     groups = [(6_000, range(4, 10)), (4_000, range(4))]
-    for partition in (iid(labels, 10_000, seed=0), dirichlet(labels, 10_000, alpha=0.1, seed=0),
-                      dirichlet(labels, 10_000, alpha=0.1, seed=0, equal_sizes=True),
-                      label_groups(labels, groups, seed=0)):
+    for partition in (
+        iid(labels, 10_000, seed=0),
+        dirichlet(labels, 10_000, alpha=0.1, seed=0),
+        dirichlet(labels, 10_000, alpha=0.1, seed=0, equal_sizes=True),
+        label_groups(labels, groups, seed=0),
+    ):
         np.testing.assert_array_equal(np.sort(partition.indices), np.arange(60_000))
         assert partition.num_clients == 10_000

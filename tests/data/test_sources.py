@@ -44,8 +44,11 @@ def test_digits_come_in_range_and_type():
 def test_digits_splits_point_into_the_original_and_share_nothing():
     source = digits(test_fraction=0.3, validation_fraction=0.1, data_seed=5)
     original = load_digits()
-    splits = {"": source.train_indices, "test_": source.test_indices,
-              "validation_": source.validation_indices}
+    splits = {
+        "": source.train_indices,
+        "test_": source.test_indices,
+        "validation_": source.validation_indices,
+    }
     for prefix, indices in splits.items():
         np.testing.assert_array_equal(getattr(source, f"{prefix}x")[..., 0] * 16, original.images[indices])
         np.testing.assert_array_equal(getattr(source, f"{prefix}y"), original.target[indices])
@@ -75,8 +78,15 @@ def test_synthetic_is_grouped_by_client_and_federates():
 @pytest.mark.parametrize("test_fraction", [0.01, 0.2, 0.69])
 def test_synthetic_leaves_every_client_an_example_of_each_split(test_fraction, validation_fraction):
     fewest = 3 if validation_fraction else 2
-    source = synthetic(num_clients=300, alpha=0, beta=0, mean_examples=fewest, num_features=2,
-                       test_fraction=test_fraction, validation_fraction=validation_fraction)
+    source = synthetic(
+        num_clients=300,
+        alpha=0,
+        beta=0,
+        mean_examples=fewest,
+        num_features=2,
+        test_fraction=test_fraction,
+        validation_fraction=validation_fraction,
+    )
     assert source.natural_partition.sizes.min() == 1
     assert source.natural_partition.num_clients == 300
     assert len(source.test_y) >= 300
@@ -84,8 +94,15 @@ def test_synthetic_leaves_every_client_an_example_of_each_split(test_fraction, v
 
 
 def test_synthetic_fractions_hold_over_all():
-    source = synthetic(num_clients=200, alpha=0, beta=0, mean_examples=200, num_features=2, test_fraction=0.3,
-                       validation_fraction=0.1)
+    source = synthetic(
+        num_clients=200,
+        alpha=0,
+        beta=0,
+        mean_examples=200,
+        num_features=2,
+        test_fraction=0.3,
+        validation_fraction=0.1,
+    )
     total = len(source.y) + len(source.test_y) + len(source.validation_y)
     assert len(source.test_y) / total == pytest.approx(0.3, abs=0.01)
     assert len(source.validation_y) / total == pytest.approx(0.1, abs=0.01)
@@ -93,8 +110,9 @@ def test_synthetic_fractions_hold_over_all():
 
 def test_synthetic_sizes_are_those_of_fedprox():
     # Half of the examples train: sizes are twice natural_partition's, 50 + lognormal(4, 2).
-    source = synthetic(num_clients=3_000, alpha=0, beta=0, mean_examples=50 + np.exp(6), num_features=1,
-                       test_fraction=0.5)
+    source = synthetic(
+        num_clients=3_000, alpha=0, beta=0, mean_examples=50 + np.exp(6), num_features=1, test_fraction=0.5
+    )
     sizes = 2 * source.natural_partition.sizes
     assert sizes.min() >= 48
     logarithms = np.log(sizes[sizes > 70] - 50)
@@ -164,41 +182,50 @@ def test_synthetic_with_ten_thousand_clients():
     assert len(np.unique(source.y)) == 10
 
 
-@pytest.mark.parametrize(("changed", "message"), [
-    ({"test_fraction": 0.0}, ("test_fraction is 0.0", "above 0 and below 1")),
-    ({"test_fraction": 1}, ("test_fraction is 1", "above 0 and below 1")),
-    ({"test_fraction": float("nan")}, ("test_fraction is nan", "above 0")),
-    ({"validation_fraction": -0.1}, ("validation_fraction is -0.1", "at least 0")),
-    ({"validation_fraction": 0.8}, ("validation_fraction is 0.8", "below 1 - test_fraction = 0.8")),
-    ({"data_seed": -3}, ("data_seed is -3", "at least 0")),
-])
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"test_fraction": 0.0}, ("test_fraction is 0.0", "above 0 and below 1")),
+        ({"test_fraction": 1}, ("test_fraction is 1", "above 0 and below 1")),
+        ({"test_fraction": float("nan")}, ("test_fraction is nan", "above 0")),
+        ({"validation_fraction": -0.1}, ("validation_fraction is -0.1", "at least 0")),
+        ({"validation_fraction": 0.8}, ("validation_fraction is 0.8", "below 1 - test_fraction = 0.8")),
+        ({"data_seed": -3}, ("data_seed is -3", "at least 0")),
+    ],
+)
 @pytest.mark.parametrize("source", [digits, small])
 def test_refuses_fractions_and_seeds_that_cannot_work(source, changed, message):
     with refuses(*message):
         source(**changed)
 
 
-@pytest.mark.parametrize(("changed", "message"), [
-    ({"test_fraction": 1e-5}, ("test_fraction is 1e-05", "hold one of 1797")),
-    ({"validation_fraction": 1e-5}, ("validation_fraction is 1e-05", "hold one of 1797")),
-    ({"test_fraction": 0.9999}, ("test_fraction + validation_fraction is 0.9999", "leave one of 1797")),
-])
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"test_fraction": 1e-5}, ("test_fraction is 1e-05", "hold one of 1797")),
+        ({"validation_fraction": 1e-5}, ("validation_fraction is 1e-05", "hold one of 1797")),
+        ({"test_fraction": 0.9999}, ("test_fraction + validation_fraction is 0.9999", "leave one of 1797")),
+    ],
+)
 def test_digits_refuses_fractions_that_leave_a_split_empty(changed, message):
     with refuses(*message):
         digits(**changed)
 
 
-@pytest.mark.parametrize(("changed", "message"), [
-    ({"num_clients": 0}, ("num_clients is 0", "at least 1")),
-    ({"alpha": -1}, ("alpha is -1", "at least 0")),
-    ({"alpha": float("nan")}, ("alpha is nan", "finite")),
-    ({"beta": float("inf")}, ("beta is inf", "finite")),
-    ({"size_spread": -0.5}, ("size_spread is -0.5", "at least 0")),
-    ({"mean_examples": 1}, ("mean_examples is 1", "at least 2", "every split")),
-    ({"mean_examples": 2.5, "validation_fraction": 0.1}, ("mean_examples is 2.5", "at least 3")),
-    ({"num_features": 0}, ("num_features is 0", "at least 1")),
-    ({"num_classes": 1}, ("num_classes is 1", "at least 2")),
-])
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"num_clients": 0}, ("num_clients is 0", "at least 1")),
+        ({"alpha": -1}, ("alpha is -1", "at least 0")),
+        ({"alpha": float("nan")}, ("alpha is nan", "finite")),
+        ({"beta": float("inf")}, ("beta is inf", "finite")),
+        ({"size_spread": -0.5}, ("size_spread is -0.5", "at least 0")),
+        ({"mean_examples": 1}, ("mean_examples is 1", "at least 2", "every split")),
+        ({"mean_examples": 2.5, "validation_fraction": 0.1}, ("mean_examples is 2.5", "at least 3")),
+        ({"num_features": 0}, ("num_features is 0", "at least 1")),
+        ({"num_classes": 1}, ("num_classes is 1", "at least 2")),
+    ],
+)
 def test_synthetic_refuses_settings_out_of_range(changed, message):
     with refuses(*message):
         small(**changed)

@@ -1,0 +1,73 @@
+"""Simulates asynchronous federated learning: flags in, a run directory out.
+
+    python run.py                                            compares four algorithms on handwritten digits
+    python run.py --algorithm=fedbuff --seed=0,1,2           one algorithm, three seeds
+    python run.py --algorithm=fedbuff --buffer_size=5 --delay=half_normal --delay_draw=per_trip
+    python run.py --protocol=synchronous --algorithm=fedbuff FedBuff's rule in synchronous rounds
+    python run.py --config=runs/001/fedbuff-seed0/config.json --output_dir=again     repeats a run
+
+Every setting has a default. Settings can also stand in a file, one --name=value a line: --flagfile=FILE.
+"""
+
+import dataclasses
+import sys
+
+from absl import app, flags
+
+from jafl.records import SettingError
+from jafl.settings import Settings, TYPES
+
+_CONFIG = flags.DEFINE_string(
+    "config", None, "Start from the settings in this config.json of an earlier run."
+)
+_OUTPUT = flags.DEFINE_string(
+    "output_dir", None, "Directory for the results. Default: runs/001, or the next number."
+)
+_OVERWRITE = flags.DEFINE_bool("overwrite", False, "Replace the run that output_dir holds.")
+
+
+def _define_settings() -> None:
+    """One flag per setting, with its default and help text."""
+    define = {
+        int: flags.DEFINE_integer,
+        float: flags.DEFINE_float,
+        str: flags.DEFINE_string,
+        bool: flags.DEFINE_bool,
+    }
+    for field in dataclasses.fields(Settings):
+        define[TYPES[field.name][0]](field.name, field.default, field.metadata["help"])
+
+
+def _settings() -> Settings:
+    """The settings: those typed, over those of --config, over the defaults."""
+    given = {name: flags.FLAGS[name].value for name in TYPES if flags.FLAGS[name].present}
+    if _CONFIG.value:
+        return Settings.from_file(_CONFIG.value, **given)
+    return Settings.from_mapping(given)
+
+
+def main(arguments: list[str]) -> int:
+    """Runs what the flags ask for. Exit status: 0 done, 1 diverged, 2 a setting cannot work, 130 interrupted."""
+    try:
+        if len(arguments) > 1:
+            raise SettingError(f"{arguments[1]!r} is not a flag: write --name=value, and see --help.")
+        settings = _settings()
+        import jax
+
+        if settings.precision == "float64":
+            jax.config.update("jax_enable_x64", True)
+        from jafl import results, runner
+
+        output = _OUTPUT.value or results.next_free_directory("runs")
+        command = ["python", *sys.argv]
+        outcomes = runner.run(settings, output, overwrite=_OVERWRITE.value, command=command)
+    except SettingError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        return 2
+    statuses = {outcome.status for outcome in outcomes}
+    return 1 if "diverged" in statuses else 130 if "interrupted" in statuses else 0
+
+
+if __name__ == "__main__":
+    _define_settings()
+    app.run(main)

@@ -1,0 +1,858 @@
+"""The reference simulator is itself right: cases worked out by hand, and laws that hold for any delays."""
+
+import math
+
+import numpy as np
+import pytest
+import reference as ref
+
+# --------------------------------------------------------------------------------------------------
+# Helpers.
+# --------------------------------------------------------------------------------------------------
+
+
+def scalar(value):
+    """A model with a single parameter."""
+    return {"w": np.array(float(value))}
+
+
+def values(replay):
+    """The single parameter of every version."""
+    return [float(params["w"]) for params in replay.params]
+
+
+def trips_of(replay):
+    """(client, trip, version downloaded, step, staleness, download time, arrival time) of applied trips."""
+    return [
+        (t.client, t.trip, t.download_version, t.step, t.staleness, t.download_time, t.arrival_time)
+        for t in replay.applied
+    ]
+
+
+def in_flight_of(replay):
+    return [(t.client, t.trip, t.download_version, t.download_time, t.arrival_time) for t in replay.in_flight]
+
+
+def halfway_to(targets):
+    """Client work by hand: client c moves the one parameter half the way to targets[c]."""
+
+    def client_update(client, trip, params):
+        return {"w": 0.5 * (targets[client] - params["w"])}, 0.0, 1
+
+    return client_update
+
+
+def run(**changes):
+    """`ref.simulate` with plain settings: the server adds the mean update, without staleness weights."""
+    settings = {
+        "params": {},
+        "rule": ref.FedBuff(ref.constant()),
+        "optimizer": ref.SGD(1.0),
+        "client_update": ref.no_work,
+    }
+    return ref.simulate(**(settings | changes))
+
+
+def table(rows):
+    """A duration(client, trip) from a list per client; the last entry repeats."""
+    return lambda client, trip: rows[client][min(trip, len(rows[client]) - 1)]
+
+
+def made_trip(update, *, staleness=0, num_examples=None, start=0.0):
+    """A trip as a rule sees it, with a single parameter."""
+    trip = ref.Trip(client=0, trip=0, download_version=0, download_time=0.0, arrival_time=1.0)
+    trip.start, trip.update, trip.trained = scalar(start), scalar(update), scalar(start + update)
+    trip.staleness, trip.num_examples = staleness, num_examples
+    return trip
+
+
+def softmax_params(generator, features=4, classes=3):
+    return {
+        "dense": {
+            "kernel": generator.normal(size=(features, classes)),
+            "bias": generator.normal(size=classes),
+        }
+    }
+
+
+def multilayer_params(generator, features=4, hidden=5, classes=3):
+    first = {"kernel": generator.normal(size=(features, hidden)), "bias": generator.normal(size=hidden)}
+    return {"hidden_0": first} | softmax_params(generator, hidden, classes)
+
+
+def toy_data(num_clients, seed=0):
+    """Clients with different numbers of examples, 4 features and 3 classes."""
+    generator = np.random.default_rng(seed)
+    sizes = generator.integers(5, 12, size=num_clients)
+    return [(generator.normal(size=(n, 4)), generator.integers(0, 3, size=n)) for n in sizes]
+
+
+def drawn_batches(data, steps=2, size=3):
+    """`steps` minibatches of `size` examples, drawn anew for each (client, trip)."""
+
+    def batches(client, trip):
+        generator = np.random.default_rng([7, client, trip])
+        return [generator.choice(len(data[client][1]), size=size, replace=False) for _ in range(steps)]
+
+    return batches
+
+
+def assert_close(first, second, tolerance=1e-12):
+    ref.tree_map(lambda a, b: np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance), first, second)
+
+
+def exponential_durations(seed, num_clients, trips=2000):
+    """Continuous durations, with clients of different speed: no two instants coincide."""
+    generator = np.random.default_rng(seed)
+    means = generator.uniform(0.2, 5.0, size=(num_clients, 1))
+    drawn = means * generator.exponential(size=(num_clients, trips))
+    return lambda client, trip: drawn[client, trip]
+
+
+def uniform_choice(seed):
+    generator = np.random.default_rng(seed)
+    return lambda time, idle, how_many: generator.choice(idle, size=how_many, replace=False)
+
+
+# --------------------------------------------------------------------------------------------------
+# Parameters, models and client work.
+# --------------------------------------------------------------------------------------------------
+
+
+def test_tree_functions_by_hand():
+    first = {"a": np.array([1.0, 2.0]), "b": {"c": np.array(3.0)}}
+    second = {"a": np.array([10.0, 20.0]), "b": {"c": np.array(30.0)}}
+    assert_close(ref.subtract(second, first), {"a": np.array([9.0, 18.0]), "b": {"c": np.array(27.0)}})
+    expected = {"a": np.array([32.0, 64.0]), "b": {"c": np.array(96.0)}}
+    assert_close(ref.weighted_sum([2, 3], [first, second]), expected)
+    assert ref.inner_product(first, second) == 10 + 40 + 90
+    assert ref.norm(first) == math.sqrt(14)
+    with pytest.raises(ValueError, match="structure"):
+        ref.add(first, {"a": np.array([1.0, 2.0])})
+
+
+def test_snapshots_cannot_be_written_to():
+    original = scalar(1.0)
+    copy = ref.float64_copy({"w": np.float32(1.0)})
+    assert copy["w"].dtype == np.float64
+    with pytest.raises(ValueError, match="read-only"):
+        copy["w"] += 1.0
+    frozen = ref.float64_copy(original)
+    original["w"] += 1.0
+    assert frozen["w"] == 1.0
+
+
+def test_softmax_regression_by_hand():
+    """With all parameters 0 both classes have probability 1/2, whatever the example."""
+    params = {"dense": {"kernel": np.zeros((1, 2)), "bias": np.zeros(2)}}
+    loss, gradient = ref.objective(params, np.array([[2.0], [4.0]]), np.array([0, 0]))
+    assert loss == pytest.approx(math.log(2.0), abs=1e-15)
+    # d loss / d logits = (1/2 - 1, 1/2) / 2 for each example; kernel: times x, summed.
+    assert_close(gradient["dense"]["bias"], np.array([-0.5, 0.5]))
+    assert_close(gradient["dense"]["kernel"], np.array([[-1.5, 1.5]]))
+
+
+def test_cross_entropy_of_huge_logits_is_finite():
+    loss, gradient = ref.cross_entropy(np.array([[1000.0, 0.0], [0.0, 1000.0]]), np.array([0, 0]))
+    assert loss == pytest.approx(500.0)
+    assert_close(gradient, np.array([[0.0, 0.0], [-0.5, 0.5]]))
+
+
+def test_regularisers_by_hand():
+    params = {"dense": {"kernel": np.array([[1.0, 2.0]]), "bias": np.array([3.0, 4.0])}}
+    downloaded = {"dense": {"kernel": np.array([[0.0, 2.0]]), "bias": np.array([3.0, 6.0])}}
+    x, y = np.array([[1.0]]), np.array([1])
+    plain_loss, plain = ref.objective(params, x, y)
+    loss, gradient = ref.objective(params, x, y, l2=0.2)
+    assert loss - plain_loss == pytest.approx(0.1 * (1 + 4 + 9 + 16))
+    assert_close(ref.subtract(gradient, plain)["dense"]["bias"], np.array([0.6, 0.8]))
+    loss, gradient = ref.objective(params, x, y, proximal=0.2, downloaded=downloaded)
+    assert loss - plain_loss == pytest.approx(0.1 * (1 + 4))
+    assert_close(ref.subtract(gradient, plain)["dense"]["kernel"], np.array([[0.2, 0.0]]))
+    assert_close(ref.subtract(gradient, plain)["dense"]["bias"], np.array([0.0, -0.4]))
+
+
+@pytest.mark.parametrize("make_params", [softmax_params, multilayer_params])
+@pytest.mark.parametrize(("l2", "proximal"), [(0.0, 0.0), (0.3, 0.0), (0.0, 0.7), (0.3, 0.7)])
+def test_gradient_equals_finite_differences(make_params, l2, proximal):
+    generator = np.random.default_rng(3)
+    params, downloaded = make_params(generator), make_params(generator)
+    x, y = generator.normal(size=(6, 4)), generator.integers(0, 3, size=6)
+
+    def loss():
+        return ref.objective(params, x, y, l2=l2, proximal=proximal, downloaded=downloaded)[0]
+
+    _, gradient = ref.objective(params, x, y, l2=l2, proximal=proximal, downloaded=downloaded)
+
+    def check(array, slope):
+        assert slope.shape == array.shape
+        for index in np.ndindex(array.shape):
+            kept = array[index]
+            array[index] = kept + 1e-5
+            above = loss()
+            array[index] = kept - 1e-5
+            below = loss()
+            array[index] = kept
+            assert (above - below) / 2e-5 == pytest.approx(slope[index], rel=1e-6, abs=1e-8)
+
+    ref.tree_map(check, params, gradient)
+
+
+def test_local_update_is_plain_gradient_descent():
+    generator = np.random.default_rng(1)
+    params = softmax_params(generator)
+    x, y = generator.normal(size=(8, 4)), generator.integers(0, 3, size=8)
+    batches = [np.array([0, 1, 2]), np.array([5, 6])]
+    update, loss, examples = ref.local_update(params, x, y, batches, 0.5)
+    first_loss, first = ref.objective(params, x[:3], y[:3])
+    middle = ref.subtract(params, ref.scale(0.5, first))
+    _, second = ref.objective(middle, x[5:7], y[5:7])
+    assert_close(update, ref.scale(-0.5, ref.add(first, second)))
+    assert loss == first_loss
+    assert examples == 5
+
+
+def test_learning_rate_normalisation_scales_each_step_by_its_share_of_a_batch():
+    generator = np.random.default_rng(1)
+    params = softmax_params(generator)
+    x, y = generator.normal(size=(8, 4)), generator.integers(0, 3, size=8)
+    batches = [np.arange(4), np.array([4])]
+    normalised = {"learning_rate_normalisation": True}
+    update, _, _ = ref.local_update(params, x, y, batches, 0.5, batch_size=4, **normalised)
+    full, _, _ = ref.local_update(params, x, y, batches[:1], 0.5)
+    quarter, _, _ = ref.local_update(ref.add(params, full), x, y, batches[1:], 0.5 / 4)
+    assert_close(update, ref.add(full, quarter))
+    for batch_size in (None, 3):
+        with pytest.raises(ValueError, match="LR-Norm"):
+            ref.local_update(params, x, y, batches, 0.5, batch_size=batch_size, **normalised)
+
+
+def test_client_momentum_starts_anew_at_each_trip():
+    generator = np.random.default_rng(1)
+    params = softmax_params(generator)
+    x, y = generator.normal(size=(8, 4)), generator.integers(0, 3, size=8)
+    batches = [np.arange(4), np.arange(4, 8)]
+    update, _, _ = ref.local_update(params, x, y, batches, 0.5, momentum=0.9)
+    _, first = ref.objective(params, x[:4], y[:4])
+    _, second = ref.objective(ref.subtract(params, ref.scale(0.5, first)), x[4:], y[4:])
+    # Two steps: -0.5 * first, then -0.5 * (0.9 * first + second).
+    assert_close(update, ref.weighted_sum([-0.95, -0.5], [first, second]))
+    again, _, _ = ref.local_update(params, x, y, batches, 0.5, momentum=0.9)
+    assert_close(again, update, tolerance=0)
+
+
+def test_proximal_term_pulls_to_the_downloaded_model():
+    """The first step does not feel it (it is 0 there); the second takes back a part of the first."""
+    generator = np.random.default_rng(1)
+    params = softmax_params(generator)
+    x, y = generator.normal(size=(8, 4)), generator.integers(0, 3, size=8)
+    batches = [np.arange(4), np.arange(4, 8)]
+    one, _, _ = ref.local_update(params, x, y, batches[:1], 0.5, proximal=0.8)
+    assert_close(one, ref.local_update(params, x, y, batches[:1], 0.5)[0])
+    two, _, _ = ref.local_update(params, x, y, batches, 0.5, proximal=0.8)
+    without, _, _ = ref.local_update(params, x, y, batches, 0.5)
+    assert_close(ref.subtract(two, without), ref.scale(-0.5 * 0.8, one))
+
+
+@pytest.mark.parametrize("batches", [[], [np.arange(2), np.array([], dtype=int)]])
+def test_trips_without_examples_are_refused(batches):
+    params = softmax_params(np.random.default_rng(0))
+    with pytest.raises(ValueError, match="batch"):
+        ref.local_update(params, np.zeros((2, 4)), np.zeros(2, int), batches, 0.1)
+
+
+# --------------------------------------------------------------------------------------------------
+# Staleness weights, rules and server optimizers.
+# --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("weight", "expected"),
+    [
+        (ref.constant(), {0: 1.0, 7: 1.0}),
+        (ref.polynomial(), {0: 1.0, 3: 0.5, 8: 1 / 3}),
+        (ref.polynomial(2.0), {0: 1.0, 3: 1 / 16}),
+        (ref.hinge(10.0, 4.0), {0: 1.0, 3: 1.0, 4: 1.0, 5: 1 / 11, 6: 1 / 21}),
+        (ref.exponential(math.log(2.0)), {0: 1.0, 1: 0.5, 3: 0.125}),
+    ],
+)
+def test_staleness_weights_by_hand(weight, expected):
+    for staleness, value in expected.items():
+        assert weight(staleness) == pytest.approx(value, rel=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        # Updates 8 (fresh, 1 example) and -4 (staleness 3, so s = 1/2 where it counts, 3 examples).
+        (ref.FedAvg(), (8 - 4) / 2),
+        (ref.FedAvg(weight_by_examples=True), (8 * 1 - 4 * 3) / 4),
+        (ref.FedBuff(), (8 - 4 * 0.5) / 2),
+        (ref.FedBuff(ref.constant()), (8 - 4) / 2),
+        (ref.FedBuff(aggregation="sum"), 8 - 4 * 0.5),
+        (ref.FedBuff(weight_by_examples=True), (8 * 1 - 4 * 0.5 * 3) / 4),
+        (ref.FedBuff(lambda staleness: 1.0 - staleness), (8 + 4 * 2) / 2),
+    ],
+)
+def test_rules_by_hand(rule, expected):
+    trips = [made_trip(8, num_examples=1), made_trip(-4, staleness=3, num_examples=3)]
+    rule.begin(scalar(0), 2)
+    assert float(rule.pseudo_gradient(scalar(100), trips)["w"]) == pytest.approx(-expected, rel=1e-14)
+
+
+def test_fedasync_mixes_the_model_that_the_client_trained():
+    rule = ref.FedAsync(0.6, ref.polynomial(0.5))
+    rule.begin(scalar(0), 2)
+    gradient = rule.pseudo_gradient(scalar(10.0), [made_trip(2.0, staleness=3, start=1.0)])
+    # The share of y = 3 is 0.6 / 2, so the model goes from 10 to 0.7 * 10 + 0.3 * 3 = 7.9.
+    assert float(gradient["w"]) == pytest.approx(2.1)
+    with pytest.raises(ValueError, match="one trip"):
+        rule.pseudo_gradient(scalar(10.0), [made_trip(1.0), made_trip(1.0)])
+
+
+def test_rules_refuse_what_they_cannot_mean():
+    with pytest.raises(ValueError, match="aggregation"):
+        ref.FedBuff(aggregation="median")
+    with pytest.raises(ValueError, match="no meaning"):
+        ref.FedBuff(aggregation="sum", weight_by_examples=True)
+    with pytest.raises(ValueError, match="client_examples"):
+        ref.FedAvg(weight_by_examples=True).pseudo_gradient(scalar(0), [made_trip(1.0)])
+
+
+def descend(optimizer, gradients, start=0.0):
+    params = scalar(start)
+    optimizer.begin(params)
+    path = []
+    for gradient in gradients:
+        params = optimizer.apply(params, scalar(gradient))
+        path.append(float(params["w"]))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "expected"),
+    [
+        # Gradients 2, -1, 0 from 10.
+        (ref.SGD(0.5), [9.0, 9.5, 9.5]),
+        (ref.SGD(0.5, momentum=0.5), [9.0, 9.0, 9.0]),  # m = 2, 0, 0
+        (ref.SGD(1.0, momentum=0.9), [8.0, 7.2, 6.48]),  # m = 2, 0.8, 0.72
+        (ref.SGD(1.0, momentum=0.9, nesterov=True), [6.2, 6.48, 5.832]),  # steps 3.8, -1 + 0.72, 0.648
+        (ref.Adam(0.1), [9.9, 9.9 - 0.1 * (0.08 / 0.19) / math.sqrt(0.004996 / 0.001999)]),
+        (ref.Adam(1.0, b1=0.0, b2=0.0, epsilon=2.0), [10 - 2 / 4, 9.5 + 1 / 3]),
+    ],
+)
+def test_server_optimizers_by_hand(optimizer, expected):
+    gradients = [2.0, -1.0, 0.0][: len(expected)]
+    assert descend(optimizer, gradients, start=10.0) == pytest.approx(expected, rel=1e-8)
+    assert descend(optimizer, gradients, start=10.0) == pytest.approx(expected, rel=1e-8)  # state starts anew
+
+
+@pytest.mark.parametrize("name", ["sgd", "momentum", "nesterov", "adam"])
+def test_server_optimizers_equal_those_of_optax(name):
+    optax = pytest.importorskip("optax")
+    ours, theirs = {
+        "sgd": (ref.SGD(0.3), optax.sgd(0.3)),
+        "momentum": (ref.SGD(0.3, momentum=0.9), optax.sgd(0.3, momentum=0.9)),
+        "nesterov": (ref.SGD(0.3, momentum=0.9, nesterov=True), optax.sgd(0.3, momentum=0.9, nesterov=True)),
+        "adam": (ref.Adam(0.3, epsilon=1e-2), optax.adam(0.3, eps=1e-2)),
+    }[name]
+    gradients = np.random.default_rng(0).normal(size=6)
+    params, path = np.float32(0.0), []
+    state = theirs.init(params)
+    for gradient in gradients:
+        updates, state = theirs.update(np.float32(gradient), state, params)
+        params = optax.apply_updates(params, updates)
+        path.append(float(params))
+    np.testing.assert_allclose(descend(ours, gradients), path, rtol=2e-5, atol=2e-5)
+
+
+# --------------------------------------------------------------------------------------------------
+# The asynchronous simulator, by hand.
+# --------------------------------------------------------------------------------------------------
+
+
+def test_two_clients_with_durations_one_and_three():
+    """At time 3 both arrive; client 0 is handled first, so client 1's update meets version 3."""
+    replay = run(
+        params=scalar(0.0),
+        num_clients=2,
+        concurrency=2,
+        buffer_size=1,
+        duration=lambda client, trip: [1.0, 3.0][client],
+        stop_after_steps=5,
+        client_update=halfway_to([8.0, -8.0]),
+    )
+    assert trips_of(replay) == [
+        (0, 0, 0, 0, 0, 0.0, 1.0),
+        (0, 1, 1, 1, 0, 1.0, 2.0),
+        (0, 2, 2, 2, 0, 2.0, 3.0),
+        (1, 0, 0, 3, 3, 0.0, 3.0),
+        (0, 3, 4, 4, 0, 3.0, 4.0),
+    ]
+    assert replay.step_times == [1.0, 2.0, 3.0, 3.0, 4.0]
+    assert in_flight_of(replay) == [(0, 4, 5, 4.0, 5.0), (1, 1, 4, 3.0, 6.0)]
+    # 0 -> 4 -> 6 -> 7 by client 0; client 1 trained from 0, so adds -4; client 0 from 3 adds 2.5.
+    assert values(replay) == [0.0, 4.0, 6.0, 7.0, 3.0, 5.5]
+    assert float(replay.final_params["w"]) == 5.5
+    assert replay.discarded == []
+
+
+def test_staleness_weight_is_used_on_the_stale_trip():
+    """The same as above with s = (1 + 3)^-0.5 = 1/2 for client 1 and a server learning rate of 1/2."""
+    replay = run(
+        params=scalar(0.0),
+        num_clients=2,
+        concurrency=2,
+        buffer_size=1,
+        duration=lambda client, trip: [1.0, 3.0][client],
+        stop_after_steps=4,
+        client_update=halfway_to([8.0, -8.0]),
+        rule=ref.FedBuff(ref.polynomial(0.5)),
+        optimizer=ref.SGD(0.5),
+    )
+    # Client 0 from 0, 2, 3.5: updates 4, 3, 2.25, halved. Client 1: -4 * 1/2 * 1/2.
+    assert values(replay) == [0.0, 2.0, 3.5, 4.625, 3.625]
+
+
+def test_equal_durations_step_in_client_order_and_restart_together():
+    replay = run(
+        num_clients=4,
+        concurrency=4,
+        buffer_size=2,
+        duration=lambda client, trip: 1.0,
+        stop_after_steps=4,
+    )
+    assert trips_of(replay) == [
+        (0, 0, 0, 0, 0, 0.0, 1.0),
+        (1, 0, 0, 0, 0, 0.0, 1.0),
+        (2, 0, 0, 1, 1, 0.0, 1.0),
+        (3, 0, 0, 1, 1, 0.0, 1.0),
+        (0, 1, 2, 2, 0, 1.0, 2.0),
+        (1, 1, 2, 2, 0, 1.0, 2.0),
+        (2, 1, 2, 3, 1, 1.0, 2.0),
+        (3, 1, 2, 3, 1, 1.0, 2.0),
+    ]
+    assert replay.step_times == [1.0, 1.0, 2.0, 2.0]
+    assert in_flight_of(replay) == [(client, 2, 4, 2.0, 3.0) for client in range(4)]
+
+
+def test_a_buffer_that_fills_amid_ties_keeps_the_rest_for_the_next_step():
+    """K = 3 of 4 in flight. The last step comes at time 3 with client 0; clients 1 to 3 stay in flight."""
+    replay = run(
+        num_clients=4,
+        concurrency=4,
+        buffer_size=3,
+        duration=lambda client, trip: 1.0,
+        stop_after_steps=3,
+    )
+    assert [(t.client, t.trip, t.download_version, t.step, t.staleness) for t in replay.applied] == [
+        (0, 0, 0, 0, 0),
+        (1, 0, 0, 0, 0),
+        (2, 0, 0, 0, 0),
+        (3, 0, 0, 1, 1),  # in the buffer since time 1
+        (0, 1, 1, 1, 0),
+        (1, 1, 1, 1, 0),
+        (2, 1, 1, 2, 1),
+        (3, 1, 1, 2, 1),
+        (0, 2, 2, 2, 0),
+    ]
+    assert replay.step_times == [1.0, 2.0, 3.0]
+    assert in_flight_of(replay) == [
+        (0, 3, 3, 3.0, 4.0),
+        (1, 2, 2, 2.0, 3.0),
+        (2, 2, 2, 2.0, 3.0),
+        (3, 2, 2, 2.0, 3.0),
+    ]
+
+
+def test_a_client_may_be_twice_in_one_buffer_and_replacements_take_the_newest_version():
+    """K = 2; client 0 arrives at 1 and 2 and fills the buffer alone; only then does it download version 1."""
+    replay = run(
+        params=scalar(0.0),
+        num_clients=2,
+        concurrency=2,
+        buffer_size=2,
+        duration=lambda client, trip: [1.0, 2.5][client],
+        stop_after_steps=2,
+        client_update=halfway_to([8.0, -8.0]),
+    )
+    assert trips_of(replay) == [
+        (0, 0, 0, 0, 0, 0.0, 1.0),
+        (0, 1, 0, 0, 0, 1.0, 2.0),
+        (1, 0, 0, 1, 1, 0.0, 2.5),
+        (0, 2, 1, 1, 0, 2.0, 3.0),
+    ]
+    # Twice an update of 4 from version 0; then -4 from version 0 and 2 from version 1 (which is 4).
+    assert values(replay) == [0.0, 4.0, 3.0]
+    assert in_flight_of(replay) == [(0, 3, 2, 3.0, 4.0), (1, 1, 1, 2.5, 5.0)]
+
+
+def test_trips_of_no_duration_arrive_at_the_same_instant_once_more():
+    """Client 0: 0, 0, 1, 0 and then 1; client 1: 1. All that has arrived is handled before anybody starts."""
+    replay = run(
+        num_clients=2,
+        concurrency=2,
+        buffer_size=1,
+        duration=table([[0.0, 0.0, 1.0, 0.0, 1.0], [1.0]]),
+        stop_after_steps=5,
+    )
+    assert trips_of(replay) == [
+        (0, 0, 0, 0, 0, 0.0, 0.0),
+        (0, 1, 1, 1, 0, 0.0, 0.0),
+        (0, 2, 2, 2, 0, 0.0, 1.0),
+        (1, 0, 0, 3, 3, 0.0, 1.0),
+        (0, 3, 4, 4, 0, 1.0, 1.0),
+    ]
+    assert replay.step_times == [0.0, 0.0, 1.0, 1.0, 1.0]
+    assert in_flight_of(replay) == [(0, 4, 5, 1.0, 2.0), (1, 1, 4, 1.0, 2.0)]
+
+
+def test_who_starts_is_chosen_among_the_idle():
+    asked, started = [], []
+    durations = table([[1.0], [3.0], [1.0], [1.0, 2.0]])
+
+    def duration(client, trip):
+        started.append(client)
+        return durations(client, trip)
+
+    def last_ones(time, idle, how_many):
+        asked.append((time, idle, how_many))
+        return idle[-how_many:][::-1]  # in the wrong order: the simulator starts them in client order
+
+    replay = run(
+        num_clients=4,
+        concurrency=2,
+        buffer_size=2,
+        duration=duration,
+        select=last_ones,
+        stop_after_steps=3,
+    )
+    assert asked == [
+        (0.0, [0, 1, 2, 3], 2),
+        (1.0, [0, 1, 2, 3], 2),  # clients 2 and 3 have just arrived and are idle again
+        (2.0, [0, 1, 2], 1),
+        (3.0, [0, 1, 2, 3], 2),  # client 2 for the third time, client 3 after its trip of 2
+        (4.0, [0, 1, 2], 1),
+    ]
+    assert started == [2, 3, 2, 3, 2, 2, 3, 2]
+    assert trips_of(replay) == [
+        (2, 0, 0, 0, 0, 0.0, 1.0),
+        (3, 0, 0, 0, 0, 0.0, 1.0),
+        (2, 1, 1, 1, 0, 1.0, 2.0),
+        (2, 2, 1, 1, 0, 2.0, 3.0),
+        (3, 1, 1, 2, 1, 1.0, 3.0),
+        (2, 3, 2, 2, 0, 3.0, 4.0),
+    ]
+    assert in_flight_of(replay) == [(2, 4, 3, 4.0, 5.0), (3, 2, 2, 3.0, 5.0)]
+
+
+@pytest.mark.parametrize("chosen", [[0, 0], [0], [0, 1, 2], [0, 5]])
+def test_a_wrong_choice_of_clients_is_refused(chosen):
+    with pytest.raises(ValueError, match="different clients"):
+        run(
+            num_clients=4,
+            concurrency=2,
+            buffer_size=1,
+            duration=lambda client, trip: 1.0,
+            select=lambda time, idle, how_many: chosen,
+            stop_after_steps=1,
+        )
+
+
+@pytest.mark.parametrize("bad", [-1.0, math.nan, math.inf])
+def test_bad_durations_are_refused(bad):
+    with pytest.raises(ValueError, match="duration"):
+        run(num_clients=1, concurrency=1, buffer_size=1, duration=lambda c, t: bad, stop_after_steps=1)
+
+
+class EverySecond(ref.FedBuff):
+    """A rule that skips the odd steps, and notes what it is shown."""
+
+    def begin(self, params, num_clients):
+        self.seen = []
+
+    def pseudo_gradient(self, params, trips):
+        self.seen.extend(trips)
+        return super().pseudo_gradient(params, trips) if trips[0].step % 2 == 0 else None
+
+
+def test_a_skipped_step_counts_as_a_version_but_moves_neither_model_nor_momentum():
+    rule = EverySecond(ref.constant())
+    replay = run(
+        params=scalar(0.0),
+        num_clients=1,
+        concurrency=1,
+        buffer_size=1,
+        duration=lambda client, trip: 1.0,
+        stop_after_steps=3,
+        rule=rule,
+        optimizer=ref.SGD(1.0, momentum=0.5),
+        client_update=lambda client, trip, params: ({"w": 1.0 + 0 * params["w"]}, 0.25, 3),
+        client_examples=[17],
+    )
+    # Momentum 1, then 1.5 (and not 0.5 * 0.5 + 1): 0 -> 1 -> 1 -> 2.5.
+    assert values(replay) == [0.0, 1.0, 1.0, 2.5]
+    last = rule.seen[-1]
+    assert (last.start["w"], last.update["w"], last.trained["w"]) == (1.0, 1.0, 2.0)
+    assert (last.loss, last.batch_examples, last.num_examples) == (0.25, 3, 17)
+    assert (last.client, last.trip, last.step, last.staleness, last.download_version) == (0, 2, 2, 0, 2)
+
+
+def test_weights_by_examples_use_the_sizes_of_the_data_sets():
+    """Sizes 1 and 3; the trips themselves use 1 example each."""
+    replay = run(
+        params=scalar(0.0),
+        num_clients=2,
+        concurrency=2,
+        buffer_size=2,
+        duration=lambda client, trip: 1.0,
+        stop_after_steps=1,
+        client_update=halfway_to([8.0, -8.0]),
+        rule=ref.FedAvg(weight_by_examples=True),
+        client_examples=[1, 3],
+    )
+    assert values(replay) == [0.0, (4.0 - 3 * 4.0) / 4]
+
+
+# --------------------------------------------------------------------------------------------------
+# The synchronous simulator, by hand.
+# --------------------------------------------------------------------------------------------------
+
+
+def test_over_selection_by_hand():
+    """2 of 3 per round. Round 0: clients 2 and 0 are first; round 1: a tie of all, so 0 and 1 are used."""
+    replay = ref.simulate_synchronous(
+        params=scalar(0.0),
+        num_clients=4,
+        cohort=2,
+        started=3,
+        duration=table([[2.0, 1.0], [5.0, 1.0], [1.0], [1.0]]),
+        select_round=lambda round_number, started: [[2, 1, 0], [3, 0, 1]][round_number],
+        stop_after_steps=2,
+        rule=ref.FedAvg(),
+        optimizer=ref.SGD(1.0),
+        client_update=halfway_to([8.0, 4.0, -4.0, 100.0]),
+    )
+    assert trips_of(replay) == [
+        (2, 0, 0, 0, 0, 0.0, 1.0),
+        (0, 0, 0, 0, 0, 0.0, 2.0),
+        (0, 1, 1, 1, 0, 2.0, 3.0),
+        (1, 1, 1, 1, 0, 2.0, 3.0),  # its first trip was cancelled, and counts
+    ]
+    assert replay.step_times == [2.0, 3.0]
+    cancelled = [(t.client, t.trip, t.download_version, t.arrival_time) for t in replay.discarded]
+    assert cancelled == [(1, 0, 0, 5.0), (3, 0, 1, 3.0)]
+    assert [t.cancel_time for t in replay.discarded] == [2.0, 3.0]
+    assert replay.in_flight == []
+    # (-2 + 4) / 2 = 1; then (3.5 + 1.5) / 2 = 2.5 more.
+    assert values(replay) == [0.0, 1.0, 3.5]
+
+
+def test_synchronous_rounds_refuse_a_wrong_choice():
+    with pytest.raises(ValueError, match="different clients"):
+        ref.simulate_synchronous(
+            params={},
+            num_clients=3,
+            cohort=2,
+            duration=lambda client, trip: 1.0,
+            select_round=lambda round_number, started: [1, 1],
+            stop_after_steps=1,
+            rule=ref.FedAvg(),
+            optimizer=ref.SGD(1.0),
+            client_update=ref.no_work,
+        )
+
+
+# --------------------------------------------------------------------------------------------------
+# Reductions: settings in which one algorithm is another.
+# --------------------------------------------------------------------------------------------------
+
+
+def sequential_sgd(params, data, batches, trips, learning_rate):
+    """Client 0 alone, trip after trip, without any simulator."""
+    x, y = data[0]
+    for trip in range(trips):
+        for batch in batches(0, trip):
+            _, gradient = ref.objective(params, x[batch], y[batch])
+            params = ref.subtract(params, ref.scale(learning_rate, gradient))
+    return params
+
+
+@pytest.mark.parametrize("make_params", [softmax_params, multilayer_params])
+@pytest.mark.parametrize("rule", [ref.FedBuff(), ref.FedAvg(), ref.FedAsync(1.0, ref.polynomial())])
+def test_one_client_is_sequential_sgd(make_params, rule):
+    """Never stale, so s = 1; with mixing weight 1 FedAsync takes the trained model as it is."""
+    data = toy_data(1)
+    batches = drawn_batches(data)
+    params = make_params(np.random.default_rng(5))
+    replay = run(
+        params=params,
+        num_clients=1,
+        concurrency=1,
+        buffer_size=1,
+        duration=exponential_durations(0, 1),
+        stop_after_steps=6,
+        rule=rule,
+        client_update=ref.client_work(data, batches, learning_rate=0.3),
+    )
+    assert_close(replay.final_params, sequential_sgd(params, data, batches, 6, 0.3))
+    assert ref.norm(ref.subtract(replay.final_params, params)) > 0.1
+
+
+@pytest.mark.parametrize("optimizer", [ref.SGD(0.7), ref.SGD(0.7, momentum=0.9), ref.Adam(0.05)])
+def test_fedbuff_with_equal_durations_and_buffer_size_of_the_cohort_is_fedavg(optimizer):
+    """Both equal FedAvg written as a loop over rounds, too."""
+    data = toy_data(5)
+    work = ref.client_work(data, drawn_batches(data), learning_rate=0.3)
+    params = softmax_params(np.random.default_rng(5))
+    common = {
+        "params": params,
+        "num_clients": 5,
+        "duration": lambda client, trip: 2.0,
+        "stop_after_steps": 4,
+        "optimizer": optimizer,
+        "client_update": work,
+    }
+    buffered = ref.simulate(concurrency=5, buffer_size=5, rule=ref.FedBuff(), **common)
+    averaged = ref.simulate_synchronous(
+        cohort=5, select_round=lambda round_number, started: range(5), rule=ref.FedAvg(), **common
+    )
+    assert buffered.step_times == averaged.step_times == [2.0, 4.0, 6.0, 8.0]
+    assert set(ref.column(buffered.applied, "staleness")) == {0}
+
+    by_hand = params
+    optimizer.begin(params)
+    for round_number in range(4):
+        updates = [work(client, round_number, by_hand)[0] for client in range(5)]
+        mean = ref.tree_map(lambda *leaves: np.mean(leaves, axis=0), *updates)
+        by_hand = optimizer.apply(by_hand, ref.scale(-1.0, mean))
+        assert_close(buffered.params[round_number + 1], by_hand)
+        assert_close(averaged.params[round_number + 1], by_hand)
+    assert ref.norm(ref.subtract(by_hand, params)) > 0.05
+
+
+def test_sum_is_the_mean_with_the_server_learning_rate_times_the_buffer_size():
+    data = toy_data(6)
+    common = {
+        "params": softmax_params(np.random.default_rng(5)),
+        "num_clients": 6,
+        "concurrency": 6,
+        "buffer_size": 3,
+        "duration": exponential_durations(2, 6),
+        "stop_after_steps": 8,
+        "client_update": ref.client_work(data, drawn_batches(data), learning_rate=0.3),
+    }
+    mean = run(rule=ref.FedBuff(), optimizer=ref.SGD(0.9), **common)
+    total = run(rule=ref.FedBuff(aggregation="sum"), optimizer=ref.SGD(0.3), **common)
+    assert ref.column(mean.applied, "staleness").max() > 0
+    assert_close(mean.final_params, total.final_params)
+
+
+# --------------------------------------------------------------------------------------------------
+# Laws that hold for any delays.
+# --------------------------------------------------------------------------------------------------
+
+SIZES = [(1, 1, 1), (5, 5, 1), (8, 3, 1), (12, 12, 5), (20, 7, 10), (30, 30, 4), (3, 2, 9)]
+
+
+@pytest.mark.parametrize(("num_clients", "concurrency", "buffer_size"), SIZES)
+def test_staleness_is_conserved(num_clients, concurrency, buffer_size):
+    """Sum of staleness over applied trips + sum of (T - version) over trips in flight = T (M - 1), exactly.
+
+    Each server step makes every trip that is under way one version older, but for the one whose arrival
+    triggered
+    it: M - 1 of them. (With ties the replacements of an instant wait for all its steps, and the law is
+    another.)
+    """
+    steps = 60
+    replay = run(
+        num_clients=num_clients,
+        concurrency=concurrency,
+        buffer_size=buffer_size,
+        duration=exponential_durations(num_clients, num_clients),
+        select=uniform_choice(1),
+        stop_after_steps=steps,
+    )
+    applied = ref.column(replay.applied, "staleness").sum()
+    ahead = (steps - ref.column(replay.in_flight, "download_version")).sum()
+    assert len(replay.in_flight) == concurrency
+    assert len(replay.applied) == steps * buffer_size
+    assert applied + ahead == steps * (concurrency - 1)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("num_clients", "concurrency", "buffer_size"), SIZES)
+def test_events_follow_the_rules_stated_without_an_event_loop(num_clients, concurrency, buffer_size, seed):
+    """With durations 1, 2 or 3 many events tie. Each record is checked by counting."""
+    drawn = np.random.default_rng(seed).integers(1, 4, size=(num_clients, 2000)).astype(float)
+    replay = run(
+        num_clients=num_clients,
+        concurrency=concurrency,
+        buffer_size=buffer_size,
+        duration=lambda client, trip: drawn[client, trip],
+        select=uniform_choice(seed),
+        stop_after_steps=25,
+    )
+    applied, everything = replay.applied, replay.applied + replay.in_flight
+    step_times = np.array(replay.step_times)
+
+    # Arrivals are handled in order of time, then of client; K of them are one step, at the last one.
+    order = [(trip.arrival_time, trip.client) for trip in applied]
+    assert order == sorted(order)
+    assert [trip.step for trip in applied] == [index // buffer_size for index in range(25 * buffer_size)]
+    assert replay.step_times == [trip.arrival_time for trip in applied[buffer_size - 1 :: buffer_size]]
+
+    # Whoever starts at an instant finds all the steps of that instant done.
+    for trip in everything:
+        assert trip.download_version == np.sum(step_times <= trip.download_time)
+        assert trip.arrival_time == trip.download_time + drawn[trip.client, trip.trip]
+    assert all(trip.staleness == trip.step - trip.download_version for trip in applied)
+
+    # Nobody is in two trips at once, and the trips of a client are numbered without a gap.
+    for client in range(num_clients):
+        own = sorted((trip for trip in everything if trip.client == client), key=lambda trip: trip.trip)
+        assert [trip.trip for trip in own] == list(range(len(own)))
+        assert all(a.arrival_time <= b.download_time for a, b in zip(own, own[1:], strict=False))
+
+    # Between any two events exactly `concurrency` trips are under way.
+    for time in np.arange(0.5, step_times[-1], 1.0):
+        assert sum(trip.download_time < time < trip.arrival_time for trip in everything) == concurrency
+
+    # At the end, nothing that should have been handled before the last applied trip is left.
+    assert len(replay.in_flight) == concurrency
+    assert all((trip.arrival_time, trip.client) > order[-1] for trip in replay.in_flight)
+
+
+@pytest.mark.parametrize("buffer_size", [2, 3, 10])
+def test_a_larger_buffer_divides_staleness(buffer_size):
+    """FedBuff appendix A, same arrivals: tau_K <= ceil(tau_1 / K), and mean tau_K <= mean tau_1 / K."""
+
+    def with_buffer_of(size):
+        return run(
+            num_clients=20,
+            concurrency=12,
+            buffer_size=size,
+            duration=exponential_durations(4, 20),
+            select=uniform_choice(2),
+            stop_after_steps=300 // size,
+        )
+
+    single, buffered = with_buffer_of(1), with_buffer_of(buffer_size)
+    for name in ("client", "trip", "arrival_time"):
+        np.testing.assert_array_equal(ref.column(single.applied, name), ref.column(buffered.applied, name))
+    one, many = ref.column(single.applied, "staleness"), ref.column(buffered.applied, "staleness")
+    assert np.all(many <= np.ceil(one / buffer_size))
+    assert 0 < many.mean() <= one.mean() / buffer_size
+
+
+def test_equal_constant_delays_give_the_staleness_of_round_robin():
+    """N = M clients of equal speed that arrive in turn, K = 1: in the end each is M - 1 versions late."""
+    replay = run(
+        num_clients=6,
+        concurrency=6,
+        buffer_size=1,
+        duration=lambda client, trip: 6.0 if trip else 1.0 + client,
+        stop_after_steps=30,
+    )
+    assert list(ref.column(replay.applied, "staleness")) == [0, 1, 2, 3, 4, 5] + [5] * 24
+    assert list(ref.column(replay.applied, "client")) == list(range(6)) * 5
