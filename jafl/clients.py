@@ -12,13 +12,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax import lax
 
+from jafl.deferred import Specification, specification, specify
 from jafl.models import Model
 from jafl.records import require
 from jafl.shuffle import shuffled
-from jafl.deferred import Specification, specification, specify
 
 # Rows that a minibatch without a fixed size is worked through at a time: small clients pay for no more.
 ROWS_AT_ONCE = 32
@@ -125,6 +126,43 @@ def client_work(
     )
 
 
+def trip_words(key: jax.Array, client: jax.Array, trip: jax.Array) -> jax.Array:
+    """[J, 2] uint32: random words per trip that depend on the seed, the client and its trip alone.
+
+    key: a JAX random key; ``client``, ``trip``: [J] int32.
+    """
+
+    def one(client, trip):
+        return jax.random.bits(jax.random.fold_in(jax.random.fold_in(key, client), trip), (2,), jnp.uint32)
+
+    return jax.vmap(one)(client, trip)
+
+
+def minibatches(
+    key: jax.Array, client: int, trip: int, *, num_examples: int, batch_size: int, steps: int
+) -> list[np.ndarray]:
+    """Which of its own examples a client uses in each step of a trip, to check a run by hand.
+
+    Returns ``steps`` arrays of positions below ``num_examples``; the arguments are those of the run.
+    """
+    words = _jitted_trip_words(key, np.array([client], np.int32), np.array([trip], np.int32))[0]
+    size = batch_size or num_examples
+    per_epoch = -(-num_examples // size)
+    places = np.arange(num_examples, dtype=np.int32)
+    chosen = []
+    for step in range(steps):
+        epoch, batch = divmod(step, per_epoch)
+        if batch_size == 0:
+            order = places
+        else:
+            order = np.asarray(_jitted_shuffled(places, np.int32(num_examples), words, np.int32(epoch)))
+        chosen.append(order[batch * size : (batch + 1) * size])
+    return chosen
+
+
+_jitted_trip_words, _jitted_shuffled = jax.jit(trip_words), jax.jit(shuffled)
+
+
 def check_number(name: str, value: Any, *, minimum: float) -> None:
     """Raises SettingError unless ``value`` is a finite number of at least ``minimum``."""
     require(
@@ -180,7 +218,7 @@ def _client_work(
             loss, slope, used = gradient(params, epoch, batch)
             updates, state = optimizer.update(slope, state, params)
             if learning_rate_normalization:
-                updates = jax.tree.map(lambda u: u * (used / batch_size).astype(u.dtype), updates)
+                updates = jax.tree.map(lambda u: u * (used.astype(u.dtype) / batch_size), updates)
             return updates, state, loss, used
 
         if local_steps == 1:  # the update as it is: exact, and two passes over the parameters fewer

@@ -10,13 +10,16 @@ import numpy as np
 import optax
 from jax import lax
 
-from jafl.clients import ClientData, ClientResult
+from jafl.clients import ClientData, ClientResult, trip_words
 from jafl.data import Federation
-from jafl.memory import check_memory
+from jafl.deferred import Specification, as_specification, specify
+from jafl.memory import bytes_of, check_memory
 from jafl.models import Model
 from jafl.records import Arrival, EventSchedule, ExecutionPlan, Rule, require
 from jafl.schedule import bucket, trip_by_trip
-from jafl.deferred import Specification, as_specification, specify
+
+# Below this size the snapshot buffer may have more rows than its plan needs, to save compilations.
+SNAPSHOT_BYTES_FREELY = 2**30
 
 
 class Trips(NamedTuple):
@@ -185,9 +188,11 @@ def prepare(
     program = check(
         schedule, federation, client_work, rule, params, server_optimizer=server_optimizer, plan=plan
     )
-    keys = _trip_keys(key, program.trips.client, _padded(schedule.trip))
+    keys = jax.jit(trip_words)(key, program.trips.client, _padded(schedule.trip))
     program = jax.device_put(dataclasses.replace(program, trips=program.trips._replace(key=keys)))
-    return program, _start(program, params, slots=_slots(plan), num_clients=schedule.num_clients)
+    return program, _start(
+        program, params, slots=_slots(schedule, plan, params), num_clients=schedule.num_clients
+    )
 
 
 def check(
@@ -232,13 +237,22 @@ def check(
         server_optimizer=as_specification(server_optimizer),
         one_trip_per_step=bool(np.all(np.diff(plan.first_trip) == 1)),
     )
-    start = functools.partial(_start, slots=_slots(plan), num_clients=schedule.num_clients)
+    slots = _slots(schedule, plan, params)
+    start = functools.partial(_start, slots=slots, num_clients=schedule.num_clients)
     check_memory(program, jax.eval_shape(start, program, params))
     return program
 
 
-def _slots(plan: ExecutionPlan) -> int:
-    """Rows of the snapshot buffer: the plan's, one for the versions that nobody reads, rounded up to a bucket."""
+def _slots(schedule: EventSchedule, plan: ExecutionPlan, params: Any) -> int:
+    """Rows of the snapshot buffer; one more than needed, for the versions that nobody reads.
+
+    No schedule needs more than its concurrency plus its largest step. Where that costs little it is taken, so that
+    no seed and no delay is another program; else what the plan needs, rounded up to a bucket.
+    """
+    largest_step = int(np.max(np.diff(plan.first_trip)))
+    enough = min(schedule.num_steps, schedule.concurrency + largest_step) + 1
+    if plan.num_slots < enough and enough * bytes_of(params) <= SNAPSHOT_BYTES_FREELY:
+        return enough
     return bucket(plan.num_slots + 1)
 
 
@@ -266,16 +280,6 @@ def _start(program: Program, params: Any, *, slots: int, num_clients: int) -> Ca
         trip_reports=rows(len(program.trips.client), trip_report),
         step_reports=rows(len(program.steps.write_slot), step_report),
     )
-
-
-@jax.jit
-def _trip_keys(key: jax.Array, client: jax.Array, trip: jax.Array) -> jax.Array:
-    """[J, 2] uint32: random words per trip that depend on the seed, the client and its trip alone."""
-
-    def one(client, trip):
-        return jax.random.bits(jax.random.fold_in(jax.random.fold_in(key, client), trip), (2,), jnp.uint32)
-
-    return jax.vmap(one)(client, trip)
 
 
 def _padded(column: np.ndarray) -> np.ndarray:

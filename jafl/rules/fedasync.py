@@ -3,9 +3,9 @@
 import jax
 import jax.numpy as jnp
 
+from jafl.deferred import specification
 from jafl.records import Rule
 from jafl.rules import accumulate, staleness
-from jafl.deferred import specification
 
 
 @specification

@@ -2,9 +2,9 @@
 
 import jax.numpy as jnp
 
+from jafl.deferred import specification
 from jafl.records import Rule, choose
 from jafl.rules import accumulate, staleness
-from jafl.deferred import specification
 
 AGGREGATES = {"mean": True, "sum": False}
 

@@ -1,0 +1,229 @@
+"""What every rule must keep, one row per public rule; the table is checked against the package's rules."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jafl
+from jafl import engine, rules
+from jafl.deferred import Specification, as_specification
+from jafl.records import Arrival
+
+
+class Row(NamedTuple):
+    """A rule with one set of numbers, and the same rule with every number another one."""
+
+    rule: Specification
+    other_numbers: Specification
+    buffer_size: int
+
+
+ROWS = {
+    "fedasync": Row(
+        rules.fedasync(rules.staleness.polynomial(0.5)), rules.fedasync(rules.staleness.polynomial(0.9)), 1
+    ),
+    "fedavg": Row(rules.fedavg(weigh_by_examples=True), rules.fedavg(weigh_by_examples=True), 4),
+    "fedbuff": Row(
+        rules.fedbuff(rules.staleness.polynomial(0.5)), rules.fedbuff(rules.staleness.polynomial(2.5)), 4
+    ),
+}
+each_rule = pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
+PARAMS = {"kernel": jnp.arange(6.0).reshape(2, 3), "bias": jnp.ones(3, jnp.bfloat16)}
+
+
+def arrival(number: int = 1, staleness: int = 2) -> Arrival:
+    """A trip whose update is ``number`` everywhere."""
+    return Arrival(
+        update=jax.tree.map(lambda p: jnp.full_like(p, number), PARAMS),
+        start=PARAMS,
+        client=jnp.int32(number % 5),
+        staleness=jnp.int32(staleness),
+        num_examples=jnp.int32(10 + number),
+        batch_examples=jnp.int32(4),
+        loss=jnp.float32(0.5),
+        columns={},
+    )
+
+
+def one_step(rule: jafl.Rule, arrivals: list[Arrival], state: Any) -> tuple:
+    """Opens a buffer, folds the arrivals and closes it: what ``finish`` returns, and the trips' reports."""
+    buffer, reports = rule.begin(state, PARAMS), []
+    for each in arrivals:
+        buffer, report = rule.fold(buffer, each)
+        reports.append(report)
+    return rule.finish(buffer, PARAMS), reports
+
+
+def shapes(tree: Any) -> Any:
+    return jax.tree.map(lambda a: (jnp.shape(a), jnp.asarray(a).dtype), tree)
+
+
+def test_every_public_rule_has_a_row():
+    assert set(ROWS) == set(rules.RULES)
+    modules = {name for name in rules.__all__ if name not in ("RULES", "staleness")}
+    assert modules == set(rules.RULES)
+
+
+@each_rule
+def test_pseudo_gradient_has_the_shapes_and_types_of_the_parameters(row: Row):
+    rule = row.rule.build()
+    (direction, _, _, _), _ = one_step(rule, [arrival()] * row.buffer_size, rule.init(PARAMS, 5))
+    assert shapes(direction) == shapes(PARAMS)
+
+
+@each_rule
+def test_pseudo_gradient_points_against_the_updates(row: Row):
+    rule = row.rule.build()
+    (direction, _, _, _), _ = one_step(rule, [arrival(1)] * row.buffer_size, rule.init(PARAMS, 5))
+    assert sum(float(jnp.sum(leaf)) for leaf in jax.tree.leaves(direction)) < 0
+
+
+@each_rule
+def test_state_and_buffer_keep_their_shapes_and_types(row: Row):
+    rule = row.rule.build()
+    state = rule.init(PARAMS, 5)
+    opened = rule.begin(state, PARAMS)
+    folded, _ = rule.fold(opened, arrival())
+    assert shapes(folded) == shapes(opened)
+    (_, after, _, _), _ = one_step(rule, [arrival()] * row.buffer_size, state)
+    assert shapes(after) == shapes(state)
+
+
+@each_rule
+def test_buffer_starts_empty_at_each_step(row: Row):
+    """The same arrivals give the same direction in a second step where the rule keeps no state."""
+    rule = row.rule.build()
+    first, _ = one_step(rule, [arrival()] * row.buffer_size, rule.init(PARAMS, 5))
+    second, _ = one_step(rule, [arrival()] * row.buffer_size, first[1])
+    if not jax.tree.leaves(first[1]):
+        jax.tree.map(np.testing.assert_array_equal, first[0], second[0])
+
+
+@each_rule
+def test_reports_are_scalars_with_fixed_names(row: Row):
+    rule = row.rule.build()
+    (_, _, report, _), trip_reports = one_step(rule, [arrival(1), arrival(2)], rule.init(PARAMS, 5))
+    for each in (*trip_reports, report):
+        assert all(isinstance(name, str) and jnp.shape(value) == () for name, value in each.items())
+    assert trip_reports[0].keys() == trip_reports[1].keys()
+    assert {"loss"}.isdisjoint(trip_reports[0]), "loss is the engine's"
+
+
+@each_rule
+def test_no_update_moves_nothing(row: Row):
+    """Where every client returns the model that it downloaded, which is the newest, the direction is zero."""
+    rule = row.rule.build()
+    (direction, _, _, _), _ = one_step(rule, [arrival(0, 0)] * row.buffer_size, rule.init(PARAMS, 5))
+    assert all(not np.any(np.asarray(leaf, np.float32)) for leaf in jax.tree.leaves(direction))
+
+
+@each_rule
+def test_huge_staleness_stays_finite(row: Row):
+    rule = row.rule.build()
+    arrivals = [arrival(1, 10_000)] * row.buffer_size
+    (direction, _, report, _), _ = one_step(rule, arrivals, rule.init(PARAMS, 5))
+    leaves = jax.tree.leaves((direction, report))
+    assert all(np.all(np.isfinite(np.asarray(leaf, np.float32))) for leaf in leaves)
+
+
+def small_run(rule: Any, buffer_size: int, **changes) -> jafl.History:
+    source = jafl.data.synthetic(num_clients=8, alpha=1.0, beta=1.0, mean_examples=20, num_features=5)
+    federation = jafl.federate(source, source.natural_partition)
+    schedule = jafl.asynchronous(
+        num_clients=8,
+        concurrency=6,
+        buffer_size=buffer_size,
+        delay=jafl.delays.exponential(1.0),
+        server_steps=24,
+    )
+    model = jafl.models.softmax(source.num_classes)
+    work = jafl.client_work(model, learning_rate=0.1)
+    params = model.init(jax.random.key(0), source.x)
+    return jafl.simulate(
+        schedule, federation, work, rule, params, jax.random.key(1), evaluate_at=[], **changes
+    )
+
+
+@each_rule
+def test_runs_in_the_engine_and_does_not_recompile_for_other_numbers(row: Row):
+    history = small_run(row.rule, row.buffer_size)
+    assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(history.params))
+    assert abs(history.influence.sum() - 1) < 1e-6
+    compiled = engine.run._cache_size()
+    small_run(row.other_numbers, row.buffer_size)
+    assert engine.run._cache_size() == compiled
+
+
+@each_rule
+def test_a_rule_object_gives_the_same_as_its_specification(row: Row):
+    deferred, built = small_run(row.rule, row.buffer_size), small_run(row.rule.build(), row.buffer_size)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), deferred.params, built.params)
+
+
+@each_rule
+def test_buffer_size_is_checked(row: Row):
+    only = as_specification(row.rule).build().buffer_size
+    if only is None:
+        small_run(row.rule, 3)
+    else:
+        with pytest.raises(jafl.SettingError, match=rf"buffer_size is {only + 2}, but must be {only}"):
+            small_run(row.rule, only + 2)
+
+
+def test_a_skipped_step_counts_but_moves_nothing():
+    """apply = False: the version counts, parameters and optimizer state stay."""
+
+    def skipping(every: int) -> jafl.Rule:
+        plain = rules.fedavg().build()
+        return plain._replace(
+            init=lambda params, num_clients: jnp.int32(0),
+            begin=lambda state, params: (state, plain.begin((), params)),
+            fold=lambda buffer, arrival: ((buffer[0], plain.fold(buffer[1], arrival)[0]), {}),
+            finish=lambda buffer, params: (
+                plain.finish(buffer[1], params)[0],
+                buffer[0] + 1,
+                {"applied": (buffer[0] % every == 0) * 1.0},
+                buffer[0] % every == 0,
+            ),
+        )
+
+    import optax
+
+    momentum = jafl.specify(optax.sgd, learning_rate=1.0, momentum=0.9)
+    never = small_run(jafl.specify(skipping, 1000), 3, server_optimizer=momentum)
+    once = small_run(jafl.specify(skipping, 1000), 3, server_optimizer=momentum, should_stop=lambda: True)
+    assert once.server_steps < never.server_steps == 24
+    jax.tree.map(np.testing.assert_array_equal, never.params, once.params)
+    assert never.step_reports["applied"].tolist() == [1.0] + [0.0] * 23
+    always = small_run(jafl.specify(skipping, 1), 3, server_optimizer=momentum)
+    assert not np.array_equal(always.params["dense"]["kernel"], never.params["dense"]["kernel"])
+
+
+def test_a_rule_from_a_notebook_needs_no_library_file():
+    """The example in the package's docstring, as a user would type it, with columns from the schedule."""
+
+    def newest_first(share: float = 0.5) -> jafl.Rule:
+        def begin(state, params):
+            return jax.tree.map(jnp.zeros_like, params)
+
+        def fold(buffer, arrival):
+            weight = share * arrival.columns["fresh"]
+            return jax.tree.map(lambda t, u: t + weight * u, buffer, arrival.update), {"weight": weight}
+
+        def finish(buffer, params):
+            return jax.tree.map(lambda t: -t, buffer), (), {}, True
+
+        return jafl.Rule(
+            init=lambda params, num_clients: (),
+            begin=begin,
+            fold=fold,
+            finish=finish,
+            columns=lambda schedule: {"fresh": (schedule.staleness <= 2).astype(np.float32)},
+        )
+
+    history = small_run(jafl.specify(newest_first, share=0.25), 3)
+    expected = 0.25 * (history.schedule.staleness <= 2)
+    np.testing.assert_array_equal(history.trip_reports["weight"], expected)
