@@ -15,7 +15,7 @@ import sys
 from absl import app, flags
 
 from jafl.records import SettingError
-from jafl.settings import Settings, TYPES
+from jafl.settings import TYPES, Settings
 
 _CONFIG = flags.DEFINE_string(
     "config", None, "Start from the settings in this config.json of an earlier run."

@@ -9,11 +9,11 @@ import numpy as np
 
 from jafl import engine
 from jafl.data import Federation
+from jafl.deferred import Specification, as_specification
 from jafl.divergence import find_divergence, is_finite
 from jafl.evaluate import Evaluator
 from jafl.records import EventSchedule, ExecutionPlan, History, Rule, require
 from jafl.schedule import trip_by_trip
-from jafl.deferred import Specification, as_specification
 
 DEFAULT_EVALUATIONS = 50
 # Wall-clock seconds that one chunk aims at, so that progress and Ctrl-C answer; no result depends on it.

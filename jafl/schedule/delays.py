@@ -72,7 +72,8 @@ class half_normal(Delay):  # noqa: N801
     def quantile(self, uniform, client):
         from scipy.special import ndtri
 
-        return self.sigma * ndtri(0.5 + 0.5 * uniform)
+        # From below 0.5, as 0.5 + 0.5 * uniform can round to 1, whose quantile is infinite.
+        return -self.sigma * ndtri(0.5 - 0.5 * uniform)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,18 +143,20 @@ class groups(Delay):  # noqa: N801
         for count, law in self.members:
             require(count >= 1 and isinstance(law, Delay), "members", (count, law), "(clients >= 1, a delay)")
 
-    def quantile(self, uniform, client):
-        client = np.asarray(client)
+    def durations(self, seed, client, trip):
+        client, trip = np.asarray(client), np.asarray(trip)
         last = np.cumsum([count for count, _ in self.members])
         group = np.searchsorted(last, client, side="right")
-        durations = np.empty(len(uniform))
+        durations = np.full(len(client), np.nan)  # what a client of no group would get is refused
         for number, (_, law) in enumerate(self.members):
             mine = group == number
-            durations[mine] = law.quantile(uniform[mine], client[mine])
+            durations[mine] = law.durations(seed, client[mine], trip[mine])
         return durations
 
     def check_clients(self, num_clients):
         _require_same_clients("members", sum(count for count, _ in self.members), num_clients)
+        for _, law in self.members:  # they see the client's number in the whole experiment
+            law.check_clients(num_clients)
 
 
 @dataclasses.dataclass(frozen=True)

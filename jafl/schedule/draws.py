@@ -24,13 +24,13 @@ def keyed_uniform(seed: int, purpose: int, client: np.ndarray, trip: np.ndarray)
       client, trip: [n] integers.
 
     Returns:
-      [n] float64, a multiple of 2**-53 plus 2**-54, so that neither 0 nor 1 occurs.
+      [n] float64, a multiple of 2**-52 plus 2**-53, so that neither 0 nor 1 occurs.
     """
     stream = np.random.SeedSequence((abs(seed), int(seed < 0), purpose)).generate_state(2, np.uint64)
     with np.errstate(over="ignore"):
         word = _mix(stream[0] + np.asarray(client).astype(np.uint64) * _GOLDEN)
         word = _mix(word + stream[1] + np.asarray(trip).astype(np.uint64) * _GOLDEN)
-    return ((word >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    return ((word >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52  # 53 bits, so adding 0.5 is exact
 
 
 def generator(seed: int, purpose: int) -> np.random.Generator:

@@ -1,13 +1,15 @@
 """What every event schedule promises, one check each. A check raises AssertionError with the first offender.
 
-1. ``check_shapes``: every column has the documented length and dtype, and ids lie in their ranges.
-2. ``check_order``: trips stand in the order of application (step, then arrival time, then client); a trip is
-   applied at or after its arrival; server steps never go back in time.
+1. ``check_shapes``: every column has the documented length and dtype; clients, steps and versions exist.
+2. ``check_order``: trips stand in the order of application and of arrival, ties in client order (a trip that
+   takes no time arrives after those that its instant began with); none is applied before its arrival; server
+   steps never go back in time, nor do the steps of trips thrown away.
 3. ``check_buffer``: every server step applies exactly the stated number of trips.
 4. ``check_concurrency``: at most ``concurrency`` clients train at any moment.
 5. ``check_one_trip_at_a_time``: a client is never in two trips at once.
 6. ``check_trip_numbers``: a client's trips are numbered 0, 1, 2, ... in the order in which they start.
-7. ``check_durations``: arrival is download plus the duration drawn for (client, trip), to the last bit.
+7. ``check_durations``: arrival is download plus the duration drawn for (client, trip), to the last bit; no trip
+   thrown away or under way would have arrived before its end or the last step.
 8. ``check_versions``: a downloaded version exists by then, and is the newest; no trip is applied before it.
 9. ``check_conservation``: each server step makes every other trip under way one version older, so the staleness
    of applied trips and of those in flight sums to steps * (concurrency - 1) where a finished client is replaced
@@ -38,6 +40,7 @@ def check_all(schedule: EventSchedule, *, buffer_size: int, delay: Delay, seed: 
 def check_shapes(schedule: EventSchedule) -> None:
     """Guarantee 1."""
     lengths = {"inflight": len(schedule.inflight_client), "discarded": len(schedule.discarded_client)}
+    most = {"client": schedule.num_clients, "step": schedule.num_steps, "version": schedule.num_steps + 1}
     for field in dataclasses.fields(schedule):
         column = getattr(schedule, field.name)
         if field.name in ("num_clients", "concurrency"):
@@ -48,18 +51,21 @@ def check_shapes(schedule: EventSchedule) -> None:
         assert column.shape == (length,), f"{field.name} has shape {column.shape}, not ({length},)"
         assert column.dtype == expected, f"{field.name} is {column.dtype}, not {np.dtype(expected)}"
         assert np.all(column >= 0), f"{field.name} has a negative entry"
-        if field.name.endswith("client"):
-            assert np.all(column < schedule.num_clients), f"{field.name} names an unknown client"
+        kind = field.name.split("_")[-1]
+        assert np.all(column < most.get(kind, np.inf)), f"{field.name} names an unknown {kind}"
 
 
 def check_order(schedule: EventSchedule) -> None:
     """Guarantee 2."""
-    keys = np.stack([schedule.step, schedule.arrival_time, schedule.client], axis=1).astype(np.float64)
-    for j in range(len(keys) - 1):
-        assert tuple(keys[j]) < tuple(keys[j + 1]), f"trips {j} and {j + 1} are out of order"
+    later = np.diff(schedule.arrival_time)
+    no_time = (schedule.download_time == schedule.arrival_time)[1:]
+    in_order = (later > 0) | ((later == 0) & ((np.diff(schedule.client) > 0) | no_time))
+    wrong = np.flatnonzero(~in_order | (np.diff(schedule.step) < 0))
+    assert wrong.size == 0, f"trips {wrong[:1]} and the next are out of order"
     assert np.all(schedule.arrival_time <= schedule.step_time[schedule.step]), "applied before arrival"
     assert np.all(schedule.download_time <= schedule.arrival_time), "arrived before its download"
     assert np.all(np.diff(schedule.step_time) >= 0), "server steps go back in time"
+    assert np.all(np.diff(schedule.discarded_step) >= 0), "trips thrown away are out of order"
 
 
 def check_buffer(schedule: EventSchedule, buffer_size: int) -> None:
@@ -103,17 +109,25 @@ def check_durations(schedule: EventSchedule, delay: Delay, seed: int) -> None:
     durations = delay.durations(seed, schedule.client, schedule.trip)
     wrong = np.flatnonzero(schedule.arrival_time != schedule.download_time + durations)
     assert wrong.size == 0, f"trip {wrong[:1]} does not arrive at download plus duration"
+    durations = delay.durations(seed, schedule.discarded_client, schedule.discarded_trip)
+    early = schedule.discarded_start_time + durations < schedule.discarded_end_time
+    assert not np.any(early), "a trip thrown away had arrived before"
+    durations = delay.durations(seed, schedule.inflight_client, schedule.inflight_trip)
+    early = schedule.inflight_start_time + durations < schedule.step_time[-1]
+    assert not np.any(early), "a trip under way had arrived before the last step"
 
 
 def check_versions(schedule: EventSchedule) -> None:
-    """Guarantee 8. Where several steps share an instant, any version of that instant is the newest."""
+    """Guarantee 8. Where a trip takes no time, its instant holds several newest versions, one after the other."""
+    several = schedule.arrival_time[schedule.download_time == schedule.arrival_time]
     assert np.all(schedule.download_version <= schedule.step), "a trip is applied before its version exists"
     for version, time in (
         (schedule.download_version, schedule.download_time),
         (schedule.inflight_version, schedule.inflight_start_time),
     ):
         newest = np.searchsorted(schedule.step_time, time, side="right")
-        at_least = np.searchsorted(schedule.step_time, time, side="left")
+        before = np.searchsorted(schedule.step_time, time, side="left")
+        at_least = np.where(np.isin(time, several), before, newest)
         assert np.all(version <= newest), "a version was downloaded before it existed"
         assert np.all(version >= at_least), "an old version was downloaded"
 

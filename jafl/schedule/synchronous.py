@@ -57,12 +57,13 @@ def synchronous(
     trips = _earlier_occurrences(cohorts.reshape(-1))
     durations = draw_durations(delay, seed, cohorts.reshape(-1), trips).reshape(rounds, started)
 
-    order = np.argsort(durations, axis=1, kind="stable")  # stable: ties stay in client order
-    by_arrival = [
-        np.take_along_axis(a, order, axis=1) for a in (cohorts, trips.reshape(cohorts.shape), durations)
-    ]
-    step_time = np.cumsum(by_arrival[2][:, cohort_size - 1])
+    # Rounding keeps order, so the last arrival that counts is the round's start plus its duration's rank.
+    step_time = np.cumsum(np.partition(durations, cohort_size - 1, axis=1)[:, cohort_size - 1])
     round_start = np.concatenate([[0.0], step_time[:-1]])
+    arrivals = round_start[:, None] + durations
+    order = np.argsort(arrivals, axis=1, kind="stable")  # stable: ties stay in client order
+    columns = (cohorts, trips.reshape(cohorts.shape), arrivals)
+    by_arrival = [np.take_along_axis(column, order, axis=1) for column in columns]
     kept = [a[:, :cohort_size].reshape(-1) for a in by_arrival]
     cancelled = [a[:, cohort_size:].reshape(-1) for a in by_arrival]
     step = np.repeat(np.arange(rounds, dtype=np.int32), cohort_size)
@@ -73,7 +74,7 @@ def synchronous(
         download_version=step,
         step=step,
         download_time=round_start[step],
-        arrival_time=round_start[step] + kept[2],
+        arrival_time=kept[2],
         step_time=step_time,
         inflight_client=nobody,
         inflight_trip=nobody,

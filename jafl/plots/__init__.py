@@ -1,0 +1,22 @@
+"""Pictures of runs and schedules. Every function returns a matplotlib Figure; ``save`` writes it as a PNG.
+
+Matplotlib is imported when a picture is asked for, and pyplot never: nothing here needs a screen or keeps
+figures alive. A figure that is the last value of a notebook cell shows itself.
+"""
+
+from jafl.plots.canvas import save
+from jafl.plots.curves import HORIZONTALS, Run, accuracy, accuracy_panels
+from jafl.plots.federations import label_split, participation
+from jafl.plots.schedules import staleness, timeline
+
+__all__ = [
+    "HORIZONTALS",
+    "Run",
+    "accuracy",
+    "accuracy_panels",
+    "label_split",
+    "participation",
+    "save",
+    "staleness",
+    "timeline",
+]

@@ -1,0 +1,102 @@
+"""What all pictures share: the empty figure, its file, colours, numbers on axes, and the legend."""
+
+import functools
+import io
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's colours, which colour-blind readers tell apart.
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000")
+TIME = "simulated time (units of the delay law)"
+MOST_BARS = 40  # clients, or values of staleness, drawn one by one
+
+
+def save(figure: "Figure", path: str | os.PathLike) -> None:
+    """Writes a PNG at ``path``. The same picture gives the same bytes: no date or version is stored."""
+    _write(figure, path)
+
+
+def _write(figure: Any, file: Any) -> None:
+    """Draws once; ``Figure.savefig`` would lay the figure out a second time, which takes most of the time."""
+    figure.canvas.print_png(file, metadata={"Software": None})
+
+
+def new_figure(
+    rows: int, columns: int, width: float, height: float, **options: Any
+) -> tuple["Figure", np.ndarray]:
+    """An empty figure, in inches, and its axes [rows, columns]."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure: Any = Figure(figsize=(width, height), dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    figure._repr_png_ = functools.partial(_png, figure)  # the name that notebooks look for
+    return figure, figure.subplots(rows, columns, squeeze=False, **options)
+
+
+def _png(figure: "Figure") -> bytes:
+    buffer = io.BytesIO()
+    _write(figure, buffer)
+    return buffer.getvalue()
+
+
+def thousands(value: float, position: float | None = None) -> str:
+    """A number with separated thousands: 12,500."""
+    return f"{value:,.10g}"
+
+
+def per_cent(value: float, position: float | None = None) -> str:
+    """A share as a percentage: 0.025 is 2.5 %."""
+    return f"{100 * value:.4g} %"
+
+
+def whole_numbers(axis: "Axis") -> None:
+    """Separates thousands, and puts no ticks between whole numbers unless the range is tiny."""
+    from matplotlib.ticker import MaxNLocator
+
+    axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10], integer=True))
+    axis.set_major_formatter(thousands)
+
+
+def tidy(axes: "Axes", horizontal: str, vertical: str, write: Any = None) -> None:
+    """Labels, whole numbers below, a faint grid, no box; ``write`` formats the numbers on the left."""
+    axes.set(xlabel=horizontal, ylabel=vertical)
+    whole_numbers(axes.xaxis)
+    if write:
+        axes.yaxis.set_major_formatter(write)
+    axes.grid(alpha=0.3, linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def powers_of_ten(axis: "Axis", low: float, high: float, write: Any) -> None:
+    """Ticks of a logarithmic axis from ``low`` to ``high``: one or two for each power of ten."""
+    from matplotlib.ticker import LogLocator
+
+    axis.set_major_locator(LogLocator(subs=(1, 3) if high < 1000 * low else (1,)))
+    axis.set_major_formatter(write)
+    axis.minorticks_off()
+
+
+def name_clients(axis: "Axis", clients: Sequence[int] | np.ndarray, room: float) -> None:
+    """One tick at 0, 1, 2, ... for each of ``clients``, in small print below ``room`` inches a client."""
+    axis.set_ticks(range(len(clients)), [str(client) for client in clients])
+    axis.set_tick_params(labelsize="medium" if room >= 0.25 else "small")
+
+
+def legend_above(figure: "Figure", handles: Sequence[Any]) -> None:
+    """A legend of labelled artists above the axes, with as many columns as fit the figure's width."""
+    labels = [handle.get_label() for handle in handles]
+    for columns in range(len(labels), 0, -1):
+        parts = np.array_split(labels, columns)
+        if sum(8 + max(map(len, part)) for part in parts) <= 12 * figure.get_figwidth():
+            break
+    figure.legend(handles=handles, loc="outside upper center", ncols=columns, frameon=False)

@@ -1,0 +1,182 @@
+"""Metrics over training.
+
+A *run* is a sequence of evaluations as in ``metrics.jsonl``: mappings with ``server_step``, ``client_trips``,
+``time`` and metrics such as ``test_accuracy``.
+"""
+
+import numbers
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from jafl.plots.canvas import COLOURS, TIME, legend_above, new_figure, powers_of_ten, thousands, tidy
+from jafl.records import require, unknown_name
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Run = Sequence[Mapping[str, Any]]
+
+HORIZONTALS = {"server_step": "server steps", "client_trips": "client trips", "time": TIME}
+MARKERS = "os^Dv"
+
+
+class Curve(NamedTuple):
+    """What is drawn for one label: ``mean`` and ``error`` [points] at ``across`` [points]; ``seeds`` runs."""
+
+    across: np.ndarray
+    mean: np.ndarray
+    error: np.ndarray
+    seeds: int
+
+
+def accuracy(
+    runs: Mapping[str, Sequence[Run]],
+    horizontal: str = "client_trips",
+    *,
+    metric: str = "test_accuracy",
+    target: float | None = None,
+    title: str | None = None,
+) -> "Figure":
+    """A metric over training, one line per label.
+
+    Args:
+      runs: the runs of each label, one per seed. Several are drawn as their mean with a band of one standard
+        error to each side, over the range that all of them cover; a single one as it is.
+      horizontal: "server_step", "client_trips" or "time". The axis becomes logarithmic, and starts
+        at the first evaluation after 0, where a linear one would show most of some label's change in its
+        first tenth.
+      metric: a key of the evaluations; those that lack it, or hold None, are left out.
+      target: a value of the metric to mark with a dashed line.
+
+    Raises SettingError for an unknown horizontal or metric, no runs, or seeds without a common range.
+    """
+    if horizontal not in HORIZONTALS:
+        raise unknown_name("horizontal", horizontal, HORIZONTALS)
+    figure = _panels(runs, [horizontal], metric, target, 7.0, 4.4)
+    figure.axes[0].set_title(title or "")
+    return figure
+
+
+def accuracy_panels(runs: Mapping[str, Sequence[Run]], *, target: float | None = None) -> "Figure":
+    """Test accuracy against server steps, client trips and simulated time, side by side; see ``accuracy``.
+
+    If one of the three axes is better logarithmic, all are, so that distances compare.
+    """
+    return _panels(runs, list(HORIZONTALS), "test_accuracy", target, 11.0, 3.9)
+
+
+def _panels(
+    runs: Mapping[str, Sequence[Run]],
+    horizontals: Sequence[str],
+    metric: str,
+    target: float | None,
+    width: float,
+    height: float,
+) -> "Figure":
+    """The metric against each of ``horizontals``, side by side."""
+    require(isinstance(runs, Mapping) and runs, "runs", runs, "a mapping of labels to lists of runs")
+    require(target is None or isinstance(target, numbers.Real), "target", target, "a number or None")
+    panels = [
+        {label: _curve(label, seeds, horizontal, metric) for label, seeds in runs.items()}
+        for horizontal in horizontals
+    ]
+    change_early = any(_changes_early(list(curves.values())) for curves in panels)
+    figure, axes = new_figure(1, len(panels), width, height, sharey=True)
+    for panel, curves, horizontal in zip(axes[0], panels, horizontals, strict=True):
+        tidy(panel, HORIZONTALS[horizontal], "")
+        if change_early:
+            curves = {label: _after_start(curve) for label, curve in curves.items()}
+            ends = [curve.across[[0, -1]] for curve in curves.values() if curve.across.size]
+            panel.set_xscale("log")
+            powers_of_ten(panel.xaxis, np.min(ends), np.max(ends), thousands)
+        _draw(panel, curves)
+        if not change_early:
+            panel.set_xlim(left=0)
+        if target is not None:
+            panel.axhline(target, color="black", linestyle="--", linewidth=1)
+    axes[0, 0].set_ylabel(metric.replace("_", " "))
+    if target is not None:
+        text, right_of_axes = f"target\n{target:g}", ("axes fraction", "data")
+        panel.annotate(text, (1, target), (4, 0), right_of_axes, "offset points", va="center")
+    _legend(figure, panel, list(curves.values()))
+    return figure
+
+
+def _curve(label: str, runs: Sequence[Run], horizontal: str, metric: str) -> Curve:
+    """Mean and standard error of runs, at every point of any of them in the range of all."""
+    require(runs, f"runs[{label!r}]", "empty", "a list of at least one run")
+    points = [_points(label, run, horizontal, metric) for run in runs]
+    if len(points) == 1:
+        across, values = points[0]
+        return Curve(across, values, np.zeros_like(values), 1)
+    left, right = max(across[0] for across, _ in points), min(across[-1] for across, _ in points)
+    require(left <= right, f"runs[{label!r}]", "seeds without a common range", "runs that overlap")
+    grid = np.unique(np.concatenate([across for across, _ in points]))
+    grid = grid[(grid >= left) & (grid <= right)]
+    values = np.stack([np.interp(grid, across, values) for across, values in points])
+    error = values.std(axis=0, ddof=1) / np.sqrt(len(points))
+    return Curve(grid, values.mean(axis=0), error, len(points))
+
+
+def _points(label: str, run: Run, horizontal: str, metric: str) -> np.ndarray:
+    """One run's (horizontal, metric) [2, points], without the evaluations that lack the metric."""
+    require(not isinstance(run, Mapping), f"runs[{label!r}]", "a single run", "a list of runs")
+    known = {key for evaluation in run for key, value in evaluation.items() if value is not None}
+    if metric not in known:
+        raise unknown_name("metric", metric, known - set(HORIZONTALS))
+    points = [(row[horizontal], row[metric]) for row in run if row.get(metric) is not None]
+    return np.asarray(points, np.float64).T
+
+
+def _changes_early(curves: Sequence[Curve]) -> bool:
+    """True if some curve makes 90 % of its way within the first tenth of what all of them cover."""
+    end = max(curve.across[-1] for curve in curves)
+    for curve in curves:
+        way = np.abs(curve.mean - curve.mean[0])
+        way = np.where(np.isfinite(way), way, 0)
+        if way.any() and curve.across[np.argmax(way >= 0.9 * way.max())] < 0.1 * end:
+            return True
+    return False
+
+
+def _after_start(curve: Curve) -> Curve:
+    """The part that a logarithmic axis can show."""
+    kept = curve.across > 0
+    return Curve(curve.across[kept], curve.mean[kept], curve.error[kept], curve.seeds)
+
+
+def _draw(axes: "Axes", curves: Mapping[str, Curve]) -> None:
+    """Every label's line, and its band where there are several seeds."""
+    for index, (label, curve) in enumerate(curves.items()):
+        colour = COLOURS[index % len(COLOURS)]
+        axes.plot(
+            curve.across,
+            curve.mean,
+            label=label,
+            color=colour,
+            linewidth=1.7,
+            marker=MARKERS[index % len(MARKERS)],  # for who reads in grey
+            markevery=(0.03 * (index % 4), 0.14),
+            markersize=5.5,
+            markeredgecolor="white",
+            markeredgewidth=0.5,
+        )
+        if curve.seeds > 1:
+            low, high = curve.mean - curve.error, curve.mean + curve.error
+            axes.fill_between(curve.across, low, high, color=colour, alpha=0.22, linewidth=0)
+
+
+def _legend(figure: "Figure", axes: "Axes", curves: Sequence[Curve]) -> None:
+    """The labels of one panel's lines, and what the bands are."""
+    from matplotlib.patches import Patch
+
+    handles: list[Any] = axes.get_legend_handles_labels()[0]
+    seeds = [curve.seeds for curve in curves if curve.seeds > 1]
+    if seeds:
+        number = min(seeds) if min(seeds) == max(seeds) else f"{min(seeds)} to {max(seeds)}"
+        label = f"± 1 standard error of {number} seeds"
+        handles.append(Patch(color="0.5", alpha=0.35, linewidth=0, label=label))
+    legend_above(figure, handles)

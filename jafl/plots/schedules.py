@@ -1,0 +1,177 @@
+"""What a schedule looks like: how stale its updates are, and who trains when."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jafl.plots.canvas import (
+    COLOURS,
+    MOST_BARS,
+    TIME,
+    legend_above,
+    name_clients,
+    new_figure,
+    per_cent,
+    tidy,
+    whole_numbers,
+)
+from jafl.records import EventSchedule, require
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MOST_STEPS = 30  # server steps drawn across all rows
+
+
+def staleness(schedules: Mapping[str, EventSchedule]) -> "Figure":
+    """Histograms of staleness, one row per schedule on a shared axis, the mean marked.
+
+    Bins are equally wide where that shows every schedule; where means differ more than 10 times, or some
+    trips are 30 times staler than the mean, they are 0, 1, 2 to 3, 4 to 7 and so on.
+
+    Raises SettingError if there is no schedule, or one without applied trips.
+    """
+    require(schedules, "schedules", schedules, "at least one schedule")
+    for label, schedule in schedules.items():
+        require(schedule.num_trips, f"schedules[{label!r}]", "without applied trips", "a schedule with trips")
+    means = [schedule.staleness.mean() for schedule in schedules.values()]
+    top = max(int(schedule.staleness.max()) for schedule in schedules.values())
+    even = top < MOST_BARS or (top < 30 * max(means) and max(means) < 10 * min(means))
+    if even:
+        width = -(-(top + 1) // MOST_BARS)
+        edges = np.arange(0, top + 1 + width, width) - 0.5
+        places = edges
+    else:
+        edges = np.append(0, 2 ** np.arange(top.bit_length() + 1)) - 0.5
+        places = np.arange(len(edges)) - 0.5
+
+    figure, axes = new_figure(len(schedules), 1, 7.0, 1.2 + 1.2 * len(schedules), sharex=True)
+    for index, (label, schedule) in enumerate(schedules.items()):
+        panel, values, mean = axes[index, 0], schedule.staleness, means[index]
+        share = np.histogram(values, edges)[0] / len(values)
+        panel.stairs(share, places, fill=True, color=COLOURS[index % len(COLOURS)], alpha=0.75)
+        summary = f"{label}: every update is fresh"
+        if mean:
+            panel.axvline(np.interp(mean, edges, places), color="black", linestyle="--", linewidth=1.5)
+            written = f"{mean:,.{0 if mean >= 100 else 2}f}"
+            summary = f"{label}: mean {written} (dashed), median {np.median(values):,.0f}"
+            summary += f", largest {values.max():,}"
+        panel.set_title(summary, loc="left", fontsize="medium")
+        panel.set_ylim(0, 1.08 * share.max())
+        tidy(panel, "", "", per_cent)
+    panel.set_xlabel("staleness (server steps)")
+    panel.set_xlim(-0.5 - 0.02 * places[-1], max(4.5, places[-1]))
+    if not even:
+        _name_ranges(panel, edges)
+    figure.supylabel("share of client trips", fontsize="medium")
+    return figure
+
+
+def _name_ranges(panel: "Axes", edges: np.ndarray) -> None:
+    """Ticks 0, 1, 2–3, 4–7, ... at 0, 1, 2, 3, ..., as many as fit the width."""
+    first, last = np.ceil(edges[:-1]).astype(int), np.floor(edges[1:]).astype(int)
+    names = [f"{a:,}–{b:,}" if a < b else f"{a:,}" for a, b in zip(first, last, strict=True)]
+    every = -(-len(names) * max(map(len, names)) // 75)
+    panel.set_xticks(range(0, len(names), every), names[::every])
+    panel.set_xlabel("staleness (server steps; ranges that double)")
+
+
+def timeline(schedule: EventSchedule, until: float | None = None, most_clients: int = 30) -> "Figure":
+    """The first part of a schedule: clients as rows, trips as bars, server steps as vertical lines.
+
+    Args:
+      until: end of the picture in simulated time; by default three mean trip durations, and at least the
+        first two server steps.
+      most_clients: rows at most; of the clients that train before ``until``, those with the lowest numbers.
+
+    Applied trips are coloured by staleness. A bar ends when the update arrives, which may be before the
+    server step that applies it. More than 30 server steps become ticks above the rows.
+
+    Raises SettingError if ``most_clients`` is not positive, or nothing starts before ``until``.
+    """
+    require(most_clients > 0, "most_clients", most_clients, "at least 1")
+    require(schedule.num_trips, "schedule", "without applied trips", "a schedule with trips")
+    if until is None:
+        until = 3 * np.mean(schedule.arrival_time - schedule.download_time)
+        until = min(max(until, 1.05 * schedule.step_time[:2][-1]), 1.02 * schedule.step_time[-1]) or 1.0
+    applied = (schedule.client, schedule.download_time, schedule.arrival_time)
+    never = np.full(len(schedule.inflight_client), np.inf)
+    inflight = (schedule.inflight_client, schedule.inflight_start_time, never)
+    discarded = (
+        schedule.discarded_client,
+        schedule.discarded_start_time,
+        schedule.discarded_end_time,
+    )
+    trips = (applied, inflight, discarded)
+    active = np.unique(np.concatenate([client[start < until] for client, start, _ in trips]))
+    require(active.size, "until", until, "later than the first download")
+    shown = active[:most_clients]
+
+    figure, axes = new_figure(1, 1, 9.0, 1.4 + 0.16 * max(len(shown), 8))
+    panel = axes[0, 0]
+    looks = (
+        _look_of_staleness(figure, panel, schedule.staleness[_visible(*applied[:2], until, shown)]),
+        {"label": "under way at the end of the run", "facecolor": "0.85"},
+        {"label": "thrown away", "facecolor": "white", "hatch": "////"},
+    )
+    for (client, start, end), look in zip(trips, looks, strict=True):
+        chosen = _visible(client, start, until, shown)
+        if chosen.any():
+            rows = np.searchsorted(shown, client[chosen])
+            _bars(panel, rows, start[chosen], np.minimum(end[chosen], until), look)
+    _steps(panel, schedule.step_time[schedule.step_time <= until], len(shown))
+    panel.set(xlim=(0, until), xlabel=TIME, ylabel="client")
+    if len(shown) < schedule.num_clients:
+        panel.set_ylabel(f"client ({len(shown)} of {schedule.num_clients:,})")
+    name_clients(panel.yaxis, shown, 0.16)
+    panel.tick_params(axis="y", length=0)
+    legend_above(figure, panel.get_legend_handles_labels()[0])
+    return figure
+
+
+def _visible(client: np.ndarray, start: np.ndarray, until: float, shown: np.ndarray) -> np.ndarray:
+    """[trips], which of them start before ``until`` at a client that is shown."""
+    return (start < until) & np.isin(client, shown)
+
+
+def _bars(panel: "Axes", rows: np.ndarray, left: np.ndarray, right: np.ndarray, look: dict[str, Any]) -> None:
+    """All bars [trips] as one artist: one for each would take longer than all the rest."""
+    from matplotlib.collections import PolyCollection
+
+    across = np.stack([left, right, right, left], axis=1)
+    down = rows[:, None] + np.array([-0.4, -0.4, 0.4, 0.4])
+    corners: Any = np.stack([across, down], axis=2)
+    panel.add_collection(PolyCollection(corners, edgecolor="0.3", linewidth=0.5, **look))
+
+
+def _look_of_staleness(figure: "Figure", panel: "Axes", values: np.ndarray) -> dict[str, Any]:
+    """How applied trips of the given staleness [trips] are painted; adds the colour bar if any is stale."""
+    from matplotlib import colormaps
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import ListedColormap, Normalize
+
+    colours = ListedColormap(colormaps["YlGnBu"](np.linspace(0.15, 1, 256)))  # its first ones vanish on white
+    if not values.any():
+        return {"label": "client trip (staleness 0)", "facecolor": colours(0)}
+    scale = Normalize(0, values.max())
+    bar = figure.colorbar(
+        ScalarMappable(scale, colours),
+        ax=panel,
+        pad=0.01,
+        fraction=0.03,
+        aspect=35,
+        label="staleness (server steps)",
+    )
+    whole_numbers(bar.ax.yaxis)
+    return {"array": values, "norm": scale, "cmap": colours}
+
+
+def _steps(panel: "Axes", times: np.ndarray, rows: int) -> None:
+    """Server steps at ``times`` [steps]: lines across all rows, or ticks above them if there are many."""
+    bottom = rows - 0.4
+    top, end, width = (-0.6, bottom, 1.2) if len(times) <= MOST_STEPS else (-1.7, -0.7, 0.5)
+    label = f"server step ({len(times):,} shown)"
+    panel.vlines(times, top, end, color=COLOURS[3], zorder=3, linewidth=width, label=label)
+    panel.set_ylim(bottom, top)

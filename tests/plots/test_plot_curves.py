@@ -1,0 +1,107 @@
+"""Metrics over training: lines, bands, scales, refusals."""
+
+import numpy as np
+import pytest
+from pictures import TWO, legend, lines, run_of
+
+from jafl import plots
+from jafl.records import SettingError
+
+
+@pytest.mark.parametrize(("horizontal", "label", "last"), [
+    ("server_step", "server steps", 2), ("client_trips", "client trips", 20),
+    ("time", "simulated time (units of the delay law)", 5),
+])  # fmt: skip
+def test_accuracy_draws_a_single_run_as_it_is(horizontal, label, last):
+    figure = plots.accuracy(TWO, horizontal, title="digits")
+    (axes,) = figure.axes
+    assert (axes.get_xlabel(), axes.get_ylabel(), axes.get_title()) == (label, "test accuracy", "digits")
+    assert legend(figure) == ["FedBuff", "FedAvg"] == list(lines(axes))
+    np.testing.assert_array_equal(lines(axes)["FedAvg"].get_xdata(), [0, last / 2, last])
+    np.testing.assert_array_equal(lines(axes)["FedAvg"].get_ydata(), [0.1, 0.4, 0.8])
+    assert len(axes.collections) == 0
+    first, second = axes.lines
+    assert first.get_color() != second.get_color() and first.get_marker() != second.get_marker()
+
+
+def test_seeds_become_mean_and_standard_error_where_all_have_data():
+    seeds = [run_of([0, 10, 20], [0.1, 0.5, 0.9]), run_of([5, 15, 30], [0.2, 0.6, 0.7]),
+             run_of([0, 20, 40], [0.0, 0.4, 0.8])]  # fmt: skip
+    figure = plots.accuracy({"FedBuff": seeds})
+    grid = np.array([5, 10, 15, 20])
+    values = np.array([[0.3, 0.5, 0.7, 0.9], [0.2, 0.4, 0.6, 0.6 + 0.1 / 3], [0.1, 0.2, 0.3, 0.4]])
+    mean, error = values.mean(axis=0), values.std(axis=0, ddof=1) / np.sqrt(3)
+    (line,) = figure.axes[0].lines
+    np.testing.assert_array_equal(line.get_xdata(), grid)
+    np.testing.assert_allclose(line.get_ydata(), mean)
+    (band,) = figure.axes[0].collections
+    corners = band.get_paths()[0].vertices
+    for x, low, high in zip(grid, mean - error, mean + error, strict=True):
+        at = corners[corners[:, 0] == x, 1]
+        np.testing.assert_allclose([at.min(), at.max()], [low, high])
+    assert legend(figure) == ["FedBuff", "± 1 standard error of 3 seeds"]
+
+
+def test_target_is_a_dashed_line_with_its_value_in_view():
+    (axes,) = plots.accuracy(TWO, target=0.97).axes
+    (line,) = [line for line in axes.lines if np.array_equal(line.get_ydata(), [0.97, 0.97])]
+    assert line.get_linestyle() == "--"
+    assert axes.texts[0].get_text() == "target\n0.97"
+    assert axes.get_ylim()[0] < 0.1 and axes.get_ylim()[1] > 0.97
+
+
+def test_an_axis_where_the_start_would_be_squeezed_is_logarithmic_and_without_zero():
+    long = {"FedAsync": [run_of([0, 1000, 9000], [0.1, 0.5, 0.9])]}
+    twice = {"FedAsync": [run_of([0, 20, 40], [0.1, 0.5, 0.9])]}
+    slow = {"FedAsync": [run_of([0, 20, 40], [0.9, 0.9, 0.9])]}
+    for linear in (TWO, TWO | twice, slow):
+        axes = plots.accuracy(linear).axes[0]
+        assert axes.get_xscale() == "linear" and axes.get_xlim()[0] == 0
+    for axes in plots.accuracy_panels(TWO | long).axes:
+        assert axes.get_xscale() == "log"
+        np.testing.assert_array_equal(lines(axes)["FedAsync"].get_ydata(), [0.5, 0.9])
+    early = {"FedBuff": [run_of([0, 10, 500, 1000], [0.1, 0.85, 0.9, 0.9])]}
+    assert plots.accuracy(early).axes[0].get_xscale() == "log"
+
+
+def test_a_label_measured_only_before_training_is_not_in_the_way():
+    runs = {"FedBuff": [run_of([0, 10, 1000], [0.1, 0.9, 0.9])], "FedAvg": [run_of([0], [0.1])]}
+    (axes,) = plots.accuracy(runs).axes
+    assert lines(axes)["FedAvg"].get_xdata().size == 0
+    assert plots.accuracy({"FedAvg": runs["FedAvg"]}).axes[0].get_xscale() == "linear"
+
+
+def test_evaluations_without_the_metric_are_left_out():
+    run = run_of([0, 10, 20], [None, 2.0, 1.0], "train_loss") + [{"client_trips": 30}]
+    (axes,) = plots.accuracy({"FedBuff": [run]}, metric="train_loss").axes
+    np.testing.assert_array_equal(axes.lines[0].get_xdata(), [10, 20])
+    assert axes.get_ylabel() == "train loss"
+
+
+def test_a_diverged_run_leaves_the_rest_visible():
+    run = run_of([0, 10, 20, 30], [1.0, 3.0, np.inf, np.nan], "test_loss")
+    (axes,) = plots.accuracy({"FedAsync": [run]}, metric="test_loss").axes
+    assert axes.get_ylim()[0] < 1 and 3 < axes.get_ylim()[1] < 4
+
+
+def test_panels_share_accuracy_and_one_legend():
+    figure = plots.accuracy_panels(TWO, target=0.8)
+    assert [axes.get_xlabel() for axes in figure.axes] == list(plots.HORIZONTALS.values())
+    shared = figure.axes[0].get_shared_y_axes()
+    assert all(shared.joined(figure.axes[0], axes) for axes in figure.axes)
+    assert all(list(lines(axes)) == ["FedBuff", "FedAvg"] for axes in figure.axes)
+    assert len(figure.legends) == 1 and legend(figure) == ["FedBuff", "FedAvg"]
+
+
+@pytest.mark.parametrize(("runs", "options", "message"), [
+    (TWO, {"horizontal": "client_trip"}, "Did you mean 'client_trips'"),
+    (TWO, {"metric": "test_acuracy"}, "Did you mean 'test_accuracy'"),
+    (TWO, {"target": "high"}, "target is 'high'"),
+    ({}, {}, "runs is {}"),
+    ({"FedBuff": []}, {}, "at least one run"),
+    ({"FedBuff": TWO["FedBuff"][0]}, {}, "a list of runs"),
+    ({"FedBuff": [run_of([0, 5], [0, 1]), run_of([6, 9], [0, 1])]}, {}, "common range"),
+])  # fmt: skip
+def test_accuracy_refuses(runs, options, message):
+    with pytest.raises(SettingError, match=message):
+        plots.accuracy(runs, **options)
