@@ -1,0 +1,154 @@
+"""Client work: what a trip uses, and what it returns; its arithmetic is checked against the reference."""
+
+import jax
+import jax.extend
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import jafl
+from jafl.clients import ClientData, minibatches, trip_words
+
+SIZES = [1, 3, 8, 20, 70]
+MODEL = jafl.models.softmax(3)
+
+
+@pytest.fixture(scope="module")
+def federation():
+    random = np.random.default_rng(0)
+    y = random.integers(0, 3, sum(SIZES))
+    x = random.normal(size=(len(y), 4)).astype(np.float32)
+    partition = jafl.Partition.from_lists(np.split(random.permutation(len(y)), np.cumsum(SIZES)[:-1]))
+    return jafl.Federation.from_arrays(x, y, partition, test_x=x, test_y=y, num_classes=3)
+
+
+def data_of(federation) -> ClientData:
+    partition = federation.partition
+    arrays = (
+        federation.x,
+        federation.y,
+        partition.indices.astype(np.int32),
+        partition.offsets.astype(np.int32),
+    )
+    return ClientData(*map(jnp.asarray, arrays))
+
+
+def train(federation, client, trip=0, *, start=None, **settings):
+    work = jafl.client_work(MODEL, **{"learning_rate": 0.5, **settings}).build()
+    start = MODEL.init(jax.random.key(0), federation.x) if start is None else start
+    words = trip_words(jax.random.key(9), np.array([client], np.int32), np.array([trip], np.int32))[0]
+    return jax.jit(work.train)(data_of(federation), start, jnp.int32(client), words)
+
+
+@pytest.mark.parametrize("client", range(len(SIZES)))
+def test_an_epoch_uses_every_example_once(federation, client):
+    result = train(federation, client, local_epochs=3, batch_size=8)
+    assert int(result.batch_examples) == 3 * SIZES[client]
+
+
+@pytest.mark.parametrize("client", range(len(SIZES)))
+def test_short_batches_are_never_empty_and_never_dropped(federation, client):
+    count = SIZES[client]
+    steps = minibatches(jax.random.key(9), client, 0, num_examples=count, batch_size=8, steps=10)
+    sizes = [len(batch) for batch in steps]
+    epoch = [8] * (count // 8) + [count % 8] * (count % 8 > 0)
+    assert sizes == (epoch * 10)[:10] and min(sizes) > 0
+    result = train(federation, client, local_steps=10, batch_size=8)
+    assert int(result.batch_examples) == sum(sizes)
+
+
+def test_minibatches_are_shuffled_afresh_by_epoch_trip_and_client_and_repeat_by_key():
+    def first(client, trip, key=9):
+        batches = minibatches(jax.random.key(key), client, trip, num_examples=40, batch_size=10, steps=8)
+        return np.concatenate(batches[:4]), np.concatenate(batches[4:])
+
+    one, next_epoch = first(3, 0)
+    assert sorted(one) == sorted(next_epoch) == list(range(40))
+    for other in (next_epoch, first(4, 0)[0], first(3, 1)[0], first(3, 0, key=8)[0]):
+        assert not np.array_equal(one, other)
+    assert np.array_equal(one, first(3, 0)[0])
+
+
+def test_loss_is_that_of_the_first_minibatch_at_the_downloaded_model(federation):
+    result = train(federation, 4, local_epochs=2, batch_size=8, l2=0.3, proximal=0.2)
+    assert float(result.loss) == pytest.approx(np.log(3), rel=1e-6)  # softmax regression starts from zeros
+
+
+def test_a_large_batch_is_the_same_whether_at_once_or_in_rows(federation):
+    """70 examples as one whole batch (32 rows at a time) and as a batch of 100 (at once)."""
+    whole = train(federation, 4, batch_size=0)
+    at_once = train(federation, 4, batch_size=100)
+    above = train(federation, 4, batch_size=200)
+    for other in (at_once, above):
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-7), whole, other)
+
+
+def test_optimizer_state_is_new_at_each_trip(federation):
+    """Two trips in a row with momentum equal two single ones, each started from the other's end."""
+    settings = {
+        "learning_rate": None,
+        "optimizer": jafl.specify(optax.sgd, learning_rate=0.5, momentum=0.9),
+        "batch_size": 0,
+        "local_steps": 3,
+    }
+    once = train(federation, 3, 0, **settings)
+    again = train(federation, 3, 1, **settings)
+    jax.tree.map(np.testing.assert_array_equal, once.update, again.update)
+
+
+def test_fedprox_without_a_term_is_fedavg(federation):
+    plain = train(federation, 4, local_steps=5, batch_size=8)
+    none = train(federation, 4, local_steps=5, batch_size=8, proximal=0.0)
+    pulled = train(federation, 4, local_steps=5, batch_size=8, proximal=1.0)
+    jax.tree.map(np.testing.assert_array_equal, plain.update, none.update)
+    norm = lambda tree: float(optax.tree.norm(tree))  # noqa: E731
+    assert norm(pulled.update) < norm(plain.update)
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"learning_rate": None}, "learning_rate and optimizer"),
+        ({"optimizer": optax.sgd(0.1)}, "learning_rate and optimizer"),
+        ({"learning_rate": -0.1}, "learning_rate is -0.1"),
+        ({"learning_rate": float("nan")}, "learning_rate is nan"),
+        ({"local_steps": 1, "local_epochs": 1}, "local_steps and local_epochs"),
+        ({"local_steps": 0}, "local_steps is 0"),
+        ({"local_epochs": 0}, "local_epochs is 0"),
+        ({"batch_size": -1}, "batch_size is -1"),
+        ({"proximal": -1.0}, "proximal is -1.0"),
+        ({"l2": float("inf")}, "l2 is inf"),
+        ({"batch_size": 0, "learning_rate_normalization": True}, "learning_rate_normalization"),
+    ],
+)
+def test_bad_settings_are_refused(settings, message):
+    with pytest.raises(jafl.SettingError, match=message):
+        jafl.client_work(MODEL, **{"learning_rate": 0.1, **settings})
+
+
+def test_an_unequal_client_does_not_make_everyone_pay():
+    """The program's size does not depend on the largest client: no array of a trip is as long as it."""
+    sizes = [5, 5000]
+    y = np.zeros(sum(sizes), np.int32)
+    x = np.zeros((len(y), 4), np.float32)
+    partition = jafl.Partition.from_lists(np.split(np.arange(len(y)), [5]))
+    federation = jafl.Federation.from_arrays(x, y, partition, test_x=x[:1], test_y=y[:1], num_classes=3)
+    for settings in ({"batch_size": 8, "local_epochs": 1}, {"batch_size": 0}):
+        work = jafl.client_work(MODEL, learning_rate=0.1, **settings).build()
+        start = MODEL.init(jax.random.key(0), x)
+        trace = jax.make_jaxpr(work.train)(data_of(federation), start, jnp.int32(0), jnp.zeros(2, jnp.uint32))
+        longest = max(
+            max(value.aval.shape, default=0)
+            for equation in all_equations(trace.jaxpr)
+            for value in equation.outvars
+        )
+        assert longest <= 32
+
+
+def all_equations(jaxpr):
+    """Every equation of a program, those of its loops included."""
+    for equation in jaxpr.eqns:
+        yield equation
+        for inner in jax.extend.core.jaxprs_in_params(equation.params):
+            yield from all_equations(inner)
