@@ -11,8 +11,10 @@ Every setting has a default. Settings can also stand in a file, one --name=value
 
 import dataclasses
 import sys
+from collections.abc import Callable
+from typing import Any
 
-from absl import app, flags
+from absl import app, flags, logging
 
 from jafl.records import SettingError
 from jafl.settings import TYPES, Settings
@@ -28,7 +30,7 @@ _OVERWRITE = flags.DEFINE_bool("overwrite", False, "Replace the run that output_
 
 def _define_settings() -> None:
     """One flag per setting, with its default and help text."""
-    define = {
+    define: dict[type, Callable[..., Any]] = {
         int: flags.DEFINE_integer,
         float: flags.DEFINE_float,
         str: flags.DEFINE_string,
@@ -46,8 +48,21 @@ def _settings() -> Settings:
     return Settings.from_mapping(given)
 
 
+def _parse(arguments: list[str]) -> list[str]:
+    """Reads the flags: a wrong one exits with status 2, as any wrong setting does, and --help with 0."""
+    try:
+        return flags.FLAGS(arguments)
+    except flags.Error as error:
+        print(f"Error: {error}\nSee --help for all flags.", file=sys.stderr)
+        sys.exit(2)
+    except SystemExit:  # from --help, with status 1
+        sys.exit(0)
+
+
 def main(arguments: list[str]) -> int:
     """Runs what the flags ask for. Exit status: 0 done, 1 diverged, 2 a setting cannot work, 130 interrupted."""
+    if not flags.FLAGS["verbosity"].present:
+        logging.set_verbosity(logging.WARNING)  # JAX's news about other accelerators help nobody here
     try:
         if len(arguments) > 1:
             raise SettingError(f"{arguments[1]!r} is not a flag: write --name=value, and see --help.")
@@ -64,10 +79,13 @@ def main(arguments: list[str]) -> int:
     except SettingError as error:
         print(f"Error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("Interrupted: ended at once. What was measured before is kept.", file=sys.stderr)
+        return 130
     statuses = {outcome.status for outcome in outcomes}
     return 1 if "diverged" in statuses else 130 if "interrupted" in statuses else 0
 
 
 if __name__ == "__main__":
     _define_settings()
-    app.run(main)
+    app.run(main, flags_parser=_parse)

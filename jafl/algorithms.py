@@ -14,7 +14,7 @@ from jafl import rules
 from jafl.deferred import Specification, specify
 from jafl.records import choose, require, unknown_name
 from jafl.rules.staleness import STALENESS_WEIGHTS
-from jafl.settings import Settings
+from jafl.settings import EXCLUSIVE, Settings
 
 # Settings that hold wherever neither the user nor the preset says otherwise.
 COMMON: dict[str, Any] = {
@@ -26,14 +26,34 @@ COMMON: dict[str, Any] = {
 
 # The learning rates come from one equal search; BUILD.md tells which.
 PRESETS: dict[str, dict[str, Any]] = {
-    "fedbuff": {},
-    "fedasync": {"server_learning_rate": 0.6},
-    "fedavg": {"protocol": "synchronous"},
-    "fedavgm": {"rule": "fedavg", "protocol": "synchronous", "server_momentum": 0.9},
-    "fedprox": {"rule": "fedavg", "protocol": "synchronous", "proximal": 0.01},
-    "fedadam": {"rule": "fedavg", "protocol": "synchronous", "server_optimizer": "adam"},
+    "fedbuff": {"learning_rate": 0.3, "server_learning_rate": 3.0},
+    "fedasync": {"learning_rate": 1.0, "server_learning_rate": 0.9},
+    "fedavg": {"protocol": "synchronous", "learning_rate": 0.3, "server_learning_rate": 3.0},
+    "fedavgm": {
+        "rule": "fedavg",
+        "protocol": "synchronous",
+        "learning_rate": 0.3,
+        "server_learning_rate": 1.0,
+        "server_momentum": 0.9,
+    },
+    "fedprox": {
+        "rule": "fedavg",
+        "protocol": "synchronous",
+        "proximal": 0.01,
+        "learning_rate": 0.3,
+        "server_learning_rate": 3.0,
+    },
+    "fedadam": {
+        "rule": "fedavg",
+        "protocol": "synchronous",
+        "server_optimizer": "adam",
+        "learning_rate": 0.1,
+        "server_learning_rate": 0.03,
+    },
 }
 
+# The setting that holds the trips per server step, by protocol.
+TRIPS_PER_STEP = {"asynchronous": "buffer_size", "synchronous": "cohort_size"}
 SERVER_OPTIMIZERS = {"sgd": optax.sgd, "adam": optax.adam, "adagrad": optax.adagrad, "yogi": optax.yogi}
 CLIENT_OPTIMIZERS = {"sgd": optax.sgd, "adam": optax.adam}
 
@@ -46,25 +66,38 @@ def names() -> list[str]:
 def resolve(settings: Settings, algorithm: str, seed: int) -> Settings:
     """One run's settings: one algorithm, one seed, and every None that a preset or a rule fills in, filled in.
 
-    Raises SettingError for an unknown algorithm, with the nearest name.
+    Raises SettingError for an unknown algorithm, with the nearest name, and for settings that exclude each other.
     """
     if algorithm not in names():
         raise unknown_name("algorithm", algorithm, names())
+    for one_name, other_name in EXCLUSIVE:
+        value, other = getattr(settings, one_name), getattr(settings, other_name)
+        allowed = f"left out where {other_name} is given ({other!r})"
+        require(value is None or other is None, one_name, value, allowed)
     preset = {**COMMON, **PRESETS.get(algorithm, {})}
     fill = {
         name: value for name, value in preset.items() if name != "rule" and getattr(settings, name) is None
     }
     one = dataclasses.replace(settings, **fill, algorithm=algorithm, seed=str(seed))
+    size = choose("protocol", one.protocol or "", TRIPS_PER_STEP)
+    only_size = make_rule(one).build().buffer_size
     fill = {}
     if one.protocol == "asynchronous" and one.buffer_size is None:
-        fill["buffer_size"] = make_rule(one).build().buffer_size or 10
+        fill["buffer_size"] = only_size or 10
     if one.protocol == "synchronous" and one.cohort_size is None:
         fill["cohort_size"] = one.concurrency
     if one.local_steps is None and one.local_epochs is None:
         fill["local_epochs"] = 1
     if one.client_trips is None and one.server_steps is None:
         fill["client_trips"] = 20000
-    return dataclasses.replace(one, **fill)
+    one = dataclasses.replace(one, **fill)
+    require(
+        only_size in (None, getattr(one, size)),
+        size,
+        getattr(one, size),
+        f"{only_size} for {algorithm}, which is not defined for another number of trips per server step",
+    )
+    return one
 
 
 def make_rule(settings: Settings) -> Specification:
@@ -83,8 +116,10 @@ def make_rule(settings: Settings) -> Specification:
 def make_staleness_weight(settings: Settings) -> Specification:
     """The staleness weight, its parameters taken from the settings ``staleness_<parameter>``."""
     factory = choose("staleness_weight", settings.staleness_weight, STALENESS_WEIGHTS)
-    parameters = inspect.signature(factory).parameters
-    return factory(**{name: getattr(settings, f"staleness_{name}") for name in parameters})
+    numbers = {name: getattr(settings, f"staleness_{name}") for name in inspect.signature(factory).parameters}
+    for name, value in numbers.items():
+        require(0 <= value < float("inf"), f"staleness_{name}", value, "a finite number, at least 0")
+    return factory(**numbers)
 
 
 def make_server_optimizer(settings: Settings) -> Specification:
@@ -92,7 +127,7 @@ def make_server_optimizer(settings: Settings) -> Specification:
     return _optimizer(
         "server",
         SERVER_OPTIMIZERS,
-        settings.server_optimizer,
+        settings.server_optimizer or "",
         settings.server_learning_rate,
         settings.server_momentum,
     )

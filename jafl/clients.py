@@ -30,10 +30,10 @@ class ClientData(NamedTuple):
     """Every client's examples on the device: ``x`` [E, ...] and ``y`` [E], each example once; client c holds the
     examples ``indices[offsets[c]:offsets[c + 1]]``; ``indices`` [A] and ``offsets`` [N + 1] are int32."""
 
-    x: jax.Array
-    y: jax.Array
-    indices: jax.Array
-    offsets: jax.Array
+    x: Any
+    y: Any
+    indices: Any
+    offsets: Any
 
 
 class ClientResult(NamedTuple):
@@ -111,9 +111,9 @@ def client_work(
         learning_rate_normalization,
         "False where batch_size is 0: a whole data set is never a short batch",
     )
-    for name, value in (("proximal", proximal), ("l2", l2)):
-        if value is not None:
-            check_number(name, value, minimum=0.0)
+    for name, number in (("proximal", proximal), ("l2", l2)):
+        if number is not None:
+            check_number(name, number, minimum=0.0)
     return _client_work(
         model,
         optimizer,

@@ -65,7 +65,7 @@ def find_divergence(
     carry = engine.run(program, carry, 0, step)
     first, last = (int(trip) for trip in np.searchsorted(schedule.step, [step, step + 1]))
     for trip in range(first, last):
-        if not _update_is_finite(program, carry.snapshots, trip):
+        if not _update_is_finite(program, carry.snapshots, np.int32(trip)):
             return DivergenceError(step, int(schedule.client[trip]), history)
     return DivergenceError(step, None, history)
 
@@ -76,6 +76,6 @@ def _all_finite(tree: Any) -> jax.Array:
 
 
 @jax.jit
-def _update_is_finite(program: engine.Program, snapshots: Any, trip: int) -> jax.Array:
+def _update_is_finite(program: engine.Program, snapshots: Any, trip: jax.Array) -> jax.Array:
     result, _ = engine.train(program, snapshots, trip)
     return _all_finite((result.update, result.loss))

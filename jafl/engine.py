@@ -22,24 +22,27 @@ from jafl.schedule import bucket, trip_by_trip
 SNAPSHOT_BYTES_FREELY = 2**30
 
 
+Array = Any  # of JAX on the device, of NumPy before it is placed there
+
+
 class Trips(NamedTuple):
     """What the device knows of each applied trip, [J] each (padded).
 
     ``client``, ``staleness`` and ``read_slot`` are int32, ``key`` [J, 2] uint32; ``columns`` are the rule's.
     """
 
-    client: jax.Array
-    key: jax.Array
-    staleness: jax.Array
-    read_slot: jax.Array
-    columns: dict[str, jax.Array]
+    client: Array
+    key: Array
+    staleness: Array
+    read_slot: Array
+    columns: dict[str, Array]
 
 
 class Steps(NamedTuple):
     """What the device knows of each server step: ``first_trip`` [T + 1], ``write_slot`` [T] (padded), int32."""
 
-    first_trip: jax.Array
-    write_slot: jax.Array
+    first_trip: Array
+    write_slot: Array
 
 
 @functools.partial(

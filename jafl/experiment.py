@@ -1,7 +1,9 @@
 """From settings to the objects of an experiment: data, schedule, model, client work, rule, optimizer."""
 
+import contextlib
 import dataclasses
 import re
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -18,8 +20,12 @@ from jafl.schedule import DELAYS, asynchronous, delays, synchronous
 from jafl.settings import Settings
 from jafl.simulation import DEFAULT_EVALUATIONS, default_evaluators
 
-PROTOCOLS = {"asynchronous": asynchronous, "synchronous": synchronous}
+PROTOCOLS: dict[str, Callable[..., EventSchedule]] = {
+    "asynchronous": asynchronous,
+    "synchronous": synchronous,
+}
 PRECISIONS = {"float32": np.float32, "float64": np.float64}
+LARGEST_SEED = 2**32 - 1  # JAX's random keys take no more without float64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,11 +64,25 @@ def make_experiments(settings: Settings) -> list[Experiment]:
     Raises:
       SettingError: for any setting that cannot work.
     """
-    choose("precision", settings.precision, PRECISIONS)
+    dtype = choose("precision", settings.precision, PRECISIONS)
+    require(
+        jax.dtypes.canonicalize_dtype(dtype) == dtype,
+        "precision",
+        settings.precision,
+        "float32 while JAX computes in 32 bits",
+        "Call jax.config.update('jax_enable_x64', True) first.",
+    )
+    require(
+        0 < settings.target_accuracy <= 1, "target_accuracy", settings.target_accuracy, "above 0, at most 1"
+    )
     seeds = [_whole_number("seed", seed) for seed in _items("seed", settings.seed)]
+    require(
+        min(seeds) >= 0 and max(seeds) <= LARGEST_SEED, "seed", settings.seed, f"from 0 to {LARGEST_SEED}"
+    )
     names = _items("algorithm", settings.algorithm)
     for setting, values in (("algorithm", names), ("seed", seeds)):
-        require(len(set(values)) == len(values), setting, values, "a list without repetitions")
+        repeated = len(set(values)) < len(values)
+        require(not repeated, setting, getattr(settings, setting), "a list without repetitions")
     resolved = [algorithms.resolve(settings, name, seed) for name in names for seed in seeds]
     source = make_source(settings)
     federations = {seed: data.federate(source, make_partition(settings, source, seed)) for seed in seeds}
@@ -70,9 +90,9 @@ def make_experiments(settings: Settings) -> list[Experiment]:
 
 
 def _make_experiment(settings: Settings, source: Source, federation: Federation) -> Experiment:
-    seed = int(settings.seed)
+    settings = dataclasses.replace(settings, partition=_partition_name(settings, source))
     model = make_model(settings, source)
-    init_key, trips_key = jax.random.split(jax.random.key(seed))
+    init_key, trips_key = jax.random.split(jax.random.key(int(settings.seed)))
     schedule = make_schedule(settings, federation)
     work = client_work(
         model,
@@ -84,76 +104,61 @@ def _make_experiment(settings: Settings, source: Source, federation: Federation)
         l2=settings.l2,
         learning_rate_normalization=settings.learning_rate_normalization,
     )
-    require(
-        0 < settings.target_accuracy <= 1,
-        "target_accuracy",
-        settings.target_accuracy,
-        "above 0 and at most 1",
-    )
-    experiment = Experiment(
+    rule, server_optimizer = algorithms.make_rule(settings), algorithms.make_server_optimizer(settings)
+    shapes = jax.eval_shape(
+        model.init, init_key, source.x[:1]
+    )  # for the memory needed is known before it is taken
+    engine.check(schedule, federation, work, rule, shapes, server_optimizer=server_optimizer)
+    return Experiment(
         settings=settings,
         source=source,
         federation=federation,
         schedule=schedule,
         model=model,
         client_work=work,
-        rule=algorithms.make_rule(settings),
-        server_optimizer=algorithms.make_server_optimizer(settings),
+        rule=rule,
+        server_optimizer=server_optimizer,
         params=model.init(init_key, source.x),
         key=trips_key,
         evaluate_at=_evaluation_steps(settings, schedule),
     )
-    engine.check(
-        schedule,
-        federation,
-        work,
-        experiment.rule,
-        experiment.params,
-        server_optimizer=experiment.server_optimizer,
-    )
-    return experiment
 
 
 def make_source(settings: Settings) -> Source:
     """The data set, in the precision asked for."""
-    splits = {"validation_fraction": settings.validation_fraction, "data_seed": settings.data_seed}
+    splits: dict[str, Any] = {
+        "validation_fraction": settings.validation_fraction,
+        "data_seed": settings.data_seed,
+    }
     choose("dataset", settings.dataset, data.SOURCES)
     if settings.dataset == "synthetic":
-        source = data.synthetic(
-            num_clients=settings.num_clients,
-            alpha=settings.synthetic_alpha,
-            beta=settings.synthetic_beta,
-            mean_examples=settings.synthetic_mean_examples,
-            shared_labels=settings.synthetic_shared_labels,
-            **splits,
-        )
+        names = ("alpha", "beta", "mean_examples", "shared_labels")
+        arguments = {name: getattr(settings, f"synthetic_{name}") for name in names}
+        with _refused_as({name: f"synthetic_{name}" for name in names}):
+            source = data.synthetic(num_clients=settings.num_clients, **arguments, **splits)
     else:
         source = data.SOURCES[settings.dataset](**splits)
     dtype = PRECISIONS[settings.precision]
-    names = [name for name in ("x", "test_x", "validation_x") if getattr(source, name) is not None]
-    floating = np.issubdtype(source.x.dtype, np.floating)
-    return dataclasses.replace(
-        source, **{name: getattr(source, name).astype(dtype, copy=False) for name in names if floating}
-    )
+    if not np.issubdtype(source.x.dtype, np.floating):
+        return source
+    splits = {name: getattr(source, name) for name in ("x", "test_x", "validation_x")}
+    changed = {name: x.astype(dtype, copy=False) for name, x in splits.items() if x is not None}
+    return dataclasses.replace(source, **changed)
 
 
 def make_partition(settings: Settings, source: Source, seed: int) -> Partition:
     """Who holds which examples."""
-    natural = source.natural_partition is not None
-    name = settings.partition or ("natural" if natural else "dirichlet")
-    choose("partition", name, {**data.PARTITIONS, "natural": None})
+    name = _partition_name(settings, source)
     if name == "natural":
-        require(natural, "partition", name, f"another, for {source.name} has no clients of its own")
+        if source.natural_partition is None:
+            raise SettingError(f"partition is 'natural', but {source.name} has no clients of its own.")
         return source.natural_partition
-    arguments: dict[str, Any] = {}
+    factory = choose("partition", name, {**data.PARTITIONS, "natural": data.iid})
+    settings_of: dict[str, str] = {}  # by argument
     if name == "dirichlet":
-        arguments = {"alpha": settings.dirichlet_alpha, "equal_sizes": settings.dirichlet_equal_sizes}
+        settings_of = {"alpha": "dirichlet_alpha", "equal_sizes": "dirichlet_equal_sizes"}
     elif name == "labels_per_client":
-        arguments = {
-            "labels_per_client": settings.labels_per_client,
-            "smallest": settings.smallest_client,
-            "largest": settings.largest_client,
-        }
+        settings_of = {"smallest": "smallest_client", "largest": "largest_client", name: name}
     elif name == "label_groups":
         groups = _label_groups(settings.label_groups)
         total = sum(count for count, _ in groups)
@@ -163,13 +168,20 @@ def make_partition(settings: Settings, source: Source, seed: int) -> Partition:
             settings.num_clients,
             f"the number of clients in label_groups, {total}",
         )
-        return data.label_groups(source.y, groups, seed=seed)
-    return data.PARTITIONS[name](source.y, settings.num_clients, seed=seed, **arguments)
+        with _refused_as({}, otherwise="label_groups"):
+            return data.label_groups(source.y, groups, seed=seed)
+    arguments = {argument: getattr(settings, setting) for argument, setting in settings_of.items()}
+    with _refused_as(settings_of):
+        return factory(source.y, settings.num_clients, seed=seed, **arguments)
+
+
+def _partition_name(settings: Settings, source: Source) -> str:
+    return settings.partition or ("dirichlet" if source.natural_partition is None else "natural")
 
 
 def make_model(settings: Settings, source: Source) -> Model:
     """The model, for the data set's classes."""
-    factory = choose("model", settings.model, MODELS)
+    factory: Callable[..., Model] = choose("model", settings.model, MODELS)
     if settings.model == "mlp":
         widths = [_whole_number("hidden_sizes", w) for w in _items("hidden_sizes", settings.hidden_sizes)]
         return factory(source.num_classes, widths)
@@ -178,6 +190,14 @@ def make_model(settings: Settings, source: Source) -> Model:
             source.x.ndim == 4, "model", settings.model, f"softmax or mlp, for {source.name} has no images"
         )
         widths = [_whole_number("channels", w) for w in _items("channels", settings.channels)]
+        most = int(np.log2(min(source.x.shape[1:3])))
+        require(
+            len(widths) <= most,
+            "channels",
+            settings.channels,
+            f"at most {most} widths, for each convolution halves the images, "
+            f"{' by '.join(map(str, source.x.shape[1:3]))} pixels",
+        )
         return factory(source.num_classes, widths)
     return factory(source.num_classes)
 
@@ -188,6 +208,8 @@ def make_schedule(settings: Settings, federation: Federation) -> EventSchedule:
     size: dict[str, Any] = {"concurrency": settings.concurrency, "buffer_size": settings.buffer_size}
     if settings.protocol == "synchronous":
         size = {"cohort_size": settings.cohort_size, "over_selection": settings.over_selection}
+    trips = settings.client_trips
+    require(trips is None or trips >= 1, "client_trips", trips, "at least 1")
     return protocol(
         num_clients=federation.num_clients,
         delay=make_delay(settings, federation.num_examples),
@@ -200,27 +222,41 @@ def make_schedule(settings: Settings, federation: Federation) -> EventSchedule:
 
 def make_delay(settings: Settings, num_examples: np.ndarray) -> delays.Delay:
     """The law of trip durations; ``num_examples`` [N] of each client."""
-    name, mean = settings.delay, settings.delay_mean
-    choose("delay", name, DELAYS)
-    require(np.isfinite(mean) and mean >= 0, "delay_mean", mean, "a finite number, at least 0")
-    draws = {"per_trip": lambda law: law, "per_client": delays.once_per_client}
+    choose("delay", settings.delay, DELAYS)
+    draws: dict[str, Callable[[delays.Delay], delays.Delay]] = {
+        "per_trip": lambda law: law,
+        "per_client": delays.once_per_client,
+    }
     drawn = choose("delay_draw", settings.delay_draw, draws)
+    if settings.delay == "groups":
+        with _refused_as({}, otherwise="delay_groups"):
+            groups = delays.groups(_delay_groups(settings.delay_groups))
+            groups.check_clients(len(num_examples))
+        return drawn(groups)
+    with _refused_as({f"the delay's {name}": f"delay_{name}" for name in ("low", "high", "sigma")}):
+        return drawn(_law(settings, num_examples))
+
+
+def _law(settings: Settings, num_examples: np.ndarray) -> delays.Delay:
+    """The law of trip durations, but for groups, before it is drawn for each trip or once per client."""
+    name, mean, low, high = settings.delay, settings.delay_mean, settings.delay_low, settings.delay_high
+    require(np.isfinite(mean) and mean >= 0, "delay_mean", mean, "a finite number, at least 0")
+    require(mean > 0 or name in ("constant", "uniform"), "delay_mean", mean, f"above 0 where delay is {name}")
     if name == "constant":
-        law: delays.Delay = delays.constant(mean)
-    elif name == "uniform":
-        high = 2 * mean - settings.delay_low if settings.delay_high is None else settings.delay_high
-        law = delays.uniform(settings.delay_low, high)
-    elif name == "half_normal":
-        law = delays.half_normal(mean * np.sqrt(np.pi / 2))
-    elif name == "log_normal":
-        law = delays.log_normal(mean, settings.delay_sigma)
-    elif name == "proportional_to_examples":
-        law = delays.proportional_to_examples(num_examples, mean / np.mean(num_examples))
-    elif name == "groups":
-        law = delays.groups(_delay_groups(settings.delay_groups))
-    else:
-        law = DELAYS[name](mean)
-    return drawn(law)
+        return delays.constant(mean)
+    if name == "uniform":
+        if high is None:
+            require(
+                low <= mean, "delay_low", low, f"at most delay_mean ({mean:g}) unless delay_high is given"
+            )
+        return delays.uniform(low, 2 * mean - low if high is None else high)
+    if name == "half_normal":
+        return delays.half_normal(mean * np.sqrt(np.pi / 2))
+    if name == "log_normal":
+        return delays.log_normal(mean, settings.delay_sigma)
+    if name == "proportional_to_examples":
+        return delays.proportional_to_examples(num_examples, mean / np.mean(num_examples))
+    return delays.exponential(mean)
 
 
 def _evaluation_steps(settings: Settings, schedule: EventSchedule) -> list[int]:
@@ -263,19 +299,38 @@ def _label_groups(text: str) -> list[tuple[int, list[int]]]:
 
 def _delay_groups(text: str) -> list[tuple[int, delays.Delay]]:
     """``10:uniform(1,2);5:exponential(9)`` as [(10, uniform(1, 2)), (5, exponential(9))]."""
-    simple = {
-        name: DELAYS[name] for name in ("constant", "uniform", "half_normal", "exponential", "log_normal")
-    }
+    laws = ("constant", "uniform", "half_normal", "exponential", "log_normal")
+    simple: dict[str, Callable[..., delays.Delay]] = {name: DELAYS[name] for name in laws}
     groups = []
     for part in text.split(";"):
+        wrong = SettingError(
+            f"delay_groups is {text!r}, but {part!r} is not clients:law(numbers), as in 10:uniform(1,2)."
+        )
         match = re.fullmatch(r"\s*(\d+)\s*:\s*(\w+)\(([^()]*)\)\s*", part)
+        if not match:
+            raise wrong
+        law = choose("a law in delay_groups", match[2], simple)
         try:
-            numbers = [float(number) for number in match[3].split(",")] if match else []
-            groups.append((int(match[1]), choose("a law in delay_groups", match[2], simple)(*numbers)))
-        except (TypeError, ValueError) as error:
-            if isinstance(error, SettingError):
-                raise
-            raise SettingError(
-                f"delay_groups is {text!r}, but {part!r} is not clients:law(numbers), as in 10:uniform(1,2)."
-            ) from error
+            groups.append((int(match[1]), law(*(float(number) for number in match[3].split(",")))))
+        except SettingError:
+            raise
+        except (TypeError, ValueError) as error:  # too many numbers, or not numbers
+            raise wrong from error
     return groups
+
+
+@contextlib.contextmanager
+def _refused_as(names: Mapping[str, str], otherwise: str = "") -> Iterator[None]:
+    """Makes a refusal name the setting instead of the argument that it filled.
+
+    names: {argument: setting}. Where ``otherwise`` is given, a refusal of anything else begins with it.
+    """
+    try:
+        yield
+    except SettingError as error:
+        subject, is_, rest = str(error).partition(" is ")
+        if subject in names:
+            raise SettingError(names[subject] + is_ + rest) from error
+        if otherwise and otherwise not in subject:
+            raise SettingError(f"{otherwise}: {error}") from error
+        raise

@@ -66,6 +66,9 @@ class RunDirectory:
             )
         for file in there:
             file.unlink()
+        for folder in {file.parent for file in there} - {self.path}:
+            if not any(folder.iterdir()):
+                folder.rmdir()
 
     def write_config(self, settings: Mapping[str, Any], command: Sequence[str]) -> None:
         """``config.json``: every resolved setting, the versions, the device and the command."""
@@ -206,7 +209,8 @@ def _peak_memory() -> int | None:
 
 def _files_of_a_run(path: pathlib.Path) -> list[pathlib.Path]:
     """Files that a run or a comparison has left in a directory and its direct subfolders."""
-    folders = [path, *(folder for folder in sorted(path.iterdir()) if (folder / "config.json").is_file())]
+    children = (folder for folder in sorted(path.glob("*-seed*")) if (folder / "config.json").is_file())
+    folders = [path, *children]
     files = [folder / name for folder in folders for name in FILES if (folder / name).is_file()]
     if not files:
         return []

@@ -13,7 +13,7 @@ import numpy as np
 from jafl import plots
 from jafl.divergence import DivergenceError
 from jafl.experiment import Experiment, make_experiments
-from jafl.records import History
+from jafl.records import EventSchedule, History
 from jafl.results import RunDirectory, summarize
 from jafl.settings import Settings
 from jafl.simulation import simulate
@@ -148,7 +148,7 @@ def _write_comparison(parent: RunDirectory, outcomes: Sequence[Outcome], setting
         {"target_accuracy": settings.target_accuracy, "runs": short, "table": _rows(outcomes)}
     )
     curves: dict[str, list[list[dict[str, Any]]]] = {}
-    schedules = {}
+    schedules: dict[str, EventSchedule] = {}
     for outcome in outcomes:
         algorithm = outcome.experiment.settings.algorithm
         curves.setdefault(algorithm, []).append(outcome.history.evaluations)

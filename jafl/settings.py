@@ -5,13 +5,14 @@ text says.
 """
 
 import dataclasses
+import difflib
 import json
 import pathlib
 import types
 import typing
 from typing import Any
 
-from jafl.records import SettingError, require, unknown_name
+from jafl.records import SettingError, require
 
 
 def _setting(default: Any, help_text: str, group: str) -> Any:
@@ -177,13 +178,15 @@ class Settings:
 
     target_accuracy: float = _setting(0.9, "Test accuracy whose first reaching is reported.", "results")
     evaluate_every: int | None = _setting(
-        None, "Client trips between evaluations. Default: a fiftieth of the run.", "results"
+        None, "Client trips between evaluations. Default: a hundredth of the run.", "results"
     )
     train_accuracy: bool = _setting(False, "Also measure the accuracy on all training examples.", "results")
 
     @classmethod
     def from_file(cls, path: str, **explicit: Any) -> "Settings":
         """The settings in a run's ``config.json``, with ``explicit`` ones instead where given.
+
+        Of two settings that exclude each other, an explicit one takes the other's place.
 
         Raises SettingError if the file is not there, is not such a file, or holds an unknown setting.
         """
@@ -200,6 +203,10 @@ class Settings:
             f"{FORMAT}, this version's",
         )
         given = {name: value for name, value in content.items() if name not in NOT_SETTINGS}
+        for pair in EXCLUSIVE:
+            for one, other in (pair, pair[::-1]):
+                if explicit.get(one) is not None and other not in explicit:
+                    given.pop(other, None)
         return cls.from_mapping({**given, **explicit})
 
     @classmethod
@@ -207,15 +214,20 @@ class Settings:
         """Settings from names and values; raises SettingError for an unknown name or a value of a wrong type."""
         for name, value in values.items():
             if name not in TYPES:
-                raise unknown_name("a setting", name, TYPES)
+                near = difflib.get_close_matches(name, TYPES, n=1, cutoff=0.5)
+                hint = f"Did you mean {near[0]!r}?" if near else "See --help for all settings."
+                raise SettingError(f"{name!r} (here {value!r}) is not the name of a setting. {hint}")
             kinds = TYPES[name] + ((int,) if float in TYPES[name] else ())
             fits = isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
-            require(fits, name, value, " or ".join(kind.__name__ for kind in TYPES[name]))
+            require(fits, name, value, " or ".join(KINDS[kind] for kind in TYPES[name]))
         return cls(**values)
 
 
 FORMAT = 1
 NOT_SETTINGS = ("format", "versions", "device", "command")
+# Pairs of which at most one is given.
+EXCLUSIVE = (("client_trips", "server_steps"), ("local_steps", "local_epochs"))
+KINDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false", type(None): "null"}
 TYPES: dict[str, tuple[type, ...]] = {
     name: typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     for name, hint in typing.get_type_hints(Settings).items()

@@ -15,7 +15,7 @@ from jafl.evaluate import Evaluator
 from jafl.records import EventSchedule, ExecutionPlan, History, Rule, require
 from jafl.schedule import trip_by_trip
 
-DEFAULT_EVALUATIONS = 50
+DEFAULT_EVALUATIONS = 100
 # Wall-clock seconds that one chunk aims at, so that progress and Ctrl-C answer; no result depends on it.
 SECONDS_PER_CHUNK = 0.5
 
@@ -49,7 +49,7 @@ def simulate(
         it is fed with the rule's pseudo-gradient.
       plan: in which memory to compute the schedule; trip by trip if None. It cannot change a result.
       evaluate_at: server steps at which to evaluate, the start (0) and the end apart, which always are; about
-        fifty, evenly spaced, if None.
+        a hundred, evenly spaced, if None.
       evaluators: {name: params -> {metric: number}}, recorded as ``name_metric``; accuracy and loss on the
         federation's test split, and on its validation split if there is one, if None.
       on_evaluation: called with each evaluation and the parameters, as soon as it is made.
@@ -118,7 +118,7 @@ def simulate(
 def default_evaluators(model: Any, federation: Federation) -> dict[str, Evaluator]:
     """Evaluators for the federation's test split and, if it has one, its validation split."""
     evaluators = {"test": Evaluator(model, federation.test_x, federation.test_y)}
-    if federation.validation_x is not None:
+    if federation.validation_x is not None and federation.validation_y is not None:
         evaluators["validation"] = Evaluator(model, federation.validation_x, federation.validation_y)
     return evaluators
 

@@ -13,7 +13,7 @@ _LARGEST_LABEL = np.iinfo(np.int32).max - 1
 
 def whole_number(setting: str, value: Any, at_least: int) -> int:
     """Returns ``value`` as an int; raises SettingError unless it is a whole number from ``at_least`` on."""
-    fits = isinstance(value, numbers.Integral) and not isinstance(value, bool) and value >= at_least
+    fits = isinstance(value, numbers.Integral) and not isinstance(value, bool) and int(value) >= at_least
     require(fits, setting, value, f"a whole number of at least {at_least}")
     return int(value)
 

@@ -39,7 +39,8 @@ class Model:
 
     def apply(self, params: Any, x: jax.Array) -> jax.Array:
         """Outputs for a batch ``x`` [B, ...]."""
-        return self.module.apply({"params": params}, x)
+        outputs: Any = self.module.apply({"params": params}, x)
+        return outputs
 
     def losses(self, params: Any, x: jax.Array, y: jax.Array) -> jax.Array:
         """[B] losses."""

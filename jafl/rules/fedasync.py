@@ -1,5 +1,7 @@
 """FedAsync: every arrival is mixed into the model at once (Xie, Koyejo and Gupta 2019, algorithm 1)."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
@@ -10,7 +12,7 @@ from jafl.rules import accumulate, staleness
 
 @specification
 def fedasync(
-    staleness_weight: staleness.StalenessWeight = staleness.polynomial(0.5),  # noqa: B008  (immutable)
+    staleness_weight: Any = staleness.polynomial(0.5),  # noqa: B008  (immutable)
 ) -> Rule:
     """The model becomes (1 - alpha s) w + alpha s y, y the client's trained model, s its staleness weight.
 

@@ -1,5 +1,7 @@
 """FedBuff: buffered asynchronous aggregation (Nguyen et al., AISTATS 2022, algorithm 1)."""
 
+from typing import Any
+
 import jax.numpy as jnp
 
 from jafl.deferred import specification
@@ -11,7 +13,7 @@ AGGREGATES = {"mean": True, "sum": False}
 
 @specification
 def fedbuff(
-    staleness_weight: staleness.StalenessWeight = staleness.polynomial(0.5),  # noqa: B008  (immutable)
+    staleness_weight: Any = staleness.polynomial(0.5),  # noqa: B008  (immutable)
     aggregate: str = "mean",
     weigh_by_examples: bool = False,
 ) -> Rule:

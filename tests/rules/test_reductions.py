@@ -1,0 +1,144 @@
+"""Rules that must agree where their definitions say so, each in float64 to the last digits."""
+
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+import jafl
+from jafl import delays, rules
+from jafl.rules import staleness
+
+CLIENTS = 10
+MODEL = jafl.models.softmax(4)
+
+
+@pytest.fixture(autouse=True)
+def float64():
+    with jax.enable_x64(True):
+        yield
+
+
+def federation() -> jafl.Federation:
+    random = np.random.default_rng(2)
+    y = random.integers(0, 4, 200)
+    x = random.normal(size=(200, 5)) + np.eye(4, 5)[y]
+    partition = jafl.data.dirichlet(y, CLIENTS, alpha=0.5, seed=0)
+    return jafl.Federation.from_arrays(x, y, partition, test_x=x, test_y=y, num_classes=4)
+
+
+def run(schedule: jafl.EventSchedule, rule: Any, *, server_rate=0.5, **work) -> jafl.History:
+    data = federation()
+    given = {"learning_rate": 0.3, "batch_size": 8, "local_steps": 3, **work}
+    return jafl.simulate(
+        schedule,
+        data,
+        jafl.client_work(MODEL, **given),
+        rule,
+        MODEL.init(jax.random.key(0), data.x),
+        jax.random.key(4),
+        server_optimizer=jafl.specify(optax.sgd, learning_rate=server_rate),
+        evaluate_at=[],
+    )
+
+
+def asynchronous(**changes) -> jafl.EventSchedule:
+    settings = {
+        "num_clients": CLIENTS,
+        "concurrency": CLIENTS,
+        "buffer_size": 1,
+        "delay": delays.exponential(1.0),
+        "server_steps": 60,
+    }
+    return jafl.asynchronous(**{**settings, **changes})
+
+
+def assert_same(first: jafl.History, second: jafl.History) -> None:
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-13), first.params, second.params
+    )
+
+
+def assert_different(first: jafl.History, second: jafl.History) -> None:
+    assert not np.allclose(first.params["dense"]["kernel"], second.params["dense"]["kernel"], rtol=1e-6)
+
+
+def test_fedbuff_of_one_trip_without_weights_is_asynchronous_sgd():
+    """w <- w + server rate * update at each arrival, written out as a rule of its own."""
+
+    def plain() -> jafl.Rule:
+        return jafl.Rule(
+            init=lambda params, num_clients: (),
+            begin=lambda state, params: params,
+            fold=lambda buffer, arrival: (arrival.update, {}),
+            finish=lambda update, params: (jax.tree.map(lambda u: -u, update), (), {}, True),
+        )
+
+    schedule = asynchronous()
+    assert_same(run(schedule, rules.fedbuff(staleness.constant())), run(schedule, jafl.specify(plain)))
+    assert_different(run(schedule, rules.fedbuff()), run(schedule, jafl.specify(plain)))
+
+
+def test_fedbuff_with_equal_durations_and_a_buffer_of_the_cohort_is_fedavg():
+    everyone = asynchronous(buffer_size=CLIENTS, delay=delays.constant(2.0), server_steps=12)
+    rounds = jafl.synchronous(
+        num_clients=CLIENTS, cohort_size=CLIENTS, delay=delays.constant(2.0), server_steps=12
+    )
+    np.testing.assert_array_equal(everyone.step_time, rounds.step_time)
+    assert_same(run(everyone, rules.fedbuff()), run(rounds, rules.fedavg()))
+
+
+def test_fedprox_without_its_term_is_fedavg():
+    rounds = jafl.synchronous(num_clients=CLIENTS, cohort_size=4, delay=delays.constant(1.0), server_steps=20)
+    assert_same(run(rounds, rules.fedavg(), proximal=0.0), run(rounds, rules.fedavg()))
+    assert_different(run(rounds, rules.fedavg(), proximal=1.0), run(rounds, rules.fedavg()))
+
+
+def test_fedasync_with_full_mixing_and_one_client_is_sequential_sgd():
+    """Sixty trips of three steps are the 180 steps of one optimizer over the same minibatches."""
+    from jafl.clients import minibatches
+
+    random = np.random.default_rng(0)
+    x, y = random.normal(size=(20, 5)), random.integers(0, 4, 20)
+    partition = jafl.Partition.from_lists([np.arange(20)])
+    data = jafl.Federation.from_arrays(x, y, partition, test_x=x, test_y=y, num_classes=4)
+    schedule = asynchronous(num_clients=1, concurrency=1)
+    key, params = jax.random.key(4), MODEL.init(jax.random.key(0), x)
+    work = jafl.client_work(MODEL, learning_rate=0.3, batch_size=8, local_steps=3)
+    history = jafl.simulate(schedule, data, work, rules.fedasync(), params, key, evaluate_at=[])
+
+    gradient = jax.jit(jax.grad(lambda p, x, y: MODEL.losses(p, x, y).mean()))
+    for trip in range(60):
+        for batch in minibatches(key, 0, trip, num_examples=20, batch_size=8, steps=3):
+            slope = gradient(params, x[batch], y[batch])
+            params = jax.tree.map(lambda p, g: p - 0.3 * g, params, slope)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9), history.params, params)
+
+
+def test_rules_without_staleness_weight_coincide_where_nothing_is_stale():
+    one_at_a_time = asynchronous(concurrency=1, buffer_size=1)
+    assert one_at_a_time.staleness.max() == 0
+    for weight in (staleness.polynomial(3.0), staleness.hinge(5.0, 2.0), staleness.exponential(1.0)):
+        fresh = run(one_at_a_time, rules.fedbuff(weight))
+        assert_same(fresh, run(one_at_a_time, rules.fedavg()))
+        assert_same(run(one_at_a_time, rules.fedasync(weight)), run(one_at_a_time, rules.fedasync()))
+
+
+def test_sum_is_the_mean_with_a_larger_learning_rate():
+    schedule = asynchronous(buffer_size=4, server_steps=20)
+    total = run(schedule, rules.fedbuff(aggregate="sum"), server_rate=0.1)
+    assert_same(total, run(schedule, rules.fedbuff(aggregate="mean"), server_rate=0.4))
+
+
+def test_influence_is_what_the_rule_gave():
+    schedule = asynchronous(buffer_size=5, server_steps=30)
+    history = run(schedule, rules.fedbuff())
+    expected = (1.0 + schedule.staleness) ** -0.5 / 5
+    np.testing.assert_allclose(history.weights, expected, rtol=1e-12)
+    shares = np.bincount(schedule.client, expected, CLIENTS) / expected.sum()
+    np.testing.assert_allclose(history.influence, shares, rtol=1e-12)
+    by_examples = run(schedule, rules.fedavg(weigh_by_examples=True))
+    sizes = federation().num_examples[schedule.client].reshape(30, 5)
+    np.testing.assert_allclose(by_examples.weights, (sizes / sizes.sum(1, keepdims=True)).ravel(), rtol=1e-12)

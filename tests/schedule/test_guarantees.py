@@ -1,0 +1,411 @@
+"""What every schedule promises: each check holds for random schedules, and fails for one tampered with."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from schedule_cases import WholeNumbers, asynchronous_cases, synchronous_cases
+
+from jafl.schedule import asynchronous, delays, guarantees, synchronous
+
+CASES = asynchronous_cases() | synchronous_cases()
+many = settings(max_examples=150, deadline=None)
+
+# --------------------------------------------------------------------------------------------------
+# Each guarantee holds.
+# --------------------------------------------------------------------------------------------------
+
+
+@many
+@given(CASES)
+def test_columns_have_the_documented_shapes_and_ranges(case):
+    guarantees.check_shapes(case.schedule())
+
+
+@many
+@given(CASES)
+def test_trips_stand_in_the_order_of_application(case):
+    guarantees.check_order(case.schedule())
+
+
+@many
+@given(CASES)
+def test_every_step_applies_the_stated_number_of_trips(case):
+    guarantees.check_buffer(case.schedule(), case.buffer_size)
+
+
+@many
+@given(CASES)
+def test_never_more_clients_train_than_stated(case):
+    guarantees.check_concurrency(case.schedule())
+
+
+@many
+@given(CASES)
+def test_nobody_is_in_two_trips_at_once(case):
+    guarantees.check_one_trip_at_a_time(case.schedule())
+
+
+@many
+@given(CASES)
+def test_trips_of_a_client_are_numbered_as_they_start(case):
+    guarantees.check_trip_numbers(case.schedule())
+
+
+@many
+@given(CASES)
+def test_a_trip_takes_the_duration_drawn_for_it(case):
+    guarantees.check_durations(case.schedule(), case.delay, case.seed)
+
+
+@many
+@given(CASES)
+def test_the_newest_version_is_downloaded(case):
+    guarantees.check_versions(case.schedule())
+
+
+@many
+@given(CASES)
+def test_every_step_ages_every_other_trip_under_way(case):
+    guarantees.check_conservation(case.schedule())
+
+
+@given(CASES)
+def test_check_all_runs_every_check(case):
+    guarantees.check_all(case.schedule(), buffer_size=case.buffer_size, delay=case.delay, seed=case.seed)
+
+
+@given(asynchronous_cases())
+def test_as_many_trips_as_stated_are_under_way_at_the_end(case):
+    schedule = case.schedule()
+    assert len(schedule.inflight_client) == schedule.concurrency
+    assert np.all(np.diff(schedule.inflight_client) > 0)
+
+
+@given(CASES)
+def test_the_same_seed_gives_the_same_schedule(case):
+    first, again = case.schedule(), case.schedule()
+    for field in dataclasses.fields(first):
+        np.testing.assert_array_equal(getattr(first, field.name), getattr(again, field.name))
+
+
+@given(synchronous_cases())
+def test_cost_counts_trips_thrown_away(case):
+    schedule = case.schedule()
+    costs = [schedule.trips_started_by(step) for step in range(schedule.num_steps + 1)]
+    assert costs == [schedule.concurrency * step for step in range(schedule.num_steps + 1)]
+
+
+# --------------------------------------------------------------------------------------------------
+# Each check notices what it is about.
+# --------------------------------------------------------------------------------------------------
+
+EXPONENTIAL, LAW_OF_ROUNDS = delays.exponential(1.0), delays.uniform(1.0, 2.0)
+# Five of eight clients train; no two arrivals share an instant.
+BUFFERED = asynchronous(
+    num_clients=8, concurrency=5, buffer_size=3, delay=EXPONENTIAL, server_steps=30, seed=1
+)
+# All of four clients train, and every arrival is shared by all of them.
+TIES = asynchronous(
+    num_clients=4, concurrency=4, buffer_size=2, delay=delays.constant(1.0), server_steps=12, seed=1
+)
+# Rounds with two of six trips thrown away.
+ROUNDS = synchronous(
+    num_clients=9, cohort_size=4, over_selection=0.5, delay=LAW_OF_ROUNDS, server_steps=20, seed=1
+)
+TRIP_COLUMNS = ("client", "trip", "download_version", "download_time", "arrival_time")
+COLUMNS = [field.name for field in dataclasses.fields(BUFFERED) if field.name[:4] not in ("num_", "conc")]
+
+
+def tampered(schedule, **changes):
+    """The schedule with ``{column: {place: value}}`` written over it, or ``{column: new column or number}``."""
+    columns = {}
+    for name, change in changes.items():
+        if isinstance(change, dict):
+            columns[name] = getattr(schedule, name).copy()
+            for place, value in change.items():
+                columns[name][place] = value
+        else:
+            columns[name] = change
+    return dataclasses.replace(schedule, **columns)
+
+
+def swapped(schedule, first, second):
+    """The schedule with two trips in each other's place; steps stay where they are."""
+    order = np.arange(schedule.num_trips)
+    order[[first, second]] = second, first
+    return dataclasses.replace(schedule, **{name: getattr(schedule, name)[order] for name in TRIP_COLUMNS})
+
+
+def trips_of(schedule, client):
+    """The places of a client's applied trips, in order."""
+    return np.flatnonzero(schedule.client == client)
+
+
+def test_check_order_allows_trips_that_take_no_time_to_follow():
+    schedule = asynchronous(
+        num_clients=4, concurrency=3, buffer_size=2, delay=WholeNumbers(0, 1), server_steps=200
+    )
+    same_time = np.diff(schedule.arrival_time) == 0
+    assert np.any(same_time & (np.diff(schedule.client) <= 0))
+    guarantees.check_order(schedule)
+
+
+def test_the_schedules_to_tamper_with_are_sound():
+    guarantees.check_all(BUFFERED, buffer_size=3, delay=EXPONENTIAL, seed=1)
+    guarantees.check_all(TIES, buffer_size=2, delay=delays.constant(1.0), seed=1)
+    guarantees.check_all(ROUNDS, buffer_size=4, delay=LAW_OF_ROUNDS, seed=1)
+    assert len(np.unique(BUFFERED.arrival_time)) == BUFFERED.num_trips
+    assert len(ROUNDS.discarded_client) == 40
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+@pytest.mark.parametrize("damage", ["one entry short", "another dtype", "two axes", "negative"])
+def test_check_shapes_notices(name, damage):
+    schedule = ROUNDS if name.startswith("discarded") else BUFFERED
+    column = getattr(schedule, name)
+    other = {np.dtype(np.int32): np.int64, np.dtype(np.float64): np.float32}[column.dtype]
+    damaged = {
+        "one entry short": column[:-1],
+        "another dtype": column.astype(other),
+        "two axes": column[:, None],
+        "negative": np.concatenate([column[:-1], np.array([-1], column.dtype)]),
+    }[damage]
+    with pytest.raises(AssertionError):
+        guarantees.check_shapes(dataclasses.replace(schedule, **{name: damaged}))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "name", "value"),
+    [
+        (BUFFERED, "client", 8),
+        (BUFFERED, "step", 30),
+        (BUFFERED, "download_version", 31),
+        (BUFFERED, "inflight_client", 8),
+        (BUFFERED, "inflight_version", 31),
+        (ROUNDS, "discarded_client", 9),
+        (ROUNDS, "discarded_step", 20),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_check_shapes_notices_what_does_not_exist(schedule, name, value):
+    guarantees.check_shapes(tampered(schedule, **{name: {-1: value - 1}}))
+    with pytest.raises(AssertionError, match=f"{name} names an unknown"):
+        guarantees.check_shapes(tampered(schedule, **{name: {-1: value}}))
+
+
+OUT_OF_ORDER = {
+    "two arrivals of a step exchanged": swapped(BUFFERED, 3, 4),
+    "two arrivals of neighbouring steps exchanged": swapped(BUFFERED, 2, 3),
+    "a tie inside a step not in client order": swapped(TIES, 0, 1),
+    "a tie across steps not in client order": swapped(TIES, 1, 2),
+    "the same trip twice": dataclasses.replace(
+        TIES, **{name: np.repeat(getattr(TIES, name)[::2], 2) for name in TRIP_COLUMNS}
+    ),
+    "a step that goes down": tampered(BUFFERED, step={4: 0}),
+    "applied before its arrival": tampered(
+        BUFFERED, step_time={5: np.nextafter(BUFFERED.arrival_time[17], 0)}
+    ),
+    "arrived before its download": tampered(BUFFERED, download_time={17: BUFFERED.arrival_time[17] + 1e-9}),
+    "server steps go back in time": tampered(BUFFERED, step_time={5: BUFFERED.step_time[6] + 1e-9}),
+    "trips thrown away out of order": tampered(ROUNDS, discarded_step={3: 0}),
+}
+
+
+@pytest.mark.parametrize("schedule", OUT_OF_ORDER.values(), ids=OUT_OF_ORDER)
+def test_check_order_notices(schedule):
+    with pytest.raises(AssertionError):
+        guarantees.check_order(schedule)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "buffer_size"),
+    [
+        (tampered(BUFFERED, step={5: 2}), 3),
+        (tampered(ROUNDS, step={4: 0}), 4),
+        (BUFFERED, 4),
+        (BUFFERED, 2),
+        (tampered(BUFFERED, step_time=np.append(BUFFERED.step_time, 1e9)), 3),
+    ],
+    ids=["a trip a step late", "a trip a step early", "one more stated", "one less stated", "an empty step"],
+)
+def test_check_buffer_notices(schedule, buffer_size):
+    with pytest.raises(AssertionError, match="server steps apply"):
+        guarantees.check_buffer(schedule, buffer_size)
+
+
+first_replacement = int(np.flatnonzero(BUFFERED.download_time > 0)[0])
+TOO_MANY = {
+    "one less stated": tampered(BUFFERED, concurrency=4),
+    "one less stated, rounds": tampered(ROUNDS, concurrency=5),
+    "a trip starts a moment early": tampered(
+        BUFFERED,
+        download_time={first_replacement: np.nextafter(BUFFERED.download_time[first_replacement], 0)},
+    ),
+    "a trip ends a moment late": tampered(BUFFERED, arrival_time={7: BUFFERED.arrival_time[7] + 1e-9}),
+    "one more under way at the end": tampered(
+        BUFFERED, inflight_start_time=np.append(BUFFERED.inflight_start_time, BUFFERED.step_time[-1]),
+        inflight_client=np.append(BUFFERED.inflight_client, 0),
+        inflight_trip=np.append(BUFFERED.inflight_trip, 99),
+        inflight_version=np.append(BUFFERED.inflight_version, 30),
+    ),
+    "a trip is thrown away a moment late": tampered(
+        ROUNDS, discarded_end_time={5: ROUNDS.discarded_end_time[5] + 1e-9}
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("schedule", TOO_MANY.values(), ids=TOO_MANY)
+def test_check_concurrency_notices(schedule):
+    with pytest.raises(AssertionError, match="trips at once"):
+        guarantees.check_concurrency(schedule)
+
+
+ALL_TRAIN = asynchronous(num_clients=3, concurrency=3, delay=EXPONENTIAL, server_steps=40, seed=2)
+second, third = trips_of(ALL_TRAIN, 1)[1:3]
+late_rounds = np.flatnonzero(np.isin(ROUNDS.discarded_client, ROUNDS.client[ROUNDS.step == 19]))
+TWICE_AT_ONCE = {
+    "a trip starts before the client's last one ends": tampered(
+        ALL_TRAIN, download_time={third: np.nextafter(ALL_TRAIN.arrival_time[second], 0)}
+    ),
+    "a trip ends after the client's next one starts": tampered(
+        ALL_TRAIN, arrival_time={second: np.nextafter(ALL_TRAIN.download_time[third], np.inf)}
+    ),
+    "a trip under way at the end overlaps": tampered(
+        ALL_TRAIN, inflight_start_time={1: ALL_TRAIN.arrival_time[trips_of(ALL_TRAIN, 1)[-1]] - 1e-9}
+    ),
+    "a trip thrown away overlaps": tampered(
+        ROUNDS, discarded_end_time={late_rounds[0]: ROUNDS.step_time[-1] + 1.0}
+    ),
+}
+
+
+@pytest.mark.parametrize("schedule", TWICE_AT_ONCE.values(), ids=TWICE_AT_ONCE)
+def test_check_one_trip_at_a_time_notices(schedule):
+    with pytest.raises(AssertionError, match="two trips at once"):
+        guarantees.check_one_trip_at_a_time(schedule)
+
+
+WRONG_NUMBERS = {
+    "a number left out": tampered(BUFFERED, trip={-1: BUFFERED.trip[-1] + 1}),
+    "a number twice": tampered(ALL_TRAIN, trip={third: 1}),
+    "two numbers exchanged": tampered(ALL_TRAIN, trip={second: 2, third: 1}),
+    "the first is 1": tampered(ALL_TRAIN, trip={trips_of(ALL_TRAIN, 1)[0]: 1}),
+    "another client's number": tampered(ALL_TRAIN, client={third: 0}),
+    "under way at the end": tampered(BUFFERED, inflight_trip={2: BUFFERED.inflight_trip[2] + 1}),
+    "thrown away": tampered(ROUNDS, discarded_trip={4: ROUNDS.discarded_trip[4] + 1}),
+}
+
+
+@pytest.mark.parametrize("schedule", WRONG_NUMBERS.values(), ids=WRONG_NUMBERS)
+def test_check_trip_numbers_notices(schedule):
+    with pytest.raises(AssertionError, match="numbers a trip"):
+        guarantees.check_trip_numbers(schedule)
+
+
+thrown_away = int(np.argmax(ROUNDS.discarded_start_time))
+WRONG_DURATIONS = {
+    "arrives a moment late": (
+        tampered(BUFFERED, arrival_time={9: np.nextafter(BUFFERED.arrival_time[9], np.inf)}),
+        EXPONENTIAL,
+    ),
+    "downloads early": (
+        tampered(BUFFERED, download_time={30: BUFFERED.download_time[30] - 1e-9}),
+        EXPONENTIAL,
+    ),
+    "another law": (BUFFERED, delays.exponential(1.001)),
+    "another client's duration": (tampered(BUFFERED, client={9: (BUFFERED.client[9] + 1) % 8}), EXPONENTIAL),
+    "another trip's duration": (tampered(BUFFERED, trip={9: BUFFERED.trip[9] + 1}), EXPONENTIAL),
+    "thrown away after it arrived": (
+        tampered(ROUNDS, discarded_end_time={thrown_away: ROUNDS.discarded_start_time[thrown_away] + 2.0}),
+        LAW_OF_ROUNDS,
+    ),
+    "under way after it arrived": (tampered(BUFFERED, inflight_start_time={1: 0.0}), EXPONENTIAL),
+}
+
+
+@pytest.mark.parametrize(("schedule", "delay"), WRONG_DURATIONS.values(), ids=WRONG_DURATIONS)
+def test_check_durations_notices(schedule, delay):
+    with pytest.raises(AssertionError, match="arrive"):
+        guarantees.check_durations(schedule, delay, 1)
+
+
+def test_check_durations_notices_another_seed():
+    with pytest.raises(AssertionError, match="arrive"):
+        guarantees.check_durations(BUFFERED, EXPONENTIAL, 2)
+
+
+middle = 40
+WRONG_VERSIONS = {
+    "a version of the future": tampered(
+        BUFFERED, download_version={middle: BUFFERED.download_version[middle] + 1}
+    ),
+    "an old version": tampered(BUFFERED, download_version={middle: BUFFERED.download_version[middle] - 1}),
+    "applied before its version exists": tampered(BUFFERED, step={-1: BUFFERED.download_version[-1] - 1}),
+    "an old version, under way at the end": tampered(
+        BUFFERED, inflight_version={2: BUFFERED.inflight_version[2] - 1}
+    ),
+    "a version of the future, under way at the end": tampered(
+        BUFFERED, inflight_version={2: BUFFERED.inflight_version[2] + 1}
+    ),
+    "an old version in rounds": tampered(ROUNDS, download_version={30: ROUNDS.download_version[30] - 1}),
+    "an old version, with ties": tampered(TIES, download_version={6: TIES.download_version[6] - 1}),
+    "no trip downloads anew": tampered(ROUNDS, download_version=np.zeros_like(ROUNDS.download_version)),
+}
+
+
+@pytest.mark.parametrize("schedule", WRONG_VERSIONS.values(), ids=WRONG_VERSIONS)
+def test_check_versions_notices(schedule):
+    with pytest.raises(AssertionError, match="version"):
+        guarantees.check_versions(schedule)
+
+
+NOT_CONSERVED = {
+    "a trip too stale by one step": WRONG_VERSIONS["an old version"],
+    "a trip too fresh by one step": WRONG_VERSIONS["a version of the future"],
+    "a trip under way too fresh": WRONG_VERSIONS["a version of the future, under way at the end"],
+    "one less stated": tampered(BUFFERED, concurrency=4),
+    "one more stated": tampered(
+        BUFFERED, concurrency=6,
+        inflight_start_time=np.append(BUFFERED.inflight_start_time, BUFFERED.step_time[-1]),
+        inflight_client=np.append(BUFFERED.inflight_client, 0),
+        inflight_trip=np.append(BUFFERED.inflight_trip, 99),
+        inflight_version=np.append(BUFFERED.inflight_version, 30),
+    ),
+    "rounds that never download anew": WRONG_VERSIONS["no trip downloads anew"],
+    "ties that never download anew": tampered(TIES, download_version=np.zeros_like(TIES.download_version)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("schedule", NOT_CONSERVED.values(), ids=NOT_CONSERVED)
+def test_check_conservation_notices(schedule):
+    with pytest.raises(AssertionError, match="steps of staleness"):
+        guarantees.check_conservation(schedule)
+
+
+ONE_BREACH_OF_EACH = {
+    "check_shapes": tampered(BUFFERED, client=BUFFERED.client.astype(np.int64)),
+    "check_order": OUT_OF_ORDER["server steps go back in time"],
+    "check_buffer": tampered(BUFFERED, step={5: 2}),
+    "check_concurrency": TOO_MANY["one less stated"],
+    "check_one_trip_at_a_time": TWICE_AT_ONCE["a trip starts before the client's last one ends"],
+    "check_trip_numbers": WRONG_NUMBERS["under way at the end"],
+    "check_durations": tampered(BUFFERED, download_time={30: BUFFERED.download_time[30] + 1e-9}),
+    "check_versions": WRONG_VERSIONS["an old version"],
+    "check_conservation": NOT_CONSERVED["one more stated"],
+}
+
+
+def test_there_is_a_breach_of_each_check():
+    assert set(ONE_BREACH_OF_EACH) | {"check_all"} == {name for name in dir(guarantees) if "check_" in name}
+
+
+@pytest.mark.parametrize("name", ONE_BREACH_OF_EACH)
+def test_check_all_notices_a_breach_of(name, monkeypatch):
+    """With every other check switched off, so that this one must have been asked."""
+    for other in ONE_BREACH_OF_EACH:
+        if other != name:
+            monkeypatch.setattr(guarantees, other, lambda *arguments: None)
+    with pytest.raises(AssertionError):
+        guarantees.check_all(ONE_BREACH_OF_EACH[name], buffer_size=3, delay=EXPONENTIAL, seed=1)

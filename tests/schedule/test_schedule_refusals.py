@@ -1,0 +1,112 @@
+"""Settings that no schedule can have: each is refused by name, with its value and what is allowed."""
+
+import re
+
+import pytest
+
+from jafl.records import SettingError
+from jafl.schedule import asynchronous, delays, synchronous
+
+NAN, INF = float("nan"), float("inf")
+ONE = delays.constant(1.0)
+BUFFERED = {"num_clients": 10, "concurrency": 4, "buffer_size": 3, "delay": ONE, "server_steps": 5}
+ROUNDS = {"num_clients": 10, "cohort_size": 4, "over_selection": 0.5, "delay": ONE, "server_steps": 5}
+BETWEEN = "must be between 1 and the number of clients, 10"
+STOPS = "must be one number and one None"
+
+BAD_BUFFERED = {
+    "concurrency above N": ({"concurrency": 11}, "concurrency is 11", BETWEEN, "Lower concurrency"),
+    "nobody in flight": ({"concurrency": 0}, "concurrency is 0", BETWEEN),
+    "concurrency below 0": ({"concurrency": -1}, "concurrency is -1", BETWEEN),
+    "no clients": ({"num_clients": 0}, "num_clients is 0", "must be at least 1"),
+    "empty buffer": ({"buffer_size": 0}, "buffer_size is 0", "must be at least 1"),
+    "buffer below 0": ({"buffer_size": -2}, "buffer_size is -2", "must be at least 1"),
+    "no steps": ({"server_steps": 0}, "server_steps is 0", "must be at least 1"),
+    "steps below 0": ({"server_steps": -5}, "server_steps is -5", "must be at least 1"),
+    "no end": ({"server_steps": None}, "server_steps and client_trips is (None, None)", STOPS),
+    "two ends": ({"client_trips": 90}, "server_steps and client_trips is (5, 90)", STOPS),
+    "two ends, one 0": ({"client_trips": 0}, "server_steps and client_trips is (5, 0)", STOPS),
+    "never fills": (
+        {"server_steps": None, "client_trips": 2},
+        "buffer_size is 3",
+        "must be at most client_trips (2), or it never fills",
+        "Lower buffer_size or raise client_trips",
+    ),
+    "no trips": ({"server_steps": None, "client_trips": 0}, "buffer_size is 3", "at most client_trips (0)"),
+}
+BAD_ROUNDS = {
+    "cohort above N": (
+        {"cohort_size": 11, "over_selection": 0.0}, "cohort_size is 11", BETWEEN, "Lower cohort_size"),
+    "nobody": ({"cohort_size": 0}, "cohort_size is 0", BETWEEN),
+    "cohort below 0": ({"cohort_size": -4}, "cohort_size is -4", BETWEEN),
+    "no clients": ({"num_clients": 0}, "num_clients is 0", "must be at least 1"),
+    "over-selection below 0": ({"over_selection": -0.1}, "over_selection is -0.1", "must be at least 0"),
+    "over-selection NaN": ({"over_selection": NAN}, "over_selection is nan", "must be at least 0"),
+    "over-selection infinite": ({"over_selection": INF}, "over_selection is inf", "must be at least 0"),
+    "starts more than N": ({"over_selection": 1.6}, "cohort_size * (1 + over_selection) is 11", BETWEEN),
+    "starts far more than N": (
+        {"cohort_size": 10}, "cohort_size * (1 + over_selection) is 15", BETWEEN, "Lower cohort_size"),
+    "no steps": ({"server_steps": 0}, "server_steps is 0", "must be at least 1"),
+    "no end": ({"server_steps": None}, "server_steps and client_trips is (None, None)", STOPS),
+    "two ends": ({"client_trips": 90}, "server_steps and client_trips is (5, 90)", STOPS),
+    "never fills": (
+        {"server_steps": None, "client_trips": 5}, "cohort_size * (1 + over_selection) is 6",
+        "must be at most client_trips (5), or it never fills"),
+    "never fills, no over-selection": (
+        {"server_steps": None, "client_trips": 3, "over_selection": 0.0}, "cohort_size is 4",
+        "must be at most client_trips (3)"),
+}  # fmt: skip
+
+
+def refuses(*parts):
+    return pytest.raises(SettingError, match=".*".join(re.escape(part) for part in parts))
+
+
+@pytest.mark.parametrize("bad", BAD_BUFFERED.values(), ids=BAD_BUFFERED)
+def test_asynchronous_refuses(bad):
+    changes, *parts = bad
+    with refuses(*parts):
+        asynchronous(**(BUFFERED | changes))
+
+
+@pytest.mark.parametrize("bad", BAD_ROUNDS.values(), ids=BAD_ROUNDS)
+def test_synchronous_refuses(bad):
+    changes, *parts = bad
+    with refuses(*parts):
+        synchronous(**(ROUNDS | changes))
+
+
+def test_the_edges_of_what_is_allowed():
+    everyone = asynchronous(**(BUFFERED | {"concurrency": 10, "buffer_size": 25}))
+    assert (everyone.num_clients, everyone.concurrency, everyone.num_trips) == (10, 10, 125)
+    exactly = asynchronous(**(BUFFERED | {"server_steps": None, "client_trips": 3}))
+    assert (exactly.num_clients, exactly.concurrency, exactly.num_steps) == (10, 4, 1)
+    rounds = synchronous(**(ROUNDS | {"over_selection": 1.5}))
+    assert (rounds.num_clients, rounds.concurrency, rounds.num_trips) == (10, 10, 20)
+    exactly = synchronous(**(ROUNDS | {"server_steps": None, "client_trips": 6}))
+    assert (exactly.concurrency, exactly.num_steps) == (6, 1)
+
+
+@pytest.mark.parametrize(
+    ("cohort_size", "over_selection", "started"),
+    [
+        (10, 0.1, 11),
+        (10, 0.11, 12),
+        (10, 0.3, 13),
+        (1000, 0.3, 1300),
+        (3, 0.5, 5),
+        (3, 1 / 3, 4),
+        (7, 0.0, 7),
+    ],
+)
+def test_over_selection_rounds_up_but_not_rounding_errors(cohort_size, over_selection, started):
+    schedule = synchronous(
+        num_clients=1500,
+        cohort_size=cohort_size,
+        over_selection=over_selection,
+        delay=delays.exponential(1.0),
+        server_steps=2,
+    )
+    assert schedule.concurrency == started
+    assert len(schedule.client) == 2 * cohort_size
+    assert len(schedule.discarded_client) == 2 * (started - cohort_size)
