@@ -89,7 +89,7 @@ def resolve(settings: Settings, algorithm: str, seed: int) -> Settings:
     if one.local_steps is None and one.local_epochs is None:
         fill["local_epochs"] = 1
     if one.client_trips is None and one.server_steps is None:
-        fill["client_trips"] = 20000
+        fill["client_trips"] = 10000
     one = dataclasses.replace(one, **fill)
     require(
         only_size in (None, getattr(one, size)),

@@ -105,7 +105,7 @@ class Settings:
     )
     client_trips: int | None = _setting(
         None,
-        "Stop after so many client trips (started ones: cancelled trips count). Default: 20000 unless "
+        "Stop after so many client trips (started ones: cancelled trips count). Default: 10000 unless "
         "server_steps is given.",
         "schedule",
     )
@@ -176,7 +176,7 @@ class Settings:
         False, "Weigh updates by the clients' numbers of examples (fedavg, fedbuff).", "server"
     )
 
-    target_accuracy: float = _setting(0.9, "Test accuracy whose first reaching is reported.", "results")
+    target_accuracy: float = _setting(0.95, "Test accuracy whose first reaching is reported.", "results")
     evaluate_every: int | None = _setting(
         None, "Client trips between evaluations. Default: a hundredth of the run.", "results"
     )

@@ -43,7 +43,7 @@ def synchronous(
     require(
         cohort_size >= 1, "cohort_size", cohort_size, f"between 1 and the number of clients, {num_clients}"
     )
-    started = math.ceil(round(cohort_size * (1 + over_selection), 9))  # 10 * 1.1 is 11, not 12
+    started = math.ceil(round(cohort_size * (1 + over_selection), 9))  # 100 * 1.1 is 110, not 111
     name = "cohort_size" if over_selection == 0 else "cohort_size * (1 + over_selection)"
     check_clients(num_clients, name, started)
     delay.check_clients(num_clients)

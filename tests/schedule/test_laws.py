@@ -174,6 +174,7 @@ def test_replacement_is_uniform_among_idle_clients(seed):
     pairs = np.zeros((8, 8))
     np.add.at(pairs, (schedule.client[:-1], schedule.client[1:]), 1)
     assert uniform_enough(pairs)
+    assert scipy.stats.binomtest(int(np.trace(pairs)), 15_999, 1 / 8).pvalue > 1e-3
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])

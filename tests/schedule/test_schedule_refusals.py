@@ -90,7 +90,7 @@ def test_the_edges_of_what_is_allowed():
 @pytest.mark.parametrize(
     ("cohort_size", "over_selection", "started"),
     [
-        (10, 0.1, 11),
+        (100, 0.1, 110),
         (10, 0.11, 12),
         (10, 0.3, 13),
         (1000, 0.3, 1300),
