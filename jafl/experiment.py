@@ -261,7 +261,8 @@ def _law(settings: Settings, num_examples: np.ndarray) -> delays.Delay:
 
 def _evaluation_steps(settings: Settings, schedule: EventSchedule) -> list[int]:
     """The first server step at or after each multiple of ``evaluate_every`` client trips."""
-    trips = np.array([schedule.trips_started_by(step) for step in range(schedule.num_steps + 1)])
+    steps = np.arange(schedule.num_steps + 1)
+    trips = np.searchsorted(schedule.step, steps) + np.searchsorted(schedule.discarded_step, steps)  # started
     every = settings.evaluate_every
     if every is None:
         marks = trips[-1] * np.arange(1, DEFAULT_EVALUATIONS + 1) / DEFAULT_EVALUATIONS

@@ -19,10 +19,16 @@ no library file at all. Pitfalls: return the direction to *descend* (minus the m
 state in ``fold`` (``begin`` does); use ``arrival.staleness`` as a number only after making it a float.
 """
 
-from jafl.rules.fedasync import fedasync
-from jafl.rules.fedavg import fedavg
-from jafl.rules.fedbuff import fedbuff
+import inspect as _inspect
 
-RULES = {"fedasync": fedasync, "fedavg": fedavg, "fedbuff": fedbuff}
+from jafl.records import Rule as _Rule
+from jafl.rules.fedasync import fedasync as fedasync
+from jafl.rules.fedavg import fedavg as fedavg
+from jafl.rules.fedbuff import fedbuff as fedbuff
 
-__all__ = ["RULES", "fedasync", "fedavg", "fedbuff"]
+# {name: factory} of every rule imported above.
+RULES = {
+    name: value
+    for name, value in sorted(globals().items())
+    if _inspect.isfunction(value) and _inspect.signature(value).return_annotation is _Rule
+}

@@ -1,6 +1,7 @@
 """Asynchronous buffered training: a fixed number of clients always train, K arrivals make a server step."""
 
 import heapq
+from typing import Any
 
 import numpy as np
 
@@ -58,8 +59,8 @@ def asynchronous(
     download_time = np.empty(trips)
     arrival_time = np.empty(trips)
     step_time = np.empty(steps)
-    # Writing through memory views is three times quicker than through NumPy's indexing.
-    out = [memoryview(a) for a in (client_of, trip_of, download_version, download_time, arrival_time)]
+    columns = (client_of, trip_of, download_version, download_time, arrival_time)
+    out: list[Any] = [_view(column) for column in columns]
     out_client, out_trip, out_version, out_start, out_end = out
 
     def start(client: int, now: float, version: int) -> None:
@@ -121,7 +122,7 @@ class _Picker:
     def __init__(self, num_clients: int, seed: int):
         self.idle = list(range(num_clients))
         self._random = generator(seed, SELECTION)
-        self._uniform = memoryview(np.empty(0))
+        self._uniform: Any = ()
         self._used = 0
 
     def replacements(self, count: int) -> list[int]:
@@ -131,7 +132,7 @@ class _Picker:
 
     def _one(self) -> int:
         if self._used == len(self._uniform):
-            self._uniform = memoryview(self._random.random(4096))
+            self._uniform = _view(self._random.random(4096))
             self._used = 0
         place = int(self._uniform[self._used] * len(self.idle))
         self._used += 1
@@ -161,22 +162,27 @@ class _Durations:
             f"above 0 for every client in asynchronous training (client {still} always takes 0)",
             "Time would stand still: give a positive duration, or use synchronous rounds.",
         )
-        self._first = memoryview(table.reshape(-1))
-        self._later: dict[int, tuple[int, memoryview]] = {}
+        self._first = _view(table.reshape(-1))
+        self._later: dict[int, tuple[int, Any]] = {}
 
     def __call__(self, client: int, trip: int) -> float:
         if trip < self._block:
             return self._first[client * self._block + trip]
-        begin, values = self._later.get(client, (0, memoryview(b"")))
+        begin, values = self._later.get(client, (0, ()))
         if trip >= begin + len(values):
             begin, length = trip, min(max(2 * len(values), 64), 65536)
-            values = memoryview(self._draw(np.full(length, client), length, begin))
+            values = _view(self._draw(np.full(length, client), length, begin))
             self._later[client] = (begin, values)
         return values[trip - begin]
 
     def _draw(self, clients: np.ndarray, per_client: int, first_trip: int = 0) -> np.ndarray:
         trips = first_trip + np.arange(len(clients)) % per_client
         return draw_durations(self._delay, self._seed, clients, trips)
+
+
+def _view(array: np.ndarray) -> Any:
+    """``array`` for reading and writing single entries, three times quicker than through NumPy's indexing."""
+    return memoryview(array)  # type: ignore[arg-type]
 
 
 def draw_durations(delay: Delay, seed: int, client: np.ndarray, trip: np.ndarray) -> np.ndarray:
@@ -216,6 +222,7 @@ def steps_within(
     if server_steps is not None:
         require(server_steps >= 1, "server_steps", server_steps, "at least 1")
         return server_steps
+    assert client_trips is not None
     require(
         client_trips >= trips_per_step,
         setting,
