@@ -74,7 +74,9 @@ def main(_: list[str]) -> None:
         for pair in itertools.product(CLIENT_RATES, SERVER_RATES[algorithm]):
             scores[pair] = score(algorithm, *pair)
             trips, final = scores[pair]
-            print(f"{algorithm:9} clients {pair[0]:5} server {pair[1]:5} {trips:8.0f} trips, final {final:.4f}")
+            print(
+                f"{algorithm:9} clients {pair[0]:5} server {pair[1]:5} {trips:8.0f} trips, final {final:.4f}"
+            )
         best = min(scores, key=lambda pair: (scores[pair][0], -scores[pair][1]))
         print(f"{algorithm:9} best: clients {best[0]}, server {best[1]}", flush=True)
 

@@ -35,7 +35,9 @@ def test_ci_runs_the_two_commands_as_they_stand():
     assert len(commands("run")) == len(commands("test")) == 1
 
 
-@pytest.mark.parametrize("name, requirements", [("run", "requirements.txt"), ("test", "requirements-test.txt")])
+@pytest.mark.parametrize(
+    "name, requirements", [("run", "requirements.txt"), ("test", "requirements-test.txt")]
+)
 def test_each_command_sets_up_its_own_environment(name, requirements):
     (command,) = commands(name)
     set_up, install, main = command.split(" && ")
