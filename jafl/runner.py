@@ -132,10 +132,12 @@ def _draw_run(path: pathlib.Path, experiment: Experiment, history: History) -> N
     curves = {name: [history.evaluations]}
     target = experiment.settings.target_accuracy
     plots.save(plots.accuracy_panels(curves, target=target), path / "accuracy.png")
+    plots.save(plots.label_split(experiment.federation.label_counts()), path / "label_split.png")
+    if history.server_steps < schedule.num_steps:
+        return  # the pictures below show the whole schedule, which did not run
     plots.save(plots.staleness({name: schedule}), path / "staleness.png")
     participation = plots.participation(schedule, history.influence, experiment.federation.num_examples)
     plots.save(participation, path / "participation.png")
-    plots.save(plots.label_split(experiment.federation.label_counts()), path / "label_split.png")
     plots.save(plots.timeline(schedule), path / "timeline.png")
 
 
@@ -189,27 +191,34 @@ def table(outcomes: Sequence[Outcome]) -> list[str]:
     """The final table, as lines of text."""
     if not outcomes:
         return []
-    target = f"{outcomes[0].experiment.settings.target_accuracy:.3g}"
-    head = ["algorithm", "test accuracy", f"trips to {target}", "steps", "time", "staleness", "seconds", ""]
-    cells = [head]
-    for row in _rows(outcomes):
+    rows = _rows(outcomes)
+    several, thrown = rows[0]["seeds"] > 1, any(row["trips_thrown_away"] for row in rows)
+    cells = [["algorithm", "test accuracy", "trips", "steps", "time", "mean staleness", "seconds"]]
+    if thrown:
+        cells[0].insert(6, "thrown away")
+    for row in rows:
         accuracy, spread = row["final_test_accuracy"], row["standard_error"]
-        cells.append(
-            [
-                row["algorithm"],
-                ("-" if accuracy is None else f"{accuracy:.4f}") + (f" ± {spread:.4f}" if spread else ""),
-                *(_count(row[f"{key}_to_target"]) for key in ("trips", "steps", "time")),
-                f"{row['mean_staleness']:.1f}",
-                f"{row['seconds']:.1f}",
-                "" if row["finished"] == row["seeds"] else f"{row['seeds'] - row['finished']} did not finish",
-            ]
-        )
-    widths = [max(len(line[column]) for line in cells) for column in range(len(head))]
+        line = [
+            row["algorithm"],
+            ("-" if accuracy is None else f"{accuracy:.4f}")
+            + (f" ± {spread:.4f}" if spread is not None else ""),
+            *(_count(row[f"{key}_to_target"]) for key in ("trips", "steps", "time")),
+            f"{row['mean_staleness']:.1f}",
+            f"{row['seconds']:.1f}",
+        ]
+        if thrown:
+            line.insert(6, _count(row["trips_thrown_away"]))
+        unfinished = row["seeds"] - row["finished"]
+        cells.append([*line, *([f"{unfinished} of {row['seeds']} did not finish"] if unfinished else [])])
+    widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]))]
     lines = []
     for line in cells:
-        first, *rest = (cell.rjust(width) for cell, width in zip(line, widths, strict=True))
-        lines.append("  ".join([first.strip().ljust(widths[0]), *rest]).rstrip())
-    return ["", lines[0], "-" * len(lines[0]), *lines[1:], ""]
+        first, *rest = (cell.rjust(width) for cell, width in zip(line, widths, strict=False))
+        lines.append("  ".join([first.strip().ljust(widths[0]), *rest, *line[len(widths) :]]))
+    until = sum(widths[:5]) + 8  # the right end of the three columns that the heading is for
+    header = f"to accuracy {outcomes[0].experiment.settings.target_accuracy:g}:".rjust(until)
+    notes = ["mean over seeds ± standard error; seconds summed"] if several else []
+    return ["", header, lines[0], *lines[1:], *notes, ""]
 
 
 def _count(value: float | None) -> str:
@@ -226,28 +235,43 @@ class _Progress:
 
         self.accuracy: float | None = None
         self._schedule = experiment.schedule
+        self._reached = 0.0
         self._bar = tqdm(
             total=experiment.schedule.num_trips,
             desc=experiment.name,
-            unit=" trips",
+            bar_format="{desc}: {percentage:3.0f}%|{bar:20}| {n:,.0f}/{total:,.0f} trips "
+            "[{elapsed}<{remaining}{postfix}]",
             dynamic_ncols=True,
             file=sys.stderr,
             mininterval=0.2,
+            smoothing=0,
         )
+        self._bar.set_postfix_str("compiling")
 
     def __enter__(self) -> "_Progress":
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._bar.n:
+            self._describe()
+            self._bar.refresh()
         self._bar.close()
 
     def update(self, server_step: int) -> None:
         """Shows that ``server_step`` steps are done."""
+        if not self._bar.n:
+            self._bar.reset()  # compiling does not count for rate and time left
         trips = int(np.searchsorted(self._schedule.step, server_step))
-        reached = self._schedule.step_time[server_step - 1]
-        accuracy = "" if self.accuracy is None else f", accuracy {self.accuracy:.3f}"
-        self._bar.set_postfix_str(f"simulated time {reached:.1f}{accuracy}", refresh=False)
+        self._reached = float(self._schedule.step_time[server_step - 1])
+        self._describe()
         self._bar.update(trips - self._bar.n)
+
+    def _describe(self) -> None:
+        rate = self._bar.format_dict["rate"] or self._bar.n / max(self._bar.format_dict["elapsed"], 1e-3)
+        accuracy = "" if self.accuracy is None else f", accuracy {self.accuracy:.3f}"
+        self._bar.set_postfix_str(
+            f"{rate:,.0f} trips/s, simulated time {self._reached:,.1f}{accuracy}", refresh=False
+        )
 
 
 class _Interrupt:

@@ -54,7 +54,7 @@ def simulate(
         federation's test split, and on its validation split if there is one, if None.
       on_evaluation: called with each evaluation and the parameters, as soon as it is made.
       on_progress: called with the number of server steps done, several times a second at most.
-      should_stop: asked between chunks; True ends the run there, with the history so far.
+      should_stop: asked between chunks; True ends the run there, with a last evaluation.
 
     Returns:
       The history; its ``evaluations`` are one dict each, see ``History``.
@@ -93,6 +93,12 @@ def simulate(
             run_seconds=time.perf_counter() - compiled,
         )
 
+    def evaluate() -> None:
+        seen = evaluations[-1]["server_step"] if evaluations else 0
+        evaluations.append(_evaluate(evaluators, schedule, carry, seen, done))
+        if on_evaluation:
+            on_evaluation(evaluations[-1], carry.params)
+
     for stop in stops:
         while done < stop:
             before = time.perf_counter()
@@ -105,13 +111,12 @@ def simulate(
             done = last
             if on_progress:
                 on_progress(done)
-            if should_stop and should_stop():
+            if done < stop and should_stop and should_stop():
+                evaluate()
                 return history()
-        seen = evaluations[-1]["server_step"] if evaluations else 0
-        evaluation = _evaluate(evaluators, schedule, carry, seen, done)
-        evaluations.append(evaluation)
-        if on_evaluation:
-            on_evaluation(evaluation, carry.params)
+        evaluate()
+        if should_stop and should_stop():
+            break
     return history()
 
 
