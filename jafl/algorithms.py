@@ -4,6 +4,7 @@ Every rule of ``jafl.rules`` is an algorithm by itself: its factory gets the set
 parameters. ``PRESETS`` adds combinations (FedAvgM is FedAvg with server momentum) and each algorithm's defaults.
 """
 
+import ast
 import dataclasses
 import inspect
 from typing import Any
@@ -14,7 +15,7 @@ from jafl import rules
 from jafl.deferred import Specification, specify
 from jafl.records import choose, require, unknown_name
 from jafl.rules.staleness import STALENESS_WEIGHTS
-from jafl.settings import EXCLUSIVE, Settings
+from jafl.settings import EXCLUSIVE, TYPES, Settings
 
 # Settings that hold wherever neither the user nor the preset says otherwise.
 COMMON: dict[str, Any] = {
@@ -23,6 +24,9 @@ COMMON: dict[str, Any] = {
     "server_optimizer": "sgd",
     "server_learning_rate": 1.0,
 }
+
+# A rule on gradients sees update = -gradient where the one local step is plain SGD with rate 1.
+ON_GRADIENTS = {"learning_rate": 1.0, "local_steps": 1}
 
 # The learning rates come from one equal search; BUILD.md tells which.
 PRESETS: dict[str, dict[str, Any]] = {
@@ -52,6 +56,10 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
 }
 
+PRESETS["fednova"] = PRESETS["fedavg"] | {"rule": "fednova"}
+for _name in ("ace", "aced", "asgd", "delay_adaptive_asgd", "sasgd", "twafl", "wkafl"):
+    PRESETS[_name] = {**ON_GRADIENTS, "server_learning_rate": 0.3}
+
 # The setting that holds the trips per server step, by protocol.
 TRIPS_PER_STEP = {"asynchronous": "buffer_size", "synchronous": "cohort_size"}
 SERVER_OPTIMIZERS = {"sgd": optax.sgd, "adam": optax.adam, "adagrad": optax.adagrad, "yogi": optax.yogi}
@@ -75,17 +83,20 @@ def resolve(settings: Settings, algorithm: str, seed: int) -> Settings:
         allowed = f"left out where {other_name} is given ({other!r})"
         require(value is None or other is None, one_name, value, allowed)
     preset = {**COMMON, **PRESETS.get(algorithm, {})}
-    fill = {
-        name: value for name, value in preset.items() if name != "rule" and getattr(settings, name) is None
-    }
+    given = {name for name in TYPES if getattr(settings, name) is not None}
+    replaced = {one for pair in EXCLUSIVE for one, other in (pair, pair[::-1]) if other in given}
+    fill = {name: value for name, value in preset.items() if name not in {"rule", *given, *replaced}}
     one = dataclasses.replace(settings, **fill, algorithm=algorithm, seed=str(seed))
     size = choose("protocol", one.protocol or "", TRIPS_PER_STEP)
-    only_size = make_rule(one).build().buffer_size
+    rule = make_rule(one).build()
+    only_size = rule.buffer_size
     fill = {}
+    if one.concurrency is None:
+        fill["concurrency"] = one.num_clients if rule.initial_round else min(20, one.num_clients)
     if one.protocol == "asynchronous" and one.buffer_size is None:
         fill["buffer_size"] = only_size or 10
     if one.protocol == "synchronous" and one.cohort_size is None:
-        fill["cohort_size"] = one.concurrency
+        fill["cohort_size"] = fill.get("concurrency", one.concurrency)
     if one.local_steps is None and one.local_epochs is None:
         fill["local_epochs"] = 1
     if one.client_trips is None and one.server_steps is None:
@@ -104,13 +115,43 @@ def make_rule(settings: Settings) -> Specification:
     """The rule of a resolved run, its parameters taken from the settings of the same names."""
     name = PRESETS.get(settings.algorithm, {}).get("rule", settings.algorithm)
     factory = rules.RULES[name]
-    arguments = {}
-    for parameter in inspect.signature(factory).parameters:
+    parameters = inspect.signature(factory).parameters
+    arguments: dict[str, Any] = {}
+    for parameter in parameters:
         if parameter == "staleness_weight":
             arguments[parameter] = make_staleness_weight(settings)
-        elif hasattr(settings, parameter):
+        elif getattr(settings, parameter, None) is not None:
             arguments[parameter] = getattr(settings, parameter)
+    for parameter, text in _rule_arguments(settings):
+        choose(f"an argument of {settings.algorithm} in rule_arguments", parameter, dict(parameters))
+        value = _literal(text)
+        default = parameters[parameter].default
+        same = isinstance(value, (int, float)) if isinstance(default, float) else True
+        require(same, f"{parameter} in rule_arguments", text, "a number")
+        arguments[parameter] = float(value) if isinstance(default, float) else value
     return factory(**arguments)
+
+
+def _rule_arguments(settings: Settings) -> list[tuple[str, str]]:
+    """(parameter, text) of each entry of ``rule_arguments`` that is for this run's algorithm."""
+    pairs = []
+    for item in filter(None, settings.rule_arguments.split(",")):
+        name, equals, text = (part.strip() for part in item.partition("="))
+        require(name and equals and text, "rule_arguments", item, "name=value or algorithm.name=value")
+        algorithm, dot, parameter = name.rpartition(".")
+        if dot and algorithm not in names():
+            raise unknown_name("an algorithm in rule_arguments", algorithm, names())
+        if not dot or algorithm == settings.algorithm:
+            pairs.append((parameter, text))
+    return pairs
+
+
+def _literal(text: str) -> Any:
+    """A number, True, False or None as Python writes them; any other text as it is."""
+    try:
+        return ast.literal_eval(text)
+    except (SyntaxError, ValueError):
+        return text
 
 
 def make_staleness_weight(settings: Settings) -> Specification:

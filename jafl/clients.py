@@ -38,11 +38,13 @@ class ClientData(NamedTuple):
 
 class ClientResult(NamedTuple):
     """``update`` [*P]: trained minus downloaded; ``loss`` []: mean over the first minibatch at the downloaded
-    model, regularisers left out; ``batch_examples`` [] int32: examples used, each as often as it was used."""
+    model, regularisers left out; ``batch_examples`` [] int32: examples used, each as often as it was used;
+    ``local_steps`` [] int32: optimizer steps taken."""
 
     update: Any
     loss: jax.Array
     batch_examples: jax.Array
+    local_steps: jax.Array
 
 
 class ClientWork(NamedTuple):
@@ -223,7 +225,7 @@ def _client_work(
 
         if local_steps == 1:  # the update as it is: exact, and two passes over the parameters fewer
             updates, _, loss, used = step(jnp.int32(0), start, optimizer.init(start))
-            return ClientResult(updates, loss, used)
+            return ClientResult(updates, loss, used, jnp.int32(1))
 
         def another(number, carry):
             params, state, first_loss, seen = carry
@@ -234,7 +236,8 @@ def _client_work(
         steps = local_steps if local_epochs is None else local_epochs * batches_per_epoch
         untrained = (start, optimizer.init(start), _loss_zero(model, start, data), jnp.int32(0))
         trained, _, loss, seen = lax.fori_loop(0, steps, another, untrained)
-        return ClientResult(jax.tree.map(jnp.subtract, trained, start), loss, seen)
+        update = jax.tree.map(jnp.subtract, trained, start)
+        return ClientResult(update, loss, seen, jnp.asarray(steps, jnp.int32))
 
     return ClientWork(train, model)
 

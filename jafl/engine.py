@@ -10,12 +10,13 @@ import numpy as np
 import optax
 from jax import lax
 
+from jafl import client_memory
 from jafl.clients import ClientData, ClientResult, trip_words
 from jafl.data import Federation
 from jafl.deferred import Specification, as_specification, specify
 from jafl.memory import bytes_of, check_memory
 from jafl.models import Model
-from jafl.records import Arrival, EventSchedule, ExecutionPlan, Rule, require
+from jafl.records import Arrival, EventSchedule, ExecutionPlan, Recall, Rule, require
 from jafl.schedule import bucket, trip_by_trip
 
 # Below this size the snapshot buffer may have more rows than its plan needs, to save compilations.
@@ -45,9 +46,16 @@ class Steps(NamedTuple):
     write_slot: Array
 
 
+class Memory(NamedTuple):
+    """Client memory: ``rows`` of all clients, and ``next_row`` [*P], that of the next trip's client."""
+
+    rows: client_memory.ClientMemory
+    next_row: Any
+
+
 @functools.partial(
     jax.tree_util.register_dataclass,
-    data_fields=["trips", "steps", "data", "client_work", "rule", "server_optimizer"],
+    data_fields=["recall", "trips", "steps", "data", "client_work", "rule", "server_optimizer"],
     meta_fields=["one_trip_per_step"],
 )
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +67,7 @@ class Program:
 
     trips: Trips
     steps: Steps
+    recall: Recall | None
     data: ClientData
     client_work: Specification
     rule: Specification
@@ -73,6 +82,7 @@ class Carry(NamedTuple):
     optimizer_state  of the server optimizer
     rule_state       of the rule
     snapshots        [slots, *P]
+    memory           of the clients, or None for a rule without
     trip_reports     {name: [J]}, ``loss`` among them
     step_reports     {name: [T, ...]}
     """
@@ -81,6 +91,7 @@ class Carry(NamedTuple):
     optimizer_state: Any
     rule_state: Any
     snapshots: Any
+    memory: Memory | None
     trip_reports: dict[str, jax.Array]
     step_reports: dict[str, jax.Array]
 
@@ -97,17 +108,20 @@ def run(program: Program, carry: Carry, first_step: int, last_step: int) -> Carr
 def _server_step(program: Program, step: jax.Array, carry: Carry) -> Carry:
     rule, optimizer = program.rule.build(), program.server_optimizer.build()
 
-    def client_trip(trip, buffer_and_reports):
-        buffer, reports = buffer_and_reports
-        buffer, report = _train_and_fold(program, carry.snapshots, trip, buffer)
-        return buffer, _record(reports, trip, report)
+    def client_trip(trip, buffer_memory_reports):
+        buffer, memory, reports = buffer_memory_reports
+        buffer, memory, report = _train_and_fold(program, carry.snapshots, trip, buffer, memory)
+        return buffer, memory, _record(reports, trip, report)
 
+    buffer = rule.begin(carry.rule_state, carry.params)
+    if program.recall and carry.memory:
+        buffer = _recall(program, program.recall, carry.memory.rows, step, (buffer, carry.params))
+    opened = (buffer, carry.memory, carry.trip_reports)
     first, end = program.steps.first_trip[step], program.steps.first_trip[step + 1]
-    opened = (rule.begin(carry.rule_state, carry.params), carry.trip_reports)
     if program.one_trip_per_step:
-        buffer, trip_reports = client_trip(first, opened)
+        buffer, memory, trip_reports = client_trip(first, opened)
     else:
-        buffer, trip_reports = lax.fori_loop(first, end, client_trip, opened)
+        buffer, memory, trip_reports = lax.fori_loop(first, end, client_trip, opened)
     pseudo_gradient, rule_state, report, apply = rule.finish(buffer, carry.params)
 
     updates, optimizer_state = optimizer.update(pseudo_gradient, carry.optimizer_state, carry.params)
@@ -120,6 +134,7 @@ def _server_step(program: Program, step: jax.Array, carry: Carry) -> Carry:
         optimizer_state,
         rule_state,
         _store(carry.snapshots, program.steps.write_slot[step], params),
+        memory,
         trip_reports,
         _record(carry.step_reports, step, report),
     )
@@ -133,8 +148,10 @@ def train(program: Program, snapshots: Any, trip: jax.Array) -> tuple[ClientResu
     return work.train(program.data, start, client, program.trips.key[trip]), start
 
 
-def _train_and_fold(program: Program, snapshots: Any, trip: jax.Array, buffer: Any) -> tuple[Any, dict]:
-    """Trains a client trip and folds its update into the rule's buffer."""
+def _train_and_fold(
+    program: Program, snapshots: Any, trip: jax.Array, buffer: Any, memory: Memory | None
+) -> tuple[Any, Memory | None, dict]:
+    """Trains a client trip, folds its update into the rule's buffer and remembers what the rule wants to."""
     rule = program.rule.build()
     result, start = train(program, snapshots, trip)
     client = program.trips.client[trip]
@@ -145,11 +162,28 @@ def _train_and_fold(program: Program, snapshots: Any, trip: jax.Array, buffer: A
         staleness=program.trips.staleness[trip],
         num_examples=program.data.offsets[client + 1] - program.data.offsets[client],
         batch_examples=result.batch_examples,
+        local_steps=result.local_steps,
         loss=result.loss,
         columns={name: column[trip] for name, column in program.trips.columns.items()},
     )
+    if rule.remembers and memory:
+        value = rule.remembers(arrival)
+        rows, stored = client_memory.store(memory.rows, client, value, program.trips.key[trip])
+        arrival = arrival._replace(previous=memory.next_row, stored=stored)
+        memory = Memory(rows, client_memory.fetch(rows, program.trips.client[trip + 1], value))
     buffer, report = rule.fold(buffer, arrival)
-    return buffer, {"loss": result.loss, **report}
+    return buffer, memory, {"loss": result.loss, **report}
+
+
+def _recall(program: Program, recall: Recall, rows: Any, step: jax.Array, buffer_params: tuple) -> Any:
+    """Shows the rule the stored values that it asked to see again before this step; returns its buffer."""
+    buffer, params = buffer_params
+    fold = program.rule.build().fold_recalled
+
+    def one_row(number, buffer):
+        return fold(buffer, recall.weight[number], client_memory.fetch(rows, recall.client[number], params))
+
+    return lax.fori_loop(recall.first_row[step], recall.first_row[step + 1], one_row, buffer)
 
 
 def _fetch(snapshots: Any, slot: jax.Array) -> Any:
@@ -229,6 +263,7 @@ def check(
             columns={name: _padded(column) for name, column in built.columns(schedule).items()},
         ),
         steps=Steps(_padded(plan.first_trip), _padded(plan.write_slot)),
+        recall=_padded_recall(built.recalls(schedule)) if built.recalls else None,
         data=ClientData(
             federation.x,
             federation.y,
@@ -266,9 +301,14 @@ def _start(program: Program, params: Any, *, slots: int, num_clients: int) -> Ca
     params = jax.tree.map(jnp.asarray, params)
     snapshots = jax.tree.map(lambda p: jnp.zeros((slots, *p.shape), p.dtype), params)
     state = rule.init(params, num_clients)
+    memory = None
+    if rule.remembers:
+        empty = client_memory.allocate(params, num_clients, rule.memory_precision)
+        memory = Memory(empty, jax.tree.map(jnp.zeros_like, params))
 
     def reports_of_one_step():
-        buffer, trip_report = _train_and_fold(program, snapshots, jnp.int32(0), rule.begin(state, params))
+        buffer = rule.begin(state, params)
+        buffer, _, trip_report = _train_and_fold(program, snapshots, jnp.int32(0), buffer, memory)
         return trip_report, rule.finish(buffer, params)[2]
 
     def rows(count, report):
@@ -280,6 +320,7 @@ def _start(program: Program, params: Any, *, slots: int, num_clients: int) -> Ca
         optimizer_state=program.server_optimizer.build().init(params),
         rule_state=state,
         snapshots=_store(snapshots, jnp.int32(0), params),
+        memory=memory,
         trip_reports=rows(len(program.trips.client), trip_report),
         step_reports=rows(len(program.steps.write_slot), step_report),
     )
@@ -289,6 +330,12 @@ def _padded(column: np.ndarray) -> np.ndarray:
     """``column`` with its length rounded up to a bucket, the rest repeating its last row."""
     missing = bucket(len(column)) - len(column)
     return np.concatenate([column, np.repeat(column[-1:], missing, axis=0)])
+
+
+def _padded_recall(recall: Recall) -> Recall:
+    """``recall`` with bucketed lengths; there is at least one row, if only of padding."""
+    client, weight = np.append(recall.client, np.int32(0)), np.append(recall.weight, 0.0)
+    return Recall(_padded(recall.first_row), _padded(client), _padded(weight))
 
 
 def _check_fit(
@@ -301,11 +348,19 @@ def _check_fit(
         schedule.num_clients,
         f"the federation's number of clients, {federation.num_clients}",
     )
-    sizes = np.unique(np.diff(schedule.step_offsets))
+    sizes = np.diff(schedule.step_offsets)
+    if rule.initial_round:
+        require(
+            sizes[0] == schedule.num_clients,
+            "initial_round",
+            False,
+            "True for this rule: every client trains at the initial model before the first server step",
+        )
+        sizes = sizes[1:]
     require(
-        rule.buffer_size is None or np.array_equal(sizes, [rule.buffer_size]),
+        rule.buffer_size is None or np.all(sizes == rule.buffer_size),
         "buffer_size",
-        sizes.tolist() if len(sizes) > 1 else int(sizes[0]),
+        int(sizes[sizes != rule.buffer_size][0]) if np.any(sizes != rule.buffer_size) else None,
         f"{rule.buffer_size}, the only number of trips per server step that this rule is defined for",
     )
     one = jax.ShapeDtypeStruct((1, *federation.x.shape[1:]), federation.x.dtype)

@@ -205,7 +205,11 @@ def make_model(settings: Settings, source: Source) -> Model:
 def make_schedule(settings: Settings, federation: Federation) -> EventSchedule:
     """The event schedule of a resolved run."""
     protocol = choose("protocol", settings.protocol or "", PROTOCOLS)
-    size: dict[str, Any] = {"concurrency": settings.concurrency, "buffer_size": settings.buffer_size}
+    size: dict[str, Any] = {
+        "concurrency": settings.concurrency,
+        "buffer_size": settings.buffer_size,
+        "initial_round": algorithms.make_rule(settings).build().initial_round,
+    }
     if settings.protocol == "synchronous":
         size = {"cohort_size": settings.cohort_size, "over_selection": settings.over_selection}
     trips = settings.client_trips

@@ -146,8 +146,11 @@ class Arrival(NamedTuple):
     staleness      [] int32    server steps; a fresh update has 0
     num_examples   [] int32    examples that the client holds
     batch_examples [] int32    examples used in this trip, each as often as it was used
+    local_steps    [] int32    optimizer steps of this trip
     loss           [] float    mean loss of the trip's first minibatch, at the downloaded model
     columns        {name: [...]}  this trip's rows of the arrays from ``Rule.columns``
+    previous       [*P]   what the server has stored for this client so far (zeros at first), or None
+    stored         [*P]   what it stores now, as the memory holds it (rounded), or None; see ``Rule.remembers``
     """
 
     update: Any
@@ -156,8 +159,26 @@ class Arrival(NamedTuple):
     staleness: Any
     num_examples: Any
     batch_examples: Any
+    local_steps: Any
     loss: Any
     columns: Mapping[str, Any]
+    previous: Any = None
+    stored: Any = None
+
+
+class Recall(NamedTuple):
+    """Which clients' stored values a rule wants to see again, known from the schedule.
+
+    Before the trips of step ``t`` the rule is shown the rows ``first_row[t]:first_row[t + 1]``.
+
+    first_row  [T + 1] int32
+    client     [R] int32   whose stored value
+    weight     [R] float   handed to the rule with it
+    """
+
+    first_row: np.ndarray
+    client: np.ndarray
+    weight: np.ndarray
 
 
 def _no_columns(schedule: EventSchedule) -> Mapping[str, np.ndarray]:
@@ -183,6 +204,13 @@ class Rule(NamedTuple):
                                              alone; a trip's rows arrive in ``Arrival.columns``
     needs_start                              True if ``fold`` reads ``Arrival.start``
     buffer_size                              the only number of trips per step it is defined for, or None
+    remembers(arrival) -> [*P]               what the server stores for the client of this arrival; the engine keeps
+                                             one such value per client. None for a rule without client memory
+    memory_precision                         of that memory: "full", "bfloat16" or "int8"
+    recalls(schedule) -> Recall              stored values that the rule sees again, or None
+    fold_recalled(buffer, weight, row) -> buffer
+                                             takes one of them [*P], before the trips of its step
+    initial_round                            True if every client must train at the initial model before step 0 ends
     """
 
     init: Callable[[Any, int], Any]
@@ -192,6 +220,11 @@ class Rule(NamedTuple):
     columns: Callable[[EventSchedule], Mapping[str, np.ndarray]] = _no_columns
     needs_start: bool = False
     buffer_size: int | None = None
+    remembers: Callable[[Arrival], Any] | None = None
+    memory_precision: str = "full"
+    recalls: Callable[[EventSchedule], Recall] | None = None
+    fold_recalled: Callable[[Any, Any, Any], Any] | None = None
+    initial_round: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -224,6 +257,8 @@ class History:
     def weights(self) -> np.ndarray:
         """[J'] float64: the factor with which each applied trip's update entered the pseudo-gradient."""
         trips = len(self.trip_reports["loss"])
+        if "weight" in self.step_reports:  # [T', K], of a rule that weighs its whole buffer at the step
+            return np.asarray(self.step_reports["weight"], np.float64).reshape(-1)
         weight = np.asarray(self.trip_reports.get("weight", np.ones(trips)), np.float64)
         if "weight_scale" in self.step_reports:
             weight = weight * self.step_reports["weight_scale"][self.schedule.step[:trips]]

@@ -25,7 +25,9 @@ class Settings:
 
     algorithm: str = _setting(
         "fedbuff,fedasync,fedavgm,fedavg",
-        "What to run: fedbuff, fedasync, fedavg, fedavgm, fedprox, fedadam; several, with commas, are compared.",
+        "What to run; several, with commas, are compared. Asynchronous: fedbuff, fedasync, fedstaleweight, "
+        "exponential_weighting, ca2fl, asgd, delay_adaptive_asgd, sasgd, twafl, ace, aced, wkafl. Synchronous: "
+        "fedavg, fedavgm, fedprox, fedadam, fednova.",
         "what to run",
     )
     seed: str = _setting(
@@ -89,7 +91,12 @@ class Settings:
     hidden_sizes: str = _setting("64", "Widths of the mlp's hidden layers, with commas.", "model")
     channels: str = _setting("16,32", "Widths of the cnn's convolutions, with commas.", "model")
 
-    concurrency: int = _setting(20, "Clients training at one moment.", "schedule")
+    concurrency: int | None = _setting(
+        None,
+        "Clients training at one moment. Default: 20, or as many as there are clients if fewer; all of them for ace "
+        "and aced, where every client takes part.",
+        "schedule",
+    )
     buffer_size: int | None = _setting(
         None,
         "Trips per server step when asynchronous (K). Default: the algorithm's, 10 for FedBuff.",
@@ -174,6 +181,13 @@ class Settings:
     aggregate: str = _setting("mean", "mean over the buffer, or sum (fedbuff).", "server")
     weigh_by_examples: bool = _setting(
         False, "Weigh updates by the clients' numbers of examples (fedavg, fedbuff).", "server"
+    )
+
+    rule_arguments: str = _setting(
+        "",
+        "Arguments of the rule that have no flag of their own, with commas, for all algorithms or for one: "
+        "active_steps=10,wkafl.momentum=0.2. help(jafl.rules.NAME) in Python tells them.",
+        "server",
     )
 
     target_accuracy: float = _setting(0.95, "Test accuracy whose first reaching is reported.", "results")

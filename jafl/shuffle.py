@@ -29,13 +29,13 @@ def shuffled(position: jax.Array, count: jax.Array, key: jax.Array, epoch: jax.A
     """
     size = count.astype(jnp.uint32)
     word = jnp.arange(ROUNDS, dtype=jnp.uint32) + jnp.uint32(ROUNDS) * epoch.astype(jnp.uint32)
-    word = _mix(_mix(word * jnp.uint32(0x9E3779B9) ^ key[0]) + key[1])
-    pivots, salts = word % size, _mix(word ^ jnp.uint32(0x5BD1E995))
+    word = mix(mix(word * jnp.uint32(0x9E3779B9) ^ key[0]) + key[1])
+    pivots, salts = word % size, mix(word ^ jnp.uint32(0x5BD1E995))
 
     def one_round(number, place):
         pivot, salt = pivots[number], salts[number]
         partner = jnp.where(place > pivot, pivot + size - place, pivot - place)
-        coin = _mix(jnp.maximum(place, partner) ^ salt) >> 31 == 1
+        coin = mix(jnp.maximum(place, partner) ^ salt) >> 31 == 1
         return jnp.where(coin, partner, place)
 
     # A loop, not 32 rounds in line: fused into the gather that follows they would run once per feature.
@@ -43,7 +43,7 @@ def shuffled(position: jax.Array, count: jax.Array, key: jax.Array, epoch: jax.A
     return place.astype(jnp.int32)
 
 
-def _mix(word: jax.Array) -> jax.Array:
+def mix(word: jax.Array) -> jax.Array:
     """A bijection of 32-bit words that scatters nearby ones (the finaliser of MurmurHash3, Appleby 2011)."""
     word = (word ^ (word >> 16)) * jnp.uint32(0x85EBCA6B)
     word = (word ^ (word >> 13)) * jnp.uint32(0xC2B2AE35)

@@ -530,6 +530,7 @@ def simulate(
     client_update: Callable[[int, int, Any], tuple[Any, float, int]],
     select: Callable[[float, list[int], int], Sequence[int]] | None = None,
     client_examples: Sequence[int] | None = None,
+    first_buffer_size: int | None = None,
 ) -> Replay:
     """Asynchronous federated learning with a buffer, event by event (FedBuff algorithm 1).
 
@@ -560,9 +561,15 @@ def simulate(
         for all replacements of an instant. With concurrency = N nobody else is idle, so the same clients
         start again and nobody is asked.
       client_examples: the size of each client's data set, for rules that weigh by it.
+      first_buffer_size: how many trips step 0 takes; `buffer_size`, like every other step, unless given. With
+        it nobody is replaced before step 0: those who have arrived wait for it, and start again together from
+        version 1, at the instant at which it happens. ACE's start (algorithm 1 lines 3 to 6) is
+        `first_buffer_size = concurrency = num_clients`: every client trains at version 0 first.
     """
     if not 1 <= concurrency <= num_clients or buffer_size < 1 or stop_after_steps < 1:
         raise ValueError("need 1 <= concurrency <= num_clients, buffer_size >= 1 and stop_after_steps >= 1")
+    if first_buffer_size is not None and not 1 <= first_buffer_size <= concurrency:
+        raise ValueError("need 1 <= first_buffer_size <= concurrency: nobody is replaced before step 0")
     simulation = _Simulation(params, num_clients, duration, client_update, client_examples, rule, optimizer)
     under_way: dict[int, Trip] = {}  # by client: nobody is in two trips at once
     arrivals: list[tuple[float, int]] = []  # a heap of (arrival time, client)
@@ -577,19 +584,22 @@ def simulate(
             heapq.heappush(arrivals, (trip.arrival_time, client))
 
     start_clients(concurrency, 0.0)
+    to_replace = 0
     while simulation.version < stop_after_steps:
         now = arrivals[0][0]
-        handled = 0
         while arrivals and arrivals[0][0] == now and simulation.version < stop_after_steps:
             _, client = heapq.heappop(arrivals)
             trip = under_way.pop(client)
             simulation.train(trip)
             buffer.append(trip)
-            handled += 1
-            if len(buffer) == buffer_size:
+            to_replace += 1
+            before_step_0 = first_buffer_size is not None and simulation.version == 0
+            if len(buffer) == (first_buffer_size if before_step_0 else buffer_size):
                 simulation.server_step(buffer, now)
                 buffer = []
-        start_clients(handled, now)
+        if first_buffer_size is None or simulation.version > 0:
+            start_clients(to_replace, now)
+            to_replace = 0
 
     return simulation.replay(in_flight=[under_way[client] for client in sorted(under_way)], discarded=[])
 

@@ -18,6 +18,7 @@ ROOMS = (
     "clients",
     "rules",
     "memory",
+    "client_memory",
     "engine",
     "evaluate",
     "divergence",

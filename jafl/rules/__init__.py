@@ -22,9 +22,20 @@ state in ``fold`` (``begin`` does); use ``arrival.staleness`` as a number only a
 import inspect as _inspect
 
 from jafl.records import Rule as _Rule
+from jafl.rules.ace import ace as ace
+from jafl.rules.aced import aced as aced
+from jafl.rules.asgd import asgd as asgd
+from jafl.rules.ca2fl import ca2fl as ca2fl
+from jafl.rules.delay_adaptive_asgd import delay_adaptive_asgd as delay_adaptive_asgd
+from jafl.rules.exponential_weighting import exponential_weighting as exponential_weighting
 from jafl.rules.fedasync import fedasync as fedasync
 from jafl.rules.fedavg import fedavg as fedavg
 from jafl.rules.fedbuff import fedbuff as fedbuff
+from jafl.rules.fednova import fednova as fednova
+from jafl.rules.fedstaleweight import fedstaleweight as fedstaleweight
+from jafl.rules.sasgd import sasgd as sasgd
+from jafl.rules.twafl import twafl as twafl
+from jafl.rules.wkafl import wkafl as wkafl
 
 # {name: factory} of every rule imported above.
 RULES = {

@@ -1,9 +1,13 @@
 """What rules that add up weighted updates share."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+
+from jafl.records import EventSchedule, Rule
 
 
 def number(value: Any) -> jax.Array:
@@ -24,3 +28,28 @@ def add(total: Any, weight: jax.Array, update: Any) -> Any:
 def scaled(factor: Any, total: Any) -> Any:
     """[*P]: ``factor * total``, in the dtype of ``total``."""
     return jax.tree.map(lambda t: jnp.asarray(factor, t.dtype) * t, total)
+
+
+def weighted_sum(weights: Callable[[EventSchedule], np.ndarray], buffer_size: int | None = None) -> Rule:
+    """The rule that steps along sum_i weight_i update_i with weights that the schedule alone decides.
+
+    weights: schedule -> [J] floats, made on the host; a trip of weight 0 in a step of its own skips the step.
+    """
+
+    def fold(buffer, arrival):
+        weight = arrival.columns["weight"]
+        total, given = buffer
+        return (add(total, weight, arrival.update), given + weight), {"weight": weight}
+
+    def finish(buffer, params):
+        total, given = buffer
+        return scaled(-1, total), (), {}, given > 0
+
+    return Rule(
+        init=lambda params, num_clients: (),
+        begin=lambda state, params: (zeros(params), number(0)),
+        fold=fold,
+        finish=finish,
+        columns=lambda schedule: {"weight": weights(schedule)},
+        buffer_size=buffer_size,
+    )

@@ -18,6 +18,7 @@ def asynchronous(
     delay: Delay,
     server_steps: int | None = None,
     client_trips: int | None = None,
+    initial_round: bool = False,
     seed: int = 0,
 ) -> EventSchedule:
     """Computes the event schedule of buffered asynchronous training (FedBuff, algorithm 1).
@@ -34,6 +35,8 @@ def asynchronous(
       delay: the law of trip durations, see ``jafl.schedule.delays``.
       server_steps: stop after so many server steps, or
       client_trips: after as many whole steps as so many client trips allow. Exactly one of the two.
+      initial_round: every client trains at version 0 first, in server step 0, which happens when the last of them
+        arrives; then all start again together, from version 1 (ACE's start, algorithm 1). Needs M = N.
       seed: keys durations and replacements.
 
     Raises:
@@ -43,8 +46,28 @@ def asynchronous(
     check_clients(num_clients, "concurrency", concurrency)
     require(buffer_size >= 1, "buffer_size", buffer_size, "at least 1 trip per server step")
     delay.check_clients(num_clients)
+    first_step = buffer_size
+    if initial_round:
+        first_step = num_clients
+        require(
+            concurrency == num_clients,
+            "concurrency",
+            concurrency,
+            f"the number of clients, {num_clients}, for an initial round",
+            "All of them train in it.",
+        )
+        if client_trips is not None:
+            require(
+                client_trips >= num_clients,
+                "client_trips",
+                client_trips,
+                f"at least the number of clients, {num_clients}, for an initial round",
+            )
+            client_trips += buffer_size - num_clients
     steps = steps_within(server_steps, client_trips, trips_per_step=buffer_size, setting="buffer_size")
-    trips = steps * buffer_size
+    sizes = np.full(steps, buffer_size)
+    sizes[0] = first_step
+    trips = int(sizes.sum())
 
     duration_of = _Durations(delay, seed, num_clients, trips + concurrency)
     pick = _Picker(num_clients, seed)
@@ -71,10 +94,10 @@ def asynchronous(
 
     for client in pick.replacements(concurrency):
         start(client, 0.0, 0)
-    applied, version, fills_at = 0, 0, buffer_size
+    applied, version, fills_at = 0, 0, first_step
+    arrived = 0
     while version < steps:
         now = in_flight[0][0]
-        arrived = 0
         while version < steps and in_flight and in_flight[0][0] == now:
             _, client = heapq.heappop(in_flight)
             out_client[applied] = client
@@ -89,8 +112,11 @@ def asynchronous(
                 step_time[version] = now
                 version += 1
                 fills_at += buffer_size
+        if initial_round and version == 0:
+            continue  # whoever has finished waits for the last one
         for client in pick.replacements(arrived):
             start(client, now, version)
+        arrived = 0
 
     under_way = np.array(sorted(client for _, client in in_flight), np.int32)
     nothing = np.empty(0)
@@ -98,7 +124,7 @@ def asynchronous(
         client=client_of,
         trip=trip_of,
         download_version=download_version,
-        step=np.repeat(np.arange(steps, dtype=np.int32), buffer_size),
+        step=np.repeat(np.arange(steps, dtype=np.int32), sizes),
         download_time=download_time,
         arrival_time=arrival_time,
         step_time=step_time,

@@ -120,7 +120,7 @@ def test_help_explains_every_setting(tmp_path):
     for text in (
         "Simulates asynchronous federated learning",
         "python run.py --algorithm=fedbuff",
-        "--concurrency: Clients training at one moment. (default: '20')",
+        "--num_clients: Number of clients. (default: '100')",
         "--[no]train_accuracy: Also measure the accuracy on all training examples. (default: 'false')",
         "--config: Start from the settings in this config.json of an earlier run.",
         "--flagfile=FILE",

@@ -1,0 +1,17 @@
+"""Vanilla asynchronous SGD: every arriving gradient makes a step (baseline in ACE; Mishchenko et al. 2022)."""
+
+import numpy as np
+
+from jafl.deferred import specification
+from jafl.records import Rule
+from jafl.rules.accumulate import weighted_sum
+
+
+@specification
+def asgd() -> Rule:
+    """w <- w - server rate * g at each arrival, whatever its staleness.
+
+    A rule on gradients: with one local step of plain SGD the update is -g times the clients' learning rate, so a
+    clients' rate of 1 makes the server's rate the paper's eta.
+    """
+    return weighted_sum(lambda schedule: np.ones(schedule.num_trips), buffer_size=1)

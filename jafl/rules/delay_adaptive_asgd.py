@@ -1,0 +1,52 @@
+"""Delay-adaptive asynchronous SGD: late gradients make smaller steps (Koloskova et al. 2022; ACE, algorithm a.4)."""
+
+import numpy as np
+
+from jafl.deferred import specification
+from jafl.records import EventSchedule, Rule, choose, require
+from jafl.rules.accumulate import weighted_sum
+
+
+@specification
+def delay_adaptive_asgd(
+    delay_form: str = "scale",
+    threshold: int | None = None,
+    smoothness: float = 1.0,
+    server_learning_rate: float = 1.0,
+) -> Rule:
+    """w <- w - eta(staleness) * g at each arrival, with eta the server's rate for fresh gradients.
+
+    A rule on gradients, see ``asgd``.
+
+    Args:
+      delay_form: "scale": eta * threshold / staleness beyond the threshold (the ACE authors' code, the default);
+        "drop": late gradients are dropped, the version counts; "bound": late gradients step with
+        min(eta, 1 / (4 * smoothness * staleness)) (ACE, algorithm a.4).
+      threshold: tau_C in server steps; the schedule's concurrency if None.
+      smoothness: L, for "bound".
+      server_learning_rate: eta, for "bound": the learning rate of the server's plain SGD.
+
+    Raises:
+      SettingError: for an unknown form, a threshold below 1, or a smoothness or rate that is not above 0.
+    """
+    form = choose("delay_form", delay_form, {"scale": _scale, "drop": _drop, "bound": None})
+    require(threshold is None or threshold >= 1, "threshold", threshold, "at least 1 server step")
+
+    def weights(schedule: EventSchedule) -> np.ndarray:
+        late = schedule.staleness.astype(np.float64)
+        if form is not None:
+            return form(late, threshold or schedule.concurrency)
+        for name, value in (("smoothness", smoothness), ("server_learning_rate", server_learning_rate)):
+            require(0 < float(value) < np.inf, name, float(value), "a finite number above 0")
+        product = 4 * float(smoothness) * float(server_learning_rate) * np.maximum(late, 1.0)
+        return np.where(late <= (threshold or schedule.concurrency), 1.0, np.minimum(1.0, 1.0 / product))
+
+    return weighted_sum(weights, buffer_size=1)
+
+
+def _scale(late: np.ndarray, threshold: int) -> np.ndarray:
+    return np.minimum(1.0, threshold / np.maximum(late, 1.0))
+
+
+def _drop(late: np.ndarray, threshold: int) -> np.ndarray:
+    return (late <= threshold).astype(np.float64)

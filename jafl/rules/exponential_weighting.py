@@ -1,0 +1,30 @@
+"""Exponential weighting by staleness, normalised over the buffer: a baseline of FedStaleWeight's test bench."""
+
+import numpy as np
+
+from jafl.deferred import specification
+from jafl.records import EventSchedule, Rule, require
+from jafl.rules.accumulate import weighted_sum
+from jafl.rules.expected_staleness import normalized_per_step
+
+
+@specification
+def exponential_weighting(base: float = 0.5) -> Rule:
+    """The server steps along the mean of the buffer's updates, weighted by base ** staleness.
+
+    Args:
+      base: 0.5 prefers fresh updates; 1.5 is the test bench's reverse form, which prefers stale ones. Staleness of
+        thousands neither overflows nor underflows: the largest weight of each step is scaled to 1 first.
+
+    Raises:
+      SettingError: if ``base`` is not a finite number above 0.
+    """
+
+    def weights(schedule: EventSchedule) -> np.ndarray:
+        require(0 < float(base) < np.inf, "base", float(base), "a finite number above 0")
+        exponent = schedule.staleness * np.log(float(base))
+        largest = np.full(schedule.num_steps, -np.inf)
+        np.maximum.at(largest, schedule.step, exponent)
+        return normalized_per_step(schedule, np.exp(exponent - largest[schedule.step]))
+
+    return weighted_sum(weights)

@@ -1,0 +1,167 @@
+"""Runs a case in the engine and in the slow reference simulator, and compares: what the tables of cases share."""
+
+import dataclasses
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+import reference as ref
+
+import jafl
+from jafl import delays, rules
+from jafl.clients import minibatches
+
+STEPS = 300
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One row of the table; what it does not say is one full-batch step of softmax regression, FedBuff."""
+
+    name: str
+    rule: Any = dataclasses.field(default_factory=rules.fedbuff)
+    expected_rule: Callable[[], ref.Rule] = ref.FedBuff
+    server: tuple[Any, Any] = (jafl.specify(optax.sgd, learning_rate=0.7), ref.SGD(0.7))
+    clients: int = 12
+    concurrency: int = 12
+    buffer_size: int = 4
+    delay: delays.Delay = delays.exponential(1.0)
+    work: dict[str, Any] = dataclasses.field(default_factory=dict)
+    reference_work: dict[str, Any] = dataclasses.field(default_factory=dict)
+    model: str = "softmax"
+    over_selection: float | None = None
+    initial_round: bool = False
+    learning_rate: float = 0.2
+    steps: int = STEPS
+
+
+def make_federation(clients: int, dtype) -> jafl.Federation:
+    """Clients of very unequal sizes, 1 to 70 examples, with 6 features and 3 classes."""
+    random = np.random.default_rng(5)
+    sizes = np.concatenate([[1, 3, 70, 33], random.integers(1, 40, 40)])[:clients]
+    y = random.integers(0, 3, sizes.sum())
+    x = random.normal(size=(len(y), 6)) + np.eye(3, 6)[y] * 1.5
+    order = random.permutation(len(y))
+    partition = jafl.Partition.from_lists(np.split(order, np.cumsum(sizes)[:-1]))
+    return jafl.Federation.from_arrays(
+        x.astype(dtype), y, partition, test_x=x[:20].astype(dtype), test_y=y[:20], num_classes=3
+    )
+
+
+def make_schedule(case: Case) -> jafl.EventSchedule:
+    common = {"num_clients": case.clients, "delay": case.delay, "server_steps": case.steps, "seed": 3}
+    if case.over_selection is None:
+        return jafl.asynchronous(
+            concurrency=case.concurrency,
+            buffer_size=case.buffer_size,
+            initial_round=case.initial_round,
+            **common,
+        )
+    return jafl.synchronous(cohort_size=case.concurrency, over_selection=case.over_selection, **common)
+
+
+def work_of(case: Case, model: jafl.Model):
+    given = {"batch_size": 0, **case.work}
+    return jafl.client_work(
+        model, **given, **({} if "optimizer" in given else {"learning_rate": case.learning_rate})
+    )
+
+
+def choices(schedule: jafl.EventSchedule) -> Callable[[float, list[int], int], Sequence[int]]:
+    """The clients that the schedule starts at each instant: the only draws that the reference is handed."""
+    times = np.concatenate([schedule.download_time, schedule.inflight_start_time])
+    clients = np.concatenate([schedule.client, schedule.inflight_client])
+
+    def select(time: float, idle: list[int], how_many: int) -> Sequence[int]:
+        return sorted(clients[times == time].tolist())
+
+    return select
+
+
+def reference_run(case: Case, expected_rule, federation, schedule, params, key) -> ref.Replay:
+    """The reference's own events, training and aggregation of the same case."""
+    data = [federation.client(client) for client in range(case.clients)]
+    batch_size = case.work.get("batch_size", 0)
+
+    def batches(client: int, trip: int) -> list[np.ndarray]:
+        count = len(data[client][1])
+        per_epoch = -(-count // batch_size) if batch_size else 1
+        steps = case.work.get("local_epochs", 0) * per_epoch or case.work.get("local_steps", 1)
+        if batch_size == 0:
+            return [np.arange(count)] * steps
+        return minibatches(key, client, trip, num_examples=count, batch_size=batch_size, steps=steps)
+
+    def duration(client: int, trip: int) -> float:
+        return float(case.delay.durations(3, np.array([client]), np.array([trip]))[0])
+
+    common = dict(
+        params=ref.float64_copy(params),
+        num_clients=case.clients,
+        duration=duration,
+        stop_after_steps=case.steps,
+        rule=expected_rule,
+        optimizer=case.server[1],
+        client_update=ref.client_work(data, batches, learning_rate=case.learning_rate, **case.reference_work),
+        client_examples=federation.num_examples,
+    )
+    if case.over_selection is None:
+        return ref.simulate(
+            concurrency=case.concurrency,
+            buffer_size=case.buffer_size,
+            select=choices(schedule),
+            first_buffer_size=case.clients if case.initial_round else None,
+            **common,
+        )
+    rounds: dict[int, list[int]] = {}
+    for step, client in zip(schedule.step, schedule.client, strict=True):
+        rounds.setdefault(int(step), []).append(int(client))
+    for step, client in zip(schedule.discarded_step, schedule.discarded_client, strict=True):
+        rounds[int(step)].append(int(client))
+    return ref.simulate_synchronous(
+        cohort=case.concurrency,
+        started=schedule.concurrency,
+        select_round=lambda number, started: sorted(rounds[number]),
+        **common,
+    )
+
+
+def relative_difference(params: Any, expected: Any) -> float:
+    """The 2-norm of the difference over all leaves, relative to the expected one's."""
+    difference = jax.tree.map(lambda a, b: np.asarray(a, np.float64) - b, params, expected)
+    return ref.norm(difference) / ref.norm(expected)
+
+
+def compare(case: Case, precision: str) -> tuple[jafl.History, ref.Rule]:
+    """Runs the case in both, checks that they agree, and returns the history and the reference's rule."""
+    dtype, bound = {"float64": (np.float64, 1e-9), "float32": (np.float32, 1e-4)}[precision]
+    with jax.enable_x64(precision == "float64"):
+        federation, schedule = make_federation(case.clients, dtype), make_schedule(case)
+        model = jafl.models.softmax(3) if case.model == "softmax" else jafl.models.mlp(3, (5,))
+        key = jax.random.key(zlib.crc32(case.name.encode()))
+        params = model.init(jax.random.key(1), federation.x)
+        assert all(leaf.dtype == dtype for leaf in jax.tree.leaves(params))
+        history = jafl.simulate(
+            schedule,
+            federation,
+            work_of(case, model),
+            case.rule,
+            params,
+            key,
+            server_optimizer=case.server[0],
+            evaluate_at=[],
+        )
+        expected_rule = case.expected_rule()
+        replay = reference_run(case, expected_rule, federation, schedule, params, key)
+    assert relative_difference(history.params, replay.final_params) <= bound
+    moved = ref.subtract(replay.final_params, ref.float64_copy(params))
+    assert ref.norm(moved) > 0.1, "the case trains nothing, so it compares nothing"
+    assert np.array_equal(schedule.client, ref.column(replay.applied, "client"))
+    assert np.array_equal(schedule.staleness, ref.column(replay.applied, "staleness"))
+    assert np.array_equal(schedule.arrival_time, ref.column(replay.applied, "arrival_time"))
+    if "l2" not in case.work:  # the recorded loss leaves the L2 term out, the reference's does not
+        losses = ref.column(replay.applied, "loss")
+        np.testing.assert_allclose(history.trip_reports["loss"], losses, rtol=bound * 100, atol=bound)
+    return history, expected_rule

@@ -1,0 +1,820 @@
+"""Slow, obvious server rules for the reference simulator: the algorithms of four papers, and their neighbours.
+
+Each rule is written down the way its paper says it, without regard to cost: sums over all clients are made
+anew at every step, and whatever a rule must remember is kept whole. It shares no code with the library it
+judges. How to read it, from top to bottom: vectors; weights by staleness (FedStaleWeight); rules that apply
+one gradient per step; rules with a gradient or an update stored per client (ACE, ACED, CA²FL); rules on the K
+gradients of a step (TWAFL, SASGD, GSGM, WKAFL); Zeno++; FedNova; server optimizers.
+
+Sources:
+
+- FedStaleWeight: Ma et al., "FedStaleWeight: Buffered Asynchronous Federated Learning with Fair Aggregation
+  via Staleness Reweighting".
+- ACE and ACED: Chang et al., "Mitigating Participation Imbalance Bias in Asynchronous Federated Learning",
+  whose appendix F also writes down CA²FL and delay-adaptive asynchronous SGD.
+- WKAFL: Zhou et al., "Towards Efficient and Stable K-Asynchronous Federated Learning with Unbounded Stale
+  Gradients on Non-IID Data", whose §6.1.2 also writes down TWAFL, SASGD and GSGM, and whose appendix A
+  compares with Zeno++.
+- CA²FL: Wang et al., "Tackling the Data Heterogeneity in Asynchronous Federated Learning with Cached Update
+  Calibration", 2024.
+- Delay-adaptive SGD: Koloskova et al., "Sharper Convergence Guarantees for Asynchronous SGD", 2022.
+- Zeno++: Xie et al., "Zeno++: Robust Fully Asynchronous SGD", 2020.
+- FedNova: Wang et al., "Tackling the Objective Inconsistency Problem in Heterogeneous Federated
+  Optimization", 2020.
+- FedAdagrad, FedAdam, FedYogi: Reddi et al., "Adaptive Federated Optimization", 2020.
+
+Symbols, in all that follows: w is the server's model, D_i the update of a trip (trained minus downloaded, so
+it points downhill), g_i the gradient of a client, tau the staleness (a fresh trip has 0), N the number of
+clients, K the number of trips in the step. A rule for gradients is told the client's learning rate, and takes
+g_i = -D_i / (client learning rate): right for a trip of one plain SGD step. What a rule returns is multiplied
+by the server's learning rate in the server optimizer, so a paper's eta is `reference.SGD(eta)`.
+
+Every rule here keeps `reports`: one dict per server step with what it decided, in the words of its docstring.
+"""
+
+import math
+
+import numpy as np
+from reference import (
+    Rule,
+    add,
+    examples_of,
+    inner_product,
+    norm,
+    scale,
+    subtract,
+    tree_map,
+    weighted_sum,
+    zeros_like,
+)
+
+# --------------------------------------------------------------------------------------------------
+# Vectors.
+# --------------------------------------------------------------------------------------------------
+
+
+def gradient_of(trip, client_learning_rate: float):
+    """The gradient that the client took, from its update: g = -D / (client learning rate)."""
+    return scale(-1.0 / client_learning_rate, trip.update)
+
+
+def mean_of(trees):
+    return scale(1.0 / len(trees), weighted_sum([1.0] * len(trees), trees))
+
+
+def clip(tree, bound: float | None):
+    """`tree` shortened to the global norm `bound` where it is longer; None does not shorten."""
+    length = norm(tree)
+    return tree if bound is None or length <= bound else scale(bound / length, tree)
+
+
+def cosine(first, second) -> float:
+    """The cosine of the angle between two vectors: 0 where one of them is zero, and never outside [-1, 1].
+
+    The last matters for a test like cosine >= -1, which rounding must not fail.
+    """
+    lengths = norm(first) * norm(second)
+    if lengths == 0.0:
+        return 0.0
+    return min(1.0, max(-1.0, inner_product(first, second) / lengths))
+
+
+def normalised(weights) -> list[float]:
+    """The weights divided by their sum."""
+    total = sum(weights)
+    return [weight / total for weight in weights]
+
+
+def unbiased_8_bit(tree, generator: np.random.Generator):
+    """The values that an 8-bit copy of `tree` stands for: whole multiples, -127 to 127, of one step per array.
+
+    The step is the array's largest absolute value divided by 127. A value between two multiples goes to one
+    of them at random, with the chances that make its mean right: floor(value / step + u), u uniform on [0, 1).
+    The error of a value that lies a part p of the step above a multiple has mean 0 and variance
+    p (1 - p) step². An array of zeros stays zero.
+    """
+
+    def quantise(leaf):
+        step = np.max(np.abs(leaf), initial=0.0) / 127.0
+        if step == 0.0:
+            return np.zeros_like(leaf)
+        whole = np.floor(leaf / step + generator.uniform(size=np.shape(leaf)))
+        return step * np.clip(whole, -127, 127)
+
+    return tree_map(quantise, tree)
+
+
+class ReportingRule(Rule):
+    """A rule that notes what it decided: `reports` has one dict per server step."""
+
+    def begin(self, params, num_clients):
+        self.num_clients = num_clients
+        self.reports = []
+
+
+def the_only_trip(rule, trips):
+    if len(trips) != 1:
+        raise ValueError(
+            f"{type(rule).__name__} applies one trip per server step, and was given {len(trips)}"
+        )
+    return trips[0]
+
+
+# --------------------------------------------------------------------------------------------------
+# Weights by staleness, normalised over the buffer.
+# --------------------------------------------------------------------------------------------------
+
+
+class FedStaleWeight(ReportingRule):
+    """FedStaleWeight algorithm 1: w <- w + eta_g sum_j alpha_j D_j, the alpha_j of a step summing to 1.
+
+    alpha_j is proportional to E[tau_j] b + 1 (`weight="equation_8"`) or to E[tau_j] + 1
+    (`weight="algorithm_1"`, whose 1/n cancels). b is K, the number of trips in this step. E[tau_j] is an
+    average over the trips of the client that sent D_j, those of this step included: a client with two trips
+    in one step has both included, for both.
+
+    Args:
+      weight: see above.
+      window: average over the client's last `window` trips instead of over all of them.
+      decay: the exponential average instead: E <- decay * E + (1 - decay) * tau for each trip, in order of
+        arrival, and E = tau at the client's first trip.
+
+    Reports: weights, the alpha_j in order of arrival.
+    """
+
+    def __init__(self, weight: str = "equation_8", window: int | None = None, decay: float | None = None):
+        if weight not in ("equation_8", "algorithm_1"):
+            raise ValueError(f"weight must be 'equation_8' or 'algorithm_1', not {weight!r}")
+        if window is not None and decay is not None:
+            raise ValueError("a window and an exponential average are two different averages")
+        if window is not None and window < 1:
+            raise ValueError("the window must hold at least one trip")
+        if decay is not None and not 0.0 <= decay < 1.0:
+            raise ValueError("need 0 <= decay < 1")
+        self.weight = weight
+        self.window = window
+        self.decay = decay
+
+    def begin(self, params, num_clients):
+        super().begin(params, num_clients)
+        self.past = {client: [] for client in range(num_clients)}  # the staleness of each trip so far
+
+    def expected_staleness(self, client) -> float:
+        past = self.past[client]
+        if self.decay is not None:
+            average = past[0]
+            for staleness in past[1:]:
+                average = self.decay * average + (1.0 - self.decay) * staleness
+            return average
+        if self.window is not None:
+            past = past[-self.window :]
+        return sum(past) / len(past)
+
+    def pseudo_gradient(self, params, trips):
+        for trip in trips:
+            self.past[trip.client].append(trip.staleness)
+        factor = len(trips) if self.weight == "equation_8" else 1
+        weights = normalised([self.expected_staleness(trip.client) * factor + 1.0 for trip in trips])
+        self.reports.append({"weights": weights})
+        return scale(-1.0, weighted_sum(weights, [trip.update for trip in trips]))
+
+
+class ExponentialWeighting(ReportingRule):
+    """FedStaleWeight's test bench: sum_j alpha_j D_j, alpha_j proportional to base^tau_j, summing to 1.
+
+    The bench has base 0.5 ("exponential": fresh updates weigh more) and 1.5 ("reverse exponential": stale
+    ones do). Only differences of tau matter, so the largest power is made 1: thousands do no harm.
+
+    Reports: weights, the alpha_j in order of arrival.
+    """
+
+    def __init__(self, base: float):
+        if base <= 0.0:
+            raise ValueError("need base > 0")
+        self.base = base
+
+    def pseudo_gradient(self, params, trips):
+        staleness = [trip.staleness for trip in trips]
+        heaviest = min(staleness) if self.base < 1.0 else max(staleness)
+        weights = normalised([self.base ** (tau - heaviest) for tau in staleness])
+        self.reports.append({"weights": weights})
+        return scale(-1.0, weighted_sum(weights, [trip.update for trip in trips]))
+
+
+# --------------------------------------------------------------------------------------------------
+# One gradient per step.
+# --------------------------------------------------------------------------------------------------
+
+
+class VanillaASGD(ReportingRule):
+    """Asynchronous SGD, the baseline of ACE: w <- w - eta g, one arrival per step, whatever its staleness."""
+
+    def __init__(self, client_learning_rate: float):
+        self.client_learning_rate = client_learning_rate
+
+    def pseudo_gradient(self, params, trips):
+        trip = the_only_trip(self, trips)
+        self.reports.append({})
+        return gradient_of(trip, self.client_learning_rate)
+
+
+class DelayAdaptiveASGD(ReportingRule):
+    """ACE algorithm a.4: w <- w - eta_t g, with eta_t = eta wherever tau <= tau_C. Otherwise
+
+    - form "scale": eta_t = eta tau_C / tau;
+    - form "drop": the step is skipped;
+    - form "bound": eta_t = min(eta, 1 / (4 L tau)), which needs L and eta.
+
+    What is returned is (eta_t / eta) g, as eta itself is in the server optimizer.
+
+    Args:
+      client_learning_rate: for g.
+      threshold: tau_C, the concurrency.
+      form: see above.
+      smoothness: L, for "bound".
+      server_learning_rate: eta, for "bound".
+
+    Reports: factor, eta_t / eta (0 for a trip dropped).
+    """
+
+    def __init__(
+        self,
+        client_learning_rate: float,
+        threshold: float,
+        form: str = "scale",
+        smoothness: float | None = None,
+        server_learning_rate: float | None = None,
+    ):
+        if form not in ("scale", "drop", "bound"):
+            raise ValueError(f"form must be 'scale', 'drop' or 'bound', not {form!r}")
+        if form == "bound" and (smoothness is None or server_learning_rate is None):
+            raise ValueError("the form 'bound' needs smoothness and server_learning_rate")
+        self.client_learning_rate = client_learning_rate
+        self.threshold = threshold
+        self.form = form
+        self.smoothness = smoothness
+        self.server_learning_rate = server_learning_rate
+
+    def factor(self, staleness) -> float:
+        if staleness <= self.threshold:
+            return 1.0
+        if self.form == "scale":
+            return self.threshold / staleness
+        if self.form == "drop":
+            return 0.0
+        largest = 1.0 / (4.0 * self.smoothness * staleness)
+        return min(self.server_learning_rate, largest) / self.server_learning_rate
+
+    def pseudo_gradient(self, params, trips):
+        trip = the_only_trip(self, trips)
+        factor = self.factor(trip.staleness)
+        self.reports.append({"factor": factor})
+        if self.form == "drop" and factor == 0.0:
+            return None
+        return scale(factor, gradient_of(trip, self.client_learning_rate))
+
+
+# --------------------------------------------------------------------------------------------------
+# A gradient or an update stored per client.
+# --------------------------------------------------------------------------------------------------
+
+
+class GradientCacheRule(ReportingRule):
+    """What ACE and ACED share: the newest gradient of every client, in `cache`, all there from step 0 on.
+
+    Step 0 takes N trips, one of each client, trained from w0: `first_buffer_size = concurrency = num_clients`
+    in the simulator. Every later step takes one trip.
+
+    Args:
+      client_learning_rate: for g.
+      quantise: g -> what the cache holds of it (ACE F.3.3: `unbiased_8_bit`); g itself unless given. Nothing
+        but the stored value is used, not even for the gradient that has just arrived.
+    """
+
+    def __init__(self, client_learning_rate: float, quantise=None):
+        self.client_learning_rate = client_learning_rate
+        self.quantise = (lambda gradient: gradient) if quantise is None else quantise
+
+    def begin(self, params, num_clients):
+        super().begin(params, num_clients)
+        self.step = 0  # t
+        self.cache = {}
+
+    def receive(self, trips) -> None:
+        """Stores the gradients that have arrived."""
+        name = type(self).__name__
+        if self.step == 0:
+            if sorted(trip.client for trip in trips) != list(range(self.num_clients)):
+                raise ValueError(f"step 0 of {name} takes one trip of each of the {self.num_clients} clients")
+            if any(trip.staleness != 0 for trip in trips):
+                raise ValueError(f"step 0 of {name} takes trips trained from the initial model")
+        else:
+            the_only_trip(self, trips)
+        for trip in trips:
+            self.cache[trip.client] = self.quantise(gradient_of(trip, self.client_learning_rate))
+
+
+class ACE(GradientCacheRule):
+    """ACE algorithm 1 (direct aggregation) and equation 5: w <- w - eta u, u = (1/N) sum_i cache_i.
+
+    cache_i is the newest gradient of client i, that which has just arrived included.
+    """
+
+    def pseudo_gradient(self, params, trips):
+        self.receive(trips)
+        self.step += 1
+        self.reports.append({})
+        return mean_of([self.cache[client] for client in range(self.num_clients)])
+
+
+class IncrementalACE(GradientCacheRule):
+    """ACE algorithm a.5: u <- u + (g_new - g_previous) / N, where u at step 0 is the mean of all gradients.
+
+    g_previous is the gradient that the cache held of this client.
+    """
+
+    def pseudo_gradient(self, params, trips):
+        previous = dict(self.cache)
+        self.receive(trips)
+        if self.step == 0:
+            self.direction = mean_of([self.cache[client] for client in range(self.num_clients)])
+        else:
+            client = trips[0].client
+            change = subtract(self.cache[client], previous[client])
+            self.direction = add(self.direction, scale(1.0 / self.num_clients, change))
+        self.step += 1
+        self.reports.append({})
+        return self.direction
+
+
+class ACED(GradientCacheRule):
+    """ACED (ACE algorithm a.1): like ACE, but over the clients heard of lately.
+
+    At step t >= 1: store the gradient that has arrived from client j; the active set is
+    A(t) = {i : t - t_i^start <= tau_algo}, with the t_j^start from before; w <- w - eta * (the mean of
+    cache_i over A(t)), or no step at all if A(t) is empty; then t_j^start <- t + 1, the version that client j
+    now gets. t_i^start = 1 for all at first, and step 0 uses everybody. So what counts for the arriving client
+    is how long its trip took, and for the others how long they have been under way. (So A(t) is never empty:
+    the client of step t - 1 has t^start = t. With age "cached" it can be.)
+
+    Args:
+      client_learning_rate: for g.
+      threshold: tau_algo, at least 1. From `threshold` = the number of steps on, this is ACE.
+      age: "start" as above, or "cached": t_i^start is the version that client i's *cached* gradient was
+        computed from, as ACE's notation (A.2) has it; for client j that is the gradient just stored.
+      quantise: see `GradientCacheRule`.
+
+    Reports: active, the clients of A(t), in client order.
+    """
+
+    def __init__(self, client_learning_rate: float, threshold: int, age: str = "start", quantise=None):
+        if threshold < 1:
+            raise ValueError("ACED needs a threshold tau_algo of at least 1")
+        if age not in ("start", "cached"):
+            raise ValueError(f"age must be 'start' or 'cached', not {age!r}")
+        super().__init__(client_learning_rate, quantise)
+        self.threshold = threshold
+        self.age = age
+
+    def begin(self, params, num_clients):
+        super().begin(params, num_clients)
+        self.started = [1] * num_clients  # t_i^start for age "start"
+        self.cached_from = [0] * num_clients  # t_i^start for age "cached"
+
+    def pseudo_gradient(self, params, trips):
+        self.receive(trips)
+        everybody = range(self.num_clients)
+        if self.step == 0:
+            active = list(everybody)
+        else:
+            (trip,) = trips
+            self.cached_from[trip.client] = self.step - trip.staleness
+            since = self.started if self.age == "start" else self.cached_from
+            active = [client for client in everybody if self.step - since[client] <= self.threshold]
+            self.started[trip.client] = self.step + 1
+        self.step += 1
+        self.reports.append({"active": active})
+        return mean_of([self.cache[client] for client in active]) if active else None
+
+
+class CA2FL(ReportingRule):
+    """CA²FL (ACE algorithm a.3): w <- w + eta v, v = h + (1/|S|) sum over trips of (D_i - h_i).
+
+    h_i is the stored update of client i, 0 at first; h is the mean of h_i over all N clients, taken before
+    this step; S is the set of different clients among the trips of this step.
+
+    Args:
+      changes: when h_i becomes D_i. "arrival": at once (lines 6 and 7 as a program), so that of a client with
+        two trips in one step the first cancels, and its last D_i counts once. "step": with the step (the
+        indices t and t + 1 of lines 6 and 7), so that both trips count, each against the same h_i, and h_i
+        becomes the last D_i. |S| counts the client once either way.
+
+    Reports: clients, |S|.
+    """
+
+    def __init__(self, changes: str = "arrival"):
+        if changes not in ("arrival", "step"):
+            raise ValueError(f"changes must be 'arrival' or 'step', not {changes!r}")
+        self.changes = changes
+
+    def begin(self, params, num_clients):
+        super().begin(params, num_clients)
+        self.stored = [zeros_like(params) for _ in range(num_clients)]
+
+    def pseudo_gradient(self, params, trips):
+        mean_stored = mean_of(self.stored)
+        before_the_step = list(self.stored)
+        calibrated = zeros_like(params)
+        for trip in trips:
+            seen = self.stored if self.changes == "arrival" else before_the_step
+            calibrated = add(calibrated, subtract(trip.update, seen[trip.client]))
+            self.stored[trip.client] = trip.update
+        clients = len({trip.client for trip in trips})
+        self.reports.append({"clients": clients})
+        return scale(-1.0, add(mean_stored, scale(1.0 / clients, calibrated)))
+
+
+# --------------------------------------------------------------------------------------------------
+# The K gradients of a step.
+# --------------------------------------------------------------------------------------------------
+
+
+def stale_exponential(staleness) -> float:
+    """(e/2)^-tau, with e = 2.718...: the weight of TWAFL and of WKAFL's equation 5."""
+    return (math.e / 2.0) ** -staleness
+
+
+class TWAFL(ReportingRule):
+    """TWAFL as WKAFL §6.1.2 states it: w <- w - eta sum_i (m_i / m) (e/2)^-tau_i g_i.
+
+    m_i is how many examples the trip used (its minibatch), m the sum of m_i over this step. The weights do not
+    sum to 1: a buffer of stale gradients takes a small step.
+
+    Reports: weights, (m_i / m) (e/2)^-tau_i.
+    """
+
+    def __init__(self, client_learning_rate: float):
+        self.client_learning_rate = client_learning_rate
+
+    def pseudo_gradient(self, params, trips):
+        shares = normalised([trip.batch_examples for trip in trips])
+        weights = [
+            share * stale_exponential(trip.staleness) for share, trip in zip(shares, trips, strict=True)
+        ]
+        self.reports.append({"weights": weights})
+        return weighted_sum(weights, [gradient_of(trip, self.client_learning_rate) for trip in trips])
+
+
+class SASGD(ReportingRule):
+    """Staleness-aware SGD (WKAFL §6.1.2): w <- w - (1/K) sum_i eta_0 / (tau_i + 1) g_i.
+
+    The paper divides by its tau, which starts at 1; here a fresh trip has tau = 0. eta_0 is the server's
+    learning rate.
+
+    Reports: weights, 1 / (K (tau_i + 1)).
+    """
+
+    def __init__(self, client_learning_rate: float):
+        self.client_learning_rate = client_learning_rate
+
+    def pseudo_gradient(self, params, trips):
+        weights = [1.0 / (len(trips) * (trip.staleness + 1)) for trip in trips]
+        self.reports.append({"weights": weights})
+        return weighted_sum(weights, [gradient_of(trip, self.client_learning_rate) for trip in trips])
+
+
+class GSGM(ReportingRule):
+    """GSGM as WKAFL §6.1.2 has it in words: w <- w - eta u_j, u_j = (1/K) sum_i g_i + momentum * M_r.
+
+    r is the round that step j belongs to; M_0 = 0, and M_(r+1) is the mean of the u_j over the steps of round
+    r. The protocol of the rounds, in which a client that has contributed waits until all have, belongs to the
+    simulator; this rule only tells rounds apart.
+
+    Args:
+      client_learning_rate: for g.
+      momentum: the paper's alpha.
+      round_of: trip -> the number of its round. Unless given, a round ends when every client has contributed
+        since it began, with the trip that completes it.
+
+    A step belongs to the round of its first trip. (Rounds and steps end together when K divides N. Otherwise
+    a step may hold the last trips of one round and the first of the next.)
+
+    Reports: round, r.
+    """
+
+    def __init__(self, client_learning_rate: float, momentum: float, round_of=None):
+        self.client_learning_rate = client_learning_rate
+        self.momentum = momentum
+        self.round_of = round_of
+
+    def begin(self, params, num_clients):
+        super().begin(params, num_clients)
+        self.round = 0  # of the newest step
+        self.round_momentum = zeros_like(params)  # M_r
+        self.directions = []  # the u_j of this round so far
+        self.detected_round = 0  # of the next trip, and who has contributed to it
+        self.contributed = set()
+
+    def rounds(self, trips) -> list[int]:
+        """The round of each trip of this step."""
+        if self.round_of is not None:
+            return [self.round_of(trip) for trip in trips]
+        rounds = []
+        for trip in trips:
+            rounds.append(self.detected_round)
+            self.contributed.add(trip.client)
+            if len(self.contributed) == self.num_clients:
+                self.detected_round += 1
+                self.contributed = set()
+        return rounds
+
+    def pseudo_gradient(self, params, trips):
+        this_round = self.rounds(trips)[0]
+        if this_round != self.round:
+            self.round = this_round
+            self.round_momentum = mean_of(self.directions)
+            self.directions = []
+        mean = mean_of([gradient_of(trip, self.client_learning_rate) for trip in trips])
+        direction = add(mean, scale(self.momentum, self.round_momentum))
+        self.directions.append(direction)
+        self.reports.append({"round": this_round})
+        return direction
+
+
+class WKAFL(ReportingRule):
+    """WKAFL, algorithms 2 and 3, on the K trips of a step. In this order:
+
+    1. equation 4: g~_i = g_i + momentum * estimate, with the estimate of the step before (0 at first);
+    2. stage two begins if the mean of the K losses, each of the trip's first minibatch at the model
+       downloaded, is below `stage_two_loss`; it is never left;
+    3. clip each g~_i to the norm `clip_bound`;
+    4. equation 5: estimate = sum a_i g~_i / sum a_i, a_i = (e/2)^-(tau_i - tau_min);
+    5. equations 6 to 8: keep those with cos(g~_i, estimate) >= `minimum_similarity`, with weights p_i
+       proportional to exp(cosine_weight * cos), summing to 1 over those kept;
+    6. equation 9: in stage two, clip each g~_i to the norm `stage_two_bound` * ||estimate||;
+    7. the aggregate is sum p_i g~_i; if nobody was kept, it is the estimate itself;
+    8. equation 10: eta_j = eta_0 / (1 + learning_rate_decay * tau_min).
+
+    What is returned is (eta_j / eta_0) * aggregate; eta_0 is the server's learning rate. The cosine with a
+    vector of length 0 is 0. All norms are over all parameters together.
+
+    Args (the paper's letters):
+      client_learning_rate: for g.
+      momentum: alpha.
+      clip_bound: CB; no clipping unless given.
+      minimum_similarity: sim_min.
+      cosine_weight: beta.
+      stage_two_loss: epsilon. A loss is never below 0, so that stage two never begins unless this is given.
+      stage_two_bound: B; no clipping in stage two unless given.
+      learning_rate_decay: gamma.
+      without: the ablations of §6.2. "gradient_selection": the aggregate is the estimate, steps 5 to 7 are
+        left out. "staleness": a_i = 1 and gamma = 0. "non_iid": alpha = 0.
+
+    Reports: stage; losses_mean; cosines (None without gradient selection); kept, how many passed; weights,
+    the p_i, or where the aggregate is the estimate a_i / sum a_i; factor, eta_j / eta_0.
+    """
+
+    def __init__(
+        self,
+        client_learning_rate: float,
+        *,
+        momentum: float,
+        minimum_similarity: float,
+        cosine_weight: float,
+        learning_rate_decay: float,
+        clip_bound: float | None = None,
+        stage_two_loss: float = 0.0,
+        stage_two_bound: float | None = None,
+        without: str | None = None,
+    ):
+        if without not in (None, "gradient_selection", "staleness", "non_iid"):
+            raise ValueError(f"without {without!r}: need 'gradient_selection', 'staleness' or 'non_iid'")
+        self.client_learning_rate = client_learning_rate
+        self.momentum = 0.0 if without == "non_iid" else momentum
+        self.minimum_similarity = minimum_similarity
+        self.cosine_weight = cosine_weight
+        self.learning_rate_decay = 0.0 if without == "staleness" else learning_rate_decay
+        self.clip_bound = clip_bound
+        self.stage_two_loss = stage_two_loss
+        self.stage_two_bound = stage_two_bound
+        self.without = without
+
+    def begin(self, params, num_clients):
+        super().begin(params, num_clients)
+        self.stage = 1
+        self.estimate = zeros_like(params)
+
+    def pseudo_gradient(self, params, trips):
+        gradients = [
+            add(gradient_of(trip, self.client_learning_rate), scale(self.momentum, self.estimate))
+            for trip in trips
+        ]
+
+        losses_mean = sum(trip.loss for trip in trips) / len(trips)
+        if losses_mean < self.stage_two_loss:
+            self.stage = 2
+
+        gradients = [clip(gradient, self.clip_bound) for gradient in gradients]
+
+        freshest = min(trip.staleness for trip in trips)
+        if self.without == "staleness":
+            estimate_weights = normalised([1.0 for trip in trips])
+        else:
+            estimate_weights = normalised([stale_exponential(trip.staleness - freshest) for trip in trips])
+        self.estimate = weighted_sum(estimate_weights, gradients)
+
+        if self.without == "gradient_selection":
+            cosines, kept = None, len(trips)
+        else:
+            cosines = [cosine(gradient, self.estimate) for gradient in gradients]
+            kept = sum(similarity >= self.minimum_similarity for similarity in cosines)
+
+        if self.without == "gradient_selection" or kept == 0:
+            weights, aggregate = estimate_weights, self.estimate
+        else:
+            # Divided by exp(cosine_weight * the largest cosine), which cancels: no power is above 1.
+            largest = max(cosines)
+            weights = normalised(
+                [
+                    math.exp(self.cosine_weight * (similarity - largest))
+                    if similarity >= self.minimum_similarity
+                    else 0.0
+                    for similarity in cosines
+                ]
+            )
+            if self.stage == 2 and self.stage_two_bound is not None:
+                bound = self.stage_two_bound * norm(self.estimate)
+                gradients = [clip(gradient, bound) for gradient in gradients]
+            aggregate = weighted_sum(weights, gradients)
+
+        factor = 1.0 / (1.0 + self.learning_rate_decay * freshest)
+        self.reports.append(
+            {
+                "stage": self.stage,
+                "losses_mean": losses_mean,
+                "cosines": cosines,
+                "kept": kept,
+                "weights": weights,
+                "factor": factor,
+            }
+        )
+        return scale(factor, aggregate)
+
+
+# --------------------------------------------------------------------------------------------------
+# Zeno++.
+# --------------------------------------------------------------------------------------------------
+
+
+class ZenoPlusPlus(ReportingRule):
+    """Zeno++ (Xie 2020): a gradient is used only if it agrees with one that the server computes itself.
+
+    v is the gradient on the server's own data, of the model just before steps 0, k, 2k, ... and kept in
+    between. The candidate g is made as long as v, g <- g ||v|| / ||g|| (a zero gradient stays zero), and
+    accepted if its score gamma <v, g> - rho ||g||² is at least -gamma epsilon. Then w <- w - eta g; otherwise
+    the step is skipped, which counts as a version and so brings the next refresh nearer too. One trip per
+    step.
+
+    Args:
+      client_learning_rate: for g.
+      server_gradient: params -> the gradient v on the server's data at params.
+      refresh_every: k.
+      gamma, rho, epsilon: of the score, WKAFL table 4. (In the paper gamma is also the learning rate; here
+        that is the server optimizer's.)
+
+    Reports: score; accepted.
+    """
+
+    def __init__(
+        self,
+        client_learning_rate: float,
+        server_gradient,
+        refresh_every: int = 1,
+        gamma: float = 0.1,
+        rho: float = 0.02,
+        epsilon: float = 0.1,
+    ):
+        if refresh_every < 1:
+            raise ValueError("need refresh_every >= 1")
+        self.client_learning_rate = client_learning_rate
+        self.server_gradient = server_gradient
+        self.refresh_every = refresh_every
+        self.gamma = gamma
+        self.rho = rho
+        self.epsilon = epsilon
+
+    def begin(self, params, num_clients):
+        super().begin(params, num_clients)
+        self.step = 0
+
+    def pseudo_gradient(self, params, trips):
+        trip = the_only_trip(self, trips)
+        if self.step % self.refresh_every == 0:
+            self.own_gradient = self.server_gradient(params)
+        self.step += 1
+        candidate = gradient_of(trip, self.client_learning_rate)
+        length = norm(candidate)
+        if length > 0.0:
+            candidate = scale(norm(self.own_gradient) / length, candidate)
+        score = self.gamma * inner_product(self.own_gradient, candidate)
+        score = score - self.rho * inner_product(candidate, candidate)
+        accepted = score >= -self.gamma * self.epsilon
+        self.reports.append({"score": score, "accepted": accepted})
+        return candidate if accepted else None
+
+
+# --------------------------------------------------------------------------------------------------
+# FedNova.
+# --------------------------------------------------------------------------------------------------
+
+
+class FedNova(ReportingRule):
+    """FedNova for plain local SGD: w <- w + eta (sum_i p_i q_i) sum_i p_i D_i / q_i.
+
+    q_i is the number of local steps of the trip and p_i the weight of its client: 1/K, or with
+    `weight_by_examples` n_i / sum n_i, n_i being the size of the client's data set. So the mean number of
+    steps is weighted like the updates are.
+
+    Args:
+      local_steps: trip -> q_i.
+      weight_by_examples: see above.
+
+    Reports: mean_steps, sum p_i q_i.
+    """
+
+    def __init__(self, local_steps, weight_by_examples: bool = False):
+        self.local_steps = local_steps
+        self.weight_by_examples = weight_by_examples
+
+    def pseudo_gradient(self, params, trips):
+        shares = normalised([examples_of(trip) if self.weight_by_examples else 1 for trip in trips])
+        steps = [self.local_steps(trip) for trip in trips]
+        per_step = [scale(1.0 / number, trip.update) for number, trip in zip(steps, trips, strict=True)]
+        mean_steps = sum(share * number for share, number in zip(shares, steps, strict=True))
+        self.reports.append({"mean_steps": mean_steps})
+        return scale(-mean_steps, weighted_sum(shares, per_step))
+
+
+# --------------------------------------------------------------------------------------------------
+# Server optimizers of Reddi et al., algorithm 2.
+# --------------------------------------------------------------------------------------------------
+
+
+class ReddiOptimizer:
+    """What the three share: m <- b1 m + (1 - b1) g; v changes; w <- w - learning_rate m / (sqrt(v) + epsilon).
+
+    g is the pseudo-gradient (Reddi's Delta_t is -g: the signs of m and of the step turn, v does not see it).
+    m is 0 at first, v is epsilon² in every entry, and there is no bias correction. epsilon is Reddi's tau.
+    """
+
+    def __init__(self, learning_rate: float, b1: float, epsilon: float):
+        self.learning_rate = learning_rate
+        self.b1 = b1
+        self.epsilon = epsilon
+
+    def begin(self, params):
+        self.first = zeros_like(params)
+        self.second = tree_map(lambda leaf: np.full_like(leaf, self.epsilon**2), zeros_like(params))
+
+    def changed_second_moment(self, v, squares):
+        """The new v of one array, from the old one and g²."""
+        raise NotImplementedError
+
+    def apply(self, params, gradient):
+        squares = tree_map(np.square, gradient)
+        self.first = add(scale(self.b1, self.first), scale(1.0 - self.b1, gradient))
+        self.second = tree_map(self.changed_second_moment, self.second, squares)
+        direction = tree_map(lambda m, v: m / (np.sqrt(v) + self.epsilon), self.first, self.second)
+        return subtract(params, scale(self.learning_rate, direction))
+
+
+class FedAdagrad(ReddiOptimizer):
+    """v <- v + g². AdaGrad has no momentum unless asked: b1 = 0."""
+
+    def __init__(self, learning_rate: float, b1: float = 0.0, epsilon: float = 1e-3):
+        super().__init__(learning_rate, b1, epsilon)
+
+    def changed_second_moment(self, v, squares):
+        return v + squares
+
+
+class FedAdam(ReddiOptimizer):
+    """v <- b2 v + (1 - b2) g²."""
+
+    def __init__(self, learning_rate: float, b1: float = 0.9, b2: float = 0.99, epsilon: float = 1e-3):
+        super().__init__(learning_rate, b1, epsilon)
+        self.b2 = b2
+
+    def changed_second_moment(self, v, squares):
+        return self.b2 * v + (1.0 - self.b2) * squares
+
+
+class FedYogi(ReddiOptimizer):
+    """v <- v - (1 - b2) g² sign(v - g²)."""
+
+    def __init__(self, learning_rate: float, b1: float = 0.9, b2: float = 0.99, epsilon: float = 1e-3):
+        super().__init__(learning_rate, b1, epsilon)
+        self.b2 = b2
+
+    def changed_second_moment(self, v, squares):
+        return v - (1.0 - self.b2) * squares * np.sign(v - squares)

@@ -1,0 +1,133 @@
+"""Client memory: what is stored, in three precisions, and that sums over it do not drift."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jafl
+from jafl import client_memory, rules
+from jafl.rules import compensated
+
+PARAMS = {"kernel": jnp.zeros((30, 4)), "bias": jnp.zeros(4)}
+
+
+def random_value(seed: int):
+    random = np.random.default_rng(seed)
+    return {
+        "kernel": jnp.asarray(random.normal(size=(30, 4)), jnp.float32),
+        "bias": jnp.asarray(random.normal(size=4) * 1e-3, jnp.float32),
+    }
+
+
+@pytest.mark.parametrize("precision", client_memory.PRECISIONS)
+def test_rows_are_kept_apart_and_hold_what_store_says(precision):
+    memory = client_memory.allocate(PARAMS, 5, precision)
+    held = {}
+    for client in (3, 1, 3, 4):
+        words = jnp.array([client, 7], jnp.uint32)
+        memory, held[client] = client_memory.store(memory, jnp.int32(client), random_value(client), words)
+    for client in range(5):
+        row = client_memory.fetch(memory, jnp.int32(client), PARAMS)
+        expected = held.get(client, jax.tree.map(jnp.zeros_like, PARAMS))
+        jax.tree.map(np.testing.assert_array_equal, row, expected)
+
+
+def test_sizes_are_those_of_the_precision():
+    sizes = {
+        name: sum(leaf.nbytes for leaf in jax.tree.leaves(client_memory.allocate(PARAMS, 100, name)))
+        for name in client_memory.PRECISIONS
+    }
+    assert sizes == {"full": 100 * 124 * 4, "bfloat16": 100 * 124 * 2, "int8": 100 * (124 + 2 * 4)}
+
+
+def test_eight_bits_are_unbiased_with_the_variance_of_random_rounding():
+    """Rounding v / scale to a neighbour at random has mean v and variance f (1 - f) scale^2, f its fraction."""
+    value = random_value(0)
+    empty = client_memory.allocate(PARAMS, 1, "int8")
+    words = jax.random.bits(jax.random.key(0), (4000, 2), jnp.uint32)
+    held = jax.jit(jax.vmap(lambda w: client_memory.store(empty, jnp.int32(0), value, w)[1]))(words)
+    for name in PARAMS:
+        exact, drawn = np.asarray(value[name], np.float64), np.asarray(held[name], np.float64)
+        scale = np.abs(exact).max() / 127
+        fraction = exact / scale - np.floor(exact / scale)
+        deviation = np.sqrt(fraction * (1 - fraction)) * scale
+        assert np.all(np.abs(drawn.mean(axis=0) - exact) <= 5 * deviation / np.sqrt(4000) + 1e-6 * scale)
+        np.testing.assert_allclose(drawn.var(axis=0), deviation**2, atol=0.03 * scale**2)
+        assert np.abs(drawn - exact).max() <= scale * 1.0001
+
+
+def test_zero_is_stored_as_zero():
+    memory = client_memory.allocate(PARAMS, 2, "int8")
+    zeros = jax.tree.map(jnp.zeros_like, PARAMS)
+    _, held = client_memory.store(memory, jnp.int32(1), zeros, jnp.array([1, 2], jnp.uint32))
+    jax.tree.map(np.testing.assert_array_equal, held, zeros)
+
+
+def test_unknown_precision_is_refused():
+    with pytest.raises(jafl.SettingError, match="memory_precision is 'int9'.*Did you mean 'int8'"):
+        client_memory.allocate(PARAMS, 2, "int9")
+
+
+def test_a_compensated_sum_does_not_drift_over_a_million_changes():
+    """Values that come and go, as ACE's cached gradients do: the plain sum drifts, the compensated one does not."""
+    clients, changes = 50, 1_000_000
+
+    @jax.jit
+    def run():
+        def change(number, carry):
+            running, plain, cache = carry
+            client = number % clients
+            new = jax.random.normal(jax.random.fold_in(jax.random.key(0), number)) * 10
+            plain = plain + (new - cache[client])
+            running = compensated.replace(running, new, cache[client])
+            return running, plain, cache.at[client].set(new)
+
+        start = (compensated.nothing(jnp.float32(0)), jnp.float32(0), jnp.zeros(clients))
+        return jax.lax.fori_loop(0, changes, change, start)
+
+    running, plain, cache = run()
+    exact = np.asarray(cache, np.float64).sum()
+    drift = abs(float(compensated.value(running)) - exact)
+    assert drift < 1e-5 * np.abs(np.asarray(cache)).sum()
+    assert drift < 0.05 * abs(float(plain) - exact)
+
+
+@pytest.mark.parametrize("name, arguments", [("ace", {}), ("aced", {"active_steps": 40}), ("ca2fl", {})])
+def test_the_sum_equals_its_cache_after_100_000_arrivals(name, arguments):
+    """The rule's running mean against the mean over its memory, in float32, after 100,000 arrivals."""
+    from jafl import engine
+
+    source = jafl.data.synthetic(num_clients=20, alpha=1.0, beta=1.0, mean_examples=5, num_features=4)
+    federation = jafl.federate(source, source.natural_partition)
+    rule = rules.RULES[name](**arguments)
+    schedule = jafl.asynchronous(
+        num_clients=20,
+        concurrency=20,
+        delay=jafl.delays.exponential(1.0),
+        client_trips=100_000,
+        initial_round=rule.build().initial_round,
+    )
+    model = jafl.models.softmax(source.num_classes)
+    work = jafl.client_work(model, learning_rate=1.0, batch_size=4)
+    params = model.init(jax.random.key(0), source.x)
+    import optax
+
+    optimizer = jafl.specify(optax.sgd, learning_rate=0.01)
+    arguments = (schedule, federation, work, rule, params, jax.random.key(1))
+    program, carry = engine.prepare(*arguments, server_optimizer=optimizer)
+    carry = engine.run(program, carry, 0, schedule.num_steps)
+    cached = jax.tree.map(lambda rows: np.asarray(rows, np.float64), carry.memory.rows.codes)
+    inside = np.ones(20, bool)
+    if name == "aced":  # members of A after the last step: those that started lately, its arrival apart
+        steps, last = schedule.num_steps, {}
+        for step, client in zip(schedule.step[20:-1], schedule.client[20:-1], strict=True):
+            last[int(client)] = int(step) + 1
+        inside = np.array([steps - 1 - last.get(c, 1) <= 40 for c in range(20)])
+    running = carry.rule_state if name == "aced" else carry.rule_state[0]
+    for total, lost, rows in zip(*map(jax.tree.leaves, (running.total, running.lost, cached)), strict=True):
+        expected = rows[inside].sum(axis=0)
+        size = np.abs(rows).sum(axis=0).max()
+        np.testing.assert_allclose(
+            np.asarray(total, np.float64) - np.asarray(lost), expected, atol=2e-6 * size
+        )
