@@ -34,7 +34,7 @@ EXAMPLES = flags.DEFINE_integer("examples_per_client", 32, "Examples that each c
 BATCH = 32
 
 
-def _federation(clients: int, examples: int) -> jafl.Federation:
+def noise_federation(clients: int, examples: int) -> jafl.Federation:
     """Gaussian noise with random labels: speed does not depend on what is learnt."""
     random = np.random.default_rng(0)
     x = random.normal(size=(clients * examples, 784)).astype(np.float32)
@@ -91,7 +91,7 @@ def _programs(model: jafl.Model, federation: jafl.Federation, trips: int) -> dic
 
 def main(_: list[str]) -> None:
     """Times every program of both models, alternating, and prints one table."""
-    federation = _federation(CLIENTS.value, EXAMPLES.value)
+    federation = noise_federation(CLIENTS.value, EXAMPLES.value)
     models = {"softmax 784x10": jafl.models.softmax(10), "MLP 784-200-10": jafl.models.mlp(10, (200,))}
     print(f"{'model':16} {'program':16} {'trips/s':>9} {'fastest-slowest':>17} {'time / bare loop':>17}")
     for label, model in models.items():

@@ -11,7 +11,7 @@ from typing import Any
 
 import optax
 
-from jafl import rules
+from jafl import rules, server_optimizers
 from jafl.deferred import Specification, specify
 from jafl.records import choose, require, unknown_name
 from jafl.rules.staleness import STALENESS_WEIGHTS
@@ -62,7 +62,15 @@ for _name in ("ace", "aced", "asgd", "delay_adaptive_asgd", "sasgd", "twafl", "w
 
 # The setting that holds the trips per server step, by protocol.
 TRIPS_PER_STEP = {"asynchronous": "buffer_size", "synchronous": "cohort_size"}
-SERVER_OPTIMIZERS = {"sgd": optax.sgd, "adam": optax.adam, "adagrad": optax.adagrad, "yogi": optax.yogi}
+SERVER_OPTIMIZERS = {
+    "sgd": optax.sgd,
+    "adam": optax.adam,
+    "adagrad": optax.adagrad,
+    "yogi": optax.yogi,
+    "reddi_adam": server_optimizers.fedadam,
+    "reddi_adagrad": server_optimizers.fedadagrad,
+    "reddi_yogi": server_optimizers.fedyogi,
+}
 CLIENT_OPTIMIZERS = {"sgd": optax.sgd, "adam": optax.adam}
 
 

@@ -164,7 +164,10 @@ class Settings:
         None, "Server's learning rate (FedAsync's alpha). Default: the preset's.", "server"
     )
     server_optimizer: str | None = _setting(
-        None, "Server's optimizer: sgd, adam, adagrad or yogi. Default: the preset's, mostly sgd.", "server"
+        None,
+        "Server's optimizer: sgd, adam, adagrad or yogi as optax has them, reddi_adam, reddi_adagrad or reddi_yogi "
+        "as Reddi et al. do. Default: the preset's, mostly sgd.",
+        "server",
     )
     server_momentum: float | None = _setting(
         None, "Server's momentum (sgd). Default: none, 0.9 for fedavgm.", "server"

@@ -5,10 +5,11 @@ from typing import Any
 import optax
 import pytest
 import reference as ref
+import reference_rules as papers
 from against_reference import Case, compare
 
 import jafl
-from jafl import delays, rules
+from jafl import delays, rules, server_optimizers
 from jafl.rules import staleness
 
 
@@ -62,6 +63,18 @@ CASES = [
         server=(jafl.specify(optax.sgd, learning_rate=0.3, momentum=0.9), ref.SGD(0.3, 0.9)),
     ),
     Case("fedbuff, server adam", server=(jafl.specify(optax.adam, learning_rate=0.02), ref.Adam(0.02))),
+    Case(
+        "fedbuff, FedAdam of Reddi et al.",
+        server=(jafl.specify(server_optimizers.fedadam, learning_rate=0.05), papers.FedAdam(0.05)),
+    ),
+    Case(
+        "fedbuff, FedYogi of Reddi et al.",
+        server=(jafl.specify(server_optimizers.fedyogi, learning_rate=0.05), papers.FedYogi(0.05)),
+    ),
+    Case(
+        "fedbuff, FedAdagrad of Reddi et al.",
+        server=(jafl.specify(server_optimizers.fedadagrad, learning_rate=0.05), papers.FedAdagrad(0.05)),
+    ),
     Case("fedasync", **fedasync_case()),
     Case("fedasync, constant", **fedasync_case(staleness.constant(), ref.constant())),
     Case("fedasync, hinge", **fedasync_case(staleness.hinge(2.0, 3.0), ref.hinge(2.0, 3.0))),

@@ -25,6 +25,7 @@ ROOMS = (
     "simulation",
     "settings",
     "plots",
+    "server_optimizers",
     "algorithms",
     "results",
     "experiment",

@@ -127,7 +127,8 @@ def _cosines(rows: Any, estimate: Any, size: jax.Array) -> jax.Array:
     )
     dots = jax.tree.leaves(products)
     length = _norms(rows) * size
-    return jnp.where(length > 0, sum(dots[1:], dots[0]) / jnp.where(length > 0, length, 1), 0)
+    cosines = sum(dots[1:], dots[0]) / jnp.where(length > 0, length, 1)
+    return jnp.where(length > 0, jnp.clip(cosines, -1, 1), 0)  # rounding must not fail a threshold of -1
 
 
 def _column(values: jax.Array, leaf: jax.Array) -> jax.Array:
