@@ -76,6 +76,13 @@ def main(arguments: list[str]) -> int:
         output = _OUTPUT.value or results.next_free_directory("runs")
         command = ["python", *sys.argv]
         outcomes = runner.run(settings, output, overwrite=_OVERWRITE.value, command=command)
+    except MemoryError as error:
+        print(
+            f"Error: not enough memory for these settings ({error}). Lower num_clients, client_trips or "
+            "synthetic_mean_examples.",
+            file=sys.stderr,
+        )
+        return 2
     except SettingError as error:
         print(f"Error: {error}", file=sys.stderr)
         return 2

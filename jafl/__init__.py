@@ -9,7 +9,9 @@ __version__ = "0.1.0"
 
 _HOME = {
     "Arrival": "records",
+    "Delay": "schedule",
     "DivergenceError": "divergence",
+    "Evaluator": "evaluate",
     "EventSchedule": "records",
     "ExecutionPlan": "records",
     "Federation": "data",
@@ -18,6 +20,8 @@ _HOME = {
     "Partition": "data",
     "Rule": "records",
     "SettingError": "records",
+    "Source": "data",
+    "Specification": "deferred",
     "asynchronous": "schedule",
     "client_work": "clients",
     "federate": "data",

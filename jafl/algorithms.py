@@ -79,8 +79,11 @@ def names() -> list[str]:
     return sorted({*PRESETS, *rules.RULES})
 
 
-def resolve(settings: Settings, algorithm: str, seed: int) -> Settings:
+def resolve(settings: Settings, algorithm: str, seed: int, *, alone: bool = True) -> Settings:
     """One run's settings: one algorithm, one seed, and every None that a preset or a rule fills in, filled in.
+
+    alone: False where several algorithms are compared: one that is defined for a single buffer size then takes it,
+    whatever ``buffer_size`` says for the others.
 
     Raises SettingError for an unknown algorithm, with the nearest name, and for settings that exclude each other.
     """
@@ -101,7 +104,7 @@ def resolve(settings: Settings, algorithm: str, seed: int) -> Settings:
     fill = {}
     if one.concurrency is None:
         fill["concurrency"] = one.num_clients if rule.initial_round else min(20, one.num_clients)
-    if one.protocol == "asynchronous" and one.buffer_size is None:
+    if one.protocol == "asynchronous" and (one.buffer_size is None or (only_size and not alone)):
         fill["buffer_size"] = only_size or 10
     if one.protocol == "synchronous" and one.cohort_size is None:
         fill["cohort_size"] = fill.get("concurrency", one.concurrency)

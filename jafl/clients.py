@@ -7,6 +7,8 @@ with fewer examples than a batch has one short batch an epoch. Short batches are
 examples that are there.
 """
 
+import math
+import numbers
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -18,7 +20,7 @@ from jax import lax
 
 from jafl.deferred import Specification, specification, specify
 from jafl.models import Model
-from jafl.records import require
+from jafl.records import require, whole_number
 from jafl.shuffle import shuffled
 
 # Rows that a minibatch without a fixed size is worked through at a time: small clients pay for no more.
@@ -89,6 +91,13 @@ def client_work(
       SettingError: for a number outside its range or two arguments that exclude each other.
     """
     require(
+        isinstance(model, Model),
+        "model",
+        model,
+        "a jafl.Model",
+        "Write jafl.Model(module) around a Flax one.",
+    )
+    require(
         (learning_rate is None) != (optimizer is None),
         "learning_rate and optimizer",
         (learning_rate, optimizer),
@@ -97,7 +106,8 @@ def client_work(
     )
     if optimizer is None:
         check_number("learning_rate", learning_rate, minimum=0.0)
-        optimizer = specify(optax.sgd, learning_rate=learning_rate)
+        optimizer = specify(optax.sgd, learning_rate=float(learning_rate or 0.0))
+    check_optimizer("optimizer", optimizer)
     require(
         local_steps is None or local_epochs is None,
         "local_steps and local_epochs",
@@ -105,8 +115,12 @@ def client_work(
         "not both given",
     )
     for name, value in (("local_steps", local_steps), ("local_epochs", local_epochs)):
-        require(value is None or value >= 1, name, value, "at least 1")
-    require(batch_size >= 0, "batch_size", batch_size, "at least 1, or 0 for a client's whole data set")
+        if value is not None:
+            whole_number(name, value, 1)
+    fits = isinstance(batch_size, numbers.Integral) and 0 <= batch_size < 2**31
+    require(
+        fits, "batch_size", batch_size, "a whole number of at least 1, or 0 for a client's whole data set"
+    )
     require(
         batch_size > 0 or not learning_rate_normalization,
         "learning_rate_normalization",
@@ -122,8 +136,8 @@ def client_work(
         1 if local_steps is None and local_epochs is None else local_steps,
         local_epochs,
         batch_size,
-        proximal,
-        l2,
+        None if proximal is None else float(proximal),
+        None if l2 is None else float(l2),
         learning_rate_normalization,
     )
 
@@ -167,8 +181,15 @@ _jitted_trip_words, _jitted_shuffled = jax.jit(trip_words), jax.jit(shuffled)
 
 def check_number(name: str, value: Any, *, minimum: float) -> None:
     """Raises SettingError unless ``value`` is a finite number of at least ``minimum``."""
+    fits = isinstance(value, numbers.Real) and math.isfinite(value) and float(value) >= minimum
+    require(fits, name, value, f"a finite number, at least {minimum:g}")
+
+
+def check_optimizer(name: str, optimizer: Any) -> None:
+    """Raises SettingError unless ``optimizer`` is an optax optimizer or a specification of one."""
+    fits = isinstance(optimizer, (Specification, optax.GradientTransformation))
     require(
-        bool(jnp.isfinite(value)) and value >= minimum, name, value, f"a finite number, at least {minimum:g}"
+        fits, name, optimizer, "an optax optimizer", "Best as jafl.specify(optax.sgd, learning_rate=0.1)."
     )
 
 

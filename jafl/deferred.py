@@ -34,7 +34,8 @@ class Specification:
             name: value.build() if isinstance(value, Specification) else value
             for name, value in self.arguments.items()
         }
-        return self.factory(**built)
+        positional = [built.pop(name) for name in sorted(built) if name.startswith("*")]
+        return self.factory(*positional, **built)
 
     def tree_flatten(self):
         """For JAX: (leaves, static part)."""
@@ -60,6 +61,8 @@ class Specification:
 def specify(factory: Callable[..., Any], *args: Any, **kwargs: Any) -> Specification:
     """Defers ``factory(*args, **kwargs)``, for example ``specify(optax.adam, learning_rate=0.01)``.
 
+    Specifications may stand inside: ``specify(optax.chain, specify(optax.clip, 1.0), specify(optax.sgd, 0.1))``.
+
     Floats become data of the compiled program; ints, bools, strings, None and functions are part of it, so write
     ``1.0`` for a number that you mean to change.
 
@@ -78,6 +81,10 @@ def specification(factory: Callable[..., Any]) -> Callable[..., Specification]:
     def deferred(*args: Any, **kwargs: Any) -> Specification:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
+        for name, value in bound.arguments.items():
+            wants_float = isinstance(signature.parameters[name].default, float)
+            if wants_float and isinstance(value, int) and not isinstance(value, bool):
+                bound.arguments[name] = float(value)  # so that 1 and 0.5 are one program
         return Specification(factory, _flat(bound))
 
     return deferred
@@ -98,8 +105,9 @@ def _flat(bound: inspect.BoundArguments) -> dict[str, Any]:
     for name, kind in kinds.items():
         if kind is inspect.Parameter.VAR_KEYWORD:
             arguments.update(arguments.pop(name, {}))
-        elif kind is inspect.Parameter.VAR_POSITIONAL and arguments.pop(name, ()):
-            raise TypeError(f"give the arguments *{name} by name")
+        elif kind is inspect.Parameter.VAR_POSITIONAL:  # of optax.chain, for example
+            for place, value in enumerate(arguments.pop(name, ())):
+                arguments[f"*{place:03d}"] = value
     return arguments
 
 
@@ -120,4 +128,6 @@ def _can_hash(value: Any) -> bool:
 
 
 def _hashable(value: Any) -> Any:
+    if isinstance(value, np.floating):
+        return float(value)
     return tuple(_hashable(v) for v in value) if isinstance(value, list) else value

@@ -11,13 +11,13 @@ import optax
 from jax import lax
 
 from jafl import client_memory
-from jafl.clients import ClientData, ClientResult, trip_words
+from jafl.clients import ClientData, ClientResult, ClientWork, check_optimizer, trip_words
 from jafl.data import Federation
 from jafl.deferred import Specification, as_specification, specify
 from jafl.memory import bytes_of, check_memory
 from jafl.models import Model
-from jafl.records import Arrival, EventSchedule, ExecutionPlan, Recall, Rule, require
-from jafl.schedule import bucket, trip_by_trip
+from jafl.records import Arrival, EventSchedule, ExecutionPlan, Recall, Rule, SettingError, require
+from jafl.schedule import bucket, check_plan, trip_by_trip
 
 # Below this size the snapshot buffer may have more rows than its plan needs, to save compilations.
 SNAPSHOT_BYTES_FREELY = 2**30
@@ -172,6 +172,7 @@ def _train_and_fold(
         arrival = arrival._replace(previous=memory.next_row, stored=stored)
         memory = Memory(rows, client_memory.fetch(rows, program.trips.client[trip + 1], value))
     buffer, report = rule.fold(buffer, arrival)
+    require("loss" not in report, "the name of a rule's report", "loss", "another: the engine reports it")
     return buffer, memory, {"loss": result.loss, **report}
 
 
@@ -221,10 +222,12 @@ def prepare(
     Raises:
       SettingError: as ``check`` does.
     """
-    plan = trip_by_trip(schedule) if plan is None else plan
     program = check(
         schedule, federation, client_work, rule, params, server_optimizer=server_optimizer, plan=plan
     )
+    plan = trip_by_trip(schedule) if plan is None else plan
+    finite = all(np.all(np.isfinite(np.asarray(leaf, np.float64))) for leaf in jax.tree.leaves(params))
+    require(finite, "the initial parameters", "not finite", "free of NaN and infinity")
     keys = jax.jit(trip_words)(key, program.trips.client, _padded(schedule.trip))
     program = jax.device_put(dataclasses.replace(program, trips=program.trips._replace(key=keys)))
     return program, _start(
@@ -248,11 +251,17 @@ def check(
       SettingError: if schedule, federation and rule do not fit each other, labels lie outside the model's classes,
         or the device's memory is too small (says by how much and which settings lower it).
     """
-    plan = trip_by_trip(schedule) if plan is None else plan
+    check_types(federation, client_work, rule)
+    if plan is None:
+        plan = trip_by_trip(schedule)
+    else:
+        check_plan(schedule, plan)
     client_work, rule = as_specification(client_work), as_specification(rule)
     if server_optimizer is None:
         server_optimizer = specify(optax.sgd, learning_rate=1.0)
+    check_optimizer("server_optimizer", server_optimizer)
     built = rule.build()
+    require(isinstance(built, Rule), "rule", built, "a jafl.Rule", "Call its factory: jafl.rules.fedbuff().")
     _check_fit(schedule, federation, built, client_work.build().model, params)
     program = Program(
         trips=Trips(
@@ -260,7 +269,7 @@ def check(
             key=np.zeros((bucket(schedule.num_trips), 2), np.uint32),
             staleness=_padded(schedule.staleness),
             read_slot=_padded(plan.read_slot),
-            columns={name: _padded(column) for name, column in built.columns(schedule).items()},
+            columns={name: _padded(column) for name, column in _columns(schedule, built).items()},
         ),
         steps=Steps(_padded(plan.first_trip), _padded(plan.write_slot)),
         recall=_padded_recall(built.recalls(schedule)) if built.recalls else None,
@@ -277,7 +286,9 @@ def check(
     )
     slots = _slots(schedule, plan, params)
     start = functools.partial(_start, slots=slots, num_clients=schedule.num_clients)
-    check_memory(program, jax.eval_shape(start, program, params))
+    carry = jax.eval_shape(start, program, params)
+    check_memory(program, carry)
+    _check_reports(carry)
     return program
 
 
@@ -290,7 +301,7 @@ def _slots(schedule: EventSchedule, plan: ExecutionPlan, params: Any) -> int:
     largest_step = int(np.max(np.diff(plan.first_trip)))
     enough = min(schedule.num_steps, schedule.concurrency + largest_step) + 1
     if plan.num_slots < enough and enough * bytes_of(params) <= SNAPSHOT_BYTES_FREELY:
-        return enough
+        return bucket(enough)
     return bucket(plan.num_slots + 1)
 
 
@@ -363,8 +374,27 @@ def _check_fit(
         int(sizes[sizes != rule.buffer_size][0]) if np.any(sizes != rule.buffer_size) else None,
         f"{rule.buffer_size}, the only number of trips per server step that this rule is defined for",
     )
-    one = jax.ShapeDtypeStruct((1, *federation.x.shape[1:]), federation.x.dtype)
-    outputs = jax.eval_shape(model.apply, params, one)
+    require(
+        np.all(sizes >= 1), "the smallest number of trips per server step", int(sizes.min()), "at least 1"
+    )
+    x = jax.ShapeDtypeStruct((2, *federation.x.shape[1:]), federation.x.dtype)
+    y = jax.ShapeDtypeStruct((2,), federation.y.dtype)
+    try:
+        outputs, losses = jax.eval_shape(model.apply, params, x), jax.eval_shape(model.losses, params, x, y)
+        shapes = (getattr(outputs, "shape", None), getattr(losses, "shape", None))
+    except Exception as error:
+        raise SettingError(
+            f"The model {type(model.module).__name__} cannot be applied to the parameters and examples of shape "
+            f"{x.shape[1:]} ({type(error).__name__}: {str(error).strip().splitlines()[0]}). Make the parameters with "
+            "its init, on examples like the federation's."
+        ) from error
+    require(
+        shapes[0] is not None and shapes[1] == (2,),
+        "shapes of the model's outputs and losses for 2 examples",
+        shapes,
+        "(2, ...) and (2,)",
+        "The loss must return one number per example, not their mean.",
+    )
     classes = outputs.shape[-1]
     require(
         federation.num_classes <= classes,
@@ -372,3 +402,43 @@ def _check_fit(
         classes,
         f"at least the data's, {federation.num_classes} (labels 0 to {federation.num_classes - 1})",
     )
+
+
+def check_types(federation: Any, client_work: Any, rule: Any) -> None:
+    """Raises SettingError where an argument is not of the kind that it must be."""
+    remedy = "Make one with jafl.federate(source, partition) or jafl.Federation.from_arrays."
+    require(isinstance(federation, Federation), "federation", federation, "a jafl.Federation", remedy)
+    fits = isinstance(client_work, (Specification, ClientWork))
+    require(fits, "client_work", client_work, "what jafl.client_work returns")
+    fits = isinstance(rule, (Specification, Rule))
+    require(fits, "rule", rule, "a rule", "Call its factory: jafl.rules.fedbuff().")
+
+
+def _columns(schedule: EventSchedule, rule: Rule) -> dict[str, np.ndarray]:
+    """The rule's columns, a row per trip."""
+    columns = {name: np.asarray(column) for name, column in rule.columns(schedule).items()}
+    for name, column in columns.items():
+        rows = column.shape[0] if column.ndim else 0
+        require(
+            rows == schedule.num_trips,
+            f"the number of rows of the rule's column {name!r}",
+            rows,
+            f"the schedule's number of trips, {schedule.num_trips}",
+        )
+    return columns
+
+
+def _check_reports(carry: Carry) -> None:
+    """Raises SettingError for a report of a rule whose name is taken, or of a trip that is not a number."""
+    taken = {
+        "server_step",
+        "client_trips",
+        "time",
+        "train_loss",
+        *set(carry.trip_reports) & set(carry.step_reports),
+    }
+    for name in (*carry.trip_reports, *carry.step_reports):
+        free = name not in taken and not name.startswith(("test_", "validation_", "train_"))
+        require(free, "the name of a rule's report", name, "one that nothing else bears")
+    for name, rows in carry.trip_reports.items():
+        require(rows.ndim == 1, f"the shape of the trips' report {name!r}", rows.shape[1:], "(), one number")

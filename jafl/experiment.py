@@ -83,7 +83,8 @@ def make_experiments(settings: Settings) -> list[Experiment]:
     for setting, values in (("algorithm", names), ("seed", seeds)):
         repeated = len(set(values)) < len(values)
         require(not repeated, setting, getattr(settings, setting), "a list without repetitions")
-    resolved = [algorithms.resolve(settings, name, seed) for name in names for seed in seeds]
+    alone = len(names) == 1
+    resolved = [algorithms.resolve(settings, name, seed, alone=alone) for name in names for seed in seeds]
     source = make_source(settings)
     federations = {seed: data.federate(source, make_partition(settings, source, seed)) for seed in seeds}
     return [_make_experiment(one, source, federations[int(one.seed)]) for one in resolved]

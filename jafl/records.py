@@ -8,6 +8,7 @@ steps, N clients, ``*P`` the shape of one parameter leaf. Times are in the delay
 
 import dataclasses
 import difflib
+import numbers
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
@@ -25,6 +26,14 @@ def require(condition: Any, setting: str, value: Any, allowed: str, remedy: str 
     if not condition:
         message = f"{setting} is {value!r}, but must be {allowed}."
         raise SettingError(f"{message} {remedy}" if remedy else message)
+
+
+def whole_number(setting: str, value: Any, at_least: int) -> int:
+    """``value`` as an int; raises SettingError unless it is a whole number of at least ``at_least`` in 32 bits."""
+    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    require(whole and int(value) >= at_least, setting, value, f"a whole number of at least {at_least}")
+    require(int(value) < 2**31, setting, value, "below 2**31")
+    return int(value)
 
 
 def choose(setting: str, name: str, options: Mapping[str, Value]) -> Value:

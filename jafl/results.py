@@ -20,6 +20,7 @@ from jafl.records import EventSchedule, History, SettingError
 from jafl.settings import FORMAT
 
 FILES = ("config.json", "schedule.npz", "partition.npz", "metrics.jsonl", "summary.json", "params.npz")
+PICTURES = ("accuracy.png", "label_split.png", "staleness.png", "participation.png", "timeline.png")
 SCHEDULE_ARRAYS = (
     "client",
     "trip",
@@ -214,7 +215,7 @@ def _files_of_a_run(path: pathlib.Path) -> list[pathlib.Path]:
     files = [folder / name for folder in folders for name in FILES if (folder / name).is_file()]
     if not files:
         return []
-    return files + [picture for folder in folders for picture in sorted(folder.glob("*.png"))]
+    return files + [folder / name for folder in folders for name in PICTURES if (folder / name).is_file()]
 
 
 def _is_number(value: Any) -> bool:

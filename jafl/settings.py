@@ -15,8 +15,8 @@ from typing import Any
 from jafl.records import SettingError, require
 
 
-def _setting(default: Any, help_text: str, group: str) -> Any:
-    return dataclasses.field(default=default, metadata={"help": help_text, "group": group})
+def _setting(default: Any, help_text: str) -> Any:
+    return dataclasses.field(default=default, metadata={"help": help_text})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,176 +28,140 @@ class Settings:
         "What to run; several, with commas, are compared. Asynchronous: fedbuff, fedasync, fedstaleweight, "
         "exponential_weighting, ca2fl, asgd, delay_adaptive_asgd, sasgd, twafl, ace, aced, wkafl. Synchronous: "
         "fedavg, fedavgm, fedprox, fedadam, fednova.",
-        "what to run",
     )
     seed: str = _setting(
-        "0",
-        "Seed of the partition, schedule, initial model and shuffles. Several, with commas: 0,1,2.",
-        "what to run",
+        "0", "Seed of the partition, schedule, initial model and shuffles. Several, with commas: 0,1,2."
     )
     protocol: str | None = _setting(
         None,
         "asynchronous (clients train all the time, the server steps when its buffer is full) or synchronous "
         "(rounds). Default: the algorithm's own.",
-        "what to run",
     )
     precision: str = _setting(
-        "float32", "float32, or float64 to compare with other programs to the last digits.", "what to run"
+        "float32", "float32, or float64 to compare with other programs to the last digits."
     )
 
     dataset: str = _setting(
         "digits",
         "digits (1,797 real 8x8 images, bundled) or synthetic (FedProx's logistic data, at any size).",
-        "data",
     )
-    num_clients: int = _setting(100, "Number of clients.", "data")
+    num_clients: int = _setting(100, "Number of clients.")
     partition: str | None = _setting(
         None,
         "Who holds which examples: iid, dirichlet (label skew), labels_per_client (WKAFL), label_groups "
         "(FedStaleWeight), natural (as the data set comes). Default: natural where there is one, else dirichlet.",
-        "data",
     )
-    dirichlet_alpha: float = _setting(
-        0.3, "Dirichlet concentration: small is very non-IID, 100 nearly IID.", "data"
-    )
+    dirichlet_alpha: float = _setting(0.3, "Dirichlet concentration: small is very non-IID, 100 nearly IID.")
     dirichlet_equal_sizes: bool = _setting(
-        False, "Dirichlet with the same number of examples for every client.", "data"
+        False, "Dirichlet with the same number of examples for every client."
     )
-    labels_per_client: int = _setting(
-        2, "Labels that each client holds (partition=labels_per_client).", "data"
-    )
-    smallest_client: int = _setting(10, "Fewest examples of a client (partition=labels_per_client).", "data")
-    largest_client: int = _setting(49, "Most examples of a client (partition=labels_per_client).", "data")
+    labels_per_client: int = _setting(2, "Labels that each client holds (partition=labels_per_client).")
+    smallest_client: int = _setting(10, "Fewest examples of a client (partition=labels_per_client).")
+    largest_client: int = _setting(49, "Most examples of a client (partition=labels_per_client).")
     label_groups: str = _setting(
         "10:4-9;5:0-3",
         "Groups of clients and the labels they own (partition=label_groups): clients:labels;... with labels "
         "like 0-3 or 1,5,7.",
-        "data",
     )
-    validation_fraction: float = _setting(0.0, "Share of the examples held out for validation.", "data")
-    data_seed: int = _setting(0, "Seed of the train/validation/test split and of synthetic examples.", "data")
-    synthetic_alpha: float = _setting(
-        1.0, "How much the clients' labelling models differ (synthetic).", "data"
-    )
-    synthetic_beta: float = _setting(1.0, "How much the clients' examples differ (synthetic).", "data")
-    synthetic_mean_examples: float = _setting(100.0, "Mean examples per client (synthetic).", "data")
+    validation_fraction: float = _setting(0.0, "Share of the examples held out for validation.")
+    data_seed: int = _setting(0, "Seed of the train/validation/test split and of synthetic examples.")
+    synthetic_alpha: float = _setting(1.0, "How much the clients' labelling models differ (synthetic).")
+    synthetic_beta: float = _setting(1.0, "How much the clients' examples differ (synthetic).")
+    synthetic_mean_examples: float = _setting(100.0, "Mean examples per client (synthetic).")
     synthetic_shared_labels: bool = _setting(
-        False,
-        "One labelling model for all clients, so that global accuracy means something (synthetic).",
-        "data",
+        False, "One labelling model for all clients, so that global accuracy means something (synthetic)."
     )
 
-    model: str = _setting("mlp", "softmax (from zeros), mlp, or cnn (needs images).", "model")
-    hidden_sizes: str = _setting("64", "Widths of the mlp's hidden layers, with commas.", "model")
-    channels: str = _setting("16,32", "Widths of the cnn's convolutions, with commas.", "model")
+    model: str = _setting("mlp", "softmax (from zeros), mlp, or cnn (needs images).")
+    hidden_sizes: str = _setting("64", "Widths of the mlp's hidden layers, with commas.")
+    channels: str = _setting("16,32", "Widths of the cnn's convolutions, with commas.")
 
     concurrency: int | None = _setting(
         None,
         "Clients training at one moment. Default: 20, or as many as there are clients if fewer; all of them for ace "
         "and aced, where every client takes part.",
-        "schedule",
     )
     buffer_size: int | None = _setting(
-        None,
-        "Trips per server step when asynchronous (K). Default: the algorithm's, 10 for FedBuff.",
-        "schedule",
+        None, "Trips per server step when asynchronous (K). Default: the algorithm's, 10 for FedBuff."
     )
     cohort_size: int | None = _setting(
-        None, "Trips per server step when synchronous. Default: the concurrency.", "schedule"
+        None, "Trips per server step when synchronous. Default: the concurrency."
     )
     over_selection: float = _setting(
-        0.0,
-        "Share of extra clients started in each synchronous round and cancelled when late, 0.3 say.",
-        "schedule",
+        0.0, "Share of extra clients started in each synchronous round and cancelled when late, 0.3 say."
     )
     client_trips: int | None = _setting(
         None,
         "Stop after so many client trips (started ones: cancelled trips count). Default: 10000 unless "
         "server_steps is given.",
-        "schedule",
     )
-    server_steps: int | None = _setting(None, "Stop after so many server steps instead.", "schedule")
+    server_steps: int | None = _setting(None, "Stop after so many server steps instead.")
     delay: str = _setting(
         "log_normal",
         "Law of trip durations: constant, uniform, half_normal, exponential, log_normal, "
         "proportional_to_examples (exponential, mean by the client's examples), groups.",
-        "schedule",
     )
-    delay_mean: float = _setting(
-        1.0, "Mean duration, in units of simulated time (every law but groups).", "schedule"
-    )
-    delay_low: float = _setting(0.0, "Shortest duration (uniform).", "schedule")
+    delay_mean: float = _setting(1.0, "Mean duration, in units of simulated time (every law but groups).")
+    delay_low: float = _setting(0.0, "Shortest duration (uniform).")
     delay_high: float | None = _setting(
-        None, "Longest duration (uniform). Default: such that the mean is delay_mean.", "schedule"
+        None, "Longest duration (uniform). Default: such that the mean is delay_mean."
     )
-    delay_sigma: float = _setting(1.0, "Spread of the logarithm (log_normal).", "schedule")
+    delay_sigma: float = _setting(1.0, "Spread of the logarithm (log_normal).")
     delay_groups: str = _setting(
         "10:uniform(1,2);5:uniform(8,12)",
         "Groups of clients and their laws (delay=groups): clients:law(numbers);...",
-        "schedule",
     )
     delay_draw: str = _setting(
-        "per_client",
-        "per_trip: a fresh duration for every trip; per_client: one for each client.",
-        "schedule",
+        "per_client", "per_trip: a fresh duration for every trip; per_client: one for each client."
     )
 
-    learning_rate: float | None = _setting(None, "Clients' learning rate. Default: the preset's.", "clients")
-    client_optimizer: str = _setting("sgd", "Clients' optimizer, new at each trip: sgd or adam.", "clients")
-    client_momentum: float | None = _setting(None, "Clients' momentum (sgd). Default: none.", "clients")
-    local_steps: int | None = _setting(
-        None, "Minibatch steps per trip. Default: whole epochs instead.", "clients"
-    )
+    learning_rate: float | None = _setting(None, "Clients' learning rate. Default: the preset's.")
+    client_optimizer: str = _setting("sgd", "Clients' optimizer, new at each trip: sgd or adam.")
+    client_momentum: float | None = _setting(None, "Clients' momentum (sgd). Default: none.")
+    local_steps: int | None = _setting(None, "Minibatch steps per trip. Default: whole epochs instead.")
     local_epochs: int | None = _setting(
-        None, "Passes over the client's examples per trip. Default: 1 unless local_steps is given.", "clients"
+        None, "Passes over the client's examples per trip. Default: 1 unless local_steps is given."
     )
-    batch_size: int = _setting(
-        8, "Examples per minibatch; 0: the client's whole data set as one batch.", "clients"
-    )
-    proximal: float | None = _setting(None, "FedProx's mu. Default: none, 0.01 for fedprox.", "clients")
-    l2: float | None = _setting(None, "L2 term on all parameters. Default: none.", "clients")
+    batch_size: int = _setting(8, "Examples per minibatch; 0: the client's whole data set as one batch.")
+    proximal: float | None = _setting(None, "FedProx's mu. Default: none, 0.01 for fedprox.")
+    l2: float | None = _setting(None, "L2 term on all parameters. Default: none.")
     learning_rate_normalization: bool = _setting(
-        False, "LR-Norm: steps on short batches use a proportionally smaller learning rate.", "clients"
+        False, "LR-Norm: steps on short batches use a proportionally smaller learning rate."
     )
 
     server_learning_rate: float | None = _setting(
-        None, "Server's learning rate (FedAsync's alpha). Default: the preset's.", "server"
+        None, "Server's learning rate (FedAsync's alpha). Default: the preset's."
     )
     server_optimizer: str | None = _setting(
         None,
         "Server's optimizer: sgd, adam, adagrad or yogi as optax has them, reddi_adam, reddi_adagrad or reddi_yogi "
         "as Reddi et al. do. Default: the preset's, mostly sgd.",
-        "server",
     )
-    server_momentum: float | None = _setting(
-        None, "Server's momentum (sgd). Default: none, 0.9 for fedavgm.", "server"
-    )
+    server_momentum: float | None = _setting(None, "Server's momentum (sgd). Default: none, 0.9 for fedavgm.")
     staleness_weight: str = _setting(
         "polynomial",
         "How much a late update counts: constant, polynomial, hinge, exponential (fedbuff, fedasync).",
-        "server",
     )
-    staleness_exponent: float = _setting(0.5, "Exponent of the polynomial weight.", "server")
-    staleness_slope: float = _setting(10.0, "Slope of the hinge weight.", "server")
-    staleness_threshold: float = _setting(4.0, "Staleness from which the hinge weight falls.", "server")
-    staleness_rate: float = _setting(0.1, "Rate of the exponential weight.", "server")
-    aggregate: str = _setting("mean", "mean over the buffer, or sum (fedbuff).", "server")
+    staleness_exponent: float = _setting(0.5, "Exponent of the polynomial weight.")
+    staleness_slope: float = _setting(10.0, "Slope of the hinge weight.")
+    staleness_threshold: float = _setting(4.0, "Staleness from which the hinge weight falls.")
+    staleness_rate: float = _setting(0.1, "Rate of the exponential weight.")
+    aggregate: str = _setting("mean", "mean over the buffer, or sum (fedbuff).")
     weigh_by_examples: bool = _setting(
-        False, "Weigh updates by the clients' numbers of examples (fedavg, fedbuff).", "server"
+        False, "Weigh updates by the clients' numbers of examples (fedavg, fedbuff)."
     )
 
     rule_arguments: str = _setting(
         "",
         "Arguments of the rule that have no flag of their own, with commas, for all algorithms or for one: "
         "active_steps=10,wkafl.momentum=0.2. help(jafl.rules.NAME) in Python tells them.",
-        "server",
     )
 
-    target_accuracy: float = _setting(0.95, "Test accuracy whose first reaching is reported.", "results")
+    target_accuracy: float = _setting(0.95, "Test accuracy whose first reaching is reported.")
     evaluate_every: int | None = _setting(
-        None, "Client trips between evaluations. Default: a hundredth of the run.", "results"
+        None, "Client trips between evaluations. Default: a hundredth of the run."
     )
-    train_accuracy: bool = _setting(False, "Also measure the accuracy on all training examples.", "results")
+    train_accuracy: bool = _setting(False, "Also measure the accuracy on all training examples.")
 
     @classmethod
     def from_file(cls, path: str, **explicit: Any) -> "Settings":
@@ -224,6 +188,9 @@ class Settings:
             for one, other in (pair, pair[::-1]):
                 if explicit.get(one) is not None and other not in explicit:
                     given.pop(other, None)
+        if explicit.get("algorithm", given.get("algorithm")) != given.get("algorithm"):
+            # What the earlier algorithm filled in is not what the user asked of this one.
+            given = {name: value for name, value in given.items() if name not in FILLED_BY_ALGORITHM}
         return cls.from_mapping({**given, **explicit})
 
     @classmethod
@@ -243,6 +210,19 @@ class Settings:
 FORMAT = 1
 NOT_SETTINGS = ("format", "versions", "device", "command")
 # Pairs of which at most one is given.
+FILLED_BY_ALGORITHM = (
+    "protocol",
+    "concurrency",
+    "buffer_size",
+    "cohort_size",
+    "learning_rate",
+    "local_steps",
+    "local_epochs",
+    "proximal",
+    "server_learning_rate",
+    "server_optimizer",
+    "server_momentum",
+)
 EXCLUSIVE = (("client_trips", "server_steps"), ("local_steps", "local_epochs"))
 KINDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false", type(None): "null"}
 TYPES: dict[str, tuple[type, ...]] = {

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jafl import engine
@@ -64,6 +65,7 @@ def simulate(
       DivergenceError: if training reaches NaN or infinity: names the step and the client, and holds the
         history up to the last evaluation.
     """
+    engine.check_types(federation, client_work, rule)
     plan = trip_by_trip(schedule) if plan is None else plan
     client_work = as_specification(client_work)
     stops = _evaluation_steps(schedule.num_steps, evaluate_at)
@@ -97,7 +99,8 @@ def simulate(
         seen = evaluations[-1]["server_step"] if evaluations else 0
         evaluations.append(_evaluate(evaluators, schedule, carry, seen, done))
         if on_evaluation:
-            on_evaluation(evaluations[-1], carry.params)
+            # A copy: the next chunk takes the memory of the carry.
+            on_evaluation(evaluations[-1], jax.tree.map(jnp.copy, carry.params))
 
     for stop in stops:
         while done < stop:
@@ -170,4 +173,4 @@ def _mean(rows: jax.Array, first: int, last: int) -> float | None:
     """The mean of ``rows[first:last]`` in float64; None if there are none or the rows are not scalars."""
     if last <= first or rows.ndim > 1:
         return None
-    return float(np.mean(np.asarray(rows[int(first) : int(last)]), dtype=np.float64))
+    return float(np.mean(np.asarray(rows)[int(first) : int(last)], dtype=np.float64))

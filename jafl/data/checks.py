@@ -6,16 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from jafl.records import require
+from jafl.records import require, whole_number
 
 _LARGEST_LABEL = np.iinfo(np.int32).max - 1
-
-
-def whole_number(setting: str, value: Any, at_least: int) -> int:
-    """Returns ``value`` as an int; raises SettingError unless it is a whole number from ``at_least`` on."""
-    fits = isinstance(value, numbers.Integral) and not isinstance(value, bool) and int(value) >= at_least
-    require(fits, setting, value, f"a whole number of at least {at_least}")
-    return int(value)
 
 
 def checked_labels(labels: Any, setting: str = "labels") -> np.ndarray:

@@ -266,6 +266,15 @@ def _checked_split(x: Any, y: Any, prefix: str, like: np.ndarray | None = None) 
         f"{len(x)}, which is len({name_x})",
         "Every example needs one label.",
     )
+    if x.dtype.kind in "iu":  # the device computes with 32 bits
+        smallest, largest = np.iinfo(np.int32).min, np.iinfo(np.int32).max
+        require(
+            smallest <= x.min() and x.max() <= largest,
+            f"{name_x}'s range",
+            (int(x.min()), int(x.max())),
+            f"from {smallest} to {largest}",
+            "Renumber tokens, or scale numbers into floats.",
+        )
     if x.dtype.kind not in "iu" and x.dtype != np.float64:
         x = x.astype(np.float32, copy=False)
     if x.dtype.kind == "f" and not np.isfinite(x).all():

@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from jafl.records import require
+
 Loss = Callable[[jax.Array, jax.Array], jax.Array]
 
 
@@ -30,12 +32,27 @@ class Model:
     module: nn.Module
     loss_per_example: Loss = softmax_cross_entropy
 
-    def init(self, key: jax.Array, x: Any) -> Any:
-        """Initial parameters, in JAX's default floating type for softmax regression zeros.
+    def __hash__(self) -> int:
+        # Coarse on purpose: modules with lists in them have no hash of their own; equality decides.
+        return hash((type(self.module), self.loss_per_example))
 
-        x: examples [B, ...], of which only shape and dtype matter.
+    def init(self, key: jax.Array, x: Any) -> Any:
+        """Initial parameters for examples like ``x`` [B, ...], of which only shape and dtype matter.
+
+        Raises:
+          SettingError: if the module is not one of Flax linen, or has other variables than parameters.
         """
-        return self.module.init(key, jnp.asarray(x[:1]))["params"]
+        name = type(self.module).__name__
+        require(isinstance(self.module, nn.Module), "the model's module", name, "a flax.linen module")
+        variables = self.module.init(key, jnp.asarray(x[:1]))
+        require(
+            set(variables) == {"params"},
+            f"the variables of the model's module {name}",
+            sorted(variables),
+            "parameters only",
+            "Batch statistics have no meaning across clients: use GroupNorm or LayerNorm in place of BatchNorm.",
+        )
+        return variables["params"]
 
     def apply(self, params: Any, x: jax.Array) -> jax.Array:
         """Outputs for a batch ``x`` [B, ...]."""

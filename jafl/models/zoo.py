@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from jafl.models.model import Model
-from jafl.records import require
+from jafl.records import require, whole_number
 
 
 class Softmax(nn.Module):
@@ -67,21 +67,23 @@ def softmax(num_classes: int) -> Model:
 def mlp(num_classes: int, hidden_sizes: Sequence[int] = (64,)) -> Model:
     """A multilayer perceptron on flattened examples; ``hidden_sizes`` lists the widths, first layer first."""
     _require_classes(num_classes)
-    require(
-        hidden_sizes and min(hidden_sizes) >= 1, "hidden_sizes", tuple(hidden_sizes), "widths of at least 1"
-    )
-    return Model(MLP(num_classes, tuple(hidden_sizes)))
+    return Model(MLP(num_classes, _widths("hidden_sizes", hidden_sizes)))
 
 
 def cnn(num_classes: int, channels: Sequence[int] = (16, 32)) -> Model:
     """A small CNN on images [B, height, width, channels]; ``channels`` lists the convolutions' widths."""
     _require_classes(num_classes)
-    require(channels and min(channels) >= 1, "channels", tuple(channels), "widths of at least 1")
-    return Model(CNN(num_classes, tuple(channels)))
+    return Model(CNN(num_classes, _widths("channels", channels)))
 
 
 def _require_classes(num_classes: int) -> None:
-    require(num_classes >= 2, "num_classes", num_classes, "at least 2")
+    whole_number("num_classes", num_classes, 2)
+
+
+def _widths(setting: str, widths: Sequence[int]) -> tuple[int, ...]:
+    several = isinstance(widths, Sequence) and not isinstance(widths, str) and len(widths) > 0
+    require(several, setting, widths, "a list of widths, [64] for example")
+    return tuple(whole_number(setting, width, 1) for width in widths)
 
 
 MODELS = {"softmax": softmax, "mlp": mlp, "cnn": cnn}

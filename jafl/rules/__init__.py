@@ -2,6 +2,10 @@
 
 A rule opens a buffer, folds each arrival into it and closes it at the server step:
 
+    import jafl
+    from jafl import Rule, specification
+    from jafl.rules import accumulate
+
     @specification                       # numbers become data: another one does not recompile
     def half_mean(share: float = 0.5) -> Rule:
         def init(params, num_clients): return ()

@@ -22,7 +22,11 @@ def fedasync(
     Args:
       staleness_weight: s, from ``jafl.rules.staleness`` (the paper: constant, polynomial, hinge), or any function
         of the staleness. Xie's local proximal term is the client work's ``proximal``.
+
+    Raises:
+      SettingError: if ``staleness_weight`` is not a function.
     """
+    staleness.check(staleness_weight)
 
     def init(params, num_clients):
         return ()
@@ -31,7 +35,7 @@ def fedasync(
         return params, accumulate.number(0)  # replaced by the one trip
 
     def fold(buffer, arrival):
-        weight = staleness_weight(accumulate.number(arrival.staleness))
+        weight = staleness.weigh(staleness_weight, arrival.staleness)
         trained = jax.tree.map(jnp.add, arrival.start, arrival.update)
         return (trained, weight), {"weight": weight}
 

@@ -31,6 +31,7 @@ def fedbuff(
     Raises:
       SettingError: for an unknown ``aggregate``.
     """
+    staleness.check(staleness_weight)
     mean = choose("aggregate", aggregate, AGGREGATES)
 
     def init(params, num_clients):
@@ -42,7 +43,7 @@ def fedbuff(
     def fold(buffer, arrival):
         total, count = buffer
         share = accumulate.number(arrival.num_examples if weigh_by_examples else 1)
-        weight = share * staleness_weight(accumulate.number(arrival.staleness))
+        weight = share * staleness.weigh(staleness_weight, arrival.staleness)
         return (accumulate.add(total, weight, arrival.update), count + share), {"weight": weight}
 
     def finish(buffer, params):

@@ -9,8 +9,29 @@ import jax
 import jax.numpy as jnp
 
 from jafl.deferred import specification
+from jafl.records import require
+from jafl.rules.accumulate import number
 
 StalenessWeight = Callable[[jax.Array], jax.Array]
+
+
+HINT = "Take one of jafl.rules.staleness, staleness.polynomial(0.5) for example, or a function of your own."
+
+
+def check(function: StalenessWeight) -> None:
+    """Raises SettingError unless ``function`` is one."""
+    require(callable(function), "staleness_weight", function, "a function of the staleness", HINT)
+
+
+def weigh(function: StalenessWeight, staleness: jax.Array) -> jax.Array:
+    """The weight [] float that ``function`` gives to ``staleness`` [] int32.
+
+    Raises:
+      SettingError: if it does not return one number.
+    """
+    weight = number(function(number(staleness)))
+    require(weight.shape == (), "the shape of staleness_weight's result", weight.shape, "()", HINT)
+    return weight
 
 
 @specification

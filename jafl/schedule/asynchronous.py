@@ -1,11 +1,12 @@
 """Asynchronous buffered training: a fixed number of clients always train, K arrivals make a server step."""
 
 import heapq
+import numbers
 from typing import Any
 
 import numpy as np
 
-from jafl.records import EventSchedule, require
+from jafl.records import EventSchedule, require, whole_number
 from jafl.schedule.delays import Delay
 from jafl.schedule.draws import SELECTION, generator
 
@@ -44,7 +45,8 @@ def asynchronous(
         or always 0 for some client (time would stand still).
     """
     check_clients(num_clients, "concurrency", concurrency)
-    require(buffer_size >= 1, "buffer_size", buffer_size, "at least 1 trip per server step")
+    check_delay_and_seed(delay, seed)
+    whole_number("buffer_size", buffer_size, 1)
     delay.check_clients(num_clients)
     first_step = buffer_size
     if initial_round:
@@ -224,14 +226,25 @@ def draw_durations(delay: Delay, seed: int, client: np.ndarray, trip: np.ndarray
 
 def check_clients(num_clients: int, setting: str, training: int) -> None:
     """Raises SettingError unless there are clients, and enough of them for ``training`` at one moment."""
-    require(num_clients >= 1, "num_clients", num_clients, "at least 1")
+    whole_number("num_clients", num_clients, 1)
     require(
-        1 <= training <= num_clients,
+        isinstance(training, numbers.Integral) and 1 <= training <= num_clients,
         setting,
         training,
         f"between 1 and the number of clients, {num_clients}",
         f"Lower {setting} or raise num_clients.",
     )
+
+
+def check_delay_and_seed(delay: Delay, seed: int) -> None:
+    """Raises SettingError unless ``delay`` is a law and ``seed`` a whole number."""
+    require(
+        isinstance(delay, Delay),
+        "delay",
+        delay,
+        "a law of jafl.delays, jafl.delays.exponential(1.0) for example",
+    )
+    require(isinstance(seed, numbers.Integral), "seed", seed, "a whole number")
 
 
 def steps_within(
@@ -246,9 +259,8 @@ def steps_within(
         "Say when the run stops: after so many server steps, or after so many client trips.",
     )
     if server_steps is not None:
-        require(server_steps >= 1, "server_steps", server_steps, "at least 1")
-        return server_steps
-    assert client_trips is not None
+        return whole_number("server_steps", server_steps, 1)
+    client_trips = whole_number("client_trips", client_trips, 1)
     require(
         client_trips >= trips_per_step,
         setting,

@@ -165,6 +165,9 @@ class once_per_client(Delay):  # noqa: N801
 
     law: Delay
 
+    def __post_init__(self):
+        require(isinstance(self.law, Delay), "the delay's law", self.law, "a delay")
+
     def durations(self, seed, client, trip):
         return self.law.durations(seed, client, np.zeros_like(trip))
 

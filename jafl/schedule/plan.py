@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from jafl.records import EventSchedule, ExecutionPlan
+from jafl.records import EventSchedule, ExecutionPlan, require
 
 
 def trip_by_trip(schedule: EventSchedule) -> ExecutionPlan:
@@ -39,6 +39,30 @@ def trip_by_trip(schedule: EventSchedule) -> ExecutionPlan:
         first_trip=schedule.step_offsets.astype(np.int32),
         num_slots=num_slots,
     )
+
+
+def check_plan(schedule: EventSchedule, plan: ExecutionPlan) -> None:
+    """Raises SettingError unless a plan computes this schedule: each trip finds its version in the slot it reads."""
+    require(plan.width == 1, "the plan's width", plan.width, "1: wider plans are not executed yet")
+    lengths = (len(plan.read_slot), len(plan.write_slot), len(plan.first_trip))
+    expected = (schedule.num_trips, schedule.num_steps, schedule.num_steps + 1)
+    require(
+        lengths == expected,
+        "the plan's lengths (trips, steps, steps + 1)",
+        lengths,
+        f"{expected}, the schedule's",
+    )
+    held = [-1] * (plan.num_slots + 1)
+    held[0] = 0
+    remedy = "Make it with jafl.trip_by_trip(schedule), of this very schedule."
+    first_trip, read, write = plan.first_trip.tolist(), plan.read_slot.tolist(), plan.write_slot.tolist()
+    versions, steps = schedule.download_version.tolist(), schedule.step.tolist()
+    for step in range(schedule.num_steps):
+        for trip in range(first_trip[step], first_trip[step + 1]):
+            version, wanted = held[read[trip]], versions[trip]
+            if version != wanted or steps[trip] != step:
+                require(False, f"the version that the plan has for trip {trip}", version, f"{wanted}", remedy)
+        held[write[step]] = step + 1
 
 
 def bucket(size: int) -> int:

@@ -1,11 +1,12 @@
 """Synchronous rounds on the same clock as asynchronous training, with over-selection."""
 
 import math
+import numbers
 
 import numpy as np
 
 from jafl.records import EventSchedule, require
-from jafl.schedule.asynchronous import check_clients, draw_durations, steps_within
+from jafl.schedule.asynchronous import check_clients, check_delay_and_seed, draw_durations, steps_within
 from jafl.schedule.delays import Delay
 from jafl.schedule.draws import SELECTION, generator
 
@@ -41,8 +42,12 @@ def synchronous(
         math.isfinite(over_selection) and over_selection >= 0, "over_selection", over_selection, "at least 0"
     )
     require(
-        cohort_size >= 1, "cohort_size", cohort_size, f"between 1 and the number of clients, {num_clients}"
+        isinstance(cohort_size, numbers.Integral) and cohort_size >= 1,
+        "cohort_size",
+        cohort_size,
+        f"between 1 and the number of clients, {num_clients}",
     )
+    check_delay_and_seed(delay, seed)
     started = math.ceil(round(cohort_size * (1 + over_selection), 9))  # 100 * 1.1 is 110, not 111
     name = "cohort_size" if over_selection == 0 else "cohort_size * (1 + over_selection)"
     check_clients(num_clients, name, started)

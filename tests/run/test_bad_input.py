@@ -116,7 +116,7 @@ BAD_ASYNCHRONOUS = [
         ["model is 'cnn'", "softmax or mlp", "synthetic has no images"],
     ),
     ({"model": "cnn", "channels": "4,4,4,4"}, ["channels is '4,4,4,4'", "at most 3 widths", "8 by 8 pixels"]),
-    ({"model": "mlp", "hidden_sizes": "64,0"}, ["hidden_sizes is (64, 0)", "at least 1"]),
+    ({"model": "mlp", "hidden_sizes": "64,0"}, ["hidden_sizes is 0", "at least 1"]),
     # Lists
     ({"seed": "1,,2"}, ["seed is '1,,2'", "with commas between them"]),
     ({"seed": "one"}, ["seed is 'one'", "a whole number"]),
