@@ -57,8 +57,16 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 PRESETS["fednova"] = PRESETS["fedavg"] | {"rule": "fednova"}
-for _name in ("ace", "aced", "asgd", "delay_adaptive_asgd", "sasgd", "twafl", "wkafl"):
-    PRESETS[_name] = {**ON_GRADIENTS, "server_learning_rate": 0.3}
+for _name, _rate in {
+    "ace": 0.01,
+    "aced": 0.01,
+    "asgd": 0.1,
+    "delay_adaptive_asgd": 0.1,
+    "sasgd": 1.0,
+    "twafl": 1.0,
+    "wkafl": 0.3,
+}.items():
+    PRESETS[_name] = {**ON_GRADIENTS, "server_learning_rate": _rate}
 
 # The setting that holds the trips per server step, by protocol.
 TRIPS_PER_STEP = {"asynchronous": "buffer_size", "synchronous": "cohort_size"}

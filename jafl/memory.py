@@ -40,20 +40,22 @@ def check_memory(program: Any, carry: Any) -> None:
     if need <= have:
         return
     slots = jax.tree.leaves(carry.snapshots)[0].shape[0]
-    parts = {
-        f"{slots} snapshots of a model of {readable(bytes_of(carry.params))}": (
+    parts = [
+        (
             bytes_of(carry.snapshots),
+            f"{slots} snapshots of a model of {readable(bytes_of(carry.params))}",
             "Fewer snapshots are needed with a lower concurrency or a larger buffer_size; or take a smaller model.",
         ),
-        "the clients' memory": (
+        (
             bytes_of(carry.memory),
-            "Take memory_precision=int8, fewer clients or a smaller model.",
+            "the clients' memory",
+            "Take memory_precision int8, fewer clients or a smaller model.",
         ),
-        "the data": (bytes_of(program.data), "Take fewer examples."),
-        "the trips": (bytes_of(program.trips) + bytes_of(carry.trip_reports), "Take fewer client_trips."),
-    }
-    listed = ", ".join(f"{readable(size)} for {name}" for name, (size, _) in parts.items() if size)
-    remedies = [text for size, text in sorted(parts.values(), reverse=True) if size > need / 100]
+        (bytes_of(program.data), "the data", "Take fewer examples."),
+        (bytes_of((program.trips, carry.trip_reports)), "the trips", "Take fewer client_trips."),
+    ]
+    listed = ", ".join(f"{readable(size)} for {name}" for size, name, _ in parts if size)
+    remedies = " ".join(remedy for size, _, remedy in sorted(parts, reverse=True) if size > need / 100)
     raise SettingError(
-        f"The run needs {readable(need)} of device memory, but the device has {readable(have)}: {listed}. {' '.join(remedies)}"
+        f"The run needs {readable(need)} of device memory, but the device has {readable(have)}: {listed}. {remedies}"
     )
