@@ -2,12 +2,12 @@
 
     python -m experiments.tune_main_job
 
-The same for each algorithm: every pair of three clients' and three server's learning rates, the server's a factor of
-about three apart around the algorithm's usual scale (for rules on gradients: seven server's rates from 0.003 to 3, the
-clients' being 1), three seeds that the main job does not use, 8,000 client trips on the main job's digits with a
-fifth of the training examples held out. The pair with the fewest trips to 0.95 accuracy on the held-out examples,
-averaged over seeds (the whole budget where it is never reached), wins; ties go to the higher final accuracy. Takes
-about ten minutes on two cores. BUILD.md holds its table.
+The same for each algorithm: every pair of three clients' and three server's learning rates, the server's a
+factor of about three apart around the algorithm's usual scale (for rules on gradients: seven server's rates
+from 0.003 to 3, the clients' being 1), three seeds that the main job does not use, 8,000 client trips on the
+main job's digits with a fifth of the training examples held out. The pair with the fewest trips to 0.95
+accuracy on the held-out examples, averaged over seeds (the whole budget where it is never reached), wins; ties
+go to the higher final accuracy. Takes about ten minutes on two cores. BUILD.md holds its table.
 """
 
 import itertools
