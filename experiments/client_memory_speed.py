@@ -19,7 +19,7 @@ from absl import app, flags
 
 import jafl
 from experiments.speed import noise_federation
-from jafl import engine, rules
+from jafl import engine, preparation, rules
 
 TRIPS = flags.DEFINE_integer("memory_trips", 2000, "Client trips per timed run.", lower_bound=10)
 # {name: (clients -> rule, trips per step)}; ACED's window grows with the clients, so that as many come and go.
@@ -46,7 +46,7 @@ def prepare(model: jafl.Model, rule: jafl.deferred.Specification, buffer_size: i
     )
     work = jafl.client_work(model, learning_rate=0.01, batch_size=32)
     params = model.init(jax.random.key(0), federation.x)
-    program, carry = engine.prepare(schedule, federation, work, rule, params, jax.random.key(1))
+    program, carry = preparation.prepare(schedule, federation, work, rule, params, jax.random.key(1))
     return program, engine.run(program, carry, 0, 1), 1, TRIPS.value // buffer_size
 
 

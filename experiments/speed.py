@@ -23,7 +23,7 @@ from absl import app, flags
 from jax import lax
 
 import jafl
-from jafl import engine
+from jafl import engine, preparation
 from jafl.clients import ClientData
 
 TRIPS = flags.DEFINE_integer("trips", 8000, "Client trips per timed run.", lower_bound=10)
@@ -72,7 +72,7 @@ def _programs(model: jafl.Model, federation: jafl.Federation, trips: int) -> dic
             delay=jafl.delays.exponential(1.0),
             client_trips=trips,
         )
-        program, carry = engine.prepare(schedule, federation, work, rule, params, jax.random.key(1))
+        program, carry = preparation.prepare(schedule, federation, work, rule, params, jax.random.key(1))
         state = {"carry": carry}
 
         def run() -> object:

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jafl import engine
+from jafl.preparation import prepare
 from jafl.records import EventSchedule, ExecutionPlan, History
 
 
@@ -52,8 +53,8 @@ def find_divergence(
 ) -> DivergenceError:
     """Repeats the run to find the first server step, after ``good_step``, that is not finite, and its client."""
     schedule = experiment[0]
-    prepare = functools.partial(engine.prepare, *experiment, server_optimizer=server_optimizer, plan=plan)
-    program, carry = prepare()
+    again = functools.partial(prepare, *experiment, server_optimizer=server_optimizer, plan=plan)
+    program, carry = again()
     carry = engine.run(program, carry, 0, good_step)
     step = good_step
     while step < bad_step:
@@ -61,7 +62,7 @@ def find_divergence(
         if not is_finite(carry, schedule, step, step + 1):
             break
         step += 1
-    program, carry = prepare()
+    program, carry = again()
     carry = engine.run(program, carry, 0, step)
     first, last = (int(trip) for trip in np.searchsorted(schedule.step, [step, step + 1]))
     for trip in range(first, last):

@@ -6,22 +6,13 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from jax import lax
 
 from jafl import client_memory
-from jafl.clients import ClientData, ClientResult, ClientWork, check_optimizer, trip_words
-from jafl.data import Federation
-from jafl.deferred import Specification, as_specification, specify
-from jafl.memory import bytes_of, check_memory
-from jafl.models import Model
-from jafl.records import Arrival, EventSchedule, ExecutionPlan, Recall, Rule, SettingError, require
-from jafl.schedule import bucket, check_plan, trip_by_trip
-
-# Below this size the snapshot buffer may have more rows than its plan needs, to save compilations.
-SNAPSHOT_BYTES_FREELY = 2**30
-
+from jafl.clients import ClientData, ClientResult
+from jafl.deferred import Specification
+from jafl.records import Arrival, Recall, require
 
 Array = Any  # of JAX on the device, of NumPy before it is placed there
 
@@ -94,6 +85,38 @@ class Carry(NamedTuple):
     memory: Memory | None
     trip_reports: dict[str, jax.Array]
     step_reports: dict[str, jax.Array]
+
+
+@functools.partial(jax.jit, static_argnames=("slots", "num_clients"))
+def allocate(program: Program, params: Any, *, slots: int, num_clients: int) -> Carry:
+    """Allocates everything that the run will write. The last slot takes the versions that nobody reads."""
+    rule = program.rule.build()
+    params = jax.tree.map(jnp.asarray, params)
+    snapshots = jax.tree.map(lambda p: jnp.zeros((slots, *p.shape), p.dtype), params)
+    state = rule.init(params, num_clients)
+    memory = None
+    if rule.remembers:
+        empty = client_memory.allocate(params, num_clients, rule.memory_precision)
+        memory = Memory(empty, jax.tree.map(jnp.zeros_like, params))
+
+    def reports_of_one_step():
+        buffer = rule.begin(state, params)
+        buffer, _, trip_report = _train_and_fold(program, snapshots, jnp.int32(0), buffer, memory)
+        return trip_report, rule.finish(buffer, params)[2]
+
+    def rows(count, report):
+        return {name: jnp.zeros((count, *value.shape), value.dtype) for name, value in report.items()}
+
+    trip_report, step_report = jax.eval_shape(reports_of_one_step)
+    return Carry(
+        params=params,
+        optimizer_state=program.server_optimizer.build().init(params),
+        rule_state=state,
+        snapshots=_store(snapshots, jnp.int32(0), params),
+        memory=memory,
+        trip_reports=rows(len(program.trips.client), trip_report),
+        step_reports=rows(len(program.steps.write_slot), step_report),
+    )
 
 
 @functools.partial(jax.jit, donate_argnames="carry")
@@ -201,244 +224,3 @@ def _record(reports: dict[str, jax.Array], row: jax.Array, report: dict[str, Any
 
 def _select(condition: jax.Array, if_true: Any, if_false: Any) -> Any:
     return jax.tree.map(lambda a, b: jnp.where(condition, a, b), if_true, if_false)
-
-
-def prepare(
-    schedule: EventSchedule,
-    federation: Federation,
-    client_work: Specification,
-    rule: Any,
-    params: Any,
-    key: jax.Array,
-    *,
-    server_optimizer: Any = None,
-    plan: ExecutionPlan | None = None,
-) -> tuple[Program, Carry]:
-    """Places an experiment on the device: what ``run`` reads, and the carry before the first step.
-
-    The arguments are those of ``jafl.simulate``. Arrays are padded to bucketed lengths, so that schedules of nearly
-    the same size share one compiled program.
-
-    Raises:
-      SettingError: as ``check`` does.
-    """
-    program = check(
-        schedule, federation, client_work, rule, params, server_optimizer=server_optimizer, plan=plan
-    )
-    plan = trip_by_trip(schedule) if plan is None else plan
-    finite = all(np.all(np.isfinite(np.asarray(leaf, np.float64))) for leaf in jax.tree.leaves(params))
-    require(finite, "the initial parameters", "not finite", "free of NaN and infinity")
-    keys = jax.jit(trip_words)(key, program.trips.client, _padded(schedule.trip))
-    program = jax.device_put(dataclasses.replace(program, trips=program.trips._replace(key=keys)))
-    return program, _start(
-        program, params, slots=_slots(schedule, plan, params), num_clients=schedule.num_clients
-    )
-
-
-def check(
-    schedule: EventSchedule,
-    federation: Federation,
-    client_work: Specification,
-    rule: Any,
-    params: Any,
-    *,
-    server_optimizer: Any = None,
-    plan: ExecutionPlan | None = None,
-) -> Program:
-    """Checks that an experiment fits together and into memory; returns its program, on the host, without keys.
-
-    Raises:
-      SettingError: if schedule, federation and rule do not fit each other, labels lie outside the model's classes,
-        or the device's memory is too small (says by how much and which settings lower it).
-    """
-    check_types(federation, client_work, rule)
-    if plan is None:
-        plan = trip_by_trip(schedule)
-    else:
-        check_plan(schedule, plan)
-    client_work, rule = as_specification(client_work), as_specification(rule)
-    if server_optimizer is None:
-        server_optimizer = specify(optax.sgd, learning_rate=1.0)
-    check_optimizer("server_optimizer", server_optimizer)
-    built = rule.build()
-    require(isinstance(built, Rule), "rule", built, "a jafl.Rule", "Call its factory: jafl.rules.fedbuff().")
-    _check_fit(schedule, federation, built, client_work.build().model, params)
-    program = Program(
-        trips=Trips(
-            client=_padded(schedule.client),
-            key=np.zeros((bucket(schedule.num_trips), 2), np.uint32),
-            staleness=_padded(schedule.staleness),
-            read_slot=_padded(plan.read_slot),
-            columns={name: _padded(column) for name, column in _columns(schedule, built).items()},
-        ),
-        steps=Steps(_padded(plan.first_trip), _padded(plan.write_slot)),
-        recall=_padded_recall(built.recalls(schedule)) if built.recalls else None,
-        data=ClientData(
-            federation.x,
-            federation.y,
-            _padded(federation.partition.indices.astype(np.int32)),
-            federation.partition.offsets.astype(np.int32),
-        ),
-        client_work=client_work,
-        rule=rule,
-        server_optimizer=as_specification(server_optimizer),
-        one_trip_per_step=bool(np.all(np.diff(plan.first_trip) == 1)),
-    )
-    slots = _slots(schedule, plan, params)
-    start = functools.partial(_start, slots=slots, num_clients=schedule.num_clients)
-    carry = jax.eval_shape(start, program, params)
-    check_memory(program, carry)
-    _check_reports(carry)
-    return program
-
-
-def _slots(schedule: EventSchedule, plan: ExecutionPlan, params: Any) -> int:
-    """Rows of the snapshot buffer; one more than needed, for the versions that nobody reads.
-
-    No schedule needs more than its concurrency plus its largest step. Where that costs little it is taken, so that
-    no seed and no delay is another program; else what the plan needs, rounded up to a bucket.
-    """
-    largest_step = int(np.max(np.diff(plan.first_trip)))
-    enough = min(schedule.num_steps, schedule.concurrency + largest_step) + 1
-    if plan.num_slots < enough and enough * bytes_of(params) <= SNAPSHOT_BYTES_FREELY:
-        return bucket(enough)
-    return bucket(plan.num_slots + 1)
-
-
-@functools.partial(jax.jit, static_argnames=("slots", "num_clients"))
-def _start(program: Program, params: Any, *, slots: int, num_clients: int) -> Carry:
-    """Allocates everything that the run will write. The last slot takes the versions that nobody reads."""
-    rule = program.rule.build()
-    params = jax.tree.map(jnp.asarray, params)
-    snapshots = jax.tree.map(lambda p: jnp.zeros((slots, *p.shape), p.dtype), params)
-    state = rule.init(params, num_clients)
-    memory = None
-    if rule.remembers:
-        empty = client_memory.allocate(params, num_clients, rule.memory_precision)
-        memory = Memory(empty, jax.tree.map(jnp.zeros_like, params))
-
-    def reports_of_one_step():
-        buffer = rule.begin(state, params)
-        buffer, _, trip_report = _train_and_fold(program, snapshots, jnp.int32(0), buffer, memory)
-        return trip_report, rule.finish(buffer, params)[2]
-
-    def rows(count, report):
-        return {name: jnp.zeros((count, *value.shape), value.dtype) for name, value in report.items()}
-
-    trip_report, step_report = jax.eval_shape(reports_of_one_step)
-    return Carry(
-        params=params,
-        optimizer_state=program.server_optimizer.build().init(params),
-        rule_state=state,
-        snapshots=_store(snapshots, jnp.int32(0), params),
-        memory=memory,
-        trip_reports=rows(len(program.trips.client), trip_report),
-        step_reports=rows(len(program.steps.write_slot), step_report),
-    )
-
-
-def _padded(column: np.ndarray) -> np.ndarray:
-    """``column`` with its length rounded up to a bucket, the rest repeating its last row."""
-    missing = bucket(len(column)) - len(column)
-    return np.concatenate([column, np.repeat(column[-1:], missing, axis=0)])
-
-
-def _padded_recall(recall: Recall) -> Recall:
-    """``recall`` with bucketed lengths; there is at least one row, if only of padding."""
-    client, weight = np.append(recall.client, np.int32(0)), np.append(recall.weight, 0.0)
-    return Recall(_padded(recall.first_row), _padded(client), _padded(weight))
-
-
-def _check_fit(
-    schedule: EventSchedule, federation: Federation, rule: Rule, model: Model, params: Any
-) -> None:
-    """Raises SettingError where schedule, federation, rule and model do not fit each other."""
-    require(
-        schedule.num_clients == federation.num_clients,
-        "the schedule's num_clients",
-        schedule.num_clients,
-        f"the federation's number of clients, {federation.num_clients}",
-    )
-    sizes = np.diff(schedule.step_offsets)
-    if rule.initial_round:
-        require(
-            sizes[0] == schedule.num_clients,
-            "initial_round",
-            False,
-            "True for this rule: every client trains at the initial model before the first server step",
-        )
-        sizes = sizes[1:]
-    require(
-        rule.buffer_size is None or np.all(sizes == rule.buffer_size),
-        "buffer_size",
-        int(sizes[sizes != rule.buffer_size][0]) if np.any(sizes != rule.buffer_size) else None,
-        f"{rule.buffer_size}, the only number of trips per server step that this rule is defined for",
-    )
-    require(
-        np.all(sizes >= 1), "the smallest number of trips per server step", int(sizes.min()), "at least 1"
-    )
-    x = jax.ShapeDtypeStruct((2, *federation.x.shape[1:]), federation.x.dtype)
-    y = jax.ShapeDtypeStruct((2,), federation.y.dtype)
-    try:
-        outputs, losses = jax.eval_shape(model.apply, params, x), jax.eval_shape(model.losses, params, x, y)
-        shapes = (getattr(outputs, "shape", None), getattr(losses, "shape", None))
-    except Exception as error:
-        raise SettingError(
-            f"The model {type(model.module).__name__} cannot be applied to the parameters and examples of shape "
-            f"{x.shape[1:]} ({type(error).__name__}: {str(error).strip().splitlines()[0]}). Make the parameters with "
-            "its init, on examples like the federation's."
-        ) from error
-    require(
-        shapes[0] is not None and shapes[1] == (2,),
-        "shapes of the model's outputs and losses for 2 examples",
-        shapes,
-        "(2, ...) and (2,)",
-        "The loss must return one number per example, not their mean.",
-    )
-    classes = outputs.shape[-1]
-    require(
-        federation.num_classes <= classes,
-        "the model's number of classes",
-        classes,
-        f"at least the data's, {federation.num_classes} (labels 0 to {federation.num_classes - 1})",
-    )
-
-
-def check_types(federation: Any, client_work: Any, rule: Any) -> None:
-    """Raises SettingError where an argument is not of the kind that it must be."""
-    remedy = "Make one with jafl.federate(source, partition) or jafl.Federation.from_arrays."
-    require(isinstance(federation, Federation), "federation", federation, "a jafl.Federation", remedy)
-    fits = isinstance(client_work, (Specification, ClientWork))
-    require(fits, "client_work", client_work, "what jafl.client_work returns")
-    fits = isinstance(rule, (Specification, Rule))
-    require(fits, "rule", rule, "a rule", "Call its factory: jafl.rules.fedbuff().")
-
-
-def _columns(schedule: EventSchedule, rule: Rule) -> dict[str, np.ndarray]:
-    """The rule's columns, a row per trip."""
-    columns = {name: np.asarray(column) for name, column in rule.columns(schedule).items()}
-    for name, column in columns.items():
-        rows = column.shape[0] if column.ndim else 0
-        require(
-            rows == schedule.num_trips,
-            f"the number of rows of the rule's column {name!r}",
-            rows,
-            f"the schedule's number of trips, {schedule.num_trips}",
-        )
-    return columns
-
-
-def _check_reports(carry: Carry) -> None:
-    """Raises SettingError for a report of a rule whose name is taken, or of a trip that is not a number."""
-    taken = {
-        "server_step",
-        "client_trips",
-        "time",
-        "train_loss",
-        *set(carry.trip_reports) & set(carry.step_reports),
-    }
-    for name in (*carry.trip_reports, *carry.step_reports):
-        free = name not in taken and not name.startswith(("test_", "validation_", "train_"))
-        require(free, "the name of a rule's report", name, "one that nothing else bears")
-    for name, rows in carry.trip_reports.items():
-        require(rows.ndim == 1, f"the shape of the trips' report {name!r}", rows.shape[1:], "(), one number")

@@ -9,12 +9,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from jafl import algorithms, data, engine
+from jafl import algorithms, data
 from jafl.clients import client_work
 from jafl.data import Federation, Partition, Source
 from jafl.deferred import Specification
 from jafl.evaluate import Evaluator
 from jafl.models import MODELS, Model
+from jafl.preparation import check
 from jafl.records import EventSchedule, SettingError, choose, require
 from jafl.schedule import DELAYS, asynchronous, delays, synchronous
 from jafl.settings import Settings
@@ -109,7 +110,7 @@ def _make_experiment(settings: Settings, source: Source, federation: Federation)
     shapes = jax.eval_shape(
         model.init, init_key, source.x[:1]
     )  # for the memory needed is known before it is taken
-    engine.check(schedule, federation, work, rule, shapes, server_optimizer=server_optimizer)
+    check(schedule, federation, work, rule, shapes, server_optimizer=server_optimizer)
     return Experiment(
         settings=settings,
         source=source,

@@ -13,6 +13,8 @@ from jafl.data import Federation
 from jafl.deferred import Specification, as_specification
 from jafl.divergence import find_divergence, is_finite
 from jafl.evaluate import Evaluator
+from jafl.fit import check_types
+from jafl.preparation import prepare
 from jafl.records import EventSchedule, ExecutionPlan, History, Rule, require
 from jafl.schedule import trip_by_trip
 
@@ -65,7 +67,7 @@ def simulate(
       DivergenceError: if training reaches NaN or infinity: names the step and the client, and holds the
         history up to the last evaluation.
     """
-    engine.check_types(federation, client_work, rule)
+    check_types(federation, client_work, rule)
     plan = trip_by_trip(schedule) if plan is None else plan
     client_work = as_specification(client_work)
     stops = _evaluation_steps(schedule.num_steps, evaluate_at)
@@ -74,7 +76,7 @@ def simulate(
     experiment = (schedule, federation, client_work, rule, params, key)
 
     started = time.perf_counter()
-    program, carry = engine.prepare(*experiment, server_optimizer=server_optimizer, plan=plan)
+    program, carry = prepare(*experiment, server_optimizer=server_optimizer, plan=plan)
     carry = jax.block_until_ready(engine.run(program, carry, 0, 0))  # no step: compiles
     compiled = time.perf_counter()
 

@@ -96,7 +96,7 @@ def test_a_compensated_sum_does_not_drift_over_a_million_changes():
 @pytest.mark.parametrize("name, arguments", [("ace", {}), ("aced", {"active_steps": 40}), ("ca2fl", {})])
 def test_the_sum_equals_its_cache_after_100_000_arrivals(name, arguments):
     """The rule's running mean against the mean over its memory, in float32, after 100,000 arrivals."""
-    from jafl import engine
+    from jafl import engine, preparation
 
     source = jafl.data.synthetic(num_clients=20, alpha=1.0, beta=1.0, mean_examples=5, num_features=4)
     federation = jafl.federate(source, source.natural_partition)
@@ -115,7 +115,7 @@ def test_the_sum_equals_its_cache_after_100_000_arrivals(name, arguments):
 
     optimizer = jafl.specify(optax.sgd, learning_rate=0.01)
     arguments = (schedule, federation, work, rule, params, jax.random.key(1))
-    program, carry = engine.prepare(*arguments, server_optimizer=optimizer)
+    program, carry = preparation.prepare(*arguments, server_optimizer=optimizer)
     carry = engine.run(program, carry, 0, schedule.num_steps)
     cached = jax.tree.map(lambda rows: np.asarray(rows, np.float64), carry.memory.rows.codes)
     inside = np.ones(20, bool)

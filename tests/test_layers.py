@@ -20,6 +20,8 @@ ROOMS = (
     "memory",
     "client_memory",
     "engine",
+    "fit",
+    "preparation",
     "evaluate",
     "divergence",
     "simulation",

@@ -7,7 +7,7 @@ import optax
 import pytest
 
 import jafl
-from jafl import engine, memory, rules
+from jafl import engine, memory, preparation, rules
 from jafl.evaluate import Evaluator
 
 MODEL = jafl.models.softmax(10)
@@ -201,7 +201,7 @@ def test_plan_can_be_given_and_does_not_change_the_result(source):
 
 
 def test_run_is_pure_given_its_carry(source):
-    program, carry = engine.prepare(*experiment(source))
+    program, carry = preparation.prepare(*experiment(source))
     copy = jax.tree.map(jnp.copy, carry)
     first, second = engine.run(program, carry, 0, 40), engine.run(program, copy, 0, 40)
     jax.tree.map(np.testing.assert_array_equal, first, second)
