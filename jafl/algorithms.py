@@ -20,6 +20,7 @@ from jafl.settings import EXCLUSIVE, TYPES, Settings
 # Settings that hold wherever neither the user nor the preset says otherwise.
 COMMON: dict[str, Any] = {
     "protocol": "asynchronous",
+    "restart": "at_once",
     "learning_rate": 0.1,
     "server_optimizer": "sgd",
     "server_learning_rate": 1.0,
@@ -47,14 +48,19 @@ PRESETS: dict[str, dict[str, Any]] = {
         "learning_rate": 0.3,
         "server_learning_rate": 3.0,
     },
-    "fedadam": {
+}
+for _name in (
+    "adagrad",
+    "adam",
+    "yogi",
+):  # optax's forms; --server_optimizer=reddi_adam and so on for the paper's
+    PRESETS[f"fed{_name}"] = {
         "rule": "fedavg",
         "protocol": "synchronous",
-        "server_optimizer": "adam",
+        "server_optimizer": _name,
         "learning_rate": 0.1,
         "server_learning_rate": 0.03,
-    },
-}
+    }
 
 PRESETS["fednova"] = PRESETS["fedavg"] | {"rule": "fednova"}
 for _name, _rate in {
@@ -62,11 +68,18 @@ for _name, _rate in {
     "aced": 0.01,
     "asgd": 0.1,
     "delay_adaptive_asgd": 0.1,
+    "gsgm": 1.0,
     "sasgd": 1.0,
     "twafl": 1.0,
     "wkafl": 0.3,
+    "zeno_plus_plus": 0.1,
 }.items():
     PRESETS[_name] = {**ON_GRADIENTS, "server_learning_rate": _rate}
+for _name in ("sasgd", "twafl", "wkafl"):  # K-asynchronous in WKAFL
+    PRESETS[_name]["restart"] = "after_step"
+PRESETS["gsgm"]["restart"] = "after_round"
+for _name in ("ace", "aced"):
+    PRESETS[f"{_name}_8bit"] = PRESETS[_name] | {"rule": _name, "memory_precision": "int8"}
 
 # The setting that holds the trips per server step, by protocol.
 TRIPS_PER_STEP = {"asynchronous": "buffer_size", "synchronous": "cohort_size"}
@@ -104,6 +117,8 @@ def resolve(settings: Settings, algorithm: str, seed: int, *, alone: bool = True
     preset = {**COMMON, **PRESETS.get(algorithm, {})}
     given = {name for name in TYPES if getattr(settings, name) is not None}
     replaced = {one for pair in EXCLUSIVE for one, other in (pair, pair[::-1]) if other in given}
+    if settings.server_optimizer not in (None, "sgd"):
+        replaced.add("server_momentum")  # a preset's is for sgd
     fill = {name: value for name, value in preset.items() if name not in {"rule", *given, *replaced}}
     one = dataclasses.replace(settings, **fill, algorithm=algorithm, seed=str(seed))
     size = choose("protocol", one.protocol or "", TRIPS_PER_STEP)
@@ -130,8 +145,11 @@ def resolve(settings: Settings, algorithm: str, seed: int, *, alone: bool = True
     return one
 
 
-def make_rule(settings: Settings) -> Specification:
-    """The rule of a resolved run, its parameters taken from the settings of the same names."""
+def make_rule(settings: Settings, server_gradient: Specification | None = None) -> Specification:
+    """The rule of a resolved run, its parameters taken from the settings of the same names.
+
+    server_gradient: for a rule that takes one; it can be left out as long as nothing trains.
+    """
     name = PRESETS.get(settings.algorithm, {}).get("rule", settings.algorithm)
     factory = rules.RULES[name]
     parameters = inspect.signature(factory).parameters
@@ -139,6 +157,16 @@ def make_rule(settings: Settings) -> Specification:
     for parameter in parameters:
         if parameter == "staleness_weight":
             arguments[parameter] = make_staleness_weight(settings)
+        elif parameter == "server_gradient":
+            remedy = f"{settings.algorithm} compares updates with a gradient on the server's own examples."
+            require(
+                settings.server_examples >= 1,
+                "server_examples",
+                settings.server_examples,
+                "at least 1",
+                remedy,
+            )
+            arguments[parameter] = server_gradient
         elif getattr(settings, parameter, None) is not None:
             arguments[parameter] = getattr(settings, parameter)
     for parameter, text in _rule_arguments(settings):

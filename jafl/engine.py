@@ -102,7 +102,8 @@ def allocate(program: Program, params: Any, *, slots: int, num_clients: int) -> 
     def reports_of_one_step():
         buffer = rule.begin(state, params)
         buffer, _, trip_report = _train_and_fold(program, snapshots, jnp.int32(0), buffer, memory)
-        return trip_report, rule.finish(buffer, params)[2]
+        _, _, report, apply = rule.finish(buffer, params)
+        return trip_report, _with_applied(report, apply)
 
     def rows(count, report):
         return {name: jnp.zeros((count, *value.shape), value.dtype) for name, value in report.items()}
@@ -159,7 +160,7 @@ def _server_step(program: Program, step: jax.Array, carry: Carry) -> Carry:
         _store(carry.snapshots, program.steps.write_slot[step], params),
         memory,
         trip_reports,
-        _record(carry.step_reports, step, report),
+        _record(carry.step_reports, step, _with_applied(report, apply)),
     )
 
 
@@ -216,6 +217,14 @@ def _fetch(snapshots: Any, slot: jax.Array) -> Any:
 
 def _store(snapshots: Any, slot: jax.Array, params: Any) -> Any:
     return jax.tree.map(lambda a, p: lax.dynamic_update_index_in_dim(a, p, slot, 0), snapshots, params)
+
+
+def _with_applied(report: dict[str, Any], apply: Any) -> dict[str, Any]:
+    """The rule's report, with ``applied``, 1 or 0, of a rule that may skip a step."""
+    require(
+        "applied" not in report, "the name of a rule's report", "applied", "another: the engine reports it"
+    )
+    return dict(report) if apply is True else {**report, "applied": jnp.where(apply, 1.0, 0.0)}
 
 
 def _record(reports: dict[str, jax.Array], row: jax.Array, report: dict[str, Any]) -> dict[str, jax.Array]:

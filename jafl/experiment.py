@@ -14,10 +14,10 @@ from jafl.clients import client_work
 from jafl.data import Federation, Partition, Source
 from jafl.deferred import Specification
 from jafl.evaluate import Evaluator
-from jafl.models import MODELS, Model
+from jafl.models import MODELS, Model, server_gradient
 from jafl.preparation import check
-from jafl.records import EventSchedule, SettingError, choose, require
-from jafl.schedule import DELAYS, asynchronous, delays, synchronous
+from jafl.records import EventSchedule, ExecutionPlan, SettingError, choose, require
+from jafl.schedule import DELAYS, Dropout, asynchronous, delays, synchronous, trip_by_trip
 from jafl.settings import Settings
 from jafl.simulation import DEFAULT_EVALUATIONS, default_evaluators
 
@@ -37,6 +37,7 @@ class Experiment:
     source: Source
     federation: Federation
     schedule: EventSchedule
+    plan: ExecutionPlan
     model: Model
     client_work: Specification
     rule: Specification
@@ -87,6 +88,9 @@ def make_experiments(settings: Settings) -> list[Experiment]:
     alone = len(names) == 1
     resolved = [algorithms.resolve(settings, name, seed, alone=alone) for name in names for seed in seeds]
     source = make_source(settings)
+    if settings.server_examples:
+        labels = _labels("server_classes", settings.server_classes) if settings.server_classes else None
+        source = data.keep_for_server(source, settings.server_examples, labels, data_seed=settings.data_seed)
     federations = {seed: data.federate(source, make_partition(settings, source, seed)) for seed in seeds}
     return [_make_experiment(one, source, federations[int(one.seed)]) for one in resolved]
 
@@ -106,16 +110,21 @@ def _make_experiment(settings: Settings, source: Source, federation: Federation)
         l2=settings.l2,
         learning_rate_normalization=settings.learning_rate_normalization,
     )
-    rule, server_optimizer = algorithms.make_rule(settings), algorithms.make_server_optimizer(settings)
+    own = (
+        server_gradient(model, federation.server_x, federation.server_y) if settings.server_examples else None
+    )
+    rule, server_optimizer = algorithms.make_rule(settings, own), algorithms.make_server_optimizer(settings)
+    plan = trip_by_trip(schedule)
     shapes = jax.eval_shape(
         model.init, init_key, source.x[:1]
-    )  # for the memory needed is known before it is taken
-    check(schedule, federation, work, rule, shapes, server_optimizer=server_optimizer)
+    )  # the memory needed is known before it is taken
+    check(schedule, federation, work, rule, shapes, server_optimizer=server_optimizer, plan=plan)
     return Experiment(
         settings=settings,
         source=source,
         federation=federation,
         schedule=schedule,
+        plan=plan,
         model=model,
         client_work=work,
         rule=rule,
@@ -211,8 +220,17 @@ def make_schedule(settings: Settings, federation: Federation) -> EventSchedule:
         "concurrency": settings.concurrency,
         "buffer_size": settings.buffer_size,
         "initial_round": algorithms.make_rule(settings).build().initial_round,
+        "restart": settings.restart,
+        "dropout": make_dropout(settings),
     }
     if settings.protocol == "synchronous":
+        require(
+            not settings.dropout_fraction,
+            "dropout_fraction",
+            settings.dropout_fraction,
+            "0 in synchronous rounds",
+            "Dropout is for asynchronous protocols.",
+        )
         size = {"cohort_size": settings.cohort_size, "over_selection": settings.over_selection}
     trips = settings.client_trips
     require(trips is None or trips >= 1, "client_trips", trips, "at least 1")
@@ -224,6 +242,30 @@ def make_schedule(settings: Settings, federation: Federation) -> EventSchedule:
         seed=int(settings.seed),
         **size,
     )
+
+
+def make_dropout(settings: Settings) -> Dropout | None:
+    """Who leaves for ever, and when."""
+    moments = {name: getattr(settings, f"dropout_{name}") for name in ("step", "time", "trips")}
+    given = [f"dropout_{name}" for name, value in moments.items() if value is not None]
+    fraction = settings.dropout_fraction
+    if not fraction:
+        require(not given, given[0] if given else "", moments, "left out unless dropout_fraction is above 0")
+        return None
+    require(
+        len(given) == 1,
+        "dropout_step, dropout_time, dropout_trips",
+        tuple(moments.values()),
+        "one of them given",
+    )
+    arguments = {
+        "fraction": "dropout_fraction",
+        "server_step": "dropout_step",
+        "time": given[0],
+        "trips": given[0],
+    }
+    with _refused_as({f"the dropout's {name}": setting for name, setting in arguments.items()}):
+        return Dropout(fraction, server_step=moments["step"], time=moments["time"], trips=moments["trips"])
 
 
 def make_delay(settings: Settings, num_examples: np.ndarray) -> delays.Delay:
@@ -296,12 +338,19 @@ def _label_groups(text: str) -> list[tuple[int, list[int]]]:
         match = re.fullmatch(r"\s*(\d+)\s*:\s*(\d+(-\d+)?(\s*,\s*\d+(-\d+)?)*)\s*", part)
         if not match:
             raise SettingError(f"label_groups is {text!r}, but {part!r} is not clients:labels, as in 10:4-9.")
-        labels: list[int] = []
-        for item in match[2].split(","):
-            first, _, last = item.strip().partition("-")
-            labels.extend(range(int(first), int(last or first) + 1))
-        groups.append((int(match[1]), labels))
+        groups.append((int(match[1]), _labels("label_groups", match[2])))
     return groups
+
+
+def _labels(setting: str, text: str) -> list[int]:
+    """``0-3,7`` as [0, 1, 2, 3, 7]."""
+    labels: list[int] = []
+    for item in text.split(","):
+        match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", item)
+        if not match:
+            raise SettingError(f"{setting} is {text!r}, but must be labels and ranges of them, as in 0-3,7.")
+        labels.extend(range(int(match[1]), int(match[2] or match[1]) + 1))
+    return labels
 
 
 def _delay_groups(text: str) -> list[tuple[int, delays.Delay]]:

@@ -201,14 +201,16 @@ class Rule(NamedTuple):
     begin(state, params) -> buffer           opens an empty buffer, at the start of each server step
     fold(buffer, arrival) -> (buffer, report)
                                              once per trip, in the order of arrival. The report is a dict of
-                                             scalars for the history; ``weight``, if there, is the factor of
-                                             this trip's update before the step's own scale
+                                             scalars for the history; ``weight``, if there, is the factor with
+                                             which this trip's update enters the pseudo-gradient, before the
+                                             step's own scale (of all later ones, too, for a rule with memory)
     finish(buffer, params) -> (pseudo_gradient, state, report, apply)
                                              closes the buffer. ``pseudo_gradient`` [*P] is the direction to
                                              *descend*: the server optimizer is fed with it. ``report`` is a
                                              dict of scalars; ``weight_scale``, if there, multiplies the weights
                                              of all trips of the step. ``apply`` False skips the step: the
-                                             version counts, parameters and optimizer state stay
+                                             version counts, parameters and optimizer state stay; unless it is
+                                             the constant True, the engine reports ``applied``, 1 or 0
     columns(schedule) -> {name: [J, ...]}    host-made arrays, a row per trip, that depend on the schedule
                                              alone; a trip's rows arrive in ``Arrival.columns``
     needs_start                              True if ``fold`` reads ``Arrival.start``

@@ -93,7 +93,7 @@ class RunDirectory:
     def write_partition(self, federation: Federation, source: Source) -> None:
         """``partition.npz``: who holds which training examples, and the split where jafl made it."""
         arrays = {"offsets": federation.partition.offsets, "indices": federation.partition.indices}
-        for name in ("train_indices", "test_indices", "validation_indices"):
+        for name in ("train_indices", "test_indices", "validation_indices", "server_indices"):
             if getattr(source, name) is not None:
                 arrays[name] = getattr(source, name)
         self._write_arrays("partition.npz", arrays)

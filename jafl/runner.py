@@ -105,6 +105,7 @@ def _run_one(
                 experiment.params,
                 experiment.key,
                 server_optimizer=experiment.server_optimizer,
+                plan=experiment.plan,
                 evaluate_at=experiment.evaluate_at,
                 evaluators=experiment.evaluators(),
                 on_evaluation=on_evaluation,

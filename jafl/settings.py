@@ -26,8 +26,8 @@ class Settings:
     algorithm: str = _setting(
         "fedbuff,fedasync,fedavgm,fedavg",
         "What to run; several, with commas, are compared. Asynchronous: fedbuff, fedasync, fedstaleweight, "
-        "exponential_weighting, ca2fl, asgd, delay_adaptive_asgd, sasgd, twafl, ace, aced, wkafl. Synchronous: "
-        "fedavg, fedavgm, fedprox, fedadam, fednova.",
+        "exponential_weighting, ca2fl, asgd, delay_adaptive_asgd, ace, aced, ace_8bit, aced_8bit, wkafl, twafl, "
+        "sasgd, gsgm, zeno_plus_plus. Synchronous: fedavg, fedavgm, fedprox, fednova, fedadagrad, fedadam, fedyogi.",
     )
     seed: str = _setting(
         "0", "Seed of the partition, schedule, initial model and shuffles. Several, with commas: 0,1,2."
@@ -76,11 +76,30 @@ class Settings:
     hidden_sizes: str = _setting("64", "Widths of the mlp's hidden layers, with commas.")
     channels: str = _setting("16,32", "Widths of the cnn's convolutions, with commas.")
 
+    server_examples: int = _setting(
+        0, "Training examples that the server keeps for itself and no client holds (zeno_plus_plus)."
+    )
+    server_classes: str = _setting(
+        "", "Labels of the server's examples, like 0-3 or 1,5. Default: all of them."
+    )
+
     concurrency: int | None = _setting(
         None,
         "Clients training at one moment. Default: 20, or as many as there are clients if fewer; all of them for ace "
         "and aced, where every client takes part.",
     )
+    restart: str | None = _setting(
+        None,
+        "When a finished client's place is taken (asynchronous): at_once; not_twice_in_a_buffer (not by a client "
+        "whose update waits in the buffer); after_step (K-asynchronous: together, after the server's step); "
+        "after_round (who has contributed waits until all have). Default: the algorithm's, mostly at_once.",
+    )
+    dropout_fraction: float = _setting(
+        0.0, "Share of the clients that leave for ever (asynchronous), at one of the next three."
+    )
+    dropout_step: int | None = _setting(None, "They leave after so many server steps,")
+    dropout_time: float | None = _setting(None, "or at this simulated time,")
+    dropout_trips: int | None = _setting(None, "or each after so many trips of its own.")
     buffer_size: int | None = _setting(
         None, "Trips per server step when asynchronous (K). Default: the algorithm's, 10 for FedBuff."
     )
@@ -151,6 +170,11 @@ class Settings:
         False, "Weigh updates by the clients' numbers of examples (fedavg, fedbuff)."
     )
 
+    memory_precision: str | None = _setting(
+        None,
+        "How the server keeps one update per client: full, bfloat16, int8 (ace, aced, ca2fl). Default: full; int8 "
+        "for ace_8bit and aced_8bit.",
+    )
     rule_arguments: str = _setting(
         "",
         "Arguments of the rule that have no flag of their own, with commas, for all algorithms or for one: "
@@ -219,6 +243,8 @@ FILLED_BY_ALGORITHM = (
     "local_steps",
     "local_epochs",
     "proximal",
+    "restart",
+    "memory_precision",
     "server_learning_rate",
     "server_optimizer",
     "server_momentum",

@@ -10,6 +10,7 @@ jafl. Your own arrays become a federation with ``Federation.from_arrays``, your 
 
 from jafl.data.federation import Federation, Partition, Source, federate
 from jafl.data.partitions import PARTITIONS, dirichlet, iid, label_groups, labels_per_client
+from jafl.data.server_examples import keep_for_server
 from jafl.data.sources import SOURCES, digits, synthetic
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "dirichlet",
     "federate",
     "iid",
+    "keep_for_server",
     "label_groups",
     "labels_per_client",
     "synthetic",

@@ -111,8 +111,9 @@ class Source:
     x [E, ...] float32, y [E] int32            training examples and labels in 0..num_classes - 1
     test_x, test_y                             the same for the common test set
     validation_x, validation_y                 the same, or None unless a validation split was asked for
-    train_indices, test_indices, validation_indices  int64, each split's positions in the data set as it was
-                         before jafl split it, in the order of x, or None where jafl did not split it
+    server_x, server_y   examples that the server keeps for itself, or None; see ``keep_for_server``
+    train_indices, test_indices, validation_indices, server_indices  int64, each split's positions in the data set
+                         as it was before jafl split it, in the order of x, or None where jafl did not split it
     natural_partition    the Partition that the data come with, or None
     """
 
@@ -128,6 +129,9 @@ class Source:
     test_indices: np.ndarray | None = None
     validation_indices: np.ndarray | None = None
     natural_partition: Partition | None = None
+    server_x: np.ndarray | None = None
+    server_y: np.ndarray | None = None
+    server_indices: np.ndarray | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -136,7 +140,7 @@ class Federation:
 
     name        what the data are called in results
     x [E, ...]  float32, or float64 or any integer type if given so;  y [E] int32
-    test_x, test_y, and validation_x, validation_y (or None)  of the same types
+    test_x, test_y, and validation_x, validation_y, server_x, server_y (or None)  of the same types
     num_classes labels are 0..num_classes - 1
     partition   the clients, as offsets into the examples
     """
@@ -150,6 +154,8 @@ class Federation:
     partition: Partition
     validation_x: np.ndarray | None = None
     validation_y: np.ndarray | None = None
+    server_x: np.ndarray | None = None
+    server_y: np.ndarray | None = None
 
     @classmethod
     def from_arrays(
@@ -163,6 +169,8 @@ class Federation:
         num_classes: int | None = None,
         validation_x: Any = None,
         validation_y: Any = None,
+        server_x: Any = None,
+        server_y: Any = None,
         name: str = "arrays",
     ) -> "Federation":
         """The federation of any NumPy arrays; they are not copied unless their type must change.
@@ -182,14 +190,16 @@ class Federation:
         )
         x, y = _checked_split(x, y, "")
         splits = {"": (x, y), "test_": _checked_split(test_x, test_y, "test_", x)}
-        require(
-            (validation_x is None) == (validation_y is None),
-            "validation_x given, validation_y given",
-            (validation_x is not None, validation_y is not None),
-            "both or neither",
-        )
-        if validation_x is not None:
-            splits["validation_"] = _checked_split(validation_x, validation_y, "validation_", x)
+        optional = {"validation_": (validation_x, validation_y), "server_": (server_x, server_y)}
+        for prefix, (split_x, split_y) in optional.items():
+            require(
+                (split_x is None) == (split_y is None),
+                f"{prefix}x given, {prefix}y given",
+                (split_x is not None, split_y is not None),
+                "both or neither",
+            )
+            if split_x is not None:
+                splits[prefix] = _checked_split(split_x, split_y, prefix, x)
         num_classes = _checked_num_classes(num_classes, {f"{key}y": pair[1] for key, pair in splits.items()})
         largest = int(partition.indices.max())
         require(
@@ -199,8 +209,9 @@ class Federation:
             f"less than {len(x)}, the number of training examples",
             "Was the partition made from the labels of the training split?",
         )
-        validation = splits.get("validation_", (None, None))
-        return cls(name, x, y, *splits["test_"], num_classes, partition, *validation)
+        nothing = (None, None)
+        validation, server = splits.get("validation_", nothing), splits.get("server_", nothing)
+        return cls(name, x, y, *splits["test_"], num_classes, partition, *validation, *server)
 
     @property
     def num_clients(self) -> int:
@@ -243,6 +254,8 @@ def federate(source: Source, partition: Partition) -> Federation:
         num_classes=source.num_classes,
         validation_x=source.validation_x,
         validation_y=source.validation_y,
+        server_x=source.server_x,
+        server_y=source.server_y,
     )
 
 

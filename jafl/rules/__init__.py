@@ -37,9 +37,11 @@ from jafl.rules.fedavg import fedavg as fedavg
 from jafl.rules.fedbuff import fedbuff as fedbuff
 from jafl.rules.fednova import fednova as fednova
 from jafl.rules.fedstaleweight import fedstaleweight as fedstaleweight
+from jafl.rules.gsgm import gsgm as gsgm
 from jafl.rules.sasgd import sasgd as sasgd
 from jafl.rules.twafl import twafl as twafl
 from jafl.rules.wkafl import wkafl as wkafl
+from jafl.rules.zeno_plus_plus import zeno_plus_plus as zeno_plus_plus
 
 # {name: factory} of every rule imported above.
 RULES = {

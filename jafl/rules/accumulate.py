@@ -30,10 +30,13 @@ def scaled(factor: Any, total: Any) -> Any:
     return jax.tree.map(lambda t: jnp.asarray(factor, t.dtype) * t, total)
 
 
-def weighted_sum(weights: Callable[[EventSchedule], np.ndarray], buffer_size: int | None = None) -> Rule:
+def weighted_sum(
+    weights: Callable[[EventSchedule], np.ndarray], buffer_size: int | None = None, may_skip: bool = False
+) -> Rule:
     """The rule that steps along sum_i weight_i update_i with weights that the schedule alone decides.
 
-    weights: schedule -> [J] floats, made on the host; a trip of weight 0 in a step of its own skips the step.
+    weights: schedule -> [J] floats, made on the host.
+    may_skip: a step whose weights are all 0 is skipped.
     """
 
     def fold(buffer, arrival):
@@ -43,7 +46,7 @@ def weighted_sum(weights: Callable[[EventSchedule], np.ndarray], buffer_size: in
 
     def finish(buffer, params):
         total, given = buffer
-        return scaled(-1, total), (), {}, given > 0
+        return scaled(-1, total), (), {}, given > 0 if may_skip else True
 
     return Rule(
         init=lambda params, num_clients: (),

@@ -1,31 +1,40 @@
 """ACE: all-client engagement, the mean of every client's newest gradient (ACE paper, algorithms 1 and a.5)."""
 
+import numpy as np
+
 from jafl.deferred import specification
-from jafl.records import Rule
-from jafl.rules import accumulate, compensated
+from jafl.records import EventSchedule, Recall, Rule, choose
+from jafl.rules import accumulate, cached, compensated
 
 
 @specification
-def ace(memory_precision: str = "full") -> Rule:
+def ace(form: str = "incremental", memory_precision: str = "full") -> Rule:
     """w <- w - eta u with u the mean over all N clients of the newest gradient that each has sent.
 
-    Algorithm 1 forms the mean anew from the cache; algorithm a.5, which this is, updates it by
-    (g_new - g_previous) / N, one arrival at a time: the same number, at a cost that does not grow with N. The sum is
-    compensated, so that it does not drift from its cache. Every client computes a gradient at the initial model
-    first (the schedule's ``initial_round``: N trips in step 0); afterwards one trip makes a step. A rule on
-    gradients, see ``asgd``.
+    Every client computes a gradient at the initial model first (the schedule's ``initial_round``: N trips in step
+    0); afterwards one trip makes a step. A rule on gradients, see ``asgd``.
 
     Args:
+      form: "incremental" (algorithm a.5) updates the mean by (g_new - g_previous) / N, at a cost that does not grow
+        with N; the sum is compensated, so that it does not drift from its cache. "direct" (algorithm 1) forms the
+        same mean anew from the cache at every step, which costs N rows an arrival: for checking.
       memory_precision: of the cache: "full", "bfloat16" or "int8" (ACE-8bit, appendix F.3.3); u is then the mean of
         the gradients as they are stored.
+
+    Reports ``weight`` per trip: 1 / N for each step for which its gradient stays in the cache.
     """
+    direct = choose("form", form, {"incremental": False, "direct": True})
 
     def init(params, num_clients):
         return compensated.nothing(params), accumulate.number(num_clients)
 
     def fold(buffer, arrival):
         total, clients = buffer
-        return (compensated.replace(total, arrival.stored, arrival.previous), clients), {}
+        if direct:
+            total = compensated.add(total, arrival.stored)
+        else:
+            total = compensated.replace(total, arrival.stored, arrival.previous)
+        return (total, clients), {"weight": arrival.columns["weight"]}
 
     def finish(buffer, params):
         total, clients = buffer
@@ -33,11 +42,23 @@ def ace(memory_precision: str = "full") -> Rule:
 
     return Rule(
         init=init,
-        begin=lambda state, params: state,
+        begin=lambda state, params: (compensated.nothing(params), state[1]) if direct else state,
         fold=fold,
         finish=finish,
+        columns=lambda schedule: {"weight": cached.steps_in_cache(schedule) / schedule.num_clients},
         remembers=lambda arrival: arrival.update,
         memory_precision=memory_precision,
+        recalls=_all_others if direct else None,
+        fold_recalled=lambda buffer, one, row: (compensated.add(buffer[0], row), buffer[1]),
         buffer_size=1,
         initial_round=True,
     )
+
+
+def _all_others(schedule: EventSchedule) -> Recall:
+    """At each step after the initial round, the stored gradients of all clients but the arriving one."""
+    arriving = schedule.client[schedule.num_clients :]
+    everyone = np.tile(np.arange(schedule.num_clients, dtype=np.int32), (len(arriving), 1))
+    others = everyone[everyone != arriving[:, None]]
+    first_row = np.arange(len(arriving) + 1) * (schedule.num_clients - 1)
+    return Recall(np.concatenate([[0], first_row]).astype(np.int32), others, np.ones(len(others)))

@@ -5,47 +5,53 @@ import jax.numpy as jnp
 import numpy as np
 
 from jafl.deferred import specification
-from jafl.records import EventSchedule, Recall, Rule, require
-from jafl.rules import accumulate, compensated
+from jafl.records import EventSchedule, Recall, Rule, choose, require
+from jafl.rules import accumulate, cached, compensated
 
 
 @specification
-def aced(active_steps: int = 50, memory_precision: str = "full") -> Rule:
+def aced(active_steps: int = 50, age: str = "start", memory_precision: str = "full") -> Rule:
     """w <- w - eta u with u the mean of the newest gradients of the active clients A(t).
 
     At step t the arriving gradient is stored, then A(t) = {i : t - start_i <= active_steps} with start_j of the
-    arriving client still the old one, then start_j becomes t + 1. All start at 1, after the initial round. Where
-    A(t) is empty the step is skipped. Who enters and leaves is known from the schedule, so the sum over A(t) is
-    updated by the rows that change: one an arrival, amortised. A rule on gradients, see ``asgd`` and ``ace``.
+    arriving client still the old one, then start_j becomes t + 1. All start at 1, after the initial round. Who
+    enters and leaves is known from the schedule, so the sum over A(t) is updated by the rows that change: one an
+    arrival, amortised. A rule on gradients, see ``asgd`` and ``ace``.
 
     Args:
       active_steps: tau_algo, in server steps, at least 1.
+      age: "start" as in algorithm a.1: how long ago the client started its trip. (A(t) is then never empty: the
+        client of step t - 1 has start t.) "cached", as in the notation of A.2: start_i is the version that client
+        i's cached gradient was computed from, the arriving one's included; a step with an empty A(t) is skipped.
       memory_precision: of the cached gradients: "full", "bfloat16" or "int8" (ACED-8bit).
 
-    Reports ``active_clients``, the size of A(t).
+    Reports ``active_clients``, the size of A(t), per step; ``weight`` per trip: the sum of 1 / |A(t)| over the steps
+    for which its gradient stays in the cache and its client in A(t).
     """
     require(active_steps >= 1, "active_steps", active_steps, "at least 1 server step")
+    choose("age", age, {"start": None, "cached": None})
 
     def fold(buffer, arrival):
         total, _ = buffer
-        counts = arrival.columns["counts"]
-        new, previous = accumulate.scaled(counts, arrival.stored), accumulate.scaled(counts, arrival.previous)
-        return (compensated.replace(total, new, previous), arrival.columns["active_clients"]), {}
+        new = accumulate.scaled(arrival.columns["active_after"], arrival.stored)
+        previous = accumulate.scaled(arrival.columns["active_before"], arrival.previous)
+        total = compensated.replace(total, new, previous)
+        return (total, arrival.columns["active_clients"]), {"weight": arrival.columns["weight"]}
 
     def finish(buffer, params):
         total, active = buffer
         direction = accumulate.scaled(-1 / jnp.maximum(active, 1), compensated.value(total))
-        return direction, total, {"active_clients": active}, active > 0
+        return direction, total, {"active_clients": active}, active > 0 if age == "cached" else True
 
     return Rule(
         init=lambda params, num_clients: compensated.nothing(params),
         begin=lambda total, params: (total, accumulate.number(0)),
         fold=fold,
         finish=finish,
-        columns=lambda schedule: _active(schedule, active_steps)[0],
+        columns=lambda schedule: _active(schedule, active_steps, age)[0],
         remembers=lambda arrival: arrival.update,
         memory_precision=memory_precision,
-        recalls=lambda schedule: _active(schedule, active_steps)[1],
+        recalls=lambda schedule: _active(schedule, active_steps, age)[1],
         fold_recalled=_add_row,
         buffer_size=1,
         initial_round=True,
@@ -57,33 +63,62 @@ def _add_row(buffer, sign, row):
     return compensated.add(total, jax.tree.map(lambda r: sign.astype(r.dtype) * r, row)), active
 
 
-def _active(schedule: EventSchedule, active_steps: int) -> tuple[dict[str, np.ndarray], Recall]:
-    """Columns ``active_clients`` and ``counts`` (the arriving client is active) [J]; rows that enter and leave."""
-    initial = int(schedule.step_offsets[1])
-    steps, clients = schedule.num_steps, schedule.num_clients
-    start, inside = np.ones(clients, np.int64), np.ones(clients, bool)
-    counts, size = np.ones(schedule.num_trips), np.full(schedule.num_trips, float(clients))
-    first_row, rows, signs, active = np.zeros(steps + 1, np.int32), [], [], clients
+def _active(schedule: EventSchedule, active_steps: int, age: str) -> tuple[dict[str, np.ndarray], Recall]:
+    """The columns of ``fold`` [J], and the stored rows that enter (+1) and leave (-1) the sum before each step."""
+    clients, steps = schedule.num_clients, schedule.num_steps
+    arriving, versions = schedule.client[clients:].tolist(), schedule.download_version[clients:].tolist()
+    since = [1 if age == "start" else 0] * clients
+    inside, active = [True] * clients, clients
+    too_old: list[list[int]] = [[] for _ in range(steps + active_steps + 3)]  # by step: who may have to leave
+    too_old[since[0] + active_steps + 1] = list(range(clients))
+    before, after, size = np.ones(steps), np.ones(steps), np.full(steps, clients)
+    first_row, rows, signs = np.zeros(steps + 1, np.int32), [], []
+    entered = -1  # who arrived in the last step, to be let in where the age is that of its new trip
     for step in range(1, steps):
-        arriving = schedule.client[initial + step - 1]
-        before = schedule.client[initial + step - 2] if step > 1 else -1
-        if before >= 0 and not inside[before]:  # joins one step after its arrival
-            inside[before], active = True, active + 1
-            rows.append(before)
+        client = arriving[step - 1]
+        if entered >= 0 and not inside[entered]:
+            inside[entered], active = True, active + 1
+            rows.append(entered)
             signs.append(1.0)
-        if step == active_steps + 2:
-            leaving = np.flatnonzero(inside & (start == 1)).tolist()
+        for late in too_old[step]:
+            if inside[late] and step - since[late] > active_steps:
+                inside[late], active = False, active - 1
+                rows.append(late)
+                signs.append(-1.0)
+        before[step] = inside[client]
+        if age == "start":
+            after[step] = inside[client]
+            since[client], entered = step + 1, client
         else:
-            late = step - active_steps - 2  # its arrival set the start that is now too old
-            candidate = schedule.client[initial + late - 1] if late >= 1 else -1
-            leaving = [candidate] if late >= 1 and start[candidate] == late + 1 and inside[candidate] else []
-        for client in leaving:
-            inside[client], active = False, active - 1
-            rows.append(client)
-            signs.append(-1.0)
-        trip = initial + step - 1
-        counts[trip], size[trip] = inside[arriving], active
-        start[arriving] = step + 1
+            since[client] = versions[step - 1]
+            after[step] = step - since[client] <= active_steps
+            active += int(after[step] - before[step])
+            inside[client] = bool(after[step])
+        too_old[since[client] + active_steps + 1].append(client)
+        size[step] = active
         first_row[step + 1] = len(rows)
     recall = Recall(first_row, np.array(rows, np.int32), np.array(signs))
-    return {"active_clients": size, "counts": counts}, recall
+    of_trip = schedule.step  # a row per step, handed to each of its trips
+    columns = {"active_before": before[of_trip], "active_after": after[of_trip]}
+    columns["active_clients"] = size[of_trip].astype(np.float64)
+    columns["weight"] = _weights(schedule, recall, after, size)
+    return columns, recall
+
+
+def _weights(schedule: EventSchedule, recall: Recall, after: np.ndarray, size: np.ndarray) -> np.ndarray:
+    """[J]: what each trip's gradient weighs in all steps together."""
+    given = np.concatenate(
+        [[0.0], np.cumsum(np.where(size > 0, 1.0 / np.maximum(size, 1), 0.0))]
+    )  # before a step
+    weights = np.where(
+        after[schedule.step] > 0, given[cached.replaced_at(schedule)] - given[schedule.step], 0.0
+    )
+    newest = np.empty(schedule.num_clients, np.int64)  # trip of each client
+    newest[schedule.client[: schedule.num_clients]] = np.arange(schedule.num_clients)
+    until = cached.replaced_at(schedule)
+    for step in range(1, schedule.num_steps):
+        for row in range(recall.first_row[step], recall.first_row[step + 1]):
+            trip = newest[recall.client[row]]
+            weights[trip] += recall.weight[row] * (given[until[trip]] - given[step])
+        newest[schedule.client[schedule.num_clients + step - 1]] = schedule.num_clients + step - 1
+    return weights

@@ -4,34 +4,45 @@ import jax
 import numpy as np
 
 from jafl.deferred import specification
-from jafl.records import EventSchedule, Rule
-from jafl.rules import accumulate, compensated
+from jafl.records import EventSchedule, Rule, choose
+from jafl.rules import accumulate, cached, compensated
 
 
 @specification
-def ca2fl(memory_precision: str = "full") -> Rule:
+def ca2fl(changes: str = "arrival", memory_precision: str = "full") -> Rule:
     """The server steps along h + (1/|S|) sum_{i in S} (update_i - h_i), S the distinct clients in the buffer.
 
-    h_i is the last update of client i (0 before its first), h the mean of all h_i before this step. h_i changes when
-    the update arrives, so a client that arrives twice in one buffer counts once, with its last update.
+    h_i is the last update of client i (0 before its first), h the mean of all h_i before this step.
 
     Args:
+      changes: when h_i becomes the new update. "arrival": at once (lines 6 and 7 of algorithm a.3 as a program), so
+        that a client that arrives twice in one buffer counts once, with its last update. "step": with the step
+        (their indices t and t + 1), so that both count, each against the same h_i. |S| counts the client once
+        either way.
       memory_precision: of the cached updates: "full", "bfloat16" or "int8".
+
+    Reports ``distinct_clients``, |S|, per step; ``weight`` per trip: the sum of the factors with which its update
+    enters the directions of its own step and of later ones.
     """
+    choose("changes", changes, {"arrival": None, "step": None})
 
     def init(params, num_clients):
         return compensated.nothing(params), accumulate.number(num_clients)
 
     def begin(state, params):
-        cached, clients = state
-        mean = accumulate.scaled(1 / clients, compensated.value(cached))
+        cached_sum, clients = state
+        mean = accumulate.scaled(1 / clients, compensated.value(cached_sum))
         return state, mean, accumulate.zeros(params), accumulate.number(0)
 
     def fold(buffer, arrival):
-        (cached, clients), mean, change, distinct = buffer
-        cached = compensated.replace(cached, arrival.stored, arrival.previous)
-        change = jax.tree.map(lambda c, s, p: c + (s - p), change, arrival.stored, arrival.previous)
-        return ((cached, clients), mean, change, distinct + arrival.columns["first_in_step"]), {}
+        (cached_sum, clients), mean, change, distinct = buffer
+        cached_sum = compensated.replace(cached_sum, arrival.stored, arrival.previous)
+        against = arrival.columns["against"]
+        change = jax.tree.map(
+            lambda c, s, p: c + (s - against.astype(p.dtype) * p), change, arrival.stored, arrival.previous
+        )
+        distinct = distinct + arrival.columns["first_in_step"]
+        return ((cached_sum, clients), mean, change, distinct), {"weight": arrival.columns["weight"]}
 
     def finish(buffer, params):
         state, mean, change, distinct = buffer
@@ -43,15 +54,44 @@ def ca2fl(memory_precision: str = "full") -> Rule:
         begin=begin,
         fold=fold,
         finish=finish,
-        columns=_columns,
+        columns=lambda schedule: _columns(schedule, changes),
         remembers=lambda arrival: arrival.update,
         memory_precision=memory_precision,
     )
 
 
-def _columns(schedule: EventSchedule) -> dict[str, np.ndarray]:
-    """``first_in_step`` [J]: 1.0 for the first trip of its client in its server step, else 0.0."""
+def _columns(schedule: EventSchedule, changes: str) -> dict[str, np.ndarray]:
+    """Per trip, [J] float64 each.
+
+    first_in_step  1 for the first trip of its client in its server step, else 0
+    against        how often the value stored before counts against this trip's: once, or, where stored values
+                   change with the step, as often as the client has trips in it for the first of them, else never
+    weight         see ``ca2fl``
+    """
     pairs = schedule.step.astype(np.int64) * schedule.num_clients + schedule.client
+    _, first_place, group, count = np.unique(
+        pairs, return_index=True, return_inverse=True, return_counts=True
+    )
     first = np.zeros(schedule.num_trips)
-    first[np.unique(pairs, return_index=True)[1]] = 1.0
-    return {"first_in_step": first}
+    first[first_place] = 1.0
+    distinct = np.bincount(schedule.step, first, minlength=schedule.num_steps)
+    against = np.ones(schedule.num_trips) if changes == "arrival" else first * count[group]
+    # Entered with its own step, in the mean of later ones until it is replaced, and against what replaces it.
+    until = cached.replaced_at(schedule)
+    own = 1.0 / distinct[schedule.step]
+    later = np.maximum(until - schedule.step - (until == schedule.num_steps), 0) / schedule.num_clients
+    weight = own + later - _taken_back(schedule, until, own, count[group], changes)
+    return {"first_in_step": first, "against": against, "weight": weight}
+
+
+def _taken_back(
+    schedule: EventSchedule, until: np.ndarray, own: np.ndarray, count: np.ndarray, changes: str
+) -> np.ndarray:
+    """[J]: with how much the trips that replace a client's value count against it."""
+    order = np.argsort(schedule.client, kind="stable")
+    follows = np.zeros(schedule.num_trips)
+    weight = own[order] if changes == "arrival" else (own * count)[order]
+    follows[order[:-1]] = np.where(schedule.client[order][1:] == schedule.client[order][:-1], weight[1:], 0.0)
+    if changes == "step":  # trips of one step do not count against each other
+        follows[until == schedule.step] = 0.0
+    return follows

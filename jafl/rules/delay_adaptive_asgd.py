@@ -26,6 +26,8 @@ def delay_adaptive_asgd(
       smoothness: L, for "bound".
       server_learning_rate: eta, for "bound": the learning rate of the server's plain SGD.
 
+    Reports ``weight`` per trip: eta(staleness) over the server's rate, 0 where dropped.
+
     Raises:
       SettingError: for an unknown form, a threshold below 1, or a smoothness or rate that is not above 0.
     """
@@ -41,7 +43,7 @@ def delay_adaptive_asgd(
         product = 4 * float(smoothness) * float(server_learning_rate) * np.maximum(late, 1.0)
         return np.where(late <= (threshold or schedule.concurrency), 1.0, np.minimum(1.0, 1.0 / product))
 
-    return weighted_sum(weights, buffer_size=1)
+    return weighted_sum(weights, buffer_size=1, may_skip=delay_form == "drop")
 
 
 def _scale(late: np.ndarray, threshold: int) -> np.ndarray:

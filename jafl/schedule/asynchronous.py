@@ -1,14 +1,20 @@
-"""Asynchronous buffered training: a fixed number of clients always train, K arrivals make a server step."""
+"""Asynchronous buffered training: a number of clients always train, K arrivals make a server step."""
 
 import heapq
-import numbers
+import math
 from typing import Any
 
 import numpy as np
 
-from jafl.records import EventSchedule, require, whole_number
+from jafl.records import EventSchedule, SettingError, choose, require, whole_number
+from jafl.schedule.checks import check_clients, check_delay_and_seed, steps_within
 from jafl.schedule.delays import Delay
 from jafl.schedule.draws import SELECTION, generator
+from jafl.schedule.dropout import Dropout
+from jafl.schedule.durations import Durations, fast_view
+
+RESTARTS = ("at_once", "not_twice_in_a_buffer", "after_step", "after_round")
+RELEASED_BY_STEP = RESTARTS[1:3]
 
 
 def asynchronous(
@@ -20,6 +26,8 @@ def asynchronous(
     server_steps: int | None = None,
     client_trips: int | None = None,
     initial_round: bool = False,
+    restart: str = "at_once",
+    dropout: Dropout | None = None,
     seed: int = 0,
 ) -> EventSchedule:
     """Computes the event schedule of buffered asynchronous training (FedBuff, algorithm 1).
@@ -35,113 +43,195 @@ def asynchronous(
       num_clients, concurrency, buffer_size: N, M and K, with 1 <= M <= N and K >= 1.
       delay: the law of trip durations, see ``jafl.schedule.delays``.
       server_steps: stop after so many server steps, or
-      client_trips: after as many whole steps as so many client trips allow. Exactly one of the two.
+      client_trips: after as many whole steps as so many client trips allow, those thrown away included. Exactly one
+        of the two.
       initial_round: every client trains at version 0 first, in server step 0, which happens when the last of them
         arrives; then all start again together, from version 1 (ACE's start, algorithm 1). Needs M = N.
-      seed: keys durations and replacements.
+      restart: when a finished client's place is taken.
+        "at_once": as above.
+        "not_twice_in_a_buffer": at once, but not by a client whose update waits in the buffer (the assumption in
+        FedBuff's and FedStaleWeight's proofs); a place for which nobody is left stays free until the step.
+        "after_step": by nobody until the server has stepped; then as many start together as trips were applied
+        (K-asynchronous training: WKAFL).
+        "after_round": by a client that has not trained in this round; who has waits until all clients have (the
+        gated rounds of GSGM, WKAFL section 6.1.2). Steps do not end with rounds unless K divides N.
+      dropout: clients that leave for ever, see ``jafl.schedule.dropout``; what they are at is thrown away.
+      seed: keys durations, replacements and who leaves.
 
     Raises:
-      SettingError: for a number outside its range, or a delay with durations that are negative, not finite,
-        or always 0 for some client (time would stand still).
+      SettingError: for a number outside its range; for a delay with durations that are negative, not finite,
+        or always 0 for some client (time would stand still); where nobody is left to train before the last step.
     """
     check_clients(num_clients, "concurrency", concurrency)
     check_delay_and_seed(delay, seed)
     whole_number("buffer_size", buffer_size, 1)
     delay.check_clients(num_clients)
-    first_step = buffer_size
+    choose("restart", restart, dict.fromkeys(RESTARTS))
     if initial_round:
-        first_step = num_clients
-        require(
-            concurrency == num_clients,
-            "concurrency",
-            concurrency,
-            f"the number of clients, {num_clients}, for an initial round",
-            "All of them train in it.",
-        )
-        if client_trips is not None:
-            require(
-                client_trips >= num_clients,
-                "client_trips",
-                client_trips,
-                f"at least the number of clients, {num_clients}, for an initial round",
-            )
-            client_trips += buffer_size - num_clients
-    steps = steps_within(server_steps, client_trips, trips_per_step=buffer_size, setting="buffer_size")
-    sizes = np.full(steps, buffer_size)
-    sizes[0] = first_step
-    trips = int(sizes.sum())
+        _check_initial_round(num_clients, concurrency, client_trips)
+    first_step = num_clients if initial_round else buffer_size
+    allowed = client_trips if client_trips is None else client_trips - first_step + buffer_size
+    steps = steps_within(server_steps, allowed, trips_per_step=buffer_size, setting="buffer_size")
 
-    duration_of = _Durations(delay, seed, num_clients, trips + concurrency)
-    pick = _Picker(num_clients, seed)
-    trips_made = [0] * num_clients
-    version_of = [0] * num_clients  # of the trip under way; valid while the client is in flight
-    start_of = [0.0] * num_clients
-    in_flight: list[tuple[float, int]] = []  # a heap of (arrival time, client): ties in client order
+    def events(steps: int) -> EventSchedule:
+        sizes = np.full(steps, buffer_size)
+        sizes[0] = first_step
+        clients = _Clients(num_clients, concurrency, delay, dropout, seed, trips=int(sizes.sum()))
+        return clients.run(sizes, restart, initial_round)
 
-    client_of = np.empty(trips, np.int32)
-    trip_of = np.empty(trips, np.int32)
-    download_version = np.empty(trips, np.int32)
-    download_time = np.empty(trips)
-    arrival_time = np.empty(trips)
-    step_time = np.empty(steps)
-    columns = (client_of, trip_of, download_version, download_time, arrival_time)
-    out: list[Any] = [_view(column) for column in columns]
-    out_client, out_trip, out_version, out_start, out_end = out
+    schedule = events(steps)
+    if client_trips is None or schedule.trips_started_by(steps) <= client_trips:
+        return schedule
+    # Trips thrown away count too: as many steps as leave room for them.
+    cost = [schedule.trips_started_by(step) for step in range(1, steps + 1)]
+    require(cost[0] <= client_trips, "client_trips", client_trips, f"at least {cost[0]}, for the first step")
+    return events(int(np.searchsorted(cost, client_trips, side="right")))
 
-    def start(client: int, now: float, version: int) -> None:
-        version_of[client] = version
-        start_of[client] = now
-        heapq.heappush(in_flight, (now + duration_of(client, trips_made[client]), client))
-        trips_made[client] += 1
 
-    for client in pick.replacements(concurrency):
-        start(client, 0.0, 0)
-    applied, version, fills_at = 0, 0, first_step
-    arrived = 0
-    while version < steps:
-        now = in_flight[0][0]
-        while version < steps and in_flight and in_flight[0][0] == now:
-            _, client = heapq.heappop(in_flight)
-            out_client[applied] = client
-            out_trip[applied] = trips_made[client] - 1
-            out_version[applied] = version_of[client]
-            out_start[applied] = start_of[client]
-            out_end[applied] = now
-            applied += 1
-            arrived += 1
-            pick.idle.append(client)
-            if applied == fills_at:
-                step_time[version] = now
-                version += 1
-                fills_at += buffer_size
-        if initial_round and version == 0:
-            continue  # whoever has finished waits for the last one
-        for client in pick.replacements(arrived):
-            start(client, now, version)
-        arrived = 0
-
-    under_way = np.array(sorted(client for _, client in in_flight), np.int32)
-    nothing = np.empty(0)
-    return EventSchedule(
-        client=client_of,
-        trip=trip_of,
-        download_version=download_version,
-        step=np.repeat(np.arange(steps, dtype=np.int32), sizes),
-        download_time=download_time,
-        arrival_time=arrival_time,
-        step_time=step_time,
-        inflight_client=under_way,
-        inflight_trip=np.array(trips_made, np.int32)[under_way] - 1,
-        inflight_version=np.array(version_of, np.int32)[under_way],
-        inflight_start_time=np.array(start_of)[under_way],
-        discarded_client=nothing.astype(np.int32),
-        discarded_trip=nothing.astype(np.int32),
-        discarded_step=nothing.astype(np.int32),
-        discarded_start_time=nothing,
-        discarded_end_time=nothing,
-        num_clients=num_clients,
-        concurrency=concurrency,
+def _check_initial_round(num_clients: int, concurrency: int, client_trips: int | None) -> None:
+    require(
+        concurrency == num_clients,
+        "concurrency",
+        concurrency,
+        f"the number of clients, {num_clients}, for an initial round",
+        "All of them train in it.",
     )
+    require(
+        client_trips is None or client_trips >= num_clients,
+        "client_trips",
+        client_trips,
+        f"at least the number of clients, {num_clients}, for an initial round",
+    )
+
+
+class _Clients:
+    """Who is under way, who may start, and who waits; ``run`` goes from one instant to the next."""
+
+    def __init__(
+        self, num_clients: int, concurrency: int, delay: Delay, dropout: Dropout | None, seed: int, trips: int
+    ):
+        self.num_clients, self.concurrency = num_clients, concurrency
+        self.duration_of = Durations(delay, seed, num_clients, trips + concurrency)
+        self.picker = _Picker(num_clients, seed)
+        self.dropout, self.leavers = dropout, dropout.leavers(num_clients, seed) if dropout else []
+        self.trips_made = [0] * num_clients
+        self.version_of = [0] * num_clients  # of the trip under way; valid while the client is in flight
+        self.start_of = [0.0] * num_clients
+        self.in_flight: list[tuple[float, int]] = []  # a heap of (arrival time, client): ties in client order
+        self.held: list[int] = []  # arrived, and not free to start again yet
+        self.discarded: list[tuple[int, int, int, float, float]] = []
+
+    def run(self, sizes: np.ndarray, restart: str, initial_round: bool) -> EventSchedule:
+        """The schedule of server steps that apply ``sizes`` [T] trips. The inner loop is written for speed."""
+        steps, trips = len(sizes), int(sizes.sum())
+        out = [np.empty(trips, kind) for kind in (np.int32, np.int32, np.int32, np.float64, np.float64)]
+        out_client, out_trip, out_version, out_start, out_end = map(fast_view, out)
+        step_time = np.empty(steps)
+        fills_at = np.cumsum(sizes).tolist()
+        in_flight, idle, held = self.in_flight, self.picker.idle, self.held
+        trips_made, version_of, start_of = self.trips_made, self.version_of, self.start_of
+        leave_at, leave_before_step, quota = self._moments(steps)
+        protocol = "after_step" if initial_round else restart
+        applied = version = 0
+        now = 0.0
+        self._start(self.concurrency, now, version)
+        while version < steps:
+            if not in_flight and leave_at == math.inf:
+                self._starve(now, version, steps)
+            now = min(in_flight[0][0], leave_at) if in_flight else leave_at
+            before = version
+            back = idle if protocol == "at_once" else held
+            while version < steps and in_flight and in_flight[0][0] == now:
+                _, client = heapq.heappop(in_flight)
+                out_client[applied] = client
+                out_trip[applied] = trips_made[client] - 1
+                out_version[applied] = version_of[client]
+                out_start[applied] = start_of[client]
+                out_end[applied] = now
+                applied += 1
+                if trips_made[client] < quota or client not in self.leavers:
+                    back.append(client)
+                if applied == fills_at[version]:
+                    step_time[version] = now
+                    version += 1
+                    if protocol in RELEASED_BY_STEP:
+                        self._release()
+            if (now >= leave_at or version >= leave_before_step) and version < steps:
+                self._leave(now, version)
+                leave_at = leave_before_step = math.inf
+            free = self.concurrency - len(in_flight)
+            if protocol == "after_step":
+                in_buffer = applied - (fills_at[version - 1] if version else 0)
+                free = free - in_buffer if version > before else 0
+            elif protocol == "after_round" and not in_flight and not idle:
+                self._release()
+            if free:
+                self._start(min(free, len(idle)), now, version)
+            if version:
+                protocol = restart  # the initial round is over
+
+        under_way = np.array(sorted(client for _, client in in_flight), np.int32)
+        lost = [np.array(column) for column in zip(*self.discarded, strict=True)] or [np.empty(0)] * 5
+        return EventSchedule(
+            client=out[0],
+            trip=out[1],
+            download_version=out[2],
+            step=np.repeat(np.arange(steps, dtype=np.int32), sizes),
+            download_time=out[3],
+            arrival_time=out[4],
+            step_time=step_time,
+            inflight_client=under_way,
+            inflight_trip=np.array(trips_made, np.int32)[under_way] - 1,
+            inflight_version=np.array(version_of, np.int32)[under_way],
+            inflight_start_time=np.array(start_of)[under_way],
+            discarded_client=lost[0].astype(np.int32),
+            discarded_trip=lost[1].astype(np.int32),
+            discarded_step=lost[2].astype(np.int32),
+            discarded_start_time=lost[3].astype(np.float64),
+            discarded_end_time=lost[4].astype(np.float64),
+            num_clients=self.num_clients,
+            concurrency=self.concurrency,
+        )
+
+    def _start(self, count: int, now: float, version: int) -> None:
+        """Starts ``count`` idle clients from ``version``, in client order."""
+        for client in self.picker.draw(count):
+            self.version_of[client] = version
+            self.start_of[client] = now
+            trip = self.trips_made[client]
+            heapq.heappush(self.in_flight, (now + self.duration_of(client, trip), client))
+            self.trips_made[client] = trip + 1
+
+    def _release(self) -> None:
+        self.picker.idle.extend(self.held)
+        self.held.clear()
+
+    def _moments(self, steps: int) -> tuple[float, float, float]:
+        """When the dropout strikes: at a time, before a server step, after so many of a client's trips."""
+        if self.dropout is None:
+            return math.inf, math.inf, math.inf
+        moments = (self.dropout.time, self.dropout.server_step, self.dropout.trips)
+        time, step, trips = (math.inf if moment is None else moment for moment in moments)
+        return time, step, trips
+
+    def _leave(self, now: float, version: int) -> None:
+        """The leavers leave; the trips that they are at are thrown away."""
+        leavers = self.leavers
+        for _, client in sorted(self.in_flight):
+            if client in leavers:
+                trip, start = self.trips_made[client] - 1, self.start_of[client]
+                self.discarded.append((client, trip, version, start, now))
+        self.in_flight[:] = [trip for trip in self.in_flight if trip[1] not in leavers]
+        heapq.heapify(self.in_flight)
+        for clients in (self.held, self.picker.idle):
+            clients[:] = [client for client in clients if client not in leavers]
+
+    def _starve(self, now: float, version: int, steps: int) -> None:
+        raise SettingError(
+            f"The schedule starves at time {now:g}, after {version} of {steps} server steps: nobody is training and "
+            f"nobody can start. {len(self.leavers)} of {self.num_clients} clients have left (dropout). Let fewer "
+            "leave, or later, or lower buffer_size or the number of steps."
+        )
 
 
 class _Picker:
@@ -153,14 +243,14 @@ class _Picker:
         self._uniform: Any = ()
         self._used = 0
 
-    def replacements(self, count: int) -> list[int]:
+    def draw(self, count: int) -> list[int]:
         """Removes ``count`` clients from the idle ones, uniformly, and returns them in client order."""
         picked = [self._one() for _ in range(count)]
         return sorted(picked) if count > 1 else picked
 
     def _one(self) -> int:
         if self._used == len(self._uniform):
-            self._uniform = _view(self._random.random(4096))
+            self._uniform = fast_view(self._random.random(4096))
             self._used = 0
         place = int(self._uniform[self._used] * len(self.idle))
         self._used += 1
@@ -168,104 +258,3 @@ class _Picker:
         self.idle[place] = self.idle[-1]
         self.idle.pop()
         return client
-
-
-class _Durations:
-    """Durations by (client, trip), drawn in blocks: one for all clients, then doubling ones per client."""
-
-    def __init__(self, delay: Delay, seed: int, num_clients: int, trips: int):
-        self._delay, self._seed = delay, seed
-        self._block = 4 + 3 * trips // (2 * num_clients)
-        table = np.empty((num_clients, self._block))
-        rows = max(1, 2**20 // self._block)  # so that the temporary arrays stay small
-        for first in range(0, num_clients, rows):
-            clients = np.arange(first, min(first + rows, num_clients))
-            table[clients] = self._draw(np.repeat(clients, self._block), self._block).reshape(-1, self._block)
-        zeros = np.flatnonzero(~table.any(axis=1)).tolist()
-        still = next((client for client in zeros if not self._draw(np.full(1024, client), 1024).any()), None)
-        require(
-            still is None,
-            "delay",
-            delay,
-            f"above 0 for every client in asynchronous training (client {still} always takes 0)",
-            "Time would stand still: give a positive duration, or use synchronous rounds.",
-        )
-        self._first = _view(table.reshape(-1))
-        self._later: dict[int, tuple[int, Any]] = {}
-
-    def __call__(self, client: int, trip: int) -> float:
-        if trip < self._block:
-            return self._first[client * self._block + trip]
-        begin, values = self._later.get(client, (0, ()))
-        if trip >= begin + len(values):
-            begin, length = trip, min(max(2 * len(values), 64), 65536)
-            values = _view(self._draw(np.full(length, client), length, begin))
-            self._later[client] = (begin, values)
-        return values[trip - begin]
-
-    def _draw(self, clients: np.ndarray, per_client: int, first_trip: int = 0) -> np.ndarray:
-        trips = first_trip + np.arange(len(clients)) % per_client
-        return draw_durations(self._delay, self._seed, clients, trips)
-
-
-def _view(array: np.ndarray) -> Any:
-    """``array`` for reading and writing single entries, three times quicker than through NumPy's indexing."""
-    return memoryview(array)  # type: ignore[arg-type]
-
-
-def draw_durations(delay: Delay, seed: int, client: np.ndarray, trip: np.ndarray) -> np.ndarray:
-    """[n] durations; raises SettingError naming the client and trip of one that is negative or not finite."""
-    durations = np.asarray(delay.durations(seed, client, trip), np.float64)
-    wrong = np.flatnonzero(~(np.isfinite(durations) & (durations >= 0)))
-    if wrong.size:
-        j = wrong[0]
-        value = float(durations[j])
-        require(False, f"the delay of client {client[j]}, trip {trip[j]}", value, "finite and at least 0")
-    return durations
-
-
-def check_clients(num_clients: int, setting: str, training: int) -> None:
-    """Raises SettingError unless there are clients, and enough of them for ``training`` at one moment."""
-    whole_number("num_clients", num_clients, 1)
-    require(
-        isinstance(training, numbers.Integral) and 1 <= training <= num_clients,
-        setting,
-        training,
-        f"between 1 and the number of clients, {num_clients}",
-        f"Lower {setting} or raise num_clients.",
-    )
-
-
-def check_delay_and_seed(delay: Delay, seed: int) -> None:
-    """Raises SettingError unless ``delay`` is a law and ``seed`` a whole number."""
-    require(
-        isinstance(delay, Delay),
-        "delay",
-        delay,
-        "a law of jafl.delays, jafl.delays.exponential(1.0) for example",
-    )
-    require(isinstance(seed, numbers.Integral), "seed", seed, "a whole number")
-
-
-def steps_within(
-    server_steps: int | None, client_trips: int | None, *, trips_per_step: int, setting: str
-) -> int:
-    """Server steps to run: as asked for, or as many whole ones as ``client_trips`` allow."""
-    require(
-        (server_steps is None) != (client_trips is None),
-        "server_steps and client_trips",
-        (server_steps, client_trips),
-        "one number and one None",
-        "Say when the run stops: after so many server steps, or after so many client trips.",
-    )
-    if server_steps is not None:
-        return whole_number("server_steps", server_steps, 1)
-    client_trips = whole_number("client_trips", client_trips, 1)
-    require(
-        client_trips >= trips_per_step,
-        setting,
-        trips_per_step,
-        f"at most client_trips ({client_trips}), or it never fills",
-        f"Lower {setting} or raise client_trips.",
-    )
-    return client_trips // trips_per_step

@@ -3,7 +3,7 @@
 import numpy as np
 
 # What a draw is for; one number each, so that two purposes never share a stream.
-DURATION, SELECTION = 1, 2
+DURATION, SELECTION, LEAVING = 1, 2, 3
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 

@@ -52,17 +52,29 @@ def check_plan(schedule: EventSchedule, plan: ExecutionPlan) -> None:
         lengths,
         f"{expected}, the schedule's",
     )
-    held = [-1] * (plan.num_slots + 1)
-    held[0] = 0
     remedy = "Make it with jafl.trip_by_trip(schedule), of this very schedule."
-    first_trip, read, write = plan.first_trip.tolist(), plan.read_slot.tolist(), plan.write_slot.tolist()
-    versions, steps = schedule.download_version.tolist(), schedule.step.tolist()
-    for step in range(schedule.num_steps):
-        for trip in range(first_trip[step], first_trip[step + 1]):
-            version, wanted = held[read[trip]], versions[trip]
-            if version != wanted or steps[trip] != step:
-                require(False, f"the version that the plan has for trip {trip}", version, f"{wanted}", remedy)
-        held[write[step]] = step + 1
+    require(
+        np.array_equal(plan.first_trip, schedule.step_offsets),
+        "the plan's first_trip",
+        plan.first_trip,
+        "the schedule's step_offsets",
+        remedy,
+    )
+    # Of all that is written to a slot, a trip of step t finds what the last step before t has left there.
+    steps = schedule.num_steps
+    slot = np.concatenate([[0], plan.write_slot]).astype(np.int64)
+    written = slot * (steps + 1) + np.arange(steps + 1)  # version v is there from step v on
+    order = np.argsort(written)
+    wanted = plan.read_slot.astype(np.int64) * (steps + 1) + schedule.step
+    found = order[np.maximum(np.searchsorted(written[order], wanted, side="right") - 1, 0)]
+    found = np.where(slot[found] == plan.read_slot, found, -1)
+    wrong = np.flatnonzero(found != schedule.download_version)
+    if wrong.size:
+        trip = wrong[0]
+        version = int(schedule.download_version[trip])
+        require(
+            False, f"the version that the plan has for trip {trip}", int(found[trip]), f"{version}", remedy
+        )
 
 
 def bucket(size: int) -> int:

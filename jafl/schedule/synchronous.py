@@ -6,9 +6,10 @@ import numbers
 import numpy as np
 
 from jafl.records import EventSchedule, require
-from jafl.schedule.asynchronous import check_clients, check_delay_and_seed, draw_durations, steps_within
+from jafl.schedule.checks import check_clients, check_delay_and_seed, steps_within
 from jafl.schedule.delays import Delay
 from jafl.schedule.draws import SELECTION, generator
+from jafl.schedule.durations import draw_durations
 
 
 def synchronous(

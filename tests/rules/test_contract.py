@@ -20,6 +20,12 @@ class Row(NamedTuple):
     rule: Specification
     other_numbers: Specification
     buffer_size: int
+    restart: str = "at_once"
+
+
+def own_gradient(params: Any) -> Any:
+    """A server's gradient that agrees with the updates of ``arrival``."""
+    return jax.tree.map(lambda p: jnp.full_like(p, -0.5), params)
 
 
 ROWS = {
@@ -39,12 +45,16 @@ ROWS = {
         rules.fedstaleweight(average="exponential", decay=0.9),
         4,
     ),
+    "gsgm": Row(rules.gsgm(0.1), rules.gsgm(0.9), 4, "after_round"),
     "sasgd": Row(rules.sasgd(), rules.sasgd(), 4),
     "twafl": Row(rules.twafl(), rules.twafl(), 4),
     "wkafl": Row(
         rules.wkafl(4),
         rules.wkafl(4, 0.2, 5.0, 0.1, 10.0, 5.0, 1.0, 0.3),
         4,
+    ),
+    "zeno_plus_plus": Row(
+        rules.zeno_plus_plus(own_gradient, 2), rules.zeno_plus_plus(own_gradient, 2, 0.2, 0.01, 0.3), 1
     ),
     "fedasync": Row(
         rules.fedasync(rules.staleness.polynomial(0.5)), rules.fedasync(rules.staleness.polynomial(0.9)), 1
@@ -100,7 +110,7 @@ def test_every_public_rule_has_a_row():
 def test_every_file_of_the_package_is_imported():
     """A rule that nobody can choose is not there: each file but the shared ones bears a public rule's name."""
     files = {file.stem for file in pathlib.Path(rules.__file__).parent.glob("*.py")}
-    shared = {"__init__", "accumulate", "compensated", "expected_staleness", "staleness"}
+    shared = {"__init__", "accumulate", "cached", "compensated", "expected_staleness", "staleness"}
     assert files - shared == set(rules.RULES)
 
 
@@ -239,7 +249,7 @@ def test_a_skipped_step_counts_but_moves_nothing():
             finish=lambda buffer, params: (
                 plain.finish(buffer[1], params)[0],
                 buffer[0] + 1,
-                {"applied": (buffer[0] % every == 0) * 1.0},
+                {"counted": (buffer[0] % every == 0) * 1.0},
                 buffer[0] % every == 0,
             ),
         )

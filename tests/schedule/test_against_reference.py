@@ -223,13 +223,13 @@ def test_random_buffered_schedules_with_durations_of_zero(case):
     """Choices are recorded as they are made, as a record cannot tell who started first at one instant."""
     chosen = []
     with pytest.MonkeyPatch.context() as patch:
-        replacements = PICKER.replacements
+        replacements = PICKER.draw
 
         def recorded(picker, count):
             chosen.append(replacements(picker, count))
             return chosen[-1]
 
-        patch.setattr(PICKER, "replacements", recorded)
+        patch.setattr(PICKER, "draw", recorded)
         schedule = case.schedule()
     choices = iter(chosen)
     assert_equal(schedule, asynchronous_replay(case, schedule, lambda time, idle, how_many: next(choices)))

@@ -1,0 +1,76 @@
+"""Examples that the server keeps for itself, for rules that compare clients' updates with a gradient of its own."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from jafl.data.checks import generator, whole_number
+from jafl.data.federation import Partition, Source
+from jafl.records import SettingError, require
+
+_SERVER = 203  # its own random stream
+
+
+def keep_for_server(
+    source: Source, server_examples: int, classes: Sequence[int] | None = None, *, data_seed: int = 0
+) -> Source:
+    """The source with some training examples taken out of training and given to the server (Zeno++'s data).
+
+    Args:
+      server_examples: how many, drawn uniformly among the training examples of ``classes``, at least 1.
+      classes: labels that the server has examples of; all of them if None.
+      data_seed: keys the draw.
+
+    Returns:
+      A source whose ``server_x``, ``server_y`` and ``server_indices`` hold them, and whose training examples, natural
+      partition and ``train_indices`` do without.
+
+    Raises:
+      SettingError: where there are not so many examples, or a client of the natural partition would have none left.
+    """
+    whole_number("server_examples", server_examples, 1)
+    known = sorted(set(classes)) if classes is not None else range(source.num_classes)
+    for label in known:
+        require(
+            0 <= label < source.num_classes, "server_classes", label, f"from 0 to {source.num_classes - 1}"
+        )
+    pool = np.flatnonzero(np.isin(source.y, list(known)))
+    most = min(len(pool), len(source.y) - 1)
+    require(
+        server_examples <= most,
+        "server_examples",
+        server_examples,
+        f"at most {most}, for there are {len(pool)} training examples of the server's classes",
+    )
+    random = generator("data_seed", data_seed, _SERVER)
+    chosen = np.sort(random.choice(pool, server_examples, replace=False))
+    rest = np.setdiff1d(np.arange(len(source.y)), chosen)
+    positions = np.arange(len(source.y)) if source.train_indices is None else source.train_indices
+    return dataclasses.replace(
+        source,
+        x=source.x[rest],
+        y=source.y[rest],
+        server_x=source.x[chosen],
+        server_y=source.y[chosen],
+        server_indices=positions[chosen],
+        train_indices=positions[rest],
+        natural_partition=_without(source.natural_partition, rest, len(source.y)),
+    )
+
+
+def _without(partition: Partition | None, rest: np.ndarray, count: int) -> Partition | None:
+    """The partition of the examples ``rest``, renumbered in their order."""
+    if partition is None:
+        return None
+    new_place = np.full(count, -1)
+    new_place[rest] = np.arange(len(rest))
+    held = np.split(new_place[partition.indices], partition.offsets[1:-1])
+    lists = [indices[indices >= 0] for indices in held]
+    empty = sum(len(indices) == 0 for indices in lists)
+    if empty:
+        raise SettingError(
+            f"server_examples is {count - len(rest)}, but must leave every client an example: {empty} of "
+            f"{len(lists)} clients would have none. Lower server_examples, or raise the clients' sizes."
+        )
+    return Partition.from_lists(lists)

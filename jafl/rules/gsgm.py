@@ -1,0 +1,70 @@
+"""GSGM: gradient scheduling with global momentum (Li et al. 2018; in words in WKAFL, section 6.1.2)."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jafl.deferred import specification
+from jafl.records import EventSchedule, Rule, require
+from jafl.rules import accumulate
+
+
+@specification
+def gsgm(momentum: float = 0.1) -> Rule:
+    """w <- w - eta u_j with u_j = (1/K) sum_i g_i + momentum * M_r, r the round that step j belongs to.
+
+    M_0 = 0, and M_(r+1) is the mean of the u_j over the steps of round r. In a round every client contributes once:
+    the schedule's ``restart="after_round"``. A step belongs to the round of its first trip. A rule on gradients,
+    see ``asgd``.
+
+    Args:
+      momentum: the paper's alpha.
+
+    Reports ``round`` per step.
+
+    Raises:
+      SettingError: for a schedule without such rounds.
+    """
+
+    def init(params, num_clients):
+        nothing = accumulate.zeros(params)
+        return nothing, nothing, accumulate.number(0), accumulate.number(0)
+
+    def begin(state, params):
+        return state, accumulate.zeros(params), accumulate.number(0), accumulate.number(0)
+
+    def fold(buffer, arrival):
+        state, total, count, this_round = buffer
+        this_round = jnp.where(count == 0, arrival.columns["round"], this_round)
+        return (state, accumulate.add(total, accumulate.number(1), arrival.update), count + 1, this_round), {}
+
+    def finish(buffer, params):
+        (global_momentum, directions, steps, last_round), total, count, this_round = buffer
+        new = this_round != last_round
+        global_momentum = jax.tree.map(
+            lambda m, d: jnp.where(new, d / jnp.maximum(steps, 1).astype(d.dtype), m),
+            global_momentum,
+            directions,
+        )
+        direction = jax.tree.map(
+            lambda t, m: t * (-1 / count).astype(t.dtype) + jnp.asarray(momentum, t.dtype) * m,
+            total,
+            global_momentum,
+        )
+        directions = jax.tree.map(lambda d, u: jnp.where(new, u, d + u), directions, direction)
+        state = (global_momentum, directions, jnp.where(new, 1.0, steps + 1), this_round)
+        return direction, state, {"round": this_round}, True
+
+    return Rule(init, begin, fold, finish, columns=_rounds)
+
+
+def _rounds(schedule: EventSchedule) -> dict[str, np.ndarray]:
+    """``round`` [J]: a client makes one trip a round, so its trips are numbered like the rounds."""
+    backward = np.flatnonzero(np.diff(schedule.trip) < 0)
+    require(
+        backward.size == 0,
+        "restart",
+        "a protocol in which a client trains again before all have",
+        "'after_round' for gsgm",
+    )
+    return {"round": schedule.trip.astype(np.float64)}

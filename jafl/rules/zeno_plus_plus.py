@@ -1,0 +1,80 @@
+"""Zeno++: gradients that disagree with one of the server's own are refused (Xie, Koyejo and Gupta, ICML 2020)."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jafl.deferred import specification
+from jafl.records import Rule, require
+from jafl.rules import accumulate
+
+
+@specification
+def zeno_plus_plus(
+    server_gradient: Any = None,
+    refresh_every: int = 1,
+    gamma: float = 0.1,
+    rho: float = 0.02,
+    epsilon: float = 0.1,
+) -> Rule:
+    """w <- w - eta g' at each arrival whose score is high enough, g' the gradient at the length of the server's own.
+
+    v is the gradient on the server's examples at the model just before steps 0, k, 2k, ..., and kept in between. The
+    arriving g becomes g' = g ||v|| / ||g|| (zero stays zero), which is accepted if its score
+    gamma <v, g'> - rho ||g'||^2 is at least -gamma epsilon; otherwise the step is skipped, which counts as a
+    version. Norms are over all leaves. A rule on gradients, see ``asgd``.
+
+    Args:
+      server_gradient: params [*P] -> gradient [*P], ``jafl.server_gradient(model, x, y)`` for example.
+      refresh_every: k, in server steps (lazy updates).
+      gamma, rho, epsilon: of the score; the defaults are those of WKAFL, table 4. (In its paper gamma is also the
+        learning rate; here that is the server optimizer's.)
+
+    Reports ``score`` per step.
+
+    Raises:
+      SettingError: without a server gradient, or for a ``refresh_every`` below 1.
+    """
+    require(refresh_every >= 1, "refresh_every", refresh_every, "at least 1 server step")
+
+    def init(params, num_clients):
+        require(
+            callable(server_gradient),
+            "server_gradient",
+            server_gradient,
+            "a function from parameters to the gradient on the server's own examples",
+            "Make it with jafl.server_gradient(model, x, y), or give run.py --server_examples.",
+        )
+        return accumulate.zeros(params), jnp.int32(0)
+
+    def finish(buffer, params):
+        (own, step), update = buffer
+        refresh = step % refresh_every == 0
+        own = jax.lax.cond(refresh, lambda: _like(server_gradient(params), params), lambda: own)
+        length, own_length = _norm(update), _norm(own)
+        scale = jnp.where(length > 0, own_length / jnp.where(length > 0, length, 1), 0)
+        candidate = jax.tree.map(lambda u: u * -scale.astype(u.dtype), update)
+        score = gamma * _product(own, candidate) - rho * _product(candidate, candidate)
+        return candidate, (own, step + 1), {"score": score}, score >= -gamma * epsilon
+
+    return Rule(
+        init=init,
+        begin=lambda state, params: (state, accumulate.zeros(params)),
+        fold=lambda buffer, arrival: ((buffer[0], arrival.update), {}),
+        finish=finish,
+        buffer_size=1,
+    )
+
+
+def _product(first: Any, second: Any) -> jax.Array:
+    products = jax.tree.map(lambda a, b: jnp.sum(a * b), first, second)
+    return jnp.sum(jnp.stack(jax.tree.leaves(products)))
+
+
+def _norm(tree: Any) -> jax.Array:
+    return jnp.sqrt(_product(tree, tree))
+
+
+def _like(tree: Any, params: Any) -> Any:
+    return jax.tree.map(lambda leaf, p: jnp.asarray(leaf, p.dtype), tree, params)

@@ -1,0 +1,53 @@
+"""Checks that all protocols share."""
+
+import numbers
+
+from jafl.records import require, whole_number
+from jafl.schedule.delays import Delay
+
+
+def check_clients(num_clients: int, setting: str, training: int) -> None:
+    """Raises SettingError unless there are clients, and enough of them for ``training`` at one moment."""
+    whole_number("num_clients", num_clients, 1)
+    require(
+        isinstance(training, numbers.Integral) and 1 <= training <= num_clients,
+        setting,
+        training,
+        f"between 1 and the number of clients, {num_clients}",
+        f"Lower {setting} or raise num_clients.",
+    )
+
+
+def check_delay_and_seed(delay: Delay, seed: int) -> None:
+    """Raises SettingError unless ``delay`` is a law and ``seed`` a whole number."""
+    require(
+        isinstance(delay, Delay),
+        "delay",
+        delay,
+        "a law of jafl.delays, jafl.delays.exponential(1.0) for example",
+    )
+    require(isinstance(seed, numbers.Integral), "seed", seed, "a whole number")
+
+
+def steps_within(
+    server_steps: int | None, client_trips: int | None, *, trips_per_step: int, setting: str
+) -> int:
+    """Server steps to run: as asked for, or as many whole ones as ``client_trips`` allow."""
+    require(
+        (server_steps is None) != (client_trips is None),
+        "server_steps and client_trips",
+        (server_steps, client_trips),
+        "one number and one None",
+        "Say when the run stops: after so many server steps, or after so many client trips.",
+    )
+    if server_steps is not None:
+        return whole_number("server_steps", server_steps, 1)
+    client_trips = whole_number("client_trips", client_trips, 1)
+    require(
+        client_trips >= trips_per_step,
+        setting,
+        trips_per_step,
+        f"at most client_trips ({client_trips}), or it never fills",
+        f"Lower {setting} or raise client_trips.",
+    )
+    return client_trips // trips_per_step

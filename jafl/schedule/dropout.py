@@ -1,0 +1,59 @@
+"""Permanent dropout: clients that leave for ever (ACE, figure 3)."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from jafl.records import require, whole_number
+from jafl.schedule.draws import LEAVING, keyed_uniform
+
+
+@dataclasses.dataclass(frozen=True)
+class Dropout:
+    """A part of the clients leaves for ever at one moment; the trip that a leaver is at is thrown away.
+
+    Args:
+      fraction: of all clients, drawn by the schedule's seed, rounded to whole clients; or
+      clients: who leaves. Exactly one of the two.
+      server_step: they leave when the server has taken so many steps,
+      time: or at this simulated time, after the arrivals of that moment,
+      trips: or each of them after so many trips of its own. Exactly one of the three.
+
+    Raises:
+      SettingError: for a number outside its range, or not exactly one of those that exclude each other.
+    """
+
+    fraction: float | None = None
+    clients: Sequence[int] | None = None
+    server_step: int | None = None
+    time: float | None = None
+    trips: int | None = None
+
+    def __post_init__(self) -> None:
+        for names in (("fraction", "clients"), ("server_step", "time", "trips")):
+            values = tuple(getattr(self, name) for name in names)
+            given = sum(value is not None for value in values)
+            require(given == 1, f"the dropout's {', '.join(names)}", values, "None but for one of them")
+        if self.fraction is not None:
+            fits = 0 <= self.fraction <= 1
+            require(fits, "the dropout's fraction", self.fraction, "at least 0 and at most 1")
+        if self.time is not None:
+            fits = np.isfinite(self.time) and self.time >= 0
+            require(fits, "the dropout's time", self.time, "a finite number, at least 0")
+        for name in ("server_step", "trips"):
+            if getattr(self, name) is not None:
+                whole_number(f"the dropout's {name}", getattr(self, name), 1)
+
+    def leavers(self, num_clients: int, seed: int) -> frozenset[int]:
+        """Who leaves; SettingError for a client that there is not."""
+        if self.clients is not None:
+            for client in self.clients:
+                fits = whole_number("a client of the dropout", client, 0) < num_clients
+                require(
+                    fits, "a client of the dropout", client, f"below the number of clients, {num_clients}"
+                )
+            return frozenset(int(client) for client in self.clients)
+        count = round((self.fraction or 0.0) * num_clients)
+        draws = keyed_uniform(seed, LEAVING, np.arange(num_clients), np.zeros(num_clients, np.int64))
+        return frozenset(np.argsort(draws, kind="stable")[:count].tolist())
