@@ -26,14 +26,29 @@ SERVER_RATES = {
     "fedavgm": (0.1, 0.3, 1.0),
     "fedavg": (0.3, 1.0, 3.0),
     "fedprox": (0.3, 1.0, 3.0),
+    "fedadagrad": (0.01, 0.03, 0.1),
     "fedadam": (0.01, 0.03, 0.1),
+    "fedyogi": (0.01, 0.03, 0.1),
 }
+SERVER_RATES |= dict.fromkeys(
+    ("fedstaleweight", "exponential_weighting", "ca2fl", "fednova"), SERVER_RATES["fedbuff"]
+)
 SEEDS = "100,101,102"
 TARGET, TRIPS = 0.95, 8000
 
 
 # Rules on gradients take one local step with the clients' rate fixed at 1: all of the search goes to the server's.
-ON_GRADIENTS = ("asgd", "delay_adaptive_asgd", "ace", "aced", "sasgd", "twafl", "wkafl")
+ON_GRADIENTS = (
+    "asgd",
+    "delay_adaptive_asgd",
+    "ace",
+    "aced",
+    "gsgm",
+    "sasgd",
+    "twafl",
+    "wkafl",
+    "zeno_plus_plus",
+)
 GRADIENT_RATES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 PAIRS = {name: list(itertools.product(CLIENT_RATES, rates)) for name, rates in SERVER_RATES.items()}
 PAIRS |= {name: [(1.0, rate) for rate in GRADIENT_RATES] for name in ON_GRADIENTS}
@@ -50,21 +65,12 @@ def score(algorithm: str, client_rate: float, server_rate: float) -> tuple[float
         learning_rate=client_rate,
         server_learning_rate=server_rate,
         evaluate_every=40,
+        server_examples=100 if algorithm == "zeno_plus_plus" else 0,
     )
     trips, final = [], []
     for one in make_experiments(settings):
         try:
-            history = jafl.simulate(
-                one.schedule,
-                one.federation,
-                one.client_work,
-                one.rule,
-                one.params,
-                one.key,
-                server_optimizer=one.server_optimizer,
-                evaluate_at=one.evaluate_at,
-                evaluators={"validation": one.evaluators()["validation"]},
-            )
+            history = one.simulate(evaluators={"validation": one.evaluators()["validation"]})
         except jafl.DivergenceError:
             return TRIPS, 0.0
         reached = [e["client_trips"] for e in history.evaluations if e["validation_accuracy"] >= TARGET]

@@ -16,10 +16,10 @@ from jafl.deferred import Specification
 from jafl.evaluate import Evaluator
 from jafl.models import MODELS, Model, server_gradient
 from jafl.preparation import check
-from jafl.records import EventSchedule, ExecutionPlan, SettingError, choose, require
+from jafl.records import EventSchedule, ExecutionPlan, History, SettingError, choose, require
 from jafl.schedule import DELAYS, Dropout, asynchronous, delays, synchronous, trip_by_trip
 from jafl.settings import Settings
-from jafl.simulation import DEFAULT_EVALUATIONS, default_evaluators
+from jafl.simulation import DEFAULT_EVALUATIONS, default_evaluators, simulate
 
 PROTOCOLS: dict[str, Callable[..., EventSchedule]] = {
     "asynchronous": asynchronous,
@@ -58,6 +58,24 @@ class Experiment:
             on_training = Evaluator(self.model, self.federation.x, self.federation.y)
             evaluators["train"] = lambda params: {"accuracy": on_training(params)["accuracy"]}
         return evaluators
+
+    def simulate(self, **options: Any) -> History:
+        """Trains it: ``jafl.simulate`` with these fields, and with ``options`` as its keyword arguments."""
+        return simulate(
+            self.schedule,
+            self.federation,
+            self.client_work,
+            self.rule,
+            self.params,
+            self.key,
+            **{
+                "server_optimizer": self.server_optimizer,
+                "plan": self.plan,
+                "evaluate_at": self.evaluate_at,
+                "evaluators": self.evaluators(),
+                **options,
+            },
+        )
 
 
 def make_experiments(settings: Settings) -> list[Experiment]:

@@ -19,8 +19,24 @@ from jafl.data import Federation, Source
 from jafl.records import EventSchedule, History, SettingError
 from jafl.settings import FORMAT
 
-FILES = ("config.json", "schedule.npz", "partition.npz", "metrics.jsonl", "summary.json", "params.npz")
-PICTURES = ("accuracy.png", "label_split.png", "staleness.png", "participation.png", "timeline.png")
+FILES = (
+    "config.json",
+    "schedule.npz",
+    "partition.npz",
+    "metrics.jsonl",
+    "summary.json",
+    "params.npz",
+    "reports.npz",
+)
+PICTURES = (
+    "accuracy.png",
+    "label_split.png",
+    "reports.png",
+    "weights.png",
+    "staleness.png",
+    "participation.png",
+    "timeline.png",
+)
 SCHEDULE_ARRAYS = (
     "client",
     "trip",
@@ -106,6 +122,12 @@ class RunDirectory:
     def write_params(self, params: Any) -> None:
         """``params.npz``: one array per leaf, named by its path, ``dense/kernel`` for example."""
         self._write_arrays("params.npz", named_leaves(params))
+
+    def write_reports(self, history: History) -> None:
+        """``reports.npz``: what every trip (``trip_loss`` and so on) and every server step has reported."""
+        trips = {f"trip_{name}": rows for name, rows in history.trip_reports.items()}
+        steps = {f"step_{name}": rows for name, rows in history.step_reports.items()}
+        self._write_arrays("reports.npz", {**trips, **steps})
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """``summary.json``."""

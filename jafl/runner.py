@@ -16,7 +16,6 @@ from jafl.experiment import Experiment, make_experiments
 from jafl.records import EventSchedule, History
 from jafl.results import RunDirectory, summarize
 from jafl.settings import Settings
-from jafl.simulation import simulate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,17 +96,7 @@ def _run_one(
             progress.accuracy = evaluation["test_accuracy"]
 
         try:
-            history = simulate(
-                experiment.schedule,
-                experiment.federation,
-                experiment.client_work,
-                experiment.rule,
-                experiment.params,
-                experiment.key,
-                server_optimizer=experiment.server_optimizer,
-                plan=experiment.plan,
-                evaluate_at=experiment.evaluate_at,
-                evaluators=experiment.evaluators(),
+            history = experiment.simulate(
                 on_evaluation=on_evaluation,
                 on_progress=progress.update,
                 should_stop=lambda: interrupt.asked,
@@ -119,6 +108,7 @@ def _run_one(
     if error:
         show(f"{experiment.name}: {error}")
     directory.write_params(history.params)
+    directory.write_reports(history)
     target = experiment.settings.target_accuracy
     summary = summarize(history, target_accuracy=target, status=status)
     if error:
@@ -134,6 +124,10 @@ def _draw_run(path: pathlib.Path, experiment: Experiment, history: History) -> N
     target = experiment.settings.target_accuracy
     plots.save(plots.accuracy_panels(curves, target=target), path / "accuracy.png")
     plots.save(plots.label_split(experiment.federation.label_counts()), path / "label_split.png")
+    if plots.report_names(history.evaluations):
+        plots.save(plots.reports(history.evaluations), path / "reports.png")
+    if len(history.weights):
+        plots.save(plots.weights(history.weights), path / "weights.png")
     if history.server_steps < schedule.num_steps:
         return  # the pictures below show the whole schedule, which did not run
     plots.save(plots.staleness({name: schedule}), path / "staleness.png")

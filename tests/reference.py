@@ -15,6 +15,8 @@ Sources:
 - FedAsync: Xie et al., "Asynchronous Federated Optimization", 2019.
 - FedBuff: Nguyen et al., "Federated Learning with Buffered Asynchronous Aggregation", 2022.
 - Adam: Kingma and Ba, "Adam: A Method for Stochastic Optimization", 2014.
+- K-asynchronous restarts, and those of GSGM: Zhou et al. (WKAFL), "Towards Efficient and Stable
+  K-Asynchronous Federated Learning with Unbounded Stale Gradients on Non-IID Data".
 
 Words. A *client trip* is one download, local training and upload by one client. A *version* is the number of
 server steps so far. The *update* of a trip is its trained parameters minus its downloaded parameters
@@ -24,7 +26,7 @@ applies the update, minus the version downloaded, so a fresh update has stalenes
 A new algorithm is a new subclass of `Rule`; see there.
 """
 
-import heapq
+import bisect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -235,7 +237,7 @@ def no_work(client, trip, params):
 
 @dataclass
 class Trip:
-    """One client trip, filled in as it goes on. Rules see trips with every field filled but `cancel_time`."""
+    """One client trip, filled in as it goes on. Rules see every field filled but those of a cancellation."""
 
     client: int
     trip: int  # how many trips this client had started before
@@ -251,6 +253,7 @@ class Trip:
     step: int | None = None  # the server step (from 0) that applied it: the version just before that step
     staleness: int | None = None  # step - download_version
     cancel_time: float | None = None  # for trips thrown away
+    cancel_step: int | None = None  # for these, too: the round, or the version when the client left for ever
 
 
 @dataclass
@@ -261,7 +264,7 @@ class Replay:
     step_times: list[float]  # [T]
     params: list[Any]  # [T + 1], params[v] is version v: 0 the initial model, t + 1 that after step t
     in_flight: list[Trip]  # under way when the simulation stopped, in client order
-    discarded: list[Trip] = field(default_factory=list)  # started and cancelled (over-selection)
+    discarded: list[Trip] = field(default_factory=list)  # cancelled: over-selection, or the client left
 
     @property
     def final_params(self):
@@ -517,6 +520,24 @@ def _checked(chosen, allowed, how_many) -> list[int]:
     return chosen
 
 
+RESTARTS = ("at_once", "not_twice_in_a_buffer", "after_step", "after_round")
+
+
+def _check_vanish(vanish, num_clients) -> None:
+    """Refuses a `vanish` of `simulate` that has no meaning."""
+    if vanish is None:
+        return
+    kind, clients, moment = vanish
+    if kind not in ("step", "time", "trips"):
+        raise ValueError(f"clients vanish by 'step', 'time' or 'trips', not {kind!r}")
+    if len(set(clients)) != len(clients) or not set(clients) <= set(range(num_clients)):
+        raise ValueError(f"the clients that vanish must be different ones among {num_clients}, got {clients}")
+    if kind == "time" and not 0.0 <= moment < math.inf:
+        raise ValueError(f"clients vanish at a finite time from 0 on, not at {moment}")
+    if kind != "time" and (moment < 1 or moment % 1):
+        raise ValueError(f"the first step and the first trip have number 1, so none has number {moment}")
+
+
 def simulate(
     *,
     params,
@@ -531,23 +552,41 @@ def simulate(
     select: Callable[[float, list[int], int], Sequence[int]] | None = None,
     client_examples: Sequence[int] | None = None,
     first_buffer_size: int | None = None,
+    restart: str = "at_once",
+    vanish: tuple[str, Sequence[int], float] | None = None,
 ) -> Replay:
     """Asynchronous federated learning with a buffer, event by event (FedBuff algorithm 1).
 
-    At time 0, `concurrency` clients start from version 0. Then, from one instant at which something arrives
-    to the next:
+    At time 0, `concurrency` clients start from version 0: there are that many places. Then, from one instant
+    at which something happens to the next:
 
     1. all trips that arrive at this instant are handled, in client order: each goes into the buffer, and
        whenever the buffer is full the server steps at once and empties it;
-    2. then as many clients as have arrived start, in client order, all from the newest version. They are
-       chosen among all idle clients, those that have just arrived included.
+    2. then clients may leave for ever, if `vanish` says so;
+    3. then clients start in free places, in client order, all from the newest version. `restart` says how
+       many places are free and which of the idle clients are eligible; as many start as both allow.
 
-    A new trip of duration 0 arrives at the same instant: 1 and 2 are gone through once more. So `concurrency`
-    trips are under way at any moment.
+    A new trip of duration 0 arrives at the same instant: 1 to 3 are gone through once more. A place that
+    nobody could take stays free until the end of an instant at which somebody can. If nobody is under way and
+    nobody can start before the last step, the run is starved and refused.
 
     The end: the last step ends the handling of arrivals, even if more trips arrive at its very instant (those
-    count as in flight, with an arrival time equal to the time of the last step). Replacements for the trips
-    handled at that instant still start, from the final version.
+    count as in flight, with an arrival time equal to the time of the last step). Nobody leaves at that
+    instant any more. Replacements still start, from the final version.
+
+    The ways to restart:
+
+    - "at_once": a place is free as soon as its trip has arrived, and every idle client is eligible, those
+      that have just arrived included. Without vanishing `concurrency` trips are under way at any moment.
+    - "not_twice_in_a_buffer": the same places, but a client whose update lies in the buffer is not eligible
+      before the step that applies it.
+    - "after_step" (WKAFL's K-asynchronous learning): nobody starts but at the end of an instant with a step.
+      A place is free once its trip has been applied: the eligible clients are the idle ones without an update
+      in the buffer. With concurrency = N those whose trips were applied restart together, and only those.
+    - "after_round" (GSGM): a round begins with the run, and the next whenever every client that has not left
+      has contributed, that is, arrived, since the round began. A place is free as soon as its trip has
+      arrived, and the idle clients that have not started in this round are eligible. Rounds do not cut the
+      buffer: a step may hold the last trips of a round and the first of the next.
 
     Args:
       params: the initial model, a nested dict of arrays.
@@ -557,51 +596,124 @@ def simulate(
       stop_after_steps: T.
       rule, optimizer: the server.
       client_update: (client, trip, params) -> (update, loss, number of examples used).
-      select: (time, idle clients in order, how many) -> that many of them. Asked once for the start and once
-        for all replacements of an instant. With concurrency = N nobody else is idle, so the same clients
-        start again and nobody is asked.
+      select: (time, eligible clients in order, how many) -> that many of them. Asked once for the start and
+        once for all replacements of an instant, and only if not all eligible clients start. So with
+        concurrency = N nobody is asked: the same clients start again.
       client_examples: the size of each client's data set, for rules that weigh by it.
       first_buffer_size: how many trips step 0 takes; `buffer_size`, like every other step, unless given. With
         it nobody is replaced before step 0: those who have arrived wait for it, and start again together from
         version 1, at the instant at which it happens. ACE's start (algorithm 1 lines 3 to 6) is
-        `first_buffer_size = concurrency = num_clients`: every client trains at version 0 first.
+        `first_buffer_size = concurrency = num_clients`: every client trains at version 0 first. Only with
+        restart = "at_once".
+      restart: "at_once", "not_twice_in_a_buffer", "after_step" or "after_round"; see above.
+      vanish: (kind, clients, moment), these clients leave for ever. Kind "step": at the instant of the step
+        that makes the version `moment`. Kind "time": at simulated time `moment`, an instant of its own if
+        nothing arrives then. Kind "trips": each at the instant at which its trip number `moment`, counted
+        from 1, arrives. A trip under way is thrown away: it is recorded as discarded, with this instant and
+        the version of this moment, and its place becomes free. An update in the buffer stays there. Whoever
+        has left is never eligible.
     """
     if not 1 <= concurrency <= num_clients or buffer_size < 1 or stop_after_steps < 1:
         raise ValueError("need 1 <= concurrency <= num_clients, buffer_size >= 1 and stop_after_steps >= 1")
     if first_buffer_size is not None and not 1 <= first_buffer_size <= concurrency:
         raise ValueError("need 1 <= first_buffer_size <= concurrency: nobody is replaced before step 0")
+    if restart not in RESTARTS:
+        raise ValueError(f"restart is one of {RESTARTS}, not {restart!r}")
+    if first_buffer_size is not None and restart != "at_once":
+        raise ValueError("first_buffer_size has a way to restart of its own: it needs restart='at_once'")
+    _check_vanish(vanish, num_clients)
     simulation = _Simulation(params, num_clients, duration, client_update, client_examples, rule, optimizer)
     under_way: dict[int, Trip] = {}  # by client: nobody is in two trips at once
-    arrivals: list[tuple[float, int]] = []  # a heap of (arrival time, client)
+    arrivals: list[tuple[float, int]] = []  # (arrival time, client) of each trip under way, sorted
     buffer: list[Trip] = []
+    discarded: list[Trip] = []
+    gone: set[int] = set()  # who has left for ever
+    arrived = [0] * num_clients  # how many trips of each client have arrived
+    started_in_round: set[int] = set()
+    contributed_in_round: set[int] = set()
 
-    def start_clients(how_many, time):
-        idle = [client for client in range(num_clients) if client not in under_way]
-        chosen = idle if how_many == len(idle) else select(time, list(idle), how_many)
-        for client in _checked(chosen, idle, how_many):
+    def is_eligible(client):
+        if client in under_way or client in gone:
+            return False
+        if restart in ("not_twice_in_a_buffer", "after_step"):
+            return all(trip.client != client for trip in buffer)
+        if restart == "after_round":
+            return client not in started_in_round
+        return True
+
+    def free_places():
+        waiting = len(buffer) if restart == "after_step" else 0
+        return concurrency - len(under_way) - waiting
+
+    def start_clients(time):
+        eligible = [client for client in range(num_clients) if is_eligible(client)]
+        how_many = min(free_places(), len(eligible))
+        if how_many == 0:
+            return
+        chosen = eligible if how_many == len(eligible) else select(time, list(eligible), how_many)
+        for client in _checked(chosen, eligible, how_many):
             trip = simulation.start_trip(client, time)
             under_way[client] = trip
-            heapq.heappush(arrivals, (trip.arrival_time, client))
+            started_in_round.add(client)
+            bisect.insort(arrivals, (trip.arrival_time, client))
 
-    start_clients(concurrency, 0.0)
-    to_replace = 0
+    def has_to_leave(client, now, version_before):
+        """Asked after the arrivals of an instant; the version was `version_before` ahead of them."""
+        if vanish is None or client in gone or client not in vanish[1]:
+            return False
+        kind, _, moment = vanish
+        if kind == "step":
+            return version_before < moment <= simulation.version
+        if kind == "time":
+            return now == moment
+        return arrived[client] == moment
+
+    def leave(client, now):
+        gone.add(client)
+        if client in under_way:
+            trip = under_way.pop(client)
+            arrivals.remove((trip.arrival_time, client))
+            trip.cancel_time = now
+            trip.cancel_step = simulation.version
+            discarded.append(trip)
+
+    start_clients(0.0)
     while simulation.version < stop_after_steps:
         now = arrivals[0][0]
+        if vanish is not None and vanish[0] == "time" and not gone.issuperset(vanish[1]):
+            now = min(now, float(vanish[2]))
+        version_before = simulation.version
+
         while arrivals and arrivals[0][0] == now and simulation.version < stop_after_steps:
-            _, client = heapq.heappop(arrivals)
+            _, client = arrivals.pop(0)
             trip = under_way.pop(client)
             simulation.train(trip)
             buffer.append(trip)
-            to_replace += 1
+            arrived[client] += 1
+            contributed_in_round.add(client)
             before_step_0 = first_buffer_size is not None and simulation.version == 0
             if len(buffer) == (first_buffer_size if before_step_0 else buffer_size):
                 simulation.server_step(buffer, now)
                 buffer = []
-        if first_buffer_size is None or simulation.version > 0:
-            start_clients(to_replace, now)
-            to_replace = 0
 
-    return simulation.replay(in_flight=[under_way[client] for client in sorted(under_way)], discarded=[])
+        if simulation.version < stop_after_steps:
+            for client in range(num_clients):
+                if has_to_leave(client, now, version_before):
+                    leave(client, now)
+
+        if all(client in contributed_in_round or client in gone for client in range(num_clients)):
+            started_in_round.clear()
+            contributed_in_round.clear()
+        waits_for_step_0 = first_buffer_size is not None and simulation.version == 0
+        waits_for_a_step = restart == "after_step" and simulation.version == version_before
+        if not waits_for_step_0 and not waits_for_a_step:
+            start_clients(now)
+        if not under_way and simulation.version < stop_after_steps:
+            where = f"time {now} and version {simulation.version}"
+            raise ValueError(f"starved at {where}: nobody is under way, and nobody can start")
+
+    in_flight = [under_way[client] for client in sorted(under_way)]
+    return simulation.replay(in_flight=in_flight, discarded=discarded)
 
 
 def simulate_synchronous(
@@ -623,7 +735,8 @@ def simulate_synchronous(
     In each round `started` clients start together from the newest version. The server steps when the first
     `cohort` of them have arrived (ties in client order) and applies these in order of arrival. The rest are
     cancelled at that instant, even those that would arrive at it, and recorded as discarded, with the time
-    that they would have arrived and the time of the cancellation. The next round starts at that instant.
+    that they would have arrived, the time of the cancellation and the round's number. The next round starts
+    at that instant.
     After the last step no round starts, so nothing is in flight at the end.
 
     Args:
@@ -650,5 +763,6 @@ def simulate_synchronous(
         simulation.server_step(used, now)
         for trip in late:
             trip.cancel_time = now
+            trip.cancel_step = round_number
         discarded.extend(late)
     return simulation.replay(in_flight=[], discarded=discarded)

@@ -615,6 +615,694 @@ def test_weights_by_examples_use_the_sizes_of_the_data_sets():
 
 
 # --------------------------------------------------------------------------------------------------
+# Ways to restart, by hand.
+# --------------------------------------------------------------------------------------------------
+
+
+def noted_choice(asked, choices=None):
+    """A `select` that notes its questions; it answers `choices[time]`, or the first of those eligible."""
+
+    def select(time, eligible, how_many):
+        asked.append((time, eligible, how_many))
+        return eligible[:how_many] if choices is None else choices[time]
+
+    return select
+
+
+def test_whose_update_waits_in_the_buffer_does_not_start():
+    """K = 2. At time 1 clients 0 to 2 arrive; client 2's update is left over, so only 3 others may start."""
+    asked = []
+    replay = run(
+        num_clients=4,
+        concurrency=3,
+        buffer_size=2,
+        duration=lambda client, trip: [1.0, 1.0, 1.0, 2.0][client],
+        select=noted_choice(asked),
+        stop_after_steps=4,
+        restart="not_twice_in_a_buffer",
+    )
+    assert trips_of(replay) == [
+        (0, 0, 0, 0, 0, 0.0, 1.0),
+        (1, 0, 0, 0, 0, 0.0, 1.0),
+        (2, 0, 0, 1, 1, 0.0, 1.0),
+        (0, 1, 1, 1, 0, 1.0, 2.0),
+        (1, 1, 1, 2, 1, 1.0, 2.0),
+        (0, 2, 2, 2, 0, 2.0, 3.0),
+        (2, 1, 2, 3, 1, 2.0, 3.0),  # started again when step 1 had applied its first trip
+        (3, 0, 1, 3, 2, 1.0, 3.0),
+    ]
+    assert replay.step_times == [1.0, 2.0, 3.0, 3.0]
+    # Asked only when not all the eligible start: at time 1 they are 0, 1 and 3, at time 2 they are 0 and 2.
+    assert asked == [(0.0, [0, 1, 2, 3], 3), (3.0, [0, 1, 2, 3], 3)]
+    assert in_flight_of(replay) == [(0, 3, 4, 3.0, 4.0), (1, 2, 4, 3.0, 4.0), (2, 2, 4, 3.0, 4.0)]
+
+
+def test_a_place_that_nobody_may_take_stays_free_until_the_step():
+    """K = 3 of 3 clients, 2 places: from time 2 to 3 client 1 is alone under way, the others in the buffer.
+
+    At time 1, client 2 takes the place of client 0 at once, before any step.
+    """
+    asked = []
+    replay = run(
+        num_clients=3,
+        concurrency=2,
+        buffer_size=3,
+        duration=lambda client, trip: [1.0, 3.0, 1.0][client],
+        select=noted_choice(asked, {0.0: [0, 1], 3.0: [2, 0], 7.0: [1, 2]}),
+        stop_after_steps=2,
+        restart="not_twice_in_a_buffer",
+    )
+    assert trips_of(replay) == [
+        (0, 0, 0, 0, 0, 0.0, 1.0),
+        (2, 0, 0, 0, 0, 1.0, 2.0),
+        (1, 0, 0, 0, 0, 0.0, 3.0),
+        (0, 1, 1, 1, 0, 3.0, 4.0),
+        (2, 1, 1, 1, 0, 3.0, 4.0),
+        (1, 1, 1, 1, 0, 4.0, 7.0),  # one of two free places; the other stays free
+    ]
+    assert asked == [(0.0, [0, 1, 2], 2), (3.0, [0, 1, 2], 2), (7.0, [0, 1, 2], 2)]
+    assert in_flight_of(replay) == [(1, 2, 2, 7.0, 10.0), (2, 2, 2, 7.0, 8.0)]
+
+
+def test_after_a_step_as_many_start_as_it_applied():
+    """3 places, K = 2. Client 0 arrives at time 1, client 1 at time 2 with a step: 2 of 0, 1, 3 start."""
+    asked = []
+    replay = run(
+        num_clients=4,
+        concurrency=3,
+        buffer_size=2,
+        duration=lambda client, trip: [1.0, 2.0, 4.0, 1.0][client],
+        select=noted_choice(asked, {0.0: [0, 1, 2], 2.0: [0, 3], 3.0: [3, 1], 4.0: [0, 2], 5.0: [1, 3]}),
+        stop_after_steps=4,
+        restart="after_step",
+    )
+    assert trips_of(replay) == [
+        (0, 0, 0, 0, 0, 0.0, 1.0),
+        (1, 0, 0, 0, 0, 0.0, 2.0),
+        (0, 1, 1, 1, 0, 2.0, 3.0),
+        (3, 0, 1, 1, 0, 2.0, 3.0),
+        (2, 0, 0, 2, 2, 0.0, 4.0),
+        (3, 1, 2, 2, 0, 3.0, 4.0),
+        (0, 2, 3, 3, 0, 4.0, 5.0),
+        (1, 1, 2, 3, 1, 3.0, 5.0),
+    ]
+    assert replay.step_times == [2.0, 3.0, 4.0, 5.0]
+    assert asked == [
+        (0.0, [0, 1, 2, 3], 3),
+        (2.0, [0, 1, 3], 2),
+        (3.0, [0, 1, 3], 2),
+        (4.0, [0, 2, 3], 2),
+        (5.0, [0, 1, 3], 2),
+    ]
+    assert in_flight_of(replay) == [(1, 2, 4, 5.0, 7.0), (2, 1, 3, 4.0, 8.0), (3, 2, 4, 5.0, 6.0)]
+
+
+def test_after_a_step_those_whose_trips_it_applied_start_together():
+    """3 clients with ties, K = 2: each time one update is left over, and its client waits.
+
+    The last step comes at time 3 with client 0, so that client 2, due at that instant, stays in flight.
+    """
+    replay = run(
+        num_clients=3,
+        concurrency=3,
+        buffer_size=2,
+        duration=lambda client, trip: 1.0,
+        stop_after_steps=3,
+        restart="after_step",
+    )
+    assert trips_of(replay) == [
+        (0, 0, 0, 0, 0, 0.0, 1.0),
+        (1, 0, 0, 0, 0, 0.0, 1.0),
+        (2, 0, 0, 1, 1, 0.0, 1.0),
+        (0, 1, 1, 1, 0, 1.0, 2.0),
+        (1, 1, 1, 2, 1, 1.0, 2.0),
+        (0, 2, 2, 2, 0, 2.0, 3.0),
+    ]
+    assert in_flight_of(replay) == [(0, 3, 3, 3.0, 4.0), (1, 2, 3, 3.0, 4.0), (2, 1, 2, 2.0, 3.0)]
+
+
+def test_several_steps_of_one_instant_restart_all_that_they_applied():
+    """K = 2; at time 1 clients 0 to 4 arrive: two steps, four restarts, and client 4 waits in the buffer."""
+    replay = run(
+        num_clients=5,
+        concurrency=5,
+        buffer_size=2,
+        duration=lambda client, trip: 1.0 if client < 4 or trip else 0.5,
+        stop_after_steps=3,
+        restart="after_step",
+    )
+    # Client 4 is first at time 0.5; the steps hold (4, 0), (1, 2), and at time 2 (3, 0).
+    assert [(t.client, t.step, t.download_version, t.arrival_time) for t in replay.applied] == [
+        (4, 0, 0, 0.5),
+        (0, 0, 0, 1.0),
+        (1, 1, 0, 1.0),
+        (2, 1, 0, 1.0),
+        (3, 2, 0, 1.0),
+        (0, 2, 2, 2.0),
+    ]
+    assert in_flight_of(replay) == [
+        (0, 2, 3, 2.0, 3.0),
+        (1, 1, 2, 1.0, 2.0),
+        (2, 1, 2, 1.0, 2.0),
+        (3, 1, 3, 2.0, 3.0),
+        (4, 1, 2, 1.0, 2.0),
+    ]
+
+
+def test_after_a_round_by_hand():
+    """4 clients, 2 places, K = 3. Round 0 ends at time 4 with client 3, round 1 at time 8.
+
+    From time 3 to 4 a place stays free: all others have contributed. Step 1 holds client 3's trip of round 0
+    and two of round 1.
+    """
+    asked = []
+    replay = run(
+        num_clients=4,
+        concurrency=2,
+        buffer_size=3,
+        duration=table([[1.0, 2.0], [3.0, 1.0], [1.0], [2.0]]),
+        select=noted_choice(asked),
+        stop_after_steps=3,
+        restart="after_round",
+    )
+    assert trips_of(replay) == [
+        (0, 0, 0, 0, 0, 0.0, 1.0),
+        (2, 0, 0, 0, 0, 1.0, 2.0),
+        (1, 0, 0, 0, 0, 0.0, 3.0),
+        (3, 0, 0, 1, 1, 2.0, 4.0),
+        (1, 1, 1, 1, 0, 4.0, 5.0),
+        (0, 1, 1, 1, 0, 4.0, 6.0),
+        (2, 1, 1, 2, 1, 5.0, 6.0),
+        (3, 1, 2, 2, 0, 6.0, 8.0),
+        (1, 2, 2, 2, 0, 8.0, 9.0),
+    ]
+    assert replay.step_times == [3.0, 6.0, 9.0]
+    assert asked == [
+        (0.0, [0, 1, 2, 3], 2),
+        (1.0, [2, 3], 1),
+        (4.0, [0, 1, 2, 3], 2),
+        (5.0, [2, 3], 1),
+        (8.0, [0, 1, 2, 3], 2),
+        (9.0, [2, 3], 1),
+    ]
+    assert in_flight_of(replay) == [(0, 2, 2, 8.0, 10.0), (2, 2, 3, 9.0, 10.0)]
+
+
+def test_after_a_round_all_start_together_though_an_update_waits():
+    """At time 3 client 2 ends round 0; its update waits in the buffer, and yet it starts with the others."""
+    replay = run(
+        num_clients=3,
+        concurrency=3,
+        buffer_size=2,
+        duration=lambda client, trip: [1.0, 1.0, 3.0][client],
+        stop_after_steps=3,
+        restart="after_round",
+    )
+    assert trips_of(replay) == [
+        (0, 0, 0, 0, 0, 0.0, 1.0),
+        (1, 0, 0, 0, 0, 0.0, 1.0),
+        (2, 0, 0, 1, 1, 0.0, 3.0),
+        (0, 1, 1, 1, 0, 3.0, 4.0),
+        (1, 1, 1, 2, 1, 3.0, 4.0),
+        (2, 1, 1, 2, 1, 3.0, 6.0),
+    ]
+    assert replay.step_times == [1.0, 4.0, 6.0]
+    # The last step ends a round, too, so the next one begins.
+    assert in_flight_of(replay) == [(0, 2, 3, 6.0, 7.0), (1, 2, 3, 6.0, 7.0), (2, 2, 3, 6.0, 9.0)]
+
+
+def test_the_last_step_amid_ties_leaves_the_round_open():
+    """Client 2 would end the round at the very instant of the last step, but is not handled any more."""
+    replay = run(
+        num_clients=3,
+        concurrency=3,
+        buffer_size=2,
+        duration=lambda client, trip: 1.0,
+        stop_after_steps=1,
+        restart="after_round",
+    )
+    assert [t.client for t in replay.applied] == [0, 1]
+    assert in_flight_of(replay) == [(2, 0, 0, 0.0, 1.0)]
+
+
+@pytest.mark.parametrize("restart", ["after_step", "after_round"])
+def test_a_round_of_trips_without_duration_is_an_instant_of_its_own(restart):
+    """Both clients take 0 and then 1 and 2; K = 2, so a step and a round are the same here."""
+    replay = run(
+        num_clients=2,
+        concurrency=2,
+        buffer_size=2,
+        duration=table([[0.0, 1.0], [0.0, 2.0]]),
+        stop_after_steps=2,
+        restart=restart,
+    )
+    assert trips_of(replay) == [
+        (0, 0, 0, 0, 0, 0.0, 0.0),
+        (1, 0, 0, 0, 0, 0.0, 0.0),
+        (0, 1, 1, 1, 0, 0.0, 1.0),
+        (1, 1, 1, 1, 0, 0.0, 2.0),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("settings", "match"),
+    [
+        ({"restart": "later"}, "restart is one of"),
+        ({"restart": "not_twice_in_a_buffer", "first_buffer_size": 2}, "first_buffer_size"),
+        ({"restart": "after_step", "first_buffer_size": 2}, "first_buffer_size"),
+        ({"restart": "after_round", "first_buffer_size": 2}, "first_buffer_size"),
+        ({"vanish": ("day", (0,), 1)}, "'step', 'time' or 'trips'"),
+        ({"vanish": ("time", (0, 2), 1.0)}, "different ones"),
+        ({"vanish": ("time", (-1,), 1.0)}, "different ones"),
+        ({"vanish": ("time", (1, 1), 1.0)}, "different ones"),
+        ({"vanish": ("time", (1,), -0.5)}, "finite time"),
+        ({"vanish": ("time", (1,), math.inf)}, "finite time"),
+        ({"vanish": ("time", (1,), math.nan)}, "finite time"),
+        ({"vanish": ("step", (1,), 0)}, "number 1"),
+        ({"vanish": ("step", (1,), 1.5)}, "number 1"),
+        ({"vanish": ("trips", (1,), 0)}, "number 1"),
+    ],
+)
+def test_a_restart_or_vanishing_without_meaning_is_refused(settings, match):
+    with pytest.raises(ValueError, match=match):
+        run(
+            num_clients=2,
+            concurrency=2,
+            buffer_size=1,
+            duration=lambda client, trip: 1.0,
+            stop_after_steps=3,
+            **settings,
+        )
+
+
+# --------------------------------------------------------------------------------------------------
+# Clients that leave for ever, by hand.
+# --------------------------------------------------------------------------------------------------
+
+
+def discarded_of(replay):
+    """(client, trip, version downloaded, arrival time, time and step of the cancellation)."""
+    return [
+        (t.client, t.trip, t.download_version, t.arrival_time, t.cancel_time, t.cancel_step)
+        for t in replay.discarded
+    ]
+
+
+def test_clients_leave_at_a_step():
+    """At step 1, time 2, client 0 has just arrived and client 1 is under way: 2 and 3 take their places."""
+    asked = []
+    replay = run(
+        params=scalar(0.0),
+        num_clients=4,
+        concurrency=2,
+        buffer_size=2,
+        duration=lambda client, trip: [1.0, 5.0, 1.0, 2.0][client],
+        select=noted_choice(asked),
+        stop_after_steps=2,
+        client_update=halfway_to([8.0, -8.0, 6.0, 100.0]),
+        vanish=("step", (1, 0), 1),
+    )
+    assert trips_of(replay) == [
+        (0, 0, 0, 0, 0, 0.0, 1.0),
+        (0, 1, 0, 0, 0, 1.0, 2.0),
+        (2, 0, 1, 1, 0, 2.0, 3.0),
+        (2, 1, 1, 1, 0, 3.0, 4.0),
+    ]
+    assert asked == [(0.0, [0, 1, 2, 3], 2), (1.0, [0, 2, 3], 1)]
+    assert discarded_of(replay) == [(1, 0, 0, 5.0, 2.0, 1)]
+    assert replay.discarded[0].update is None
+    assert in_flight_of(replay) == [(2, 2, 2, 4.0, 5.0), (3, 0, 1, 2.0, 4.0)]
+    # Client 0 twice from 0, client 2 twice from 4; client 1's way to -8 is never used.
+    assert values(replay) == [0.0, 4.0, 5.0]
+
+
+def test_who_leaves_at_a_step_leaves_after_all_arrivals_of_its_instant():
+    """K = 1. At time 1 clients 0 to 2 arrive: steps 1 to 3. Clients 2 and 3 leave at step 1 of these."""
+    replay = run(
+        num_clients=4,
+        concurrency=4,
+        buffer_size=1,
+        duration=lambda client, trip: [1.0, 1.0, 1.0, 4.0][client],
+        stop_after_steps=5,
+        vanish=("step", (2, 3), 1),
+    )
+    assert [(t.client, t.trip, t.step) for t in replay.applied] == [
+        (0, 0, 0),
+        (1, 0, 1),
+        (2, 0, 2),
+        (0, 1, 3),
+        (1, 1, 4),
+    ]
+    assert discarded_of(replay) == [(3, 0, 0, 4.0, 1.0, 3)]  # at version 3
+    assert in_flight_of(replay) == [(0, 2, 5, 2.0, 3.0), (1, 2, 5, 2.0, 3.0)]
+
+
+def test_clients_leave_at_a_step_that_is_not_the_first_of_its_instant():
+    """K = 1 again: step 2 comes at time 1, with client 1, as does step 1."""
+    replay = run(
+        num_clients=3,
+        concurrency=3,
+        buffer_size=1,
+        duration=lambda client, trip: [1.0, 1.0, 1.5][client],
+        stop_after_steps=3,
+        vanish=("step", (2,), 2),
+    )
+    assert [t.client for t in replay.applied] == [0, 1, 0]
+    assert discarded_of(replay) == [(2, 0, 0, 1.5, 1.0, 2)]
+
+
+def test_clients_leave_at_a_time_at_which_nothing_arrives():
+    """Client 1 leaves at 2.5, and client 2 takes its place at that time."""
+    asked = []
+    replay = run(
+        num_clients=3,
+        concurrency=2,
+        buffer_size=1,
+        duration=lambda client, trip: [2.0, 10.0, 1.0][client],
+        select=noted_choice(asked),
+        stop_after_steps=3,
+        vanish=("time", (1,), 2.5),
+    )
+    assert trips_of(replay) == [
+        (0, 0, 0, 0, 0, 0.0, 2.0),
+        (2, 0, 1, 1, 0, 2.5, 3.5),
+        (0, 1, 1, 2, 1, 2.0, 4.0),
+    ]
+    assert discarded_of(replay) == [(1, 0, 0, 10.0, 2.5, 1)]
+    assert asked == [(0.0, [0, 1, 2], 2), (2.0, [0, 2], 1)]
+    assert in_flight_of(replay) == [(0, 2, 3, 4.0, 6.0), (2, 1, 2, 3.5, 4.5)]
+
+
+def test_who_leaves_at_the_time_of_an_arrival_has_arrived():
+    """Client 1 arrives at time 2 and leaves then: its trip counts, and it starts no other."""
+    replay = run(
+        num_clients=2,
+        concurrency=2,
+        buffer_size=1,
+        duration=lambda client, trip: [3.0, 2.0][client],
+        stop_after_steps=3,
+        vanish=("time", (1,), 2.0),
+    )
+    assert [(t.client, t.arrival_time) for t in replay.applied] == [(1, 2.0), (0, 3.0), (0, 6.0)]
+    assert replay.discarded == []
+    assert in_flight_of(replay) == [(0, 2, 3, 6.0, 9.0)]
+
+
+def test_an_idle_client_that_leaves_frees_no_place():
+    """Nobody is asked at 0.5, when client 2 leaves; it is not among those eligible at time 1."""
+    asked = []
+    replay = run(
+        num_clients=4,
+        concurrency=1,
+        buffer_size=1,
+        duration=lambda client, trip: 1.0,
+        select=noted_choice(asked, {0.0: [1], 1.0: [3]}),
+        stop_after_steps=1,
+        vanish=("time", (2,), 0.5),
+    )
+    assert asked == [(0.0, [0, 1, 2, 3], 1), (1.0, [0, 1, 3], 1)]
+    assert replay.discarded == []
+    assert in_flight_of(replay) == [(3, 0, 1, 1.0, 2.0)]
+
+
+def test_clients_leave_at_time_0_after_the_start():
+    """The first trips of 0 and 1 take no time, so they arrive; client 2's is thrown away at once.
+
+    Client 0's second trip starts at time 0, too; client 1, who would be as quick, starts no other.
+    """
+    replay = run(
+        num_clients=3,
+        concurrency=3,
+        buffer_size=1,
+        duration=table([[0.0, 1.0], [0.0], [2.0]]),
+        stop_after_steps=3,
+        vanish=("time", (1, 2), 0),
+    )
+    assert trips_of(replay) == [
+        (0, 0, 0, 0, 0, 0.0, 0.0),
+        (1, 0, 0, 1, 1, 0.0, 0.0),
+        (0, 1, 2, 2, 0, 0.0, 1.0),
+    ]
+    assert discarded_of(replay) == [(2, 0, 0, 2.0, 0.0, 2)]
+
+
+def test_clients_leave_after_a_number_of_trips():
+    """Clients 0 and 1 leave with their second trips, at times 2 and 3; what they brought is applied."""
+    asked = []
+    replay = run(
+        num_clients=3,
+        concurrency=2,
+        buffer_size=2,
+        duration=lambda client, trip: [1.0, 1.5, 1.0][client],
+        select=noted_choice(asked),
+        stop_after_steps=3,
+        vanish=("trips", (0, 1), 2),
+    )
+    assert trips_of(replay) == [
+        (0, 0, 0, 0, 0, 0.0, 1.0),
+        (1, 0, 0, 0, 0, 0.0, 1.5),
+        (0, 1, 0, 1, 1, 1.0, 2.0),  # lies in the buffer from 2 to 3, while its client is gone
+        (1, 1, 1, 1, 0, 1.5, 3.0),
+        (2, 0, 1, 2, 1, 2.0, 3.0),
+        (2, 1, 2, 2, 0, 3.0, 4.0),  # alone: one of the two places stays free
+    ]
+    assert asked == [(0.0, [0, 1, 2], 2), (1.0, [0, 2], 1), (1.5, [1, 2], 1)]
+    assert replay.discarded == []
+    assert in_flight_of(replay) == [(2, 2, 3, 4.0, 5.0)]
+
+
+def test_places_of_those_who_left_are_taken_after_the_next_step():
+    """3 places, K = 2. At time 2 client 0 lies in the buffer and client 2 is under way; both leave.
+
+    Nobody starts then. The step at time 3 applies 2 trips, and 3 clients start: 2's place is free as well.
+    """
+    replay = run(
+        num_clients=5,
+        concurrency=3,
+        buffer_size=2,
+        duration=lambda client, trip: [1.0, 3.0, 8.0, 1.0, 1.0][client],
+        select=noted_choice([], {0.0: [0, 1, 2]}),
+        stop_after_steps=2,
+        restart="after_step",
+        vanish=("time", (0, 2), 2.0),
+    )
+    assert trips_of(replay) == [
+        (0, 0, 0, 0, 0, 0.0, 1.0),
+        (1, 0, 0, 0, 0, 0.0, 3.0),
+        (3, 0, 1, 1, 0, 3.0, 4.0),
+        (4, 0, 1, 1, 0, 3.0, 4.0),
+    ]
+    assert discarded_of(replay) == [(2, 0, 0, 8.0, 2.0, 0)]
+    assert in_flight_of(replay) == [(1, 1, 1, 3.0, 6.0), (3, 1, 2, 4.0, 5.0), (4, 1, 2, 4.0, 5.0)]
+
+
+def test_an_update_in_the_buffer_keeps_its_place_though_its_client_left():
+    """At time 1 clients 0 to 2 arrive, K = 2: 2 leaves while its update waits, so 2 of 3 places are free."""
+    asked = []
+    replay = run(
+        num_clients=5,
+        concurrency=3,
+        buffer_size=2,
+        duration=lambda client, trip: 1.0,
+        select=noted_choice(asked, {0.0: [0, 1, 2], 1.0: [3, 4], 2.0: [1, 3]}),
+        stop_after_steps=2,
+        restart="after_step",
+        vanish=("step", (2,), 1),
+    )
+    assert asked == [(0.0, [0, 1, 2, 3, 4], 3), (1.0, [0, 1, 3, 4], 2), (2.0, [0, 1, 3], 2)]
+    assert [(t.client, t.step) for t in replay.applied] == [(0, 0), (1, 0), (2, 1), (3, 1)]
+    assert replay.discarded == []
+    assert in_flight_of(replay) == [(1, 1, 2, 2.0, 3.0), (3, 1, 2, 2.0, 3.0), (4, 0, 1, 1.0, 2.0)]
+
+
+def test_a_free_place_is_taken_by_one_whose_update_is_not_in_the_buffer():
+    """At time 1.5 client 1 leaves. Client 0's update waits, client 2 is under way, so 3 takes the place."""
+    replay = run(
+        num_clients=4,
+        concurrency=2,
+        buffer_size=2,
+        duration=lambda client, trip: [1.0, 9.0, 2.0, 1.0][client],
+        select=noted_choice([], {0.0: [0, 1], 1.0: [2], 2.5: [0]}),
+        stop_after_steps=1,
+        restart="not_twice_in_a_buffer",
+        vanish=("time", (1,), 1.5),
+    )
+    assert [(t.client, t.arrival_time) for t in replay.applied] == [(0, 1.0), (3, 2.5)]
+    assert discarded_of(replay) == [(1, 0, 0, 9.0, 1.5, 0)]
+    assert in_flight_of(replay) == [(0, 1, 1, 2.5, 3.5), (2, 0, 0, 1.0, 3.0)]
+
+
+def test_a_round_ends_when_the_last_one_it_waits_for_leaves():
+    """Clients 0 and 1 have contributed by time 2; at time 4 client 2 leaves, and they start again then."""
+    replay = run(
+        num_clients=3,
+        concurrency=3,
+        buffer_size=2,
+        duration=lambda client, trip: [1.0, 2.0, 9.0][client],
+        stop_after_steps=2,
+        restart="after_round",
+        vanish=("time", (2,), 4.0),
+    )
+    assert trips_of(replay) == [
+        (0, 0, 0, 0, 0, 0.0, 1.0),
+        (1, 0, 0, 0, 0, 0.0, 2.0),
+        (0, 1, 1, 1, 0, 4.0, 5.0),
+        (1, 1, 1, 1, 0, 4.0, 6.0),
+    ]
+    assert discarded_of(replay) == [(2, 0, 0, 9.0, 4.0, 1)]
+    assert in_flight_of(replay) == [(0, 2, 2, 6.0, 7.0), (1, 2, 2, 6.0, 8.0)]
+
+
+def test_within_a_round_one_that_has_not_started_takes_the_place_of_one_that_left():
+    """Client 1 leaves under way and client 3 before its start: the rounds are those of 0 and 2 alone."""
+    replay = run(
+        num_clients=4,
+        concurrency=2,
+        buffer_size=2,
+        duration=lambda client, trip: [1.0, 3.0, 2.0, 1.0][client],
+        select=noted_choice([], {0.0: [0, 1]}),
+        stop_after_steps=2,
+        restart="after_round",
+        vanish=("time", (1, 3), 0.5),
+    )
+    assert trips_of(replay) == [
+        (0, 0, 0, 0, 0, 0.0, 1.0),
+        (2, 0, 0, 0, 0, 0.5, 2.5),
+        (0, 1, 1, 1, 0, 2.5, 3.5),
+        (2, 1, 1, 1, 0, 2.5, 4.5),
+    ]
+    assert discarded_of(replay) == [(1, 0, 0, 3.0, 0.5, 0)]
+    assert in_flight_of(replay) == [(0, 2, 2, 4.5, 5.5), (2, 2, 2, 4.5, 6.5)]
+
+
+def test_who_left_is_not_waited_for_in_later_rounds():
+    """Client 0 leaves with its first trip: round 0 needs it no more, and the later rounds are client 1's."""
+    replay = run(
+        num_clients=2,
+        concurrency=2,
+        buffer_size=1,
+        duration=lambda client, trip: [1.0, 2.0][client],
+        stop_after_steps=4,
+        restart="after_round",
+        vanish=("trips", (0,), 1),
+    )
+    assert [(t.client, t.arrival_time) for t in replay.applied] == [(0, 1.0), (1, 2.0), (1, 4.0), (1, 6.0)]
+
+
+def test_nobody_takes_the_place_of_one_that_left_before_the_first_larger_step():
+    """Step 0 takes 2 trips and waits for them; client 1's place, free from 0.5, is taken after it."""
+    replay = run(
+        num_clients=4,
+        concurrency=3,
+        buffer_size=1,
+        duration=lambda client, trip: [1.0, 5.0, 2.0, 1.0][client],
+        select=noted_choice([], {0.0: [0, 1, 2]}),
+        stop_after_steps=2,
+        first_buffer_size=2,
+        vanish=("time", (1,), 0.5),
+    )
+    assert trips_of(replay) == [
+        (0, 0, 0, 0, 0, 0.0, 1.0),
+        (2, 0, 0, 0, 0, 0.0, 2.0),
+        (0, 1, 1, 1, 0, 2.0, 3.0),
+    ]
+    assert discarded_of(replay) == [(1, 0, 0, 5.0, 0.5, 0)]
+    assert in_flight_of(replay) == [(0, 2, 2, 3.0, 4.0), (2, 1, 1, 2.0, 4.0), (3, 0, 1, 2.0, 3.0)]
+
+
+@pytest.mark.parametrize("vanish", [("step", (1,), 1), ("time", (1,), 1.5), ("trips", (1,), 1)])
+def test_nobody_leaves_at_the_instant_of_the_last_step(vanish):
+    """Client 1 arrives at 1.5 with the first step. If that is the last, it starts again, else it leaves."""
+
+    def in_flight_after(steps, vanish):
+        replay = run(
+            num_clients=2,
+            concurrency=2,
+            buffer_size=2,
+            duration=lambda client, trip: [1.0, 1.5][client],
+            stop_after_steps=steps,
+            vanish=vanish,
+        )
+        assert replay.discarded == []
+        return in_flight_of(replay)
+
+    assert in_flight_after(1, vanish) == [(0, 1, 0, 1.0, 2.0), (1, 1, 1, 1.5, 3.0)]
+    assert in_flight_after(2, vanish) == [(0, 3, 2, 3.0, 4.0)]
+    assert len(in_flight_after(2, None)) == 2
+
+
+def test_who_should_leave_after_the_end_does_not_leave():
+    for vanish in [("step", (0, 1), 4), ("time", (0, 1), 3.25), ("trips", (0, 1), 4)]:
+        replay = run(
+            num_clients=2,
+            concurrency=2,
+            buffer_size=2,
+            duration=lambda client, trip: 1.0,
+            stop_after_steps=3,
+            vanish=vanish,
+        )
+        assert replay.discarded == []
+        assert in_flight_of(replay) == [(0, 3, 3, 3.0, 4.0), (1, 3, 3, 3.0, 4.0)]
+
+
+STARVED = [
+    # (settings, where); durations 1 and 2.
+    ({"buffer_size": 3, "vanish": ("trips", (0, 1), 1)}, "time 2.0 and version 0"),
+    ({"buffer_size": 1, "vanish": ("time", (0, 1), 0.5)}, "time 0.5 and version 0"),
+    ({"buffer_size": 1, "vanish": ("step", (0, 1), 1)}, "time 1.0 and version 1"),
+    # Two clients never fill a buffer of 3 if each may be in it only once.
+    ({"buffer_size": 3, "restart": "not_twice_in_a_buffer"}, "time 2.0 and version 0"),
+    ({"buffer_size": 3, "restart": "after_step"}, "time 2.0 and version 0"),
+    # Client 1 leaves with step 1, at time 2; client 0 starts again and then waits for ever.
+    (
+        {"buffer_size": 2, "restart": "not_twice_in_a_buffer", "vanish": ("step", (1,), 1)},
+        "time 3.0 and version 1",
+    ),
+    ({"buffer_size": 2, "restart": "after_step", "vanish": ("step", (1,), 1)}, "time 3.0 and version 1"),
+    # Client 0 has arrived when the other one, under way, leaves.
+    ({"buffer_size": 2, "restart": "after_step", "vanish": ("time", (1,), 1.25)}, "time 1.25 and version 0"),
+    ({"buffer_size": 4, "restart": "after_round", "vanish": ("trips", (0, 1), 1)}, "time 2.0 and version 0"),
+    # Nobody starts before step 0, which would take both clients.
+    ({"buffer_size": 1, "first_buffer_size": 2, "vanish": ("time", (1,), 0.5)}, "time 1.0 and version 0"),
+]
+
+
+@pytest.mark.parametrize(("settings", "where"), STARVED)
+def test_a_starved_run_is_refused(settings, where):
+    common = {
+        "num_clients": 2,
+        "concurrency": 2,
+        "duration": lambda client, trip: [1.0, 2.0][client],
+        "stop_after_steps": 3,
+    }
+    with pytest.raises(ValueError, match=f"^starved at {where}:"):
+        run(**common, **settings)
+
+
+@pytest.mark.parametrize(
+    ("buffer_size", "restart", "vanish", "clients"),
+    [
+        (3, "at_once", ("trips", (1,), 1), [0, 0, 1, 0, 0, 0]),
+        (3, "after_round", None, [0, 1, 0, 1, 0, 1]),
+        (3, "after_round", ("trips", (1,), 1), [0, 1, 0, 0, 0, 0]),
+        (2, "after_step", None, [0, 1, 0, 1]),
+        (1, "not_twice_in_a_buffer", ("step", (1,), 1), [0, 0]),
+    ],
+)
+def test_settings_close_to_these_do_not_starve(buffer_size, restart, vanish, clients):
+    replay = run(
+        num_clients=2,
+        concurrency=2,
+        duration=lambda client, trip: [1.0, 2.0][client],
+        stop_after_steps=2,
+        buffer_size=buffer_size,
+        restart=restart,
+        vanish=vanish,
+    )
+    assert [trip.client for trip in replay.applied] == clients
+
+
+# --------------------------------------------------------------------------------------------------
 # The synchronous simulator, by hand.
 # --------------------------------------------------------------------------------------------------
 
@@ -642,7 +1330,7 @@ def test_over_selection_by_hand():
     assert replay.step_times == [2.0, 3.0]
     cancelled = [(t.client, t.trip, t.download_version, t.arrival_time) for t in replay.discarded]
     assert cancelled == [(1, 0, 0, 5.0), (3, 0, 1, 3.0)]
-    assert [t.cancel_time for t in replay.discarded] == [2.0, 3.0]
+    assert [(t.cancel_time, t.cancel_step) for t in replay.discarded] == [(2.0, 0), (3.0, 1)]
     assert replay.in_flight == []
     # (-2 + 4) / 2 = 1; then (3.5 + 1.5) / 2 = 2.5 more.
     assert values(replay) == [0.0, 1.0, 3.5]
@@ -856,3 +1544,163 @@ def test_equal_constant_delays_give_the_staleness_of_round_robin():
     )
     assert list(ref.column(replay.applied, "staleness")) == [0, 1, 2, 3, 4, 5] + [5] * 24
     assert list(ref.column(replay.applied, "client")) == list(range(6)) * 5
+
+
+# --------------------------------------------------------------------------------------------------
+# Laws for the ways to restart and for clients that leave.
+# --------------------------------------------------------------------------------------------------
+
+
+def whole_durations(seed, num_clients, trips=2000):
+    """Durations 1, 2 or 3: many events tie, and nothing happens between two whole numbers."""
+    drawn = np.random.default_rng(seed).integers(1, 4, size=(num_clients, trips)).astype(float)
+    return lambda client, trip: drawn[client, trip]
+
+
+@pytest.mark.parametrize(("num_clients", "buffer_size"), [(1, 1), (4, 4), (5, 1), (9, 4), (20, 7), (20, 13)])
+def test_staleness_is_conserved_when_clients_start_after_a_step(num_clients, buffer_size):
+    """Sum of staleness over applied trips + sum of (J - version) over trips in flight = J (P - K), exactly.
+
+    Each step makes every trip one version older that is under way and not in the step: P - K of them.
+    """
+    steps = 60
+    replay = run(
+        num_clients=num_clients,
+        concurrency=num_clients,
+        buffer_size=buffer_size,
+        duration=exponential_durations(num_clients, num_clients),
+        stop_after_steps=steps,
+        restart="after_step",
+    )
+    applied = ref.column(replay.applied, "staleness").sum()
+    ahead = (steps - ref.column(replay.in_flight, "download_version")).sum()
+    assert len(replay.in_flight) == num_clients
+    assert applied + ahead == steps * (num_clients - buffer_size)
+
+
+ROUNDS = [(1, 1, 1), (5, 5, 1), (8, 3, 3), (12, 12, 5), (7, 7, 7), (9, 1, 4), (6, 4, 20)]
+
+
+@pytest.mark.parametrize("ties", [False, True])
+@pytest.mark.parametrize(("num_clients", "concurrency", "buffer_size"), ROUNDS)
+def test_each_round_holds_each_client_once(num_clients, concurrency, buffer_size, ties):
+    durations = whole_durations if ties else exponential_durations
+    replay = run(
+        num_clients=num_clients,
+        concurrency=concurrency,
+        buffer_size=buffer_size,
+        duration=durations(num_clients, num_clients),
+        select=uniform_choice(3),
+        stop_after_steps=41,
+        restart="after_round",
+    )
+    assert len(replay.applied) == 41 * buffer_size
+    for begin in range(0, len(replay.applied), num_clients):
+        round_of_trips = replay.applied[begin : begin + num_clients]
+        assert {trip.trip for trip in round_of_trips} == {begin // num_clients}
+        clients = [trip.client for trip in round_of_trips]
+        whole = begin + num_clients <= len(replay.applied)
+        assert sorted(clients) == list(range(num_clients)) if whole else len(set(clients)) == len(clients)
+    # Who is under way at the end is in the open round, or in the one that the last step opened.
+    assert {trip.trip for trip in replay.in_flight} == {len(replay.applied) // num_clients}
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("num_clients", "buffer_size"), [(3, 2), (5, 5), (8, 3), (12, 7)])
+def test_if_all_have_a_place_two_ways_to_restart_are_one(num_clients, buffer_size, seed):
+    """With concurrency = N only those whose trips were applied are eligible, at once or after the step."""
+
+    def simulated(restart):
+        return run(
+            num_clients=num_clients,
+            concurrency=num_clients,
+            buffer_size=buffer_size,
+            duration=whole_durations(seed, num_clients),
+            stop_after_steps=30,
+            restart=restart,
+        )
+
+    first, second = simulated("not_twice_in_a_buffer"), simulated("after_step")
+    assert trips_of(first) == trips_of(second)
+    assert in_flight_of(first) == in_flight_of(second)
+    if buffer_size > 1:
+        assert trips_of(first) != trips_of(simulated("at_once"))
+
+
+@pytest.mark.parametrize("restart", ref.RESTARTS)
+@pytest.mark.parametrize(
+    ("num_clients", "concurrency", "buffer_size"), [(5, 5, 1), (8, 3, 3), (12, 12, 5), (9, 6, 6), (10, 8, 3)]
+)
+def test_how_many_are_under_way_between_two_events(num_clients, concurrency, buffer_size, restart):
+    """Counted at x.5, where nothing happens. W updates wait in the buffer, A trips have arrived so far."""
+    replay = run(
+        num_clients=num_clients,
+        concurrency=concurrency,
+        buffer_size=buffer_size,
+        duration=whole_durations(num_clients, num_clients),
+        select=uniform_choice(4),
+        stop_after_steps=30,
+        restart=restart,
+    )
+    everything = replay.applied + replay.in_flight
+    step_times = np.array(replay.step_times)
+    for trip in everything:
+        assert trip.download_version == np.sum(step_times <= trip.download_time)
+    for time in np.arange(0.5, step_times[-1], 1.0):
+        arrived = [trip for trip in replay.applied if trip.arrival_time < time]
+        waiting = {trip.client for trip in arrived if step_times[trip.step] > time}
+        under_way = {trip.client for trip in everything if trip.download_time < time < trip.arrival_time}
+        left_in_round = num_clients - len(arrived) % num_clients
+        expected = {
+            "at_once": concurrency,
+            "not_twice_in_a_buffer": min(concurrency, num_clients - len(waiting)),
+            "after_step": concurrency - len(waiting),
+            "after_round": min(concurrency, left_in_round),
+        }
+        assert len(under_way) == expected[restart]
+        if restart in ("not_twice_in_a_buffer", "after_step"):
+            assert not waiting & under_way
+    if restart in ("not_twice_in_a_buffer", "after_step"):
+        for step in range(30):
+            assert len({trip.client for trip in replay.applied if trip.step == step}) == buffer_size
+
+
+@pytest.mark.parametrize("vanish", [("step", (0, 3, 7), 5), ("time", (0, 3, 7), 5), ("trips", (0, 3, 7), 2)])
+@pytest.mark.parametrize("ties", [False, True])
+@pytest.mark.parametrize("concurrency", [8, 5])
+@pytest.mark.parametrize("restart", ref.RESTARTS)
+def test_every_trip_of_those_who_leave_is_accounted_for(restart, concurrency, ties, vanish):
+    kind, leaving, moment = vanish
+    thrown_away = 0
+    for seed in range(5):
+        replay = run(
+            num_clients=8,
+            concurrency=concurrency,
+            buffer_size=2,
+            duration=(whole_durations if ties else exponential_durations)(seed, 8),
+            select=uniform_choice(seed),
+            stop_after_steps=80,
+            restart=restart,
+            vanish=vanish,
+        )
+        thrown_away += len(replay.discarded)
+        everything = replay.applied + replay.in_flight + replay.discarded
+        for client in range(8):
+            own = sorted((trip for trip in everything if trip.client == client), key=lambda trip: trip.trip)
+            assert [trip.trip for trip in own] == list(range(len(own)))
+        if kind == "trips":
+            for client in leaving:
+                own = [trip.trip for trip in everything if trip.client == client]
+                # With continuous durations a slow client may not have come so far.
+                assert own == [0, 1] or (not ties and own == [0])
+            continue
+        when = float(moment) if kind == "time" else replay.step_times[moment - 1]
+        version = np.sum(np.array(replay.step_times) <= when)
+        assert {trip.client for trip in replay.discarded} <= set(leaving)
+        assert all((trip.cancel_time, trip.cancel_step) == (when, version) for trip in replay.discarded)
+        for trip in everything:
+            if trip.client in leaving:
+                assert trip.download_time < when
+                assert (trip in replay.discarded) == (trip.arrival_time > when)
+        assert {trip.client for trip in replay.in_flight} <= {1, 2, 4, 5, 6}
+    assert (thrown_away > 0) == (kind != "trips")

@@ -7,6 +7,7 @@ figures alive. A figure that is the last value of a notebook cell shows itself.
 from jafl.plots.canvas import save
 from jafl.plots.curves import HORIZONTALS, Run, accuracy, accuracy_panels
 from jafl.plots.federations import label_split, participation
+from jafl.plots.reports import report_names, reports, weights
 from jafl.plots.schedules import staleness, timeline
 
 __all__ = [
@@ -16,7 +17,10 @@ __all__ = [
     "accuracy_panels",
     "label_split",
     "participation",
+    "report_names",
+    "reports",
     "save",
     "staleness",
     "timeline",
+    "weights",
 ]

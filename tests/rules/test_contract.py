@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import jafl
@@ -15,51 +16,53 @@ from jafl.records import Arrival
 
 
 class Row(NamedTuple):
-    """A rule with one set of numbers, and the same rule with every number another one."""
+    """A rule with one set of numbers, and the same rule with every number another one (None: it has no numbers)."""
 
     rule: Specification
-    other_numbers: Specification
+    other_numbers: Specification | None
     buffer_size: int
     restart: str = "at_once"
 
 
 def own_gradient(params: Any) -> Any:
-    """A server's gradient that agrees with the updates of ``arrival``."""
-    return jax.tree.map(lambda p: jnp.full_like(p, -0.5), params)
+    """A server's gradient that agrees with the updates of ``arrival``, and with some of those of ``small_run``."""
+    return jax.tree.map(lambda p: jnp.zeros_like(p).at[..., ::2].set(-0.3), params)
 
 
 ROWS = {
-    "ace": Row(rules.ace(), rules.ace(), 1),
-    "aced": Row(rules.aced(active_steps=5), rules.aced(active_steps=5), 1),
-    "asgd": Row(rules.asgd(), rules.asgd(), 1),
-    "ca2fl": Row(rules.ca2fl(), rules.ca2fl(), 4),
+    "ace": Row(rules.ace(), None, 1),
+    "aced": Row(rules.aced(active_steps=5), None, 1),
+    "asgd": Row(rules.asgd(), None, 1),
+    "ca2fl": Row(rules.ca2fl(), None, 4),
     "delay_adaptive_asgd": Row(
         rules.delay_adaptive_asgd("bound", smoothness=1.0),
         rules.delay_adaptive_asgd("bound", smoothness=5.0),
         1,
     ),
     "exponential_weighting": Row(rules.exponential_weighting(0.5), rules.exponential_weighting(1.5), 4),
-    "fednova": Row(rules.fednova(), rules.fednova(), 4),
+    "fednova": Row(rules.fednova(), None, 4),
     "fedstaleweight": Row(
         rules.fedstaleweight(average="exponential", decay=0.5),
         rules.fedstaleweight(average="exponential", decay=0.9),
         4,
     ),
-    "gsgm": Row(rules.gsgm(0.1), rules.gsgm(0.9), 4, "after_round"),
-    "sasgd": Row(rules.sasgd(), rules.sasgd(), 4),
-    "twafl": Row(rules.twafl(), rules.twafl(), 4),
+    "gsgm": Row(rules.gsgm(0.1), rules.gsgm(0.9), 3, "after_round"),
+    "sasgd": Row(rules.sasgd(), None, 4),
+    "twafl": Row(rules.twafl(), None, 4),
     "wkafl": Row(
         rules.wkafl(4),
         rules.wkafl(4, 0.2, 5.0, 0.1, 10.0, 5.0, 1.0, 0.3),
         4,
     ),
     "zeno_plus_plus": Row(
-        rules.zeno_plus_plus(own_gradient, 2), rules.zeno_plus_plus(own_gradient, 2, 0.2, 0.01, 0.3), 1
+        rules.zeno_plus_plus(own_gradient, 2, 0.1, 0.001, 0.5),
+        rules.zeno_plus_plus(own_gradient, 2, 0.2, 0.01, 0.1),
+        1,
     ),
     "fedasync": Row(
         rules.fedasync(rules.staleness.polynomial(0.5)), rules.fedasync(rules.staleness.polynomial(0.9)), 1
     ),
-    "fedavg": Row(rules.fedavg(weigh_by_examples=True), rules.fedavg(weigh_by_examples=True), 4),
+    "fedavg": Row(rules.fedavg(weigh_by_examples=True), None, 4),
     "fedbuff": Row(
         rules.fedbuff(rules.staleness.polynomial(0.5)), rules.fedbuff(rules.staleness.polynomial(2.5)), 4
     ),
@@ -83,10 +86,11 @@ def arrival(number: int = 1, staleness: int = 2) -> Arrival:
     )
 
 
-def one_step(rule: jafl.Rule, arrivals: list[Arrival], state: Any) -> tuple:
+def one_step(row: Row, arrivals: list[Arrival], state: Any) -> tuple:
     """Opens a buffer, folds the arrivals and closes it: what ``finish`` returns, and the trips' reports."""
+    rule = row.rule.build()
     buffer, reports = rule.begin(state, PARAMS), []
-    schedule = small_schedule(rule, len(arrivals))
+    schedule = small_schedule(rule, len(arrivals), row.restart)
     columns = {name: jnp.asarray(rows[0]) for name, rows in rule.columns(schedule).items()}
     previous = jax.tree.map(jnp.zeros_like, PARAMS)
     for each in arrivals:
@@ -117,14 +121,14 @@ def test_every_file_of_the_package_is_imported():
 @each_rule
 def test_pseudo_gradient_has_the_shapes_and_types_of_the_parameters(row: Row):
     rule = row.rule.build()
-    (direction, _, _, _), _ = one_step(rule, [arrival()] * row.buffer_size, rule.init(PARAMS, 5))
+    (direction, _, _, _), _ = one_step(row, [arrival()] * row.buffer_size, rule.init(PARAMS, 5))
     assert shapes(direction) == shapes(PARAMS)
 
 
 @each_rule
 def test_pseudo_gradient_points_against_the_updates(row: Row):
     rule = row.rule.build()
-    (direction, _, _, _), _ = one_step(rule, [arrival(1)] * row.buffer_size, rule.init(PARAMS, 5))
+    (direction, _, _, _), _ = one_step(row, [arrival(1)] * row.buffer_size, rule.init(PARAMS, 5))
     assert sum(float(jnp.sum(leaf)) for leaf in jax.tree.leaves(direction)) < 0
 
 
@@ -133,7 +137,7 @@ def test_state_and_buffer_keep_their_shapes_and_types(row: Row):
     rule = row.rule.build()
     state = rule.init(PARAMS, 5)
     opened = rule.begin(state, PARAMS)
-    columns = rule.columns(small_schedule(rule, row.buffer_size))
+    columns = rule.columns(small_schedule(rule, row.buffer_size, row.restart))
     folded, _ = rule.fold(
         opened,
         arrival()._replace(
@@ -143,7 +147,7 @@ def test_state_and_buffer_keep_their_shapes_and_types(row: Row):
         ),
     )
     assert shapes(folded) == shapes(opened)
-    (_, after, _, _), _ = one_step(rule, [arrival()] * row.buffer_size, state)
+    (_, after, _, _), _ = one_step(row, [arrival()] * row.buffer_size, state)
     assert shapes(after) == shapes(state)
 
 
@@ -151,8 +155,8 @@ def test_state_and_buffer_keep_their_shapes_and_types(row: Row):
 def test_buffer_starts_empty_at_each_step(row: Row):
     """The same arrivals give the same direction in a second step where the rule keeps no state."""
     rule = row.rule.build()
-    first, _ = one_step(rule, [arrival()] * row.buffer_size, rule.init(PARAMS, 5))
-    second, _ = one_step(rule, [arrival()] * row.buffer_size, first[1])
+    first, _ = one_step(row, [arrival()] * row.buffer_size, rule.init(PARAMS, 5))
+    second, _ = one_step(row, [arrival()] * row.buffer_size, first[1])
     if not jax.tree.leaves(first[1]):
         jax.tree.map(np.testing.assert_array_equal, first[0], second[0])
 
@@ -161,7 +165,7 @@ def test_buffer_starts_empty_at_each_step(row: Row):
 def test_reports_are_scalars_with_fixed_names(row: Row):
     rule = row.rule.build()
     arrivals = [arrival(1), arrival(2), arrival(3), arrival(4)][: row.buffer_size]
-    (_, _, report, _), trip_reports = one_step(rule, arrivals, rule.init(PARAMS, 5))
+    (_, _, report, _), trip_reports = one_step(row, arrivals, rule.init(PARAMS, 5))
     weights = jnp.shape(report.get("weight", 0.0))
     assert weights in ((), (row.buffer_size,)), "only weights of a whole buffer are not scalars"
     report = {name: value for name, value in report.items() if name != "weight"}
@@ -175,7 +179,7 @@ def test_reports_are_scalars_with_fixed_names(row: Row):
 def test_no_update_moves_nothing(row: Row):
     """Where every client returns the model that it downloaded, which is the newest, the direction is zero."""
     rule = row.rule.build()
-    (direction, _, _, _), _ = one_step(rule, [arrival(0, 0)] * row.buffer_size, rule.init(PARAMS, 5))
+    (direction, _, _, _), _ = one_step(row, [arrival(0, 0)] * row.buffer_size, rule.init(PARAMS, 5))
     assert all(not np.any(np.asarray(leaf, np.float32)) for leaf in jax.tree.leaves(direction))
 
 
@@ -183,12 +187,14 @@ def test_no_update_moves_nothing(row: Row):
 def test_huge_staleness_stays_finite(row: Row):
     rule = row.rule.build()
     arrivals = [arrival(1, 10_000)] * row.buffer_size
-    (direction, _, report, _), _ = one_step(rule, arrivals, rule.init(PARAMS, 5))
+    (direction, _, report, _), _ = one_step(row, arrivals, rule.init(PARAMS, 5))
     leaves = jax.tree.leaves((direction, report))
     assert all(np.all(np.isfinite(np.asarray(leaf, np.float32))) for leaf in leaves)
 
 
-def small_schedule(rule: jafl.Rule, buffer_size: int) -> jafl.EventSchedule:
+def small_schedule(
+    rule: jafl.Rule, buffer_size: int, restart: str = "at_once", seed: int = 0
+) -> jafl.EventSchedule:
     return jafl.asynchronous(
         num_clients=8,
         concurrency=8 if rule.initial_round else 6,
@@ -196,45 +202,105 @@ def small_schedule(rule: jafl.Rule, buffer_size: int) -> jafl.EventSchedule:
         delay=jafl.delays.exponential(1.0),
         server_steps=24,
         initial_round=rule.initial_round,
+        restart=restart,
+        seed=seed,
     )
 
 
-def small_run(rule: Any, buffer_size: int, **changes) -> jafl.History:
+def small_run(
+    rule: Any,
+    buffer_size: int,
+    restart: str = "at_once",
+    *,
+    learning_rate: float = 0.1,
+    seed: int = 0,
+    **changes,
+) -> jafl.History:
     source = jafl.data.synthetic(num_clients=8, alpha=1.0, beta=1.0, mean_examples=20, num_features=5)
     federation = jafl.federate(source, source.natural_partition)
-    schedule = small_schedule(as_specification(rule).build(), buffer_size)
+    schedule = small_schedule(as_specification(rule).build(), buffer_size, restart, seed)
     model = jafl.models.softmax(source.num_classes)
-    work = jafl.client_work(model, learning_rate=0.1)
+    work = jafl.client_work(model, learning_rate=learning_rate)
     params = model.init(jax.random.key(0), source.x)
     return jafl.simulate(
         schedule, federation, work, rule, params, jax.random.key(1), evaluate_at=[], **changes
     )
 
 
+def compilations() -> int:
+    return engine.run._cache_size() + engine.allocate._cache_size()
+
+
 @each_rule
 def test_runs_in_the_engine_and_does_not_recompile_for_other_numbers(row: Row):
-    history = small_run(row.rule, row.buffer_size)
+    """Other numbers of the rule, other learning rates and other events are other data, and change the result."""
+    server = jafl.specify(optax.sgd, learning_rate=1.0)
+    settings = {"buffer_size": row.buffer_size, "restart": row.restart, "server_optimizer": server}
+    history = small_run(row.rule, **settings)
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(history.params))
     assert abs(history.influence.sum() - 1) < 1e-5
-    compiled = engine.run._cache_size()
-    small_run(row.other_numbers, row.buffer_size)
-    assert engine.run._cache_size() == compiled
+    half = jafl.specify(optax.sgd, learning_rate=0.5)
+    changes = [{"learning_rate": 0.05}, {"server_optimizer": half}, {"seed": 1}]
+    if row.other_numbers is not None:
+        changes.append({"rule": row.other_numbers})
+    compiled = compilations()
+    for change in changes:
+        other = small_run(**{"rule": row.rule, **settings, **change})
+        assert compilations() == compiled, f"recompiled for {change}"
+        moved = not np.allclose(other.params["dense"]["kernel"], history.params["dense"]["kernel"], rtol=1e-4)
+        # What arrives is brought to the length of the server's own gradient.
+        assert moved or (row is ROWS["zeno_plus_plus"] and "learning_rate" in change), (
+            f"{change} changes nothing"
+        )
+
+
+def test_a_number_that_is_no_data_recompiles():
+    """What the test above counts is there to be counted: a whole number is part of the program."""
+    small_run(rules.aced(active_steps=5), 1)
+    compiled = compilations()
+    small_run(rules.aced(active_steps=6), 1)
+    assert compilations() > compiled
 
 
 @each_rule
 def test_a_rule_object_gives_the_same_as_its_specification(row: Row):
-    deferred, built = small_run(row.rule, row.buffer_size), small_run(row.rule.build(), row.buffer_size)
+    deferred = small_run(row.rule, row.buffer_size, row.restart)
+    built = small_run(row.rule.build(), row.buffer_size, row.restart)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), deferred.params, built.params)
+
+
+@each_rule
+def test_a_run_whose_updates_are_all_zero_stays_where_it_is(row: Row):
+    history = small_run(row.rule, row.buffer_size, row.restart, learning_rate=0.0)
+    assert history.server_steps == 24
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves(history.params)), "softmax starts from zeros"
+    for name, rows in (*history.trip_reports.items(), *history.step_reports.items()):
+        assert np.all(np.isfinite(rows)), name
+    assert np.all(np.isfinite(history.weights))
+    assert abs(history.influence.sum() - 1) < 1e-5
+
+
+@each_rule
+def test_updates_that_are_zero_at_first_spoil_nothing(row: Row):
+    """Three steps of zeros, then ordinary updates: the direction is finite, and points against those."""
+    state = row.rule.build().init(PARAMS, 5)
+    for _ in range(3):
+        (direction, state, _, _), _ = one_step(row, [arrival(0, 0)] * row.buffer_size, state)
+        assert not any(np.any(np.asarray(leaf, np.float32)) for leaf in jax.tree.leaves(direction))
+    (direction, state, report, _), _ = one_step(row, [arrival(1)] * row.buffer_size, state)
+    for leaf in jax.tree.leaves((direction, report)):
+        assert np.all(np.isfinite(np.asarray(leaf, np.float32)))
+    assert sum(float(jnp.sum(leaf)) for leaf in jax.tree.leaves(direction)) < 0
 
 
 @each_rule
 def test_buffer_size_is_checked(row: Row):
     only = as_specification(row.rule).build().buffer_size
     if only is None:
-        small_run(row.rule, 3)
+        small_run(row.rule, 3, row.restart)
     else:
         with pytest.raises(jafl.SettingError, match=rf"buffer_size is {only + 2}, but must be {only}"):
-            small_run(row.rule, only + 2)
+            small_run(row.rule, only + 2, row.restart)
 
 
 def test_a_skipped_step_counts_but_moves_nothing():
@@ -253,8 +319,6 @@ def test_a_skipped_step_counts_but_moves_nothing():
                 buffer[0] % every == 0,
             ),
         )
-
-    import optax
 
     momentum = jafl.specify(optax.sgd, learning_rate=1.0, momentum=0.9)
     never = small_run(jafl.specify(skipping, 1000), 3, server_optimizer=momentum)

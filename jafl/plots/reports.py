@@ -1,0 +1,82 @@
+"""What a rule reports: its quantities over the run, and the weights that it gave."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jafl.plots.canvas import COLOURS, new_figure, per_cent, tidy
+from jafl.records import require
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# What every evaluation has, whatever the rule.
+NOT_REPORTS = ("server_step", "client_trips", "time")
+MEASURED = ("test_", "validation_", "train_")
+MOST_COLUMNS = 3
+
+
+def report_names(evaluations: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The names of the rule's reports in ``evaluations`` that hold numbers, in their order."""
+    names = dict.fromkeys(name for evaluation in evaluations for name in evaluation)
+    reported = [name for name in names if name not in NOT_REPORTS and not name.startswith(MEASURED)]
+    return [name for name in reported if any(e.get(name) is not None for e in evaluations)]
+
+
+def reports(evaluations: Sequence[Mapping[str, Any]]) -> "Figure":
+    """One panel per quantity that the rule reports, over server steps: means between evaluations.
+
+    evaluations: those of a ``History``. Raises SettingError if they hold no report.
+    """
+    names = report_names(evaluations)
+    require(names, "the reports in evaluations", names, "at least one", "This rule reports nothing.")
+    columns = min(MOST_COLUMNS, len(names))
+    rows = -(-len(names) // columns)
+    figure, axes = new_figure(rows, columns, 3.6 * columns, 0.4 + 2.1 * rows)
+    for panel, name in zip(axes.flat, names, strict=False):
+        points = [(e["server_step"], e[name]) for e in evaluations if e.get(name) is not None]
+        steps, values = np.array(points, float).T
+        panel.plot(steps, values, color=COLOURS[0], linewidth=1.5)
+        if np.ptp(values) <= 1e-6 * np.max(
+            np.abs(values), initial=0
+        ):  # a constant, not its rounding magnified
+            middle = values.mean()
+            panel.set_ylim(middle - 0.5 * abs(middle) - 0.1, middle + 0.5 * abs(middle) + 0.1)
+        panel.set_title(name.replace("_", " "), loc="left", fontsize="medium")
+        tidy(panel, "", "")
+    for panel in axes.flat[len(names) :]:
+        panel.set_visible(False)
+    figure.supxlabel("server steps", fontsize="medium")
+    return figure
+
+
+def weights(given: np.ndarray) -> "Figure":
+    """Histogram of the weights that trips were given (``History.weights`` [J]), zeros apart, the mean marked.
+
+    Raises SettingError if there are none.
+    """
+    from matplotlib.ticker import AutoLocator
+
+    given = np.asarray(given, np.float64)
+    require(given.size, "the number of weights", given.size, "at least 1")
+    figure, axes = new_figure(1, 1, 7.0, 3.2)
+    panel = axes[0, 0]
+    counted = given[given != 0]
+    low, high = (counted.min(), counted.max()) if counted.size else (0.0, 1.0)
+    if high - low <= 1e-6 * abs(high):
+        low, high = low - 0.5 * abs(low), high + 0.5 * abs(high)
+    share, edges = np.histogram(counted, bins=40, range=(low, high))
+    panel.stairs(share / given.size, edges, fill=True, color=COLOURS[0], alpha=0.75)
+    panel.axvline(given.mean(), color="black", linestyle="--", linewidth=1.5)
+    nothing = 1 - counted.size / given.size
+    title = f"mean {given.mean():.4g} (dashed), largest {given.max():.4g}"
+    panel.set_title(
+        f"{title}; {per_cent(round(nothing, 4))} were given none" if nothing else title,
+        loc="left",
+        fontsize="medium",
+    )
+    tidy(panel, "weight of a client trip's update", "share of client trips", per_cent)
+    panel.xaxis.set_major_locator(AutoLocator())
+    panel.xaxis.set_major_formatter(lambda value, position=None: f"{value:.4g}")
+    return figure
