@@ -59,12 +59,16 @@ def gsgm(momentum: float = 0.1) -> Rule:
 
 
 def _rounds(schedule: EventSchedule) -> dict[str, np.ndarray]:
-    """``round`` [J]: a client makes one trip a round, so its trips are numbered like the rounds."""
-    backward = np.flatnonzero(np.diff(schedule.trip) < 0)
+    """``round`` [J]: each client contributes once a round, so its applied trips are numbered like the rounds."""
+    order = np.argsort(schedule.client, kind="stable")
+    client = schedule.client[order]
+    first = np.flatnonzero(np.concatenate([[True], client[1:] != client[:-1]]))
+    rounds = np.empty(schedule.num_trips)
+    rounds[order] = np.arange(len(order)) - np.repeat(first, np.diff(np.append(first, len(order))))
     require(
-        backward.size == 0,
+        bool(np.all(np.diff(rounds) >= 0)),
         "restart",
         "a protocol in which a client trains again before all have",
         "'after_round' for gsgm",
     )
-    return {"round": schedule.trip.astype(np.float64)}
+    return {"round": rounds}

@@ -1,20 +1,15 @@
 """Asynchronous buffered training: a number of clients always train, K arrivals make a server step."""
 
-import heapq
 import math
-from typing import Any
 
 import numpy as np
 
-from jafl.records import EventSchedule, SettingError, choose, require, whole_number
+from jafl.records import EventSchedule, choose, require, whole_number
+from jafl.schedule.availability import Availability
 from jafl.schedule.checks import check_clients, check_delay_and_seed, steps_within
 from jafl.schedule.delays import Delay
-from jafl.schedule.draws import SELECTION, generator
 from jafl.schedule.dropout import Dropout
-from jafl.schedule.durations import Durations, fast_view
-
-RESTARTS = ("at_once", "not_twice_in_a_buffer", "after_step", "after_round")
-RELEASED_BY_STEP = RESTARTS[1:3]
+from jafl.schedule.events import RESTARTS, Events, Protocol, World
 
 
 def asynchronous(
@@ -27,7 +22,13 @@ def asynchronous(
     client_trips: int | None = None,
     initial_round: bool = False,
     restart: str = "at_once",
+    cancel_at_step: bool = False,
+    staleness_limit: int | None = None,
+    too_stale: str = "drop",
+    flush_after: float | None = None,
     dropout: Dropout | None = None,
+    failure_rate: float = 0.0,
+    availability: Availability | None = None,
     seed: int = 0,
 ) -> EventSchedule:
     """Computes the event schedule of buffered asynchronous training (FedBuff, algorithm 1).
@@ -55,8 +56,18 @@ def asynchronous(
         (K-asynchronous training: WKAFL).
         "after_round": by a client that has not trained in this round; who has waits until all clients have (the
         gated rounds of GSGM, WKAFL section 6.1.2). Steps do not end with rounds unless K divides N.
+      cancel_at_step: the trips under way when the server steps are thrown away, and all places are taken anew. With
+        "after_step" this is K-synchronous training, with "at_once" and M = N K-batch-synchronous (one client may give
+        several of the K).
+      staleness_limit: the most server steps that an applied trip may be stale; None: no limit.
+      too_stale: "drop": a trip beyond the limit is thrown away when it arrives; "wait": the server does not step
+        while that would make a trip under way too stale, and then applies all that has arrived.
+      flush_after: a buffer whose first trip has waited for so much simulated time is applied as it is.
       dropout: clients that leave for ever, see ``jafl.schedule.dropout``; what they are at is thrown away.
-      seed: keys durations, replacements and who leaves.
+      failure_rate: share of trips, drawn by (client, trip), that take their time and bring nothing.
+      availability: when clients are there to start a trip, see ``jafl.schedule.availability``. A place for which
+        nobody is there stays free until somebody is.
+      seed: keys durations, replacements, failures, presence and who leaves.
 
     Raises:
       SettingError: for a number outside its range; for a delay with durations that are negative, not finite,
@@ -73,19 +84,44 @@ def asynchronous(
     allowed = client_trips if client_trips is None else client_trips - first_step + buffer_size
     steps = steps_within(server_steps, allowed, trips_per_step=buffer_size, setting="buffer_size")
 
-    def events(steps: int) -> EventSchedule:
-        sizes = np.full(steps, buffer_size)
-        sizes[0] = first_step
-        clients = _Clients(num_clients, concurrency, delay, dropout, seed, trips=int(sizes.sum()))
-        return clients.run(sizes, restart, initial_round)
-
-    schedule = events(steps)
-    if client_trips is None or schedule.trips_started_by(steps) <= client_trips:
-        return schedule
-    # Trips thrown away count too: as many steps as leave room for them.
-    cost = [schedule.trips_started_by(step) for step in range(1, steps + 1)]
+    protocol = Protocol(
+        concurrency=concurrency,
+        buffer_size=buffer_size,
+        restart=restart,
+        initial_round=initial_round,
+        cancel_at_step=cancel_at_step,
+        staleness_limit=staleness_limit,
+        too_stale=too_stale,
+        flush_after=flush_after,
+    )
+    _check_limits(protocol)
+    require(0 <= failure_rate < 1, "failure_rate", failure_rate, "at least 0 and below 1")
+    world = World(num_clients, delay, dropout, failure_rate, availability, seed)
+    trips = first_step + (steps - 1) * buffer_size
+    plain = not (dropout or failure_rate or availability or cancel_at_step or staleness_limit is not None)
+    if client_trips is None or (plain and flush_after is None):
+        return Events(world, protocol, trips).run(steps)
+    # Steps differ in cost: first see how many of them the trips pay for.
+    schedule = Events(world, protocol, trips).run(math.inf, client_trips)
+    cost = [schedule.trips_started_by(step) for step in range(1, schedule.num_steps + 1)]
     require(cost[0] <= client_trips, "client_trips", client_trips, f"at least {cost[0]}, for the first step")
-    return events(int(np.searchsorted(cost, client_trips, side="right")))
+    within = int(np.searchsorted(cost, client_trips, side="right"))
+    return schedule if within == schedule.num_steps else Events(world, protocol, trips).run(within)
+
+
+def _check_limits(protocol: Protocol) -> None:
+    """Refuses what the event loop has no meaning for."""
+    choose("too_stale", protocol.too_stale, {"drop": None, "wait": None})
+    if protocol.staleness_limit is not None:
+        whole_number("staleness_limit", protocol.staleness_limit, 0)
+    flush = protocol.flush_after
+    require(flush is None or 0 < flush < math.inf, "flush_after", flush, "a finite number above 0")
+    if protocol.too_stale == "wait":
+        limit = protocol.staleness_limit
+        require(limit is not None, "staleness_limit", limit, "given where too_stale is 'wait'")
+        for name in ("flush_after", "cancel_at_step"):
+            value = getattr(protocol, name)
+            require(not value, name, value, "left out where too_stale is 'wait'", "Wait, or step: not both.")
 
 
 def _check_initial_round(num_clients: int, concurrency: int, client_trips: int | None) -> None:
@@ -102,159 +138,3 @@ def _check_initial_round(num_clients: int, concurrency: int, client_trips: int |
         client_trips,
         f"at least the number of clients, {num_clients}, for an initial round",
     )
-
-
-class _Clients:
-    """Who is under way, who may start, and who waits; ``run`` goes from one instant to the next."""
-
-    def __init__(
-        self, num_clients: int, concurrency: int, delay: Delay, dropout: Dropout | None, seed: int, trips: int
-    ):
-        self.num_clients, self.concurrency = num_clients, concurrency
-        self.duration_of = Durations(delay, seed, num_clients, trips + concurrency)
-        self.picker = _Picker(num_clients, seed)
-        self.dropout, self.leavers = dropout, dropout.leavers(num_clients, seed) if dropout else []
-        self.trips_made = [0] * num_clients
-        self.version_of = [0] * num_clients  # of the trip under way; valid while the client is in flight
-        self.start_of = [0.0] * num_clients
-        self.in_flight: list[tuple[float, int]] = []  # a heap of (arrival time, client): ties in client order
-        self.held: list[int] = []  # arrived, and not free to start again yet
-        self.discarded: list[tuple[int, int, int, float, float]] = []
-
-    def run(self, sizes: np.ndarray, restart: str, initial_round: bool) -> EventSchedule:
-        """The schedule of server steps that apply ``sizes`` [T] trips. The inner loop is written for speed."""
-        steps, trips = len(sizes), int(sizes.sum())
-        out = [np.empty(trips, kind) for kind in (np.int32, np.int32, np.int32, np.float64, np.float64)]
-        out_client, out_trip, out_version, out_start, out_end = map(fast_view, out)
-        step_time = np.empty(steps)
-        fills_at = np.cumsum(sizes).tolist()
-        in_flight, idle, held = self.in_flight, self.picker.idle, self.held
-        trips_made, version_of, start_of = self.trips_made, self.version_of, self.start_of
-        leave_at, leave_before_step, quota = self._moments(steps)
-        protocol = "after_step" if initial_round else restart
-        applied = version = 0
-        now = 0.0
-        self._start(self.concurrency, now, version)
-        while version < steps:
-            if not in_flight and leave_at == math.inf:
-                self._starve(now, version, steps)
-            now = min(in_flight[0][0], leave_at) if in_flight else leave_at
-            before = version
-            back = idle if protocol == "at_once" else held
-            while version < steps and in_flight and in_flight[0][0] == now:
-                _, client = heapq.heappop(in_flight)
-                out_client[applied] = client
-                out_trip[applied] = trips_made[client] - 1
-                out_version[applied] = version_of[client]
-                out_start[applied] = start_of[client]
-                out_end[applied] = now
-                applied += 1
-                if trips_made[client] < quota or client not in self.leavers:
-                    back.append(client)
-                if applied == fills_at[version]:
-                    step_time[version] = now
-                    version += 1
-                    if protocol in RELEASED_BY_STEP:
-                        self._release()
-            if (now >= leave_at or version >= leave_before_step) and version < steps:
-                self._leave(now, version)
-                leave_at = leave_before_step = math.inf
-            free = self.concurrency - len(in_flight)
-            if protocol == "after_step":
-                in_buffer = applied - (fills_at[version - 1] if version else 0)
-                free = free - in_buffer if version > before else 0
-            elif protocol == "after_round" and not in_flight and not idle:
-                self._release()
-            if free:
-                self._start(min(free, len(idle)), now, version)
-            if version:
-                protocol = restart  # the initial round is over
-
-        under_way = np.array(sorted(client for _, client in in_flight), np.int32)
-        lost = [np.array(column) for column in zip(*self.discarded, strict=True)] or [np.empty(0)] * 5
-        return EventSchedule(
-            client=out[0],
-            trip=out[1],
-            download_version=out[2],
-            step=np.repeat(np.arange(steps, dtype=np.int32), sizes),
-            download_time=out[3],
-            arrival_time=out[4],
-            step_time=step_time,
-            inflight_client=under_way,
-            inflight_trip=np.array(trips_made, np.int32)[under_way] - 1,
-            inflight_version=np.array(version_of, np.int32)[under_way],
-            inflight_start_time=np.array(start_of)[under_way],
-            discarded_client=lost[0].astype(np.int32),
-            discarded_trip=lost[1].astype(np.int32),
-            discarded_step=lost[2].astype(np.int32),
-            discarded_start_time=lost[3].astype(np.float64),
-            discarded_end_time=lost[4].astype(np.float64),
-            num_clients=self.num_clients,
-            concurrency=self.concurrency,
-        )
-
-    def _start(self, count: int, now: float, version: int) -> None:
-        """Starts ``count`` idle clients from ``version``, in client order."""
-        for client in self.picker.draw(count):
-            self.version_of[client] = version
-            self.start_of[client] = now
-            trip = self.trips_made[client]
-            heapq.heappush(self.in_flight, (now + self.duration_of(client, trip), client))
-            self.trips_made[client] = trip + 1
-
-    def _release(self) -> None:
-        self.picker.idle.extend(self.held)
-        self.held.clear()
-
-    def _moments(self, steps: int) -> tuple[float, float, float]:
-        """When the dropout strikes: at a time, before a server step, after so many of a client's trips."""
-        if self.dropout is None:
-            return math.inf, math.inf, math.inf
-        moments = (self.dropout.time, self.dropout.server_step, self.dropout.trips)
-        time, step, trips = (math.inf if moment is None else moment for moment in moments)
-        return time, step, trips
-
-    def _leave(self, now: float, version: int) -> None:
-        """The leavers leave; the trips that they are at are thrown away."""
-        leavers = self.leavers
-        for _, client in sorted(self.in_flight):
-            if client in leavers:
-                trip, start = self.trips_made[client] - 1, self.start_of[client]
-                self.discarded.append((client, trip, version, start, now))
-        self.in_flight[:] = [trip for trip in self.in_flight if trip[1] not in leavers]
-        heapq.heapify(self.in_flight)
-        for clients in (self.held, self.picker.idle):
-            clients[:] = [client for client in clients if client not in leavers]
-
-    def _starve(self, now: float, version: int, steps: int) -> None:
-        raise SettingError(
-            f"The schedule starves at time {now:g}, after {version} of {steps} server steps: nobody is training and "
-            f"nobody can start. {len(self.leavers)} of {self.num_clients} clients have left (dropout). Let fewer "
-            "leave, or later, or lower buffer_size or the number of steps."
-        )
-
-
-class _Picker:
-    """The idle clients, and uniform draws among them, each in constant time."""
-
-    def __init__(self, num_clients: int, seed: int):
-        self.idle = list(range(num_clients))
-        self._random = generator(seed, SELECTION)
-        self._uniform: Any = ()
-        self._used = 0
-
-    def draw(self, count: int) -> list[int]:
-        """Removes ``count`` clients from the idle ones, uniformly, and returns them in client order."""
-        picked = [self._one() for _ in range(count)]
-        return sorted(picked) if count > 1 else picked
-
-    def _one(self) -> int:
-        if self._used == len(self._uniform):
-            self._uniform = fast_view(self._random.random(4096))
-            self._used = 0
-        place = int(self._uniform[self._used] * len(self.idle))
-        self._used += 1
-        client = self.idle[place]
-        self.idle[place] = self.idle[-1]
-        self.idle.pop()
-        return client

@@ -3,15 +3,29 @@
 A delay is a law that turns (seed, client, trip) into a duration. The draw is keyed by the three and by
 nothing else, so a client's durations stay the same when clients are added or the algorithm changes. The
 default is a fresh draw per trip; ``once_per_client`` turns any law into one draw per client.
+
+Simple laws: ``constant``, ``uniform``, ``half_normal``, ``exponential``, ``log_normal``, ``gamma``, ``pareto``,
+``proportional_to_examples``, and ``from_function`` for a callable of your own. Laws made of laws, any inside any:
+``groups``, ``slow_fraction``, ``once_per_client``, ``with_network``, ``throttled``. Durations read from a file are
+in ``jafl.schedule.traces``.
 """
 
 import dataclasses
-from collections.abc import Sequence
+import numbers
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
-from jafl.records import require
+from jafl.records import SettingError, require, whole_number
 from jafl.schedule.draws import DURATION, keyed_uniform
+
+# What a draw of a law is for, beside the numbers in draws.py; these begin at 20, so that the two lists never meet.
+SLOW, DOWNLOAD, UPLOAD = 20, 21, 22
+
+
+class NoSuchTrip(SettingError):
+    """A law has no duration for a trip: its record ends before. Who only asked ahead may ask for fewer trips."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,8 +40,14 @@ class Delay:
         """[n] float64 durations of the trips (client [n], trip [n]), in units of simulated time."""
         return self.quantile(keyed_uniform(seed, DURATION, client, trip), client)
 
+    def inside(self) -> tuple["Delay", ...]:
+        """The laws that this one is made of; none for a simple law."""
+        return ()
+
     def check_clients(self, num_clients: int) -> None:
-        """Raises SettingError if the law is for another number of clients."""
+        """Raises SettingError if the law, or one inside it, is for another number of clients."""
+        for law in self.inside():
+            law.check_clients(num_clients)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,6 +126,46 @@ class log_normal(Delay):  # noqa: N801
         return self.mean * np.exp(self.sigma * ndtri(uniform) - 0.5 * self.sigma**2)
 
 
+@dataclasses.dataclass(frozen=True)
+class gamma(Delay):  # noqa: N801
+    """Gamma with the given mean and shape; its standard deviation is mean / sqrt(shape).
+
+    A whole number as the shape is the time of so many exponential tasks one after the other.
+    """
+
+    mean: float = 1.0
+    shape: float = 2.5
+
+    def __post_init__(self):
+        _require_number("mean", self.mean, self.mean > 0, "a finite number above 0")
+        _require_number("shape", self.shape, self.shape > 0, "a finite number above 0")
+
+    def quantile(self, uniform, client):
+        from scipy.special import gammaincinv
+
+        return self.mean / self.shape * gammaincinv(self.shape, uniform)
+
+
+@dataclasses.dataclass(frozen=True)
+class pareto(Delay):  # noqa: N801
+    """Classical (type I) Pareto: P(longer than t) = (minimum / t)**shape from the minimum on.
+
+    The minimum is mean * (shape - 1) / shape, so that the mean is ``mean``. The smaller the shape, the longer
+    the tail: up to 2 the variance is infinite, and the mean of a run's durations comes near ``mean`` slowly.
+    """
+
+    mean: float = 1.0
+    shape: float = 2.5
+
+    def __post_init__(self):
+        _require_number("mean", self.mean, self.mean > 0, "a finite number above 0")
+        _require_number("shape", self.shape, self.shape > 1, "a finite number above 1, or there is no mean")
+
+    def quantile(self, uniform, client):
+        minimum = self.mean * (self.shape - 1) / self.shape
+        return minimum * np.exp(-np.log1p(-uniform) / self.shape)
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class proportional_to_examples(Delay):  # noqa: N801
     """Exponential with mean ``mean_per_example`` times the client's number of examples (FedBuff, figure 7).
@@ -143,6 +203,9 @@ class groups(Delay):  # noqa: N801
         for count, law in self.members:
             require(count >= 1 and isinstance(law, Delay), "members", (count, law), "(clients >= 1, a delay)")
 
+    def inside(self):
+        return tuple(law for _, law in self.members)
+
     def durations(self, seed, client, trip):
         client, trip = np.asarray(client), np.asarray(trip)
         last = np.cumsum([count for count, _ in self.members])
@@ -155,8 +218,47 @@ class groups(Delay):  # noqa: N801
 
     def check_clients(self, num_clients):
         _require_same_clients("members", sum(count for count, _ in self.members), num_clients)
-        for _, law in self.members:  # they see the client's number in the whole experiment
-            law.check_clients(num_clients)
+        super().check_clients(num_clients)  # the members see the client's number in the whole experiment
+
+
+@dataclasses.dataclass(frozen=True)
+class slow_fraction(Delay):  # noqa: N801
+    """Slow clients among the others: each client is slow with probability ``fraction`` and follows ``slow_law``.
+
+    ``slow_fraction(exponential(0.5), exponential(5.0), 0.2)`` is a reading of ACE's delays (figure 2). Who is slow
+    is drawn once per client and keyed by (seed, client), so that more clients do not change who is slow, and a
+    larger fraction only makes more clients slow. The number of slow clients is therefore binomial, not exactly
+    fraction * N; for an exact number take ``groups``. Both laws draw as they would alone.
+    """
+
+    law: Delay
+    slow_law: Delay
+    fraction: float
+
+    def __post_init__(self):
+        _require_law("law", self.law)
+        _require_law("slow_law", self.slow_law)
+        fits = 0 <= self.fraction <= 1
+        _require_number("fraction", self.fraction, fits, "at least 0 and at most 1")
+
+    def inside(self):
+        return self.law, self.slow_law
+
+    def durations(self, seed, client, trip):
+        client, trip = np.asarray(client), np.asarray(trip)
+        slow = self._is_slow(seed, client)
+        durations = np.empty(len(client))
+        for law, mine in ((self.law, ~slow), (self.slow_law, slow)):
+            if mine.any():
+                durations[mine] = law.durations(seed, client[mine], trip[mine])
+        return durations
+
+    def slow_clients(self, seed: int, num_clients: int) -> np.ndarray:
+        """[N] bool: who is slow in a schedule of this seed. (A law inside a bandwidth has draws of its own.)"""
+        return self._is_slow(seed, np.arange(num_clients))
+
+    def _is_slow(self, seed: int, client: np.ndarray) -> np.ndarray:
+        return keyed_uniform(_own_seed(self, seed, SLOW), SLOW, client, np.zeros_like(client)) < self.fraction
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,13 +268,168 @@ class once_per_client(Delay):  # noqa: N801
     law: Delay
 
     def __post_init__(self):
-        require(isinstance(self.law, Delay), "the delay's law", self.law, "a delay")
+        _require_law("law", self.law)
+
+    def inside(self):
+        return (self.law,)
 
     def durations(self, seed, client, trip):
         return self.law.durations(seed, client, np.zeros_like(trip))
 
+
+@dataclasses.dataclass(frozen=True)
+class with_network(Delay):  # noqa: N801
+    """Download, compute, upload: model_bytes / download bandwidth + compute + model_bytes / upload bandwidth.
+
+    Args:
+      compute: the law of the computing time, in units of simulated time.
+      model_bytes: size of what is sent each way, in bytes; four times the number of parameters in float32.
+      download_bandwidth, upload_bandwidth: in bytes per unit of simulated time. A number for all clients
+        (infinite: sending takes no time), or a law, drawn once per client. The draws of compute, download and
+        upload are independent, also where the three are the same law.
+
+    Raises:
+      SettingError: for a number outside its range, also for a bandwidth that is drawn and is not above 0.
+    """
+
+    compute: Delay
+    model_bytes: float
+    download_bandwidth: float | Delay
+    upload_bandwidth: float | Delay
+
+    def __post_init__(self):
+        _require_law("compute", self.compute)
+        _require_number("model_bytes", self.model_bytes, self.model_bytes >= 0, "a finite number, at least 0")
+        for name in ("download_bandwidth", "upload_bandwidth"):
+            bandwidth = getattr(self, name)
+            fits = isinstance(bandwidth, Delay) or bandwidth > 0
+            require(fits, f"the delay's {name}", bandwidth, "above 0 (bytes per unit of time), or a delay")
+
+    def inside(self):
+        laws = (self.compute, self.download_bandwidth, self.upload_bandwidth)
+        return tuple(law for law in laws if isinstance(law, Delay))
+
+    def durations(self, seed, client, trip):
+        client = np.asarray(client)
+        download = self._sending(seed, client, DOWNLOAD, "download_bandwidth")
+        upload = self._sending(seed, client, UPLOAD, "upload_bandwidth")
+        return download + self.compute.durations(seed, client, trip) + upload
+
+    def _sending(self, seed: int, client: np.ndarray, purpose: int, name: str) -> Any:
+        """Time to send the model, one number or [n]."""
+        bandwidth = getattr(self, name)
+        if not isinstance(bandwidth, Delay):
+            return self.model_bytes / bandwidth
+        drawn = bandwidth.durations(_own_seed(self, seed, purpose), client, np.zeros_like(client))
+        wrong = np.flatnonzero(~(drawn > 0))
+        if wrong.size:
+            j = wrong[0]
+            require(False, f"the delay's {name} of client {client[j]}", float(drawn[j]), "above 0")
+        return self.model_bytes / drawn
+
+
+@dataclasses.dataclass(frozen=True)
+class throttled(Delay):  # noqa: N801
+    """Strategic clients that report at ``share`` of their true speed: each of their durations is divided by it.
+
+    FedStaleWeight, section 4.2.1: does it pay to appear slower than one is? The others' durations do not change.
+
+    clients: numbers of the clients that throttle.
+    """
+
+    law: Delay
+    share: float
+    clients: Sequence[int]
+
+    def __post_init__(self):
+        _require_law("law", self.law)
+        _require_number("share", self.share, 0 < self.share <= 1, "above 0 and at most 1")
+        several = isinstance(self.clients, Iterable)
+        require(
+            several,
+            "the throttled delay's clients",
+            self.clients,
+            "a list of client numbers, [3] for example",
+        )
+        clients = tuple(whole_number("a client of the throttled delay", client, 0) for client in self.clients)
+        object.__setattr__(self, "clients", clients)
+
+    def inside(self):
+        return (self.law,)
+
+    def durations(self, seed, client, trip):
+        durations = self.law.durations(seed, client, trip)
+        return np.where(np.isin(client, self.clients), durations / self.share, durations)
+
     def check_clients(self, num_clients):
-        self.law.check_clients(num_clients)
+        for client in self.clients:
+            allowed = f"below the number of clients, {num_clients}"
+            require(client < num_clients, "a client of the throttled delay", client, allowed)
+        super().check_clients(num_clients)
+
+
+@dataclasses.dataclass(frozen=True)
+class from_function(Delay):  # noqa: N801
+    """Durations from a function of your own, in units of simulated time.
+
+    The function must depend on its arguments alone: it is asked in blocks, in any order, for the same trip more
+    than once, and for trips that never happen.
+
+    Args:
+      function: ``function(client, trip) -> float`` with two ints; or, vectorised, with two [n] integer arrays,
+        returning [n] durations, which is many times quicker.
+      vectorised: which of the two it is.
+
+    Raises:
+      SettingError: when durations are drawn, for a value that is no number and for a result of another shape;
+        like those of any law, durations must be finite and at least 0.
+    """
+
+    function: Callable[[Any, Any], Any]
+    vectorised: bool = False
+
+    def __post_init__(self):
+        require(callable(self.function), "the delay's function", self.function, "callable: (client, trip)")
+
+    def durations(self, seed, client, trip):
+        client, trip = np.asarray(client), np.asarray(trip)
+        if self.vectorised:
+            return self._checked(self.function(client, trip), client.shape)
+        values = list(map(self.function, client.tolist(), trip.tolist()))
+        for kind in set(map(type, values)):
+            if not issubclass(kind, numbers.Real):
+                j = next(j for j, value in enumerate(values) if type(value) is kind)
+                name = f"the delay that the function gives client {client[j]}, trip {trip[j]}"
+                require(False, name, values[j], "a number", "For a function of arrays say vectorised=True.")
+        return np.array(values, np.float64)
+
+    def _checked(self, values: Any, shape: tuple[int, ...]) -> np.ndarray:
+        durations = np.asarray(values)
+        kind = durations.dtype
+        require(kind.kind in "iuf", "the type of the function's delays", kind.name, "one of real numbers")
+        remedy = "For a function of one client and one trip leave vectorised out."
+        require(
+            durations.shape == shape,
+            "the shape of the function's delays",
+            durations.shape,
+            f"{shape}",
+            remedy,
+        )
+        return durations.astype(np.float64)
+
+
+def _own_seed(law: Delay, seed: int, purpose: int) -> int:
+    """A seed for draws of ``law`` that no other draws share, nor those of laws of its own kind inside it."""
+
+    def levels(inner: Delay) -> int:
+        return isinstance(inner, type(law)) + max(map(levels, inner.inside()), default=0)
+
+    key = (abs(seed), int(seed < 0), purpose, levels(law))
+    return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0])
+
+
+def _require_law(name: str, law: Any) -> None:
+    require(isinstance(law, Delay), f"the delay's {name}", law, "a delay")
 
 
 def _require_number(name: str, value: float, condition: bool, allowed: str) -> None:

@@ -1,5 +1,7 @@
 """Durations of client trips, drawn from a delay by (seed, client, trip) and checked."""
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -8,26 +10,22 @@ from jafl.records import require
 from jafl.schedule.delays import Delay
 
 
-class Durations:
-    """Durations by (client, trip), drawn in blocks: one for all clients, then doubling ones per client."""
+class Table:
+    """Numbers by (client, trip), drawn in blocks: one for all clients, then doubling ones per client.
 
-    def __init__(self, delay: Delay, seed: int, num_clients: int, trips: int):
-        self._delay, self._seed = delay, seed
+    draw: (client [n], trip [n]) -> [n] float64; trips: about how many the run will make, over all clients.
+    """
+
+    def __init__(self, draw: Callable[[np.ndarray, np.ndarray], np.ndarray], num_clients: int, trips: int):
+        self._draw = draw
         self._block = 4 + 3 * trips // (2 * num_clients)
         table = np.empty((num_clients, self._block))
         rows = max(1, 2**20 // self._block)  # so that the temporary arrays stay small
         for first in range(0, num_clients, rows):
             clients = np.arange(first, min(first + rows, num_clients))
-            table[clients] = self._draw(np.repeat(clients, self._block), self._block).reshape(-1, self._block)
-        zeros = np.flatnonzero(~table.any(axis=1)).tolist()
-        still = next((client for client in zeros if not self._draw(np.full(1024, client), 1024).any()), None)
-        require(
-            still is None,
-            "delay",
-            delay,
-            f"above 0 for every client in asynchronous training (client {still} always takes 0)",
-            "Time would stand still: give a positive duration, or use synchronous rounds.",
-        )
+            drawn = self._of(np.repeat(clients, self._block), self._block)
+            table[clients] = drawn.reshape(-1, self._block)
+        self._check(table)
         self._first = fast_view(table.reshape(-1))
         self._later: dict[int, tuple[int, Any]] = {}
 
@@ -37,13 +35,34 @@ class Durations:
         begin, values = self._later.get(client, (0, ()))
         if trip >= begin + len(values):
             begin, length = trip, min(max(2 * len(values), 64), 65536)
-            values = fast_view(self._draw(np.full(length, client), length, begin))
+            values = fast_view(self._of(np.full(length, client), length, begin))
             self._later[client] = (begin, values)
         return values[trip - begin]
 
-    def _draw(self, clients: np.ndarray, per_client: int, first_trip: int = 0) -> np.ndarray:
-        trips = first_trip + np.arange(len(clients)) % per_client
-        return draw_durations(self._delay, self._seed, clients, trips)
+    def _of(self, clients: np.ndarray, per_client: int, first_trip: int = 0) -> np.ndarray:
+        return self._draw(clients, first_trip + np.arange(len(clients)) % per_client)
+
+    def _check(self, table: np.ndarray) -> None:
+        """Refuses a table [N, block] that cannot be."""
+
+
+class Durations(Table):
+    """Durations by (client, trip); refuses a delay that is always 0 for some client."""
+
+    def __init__(self, delay: Delay, seed: int, num_clients: int, trips: int):
+        self._delay = delay
+        super().__init__(functools.partial(draw_durations, delay, seed), num_clients, trips)
+
+    def _check(self, table: np.ndarray) -> None:
+        zeros = np.flatnonzero(~table.any(axis=1)).tolist()
+        still = next((client for client in zeros if not self._of(np.full(1024, client), 1024).any()), None)
+        require(
+            still is None,
+            "delay",
+            self._delay,
+            f"above 0 for every client in asynchronous training (client {still} always takes 0)",
+            "Time would stand still: give a positive duration, or use synchronous rounds.",
+        )
 
 
 def fast_view(array: np.ndarray) -> Any:

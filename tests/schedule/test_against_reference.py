@@ -12,7 +12,7 @@ from schedule_cases import Case, WholeNumbers, asynchronous_cases, synchronous_c
 from jafl.schedule import asynchronous, delays, synchronous
 
 # The function of the same name hides the module.
-PICKER = sys.modules["jafl.schedule.asynchronous"]._Picker
+PICKER = sys.modules["jafl.schedule.events"].Picker
 NOTHING = {"params": {}, "rule": ref.FedAvg(), "optimizer": ref.SGD(), "client_update": ref.no_work}
 
 

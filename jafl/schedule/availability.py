@@ -1,0 +1,257 @@
+"""When clients are there: laws of presence over simulated time, each client by itself."""
+
+import bisect
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from jafl.records import require
+from jafl.schedule.draws import PRESENCE, keyed_uniform
+
+
+class Availability:
+    """A law of presence. A client starts a trip only while it is there; a new law is a subclass of three methods.
+
+    Trips go on without regard to presence, unless ``loses_trips``: then the trip of a client that goes away is lost.
+    """
+
+    loses_trips: bool = False
+
+    def prepare(self, num_clients: int, seed: int) -> "Availability":
+        """The law for these clients, its draws made; SettingError if it is for others."""
+        raise NotImplementedError
+
+    def next_available(self, client: int, time: float) -> float:
+        """The earliest moment from ``time`` on at which the client is there; infinity if never again."""
+        raise NotImplementedError
+
+    def window_end(self, client: int, time: float) -> float:
+        """Until when a client that is there at ``time`` stays; infinity if for ever."""
+        raise NotImplementedError
+
+    def present_until(self, client: int, time: float) -> float:
+        """When a trip that starts at ``time`` is lost; infinity where going away loses nothing."""
+        return self.window_end(client, time) if self.loses_trips else math.inf
+
+
+@dataclasses.dataclass
+class diurnal(Availability):  # noqa: N801  (laws read as functions)
+    """Each client is there for a share of every day, from a moment of its own on, the same every day.
+
+    Args:
+      day: length of a day, in units of simulated time.
+      share: of the day, above 0 and at most 1.
+      spread: how far the clients' days are apart: 1 spreads their beginnings over the whole day, 0 lets all begin
+        together.
+      loses_trips: a trip is lost if its client goes away meanwhile.
+    """
+
+    day: float = 24.0
+    share: float = 0.5
+    spread: float = 1.0
+    loses_trips: bool = False
+    _begins: list[float] = dataclasses.field(default_factory=list, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        _require("day", self.day, self.day > 0 and math.isfinite(self.day), "a finite number above 0")
+        _require("share", self.share, 0 < self.share <= 1, "above 0 and at most 1")
+        _require("spread", self.spread, 0 <= self.spread <= 1, "at least 0 and at most 1")
+
+    def prepare(self, num_clients: int, seed: int) -> "diurnal":
+        """The clients' beginnings, keyed by client."""
+        clients = np.arange(num_clients)
+        draws = keyed_uniform(seed, PRESENCE, clients, np.zeros_like(clients))
+        ready = dataclasses.replace(self)
+        ready._begins = (self.day * self.spread * draws).tolist()
+        return ready
+
+    def next_available(self, client: int, time: float) -> float:
+        """See ``Availability``."""
+        begin = self._window(client, time)
+        return time if time < begin + self.share * self.day else begin + self.day
+
+    def window_end(self, client: int, time: float) -> float:
+        """See ``Availability``."""
+        return math.inf if self.share == 1 else self._window(client, time) + self.share * self.day
+
+    def _window(self, client: int, time: float) -> float:
+        """When the client's last window up to ``time`` began."""
+        first = self._begins[client]
+        begin = first + math.floor((time - first) / self.day) * self.day
+        while begin > time:  # what division has rounded
+            begin -= self.day
+        while begin + self.day <= time:
+            begin += self.day
+        return begin
+
+
+@dataclasses.dataclass
+class on_and_off(Availability):  # noqa: N801
+    """Temporary dropout: each client is there and away in turn, for exponential times, and begins being there.
+
+    Args:
+      mean_on, mean_off: in units of simulated time, above 0.
+      loses_trips: a trip is lost if its client goes away meanwhile.
+    """
+
+    mean_on: float = 10.0
+    mean_off: float = 10.0
+    loses_trips: bool = True
+    _seed: int = dataclasses.field(default=0, init=False, repr=False)
+    _windows: list[list[tuple[float, float]]] = dataclasses.field(
+        default_factory=list, init=False, repr=False
+    )
+    _next: list[float] = dataclasses.field(default_factory=list, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for name in ("mean_on", "mean_off"):
+            value = getattr(self, name)
+            _require(name, value, value > 0 and math.isfinite(value), "a finite number above 0")
+
+    def prepare(self, num_clients: int, seed: int) -> "on_and_off":
+        """Windows are drawn as time goes on, keyed by client and number."""
+        ready = dataclasses.replace(self)
+        ready._seed, ready._next = seed, [0.0] * num_clients
+        ready._windows = [[] for _ in range(num_clients)]
+        return ready
+
+    def next_available(self, client: int, time: float) -> float:
+        """See ``Availability``."""
+        return max(self._window(client, time)[0], time)
+
+    def window_end(self, client: int, time: float) -> float:
+        """See ``Availability``."""
+        return self._window(client, time)[1]
+
+    def _window(self, client: int, time: float) -> tuple[float, float]:
+        """The client's first window that ends after ``time``."""
+        windows = self._windows[client]
+        while self._next[client] <= time or not windows:
+            self._draw_more(client)
+        return windows[bisect.bisect_right(windows, time, key=lambda window: window[1])]
+
+    def _draw_more(self, client: int) -> None:
+        number = len(self._windows[client]) + np.arange(32)
+        on, off = (
+            -mean * np.log1p(-keyed_uniform(self._seed, PRESENCE, np.full(32, client), 2 * number + part))
+            for part, mean in enumerate((self.mean_on, self.mean_off))
+        )
+        ends_of_both = self._next[client] + np.cumsum(on + off)
+        begins = np.concatenate([[self._next[client]], ends_of_both[:-1]])
+        self._windows[client].extend(zip(begins.tolist(), (begins + on).tolist(), strict=True))
+        self._next[client] = float(ends_of_both[-1])
+
+
+@dataclasses.dataclass
+class windows(Availability):  # noqa: N801
+    """Presence as given: each client's windows of time, once or again and again.
+
+    Args:
+      offsets: [N + 1]; client c has the windows ``offsets[c]:offsets[c + 1]``, in order and without overlap.
+      start, end: [W] simulated times.
+      period: the windows repeat after so much time; None: once, and then never again.
+      loses_trips: a trip is lost if its client goes away meanwhile.
+    """
+
+    offsets: Sequence[int]
+    start: Sequence[float]
+    end: Sequence[float]
+    period: float | None = None
+    loses_trips: bool = False
+    _of_client: list[list[tuple[float, float]]] = dataclasses.field(
+        default_factory=list, init=False, repr=False
+    )
+
+    def prepare(self, num_clients: int, seed: int) -> "windows":
+        """The windows of each client; SettingError if there are other clients, or windows that cannot be."""
+        offsets, start, end = (np.asarray(a, np.float64) for a in (self.offsets, self.start, self.end))
+        require(
+            len(offsets) == num_clients + 1,
+            "the number of clients of the availability",
+            len(offsets) - 1,
+            f"the number of clients of the experiment, {num_clients}",
+        )
+        ready = dataclasses.replace(self)
+        last = math.inf if self.period is None else self.period
+        for client in range(num_clients):
+            mine = slice(int(offsets[client]), int(offsets[client + 1]))
+            edges = np.stack([start[mine], end[mine]], axis=1)
+            in_order = np.all(np.diff(edges.reshape(-1)) >= 0) and np.all(edges[:, 0] < edges[:, 1])
+            fits = in_order and np.all(edges >= 0) and np.all(edges <= last) and not np.any(np.isnan(edges))
+            require(
+                fits,
+                f"the windows of client {client} in the availability",
+                edges.tolist(),
+                "in order, without overlap, from 0 on"
+                + ("" if last == math.inf else f", to the period {last:g}"),
+            )
+            ready._of_client.append([(float(a), float(b)) for a, b in edges])
+        return ready
+
+    def next_available(self, client: int, time: float) -> float:
+        """See ``Availability``."""
+        window = self._window(client, time)
+        return math.inf if window is None else max(window[0], time)
+
+    def window_end(self, client: int, time: float) -> float:
+        """See ``Availability``."""
+        window = self._window(client, time)
+        return -math.inf if window is None else window[1]
+
+    def _window(self, client: int, time: float) -> tuple[float, float] | None:
+        """The client's first window that ends after ``time``."""
+        mine = self._of_client[client]
+        if not mine:
+            return None
+        turn = 0.0 if self.period is None else math.floor(time / self.period) * self.period
+        for begin in (turn,) if self.period is None else (turn, turn + self.period):
+            place = bisect.bisect_right(mine, time - begin, key=lambda window: window[1])
+            if place < len(mine) and begin + mine[place][1] > time:
+                return begin + mine[place][0], begin + mine[place][1]
+        return None
+
+
+@dataclasses.dataclass
+class from_functions(Availability):  # noqa: N801
+    """Any Python callables: ``next_time(client, time) -> time`` and, if trips can be lost, ``until(client, time)``.
+
+    They mean what ``Availability.next_available`` and ``window_end`` do; ``until`` None: no trip is lost.
+    """
+
+    next_time: Callable[[int, float], float]
+    until: Callable[[int, float], float] | None = None
+
+    def __post_init__(self) -> None:
+        self.loses_trips = self.until is not None
+
+    def prepare(self, num_clients: int, seed: int) -> "from_functions":
+        """Itself."""
+        return self
+
+    def next_available(self, client: int, time: float) -> float:
+        """See ``Availability``; SettingError for a time that has passed."""
+        moment = float(self.next_time(client, time))
+        remedy = "Return the time itself where the client is there, infinity if never again."
+        name = f"next_time of the availability for client {client} at time {time:g}"
+        require(moment >= time, name, moment, f"at least {time:g}", remedy)
+        return moment
+
+    def window_end(self, client: int, time: float) -> float:
+        """See ``Availability``; SettingError for a time that has passed."""
+        end = math.inf if self.until is None else float(self.until(client, time))
+        require(
+            end > time,
+            f"until of the availability for client {client} at time {time:g}",
+            end,
+            f"above {time:g}",
+        )
+        return end
+
+
+AVAILABILITIES = {law.__name__: law for law in (diurnal, on_and_off, windows)}
+
+
+def _require(name: str, value: float, condition: bool, allowed: str) -> None:
+    require(condition, f"the availability's {name}", value, allowed)
