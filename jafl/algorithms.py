@@ -49,17 +49,16 @@ PRESETS: dict[str, dict[str, Any]] = {
         "server_learning_rate": 3.0,
     },
 }
-for _name in (
-    "adagrad",
-    "adam",
-    "yogi",
-):  # optax's forms; --server_optimizer=reddi_adam and so on for the paper's
+for _name in ("fedstaleweight", "exponential_weighting", "ca2fl"):
+    PRESETS[_name] = {"learning_rate": 0.1, "server_learning_rate": 3.0}
+# In optax's forms; --server_optimizer=reddi_adam and so on for the paper's.
+for _name, _rates in {"adagrad": (1.0, 0.1), "adam": (0.1, 0.03), "yogi": (0.3, 0.1)}.items():
     PRESETS[f"fed{_name}"] = {
         "rule": "fedavg",
         "protocol": "synchronous",
         "server_optimizer": _name,
-        "learning_rate": 0.1,
-        "server_learning_rate": 0.03,
+        "learning_rate": _rates[0],
+        "server_learning_rate": _rates[1],
     }
 
 PRESETS["fednova"] = PRESETS["fedavg"] | {"rule": "fednova"}
@@ -68,11 +67,11 @@ for _name, _rate in {
     "aced": 0.01,
     "asgd": 0.1,
     "delay_adaptive_asgd": 0.1,
-    "gsgm": 1.0,
+    "gsgm": 0.3,
     "sasgd": 1.0,
     "twafl": 1.0,
     "wkafl": 0.3,
-    "zeno_plus_plus": 0.1,
+    "zeno_plus_plus": 0.3,
 }.items():
     PRESETS[_name] = {**ON_GRADIENTS, "server_learning_rate": _rate}
 for _name in ("sasgd", "twafl", "wkafl"):  # K-asynchronous in WKAFL
