@@ -23,9 +23,12 @@ _HOME = {
     "SettingError": "records",
     "Source": "data",
     "Specification": "deferred",
+    "Availability": "schedule",
     "asynchronous": "schedule",
     "client_work": "clients",
+    "drawn_staleness": "schedule",
     "federate": "data",
+    "open_arrivals": "schedule",
     "server_gradient": "models",
     "simulate": "simulation",
     "specification": "deferred",
@@ -35,14 +38,14 @@ _HOME = {
 }
 _ROOMS = ("clients", "data", "engine", "models", "plots", "records", "results", "rules", "schedule")
 
-__all__ = sorted([*_HOME, "data", "delays", "models", "plots", "rules"])
+__all__ = sorted([*_HOME, "availability", "data", "delays", "models", "plots", "rules"])
 
 
 def __getattr__(name: str):
     if name in _HOME:
         return getattr(importlib.import_module(f"jafl.{_HOME[name]}"), name)
-    if name == "delays":
-        return importlib.import_module("jafl.schedule.delays")
+    if name in ("availability", "delays"):
+        return importlib.import_module(f"jafl.schedule.{name}")
     if name in _ROOMS:
         return importlib.import_module(f"jafl.{name}")
     raise AttributeError(f"module 'jafl' has no attribute {name!r}")

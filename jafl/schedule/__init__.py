@@ -1,20 +1,28 @@
 """The host half: who trains when, from which version, and in which memory it is computed. NumPy only."""
 
-from jafl.schedule import delays
+from jafl.schedule import availability, delays
 from jafl.schedule.asynchronous import asynchronous
+from jafl.schedule.availability import AVAILABILITIES, Availability
 from jafl.schedule.delays import DELAYS, Delay
+from jafl.schedule.drawn_staleness import drawn_staleness
 from jafl.schedule.dropout import Dropout
+from jafl.schedule.open_arrivals import open_arrivals
 from jafl.schedule.plan import bucket, check_plan, trip_by_trip
 from jafl.schedule.synchronous import synchronous
 
 __all__ = [
+    "AVAILABILITIES",
     "DELAYS",
+    "Availability",
     "Delay",
     "Dropout",
     "asynchronous",
+    "availability",
     "bucket",
     "check_plan",
     "delays",
+    "drawn_staleness",
+    "open_arrivals",
     "synchronous",
     "trip_by_trip",
 ]

@@ -2,14 +2,12 @@
 
 import math
 
-import numpy as np
-
 from jafl.records import EventSchedule, choose, require, whole_number
 from jafl.schedule.availability import Availability
 from jafl.schedule.checks import check_clients, check_delay_and_seed, steps_within
 from jafl.schedule.delays import Delay
 from jafl.schedule.dropout import Dropout
-from jafl.schedule.events import RESTARTS, Events, Protocol, World
+from jafl.schedule.events import RESTARTS, Events, Protocol, World, events_within
 
 
 def asynchronous(
@@ -101,12 +99,7 @@ def asynchronous(
     plain = not (dropout or failure_rate or availability or cancel_at_step or staleness_limit is not None)
     if client_trips is None or (plain and flush_after is None):
         return Events(world, protocol, trips).run(steps)
-    # Steps differ in cost: first see how many of them the trips pay for.
-    schedule = Events(world, protocol, trips).run(math.inf, client_trips)
-    cost = [schedule.trips_started_by(step) for step in range(1, schedule.num_steps + 1)]
-    require(cost[0] <= client_trips, "client_trips", client_trips, f"at least {cost[0]}, for the first step")
-    within = int(np.searchsorted(cost, client_trips, side="right"))
-    return schedule if within == schedule.num_steps else Events(world, protocol, trips).run(within)
+    return events_within(world, protocol, client_trips)
 
 
 def _check_limits(protocol: Protocol) -> None:

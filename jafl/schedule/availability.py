@@ -128,7 +128,7 @@ class on_and_off(Availability):  # noqa: N801
     def _window(self, client: int, time: float) -> tuple[float, float]:
         """The client's first window that ends after ``time``."""
         windows = self._windows[client]
-        while self._next[client] <= time or not windows:
+        while not windows or windows[-1][1] <= time:
             self._draw_more(client)
         return windows[bisect.bisect_right(windows, time, key=lambda window: window[1])]
 

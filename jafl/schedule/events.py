@@ -9,12 +9,14 @@ import heapq
 import math
 from array import array
 from collections import deque
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import numpy as np
 
-from jafl.records import EventSchedule, SettingError
+from jafl.records import EventSchedule, SettingError, require
 from jafl.schedule.availability import Availability
+from jafl.schedule.counting import with_measured_concurrency
 from jafl.schedule.delays import Delay
 from jafl.schedule.draws import FAILURE, SELECTION, generator, keyed_uniform
 from jafl.schedule.dropout import Dropout
@@ -48,7 +50,19 @@ class Protocol:
     staleness_limit: int | None = None
     too_stale: str = "drop"
     flush_after: float | None = None
-    start_times: np.ndarray | None = None
+    start_times: Callable[[], Iterator[float]] | None = None
+
+
+def events_within(world: World, protocol: Protocol, client_trips: int) -> EventSchedule:
+    """The schedule of as many server steps as so many trips pay for, those thrown away included.
+
+    Steps differ in cost, so it is made twice: once to see how many they are.
+    """
+    schedule = Events(world, protocol, client_trips).run(math.inf, client_trips)
+    cost = [schedule.trips_started_by(step) for step in range(1, schedule.num_steps + 1)]
+    require(cost[0] <= client_trips, "client_trips", client_trips, f"at least {cost[0]}, for the first step")
+    within = int(np.searchsorted(cost, client_trips, side="right"))
+    return schedule if within == schedule.num_steps else Events(world, protocol, client_trips).run(within)
 
 
 class Events:
@@ -91,7 +105,7 @@ class Events:
         special = self._special() or client_trips < math.inf
         leave_at, leave_before_step, quota = self._moments()
         flush_after = math.inf if protocol.flush_after is None else protocol.flush_after
-        starts = iter(() if protocol.start_times is None else protocol.start_times.tolist())
+        starts = protocol.start_times() if protocol.start_times else iter(())
         next_start = next(starts, math.inf)
         restart = "after_round" if protocol.initial_round else protocol.restart
         back = idle if restart == "at_once" else held
@@ -309,7 +323,7 @@ class Events:
         client, trip, version, start, end = (np.frombuffer(column, column.typecode) for column in out)
         clients = np.array(sorted(client for _, client in self.in_flight), np.int32)
         lost = [np.array(column) for column in zip(*self.discarded, strict=True)] or [np.empty(0)] * 5
-        return EventSchedule(
+        schedule = EventSchedule(
             client=client,
             trip=trip,
             download_version=version,
@@ -329,6 +343,7 @@ class Events:
             num_clients=self.world.num_clients,
             concurrency=self.protocol.concurrency,
         )
+        return with_measured_concurrency(schedule) if self.protocol.start_times else schedule
 
 
 class Picker:

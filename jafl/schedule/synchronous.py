@@ -7,6 +7,7 @@ import numpy as np
 
 from jafl.records import EventSchedule, require
 from jafl.schedule.checks import check_clients, check_delay_and_seed, steps_within
+from jafl.schedule.counting import earlier_occurrences
 from jafl.schedule.delays import Delay
 from jafl.schedule.draws import SELECTION, generator
 from jafl.schedule.durations import draw_durations
@@ -60,7 +61,7 @@ def synchronous(
     for number in range(rounds):
         cohorts[number] = random.choice(num_clients, started, replace=False, shuffle=False)
     cohorts.sort(axis=1)
-    trips = _earlier_occurrences(cohorts.reshape(-1))
+    trips = earlier_occurrences(cohorts.reshape(-1))
     durations = draw_durations(delay, seed, cohorts.reshape(-1), trips).reshape(rounds, started)
 
     # Rounding keeps order, so the last arrival that counts is the round's start plus its duration's rank.
@@ -94,14 +95,3 @@ def synchronous(
         num_clients=num_clients,
         concurrency=started,
     )
-
-
-def _earlier_occurrences(values: np.ndarray) -> np.ndarray:
-    """[n] int32: how often each value has occurred before its place."""
-    order = np.argsort(values, kind="stable")
-    in_order = values[order]
-    starts = np.flatnonzero(np.concatenate([[True], in_order[1:] != in_order[:-1]]))
-    run_lengths = np.diff(np.concatenate([starts, [len(values)]]))
-    earlier = np.empty(len(values), np.int32)
-    earlier[order] = np.arange(len(values)) - np.repeat(starts, run_lengths)
-    return earlier

@@ -1,0 +1,151 @@
+"""Open arrivals: clients start at a rate of their own, whoever has finished (FedBuff's experiments)."""
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from jafl.records import EventSchedule, choose, require, whole_number
+from jafl.schedule.availability import Availability
+from jafl.schedule.checks import check_clients, check_delay_and_seed, steps_within
+from jafl.schedule.counting import earlier_occurrences, with_measured_concurrency
+from jafl.schedule.delays import Delay
+from jafl.schedule.draws import SELECTION, STARTS, generator
+from jafl.schedule.dropout import Dropout
+from jafl.schedule.durations import draw_durations
+from jafl.schedule.events import Events, Protocol, World, events_within
+
+
+def open_arrivals(
+    *,
+    num_clients: int,
+    start_rate: float,
+    starts: str = "poisson",
+    exclude_busy: bool = True,
+    buffer_size: int = 1,
+    delay: Delay,
+    server_steps: int | None = None,
+    client_trips: int | None = None,
+    restart: str = "at_once",
+    dropout: Dropout | None = None,
+    failure_rate: float = 0.0,
+    availability: Availability | None = None,
+    seed: int = 0,
+) -> EventSchedule:
+    """Computes the event schedule of buffered training whose clients start at a given rate.
+
+    At each start one client, drawn uniformly, downloads the newest version; arrivals of the same instant come first.
+    So the number of clients under way is not fixed: its mean is ``start_rate`` times the mean duration, if clients
+    enough are idle. All else is as in ``jafl.asynchronous``; the schedule's ``concurrency`` is the most clients that
+    were ever under way.
+
+    Args:
+      start_rate: starts per unit of simulated time, above 0.
+      starts: "poisson" (exponential gaps) or "constant" (equal gaps, the first start after one of them).
+      exclude_busy: a client under way is not drawn; a start for which nobody is idle is left out. False, as in
+        FedBuff's authors' simulator: clients are drawn with replacement, so one may be in several trips at once;
+        then without dropout, failures and availability.
+      restart: "at_once" or "not_twice_in_a_buffer", see ``jafl.asynchronous``.
+
+    Raises:
+      SettingError: as ``jafl.asynchronous`` does.
+    """
+    check_clients(num_clients, "num_clients", num_clients)
+    check_delay_and_seed(delay, seed)
+    delay.check_clients(num_clients)
+    whole_number("buffer_size", buffer_size, 1)
+    require(0 < start_rate < math.inf, "start_rate", start_rate, "a finite number above 0")
+    choose("starts", starts, {"poisson": None, "constant": None})
+    choose("restart", restart, {"at_once": None, "not_twice_in_a_buffer": None})
+    require(0 <= failure_rate < 1, "failure_rate", failure_rate, "at least 0 and below 1")
+    steps = steps_within(server_steps, client_trips, trips_per_step=buffer_size, setting="buffer_size")
+    gaps = _gaps(start_rate, starts, seed)
+    if not exclude_busy:
+        for name, value in (
+            ("dropout", dropout),
+            ("failure_rate", failure_rate),
+            ("availability", availability),
+        ):
+            require(not value, name, value, "left out where exclude_busy is False")
+        require(restart == "at_once", "restart", restart, "'at_once' where exclude_busy is False")
+        return _with_replacement(num_clients, gaps, buffer_size, delay, steps, seed)
+    world = World(num_clients, delay, dropout, failure_rate, availability, seed)
+    protocol = Protocol(
+        0,
+        buffer_size,
+        restart,
+        start_times=lambda: itertools.accumulate(itertools.chain.from_iterable(gaps())),
+    )
+    if client_trips is None or not (dropout or failure_rate or availability):
+        return Events(world, protocol, steps * buffer_size).run(steps)
+    return events_within(world, protocol, client_trips)
+
+
+def _gaps(rate: float, starts: str, seed: int) -> Callable[[], Iterator[list[float]]]:
+    """A function that begins a new endless series of lists of gaps between starts."""
+
+    def lists() -> Iterator[list[float]]:
+        random = generator(seed, STARTS)
+        while True:
+            draws = random.exponential(1 / rate, 4096) if starts == "poisson" else np.full(4096, 1 / rate)
+            yield draws.tolist()
+
+    return lists
+
+
+def _with_replacement(
+    num_clients: int,
+    gaps: Callable[[], Iterator[list[float]]],
+    buffer_size: int,
+    delay: Delay,
+    steps: int,
+    seed: int,
+) -> EventSchedule:
+    """All starts at once: nobody's start depends on who is under way."""
+    trips = steps * buffer_size
+    needed = trips + 4096
+    random = generator(seed, SELECTION)
+    start, client = np.empty(0), np.empty(0, np.int32)
+    flat = itertools.chain.from_iterable(gaps())
+    last = 0.0
+    while True:
+        more = np.array(list(itertools.islice(flat, needed)))
+        start = np.concatenate([start, np.cumsum(np.concatenate([[last], more]))[1:]])
+        last = float(start[-1])
+        client = np.concatenate([client, random.integers(0, num_clients, len(more), dtype=np.int32)])
+        trip = earlier_occurrences(client)
+        end = start + draw_durations(delay, seed, client, trip)
+        if np.sum(end < start[-1]) >= trips:
+            break
+        needed = len(start)
+    order = np.lexsort((trip, client, end))[:trips]
+    step_time = end[order][buffer_size - 1 :: buffer_size]
+    # A start sees the steps of its own instant, but the last one ends the run.
+    version = np.minimum(np.searchsorted(step_time, start, side="right"), steps).astype(np.int32)
+    waiting = np.ones(len(start), bool)
+    waiting[order] = False
+    under_way = np.flatnonzero(waiting & (start <= step_time[-1]))
+    under_way = under_way[np.lexsort((trip[under_way], client[under_way]))]
+    nobody, never = np.empty(0, np.int32), np.empty(0)
+    schedule = EventSchedule(
+        client=client[order],
+        trip=trip[order],
+        download_version=version[order],
+        step=np.repeat(np.arange(steps, dtype=np.int32), buffer_size),
+        download_time=start[order],
+        arrival_time=end[order],
+        step_time=step_time,
+        inflight_client=client[under_way],
+        inflight_trip=trip[under_way],
+        inflight_version=version[under_way],
+        inflight_start_time=start[under_way],
+        discarded_client=nobody,
+        discarded_trip=nobody,
+        discarded_step=nobody,
+        discarded_start_time=never,
+        discarded_end_time=never,
+        num_clients=num_clients,
+        concurrency=num_clients,
+    )
+    return with_measured_concurrency(schedule)
