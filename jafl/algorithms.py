@@ -20,7 +20,6 @@ from jafl.settings import EXCLUSIVE, TYPES, Settings
 # Settings that hold wherever neither the user nor the preset says otherwise.
 COMMON: dict[str, Any] = {
     "protocol": "asynchronous",
-    "restart": "at_once",
     "learning_rate": 0.1,
     "server_optimizer": "sgd",
     "server_learning_rate": 1.0,
@@ -81,7 +80,12 @@ for _name in ("ace", "aced"):
     PRESETS[f"{_name}_8bit"] = PRESETS[_name] | {"rule": _name, "memory_precision": "int8"}
 
 # The setting that holds the trips per server step, by protocol.
-TRIPS_PER_STEP = {"asynchronous": "buffer_size", "synchronous": "cohort_size"}
+TRIPS_PER_STEP = {
+    "asynchronous": "buffer_size",
+    "open_arrivals": "buffer_size",
+    "drawn_staleness": "buffer_size",
+    "synchronous": "cohort_size",
+}
 SERVER_OPTIMIZERS = {
     "sgd": optax.sgd,
     "adam": optax.adam,
@@ -124,11 +128,13 @@ def resolve(settings: Settings, algorithm: str, seed: int, *, alone: bool = True
     rule = make_rule(one).build()
     only_size = rule.buffer_size
     fill = {}
-    if one.concurrency is None:
+    if one.restart is None and one.protocol in ("asynchronous", "open_arrivals"):
+        fill["restart"] = "at_once"
+    if one.concurrency is None and one.protocol != "drawn_staleness":
         fill["concurrency"] = one.num_clients if rule.initial_round else min(20, one.num_clients)
-    if one.protocol == "asynchronous" and (one.buffer_size is None or (only_size and not alone)):
+    if size == "buffer_size" and (one.buffer_size is None or (only_size and not alone)):
         fill["buffer_size"] = only_size or 10
-    if one.protocol == "synchronous" and one.cohort_size is None:
+    if size == "cohort_size" and one.cohort_size is None:
         fill["cohort_size"] = fill.get("concurrency", one.concurrency)
     if one.local_steps is None and one.local_epochs is None:
         fill["local_epochs"] = 1

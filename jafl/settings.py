@@ -34,8 +34,9 @@ class Settings:
     )
     protocol: str | None = _setting(
         None,
-        "asynchronous (clients train all the time, the server steps when its buffer is full) or synchronous "
-        "(rounds). Default: the algorithm's own.",
+        "asynchronous (clients train all the time, the server steps when its buffer is full), synchronous (rounds), "
+        "open_arrivals (clients start at a rate), drawn_staleness (delays count server steps). Default: the "
+        "algorithm's own.",
     )
     precision: str = _setting(
         "float32", "float32, or float64 to compare with other programs to the last digits."
@@ -93,6 +94,42 @@ class Settings:
         "When a finished client's place is taken (asynchronous): at_once; not_twice_in_a_buffer (not by a client "
         "whose update waits in the buffer); after_step (K-asynchronous: together, after the server's step); "
         "after_round (who has contributed waits until all have). Default: the algorithm's, mostly at_once.",
+    )
+    cancel_at_step: bool = _setting(
+        False,
+        "Throw away the trips under way when the server steps (asynchronous): with restart=after_step this is "
+        "K-sync, with at_once K-batch-sync.",
+    )
+    staleness_limit: int | None = _setting(None, "Most server steps that an applied update may be stale.")
+    too_stale: str = _setting(
+        "drop", "What happens beyond staleness_limit: drop the update, or wait with the step for stale trips."
+    )
+    flush_after: float | None = _setting(
+        None, "Apply a buffer that is not full once its first update has waited for so much simulated time."
+    )
+    start_rate: float | None = _setting(
+        None, "Starts per unit of simulated time (open_arrivals). Default: concurrency / delay_mean."
+    )
+    starts: str = _setting("poisson", "Gaps between starts: poisson or constant (open_arrivals).")
+    exclude_busy: bool = _setting(
+        True, "A client under way is not started again (open_arrivals); false: drawn with replacement."
+    )
+    failure_rate: float = _setting(0.0, "Share of trips that take their time and bring nothing.")
+    availability: str = _setting(
+        "always",
+        "When clients are there to start: always, diurnal (a share of each day), on_and_off (temporary dropout), or "
+        "a CSV or NPZ file with columns client, start, end.",
+    )
+    day_length: float = _setting(24.0, "Length of a day, in units of simulated time (diurnal).")
+    day_share: float = _setting(0.5, "Share of the day for which each client is there (diurnal).")
+    day_spread: float = _setting(1.0, "How far the clients' days are apart: 0 to 1 day (diurnal).")
+    mean_on: float = _setting(10.0, "Mean time for which a client is there (on_and_off).")
+    mean_off: float = _setting(10.0, "Mean time for which a client is away (on_and_off).")
+    availability_period: float | None = _setting(
+        None, "Repeat the windows of an availability file after so much time. Default: once, then never."
+    )
+    lose_trips: bool | None = _setting(
+        None, "A trip is lost if its client goes away meanwhile. Default: true for on_and_off, else false."
     )
     dropout_fraction: float = _setting(
         0.0, "Share of the clients that leave for ever (asynchronous), at one of the next three."
@@ -251,6 +288,7 @@ FILLED_BY_ALGORITHM = (
 )
 EXCLUSIVE = (("client_trips", "server_steps"), ("local_steps", "local_epochs"))
 KINDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false", type(None): "null"}
+DEFAULTS: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(Settings)}
 TYPES: dict[str, tuple[type, ...]] = {
     name: typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     for name, hint in typing.get_type_hints(Settings).items()

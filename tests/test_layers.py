@@ -26,14 +26,16 @@ ROOMS = (
     "divergence",
     "simulation",
     "settings",
+    "diagnostics",
     "plots",
     "server_optimizers",
     "algorithms",
+    "parts",
     "results",
     "experiment",
     "runner",
 )
-HOST_ONLY = ("records", "schedule", "data", "settings", "plots")
+HOST_ONLY = ("records", "schedule", "data", "settings", "diagnostics", "plots")
 # Where a module may be used inside a function only, because importing it takes long.
 HEAVY = ("matplotlib", "sklearn", "tqdm", "scipy", "tensorflow", "tensorflow_datasets")
 

@@ -155,9 +155,9 @@ class windows(Availability):  # noqa: N801
       loses_trips: a trip is lost if its client goes away meanwhile.
     """
 
-    offsets: Sequence[int]
-    start: Sequence[float]
-    end: Sequence[float]
+    offsets: Sequence[int] | np.ndarray
+    start: Sequence[float] | np.ndarray
+    end: Sequence[float] | np.ndarray
     period: float | None = None
     loses_trips: bool = False
     _of_client: list[list[tuple[float, float]]] = dataclasses.field(

@@ -25,7 +25,15 @@ from jafl.results import RunDirectory, next_free_directory
 from jafl.runner import run
 from jafl.settings import Settings
 
-FILES = {"config.json", "schedule.npz", "partition.npz", "metrics.jsonl", "summary.json", "params.npz"}
+FILES = {
+    "config.json",
+    "schedule.npz",
+    "partition.npz",
+    "metrics.jsonl",
+    "summary.json",
+    "params.npz",
+    "reports.npz",
+}
 PICTURES = {"accuracy.png", "staleness.png", "participation.png", "label_split.png"}
 ALGORITHMS = ("fedbuff", "fedasync", "fedavg", "fedavgm")
 SEEDS = (3, 4)

@@ -1,0 +1,89 @@
+"""The data set and who holds which examples, from settings."""
+
+import dataclasses
+import re
+from typing import Any
+
+import numpy as np
+
+from jafl import data
+from jafl.data import Partition, Source
+from jafl.parts.text import labels_in, refused_as
+from jafl.records import SettingError, choose, require
+from jafl.settings import Settings
+
+PRECISIONS = {"float32": np.float32, "float64": np.float64}
+
+
+def make_source(settings: Settings) -> Source:
+    """The data set, in the precision asked for, the server's own examples taken out."""
+    splits: dict[str, Any] = {
+        "validation_fraction": settings.validation_fraction,
+        "data_seed": settings.data_seed,
+    }
+    choose("dataset", settings.dataset, data.SOURCES)
+    if settings.dataset == "synthetic":
+        names = ("alpha", "beta", "mean_examples", "shared_labels")
+        arguments = {name: getattr(settings, f"synthetic_{name}") for name in names}
+        with refused_as({name: f"synthetic_{name}" for name in names}):
+            source = data.synthetic(num_clients=settings.num_clients, **arguments, **splits)
+    else:
+        source = data.SOURCES[settings.dataset](**splits)
+    dtype = PRECISIONS[settings.precision]
+    if np.issubdtype(source.x.dtype, np.floating):
+        source = _in_type(source, dtype)
+    if not settings.server_examples:
+        return source
+    labels = labels_in("server_classes", settings.server_classes) if settings.server_classes else None
+    return data.keep_for_server(source, settings.server_examples, labels, data_seed=settings.data_seed)
+
+
+def _in_type(source: Source, dtype: type) -> Source:
+    splits = {name: getattr(source, name) for name in ("x", "test_x", "validation_x")}
+    changed = {name: x.astype(dtype, copy=False) for name, x in splits.items() if x is not None}
+    return dataclasses.replace(source, **changed)
+
+
+def make_partition(settings: Settings, source: Source, seed: int) -> Partition:
+    """Who holds which examples."""
+    name = partition_name(settings, source)
+    if name == "natural":
+        if source.natural_partition is None:
+            raise SettingError(f"partition is 'natural', but {source.name} has no clients of its own.")
+        return source.natural_partition
+    factory = choose("partition", name, {**data.PARTITIONS, "natural": data.iid})
+    settings_of: dict[str, str] = {}  # by argument
+    if name == "dirichlet":
+        settings_of = {"alpha": "dirichlet_alpha", "equal_sizes": "dirichlet_equal_sizes"}
+    elif name == "labels_per_client":
+        settings_of = {"smallest": "smallest_client", "largest": "largest_client", name: name}
+    elif name == "label_groups":
+        groups = _label_groups(settings.label_groups)
+        total = sum(count for count, _ in groups)
+        require(
+            total == settings.num_clients,
+            "num_clients",
+            settings.num_clients,
+            f"the number of clients in label_groups, {total}",
+        )
+        with refused_as({}, otherwise="label_groups"):
+            return data.label_groups(source.y, groups, seed=seed)
+    arguments = {argument: getattr(settings, setting) for argument, setting in settings_of.items()}
+    with refused_as(settings_of):
+        return factory(source.y, settings.num_clients, seed=seed, **arguments)
+
+
+def partition_name(settings: Settings, source: Source) -> str:
+    """The partition asked for, or the data set's own."""
+    return settings.partition or ("dirichlet" if source.natural_partition is None else "natural")
+
+
+def _label_groups(text: str) -> list[tuple[int, list[int]]]:
+    """``10:4-9;5:0,1,3`` as [(10, [4, ..., 9]), (5, [0, 1, 3])]."""
+    groups = []
+    for part in text.split(";"):
+        match = re.fullmatch(r"\s*(\d+)\s*:\s*(\d+(-\d+)?(\s*,\s*\d+(-\d+)?)*)\s*", part)
+        if not match:
+            raise SettingError(f"label_groups is {text!r}, but {part!r} is not clients:labels, as in 10:4-9.")
+        groups.append((int(match[1]), labels_in("label_groups", match[2])))
+    return groups
