@@ -11,6 +11,7 @@ from jafl.clients import client_work
 from jafl.data import Federation, Source
 from jafl.deferred import Specification
 from jafl.evaluate import Evaluator
+from jafl.memory import bytes_of
 from jafl.models import Model, server_gradient
 from jafl.parts import READ_BY, make_model, make_partition, make_schedule, make_source, partition_name
 from jafl.parts.data import PRECISIONS
@@ -127,7 +128,12 @@ def _make_experiment(settings: Settings, source: Source, federation: Federation)
     model = make_model(settings, source)
     init_key, trips_key = jax.random.split(jax.random.key(int(settings.seed)))
     initial_round = algorithms.make_rule(settings).build().initial_round
-    schedule = make_schedule(settings, federation, initial_round)
+    shapes = jax.eval_shape(
+        model.init, init_key, source.x[:1]
+    )  # the memory needed is known before it is taken
+    schedule = make_schedule(
+        settings, federation.num_examples, initial_round=initial_round, model_bytes=float(bytes_of(shapes))
+    )
     work = client_work(
         model,
         optimizer=algorithms.make_client_optimizer(settings),
@@ -143,9 +149,6 @@ def _make_experiment(settings: Settings, source: Source, federation: Federation)
     )
     rule, server_optimizer = algorithms.make_rule(settings, own), algorithms.make_server_optimizer(settings)
     plan = trip_by_trip(schedule)
-    shapes = jax.eval_shape(
-        model.init, init_key, source.x[:1]
-    )  # the memory needed is known before it is taken
     check(schedule, federation, work, rule, shapes, server_optimizer=server_optimizer, plan=plan)
     return Experiment(
         settings=settings,

@@ -155,7 +155,8 @@ class Settings:
     delay: str = _setting(
         "log_normal",
         "Law of trip durations: constant, uniform, half_normal, exponential, log_normal, "
-        "proportional_to_examples (exponential, mean by the client's examples), groups.",
+        "gamma, pareto, proportional_to_examples (exponential, mean by the client's examples), groups, or a CSV or "
+        "NPZ file with columns client, duration.",
     )
     delay_mean: float = _setting(1.0, "Mean duration, in units of simulated time (every law but groups).")
     delay_low: float = _setting(0.0, "Shortest duration (uniform).")
@@ -166,6 +167,28 @@ class Settings:
     delay_groups: str = _setting(
         "10:uniform(1,2);5:uniform(8,12)",
         "Groups of clients and their laws (delay=groups): clients:law(numbers);...",
+    )
+    delay_shape: float = _setting(2.5, "Shape (gamma, pareto); pareto's must be above 1.")
+    delay_trace_cycled: bool = _setting(
+        True,
+        "A client begins its recorded durations again after the last one; else a trip beyond it is refused.",
+    )
+    delay_slow_fraction: float = _setting(
+        0.0, "Chance of each client to be slow, drawn once (every law but groups and files)."
+    )
+    delay_slow_factor: float = _setting(10.0, "How many times longer the trips of slow clients take.")
+    delay_download_bandwidth: float | None = _setting(
+        None, "Mean bandwidth, in bytes per unit of simulated time. Default: sending takes no time."
+    )
+    delay_upload_bandwidth: float | None = _setting(None, "The same for uploads.")
+    delay_bandwidth_sigma: float = _setting(
+        0.0, "Spread of the logarithm of the clients' bandwidths, drawn once for each; 0: all the same."
+    )
+    delay_model_bytes: float | None = _setting(
+        None, "Bytes sent each way. Default: those of the model's parameters."
+    )
+    delay_throttled: str = _setting(
+        "", "Clients that work at a share of their speed: clients:share, as in 0-4:0.5."
     )
     delay_draw: str = _setting(
         "per_client", "per_trip: a fresh duration for every trip; per_client: one for each client."

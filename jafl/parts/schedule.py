@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from jafl.data import Federation
-from jafl.parts.text import refused_as
+from jafl.parts.text import labels_in, refused_as
 from jafl.records import EventSchedule, SettingError, choose, require, unknown_name
 from jafl.schedule import (
     DELAYS,
@@ -18,10 +17,11 @@ from jafl.schedule import (
     availability,
     delays,
     drawn_staleness,
+    duration_trace,
     open_arrivals,
+    read_availability,
     synchronous,
 )
-from jafl.schedule.traces import read_availability
 from jafl.settings import Settings
 
 PROTOCOLS: dict[str, Callable[..., EventSchedule]] = {
@@ -59,8 +59,13 @@ READ_BY = {
 }
 
 
-def make_schedule(settings: Settings, federation: Federation, initial_round: bool) -> EventSchedule:
-    """The event schedule of a resolved run; ``initial_round``: its rule needs one."""
+def make_schedule(
+    settings: Settings, num_examples: np.ndarray, *, initial_round: bool, model_bytes: float
+) -> EventSchedule:
+    """The event schedule of a resolved run.
+
+    num_examples: [N] of each client; initial_round: its rule needs one; model_bytes: of the parameters.
+    """
     protocol = choose("protocol", settings.protocol or "", PROTOCOLS)
     reads = READ_BY[settings.protocol or ""]
     trips = settings.client_trips
@@ -70,7 +75,7 @@ def make_schedule(settings: Settings, federation: Federation, initial_round: boo
     if "dropout_fraction" in reads:
         arguments["failure_rate"] = settings.failure_rate
         arguments["dropout"] = make_dropout(settings)
-        arguments["availability"] = make_availability(settings)
+        arguments["availability"] = make_availability(settings, len(num_examples))
     if settings.protocol == "asynchronous":
         arguments["concurrency"] = settings.concurrency
     if settings.protocol == "open_arrivals":
@@ -82,8 +87,8 @@ def make_schedule(settings: Settings, federation: Federation, initial_round: boo
         allowed = "asynchronous or drawn_staleness"
         require(not initial_round, "protocol", settings.protocol, allowed, remedy)
     return protocol(
-        num_clients=federation.num_clients,
-        delay=make_delay(settings, federation.num_examples),
+        num_clients=len(num_examples),
+        delay=make_delay(settings, num_examples, model_bytes),
         server_steps=settings.server_steps,
         client_trips=settings.client_trips,
         seed=int(settings.seed),
@@ -99,7 +104,7 @@ def _start_rate(settings: Settings) -> float:
     return (settings.concurrency or 1) / settings.delay_mean
 
 
-def make_availability(settings: Settings) -> Availability | None:
+def make_availability(settings: Settings, num_clients: int) -> Availability | None:
     """When clients are there."""
     name = settings.availability
     loses = {} if settings.lose_trips is None else {"loses_trips": settings.lose_trips}
@@ -114,6 +119,7 @@ def make_availability(settings: Settings) -> Availability | None:
             return availability.on_and_off(settings.mean_on, settings.mean_off, **loses)
     if pathlib.Path(name).suffix in (".csv", ".npz"):
         trace = read_availability(name, cycle_after=settings.availability_period)
+        trace.check_clients(num_clients)
         return availability.windows(trace.offsets, trace.start, trace.end, trace.period, **loses)
     raise unknown_name("availability", name, ("always", "diurnal", "on_and_off", "a .csv or .npz file"))
 
@@ -142,48 +148,103 @@ def make_dropout(settings: Settings) -> Dropout | None:
         return Dropout(fraction, server_step=moments["step"], time=moments["time"], trips=moments["trips"])
 
 
-def make_delay(settings: Settings, num_examples: np.ndarray) -> delays.Delay:
-    """The law of trip durations; ``num_examples`` [N] of each client."""
-    choose("delay", settings.delay, DELAYS)
+def make_delay(settings: Settings, num_examples: np.ndarray, model_bytes: float) -> delays.Delay:
+    """The law of trip durations; ``num_examples`` [N] of each client, ``model_bytes`` of the parameters."""
+    named = {
+        f"the delay's {name}": f"delay_{name}" for name in ("low", "high", "sigma", "shape", "model_bytes")
+    }
+    named |= {"the delay's fraction": "delay_slow_fraction"}
+    named |= {f"the delay's {way}_bandwidth": f"delay_{way}_bandwidth" for way in ("download", "upload")}
     draws: dict[str, Callable[[delays.Delay], delays.Delay]] = {
         "per_trip": lambda law: law,
         "per_client": delays.once_per_client,
     }
     drawn = choose("delay_draw", settings.delay_draw, draws)
+    with refused_as(named):
+        law = _from_file(settings) or drawn(_computing(settings, num_examples))
+        law = _with_network(settings, law, model_bytes)
+        return _throttled(settings, law, len(num_examples))
+
+
+def _from_file(settings: Settings) -> delays.Delay | None:
+    """Recorded durations, if ``delay`` is a file; SettingError for a name that is neither a file nor a law."""
+    if pathlib.Path(settings.delay).suffix in (".csv", ".npz"):
+        return duration_trace(settings.delay, cycled=settings.delay_trace_cycled)
+    if settings.delay not in DELAYS:
+        raise unknown_name("delay", settings.delay, [*DELAYS, "a .csv or .npz file"])
+    return None
+
+
+def _computing(settings: Settings, num_examples: np.ndarray) -> delays.Delay:
+    """How long training takes, before it is drawn for each trip or once per client."""
     if settings.delay == "groups":
         with refused_as({}, otherwise="delay_groups"):
             groups = delays.groups(_delay_groups(settings.delay_groups))
             groups.check_clients(len(num_examples))
-        return drawn(groups)
-    with refused_as({f"the delay's {name}": f"delay_{name}" for name in ("low", "high", "sigma")}):
-        return drawn(_law(settings, num_examples))
+        return groups
+    law, factor = _law(settings, num_examples, 1.0), settings.delay_slow_factor
+    if not settings.delay_slow_fraction:
+        return law
+    require(0 < factor < np.inf, "delay_slow_factor", factor, "a finite number above 0")
+    return delays.slow_fraction(law, _law(settings, num_examples, factor), settings.delay_slow_fraction)
 
 
-def _law(settings: Settings, num_examples: np.ndarray) -> delays.Delay:
-    """The law of trip durations, but for groups, before it is drawn for each trip or once per client."""
+def _with_network(settings: Settings, law: delays.Delay, model_bytes: float) -> delays.Delay:
+    """``law`` with the times of download and upload, where a bandwidth is given."""
+    means = (settings.delay_download_bandwidth, settings.delay_upload_bandwidth)
+    if means == (None, None):
+        return law
+    sigma = settings.delay_bandwidth_sigma
+    require(0 <= sigma < np.inf, "delay_bandwidth_sigma", sigma, "a finite number, at least 0")
+    for way, mean in zip(("download", "upload"), means, strict=True):
+        fits = mean is None or 0 < mean < np.inf
+        require(fits, f"delay_{way}_bandwidth", mean, "a finite number above 0")
+    of = [np.inf if mean is None else delays.log_normal(mean, sigma) if sigma else mean for mean in means]
+    size = model_bytes if settings.delay_model_bytes is None else settings.delay_model_bytes
+    return delays.with_network(law, size, *of)
+
+
+def _throttled(settings: Settings, law: delays.Delay, num_clients: int) -> delays.Delay:
+    """``law`` with some clients at a share of their speed."""
+    for part in filter(None, settings.delay_throttled.split(";")):
+        clients, colon, share = part.partition(":")
+        fits = colon and re.fullmatch(r"\s*\d*\.?\d+\s*", share)
+        require(fits, "delay_throttled", settings.delay_throttled, "clients:share;..., as in 0-4:0.5")
+        who = labels_in("delay_throttled", clients)
+        require(max(who) < num_clients, "delay_throttled", part, f"clients below {num_clients}")
+        with refused_as({}, otherwise="delay_throttled"):
+            law = delays.throttled(law, float(share), who)
+    return law
+
+
+def _law(settings: Settings, num_examples: np.ndarray, factor: float) -> delays.Delay:
+    """The law of trip durations, ``factor`` times as long."""
     name, mean, low, high = settings.delay, settings.delay_mean, settings.delay_low, settings.delay_high
     require(np.isfinite(mean) and mean >= 0, "delay_mean", mean, "a finite number, at least 0")
     require(mean > 0 or name in ("constant", "uniform"), "delay_mean", mean, f"above 0 where delay is {name}")
-    if name == "constant":
-        return delays.constant(mean)
     if name == "uniform":
         if high is None:
-            require(
-                low <= mean, "delay_low", low, f"at most delay_mean ({mean:g}) unless delay_high is given"
-            )
-        return delays.uniform(low, 2 * mean - low if high is None else high)
-    if name == "half_normal":
-        return delays.half_normal(mean * np.sqrt(np.pi / 2))
-    if name == "log_normal":
-        return delays.log_normal(mean, settings.delay_sigma)
-    if name == "proportional_to_examples":
-        return delays.proportional_to_examples(num_examples, mean / np.mean(num_examples))
-    return delays.exponential(mean)
+            allowed = f"at most delay_mean ({mean:g}) unless delay_high is given"
+            require(low <= mean, "delay_low", low, allowed)
+        return delays.uniform(factor * low, factor * (2 * mean - low if high is None else high))
+    mean = factor * mean
+    laws: dict[str, Callable[[], delays.Delay]] = {
+        "constant": lambda: delays.constant(mean),
+        "half_normal": lambda: delays.half_normal(mean * np.sqrt(np.pi / 2)),
+        "exponential": lambda: delays.exponential(mean),
+        "log_normal": lambda: delays.log_normal(mean, settings.delay_sigma),
+        "gamma": lambda: delays.gamma(mean, settings.delay_shape),
+        "pareto": lambda: delays.pareto(mean, settings.delay_shape),
+        "proportional_to_examples": lambda: delays.proportional_to_examples(
+            num_examples, mean / np.mean(num_examples)
+        ),
+    }
+    return laws[name]()
 
 
 def _delay_groups(text: str) -> list[tuple[int, delays.Delay]]:
     """``10:uniform(1,2);5:exponential(9)`` as [(10, uniform(1, 2)), (5, exponential(9))]."""
-    laws = ("constant", "uniform", "half_normal", "exponential", "log_normal")
+    laws = ("constant", "uniform", "half_normal", "exponential", "log_normal", "gamma", "pareto")
     simple: dict[str, Callable[..., delays.Delay]] = {name: DELAYS[name] for name in laws}
     groups = []
     for part in text.split(";"):

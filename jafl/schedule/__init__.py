@@ -9,20 +9,25 @@ from jafl.schedule.dropout import Dropout
 from jafl.schedule.open_arrivals import open_arrivals
 from jafl.schedule.plan import bucket, check_plan, trip_by_trip
 from jafl.schedule.synchronous import synchronous
+from jafl.schedule.traces import AvailabilityTrace, DurationTrace, duration_trace, read_availability
 
 __all__ = [
     "AVAILABILITIES",
     "DELAYS",
     "Availability",
+    "AvailabilityTrace",
     "Delay",
     "Dropout",
+    "DurationTrace",
     "asynchronous",
     "availability",
     "bucket",
     "check_plan",
     "delays",
     "drawn_staleness",
+    "duration_trace",
     "open_arrivals",
+    "read_availability",
     "synchronous",
     "trip_by_trip",
 ]

@@ -198,7 +198,14 @@ class windows(Availability):  # noqa: N801
     def window_end(self, client: int, time: float) -> float:
         """See ``Availability``."""
         window = self._window(client, time)
-        return -math.inf if window is None else window[1]
+        end = -math.inf if window is None else window[1]
+        following = self._window(client, end) if window is not None and end < math.inf else None
+        while following and following[0] <= end < time + (
+            self.period or 0.0
+        ):  # one that begins where this one ends
+            end = following[1]
+            following = self._window(client, end)
+        return math.inf if self.period is not None and end >= time + self.period else end
 
     def _window(self, client: int, time: float) -> tuple[float, float] | None:
         """The client's first window that ends after ``time``."""

@@ -320,7 +320,8 @@ class with_network(Delay):  # noqa: N801
         bandwidth = getattr(self, name)
         if not isinstance(bandwidth, Delay):
             return self.model_bytes / bandwidth
-        drawn = bandwidth.durations(_own_seed(self, seed, purpose), client, np.zeros_like(client))
+        own_seed = _own_seed(self, seed, purpose)
+        drawn = np.asarray(bandwidth.durations(own_seed, client, np.zeros_like(client)), np.float64)
         wrong = np.flatnonzero(~(drawn > 0))
         if wrong.size:
             j = wrong[0]
@@ -344,13 +345,8 @@ class throttled(Delay):  # noqa: N801
     def __post_init__(self):
         _require_law("law", self.law)
         _require_number("share", self.share, 0 < self.share <= 1, "above 0 and at most 1")
-        several = isinstance(self.clients, Iterable)
-        require(
-            several,
-            "the throttled delay's clients",
-            self.clients,
-            "a list of client numbers, [3] for example",
-        )
+        several, allowed = isinstance(self.clients, Iterable), "a list of client numbers, [3] for example"
+        require(several, "the throttled delay's clients", self.clients, allowed)
         clients = tuple(whole_number("a client of the throttled delay", client, 0) for client in self.clients)
         object.__setattr__(self, "clients", clients)
 
@@ -358,7 +354,7 @@ class throttled(Delay):  # noqa: N801
         return (self.law,)
 
     def durations(self, seed, client, trip):
-        durations = self.law.durations(seed, client, trip)
+        durations = np.asarray(self.law.durations(seed, client, trip), np.float64)
         return np.where(np.isin(client, self.clients), durations / self.share, durations)
 
     def check_clients(self, num_clients):
@@ -447,5 +443,15 @@ def _require_same_clients(name: str, count: int, num_clients: int) -> None:
 
 DELAYS = {
     law.__name__: law
-    for law in (constant, uniform, half_normal, exponential, log_normal, proportional_to_examples, groups)
+    for law in (
+        constant,
+        uniform,
+        half_normal,
+        exponential,
+        log_normal,
+        gamma,
+        pareto,
+        proportional_to_examples,
+        groups,
+    )
 }

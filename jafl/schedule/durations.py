@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from jafl.records import require
-from jafl.schedule.delays import Delay
+from jafl.schedule.delays import Delay, NoSuchTrip
 
 
 class Table:
@@ -18,13 +18,10 @@ class Table:
 
     def __init__(self, draw: Callable[[np.ndarray, np.ndarray], np.ndarray], num_clients: int, trips: int):
         self._draw = draw
-        self._block = 4 + 3 * trips // (2 * num_clients)
-        table = np.empty((num_clients, self._block))
-        rows = max(1, 2**20 // self._block)  # so that the temporary arrays stay small
-        for first in range(0, num_clients, rows):
-            clients = np.arange(first, min(first + rows, num_clients))
-            drawn = self._of(np.repeat(clients, self._block), self._block)
-            table[clients] = drawn.reshape(-1, self._block)
+        table = self._ahead(
+            4 + 3 * trips // (2 * num_clients), functools.partial(self._first_trips, num_clients)
+        )
+        self._block = table.shape[1]
         self._check(table)
         self._first = fast_view(table.reshape(-1))
         self._later: dict[int, tuple[int, Any]] = {}
@@ -35,9 +32,33 @@ class Table:
         begin, values = self._later.get(client, (0, ()))
         if trip >= begin + len(values):
             begin, length = trip, min(max(2 * len(values), 64), 65536)
-            values = fast_view(self._of(np.full(length, client), length, begin))
+            values = fast_view(self._of_client(client, length, begin))
             self._later[client] = (begin, values)
         return values[trip - begin]
+
+    def _first_trips(self, num_clients: int, block: int) -> np.ndarray:
+        """[N, block] numbers of everyone's first trips."""
+        table = np.empty((num_clients, block))
+        rows = max(1, 2**20 // block)  # so that the temporary arrays stay small
+        for first in range(0, num_clients, rows):
+            clients = np.arange(first, min(first + rows, num_clients))
+            table[clients] = self._of(np.repeat(clients, block), block).reshape(-1, block)
+        return table
+
+    @staticmethod
+    def _ahead(length: int, draw: Callable[[int], np.ndarray]) -> np.ndarray:
+        """``draw(length)``, or of half, a quarter, ... of the length where a law ends before; at least of 1."""
+        while True:
+            try:
+                return draw(length)
+            except NoSuchTrip:
+                if length == 1:  # not asked for ahead: the trip happens
+                    raise
+                length //= 2
+
+    def _of_client(self, client: int, length: int, first_trip: int = 0) -> np.ndarray:
+        """[length] numbers of one client's trips, or fewer where the law ends before."""
+        return self._ahead(length, lambda fewer: self._of(np.full(fewer, client), fewer, first_trip))
 
     def _of(self, clients: np.ndarray, per_client: int, first_trip: int = 0) -> np.ndarray:
         return self._draw(clients, first_trip + np.arange(len(clients)) % per_client)
@@ -55,7 +76,7 @@ class Durations(Table):
 
     def _check(self, table: np.ndarray) -> None:
         zeros = np.flatnonzero(~table.any(axis=1)).tolist()
-        still = next((client for client in zeros if not self._of(np.full(1024, client), 1024).any()), None)
+        still = next((client for client in zeros if not self._of_client(client, 1024).any()), None)
         require(
             still is None,
             "delay",

@@ -21,13 +21,29 @@ LAWS = {
     "exponential": (delays.exponential(3.0), scipy.stats.expon(scale=3.0)),
     "log_normal": (delays.log_normal(2.0, 0.7), scipy.stats.lognorm(0.7, scale=2.0 * np.exp(-0.245))),
     "log_normal, wide": (delays.log_normal(1.0, 2.0), scipy.stats.lognorm(2.0, scale=np.exp(-2.0))),
+    "gamma": (delays.gamma(3.0, 2.5), scipy.stats.gamma(2.5, scale=1.2)),
+    "gamma, wide": (delays.gamma(1.0, 0.3), scipy.stats.gamma(0.3, scale=1 / 0.3)),
+    "pareto": (delays.pareto(2.0, 3.0), scipy.stats.pareto(3.0, scale=4 / 3)),
+    "pareto, wide": (delays.pareto(1.0, 1.2), scipy.stats.pareto(1.2, scale=1 / 6)),
 }
+NAN, INF = float("nan"), float("inf")
+FAST, SLOW = delays.exponential(0.5), delays.uniform(8.0, 12.0)
 SIZES = np.arange(1, 201)
 EVERY_LAW = {
     **{name: law for name, (law, _) in LAWS.items()},
     "constant": delays.constant(1.5),
     "proportional_to_examples": delays.proportional_to_examples(SIZES, 0.25),
     "groups": delays.groups(((80, delays.exponential(2.0)), (120, delays.uniform(8, 12)))),
+    "slow_fraction": delays.slow_fraction(FAST, SLOW, 0.2),
+    "slow_fraction, nested": delays.slow_fraction(FAST, delays.slow_fraction(SLOW, delays.gamma(), 0.5), 0.4),
+    "once_per_client": delays.once_per_client(FAST),
+    "with_network": delays.with_network(FAST, 100.0, 50.0, 20.0),
+    "with_network, drawn": delays.with_network(FAST, 100.0, delays.uniform(40, 60), delays.log_normal(20.0)),
+    "throttled": delays.throttled(FAST, 0.25, (3, 7, 199)),
+    "from_function": delays.from_function(lambda client, trip: 1 + client / (trip + 1)),
+    "from_function, arrays": delays.from_function(
+        lambda client, trip: 1 + client / (trip + 1), vectorised=True
+    ),
 }
 
 
@@ -39,8 +55,14 @@ def refuses(*parts):
     return pytest.raises(SettingError, match=".*".join(re.escape(part) for part in parts))
 
 
-def test_every_named_law_is_tested():
-    assert {name.split(",")[0].split(" ")[0] for name in EVERY_LAW} == set(DELAYS)
+def test_every_law_is_tested():
+    tested = {name.split(",")[0].split(" ")[0] for name in EVERY_LAW}
+    assert tested == {law.__name__ for law in vars(delays).values() if is_law(law)}
+    assert tested >= set(DELAYS)
+
+
+def is_law(value):
+    return isinstance(value, type) and issubclass(value, delays.Delay) and value is not delays.Delay
 
 
 # --------------------------------------------------------------------------------------------------
@@ -75,11 +97,20 @@ def test_the_documented_means_and_median():
         delays.exponential(3.0): 3.0,
         delays.log_normal(3.0, 0.8): 3.0,
         delays.uniform(1.0, 4.0): 2.5,
+        delays.gamma(3.0, 0.7): 3.0,
+        delays.pareto(3.0, 4.0): 3.0,
     }
     for law, mean in means.items():
         assert law.quantile(probability, client).mean() == pytest.approx(mean, rel=1e-4)
     median = delays.log_normal(3.0, 0.8).quantile(np.array([0.5]), np.array([0]))[0]
     assert median == pytest.approx(3.0 * np.exp(-(0.8**2) / 2))
+
+
+def test_the_documented_spread_and_minimum():
+    assert draw(delays.gamma(3.0, 4.0)).std() == pytest.approx(1.5, rel=0.03)
+    durations = draw(delays.pareto(3.0, 1.5))
+    assert durations.min() >= 1.0 and durations.min() == pytest.approx(1.0, rel=1e-3)
+    assert (durations > 4.0).mean() == pytest.approx(4.0**-1.5, abs=5 * np.sqrt(0.125 * 0.875 / 30_000))
 
 
 def test_constant_is_constant():
@@ -92,6 +123,8 @@ def test_defaults():
     assert delays.half_normal() == delays.half_normal(1.0)
     assert delays.exponential() == delays.exponential(1.0)
     assert delays.log_normal() == delays.log_normal(1.0, 1.0)
+    assert delays.gamma() == delays.gamma(1.0, 2.5)
+    assert delays.pareto() == delays.pareto(1.0, 2.5)
 
 
 def test_proportional_to_examples():
@@ -150,6 +183,256 @@ def test_a_group_by_number_of_examples_counts_all_clients():
     np.testing.assert_array_equal(draw(law, client=[3, 4, 4], trip=[0, 0, 1]), alone)
     mean = draw(law, client=np.full(2000, 4), trip=np.arange(2000)).mean()
     assert mean == pytest.approx(100, abs=5 * 100 / np.sqrt(2000))
+
+
+# --------------------------------------------------------------------------------------------------
+# A fraction of slow clients.
+# --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", [0, 1, -7])
+def test_slow_clients_follow_the_slow_law_as_it_draws_alone(seed):
+    law = delays.slow_fraction(FAST, SLOW, 0.3)
+    slow = law.slow_clients(seed, 200)
+    assert slow.dtype == bool and slow.shape == (200,) and 0 < slow.sum() < 200
+    np.testing.assert_array_equal(draw(law, seed), np.where(slow[CLIENT], draw(SLOW, seed), draw(FAST, seed)))
+
+
+def test_the_fractions_edges():
+    for fraction, alone in ((0.0, FAST), (1.0, SLOW)):
+        law = delays.slow_fraction(FAST, SLOW, fraction)
+        np.testing.assert_array_equal(draw(law), draw(alone))
+        assert np.all(law.slow_clients(0, 200) == fraction)
+
+
+def test_the_number_of_slow_clients_is_binomial():
+    """Within 5 standard deviations in every run; over 200 runs its variance is that of the law, within a third."""
+    law = delays.slow_fraction(FAST, SLOW, 0.2)
+    variance = 1000 * 0.2 * 0.8
+    counts = np.array([law.slow_clients(seed, 1000).sum() for seed in range(200)])
+    assert np.all(np.abs(counts - 200) < 5 * np.sqrt(variance))
+    assert counts.mean() == pytest.approx(200, abs=5 * np.sqrt(variance / 200))
+    assert counts.var() == pytest.approx(variance, rel=1 / 3)
+
+
+def test_who_is_slow_depends_on_seed_and_client_alone():
+    law = delays.slow_fraction(FAST, SLOW, 0.2)
+    slow = law.slow_clients(4, 1000)
+    np.testing.assert_array_equal(law.slow_clients(4, 300), slow[:300])
+    assert not np.array_equal(law.slow_clients(5, 1000), slow)
+    others = delays.slow_fraction(SLOW, delays.constant(1.0), 0.2)
+    np.testing.assert_array_equal(others.slow_clients(4, 1000), slow)
+    more = delays.slow_fraction(FAST, SLOW, 0.3).slow_clients(4, 1000)
+    assert np.all(more[slow]) and more.sum() > slow.sum()
+
+
+def test_slow_clients_draw_as_any_other():
+    """Among the slow, the durations follow the slow law: who is slow says nothing about the draw."""
+    law = delays.slow_fraction(FAST, delays.once_per_client(FAST), 0.3)
+    client = np.arange(30_000)
+    durations, slow = draw(law, 0, client, np.zeros_like(client)), law.slow_clients(0, 30_000)
+    for mine in (slow, ~slow):
+        assert scipy.stats.kstest(durations[mine], scipy.stats.expon(scale=0.5).cdf).pvalue > 1e-3
+
+
+ONE, TWO, THREE = (delays.constant(number) for number in (1, 2, 3))
+INNER = delays.slow_fraction(TWO, THREE, 0.5)
+
+
+@pytest.mark.parametrize(
+    "law",
+    [
+        delays.slow_fraction(ONE, INNER, 0.4),
+        delays.slow_fraction(ONE, delays.once_per_client(INNER), 0.4),
+        delays.slow_fraction(ONE, delays.groups(((10_000, INNER), (10_000, INNER))), 0.4),
+        delays.once_per_client(delays.slow_fraction(ONE, delays.throttled(INNER, 1, []), 0.4)),
+        delays.slow_fraction(INNER, ONE, 0.6),
+    ],
+)
+def test_slow_fractions_inside_one_another_are_independent(law):
+    """Of 20,000 clients 60 % take 1, 20 % take 2 and 20 % take 3; the inner law knows whom it slows."""
+    client = np.arange(20_000)
+    durations = draw(law, 0, client, np.zeros_like(client))
+    counts = [(durations == number).sum() for number in (1, 2, 3)]
+    assert scipy.stats.chisquare(counts, [12_000, 4_000, 4_000]).pvalue > 1e-3
+    slow = INNER.slow_clients(0, 20_000)
+    np.testing.assert_array_equal(slow[durations > 1], durations[durations > 1] == 3)
+
+
+def test_slow_laws_may_be_made_of_laws():
+    once = delays.once_per_client(delays.exponential(3.0))
+    groups = delays.groups(((80, FAST), (120, once)))
+    law = delays.slow_fraction(groups, once, 0.3)
+    slow = law.slow_clients(0, 200)[CLIENT]
+    np.testing.assert_array_equal(draw(law), np.where(slow, draw(once), draw(groups)))
+
+
+def test_more_clients_do_not_change_a_slow_one():
+    law = delays.slow_fraction(FAST, SLOW, 0.3)
+    few, many = (
+        durations_by_trip(asynchronous(num_clients=n, concurrency=n, delay=law, client_trips=50 * n))
+        for n in (5, 60)
+    )
+    both = few.keys() & many.keys()
+    assert len(both) > 100 and law.slow_clients(0, 5).any()
+    assert all(few[key] == many[key] for key in both)
+
+
+# --------------------------------------------------------------------------------------------------
+# The network, throttling, functions.
+# --------------------------------------------------------------------------------------------------
+
+
+def test_sending_takes_bytes_over_bandwidth():
+    durations = draw(delays.with_network(FAST, 100.0, 50.0, 20.0))
+    np.testing.assert_allclose(durations, 2.0 + draw(FAST) + 5.0, rtol=1e-14)
+    np.testing.assert_array_equal(draw(delays.with_network(FAST, 100.0, INF, INF)), draw(FAST))
+    np.testing.assert_array_equal(draw(delays.with_network(FAST, 0, SLOW, SLOW)), draw(FAST))
+    twice = draw(delays.with_network(delays.constant(0), 200.0, SLOW, SLOW))
+    np.testing.assert_array_equal(twice, 2 * draw(delays.with_network(delays.constant(0), 100.0, SLOW, SLOW)))
+
+
+def network_times(bandwidth, compute=delays.constant(0), num_clients=30_000):  # noqa: B008  (laws are frozen)
+    """[3, N]: the times of one byte's download, one byte's upload, and computing."""
+    client = np.arange(num_clients)
+    laws = (
+        delays.with_network(delays.constant(0), 1.0, bandwidth, INF),
+        delays.with_network(delays.constant(0), 1.0, INF, bandwidth),
+        compute,
+    )
+    return np.stack([draw(law, 0, client, np.zeros_like(client)) for law in laws])
+
+
+def test_bandwidths_follow_their_laws_once_per_client():
+    bandwidth = delays.log_normal(20.0, 0.7)
+    expected = scipy.stats.lognorm(0.7, scale=20.0 * np.exp(-0.245))
+    for times in network_times(bandwidth)[:2]:
+        assert scipy.stats.kstest(1 / times, expected.cdf).pvalue > 1e-3
+    law = delays.with_network(FAST, 100.0, bandwidth, bandwidth)
+    sending = (draw(law) - draw(FAST)).reshape(200, 150)
+    np.testing.assert_allclose(sending, np.broadcast_to(sending[:, :1], sending.shape), rtol=1e-9)
+    download, upload, _ = network_times(bandwidth, num_clients=200)
+    np.testing.assert_allclose(sending[:, 0], 100 * (download + upload), rtol=1e-9)
+
+
+def test_download_upload_and_computing_are_independent():
+    times = network_times(delays.exponential(2.0), delays.exponential(2.0))
+    ranks = scipy.stats.rankdata(times, axis=1)
+    correlations = np.corrcoef(ranks)[np.triu_indices(3, 1)]
+    assert np.all(np.abs(correlations) < 4 / np.sqrt(30_000))
+    slow = delays.slow_fraction(ONE, TWO, 0.5)
+    halves = network_times(slow, slow)
+    counts = np.unique(halves, axis=1, return_counts=True)[1]
+    assert len(counts) == 8 and scipy.stats.chisquare(counts).pvalue > 1e-3
+
+
+def test_networks_inside_one_another_are_independent():
+    bandwidth = delays.exponential(2.0)
+    inner = delays.with_network(delays.constant(0), 1.0, bandwidth, INF)
+    client = np.arange(30_000)
+    alone = draw(inner, 0, client, np.zeros_like(client))
+    both = draw(delays.with_network(inner, 1.0, bandwidth, INF), 0, client, np.zeros_like(client))
+    ranks = scipy.stats.rankdata(np.stack([alone, both - alone]), axis=1)
+    assert abs(np.corrcoef(ranks)[0, 1]) < 4 / np.sqrt(30_000)
+
+
+@pytest.mark.parametrize("name", ["download_bandwidth", "upload_bandwidth"])
+@pytest.mark.parametrize("value", [0.0, -1.0, float("nan")])
+def test_a_drawn_bandwidth_that_is_not_above_0_is_refused(name, value):
+    bandwidths = {"download_bandwidth": 1.0, "upload_bandwidth": 1.0, name: Fixed(value, first_trip=0)}
+    for call in both_protocols(delays.with_network(delays.constant(1.0), 10.0, **bandwidths)):
+        with refuses(f"the delay's {name} of client 2 is {value}", "must be above 0"):
+            call()
+
+
+@pytest.mark.parametrize("clients", [(3, 7, 199), [7, 199, 3], np.array([3, 7, 199]), (), range(200)])
+def test_throttled_clients_report_at_a_share_of_their_speed(clients):
+    durations = draw(delays.throttled(FAST, 0.25, clients))
+    mine = np.isin(CLIENT, list(clients))
+    np.testing.assert_array_equal(durations, np.where(mine, 4 * draw(FAST), draw(FAST)))
+    np.testing.assert_array_equal(draw(delays.throttled(FAST, 1, clients)), draw(FAST))
+
+
+def test_a_throttled_client_reports_less_often():
+    law = delays.throttled(delays.constant(1.0), 0.25, [1])
+    schedule = asynchronous(num_clients=4, concurrency=4, delay=law, server_steps=3 * 40 + 10)
+    assert np.bincount(schedule.client).tolist() == [40, 10, 40, 40]
+
+
+def test_functions_of_a_client_and_a_trip():
+    asked = []
+
+    def function(client, trip):
+        asked.append((client, trip))
+        return 1 + client if trip else 0.5
+
+    law = delays.from_function(function)
+    durations = law.durations(0, np.array([3, 0, 3], np.int32), np.array([0, 2, 1], np.int32))
+    assert durations.dtype == np.float64 and durations.tolist() == [0.5, 1.0, 4.0]
+    assert asked == [(3, 0), (0, 2), (3, 1)] and {type(part) for key in asked for part in key} == {int}
+    assert law.durations(0, np.array([], int), np.array([], int)).shape == (0,)
+
+
+def test_functions_of_arrays():
+    calls = []
+
+    def function(client, trip):
+        calls.append((client, trip))
+        return np.where(trip, 1 + client, 7)
+
+    durations = draw(delays.from_function(function, vectorised=True))
+    assert durations.dtype == np.float64
+    np.testing.assert_array_equal(durations, np.where(TRIP, 1 + CLIENT, 7))
+    ((client, trip),) = calls
+    np.testing.assert_array_equal([client, trip], [CLIENT, TRIP])
+
+
+def test_a_function_is_a_law_of_both_protocols():
+    law = delays.from_function(lambda client, trip: 1 + (client + trip) % 3)
+    for call in both_protocols(law):
+        schedule = call()
+        expected = schedule.download_time + 1 + (schedule.client + schedule.trip) % 3
+        np.testing.assert_array_equal(schedule.arrival_time, expected)
+
+
+def test_what_a_function_raises_is_seen():
+    with pytest.raises(ZeroDivisionError):
+        draw(delays.from_function(lambda client, trip: 1 / trip))
+
+
+@pytest.mark.parametrize("vectorised", [False, True])
+@pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])
+def test_bad_durations_of_a_function_are_refused(vectorised, value):
+    where = np.where if vectorised else lambda condition, yes, no: yes if condition else no
+    law = delays.from_function(lambda client, trip: where(client == 2, value, 1.0), vectorised)
+    for call in both_protocols(law):
+        with refuses(f"the delay of client 2, trip 0 is {value}", "must be finite and at least 0"):
+            call()
+
+
+@pytest.mark.parametrize("value", [None, "1.0", [1.0], np.ones(2), 1j])
+def test_what_is_no_number_is_refused(value):
+    law = delays.from_function(lambda client, trip: value if (client, trip) == (2, 3) else 1.0)
+    with refuses(
+        "the delay that the function gives client 2, trip 3 is", "must be a number", "vectorised=True"
+    ):
+        draw(law)
+
+
+@pytest.mark.parametrize(
+    ("value", "parts"),
+    [
+        (1.0, ["the shape of the function's delays is ()", "must be (30000,)", "leave vectorised out"]),
+        (np.ones(3), ["the shape of the function's delays is (3,)", "must be (30000,)"]),
+        (np.ones((30_000, 1)), ["the shape of the function's delays is (30000, 1)"]),
+        (None, ["the type of the function's delays is 'object'", "must be one of real numbers"]),
+        (np.full(30_000, "1"), ["the type of the function's delays is 'str"]),
+        (np.full(30_000, 1j), ["the type of the function's delays is 'complex128'"]),
+    ],
+)
+def test_what_are_no_durations_is_refused(value, parts):
+    with refuses(*parts):
+        draw(delays.from_function(lambda client, trip: value, vectorised=True))
 
 
 # --------------------------------------------------------------------------------------------------
@@ -221,7 +504,8 @@ def test_uniform_numbers_stay_inside_at_the_extremes(monkeypatch):
     for law in EVERY_LAW.values():
         durations = law.durations(0, six, six)
         assert np.all(np.isfinite(durations) & (durations >= 0))
-        assert np.all(np.diff(durations) >= 0)
+        mixed = isinstance(law, delays.with_network | delays.slow_fraction)  # of several draws
+        assert mixed or np.all(np.diff(durations) >= 0)
 
 
 def uniform_numbers(seed=0, purpose=draws.DURATION, client=CLIENT, trip=TRIP):
@@ -275,7 +559,7 @@ def test_all_draws_differ():
 # What is refused.
 # --------------------------------------------------------------------------------------------------
 
-NAN, INF = float("nan"), float("inf")
+
 ABOVE, AT_LEAST = "must be a finite number above 0", "must be a finite number, at least 0"
 REFUSED = {
     "negative constant": (lambda: delays.constant(-1.0), "the delay's duration is -1.0", AT_LEAST),
@@ -310,6 +594,46 @@ REFUSED = {
         lambda: delays.groups(((0, delays.constant(1.0)),)), "members is (0, constant(duration=1.0))",
         "(clients >= 1, a delay)"),
     "group without a law": (lambda: delays.groups(((3, 1.0),)), "members is (3, 1.0)", "(clients >= 1, a delay)"),
+    "once without a law": (lambda: delays.once_per_client(1.0), "the delay's law is 1.0", "must be a delay"),
+    "gamma mean 0": (lambda: delays.gamma(0.0), "the delay's mean is 0.0", ABOVE),
+    "gamma mean infinite": (lambda: delays.gamma(INF), "the delay's mean is inf", ABOVE),
+    "gamma shape 0": (lambda: delays.gamma(1.0, 0.0), "the delay's shape is 0.0", ABOVE),
+    "gamma shape NaN": (lambda: delays.gamma(1.0, NAN), "the delay's shape is nan", ABOVE),
+    "gamma shape infinite": (lambda: delays.gamma(1.0, INF), "the delay's shape is inf", ABOVE),
+    "pareto mean negative": (lambda: delays.pareto(-1.0), "the delay's mean is -1.0", ABOVE),
+    "pareto mean NaN": (lambda: delays.pareto(NAN), "the delay's mean is nan", ABOVE),
+    "pareto shape 1": (lambda: delays.pareto(1.0, 1.0), "the delay's shape is 1.0", "number above 1", "no mean"),
+    "pareto shape NaN": (lambda: delays.pareto(1.0, NAN), "the delay's shape is nan", "number above 1"),
+    "pareto shape infinite": (lambda: delays.pareto(1.0, INF), "the delay's shape is inf", "number above 1"),
+    "slow, no law": (lambda: delays.slow_fraction(1.0, FAST, 0.2), "the delay's law is 1.0", "must be a delay"),
+    "slow, no slow law": (
+        lambda: delays.slow_fraction(FAST, 1.0, 0.2), "the delay's slow_law is 1.0", "must be a delay"),
+    "slow fraction below 0": (
+        lambda: delays.slow_fraction(FAST, SLOW, -0.1), "the delay's fraction is -0.1", "at least 0 and at most 1"),
+    "slow fraction above 1": (
+        lambda: delays.slow_fraction(FAST, SLOW, 20), "the delay's fraction is 20", "at least 0 and at most 1"),
+    "slow fraction NaN": (lambda: delays.slow_fraction(FAST, SLOW, NAN), "the delay's fraction is nan"),
+    "network, no law": (lambda: delays.with_network(1.0, 1, 1, 1), "the delay's compute is 1.0", "must be a delay"),
+    "network, bytes negative": (
+        lambda: delays.with_network(FAST, -1, 1, 1), "the delay's model_bytes is -1", AT_LEAST),
+    "network, bytes infinite": (
+        lambda: delays.with_network(FAST, INF, 1, 1), "the delay's model_bytes is inf", AT_LEAST),
+    "network, download 0": (
+        lambda: delays.with_network(FAST, 1, 0, 1), "the delay's download_bandwidth is 0", "must be above 0 (bytes"),
+    "network, upload NaN": (
+        lambda: delays.with_network(FAST, 1, 1, NAN), "the delay's upload_bandwidth is nan", "or a delay"),
+    "throttled, no law": (lambda: delays.throttled(1.0, 0.5, [0]), "the delay's law is 1.0", "must be a delay"),
+    "throttled to 0": (
+        lambda: delays.throttled(FAST, 0.0, [0]), "the delay's share is 0.0", "must be above 0 and at most 1"),
+    "throttled above 1": (lambda: delays.throttled(FAST, 1.5, [0]), "the delay's share is 1.5"),
+    "throttled NaN": (lambda: delays.throttled(FAST, NAN, [0]), "the delay's share is nan"),
+    "throttled, one number": (
+        lambda: delays.throttled(FAST, 0.5, 3), "the throttled delay's clients is 3", "list of client numbers"),
+    "throttled, half a client": (
+        lambda: delays.throttled(FAST, 0.5, [2, 0.5]), "a client of the throttled delay is 0.5", "a whole number"),
+    "throttled, client below 0": (
+        lambda: delays.throttled(FAST, 0.5, [-1]), "a client of the throttled delay is -1", "at least 0"),
+    "no function": (lambda: delays.from_function(1.0), "the delay's function is 1.0", "must be callable"),
 }  # fmt: skip
 
 
@@ -365,14 +689,44 @@ def test_a_law_for_another_number_of_clients_is_refused(law, setting, count, onc
             call()
 
 
-class Fixed(delays.Delay):
-    """A user's law: what it is told for client 2 from trip 2 on, else 1."""
+FIVE = delays.groups(((3, FAST), (2, SLOW)))
 
-    def __init__(self, value):
+
+@pytest.mark.parametrize(
+    "law",
+    [
+        delays.slow_fraction(FIVE, FAST, 0.5),
+        delays.slow_fraction(FAST, FIVE, 0.5),
+        delays.with_network(FIVE, 1, 1, 1),
+        delays.with_network(FAST, 1, FIVE, 1),
+        delays.with_network(FAST, 1, 1, FIVE),
+        delays.throttled(FIVE, 0.5, [0]),
+        delays.once_per_client(delays.slow_fraction(FAST, delays.throttled(FIVE, 0.5, [0]), 0.5)),
+    ],
+)
+def test_a_law_inside_for_another_number_of_clients_is_refused(law):
+    law.check_clients(5)
+    for call in both_protocols(law):
+        with refuses("the number of clients in the delay's members is 5", "must be", "6"):
+            call()
+
+
+def test_a_throttled_client_that_there_is_not_is_refused():
+    delays.throttled(FAST, 0.5, [0, 5]).check_clients(6)
+    for call in both_protocols(delays.once_per_client(delays.throttled(FAST, 0.5, [0, 6]))):
+        with refuses("a client of the throttled delay is 6", "must be below the number of clients, 6"):
+            call()
+
+
+class Fixed(delays.Delay):
+    """A user's law: what it is told for client 2 from a trip on, else 1."""
+
+    def __init__(self, value, first_trip=2):
         object.__setattr__(self, "value", value)
+        object.__setattr__(self, "first_trip", first_trip)
 
     def durations(self, seed, client, trip):
-        return np.where((client == 2) & (trip >= 2), self.value, 1.0)
+        return np.where((client == 2) & (trip >= self.first_trip), self.value, 1.0)
 
 
 @pytest.mark.parametrize("value", [-1.0, -1e-300, NAN, INF, -INF])

@@ -1,0 +1,341 @@
+"""Traces: recorded durations and windows of availability, read from a file and checked.
+
+A duration trace has one row per trip: the client's number and the trip's duration in units of simulated time,
+finite and at least 0. An availability trace has one row per window: the client's number, from when (included) and
+until when (excluded) it is there, with 0 <= start < end, finite. Clients are numbered 0, 1, 2, ..., and each has at
+least one row. Rows of different clients may come in any order; a client's own come in order: its trips, and its
+windows, which must not overlap.
+
+The file is one of two, told apart by its ending:
+
+    .csv  UTF-8 text: the header ``client,duration`` or ``client,start,end``, then numbers, with a point as the
+          decimal mark. Empty lines are skipped. Errors name the line; the header is line 1.
+    .npz  one-dimensional arrays, as ``numpy.savez`` writes them: ``client`` and ``duration``, or ``client``,
+          ``start`` and ``end``, one entry per row. Instead of ``client`` there may be ``offsets`` [N + 1], integers
+          from 0 up to the number of rows: the rows ``offsets[c]:offsets[c + 1]`` are client c's. Errors name the
+          index of the row; the first is index 0.
+
+Examples are in ``experiments/traces``.
+"""
+
+import csv
+import dataclasses
+import os
+import pathlib
+import zipfile
+import zlib
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from jafl.records import SettingError, require
+from jafl.schedule.delays import Delay, NoSuchTrip
+
+CLIENT = "a whole number, at least 0 and below 2**31"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class DurationTrace(Delay):
+    """Recorded durations, which no seed changes; made by ``duration_trace``.
+
+    path       where they were read
+    cycled     whether a client that has made all its trips begins again with the first
+    offsets    [N + 1] int64: client c has ``duration[offsets[c]:offsets[c + 1]]``, in the order of its trips
+    duration   [R] float64, in units of simulated time
+    first_row  [N] int64: the line or index in the file that names the client first
+    """
+
+    path: str
+    cycled: bool
+    offsets: np.ndarray = dataclasses.field(repr=False)
+    duration: np.ndarray = dataclasses.field(repr=False)
+    first_row: np.ndarray = dataclasses.field(repr=False)
+
+    def durations(self, seed, client, trip):
+        """[n] float64; raises NoSuchTrip for a trip beyond the end of a trace that is not cycled."""
+        client, trip = np.asarray(client), np.asarray(trip)
+        first = self.offsets[client]
+        count = self.offsets[client + 1] - first
+        if not self.cycled and np.any(trip >= count):
+            j = np.flatnonzero(trip >= count)[0]
+            raise NoSuchTrip(
+                f"The duration trace {self.path!r} has {count[j]} trips of client {client[j]}, but trip {trip[j]} is "
+                "asked for (the first is 0). Let the trace be cycled, record more trips, or make a shorter run."
+            )
+        return self.duration[first + trip % count]
+
+    def check_clients(self, num_clients):
+        """Raises SettingError if the trace is of another number of clients."""
+        _check_clients(self.path, self.first_row, num_clients)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class AvailabilityTrace:
+    """When each client is there; made by ``read_availability``.
+
+    Times in units of simulated time. Client c has the windows ``offsets[c]:offsets[c + 1]``, at least one, sorted,
+    and with a gap between any two.
+
+    offsets    [N + 1] int64
+    start      [W] float64: there from here on, this moment included
+    end        [W] float64: until here, this moment excluded; above ``start``
+    period     after so much time everything begins again, at least the latest ``end``. A window that ends with the
+               period and one that starts at 0 then follow each other without a gap. None: nobody is there after its
+               last window.
+    path       where the windows were read
+    first_row  [N] int64: the line or index in the file that names the client first
+    """
+
+    offsets: np.ndarray
+    start: np.ndarray
+    end: np.ndarray
+    period: float | None
+    path: str
+    first_row: np.ndarray
+
+    def check_clients(self, num_clients: int) -> None:
+        """Raises SettingError if the trace is of another number of clients."""
+        _check_clients(self.path, self.first_row, num_clients)
+
+
+def duration_trace(path: str | os.PathLike[str], cycled: bool = True) -> DurationTrace:
+    """A delay that repeats recorded durations: trip k of client c takes the k-th duration of c in the file.
+
+    Args:
+      path: a .csv or .npz file, see the head of this module.
+      cycled: after its last duration a client begins with its first again. Otherwise a trip beyond the end is
+        refused, when it is asked for.
+
+    Raises:
+      SettingError: for a file that cannot be read or is not as described, naming the file and the row.
+    """
+    rows = _read(pathlib.Path(path), ("duration",))
+    rows.refuse("duration", ~(rows.columns["duration"] >= 0), "at least 0")
+    return DurationTrace(rows.path, cycled, rows.offsets, rows.columns["duration"], rows.first_row)
+
+
+def read_availability(path: str | os.PathLike[str], cycle_after: float | None = None) -> AvailabilityTrace:
+    """Reads the windows of time in which clients are there. Windows of a client that touch are joined.
+
+    Args:
+      path: a .csv or .npz file, see the head of this module.
+      cycle_after: everything begins again after so much simulated time, a day or a week for example; every window
+        must end by then. None: nobody is there after its last window.
+
+    Raises:
+      SettingError: for a file that cannot be read or is not as described, naming the file and the row.
+    """
+    if cycle_after is not None:
+        fits = np.isfinite(cycle_after) and cycle_after > 0
+        require(fits, "cycle_after", cycle_after, "a finite number above 0, or None")
+    rows = _read(pathlib.Path(path), ("start", "end"))
+    start, end = rows.columns["start"], rows.columns["end"]
+    rows.refuse("start", ~(start >= 0), "at least 0")
+    rows.refuse("end", ~(end > start), "above the start of its window")
+    if cycle_after is not None:
+        rows.refuse("end", end > cycle_after, f"at most cycle_after, {cycle_after:g}")
+    previous = np.concatenate([[0.0], end[:-1]])
+    previous[rows.offsets[:-1]] = -1.0  # a client's first window has none before it
+    remedy = "Sort the client's windows, and join those that overlap."
+    rows.refuse("start", start < previous, "at least the end of the client's window before it", remedy)
+    begins = start > previous
+    offsets = np.concatenate([[0], np.cumsum(begins)])[rows.offsets]
+    return AvailabilityTrace(
+        offsets, start[begins], end[np.append(begins[1:], True)], cycle_after, rows.path, rows.first_row
+    )
+
+
+# --------------------------------------------------------------------------------------------------
+# Reading.
+# --------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Rows:
+    """The rows of a file, sorted by client and in the file's order within each.
+
+    number [R] lines or indices; client [R]; offsets [N + 1]; columns {name: [R] float64}
+    """
+
+    path: str
+    number: np.ndarray
+    client: np.ndarray
+    offsets: np.ndarray
+    columns: dict[str, np.ndarray]
+
+    @property
+    def first_row(self) -> np.ndarray:
+        """[N] int64: the line or index that names each client first."""
+        return self.number[self.offsets[:-1]]
+
+    def refuse(self, column: str, wrong: np.ndarray, allowed: str, remedy: str = "") -> None:
+        """Raises SettingError for the first row of the file that is ``wrong`` [R] bool, if there is one."""
+        if wrong.any():
+            rows = np.flatnonzero(wrong)
+            j = rows[np.argmin(self.number[rows])]
+            name = f"the {column} of client {self.client[j]} in {_row(self.path, self.number[j])},"
+            require(False, name, float(self.columns[column][j]), allowed, remedy)
+
+
+_Table = tuple[
+    np.ndarray, np.ndarray, list[np.ndarray]
+]  # [R] row numbers, [R] clients, the other columns [R]
+
+
+def _read(path: pathlib.Path, columns: Sequence[str]) -> _Rows:
+    """The rows of the file, all numbers finite, clients without gaps."""
+    readers: dict[str, Callable[[pathlib.Path, Sequence[str]], _Table]] = {
+        ".csv": _read_csv,
+        ".npz": _read_npz,
+    }
+    reader = readers.get(path.suffix.lower())
+    if reader is None:
+        raise SettingError(f"The trace file is {str(path)!r}, but its name must end in .csv or .npz.")
+    try:
+        number, client, values = reader(path, columns)
+    except (OSError, EOFError, UnicodeDecodeError, zipfile.BadZipFile, zlib.error) as error:
+        raise _unreadable(path, error) from error
+    require(len(client) > 0, f"the number of rows in {path}", 0, "at least 1", "Every client needs a row.")
+    clients, count = np.unique(client, return_counts=True)
+    if clients[-1] >= len(clients):
+        gap = np.flatnonzero(clients != np.arange(len(clients)))[0]
+        last = number[client == clients[-1]][0]
+        raise SettingError(
+            f"The trace file {str(path)!r} has no row of client {gap}, but one of client {clients[-1]} in "
+            f"{_row(path, last)}. Clients are numbered 0, 1, 2, ... without gaps."
+        )
+    order = np.argsort(client, kind="stable")
+    offsets = np.concatenate([[0], np.cumsum(count)])
+    by_name = {name: value[order] for name, value in zip(columns, values, strict=True)}
+    rows = _Rows(str(path), number[order], client[order], offsets, by_name)
+    for name, value in by_name.items():
+        rows.refuse(name, ~np.isfinite(value), "a finite number")
+    return rows
+
+
+def _read_csv(path: pathlib.Path, columns: Sequence[str]) -> _Table:
+    header = ["client", *columns]
+    lines, rows = [], []
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        reader = csv.reader(file, strict=True)
+        try:
+            found = ",".join(name.strip() for name in next(reader, []))
+            require(found == ",".join(header), f"the header of {_row(path, 1)},", found, ",".join(header))
+            for row in reader:
+                if row:
+                    rows.append(row)
+                    lines.append(reader.line_num)
+        except csv.Error as error:
+            raise _unreadable(path, f"{error} in line {reader.line_num}") from error
+    for row, line in zip(rows, lines, strict=True):
+        if len(row) != len(header):
+            require(False, _row(path, line), ",".join(row), f"{len(header)} numbers, {','.join(header)}")
+    cells = list(zip(*rows, strict=True)) or [()] * len(header)
+    client = np.array(_numbers(path, lines, "client", cells[0], _client_number, CLIENT), np.int64)
+    others = zip(columns, cells[1:], strict=True)
+    values = [np.array(_numbers(path, lines, name, column, float, "a number")) for name, column in others]
+    return np.array(lines), client, values
+
+
+def _numbers(
+    path: pathlib.Path,
+    lines: list[int],
+    name: str,
+    cells: Sequence[str],
+    number: Callable[[str], float],
+    allowed: str,
+) -> list[float]:
+    """The numbers in ``cells``; raises SettingError naming the line of one that is none."""
+    values = []
+    for line, cell in zip(lines, cells, strict=True):
+        try:
+            values.append(number(cell))
+        except ValueError:
+            require(False, f"the {name} in {_row(path, line)},", cell, allowed)
+    return values
+
+
+def _client_number(text: str) -> int:
+    client = int(text)
+    if not 0 <= client < 2**31:
+        raise ValueError
+    return client
+
+
+def _read_npz(path: pathlib.Path, columns: Sequence[str]) -> _Table:
+    arrays = _arrays(path)
+    whose = "offsets" if "offsets" in arrays else "client"
+    names = ",".join(columns)
+    fits = sorted(arrays) == sorted([whose, *columns])
+    require(fits, f"the arrays in {path}", ",".join(arrays), f"client,{names} or offsets,{names}")
+    for name, array in arrays.items():
+        kinds, allowed = ("iu", "whole numbers") if name == whose else ("iuf", "numbers")
+        found = f"{array.ndim}-dimensional, {array.dtype.name}"
+        fits = array.ndim == 1 and array.dtype.kind in kinds
+        require(fits, f"the array {name} in {path}", found, f"one-dimensional, {allowed}")
+    count = len(arrays[columns[0]])
+    rows = np.arange(count)
+    client = _by_offsets(path, arrays["offsets"], count) if whose == "offsets" else arrays["client"]
+    for name, array in (("client", client), *arrays.items()):
+        fits = name == "offsets" or len(array) == count
+        require(
+            fits, f"the length of the array {name} in {path}", len(array), f"that of {columns[0]}, {count}"
+        )
+    wrong = np.flatnonzero((client < 0) | (client >= 2**31))
+    if wrong.size:
+        require(False, f"the client in {_row(path, wrong[0])},", int(client[wrong[0]]), CLIENT)
+    return rows, client.astype(np.int64), [arrays[name].astype(np.float64) for name in columns]
+
+
+def _arrays(path: pathlib.Path) -> dict[str, np.ndarray]:
+    """The arrays in an .npz file."""
+    try:
+        archive = np.load(path, allow_pickle=False)
+        if isinstance(archive, np.ndarray):
+            raise _unreadable(path, "it holds one array (.npy), not an archive of named ones")
+        with archive:
+            return dict(archive)
+    except SettingError:
+        raise
+    except ValueError as error:  # not an archive, or one with arrays of objects
+        raise _unreadable(path, error) from error
+
+
+def _by_offsets(path: pathlib.Path, offsets: np.ndarray, count: int) -> np.ndarray:
+    """[R] int64: whose each row is."""
+    name, ends = f"the array offsets in {path}", tuple(offsets[[0, -1]].tolist()) if len(offsets) else ()
+    require(
+        ends == (0, count),
+        f"(first, last) of {name}",
+        ends,
+        f"(0, {count}), the last being the number of rows",
+    )
+    rows = offsets[1:].astype(np.int64) - offsets[:-1].astype(np.int64)
+    if (rows < 1).any():
+        j = np.flatnonzero(rows < 1)[0]
+        allowed = f"above the entry before it, {offsets[j]}"
+        require(False, f"{name}, index {j + 1},", int(offsets[j + 1]), allowed, "Every client needs a row.")
+    return np.repeat(np.arange(len(rows)), rows)
+
+
+def _row(path: str | pathlib.Path, number: int) -> str:
+    """How errors name a row of the file."""
+    return f"{path}, {'line' if pathlib.Path(path).suffix.lower() == '.csv' else 'index'} {number}"
+
+
+def _unreadable(path: pathlib.Path, reason: object) -> SettingError:
+    return SettingError(f"The trace file {str(path)!r} cannot be read: {str(reason).rstrip('.')}.")
+
+
+def _check_clients(path: str, first_row: np.ndarray, num_clients: int) -> None:
+    """Raises SettingError unless a trace is of so many clients."""
+    count = len(first_row)
+    unknown = (
+        f" (client {num_clients} is in {_row(path, first_row[num_clients])})" if count > num_clients else ""
+    )
+    require(
+        count == num_clients,
+        f"the number of clients in the trace {path}{unknown}",
+        count,
+        f"the number of clients of the experiment, {num_clients}",
+    )
