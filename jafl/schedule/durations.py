@@ -21,14 +21,14 @@ class Table:
         table = self._ahead(
             4 + 3 * trips // (2 * num_clients), functools.partial(self._first_trips, num_clients)
         )
-        self._block = table.shape[1]
+        self.block = table.shape[1]
         self._check(table)
-        self._first = fast_view(table.reshape(-1))
+        self.first = fast_view(table.reshape(-1))
         self._later: dict[int, tuple[int, Any]] = {}
 
     def __call__(self, client: int, trip: int) -> float:
-        if trip < self._block:
-            return self._first[client * self._block + trip]
+        if trip < self.block:
+            return self.first[client * self.block + trip]
         begin, values = self._later.get(client, (0, ()))
         if trip >= begin + len(values):
             begin, length = trip, min(max(2 * len(values), 64), 65536)

@@ -101,7 +101,8 @@ class Events:
         step_time, sizes = array("d"), array("i")
         in_flight, idle, held = self.in_flight, self.picker.idle, self.held
         trips_made, version_of, start_of = self.trips_made, self.version_of, self.start_of
-        concurrency = protocol.concurrency
+        concurrency, draw, duration_of = protocol.concurrency, self.picker.draw, self.duration_of
+        first, block = duration_of.first, duration_of.block
         special = self._special() or client_trips < math.inf
         leave_at, leave_before_step, quota = self._moments()
         flush_after = math.inf if protocol.flush_after is None else protocol.flush_after
@@ -192,9 +193,18 @@ class Events:
                 places = 0
                 while next_start <= now:
                     places, next_start = places + 1, next(starts, math.inf)
-            if places:
+            if special or self.waits:
                 places -= self._start(places, now, version)
-                wake_at = self._wakes() if places else math.inf
+                wake_at = self._wakes() if places and not protocol.start_times else math.inf
+                continue
+            if not places:
+                continue
+            for client in draw(places):  # what ``_start`` does, where nothing else can happen
+                trip = trips_made[client]
+                trips_made[client] = trip + 1
+                version_of[client], start_of[client] = version, now
+                duration = first[client * block + trip] if trip < block else duration_of(client, trip)
+                heapq.heappush(in_flight, (now + duration, client))
         return self._schedule(out, step_time, sizes)
 
     def _start(self, count: int, now: float, version: int) -> int:
@@ -357,17 +367,13 @@ class Picker:
 
     def draw(self, count: int) -> list[int]:
         """Removes ``count`` clients, or all there are, from the idle ones; uniform; in client order."""
-        if count == 1:
-            return [self._one()] if self.idle else []
-        return sorted([self._one() for _ in range(min(count, len(self.idle)))])
-
-    def _one(self) -> int:
-        if self._used == len(self._uniform):
-            self._uniform = fast_view(self._random.random(4096))
-            self._used = 0
-        place = int(self._uniform[self._used] * len(self.idle))
-        self._used += 1
-        client = self.idle[place]
-        self.idle[place] = self.idle[-1]
-        self.idle.pop()
-        return client
+        idle, picked = self.idle, []
+        for _ in range(min(count, len(idle))):
+            if self._used == len(self._uniform):
+                self._uniform, self._used = fast_view(self._random.random(4096)), 0
+            place = int(self._uniform[self._used] * len(idle))
+            self._used += 1
+            picked.append(idle[place])
+            idle[place] = idle[-1]
+            idle.pop()
+        return sorted(picked) if count > 1 else picked
