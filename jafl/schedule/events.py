@@ -205,6 +205,7 @@ class Events:
                 version_of[client], start_of[client] = version, now
                 duration = first[client * block + trip] if trip < block else duration_of(client, trip)
                 heapq.heappush(in_flight, (now + duration, client))
+            places = 0
         return self._schedule(out, step_time, sizes)
 
     def _start(self, count: int, now: float, version: int) -> int:
