@@ -25,6 +25,7 @@ _CONFIG = flags.DEFINE_string(
 _OUTPUT = flags.DEFINE_string(
     "output_dir", None, "Directory for the results. Default: runs/001, or the next number."
 )
+_DRY_RUN = flags.DEFINE_bool("dry_run", False, "Compute and draw the schedules, and train nothing.")
 _OVERWRITE = flags.DEFINE_bool("overwrite", False, "Replace the run that output_dir holds.")
 
 
@@ -75,6 +76,9 @@ def main(arguments: list[str]) -> int:
 
         output = _OUTPUT.value or results.next_free_directory("runs")
         command = ["python", *sys.argv]
+        if _DRY_RUN.value:
+            runner.dry_run(settings, output, overwrite=_OVERWRITE.value, command=command)
+            return 0
         outcomes = runner.run(settings, output, overwrite=_OVERWRITE.value, command=command)
     except MemoryError as error:
         print(

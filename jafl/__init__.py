@@ -26,6 +26,8 @@ _HOME = {
     "Availability": "schedule",
     "asynchronous": "schedule",
     "client_work": "clients",
+    "decomposed": "decomposition",
+    "decomposed_four_ways": "decomposition",
     "drawn_staleness": "schedule",
     "duration_trace": "schedule",
     "federate": "data",
@@ -38,9 +40,20 @@ _HOME = {
     "synchronous": "schedule",
     "trip_by_trip": "schedule",
 }
-_ROOMS = ("clients", "data", "engine", "models", "plots", "records", "results", "rules", "schedule")
+_ROOMS = (
+    "clients",
+    "data",
+    "diagnostics",
+    "engine",
+    "models",
+    "plots",
+    "records",
+    "results",
+    "rules",
+    "schedule",
+)
 
-__all__ = sorted([*_HOME, "availability", "data", "delays", "models", "plots", "rules"])
+__all__ = sorted([*_HOME, "availability", "data", "delays", "diagnostics", "models", "plots", "rules"])
 
 
 def __getattr__(name: str):

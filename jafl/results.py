@@ -27,6 +27,7 @@ FILES = (
     "summary.json",
     "params.npz",
     "reports.npz",
+    "diagnostics.json",
 )
 PICTURES = (
     "accuracy.png",
@@ -36,6 +37,11 @@ PICTURES = (
     "staleness.png",
     "participation.png",
     "timeline.png",
+    "staleness_over_time.png",
+    "in_flight.png",
+    "labels_seen.png",
+    "influence.png",
+    "participating_examples.png",
 )
 SCHEDULE_ARRAYS = (
     "client",
@@ -128,6 +134,10 @@ class RunDirectory:
         trips = {f"trip_{name}": rows for name, rows in history.trip_reports.items()}
         steps = {f"step_{name}": rows for name, rows in history.step_reports.items()}
         self._write_arrays("reports.npz", {**trips, **steps})
+
+    def write_diagnostics(self, content: Mapping[str, Any]) -> None:
+        """``diagnostics.json``: what the schedule tells."""
+        self._write_json("diagnostics.json", {"format": FORMAT, **content})
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """``summary.json``."""

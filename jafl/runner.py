@@ -13,6 +13,7 @@ import numpy as np
 from jafl import plots
 from jafl.divergence import DivergenceError
 from jafl.experiment import Experiment, make_experiments
+from jafl.pictures import diagnose, draw_history, draw_schedule, expected_weights
 from jafl.records import EventSchedule, History
 from jafl.results import RunDirectory, summarize
 from jafl.settings import Settings
@@ -77,6 +78,85 @@ def run(
     return outcomes
 
 
+def dry_run(
+    settings: Settings,
+    output_dir: str | pathlib.Path,
+    *,
+    overwrite: bool = False,
+    command: Sequence[str] = (),
+    show: Callable[[str], None] = print,
+) -> None:
+    """Computes and draws every schedule of ``settings`` without training; the arguments are those of ``run``.
+
+    Leaves ``config.json``, ``schedule.npz``, ``partition.npz``, ``diagnostics.json`` and the schedule's pictures.
+
+    Raises:
+      SettingError: for any setting that cannot work.
+    """
+    experiments = make_experiments(settings)
+    parent = RunDirectory(output_dir, overwrite=overwrite)
+    alone = len(experiments) == 1
+    rows = [
+        [
+            "run",
+            "trips",
+            "thrown away",
+            "steps",
+            "time",
+            "mean staleness",
+            "in flight",
+            "Jain",
+            "fairness loss",
+        ]
+    ]
+    for experiment in experiments:
+        directory = parent if alone else RunDirectory(parent.path / experiment.name, overwrite=overwrite)
+        _write_setup(experiment, directory, command)
+        weights = expected_weights(experiment)
+        found = diagnose(experiment, weights)
+        directory.write_diagnostics(found)
+        draw_schedule(directory.path, experiment, weights)
+        influence = found["influence"].get("as given", found["influence"]["client trips"])
+        rows.append(
+            [
+                experiment.name,
+                f"{found['client_trips']:,}",
+                f"{found['wasted']['trips']:,}",
+                f"{found['server_steps']:,}",
+                _count(found["time"]),
+                f"{found['staleness']['mean']:.2f}",
+                f"{found['in_flight']['mean']:.1f}",
+                *(
+                    "-" if influence[name] is None else f"{influence[name]:.3f}"
+                    for name in ("jain", "fairness_loss")
+                ),
+            ]
+        )
+    if not alone:
+        schedules = {experiment.name: experiment.schedule for experiment in experiments}
+        plots.save(plots.staleness(schedules), parent.path / "staleness.png")
+        plots.save(plots.in_flight(schedules), parent.path / "in_flight.png")
+    for line in _aligned(rows):
+        show(line)
+    show(f"Nothing was trained. Schedules, diagnostics and pictures are in {parent.path}")
+
+
+def _write_setup(experiment: Experiment, directory: RunDirectory, command: Sequence[str]) -> None:
+    """What is known before training."""
+    directory.write_config(dataclasses.asdict(experiment.settings), command)
+    directory.write_schedule(experiment.schedule)
+    directory.write_partition(experiment.federation, experiment.source)
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows of cells as lines, the first column to the left, the others to the right."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return [
+        "  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))])
+        for row in rows
+    ]
+
+
 def _run_one(
     experiment: Experiment,
     directory: RunDirectory,
@@ -85,9 +165,7 @@ def _run_one(
     show: Callable[[str], None],
 ) -> Outcome:
     """Trains one experiment and writes its directory, whatever happens on the way."""
-    directory.write_config(dataclasses.asdict(experiment.settings), command)
-    directory.write_schedule(experiment.schedule)
-    directory.write_partition(experiment.federation, experiment.source)
+    _write_setup(experiment, directory, command)
     error = None
     with _Progress(experiment) as progress:
 
@@ -114,26 +192,10 @@ def _run_one(
     if error:
         summary |= {"diverged_at_step": error.server_step, "diverged_by_client": error.client}
     directory.write_summary(summary)
-    _draw_run(directory.path, experiment, history)
+    if history.server_steps == experiment.schedule.num_steps:
+        directory.write_diagnostics(diagnose(experiment, history.weights))
+    draw_history(directory.path, experiment, history)
     return Outcome(experiment, history, summary, error)
-
-
-def _draw_run(path: pathlib.Path, experiment: Experiment, history: History) -> None:
-    name, schedule = experiment.settings.algorithm, experiment.schedule
-    curves = {name: [history.evaluations]}
-    target = experiment.settings.target_accuracy
-    plots.save(plots.accuracy_panels(curves, target=target), path / "accuracy.png")
-    plots.save(plots.label_split(experiment.federation.label_counts()), path / "label_split.png")
-    if plots.report_names(history.evaluations):
-        plots.save(plots.reports(history.evaluations), path / "reports.png")
-    if len(history.weights):
-        plots.save(plots.weights(history.weights), path / "weights.png")
-    if history.server_steps < schedule.num_steps:
-        return  # the pictures below show the whole schedule, which did not run
-    plots.save(plots.staleness({name: schedule}), path / "staleness.png")
-    participation = plots.participation(schedule, history.influence, experiment.federation.num_examples)
-    plots.save(participation, path / "participation.png")
-    plots.save(plots.timeline(schedule), path / "timeline.png")
 
 
 def _write_comparison(parent: RunDirectory, outcomes: Sequence[Outcome], settings: Settings) -> None:
@@ -153,6 +215,7 @@ def _write_comparison(parent: RunDirectory, outcomes: Sequence[Outcome], setting
     target = settings.target_accuracy
     plots.save(plots.accuracy_panels(curves, target=target), parent.path / "accuracy.png")
     plots.save(plots.staleness(schedules), parent.path / "staleness.png")
+    plots.save(plots.in_flight(schedules), parent.path / "in_flight.png")
     split = plots.label_split(outcomes[0].experiment.federation.label_counts())
     plots.save(split, parent.path / "label_split.png")
 

@@ -22,6 +22,7 @@ ROOMS = (
     "engine",
     "fit",
     "preparation",
+    "decomposition",
     "evaluate",
     "divergence",
     "simulation",
@@ -33,6 +34,7 @@ ROOMS = (
     "parts",
     "results",
     "experiment",
+    "pictures",
     "runner",
 )
 HOST_ONLY = ("records", "schedule", "data", "settings", "diagnostics", "plots")

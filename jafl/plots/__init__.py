@@ -5,8 +5,10 @@ figures alive. A figure that is the last value of a notebook cell shows itself.
 """
 
 from jafl.plots.canvas import save
+from jafl.plots.clients import influence, participating_examples, participation
 from jafl.plots.curves import HORIZONTALS, Run, accuracy, accuracy_panels
-from jafl.plots.federations import label_split, participation
+from jafl.plots.federations import label_split
+from jafl.plots.over_time import in_flight, labels_seen, staleness_over_time
 from jafl.plots.reports import report_names, reports, weights
 from jafl.plots.schedules import staleness, timeline
 
@@ -15,12 +17,17 @@ __all__ = [
     "Run",
     "accuracy",
     "accuracy_panels",
+    "in_flight",
+    "influence",
     "label_split",
+    "labels_seen",
+    "participating_examples",
     "participation",
     "report_names",
     "reports",
     "save",
     "staleness",
+    "staleness_over_time",
     "timeline",
     "weights",
 ]

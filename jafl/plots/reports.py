@@ -37,10 +37,8 @@ def reports(evaluations: Sequence[Mapping[str, Any]]) -> "Figure":
     for panel, name in zip(axes.flat, names, strict=False):
         points = [(e["server_step"], e[name]) for e in evaluations if e.get(name) is not None]
         steps, values = np.array(points, float).T
-        panel.plot(steps, values, color=COLOURS[0], linewidth=1.5)
-        if np.ptp(values) <= 1e-6 * np.max(
-            np.abs(values), initial=0
-        ):  # a constant, not its rounding magnified
+        panel.plot(steps, values, color=COLOURS[0], linewidth=1.5, marker="o" if len(steps) == 1 else "")
+        if np.ptp(values) <= 1e-6 * np.abs(values).max():  # a constant, not its rounding magnified
             middle = values.mean()
             panel.set_ylim(middle - 0.5 * abs(middle) - 0.1, middle + 0.5 * abs(middle) + 0.1)
         panel.set_title(name.replace("_", " "), loc="left", fontsize="medium")
@@ -66,7 +64,7 @@ def weights(given: np.ndarray) -> "Figure":
     low, high = (counted.min(), counted.max()) if counted.size else (0.0, 1.0)
     if high - low <= 1e-6 * abs(high):
         low, high = low - 0.5 * abs(low), high + 0.5 * abs(high)
-    share, edges = np.histogram(counted, bins=40, range=(low, high))
+    share, edges = np.histogram(counted, bins=41, range=(low, high))  # odd: one value is centred
     panel.stairs(share / given.size, edges, fill=True, color=COLOURS[0], alpha=0.75)
     panel.axvline(given.mean(), color="black", linestyle="--", linewidth=1.5)
     nothing = 1 - counted.size / given.size
@@ -77,6 +75,7 @@ def weights(given: np.ndarray) -> "Figure":
         fontsize="medium",
     )
     tidy(panel, "weight of a client trip's update", "share of client trips", per_cent)
+    panel.set_ylim(0, 1.08 * share.max() / given.size if counted.size else 1)
     panel.xaxis.set_major_locator(AutoLocator())
     panel.xaxis.set_major_formatter(lambda value, position=None: f"{value:.4g}")
     return figure

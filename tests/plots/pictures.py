@@ -14,7 +14,8 @@ def schedule_of(client, download_version, step, download_time, arrival_time, ste
         "download_time": download_time, "arrival_time": arrival_time, **more,
     }  # fmt: skip
     names = [field.name for field in dataclasses.fields(EventSchedule)]
-    arrays = {name: np.asarray(given.get(name, [])) for name in names}
+    nothing = {name: np.zeros(0, np.float64 if name.endswith("time") else np.int32) for name in names}
+    arrays = {name: np.asarray(given.get(name, nothing[name])) for name in names}
     return EventSchedule(**arrays | {"num_clients": num_clients, "concurrency": num_clients})
 
 

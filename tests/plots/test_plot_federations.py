@@ -1,51 +1,11 @@
-"""Pictures of clients: who took part, and who holds which labels."""
+"""Pictures of who holds which labels."""
 
 import numpy as np
 import pytest
-from pictures import legend, lines, trips_per_client
+from pictures import legend
 
 from jafl import plots
 from jafl.records import SettingError
-
-
-def test_participation_of_few_clients_is_bars_sorted_by_trips():
-    figure = plots.participation(trips_per_client([1, 5, 0, 2]), [0.2, 0.5, 0.0, 0.3], [10, 10, 0, 20])
-    (axes,) = figure.axes
-    trips, influence, examples = [[bar.get_height() for bar in bars] for bars in axes.containers]
-    np.testing.assert_allclose(trips, [5 / 8, 2 / 8, 1 / 8, 0])
-    np.testing.assert_allclose(influence, [0.5, 0.3, 0.2, 0.0])
-    np.testing.assert_allclose(examples, [0.25, 0.5, 0.25, 0])
-    assert [text.get_text() for text in axes.get_xticklabels()] == ["1", "3", "0", "2"]
-    np.testing.assert_allclose(lines(axes)["fair share, 25 %"].get_ydata(), 0.25)
-
-
-@pytest.mark.parametrize("clients", [100, 10_000])
-def test_participation_of_many_clients_is_lines(clients):
-    counts = np.arange(clients) % 7
-    influence = counts**2 / np.sum(counts**2)
-    (axes,) = plots.participation(trips_per_client(counts), influence).axes
-    drawn, falling = lines(axes), np.sort(counts)[::-1]
-    np.testing.assert_allclose(drawn["client trips"].get_ydata(), falling / counts.sum())
-    curve = np.sort(influence)[::-1]
-    if clients == 10_000:
-        curve = curve.reshape(50, 200).mean(axis=1)
-    np.testing.assert_allclose(drawn["effective influence"].get_ydata(), curve)
-    assert not axes.containers and len(drawn) == 3
-
-
-def test_participation_gets_a_logarithmic_axis_for_one_huge_client():
-    counts = np.ones(100, int)
-    assert plots.participation(trips_per_client(counts), counts / 100).axes[0].get_yscale() == "linear"
-    counts[0] = 50
-    (axes,) = plots.participation(trips_per_client(counts), counts / counts.sum()).axes
-    assert axes.get_yscale() == "symlog" and axes.get_ylim()[0] == 0
-
-
-def test_participation_refuses_other_shapes():
-    with pytest.raises(SettingError, match="influence is"):
-        plots.participation(trips_per_client([1, 2]), [1.0])
-    with pytest.raises(SettingError, match="num_examples is"):
-        plots.participation(trips_per_client([1, 2]), [0.5, 0.5], [1, 2, 3])
 
 
 def test_label_split_of_few_clients_is_stacked():

@@ -1,0 +1,62 @@
+"""What a schedule alone tells of an experiment, before anything is trained: NumPy only, seconds for a million trips.
+
+Every function takes an ``EventSchedule``; those about data take the clients' numbers of examples or of labels
+too, and those about influence a weight per applied trip, ``History.weights`` after a run, or before it the
+``weight`` column of a rule whose weights the schedule decides. Letters in shapes: J applied trips, T server steps,
+N clients, B bins, G groups of clients, C classes. ``jafl.plots`` draws them.
+"""
+
+from jafl.diagnostics.checks import Groups
+from jafl.diagnostics.costs import Costs, costs
+from jafl.diagnostics.examples import ParticipatingExamples, Wasted, participating_examples, wasted
+from jafl.diagnostics.labels import LabelsSeen, label_distance, label_shares, labels_seen
+from jafl.diagnostics.over_time import (
+    InFlight,
+    StalenessOverTime,
+    in_flight,
+    mean_in_flight,
+    staleness_over_time,
+    step_bins,
+)
+from jafl.diagnostics.shares import (
+    client_staleness,
+    equation_8_weights,
+    fairness_loss,
+    gini,
+    influence,
+    jain,
+    normalized_within_steps,
+    of_fair_share,
+    participation,
+)
+from jafl.diagnostics.summary import summary
+
+__all__ = [
+    "Costs",
+    "Groups",
+    "InFlight",
+    "LabelsSeen",
+    "ParticipatingExamples",
+    "StalenessOverTime",
+    "Wasted",
+    "client_staleness",
+    "costs",
+    "equation_8_weights",
+    "fairness_loss",
+    "gini",
+    "in_flight",
+    "influence",
+    "jain",
+    "label_distance",
+    "label_shares",
+    "labels_seen",
+    "mean_in_flight",
+    "normalized_within_steps",
+    "of_fair_share",
+    "participating_examples",
+    "participation",
+    "staleness_over_time",
+    "step_bins",
+    "summary",
+    "wasted",
+]

@@ -1,0 +1,107 @@
+"""What a schedule costs in communication and memory."""
+
+import numbers
+from typing import NamedTuple
+
+import numpy as np
+
+from jafl.diagnostics.checks import check_has_trips
+from jafl.records import EventSchedule, require, whole_number
+
+
+class Costs(NamedTuple):
+    """Communication of a whole run, and memory, in bytes but for the counts.
+
+    uploads            applied trips. One that is thrown away counts as cancelled before its upload, as over-selection
+                       and dropout do; one that a staleness limit drops at its arrival had been uploaded too
+    downloads          trips started: applied, thrown away, under way at the end
+    uploads_per_step   the last column of ACE's table a.1: 1 for the rules that step at every arrival, M with a buffer
+    upload_bytes, download_bytes, communicated_bytes
+    model_bytes            the server's model
+    buffer_bytes           updates that wait for the step, or their running sum
+    clients_memory_bytes   what the server keeps of every client
+    server_overhead_bytes  the two together: the server's column of ACE's table a.3
+    client_overhead_bytes  what one client keeps between its trips: the clients' column of table a.3
+    total_overhead_bytes   the server's and all clients': its column "total cost"
+    snapshot_bytes         old versions that the simulator holds for clients under way. A real server has sent them
+                           away, unless its rule asks for a trip's ``start``
+    """
+
+    uploads: int
+    downloads: int
+    uploads_per_step: float
+    upload_bytes: int
+    download_bytes: int
+    communicated_bytes: int
+    model_bytes: int
+    buffer_bytes: int
+    clients_memory_bytes: int
+    server_overhead_bytes: int
+    client_overhead_bytes: int
+    total_overhead_bytes: int
+    snapshot_bytes: int
+
+
+def costs(
+    schedule: EventSchedule,
+    parameter_bytes: int,
+    clients_memory_bytes_per_client: int = 0,
+    *,
+    buffered_updates: int | None = None,
+    client_state_bytes: int = 0,
+    snapshots: int = 0,
+) -> Costs:
+    """Communication and memory as ACE compares them (tables a.1 and a.3), for one schedule and model, in bytes.
+
+    Table a.1's communications per step and table a.3's three columns of overhead are here with their constants. What
+    is not: the rates of convergence; and the O(1) that table a.3 charges to a client or server without state
+    (so "total cost" O(n) of vanilla ASGD is 0 here).
+
+    Args:
+      parameter_bytes: of the model, d; an update or gradient has the same size, also where the server stores 8 bits
+        of it (ACE-8bit sends full precision, appendix F.3.3).
+      clients_memory_bytes_per_client: that the server stores of each of the N clients: d for CA2FL, ACE and ACED,
+        d/4 for 8 bits of float32, 0 for rules without client memory.
+      buffered_updates: of size d that the server holds until it steps. By default 1, a running sum, or 0 where
+        every step applies a single trip. Table a.3 charges FedBuff with all M: pass M for a server that keeps them.
+      client_state_bytes: that each client keeps between its trips: d for incremental ACE as the paper has it, with 0
+        for the server (jafl's keeps the gradients on the server).
+      snapshots: versions that the simulator holds, ``ExecutionPlan.num_slots``.
+
+    Raises SettingError for a number that is negative or not whole, or a schedule without applied trips.
+    """
+    check_has_trips(schedule)
+    model = _whole_bytes("parameter_bytes", parameter_bytes)
+    row = _whole_bytes("clients_memory_bytes_per_client", clients_memory_bytes_per_client)
+    state = _whole_bytes("client_state_bytes", client_state_bytes)
+    if buffered_updates is None:
+        buffered_updates = int(np.diff(schedule.step_offsets).max() > 1)
+    whole_number("buffered_updates", buffered_updates, 0)
+    whole_number("snapshots", snapshots, 0)
+
+    uploads = schedule.num_trips
+    downloads = uploads + len(schedule.discarded_client) + len(schedule.inflight_client)
+    buffer = int(buffered_updates) * model
+    memory = schedule.num_clients * row
+    return Costs(
+        uploads=uploads,
+        downloads=downloads,
+        uploads_per_step=uploads / schedule.num_steps,
+        upload_bytes=uploads * model,
+        download_bytes=downloads * model,
+        communicated_bytes=(uploads + downloads) * model,
+        model_bytes=model,
+        buffer_bytes=buffer,
+        clients_memory_bytes=memory,
+        server_overhead_bytes=buffer + memory,
+        client_overhead_bytes=state,
+        total_overhead_bytes=buffer + memory + schedule.num_clients * state,
+        snapshot_bytes=int(snapshots) * model,
+    )
+
+
+def _whole_bytes(name: str, value: int) -> int:
+    """``value`` as an int; may be above 2**31, unlike other whole numbers."""
+    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    require(whole and value >= 0, name, value, "a whole number of at least 0")
+    return int(value)

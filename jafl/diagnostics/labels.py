@@ -1,0 +1,89 @@
+"""Which labels the server has really seen."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jafl.diagnostics.checks import per_trip
+from jafl.diagnostics.over_time import step_bins
+from jafl.records import EventSchedule, require
+
+
+class LabelsSeen(NamedTuple):
+    """The label distribution of the applied trips, per bin of server steps.
+
+    edges     [B + 1] int64: the trips that the steps ``edges[k]:edges[k + 1]`` apply, or, cumulative, those of
+              all steps before ``edges[k + 1]``
+    share     [B, C] float64: rows sum to 1; a row is NaN where the trips were given no weight at all
+    overall   [C] float64: of all trips together
+    if_alike  [C] float64: if every client counted alike, the mean of the clients' own shares
+    """
+
+    edges: np.ndarray
+    share: np.ndarray
+    overall: np.ndarray
+    if_alike: np.ndarray
+
+
+def label_shares(label_counts: Any) -> np.ndarray:
+    """[N, C] float64: each client's own label distribution; zeros for a client without examples.
+
+    Raises SettingError unless ``label_counts`` [N, C] is a table of numbers that are not negative, not all 0.
+    """
+    counts = np.asarray(label_counts, np.float64)
+    table = counts.ndim == 2 and counts.size > 0
+    require(table, "the shape of label_counts", counts.shape, "(clients, classes)")
+    require(counts.min() >= 0, "the smallest of label_counts", float(counts.min()), "zero or more")
+    require(counts.any(), "label_counts", "all zero", "the labels of at least one example")
+    return counts / np.maximum(counts.sum(axis=1, keepdims=True), np.finfo(np.float64).tiny)
+
+
+def labels_seen(
+    schedule: EventSchedule,
+    label_counts: Any,
+    bins: int = 100,
+    weights: np.ndarray | None = None,
+    cumulative: bool = False,
+) -> LabelsSeen:
+    """The labels behind the updates that the server has applied: each trip counts its client's label shares.
+
+    Args:
+      label_counts: [N, C], examples of each class that each client holds.
+      bins: ranges of server steps.
+      weights: [J], how much each trip counts, at least 0; None counts every trip alike.
+      cumulative: all trips applied so far, instead of those of the bin.
+
+    Raises SettingError for arrays of another shape, a weight that is negative or not finite, bins below 1 or a
+    schedule without applied trips.
+    """
+    edges = step_bins(schedule, bins)
+    shares, given = label_shares(label_counts), per_trip(weights, schedule)
+    clients = schedule.num_clients
+    require(
+        len(shares) == clients, "the rows of label_counts", len(shares), f"{clients}, the number of clients"
+    )
+    require(given.min() >= 0, "the smallest of weights", float(given.min()), "at least 0")
+    offsets = np.searchsorted(schedule.step, edges)
+    seen = np.empty((len(edges) - 1, shares.shape[1]))
+    for number, (first, end) in enumerate(zip(offsets[:-1], offsets[1:], strict=True)):
+        client, weight = schedule.client[first:end], given[first:end]
+        if len(client) < clients:
+            seen[number] = weight @ shares[client]
+        else:
+            seen[number] = np.bincount(client, weight, clients) @ shares
+    overall = _distribution(seen.sum(axis=0, keepdims=True))[0]
+    if cumulative:
+        seen = np.cumsum(seen, axis=0)
+    if_alike = shares.sum(axis=0)
+    return LabelsSeen(edges, _distribution(seen), overall, if_alike / if_alike.sum())
+
+
+def label_distance(seen: Any, wanted: Any) -> float:
+    """Total variation between two label distributions [C]: 0 if they agree, 1 if they share no label."""
+    return float(0.5 * np.sum(np.abs(np.asarray(seen) - np.asarray(wanted))))
+
+
+def _distribution(amounts: np.ndarray) -> np.ndarray:
+    """[B, C]: rows divided by their sums; NaN for a row of zeros."""
+    total = amounts.sum(axis=1, keepdims=True)
+    return np.divide(amounts, total, out=np.full(amounts.shape, np.nan), where=total > 0)

@@ -1,0 +1,227 @@
+"""What changes in the course of a schedule: staleness, clients in training, labels seen."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jafl import diagnostics
+from jafl.plots.canvas import COLOURS, TIME, legend_above, new_figure, per_cent, thousands, tidy
+from jafl.records import EventSchedule, require
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+BINS = 60  # ranges of server steps across a picture
+FEW_BINS = 25  # of them with trips, below which each gets a dot
+MOST_SWINGS = 60  # times that the number of clients in training falls and rises again, drawn one by one
+MOST_INTERVALS = 200
+MOST_CHANGES = 2000  # of the number of clients in training, drawn one by one
+MOST_STACKED = 10  # classes with a colour each
+STEPS = "server steps"
+
+
+def staleness_over_time(schedule: EventSchedule, groups: diagnostics.Groups | None = None) -> "Figure":
+    """Mean staleness of the applied trips over server steps, with a band from the 5 % to the 95 % quantile.
+
+    groups: {label: its clients}, a line each; None is one line for all clients. Above 0 the axis is logarithmic
+    where some group's trips are 30 times as stale as another's are on average.
+
+    Raises SettingError for a schedule without applied trips, or groups as in ``jafl.diagnostics``.
+    """
+    from matplotlib.patches import Patch
+
+    over_time = diagnostics.staleness_over_time(schedule, BINS, groups)
+    edges = over_time.edges
+    middle = (edges[:-1] + edges[1:]) / 2
+    figure, axes = new_figure(1, 1, 7.0, 3.8)
+    panel, handles = axes[0, 0], []
+    tidy(panel, STEPS, "staleness (server steps)", thousands)
+    for index, name in enumerate(over_time.groups):
+        colour = COLOURS[index % len(COLOURS)]
+        filled = over_time.trips[index] > 0
+        trips, mean, low, high = (column[index, filled] for column in over_time[2:])
+        panel.fill_between(middle[filled], low, high, color=colour, alpha=0.2, linewidth=0)
+        overall = np.sum(trips * mean) / max(trips.sum(), 1)
+        label = f"{name}: mean {_written(overall)}" if overall else f"{name}: every update is fresh"
+        label = label if filled.any() else f"{name}: no trips"
+        marker = "o" if filled.sum() < FEW_BINS else ""
+        look: dict[str, Any] = {"marker": marker, "markersize": 4, "linewidth": 1.8}
+        handles += panel.plot(middle[filled], mean, color=colour, label=label, **look)
+        if filled.sum() == 1:  # a band without width
+            panel.vlines(middle[filled], low, high, color=colour, alpha=0.4, linewidth=6)
+    handles.append(Patch(color="0.5", alpha=0.35, linewidth=0, label="5 % to 95 % of the trips"))
+    panel.set_xlim(0, edges[-1])
+    _scale_staleness(panel, over_time)
+    legend_above(figure, handles)
+    return figure
+
+
+def _scale_staleness(panel: "Axes", over_time: diagnostics.StalenessOverTime) -> None:
+    top = np.nanmax(over_time.high, initial=0)
+    total = np.nansum(over_time.trips * over_time.mean, axis=1)
+    means = total[total > 0] / over_time.trips.sum(axis=1)[total > 0]
+    if means.size and top > 30 * means.min():
+        panel.set_yscale("symlog", linthresh=1, linscale=0.5)
+        panel.yaxis.set_major_formatter(thousands)
+        panel.set_ylim(-0.05, 1.3 * top)
+    else:
+        panel.set_ylim(-0.03 * max(top, 1), 1.05 * max(top, 1))
+
+
+def in_flight(schedules: Mapping[str, EventSchedule]) -> "Figure":
+    """How many clients train over simulated time, one row per schedule on a shared axis.
+
+    Where it falls and rises again more than 60 times, as in many synchronous rounds, it is drawn as the mean in each
+    of up to 200 intervals, in a band from the least to the most.
+
+    Raises SettingError if there is no schedule, or one without applied trips.
+    """
+    require(schedules, "schedules", schedules, "at least one schedule")
+    for label, schedule in schedules.items():
+        require(schedule.num_trips, f"schedules[{label!r}]", "without applied trips", "a schedule with trips")
+    figure, axes = new_figure(len(schedules), 1, 7.0, 1.2 + 1.3 * len(schedules), sharex=True)
+    for index, (label, schedule) in enumerate(schedules.items()):
+        panel, colour = axes[index, 0], COLOURS[index % len(COLOURS)]
+        time, clients = diagnostics.in_flight(schedule)
+        end = schedule.step_time[-1]
+        edges, low, mean, high = _drawn(time, clients, end)
+        panel.stairs(high, edges, baseline=low, fill=True, color=colour, alpha=0.3)
+        panel.stairs(mean, edges, baseline=None, color=colour, linewidth=1.5)
+        held = clients[time < end] if end > 0 else clients  # what the last step leaves lasts no time
+        most = held.max()
+        varies = f"mean {_written(diagnostics.mean_in_flight(schedule))}, most {most:,}"
+        title = f"{label}: {varies}" if (held != most).any() else f"{label}: always {most:,}"
+        panel.set_title(title, loc="left", fontsize="medium")
+        tidy(panel, "", "", thousands)
+        panel.set_ylim(0, 1.12 * max(most, 1))
+    panel.set_xlabel(TIME)
+    panel.set_xlim(left=0)
+    figure.supylabel("clients in training", fontsize="medium")
+    return figure
+
+
+def _drawn(time: np.ndarray, clients: np.ndarray, end: float) -> tuple[np.ndarray, ...]:
+    """What is drawn of a step function until ``end``: edges [I + 1]; bottom, line and top of the area, [I] each."""
+    rises = np.diff(clients) > 0
+    swings = int(np.sum(rises[1:] & ~rises[:-1]))
+    if swings > MOST_SWINGS:
+        edges = np.linspace(0, end, min(MOST_INTERVALS, swings // 3) + 1)
+        return edges, *_in_intervals(time, clients, edges)
+    edges, line = np.append(time, max(end, time[-1])), clients
+    if len(time) > MOST_CHANGES:
+        edges = np.linspace(0, end, MOST_CHANGES + 1)
+        _, line, _ = _in_intervals(time, clients, edges)
+    return edges, np.zeros_like(line), line, line
+
+
+def _in_intervals(
+    time: np.ndarray, clients: np.ndarray, edges: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Least, mean over time and most of a step function in each interval of ``edges`` [I + 1]; [I] each."""
+    moments = np.union1d(time[time < edges[-1]], edges)
+    values = clients[np.searchsorted(time, moments, side="right") - 1]
+    area = np.concatenate([[0], np.cumsum(values[:-1] * np.diff(moments))])
+    first = np.searchsorted(moments, edges)
+    mean = np.diff(area[first]) / np.diff(edges)
+    least, most = (extreme.reduceat(values[:-1], first[:-1]) for extreme in (np.minimum, np.maximum))
+    return least, mean, most
+
+
+def labels_seen(
+    schedule: EventSchedule,
+    label_counts: np.ndarray,
+    weights: Mapping[str, np.ndarray] | None = None,
+    cumulative: bool = False,
+) -> "Figure":
+    """The labels behind the applied updates over server steps, one row per kind of weight.
+
+    Args:
+      label_counts: [N, C], examples of each class that each client holds.
+      weights: {label: [J]}, how much each applied trip counts, at least 0; by default every trip alike.
+      cumulative: all trips so far, instead of those of each of 60 ranges of steps.
+
+    On the right stand the whole run, and what it would be if all clients counted alike. Up to 10 classes are
+    stacked; more are a map of each label's share relative to the one it would have if clients counted alike.
+
+    Raises SettingError as ``jafl.diagnostics.labels_seen``, or for an empty ``weights``.
+    """
+    kinds: Mapping[str, Any] = {"every client trip alike": None} if weights is None else weights
+    require(kinds, "weights", kinds, "of at least one kind, or None")
+    seen = {
+        label: diagnostics.labels_seen(schedule, label_counts, BINS, given, cumulative)
+        for label, given in kinds.items()
+    }
+    classes = np.shape(label_counts)[1]
+    figure, axes = new_figure(
+        len(kinds), 2, 8.0, 1.2 + 2.1 * len(kinds), sharex="col", sharey=True, width_ratios=(6, 1)
+    )
+    draw = _stacked if classes <= MOST_STACKED else _relative
+    for (left, right), (label, one) in zip(axes, seen.items(), strict=True):
+        tidy(left, "", "")
+        draw(left, right, one)
+        away = diagnostics.label_distance(one.overall, one.if_alike)
+        title = f"{label}: {per_cent(round(away, 3))} differ from clients alike"
+        left.set_title(title if np.isfinite(away) else f"{label}: no weight", loc="left", fontsize="medium")
+        left.set_xlim(0, one.edges[-1])
+    axes[-1, 0].set_xlabel(STEPS)
+    if draw is _stacked:
+        figure.supylabel("share of the labels seen", fontsize="medium")
+        handles = axes[0, 0].get_legend_handles_labels()[0]
+        look: dict[str, Any] = {"loc": "outside right upper", "title": "label", "frameon": False}
+        figure.legend(handles=handles, reverse=True, handlelength=1, **look)
+    else:
+        figure.supylabel("label", fontsize="medium")
+        ticks = 2.0 ** np.arange(-2, 3)
+        bar = figure.colorbar(
+            axes[0, 0].images[0], ax=axes, fraction=0.03, pad=0.02, ticks=ticks, extend="both"
+        )
+        bar.ax.set_yticks(ticks, ["1/4", "1/2", "1", "2", "4"])
+        bar.minorticks_off()
+        bar.set_label("share, relative to all clients alike")
+    return figure
+
+
+def _stacked(left: "Axes", right: "Axes", seen: diagnostics.LabelsSeen) -> None:
+    """Shares of up to 10 classes as stacked areas, and two bars beside them."""
+    from matplotlib import color_sequences
+
+    beside = np.nan_to_num(np.stack([seen.overall, seen.if_alike]))
+    share = np.nan_to_num(seen.share)
+    tops, stacks = np.cumsum(share, axis=1), np.cumsum(beside, axis=1)
+    for label, colour in zip(range(share.shape[1]), color_sequences["petroff10"], strict=False):
+        below = tops[:, label] - share[:, label]
+        left.stairs(tops[:, label], seen.edges, baseline=below, fill=True, color=colour, label=str(label))
+        look: dict[str, Any] = {"color": colour, "edgecolor": "white", "linewidth": 0.4}
+        right.bar([0, 1], beside[:, label], 0.85, stacks[:, label] - beside[:, label], **look)
+    left.set_ylim(0, 1)
+    left.yaxis.set_major_formatter(per_cent)
+    left.grid(False)
+    _name_columns(right, ["whole\nrun", "clients\nalike"])
+
+
+def _relative(left: "Axes", right: "Axes", seen: diagnostics.LabelsSeen) -> None:
+    """Maps of the shares of many classes, in units of those if all clients counted alike."""
+    from matplotlib.colors import LogNorm
+
+    classes = len(seen.if_alike)
+    wanted = np.where(seen.if_alike > 0, seen.if_alike, np.nan)
+    look: dict[str, Any] = {"norm": LogNorm(0.25, 4), "cmap": "PuOr_r", "aspect": "auto"}
+    look |= {"origin": "lower", "interpolation": "nearest"}
+    for panel, share, end in ((left, seen.share, seen.edges[-1]), (right, seen.overall[None], 1)):
+        relative = np.maximum(share / wanted, 1e-3)  # a logarithm shows no 0
+        panel.imshow(relative.T, extent=(0, end, -0.5, classes - 0.5), **look)
+        panel.grid(False)
+    _name_columns(right, ["whole\nrun"], first=0.5)
+
+
+def _name_columns(panel: "Axes", names: list[str], first: float = 0.0) -> None:
+    panel.set_xticks(first + np.arange(len(names)), names, fontsize="small")
+    panel.tick_params(axis="x", length=0)
+    panel.tick_params(axis="y", left=False, labelleft=False)
+    panel.spines[["top", "right", "left"]].set_visible(False)
+
+
+def _written(mean: float) -> str:
+    return f"{mean:,.{0 if mean >= 100 else 1}f}"
