@@ -4,7 +4,7 @@ It handles one event after the other, in NumPy and float64, and favours the plai
 the papers say over any speed. It shares no code with the library it judges.
 
 How to read it, from top to bottom: parameters are nested dicts of arrays; two models with their gradients
-written out; what a client does in one trip; staleness weights; server rules; server optimizers; the two
+written out; what a client does in one trip; staleness weights; server rules; server optimizers; the three
 simulators.
 
 Sources:
@@ -17,6 +17,7 @@ Sources:
 - Adam: Kingma and Ba, "Adam: A Method for Stochastic Optimization", 2014.
 - K-asynchronous restarts, and those of GSGM: Zhou et al. (WKAFL), "Towards Efficient and Stable
   K-Asynchronous Federated Learning with Unbounded Stale Gradients on Non-IID Data".
+- K-sync and K-batch-sync: Dutta et al., "Slow and Stale Gradients Can Win the Race", 2018.
 
 Words. A *client trip* is one download, local training and upload by one client. A *version* is the number of
 server steps so far. The *update* of a trip is its trained parameters minus its downloaded parameters
@@ -244,6 +245,7 @@ class Trip:
     download_version: int
     download_time: float
     arrival_time: float  # download_time + duration, also where the trip never arrives
+    end_time: float | None = None  # arrival_time, or the end of its client's presence if that comes first
     start: Any = None  # the parameters downloaded
     update: Any = None  # trained minus downloaded
     trained: Any = None
@@ -252,8 +254,8 @@ class Trip:
     num_examples: int | None = None  # how many examples the client has (None if the simulator was not told)
     step: int | None = None  # the server step (from 0) that applied it: the version just before that step
     staleness: int | None = None  # step - download_version
-    cancel_time: float | None = None  # for trips thrown away
-    cancel_step: int | None = None  # for these, too: the round, or the version when the client left for ever
+    cancel_time: float | None = None  # for trips thrown away: when
+    cancel_step: int | None = None  # for these, too: the version at that moment, which is the step to come
 
 
 @dataclass
@@ -264,7 +266,7 @@ class Replay:
     step_times: list[float]  # [T]
     params: list[Any]  # [T + 1], params[v] is version v: 0 the initial model, t + 1 that after step t
     in_flight: list[Trip]  # under way when the simulation stopped, in client order
-    discarded: list[Trip] = field(default_factory=list)  # cancelled: over-selection, or the client left
+    discarded: list[Trip] = field(default_factory=list)  # ended without use, in the order in which they ended
 
     @property
     def final_params(self):
@@ -456,7 +458,7 @@ class Adam:
 
 
 class _Simulation:
-    """What both simulators share: clients that start and train, a server that steps, and the records."""
+    """What the simulators share: clients that start and train, a server that steps, and the records."""
 
     def __init__(self, params, num_clients, duration, client_update, client_examples, rule, optimizer):
         self.num_clients = num_clients
@@ -480,7 +482,7 @@ class _Simulation:
         duration = float(self.duration(client, trip))
         if not 0.0 <= duration < math.inf:
             raise ValueError(f"client {client}, trip {trip}: bad duration {duration}")
-        return Trip(client, trip, self.version, time, time + duration)
+        return Trip(client, trip, self.version, time, time + duration, end_time=time + duration)
 
     def train(self, trip: Trip) -> None:
         """Fills in what the client brings back, from the version that it downloaded."""
@@ -538,11 +540,46 @@ def _check_vanish(vanish, num_clients) -> None:
         raise ValueError(f"the first step and the first trip have number 1, so none has number {moment}")
 
 
+def _check_start_times(
+    start_times, exclude_busy, concurrency, num_clients, first_buffer_size, restart
+) -> None:
+    """Refuses places, or start times, of `simulate` that have no meaning."""
+    if start_times is None:
+        if concurrency is None or not 1 <= concurrency <= num_clients:
+            raise ValueError(f"need 1 <= concurrency <= num_clients, got {concurrency}")
+        if not exclude_busy:
+            raise ValueError("only with start_times can a client be in several trips at once")
+        return
+    times = list(start_times)
+    if times != sorted(times) or not all(0.0 <= time < math.inf for time in times):
+        raise ValueError("start_times must be sorted finite times from 0 on")
+    if concurrency is not None or first_buffer_size is not None:
+        raise ValueError(
+            "with start_times there are no places: concurrency and first_buffer_size must be None"
+        )
+    if restart not in ("at_once", "not_twice_in_a_buffer"):
+        raise ValueError(f"with start_times nobody waits for a step or a round: restart={restart!r}")
+
+
+def _check_steps(staleness_limit, too_stale, flush_after, cancel_at_step) -> None:
+    """Refuses what `simulate` is told about late trips and its steps where that has no meaning."""
+    if too_stale not in ("drop", "wait"):
+        raise ValueError(f"too_stale is 'drop' or 'wait', not {too_stale!r}")
+    if staleness_limit is None and too_stale == "wait":
+        raise ValueError("the server waits for trips only if there is a staleness_limit")
+    if staleness_limit is not None and (staleness_limit < 0 or staleness_limit % 1):
+        raise ValueError(f"staleness_limit is a whole number from 0 on, not {staleness_limit}")
+    if flush_after is not None and not 0.0 <= flush_after < math.inf:
+        raise ValueError(f"flush_after is a finite time from 0 on, not {flush_after}")
+    if too_stale == "wait" and (flush_after is not None or cancel_at_step):
+        raise ValueError("a server that waits for late trips neither flushes its buffer nor cancels trips")
+
+
 def simulate(
     *,
     params,
     num_clients: int,
-    concurrency: int,
+    concurrency: int | None,
     buffer_size: int,
     duration: Callable[[int, int], float],
     stop_after_steps: int,
@@ -554,39 +591,62 @@ def simulate(
     first_buffer_size: int | None = None,
     restart: str = "at_once",
     vanish: tuple[str, Sequence[int], float] | None = None,
+    fails: Callable[[int, int], bool] | None = None,
+    next_available: Callable[[int, float], float] | None = None,
+    present_until: Callable[[int, float], float] | None = None,
+    staleness_limit: int | None = None,
+    too_stale: str = "drop",
+    flush_after: float | None = None,
+    cancel_at_step: bool = False,
+    start_times: Sequence[float] | None = None,
+    exclude_busy: bool = True,
 ) -> Replay:
     """Asynchronous federated learning with a buffer, event by event (FedBuff algorithm 1).
 
     At time 0, `concurrency` clients start from version 0: there are that many places. Then, from one instant
     at which something happens to the next:
 
-    1. all trips that arrive at this instant are handled, in client order: each goes into the buffer, and
-       whenever the buffer is full the server steps at once and empties it;
+    1. all trips that end at this instant are handled, in client order: each goes into the buffer, or is
+       thrown away if it failed, is lost or comes too late. Whenever the buffer is full the server steps at
+       once and empties it;
     2. then clients may leave for ever, if `vanish` says so;
-    3. then clients start in free places, in client order, all from the newest version. `restart` says how
-       many places are free and which of the idle clients are eligible; as many start as both allow.
+    3. then the server may step once more: because nobody who is left is worth waiting for
+       (`too_stale="wait"`), or because the buffer has waited long enough (`flush_after`). Who leaves at such
+       a step leaves now;
+    4. then clients start in free places, in client order, all from the newest version. `restart` says how
+       many places are free and which of the idle clients are eligible; as many start as both allow, and as
+       are available.
 
-    A new trip of duration 0 arrives at the same instant: 1 to 3 are gone through once more. A place that
-    nobody could take stays free until the end of an instant at which somebody can. If nobody is under way and
-    nobody can start before the last step, the run is starved and refused.
+    A new trip of duration 0 arrives at the same instant: 1 to 4 are gone through once more. A place that
+    nobody could take stays free until the end of an instant at which somebody can; that an eligible client
+    becomes available is reason enough for an instant of its own. If before the last step nobody is under way,
+    nobody will ever be able to start, and nothing else is to come (clients that leave at a given time, a
+    flush, a start time), the run is starved and refused.
 
     The end: the last step ends the handling of arrivals, even if more trips arrive at its very instant (those
-    count as in flight, with an arrival time equal to the time of the last step). Nobody leaves at that
-    instant any more. Replacements still start, from the final version.
+    count as in flight, with an arrival time equal to the time of the last step). Nobody leaves after it any
+    more. Replacements still start at its instant, from the final version.
 
     The ways to restart:
 
     - "at_once": a place is free as soon as its trip has arrived, and every idle client is eligible, those
-      that have just arrived included. Without vanishing `concurrency` trips are under way at any moment.
+      that have just arrived included. If nobody leaves or is away, `concurrency` trips are always under way.
     - "not_twice_in_a_buffer": the same places, but a client whose update lies in the buffer is not eligible
       before the step that applies it.
-    - "after_step" (WKAFL's K-asynchronous learning): nobody starts but at the end of an instant with a step.
-      A place is free once its trip has been applied: the eligible clients are the idle ones without an update
-      in the buffer. With concurrency = N those whose trips were applied restart together, and only those.
+    - "after_step" (WKAFL's K-asynchronous learning): places open at the end of an instant with a step, and at
+      time 0, only. All are open then but those of trips under way and of updates in the buffer: a place is
+      free once its trip has been applied. An open place that nobody could take stays open; one that becomes
+      free without a step (a trip thrown away) opens with the next step. The eligible clients are the idle
+      ones without an update in the buffer. With concurrency = N those whose trips were applied restart
+      together, and only those.
     - "after_round" (GSGM): a round begins with the run, and the next whenever every client that has not left
-      has contributed, that is, arrived, since the round began. A place is free as soon as its trip has
-      arrived, and the idle clients that have not started in this round are eligible. Rounds do not cut the
-      buffer: a step may hold the last trips of a round and the first of the next.
+      has contributed, that is, put an update into the buffer, since the round began. A place is free as soon
+      as its trip has arrived, and the idle clients that have not contributed to this round are eligible.
+      Rounds do not cut the buffer: a step may hold the last trips of a round and the first of the next.
+
+    A trip that is thrown away is recorded as discarded, with the time and the version of that moment; nobody
+    trains for it. Where it failed, is lost, is too stale or is cancelled by a step, its client is idle and
+    eligible like one that was never under way, and its place is free.
 
     Args:
       params: the initial model, a nested dict of arrays.
@@ -596,66 +656,159 @@ def simulate(
       stop_after_steps: T.
       rule, optimizer: the server.
       client_update: (client, trip, params) -> (update, loss, number of examples used).
-      select: (time, eligible clients in order, how many) -> that many of them. Asked once for the start and
-        once for all replacements of an instant, and only if not all eligible clients start. So with
-        concurrency = N nobody is asked: the same clients start again.
+      select: (time, eligible and available clients in order, how many) -> that many of them. Asked once for
+        the start and once for all replacements of an instant, and only if not all of these clients start. So
+        with concurrency = N nobody is asked: the same clients start again. With `start_times` it is asked for
+        one client at a time.
       client_examples: the size of each client's data set, for rules that weigh by it.
       first_buffer_size: how many trips step 0 takes; `buffer_size`, like every other step, unless given. With
-        it nobody is replaced before step 0: those who have arrived wait for it, and start again together from
-        version 1, at the instant at which it happens. ACE's start (algorithm 1 lines 3 to 6) is
+        it nobody is replaced before step 0, not even after a failure: those who have arrived wait for it, and
+        start again together from version 1, at the instant at which it happens. (A place that nobody could
+        take at time 0 is taken before, by one who does not wait.) ACE's start (algorithm 1 lines 3 to 6) is
         `first_buffer_size = concurrency = num_clients`: every client trains at version 0 first. Only with
         restart = "at_once".
       restart: "at_once", "not_twice_in_a_buffer", "after_step" or "after_round"; see above.
       vanish: (kind, clients, moment), these clients leave for ever. Kind "step": at the instant of the step
         that makes the version `moment`. Kind "time": at simulated time `moment`, an instant of its own if
-        nothing arrives then. Kind "trips": each at the instant at which its trip number `moment`, counted
-        from 1, arrives. A trip under way is thrown away: it is recorded as discarded, with this instant and
-        the version of this moment, and its place becomes free. An update in the buffer stays there. Whoever
-        has left is never eligible.
+        nothing arrives then. Kind "trips": each at the instant at which `moment` of its trips have ended,
+        used or not. A trip under way is thrown away, and its place becomes free. An update in the buffer
+        stays there. Whoever has left is never eligible.
+      fails: (client, trip) -> whether that trip fails. It takes its whole duration; where it would be put
+        into the buffer it is thrown away.
+      next_available: (client, time) -> the earliest time from `time` on at which the client is available,
+        math.inf if never again. A client starts only at an instant at which this is the instant itself. That
+        it becomes unavailable does not touch its trip under way.
+      present_until: (client, time) -> the end, later than `time`, of the window of presence in which the
+        client starts a trip at `time`. If the trip would arrive later than that, it is lost at that end.
+      staleness_limit: the largest staleness that the server takes.
+      too_stale: what happens to others. "drop": a trip that arrives with a larger one is thrown away. "wait":
+        there are none, because the server does not step while that would make some trip under way too
+        stale, one that ends at this very instant and was not handled yet included. The buffer then grows
+        beyond its size; after each trip that ends and after vanishing, the server steps with all of it if it
+        is full and nothing stands against it. (With limit 0 and clients that are replaced at once this may
+        never be so.)
+      flush_after: how long the buffer waits at most, counted from its first arrival; then it is applied as it
+        is, a short step.
+      cancel_at_step: with each step all trips under way are thrown away, those that end at its instant and
+        were not handled yet included, and all places are free. With restart = "after_step" this is K-sync,
+        with "at_once" (whoever finishes early trains once more from the same version) K-batch-sync.
+      start_times: there are no places (`concurrency` is None), and nobody is replaced. Instead at each of
+        these times, which are sorted and may repeat, one client starts, in phase 4 of that instant (this
+        holds for time 0, too); if nobody is eligible and available, nobody. `restart` is "at_once" or
+        "not_twice_in_a_buffer".
+      exclude_busy: False, only with start_times: clients that are under way are eligible, too. A client may
+        be in several trips at once; those that end together are handled in the order of their numbers.
     """
-    if not 1 <= concurrency <= num_clients or buffer_size < 1 or stop_after_steps < 1:
-        raise ValueError("need 1 <= concurrency <= num_clients, buffer_size >= 1 and stop_after_steps >= 1")
-    if first_buffer_size is not None and not 1 <= first_buffer_size <= concurrency:
-        raise ValueError("need 1 <= first_buffer_size <= concurrency: nobody is replaced before step 0")
+    if buffer_size < 1 or stop_after_steps < 1:
+        raise ValueError("need buffer_size >= 1 and stop_after_steps >= 1")
     if restart not in RESTARTS:
         raise ValueError(f"restart is one of {RESTARTS}, not {restart!r}")
+    _check_start_times(start_times, exclude_busy, concurrency, num_clients, first_buffer_size, restart)
+    if first_buffer_size is not None and not 1 <= first_buffer_size <= concurrency:
+        raise ValueError("need 1 <= first_buffer_size <= concurrency: nobody is replaced before step 0")
     if first_buffer_size is not None and restart != "at_once":
         raise ValueError("first_buffer_size has a way to restart of its own: it needs restart='at_once'")
     _check_vanish(vanish, num_clients)
+    _check_steps(staleness_limit, too_stale, flush_after, cancel_at_step)
     simulation = _Simulation(params, num_clients, duration, client_update, client_examples, rule, optimizer)
-    under_way: dict[int, Trip] = {}  # by client: nobody is in two trips at once
-    arrivals: list[tuple[float, int]] = []  # (arrival time, client) of each trip under way, sorted
+    clients = range(num_clients)
+    under_way: list[Trip] = []  # in the order in which they will be handled
     buffer: list[Trip] = []
     discarded: list[Trip] = []
     gone: set[int] = set()  # who has left for ever
-    arrived = [0] * num_clients  # how many trips of each client have arrived
-    started_in_round: set[int] = set()
-    contributed_in_round: set[int] = set()
+    ended = [0] * num_clients  # how many trips of each client have ended, used or not
+    contributed: set[int] = set()  # to this round
+    open_places = concurrency  # where places open with a step only
+    starts = [] if start_times is None else list(start_times)  # those to come
+
+    def before_step_0():
+        return first_buffer_size is not None and simulation.version == 0
 
     def is_eligible(client):
-        if client in under_way or client in gone:
+        if client in gone:
             return False
-        if restart in ("not_twice_in_a_buffer", "after_step"):
+        if exclude_busy and any(trip.client == client for trip in under_way):
+            return False
+        if restart in ("not_twice_in_a_buffer", "after_step") or before_step_0():
             return all(trip.client != client for trip in buffer)
         if restart == "after_round":
-            return client not in started_in_round
+            return client not in contributed
         return True
 
-    def free_places():
-        waiting = len(buffer) if restart == "after_step" else 0
-        return concurrency - len(under_way) - waiting
+    def available_from(client, now):
+        if next_available is None:
+            return now
+        time = float(next_available(client, now))
+        if not time >= now:
+            raise ValueError(f"client {client} cannot be available next at {time}: it is {now} already")
+        return time
 
-    def start_clients(time):
-        eligible = [client for client in range(num_clients) if is_eligible(client)]
-        how_many = min(free_places(), len(eligible))
+    def free_places():
+        if restart == "after_step" or before_step_0():
+            return open_places
+        return concurrency - len(under_way)
+
+    def start_some(how_many, now):
+        nonlocal open_places
+        eligible = [c for c in clients if is_eligible(c) and available_from(c, now) == now]
+        how_many = min(how_many, len(eligible))
         if how_many == 0:
             return
-        chosen = eligible if how_many == len(eligible) else select(time, list(eligible), how_many)
+        chosen = eligible if how_many == len(eligible) else select(now, list(eligible), how_many)
         for client in _checked(chosen, eligible, how_many):
-            trip = simulation.start_trip(client, time)
-            under_way[client] = trip
-            started_in_round.add(client)
-            bisect.insort(arrivals, (trip.arrival_time, client))
+            trip = simulation.start_trip(client, now)
+            if present_until is not None:
+                end = float(present_until(client, now))
+                if not end > now:
+                    raise ValueError(f"client {client} starts at {now} but is present until {end} only")
+                trip.end_time = min(trip.arrival_time, end)
+            bisect.insort(under_way, trip, key=lambda trip: (trip.end_time, trip.client, trip.trip))
+        if start_times is None:
+            open_places -= how_many
+
+    def throw_away(trip, now):
+        """For a trip that is no more under way."""
+        trip.cancel_time = now
+        trip.cancel_step = simulation.version
+        discarded.append(trip)
+        ended[trip.client] += 1
+
+    def throw_away_under_way(whose, now):
+        trips = sorted((t for t in under_way if t.client in whose), key=lambda t: (t.client, t.trip))
+        for trip in trips:
+            under_way.remove(trip)
+            throw_away(trip, now)
+
+    def handle(trip, now):
+        """For a trip that ends now."""
+        lost = trip.end_time < trip.arrival_time
+        failed = fails is not None and fails(trip.client, trip.trip)
+        limited = staleness_limit is not None and too_stale == "drop"
+        late = limited and simulation.version - trip.download_version > staleness_limit
+        if lost or failed or late:
+            throw_away(trip, now)
+            return
+        simulation.train(trip)
+        buffer.append(trip)
+        ended[trip.client] += 1
+        contributed.add(trip.client)
+
+    def server_step(now):
+        if cancel_at_step:
+            throw_away_under_way(clients, now)
+        simulation.server_step(list(buffer), now)
+        buffer.clear()
+
+    def step_if_full(now):
+        waits = too_stale == "wait" and any(
+            simulation.version + 1 - trip.download_version > staleness_limit for trip in under_way
+        )
+        if len(buffer) >= (first_buffer_size if before_step_0() else buffer_size) and not waits:
+            server_step(now)
+
+    def step_if_overdue(now):
+        if flush_after is not None and buffer and now >= buffer[0].arrival_time + flush_after:
+            server_step(now)
 
     def has_to_leave(client, now, version_before):
         """Asked after the arrivals of an instant; the version was `version_before` ahead of them."""
@@ -666,53 +819,56 @@ def simulate(
             return version_before < moment <= simulation.version
         if kind == "time":
             return now == moment
-        return arrived[client] == moment
+        return ended[client] >= moment
 
-    def leave(client, now):
-        gone.add(client)
-        if client in under_way:
-            trip = under_way.pop(client)
-            arrivals.remove((trip.arrival_time, client))
-            trip.cancel_time = now
-            trip.cancel_step = simulation.version
-            discarded.append(trip)
+    def leave_for_ever(now, version_before):
+        if simulation.version == stop_after_steps:
+            return
+        leaving = [client for client in clients if has_to_leave(client, now, version_before)]
+        gone.update(leaving)
+        throw_away_under_way(leaving, now)
 
-    start_clients(0.0)
-    while simulation.version < stop_after_steps:
-        now = arrivals[0][0]
+    def next_instant(now):
+        instants = [trip.end_time for trip in under_way] + starts
         if vanish is not None and vanish[0] == "time" and not gone.issuperset(vanish[1]):
-            now = min(now, float(vanish[2]))
-        version_before = simulation.version
-
-        while arrivals and arrivals[0][0] == now and simulation.version < stop_after_steps:
-            _, client = arrivals.pop(0)
-            trip = under_way.pop(client)
-            simulation.train(trip)
-            buffer.append(trip)
-            arrived[client] += 1
-            contributed_in_round.add(client)
-            before_step_0 = first_buffer_size is not None and simulation.version == 0
-            if len(buffer) == (first_buffer_size if before_step_0 else buffer_size):
-                simulation.server_step(buffer, now)
-                buffer = []
-
-        if simulation.version < stop_after_steps:
-            for client in range(num_clients):
-                if has_to_leave(client, now, version_before):
-                    leave(client, now)
-
-        if all(client in contributed_in_round or client in gone for client in range(num_clients)):
-            started_in_round.clear()
-            contributed_in_round.clear()
-        waits_for_step_0 = first_buffer_size is not None and simulation.version == 0
-        waits_for_a_step = restart == "after_step" and simulation.version == version_before
-        if not waits_for_step_0 and not waits_for_a_step:
-            start_clients(now)
-        if not under_way and simulation.version < stop_after_steps:
+            instants.append(float(vanish[2]))
+        if flush_after is not None and buffer:
+            instants.append(buffer[0].arrival_time + flush_after)
+        if start_times is None and free_places() > 0:
+            instants.extend(available_from(client, now) for client in clients if is_eligible(client))
+        first = min(instants, default=math.inf)
+        if first == math.inf:
             where = f"time {now} and version {simulation.version}"
             raise ValueError(f"starved at {where}: nobody is under way, and nobody can start")
+        return first
 
-    in_flight = [under_way[client] for client in sorted(under_way)]
+    now = 0.0
+    if start_times is None:
+        start_some(concurrency, now)
+    while simulation.version < stop_after_steps:
+        now = next_instant(now)
+        version_before = simulation.version
+
+        while under_way and under_way[0].end_time == now and simulation.version < stop_after_steps:
+            handle(under_way.pop(0), now)
+            step_if_full(now)
+
+        leave_for_ever(now, version_before)
+        step_if_full(now)
+        step_if_overdue(now)
+        leave_for_ever(now, version_before)
+
+        if all(client in contributed or client in gone for client in clients):
+            contributed.clear()
+        if restart == "after_step" and simulation.version > version_before:
+            open_places = concurrency - len(under_way) - len(buffer)
+        if start_times is None:
+            start_some(free_places(), now)
+        while starts and starts[0] == now:
+            starts.pop(0)
+            start_some(1, now)
+
+    in_flight = sorted(under_way, key=lambda trip: (trip.client, trip.trip))
     return simulation.replay(in_flight=in_flight, discarded=discarded)
 
 
@@ -766,3 +922,55 @@ def simulate_synchronous(
             trip.cancel_step = round_number
         discarded.extend(late)
     return simulation.replay(in_flight=[], discarded=discarded)
+
+
+def simulate_drawn_staleness(
+    *,
+    params,
+    num_clients: int,
+    buffer_size: int,
+    staleness_of: Callable[[int, int], float],
+    select: Callable[[int, list[int], int], Sequence[int]],
+    stop_after_steps: int,
+    rule: Rule,
+    optimizer,
+    client_update: Callable[[int, int, Any], tuple[Any, float, int]],
+    client_examples: Sequence[int] | None = None,
+) -> Replay:
+    """Delays that are drawn in server steps: no events, the staleness of each trip is given.
+
+    Step t applies `buffer_size` trips of different clients, in client order. A trip with staleness s has
+    downloaded version t - s. Nobody is in two trips at once: a client whose last trip step r applied can
+    download version r + 1 first (version 0 if it has had none), and a staleness that would need an older
+    version is cut to that one.
+
+    Time: version v is there, and is downloaded, at time v, so step t happens at time t + 1. After the last
+    step nothing is in flight.
+
+    Args:
+      staleness_of: (client, trip) -> the staleness of that trip, rounded down here and cut as said, where
+        `trip` is how many trips the client started before.
+      select: (step, all clients in order, buffer_size) -> that many of them. Asked at each step.
+      The other arguments are those of `simulate`.
+    """
+    if not 1 <= buffer_size <= num_clients or stop_after_steps < 1:
+        raise ValueError("need 1 <= buffer_size <= num_clients and stop_after_steps >= 1")
+    simulation = _Simulation(params, num_clients, None, client_update, client_examples, rule, optimizer)
+    first_version = [0] * num_clients  # the first that each client can download for its next trip
+    for step in range(stop_after_steps):
+        everybody = list(range(num_clients))
+        time = float(step + 1)
+        trips = []
+        for client in _checked(select(step, list(everybody), buffer_size), everybody, buffer_size):
+            number = simulation.trips_started[client]
+            simulation.trips_started[client] += 1
+            drawn = float(staleness_of(client, number))
+            if not 0.0 <= drawn < math.inf:
+                raise ValueError(f"client {client}, trip {number}: bad staleness {drawn}")
+            version = max(step - math.floor(drawn), first_version[client])
+            trip = Trip(client, number, version, float(version), time, end_time=time)
+            simulation.train(trip)
+            trips.append(trip)
+            first_version[client] = step + 1
+        simulation.server_step(trips, time)
+    return simulation.replay(in_flight=[], discarded=[])

@@ -1303,6 +1303,1315 @@ def test_settings_close_to_these_do_not_starve(buffer_size, restart, vanish, cli
 
 
 # --------------------------------------------------------------------------------------------------
+# Trips that fail, by hand.
+# --------------------------------------------------------------------------------------------------
+
+
+def these(*trips):
+    """A `fails` for these (client, trip)."""
+    return lambda client, trip: (client, trip) in trips
+
+
+def test_failed_trips_are_thrown_away_and_their_clients_start_again_at_once():
+    trained = []
+
+    def client_update(client, trip, params):
+        trained.append((client, trip))
+        return halfway_to([8.0, -8.0])(client, trip, params)
+
+    replay = run(
+        params=scalar(0.0),
+        num_clients=2,
+        concurrency=2,
+        buffer_size=1,
+        duration=lambda client, trip: [1.0, 2.0][client],
+        stop_after_steps=4,
+        client_update=client_update,
+        fails=these((0, 0), (0, 2)),
+    )
+    assert trips_of(replay) == [
+        (0, 1, 0, 0, 0, 1.0, 2.0),
+        (1, 0, 0, 1, 1, 0.0, 2.0),
+        (0, 3, 2, 2, 0, 3.0, 4.0),
+        (1, 1, 2, 3, 1, 2.0, 4.0),
+    ]
+    assert discarded_of(replay) == [(0, 0, 0, 1.0, 1.0, 0), (0, 2, 2, 3.0, 3.0, 2)]
+    assert trained == [(0, 1), (1, 0), (0, 3), (1, 1)]
+    assert all(trip.update is None and trip.step is None for trip in replay.discarded)
+    assert in_flight_of(replay) == [(0, 4, 4, 4.0, 5.0), (1, 2, 4, 4.0, 6.0)]
+    # Both train from 0, so 4 and then -4; then both from 0 again.
+    assert values(replay) == [0.0, 4.0, 0.0, 4.0, 0.0]
+
+
+def test_a_failed_trip_is_handled_in_its_place_among_those_that_arrive_with_it():
+    """At time 1 clients 0 to 2 arrive, K = 1: client 1 fails at version 1, client 2 meets version 1, too."""
+    replay = run(
+        num_clients=3,
+        concurrency=3,
+        buffer_size=1,
+        duration=lambda client, trip: 1.0,
+        stop_after_steps=2,
+        fails=these((1, 0)),
+    )
+    assert [(t.client, t.step, t.staleness) for t in replay.applied] == [(0, 0, 0), (2, 1, 1)]
+    assert discarded_of(replay) == [(1, 0, 0, 1.0, 1.0, 1)]
+    assert in_flight_of(replay) == [(client, 1, 2, 1.0, 2.0) for client in range(3)]
+
+
+def test_who_failed_has_nothing_in_the_buffer():
+    """At time 1 client 0 fails, so it is eligible; at time 2 it arrives, so only client 2 is."""
+    asked = []
+    replay = run(
+        num_clients=3,
+        concurrency=2,
+        buffer_size=2,
+        duration=lambda client, trip: [1.0, 9.0, 3.0][client],
+        select=noted_choice(asked),
+        stop_after_steps=1,
+        restart="not_twice_in_a_buffer",
+        fails=these((0, 0)),
+    )
+    assert asked == [(0.0, [0, 1, 2], 2), (1.0, [0, 2], 1), (5.0, [0, 2], 1)]
+    assert [(t.client, t.trip, t.arrival_time) for t in replay.applied] == [(0, 1, 2.0), (2, 0, 5.0)]
+
+
+def test_the_place_of_a_failed_trip_opens_with_the_next_step():
+    """Client 0 fails at time 1 and waits; the step at time 3 opens its place with those of 1 and 2."""
+    replay = run(
+        num_clients=3,
+        concurrency=3,
+        buffer_size=2,
+        duration=lambda client, trip: [1.0, 2.0, 3.0][client],
+        stop_after_steps=2,
+        restart="after_step",
+        fails=these((0, 0)),
+    )
+    assert trips_of(replay) == [
+        (1, 0, 0, 0, 0, 0.0, 2.0),
+        (2, 0, 0, 0, 0, 0.0, 3.0),
+        (0, 1, 1, 1, 0, 3.0, 4.0),
+        (1, 1, 1, 1, 0, 3.0, 5.0),
+    ]
+    assert discarded_of(replay) == [(0, 0, 0, 1.0, 1.0, 0)]
+    assert in_flight_of(replay) == [(0, 2, 2, 5.0, 6.0), (1, 2, 2, 5.0, 7.0), (2, 1, 1, 3.0, 6.0)]
+
+
+@pytest.mark.parametrize("failing", [0, 2])
+def test_a_failure_at_the_instant_of_a_step_starts_again_with_the_others(failing):
+    """Three arrive at time 1, K = 2. Whether handled ahead of the step or after it, the place opens."""
+    replay = run(
+        num_clients=3,
+        concurrency=3,
+        buffer_size=2,
+        duration=lambda client, trip: 1.0,
+        stop_after_steps=2,
+        restart="after_step",
+        fails=these((failing, 0)),
+    )
+    assert [t.client for t in replay.applied[:2]] == [client for client in range(3) if client != failing]
+    assert discarded_of(replay) == [(failing, 0, 0, 1.0, 1.0, 0 if failing == 0 else 1)]
+    assert {(t.trip, t.download_time) for t in replay.applied[2:]} == {(1, 1.0)}
+
+
+def test_who_failed_has_not_contributed_to_the_round():
+    """Client 0 fails at time 1: it is eligible again, and round 0 waits for its trip 1 until time 3."""
+    asked = []
+    replay = run(
+        num_clients=3,
+        concurrency=2,
+        buffer_size=1,
+        duration=lambda client, trip: [1.0, 3.0, 1.0][client],
+        select=noted_choice(asked, {0.0: [0, 1], 1.0: [2], 3.0: [1, 2]}),
+        stop_after_steps=3,
+        restart="after_round",
+        fails=these((0, 0)),
+    )
+    assert asked == [(0.0, [0, 1, 2], 2), (1.0, [0, 2], 1), (3.0, [0, 1, 2], 2)]
+    assert trips_of(replay) == [
+        (2, 0, 0, 0, 0, 1.0, 2.0),
+        (0, 1, 1, 1, 0, 2.0, 3.0),
+        (1, 0, 0, 2, 2, 0.0, 3.0),
+    ]
+
+
+def test_nobody_starts_again_before_the_first_larger_step_though_it_failed():
+    """Step 0 takes 2 trips: those of 1 and 2. Client 0, who failed at time 1, starts again with them."""
+    settings = {
+        "num_clients": 3,
+        "concurrency": 3,
+        "buffer_size": 1,
+        "duration": lambda client, trip: [1.0, 2.0, 3.0][client],
+        "stop_after_steps": 2,
+        "fails": these((0, 0)),
+    }
+    replay = run(first_buffer_size=2, **settings)
+    assert [(t.client, t.trip, t.step, t.arrival_time) for t in replay.applied] == [
+        (1, 0, 0, 2.0),
+        (2, 0, 0, 3.0),
+        (0, 1, 1, 4.0),
+    ]
+    assert [t.download_time for t in replay.in_flight] == [4.0, 3.0, 3.0]
+    with pytest.raises(ValueError, match="^starved at time 3.0 and version 0"):
+        run(first_buffer_size=3, **settings)
+
+
+def test_failed_trips_count_for_those_who_leave_after_a_number_of_trips():
+    replay = run(
+        num_clients=2,
+        concurrency=2,
+        buffer_size=1,
+        duration=lambda client, trip: [1.0, 1.5][client],
+        stop_after_steps=4,
+        vanish=("trips", (0,), 2),
+        fails=these((0, 0)),
+    )
+    assert [(t.client, t.trip) for t in replay.applied] == [(1, 0), (0, 1), (1, 1), (1, 2)]
+    assert [t.client for t in replay.in_flight] == [1]
+
+
+# --------------------------------------------------------------------------------------------------
+# Clients that come and go, by hand.
+# --------------------------------------------------------------------------------------------------
+
+
+def always(begin=0.0):
+    return [(begin, math.inf)]
+
+
+def windows(*rows):
+    """`next_available` and `present_until` from a list of windows [begin, end) per client."""
+
+    def next_available(client, time):
+        return next((max(begin, time) for begin, end in rows[client] if time < end), math.inf)
+
+    def present_until(client, time):
+        return next(end for begin, end in rows[client] if begin <= time < end)
+
+    return next_available, present_until
+
+
+def test_an_open_place_is_taken_when_somebody_becomes_available():
+    """Client 1 is there from 2.5 to 4, and client 2 never. Trips under way are not touched."""
+    next_available, _ = windows(always(), [(2.5, 4.0)], [])
+    replay = run(
+        num_clients=3,
+        concurrency=2,
+        buffer_size=1,
+        duration=lambda client, trip: [2.0, 1.0, 1.0][client],
+        stop_after_steps=4,
+        next_available=next_available,
+    )
+    assert trips_of(replay) == [
+        (0, 0, 0, 0, 0, 0.0, 2.0),
+        (1, 0, 1, 1, 0, 2.5, 3.5),
+        (0, 1, 1, 2, 1, 2.0, 4.0),
+        (1, 1, 2, 3, 1, 3.5, 4.5),
+    ]
+    assert replay.discarded == []
+    assert in_flight_of(replay) == [(0, 2, 3, 4.0, 6.0)]
+
+
+def test_a_trip_is_lost_when_its_client_goes_away():
+    """The same, but client 1 goes away at 4: its trip is handled then, after client 0's and its step."""
+    next_available, present_until = windows(always(), [(2.5, 4.0)], [])
+    replay = run(
+        num_clients=3,
+        concurrency=2,
+        buffer_size=1,
+        duration=lambda client, trip: [2.0, 1.0, 1.0][client],
+        stop_after_steps=4,
+        next_available=next_available,
+        present_until=present_until,
+    )
+    assert trips_of(replay) == [
+        (0, 0, 0, 0, 0, 0.0, 2.0),
+        (1, 0, 1, 1, 0, 2.5, 3.5),
+        (0, 1, 1, 2, 1, 2.0, 4.0),
+        (0, 2, 3, 3, 0, 4.0, 6.0),
+    ]
+    assert discarded_of(replay) == [(1, 1, 2, 4.5, 4.0, 3)]
+    assert replay.discarded[0].update is None
+
+
+def test_a_trip_that_arrives_at_the_very_end_of_presence_has_arrived():
+    """Client 0 is there for 1 and then for 0.75: its second trip is lost at 2.75, and it comes back at 3."""
+    next_available, present_until = windows([(0.0, 1.0), (2.0, 2.75), (3.0, 4.0)])
+    replay = run(
+        num_clients=1,
+        concurrency=1,
+        buffer_size=1,
+        duration=lambda client, trip: 1.0,
+        stop_after_steps=2,
+        next_available=next_available,
+        present_until=present_until,
+    )
+    assert trips_of(replay) == [(0, 0, 0, 0, 0, 0.0, 1.0), (0, 2, 1, 1, 0, 3.0, 4.0)]
+    assert discarded_of(replay) == [(0, 1, 1, 3.0, 2.75, 1)]
+    assert replay.in_flight == []
+
+
+def test_a_client_that_is_lost_may_be_back_at_once():
+    """Two windows that touch at time 1: the trip is lost there, and the next starts there."""
+    next_available, present_until = windows([(0.0, 1.0), (1.0, 9.0)])
+    replay = run(
+        num_clients=1,
+        concurrency=1,
+        buffer_size=1,
+        duration=lambda client, trip: 2.0,
+        stop_after_steps=1,
+        next_available=next_available,
+        present_until=present_until,
+    )
+    assert trips_of(replay) == [(0, 1, 0, 0, 0, 1.0, 3.0)]
+    assert discarded_of(replay) == [(0, 0, 0, 2.0, 1.0, 0)]
+
+
+def test_who_starts_is_chosen_among_those_available():
+    """Client 3 comes at 0.5, but the one place is taken then: no instant of its own, nobody is asked."""
+    asked = []
+    next_available, _ = windows(always(), [(0.0, 1.0)], always(), always(0.5))
+    replay = run(
+        num_clients=4,
+        concurrency=1,
+        buffer_size=1,
+        duration=lambda client, trip: 1.0,
+        select=noted_choice(asked),
+        stop_after_steps=1,
+        next_available=next_available,
+    )
+    assert asked == [(0.0, [0, 1, 2], 1), (1.0, [0, 2, 3], 1)]
+    assert in_flight_of(replay) == [(0, 1, 1, 1.0, 2.0)]
+
+
+def test_two_that_come_at_once_may_have_to_share_one_place():
+    asked = []
+    next_available, _ = windows(always(), always(2.0), always(2.0), always(3.0))
+    replay = run(
+        num_clients=4,
+        concurrency=2,
+        buffer_size=1,
+        duration=lambda client, trip: [9.0, 1.0, 1.5, 1.0][client],
+        select=noted_choice(asked, {2.0: [2], 3.5: [3]}),
+        stop_after_steps=1,
+        next_available=next_available,
+    )
+    assert asked == [(2.0, [1, 2], 1), (3.5, [1, 2, 3], 1)]
+    assert trips_of(replay) == [(2, 0, 0, 0, 0, 2.0, 3.5)]
+
+
+def test_places_that_a_step_opened_stay_open_and_others_do_not():
+    """3 places, K = 2. At time 0 client 2 is away, so a place stays open until it comes, at 1.5.
+
+    Client 0's place, free since time 1, is none of those: client 3, there from 1.75 on, must wait for the
+    step at time 2. It opens two places, which 0 and 2 take.
+    """
+    asked = []
+    next_available, _ = windows(always(), always(), always(1.5), always(1.75))
+    replay = run(
+        num_clients=4,
+        concurrency=3,
+        buffer_size=2,
+        duration=lambda client, trip: [1.0, 3.0, 0.5, 1.0][client],
+        select=noted_choice(asked, {2.0: [0, 2], 3.0: [2, 3]}),
+        stop_after_steps=2,
+        restart="after_step",
+        next_available=next_available,
+    )
+    assert asked == [(2.0, [0, 2, 3], 2), (3.0, [0, 2, 3], 2)]
+    assert trips_of(replay) == [
+        (0, 0, 0, 0, 0, 0.0, 1.0),
+        (2, 0, 0, 0, 0, 1.5, 2.0),
+        (2, 1, 1, 1, 0, 2.0, 2.5),
+        (0, 1, 1, 1, 0, 2.0, 3.0),
+    ]
+    assert in_flight_of(replay) == [(1, 0, 0, 0.0, 3.0), (2, 2, 2, 3.0, 3.5), (3, 0, 2, 3.0, 4.0)]
+
+
+def test_an_open_place_may_be_taken_by_one_that_failed():
+    """Client 2 is away, so a place is open: 0 fails at time 1 and takes it. No place is left at its next."""
+
+    def replay(*failing):
+        next_available, _ = windows(always(), always(), always(10.0))
+        return run(
+            num_clients=3,
+            concurrency=3,
+            buffer_size=2,
+            duration=lambda client, trip: [1.0, 3.0, 1.0][client],
+            stop_after_steps=2,
+            restart="after_step",
+            next_available=next_available,
+            fails=these(*failing),
+        )
+
+    assert trips_of(replay((0, 0))) == [
+        (0, 1, 0, 0, 0, 1.0, 2.0),
+        (1, 0, 0, 0, 0, 0.0, 3.0),
+        (0, 2, 1, 1, 0, 3.0, 4.0),
+        (1, 1, 1, 1, 0, 3.0, 6.0),
+    ]
+    # Client 1 alone does not make a step, and no place opens without one.
+    with pytest.raises(ValueError, match="^starved at time 3.0 and version 0"):
+        replay((0, 0), (0, 1))
+
+
+def test_a_round_waits_for_one_that_is_away():
+    """Clients 0 and 1 have contributed by time 2; client 2 comes at 5, and round 1 begins at 6."""
+    next_available, _ = windows(always(), always(), always(5.0))
+    settings = {
+        "num_clients": 3,
+        "concurrency": 3,
+        "buffer_size": 1,
+        "duration": lambda client, trip: [1.0, 2.0, 1.0][client],
+        "stop_after_steps": 4,
+        "restart": "after_round",
+        "next_available": next_available,
+    }
+    replay = run(**settings)
+    assert trips_of(replay) == [
+        (0, 0, 0, 0, 0, 0.0, 1.0),
+        (1, 0, 0, 1, 1, 0.0, 2.0),
+        (2, 0, 2, 2, 0, 5.0, 6.0),
+        (0, 1, 3, 3, 0, 6.0, 7.0),
+    ]
+    # If it leaves at time 4 instead, nobody waits for it any longer.
+    replay = run(vanish=("time", (2,), 4.0), **settings)
+    assert [(t.client, t.download_time) for t in replay.applied] == [(0, 0.0), (1, 0.0), (0, 4.0), (1, 4.0)]
+    # If it never comes, and does not leave either, the run is starved.
+    settings["next_available"], _ = windows(always(), always(), [])
+    with pytest.raises(ValueError, match="^starved at time 2.0 and version 2"):
+        run(**settings)
+    assert len(run(vanish=("time", (2,), 4.0), **settings).applied) == 4
+
+
+def test_places_open_since_the_start_are_taken_before_the_first_larger_step():
+    """Client 0's update waits for step 0 from 0.25 on; client 2, who comes at 0.5, starts then."""
+    next_available, _ = windows(always(), always(), always(0.5))
+    replay = run(
+        num_clients=3,
+        concurrency=3,
+        buffer_size=1,
+        first_buffer_size=3,
+        duration=lambda client, trip: [0.25, 1.0, 1.0][client],
+        stop_after_steps=2,
+        next_available=next_available,
+    )
+    assert trips_of(replay) == [
+        (0, 0, 0, 0, 0, 0.0, 0.25),
+        (1, 0, 0, 0, 0, 0.0, 1.0),
+        (2, 0, 0, 0, 0, 0.5, 1.5),
+        (0, 1, 1, 1, 0, 1.5, 1.75),
+    ]
+
+
+def test_who_waits_in_the_buffer_does_not_take_an_open_place():
+    """Client 1 is away until 3. Client 0's update lies in the buffer from time 1, so the places stay open."""
+    next_available, _ = windows(always(), always(3.0))
+    replay = run(
+        num_clients=2,
+        concurrency=2,
+        buffer_size=2,
+        duration=lambda client, trip: 1.0,
+        stop_after_steps=1,
+        restart="not_twice_in_a_buffer",
+        next_available=next_available,
+    )
+    assert [(t.client, t.download_time) for t in replay.applied] == [(0, 0.0), (1, 3.0)]
+    assert in_flight_of(replay) == [(0, 1, 1, 4.0, 5.0), (1, 1, 1, 4.0, 5.0)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "where"),
+    [
+        (([], []), "time 0.0 and version 0"),
+        (([(0.0, 2.0)], [(0.0, 3.0)]), "time 4.0 and version 4"),  # arrivals at 1, 2, 2 and 4
+        (([(1.0, 2.0)], []), "time 2.0 and version 1"),
+    ],
+)
+def test_a_run_that_everybody_has_left_for_good_is_starved(rows, where):
+    next_available, _ = windows(*rows)
+    with pytest.raises(ValueError, match=f"^starved at {where}:"):
+        run(
+            num_clients=2,
+            concurrency=2,
+            buffer_size=1,
+            duration=lambda client, trip: [1.0, 2.0][client],
+            stop_after_steps=9,
+            next_available=next_available,
+        )
+
+
+def test_who_comes_back_but_waits_in_the_buffer_does_not_save_from_starving():
+    next_available, _ = windows([(0.0, 2.0), (3.0, 9.0)])
+    with pytest.raises(ValueError, match="^starved at time 2.0 and version 0:"):
+        run(
+            num_clients=1,
+            concurrency=1,
+            buffer_size=2,
+            duration=lambda client, trip: 2.0,
+            stop_after_steps=1,
+            restart="not_twice_in_a_buffer",
+            next_available=next_available,
+        )
+
+
+@pytest.mark.parametrize("answer", [0.5, math.nan, -math.inf])
+def test_an_availability_in_the_past_is_refused(answer):
+    with pytest.raises(ValueError, match="available next"):
+        run(
+            num_clients=1,
+            concurrency=1,
+            buffer_size=1,
+            duration=lambda client, trip: 1.0,
+            stop_after_steps=2,
+            next_available=lambda client, time: answer if time else 0.0,
+        )
+
+
+@pytest.mark.parametrize("end", [0.0, 1.0, math.nan])
+def test_a_presence_that_is_over_at_the_start_is_refused(end):
+    with pytest.raises(ValueError, match="is present until"):
+        run(
+            num_clients=1,
+            concurrency=1,
+            buffer_size=1,
+            duration=lambda client, trip: 1.0,
+            stop_after_steps=2,
+            present_until=lambda client, time: end if time else 9.0,
+        )
+
+
+# --------------------------------------------------------------------------------------------------
+# A limit on staleness, by hand.
+# --------------------------------------------------------------------------------------------------
+
+SLOW_SECOND = {
+    "params": scalar(0.0),
+    "num_clients": 2,
+    "concurrency": 2,
+    "buffer_size": 1,
+    "duration": lambda client, trip: [1.0, 3.5][client],
+    "client_update": halfway_to([8.0, -8.0]),
+}
+
+
+def test_what_is_too_stale_is_dropped():
+    """Client 1 arrives at 3.5 with staleness 3: too much for a limit of 2, but not for one of 3."""
+    replay = run(stop_after_steps=4, staleness_limit=2, **SLOW_SECOND)
+    assert trips_of(replay) == [(0, trip, trip, trip, 0, trip, trip + 1.0) for trip in range(4)]
+    assert discarded_of(replay) == [(1, 0, 0, 3.5, 3.5, 3)]
+    assert replay.discarded[0].update is None
+    assert in_flight_of(replay) == [(0, 4, 4, 4.0, 5.0), (1, 1, 3, 3.5, 7.0)]
+    assert values(replay) == [0.0, 4.0, 6.0, 7.0, 7.5]
+
+    replay = run(stop_after_steps=4, staleness_limit=3, **SLOW_SECOND)
+    assert trips_of(replay)[3] == (1, 0, 0, 3, 3, 0.0, 3.5)
+    assert replay.discarded == []
+
+
+def test_steps_of_the_same_instant_make_a_trip_too_stale():
+    """All three arrive at time 1, K = 1, limit 1: the third would be applied with staleness 2."""
+    settings = {
+        "num_clients": 3,
+        "concurrency": 3,
+        "duration": lambda client, trip: 1.0,
+        "stop_after_steps": 3,
+        "staleness_limit": 1,
+    }
+    replay = run(buffer_size=1, **settings)
+    assert [(t.client, t.trip, t.staleness) for t in replay.applied] == [(0, 0, 0), (1, 0, 1), (0, 1, 0)]
+    assert discarded_of(replay) == [(2, 0, 0, 1.0, 1.0, 2)]
+    assert in_flight_of(replay) == [(0, 2, 3, 2.0, 3.0), (1, 1, 2, 1.0, 2.0), (2, 1, 2, 1.0, 2.0)]
+
+
+def test_whose_trip_was_too_stale_has_not_contributed_to_the_round():
+    """K = 1, limit 0: of the first round, client 0 is in time at 1, and 1 at its second trial from 2 to 4."""
+    replay = run(
+        num_clients=2,
+        concurrency=2,
+        buffer_size=1,
+        duration=lambda client, trip: [1.0, 2.0][client],
+        stop_after_steps=3,
+        restart="after_round",
+        staleness_limit=0,
+    )
+    assert trips_of(replay) == [
+        (0, 0, 0, 0, 0, 0.0, 1.0),
+        (1, 1, 1, 1, 0, 2.0, 4.0),
+        (0, 1, 2, 2, 0, 4.0, 5.0),
+    ]
+    assert discarded_of(replay) == [(1, 0, 0, 2.0, 2.0, 1)]
+
+
+def test_the_server_waits_for_what_would_become_too_stale():
+    """Limit 1. Step 0 at time 1 makes client 1's trip as old as it may be: step 1 waits for it, to 3.5.
+
+    By then client 0 has arrived twice more, and its next trip started at time 3 from version 1.
+    """
+    replay = run(stop_after_steps=2, staleness_limit=1, too_stale="wait", **SLOW_SECOND)
+    assert trips_of(replay) == [
+        (0, 0, 0, 0, 0, 0.0, 1.0),
+        (0, 1, 1, 1, 0, 1.0, 2.0),
+        (0, 2, 1, 1, 0, 2.0, 3.0),
+        (1, 0, 0, 1, 1, 0.0, 3.5),
+    ]
+    assert replay.step_times == [1.0, 3.5]
+    assert in_flight_of(replay) == [(0, 3, 1, 3.0, 4.0), (1, 1, 2, 3.5, 7.0)]
+    # From 4, client 0 twice brings 2, client 1 from 0 brings -4: their mean is 0.
+    assert values(replay) == [0.0, 4.0, 4.0]
+
+
+def test_a_limit_that_nobody_exceeds_changes_nothing():
+    plain = run(stop_after_steps=9, **SLOW_SECOND)
+    for too_stale in ("drop", "wait"):
+        limited = run(stop_after_steps=9, staleness_limit=4, too_stale=too_stale, **SLOW_SECOND)
+        assert trips_of(limited) == trips_of(plain)
+
+
+@pytest.mark.parametrize("limit", [0, 1])
+def test_the_server_waits_for_those_that_arrive_at_the_same_instant(limit):
+    """K = 1, all three arrive at time 1. Limit 0: one step of three. Limit 1: one of one, one of two."""
+    replay = run(
+        num_clients=3,
+        concurrency=3,
+        buffer_size=1,
+        duration=lambda client, trip: 1.0,
+        stop_after_steps=4,
+        staleness_limit=limit,
+        too_stale="wait",
+    )
+    if limit == 0:
+        assert [(t.client, t.step) for t in replay.applied[:4]] == [(0, 0), (1, 0), (2, 0), (0, 1)]
+        assert replay.step_times == [1.0, 2.0, 3.0, 4.0]
+    else:
+        assert [(t.client, t.step) for t in replay.applied[:4]] == [(0, 0), (1, 1), (2, 1), (0, 2)]
+        assert replay.step_times == [1.0, 1.0, 2.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("change", "time", "clients", "discarded"),
+    [
+        ({"fails": these((1, 0))}, 3.5, [0, 0], (1, 0, 0, 3.5, 3.5, 1)),
+        (
+            {"present_until": lambda client, time: 99.0 if client == 0 or time else 2.5},
+            2.5,
+            [0],
+            (1, 0, 0, 3.5, 2.5, 1),
+        ),
+        ({"vanish": ("time", (1,), 2.5)}, 2.5, [0], (1, 0, 0, 3.5, 2.5, 1)),
+        ({"vanish": ("time", (1,), 3.0)}, 3.0, [0, 0], (1, 0, 0, 3.5, 3.0, 1)),
+    ],
+)
+def test_the_server_steps_when_nothing_is_left_to_wait_for(change, time, clients, discarded):
+    """As above, but client 1's trip, for which the buffer waits since time 2, comes to nothing."""
+    replay = run(stop_after_steps=2, staleness_limit=1, too_stale="wait", **change, **SLOW_SECOND)
+    assert replay.step_times == [1.0, time]
+    assert [t.client for t in replay.applied] == [0, *clients]
+    assert discarded_of(replay) == [discarded]
+    # Whoever starts at that instant does so after the step.
+    assert {t.download_version for t in replay.in_flight if t.download_time == time} <= {2}
+
+
+def test_a_full_buffer_of_a_waiting_server_steps_before_somebody_starts():
+    """At 2.0 nobody arrives: client 1 leaves, the server steps, then client 2 starts from version 2."""
+    replay = run(
+        num_clients=3,
+        concurrency=2,
+        buffer_size=1,
+        duration=lambda client, trip: [0.75, 9.0, 1.0][client],
+        select=noted_choice([]),
+        stop_after_steps=3,
+        staleness_limit=1,
+        too_stale="wait",
+        vanish=("time", (1,), 2.0),
+    )
+    assert replay.step_times == [0.75, 2.0, 2.25]
+    assert [(t.trip, t.download_version, t.step) for t in replay.applied] == [(0, 0, 0), (1, 1, 1), (2, 1, 2)]
+    assert discarded_of(replay) == [(1, 0, 0, 9.0, 2.0, 1)]
+    assert in_flight_of(replay) == [(0, 3, 3, 2.25, 3.0), (2, 0, 2, 2.0, 3.0)]
+
+
+# --------------------------------------------------------------------------------------------------
+# Steps that do not wait for a full buffer, by hand.
+# --------------------------------------------------------------------------------------------------
+
+
+def test_a_buffer_that_waits_too_long_is_applied_as_it_is():
+    """K = 3, and 2 is long enough. The first trip arrives at 1.5: a short step at 3.5, with two trips.
+
+    The next first trip arrives at 4; at 6 the third of that buffer arrives, so that it is full, not late.
+    """
+    replay = run(
+        params=scalar(0.0),
+        num_clients=2,
+        concurrency=2,
+        buffer_size=3,
+        duration=lambda client, trip: [1.5, 4.0][client],
+        stop_after_steps=2,
+        client_update=halfway_to([8.0, -8.0]),
+        flush_after=2.0,
+    )
+    assert trips_of(replay) == [
+        (0, 0, 0, 0, 0, 0.0, 1.5),
+        (0, 1, 0, 0, 0, 1.5, 3.0),
+        (1, 0, 0, 1, 1, 0.0, 4.0),
+        (0, 2, 0, 1, 1, 3.0, 4.5),
+        (0, 3, 1, 1, 0, 4.5, 6.0),
+    ]
+    assert replay.step_times == [3.5, 6.0]
+    # The mean of 4 and 4; then that of -4, 4 and 2.
+    assert values(replay) == [0.0, 4.0, pytest.approx(4.0 + 2.0 / 3)]
+    assert in_flight_of(replay) == [(0, 4, 2, 6.0, 7.5), (1, 1, 1, 4.0, 8.0)]
+
+
+def test_arrivals_of_the_instant_are_in_the_short_step_and_who_starts_finds_it_done():
+    """K = 5: client 0 arrives at 1.5, 3.0, ...; each second arrival is 1.5 after the first of its buffer."""
+    replay = run(
+        num_clients=2,
+        concurrency=2,
+        buffer_size=5,
+        duration=lambda client, trip: [1.5, 3.0][client],
+        stop_after_steps=2,
+        flush_after=1.5,
+    )
+    assert trips_of(replay) == [
+        (0, 0, 0, 0, 0, 0.0, 1.5),
+        (0, 1, 0, 0, 0, 1.5, 3.0),
+        (1, 0, 0, 0, 0, 0.0, 3.0),
+        (0, 2, 1, 1, 0, 3.0, 4.5),
+        (0, 3, 1, 1, 0, 4.5, 6.0),
+        (1, 1, 1, 1, 0, 3.0, 6.0),
+    ]
+    assert replay.step_times == [3.0, 6.0]
+    assert [t.download_version for t in replay.in_flight] == [2, 2]
+
+
+def test_who_is_left_over_by_a_step_begins_a_new_wait():
+    """Three arrive at time 1, K = 2: the third waits from then on, for 1.75."""
+    replay = run(
+        num_clients=3,
+        concurrency=3,
+        buffer_size=2,
+        duration=lambda client, trip: 9.0 if trip else 1.0,
+        stop_after_steps=2,
+        flush_after=1.75,
+    )
+    assert [(t.client, t.step) for t in replay.applied] == [(0, 0), (1, 0), (2, 1)]
+    assert replay.step_times == [1.0, 2.75]
+
+
+def test_the_wait_begins_with_a_trip_that_is_used():
+    """Client 0 fails at time 1, so the first trip of the buffer is client 1's, at time 2."""
+    replay = run(
+        num_clients=2,
+        concurrency=2,
+        buffer_size=9,
+        duration=lambda client, trip: [1.0, 2.0][client] if trip == 0 else 9.0,
+        stop_after_steps=1,
+        fails=these((0, 0)),
+        flush_after=1.5,
+    )
+    assert replay.step_times == [3.5]
+    assert [t.client for t in replay.applied] == [1]
+
+
+def test_without_any_wait_each_instant_with_an_arrival_ends_with_a_step():
+    """The trip of no duration that starts after the step at time 1 makes another one."""
+    replay = run(
+        num_clients=2,
+        concurrency=2,
+        buffer_size=9,
+        duration=table([[1.0, 0.0, 1.0], [1.0, 2.0]]),
+        stop_after_steps=3,
+        flush_after=0.0,
+    )
+    assert [(t.client, t.trip, t.step, t.staleness) for t in replay.applied] == [
+        (0, 0, 0, 0),
+        (1, 0, 0, 0),
+        (0, 1, 1, 0),
+        (0, 2, 2, 0),
+    ]
+    assert replay.step_times == [1.0, 1.0, 2.0]
+
+
+@pytest.mark.parametrize("restart", ["not_twice_in_a_buffer", "after_step"])
+def test_a_buffer_that_will_be_applied_saves_from_starving(restart):
+    """Two clients never fill a buffer of 3, but from 1 to 6 the first one has waited for 5."""
+    replay = run(
+        num_clients=2,
+        concurrency=2,
+        buffer_size=3,
+        duration=lambda client, trip: [1.0, 2.0][client],
+        stop_after_steps=2,
+        restart=restart,
+        flush_after=5.0,
+    )
+    assert trips_of(replay) == [
+        (0, 0, 0, 0, 0, 0.0, 1.0),
+        (1, 0, 0, 0, 0, 0.0, 2.0),
+        (0, 1, 1, 1, 0, 6.0, 7.0),
+        (1, 1, 1, 1, 0, 6.0, 8.0),
+    ]
+    assert replay.step_times == [6.0, 12.0]
+    assert in_flight_of(replay) == [(0, 2, 2, 12.0, 13.0), (1, 2, 2, 12.0, 14.0)]
+
+
+def test_a_short_step_may_be_the_first_larger_one():
+    replay = run(
+        num_clients=2,
+        concurrency=2,
+        buffer_size=1,
+        first_buffer_size=2,
+        duration=lambda client, trip: [1.0, 9.0][client],
+        stop_after_steps=2,
+        flush_after=2.5,
+    )
+    assert trips_of(replay) == [(0, 0, 0, 0, 0, 0.0, 1.0), (0, 1, 1, 1, 0, 3.5, 4.5)]
+
+
+@pytest.mark.parametrize(("vanish", "cancel_step"), [(("time", (1,), 3.0), 0), (("step", (1,), 1), 1)])
+def test_clients_leave_ahead_of_a_short_step_or_with_it(vanish, cancel_step):
+    """At time 3 the buffer of client 0's trip is applied. Who leaves with that step does not start again."""
+    replay = run(
+        num_clients=3,
+        concurrency=2,
+        buffer_size=9,
+        duration=lambda client, trip: [1.0, 8.0, 1.0][client] if trip == 0 else 4.0,
+        select=noted_choice([]),
+        stop_after_steps=2,
+        flush_after=2.0,
+        vanish=vanish,
+    )
+    assert discarded_of(replay) == [(1, 0, 0, 8.0, 3.0, cancel_step)]
+    assert trips_of(replay) == [
+        (0, 0, 0, 0, 0, 0.0, 1.0),
+        (2, 0, 1, 1, 0, 3.0, 4.0),  # in client 1's place, after the step
+        (0, 1, 0, 1, 1, 1.0, 5.0),
+    ]
+    assert replay.step_times == [3.0, 6.0]
+
+
+def test_one_that_is_idle_leaves_with_a_short_step_and_takes_no_place_after_it():
+    replay = run(
+        num_clients=2,
+        concurrency=2,
+        buffer_size=9,
+        duration=lambda client, trip: [1.0, 1.5][client],
+        stop_after_steps=2,
+        restart="after_step",
+        flush_after=2.0,
+        vanish=("step", (0,), 1),
+    )
+    assert [(t.client, t.trip, t.step) for t in replay.applied] == [(0, 0, 0), (1, 0, 0), (1, 1, 1)]
+    assert replay.step_times == [3.0, 6.5]
+    assert [t.client for t in replay.in_flight] == [1]
+
+
+# --------------------------------------------------------------------------------------------------
+# Steps that cancel what is under way, by hand.
+# --------------------------------------------------------------------------------------------------
+
+
+def test_the_first_two_of_three_make_the_step_and_all_start_again():
+    """K-sync. Client 2 is cancelled at time 2, client 0 at time 4."""
+    replay = run(
+        num_clients=3,
+        concurrency=3,
+        buffer_size=2,
+        duration=table([[1.0, 3.0], [2.0, 1.0], [5.0, 2.0]]),
+        stop_after_steps=2,
+        restart="after_step",
+        cancel_at_step=True,
+    )
+    assert trips_of(replay) == [
+        (0, 0, 0, 0, 0, 0.0, 1.0),
+        (1, 0, 0, 0, 0, 0.0, 2.0),
+        (1, 1, 1, 1, 0, 2.0, 3.0),
+        (2, 1, 1, 1, 0, 2.0, 4.0),
+    ]
+    assert discarded_of(replay) == [(2, 0, 0, 5.0, 2.0, 0), (0, 1, 1, 5.0, 4.0, 1)]
+    assert all(trip.update is None for trip in replay.discarded)
+    assert in_flight_of(replay) == [(0, 2, 2, 4.0, 7.0), (1, 2, 2, 4.0, 5.0), (2, 2, 2, 4.0, 6.0)]
+
+
+def test_who_finishes_early_trains_again_from_the_same_version():
+    """K-batch-sync: client 0 brings three updates, all from version 0, until client 1 is cancelled at 3."""
+    replay = run(
+        params=scalar(0.0),
+        num_clients=2,
+        concurrency=2,
+        buffer_size=3,
+        duration=lambda client, trip: [1.0, 5.0][client] if trip < 3 else 0.5,
+        stop_after_steps=1,
+        client_update=halfway_to([8.0, -8.0]),
+        cancel_at_step=True,
+    )
+    assert trips_of(replay) == [(0, trip, 0, 0, 0, trip, trip + 1.0) for trip in range(3)]
+    assert discarded_of(replay) == [(1, 0, 0, 5.0, 3.0, 0)]
+    assert values(replay) == [0.0, 4.0]
+    assert in_flight_of(replay) == [(0, 3, 1, 3.0, 3.5), (1, 1, 1, 3.0, 8.0)]
+
+
+def test_those_that_arrive_with_the_step_and_are_not_handled_yet_are_cancelled():
+    """All arrive at time 1, K = 1: 0's step cancels 1 and 2. At time 1.5, 1's does so with 2, not with 0."""
+    replay = run(
+        num_clients=3,
+        concurrency=3,
+        buffer_size=1,
+        duration=table([[1.0, 2.0], [1.0, 0.5], [1.0, 0.5]]),
+        stop_after_steps=2,
+        cancel_at_step=True,
+    )
+    assert [(t.client, t.trip, t.staleness) for t in replay.applied] == [(0, 0, 0), (1, 1, 0)]
+    assert discarded_of(replay) == [
+        (1, 0, 0, 1.0, 1.0, 0),
+        (2, 0, 0, 1.0, 1.0, 0),
+        (0, 1, 1, 3.0, 1.5, 1),
+        (2, 1, 1, 1.5, 1.5, 1),
+    ]
+    assert [t.download_time for t in replay.in_flight] == [1.5, 1.5, 1.5]
+
+
+def test_whose_trip_was_cancelled_has_not_contributed_to_the_round():
+    replay = run(
+        num_clients=3,
+        concurrency=3,
+        buffer_size=1,
+        duration=lambda client, trip: [1.0, 2.0, 4.0][client],
+        stop_after_steps=4,
+        restart="after_round",
+        cancel_at_step=True,
+    )
+    assert [(t.client, t.download_time, t.arrival_time) for t in replay.applied] == [
+        (0, 0.0, 1.0),
+        (1, 1.0, 3.0),
+        (2, 3.0, 7.0),
+        (0, 7.0, 8.0),
+    ]
+    assert [(t.client, t.cancel_time, t.cancel_step) for t in replay.discarded] == [
+        (1, 1.0, 0),
+        (2, 1.0, 0),
+        (2, 3.0, 1),
+        (1, 8.0, 3),
+        (2, 8.0, 3),
+    ]
+    assert [(t.client, t.download_time) for t in replay.in_flight] == [(1, 8.0), (2, 8.0)]
+
+
+def test_after_a_cancellation_the_restart_chooses_among_all():
+    """Client 1 is cancelled at time 1 and, like client 0, one of three eligible for two places."""
+    asked = []
+    run(
+        num_clients=3,
+        concurrency=2,
+        buffer_size=1,
+        duration=lambda client, trip: [1.0, 2.0, 1.0][client],
+        select=noted_choice(asked),
+        stop_after_steps=1,
+        restart="after_step",
+        cancel_at_step=True,
+    )
+    assert asked == [(0.0, [0, 1, 2], 2), (1.0, [0, 1, 2], 2)]
+
+
+def test_a_short_step_cancels_too():
+    replay = run(
+        num_clients=2,
+        concurrency=2,
+        buffer_size=9,
+        duration=lambda client, trip: [1.0, 4.0][client],
+        stop_after_steps=1,
+        restart="after_step",
+        flush_after=0.5,
+        cancel_at_step=True,
+    )
+    assert replay.step_times == [1.5]
+    assert discarded_of(replay) == [(1, 0, 0, 4.0, 1.5, 0)]
+    assert in_flight_of(replay) == [(0, 1, 1, 1.5, 2.5), (1, 1, 1, 1.5, 5.5)]
+
+
+def test_cancelled_trips_count_for_those_who_leave_after_a_number_of_trips():
+    """Client 1 is cancelled at times 1 and 2, and leaves at the second."""
+    replay = run(
+        num_clients=2,
+        concurrency=2,
+        buffer_size=1,
+        duration=lambda client, trip: [1.0, 9.0][client],
+        stop_after_steps=3,
+        cancel_at_step=True,
+        vanish=("trips", (1,), 2),
+    )
+    assert [t.client for t in replay.applied] == [0, 0, 0]
+    assert [(t.client, t.trip, t.cancel_time) for t in replay.discarded] == [(1, 0, 1.0), (1, 1, 2.0)]
+    assert [t.client for t in replay.in_flight] == [0]
+
+
+# --------------------------------------------------------------------------------------------------
+# Clients that start at given times, by hand.
+# --------------------------------------------------------------------------------------------------
+
+
+def test_one_client_starts_at_each_start_time():
+    """At time 3 three can start, the fourth start is skipped: all are under way."""
+    asked = []
+    replay = run(
+        num_clients=3,
+        concurrency=None,
+        buffer_size=1,
+        duration=lambda client, trip: [2.5, 1.0, 1.0][client],
+        select=noted_choice(asked),
+        stop_after_steps=4,
+        start_times=[0.0, 0.0, 1.0, 3.0, 3.0, 3.0, 3.0],
+    )
+    assert asked == [
+        (0.0, [0, 1, 2], 1),
+        (0.0, [1, 2], 1),
+        (1.0, [1, 2], 1),  # client 1 has just arrived
+        (3.0, [0, 1, 2], 1),
+        (3.0, [1, 2], 1),
+    ]
+    assert trips_of(replay) == [
+        (1, 0, 0, 0, 0, 0.0, 1.0),
+        (1, 1, 1, 1, 0, 1.0, 2.0),
+        (0, 0, 0, 2, 2, 0.0, 2.5),
+        (1, 2, 3, 3, 0, 3.0, 4.0),
+    ]
+    assert in_flight_of(replay) == [(0, 1, 3, 3.0, 5.5), (2, 0, 3, 3.0, 4.0)]
+
+
+def test_a_start_at_the_instant_of_the_last_step_is_from_the_final_version():
+    replay = run(
+        num_clients=2,
+        concurrency=None,
+        buffer_size=1,
+        duration=lambda client, trip: 1.0,
+        select=noted_choice([]),
+        stop_after_steps=1,
+        start_times=[0.5, 1.5, 1.75],
+    )
+    assert trips_of(replay) == [(0, 0, 0, 0, 0, 0.5, 1.5)]
+    assert in_flight_of(replay) == [(0, 1, 1, 1.5, 2.5)]
+
+
+def test_whose_update_waits_is_not_started_at_a_start_time():
+    """K = 2: at time 2 client 0 is idle, but waits; at time 3 both are eligible after the step."""
+    asked = []
+    replay = run(
+        num_clients=2,
+        concurrency=None,
+        buffer_size=2,
+        duration=lambda client, trip: 1.0,
+        select=noted_choice(asked),
+        stop_after_steps=2,
+        start_times=[0.0, 2.0, 2.0, 3.0, 3.0],
+        restart="not_twice_in_a_buffer",
+    )
+    assert asked == [(0.0, [0, 1], 1), (3.0, [0, 1], 1)]
+    assert [(t.client, t.download_time, t.step) for t in replay.applied] == [
+        (0, 0.0, 0),
+        (1, 2.0, 0),
+        (0, 3.0, 1),
+        (1, 3.0, 1),
+    ]
+
+
+def test_a_client_may_be_in_several_trips_at_once():
+    """Trip 0 takes 2, trips 1 and 2 take 1: trip 1 arrives first, then 0 and 2 at time 2, in this order."""
+    replay = run(
+        num_clients=1,
+        concurrency=None,
+        buffer_size=1,
+        duration=table([[2.0, 1.0]]),
+        stop_after_steps=3,
+        start_times=[0.0, 0.0, 1.0, 1.5],
+        exclude_busy=False,
+    )
+    assert trips_of(replay) == [
+        (0, 1, 0, 0, 0, 0.0, 1.0),
+        (0, 0, 0, 1, 1, 0.0, 2.0),
+        (0, 2, 1, 2, 1, 1.0, 2.0),
+    ]
+    assert in_flight_of(replay) == [(0, 3, 1, 1.5, 2.5)]
+
+
+def test_busy_clients_are_eligible_but_not_those_whose_update_waits():
+    """K = 2. At 0.5 client 0 is busy and may start; at 1.25 its update waits, and it may not."""
+    asked = []
+    replay = run(
+        num_clients=2,
+        concurrency=None,
+        buffer_size=2,
+        duration=lambda client, trip: 1.0,
+        select=noted_choice(asked),
+        stop_after_steps=1,
+        start_times=[0.0, 0.5, 1.25],
+        restart="not_twice_in_a_buffer",
+        exclude_busy=False,
+    )
+    assert asked == [(0.0, [0, 1], 1), (0.5, [0, 1], 1)]
+    assert [(t.client, t.trip, t.arrival_time) for t in replay.applied] == [(0, 0, 1.0), (0, 1, 1.5)]
+    assert in_flight_of(replay) == [(1, 0, 0, 1.25, 2.25)]
+
+
+def test_all_trips_of_a_client_that_leaves_are_thrown_away():
+    """Client 0, three times under way, leaves at 1.5; the start of that instant comes after it."""
+    replay = run(
+        num_clients=2,
+        concurrency=None,
+        buffer_size=1,
+        duration=lambda client, trip: 3.0 - trip,
+        select=noted_choice([]),
+        stop_after_steps=1,
+        start_times=[0.0, 0.25, 0.75, 1.5],
+        exclude_busy=False,
+        vanish=("time", (0,), 1.5),
+    )
+    assert discarded_of(replay) == [
+        (0, 0, 0, 3.0, 1.5, 0),
+        (0, 1, 0, 2.25, 1.5, 0),
+        (0, 2, 0, 1.75, 1.5, 0),
+    ]
+    assert trips_of(replay) == [(1, 0, 0, 0, 0, 1.5, 4.5)]
+
+
+def test_who_leaves_at_time_0_is_not_started_at_time_0():
+    replay = run(
+        num_clients=2,
+        concurrency=None,
+        buffer_size=1,
+        duration=lambda client, trip: 1.0,
+        stop_after_steps=1,
+        start_times=[0.0],
+        vanish=("time", (0,), 0.0),
+    )
+    assert [t.client for t in replay.applied] == [1]
+    assert replay.discarded == []
+
+
+def test_a_start_is_skipped_if_nobody_is_available():
+    """Client 0 is away from 1 to 2, so the start at 1.5 is skipped, and nobody makes up for it at time 2."""
+    next_available, _ = windows([(0.0, 1.0), (2.0, 9.0)])
+    replay = run(
+        num_clients=1,
+        concurrency=None,
+        buffer_size=1,
+        duration=lambda client, trip: 0.5,
+        stop_after_steps=2,
+        start_times=[0.25, 1.5, 2.75],
+        next_available=next_available,
+    )
+    assert [t.download_time for t in replay.applied] == [0.25, 2.75]
+
+
+def test_a_trip_of_no_duration_is_under_way_for_the_next_start_of_its_instant():
+    replay = run(
+        num_clients=1,
+        concurrency=None,
+        buffer_size=1,
+        duration=lambda client, trip: 0.0,
+        stop_after_steps=2,
+        start_times=[0.5, 0.5, 1.0],
+    )
+    assert replay.step_times == [0.5, 1.0]
+
+
+def test_a_step_cancels_but_does_not_start_anybody_at_given_times():
+    replay = run(
+        num_clients=3,
+        concurrency=None,
+        buffer_size=1,
+        duration=lambda client, trip: [3.0, 1.0, 1.0][client],
+        select=noted_choice([]),
+        stop_after_steps=2,
+        start_times=[0.0, 0.0, 2.0, 2.0],
+        cancel_at_step=True,
+    )
+    assert [(t.client, t.arrival_time) for t in replay.applied] == [(1, 1.0), (1, 3.0)]
+    assert discarded_of(replay) == [(0, 0, 0, 3.0, 1.0, 0), (0, 1, 1, 5.0, 3.0, 1)]
+    assert replay.in_flight == []
+
+
+@pytest.mark.parametrize(
+    ("start_times", "flush_after", "where"),
+    [
+        ([], None, "time 0.0 and version 0"),
+        ([0.0, 0.5], None, "time 1.0 and version 0"),  # the second start is skipped
+        ([0.0, 1.0], None, "time 2.0 and version 1"),
+        ([0.0, 1.0, 2.0], None, "time 3.0 and version 1"),
+        ([0.0, 1.0, 2.0], 5.0, "time 8.0 and version 2"),
+    ],
+)
+def test_a_run_whose_start_times_are_over_is_starved(start_times, flush_after, where):
+    with pytest.raises(ValueError, match=f"^starved at {where}:"):
+        run(
+            num_clients=1,
+            concurrency=None,
+            buffer_size=2,
+            duration=lambda client, trip: 1.0,
+            stop_after_steps=3,
+            start_times=start_times,
+            flush_after=flush_after,
+        )
+
+
+@pytest.mark.parametrize(
+    ("settings", "match"),
+    [
+        ({"concurrency": None}, "concurrency"),
+        ({"concurrency": 0}, "concurrency"),
+        ({"concurrency": 3}, "concurrency"),
+        ({"exclude_busy": False}, "several trips at once"),
+        ({"start_times": [0.0]}, "no places"),
+        ({"start_times": [0.0], "concurrency": None, "first_buffer_size": 1}, "no places"),
+        ({"start_times": [1.0, 0.0], "concurrency": None}, "sorted"),
+        ({"start_times": [-1.0, 0.0], "concurrency": None}, "sorted"),
+        ({"start_times": [0.0, math.inf], "concurrency": None}, "sorted"),
+        ({"start_times": [0.0], "concurrency": None, "restart": "after_step"}, "nobody waits"),
+        ({"start_times": [0.0], "concurrency": None, "restart": "after_round"}, "nobody waits"),
+        ({"too_stale": "keep", "staleness_limit": 1}, "'drop' or 'wait'"),
+        ({"too_stale": "wait"}, "only if there is"),
+        ({"staleness_limit": -1}, "whole number"),
+        ({"staleness_limit": 1.5}, "whole number"),
+        ({"flush_after": -1.0}, "finite time"),
+        ({"flush_after": math.inf}, "finite time"),
+        ({"flush_after": math.nan}, "finite time"),
+        ({"too_stale": "wait", "staleness_limit": 1, "flush_after": 1.0}, "neither"),
+        ({"too_stale": "wait", "staleness_limit": 1, "cancel_at_step": True}, "neither"),
+    ],
+)
+def test_settings_without_meaning_are_refused(settings, match):
+    common = {
+        "num_clients": 2,
+        "concurrency": 2,
+        "buffer_size": 1,
+        "duration": lambda client, trip: 1.0,
+        "stop_after_steps": 3,
+    }
+    with pytest.raises(ValueError, match=match):
+        run(**(common | settings))
+
+
+# --------------------------------------------------------------------------------------------------
+# Staleness that is drawn, by hand.
+# --------------------------------------------------------------------------------------------------
+
+
+def run_drawn(**changes):
+    settings = {
+        "params": {},
+        "rule": ref.FedBuff(ref.constant()),
+        "optimizer": ref.SGD(1.0),
+        "client_update": ref.no_work,
+    }
+    return ref.simulate_drawn_staleness(**(settings | changes))
+
+
+def test_drawn_staleness_by_hand():
+    """What is drawn is rounded down, and cut to the first version after the client's last step."""
+    asked = []
+    replay = run_drawn(
+        params=scalar(0.0),
+        num_clients=3,
+        buffer_size=2,
+        staleness_of=table([[3.0, 5.0, 0.0, 1.0], [0.9, 3.0, 0.0], [0.0, 1.7, 0.5]]),
+        select=noted_choice(asked, [[2, 0], [0, 1], [0, 2], [2, 1], [0, 1]]),
+        stop_after_steps=5,
+        client_update=halfway_to([8.0, -8.0, 16.0]),
+        client_examples=[5, 6, 7],
+    )
+    assert asked == [(step, [0, 1, 2], 2) for step in range(5)]
+    assert trips_of(replay) == [
+        (0, 0, 0, 0, 0, 0.0, 1.0),  # 3 drawn, but there is only version 0
+        (2, 0, 0, 0, 0, 0.0, 1.0),
+        (0, 1, 1, 1, 0, 1.0, 2.0),  # 5 drawn, but step 0 applied its last trip
+        (1, 0, 1, 1, 0, 1.0, 2.0),  # 0.9 drawn
+        (0, 2, 2, 2, 0, 2.0, 3.0),
+        (2, 1, 1, 2, 1, 1.0, 3.0),  # 1.7 drawn
+        (1, 1, 2, 3, 1, 2.0, 4.0),  # 3 drawn, but step 1 applied its last trip
+        (2, 2, 3, 3, 0, 3.0, 4.0),
+        (0, 3, 3, 4, 1, 3.0, 5.0),  # 1 drawn, as its last trip allows
+        (1, 2, 4, 4, 0, 4.0, 5.0),
+    ]
+    assert replay.step_times == [1.0, 2.0, 3.0, 4.0, 5.0]
+    assert replay.in_flight == replay.discarded == []
+    assert [trip.num_examples for trip in replay.applied[:2]] == [5, 7]
+    # (4 + 8) / 2 = 6; (1 - 7) / 2 = -3; 3 -> (2.5 + 5) / 2 = 3.75, client 2 having trained from 6;
+    # (-5.5 + 4.625) / 2, client 1 from 3; (0.625 - 7.15625) / 2, client 0 from 6.75, 1 from 6.3125.
+    assert values(replay) == [0.0, 6.0, 3.0, 6.75, 6.3125, 3.046875]
+
+
+def test_without_drawn_staleness_each_step_is_a_synchronous_round():
+    def select(step, clients, how_many):
+        return np.random.default_rng([4, step]).choice(clients, how_many, replace=False)
+
+    common = {
+        "params": scalar(1.0),
+        "num_clients": 5,
+        "stop_after_steps": 8,
+        "rule": ref.FedAvg(),
+        "optimizer": ref.SGD(0.5, momentum=0.5),
+        "client_update": halfway_to([8.0, -8.0, 16.0, 3.0, 1.0]),
+    }
+    drawn = ref.simulate_drawn_staleness(
+        buffer_size=3, staleness_of=lambda client, trip: 0, select=select, **common
+    )
+    rounds = ref.simulate_synchronous(
+        cohort=3,
+        duration=lambda client, trip: 1.0,
+        select_round=lambda round_number, started: select(round_number, range(5), started),
+        **common,
+    )
+    assert trips_of(drawn) == trips_of(rounds)
+    assert values(drawn) == values(rounds)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_drawn_staleness_is_cut_by_nothing_but_the_last_step_of_its_client(seed):
+    drawn = np.random.default_rng(seed).exponential(4.0, size=(6, 200))
+    replay = run_drawn(
+        num_clients=6,
+        buffer_size=2,
+        staleness_of=lambda client, trip: drawn[client, trip],
+        select=uniform_choice(seed),
+        stop_after_steps=100,
+    )
+    cut = 0
+    for client in range(6):
+        own = [trip for trip in replay.applied if trip.client == client]
+        assert [trip.trip for trip in own] == list(range(len(own)))
+        last = -1
+        for trip in own:
+            most = trip.step - last - 1
+            cut += int(drawn[client, trip.trip]) > most
+            assert trip.staleness == min(int(drawn[client, trip.trip]), most)
+            last = trip.step
+    assert 0 < cut < len(replay.applied) == 200
+
+
+@pytest.mark.parametrize(
+    ("settings", "match"),
+    [
+        ({"staleness_of": lambda client, trip: -0.5}, "bad staleness"),
+        ({"staleness_of": lambda client, trip: math.inf}, "bad staleness"),
+        ({"staleness_of": lambda client, trip: math.nan}, "bad staleness"),
+        ({"buffer_size": 3}, "buffer_size"),
+        ({"buffer_size": 0}, "buffer_size"),
+        ({"select": lambda step, clients, how_many: [0]}, "different clients"),
+        ({"select": lambda step, clients, how_many: [1, 1]}, "different clients"),
+    ],
+)
+def test_drawn_staleness_without_meaning_is_refused(settings, match):
+    common = {
+        "num_clients": 2,
+        "buffer_size": 2,
+        "staleness_of": lambda client, trip: 0,
+        "select": uniform_choice(0),
+        "stop_after_steps": 2,
+    }
+    with pytest.raises(ValueError, match=match):
+        run_drawn(**(common | settings))
+
+
+# --------------------------------------------------------------------------------------------------
 # The synchronous simulator, by hand.
 # --------------------------------------------------------------------------------------------------
 
@@ -1704,3 +3013,419 @@ def test_every_trip_of_those_who_leave_is_accounted_for(restart, concurrency, ti
                 assert (trip in replay.discarded) == (trip.arrival_time > when)
         assert {trip.client for trip in replay.in_flight} <= {1, 2, 4, 5, 6}
     assert (thrown_away > 0) == (kind != "trips")
+
+
+# --------------------------------------------------------------------------------------------------
+# Laws for trips that come to nothing, for other steps and for given start times.
+# --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("num_clients", "concurrency", "buffer_size", "flush_after"),
+    [(5, 5, 1, None), (8, 3, 2, None), (12, 12, 5, 0.3), (20, 7, 10, 1.0), (3, 2, 9, 2.5)],
+)
+def test_staleness_is_conserved_whatever_trips_come_to(num_clients, concurrency, buffer_size, flush_after):
+    """What a trip ages with the steps: M - 1 trips by each full step, and all M by a short one, exactly.
+
+    The age of a trip that was thrown away counts up to that moment.
+    """
+    failing = np.random.default_rng(num_clients).random(size=(num_clients, 2000)) < 0.2
+    replay = run(
+        num_clients=num_clients,
+        concurrency=concurrency,
+        buffer_size=buffer_size,
+        duration=exponential_durations(num_clients, num_clients),
+        select=uniform_choice(1),
+        stop_after_steps=60,
+        fails=lambda client, trip: failing[client, trip],
+        staleness_limit=2,
+        flush_after=flush_after,
+    )
+    short = sum(np.bincount(ref.column(replay.applied, "step")) < buffer_size)
+    assert (short > 0) == (flush_after is not None)
+    limited = [trip for trip in replay.discarded if not failing[trip.client, trip.trip]]
+    assert len(limited) > 0 and len(limited) < len(replay.discarded)
+    age = ref.column(replay.applied, "staleness").sum()
+    age += (
+        ref.column(replay.discarded, "cancel_step") - ref.column(replay.discarded, "download_version")
+    ).sum()
+    age += (60 - ref.column(replay.in_flight, "download_version")).sum()
+    assert age == 60 * (concurrency - 1) + short
+
+
+@pytest.mark.parametrize("ties", [False, True])
+@pytest.mark.parametrize(
+    ("num_clients", "concurrency", "buffer_size"), [(1, 1, 1), (5, 5, 2), (8, 6, 3), (9, 5, 5), (7, 6, 1)]
+)
+def test_steps_that_cancel_are_synchronous_rounds_with_over_selection(
+    num_clients, concurrency, buffer_size, ties
+):
+    rounds = []
+
+    def select_round(round_number, started):
+        return np.random.default_rng([6, round_number]).choice(num_clients, started, replace=False)
+
+    def select(time, eligible, how_many):
+        assert eligible == list(range(num_clients)) and how_many == concurrency
+        rounds.append(time)
+        return select_round(len(rounds) - 1, how_many)
+
+    common = {
+        "params": {},
+        "num_clients": num_clients,
+        "duration": (whole_durations if ties else exponential_durations)(4, num_clients),
+        "stop_after_steps": 15,
+        "rule": ref.FedAvg(),
+        "optimizer": ref.SGD(),
+        "client_update": ref.no_work,
+    }
+    stepwise = ref.simulate(
+        concurrency=concurrency,
+        buffer_size=buffer_size,
+        select=select,
+        restart="after_step",
+        cancel_at_step=True,
+        **common,
+    )
+    synchronous = ref.simulate_synchronous(
+        cohort=buffer_size, started=concurrency, select_round=select_round, **common
+    )
+    assert trips_of(stepwise) == trips_of(synchronous)
+    assert stepwise.step_times == synchronous.step_times
+    # Here they are in client order, there in order of arrival.
+    assert sorted(discarded_of(stepwise)) == sorted(discarded_of(synchronous))
+    assert len(stepwise.in_flight) == concurrency
+
+
+@pytest.mark.parametrize("restart", ref.RESTARTS)
+def test_answers_that_say_nothing_change_nothing(restart):
+    settings = {
+        "num_clients": 9,
+        "concurrency": 6,
+        "buffer_size": 4,
+        "duration": whole_durations(2, 9),
+        "stop_after_steps": 30,
+        "restart": restart,
+        "vanish": ("step", (1, 2), 6),
+    }
+    plain = run(select=uniform_choice(5), **settings)
+    told = run(
+        select=uniform_choice(5),
+        fails=lambda client, trip: False,
+        next_available=lambda client, time: time,
+        present_until=lambda client, time: math.inf,
+        staleness_limit=30,
+        flush_after=1e6,
+        **settings,
+    )
+    assert trips_of(told) == trips_of(plain)
+    assert in_flight_of(told) == in_flight_of(plain)
+    assert discarded_of(told) == discarded_of(plain)
+
+
+@pytest.mark.parametrize("restart", ["at_once", "not_twice_in_a_buffer"])
+def test_starts_at_the_times_of_a_run_with_places_make_the_same_run(restart):
+    """With M = N whoever can start does, so the times say it all."""
+    settings = {
+        "num_clients": 6,
+        "buffer_size": 3,
+        "duration": exponential_durations(8, 6),
+        "stop_after_steps": 40,
+        "restart": restart,
+    }
+    placed = run(concurrency=6, **settings)
+    times = sorted(trip.download_time for trip in placed.applied + placed.in_flight)
+    timed = run(concurrency=None, select=noted_choice([]), start_times=times, **settings)
+    assert trips_of(timed) == trips_of(placed)
+    assert in_flight_of(timed) == in_flight_of(placed)
+
+
+# --------------------------------------------------------------------------------------------------
+# Laws for all settings together.
+# --------------------------------------------------------------------------------------------------
+
+
+def coming_and_going(generator, num_clients, ties):
+    """Random windows of presence up to time 300: `next_available`, `present_until` and all their begins."""
+
+    def length():
+        return float(generator.integers(1, 6)) if ties else generator.uniform(0.5, 6.0)
+
+    rows = []
+    for _ in range(num_clients):
+        rows.append([])
+        time = 0.0 if generator.random() < 0.5 else length()
+        while time < 300.0:
+            end = time + length()
+            rows[-1].append((time, end))
+            time = end if generator.random() < 0.2 else end + length()
+    return *windows(*rows), sorted({begin for row in rows for begin, _ in row})
+
+
+def random_settings(seed):
+    """Settings for `run`, each argument given or not by chance, and times at which clients come back."""
+    generator = np.random.default_rng(seed)
+
+    def coin(probability=0.35):
+        return generator.random() < probability
+
+    num_clients = int(generator.integers(1, 8))
+    ties, given_times = coin(0.5), coin(0.25)
+    settings = {
+        "num_clients": num_clients,
+        "buffer_size": int(generator.integers(1, 5)),
+        "duration": (whole_durations if ties else exponential_durations)(seed, num_clients),
+        "stop_after_steps": 12,
+        "select": uniform_choice(seed),
+    }
+    if given_times:
+        times = np.sort(generator.uniform(0.0, 60.0, size=120))
+        settings["start_times"] = [float(time) for time in (np.floor(times) if ties else times)]
+        settings["concurrency"] = None
+        settings["exclude_busy"] = coin(0.5)
+        settings["restart"] = ("at_once", "not_twice_in_a_buffer")[int(coin(0.5))]
+    else:
+        settings["concurrency"] = int(generator.integers(1, num_clients + 1))
+        settings["restart"] = ref.RESTARTS[generator.integers(len(ref.RESTARTS))]
+        if settings["restart"] == "at_once" and coin():
+            settings["first_buffer_size"] = int(generator.integers(1, settings["concurrency"] + 1))
+    if coin():
+        kind = ("step", "time", "trips")[generator.integers(3)]
+        clients = generator.choice(num_clients, size=(num_clients + 1) // 3, replace=False)
+        settings["vanish"] = (kind, [int(client) for client in clients], int(generator.integers(1, 8)))
+    if coin():
+        failing = generator.random(size=(num_clients, 2000)) < 0.3
+        settings["fails"] = lambda client, trip: failing[client, trip]
+    begins = []
+    if coin():
+        next_available, present_until, begins = coming_and_going(generator, num_clients, ties)
+        settings["next_available"] = next_available
+        if coin(0.5):
+            settings["present_until"] = present_until
+    if coin(0.5):
+        settings["staleness_limit"] = int(generator.integers(1, 4))
+        settings["too_stale"] = ("drop", "wait")[int(coin(0.5))]
+    if settings.get("too_stale") != "wait":
+        if coin():
+            settings["flush_after"] = float(generator.integers(0, 4)) + (0.0 if ties else 0.5)
+        settings["cancel_at_step"] = coin()
+    return settings, begins
+
+
+def end_of(trip):
+    """When the trip was over: when it arrived or was thrown away, or never."""
+    if trip.cancel_time is not None:
+        return trip.cancel_time
+    return math.inf if trip.step is None else trip.arrival_time
+
+
+def full_size(step, settings):
+    """How many trips a step waits for."""
+    return (settings.get("first_buffer_size") if step == 0 else None) or settings["buffer_size"]
+
+
+def steps_ahead(trip, settings, replay):
+    """How many steps were made before the turn of a trip that ended then: none waits for late trips here.
+
+    A step at the same instant is ahead if a trip ahead of it filled the buffer; a short one comes after all.
+    """
+    ahead = 0
+    for step, time in enumerate(replay.step_times):
+        trips = [other for other in replay.applied if other.step == step]
+        last, full = trips[-1], len(trips) == full_size(step, settings)
+        earlier = (last.arrival_time, last.client, last.trip) < (time, trip.client, trip.trip)
+        ahead += time < trip.cancel_time or (time == trip.cancel_time and full and earlier)
+    return ahead
+
+
+def why_discarded(trip, settings, replay):
+    """Why a trip was thrown away at that instant; one that its turn came for was not cancelled or left."""
+    limit, step = settings.get("staleness_limit"), trip.cancel_step
+    ahead = None if settings.get("too_stale") == "wait" else steps_ahead(trip, settings, replay)
+    with_step = trip.cancel_time in replay.step_times[step : step + 1]
+    if settings.get("cancel_at_step") and with_step and (trip.end_time > trip.cancel_time or step < ahead):
+        return "cancelled"
+    if trip.end_time > trip.cancel_time:
+        assert trip.cancel_time == when_gone(trip.client, settings, replay)
+        return "left"
+    assert ahead is None or step == ahead
+    if trip.end_time < trip.arrival_time:
+        assert trip.end_time == settings["present_until"](trip.client, trip.download_time)
+        return "lost"
+    if settings.get("fails") and settings["fails"](trip.client, trip.trip):
+        return "failed"
+    assert settings["too_stale"] == "drop" and step - trip.download_version > limit
+    return "too stale"
+
+
+def when_gone(client, settings, replay):
+    """The instant at which the client left for ever, or should have."""
+    kind, clients, moment = settings.get("vanish") or ("time", (), 0)
+    if client not in clients:
+        return math.inf
+    if kind == "time":
+        return float(moment)
+    if kind == "step":
+        return replay.step_times[moment - 1]
+    ends = sorted(end_of(trip) for trip in all_trips(replay) if trip.client == client)
+    return ends[moment - 1] if len(ends) >= moment else math.inf
+
+
+def all_trips(replay):
+    return replay.applied + replay.in_flight + replay.discarded
+
+
+def assert_records_are_whole(settings, replay, started):
+    """Each trip once, each client's trips numbered without a gap, and nobody in two places."""
+    everything = all_trips(replay)
+    assert sorted((trip.client, trip.trip) for trip in everything) == sorted(started)
+    for client in range(settings["num_clients"]):
+        own = sorted((trip for trip in everything if trip.client == client), key=lambda trip: trip.trip)
+        assert [trip.trip for trip in own] == list(range(len(own)))
+        assert all(a.download_time <= b.download_time for a, b in zip(own, own[1:], strict=False))
+        if settings.get("exclude_busy", True):
+            assert all(end_of(a) <= b.download_time for a, b in zip(own, own[1:], strict=False))
+    step_times = np.array(replay.step_times)
+    assert list(step_times) == sorted(step_times) and len(step_times) == settings["stop_after_steps"]
+    for trip in everything:
+        # No duration is 0, so whoever starts at an instant finds all the steps of that instant done.
+        assert trip.download_version == np.sum(step_times <= trip.download_time)
+        assert trip.arrival_time == trip.download_time + settings["duration"](trip.client, trip.trip)
+        assert end_of(trip) == math.inf or trip.download_time < end_of(trip) <= trip.arrival_time
+        assert (trip.cancel_time is None) == (trip.cancel_step is None) == (trip not in replay.discarded)
+        assert (trip.update is not None) == (trip.step is not None)
+    assert all(trip.end_time >= step_times[-1] for trip in replay.in_flight)
+
+
+def assert_each_end_has_its_reason(settings, replay):
+    """What is thrown away has a reason for it, and what is applied has none."""
+    limit, fails, present_until = (settings.get(n) for n in ("staleness_limit", "fails", "present_until"))
+    reasons = [why_discarded(trip, settings, replay) for trip in replay.discarded]
+    for trip in replay.discarded:
+        before = sum(time < trip.cancel_time for time in replay.step_times)
+        assert before <= trip.cancel_step <= sum(time <= trip.cancel_time for time in replay.step_times)
+        assert trip.cancel_time <= replay.step_times[-1]
+    for trip in replay.applied:
+        assert trip.staleness == trip.step - trip.download_version
+        assert limit is None or trip.staleness <= limit
+        assert fails is None or not fails(trip.client, trip.trip)
+        assert present_until is None or trip.arrival_time <= present_until(trip.client, trip.download_time)
+        if settings.get("cancel_at_step"):
+            assert trip.staleness == 0
+    for trip in all_trips(replay):
+        if settings.get("next_available"):
+            assert settings["next_available"](trip.client, trip.download_time) == trip.download_time
+        gone_from = when_gone(trip.client, settings, replay)
+        if gone_from < replay.step_times[-1]:
+            assert trip.download_time < gone_from or trip.download_time == gone_from == 0.0
+            assert min(end_of(trip), trip.end_time) <= gone_from
+    return reasons
+
+
+def assert_steps_come_when_they_must(settings, replay):
+    """Steps hold all that arrived since the last one; they are full, or late, or waited for a reason."""
+    order = [(trip.arrival_time, trip.client, trip.trip) for trip in replay.applied]
+    assert order == sorted(order)
+    assert [trip.step for trip in replay.applied] == sorted(trip.step for trip in replay.applied)
+    waits, flush_after = settings.get("too_stale") == "wait", settings.get("flush_after")
+    for step, time in enumerate(replay.step_times):
+        trips = [trip for trip in replay.applied if trip.step == step]
+        full = full_size(step, settings)
+        if waits:
+            assert len(trips) >= full and trips[-1].arrival_time <= time
+        elif len(trips) < full:
+            assert time == trips[0].arrival_time + flush_after
+        else:
+            assert len(trips) == full and time == trips[-1].arrival_time
+        if flush_after is not None:
+            assert time <= trips[0].arrival_time + flush_after
+        for trip in all_trips(replay):
+            under_way = trip.download_time < time < end_of(trip)
+            if waits and under_way:
+                assert step + 1 - trip.download_version <= settings["staleness_limit"]
+            if settings.get("cancel_at_step"):
+                assert not under_way
+        if waits:
+            # Between two instants a full buffer waits for somebody only.
+            times = sorted({time, *(end_of(trip) for trip in all_trips(replay) if end_of(trip) < time)})
+            for middle in [(a + b) / 2 for a, b in zip(times, times[1:], strict=False)]:
+                if sum(trip.arrival_time < middle for trip in trips) >= full:
+                    assert any(
+                        trip.download_time < middle < end_of(trip)
+                        and step + 1 - trip.download_version > settings["staleness_limit"]
+                        for trip in all_trips(replay)
+                    )
+
+
+def assert_places_are_filled(settings, replay, moments):
+    """After each of these moments no place is open that somebody eligible and available could take."""
+    everything, restart, step_times = all_trips(replay), settings["restart"], replay.step_times
+    starts, end = settings.get("start_times"), step_times[-1]
+    open_places = settings["concurrency"]
+    begins_and_ends = {trip.download_time for trip in everything} | {end_of(trip) for trip in everything}
+    moments = sorted({0.0, *moments, *step_times, *begins_and_ends})
+    contributed = set()
+    for now in [moment for moment in moments if moment < end]:
+        under_way = [trip for trip in everything if trip.download_time <= now < end_of(trip)]
+        waiting = {t.client for t in replay.applied if t.arrival_time <= now < step_times[t.step]}
+        number_waiting = sum(t.arrival_time <= now < step_times[t.step] for t in replay.applied)
+        started = [trip.client for trip in everything if trip.download_time == now]
+        gone = {c for c in range(settings["num_clients"]) if when_gone(c, settings, replay) <= now}
+        contributed |= {trip.client for trip in replay.applied if trip.arrival_time == now}
+        if len(contributed | gone) == settings["num_clients"]:
+            contributed = set()
+
+        able = set(range(settings["num_clients"])) - gone
+        if settings.get("next_available"):
+            able = {client for client in able if settings["next_available"](client, now) == now}
+        waits_for_step_0 = settings.get("first_buffer_size") is not None and now < step_times[0]
+        if restart in ("not_twice_in_a_buffer", "after_step") or waits_for_step_0:
+            able -= waiting
+        if restart == "after_round":
+            able -= contributed
+        if now > 0.0:
+            assert set(started) <= able
+        if settings.get("exclude_busy", True):
+            able -= {trip.client for trip in under_way}
+
+        if starts is not None:
+            assert len(started) <= starts.count(now)
+            assert len(started) == starts.count(now) or not able
+            continue
+        if waits_for_step_0 or (restart == "after_step" and now not in step_times):
+            open_places -= len(started)
+        elif restart == "after_step":
+            open_places = settings["concurrency"] - len(under_way) - number_waiting
+        else:
+            open_places = settings["concurrency"] - len(under_way)
+        assert open_places >= 0
+        assert open_places == 0 or not able
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_all_settings_together_obey_the_laws(part):
+    """Random settings, some of which starve; the others are many, and hold everything that may happen."""
+    reasons, completed = [], []
+    for seed in range(250 * part, 250 * part + 250):
+        settings, moments = random_settings(seed)
+        started = []
+
+        def noted(client, trip, duration=settings["duration"], started=started):
+            started.append((client, trip))
+            return duration(client, trip)
+
+        try:
+            replay = run(**(settings | {"duration": noted}))
+        except ValueError as error:
+            if not str(error).startswith("starved"):
+                raise
+            continue
+        completed.append(settings)
+        assert_records_are_whole(settings, replay, started)
+        reasons += assert_each_end_has_its_reason(settings, replay)
+        assert_steps_come_when_they_must(settings, replay)
+        assert_places_are_filled(settings, replay, moments)
+    assert len(completed) > 150
+    assert set(reasons) == {"lost", "failed", "too stale", "cancelled", "left"}
+    for restart in ref.RESTARTS:
+        assert sum(settings["restart"] == restart for settings in completed) > 15
