@@ -1,5 +1,7 @@
 """What the server keeps of every client: one row of a pytree each, in full, in bfloat16, or in 8 bits.
 
+Letters in shapes: N clients, ``*V`` the shape of one leaf of the value that a rule remembers, often ``*P``.
+
 Reading a row of an array that is then written makes XLA copy the whole array on a CPU unless it sees that the read
 follows the write. So the engine stores this trip's row first, fetches the next trip's row from the array just
 written, and carries it: a trip costs the same for any number of clients.
@@ -16,7 +18,7 @@ from jafl.shuffle import mix
 
 
 class ClientMemory(NamedTuple):
-    """``codes`` [N, *P] in the stored type; ``scales`` [N] per leaf for 8 bits, else ()."""
+    """``codes`` [N, *V] in the stored type; ``scales`` [N] per leaf for 8 bits, else ()."""
 
     codes: Any
     scales: Any
@@ -26,25 +28,29 @@ class ClientMemory(NamedTuple):
 PRECISIONS = {"full": None, "bfloat16": jnp.bfloat16, "int8": jnp.int8}
 
 
-def allocate(params: Any, num_clients: int, precision: str) -> ClientMemory:
-    """Rows of zeros for ``num_clients`` clients; SettingError for an unknown precision."""
+def allocate(value: Any, num_clients: int, precision: str) -> ClientMemory:
+    """Rows of zeros for ``num_clients`` clients, each like ``value``, any pytree of arrays or their shapes.
+
+    Raises:
+      SettingError: for an unknown precision.
+    """
     dtype = choose("memory_precision", precision, PRECISIONS)
-    codes = jax.tree.map(lambda p: jnp.zeros((num_clients, *p.shape), dtype or p.dtype), params)
-    scales = jax.tree.map(lambda p: jnp.zeros(num_clients, p.dtype), params) if dtype == jnp.int8 else ()
+    codes = jax.tree.map(lambda v: jnp.zeros((num_clients, *v.shape), dtype or v.dtype), value)
+    scales = jax.tree.map(lambda v: jnp.zeros(num_clients, v.dtype), value) if dtype == jnp.int8 else ()
     return ClientMemory(codes, scales)
 
 
-def fetch(memory: ClientMemory, client: jax.Array, params: Any) -> Any:
-    """[*P]: one client's row, in the types of ``params``."""
+def fetch(memory: ClientMemory, client: jax.Array, like: Any) -> Any:
+    """One client's row, in the types of ``like``, a value as it is stored."""
     row = jax.tree.map(lambda c: lax.dynamic_index_in_dim(c, client, keepdims=False), memory.codes)
-    row = jax.tree.map(lambda c, p: c.astype(p.dtype), row, params)
+    row = jax.tree.map(lambda c, v: c.astype(v.dtype), row, like)
     if memory.scales == ():
         return row
     return jax.tree.map(lambda c, s: c * s[client], row, memory.scales)
 
 
 def store(memory: ClientMemory, client: jax.Array, value: Any, words: jax.Array) -> tuple[ClientMemory, Any]:
-    """Stores ``value`` [*P] as the client's row; returns the memory and the value that it now holds.
+    """Stores ``value`` [*V] as the client's row; returns the memory and the value that it now holds.
 
     In 8 bits each leaf of a client has its own scale, its largest magnitude over 127, and is rounded up or down at
     random so that the mean is right (unbiased, as ACE's appendix F.3.3 asks); ``words`` [2] uint32 decide.

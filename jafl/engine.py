@@ -38,7 +38,7 @@ class Steps(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """Client memory: ``rows`` of all clients, and ``next_row`` [*P], that of the next trip's client."""
+    """Client memory: ``rows`` of all clients, and ``next_row``, that of the next trip's client."""
 
     rows: client_memory.ClientMemory
     next_row: Any
@@ -96,8 +96,9 @@ def allocate(program: Program, params: Any, *, slots: int, num_clients: int) -> 
     state = rule.init(params, num_clients)
     memory = None
     if rule.remembers:
-        empty = client_memory.allocate(params, num_clients, rule.memory_precision)
-        memory = Memory(empty, jax.tree.map(jnp.zeros_like, params))
+        value = jax.eval_shape(lambda: rule.remembers(_train(program, snapshots, jnp.int32(0))))
+        empty = client_memory.allocate(value, num_clients, rule.memory_precision)
+        memory = Memory(empty, jax.tree.map(lambda v: jnp.zeros(v.shape, v.dtype), value))
 
     def reports_of_one_step():
         buffer = rule.begin(state, params)
@@ -139,7 +140,7 @@ def _server_step(program: Program, step: jax.Array, carry: Carry) -> Carry:
 
     buffer = rule.begin(carry.rule_state, carry.params)
     if program.recall and carry.memory:
-        buffer = _recall(program, program.recall, carry.memory.rows, step, (buffer, carry.params))
+        buffer = _recall(program, program.recall, carry.memory, step, buffer)
     opened = (buffer, carry.memory, carry.trip_reports)
     first, end = program.steps.first_trip[step], program.steps.first_trip[step + 1]
     if program.one_trip_per_step:
@@ -172,16 +173,13 @@ def train(program: Program, snapshots: Any, trip: jax.Array) -> tuple[ClientResu
     return work.train(program.data, start, client, program.trips.key[trip]), start
 
 
-def _train_and_fold(
-    program: Program, snapshots: Any, trip: jax.Array, buffer: Any, memory: Memory | None
-) -> tuple[Any, Memory | None, dict]:
-    """Trains a client trip, folds its update into the rule's buffer and remembers what the rule wants to."""
-    rule = program.rule.build()
+def _train(program: Program, snapshots: Any, trip: jax.Array) -> Arrival:
+    """Trains a client trip: what the rule sees of it, but for what the server has stored."""
     result, start = train(program, snapshots, trip)
     client = program.trips.client[trip]
-    arrival = Arrival(
+    return Arrival(
         update=result.update,
-        start=start if rule.needs_start else None,
+        start=start if program.rule.build().needs_start else None,
         client=client,
         staleness=program.trips.staleness[trip],
         num_examples=program.data.offsets[client + 1] - program.data.offsets[client],
@@ -190,23 +188,31 @@ def _train_and_fold(
         loss=result.loss,
         columns={name: column[trip] for name, column in program.trips.columns.items()},
     )
+
+
+def _train_and_fold(
+    program: Program, snapshots: Any, trip: jax.Array, buffer: Any, memory: Memory | None
+) -> tuple[Any, Memory | None, dict]:
+    """Trains a client trip, folds its update into the rule's buffer and remembers what the rule wants to."""
+    rule = program.rule.build()
+    arrival = _train(program, snapshots, trip)
     if rule.remembers and memory:
         value = rule.remembers(arrival)
-        rows, stored = client_memory.store(memory.rows, client, value, program.trips.key[trip])
+        rows, stored = client_memory.store(memory.rows, arrival.client, value, program.trips.key[trip])
         arrival = arrival._replace(previous=memory.next_row, stored=stored)
         memory = Memory(rows, client_memory.fetch(rows, program.trips.client[trip + 1], value))
     buffer, report = rule.fold(buffer, arrival)
     require("loss" not in report, "the name of a rule's report", "loss", "another: the engine reports it")
-    return buffer, memory, {"loss": result.loss, **report}
+    return buffer, memory, {"loss": arrival.loss, **report}
 
 
-def _recall(program: Program, recall: Recall, rows: Any, step: jax.Array, buffer_params: tuple) -> Any:
+def _recall(program: Program, recall: Recall, memory: Memory, step: jax.Array, buffer: Any) -> Any:
     """Shows the rule the stored values that it asked to see again before this step; returns its buffer."""
-    buffer, params = buffer_params
     fold = program.rule.build().fold_recalled
 
     def one_row(number, buffer):
-        return fold(buffer, recall.weight[number], client_memory.fetch(rows, recall.client[number], params))
+        row = client_memory.fetch(memory.rows, recall.client[number], memory.next_row)
+        return fold(buffer, recall.weight[number], row)
 
     return lax.fori_loop(recall.first_row[step], recall.first_row[step + 1], one_row, buffer)
 

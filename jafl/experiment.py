@@ -9,6 +9,7 @@ import numpy as np
 from jafl import algorithms, data
 from jafl.clients import client_work
 from jafl.data import Federation, Source
+from jafl.decomposition import decomposed
 from jafl.deferred import Specification
 from jafl.evaluate import Evaluator
 from jafl.memory import bytes_of
@@ -17,7 +18,7 @@ from jafl.parts import READ_BY, make_model, make_partition, make_schedule, make_
 from jafl.parts.data import PRECISIONS
 from jafl.parts.text import items, whole_number_in
 from jafl.preparation import check
-from jafl.records import EventSchedule, ExecutionPlan, History, choose, require
+from jafl.records import EventSchedule, ExecutionPlan, History, choose, require, whole_number
 from jafl.schedule import trip_by_trip
 from jafl.settings import DEFAULTS, Settings
 from jafl.simulation import DEFAULT_EVALUATIONS, default_evaluators, simulate
@@ -148,6 +149,10 @@ def _make_experiment(settings: Settings, source: Source, federation: Federation)
         server_gradient(model, federation.server_x, federation.server_y) if settings.server_examples else None
     )
     rule, server_optimizer = algorithms.make_rule(settings, own), algorithms.make_server_optimizer(settings)
+    if settings.decompose_steps:
+        rule = decomposed(
+            rule, work, federation, _measured_steps(settings.decompose_steps, schedule.num_steps)
+        )
     plan = trip_by_trip(schedule)
     check(schedule, federation, work, rule, shapes, server_optimizer=server_optimizer, plan=plan)
     return Experiment(
@@ -164,6 +169,13 @@ def _make_experiment(settings: Settings, source: Source, federation: Federation)
         key=trips_key,
         evaluate_at=_evaluation_steps(settings, schedule),
     )
+
+
+def _measured_steps(count: int, num_steps: int) -> list[int]:
+    """``count`` server steps from the first to the last, evenly spread."""
+    whole_number("decompose_steps", count, 0)
+    require(count <= num_steps, "decompose_steps", count, f"at most the number of server steps, {num_steps}")
+    return np.unique(np.linspace(0, num_steps - 1, count).round().astype(int)).tolist()
 
 
 def _evaluation_steps(settings: Settings, schedule: EventSchedule) -> list[int]:

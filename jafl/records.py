@@ -215,13 +215,17 @@ class Rule(NamedTuple):
                                              alone; a trip's rows arrive in ``Arrival.columns``
     needs_start                              True if ``fold`` reads ``Arrival.start``
     buffer_size                              the only number of trips per step it is defined for, or None
-    remembers(arrival) -> [*P]               what the server stores for the client of this arrival; the engine keeps
-                                             one such value per client. None for a rule without client memory
+    remembers(arrival) -> [*P]               what the server stores for the client of this arrival (any pytree of
+                                             arrays); the engine keeps one such value per client, zeros at first.
+                                             None for a rule without client memory
     memory_precision                         of that memory: "full", "bfloat16" or "int8"
     recalls(schedule) -> Recall              stored values that the rule sees again, or None
     fold_recalled(buffer, weight, row) -> buffer
                                              takes one of them [*P], before the trips of its step
     initial_round                            True if every client must train at the initial model before step 0 ends
+    linear                                   True if the direction, and what lasts, are linear in the updates: factors
+                                             may depend on the schedule, on numbers of examples and of local steps,
+                                             never on updates, losses or parameters (see ``jafl.decomposed``)
     """
 
     init: Callable[[Any, int], Any]
@@ -236,6 +240,7 @@ class Rule(NamedTuple):
     recalls: Callable[[EventSchedule], Recall] | None = None
     fold_recalled: Callable[[Any, Any, Any], Any] | None = None
     initial_round: bool = False
+    linear: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -245,6 +245,11 @@ class Settings:
     evaluate_every: int | None = _setting(
         None, "Client trips between evaluations. Default: a hundredth of the run."
     )
+    decompose_steps: int = _setting(
+        0,
+        "At so many server steps, evenly spread, split the server's error into noise, bias and delay by full "
+        "gradients (ACE, equations 3 and 4; one local step, rules that are linear in the updates).",
+    )
     train_accuracy: bool = _setting(False, "Also measure the accuracy on all training examples.")
 
     @classmethod

@@ -75,6 +75,11 @@ CASES = [
         "fedbuff, FedAdagrad of Reddi et al.",
         server=(jafl.specify(server_optimizers.fedadagrad, learning_rate=0.05), papers.FedAdagrad(0.05)),
     ),
+    Case("fedbuff, not twice in a buffer", concurrency=9, buffer_size=5, restart="not_twice_in_a_buffer"),
+    Case("fedbuff, after the step", concurrency=9, buffer_size=5, restart="after_step"),
+    Case(
+        "fedbuff, after the round, some leave", concurrency=9, restart="after_round", leaves=((0, 2, 7), 90)
+    ),
     Case("fedasync", **fedasync_case()),
     Case("fedasync, constant", **fedasync_case(staleness.constant(), ref.constant())),
     Case("fedasync, hinge", **fedasync_case(staleness.hinge(2.0, 3.0), ref.hinge(2.0, 3.0))),

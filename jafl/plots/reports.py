@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # What every evaluation has, whatever the rule.
-NOT_REPORTS = ("server_step", "client_trips", "time")
+NOT_REPORTS = ("server_step", "client_trips", "time", "measured")
+# Reports that are 0 at the steps that ``measured`` does not count.
+MEASURED_AT_TIMES = ("noise", "bias", "delay", "error", "gradient")
 MEASURED = ("test_", "validation_", "train_")
 MOST_COLUMNS = 3
 
@@ -35,7 +37,8 @@ def reports(evaluations: Sequence[Mapping[str, Any]]) -> "Figure":
     rows = -(-len(names) // columns)
     figure, axes = new_figure(rows, columns, 3.6 * columns, 0.4 + 2.1 * rows)
     for panel, name in zip(axes.flat, names, strict=False):
-        points = [(e["server_step"], e[name]) for e in evaluations if e.get(name) is not None]
+        points = [(e["server_step"], _of_measured(e, name)) for e in evaluations if e.get(name) is not None]
+        points = [(step, value) for step, value in points if value is not None]
         steps, values = np.array(points, float).T
         panel.plot(steps, values, color=COLOURS[0], linewidth=1.5, marker="o" if len(steps) == 1 else "")
         if np.ptp(values) <= 1e-6 * np.abs(values).max():  # a constant, not its rounding magnified
@@ -47,6 +50,14 @@ def reports(evaluations: Sequence[Mapping[str, Any]]) -> "Figure":
         panel.set_visible(False)
     figure.supxlabel("server steps", fontsize="medium")
     return figure
+
+
+def _of_measured(evaluation: Mapping[str, Any], name: str) -> float | None:
+    """A report's mean over the steps at which it was measured; None if at none (``jafl.decomposition``)."""
+    if name not in MEASURED_AT_TIMES:
+        return evaluation[name]
+    measured = evaluation.get("measured", 1.0)
+    return evaluation[name] / measured if measured else None
 
 
 def weights(given: np.ndarray) -> "Figure":

@@ -55,4 +55,5 @@ def weighted_sum(
         finish=finish,
         columns=lambda schedule: {"weight": weights(schedule)},
         buffer_size=buffer_size,
+        linear=True,
     )

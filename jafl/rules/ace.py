@@ -52,6 +52,7 @@ def ace(form: str = "incremental", memory_precision: str = "full") -> Rule:
         fold_recalled=lambda buffer, one, row: (compensated.add(buffer[0], row), buffer[1]),
         buffer_size=1,
         initial_round=True,
+        linear=True,
     )
 
 

@@ -55,6 +55,7 @@ def aced(active_steps: int = 50, age: str = "start", memory_precision: str = "fu
         fold_recalled=_add_row,
         buffer_size=1,
         initial_round=True,
+        linear=True,
     )
 
 

@@ -57,6 +57,7 @@ def ca2fl(changes: str = "arrival", memory_precision: str = "full") -> Rule:
         columns=lambda schedule: _columns(schedule, changes),
         remembers=lambda arrival: arrival.update,
         memory_precision=memory_precision,
+        linear=True,
     )
 
 

@@ -55,7 +55,7 @@ def gsgm(momentum: float = 0.1) -> Rule:
         state = (global_momentum, directions, jnp.where(new, 1.0, steps + 1), this_round)
         return direction, state, {"round": this_round}, True
 
-    return Rule(init, begin, fold, finish, columns=_rounds)
+    return Rule(init, begin, fold, finish, columns=_rounds, linear=True)
 
 
 def _rounds(schedule: EventSchedule) -> dict[str, np.ndarray]:

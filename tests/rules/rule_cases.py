@@ -1,0 +1,191 @@
+"""The table of the four papers' rules, each with the reference's, and the schedules on which they are compared."""
+
+import dataclasses
+
+import numpy as np
+import optax
+import reference as ref
+import reference_rules as papers
+from against_reference import Case, make_federation
+
+import jafl
+from jafl import delays, rules
+
+
+def server(rate: float) -> tuple:
+    """Plain SGD at the server, in both programs."""
+    return jafl.specify(optax.sgd, learning_rate=rate), ref.SGD(rate)
+
+
+def on_gradients(rule, expected, rate=0.3, **changes) -> Case:
+    """A rule on gradients: one full-batch step of plain SGD with rate 1, so that update = -gradient."""
+    settings = {"learning_rate": 1.0, "server": server(rate), "buffer_size": 5, **changes}
+    return Case("", rule, expected, **settings)
+
+
+def cached(rule, expected, **changes) -> Case:
+    return on_gradients(rule, expected, 0.2, **{"buffer_size": 1, "initial_round": True, **changes})
+
+
+def gsgm(momentum: float, buffer_size: int, round_of=None, **changes) -> Case:
+    return on_gradients(
+        rules.gsgm(momentum),
+        lambda: papers.GSGM(1.0, momentum, round_of),
+        buffer_size=buffer_size,
+        restart="after_round",
+        **changes,
+    )
+
+
+def zeno_plus_plus(refresh_every: int) -> Case:
+    """The server's examples are of two of the three classes."""
+    data = make_federation(CLIENTS, np.float64)
+    skewed = np.flatnonzero(data.y != 2)[:30]
+    x, y = data.x[skewed], data.y[skewed]
+    numbers = {"gamma": 0.1, "rho": 0.02, "epsilon": 0.02}
+    return on_gradients(
+        rules.zeno_plus_plus(jafl.server_gradient(jafl.models.softmax(3), x, y), refresh_every, **numbers),
+        lambda: papers.ZenoPlusPlus(
+            1.0, lambda params: ref.softmax_regression(params, x, y)[1], refresh_every, **numbers
+        ),
+        buffer_size=1,
+    )
+
+
+def wkafl(without: str | None = None, restart: str = "at_once", **changes) -> Case:
+    numbers = {"momentum": 0.2, "cosine_weight": 5.0, "staleness_decay": 0.2}
+    limits = {
+        "smallest_cosine": 0.35,
+        "clip_norm": 0.8,
+        "stage_two_clip": 0.9,
+        "stage_two_loss": 0.8,
+        **changes,
+    }
+    parts = {
+        "gradient_selection": "gradient_selection",
+        "staleness": "staleness_part",
+        "non_iid": "non_iid_part",
+    }
+    left_out = {parts[without]: False} if without else {}
+    return on_gradients(
+        rules.wkafl(5, **numbers, **limits, **left_out),
+        lambda: papers.WKAFL(
+            1.0,
+            momentum=0.2,
+            cosine_weight=5.0,
+            learning_rate_decay=0.2,
+            minimum_similarity=limits["smallest_cosine"],
+            clip_bound=limits["clip_norm"],
+            stage_two_bound=limits["stage_two_clip"],
+            stage_two_loss=limits["stage_two_loss"],
+            without=without,
+        ),
+        restart=restart,
+    )
+
+
+CLIENTS = 9
+RULES = {
+    "fedstaleweight, equation 8": Case(
+        "", rules.fedstaleweight(), lambda: papers.FedStaleWeight("equation_8"), buffer_size=5
+    ),
+    "fedstaleweight, algorithm 1": Case(
+        "", rules.fedstaleweight("algorithm_1"), lambda: papers.FedStaleWeight("algorithm_1"), buffer_size=5
+    ),
+    "fedstaleweight, window": Case(
+        "",
+        rules.fedstaleweight(average="window", window=3),
+        lambda: papers.FedStaleWeight(window=3),
+        buffer_size=5,
+    ),
+    "fedstaleweight, exponential average": Case(
+        "",
+        rules.fedstaleweight(average="exponential", decay=0.7),
+        lambda: papers.FedStaleWeight(decay=0.7),
+        buffer_size=5,
+    ),
+    "exponential weighting": Case(
+        "", rules.exponential_weighting(0.5), lambda: papers.ExponentialWeighting(0.5), buffer_size=5
+    ),
+    "reverse exponential weighting": Case(
+        "", rules.exponential_weighting(1.5), lambda: papers.ExponentialWeighting(1.5), buffer_size=5
+    ),
+    "asgd": on_gradients(rules.asgd(), lambda: papers.VanillaASGD(1.0), buffer_size=1),
+    "delay-adaptive, scale": on_gradients(
+        rules.delay_adaptive_asgd("scale", 6), lambda: papers.DelayAdaptiveASGD(1.0, 6), buffer_size=1
+    ),
+    "delay-adaptive, drop": on_gradients(
+        rules.delay_adaptive_asgd("drop", 6), lambda: papers.DelayAdaptiveASGD(1.0, 6, "drop"), buffer_size=1
+    ),
+    "delay-adaptive, bound": on_gradients(
+        rules.delay_adaptive_asgd("bound", 6, smoothness=0.3, server_learning_rate=0.3),
+        lambda: papers.DelayAdaptiveASGD(1.0, 6, "bound", 0.3, 0.3),
+        buffer_size=1,
+    ),
+    "sasgd": on_gradients(rules.sasgd(), lambda: papers.SASGD(1.0)),
+    "twafl": on_gradients(rules.twafl(), lambda: papers.TWAFL(1.0)),
+    "sasgd, after the step": on_gradients(rules.sasgd(), lambda: papers.SASGD(1.0), restart="after_step"),
+    "twafl, after the step": on_gradients(rules.twafl(), lambda: papers.TWAFL(1.0), restart="after_step"),
+    "gsgm, whole rounds": gsgm(0.5, 3),
+    "gsgm, steps across rounds": gsgm(0.5, 5),
+    "gsgm, some leave": gsgm(0.5, 5, lambda trip: trip.trip, leaves=((0, 4, 7), 40)),
+    "zeno++": zeno_plus_plus(1),
+    "zeno++, lazy": zeno_plus_plus(3),
+    "ace": cached(rules.ace(), lambda: papers.ACE(1.0)),
+    "ace, direct": cached(rules.ace("direct"), lambda: papers.ACE(1.0)),
+    "ace against the incremental form": cached(rules.ace(), lambda: papers.IncrementalACE(1.0)),
+    "aced, short": cached(rules.aced(active_steps=4), lambda: papers.ACED(1.0, 4)),
+    "aced, one step": cached(rules.aced(active_steps=1), lambda: papers.ACED(1.0, 1)),
+    "aced, long": cached(rules.aced(active_steps=25), lambda: papers.ACED(1.0, 25)),
+    "aced, some leave": cached(
+        rules.aced(active_steps=6), lambda: papers.ACED(1.0, 6), leaves=((0, 4, 7), 40)
+    ),
+    **{
+        f"aced by cached age, {threshold}": cached(
+            rules.aced(threshold, "cached"), lambda threshold=threshold: papers.ACED(1.0, threshold, "cached")
+        )
+        for threshold in (2, 7, 25)
+    },
+    "ca2fl": Case("", rules.ca2fl(), papers.CA2FL, buffer_size=5),
+    "ca2fl, changes with the step": Case(
+        "", rules.ca2fl("step"), lambda: papers.CA2FL("step"), buffer_size=5
+    ),
+    "wkafl": wkafl(),
+    "wkafl, after the step": wkafl(restart="after_step"),
+    "wkafl, none passes": wkafl(smallest_cosine=0.99),
+    "wkafl, no gradient selection": wkafl("gradient_selection"),
+    "wkafl, no staleness part": wkafl("staleness"),
+    "wkafl, no non-IID part": wkafl("non_iid"),
+    "fednova": Case(
+        "",
+        rules.fednova(),
+        lambda: papers.FedNova(lambda trip: 2 * -(-trip.num_examples // 8)),
+        buffer_size=5,
+        work={"batch_size": 8, "local_epochs": 2},
+    ),
+    "fednova, by examples": Case(
+        "",
+        rules.fednova(True),
+        lambda: papers.FedNova(lambda trip: -(-trip.num_examples // 8), True),
+        buffer_size=5,
+        work={"batch_size": 8, "local_epochs": 1},
+    ),
+}
+# Durations: most clients are quick and may arrive twice in one buffer; all arrive together; some are slow. As many
+# clients in each, so that one program is compiled for all three.
+SCHEDULES = {
+    "very unequal clients": delays.once_per_client(delays.log_normal(1.0, 1.5)),
+    "simultaneous arrivals": delays.constant(1.0),
+    "slow clients": delays.groups(((7, delays.exponential(1.0)), (2, delays.exponential(10.0)))),
+}
+CASES = [
+    dataclasses.replace(
+        case, name=f"{name}; {schedule}", delay=delay, steps=120, clients=CLIENTS, concurrency=CLIENTS
+    )
+    for name, case in RULES.items()
+    for schedule, delay in SCHEDULES.items()
+]
+
+
+def of_rule(name: str) -> list[Case]:
+    return [case for case in CASES if case.name.split(";")[0] == name]

@@ -1,0 +1,121 @@
+"""A rule that cannot work is refused before anything is computed: by name, value and remedy."""
+
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import jafl
+from jafl import engine, memory, preparation, rules
+
+CLIENTS = 6
+
+
+def make_schedule(**changes) -> jafl.EventSchedule:
+    settings = {
+        "num_clients": CLIENTS,
+        "concurrency": CLIENTS,
+        "delay": jafl.delays.exponential(1.0),
+        "server_steps": 12,
+    }
+    return jafl.asynchronous(**{**settings, **changes})
+
+
+def experiment(rule: Any, schedule: jafl.EventSchedule) -> tuple:
+    clients = schedule.num_clients
+    source = jafl.data.synthetic(num_clients=clients, alpha=1.0, beta=1.0, mean_examples=3, num_features=50)
+    federation = jafl.federate(source, source.natural_partition)
+    model = jafl.models.softmax(source.num_classes)
+    params = model.init(jax.random.key(0), source.x)
+    work = jafl.client_work(model, learning_rate=0.1)
+    return schedule, federation, work, rule, params
+
+
+def assert_refused(rule: Any, schedule: jafl.EventSchedule, *parts: str) -> None:
+    """Refused with a message that holds ``parts`` in this order, before the engine's first allocation."""
+    compiled = engine.allocate._cache_size()
+    with pytest.raises(jafl.SettingError, match="(?s)" + ".*".join(parts)):
+        jafl.simulate(*experiment(rule, schedule), jax.random.key(1))
+    assert engine.allocate._cache_size() == compiled
+
+
+CACHED = {
+    "ace": rules.ace(),
+    "ace, direct": rules.ace("direct"),
+    "ace, 8 bits": rules.ace(memory_precision="int8"),
+    "aced": rules.aced(),
+    "aced by cached age": rules.aced(age="cached"),
+}
+
+
+@pytest.mark.parametrize("rule", CACHED.values(), ids=CACHED)
+def test_several_trips_a_step_after_the_initial_round_are_refused(rule):
+    schedule = make_schedule(buffer_size=3, initial_round=True)
+    assert_refused(rule, schedule, "buffer_size is 3, but must be 1", "only number of trips per server step")
+
+
+@pytest.mark.parametrize("rule", CACHED.values(), ids=CACHED)
+def test_a_schedule_without_the_initial_round_is_refused(rule):
+    for schedule in (make_schedule(), make_schedule(buffer_size=3)):
+        assert_refused(rule, schedule, "initial_round is False", "True for this rule", "every client trains")
+
+
+def test_zeno_plus_plus_needs_a_server_gradient():
+    for gradient in (None, np.zeros(3)):
+        message = ("server_gradient is", "must be a function", r"jafl.server_gradient\(model, x, y\)")
+        assert_refused(rules.zeno_plus_plus(gradient), make_schedule(), *message, "--server_examples")
+
+
+def test_gsgm_needs_gated_rounds():
+    assert_refused(rules.gsgm(), make_schedule(), "restart is", "'after_round' for gsgm")
+    assert_refused(rules.gsgm(), make_schedule(restart="after_step"), "restart is", "'after_round' for gsgm")
+
+
+def test_gsgm_needs_gated_rounds_even_where_the_ungated_client_never_arrives():
+    """One client trains all the time while the others are under way: its trips alone are numbered in order."""
+    slow = jafl.delays.groups(((2, jafl.delays.constant(1.0)), (CLIENTS - 2, jafl.delays.constant(1e6))))
+    schedule = make_schedule(delay=slow, buffer_size=2)
+    assert set(schedule.client) == {0, 1}
+    assert_refused(rules.gsgm(), schedule, "restart is", "'after_round' for gsgm")
+
+
+@pytest.mark.parametrize(
+    "rule, parts",
+    [
+        (rules.aced(active_steps=0), ["active_steps is 0", "at least 1 server step"]),
+        (rules.aced(active_steps=-3), ["active_steps is -3", "at least 1 server step"]),
+        (rules.aced(age="stat"), ["age is 'stat'", "one of cached, start", "Did you mean 'start'"]),
+        (
+            rules.ace("directly"),
+            ["form is 'directly'", "one of direct, incremental", "Did you mean 'direct'"],
+        ),
+        (rules.ace(memory_precision="int9"), ["memory_precision is 'int9'", "Did you mean 'int8'"]),
+        (rules.ca2fl("steps"), ["changes is 'steps'", "one of arrival, step", "Did you mean 'step'"]),
+        (rules.ca2fl(memory_precision="half"), ["memory_precision is 'half'", "bfloat16, full, int8"]),
+        (rules.zeno_plus_plus(lambda p: p, 0), ["refresh_every is 0", "at least 1 server step"]),
+    ],
+    ids=str,
+)
+def test_arguments_of_rules_are_checked(rule, parts):
+    initial_round = rule.factory.__name__ in ("ace", "aced")
+    assert_refused(rule, make_schedule(initial_round=initial_round), *parts)
+
+
+@pytest.mark.parametrize("name", ["ace", "aced", "ca2fl"])
+def test_client_memory_beyond_the_devices_is_refused_before_it_is_allocated(name: str, monkeypatch):
+    """The message names the clients' memory and what lowers it; of a rule with few snapshots, at the first place."""
+    few = {"num_clients": 200, "concurrency": 4}
+    schedule = make_schedule(**few) if name == "ca2fl" else make_schedule(initial_round=True)
+    rows = 4 * (50 + 1) * 10 * schedule.num_clients
+    monkeypatch.setattr(memory, "device_memory", lambda: rows - 1)
+    parts = (
+        "The run needs .* of device memory, but the device has",
+        f"{memory.readable(rows * (1 + 1 / schedule.num_clients))} for the clients' memory",
+        "Take memory_precision int8, fewer clients or a smaller model.",
+    )
+    rule = rules.RULES[name]()
+    assert_refused(rule, schedule, *parts, "Take fewer examples" if name == "ca2fl" else "")
+    if name == "ca2fl":  # the remedies work: a quarter of the bytes, and half of the clients
+        preparation.check(*experiment(rules.ca2fl(memory_precision="int8"), schedule))
+        preparation.check(*experiment(rule, make_schedule(**{**few, "num_clients": 100})))
