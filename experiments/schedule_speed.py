@@ -3,7 +3,7 @@
     python -m experiments.schedule_speed                 # one million trips each
     python -m experiments.schedule_speed --trips=10000000 --clients=660120 --concurrency=1000
 
-Printed are processor seconds for the schedule and for its plan, trips per second, and the process's peak memory. One thread.
+Printed are processor seconds for the schedule and for its plan, trips per second, and the process's peak memory.
 """
 
 import resource

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import jax.numpy as jnp
 import numpy as np
 import optax
 import reference as ref
@@ -84,6 +85,11 @@ def wkafl(without: str | None = None, restart: str = "at_once", **changes) -> Ca
     )
 
 
+def in_bfloat16(tree):
+    """What a memory in bfloat16 holds of float64 arrays."""
+    return ref.tree_map(lambda leaf: np.asarray(leaf).astype(jnp.bfloat16).astype(np.float64), tree)
+
+
 CLIENTS = 9
 RULES = {
     "fedstaleweight, equation 8": Case(
@@ -137,6 +143,9 @@ RULES = {
     "aced, short": cached(rules.aced(active_steps=4), lambda: papers.ACED(1.0, 4)),
     "aced, one step": cached(rules.aced(active_steps=1), lambda: papers.ACED(1.0, 1)),
     "aced, long": cached(rules.aced(active_steps=25), lambda: papers.ACED(1.0, 25)),
+    "aced, bfloat16": cached(
+        rules.aced(4, memory_precision="bfloat16"), lambda: papers.ACED(1.0, 4, quantise=in_bfloat16)
+    ),
     "aced, some leave": cached(
         rules.aced(active_steps=6), lambda: papers.ACED(1.0, 6), leaves=((0, 4, 7), 40)
     ),

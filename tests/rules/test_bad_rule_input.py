@@ -1,5 +1,6 @@
 """A rule that cannot work is refused before anything is computed: by name, value and remedy."""
 
+import tracemalloc
 from typing import Any
 
 import jax
@@ -61,6 +62,14 @@ def test_a_schedule_without_the_initial_round_is_refused(rule):
         assert_refused(rule, schedule, "initial_round is False", "True for this rule", "every client trains")
 
 
+@pytest.mark.parametrize("name", ["ace", "aced"])
+def test_an_initial_round_that_a_client_leaves_is_refused(name: str):
+    """Its gradient would be missing from the mean for ever, and another client be twice in the first step."""
+    with pytest.raises(jafl.SettingError, match="initial_round"):
+        schedule = make_schedule(initial_round=True, dropout=jafl.Dropout(clients=[1], time=0.01))
+        preparation.check(*experiment(rules.RULES[name](), schedule))
+
+
 def test_zeno_plus_plus_needs_a_server_gradient():
     for gradient in (None, np.zeros(3)):
         message = ("server_gradient is", "must be a function", r"jafl.server_gradient\(model, x, y\)")
@@ -100,6 +109,43 @@ def test_gsgm_needs_gated_rounds_even_where_the_ungated_client_never_arrives():
 def test_arguments_of_rules_are_checked(rule, parts):
     initial_round = rule.factory.__name__ in ("ace", "aced")
     assert_refused(rule, make_schedule(initial_round=initial_round), *parts)
+
+
+@pytest.mark.parametrize(
+    "rule, settings, name",
+    [
+        (rules.aced(active_steps=10.0), {"initial_round": True}, "active_steps"),
+        (rules.aced(active_steps="5"), {"initial_round": True}, "active_steps"),
+        (rules.zeno_plus_plus(lambda p: p, refresh_every=2.0), {}, "refresh_every"),
+        (rules.wkafl(3.0), {"buffer_size": 3}, "buffer_size"),
+        (rules.fedstaleweight(average="window", window=2.5), {}, "window"),
+        (rules.delay_adaptive_asgd(threshold=2.5), {}, "threshold"),
+    ],
+    ids=str,
+)
+def test_whole_numbers_of_rules_are_checked(rule, settings, name):
+    """Neither an error from the inside of a program nor a number that is silently cut."""
+    with pytest.raises(jafl.SettingError, match=f"{name} is .*whole number"):
+        preparation.check(*experiment(rule, make_schedule(**settings)))
+
+
+@pytest.mark.parametrize(
+    "gradient", [lambda params: 3.0, lambda params: jax.tree.map(lambda p: p[..., :1], params)]
+)
+def test_a_server_gradient_of_other_shapes_is_refused(gradient):
+    assert_refused(rules.zeno_plus_plus(gradient), make_schedule(), "server_gradient")
+
+
+def test_a_threshold_beyond_the_run_costs_aced_no_memory():
+    """An active_steps of millions, for never: what is prepared grows with the schedule alone."""
+    schedule, peaks = make_schedule(initial_round=True), []
+    for active_steps in (20, 200_000):
+        rule = rules.aced(active_steps=active_steps).build()
+        tracemalloc.start()
+        rule.columns(schedule)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 10 * peaks[0]
 
 
 @pytest.mark.parametrize("name", ["ace", "aced", "ca2fl"])

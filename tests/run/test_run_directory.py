@@ -143,7 +143,14 @@ def test_config_holds_every_setting_resolved(any_run):
     unused |= {"client_trips" if config["server_steps"] else "server_steps"}
     unused |= {"local_epochs" if config["local_steps"] else "local_steps"}
     unused |= {"memory_precision"}  # of rules with memory
-    unused |= {"dropout_step", "dropout_time", "dropout_trips", "staleness_limit", "flush_after", "start_rate"}
+    unused |= {
+        "dropout_step",
+        "dropout_time",
+        "dropout_trips",
+        "staleness_limit",
+        "flush_after",
+        "start_rate",
+    }
     unused |= {"availability_period", "lose_trips"}
     unused |= {"cohort_size"} if config["protocol"] == "asynchronous" else {"buffer_size", "restart"}
     for field in dataclasses.fields(Settings):

@@ -1,6 +1,7 @@
 """Random settings for schedules, ties and zero durations among them, for the property tests of this folder."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -8,7 +9,15 @@ import numpy as np
 from hypothesis import strategies as st
 
 from jafl.records import EventSchedule
-from jafl.schedule import asynchronous, delays, synchronous
+from jafl.schedule import (
+    Dropout,
+    asynchronous,
+    availability,
+    delays,
+    drawn_staleness,
+    open_arrivals,
+    synchronous,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,6 +29,19 @@ class WholeNumbers(delays.Delay):
 
     def quantile(self, uniform, client):
         return self.low + np.floor((self.high + 1 - self.low) * uniform)
+
+
+@dataclasses.dataclass(frozen=True)
+class by_client(delays.Delay):  # noqa: N801  (reads like the laws of jafl)
+    """Each client's trips take its own time, always."""
+
+    times: tuple[float, ...]
+
+    def __init__(self, *times: float):
+        object.__setattr__(self, "times", times)
+
+    def durations(self, seed, client, trip):
+        return np.array(self.times)[client]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,3 +135,141 @@ def synchronous_cases(draw) -> Case:
         "seed": draw(st.integers(-3, 1000)),
     }
     return Case(synchronous, arguments)
+
+
+# --------------------------------------------------------------------------------------------------
+# What can be asked for beside the delays.
+# --------------------------------------------------------------------------------------------------
+
+
+@st.composite
+def dropouts(draw, num_clients: int) -> Dropout:
+    """Some clients, or a share of them, leave at one of the three kinds of moments."""
+    if draw(st.booleans()):
+        who = {"fraction": draw(st.sampled_from([0.0, 0.2, 0.5, 1.0]))}
+    else:
+        who = {"clients": draw(st.lists(st.integers(0, num_clients - 1), unique=True))}
+    kind = draw(st.sampled_from(["server_step", "time", "trips"]))
+    moments = st.sampled_from([0.0, 0.5, 1.0, 2.0, 7.0, 30.0]) if kind == "time" else st.integers(1, 6)
+    return Dropout(**who, **{kind: draw(moments)})
+
+
+@st.composite
+def given_windows(draw, num_clients: int, loses_trips: bool) -> availability.windows:
+    """Up to four windows for each client, or none, with ends on whole or half numbers; once or repeated."""
+    period, unit = draw(st.sampled_from([None, 12, 8])), draw(st.sampled_from([1.0, 0.5]))
+    offsets, start, end = [0], [], []
+    for _ in range(num_clients):
+        edges = sorted(draw(st.sets(st.integers(0, period or 40), max_size=8)))
+        edges = [unit * edge for edge in edges[: len(edges) // 2 * 2]]
+        start, end = start + edges[::2], end + edges[1::2]
+        offsets.append(len(start))
+    return availability.windows(offsets, start, end, period and period * unit, loses_trips)
+
+
+def two_turns_of_three(length: float, loses_trips: bool) -> availability.from_functions:
+    """Time goes in turns of this length; each client rests every third, and not all of them the same."""
+
+    def rests(client: int, turn: int) -> bool:
+        return (turn + client) % 3 == 0
+
+    def next_time(client: int, time: float) -> float:
+        turn = math.floor(time / length)
+        return (turn + 1) * length if rests(client, turn) else time
+
+    def until(client: int, time: float) -> float:
+        turn = math.floor(time / length) + 1
+        return (turn if rests(client, turn) else turn + 1) * length
+
+    return availability.from_functions(next_time, until if loses_trips else None)
+
+
+@st.composite
+def presences(draw, num_clients: int) -> availability.Availability:
+    """Any of the laws of availability; ends of windows tie with arrivals where durations are whole numbers."""
+    kind, loses = (
+        draw(st.sampled_from(["windows", "diurnal", "on_and_off", "functions"])),
+        draw(st.booleans()),
+    )
+    if kind == "windows":
+        return draw(given_windows(num_clients, loses))
+    if kind == "diurnal":
+        day, share = draw(st.sampled_from([4.0, 0.7, 10.0])), draw(st.sampled_from([0.25, 0.5, 0.9, 1.0]))
+        return availability.diurnal(day, share, draw(st.sampled_from([0.0, 0.5, 1.0])), loses)
+    if kind == "on_and_off":
+        means = draw(st.sampled_from([(1.0, 0.5), (5.0, 0.5), (5.0, 5.0)]))
+        return availability.on_and_off(*means, loses)
+    return two_turns_of_three(draw(st.sampled_from([0.5, 1.0, 2.0])), loses)
+
+
+RESTARTS = ("at_once", "not_twice_in_a_buffer", "after_step", "after_round")
+CLIENTS = ("dropout", "failure_rate", "availability")
+SERVER = ("restart", "drop", "wait", "flush_after", "cancel_at_step")
+
+
+@st.composite
+def with_options(draw, cases, options=CLIENTS + SERVER, restarts=RESTARTS[1:]) -> Case:
+    """Cases with at least one of the options; ``drop`` and ``wait`` are the two ways to limit staleness."""
+    case = draw(cases)
+    clients = case.arguments["num_clients"]
+    values = {
+        "restart": st.sampled_from(restarts),
+        "dropout": dropouts(clients),
+        "failure_rate": st.sampled_from([0.1, 0.5]),
+        "availability": presences(clients),
+        "flush_after": st.sampled_from([0.1, 0.5, 1.0, 2.0, 10.0]),
+        "cancel_at_step": st.just(True),
+    }
+    chosen = draw(st.sets(st.sampled_from(options), min_size=1))
+    if "wait" in chosen:  # excludes these
+        chosen = chosen - {"drop", "flush_after", "cancel_at_step"}
+    arguments = {name: draw(values[name]) for name in sorted(chosen & set(values))}
+    for too_stale in chosen & {"drop", "wait"}:
+        arguments |= {"too_stale": too_stale, "staleness_limit": draw(st.integers(0, 4))}
+    return Case(case.protocol, {**case.arguments, **arguments})
+
+
+def option_cases(*options: str) -> st.SearchStrategy[Case]:
+    """Buffered training with at least one of the options; of all if none is named."""
+    return with_options(asynchronous_cases(), options or CLIENTS + SERVER)
+
+
+@st.composite
+def open_cases(draw) -> Case:
+    """Starts at a rate, by idle clients, with or without what can happen to clients."""
+    num_clients = draw(st.integers(1, 12))
+    buffer_size = draw(st.integers(1, 8))
+    arguments = {
+        "num_clients": num_clients,
+        "start_rate": draw(st.sampled_from([0.5, 1.0, 3.0, 20.0])),
+        "starts": draw(st.sampled_from(["poisson", "constant"])),
+        "buffer_size": buffer_size,
+        "delay": draw(laws(num_clients, POSITIVE | SOMETIMES_ZERO)),
+        "server_steps": draw(st.integers(1, 1 + 60 // buffer_size)),
+        "seed": draw(st.integers(-3, 1000)),
+    }
+    return Case(open_arrivals, arguments)
+
+
+def open_option_cases() -> st.SearchStrategy[Case]:
+    """The same with at least one of the options that open arrivals have."""
+    return with_options(open_cases(), ("restart", *CLIENTS), ("not_twice_in_a_buffer",))
+
+
+def open_cases_with_replacement() -> st.SearchStrategy[Case]:
+    """Starts at a rate, by anybody, under way or not."""
+    return open_cases().map(lambda case: Case(case.protocol, {**case.arguments, "exclude_busy": False}))
+
+
+@st.composite
+def drawn_cases(draw) -> Case:
+    """Staleness as drawn, whole or not, and also longer than the run."""
+    num_clients = draw(st.integers(1, 12))
+    arguments = {
+        "num_clients": num_clients,
+        "buffer_size": draw(st.integers(1, num_clients)),
+        "delay": draw(laws(num_clients, POSITIVE | SOMETIMES_ZERO | ALWAYS_ZERO)),
+        "server_steps": draw(st.integers(1, 30)),
+        "seed": draw(st.integers(-3, 1000)),
+    }
+    return Case(drawn_staleness, arguments)

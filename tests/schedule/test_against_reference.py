@@ -1,59 +1,19 @@
 """Schedules equal the event-by-event replay of the reference simulator: client, trip, version and times."""
 
 import dataclasses
-import sys
 
 import numpy as np
 import pytest
 import reference as ref
 from hypothesis import given, settings
+from replays import NOTHING, assert_equal, choices_in, duration_of, recorded, replayed
 from schedule_cases import Case, WholeNumbers, asynchronous_cases, synchronous_cases
 
 from jafl.schedule import asynchronous, delays, synchronous
 
-# The function of the same name hides the module.
-PICKER = sys.modules["jafl.schedule.events"].Picker
-NOTHING = {"params": {}, "rule": ref.FedAvg(), "optimizer": ref.SGD(), "client_update": ref.no_work}
 
-
-def reference_settings(case, schedule):
-    """The arguments that both reference simulators share; every duration is asked for on its own."""
-
-    def duration(client, trip):
-        return case.delay.durations(case.seed, np.array([client]), np.array([trip]))[0]
-
-    return NOTHING | {
-        "num_clients": schedule.num_clients,
-        "duration": duration,
-        "stop_after_steps": schedule.num_steps,
-    }
-
-
-def choices_in(schedule):
-    """A ``select`` that lets start whoever starts next in the schedule; the reference checks that they are idle."""
-    clients = np.concatenate([schedule.client, schedule.inflight_client])
-    trips = np.concatenate([schedule.trip, schedule.inflight_trip])
-    times = np.concatenate([schedule.download_time, schedule.inflight_start_time])
-    start_of = {(c, k): time for c, k, time in zip(clients.tolist(), trips.tolist(), times, strict=True)}
-    started = [0] * schedule.num_clients
-
-    def select(time, idle, how_many):
-        chosen = [client for client in idle if start_of.get((client, started[client])) == time]
-        assert len(chosen) == how_many, f"{chosen} start at {time}, not {how_many} clients"
-        for client in chosen:
-            started[client] += 1
-        return chosen
-
-    return select
-
-
-def asynchronous_replay(case, schedule, select=None):
-    return ref.simulate(
-        concurrency=case.arguments["concurrency"],
-        buffer_size=case.buffer_size,
-        select=select or choices_in(schedule),
-        **reference_settings(case, schedule),
-    )
+def asynchronous_replay(case, schedule):
+    return replayed(case, schedule.num_steps, [], select=choices_in(schedule), duration=duration_of(case))
 
 
 def synchronous_replay(case, schedule):
@@ -69,45 +29,14 @@ def synchronous_replay(case, schedule):
         return rounds[number]
 
     return ref.simulate_synchronous(
+        **NOTHING,
+        num_clients=schedule.num_clients,
         cohort=case.buffer_size,
         started=schedule.concurrency,
+        duration=duration_of(case),
         select_round=select_round,
-        **reference_settings(case, schedule),
+        stop_after_steps=schedule.num_steps,
     )
-
-
-def assert_equal(schedule, replay):
-    """Every column of the schedule is, to the last bit, what the reference has recorded."""
-    applied = {
-        "client": "client",
-        "trip": "trip",
-        "download_version": "download_version",
-        "step": "step",
-        "staleness": "staleness",
-        "download_time": "download_time",
-        "arrival_time": "arrival_time",
-    }
-    in_flight = {
-        "inflight_client": "client",
-        "inflight_trip": "trip",
-        "inflight_version": "download_version",
-        "inflight_start_time": "download_time",
-    }
-    discarded = {
-        "discarded_client": "client",
-        "discarded_trip": "trip",
-        "discarded_step": "download_version",
-        "discarded_start_time": "download_time",
-        "discarded_end_time": "cancel_time",
-    }
-    tables = ((applied, replay.applied), (in_flight, replay.in_flight), (discarded, replay.discarded))
-    compared = {"step_time", "num_clients", "concurrency", "staleness"}
-    np.testing.assert_array_equal(schedule.step_time, replay.step_times)
-    for names, trips in tables:
-        for ours, theirs in names.items():
-            np.testing.assert_array_equal(getattr(schedule, ours), ref.column(trips, theirs), err_msg=ours)
-            compared.add(ours)
-    assert compared == {field.name for field in dataclasses.fields(schedule)} | {"staleness"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -221,18 +150,8 @@ def test_random_rounds(case):
 @given(asynchronous_cases())
 def test_random_buffered_schedules_with_durations_of_zero(case):
     """Choices are recorded as they are made, as a record cannot tell who started first at one instant."""
-    chosen = []
-    with pytest.MonkeyPatch.context() as patch:
-        replacements = PICKER.draw
-
-        def recorded(picker, count):
-            chosen.append(replacements(picker, count))
-            return chosen[-1]
-
-        patch.setattr(PICKER, "draw", recorded)
-        schedule = case.schedule()
-    choices = iter(chosen)
-    assert_equal(schedule, asynchronous_replay(case, schedule, lambda time, idle, how_many: next(choices)))
+    schedule, starts = recorded(case)
+    assert_equal(schedule, replayed(case, schedule.num_steps, starts))
 
 
 def test_a_case_by_hand():
