@@ -39,6 +39,9 @@ def check_fit(schedule: EventSchedule, federation: Federation, rule: Rule, model
             False,
             "True for this rule: every client trains at the initial model before the first server step",
         )
+        first = np.unique(schedule.client[: sizes[0]]).size
+        allowed = f"all {schedule.num_clients}, once each, for this rule"
+        require(first == sizes[0], "the number of clients in the initial round", first, allowed)
         sizes = sizes[1:]
     require(
         rule.buffer_size is None or np.all(sizes == rule.buffer_size),

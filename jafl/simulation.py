@@ -17,6 +17,7 @@ from jafl.fit import check_types
 from jafl.preparation import prepare
 from jafl.records import EventSchedule, ExecutionPlan, History, Rule, require
 from jafl.schedule import trip_by_trip
+from jafl.schedule.counting import first_steps
 
 DEFAULT_EVALUATIONS = 100
 # Wall-clock seconds that one chunk aims at, so that progress and Ctrl-C answer; no result depends on it.
@@ -84,11 +85,10 @@ def simulate(
     done, steps_per_second = 0, 0.0
 
     def history() -> History:
-        trips = int(np.searchsorted(schedule.step, done))
         return History(
             evaluations=evaluations,
             params=jax.device_get(carry.params),
-            trip_reports={name: np.asarray(rows)[:trips] for name, rows in carry.trip_reports.items()},
+            trip_reports=_as_of(rule, schedule, done, carry.trip_reports),
             step_reports={name: np.asarray(rows)[:done] for name, rows in carry.step_reports.items()},
             schedule=schedule,
             server_steps=done,
@@ -123,6 +123,23 @@ def simulate(
         if should_stop and should_stop():
             break
     return history()
+
+
+def _as_of(
+    rule: Any, schedule: EventSchedule, done: int, reports: Mapping[str, Any]
+) -> dict[str, np.ndarray]:
+    """What the trips of the first ``done`` steps reported.
+
+    The weights of a rule with memory count all steps in which an update is used: of a run that was stopped, its own.
+    """
+    trips = int(schedule.step_offsets[done])
+    kept = {name: np.asarray(rows)[:trips] for name, rows in reports.items()}
+    built = as_specification(rule).build()
+    if 0 < done < schedule.num_steps and built.remembers and "weight" in kept:
+        columns = built.columns(first_steps(schedule, done))
+        if "weight" in columns:
+            kept["weight"] = np.asarray(columns["weight"], kept["weight"].dtype)
+    return kept
 
 
 def default_evaluators(model: Any, federation: Federation) -> dict[str, Evaluator]:

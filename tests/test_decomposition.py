@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -404,6 +405,27 @@ def test_the_noise_of_ace_at_a_fixed_model_is_that_of_one_minibatch_over_the_cli
     error = noise.std() / np.sqrt(samples)
     assert error < 0.06 * expected
     assert abs(noise.mean() - expected) < 4 * error
+
+
+def test_a_skipped_step_has_no_direction():
+    """Whatever the rule returned with it: the error is the gradient, for a rule object of one's own as well."""
+    plain = rules.fedavg().build()
+    skipping = plain._replace(
+        finish=lambda buffer, params: (*plain.finish(buffer, params)[:3], jnp.asarray(False))
+    )
+    federation, schedule = make_federation(np.float32), make_schedule(CASES["fedbuff"])
+    work = jafl.client_work(jafl.models.softmax(3), learning_rate=CLIENT_RATE, batch_size=4)
+    rule = jafl.decomposed(skipping, work, federation, range(STEPS))
+    reports = train(schedule, federation, work, rule, keep=False)[0].step_reports
+    assert not np.any(reports["noise"]) and not np.any(reports["applied"])
+    np.testing.assert_allclose(reports["error"], reports["gradient"], rtol=1e-6)
+    np.testing.assert_allclose(
+        reports["bias"], reports["gradient"], rtol=1e-5
+    )  # nothing moves, nothing is stale
+    parts = jafl.decomposed_four_ways(skipping, work, federation, range(STEPS))
+    reports = train(schedule, federation, *parts, keep=False)[0].step_reports
+    assert not np.any(reports["noise"]) and reports["reweighting_error"].min() > 0.01
+    np.testing.assert_allclose(reports["four_way_error"], reports["gradient"], rtol=1e-6)
 
 
 def test_averages_between_evaluations_are_those_of_the_measured_steps():

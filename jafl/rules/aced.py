@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jafl.deferred import specification
-from jafl.records import EventSchedule, Recall, Rule, choose, require
+from jafl.records import EventSchedule, Recall, Rule, choose, whole_number
 from jafl.rules import accumulate, cached, compensated
 
 
@@ -28,7 +28,7 @@ def aced(active_steps: int = 50, age: str = "start", memory_precision: str = "fu
     Reports ``active_clients``, the size of A(t), per step; ``weight`` per trip: the sum of 1 / |A(t)| over the steps
     for which its gradient stays in the cache and its client in A(t).
     """
-    require(active_steps >= 1, "active_steps", active_steps, "at least 1 server step")
+    whole_number("active_steps", active_steps, 1)
     choose("age", age, {"start": None, "cached": None})
 
     def fold(buffer, arrival):
@@ -67,6 +67,7 @@ def _add_row(buffer, sign, row):
 def _active(schedule: EventSchedule, active_steps: int, age: str) -> tuple[dict[str, np.ndarray], Recall]:
     """The columns of ``fold`` [J], and the stored rows that enter (+1) and leave (-1) the sum before each step."""
     clients, steps = schedule.num_clients, schedule.num_steps
+    active_steps = min(active_steps, steps)  # beyond that nobody gets too old
     arriving, versions = schedule.client[clients:].tolist(), schedule.download_version[clients:].tolist()
     since = [1 if age == "start" else 0] * clients
     inside, active = [True] * clients, clients

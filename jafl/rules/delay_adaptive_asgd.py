@@ -3,7 +3,7 @@
 import numpy as np
 
 from jafl.deferred import specification
-from jafl.records import EventSchedule, Rule, choose, require
+from jafl.records import EventSchedule, Rule, choose, require, whole_number
 from jafl.rules.accumulate import weighted_sum
 
 
@@ -32,7 +32,8 @@ def delay_adaptive_asgd(
       SettingError: for an unknown form, a threshold below 1, or a smoothness or rate that is not above 0.
     """
     form = choose("delay_form", delay_form, {"scale": _scale, "drop": _drop, "bound": None})
-    require(threshold is None or threshold >= 1, "threshold", threshold, "at least 1 server step")
+    if threshold is not None:
+        whole_number("threshold", threshold, 1)
 
     def weights(schedule: EventSchedule) -> np.ndarray:
         late = schedule.staleness.astype(np.float64)

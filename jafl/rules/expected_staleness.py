@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from jafl.records import EventSchedule, choose, require
+from jafl.records import EventSchedule, choose, require, whole_number
 
 
 def expected_staleness(
@@ -22,7 +22,7 @@ def expected_staleness(
     """
     averages = {"all": _running_mean, "window": _running_mean, "exponential": _exponential_mean}
     mean = choose("average", average, averages)
-    require(window >= 1, "window", window, "at least 1 trip")
+    whole_number("window", window, 1)
     require(0 <= decay < 1, "decay", decay, "at least 0 and below 1")
     order = np.argsort(schedule.client, kind="stable")  # client by client, each in order of application
     client, step = schedule.client[order], schedule.step[order]

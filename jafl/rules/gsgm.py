@@ -20,7 +20,7 @@ def gsgm(momentum: float = 0.1) -> Rule:
     Args:
       momentum: the paper's alpha.
 
-    Reports ``round`` per step.
+    Reports ``round`` per step. Weights are those of the mean: what comes later through the momentum is left out.
 
     Raises:
       SettingError: for a schedule without such rounds.
@@ -36,7 +36,9 @@ def gsgm(momentum: float = 0.1) -> Rule:
     def fold(buffer, arrival):
         state, total, count, this_round = buffer
         this_round = jnp.where(count == 0, arrival.columns["round"], this_round)
-        return (state, accumulate.add(total, accumulate.number(1), arrival.update), count + 1, this_round), {}
+        one = accumulate.number(1)
+        added = accumulate.add(total, one, arrival.update)
+        return (state, added, count + 1, this_round), {"weight": one}
 
     def finish(buffer, params):
         (global_momentum, directions, steps, last_round), total, count, this_round = buffer
@@ -53,7 +55,7 @@ def gsgm(momentum: float = 0.1) -> Rule:
         )
         directions = jax.tree.map(lambda d, u: jnp.where(new, u, d + u), directions, direction)
         state = (global_momentum, directions, jnp.where(new, 1.0, steps + 1), this_round)
-        return direction, state, {"round": this_round}, True
+        return direction, state, {"round": this_round, "weight_scale": 1 / count}, True
 
     return Rule(init, begin, fold, finish, columns=_rounds, linear=True)
 
@@ -65,8 +67,10 @@ def _rounds(schedule: EventSchedule) -> dict[str, np.ndarray]:
     first = np.flatnonzero(np.concatenate([[True], client[1:] != client[:-1]]))
     rounds = np.empty(schedule.num_trips)
     rounds[order] = np.arange(len(order)) - np.repeat(first, np.diff(np.append(first, len(order))))
+    # Whoever is under way at the end has contributed to every round that is over.
+    contributed = np.bincount(schedule.client, minlength=schedule.num_clients)[schedule.inflight_client]
     require(
-        bool(np.all(np.diff(rounds) >= 0)),
+        bool(np.all(np.diff(rounds) >= 0) and np.all(contributed >= rounds.max())),
         "restart",
         "a protocol in which a client trains again before all have",
         "'after_round' for gsgm",

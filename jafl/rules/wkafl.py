@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from jafl.deferred import specification
-from jafl.records import Rule, require
+from jafl.records import Rule, whole_number
 from jafl.rules import accumulate
 
 # N_ave counts the trips whose weight is at least the largest one divided by this.
@@ -51,7 +51,7 @@ def wkafl(
     Reports ``kept``, ``stage``, ``rate_scale`` (equation 10), ``average_staleness`` (sum of weight times staleness),
     ``aggregated`` (trips whose weight is at least a tenth of the largest) and ``weight`` [K].
     """
-    require(buffer_size >= 1, "buffer_size", buffer_size, "at least 1 trip per server step")
+    whole_number("buffer_size", buffer_size, 1)
 
     def init(params, num_clients):
         return accumulate.zeros(params), jnp.asarray(False)

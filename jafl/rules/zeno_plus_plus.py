@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from jafl.deferred import specification
-from jafl.records import Rule, require
+from jafl.records import Rule, SettingError, require, whole_number
 from jafl.rules import accumulate
 
 
@@ -31,12 +31,12 @@ def zeno_plus_plus(
       gamma, rho, epsilon: of the score; the defaults are those of WKAFL, table 4. (In its paper gamma is also the
         learning rate; here that is the server optimizer's.)
 
-    Reports ``score`` per step.
+    Reports, per step, ``score`` and ``weight``: ||v|| / ||g||, or 0 for a gradient that is refused.
 
     Raises:
       SettingError: without a server gradient, or for a ``refresh_every`` below 1.
     """
-    require(refresh_every >= 1, "refresh_every", refresh_every, "at least 1 server step")
+    whole_number("refresh_every", refresh_every, 1)
 
     def init(params, num_clients):
         require(
@@ -46,6 +46,7 @@ def zeno_plus_plus(
             "a function from parameters to the gradient on the server's own examples",
             "Make it with jafl.server_gradient(model, x, y), or give run.py --server_examples.",
         )
+        _check_gradient(server_gradient, params)
         return accumulate.zeros(params), jnp.int32(0)
 
     def finish(buffer, params):
@@ -56,7 +57,9 @@ def zeno_plus_plus(
         scale = jnp.where(length > 0, own_length / jnp.where(length > 0, length, 1), 0)
         candidate = jax.tree.map(lambda u: u * -scale.astype(u.dtype), update)
         score = gamma * _product(own, candidate) - rho * _product(candidate, candidate)
-        return candidate, (own, step + 1), {"score": score}, score >= -gamma * epsilon
+        accepted = score >= -gamma * epsilon
+        report = {"score": score, "weight": jnp.where(accepted, scale, 0)}
+        return candidate, (own, step + 1), report, accepted
 
     return Rule(
         init=init,
@@ -65,6 +68,19 @@ def zeno_plus_plus(
         finish=finish,
         buffer_size=1,
     )
+
+
+def _check_gradient(server_gradient: Any, params: Any) -> None:
+    """Refuses a function whose gradient is not shaped like the parameters."""
+    remedy = "It maps parameters to a gradient of the same structure: see jafl.server_gradient."
+    try:
+        found = jax.eval_shape(server_gradient, params)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        cause = f"a function that fails on these parameters ({type(error).__name__}: {error})"
+        raise SettingError(f"server_gradient is {cause}, but must not. {remedy}") from error
+    shapes = jax.tree.map(jnp.shape, found)
+    expected = jax.tree.map(jnp.shape, params)
+    require(shapes == expected, "the shapes of server_gradient's result", shapes, f"{expected}", remedy)
 
 
 def _product(first: Any, second: Any) -> jax.Array:

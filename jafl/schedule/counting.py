@@ -18,6 +18,14 @@ def earlier_occurrences(values: np.ndarray) -> np.ndarray:
     return earlier
 
 
+def first_steps(schedule: EventSchedule, server_steps: int) -> EventSchedule:
+    """The schedule with the trips of its first ``server_steps`` steps; what is under way or lost stays as it is."""
+    trips = int(schedule.step_offsets[server_steps])
+    columns = ("client", "trip", "download_version", "step", "download_time", "arrival_time")
+    applied = {name: getattr(schedule, name)[:trips] for name in columns}
+    return dataclasses.replace(schedule, **applied, step_time=schedule.step_time[:server_steps])
+
+
 def in_flight(schedule: EventSchedule) -> tuple[np.ndarray, np.ndarray]:
     """(time [E] float64, clients under way from then on [E] int64) at each moment at which trips start or end.
 

@@ -139,11 +139,11 @@ class Events:
             places -= len(in_flight)
             wake_at = self._wakes() if places else math.inf
         while version < steps:
-            now = in_flight[0][0] if in_flight else math.inf
+            last, now = now, in_flight[0][0] if in_flight else math.inf
             if special:
                 now = min(now, leave_at, flush_at, wake_at, next_start)
             if now == math.inf:
-                self._starve(step_time[-1] if version else 0.0, version, steps)
+                self._starve(last, version, steps)
             before = version
             while in_flight and in_flight[0][0] == now and version < steps:
                 _, client = heapq.heappop(in_flight)
@@ -185,7 +185,8 @@ class Events:
                 if version > before:
                     places = concurrency - len(in_flight) - in_buffer
             elif protocol.start_times is None:
-                if restart == "after_round" and not in_flight and not idle and not self.asleep:
+                over = restart == "after_round" and not in_flight and not idle and not self.asleep
+                if over and (version or not protocol.initial_round):
                     idle.extend(held)
                     held.clear()
                 places = concurrency - len(in_flight)
@@ -314,6 +315,8 @@ class Events:
         world, protocol = self.world, self.protocol
         if protocol.start_times is not None:
             reason = "the last client has started"
+        elif len(self.leavers) and protocol.initial_round and not version:
+            reason = "a client has left (dropout) that the initial_round waits for"
         elif len(self.leavers):
             reason = f"{len(self.leavers)} of {world.num_clients} clients leave (dropout)"
         elif world.availability:
