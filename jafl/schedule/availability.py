@@ -69,22 +69,27 @@ class diurnal(Availability):  # noqa: N801  (laws read as functions)
 
     def next_available(self, client: int, time: float) -> float:
         """See ``Availability``."""
-        begin = self._window(client, time)
-        return time if time < begin + self.share * self.day else begin + self.day
+        number = self._day(client, time)
+        there = time < self._begin(client, number) + self.share * self.day
+        return time if there else self._begin(client, number + 1)
 
     def window_end(self, client: int, time: float) -> float:
         """See ``Availability``."""
-        return math.inf if self.share == 1 else self._window(client, time) + self.share * self.day
+        if self.share == 1:
+            return math.inf
+        return self._begin(client, self._day(client, time)) + self.share * self.day
 
-    def _window(self, client: int, time: float) -> float:
-        """When the client's last window up to ``time`` began."""
-        first = self._begins[client]
-        begin = first + math.floor((time - first) / self.day) * self.day
-        while begin > time:  # what division has rounded
-            begin -= self.day
-        while begin + self.day <= time:
-            begin += self.day
-        return begin
+    def _day(self, client: int, time: float) -> int:
+        """The number of the client's last day that has begun by ``time``."""
+        number = math.floor((time - self._begins[client]) / self.day)
+        while self._begin(client, number) > time:  # what division has rounded
+            number -= 1
+        while self._begin(client, number + 1) <= time:
+            number += 1
+        return number
+
+    def _begin(self, client: int, number: int) -> float:
+        return self._begins[client] + number * self.day
 
 
 @dataclasses.dataclass
@@ -212,10 +217,11 @@ class windows(Availability):  # noqa: N801
         mine = self._of_client[client]
         if not mine:
             return None
-        turn = 0.0 if self.period is None else math.floor(time / self.period) * self.period
-        for begin in (turn,) if self.period is None else (turn, turn + self.period):
-            place = bisect.bisect_right(mine, time - begin, key=lambda window: window[1])
-            if place < len(mine) and begin + mine[place][1] > time:
+        turn = 0 if self.period is None else math.floor(time / self.period)
+        for number in (0,) if self.period is None else (turn - 1, turn, turn + 1):  # division rounds
+            begin = number * (self.period or 0.0)
+            place = bisect.bisect_right([begin + end for _, end in mine], time)
+            if number >= 0 and place < len(mine):
                 return begin + mine[place][0], begin + mine[place][1]
         return None
 

@@ -9,7 +9,7 @@ import heapq
 import math
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, NoReturn
 
 import numpy as np
@@ -62,7 +62,7 @@ def events_within(world: World, protocol: Protocol, client_trips: int) -> EventS
     cost = [schedule.trips_started_by(step) for step in range(1, schedule.num_steps + 1)]
     require(cost[0] <= client_trips, "client_trips", client_trips, f"at least {cost[0]}, for the first step")
     within = int(np.searchsorted(cost, client_trips, side="right"))
-    return schedule if within == schedule.num_steps else Events(world, protocol, client_trips).run(within)
+    return Events(world, protocol, client_trips).run(within)
 
 
 class Events:
@@ -105,34 +105,44 @@ class Events:
         first, block = duration_of.first, duration_of.block
         special = self._special() or client_trips < math.inf
         leave_at, leave_before_step, quota = self._moments()
+        patience = 10_000 + 100 * (self.world.num_clients + protocol.buffer_size)
         flush_after = math.inf if protocol.flush_after is None else protocol.flush_after
         starts = protocol.start_times() if protocol.start_times else iter(())
         next_start = next(starts, math.inf)
         restart = "after_round" if protocol.initial_round else protocol.restart
         back = idle if restart == "at_once" else held
         needed = self.world.num_clients if protocol.initial_round else protocol.buffer_size
-        in_buffer = version = 0
+        in_buffer = version = since_step = 0
         flush_at = wake_at = math.inf
-        gone: list[int] = []
+        ended: list[int] = []  # whose trip ends at this instant, kept for those who leave after so many trips
         now = 0.0
         places = 0 if protocol.start_times is not None else protocol.concurrency
 
         def step() -> None:
-            nonlocal version, in_buffer, flush_at, needed, restart, back
+            nonlocal version, in_buffer, flush_at, needed, restart, back, since_step
             step_time.append(now)
             sizes.append(in_buffer)
             version += 1
-            in_buffer, flush_at = 0, math.inf
+            in_buffer, flush_at, since_step = 0, math.inf, 0
             if restart in RELEASED_BY_STEP:
                 idle.extend(held)
                 held.clear()
             if protocol.cancel_at_step:
-                self._cancel(now, version - 1)
+                ended.extend(self._cancel(now, version - 1))
             if version == 1 and protocol.initial_round:
                 needed, restart = protocol.buffer_size, protocol.restart
                 idle.extend(held)
                 held.clear()
                 back = idle if restart == "at_once" else held
+
+        def leave() -> None:
+            nonlocal leave_at, leave_before_step
+            if now >= leave_at or version >= leave_before_step:
+                self._leave(self.leavers, now, version)
+                leave_at = leave_before_step = math.inf
+            done = {client for client in ended if trips_made[client] >= quota and client in self.leavers}
+            if done:
+                self._leave(done, now, version)
 
         if places:
             self._start(places, now, version)
@@ -143,13 +153,17 @@ class Events:
             if special:
                 now = min(now, leave_at, flush_at, wake_at, next_start)
             if now == math.inf:
+                if len(out[0]) + len(self.discarded) >= client_trips:
+                    break
                 self._starve(last, version, steps)
             before = version
             while in_flight and in_flight[0][0] == now and version < steps:
                 _, client = heapq.heappop(in_flight)
                 if special:
                     self.under_way.discard(client)
-                    if self._throws_away(client, now, version, quota):
+                    ended.append(client)
+                    since_step += 1
+                    if self._throws_away(client, now, version):
                         if in_buffer >= needed and not self._blocked(version):
                             step()
                         continue
@@ -161,24 +175,22 @@ class Events:
                 add_start(start_of[client])
                 add_end(now)
                 in_buffer += 1
-                if special and trips_made[client] >= quota and client in self.leavers:
-                    gone.append(client)
-                else:
-                    back.append(client)
+                back.append(client)
                 if in_buffer >= needed and not (special and self._blocked(version)):
                     step()
             if special:
-                if version < steps and (now >= leave_at or version >= leave_before_step):
-                    self._leave(now, version)
-                    leave_at = leave_before_step = math.inf
-                    if in_buffer >= needed and not self._blocked(version):
+                while version < steps:
+                    in_time = version
+                    leave()
+                    waited = in_buffer >= needed and not self._blocked(version)
+                    if waited or (in_buffer and now >= flush_at):
                         step()
-                if version < steps and in_buffer and now >= flush_at:
-                    step()
-                if version == steps:
-                    back.extend(gone)  # the run ends before they leave
-                gone.clear()
-                if version > before and len(out[0]) + len(self.discarded) >= client_trips:
+                    if version == in_time:
+                        break  # else those leave whom this step lets go
+                ended.clear()
+                if since_step > patience and version < steps:
+                    self._starve(now, version, steps, f"no step follows from the last {since_step:,} trips")
+                if version > before and len(out[0]) + len(self.discarded) > client_trips:
                     steps = version
 
             if restart == "after_step":
@@ -194,6 +206,9 @@ class Events:
                 places = 0
                 while next_start <= now:
                     places, next_start = places + 1, next(starts, math.inf)
+                nobody = not in_flight and not idle and self._wakes() == flush_at == math.inf
+                if nobody and version < steps:
+                    self._starve(now, version, steps)
             if special or self.waits:
                 places -= self._start(places, now, version)
                 wake_at = self._wakes() if places and not protocol.start_times else math.inf
@@ -260,15 +275,14 @@ class Events:
         server = (protocol.start_times, protocol.flush_after, protocol.staleness_limit)
         return any(each is not None for each in (*clients, *server))
 
-    def _throws_away(self, client: int, now: float, version: int, quota: float) -> bool:
+    def _throws_away(self, client: int, now: float, version: int) -> bool:
         """Whether a trip that ends now has failed, or is too stale; if so it is noted, and the client idle."""
         limit = math.inf if self.protocol.staleness_limit is None else self.protocol.staleness_limit
         too_stale = self.protocol.too_stale == "drop" and version - self.version_of[client] > limit
         if not (self.lost[client] or too_stale):
             return False
         self._discard(client, now, version)
-        if self.trips_made[client] < quota or client not in self.leavers:
-            self.picker.idle.append(client)
+        self.picker.idle.append(client)
         return True
 
     def _blocked(self, version: int) -> bool:
@@ -284,13 +298,14 @@ class Events:
     def _discard(self, client: int, now: float, step: int) -> None:
         self.discarded.append((client, self.trips_made[client] - 1, step, self.start_of[client], now))
 
-    def _cancel(self, now: float, step: int) -> None:
-        """Throws away every trip under way."""
+    def _cancel(self, now: float, step: int) -> list[int]:
+        """Throws away every trip under way; returns whose they were."""
         clients = sorted(client for _, client in self.in_flight)
         for client in clients:
             self._discard(client, now, step)
         self.in_flight.clear()
         self.picker.idle.extend(clients)
+        return clients
 
     def _moments(self) -> tuple[float, float, float]:
         """When the dropout strikes: at a time, after a server step, after so many of a client's own trips."""
@@ -299,9 +314,8 @@ class Events:
         time, step, trips = (math.inf if moment is None else moment for moment in moments)
         return time, step, trips
 
-    def _leave(self, now: float, version: int) -> None:
-        """The leavers leave; the trips that they are at are thrown away."""
-        leavers = self.leavers
+    def _leave(self, leavers: Collection[int], now: float, version: int) -> None:
+        """``leavers`` leave; the trips that they are at are thrown away."""
         for client in sorted(client for _, client in self.in_flight if client in leavers):
             self._discard(client, now, version)
             self.under_way.discard(client)
@@ -311,30 +325,34 @@ class Events:
         for clients in (self.held, self.picker.idle):
             clients[:] = [client for client in clients if client not in leavers]
 
-    def _starve(self, now: float, version: int, steps: float) -> NoReturn:
-        world, protocol = self.world, self.protocol
-        if protocol.start_times is not None:
-            reason = "the last client has started"
-        elif len(self.leavers) and protocol.initial_round and not version:
-            reason = "a client has left (dropout) that the initial_round waits for"
-        elif len(self.leavers):
-            reason = f"{len(self.leavers)} of {world.num_clients} clients leave (dropout)"
-        elif world.availability:
-            reason = "none of the idle clients is available ever again"
-        else:
-            reason = f"all wait for a buffer of {protocol.buffer_size} trips, and none is left to fill it"
+    def _starve(self, now: float, version: int, steps: float, reason: str = "") -> NoReturn:
+        if not reason:
+            reason = f"nobody is training and nobody can start, for {self._why_nobody(version)}"
         wanted = f" of {steps:,.0f}" if steps < math.inf else ""
         raise SettingError(
-            f"The schedule starves at time {now:g}, after {version}{wanted} server steps: nobody is training and "
-            f"nobody can start, for {reason}. Lower buffer_size or the number of steps, or let more clients be there."
+            f"The schedule starves at time {now:g}, after {version}{wanted} server steps: {reason}. Lower "
+            "buffer_size or the number of steps, let more clients be there, or lose fewer trips."
         )
+
+    def _why_nobody(self, version: int) -> str:
+        world, protocol = self.world, self.protocol
+        if self.leavers and protocol.initial_round and not version:
+            return "a client has left (dropout) that the initial_round waits for"
+        if self.leavers:
+            return f"{len(self.leavers)} of {world.num_clients} clients leave (dropout)"
+        if world.availability:
+            return "none of the idle clients is available ever again"
+        return f"all wait for a buffer of {protocol.buffer_size} trips, and none is left to fill it"
 
     def _draw_failures(self, client: np.ndarray, trip: np.ndarray) -> np.ndarray:
         draws = keyed_uniform(self.world.seed, FAILURE, client, trip)
         return (draws < self.world.failure_rate).astype(np.float64)
 
     def _schedule(self, out: tuple[array, ...], step_time: array, sizes: array) -> EventSchedule:
-        client, trip, version, start, end = (np.frombuffer(column, column.typecode) for column in out)
+        applied = sum(sizes)  # a run that looks for its last step may have gone beyond it
+        client, trip, version, start, end = (
+            np.frombuffer(column, column.typecode)[:applied] for column in out
+        )
         clients = np.array(sorted(client for _, client in self.in_flight), np.int32)
         lost = [np.array(column) for column in zip(*self.discarded, strict=True)] or [np.empty(0)] * 5
         schedule = EventSchedule(

@@ -119,10 +119,12 @@ def _with_replacement(
         if np.sum(end < start[-1]) >= trips:
             break
         needed = len(start)
-    order = np.lexsort((trip, client, end))[:trips]
+    # A trip that takes no time ends after those that end at its start.
+    order = np.lexsort((trip, client, end == start, end))[:trips]
     step_time = end[order][buffer_size - 1 :: buffer_size]
     # A start sees the steps of its own instant, but the last one ends the run.
     version = np.minimum(np.searchsorted(step_time, start, side="right"), steps).astype(np.int32)
+    version[order] = np.minimum(version[order], np.repeat(np.arange(steps, dtype=np.int32), buffer_size))
     waiting = np.ones(len(start), bool)
     waiting[order] = False
     under_way = np.flatnonzero(waiting & (start <= step_time[-1]))
