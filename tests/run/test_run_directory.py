@@ -43,7 +43,7 @@ def quiet(settings, folder, *, pictures=False, **options):
     """Runs without a word, and to save time without the single runs' pictures; returns how the runs ended."""
     with pytest.MonkeyPatch.context() as patch:
         if not pictures:
-            patch.setattr("jafl.runner._draw_run", lambda *_: None)
+            patch.setattr("jafl.runner.draw_history", lambda *_: None)
         return run(settings, folder, **{"show": lambda line: None, **options})
 
 
@@ -126,9 +126,10 @@ def by_hand(request, comparison):
 def test_all_files_are_there_and_nothing_else(any_run):
     folder, _ = any_run
     names = {path.name for path in folder.iterdir()}
-    assert names >= FILES | PICTURES
-    assert all(name.endswith(".png") for name in names - FILES)
-    for name in names - FILES:
+    files = FILES | {"diagnostics.json"}
+    assert names >= files | PICTURES
+    assert all(name.endswith(".png") for name in names - files)
+    for name in names - files:
         assert (folder / name).read_bytes().startswith(b"\x89PNG\r\n")
 
 

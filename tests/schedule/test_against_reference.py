@@ -174,9 +174,9 @@ def test_a_case_by_hand():
 
 def test_the_comparison_notices_a_difference_in_any_column():
     buffered, late = BUFFERED["half in flight"], ROUNDS["over-selection"]
-    for made, replayed in ((buffered, asynchronous_replay), (late, synchronous_replay)):
+    for made, again in ((buffered, asynchronous_replay), (late, synchronous_replay)):
         schedule = made.schedule()
-        replay = replayed(made, schedule)
+        replay = again(made, schedule)
         for field in dataclasses.fields(schedule):
             column = getattr(schedule, field.name)
             if np.size(column) > 1:

@@ -1,0 +1,214 @@
+"""Schedules replayed by the reference simulator, which is handed the choices that the schedule's maker has made."""
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+import reference as ref
+
+from jafl.records import SettingError
+from jafl.schedule import asynchronous, open_arrivals
+from jafl.schedule.draws import FAILURE, keyed_uniform
+from jafl.schedule.events import Events, Picker
+from jafl.schedule.open_arrivals import _gaps
+
+NOTHING = {"params": {}, "rule": ref.FedAvg(), "optimizer": ref.SGD(), "client_update": ref.no_work}
+# Arguments that ``asynchronous``, ``open_arrivals`` and the reference call the same.
+SHARED = ("restart", "staleness_limit", "too_stale", "flush_after", "cancel_at_step", "exclude_busy")
+
+
+class Endless(Exception):
+    """A schedule is still not made when its clients have been asked to start far more often than it can need."""
+
+
+def recorded(case, most=3_000):
+    """(schedule, starts) of a case: ``starts`` lists the clients of each go, in the order in which they start.
+
+    In the place of the schedule stands the SettingError, if it is refused. Raises Endless after ``most`` goes.
+    """
+    starts, inside = [], []
+    start, draw = Events._start, Picker.draw
+
+    def note(clients):
+        starts.append(list(clients))
+        if len(starts) > most:
+            raise Endless(f"still not made after {most:,} goes of starts: {case}")
+
+    def recorded_start(events, count, now, version):
+        before = list(events.trips_made)
+        inside.append(True)
+        started = start(events, count, now, version)
+        inside.pop()
+        note(client for client, trips in enumerate(events.trips_made) if trips > before[client])
+        return started
+
+    def recorded_draw(picker, count):
+        clients = draw(picker, count)
+        if not inside:  # the plain loop, which starts them itself
+            note(clients)
+        return clients
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Events, "_start", recorded_start)
+        patch.setattr(Picker, "draw", recorded_draw)
+        try:
+            return case.schedule(), starts
+        except SettingError as error:
+            return error, starts
+
+
+def duration_of(case):
+    """(client, trip) -> duration, each asked for on its own."""
+
+    def duration(client, trip):
+        return case.delay.durations(case.seed, np.array([client]), np.array([trip]))[0]
+
+    return duration
+
+
+def same_choices(case, starts):
+    """The reference's ``select`` and ``duration``, which insist that these clients start, in this order."""
+    order, duration, place = list(itertools.chain.from_iterable(starts)), duration_of(case), 0
+
+    def select(time, eligible, how_many):
+        return order[place : place + how_many]
+
+    def next_duration(client, trip):
+        nonlocal place
+        assert order[place : place + 1] == [client], f"start {place} is by {client}, not {order[place:][:1]}"
+        place += 1
+        return duration(client, trip)
+
+    return {"select": select, "duration": next_duration}
+
+
+def choices_in(schedule):
+    """A ``select`` that lets start whoever starts next in the schedule; the reference checks that they are idle."""
+    clients = np.concatenate([schedule.client, schedule.inflight_client])
+    trips = np.concatenate([schedule.trip, schedule.inflight_trip])
+    times = np.concatenate([schedule.download_time, schedule.inflight_start_time])
+    start_of = {(c, k): time for c, k, time in zip(clients.tolist(), trips.tolist(), times, strict=True)}
+    started = [0] * schedule.num_clients
+
+    def select(time, idle, how_many):
+        chosen = [client for client in idle if start_of.get((client, started[client])) == time]
+        assert len(chosen) == how_many, f"{chosen} start at {time}, not {how_many} clients"
+        for client in chosen:
+            started[client] += 1
+        return chosen
+
+    return select
+
+
+def world_of(case):
+    """What happens to clients, as the reference is told: who leaves, which trips fail, when they are there."""
+    arguments, told = case.arguments, {}
+    if dropout := arguments.get("dropout"):
+        moments = {"step": dropout.server_step, "time": dropout.time, "trips": dropout.trips}
+        ((kind, moment),) = ((kind, moment) for kind, moment in moments.items() if moment is not None)
+        told["vanish"] = (kind, sorted(dropout.leavers(arguments["num_clients"], case.seed)), moment)
+    if rate := arguments.get("failure_rate"):
+
+        def fails(client, trip):
+            return keyed_uniform(case.seed, FAILURE, np.array([client]), np.array([trip]))[0] < rate
+
+        told["fails"] = fails
+    if availability := arguments.get("availability"):
+        law = availability.prepare(arguments["num_clients"], case.seed)
+        told |= {"next_available": law.next_available, "present_until": law.present_until}
+    return told
+
+
+def start_times(case, until):
+    """[s]: the times of the starts of open arrivals, up to and including ``until``."""
+    rate, kind = case.arguments["start_rate"], case.arguments["starts"]
+    if kind == "constant":
+        times = np.cumsum(np.full(2 + int(until * rate * 1.01), 1 / rate))
+    else:
+        gaps = itertools.chain.from_iterable(_gaps(rate, kind, case.seed)())
+        times = np.array(list(itertools.takewhile(lambda time: time <= until, itertools.accumulate(gaps))))
+    return times[times <= until].tolist()
+
+
+def replayed(case, steps, starts, *, until=None, **changes):
+    """The reference's replay of so many steps, with these clients starting; ``until``: of the last start."""
+    arguments = case.arguments
+    told = {name: arguments[name] for name in SHARED if name in arguments}
+    if case.protocol is open_arrivals:
+        told |= {"concurrency": None, "start_times": start_times(case, until)}
+    else:
+        assert case.protocol is asynchronous
+        told["concurrency"] = arguments["concurrency"]
+        if arguments.get("initial_round"):
+            told["first_buffer_size"] = arguments["num_clients"]
+    return ref.simulate(
+        **NOTHING,
+        num_clients=arguments["num_clients"],
+        buffer_size=case.buffer_size,
+        stop_after_steps=steps,
+        **world_of(case),
+        **{**told, **same_choices(case, starts), **changes},
+    )
+
+
+def most_at_once(replay):
+    """The most trips under way at one moment; a trip ends before others start, so one without duration never is."""
+    trips = [*replay.applied, *replay.discarded, *replay.in_flight]
+    ends = [*(t.arrival_time for t in replay.applied), *(t.cancel_time for t in replay.discarded)]
+    spans = list(itertools.zip_longest((t.download_time for t in trips), ends, fillvalue=np.inf))
+    return max(sum(start <= moment < end for start, end in spans) for moment, _ in spans)
+
+
+def assert_equal(schedule, replay):
+    """Every column of the schedule is, to the last bit, what the reference has recorded."""
+    applied = {
+        "client": "client",
+        "trip": "trip",
+        "download_version": "download_version",
+        "step": "step",
+        "staleness": "staleness",
+        "download_time": "download_time",
+        "arrival_time": "arrival_time",
+    }
+    in_flight = {
+        "inflight_client": "client",
+        "inflight_trip": "trip",
+        "inflight_version": "download_version",
+        "inflight_start_time": "download_time",
+    }
+    discarded = {
+        "discarded_client": "client",
+        "discarded_trip": "trip",
+        "discarded_step": "cancel_step",
+        "discarded_start_time": "download_time",
+        "discarded_end_time": "cancel_time",
+    }
+    tables = ((applied, replay.applied), (in_flight, replay.in_flight), (discarded, replay.discarded))
+    compared = {"step_time", "num_clients", "concurrency", "staleness"}
+    np.testing.assert_array_equal(schedule.step_time, replay.step_times)
+    for names, trips in tables:
+        for ours, theirs in names.items():
+            np.testing.assert_array_equal(getattr(schedule, ours), ref.column(trips, theirs), err_msg=ours)
+            compared.add(ours)
+    assert compared == {field.name for field in dataclasses.fields(schedule)} | {"staleness"}
+
+
+def compare(case):
+    """Makes a schedule and replays it; whatever starves here starves there, after the same steps.
+
+    Raises Endless for a schedule without end.
+    """
+    schedule, starts = recorded(case)
+    if isinstance(schedule, SettingError):
+        steps = int(str(schedule).partition(", after ")[2].partition(" of ")[0])
+        with pytest.raises(ValueError, match=f"starved at time .* and version {steps}:"):
+            time = float(str(schedule).partition("starves at time ")[2].partition(",")[0])
+            replayed(
+                case, case.arguments["server_steps"], starts, until=1.001 * time
+            )  # more starts find nobody, too
+        return
+    replay = replayed(case, schedule.num_steps, starts, until=schedule.step_time[-1])
+    assert_equal(schedule, replay)
+    expected = case.arguments["concurrency"] if case.protocol is asynchronous else most_at_once(replay)
+    assert schedule.concurrency == expected

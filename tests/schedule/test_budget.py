@@ -1,0 +1,163 @@
+"""A budget of client trips buys as many whole server steps as it can pay for, trips thrown away included."""
+
+import numpy as np
+import pytest
+from hypothesis import given, reject, settings
+from hypothesis import strategies as st
+from replays import Endless, recorded
+from schedule_cases import (
+    Case,
+    drawn_cases,
+    open_cases,
+    open_cases_with_replacement,
+    open_option_cases,
+    option_cases,
+    synchronous_cases,
+)
+
+from jafl.records import SettingError
+from jafl.schedule import Dropout, asynchronous, delays, drawn_staleness, guarantees, open_arrivals
+
+
+def made(case, **changes):
+    """The schedule of a case with changes, or the SettingError; another case where there is no end to it."""
+    try:
+        return recorded(Case(case.protocol, {**case.arguments, **changes}))[0]
+    except Endless:
+        reject()
+
+
+CASES = {
+    "options": option_cases(),
+    "open arrivals": open_cases() | open_option_cases() | open_cases_with_replacement(),
+    "rounds and drawn staleness": synchronous_cases() | drawn_cases(),
+}
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_a_budget_is_kept_and_used(kind):
+    @settings(max_examples=150)
+    @given(CASES[kind], st.integers(15, 90))
+    def check(case, client_trips):
+        bought = made(case, server_steps=None, client_trips=client_trips)
+        if isinstance(bought, SettingError):
+            reject()
+        guarantees.check_shapes(bought)
+        cost = bought.trips_started_by(bought.num_steps)
+        assert cost == len(bought.client) + len(bought.discarded_client) <= client_trips
+        more = made(case, server_steps=bought.num_steps + 1)
+        if not isinstance(more, SettingError):  # or nobody is left to make one more
+            assert more.trips_started_by(more.num_steps) > client_trips
+        same = made(case, server_steps=bought.num_steps)
+        for name in ("client", "trip", "step", "arrival_time", "discarded_end_time", "inflight_start_time"):
+            np.testing.assert_array_equal(getattr(bought, name), getattr(same, name), err_msg=name)
+
+    check()
+
+
+FOUR_EQUAL = {"num_clients": 4, "concurrency": 4, "delay": delays.constant(1.0)}
+
+
+def test_trips_that_wait_at_the_end_of_the_budget_are_not_in_the_schedule():
+    """Five arrive at 1 and five at 2, three make a step: of ten trips nine are applied, and one waits."""
+    arguments = {"num_clients": 5, "concurrency": 5, "buffer_size": 3, "delay": delays.constant(1.0)}
+    schedule = asynchronous(**arguments, client_trips=10, failure_rate=1e-9)  # so rare that none fails
+    guarantees.check_shapes(schedule)
+    plain = asynchronous(**arguments, client_trips=10)
+    assert schedule.client.tolist() == plain.client.tolist()
+    assert (schedule.num_trips, schedule.num_steps) == (9, 3)
+
+
+def test_trips_thrown_away_after_the_last_step_of_the_budget_are_not_in_the_schedule():
+    """Of four that arrive at each instant the first is a step, for which the others come too late: 1 + 3 + 1."""
+    schedule = asynchronous(**FOUR_EQUAL, client_trips=5, staleness_limit=0)
+    guarantees.check_shapes(schedule)
+    assert schedule.trips_started_by(schedule.num_steps) == 5
+    assert schedule.num_trips + len(schedule.discarded_client) == 5
+
+
+def test_a_flush_is_bought_if_its_trip_is():
+    """Of four trips at 1 three make a step, and the fourth a short one at 1.5: four trips buy both."""
+    arguments = {**FOUR_EQUAL, "buffer_size": 3, "flush_after": 0.5}
+    assert asynchronous(**arguments, server_steps=2).trips_started_by(2) == 4
+    schedule = asynchronous(**arguments, client_trips=4)
+    guarantees.check_shapes(schedule)
+    assert schedule.step_time.tolist() == [1.0, 1.5]
+
+
+def test_what_is_thrown_away_is_paid_for():
+    arguments = {"num_clients": 20, "concurrency": 10, "buffer_size": 5, "delay": delays.exponential(1.0)}
+    whole = asynchronous(**arguments, client_trips=400)
+    assert (whole.num_steps, whole.trips_started_by(whole.num_steps)) == (80, 400)
+    for options in (
+        {"failure_rate": 0.3},
+        {"dropout": Dropout(0.5, server_step=2)},
+        {"cancel_at_step": True},
+        {"cancel_at_step": True, "restart": "after_step"},
+        {"staleness_limit": 1},
+    ):
+        schedule = asynchronous(**arguments, **options, client_trips=400)
+        thrown_away = len(schedule.discarded_client)
+        assert thrown_away > 0
+        assert 380 < schedule.num_trips + thrown_away <= 400
+        assert schedule.num_steps == schedule.num_trips // 5 < 80
+    k_sync = asynchronous(
+        **arguments, cancel_at_step=True, restart="after_step", client_trips=400
+    )  # ten a step, five of them used
+    assert (k_sync.num_steps, len(k_sync.discarded_client)) == (40, 200)
+
+
+@pytest.mark.parametrize("client_trips", [19, 20, 21])
+def test_a_budget_below_the_first_step_is_refused(client_trips):
+    """K-sync of 20 places throws 15 trips away at each step of 5."""
+
+    def schedule():
+        return asynchronous(
+            num_clients=20,
+            concurrency=20,
+            buffer_size=5,
+            delay=delays.exponential(1.0),
+            restart="after_step",
+            cancel_at_step=True,
+            client_trips=client_trips,
+        )
+
+    if client_trips < 20:
+        with pytest.raises(
+            SettingError, match="client_trips is 19, but must be at least 20, for the first step"
+        ):
+            schedule()
+    else:
+        assert schedule().num_steps == 1
+
+
+def test_a_budget_counts_the_initial_round():
+    law = delays.constant(1.0)
+    for trips, steps in ((9, 1), (11, 1), (12, 2), (15, 3)):
+        drawn = drawn_staleness(
+            num_clients=9, buffer_size=3, delay=law, client_trips=trips, initial_round=True
+        )
+        clock = asynchronous(
+            num_clients=9, concurrency=9, buffer_size=3, delay=law, client_trips=trips, initial_round=True
+        )
+        assert drawn.num_steps == clock.num_steps == steps
+    failing = asynchronous(
+        num_clients=9,
+        concurrency=9,
+        buffer_size=3,
+        delay=delays.exponential(1.0),
+        client_trips=60,
+        initial_round=True,
+        failure_rate=0.3,
+    )
+    cost = failing.trips_started_by(failing.num_steps)
+    assert np.diff(failing.step_offsets).tolist() == [9] + [3] * (failing.num_steps - 1)
+    assert 50 < cost <= 60
+
+
+def test_open_arrivals_buy_what_arrives_not_what_starts():
+    schedule = open_arrivals(
+        num_clients=50, start_rate=30.0, buffer_size=4, delay=delays.constant(1.0), client_trips=103
+    )
+    assert (schedule.num_steps, schedule.num_trips) == (25, 100)
+    assert len(schedule.inflight_client) > 10

@@ -1,0 +1,264 @@
+"""Closed forms that hold, or do not hold, for the schedules of other protocols than plain buffered training."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import scipy.stats
+from hypothesis import given, reject, settings
+from hypothesis import strategies as st
+from replays import Endless, recorded
+from schedule_cases import Case, asynchronous_cases, open_cases, with_options
+from test_laws import mean_of_order_statistic
+
+from jafl import diagnostics, rules
+from jafl.records import SettingError
+from jafl.schedule import Dropout, asynchronous, availability, delays, open_arrivals
+
+# --------------------------------------------------------------------------------------------------
+# WKAFL, appendix D: the ages of the gradients under way.
+# --------------------------------------------------------------------------------------------------
+
+
+def mean_ages(schedule):
+    """[T]: at each step, the mean age of what the clients are at, those just arrived included; fresh is 1."""
+    version = np.concatenate([schedule.download_version, schedule.inflight_version])
+    applied = np.concatenate([schedule.step, np.full(len(schedule.inflight_version), schedule.num_steps)])
+    steps = np.arange(schedule.num_steps)[:, None]
+    alive = (version <= steps) & (applied >= steps)
+    assert np.all(alive.sum(axis=1) == schedule.concurrency)
+    return np.sum((steps - version + 1) * alive, axis=1) / schedule.concurrency
+
+
+def k_asynchronous(clients, buffer_size, law, steps=120):
+    return asynchronous(
+        num_clients=clients,
+        concurrency=clients,
+        buffer_size=buffer_size,
+        delay=law,
+        server_steps=steps,
+        restart="after_step",
+    )
+
+
+def bound(clients, buffer_size, rounded):
+    """K / 2P (1 + r) r, with r = P / K rounded down, or up as the paper has it."""
+    r = rounded(clients / buffer_size)
+    return buffer_size / (2 * clients) * (1 + r) * r
+
+
+def one_after_the_other(clients, group):
+    """Equal durations of 1, but first trips such that groups arrive one after the other, for ever."""
+    groups = math.ceil(clients / group)
+    return delays.from_function(lambda client, trip: 1.0 + (client // group / groups if trip == 0 else 0.0))
+
+
+@pytest.mark.parametrize(("clients", "buffer_size"), [(95, 10), (100, 10), (30, 7), (12, 12), (9, 1)])
+@pytest.mark.parametrize(
+    "law", [delays.exponential(1.0), delays.log_normal(1.0, 2.0), delays.uniform(1.0, 1.1)], ids=str
+)
+def test_wkafl_appendix_d_holds_rounded_down(clients, buffer_size, law):
+    """At most K gradients are of each age, so from step P / K on their mean is at least that of full ages."""
+    ages = mean_ages(k_asynchronous(clients, buffer_size, law))[clients // buffer_size :]
+    assert np.all(ages >= bound(clients, buffer_size, math.floor) - 1e-12)
+
+
+@pytest.mark.parametrize(("clients", "buffer_size"), [(16, 4), (64, 8), (8, 1), (8, 8)])
+def test_wkafl_appendix_d_is_reached_by_equal_delays(clients, buffer_size):
+    """Where K divides P; powers of two, so that sums of times are exact and groups never meet."""
+    ages = mean_ages(k_asynchronous(clients, buffer_size, one_after_the_other(clients, buffer_size)))
+    expected = bound(clients, buffer_size, math.floor)
+    assert expected == bound(clients, buffer_size, math.ceil) == (clients / buffer_size + 1) / 2
+    np.testing.assert_allclose(ages[clients // buffer_size :], expected, rtol=1e-12)
+
+
+def test_wkafl_appendix_d_fails_rounded_up():
+    """95 clients, 10 a step, first come first served: nine ages are full and five gradients are of a tenth."""
+    law = delays.from_function(lambda client, trip: 128.0 + (client if trip == 0 else 0.0))
+    ages = mean_ages(k_asynchronous(95, 10, law))[10:]
+    fewest = (10 * sum(range(1, 10)) + 5 * 10) / 95
+    assert ages.min() == pytest.approx(fewest, rel=1e-12)
+    assert bound(95, 10, math.floor) == pytest.approx(90 / 19)
+    assert bound(95, 10, math.ceil) == pytest.approx(110 / 19)
+    assert bound(95, 10, math.floor) < ages.min() < bound(95, 10, math.ceil)
+
+
+# --------------------------------------------------------------------------------------------------
+# The unit of time.
+# --------------------------------------------------------------------------------------------------
+
+IN_OTHER_UNITS = {
+    "after_step": lambda unit: {"restart": "after_step"},
+    "after_round": lambda unit: {"restart": "after_round"},
+    "not_twice_in_a_buffer": lambda unit: {"restart": "not_twice_in_a_buffer"},
+    "cancel_at_step": lambda unit: {"cancel_at_step": True},
+    "K-sync": lambda unit: {"cancel_at_step": True, "restart": "after_step"},
+    "drop": lambda unit: {"staleness_limit": 3},
+    "wait": lambda unit: {"staleness_limit": 3, "too_stale": "wait"},
+    "flush": lambda unit: {"flush_after": 0.05 * unit},
+    "failures": lambda unit: {"failure_rate": 0.2},
+    "leaving at a step": lambda unit: {"dropout": Dropout(0.3, server_step=9)},
+    "leaving after own trips": lambda unit: {"dropout": Dropout(0.3, trips=4)},
+    "leaving at a time": lambda unit: {"dropout": Dropout(0.3, time=3.0 * unit)},
+    "days": lambda unit: {"availability": availability.diurnal(2.0 * unit, 0.5, 1.0, True)},
+    "on and off": lambda unit: {"availability": availability.on_and_off(unit, unit)},
+}
+
+
+@pytest.mark.parametrize("options", IN_OTHER_UNITS.values(), ids=IN_OTHER_UNITS)
+def test_the_unit_of_time_cancels(options):
+    """Exp(5) and Exp(30), all else in the same unit: the same clients, versions and steps, other times.
+
+    But for days, whose beginnings are sums that other units round elsewhere: a power of two rounds them alike.
+    """
+
+    def schedule(unit):
+        return asynchronous(
+            num_clients=40,
+            concurrency=25,
+            buffer_size=5,
+            delay=delays.exponential(unit),
+            server_steps=120,
+            seed=6,
+            **options(unit),
+        )
+
+    factor = 8.0 if options is IN_OTHER_UNITS["days"] else 6.0
+    assert_same_but_for_times(schedule(5.0), schedule(5.0 * factor), factor)
+
+
+def test_the_unit_of_time_cancels_in_open_arrivals():
+    def schedule(unit):
+        return open_arrivals(
+            num_clients=40,
+            start_rate=15 / unit,
+            buffer_size=5,
+            delay=delays.exponential(unit),
+            server_steps=120,
+            failure_rate=0.2,
+        )
+
+    assert_same_but_for_times(schedule(5.0), schedule(30.0), 6.0)
+
+
+def assert_same_but_for_times(short, long, factor):
+    assert short.step_time[-1] > 0
+    for field in dataclasses.fields(short):
+        expected, found = getattr(short, field.name), getattr(long, field.name)
+        if field.name.endswith("time"):
+            np.testing.assert_allclose(found, factor * expected, rtol=1e-12, err_msg=field.name)
+        else:
+            np.testing.assert_array_equal(found, expected, err_msg=field.name)
+
+
+# --------------------------------------------------------------------------------------------------
+# FedBuff, appendix A.
+# --------------------------------------------------------------------------------------------------
+
+ARRIVE_ALIKE = ("dropout", "failure_rate", "availability", "restart")
+
+
+@settings(max_examples=80)
+@given(
+    with_options(asynchronous_cases(), ARRIVE_ALIKE, ("after_round",)).filter(
+        lambda case: getattr(case.arguments.get("dropout"), "server_step", None) is None
+    )
+    | open_cases(),
+    st.integers(2, 12),
+)
+def test_staleness_in_a_buffer_against_one_trip_per_step(case, buffer_size):
+    """On the same arrivals tau_K <= ceil(tau_1 / K) for every update, where no start waits for a step."""
+    single, buffered = (
+        schedule_or_reject({**case.arguments, "buffer_size": size, "server_steps": steps}, case.protocol)
+        for size, steps in ((1, 5 * buffer_size), (buffer_size, 5))
+    )
+    for name in ("client", "trip", "download_time", "arrival_time"):
+        np.testing.assert_array_equal(getattr(buffered, name), getattr(single, name))
+    assert np.all(buffered.staleness <= np.ceil(single.staleness / buffer_size))
+
+
+def schedule_or_reject(arguments, protocol):
+    try:
+        schedule, _ = recorded(Case(protocol, arguments))
+    except Endless:
+        reject()
+    if isinstance(schedule, SettingError):
+        reject()
+    return schedule
+
+
+# --------------------------------------------------------------------------------------------------
+# K-sync and K-batch-sync.
+# --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("started", "published"), [(1000, 4.30), (1300, 1.50)])
+def test_fedbuff_table_6_by_k_sync(started, published):
+    """1000 of those started, the rest cancelled: mean trips per round; 4 standard errors, 1 % for the paper's."""
+    schedule = asynchronous(
+        num_clients=2000,
+        concurrency=started,
+        buffer_size=1000,
+        delay=delays.half_normal(1.0),
+        server_steps=80,
+        restart="after_step",
+        cancel_at_step=True,
+    )
+    law = scipy.stats.halfnorm()
+    expected = mean_of_order_statistic(law, 1000, started) / law.mean()
+    assert expected == pytest.approx(published, rel=0.01)
+    lengths = np.diff(schedule.step_time, prepend=0.0) / law.mean()
+    assert abs(lengths.mean() - expected) < 4 * lengths.std() / math.sqrt(len(lengths)) < 0.3
+    assert len(schedule.discarded_client) == 80 * (started - 1000)
+    assert not schedule.staleness.any()
+
+
+@pytest.mark.parametrize("restart", ["after_step", "at_once"])
+def test_k_sync_and_k_batch_sync_lengths(restart):
+    """P exponential clients: K-sync takes H(P) - H(P - K) a step, K-batch-sync K / P (Dutta et al.)."""
+    clients, size = 20, 8
+    schedule = asynchronous(
+        num_clients=clients,
+        concurrency=clients,
+        buffer_size=size,
+        delay=delays.exponential(1.0),
+        server_steps=4000,
+        restart=restart,
+        cancel_at_step=True,
+    )
+    k_sync = sum(1 / left for left in range(clients - size + 1, clients + 1))
+    expected = k_sync if restart == "after_step" else size / clients
+    lengths = np.diff(schedule.step_time, prepend=0.0)
+    assert abs(lengths.mean() - expected) < 4 * lengths.std() / math.sqrt(len(lengths))
+    repeated = len(np.unique(schedule.step.astype(np.int64) * clients + schedule.client)) < schedule.num_trips
+    assert repeated == (restart == "at_once")
+
+
+# --------------------------------------------------------------------------------------------------
+# FedStaleWeight.
+# --------------------------------------------------------------------------------------------------
+
+
+def share_of_influence(throttled_to, weighted):
+    """The share of client 0, which works at a part of its speed; weights as the rule gives them, or all alike."""
+    law = delays.groups(((9, delays.uniform(0.5, 1.5)), (1, delays.uniform(2.0, 6.0))))
+    schedule = asynchronous(
+        num_clients=10,
+        concurrency=10,
+        buffer_size=5,
+        delay=delays.throttled(law, throttled_to, [0]),
+        client_trips=40_000,
+    )
+    weights = rules.fedstaleweight().build().columns(schedule)["weight"] if weighted else None
+    return diagnostics.influence(schedule, weights)[0]
+
+
+def test_throttling_does_not_pay():
+    """FedStaleWeight, section 4.2.1: even of 10 clients, who slows down loses influence, but less than plainly."""
+    shares = {part: share_of_influence(part, True) for part in (1.0, 0.8, 0.5, 0.25, 0.1)}
+    assert list(shares.values()) == sorted(shares.values(), reverse=True)
+    assert shares[0.5] < 0.98 * shares[1.0]
+    plain = [share_of_influence(part, False) for part in (1.0, 0.25)]
+    assert plain[1] / plain[0] == pytest.approx(0.25, rel=0.35)
+    assert shares[0.25] / shares[1.0] > 1.5 * plain[1] / plain[0]
