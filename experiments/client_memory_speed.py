@@ -27,7 +27,7 @@ RULES = {
     "asgd": (lambda clients: rules.asgd(), 1),
     "ace": (lambda clients: rules.ace(), 1),
     "aced": (lambda clients: rules.aced(active_steps=3 * clients), 1),
-    "ace, int8": (lambda clients: rules.ace("int8"), 1),
+    "ace, int8": (lambda clients: rules.ace(memory_precision="int8"), 1),
     "ca2fl, K = 10": (lambda clients: rules.ca2fl(), 10),
 }
 

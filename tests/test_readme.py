@@ -43,7 +43,8 @@ def test_each_command_sets_up_its_own_environment(name, requirements):
     set_up, install, main = command.split(" && ")
     assert set_up == "python3 -m venv .venv"
     assert install == f".venv/bin/pip install -r {requirements}" and (ROOT / requirements).is_file()
-    assert main == {"run": ".venv/bin/python run.py", "test": ".venv/bin/python -m pytest"}[name]
+    tests = ".venv/bin/python -m pytest -n auto --dist worksteal"
+    assert main == {"run": ".venv/bin/python run.py", "test": tests}[name]
 
 
 def test_this_environment_is_the_pinned_one():
@@ -76,7 +77,8 @@ def test_every_run_py_command_is_one_that_run_py_takes(line, tmp_path):
         assert "--dirichlet_alpha" in ended.stdout
     else:
         assert ended.returncode == 0, ended.stderr
-        assert (tmp_path / "out" / "summary.json").is_file()
+        left = "diagnostics.json" if "--dry_run" in words else "summary.json"
+        assert (tmp_path / "out" / left).is_file()
 
 
 def test_the_ten_lines_of_python_learn(monkeypatch, tmp_path):

@@ -6,11 +6,12 @@ buffer that has waited too long is applied; free places are taken, in client ord
 
 import dataclasses
 import heapq
+import itertools
 import math
 from array import array
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from jafl.schedule.counting import with_measured_concurrency
 from jafl.schedule.delays import Delay
 from jafl.schedule.draws import FAILURE, SELECTION, generator, keyed_uniform
 from jafl.schedule.dropout import Dropout
-from jafl.schedule.durations import Durations, Table, fast_view
+from jafl.schedule.durations import Durations, Table
 
 RESTARTS = ("at_once", "not_twice_in_a_buffer", "after_step", "after_round")
 RELEASED_BY_STEP = RESTARTS[1:3]
@@ -82,9 +83,10 @@ class Events:
             self.fails = Table(self._draw_failures, clients, trips + protocol.concurrency)
         self.picker = Picker(clients, world.seed)
         self.leavers = world.dropout.leavers(clients, world.seed) if world.dropout else frozenset()
-        self.trips_made = [0] * clients
-        self.version_of = [0] * clients  # of the trip under way; valid while the client is in flight
-        self.start_of = [0.0] * clients
+        # Arrays, not lists: their numbers lie side by side, which counts where there are many clients.
+        self.trips_made = array("i", bytes(4 * clients))
+        self.version_of = array("i", bytes(4 * clients))  # of the trip under way; valid while it lasts
+        self.start_of = array("d", bytes(8 * clients))
         self.lost = [False] * clients  # the trip under way will fail
         self.in_flight: list[tuple[float, int]] = []  # a heap of (end time, client): ties in client order
         self.held: list[int] = []  # arrived, and not free to start again yet
@@ -103,9 +105,11 @@ class Events:
         step_time, sizes = array("d"), array("i")
         in_flight, idle, held = self.in_flight, self.picker.idle, self.held
         trips_made, version_of, start_of = self.trips_made, self.version_of, self.start_of
-        concurrency, draw, duration_of = protocol.concurrency, self.picker.draw, self.duration_of
+        concurrency, duration_of = protocol.concurrency, self.duration_of
+        draw, swap = self.picker.draw, self.picker.swap
         first, block = duration_of.first, duration_of.block
         special = self._special() or client_trips < math.inf
+        replaced = not (special or self.waits or protocol.cancel_at_step)
         leave_at, leave_before_step, quota = self._moments()
         patience = 10_000 + 100 * (self.world.num_clients + protocol.buffer_size)
         flush_after = math.inf if protocol.flush_after is None else protocol.flush_after
@@ -158,6 +162,29 @@ class Events:
                 if len(out[0]) + len(self.discarded) >= client_trips:
                     break
                 self._starve(last, version, steps)
+            if replaced and back is idle and not places:
+                # One trip ends and another one takes its place: what follows this block does, in half the time.
+                while len(in_flight) > 2 and version < steps:
+                    now, client = in_flight[0]
+                    if in_flight[1][0] == now or in_flight[2][0] == now:
+                        break
+                    add_client(client)
+                    add_trip(trips_made[client] - 1)
+                    add_version(version_of[client])
+                    add_start(start_of[client])
+                    add_end(now)
+                    in_buffer += 1
+                    if in_buffer >= needed:
+                        step()
+                    client = swap(client)
+                    trip = trips_made[client]
+                    trips_made[client] = trip + 1
+                    version_of[client], start_of[client] = version, now
+                    duration = first[client * block + trip] if trip < block else duration_of(client, trip)
+                    heapq.heapreplace(in_flight, (now + duration, client))
+                if version >= steps:
+                    break
+                now = in_flight[0][0]
             before = version
             while in_flight and in_flight[0][0] == now and version < steps:
                 _, client = heapq.heappop(in_flight)
@@ -385,19 +412,26 @@ class Picker:
 
     def __init__(self, num_clients: int, seed: int):
         self.idle = list(range(num_clients))
-        self._random = generator(seed, SELECTION)
-        self._uniform: Any = ()
-        self._used = 0
+        random = generator(seed, SELECTION)
+        blocks = iter(lambda: random.random(4096).tolist(), None)
+        self._uniform: Callable[[], float] = itertools.chain.from_iterable(blocks).__next__
 
     def draw(self, count: int) -> list[int]:
         """Removes ``count`` clients, or all there are, from the idle ones; uniform; in client order."""
         idle, picked = self.idle, []
         for _ in range(min(count, len(idle))):
-            if self._used == len(self._uniform):
-                self._uniform, self._used = fast_view(self._random.random(4096)), 0
-            place = int(self._uniform[self._used] * len(idle))
-            self._used += 1
+            place = int(self._uniform() * len(idle))
             picked.append(idle[place])
             idle[place] = idle[-1]
             idle.pop()
         return sorted(picked) if count > 1 else picked
+
+    def swap(self, client: int) -> int:
+        """Takes ``client`` back and draws one: what ``idle.append(client)`` and ``draw(1)`` do, but quicker."""
+        idle = self.idle
+        place = int(self._uniform() * (len(idle) + 1))
+        if place == len(idle):
+            return client
+        picked = idle[place]
+        idle[place] = client
+        return picked

@@ -274,7 +274,8 @@ def test_a_run_whose_updates_are_all_zero_stays_where_it_is(row: Row):
     for name, rows in (*history.trip_reports.items(), *history.step_reports.items()):
         assert np.all(np.isfinite(rows)), name
     assert np.all(np.isfinite(history.weights))
-    assert abs(history.influence.sum() - 1) < 1e-5
+    given = 1 if np.any(history.weights) else 0  # Zeno++ gives updates of length 0 no weight
+    assert abs(history.influence.sum() - given) < 1e-5
 
 
 @each_rule

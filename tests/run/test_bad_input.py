@@ -69,7 +69,10 @@ BAD_ASYNCHRONOUS = [
     # Names
     ({"algorithm": "fedbuf"}, ["algorithm is 'fedbuf'", "fedasync, fedavg", "Did you mean 'fedbuff'?"]),
     ({"algorithm": "fedbuff,fedasink"}, ["algorithm is 'fedasink'", "Did you mean 'fedasync'?"]),
-    ({"delay": "lognormal"}, ["delay is 'lognormal'", "exponential, groups", "Did you mean 'log_normal'?"]),
+    (
+        {"delay": "lognormal"},
+        ["delay is 'lognormal'", "exponential, gamma, groups", "Did you mean 'log_normal'?"],
+    ),
     ({"delay_draw": "per_trips"}, ["delay_draw is 'per_trips'", "per_client", "Did you mean 'per_trip'?"]),
     ({"dataset": "digit"}, ["dataset is 'digit'", "synthetic", "Did you mean 'digits'?"]),
     ({"dataset": "imagenet"}, ["dataset is 'imagenet'", "digits, synthetic"]),

@@ -36,7 +36,7 @@ CASES = {
 
 @pytest.mark.parametrize("kind", CASES)
 def test_a_budget_is_kept_and_used(kind):
-    @settings(max_examples=150)
+    @settings(max_examples=80)
     @given(CASES[kind], st.integers(15, 90))
     def check(case, client_trips):
         bought = made(case, server_steps=None, client_trips=client_trips)
