@@ -59,6 +59,7 @@ def diagnose(experiment: Experiment, weights: np.ndarray | None) -> dict[str, An
         num_examples=experiment.federation.num_examples,
         label_counts=experiment.federation.label_counts(),
         weights=kinds_of_weights(experiment, weights),
+        groups=diagnostics.groups_by_speed(schedule),
         costs=costs,
     )
 
@@ -87,7 +88,7 @@ def draw_schedule(path: pathlib.Path, experiment: Experiment, weights: np.ndarra
     figures = {
         "label_split": plots.label_split(labels),
         "staleness": plots.staleness({name: schedule}),
-        "staleness_over_time": plots.staleness_over_time(schedule),
+        "staleness_over_time": plots.staleness_over_time(schedule, diagnostics.groups_by_speed(schedule)),
         "in_flight": plots.in_flight({name: schedule}),
         "timeline": plots.timeline(schedule),
         "participation": plots.participation(schedule, diagnostics.influence(schedule, weights), sizes),

@@ -119,6 +119,27 @@ def test_influence_by_hand():
     assert fair == pytest.approx({"a": 1.5, "b": 0.75})
 
 
+def test_groups_by_speed_by_hand():
+    """Clients 0 to 5 take 3, 1, 2, 1, 5 and 3 on average; client 6 is never heard of."""
+    clients, ends = [0, 1, 2, 3, 3, 4, 5], [3, 1, 2, 0.5, 1.5, 5, 3]
+    order = np.argsort(ends, kind="stable")
+    took = np.array(ends)[order]
+    schedule = schedule_of(np.array(clients)[order], [0] * 7, [0] * 7, [0] * 7, took, [5], 7)
+    groups = diagnostics.groups_by_speed(schedule)
+    assert {name: members.tolist() for name, members in groups.items()} == {
+        "quickest": [1, 3],
+        "of middle speed": [0, 2],
+        "slowest": [4, 5],
+        "without a trip": [6],
+    }
+    assert list(diagnostics.groups_by_speed(schedule, 2)) == ["quickest", "slowest", "without a trip"]
+    assert diagnostics.groups_by_speed(schedule, 7) is None  # six took part
+    alike = schedule_of([0, 1], [0] * 2, [0] * 2, [0] * 2, [1, 1], [1], 2)
+    assert diagnostics.groups_by_speed(alike, 2) is None
+    with pytest.raises(SettingError, match="parts is 1"):
+        diagnostics.groups_by_speed(schedule, 1)
+
+
 def test_influence_refuses_other_weights():
     schedule = trips_per_client([1, 2])
     for weights, message in (([1.0], r"is \(1,\)"), ([1.0, np.inf, 1.0], "finite")):

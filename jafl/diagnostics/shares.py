@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from jafl.diagnostics.checks import Groups, group_numbers, per_client, per_trip
-from jafl.records import EventSchedule, require
+from jafl.diagnostics.checks import Groups, check_has_trips, group_numbers, per_client, per_trip
+from jafl.records import EventSchedule, require, whole_number
 
 
 def participation(schedule: EventSchedule) -> np.ndarray:
@@ -115,3 +115,26 @@ def _numbers(name: str, values: Any, not_negative: bool = False) -> np.ndarray:
     least = array.min()
     require(not not_negative or least >= 0, f"the smallest of {name}", float(least), "at least 0")
     return array
+
+
+def groups_by_speed(schedule: EventSchedule, parts: int = 3) -> dict[str, np.ndarray] | None:
+    """The clients in ``parts`` groups of equal size, by the mean duration of their applied trips, quickest first.
+
+    Clients without an applied trip are a group of their own. None where all clients that took part took the same
+    time, or fewer than ``parts`` of them took part.
+
+    Raises SettingError for parts below 2, or a schedule without applied trips.
+    """
+    whole_number("parts", parts, 2)
+    check_has_trips(schedule)
+    trips = np.bincount(schedule.client, minlength=schedule.num_clients)
+    duration = schedule.arrival_time - schedule.download_time
+    total = np.bincount(schedule.client, duration, minlength=schedule.num_clients)
+    took_part, absent = np.flatnonzero(trips), np.flatnonzero(trips == 0)
+    mean = total[took_part] / trips[took_part]
+    if len(took_part) < parts or mean.max() - mean.min() <= 1e-9 * mean.max():
+        return None
+    ranked = np.array_split(took_part[np.argsort(mean, kind="stable")], parts)
+    middle = ["of middle speed"] if parts == 3 else [f"speed {n} of {parts}" for n in range(2, parts)]
+    groups = dict(zip(["quickest", *middle, "slowest"], map(np.sort, ranked), strict=True))
+    return groups | ({"without a trip": absent} if absent.size else {})
