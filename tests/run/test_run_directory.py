@@ -144,8 +144,16 @@ def test_config_holds_every_setting_resolved(any_run):
     unused |= {"client_trips" if config["server_steps"] else "server_steps"}
     unused |= {"local_epochs" if config["local_steps"] else "local_steps"}
     unused |= {"memory_precision"}  # of rules with memory
-    unused |= {"dropout_step", "dropout_time", "dropout_trips", "staleness_limit", "flush_after", "start_rate"}
-    unused |= {"availability_period", "lose_trips", "delay_download_bandwidth", "delay_upload_bandwidth", "delay_model_bytes"}
+    unused |= {
+        "dropout_step",
+        "dropout_time",
+        "dropout_trips",
+        "staleness_limit",
+        "flush_after",
+        "start_rate",
+    }
+    unused |= {"availability_period", "lose_trips"}
+    unused |= {"delay_download_bandwidth", "delay_upload_bandwidth", "delay_model_bytes"}
     unused |= {"cohort_size"} if config["protocol"] == "asynchronous" else {"buffer_size", "restart"}
     for field in dataclasses.fields(Settings):
         assert field.name in config
