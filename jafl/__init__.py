@@ -10,6 +10,7 @@ __version__ = "0.1.0"
 _HOME = {
     "Arrival": "records",
     "Delay": "schedule",
+    "Checkpoints": "checkpoint",
     "DivergenceError": "divergence",
     "Dropout": "schedule",
     "Evaluator": "evaluate",
@@ -31,6 +32,7 @@ _HOME = {
     "drawn_staleness": "schedule",
     "duration_trace": "schedule",
     "federate": "data",
+    "in_waves": "schedule",
     "open_arrivals": "schedule",
     "read_availability": "schedule",
     "server_gradient": "models",

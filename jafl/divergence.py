@@ -5,7 +5,7 @@ the model between chunks, and where that is no longer finite the run, which is d
 the last good evaluation and then stepped one server step at a time.
 """
 
-import functools
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -14,7 +14,8 @@ import numpy as np
 
 from jafl import engine
 from jafl.preparation import prepare
-from jafl.records import EventSchedule, ExecutionPlan, History
+from jafl.records import EventSchedule, History
+from jafl.schedule import trip_by_trip
 
 
 class DivergenceError(ArithmeticError):
@@ -45,16 +46,17 @@ def is_finite(carry: engine.Carry, schedule: EventSchedule, first_step: int, las
 
 def find_divergence(
     experiment: tuple,
-    server_optimizer: Any,
-    plan: ExecutionPlan,
+    how: Mapping[str, Any],
     good_step: int,
     bad_step: int,
     history: History,
 ) -> DivergenceError:
-    """Repeats the run to find the first server step, after ``good_step``, that is not finite, and its client."""
+    """Repeats the run to find the first server step, after ``good_step``, that is not finite, and its client.
+
+    experiment, how: the arguments of ``prepare``, in order and by name.
+    """
     schedule = experiment[0]
-    again = functools.partial(prepare, *experiment, server_optimizer=server_optimizer, plan=plan)
-    program, carry = again()
+    program, carry = prepare(*experiment, **how)
     carry = engine.run(program, carry, 0, good_step)
     step = good_step
     while step < bad_step:
@@ -62,7 +64,9 @@ def find_divergence(
         if not is_finite(carry, schedule, step, step + 1):
             break
         step += 1
-    program, carry = again()
+    # Trip by trip, so that at the step all versions are there from which its trips train.
+    one_by_one = {"plan": trip_by_trip(schedule), "devices": 1, "together": False}
+    program, carry = prepare(*experiment, **{**how, **one_by_one})
     carry = engine.run(program, carry, 0, step)
     first, last = (int(trip) for trip in np.searchsorted(schedule.step, [step, step + 1]))
     for trip in range(first, last):

@@ -1,4 +1,4 @@
-"""The engine: runs an execution plan on the device, client trip by client trip, as one jitted program."""
+"""The engine: runs an execution plan on the device, as one jitted program."""
 
 import dataclasses
 import functools
@@ -9,10 +9,11 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 
-from jafl import client_memory
+from jafl import client_memory, waves
 from jafl.clients import ClientData, ClientResult
 from jafl.deferred import Specification
 from jafl.records import Arrival, Recall, require
+from jafl.waves import Spread, Waves
 
 Array = Any  # of JAX on the device, of NumPy before it is placed there
 
@@ -46,24 +47,34 @@ class Memory(NamedTuple):
 
 @functools.partial(
     jax.tree_util.register_dataclass,
-    data_fields=["recall", "trips", "steps", "data", "client_work", "rule", "server_optimizer"],
-    meta_fields=["one_trip_per_step"],
+    data_fields=["recall", "trips", "steps", "waves", "data", "client_work", "rule", "server_optimizer"],
+    meta_fields=["one_trip_per_step", "spread"],
 )
 @dataclasses.dataclass(frozen=True)
 class Program:
     """Everything that ``run`` reads and never writes: a pytree whose arrays and numbers are data.
 
-    ``one_trip_per_step`` is static: where it is True the trips of a step need no loop of their own.
+    ``waves`` is None where each trip trains alone, just before it is folded. Static: ``one_trip_per_step`` (the trips
+    of a step then need no loop of their own) and ``spread``, how trips are spread over devices.
     """
 
     trips: Trips
     steps: Steps
+    waves: Waves | None
     recall: Recall | None
     data: ClientData
     client_work: Specification
     rule: Specification
     server_optimizer: Specification
     one_trip_per_step: bool
+    spread: Spread
+
+
+class Trained(NamedTuple):
+    """What client work has made of a trip: its ``result``, and ``start`` [*P] if the rule needs it, else None."""
+
+    result: ClientResult
+    start: Any
 
 
 class Carry(NamedTuple):
@@ -74,6 +85,7 @@ class Carry(NamedTuple):
     rule_state       of the rule
     snapshots        [slots, *P]
     memory           of the clients, or None for a rule without
+    waiting          [rows] trips that have trained and wait to be folded, or None without waves
     trip_reports     {name: [J]}, ``loss`` among them
     step_reports     {name: [T, ...]}
     """
@@ -83,6 +95,7 @@ class Carry(NamedTuple):
     rule_state: Any
     snapshots: Any
     memory: Memory | None
+    waiting: Trained | None
     trip_reports: dict[str, jax.Array]
     step_reports: dict[str, jax.Array]
 
@@ -94,15 +107,19 @@ def allocate(program: Program, params: Any, *, slots: int, num_clients: int) -> 
     params = jax.tree.map(jnp.asarray, params)
     snapshots = jax.tree.map(lambda p: jnp.zeros((slots, *p.shape), p.dtype), params)
     state = rule.init(params, num_clients)
+    trained = jax.eval_shape(lambda: _train(program, snapshots, jnp.int32(0)))
+    waiting = waves.allocate(program.waves, trained) if program.waves else None
     memory = None
     if rule.remembers:
-        value = jax.eval_shape(lambda: rule.remembers(_train(program, snapshots, jnp.int32(0))))
+        arrived = functools.partial(_arrival, program, jnp.int32(0))
+        value = jax.eval_shape(lambda: rule.remembers(arrived(_train(program, snapshots, jnp.int32(0)))))
         empty = client_memory.allocate(value, num_clients, rule.memory_precision)
         memory = Memory(empty, jax.tree.map(lambda v: jnp.zeros(v.shape, v.dtype), value))
 
     def reports_of_one_step():
-        buffer = rule.begin(state, params)
-        buffer, _, trip_report = _train_and_fold(program, snapshots, jnp.int32(0), buffer, memory)
+        trip = jnp.int32(0)
+        arrival = _arrival(program, trip, _train(program, snapshots, trip))
+        buffer, _, trip_report = _fold(program, trip, arrival, rule.begin(state, params), memory)
         _, _, report, apply = rule.finish(buffer, params)
         return trip_report, _with_applied(report, apply)
 
@@ -116,6 +133,7 @@ def allocate(program: Program, params: Any, *, slots: int, num_clients: int) -> 
         rule_state=state,
         snapshots=_store(snapshots, jnp.int32(0), params),
         memory=memory,
+        waiting=waiting,
         trip_reports=rows(len(program.trips.client), trip_report),
         step_reports=rows(len(program.steps.write_slot), step_report),
     )
@@ -133,20 +151,25 @@ def run(program: Program, carry: Carry, first_step: int, last_step: int) -> Carr
 def _server_step(program: Program, step: jax.Array, carry: Carry) -> Carry:
     rule, optimizer = program.rule.build(), program.server_optimizer.build()
 
-    def client_trip(trip, buffer_memory_reports):
-        buffer, memory, reports = buffer_memory_reports
-        buffer, memory, report = _train_and_fold(program, carry.snapshots, trip, buffer, memory)
-        return buffer, memory, _record(reports, trip, report)
+    def client_trip(trip, opened):
+        buffer, memory, waiting, reports = opened
+        waiting = _train_if_due(program, carry.snapshots, trip, waiting)
+        arrival = _arrival(program, trip, _trained(program, carry.snapshots, trip, waiting))
+        buffer, memory, report = _fold(program, trip, arrival, buffer, memory)
+        return buffer, memory, waiting, _record(reports, trip, report)
 
     buffer = rule.begin(carry.rule_state, carry.params)
     if program.recall and carry.memory:
         buffer = _recall(program, program.recall, carry.memory, step, buffer)
-    opened = (buffer, carry.memory, carry.trip_reports)
+    opened = (buffer, carry.memory, carry.waiting, carry.trip_reports)
     first, end = program.steps.first_trip[step], program.steps.first_trip[step + 1]
-    if program.one_trip_per_step:
-        buffer, memory, trip_reports = client_trip(first, opened)
+    if program.spread.at_once:
+        closed = _fold_parts(program, carry.snapshots, first, end, opened)
+    elif program.one_trip_per_step:
+        closed = client_trip(first, opened)
     else:
-        buffer, memory, trip_reports = lax.fori_loop(first, end, client_trip, opened)
+        closed = lax.fori_loop(first, end, client_trip, opened)
+    buffer, memory, waiting, trip_reports = closed
     pseudo_gradient, rule_state, report, apply = rule.finish(buffer, carry.params)
 
     updates, optimizer_state = optimizer.update(pseudo_gradient, carry.optimizer_state, carry.params)
@@ -160,42 +183,96 @@ def _server_step(program: Program, step: jax.Array, carry: Carry) -> Carry:
         rule_state,
         _store(carry.snapshots, program.steps.write_slot[step], params),
         memory,
+        waiting,
         trip_reports,
         _record(carry.step_reports, step, _with_applied(report, apply)),
     )
 
 
+def _fold_parts(program: Program, snapshots: Any, first: jax.Array, end: jax.Array, opened: Any) -> Any:
+    """What folding the trips ``first`` to ``end - 1`` one by one gives, for a rule whose buffers add up."""
+    buffer, memory, waiting, reports = opened
+    numbers = jnp.arange(program.spread.at_once)
+
+    def fold(reads, trip, buffer):
+        program, snapshots, waiting = reads
+        arrival = _arrival(program, trip, _trained(program, snapshots, trip, waiting))
+        buffer, _, report = _fold(program, trip, arrival, buffer, None)
+        return buffer, report
+
+    def part(state):
+        begin, waiting, reports, buffer = state
+        waiting = _train_if_due(program, snapshots, begin, waiting)
+        until = jnp.minimum(end, program.waves.undisturbed[begin]) if program.waves else end
+        reads = (program, snapshots, waiting)
+        like = jax.eval_shape(fold, reads, begin, buffer)
+        added, mine = waves.fold_parts(program.spread, fold, reads, begin, until, like)
+        rows = jnp.where(begin + numbers < until, begin + numbers, len(program.trips.client))
+        reports = {name: column.at[rows].set(mine[name], mode="drop") for name, column in reports.items()}
+        return until, waiting, reports, jax.tree.map(jnp.add, buffer, added)
+
+    state = (first, waiting, reports, buffer)
+    _, waiting, reports, buffer = lax.while_loop(lambda state: state[0] < end, part, state)
+    return buffer, memory, waiting, reports
+
+
+def _train_if_due(
+    program: Program, snapshots: Any, trip: jax.Array, waiting: Trained | None
+) -> Trained | None:
+    """``waiting`` after the wave, if any, that is due before ``trip`` is folded."""
+    if not program.waves:
+        return None
+
+    def train(reads, trip):
+        return _train(*reads, trip)
+
+    reads = (program, snapshots)
+    made: Trained = waves.train_if_due(program.waves, program.spread, train, reads, trip, waiting)
+    return made
+
+
+def _trained(program: Program, snapshots: Any, trip: jax.Array, waiting: Trained | None) -> Trained:
+    """The trip's work: what waits, or done now."""
+    if not program.waves:
+        return _train(program, snapshots, trip)
+    trained: Trained = waves.fetch(program.waves, trip, waiting)
+    return trained
+
+
 def train(program: Program, snapshots: Any, trip: jax.Array) -> tuple[ClientResult, Any]:
-    """The work of client trip number ``trip``, and the snapshot [*P] that it trained from."""
+    """The work of client trip number ``trip``, and the snapshot [*P] that it trains from."""
     client = program.trips.client[trip]
     start = _fetch(snapshots, program.trips.read_slot[trip])
     work = program.client_work.build()
     return work.train(program.data, start, client, program.trips.key[trip]), start
 
 
-def _train(program: Program, snapshots: Any, trip: jax.Array) -> Arrival:
-    """Trains a client trip: what the rule sees of it, but for what the server has stored."""
+def _train(program: Program, snapshots: Any, trip: jax.Array) -> Trained:
     result, start = train(program, snapshots, trip)
+    return Trained(result, start if program.rule.build().needs_start else None)
+
+
+def _arrival(program: Program, trip: jax.Array, trained: Trained) -> Arrival:
+    """What the rule sees of a trip, but for what the server has stored."""
     client = program.trips.client[trip]
     return Arrival(
-        update=result.update,
-        start=start if program.rule.build().needs_start else None,
+        update=trained.result.update,
+        start=trained.start,
         client=client,
         staleness=program.trips.staleness[trip],
         num_examples=program.data.offsets[client + 1] - program.data.offsets[client],
-        batch_examples=result.batch_examples,
-        local_steps=result.local_steps,
-        loss=result.loss,
+        batch_examples=trained.result.batch_examples,
+        local_steps=trained.result.local_steps,
+        loss=trained.result.loss,
         columns={name: column[trip] for name, column in program.trips.columns.items()},
     )
 
 
-def _train_and_fold(
-    program: Program, snapshots: Any, trip: jax.Array, buffer: Any, memory: Memory | None
+def _fold(
+    program: Program, trip: jax.Array, arrival: Arrival, buffer: Any, memory: Memory | None
 ) -> tuple[Any, Memory | None, dict]:
-    """Trains a client trip, folds its update into the rule's buffer and remembers what the rule wants to."""
+    """Folds an arrival into the rule's buffer and remembers what the rule wants to."""
     rule = program.rule.build()
-    arrival = _train(program, snapshots, trip)
     if rule.remembers and memory:
         value = rule.remembers(arrival)
         rows, stored = client_memory.store(memory.rows, arrival.client, value, program.trips.key[trip])

@@ -13,12 +13,17 @@ from jafl.clients import ClientData, check_optimizer, trip_words
 from jafl.data import Federation
 from jafl.deferred import Specification, as_specification, specify
 from jafl.fit import check_fit, check_reports, check_types
-from jafl.memory import bytes_of, check_memory
+from jafl.memory import bytes_of, check_memory, device_memory
 from jafl.records import EventSchedule, ExecutionPlan, Recall, Rule, require
-from jafl.schedule import bucket, check_plan, trip_by_trip
+from jafl.schedule import bucket, check_plan, in_waves, trip_by_trip
+from jafl.waves import ONE_DEVICE, Spread, Waves, spread_over
 
 # Below this size the snapshot buffer may have more rows than its plan needs, to save compilations.
 SNAPSHOT_BYTES_FREELY = 2**30
+# Trips in a wave for each device that trains them side by side, or one after the other.
+WIDTH_TOGETHER, WIDTH_APART = 64, 8
+# Of the device's memory, what trained trips that wait may take.
+WAITING_SHARE_OF_MEMORY = 0.125
 
 
 def prepare(
@@ -31,6 +36,8 @@ def prepare(
     *,
     server_optimizer: Any = None,
     plan: ExecutionPlan | None = None,
+    devices: int | None = None,
+    together: bool | None = None,
 ) -> tuple[engine.Program, engine.Carry]:
     """Places an experiment on the device: what ``run`` reads, and the carry before the first step.
 
@@ -40,17 +47,19 @@ def prepare(
     Raises:
       SettingError: as ``check`` does.
     """
-    program = check(
-        schedule, federation, client_work, rule, params, server_optimizer=server_optimizer, plan=plan
-    )
-    plan = trip_by_trip(schedule) if plan is None else plan
+    spread = spread_over(devices, together)
+    plan = default_plan(schedule, rule, params, spread) if plan is None else plan
+    arguments = (schedule, federation, client_work, rule, params)
+    program = check(*arguments, server_optimizer=server_optimizer, plan=plan, spread=spread)
     finite = all(np.all(np.isfinite(np.asarray(leaf, np.float64))) for leaf in jax.tree.leaves(params))
     require(finite, "the initial parameters", "not finite", "free of NaN and infinity")
     keys = jax.jit(trip_words)(key, program.trips.client, _padded(schedule.trip))
-    program = jax.device_put(dataclasses.replace(program, trips=program.trips._replace(key=keys)))
-    return program, engine.allocate(
-        program, params, slots=_slots(schedule, plan, params), num_clients=schedule.num_clients
-    )
+    program = dataclasses.replace(program, trips=program.trips._replace(key=keys))
+    everywhere = spread.everywhere()
+    program = jax.device_put(program, everywhere)
+    slots = _slots(schedule, plan, params)
+    carry = engine.allocate(program, params, slots=slots, num_clients=schedule.num_clients)
+    return program, jax.device_put(carry, everywhere)
 
 
 def check(
@@ -62,6 +71,7 @@ def check(
     *,
     server_optimizer: Any = None,
     plan: ExecutionPlan | None = None,
+    spread: Spread = ONE_DEVICE,
 ) -> engine.Program:
     """Checks that an experiment fits together and into memory; returns its program, on the host, without keys.
 
@@ -71,7 +81,7 @@ def check(
     """
     check_types(federation, client_work, rule)
     if plan is None:
-        plan = trip_by_trip(schedule)
+        plan = default_plan(schedule, rule, params, spread)
     else:
         check_plan(schedule, plan)
     client_work, rule = as_specification(client_work), as_specification(rule)
@@ -90,6 +100,7 @@ def check(
             columns={name: _padded(column) for name, column in _columns(schedule, built).items()},
         ),
         steps=engine.Steps(_padded(plan.first_trip), _padded(plan.write_slot)),
+        waves=_waves(plan, spread) if plan.width > 1 else None,
         recall=_padded_recall(built.recalls(schedule)) if built.recalls else None,
         data=ClientData(
             federation.x,
@@ -101,6 +112,7 @@ def check(
         rule=rule,
         server_optimizer=as_specification(server_optimizer),
         one_trip_per_step=bool(np.all(np.diff(plan.first_trip) == 1)),
+        spread=spread._replace(at_once=_at_once(plan, built, spread)),
     )
     slots = _slots(schedule, plan, params)
     start = functools.partial(engine.allocate, slots=slots, num_clients=schedule.num_clients)
@@ -108,6 +120,59 @@ def check(
     check_memory(program, carry)
     check_reports(carry)
     return program
+
+
+def default_plan(schedule: EventSchedule, rule: Any, params: Any, spread: Spread) -> ExecutionPlan:
+    """The plan that suits a rule and the devices: trip by trip where a device gains nothing from width.
+
+    One CPU device trains no quicker side by side. Several devices share the trips of a step of an additive rule, each
+    folding its own; for other rules, and on accelerators, trips of this step and of later ones train in waves.
+    """
+    number = spread.number
+    largest_step = int(np.max(np.diff(schedule.step_offsets)))
+    shares_steps = as_specification(rule).build().additive and largest_step >= 2 * number
+    if not spread.together and (number == 1 or shares_steps):
+        return trip_by_trip(schedule)
+    width = WIDTH_TOGETHER if spread.together else WIDTH_APART
+    fits = int(device_memory() * WAITING_SHARE_OF_MEMORY / (2 * max(bytes_of(params), 1)))
+    return in_waves(schedule, number * max(1, min(width, schedule.concurrency, fits)))
+
+
+def _at_once(plan: ExecutionPlan, rule: Rule, spread: Spread) -> int:
+    """How many trips of a step are folded side by side, or on several devices; 0: one after the other."""
+    largest = int(np.max(np.diff(plan.first_trip)))
+    several = spread.together or (spread.number > 1 and plan.width == 1)
+    return bucket(largest) if rule.additive and largest > 1 and several else 0
+
+
+def _waves(plan: ExecutionPlan, spread: Spread) -> Waves:
+    """The plan's waves, every array padded to a bucketed length; their width is a multiple of the devices."""
+    trips, number = len(plan.wave), len(plan.wave_before)
+    width = -(-plan.width // spread.number) * spread.number
+    order = np.argsort(plan.wave, kind="stable")
+    size = np.bincount(plan.wave, minlength=number)
+    place = np.arange(trips) - np.repeat(np.cumsum(size) - size, size)
+    members = np.repeat(order[np.cumsum(size) - size][:, None], width, axis=1)
+    rows = bucket(plan.num_rows)
+    write_row = np.full((number, width), rows)
+    members[plan.wave[order], place] = order
+    write_row[plan.wave[order], place] = plan.row[order]
+    due = np.full(trips, -1)
+    due[plan.wave_before] = np.arange(number)
+    following = np.searchsorted(plan.wave_before, np.arange(trips), side="right")
+
+    def placed(column: np.ndarray) -> np.ndarray:
+        return _padded(column.astype(np.int32))
+
+    return Waves(
+        due=placed(due),
+        undisturbed=placed(np.append(plan.wave_before, trips)[following]),
+        trips=placed(members),
+        size=placed(size),
+        write_row=placed(write_row),
+        read_row=placed(plan.row),
+        rows=np.zeros(rows, np.int32),
+    )
 
 
 def _slots(schedule: EventSchedule, plan: ExecutionPlan, params: Any) -> int:

@@ -127,22 +127,31 @@ class EventSchedule:
 class ExecutionPlan:
     """In which order and from which memory a schedule is computed. Any valid plan gives the same result.
 
-    A wave is a run of server steps whose trips are trained together, ``width`` at a time, before the
-    first of them is folded. The trip-by-trip plan has one trip a group and needs no padding.
+    Trips are folded in the schedule's order, and trained in waves, V in all: trips of this step or of later ones
+    whose versions exist by then. What a wave makes waits in rows until it is folded. The trip-by-trip plan has one
+    trip a wave, and one row.
 
       read_slot   [J] int32  the snapshot slot that holds the version from which the trip trains
       write_slot  [T] int32  the slot that the version made by the step goes to; ``num_slots`` (one past
                              the end: no slot) where nobody reads that version
       first_trip  [T + 1] int32  step ``t`` folds the trips ``first_trip[t]:first_trip[t + 1]``
       num_slots   rows of the snapshot buffer. Version 0 is in slot 0 before the first step.
-      width       trips trained together
+      width       trips trained together at most
+      wave        [J] int32  the wave in which the trip trains
+      wave_before [V] int32  each wave is trained just before this trip is folded; increasing
+      row         [J] int32  where the trained trip waits until it is folded
+      num_rows    rows for trips that wait
     """
 
     read_slot: np.ndarray
     write_slot: np.ndarray
     first_trip: np.ndarray
     num_slots: int
-    width: int = 1
+    width: int
+    wave: np.ndarray
+    wave_before: np.ndarray
+    row: np.ndarray
+    num_rows: int
 
 
 class Arrival(NamedTuple):
@@ -226,6 +235,8 @@ class Rule(NamedTuple):
     linear                                   True if the direction, and what lasts, are linear in the updates: factors
                                              may depend on the schedule, on numbers of examples and of local steps,
                                              never on updates, losses or parameters (see ``jafl.decomposed``)
+    additive                                 True if ``begin`` is all zeros and ``fold`` adds to it what depends on
+                                             the arrival alone: parts of a buffer may be folded apart and added up
     """
 
     init: Callable[[Any, int], Any]
@@ -241,6 +252,7 @@ class Rule(NamedTuple):
     fold_recalled: Callable[[Any, Any, Any], Any] | None = None
     initial_round: bool = False
     linear: bool = False
+    additive: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

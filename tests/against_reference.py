@@ -141,10 +141,13 @@ def relative_difference(params: Any, expected: Any) -> float:
     return ref.norm(difference) / ref.norm(expected)
 
 
-def compare(case: Case, precision: str, *, moves: bool = True) -> tuple[jafl.History, ref.Rule]:
+def compare(
+    case: Case, precision: str, *, moves: bool = True, width: int = 0, **how: Any
+) -> tuple[jafl.History, ref.Rule]:
     """Runs the case in both, checks that they agree, and returns the history and the reference's rule.
 
     moves: whether the parameters must have changed by the end, or must not.
+    width: of the plan's waves; 0 leaves the plan to ``simulate``. how: its devices, and whether trips train together.
     """
     dtype, bound = {"float64": (np.float64, 1e-9), "float32": (np.float32, 1e-4)}[precision]
     with jax.enable_x64(precision == "float64"):
@@ -162,6 +165,8 @@ def compare(case: Case, precision: str, *, moves: bool = True) -> tuple[jafl.His
             key,
             server_optimizer=case.server[0],
             evaluate_at=[],
+            plan=jafl.in_waves(schedule, width) if width else None,
+            **how,
         )
         expected_rule = case.expected_rule()
         replay = reference_run(case, expected_rule, federation, schedule, params, key)

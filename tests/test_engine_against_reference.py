@@ -1,5 +1,9 @@
 """The engine against the slow reference simulator: the same parameters after 300 steps, for a table of cases."""
 
+import os
+import pathlib
+import subprocess
+import sys
 from typing import Any
 
 import optax
@@ -147,7 +151,16 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("precision", ["float64", "float32"])
+@pytest.mark.parametrize("precision", ["float64", "float32", "float64 in waves"])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_engine_equals_reference(case: Case, precision: str):
-    compare(case, precision)
+    waves = {"width": 6, "together": True} if "waves" in precision else {}
+    compare(case, precision.split()[0], **waves)
+
+
+def test_engine_equals_reference_on_eight_devices():
+    """In a process of its own, whose devices are made before JAX starts."""
+    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
+    program = pathlib.Path(__file__).parent / "on_eight_devices.py"
+    ended = subprocess.run([sys.executable, program], env=environment, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stdout + ended.stderr

@@ -1,5 +1,7 @@
 """The driver: evaluations, progress, stopping, divergence, memory, and what does not fit together."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -189,10 +191,10 @@ def test_plan_can_be_given_and_does_not_change_the_result(source):
     """The same schedule with every version in a slot of its own: another plan, the same numbers."""
     arguments = experiment(source)
     schedule = arguments[0]
-    wide = jafl.ExecutionPlan(
+    wide = dataclasses.replace(
+        jafl.trip_by_trip(schedule),
         read_slot=schedule.download_version,
         write_slot=np.arange(1, schedule.num_steps + 1, dtype=np.int32),
-        first_trip=schedule.step_offsets.astype(np.int32),
         num_slots=schedule.num_steps + 1,
     )
     narrow, own_slots = jafl.simulate(*arguments), jafl.simulate(*arguments, plan=wide)

@@ -56,4 +56,5 @@ def weighted_sum(
         columns=lambda schedule: {"weight": weights(schedule)},
         buffer_size=buffer_size,
         linear=True,
+        additive=True,
     )

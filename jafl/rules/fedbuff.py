@@ -51,4 +51,4 @@ def fedbuff(
         scale = 1 / count if mean else jnp.ones_like(count)
         return accumulate.scaled(-scale, total), (), {"weight_scale": scale}, True
 
-    return Rule(init, begin, fold, finish, linear=True)
+    return Rule(init, begin, fold, finish, linear=True, additive=True)

@@ -33,4 +33,4 @@ def fednova(weigh_by_examples: bool = False) -> Rule:
         scale = steps / shares**2  # the mean number of steps, over the sum of shares
         return accumulate.scaled(-scale, total), (), {"weight_scale": scale}, True
 
-    return Rule(lambda params, num_clients: (), begin, fold, finish, linear=True)
+    return Rule(lambda params, num_clients: (), begin, fold, finish, linear=True, additive=True)

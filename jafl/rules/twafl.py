@@ -30,4 +30,4 @@ def twafl() -> Rule:
         total, examples = buffer
         return accumulate.scaled(-1 / examples, total), (), {"weight_scale": 1 / examples}, True
 
-    return Rule(lambda params, num_clients: (), begin, fold, finish, linear=True)
+    return Rule(lambda params, num_clients: (), begin, fold, finish, linear=True, additive=True)

@@ -162,6 +162,29 @@ def test_buffer_starts_empty_at_each_step(row: Row):
 
 
 @each_rule
+def test_parts_of_an_additive_rules_buffer_add_up(row: Row):
+    """Trips folded apart, each into an empty buffer, and added up give the buffer of all of them."""
+    rule = row.rule.build()
+    if not rule.additive:
+        pytest.skip("its buffers do not add up")
+    assert not (rule.remembers or rule.recalls or rule.needs_start)
+    empty = rule.begin(rule.init(PARAMS, 5), PARAMS)
+    assert not any(np.any(np.asarray(leaf, np.float32)) for leaf in jax.tree.leaves(empty))
+    arrivals = [arrival(1, 3), arrival(-2, 0), arrival(5, 1)]
+    columns = rule.columns(small_schedule(rule, row.buffer_size, row.restart))
+    columns = {name: jnp.asarray(rows[0]) for name, rows in columns.items()}
+    arrivals = [each._replace(columns=columns) for each in arrivals]
+    whole, apart = empty, []
+    for each in arrivals:
+        whole, together = rule.fold(whole, each)
+        part, alone = rule.fold(empty, each)
+        apart.append(part)
+        assert together == alone
+    added = jax.tree.map(lambda *parts: sum(parts), *apart)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), added, whole)
+
+
+@each_rule
 def test_reports_are_scalars_with_fixed_names(row: Row):
     rule = row.rule.build()
     arrivals = [arrival(1), arrival(2), arrival(3), arrival(4)][: row.buffer_size]

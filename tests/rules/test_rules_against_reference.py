@@ -23,9 +23,18 @@ def in_every_precision() -> list:
     return [pytest.param(case, precision, id=f"{case.name}; {precision}") for case, precision in pairs]
 
 
+# Every rule under every kind of plan: trip by trip, in waves one after the other, in waves side by side.
+PLANS = {
+    "very unequal clients": {},
+    "simultaneous arrivals": {"width": 4, "together": False},
+    "slow clients": {"width": 7, "together": True},
+}
+
+
 @pytest.mark.parametrize("case, precision", in_every_precision())
 def test_rule_equals_the_papers(case: Case, precision: str):
-    history, expected = compare(case, precision)
+    plan = PLANS[case.name.split("; ")[1]] if precision == "float64" else {}
+    history, expected = compare(case, precision, **plan)
     reports, exact = history.step_reports, precision == "float64"
 
     def same_decisions(name, expected_decisions, distances):

@@ -1,0 +1,39 @@
+"""Cases of the tables against the slow reference, their trips spread over eight devices: a program of its own.
+
+Trips of a step that each device folds for itself (additive rules), trips that train in waves (all others, and where
+steps are small), one after the other and side by side.
+"""
+
+import pathlib
+import sys
+
+here = pathlib.Path(__file__).parent
+sys.path[:0] = [str(here), str(here / "rules"), str(here.parent)]
+
+import jax  # noqa: E402  (the path comes first)
+import rule_cases  # noqa: E402
+import test_engine_against_reference as engine_cases  # noqa: E402
+from against_reference import compare  # noqa: E402
+
+CASES = (
+    "fedbuff, buffer above the concurrency",
+    "fedavg, over-selection",
+    "local epochs, LR-Norm",
+    "fedasync",
+    "asgd; slow clients",
+    "fednova; very unequal clients",
+    "ace; very unequal clients",
+    "aced, some leave; slow clients",
+    "ca2fl; simultaneous arrivals",
+    "wkafl; very unequal clients",
+)
+
+
+def main() -> None:
+    assert len(jax.devices()) == 8
+    known = {case.name: case for case in (*engine_cases.CASES, *rule_cases.CASES)}
+    for number, name in enumerate(CASES):
+        compare(known[name], "float64", together=number % 2 == 1)
+
+
+main()

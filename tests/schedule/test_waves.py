@@ -1,0 +1,116 @@
+"""Waves: every trip trains once, from its own version, before it is folded, and waits undisturbed."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from schedule.schedule_cases import asynchronous_cases, synchronous_cases
+
+from jafl.records import SettingError
+from jafl.schedule import asynchronous, check_plan, delays, in_waves, trip_by_trip
+
+SCHEDULE = asynchronous(
+    num_clients=20, concurrency=20, buffer_size=3, delay=delays.exponential(1.0), server_steps=200
+)
+
+
+def replay(schedule, plan):
+    """Goes through the plan as the engine does, with version numbers in the place of models; returns wave sizes."""
+    memory, rows, sizes = [None] * plan.num_slots, [None] * plan.num_rows, []
+    memory[0] = 0
+    trip, ends = 0, np.cumsum(np.bincount(plan.wave))
+    waves = np.split(np.argsort(plan.wave, kind="stable"), ends[:-1])
+    for step in range(schedule.num_steps):
+        while trip < plan.first_trip[step + 1]:
+            if len(sizes) < len(plan.wave_before) and plan.wave_before[len(sizes)] == trip:
+                members = waves[len(sizes)]
+                sizes.append(len(members))
+                assert 1 <= len(members) <= plan.width
+                for member in members:
+                    assert memory[plan.read_slot[member]] == schedule.download_version[member]
+                    assert rows[plan.row[member]] is None, f"trip {member} takes a row that is taken"
+                    rows[plan.row[member]] = member
+            assert rows[plan.row[trip]] == trip, f"trip {trip} is not where it is looked for"
+            rows[plan.row[trip]] = None
+            trip += 1
+        if plan.write_slot[step] < plan.num_slots:
+            memory[plan.write_slot[step]] = step + 1
+    assert trip == schedule.num_trips and sum(sizes) == trip
+    assert rows == [None] * plan.num_rows
+    return sizes
+
+
+@settings(max_examples=150)
+@given(
+    asynchronous_cases() | synchronous_cases(),
+    st.integers(1, 12),
+    st.none() | st.integers(1, 30),
+    st.booleans(),
+)
+def test_waves_compute_the_schedule(case, width, rows, unequal):
+    schedule = case.schedule()
+    cost = 1.0 + 30.0 * (schedule.client % 5) if unequal else None
+    plan = in_waves(schedule, width, rows=rows, cost=cost)
+    replay(schedule, plan)
+    check_plan(schedule, plan)
+    assert plan.num_rows <= (2 * width if rows is None else rows)
+    assert plan.num_slots <= trip_by_trip(schedule).num_slots
+    if unequal:
+        for members in np.split(np.argsort(plan.wave, kind="stable"), np.cumsum(np.bincount(plan.wave))[:-1]):
+            assert cost[members].max() < 2 * cost[members].min()
+
+
+def test_waves_of_one_are_trip_by_trip():
+    one, other = trip_by_trip(SCHEDULE), in_waves(SCHEDULE, 1)
+    for field in dataclasses.fields(one):
+        np.testing.assert_array_equal(getattr(one, field.name), getattr(other, field.name))
+
+
+@pytest.mark.parametrize(
+    ("clients", "width", "expected"),
+    [(100, 64, 12.5), (1000, 1000, 40.0), (10_000, 2000, 128.0), (10_000, 64, 64.0)],
+)
+def test_the_mean_wave_is_as_long_as_what_depends_on_it_allows(clients, width, expected):
+    """One trip a step: a trip that starts at a step and is folded soon after must wait for that step.
+
+    Measured beforehand, in another program: 12.5, 40 and 128.
+    """
+    schedule = asynchronous(
+        num_clients=clients, concurrency=clients, delay=delays.exponential(1.0), client_trips=40_000
+    )
+    assert np.mean(replay(schedule, in_waves(schedule, width))) == pytest.approx(expected, rel=0.06)
+
+
+def test_what_is_not_a_plan_of_this_schedule_is_refused():
+    plan = in_waves(SCHEDULE, 8)
+
+    def refused(match, **changes):
+        with pytest.raises(SettingError, match=match):
+            check_plan(SCHEDULE, dataclasses.replace(plan, **changes))
+
+    refused("largest of the plan's waves is 8", width=7)
+    refused("wave_before", wave_before=plan.wave_before[::-1])
+    late = plan.wave_before.copy()
+    late[5] += 1
+    refused("folded before it trains", wave_before=late)
+    refused("taken before it is folded", row=np.zeros_like(plan.row))
+    refused("rows", num_rows=plan.num_rows - 1)
+    refused("the plan's wave is", wave=plan.wave + len(plan.wave_before))
+    refused("version that the plan has for trip", read_slot=np.roll(plan.read_slot, 1))
+    refused("lengths", row=plan.row[:-1])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        ({"width": 0}, "width is 0"),
+        ({"width": 3, "rows": 0}, "rows is 0"),
+        ({"width": 3, "cost": np.ones(3)}, "one for each of the 600 trips"),
+        ({"width": 3, "cost": np.zeros(600)}, "above 0"),
+    ],
+)
+def test_bad_waves_are_refused(arguments, match):
+    with pytest.raises(SettingError, match=match):
+        in_waves(SCHEDULE, **arguments)
