@@ -27,6 +27,9 @@ from jafl.shuffle import shuffled
 ROWS_AT_ONCE = 32
 LARGEST_BATCH_AT_ONCE = 128
 
+# Keeps the keys of dropout apart from everything else that a trip's words are for.
+_DROPOUT = 301
+
 
 class ClientData(NamedTuple):
     """Every client's examples on the device: ``x`` [E, ...] and ``y`` [E], each example once; client c holds the
@@ -176,6 +179,16 @@ def minibatches(
     return chosen
 
 
+def dropout_key(words: jax.Array, step: jax.Array | int, part: jax.Array | int = 0) -> jax.Array:
+    """The random key of a model's dropout in one local step of a trip.
+
+    words: [2] uint32, from ``trip_words``. step: [] counts the trip's local steps from 0. part: [] counts from 0,
+    in a batch larger than ``LARGEST_BATCH_AT_ONCE`` or without a size, the ``ROWS_AT_ONCE`` examples taken at a time.
+    """
+    key = jax.random.wrap_key_data(words, impl="threefry2x32")
+    return jax.random.fold_in(jax.random.fold_in(jax.random.fold_in(key, _DROPOUT), step), part)
+
+
 _jitted_trip_words, _jitted_shuffled = jax.jit(trip_words), jax.jit(shuffled)
 
 
@@ -211,19 +224,25 @@ def _client_work(
                 position = shuffled(position, count, key, epoch)
             # The barrier keeps the look-up of rows out of the gather of examples, where it would run per feature.
             row = lax.optimization_barrier(data.indices[first + jnp.where(present, position, 0)])
-            return data.x[row], data.y[row], present
+            x = model.augment(data.x[row], key, epoch, begin + jnp.arange(rows, dtype=jnp.int32))
+            return x, data.y[row], present
 
-        def gradient(params, epoch, batch):
+        def keys(step, part):
+            return dropout_key(key, step, part) if model.random else None
+
+        def gradient(params, step):
+            epoch, batch = step // batches_per_epoch, step % batches_per_epoch
             begin = batch * size
             used = jnp.minimum(size, count - begin)
             if 0 < batch_size <= LARGEST_BATCH_AT_ONCE:
-                total, slope = _sum_and_gradient(model, params, batch_rows(epoch, begin, batch_size))
+                rows = batch_rows(epoch, begin, batch_size)
+                total, slope = _sum_and_gradient(model, params, rows, keys(step, 0))
             else:
 
                 def add_rows(number, sums):
                     rows = batch_rows(epoch, begin + number * ROWS_AT_ONCE, ROWS_AT_ONCE)
                     within = number * ROWS_AT_ONCE + jnp.arange(ROWS_AT_ONCE) < used
-                    some = _sum_and_gradient(model, params, (*rows[:2], rows[2] & within))
+                    some = _sum_and_gradient(model, params, (*rows[:2], rows[2] & within), keys(step, number))
                     return jax.tree.map(jnp.add, sums, some)
 
                 empty = jax.tree.map(jnp.zeros_like, (_loss_zero(model, params, data), params))
@@ -237,8 +256,7 @@ def _client_work(
             return mean(total), slope, used
 
         def step(number, params, state):
-            epoch, batch = number // batches_per_epoch, number % batches_per_epoch
-            loss, slope, used = gradient(params, epoch, batch)
+            loss, slope, used = gradient(params, number)
             updates, state = optimizer.update(slope, state, params)
             if learning_rate_normalization:
                 updates = jax.tree.map(lambda u: u * (used.astype(u.dtype) / batch_size), updates)
@@ -263,12 +281,12 @@ def _client_work(
     return ClientWork(train, model)
 
 
-def _sum_and_gradient(model: Model, params: Any, rows: tuple) -> tuple[jax.Array, Any]:
+def _sum_and_gradient(model: Model, params: Any, rows: tuple, key: jax.Array | None) -> tuple[jax.Array, Any]:
     """The summed loss over the rows that are present, and its gradient [*P]."""
     x, y, present = rows
 
     def total(params):
-        return jnp.sum(jnp.where(present, model.losses(params, x, y), 0))
+        return jnp.sum(jnp.where(present, model.losses(params, x, y, key), 0))
 
     return jax.value_and_grad(total)(params)
 

@@ -487,7 +487,9 @@ def _keeps_something(rule: Rule, client_work: Specification, federation: Federat
 def _full_gradients(client_work: Specification, federation: Federation) -> Specification:
     """The specification of ``FullGradients``: the work with one batch of all examples; arrays are its leaves."""
     require(isinstance(federation, Federation), "federation", federation, "the run's jafl.Federation")
-    changes = {"local_steps": 1, "local_epochs": None, "batch_size": 0}
+    # The objective is that of the model as it is evaluated: what dropout adds is noise.
+    model = client_work.arguments["model"].as_evaluated()
+    changes = {"model": model, "local_steps": 1, "local_epochs": None, "batch_size": 0}
     work = Specification(client_work.factory, {**client_work.arguments, **changes})
     partition = federation.partition
     data = Specification(

@@ -1,13 +1,14 @@
 """Evaluation of a server model on held-out examples."""
 
-import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jafl.data import Federation
 from jafl.models import Model
+from jafl.records import SettingError
 
 EXAMPLES_AT_ONCE = 512
 
@@ -19,7 +20,7 @@ class Evaluator:
     """
 
     def __init__(self, model: Model, x: np.ndarray, y: np.ndarray):
-        self._model = model
+        self._model = jax.device_put(model)  # its frozen parameters, if any
         size = min(EXAMPLES_AT_ONCE, len(x))
         padding = -len(x) % size
         batches = [
@@ -36,7 +37,36 @@ class Evaluator:
         return {"accuracy": float(right) / self._count, "loss": float(loss) / self._count}
 
 
-@functools.partial(jax.jit, static_argnames="model")
+def per_client_accuracy(model: Model, params: Any, federation: Federation) -> np.ndarray:
+    """[N] float64: accuracy on what each client holds out of its own examples; NaN for who holds out none.
+
+    Raises:
+      SettingError: if the federation holds nothing out.
+    """
+    held = federation.held_out
+    if held is None:
+        raise SettingError(
+            "federation.held_out is None, but must hold examples: set client_test_fraction, or see "
+            "jafl.data.hold_out."
+        )
+    right = np.zeros(len(held.indices), bool)
+    for start in range(0, len(right), EXAMPLES_AT_ONCE):
+        rows = held.indices[start : start + EXAMPLES_AT_ONCE]
+        # Always as many rows, so that one program serves all.
+        padded = np.concatenate([rows, np.repeat(rows[:1], EXAMPLES_AT_ONCE - len(rows))])
+        labels = _labels(model, params, federation.x[padded])
+        right[start : start + len(rows)] = np.asarray(labels)[: len(rows)] == federation.y[rows]
+    holder = np.repeat(np.arange(federation.num_clients), held.sizes)
+    with np.errstate(invalid="ignore"):
+        return np.bincount(holder[right], minlength=federation.num_clients) / held.sizes
+
+
+@jax.jit
+def _labels(model: Model, params: Any, x: jax.Array) -> jax.Array:
+    return jnp.argmax(model.apply(params, x), axis=-1)
+
+
+@jax.jit
 def _totals(model: Model, params: Any, batches: tuple) -> tuple[jax.Array, jax.Array]:
     def one(batch):
         x, y, present = batch

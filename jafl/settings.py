@@ -41,10 +41,21 @@ class Settings:
     precision: str = _setting(
         "float32", "float32, or float64 to compare with other programs to the last digits."
     )
+    devices: int | None = _setting(None, "On how many of this machine's devices to train. Default: all.")
 
     dataset: str = _setting(
         "digits",
-        "digits (1,797 real 8x8 images, bundled) or synthetic (FedProx's logistic data, at any size).",
+        "digits (1,797 real 8x8 images, bundled), synthetic (FedProx's logistic data, at any size); cifar10, "
+        "cifar100, mnist, fashion_mnist, emnist/byclass, emnist/mnist, celeb_a, sentiment140 (once "
+        "--prepare=NAME has been run); femnist/leaf, femnist/fedjax, femnist/tff, newsgroups (files in data_dir).",
+    )
+    data_dir: str | None = _setting(
+        None,
+        "Folder of the data set. Default: TFDS_DATA_DIR or ~/tensorflow_datasets; newsgroups: SCIKIT_LEARN_DATA or "
+        "~/scikit_learn_data; none for femnist.",
+    )
+    cache_dir: str | None = _setting(
+        None, "Folder for decoded data sets. Default: jafl_cache in the folder of the data set."
     )
     num_clients: int = _setting(100, "Number of clients.")
     partition: str | None = _setting(
@@ -64,8 +75,48 @@ class Settings:
         "Groups of clients and the labels they own (partition=label_groups): clients:labels;... with labels "
         "like 0-3 or 1,5,7.",
     )
+    partition_seed: int | None = _setting(None, "Seed of the partition. Default: the run's seed.")
+    client_test_fraction: float = _setting(
+        0.0, "Share of each client's own examples held out of training, to measure its own accuracy."
+    )
     validation_fraction: float = _setting(0.0, "Share of the examples held out for validation.")
-    data_seed: int = _setting(0, "Seed of the train/validation/test split and of synthetic examples.")
+    test_fraction: float | None = _setting(
+        None,
+        "Share of all examples held out for the test. Default: the data set's own test examples; 0.2 of digits and "
+        "synthetic, 0.1 of celeb_a and sentiment140.",
+    )
+    data_seed: int | None = _setting(
+        None,
+        "Seed of the train/validation/test split and of synthetic examples. Default: 0; LEAF's 1549775860 for "
+        "sentiment140.",
+    )
+    split_by: str | None = _setting(
+        None,
+        "What is divided into training, validation and test (celeb_a, sentiment140): clients, or each client's "
+        "examples. Default: clients.",
+    )
+    data_fraction: float | None = _setting(
+        None,
+        "Use only so large a share of the data, whole clients (celeb_a, sentiment140). FedBuff: 0.15 of tweets.",
+    )
+    normalisation: str | None = _setting(
+        None,
+        "Of images, on the device: unit (to 0..1), half (to -1..1), data_set (by mean and standard deviation of the "
+        "data set). Default: as in the papers.",
+    )
+    random_crop: int = _setting(
+        0, "Pixels of zeros around a training image before a random crop; 4 for CIFAR."
+    )
+    random_flip: bool = _setting(False, "Mirror training images left to right, at random.")
+    tokens: int | None = _setting(
+        None, "Tokens of a text, cut or padded. Default: 25 (sentiment140), 128 (newsgroups)."
+    )
+    vocabulary_size: int | None = _setting(
+        None, "Most frequent words that texts are read with. Default: 10000."
+    )
+    wordpiece_vocabulary: str | None = _setting(
+        None, "BERT's vocab.txt: read texts as its word pieces instead of words (newsgroups)."
+    )
     synthetic_alpha: float = _setting(1.0, "How much the clients' labelling models differ (synthetic).")
     synthetic_beta: float = _setting(1.0, "How much the clients' examples differ (synthetic).")
     synthetic_mean_examples: float = _setting(100.0, "Mean examples per client (synthetic).")
@@ -73,9 +124,26 @@ class Settings:
         False, "One labelling model for all clients, so that global accuracy means something (synthetic)."
     )
 
-    model: str = _setting("mlp", "softmax (from zeros), mlp, or cnn (needs images).")
+    model: str = _setting(
+        "mlp",
+        "For any data: softmax (from zeros), mlp. Images: cnn, emnist_cnn, lenet5, celeba_cnn, leaf_celeba_cnn, "
+        "fedbuff_cnn, fedstaleweight_fashion_cnn, fedstaleweight_cifar_cnn, resnet18. Texts: sent140_lstm, "
+        "distilbert, bert. help(jafl.models.NAME) in Python tells where each is from.",
+    )
     hidden_sizes: str = _setting("64", "Widths of the mlp's hidden layers, with commas.")
     channels: str = _setting("16,32", "Widths of the cnn's convolutions, with commas.")
+    normalization_layer: str = _setting("group", "Of resnet18: group (32 groups) or layer (one group).")
+    embeddings_file: str = _setting(
+        "",
+        "GloVe file with the word vectors of sent140_lstm, which then stay fixed. Default: they are learned.",
+    )
+    model_dir: str = _setting(
+        "",
+        "Directory with config.json, model.safetensors and vocab.txt, as Hugging Face has them (distilbert, bert).",
+    )
+    fine_tune: str = _setting(
+        "all", "What is trained: all, or head, what comes on top of the encoder (distilbert, bert)."
+    )
 
     server_examples: int = _setting(
         0, "Training examples that the server keeps for itself and no client holds (zeno_plus_plus)."
@@ -297,7 +365,7 @@ class Settings:
 
 
 FORMAT = 1
-NOT_SETTINGS = ("format", "versions", "device", "command")
+NOT_SETTINGS = ("format", "versions", "device", "command", "runs", "sweep")
 # Pairs of which at most one is given.
 FILLED_BY_ALGORITHM = (
     "protocol",

@@ -3,28 +3,48 @@
     source = digits()
     federation = federate(source, dirichlet(source.y, 100, alpha=0.3, seed=0))
 
-A source is any data set with a common test set; ``SOURCES`` and ``PARTITIONS`` name the ones that come with
-jafl. Your own arrays become a federation with ``Federation.from_arrays``, your own division with
-``Partition.from_lists``.
+A source is any data set with a common test set; ``SOURCES`` and ``PARTITIONS`` name the ones that jafl knows.
+``prepare`` downloads and prepares those of tensorflow-datasets, once. Your own arrays become a federation with
+``Federation.from_arrays``, your own division with ``Partition.from_lists``.
 """
 
-from jafl.data.federation import Federation, Partition, Source, federate
+from jafl.data.celebrities import celeb_a
+from jafl.data.federation import Federation, HeldOut, Partition, Source, federate
+from jafl.data.image_sources import image_source
+from jafl.data.normalisation import NORMALISATIONS, Normalisation
 from jafl.data.partitions import PARTITIONS, dirichlet, iid, label_groups, labels_per_client
+from jafl.data.posts import newsgroups
+from jafl.data.prepared import PREPARED
+from jafl.data.preparing import prepare
 from jafl.data.server_examples import keep_for_server
 from jafl.data.sources import SOURCES, digits, synthetic
+from jafl.data.splits import hold_out
+from jafl.data.tweets import sentiment140
+from jafl.data.writers import femnist
 
 __all__ = [
+    "NORMALISATIONS",
     "PARTITIONS",
+    "PREPARED",
     "SOURCES",
     "Federation",
+    "HeldOut",
+    "Normalisation",
     "Partition",
     "Source",
+    "celeb_a",
     "digits",
     "dirichlet",
     "federate",
+    "femnist",
+    "hold_out",
     "iid",
+    "image_source",
     "keep_for_server",
     "label_groups",
     "labels_per_client",
+    "newsgroups",
+    "prepare",
+    "sentiment140",
     "synthetic",
 ]

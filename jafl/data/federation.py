@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from jafl.data.checks import checked_labels, whole_number
+from jafl.data.normalisation import Normalisation
 from jafl.records import SettingError, require
 
 
@@ -104,17 +105,34 @@ def _check_sizes(sizes: np.ndarray) -> None:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
+class HeldOut:
+    """What each client holds out of its own training (``hold_out``): client c the training examples
+    ``indices[offsets[c]:offsets[c + 1]]``, of which there may be none; ``offsets`` [N + 1], ``indices`` int64."""
+
+    offsets: np.ndarray
+    indices: np.ndarray
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """[N] int64: examples that each client holds out."""
+        return np.diff(self.offsets)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
 class Source:
     """A data set with its test split, not yet divided among clients.
 
     name                 what it is called in results
-    x [E, ...] float32, y [E] int32            training examples and labels in 0..num_classes - 1
+    x [E, ...] float32, or uint8 images or int32 tokens, y [E] int32   training examples and labels in
+                         0..num_classes - 1; may be memory-mapped from a file
     test_x, test_y                             the same for the common test set
     validation_x, validation_y                 the same, or None unless a validation split was asked for
     server_x, server_y   examples that the server keeps for itself, or None; see ``keep_for_server``
     train_indices, test_indices, validation_indices, server_indices  int64, each split's positions in the data set
                          as it was before jafl split it, in the order of x, or None where jafl did not split it
     natural_partition    the Partition that the data come with, or None
+    normalisation        how the device shall normalise uint8 images, or None (``jafl.models.Inputs``)
+    vocabulary           the words of token 0, 1, ..., or None where x holds no tokens
     """
 
     name: str
@@ -132,6 +150,8 @@ class Source:
     server_x: np.ndarray | None = None
     server_y: np.ndarray | None = None
     server_indices: np.ndarray | None = None
+    normalisation: Normalisation | None = None
+    vocabulary: tuple[str, ...] | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -143,6 +163,7 @@ class Federation:
     test_x, test_y, and validation_x, validation_y, server_x, server_y (or None)  of the same types
     num_classes labels are 0..num_classes - 1
     partition   the clients, as offsets into the examples
+    held_out    what each client keeps for measuring its own accuracy, or None
     """
 
     name: str
@@ -156,6 +177,7 @@ class Federation:
     validation_y: np.ndarray | None = None
     server_x: np.ndarray | None = None
     server_y: np.ndarray | None = None
+    held_out: HeldOut | None = None
 
     @classmethod
     def from_arrays(
@@ -171,6 +193,7 @@ class Federation:
         validation_y: Any = None,
         server_x: Any = None,
         server_y: Any = None,
+        held_out: HeldOut | None = None,
         name: str = "arrays",
     ) -> "Federation":
         """The federation of any NumPy arrays; they are not copied unless their type must change.
@@ -209,9 +232,11 @@ class Federation:
             f"less than {len(x)}, the number of training examples",
             "Was the partition made from the labels of the training split?",
         )
+        if held_out is not None:
+            _check_held_out(held_out, partition.num_clients, len(x))
         nothing = (None, None)
         validation, server = splits.get("validation_", nothing), splits.get("server_", nothing)
-        return cls(name, x, y, *splits["test_"], num_classes, partition, *validation, *server)
+        return cls(name, x, y, *splits["test_"], num_classes, partition, *validation, *server, held_out)
 
     @property
     def num_clients(self) -> int:
@@ -239,8 +264,10 @@ class Federation:
         return counts.reshape(self.num_clients, self.num_classes)
 
 
-def federate(source: Source, partition: Partition) -> Federation:
+def federate(source: Source, partition: Partition, *, held_out: HeldOut | None = None) -> Federation:
     """Divides a source's training examples among clients; ``source.natural_partition`` is one choice.
+
+    ``held_out``: what each client keeps for measuring its own accuracy, as ``hold_out`` returns it.
 
     Raises SettingError as ``Federation.from_arrays`` does.
     """
@@ -256,6 +283,7 @@ def federate(source: Source, partition: Partition) -> Federation:
         validation_y=source.validation_y,
         server_x=source.server_x,
         server_y=source.server_y,
+        held_out=held_out,
     )
 
 
@@ -279,7 +307,8 @@ def _checked_split(x: Any, y: Any, prefix: str, like: np.ndarray | None = None) 
         f"{len(x)}, which is len({name_x})",
         "Every example needs one label.",
     )
-    if x.dtype.kind in "iu":  # the device computes with 32 bits
+    wide = x.dtype.kind == "i" and x.dtype.itemsize > 4 or x.dtype.kind == "u" and x.dtype.itemsize > 2
+    if wide:  # the device computes with 32 bits; what is narrower need not be looked at, on a disk perhaps
         smallest, largest = np.iinfo(np.int32).min, np.iinfo(np.int32).max
         require(
             smallest <= x.min() and x.max() <= largest,
@@ -303,6 +332,16 @@ def _checked_split(x: Any, y: Any, prefix: str, like: np.ndarray | None = None) 
         require(fits, f"{name_x}.dtype", str(x.dtype), f"{like.dtype}, as in x")
         x = x.astype(like.dtype, copy=False)
     return x, y
+
+
+def _check_held_out(held_out: Any, num_clients: int, num_examples: int) -> None:
+    require(isinstance(held_out, HeldOut), "held_out", held_out, "a HeldOut", "jafl.data.hold_out makes one.")
+    offsets, indices = held_out.offsets, held_out.indices
+    ends = (len(offsets), int(offsets[0]), int(offsets[-1]))
+    allowed = (num_clients + 1, 0, len(indices))
+    require(ends == allowed, "length, first and last of held_out.offsets", ends, f"{allowed}")
+    inside = len(indices) == 0 or (indices.min() >= 0 and indices.max() < num_examples)
+    require(inside, "held_out.indices", "out of range", f"from 0 to {num_examples - 1}")
 
 
 def _checked_num_classes(num_classes: int | None, labels: dict[str, np.ndarray]) -> int:

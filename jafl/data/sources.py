@@ -1,12 +1,19 @@
 """Data sets with a common test set, ready to be divided among clients: ``name(..., data_seed) -> Source``."""
 
+import functools
 import math
 from collections.abc import Callable
 
 import numpy as np
 
+from jafl.data.celebrities import celeb_a
 from jafl.data.checks import finite_number, generator, whole_number
 from jafl.data.federation import Partition, Source
+from jafl.data.image_sources import IMAGES, image_source
+from jafl.data.posts import newsgroups
+from jafl.data.splits import check_fractions, stratified
+from jafl.data.tweets import sentiment140
+from jafl.data.writers import FORMS, femnist
 from jafl.records import require
 
 # One random stream per source, so that two of them from one seed have nothing in common.
@@ -25,18 +32,18 @@ def digits(*, test_fraction: float = 0.2, validation_fraction: float = 0.0, data
     Raises SettingError for fractions that leave a split empty, ImportError without scikit-learn.
     Source: Alpaydin and Kaynak 1998, "Optical Recognition of Handwritten Digits", UCI repository (test part).
     """
-    _check_fractions(test_fraction, validation_fraction)
+    check_fractions(test_fraction, validation_fraction)
     from sklearn.datasets import load_digits  # here, so that nothing else needs scikit-learn
 
     bunch = load_digits()
     x = (bunch.images[..., None] / 16).astype(np.float32)
     y = bunch.target.astype(np.int32)
     rng = generator("data_seed", data_seed, _DIGITS)
-    test, rest = _stratified_split(np.arange(len(y)), y, test_fraction, rng)
+    test, rest = stratified(np.arange(len(y)), y, test_fraction, rng)
     require(len(test) > 0, "test_fraction", test_fraction, f"large enough to hold one of {len(y)} examples")
     validation = None
     if validation_fraction > 0:
-        validation, rest = _stratified_split(rest, y, validation_fraction / (1 - test_fraction), rng)
+        validation, rest = stratified(rest, y, validation_fraction / (1 - test_fraction), rng)
         require(
             len(validation) > 0,
             "validation_fraction",
@@ -106,7 +113,7 @@ def synthetic(
     num_classes = whole_number("num_classes", num_classes, 2)
     for setting, value in (("alpha", alpha), ("beta", beta), ("size_spread", size_spread)):
         require(finite_number(value) and value >= 0, setting, value, "a finite number of at least 0")
-    _check_fractions(test_fraction, validation_fraction)
+    check_fractions(test_fraction, validation_fraction)
     fewest = 3 if validation_fraction > 0 else 2
     require(
         finite_number(mean_examples) and mean_examples >= fewest,
@@ -135,34 +142,15 @@ def synthetic(
     )
 
 
-SOURCES: dict[str, Callable[..., Source]] = {"digits": digits, "synthetic": synthetic}
-
-
-def _check_fractions(test_fraction: float, validation_fraction: float) -> None:
-    require(
-        finite_number(test_fraction) and 0 < test_fraction < 1,
-        "test_fraction",
-        test_fraction,
-        "above 0 and below 1",
-        "Nothing can be evaluated without test examples.",
-    )
-    require(
-        finite_number(validation_fraction) and 0 <= validation_fraction < 1 - test_fraction,
-        "validation_fraction",
-        validation_fraction,
-        f"at least 0 and below 1 - test_fraction = {1 - test_fraction:g}",
-    )
-
-
-def _stratified_split(
-    pool: np.ndarray, labels: np.ndarray, fraction: float, rng: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray]:
-    """Positions (chosen, rest), both sorted: every class gives its share, to within one example."""
-    pool = rng.permutation(pool)
-    pool = pool[np.argsort(labels[pool], kind="stable")]
-    # Evenly spaced picks along the classes laid end to end: shares per class and in all are right at once.
-    chosen = np.diff(np.floor(np.arange(len(pool) + 1) * fraction + 0.5)) > 0
-    return np.sort(pool[chosen]), np.sort(pool[~chosen])
+SOURCES: dict[str, Callable[..., Source]] = {
+    "digits": digits,
+    "synthetic": synthetic,
+    **{name: functools.partial(image_source, name) for name in IMAGES},
+    "celeb_a": celeb_a,
+    "sentiment140": sentiment140,
+    **{f"femnist/{form}": functools.partial(femnist, form) for form in FORMS},
+    "newsgroups": newsgroups,
+}
 
 
 def _sizes(num_clients: int, mean: float, spread: float, fewest: int, rng: np.random.Generator) -> np.ndarray:

@@ -1,6 +1,7 @@
 """What the engine needs of a model: initial parameters, outputs, and a loss per example."""
 
 import dataclasses
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from jafl.models.inputs import Inputs
 from jafl.records import require
 
 Loss = Callable[[jax.Array, jax.Array], jax.Array]
@@ -19,46 +21,103 @@ def softmax_cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
     return optax.softmax_cross_entropy_with_integer_labels(logits, labels)
 
 
+@jax.tree_util.register_pytree_node_class
 @dataclasses.dataclass(frozen=True)
 class Model:
     """A Flax module with its loss; compared by value, so that an equal model finds its program compiled.
 
+    A pytree whose leaves are the frozen parameters, if there are any; all else is static.
+
     Attributes:
       module: any Flax (linen) module that maps a batch [B, ...] to outputs, logits [B, classes] by default, and
-        has parameters only (no batch statistics: they have no meaning across clients).
+        has parameters only (no batch statistics: they have no meaning across clients). If its ``__call__`` takes an
+        argument ``train``, clients call it with ``train=True`` and a random key named "dropout", which depends on
+        seed, client, trip and local step; everybody else without.
       loss_per_example: (outputs, labels [B]) -> [B].
+      dropout: False has clients, too, call the module without ``train``.
+      inputs: how examples are normalised for the module and, for clients, cropped and flipped; None: as they are.
+      frozen: parameters that nobody trains, sends or stores: {name of a top-level module: its parameters}, or None.
+      initial: parameters to start from in place of random ones, likewise, or None.
     """
 
     module: nn.Module
     loss_per_example: Loss = softmax_cross_entropy
+    dropout: bool = True
+    inputs: Inputs | None = None
+    frozen: Any = dataclasses.field(default=None, compare=False, repr=False)
+    initial: Any = dataclasses.field(default=None, compare=False, repr=False)
 
     def __hash__(self) -> int:
+        if self.frozen is not None:
+            raise TypeError("a model with frozen parameters is no static value: pass it as data")
         # Coarse on purpose: modules with lists in them have no hash of their own; equality decides.
         return hash((type(self.module), self.loss_per_example))
 
+    def tree_flatten(self) -> tuple[tuple[Any], Any]:
+        """For JAX: ((the frozen parameters,), all else). What training starts from is left behind."""
+        return (self.frozen,), dataclasses.replace(self, frozen=None, initial=None)
+
+    @classmethod
+    def tree_unflatten(cls, static: "Model", children: tuple[Any]) -> "Model":
+        """For JAX: the inverse of ``tree_flatten``."""
+        return dataclasses.replace(static, frozen=children[0])
+
+    @property
+    def random(self) -> bool:
+        """Whether clients need a random key to train it."""
+        return self.dropout and "train" in inspect.signature(type(self.module).__call__).parameters
+
     def init(self, key: jax.Array, x: Any) -> Any:
-        """Initial parameters for examples like ``x`` [B, ...], of which only shape and dtype matter.
+        """Initial parameters, without the frozen ones, for examples like ``x`` [B, ...], of which only shape and
+        dtype matter.
 
         Raises:
           SettingError: if the module is not one of Flax linen, or has other variables than parameters.
         """
         name = type(self.module).__name__
         require(isinstance(self.module, nn.Module), "the model's module", name, "a flax.linen module")
-        variables = self.module.init(key, jnp.asarray(x[:1]))
-        require(
-            set(variables) == {"params"},
-            f"the variables of the model's module {name}",
-            sorted(variables),
-            "parameters only",
-            "Batch statistics have no meaning across clients: use GroupNorm or LayerNorm in place of BatchNorm.",
-        )
-        return variables["params"]
 
-    def apply(self, params: Any, x: jax.Array) -> jax.Array:
-        """Outputs for a batch ``x`` [B, ...]."""
-        outputs: Any = self.module.apply({"params": params}, x)
+        def fresh(key: jax.Array, known: tuple[str, ...]) -> Any:
+            variables = self.module.init(key, self._read(jnp.asarray(x[:1])))
+            require(
+                set(variables) == {"params"},
+                f"the variables of the model's module {name}",
+                sorted(variables),
+                "parameters only",
+                "Batch statistics have no meaning across clients: use GroupNorm or LayerNorm in place of BatchNorm.",
+            )
+            if not known:
+                return variables["params"]
+            return {part: values for part, values in variables["params"].items() if part not in known}
+
+        given = {} if self.initial is None else jax.tree.map(jnp.asarray, dict(self.initial))
+        known = (*given, *(self.frozen or ()))
+        if not known:
+            return fresh(key, ())
+        # Compiled, so that no random numbers are drawn for what is known.
+        return {**given, **jax.jit(fresh, static_argnums=1)(key, known)}
+
+    def apply(self, params: Any, x: jax.Array, key: jax.Array | None = None) -> jax.Array:
+        """Outputs for a batch ``x`` [B, ...]; with dropout if there is a ``key`` and the model has a use for it."""
+        variables = {"params": params if self.frozen is None else {**self.frozen, **params}}
+        options: dict[str, Any] = {}
+        if key is not None and self.random:
+            options = {"train": True, "rngs": {"dropout": key}}
+        outputs: Any = self.module.apply(variables, self._read(x), **options)
         return outputs
 
-    def losses(self, params: Any, x: jax.Array, y: jax.Array) -> jax.Array:
-        """[B] losses."""
-        return self.loss_per_example(self.apply(params, x), y)
+    def augment(self, x: jax.Array, words: jax.Array, epoch: jax.Array, place: jax.Array) -> jax.Array:
+        """A client's examples ``x`` [B, ...], cropped and flipped if ``inputs`` says so; see ``Inputs.augment``."""
+        return x if self.inputs is None else self.inputs.augment(x, words, epoch, place)
+
+    def as_evaluated(self) -> "Model":
+        """The model whose training, too, is without dropout, crops and flips."""
+        inputs = self.inputs and dataclasses.replace(self.inputs, random_crop=0, random_flip=False)
+        return dataclasses.replace(self, dropout=False, inputs=inputs)
+
+    def _read(self, x: jax.Array) -> jax.Array:
+        return x if self.inputs is None else self.inputs.normalise(x)
+
+    def losses(self, params: Any, x: jax.Array, y: jax.Array, key: jax.Array | None = None) -> jax.Array:
+        """[B] losses, as ``apply``."""
+        return self.loss_per_example(self.apply(params, x, key), y)

@@ -1,13 +1,26 @@
-"""Small models that need no download: softmax regression, a multilayer perceptron, a small CNN."""
+"""Small models for any data: softmax regression, a multilayer perceptron, a small CNN; and all models by name."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 
+from jafl.models.common import check_classes, flat, floating, widths
+from jafl.models.convolution import Conv
+from jafl.models.hugging_face import bert, distilbert
+from jafl.models.images import (
+    celeba_cnn,
+    emnist_cnn,
+    fedbuff_cnn,
+    fedstaleweight_cifar_cnn,
+    fedstaleweight_fashion_cnn,
+    leaf_celeba_cnn,
+    lenet5,
+)
 from jafl.models.model import Model
-from jafl.records import require, whole_number
+from jafl.models.pooling import max_pool
+from jafl.models.recurrent import sent140_lstm
+from jafl.models.resnet import resnet18
 
 
 class Softmax(nn.Module):
@@ -17,9 +30,9 @@ class Softmax(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        x = x.reshape(len(x), -1)
+        x = flat(x)
         layer = nn.Dense(
-            self.num_classes, kernel_init=nn.initializers.zeros, param_dtype=_floating(x), name="dense"
+            self.num_classes, kernel_init=nn.initializers.zeros, param_dtype=floating(x), name="dense"
         )
         return layer(x)
 
@@ -32,10 +45,10 @@ class MLP(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        x = x.reshape(len(x), -1)
+        x = flat(x)
         for number, size in enumerate(self.hidden_sizes):
-            x = nn.relu(nn.Dense(size, param_dtype=_floating(x), name=f"hidden_{number}")(x))
-        return nn.Dense(self.num_classes, param_dtype=_floating(x), name="dense")(x)
+            x = nn.relu(nn.Dense(size, param_dtype=floating(x), name=f"hidden_{number}")(x))
+        return nn.Dense(self.num_classes, param_dtype=floating(x), name="dense")(x)
 
 
 class CNN(nn.Module):
@@ -47,43 +60,43 @@ class CNN(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         for number, size in enumerate(self.channels):
-            x = nn.relu(nn.Conv(size, (3, 3), param_dtype=_floating(x), name=f"convolution_{number}")(x))
-            x = nn.max_pool(x, (2, 2), strides=(2, 2))
-        x = x.reshape(len(x), -1)
-        return nn.Dense(self.num_classes, param_dtype=_floating(x), name="dense")(x)
-
-
-def _floating(x: jax.Array) -> jnp.dtype:
-    """Parameters in the type of the examples: float64 examples give a float64 model."""
-    return jnp.promote_types(x.dtype, jnp.float32)
+            layer = Conv(size, (3, 3), param_dtype=floating(x), name=f"convolution_{number}")
+            x = max_pool(nn.relu(layer(x)))
+        x = flat(x)
+        return nn.Dense(self.num_classes, param_dtype=floating(x), name="dense")(x)
 
 
 def softmax(num_classes: int) -> Model:
     """Softmax (multinomial logistic) regression on flattened examples, starting from zeros."""
-    _require_classes(num_classes)
+    check_classes(num_classes)
     return Model(Softmax(num_classes))
 
 
 def mlp(num_classes: int, hidden_sizes: Sequence[int] = (64,)) -> Model:
     """A multilayer perceptron on flattened examples; ``hidden_sizes`` lists the widths, first layer first."""
-    _require_classes(num_classes)
-    return Model(MLP(num_classes, _widths("hidden_sizes", hidden_sizes)))
+    check_classes(num_classes)
+    return Model(MLP(num_classes, widths("hidden_sizes", hidden_sizes)))
 
 
 def cnn(num_classes: int, channels: Sequence[int] = (16, 32)) -> Model:
     """A small CNN on images [B, height, width, channels]; ``channels`` lists the convolutions' widths."""
-    _require_classes(num_classes)
-    return Model(CNN(num_classes, _widths("channels", channels)))
+    check_classes(num_classes)
+    return Model(CNN(num_classes, widths("channels", channels)))
 
 
-def _require_classes(num_classes: int) -> None:
-    whole_number("num_classes", num_classes, 2)
-
-
-def _widths(setting: str, widths: Sequence[int]) -> tuple[int, ...]:
-    several = isinstance(widths, Sequence) and not isinstance(widths, str) and len(widths) > 0
-    require(several, setting, widths, "a list of widths, [64] for example")
-    return tuple(whole_number(setting, width, 1) for width in widths)
-
-
-MODELS = {"softmax": softmax, "mlp": mlp, "cnn": cnn}
+MODELS: dict[str, Callable[..., Model]] = {
+    "softmax": softmax,
+    "mlp": mlp,
+    "cnn": cnn,
+    "emnist_cnn": emnist_cnn,
+    "lenet5": lenet5,
+    "celeba_cnn": celeba_cnn,
+    "leaf_celeba_cnn": leaf_celeba_cnn,
+    "fedbuff_cnn": fedbuff_cnn,
+    "fedstaleweight_fashion_cnn": fedstaleweight_fashion_cnn,
+    "fedstaleweight_cifar_cnn": fedstaleweight_cifar_cnn,
+    "resnet18": resnet18,
+    "sent140_lstm": sent140_lstm,
+    "distilbert": distilbert,
+    "bert": bert,
+}

@@ -1,12 +1,22 @@
 """The parts of an experiment, each made from settings."""
 
-from jafl.parts.data import make_partition, make_source, partition_name
+from jafl.parts.data import (
+    filled_in,
+    make_federation,
+    make_inputs,
+    make_partition,
+    make_source,
+    partition_name,
+)
 from jafl.parts.model import make_model
 from jafl.parts.schedule import PROTOCOLS, READ_BY, make_schedule
 
 __all__ = [
     "PROTOCOLS",
     "READ_BY",
+    "filled_in",
+    "make_federation",
+    "make_inputs",
     "make_model",
     "make_partition",
     "make_schedule",

@@ -1,27 +1,41 @@
 """The data set and who holds which examples, from settings."""
 
 import dataclasses
+import inspect
 import re
 from typing import Any
 
 import numpy as np
 
 from jafl import data
-from jafl.data import Partition, Source
+from jafl.data import Federation, Partition, Source
+from jafl.models.inputs import Inputs
 from jafl.parts.text import labels_in, refused_as
 from jafl.records import SettingError, choose, require
-from jafl.settings import Settings
+from jafl.settings import DEFAULTS, Settings
 
 PRECISIONS = {"float32": np.float32, "float64": np.float64}
+# Settings that only some data sets read: each is an argument of theirs, under the same name.
+OF_SOME = (
+    "data_dir",
+    "cache_dir",
+    "test_fraction",
+    "data_seed",
+    "split_by",
+    "data_fraction",
+    "normalisation",
+    "tokens",
+    "vocabulary_size",
+    "wordpiece_vocabulary",
+)
 
 
 def make_source(settings: Settings) -> Source:
     """The data set, in the precision asked for, the server's own examples taken out."""
     splits: dict[str, Any] = {
         "validation_fraction": settings.validation_fraction,
-        "data_seed": settings.data_seed,
+        **_asked_of_source(settings),
     }
-    choose("dataset", settings.dataset, data.SOURCES)
     if settings.dataset == "synthetic":
         names = ("alpha", "beta", "mean_examples", "shared_labels")
         arguments = {name: getattr(settings, f"synthetic_{name}") for name in names}
@@ -35,7 +49,62 @@ def make_source(settings: Settings) -> Source:
     if not settings.server_examples:
         return source
     labels = labels_in("server_classes", settings.server_classes) if settings.server_classes else None
-    return data.keep_for_server(source, settings.server_examples, labels, data_seed=settings.data_seed)
+    return data.keep_for_server(source, settings.server_examples, labels, data_seed=settings.data_seed or 0)
+
+
+def _asked_of_source(settings: Settings) -> dict[str, Any]:
+    """The arguments of the data set that the settings give; refuses one that it does not read."""
+    reads = inspect.signature(choose("dataset", settings.dataset, data.SOURCES)).parameters
+    given = {name: getattr(settings, name) for name in OF_SOME if getattr(settings, name) is not None}
+    for name, value in given.items():
+        readers = [
+            source for source, call in data.SOURCES.items() if name in inspect.signature(call).parameters
+        ]
+        allowed = f"left out: {settings.dataset} does not read it, but {', '.join(readers)}"
+        require(name in reads, name, value, allowed)
+    return given
+
+
+def make_inputs(settings: Settings, source: Source) -> Inputs | None:
+    """How the model reads the data set's examples; None: as they are."""
+    inputs = Inputs.of(
+        source,
+        random_crop=settings.random_crop,
+        random_flip=settings.random_flip,
+        dtype=settings.precision,
+    )
+    return inputs if inputs.normalisation or inputs.random else None
+
+
+def filled_in(settings: Settings, source: Source) -> Settings:
+    """The settings with what the data set decides: the partition's name, the number of its own clients, the seed.
+
+    Raises:
+      SettingError: if another number of clients is asked for than the data set has.
+    """
+    name = partition_name(settings, source)
+    clients = settings.num_clients
+    if name == "natural" and source.natural_partition is not None:
+        clients = source.natural_partition.num_clients
+        remedy = (
+            f"These are the clients of {source.name}; another partition, iid for example, takes any number."
+        )
+        fits = settings.num_clients in (clients, DEFAULTS["num_clients"])
+        require(fits, "num_clients", settings.num_clients, f"left out, or {clients}", remedy)
+    seed = settings.data_seed
+    if seed is None:
+        seed = inspect.signature(data.SOURCES[settings.dataset]).parameters["data_seed"].default
+    return dataclasses.replace(settings, partition=name, num_clients=clients, data_seed=seed)
+
+
+def make_federation(settings: Settings, source: Source, seed: int) -> Federation:
+    """The clients with their examples, some held out by each if asked for; ``seed``: the run's."""
+    if settings.partition_seed is not None:
+        seed = settings.partition_seed
+    partition, held_out = make_partition(settings, source, seed), None
+    if settings.client_test_fraction:
+        partition, held_out = data.hold_out(partition, settings.client_test_fraction, seed=seed)
+    return data.federate(source, partition, held_out=held_out)
 
 
 def _in_type(source: Source, dtype: type) -> Source:

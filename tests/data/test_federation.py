@@ -1,6 +1,7 @@
 """Federations and partitions of any arrays: what is kept, what is counted, and what is refused."""
 
 import re
+import time
 
 import numpy as np
 import pytest
@@ -52,6 +53,17 @@ def test_examples_are_neither_copied_nor_padded():
     assert np.shares_memory(federation.x, X)
     assert np.shares_memory(federation.y, y)
     assert federation.x.shape == X.shape
+
+
+def test_bytes_on_disk_are_not_read_to_be_checked(tmp_path):
+    x = np.memmap(
+        tmp_path / "x", np.uint8, "w+", shape=(1_000_000, 200, 200)
+    )  # 40 GB of nothing: a sparse file
+    y = np.zeros(len(x), np.int32)
+    started = time.perf_counter()
+    federation = make(x=x, y=y, test_x=x[:5], test_y=y[:5])
+    assert time.perf_counter() - started < 2
+    assert np.shares_memory(federation.x, x)
 
 
 @pytest.mark.parametrize(

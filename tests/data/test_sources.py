@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from jafl.data import SOURCES, digits, federate, synthetic
+from jafl.data import PREPARED, SOURCES, digits, federate, synthetic
 from jafl.records import SettingError
 
 ARRAYS = ("x", "y", "test_x", "test_y")
@@ -29,7 +29,9 @@ def test_depends_on_the_seed_alone(source):
 
 
 def test_sources_by_name():
-    assert {"digits": digits, "synthetic": synthetic} == SOURCES
+    assert (SOURCES["digits"], SOURCES["synthetic"]) == (digits, synthetic)
+    assert set(PREPARED) < set(SOURCES)
+    assert {"femnist/leaf", "femnist/fedjax", "femnist/tff", "newsgroups"} < set(SOURCES)
 
 
 def test_digits_come_in_range_and_type():

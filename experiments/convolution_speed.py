@@ -1,0 +1,172 @@
+"""How much a convolutional client trip costs beside centralised training of the same model.
+
+    python -m experiments.convolution_speed
+    python -m experiments.convolution_speed --models=emnist_cnn,lenet5 --repeats=9
+
+For each model, on batches of 32 noise images and one core: *centralised* is plain SGD on one model, one jitted step
+for each batch, which takes the parameters' memory over; *in a loop* the same steps inside one ``fori_loop``, as the
+engine runs them; *with linen's layers* that loop with ``flax.linen.Conv`` and ``max_pool`` in place of jafl's;
+*vmap of 4* the loop over four clients side by side, each with its own kernels, per client; *FedBuff* and *ACE* the
+engine, ten clients, K = 10 and 1. Programs alternate; printed are the median and spread of the milliseconds a batch,
+and the median over the rounds of each program's time over that of centralised training in the same round. Compare
+ratios, not milliseconds. Takes about a quarter of an hour, most of it ResNet-18 with linen's layers (--nolinen).
+"""
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+# One thread, set before JAX starts, so that the ratio compares arithmetic and not the thread pool.
+os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import app, flags
+from jax import lax
+
+import jafl
+from jafl import engine, preparation
+from jafl.models import images, resnet
+
+# {name: (model, shape of an example, batches per timed run)}
+MODELS: dict[str, tuple[jafl.Model, tuple[int, int, int], int]] = {
+    "emnist_cnn": (images.emnist_cnn(62), (28, 28, 1), 10),
+    "lenet5": (images.lenet5(10), (32, 32, 3), 40),
+    "resnet18": (resnet.resnet18(10), (32, 32, 3), 1),
+}
+NAMES = flags.DEFINE_list("models", list(MODELS), "Which models to time.")
+REPEATS = flags.DEFINE_integer("repeats", 5, "Timed runs of each program.", lower_bound=1)
+LINEN = flags.DEFINE_bool("linen", True, "Also time linen's layers, which take minutes for ResNet-18.")
+
+BATCH, CLIENTS, VMAPPED = 32, 10, 4
+RATE = 0.01
+
+
+@contextlib.contextmanager
+def linen_layers() -> Iterator[None]:
+    """Models traced meanwhile use Flax's own convolution and pool."""
+
+    def max_pool(x: jax.Array, window: int = 2, *, padding: str = "VALID") -> jax.Array:
+        return nn.max_pool(x, (window, window), strides=(window, window), padding=padding)
+
+    before = (images.Conv, images.max_pool, resnet.Conv)
+    images.Conv, images.max_pool, resnet.Conv = nn.Conv, max_pool, nn.Conv  # type: ignore[misc,assignment]
+    try:
+        yield
+    finally:
+        images.Conv, images.max_pool, resnet.Conv = before  # type: ignore[misc]
+
+
+def _step(model: jafl.Model, params: Any, x: jax.Array, y: jax.Array) -> Any:
+    slope = jax.grad(lambda p: model.losses(p, x, y).mean())(params)
+    return jax.tree.map(lambda p, g: p - RATE * g, params, slope)
+
+
+def _loops(model: jafl.Model, params: Any, x: jax.Array, y: jax.Array, batches: int, vmap: bool) -> Callable:
+    """``batches`` steps in one loop; ``x`` [BATCH * CLIENTS, ...]."""
+
+    def one(number, params):
+        rows = lax.rem(number, CLIENTS) * BATCH + jnp.arange(BATCH)
+        return _step(model, params, x[rows], y[rows])
+
+    def loop(params):
+        body = jax.vmap(one, in_axes=(None, 0)) if vmap else one
+        return lax.fori_loop(0, batches, body, params)
+
+    run = jax.jit(loop)
+    if vmap:
+        params = jax.tree.map(lambda p: jnp.stack([p] * VMAPPED), params)
+    return lambda: run(params)
+
+
+def _engine_run(
+    model: jafl.Model, params: Any, x: Any, y: Any, rule: Any, buffer: int, trips: int
+) -> Callable:
+    federation = jafl.Federation.from_arrays(
+        x, y, jafl.data.iid(y, CLIENTS, seed=0), test_x=x[:32], test_y=y[:32], num_classes=int(y.max()) + 1
+    )
+    initial = rule.build().initial_round
+    schedule = jafl.asynchronous(
+        num_clients=CLIENTS,
+        concurrency=CLIENTS,
+        buffer_size=buffer,
+        delay=jafl.delays.exponential(1.0),
+        client_trips=(REPEATS.value + 2) * trips + CLIENTS * initial,
+        initial_round=initial,
+    )
+    work = jafl.client_work(model, learning_rate=RATE, batch_size=BATCH)
+    program, carry = preparation.prepare(schedule, federation, work, rule, params, jax.random.key(1))
+    state = {"carry": engine.run(program, carry, 0, int(initial)), "step": int(initial)}
+
+    def run() -> Any:
+        last = state["step"] + trips // buffer
+        state["carry"] = engine.run(program, state["carry"], state["step"], last)
+        state["step"] = last
+        return state["carry"].params
+
+    return run
+
+
+def _programs(name: str) -> dict[str, tuple[Callable, int]]:
+    """{program: (run, batches that a run trains)}, arrays placed beforehand."""
+    model, shape, batches = MODELS[name]
+    random = np.random.default_rng(0)
+    x = random.normal(size=(BATCH * CLIENTS, *shape)).astype(np.float32)
+    y = random.integers(0, 10, len(x)).astype(np.int32)
+    params = jax.device_put(model.init(jax.random.key(0), x))
+    images_there, labels_there = jax.device_put((x, y))
+    step = jax.jit(lambda params, x, y: _step(model, params, x, y), donate_argnums=0)
+    parts = [tuple(a[i : i + BATCH] for a in (images_there, labels_there)) for i in range(0, len(x), BATCH)]
+
+    def centralised() -> Any:
+        trained = jax.tree.map(jnp.copy, params)
+        for number in range(batches):
+            trained = step(trained, *parts[number % CLIENTS])
+        return trained
+
+    trips = -(-batches // CLIENTS) * CLIENTS  # whole buffers
+    programs = {
+        "centralised": (centralised, batches),
+        "in a loop": (_loops(model, params, images_there, labels_there, batches, vmap=False), batches),
+        f"vmap of {VMAPPED}": (
+            _loops(model, params, images_there, labels_there, batches, vmap=True),
+            batches * VMAPPED,
+        ),
+        "FedBuff, K = 10": (_engine_run(model, params, x, y, jafl.rules.fedbuff(), 10, trips), trips),
+        "ACE": (_engine_run(model, params, x, y, jafl.rules.ace(), 1, trips), trips),
+    }
+    if LINEN.value:
+        with linen_layers():
+            slow = _loops(model, params, images_there, labels_there, 1, vmap=False)
+            jax.block_until_ready(slow())
+        programs["with linen's layers"] = (slow, 1)
+    return programs
+
+
+def main(_: list[str]) -> None:
+    """Times every program of every model, alternating, and prints one table."""
+    print(f"{'model':12} {'program':20} {'ms / batch':>11} {'fastest-slowest':>19} {'/ centralised':>14}")
+    for name in NAMES.value:
+        programs = _programs(name)
+        times: dict[str, list[float]] = {program: [] for program in programs}
+        for repeat in range(-1, REPEATS.value):  # the first round compiles
+            for program, (run, batches) in programs.items():
+                before = time.perf_counter()
+                jax.block_until_ready(run())
+                if repeat >= 0:
+                    times[program].append((time.perf_counter() - before) / batches * 1000)
+        base = np.array(times["centralised"])
+        for program, spent in times.items():
+            ratio = np.median(np.array(spent) / base)
+            print(
+                f"{name:12} {program:20} {np.median(spent):11.2f} {min(spent):9.2f}-{max(spent):<9.2f} {ratio:14.2f}",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    app.run(main)

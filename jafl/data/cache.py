@@ -1,0 +1,150 @@
+"""Decoded data sets on disk: plain .npy arrays, opened as memory maps, in a folder that is whole or not there.
+
+A folder is named after the data set and a digest of all that its content depends on: this format's version, what was
+asked for, and the names, sizes and times of the files that were read. So nothing is ever overwritten, and a data set
+that has changed is decoded anew. It is written under another name and renamed when everything is in it.
+"""
+
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+import shutil
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from jafl.records import SettingError, require
+
+FORMAT = 1
+FACTS = "facts.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class Decoded:
+    """A decoded data set: ``arrays`` by name, memory-mapped and read-only; ``facts``, numbers and texts about it."""
+
+    path: pathlib.Path
+    arrays: Mapping[str, np.ndarray]
+    facts: Mapping[str, Any]
+
+
+class Writer:
+    """Writes the arrays of one folder, rows at a time, so that no array needs to fit into memory."""
+
+    def __init__(self, folder: pathlib.Path):
+        self._folder = folder
+        self._files: dict[str, tuple[BinaryIO, tuple[int, ...], np.dtype]] = {}
+        self._rows: dict[str, int] = {}
+
+    def append(self, name: str, rows: Any) -> None:
+        """Adds ``rows`` [n, ...] to the array ``name``; shape and dtype of a row are those of its first rows."""
+        rows = np.ascontiguousarray(rows)
+        if name not in self._files:
+            file: BinaryIO = open(self._folder / f"{name}.npy", "wb")  # noqa: SIM115  (stays open until finish)
+            self._files[name], self._rows[name] = (file, rows.shape[1:], rows.dtype), 0
+            _write_header(file, 0, rows.shape[1:], rows.dtype)
+        file, shape, dtype = self._files[name]
+        require(
+            rows.shape[1:] == shape, f"the shape of a row of {name}", rows.shape[1:], f"{shape}, as before"
+        )
+        require(rows.dtype == dtype, f"the dtype of {name}", str(rows.dtype), f"{dtype}, as before")
+        file.write(rows.data if rows.size else b"")
+        self._rows[name] += len(rows)
+
+    def finish(self, facts: Mapping[str, Any]) -> None:
+        """Closes all arrays and writes the folder's facts."""
+        arrays = {}
+        for name, (file, shape, dtype) in self._files.items():
+            size = file.tell()
+            file.seek(0)
+            _write_header(file, self._rows[name], shape, dtype)
+            arrays[name] = size
+        self.close()
+        (self._folder / FACTS).write_text(
+            json.dumps({"format": FORMAT, "bytes": arrays, "facts": dict(facts)})
+        )
+
+    def close(self) -> None:
+        """Closes all files."""
+        for file, _, _ in self._files.values():
+            file.close()
+
+
+def cached(
+    name: str,
+    decode: Callable[[Writer], Mapping[str, Any]],
+    *,
+    cache_dir: str | os.PathLike,
+    asked: Mapping[str, Any],
+    files: Iterable[pathlib.Path],
+) -> Decoded:
+    """The decoded data set ``name``: from its folder in ``cache_dir`` if it is there, else decoded and put there.
+
+    Args:
+      decode: writes the arrays and returns the facts; called only where there is no folder yet.
+      cache_dir: made if it is not there.
+      asked: everything besides the files that the content depends on, as JSON.
+      files: the files that ``decode`` reads; a change of their names, sizes or times of change makes another folder.
+
+    Raises:
+      SettingError: if the folder cannot be written, or one that is there is damaged.
+    """
+    folder = pathlib.Path(cache_dir) / f"{name.replace('/', '-')}-v{FORMAT}-{_digest(name, asked, files)}"
+    if not folder.exists():
+        _write(folder, decode)
+    return _read(folder)
+
+
+def _digest(name: str, asked: Mapping[str, Any], files: Iterable[pathlib.Path]) -> str:
+    stats = sorted((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files)
+    text = json.dumps([FORMAT, name, dict(asked), stats], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _write(folder: pathlib.Path, decode: Callable[[Writer], Mapping[str, Any]]) -> None:
+    unfinished = folder.parent / f".unfinished-{folder.name}-{uuid.uuid4().hex[:8]}"
+    try:
+        unfinished.mkdir(parents=True)
+    except OSError as error:
+        raise SettingError(
+            f"cache_dir is {str(folder.parent)!r}, but cannot be written ({error.strerror}). Decoded data sets are "
+            "kept there: give another folder with --cache_dir."
+        ) from error
+    writer = Writer(unfinished)
+    try:
+        writer.finish(decode(writer))
+        try:
+            unfinished.rename(folder)
+        except OSError:
+            if not folder.exists():  # else another process was quicker, with the same content
+                raise
+    finally:
+        writer.close()
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _read(folder: pathlib.Path) -> Decoded:
+    arrays = {}
+    try:
+        content = json.loads((folder / FACTS).read_text())
+        for name, size in content["bytes"].items():
+            file = folder / f"{name}.npy"
+            if file.stat().st_size != size:
+                raise ValueError(f"{file.name} has {file.stat().st_size} bytes of {size}")
+            arrays[name] = np.load(file, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, KeyError) as error:
+        raise SettingError(
+            f"The decoded data set in {str(folder)!r} is damaged: {error}. Delete this folder; it is made anew "
+            "from the data set."
+        ) from error
+    return Decoded(folder, arrays, content["facts"])
+
+
+def _write_header(file: BinaryIO, rows: int, shape: tuple[int, ...], dtype: np.dtype) -> None:
+    """The header of a .npy file, whose length does not depend on the number of rows (NumPy leaves room for it)."""
+    fields = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (rows, *shape)}
+    np.lib.format.write_array_header_1_0(file, fields)

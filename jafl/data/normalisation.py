@@ -1,0 +1,85 @@
+"""How stored numbers become a model's inputs: (x - mean) / std, done on the device, example by example."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from jafl.records import choose, require
+
+LARGEST_PIXEL = 255.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Normalisation:
+    """``mean`` and ``std``, in units of the stored numbers (0 to 255 for uint8 images): one for each entry of the
+    last axis, or one for all.
+
+    Raises SettingError unless they are equally many finite numbers, and ``std`` above 0.
+    """
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        mean, std = (np.atleast_1d(np.asarray(part, np.float64)) for part in (self.mean, self.std))
+        require(
+            mean.shape == std.shape and mean.ndim == 1, "mean and std", (self.mean, self.std), "equally many"
+        )
+        require(np.all(np.isfinite(mean)), "mean", self.mean, "finite numbers")
+        require(np.all(np.isfinite(std)) and np.all(std > 0), "std", self.std, "finite numbers above 0")
+        object.__setattr__(self, "mean", tuple(mean.tolist()))
+        object.__setattr__(self, "std", tuple(std.tolist()))
+
+
+def unit(_: Mapping[str, Any]) -> Normalisation:
+    """Pixels in 0..1, as LEAF has them."""
+    return Normalisation((0.0,), (LARGEST_PIXEL,))
+
+
+def half(_: Mapping[str, Any]) -> Normalisation:
+    """Pixels in -1..1: mean and standard deviation 0.5 (FedBuff's CelebA, FedStaleWeight's test bench)."""
+    return Normalisation((LARGEST_PIXEL / 2,), (LARGEST_PIXEL / 2,))
+
+
+def data_set(facts: Mapping[str, Any]) -> Normalisation:
+    """Mean and standard deviation of the training pixels of each channel (FedBuff's CIFAR-10)."""
+    return Normalisation(tuple(facts["mean"]), tuple(facts["std"]))
+
+
+NORMALISATIONS: dict[str, Callable[[Mapping[str, Any]], Normalisation]] = {
+    "unit": unit,
+    "half": half,
+    "data_set": data_set,
+}
+
+
+def normalisation_named(name: str) -> Callable[[Mapping[str, Any]], Normalisation]:
+    """What makes the normalisation ``name`` from facts with ``mean`` and ``std``; SettingError for no such name."""
+    return choose("normalisation", name, NORMALISATIONS)
+
+
+class PixelStatistics:
+    """Mean and standard deviation of each channel, over batches of uint8 images [n, height, width, channels]."""
+
+    def __init__(self) -> None:
+        self._counts: np.ndarray | None = None
+
+    def add(self, images: np.ndarray) -> None:
+        """Counts the pixel values of ``images``."""
+        counts = np.stack(
+            [np.bincount(channel.ravel(), minlength=256) for channel in np.moveaxis(images, -1, 0)]
+        )
+        self._counts = counts if self._counts is None else self._counts + counts
+
+    def facts(self) -> dict[str, list[float]]:
+        """{"mean": [channels], "std": [channels]}, in 0..255; a channel that is all alike gets a std of 255."""
+        counts = np.asarray(self._counts)
+        values, total = np.arange(256), counts.sum(axis=1)
+        mean = counts @ values / total
+        variance = np.sum(counts * (values - mean[:, None]) ** 2, axis=1) / total
+        return {
+            "mean": mean.tolist(),
+            "std": np.where(variance > 0, np.sqrt(variance), LARGEST_PIXEL).tolist(),
+        }

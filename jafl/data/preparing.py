@@ -1,0 +1,144 @@
+"""Prepares a data set of tensorflow-datasets once, so that it can be read: ``run.py --prepare``."""
+
+import hashlib
+import os
+import pathlib
+import urllib.parse
+from collections.abc import Callable
+from typing import Any
+
+from jafl.data.prepared import PREPARED, builder_of, check_prepared, default_data_dir, tensorflow_datasets
+from jafl.data.without_tensorflow import preparing
+from jafl.records import SettingError, unknown_name
+
+SECONDS_TO_CONNECT = 5
+
+
+def prepare(
+    name: str,
+    data_dir: str | os.PathLike | None = None,
+    *,
+    manual_dir: str | os.PathLike | None = None,
+    show: Callable[[str], None] = print,
+) -> pathlib.Path:
+    """Downloads and prepares ``name`` under ``data_dir``; returns the folder that holds it then.
+
+    Archives that lie in ``manual_dir`` are used instead of downloading, and checked. Needs no TensorFlow.
+
+    Args:
+      name: one of ``PREPARED``.
+      data_dir: made if it is not there. Default: TFDS_DATA_DIR, or ~/tensorflow_datasets.
+      manual_dir: default: ``downloads/manual/<name>`` in ``data_dir``, without what stands after a slash in the name.
+      show: gets each line of text for the user.
+
+    Raises:
+      SettingError: for an unknown name; a network that does not answer (within seconds; says which file goes where);
+        an archive that is truncated or not the published one; a folder that holds the data set in another format.
+    """
+    if name not in PREPARED:
+        raise unknown_name("prepare", name, PREPARED)
+    root = pathlib.Path(data_dir).expanduser() if data_dir else default_data_dir()
+    tfds = tensorflow_datasets()
+    builder = builder_of(name, root)
+    by_hand = root / "downloads" / "manual" / builder.name
+    if manual_dir:
+        by_hand = pathlib.Path(manual_dir).expanduser()
+    folder = pathlib.Path(builder.data_path)
+    if folder.exists():
+        check_prepared(name, root)
+        show(f"{name} is already prepared in {folder}")
+        return folder
+    archives = registered_archives(builder)
+    missing = [
+        url for url, info in archives.items() if not _at_hand(builder, url, info, by_hand, root / "downloads")
+    ]
+    for info in archives.values():
+        if (by_hand / info.filename).exists():
+            _check_archive(by_hand / info.filename, info)
+    _check_network(name, missing, archives, by_hand)
+    show(f"Preparing {name} in {folder} ...")
+    tfds.disable_progress_bar()
+    config = tfds.download.DownloadConfig(
+        try_download_gcs=False, manual_dir=os.fspath(by_hand) if by_hand.exists() else None
+    )
+    try:
+        with preparing():
+            builder.download_and_prepare(
+                download_dir=os.fspath(root / "downloads"), download_config=config, file_format="array_record"
+            )
+    except Exception as error:  # whatever a builder makes of a broken archive or a lost network
+        names = ", ".join(sorted(info.filename for info in archives.values()))
+        raise SettingError(
+            f"prepare is {name!r}, but preparing failed ({type(error).__name__}: {_first_line(error)}). Nothing was "
+            f"left half done. If an archive is truncated, delete it in {str(root / 'downloads')!r} and try again, or "
+            f"put these files into {str(by_hand)!r}: {names}."
+        ) from error
+    check_prepared(name, root)
+    show(f"{name} is prepared in {folder}")
+    return folder
+
+
+def registered_archives(builder: Any) -> dict[str, Any]:
+    """{url: its size, checksum and file name} of all archives that a builder reads."""
+    from tensorflow_datasets.core.download import checksums
+
+    of_builder = builder.url_infos
+    if of_builder is None:  # an older builder: its checksums stand in a file of its name
+        path = checksums._checksum_paths()[builder.name]
+        of_builder = checksums.load_url_infos(path)
+    return dict(of_builder)
+
+
+def _at_hand(builder: Any, url: str, info: Any, by_hand: pathlib.Path, downloads: pathlib.Path) -> bool:
+    """Whether an archive need not be downloaded: put there by hand, or kept from an earlier download."""
+    return (by_hand / info.filename).exists() or kept_archive(builder, url, info, downloads).exists()
+
+
+def kept_archive(builder: Any, url: str, info: Any, downloads: pathlib.Path) -> pathlib.Path:
+    """Where tensorflow-datasets keeps an archive that it has downloaded."""
+    from tensorflow_datasets.core.download import resource
+
+    where = resource.Resource(url=url).relative_download_dir
+    return downloads / builder.name / where / resource.get_dl_fname(url, info.checksum)
+
+
+def _check_archive(path: pathlib.Path, info: Any) -> None:
+    """Raises SettingError unless a file put there by hand is the published archive."""
+    size = path.stat().st_size
+    if info.size and size < info.size:
+        raise SettingError(
+            f"The archive {str(path)!r} is truncated: it has {size:,} of {info.size:,} bytes. Download it again."
+        )
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(2**20):
+            digest.update(block)
+    if digest.hexdigest() != info.checksum:
+        raise SettingError(
+            f"The archive {str(path)!r} is not the published one: its SHA-256 checksum is {digest.hexdigest()}, but "
+            f"must be {info.checksum}. Download it again from its publisher."
+        )
+
+
+def _check_network(name: str, missing: list[str], archives: dict[str, Any], by_hand: pathlib.Path) -> None:
+    """Raises SettingError if a host that an archive must come from does not answer."""
+    import requests
+
+    asked: set[str] = set()
+    for url in missing:
+        host = urllib.parse.urlsplit(url).netloc
+        if host in asked:
+            continue
+        asked.add(host)
+        try:
+            requests.head(url, timeout=SECONDS_TO_CONNECT)
+        except requests.RequestException as error:
+            listed = "".join(f"\n  {archives[url].filename}  from {url}" for url in missing)
+            raise SettingError(
+                f"prepare is {name!r}, but {host} does not answer ({type(error).__name__}). Without a network, put "
+                f"these files into {str(by_hand)!r} and try again:{listed}"
+            ) from error
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [""])[0]

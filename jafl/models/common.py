@@ -1,0 +1,43 @@
+"""What models have in common: types, checks of their arguments, and flattening."""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+
+from jafl.records import require, whole_number
+
+
+def floating(x: jax.Array) -> jnp.dtype:
+    """Parameters in the type of the examples: float64 examples give a float64 model, integers a float32 one."""
+    return jnp.promote_types(x.dtype, jnp.float32)
+
+
+def flat(x: jax.Array) -> jax.Array:
+    """[B, values] of ``x`` [B, ...]."""
+    return x.reshape(len(x), -1)
+
+
+def check_classes(num_classes: int) -> None:
+    """Raises SettingError for fewer than two classes."""
+    whole_number("num_classes", num_classes, 2)
+
+
+def check_rate(setting: str, rate: float) -> None:
+    """Raises SettingError unless a dropout rate is at least 0 and below 1."""
+    fits = isinstance(rate, (int, float)) and 0 <= rate < 1
+    require(fits, setting, rate, "at least 0 and below 1")
+
+
+def check_images(name: str, x: jax.Array, smallest: int) -> None:
+    """Raises SettingError unless ``x`` [B, rows, columns, channels] are images of at least ``smallest`` pixels."""
+    require(x.ndim == 4, f"the shape of an example for {name}", x.shape[1:], "[rows, columns, channels]")
+    allowed = f"at least {smallest} pixels high and wide"
+    require(min(x.shape[1:3]) >= smallest, f"the shape of an image for {name}", x.shape[1:], allowed)
+
+
+def widths(setting: str, sizes: Sequence[int]) -> tuple[int, ...]:
+    """``sizes`` as a tuple; raises SettingError unless they are whole numbers of at least 1."""
+    several = isinstance(sizes, Sequence) and not isinstance(sizes, str) and len(sizes) > 0
+    require(several, setting, sizes, "a list of widths, [64] for example")
+    return tuple(whole_number(setting, size, 1) for size in sizes)

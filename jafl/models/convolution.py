@@ -1,0 +1,285 @@
+"""Convolutions that are quick inside the engine's loop, also where every client has its own kernel.
+
+XLA's CPU compiler has a fast convolution, but inside a loop it uses it only for the plain form: images NHWC, kernels
+HWIO, nothing dilated or transposed. The two backward convolutions that automatic differentiation makes are of another
+form, and take up to a hundred times as long. Here, on a CPU, they are written out: the input's gradient as plain
+convolutions, the kernel's as one matrix product for each of its rows. Under ``vmap`` over clients, each with a kernel
+of its own, a CPU takes the clients one after the other. Elsewhere (GPU, TPU) XLA's own forms and batching rules are
+used throughout: per-client kernels become grouped convolutions. Which of the two is settled when a program is lowered
+for its device. ``experiments/convolution_speed.py`` measures; forward-mode differentiation is not supported.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from flax.linen.dtypes import promote_dtype
+from jax import lax
+from jax.custom_batching import custom_vmap
+
+from jafl.records import require, whole_number
+
+Pairs = tuple[tuple[int, int], tuple[int, int]]
+Padding = str | int | Sequence[int | tuple[int, int]]
+
+_PLAIN = ("NHWC", "HWIO", "NHWC")
+
+
+def convolution(
+    x: jax.Array, kernel: jax.Array, *, strides: int | Sequence[int] = 1, padding: Padding = "SAME"
+) -> jax.Array:
+    """[B, rows', columns', features]: ``x`` [B, rows, columns, channels] with ``kernel`` [h, w, channels, features].
+
+    The value is ``lax.conv_general_dilated``'s to the last bit; gradients agree with its own to rounding. Both arrays
+    are of one floating type.
+
+    Args:
+      strides: one number, or one each for rows and columns.
+      padding: "SAME", "VALID", one number, or (before, after) for rows and columns, as in ``flax.linen.Conv``.
+
+    Raises:
+      SettingError: for shapes, strides or a padding that do not fit each other.
+    """
+    require(x.ndim == 4, "the shape of the images", x.shape, "[examples, rows, columns, channels]")
+    require(kernel.ndim == 4, "the shape of the kernel", kernel.shape, "[rows, columns, channels, features]")
+    require(
+        x.shape[3] == kernel.shape[2],
+        "the number of channels of the images",
+        x.shape[3],
+        f"the kernel's, {kernel.shape[2]}",
+    )
+    steps = _pair("strides", strides)
+    pads = _pads(padding, x.shape[1:3], kernel.shape[:2], steps)
+    covers = all(size + sum(pad) >= k for size, pad, k in zip(x.shape[1:3], pads, kernel.shape, strict=False))
+    require(
+        covers,
+        "the size of the padded images",
+        (x.shape[1:3], pads),
+        f"at least {kernel.shape[:2]}, the kernel's",
+    )
+    return _convolve(x, kernel, steps, pads)
+
+
+class Conv(nn.Module):
+    """``flax.linen.Conv`` on images: same parameters, initial values and outputs, with ``convolution`` inside.
+
+    Leaves ``kernel`` [h, w, channels, features] and ``bias`` [features]; x is [B, rows, columns, channels].
+    """
+
+    features: int
+    kernel_size: Sequence[int]
+    strides: int | Sequence[int] = 1
+    padding: Padding = "SAME"
+    use_bias: bool = True
+    param_dtype: Any = jnp.float32
+    kernel_init: Callable[..., Any] = nn.initializers.lecun_normal()
+    bias_init: Callable[..., Any] = nn.initializers.zeros
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        shape = (*_pair("kernel_size", self.kernel_size), x.shape[-1], self.features)
+        kernel = self.param("kernel", self.kernel_init, shape, self.param_dtype)
+        bias = (
+            self.param("bias", self.bias_init, (self.features,), self.param_dtype) if self.use_bias else None
+        )
+        x, kernel, bias = promote_dtype(x, kernel, bias, dtype=None)
+        y = convolution(x, kernel, strides=self.strides, padding=self.padding)
+        return y if bias is None else y + bias
+
+
+# The three functions below are one another's derivatives: each is linear in both arguments.
+
+
+def _with_gradient(function: Callable, gradient: Callable) -> Callable:
+    """``function(a, b, *shape)`` whose gradients are ``gradient(a, b, cotangent, *shape)``; ``shape`` is static."""
+    differentiable = jax.custom_vjp(function, nondiff_argnums=(2, 3, 4))
+
+    def forward(a, b, *static):
+        return differentiable(a, b, *static), (a, b)
+
+    def backward(*arguments):
+        *static, (a, b), cotangent = arguments
+        return gradient(a, b, cotangent, *static)
+
+    differentiable.defvjp(forward, backward)
+    return differentiable
+
+
+def _convolve(x, kernel, steps, pads):
+    sizes = (x.shape[1:3], kernel.shape[:2])
+    return _output(x, kernel, steps, pads, sizes)
+
+
+def _by_platform(cpu: Callable, elsewhere: Callable, *arrays: jax.Array) -> jax.Array:
+    return lax.platform_dependent(*arrays, cpu=cpu, default=elsewhere)
+
+
+def _output_value(x, kernel, steps, pads, sizes):
+    def plain(x, kernel):
+        return _plain(x, kernel, steps, pads)
+
+    return _by_platform(_one_by_one(plain, _fold_images(plain), _fold_kernels(plain)), plain, x, kernel)
+
+
+def _input_gradient_value(gradient, kernel, steps, pads, sizes):
+    def plain(gradient, kernel):
+        return _transposed(gradient, kernel, steps, pads, sizes[0])
+
+    def elsewhere(gradient, kernel):
+        x = jax.ShapeDtypeStruct((len(gradient), *sizes[0], kernel.shape[2]), gradient.dtype)
+        return jax.linear_transpose(lambda x: _plain(x, kernel, steps, pads), x)(gradient)[0]
+
+    return _by_platform(_one_by_one(plain, _fold_images(plain), None), elsewhere, gradient, kernel)
+
+
+def _kernel_gradient_value(x, gradient, steps, pads, sizes):
+    def plain(x, gradient):
+        return _products(x, gradient, steps, pads, sizes[1])
+
+    def elsewhere(x, gradient):
+        kernel = jax.ShapeDtypeStruct((*sizes[1], x.shape[3], gradient.shape[3]), x.dtype)
+        return jax.linear_transpose(lambda kernel: _plain(x, kernel, steps, pads), kernel)(gradient)[0]
+
+    return _by_platform(_one_by_one(plain, None, None), elsewhere, x, gradient)
+
+
+_output: Callable
+_input_gradient: Callable
+_kernel_gradient: Callable
+_output = _with_gradient(
+    _output_value,
+    lambda x, kernel, g, *static: (_input_gradient(g, kernel, *static), _kernel_gradient(x, g, *static)),
+)
+_input_gradient = _with_gradient(
+    _input_gradient_value,
+    lambda g, kernel, x, *static: (_output(x, kernel, *static), _kernel_gradient(x, g, *static)),
+)
+_kernel_gradient = _with_gradient(
+    _kernel_gradient_value,
+    lambda x, g, kernel, *static: (_input_gradient(g, kernel, *static), _output(x, kernel, *static)),
+)
+
+
+def _plain(x: jax.Array, kernel: jax.Array, steps: tuple[int, int], pads: Pairs) -> jax.Array:
+    return lax.conv_general_dilated(x, kernel, steps, pads, dimension_numbers=_PLAIN)
+
+
+def _transposed(gradient: jax.Array, kernel: jax.Array, steps, pads: Pairs, size: Sequence[int]) -> jax.Array:
+    """The input's gradient [B, *size, channels] as plain convolutions, one for each remainder of the stride.
+
+    Pixel z of the padded input, z = q * stride + r, meets the kernel's rows r, r + stride, ... only: no convolution
+    multiplies by the zeros that a dilated gradient would hold.
+    """
+    flipped = jnp.swapaxes(kernel, 2, 3)
+    if steps == (1, 1) and all(p < k for pad, k in zip(pads, kernel.shape, strict=False) for p in pad):
+        around = tuple(
+            (k - 1 - low, k - 1 - high) for (low, high), k in zip(pads, kernel.shape, strict=False)
+        )
+        return _plain(gradient, flipped[::-1, ::-1], (1, 1), around)  # type: ignore[arg-type]
+    counts = tuple(-(-(low + n) // s) for (low, _), n, s in zip(pads, size, steps, strict=True))
+    gradient = gradient[:, : counts[0], : counts[1]]  # later pixels reach padding only
+    parts = [
+        jnp.stack([_phase(gradient, flipped, (r, c), steps, counts) for c in range(steps[1])], axis=3)
+        for r in range(steps[0])
+    ]
+    shape = (len(gradient), counts[0] * steps[0], counts[1] * steps[1], kernel.shape[2])
+    padded = jnp.stack(parts, axis=2).reshape(shape)
+    (top, _), (left, _) = pads
+    return padded[:, top : top + size[0], left : left + size[1]]
+
+
+def _phase(gradient: jax.Array, kernel: jax.Array, start, steps, counts: tuple[int, int]) -> jax.Array:
+    """[B, *counts, channels]: every ``steps``-th pixel of the padded input's gradient, from ``start`` on."""
+    some = kernel[start[0] :: steps[0], start[1] :: steps[1]][::-1, ::-1]
+    if 0 in some.shape:
+        return jnp.zeros((len(gradient), *counts, kernel.shape[3]), gradient.dtype)
+    pads = tuple((k - 1, n - m) for k, n, m in zip(some.shape, counts, gradient.shape[1:], strict=False))
+    return _plain(gradient, some, (1, 1), pads)  # type: ignore[arg-type]
+
+
+def _products(x: jax.Array, gradient: jax.Array, steps, pads: Pairs, size: Sequence[int]) -> jax.Array:
+    """The kernel's gradient [*size, channels, features]: one matrix product over all pixels for each of its rows."""
+    (height, width), (rows, columns) = size, gradient.shape[1:3]
+    flat = gradient.reshape(-1, gradient.shape[3])
+    # The barrier has the padding done once, not again for each row.
+    x = lax.optimization_barrier(jnp.pad(x, ((0, 0), *pads, (0, 0))))
+
+    def seen_by(i, j):
+        down, right = i + (rows - 1) * steps[0] + 1, j + (columns - 1) * steps[1] + 1
+        return x[:, i : down : steps[0], j : right : steps[1]]
+
+    def row(i):
+        seen = jnp.stack([seen_by(i, j) for j in range(width)], axis=3)
+        return seen.reshape(-1, width * x.shape[3]).T @ flat
+
+    shape = (height, width, x.shape[3], flat.shape[1])
+    return jnp.stack([row(i) for i in range(height)]).reshape(shape)
+
+
+def _one_by_one(function: Callable, fold_first: Callable | None, fold_second: Callable | None) -> Callable:
+    """``function(a, b)`` that ``vmap`` takes one after the other where both are batched.
+
+    Where one argument alone is, ``fold_first`` or ``fold_second`` does all at once, if there is one.
+    """
+
+    @custom_vmap
+    def batched(a, b):
+        return function(a, b)
+
+    @batched.def_vmap
+    def rule(size, is_batched, a, b):
+        if fold_first and not is_batched[1]:
+            return fold_first(batched, a, b), True
+        if fold_second and not is_batched[0]:
+            return fold_second(batched, a, b), True
+        a, b = (
+            v if given else jnp.broadcast_to(v, (size, *v.shape))
+            for v, given in zip((a, b), is_batched, strict=True)
+        )
+        return lax.map(lambda pair: batched(*pair), (a, b)), True
+
+    return batched
+
+
+def _fold_images(function: Callable) -> Callable:
+    """Many batches of images with one kernel are one large batch."""
+
+    def folded(batched, images, kernel):
+        outputs = batched(images.reshape(-1, *images.shape[2:]), kernel)
+        return outputs.reshape(*images.shape[:2], *outputs.shape[1:])
+
+    return folded
+
+
+def _fold_kernels(function: Callable) -> Callable:
+    """Many kernels on the same images are one kernel with more features."""
+
+    def folded(batched, images, kernels):
+        wide = jnp.moveaxis(kernels, 0, 3)  # [h, w, channels, clients, features]
+        outputs = batched(images, wide.reshape(*wide.shape[:3], -1))
+        return jnp.moveaxis(outputs.reshape(*outputs.shape[:3], *wide.shape[3:]), 3, 0)
+
+    return folded
+
+
+def _pair(setting: str, value: int | Sequence[int]) -> tuple[int, int]:
+    several = (value, value) if isinstance(value, int) else tuple(value)
+    require(len(several) == 2, setting, value, "one number, or one each for rows and columns")
+    first, second = (whole_number(setting, number, 1) for number in several)
+    return first, second
+
+
+def _pads(padding: Padding, sizes: Sequence[int], kernel: Sequence[int], steps: Sequence[int]) -> Pairs:
+    """((top, bottom), (left, right))."""
+    if isinstance(padding, str):
+        require(padding in ("SAME", "VALID"), "padding", padding, "SAME, VALID or numbers")
+        pads = lax.padtype_to_pads(sizes, kernel, steps, padding)
+    else:
+        several = (padding, padding) if isinstance(padding, int) else tuple(padding)
+        pads = [(pad, pad) if isinstance(pad, int) else tuple(pad) for pad in several]  # type: ignore[misc]
+    fits = len(pads) == 2 and all(len(pad) == 2 and min(pad) >= 0 for pad in pads)
+    require(fits, "padding", padding, "SAME, VALID, a number of at least 0, or two such pairs")
+    (top, bottom), (left, right) = pads
+    return (int(top), int(bottom)), (int(left), int(right))

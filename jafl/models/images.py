@@ -1,0 +1,182 @@
+"""The convolutional networks of the papers, but for ResNet-18. Examples are [rows, columns, channels].
+
+Networks with dropout use it in client work only: see ``Model``. GroupNorm is as in Wu and He, "Group Normalization",
+ECCV 2018, with epsilon 1e-5.
+"""
+
+import flax.linen as nn
+import jax
+
+from jafl.models.common import check_classes, check_images, check_rate, flat, floating
+from jafl.models.convolution import Conv
+from jafl.models.model import Model
+from jafl.models.pooling import max_pool
+
+
+class EmnistCNN(nn.Module):
+    """conv5x5-32, pool, conv5x5-64, pool, dense 512, dense classes."""
+
+    num_classes: int
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        check_images("emnist_cnn", x, 4)
+        dtype = floating(x)
+        for number, size in enumerate((32, 64)):
+            x = max_pool(nn.relu(Conv(size, (5, 5), param_dtype=dtype, name=f"convolution_{number}")(x)))
+        x = nn.relu(nn.Dense(512, param_dtype=dtype, name="hidden")(flat(x)))
+        return nn.Dense(self.num_classes, param_dtype=dtype, name="dense")(x)
+
+
+class LeNet5(nn.Module):
+    """conv5x5-6, pool, conv5x5-16, pool, dense 120, dense 84, dense classes."""
+
+    num_classes: int
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        check_images("lenet5", x, 12)
+        dtype = floating(x)
+        first = 2 if x.shape[1:3] == (28, 28) else 0
+        for number, (size, padding) in enumerate(((6, first), (16, 0))):
+            layer = Conv(size, (5, 5), padding=padding, param_dtype=dtype, name=f"convolution_{number}")
+            x = max_pool(nn.relu(layer(x)))
+        x = flat(x)
+        for number, size in enumerate((120, 84)):
+            x = nn.relu(nn.Dense(size, param_dtype=dtype, name=f"hidden_{number}")(x))
+        return nn.Dense(self.num_classes, param_dtype=dtype, name="dense")(x)
+
+
+class CelebaCNN(nn.Module):
+    """conv4x4-10 without padding, pool, dense 100, dense classes."""
+
+    num_classes: int
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        check_images("celeba_cnn", x, 5)
+        dtype = floating(x)
+        x = max_pool(nn.relu(Conv(10, (4, 4), padding="VALID", param_dtype=dtype, name="convolution")(x)))
+        x = nn.relu(nn.Dense(100, param_dtype=dtype, name="hidden")(flat(x)))
+        return nn.Dense(self.num_classes, param_dtype=dtype, name="dense")(x)
+
+
+class FourLayerCNN(nn.Module):
+    """Four times conv3x3-32, GroupNorm with a group per channel, pool, ReLU; then dropout and dense classes.
+
+    padding, pool_padding: of the convolutions, in pixels, and of the pools.
+    """
+
+    num_classes: int
+    padding: int
+    pool_padding: str
+    dropout_rate: float
+
+    @nn.compact
+    def __call__(self, x: jax.Array, *, train: bool = False) -> jax.Array:
+        check_images(
+            "a four-layer CNN", x, 9 if self.pool_padding == "SAME" else 4
+        )  # 2 pixels for the last norm
+        dtype = floating(x)
+        for number in range(4):
+            layer = Conv(32, (3, 3), padding=self.padding, param_dtype=dtype, name=f"convolution_{number}")
+            norm = nn.GroupNorm(32, epsilon=1e-5, param_dtype=dtype, name=f"norm_{number}")
+            x = nn.relu(max_pool(norm(layer(x)), padding=self.pool_padding))
+        x = nn.Dropout(self.dropout_rate, deterministic=not train)(flat(x))
+        return nn.Dense(self.num_classes, param_dtype=dtype, name="dense")(x)
+
+
+class FedStaleWeightCNN(nn.Module):
+    """Pairs of conv3x3, ReLU, GroupNorm, with a pool and dropout after each pair; dense 128, GroupNorm, dropout.
+
+    channels: widths of the pairs; groups of four channels each. dropout_rates: after each pair; the last also after
+    the dense layer.
+    """
+
+    num_classes: int
+    channels: tuple[int, ...]
+    dropout_rates: tuple[float, ...]
+
+    @nn.compact
+    def __call__(self, x: jax.Array, *, train: bool = False) -> jax.Array:
+        check_images("a FedStaleWeight CNN", x, 2 ** len(self.channels))
+        dtype = floating(x)
+        for pair, (size, rate) in enumerate(zip(self.channels, self.dropout_rates, strict=True)):
+            for place in range(2):
+                name = f"{pair}_{place}"
+                x = nn.relu(Conv(size, (3, 3), param_dtype=dtype, name=f"convolution_{name}")(x))
+                x = nn.GroupNorm(size // 4, epsilon=1e-5, param_dtype=dtype, name=f"norm_{name}")(x)
+            x = nn.Dropout(rate, deterministic=not train)(max_pool(x))
+        x = nn.relu(nn.Dense(128, param_dtype=dtype, name="hidden")(flat(x)))
+        x = nn.GroupNorm(32, epsilon=1e-5, param_dtype=dtype, name="norm")(x)
+        x = nn.Dropout(self.dropout_rates[-1], deterministic=not train)(x)
+        return nn.Dense(self.num_classes, param_dtype=dtype, name="dense")(x)
+
+
+def emnist_cnn(num_classes: int) -> Model:
+    """The two-convolution CNN of MNIST and EMNIST, for images [28, 28, 1] and 10 or 62 classes.
+
+    5x5 convolutions keep the size of the images; pools are 2x2 maxima; ReLU. 1,663,370 parameters for 10 classes.
+    Source: McMahan et al. 2017, "Communication-Efficient Learning of Deep Networks from Decentralized Data", section
+    3; WKAFL, section 6.1.1, and its released code.
+    """
+    check_classes(num_classes)
+    return Model(EmnistCNN(num_classes))
+
+
+def lenet5(num_classes: int) -> Model:
+    """LeNet-5 as WKAFL uses it on CIFAR-10, for images [32, 32, channels]; 28 pixels are padded to 32.
+
+    With ReLU and 2x2 maxima, as is usual today, in place of tanh and trained averages, and every feature map of the
+    second convolution connected to all of the first. 62,006 parameters for three channels and ten classes.
+    Source: LeCun et al. 1998, "Gradient-Based Learning Applied to Document Recognition", section II.B; WKAFL, 6.1.1.
+    """
+    check_classes(num_classes)
+    return Model(LeNet5(num_classes))
+
+
+def celeba_cnn(num_classes: int) -> Model:
+    """WKAFL's CNN for CelebA.
+
+    Source: its released code. The paper (section 6.1.1) gives the dense layer 16,000 units: what is left of an image
+    [84, 84, 3] after convolution and pool, 40 x 40 x 10, so those are the layer's inputs.
+    """
+    check_classes(num_classes)
+    return Model(CelebaCNN(num_classes))
+
+
+def leaf_celeba_cnn(num_classes: int) -> Model:
+    """LEAF's four-layer CNN for CelebA with GroupNorm in the place of BatchNorm.
+
+    Images [32, 32, 3] (FedBuff) or [84, 84, 3] (LEAF). Convolutions keep the size, pools round it up.
+    Source: Caldas et al. 2018, "LEAF", released code; FedBuff (section
+    5) replaces BatchNorm, whose statistics have no meaning across clients, and does not name the number of groups.
+    """
+    check_classes(num_classes)
+    return Model(FourLayerCNN(num_classes, padding=1, pool_padding="SAME", dropout_rate=0.0))
+
+
+def fedbuff_cnn(num_classes: int, dropout_rate: float = 0.1) -> Model:
+    """FedBuff's four-layer CNN for CelebA and CIFAR-10, images [32, 32, 3]: stride 1, padding 2, dropout.
+
+    Source: FedBuff, appendix B.1. 3x3 kernels, 32 channels and a group per channel are those of its authors' released
+    simulator, which shares one pair of GroupNorm parameters among the four layers; here each has its own.
+    """
+    check_classes(num_classes)
+    check_rate("dropout_rate", dropout_rate)
+    return Model(FourLayerCNN(num_classes, padding=2, pool_padding="VALID", dropout_rate=dropout_rate))
+
+
+def fedstaleweight_fashion_cnn(num_classes: int) -> Model:
+    """FedStaleWeight's CNN for FashionMNIST, images [28, 28, 1]: pairs of 32 and 64 channels, dropout .3, .5, .5.
+
+    Source: its released test bench. The size that convolutions keep (by padding) is not stated there.
+    """
+    check_classes(num_classes)
+    return Model(FedStaleWeightCNN(num_classes, channels=(32, 64), dropout_rates=(0.3, 0.5)))
+
+
+def fedstaleweight_cifar_cnn(num_classes: int) -> Model:
+    """FedStaleWeight's CNN for CIFAR-10, images [32, 32, 3]: as for FashionMNIST, and a pair of 128 channels."""
+    check_classes(num_classes)
+    return Model(FedStaleWeightCNN(num_classes, channels=(32, 64, 128), dropout_rates=(0.3, 0.5, 0.5)))

@@ -1,0 +1,68 @@
+"""Max-pooling without overlap, whose gradient is quick on a CPU.
+
+XLA's gradient of a windowed maximum searches each window again, one by one. Where windows do not overlap, comparing
+whole strided slices does the same: ``experiments/convolution_speed.py`` measures both.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jafl.records import require, whole_number
+
+
+def max_pool(x: jax.Array, window: int = 2, *, padding: str = "VALID") -> jax.Array:
+    """The largest value of each ``window`` x ``window`` square of ``x`` [B, rows, columns, channels], floating.
+
+    As ``flax.linen.max_pool(x, (window, window), strides=(window, window), padding=padding)``, gradient included:
+    among equal values the first, row by row, takes it all.
+
+    Args:
+      padding: "VALID" leaves out rows and columns that fill no square; "SAME" fills the last squares up.
+
+    Raises:
+      SettingError: for a window below 1 or another padding.
+    """
+    whole_number("window", window, 1)
+    require(padding in ("VALID", "SAME"), "padding", padding, "VALID or SAME")
+    if padding == "SAME":  # as much before as after, the odd one after
+        pads = lax.padtype_to_pads(x.shape[1:3], (window, window), (window, window), "SAME")
+        lowest = jnp.array(-jnp.inf, x.dtype)
+        x = lax.pad(x, lowest, ((0, 0, 0), *((low, high, 0) for low, high in pads), (0, 0, 0)))
+    return _pool(x, window)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+def _pool(x: jax.Array, window: int) -> jax.Array:
+    return functools.reduce(jnp.maximum, _slices(x, window))
+
+
+def _forward(x, window):
+    largest = _pool(x, window)
+    return largest, (x, largest)
+
+
+def _backward(window, residuals, gradient):
+    x, largest = residuals
+    taken = jnp.zeros(largest.shape, bool)
+    parts = []
+    for value in _slices(x, window):
+        first = (value == largest) & ~taken
+        taken |= first
+        parts.append(jnp.where(first, gradient, 0))
+    rows = [jnp.stack(parts[i : i + window], axis=3) for i in range(0, len(parts), window)]
+    batch, height, width, channels = largest.shape
+    covered = jnp.stack(rows, axis=2).reshape(batch, height * window, width * window, channels)
+    rest = [(0, whole - part) for whole, part in zip(x.shape, covered.shape, strict=True)]
+    return (jnp.pad(covered, rest),)
+
+
+_pool.defvjp(_forward, _backward)
+
+
+def _slices(x: jax.Array, window: int) -> list[jax.Array]:
+    """[B, rows // window, columns // window, channels] for each place in a window, row by row."""
+    rows, columns = (size // window * window for size in x.shape[1:3])
+    return [x[:, i:rows:window, j:columns:window] for i in range(window) for j in range(window)]

@@ -1,0 +1,84 @@
+"""The two-layer LSTM of Sent140. Examples are token numbers: 0 for padding at the end, 1 for unknown words."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from jafl.models.common import check_classes, check_rate
+from jafl.models.embeddings import FIRST_WORD, PADDING, read_word_vectors
+from jafl.models.model import Model
+from jafl.records import require, whole_number
+
+
+class LSTMClassifier(nn.Module):
+    """Word vectors, two LSTM layers of 100 units, dense 128, dense classes, from the state at the last word.
+
+    tokens: rows of the table of word vectors. Dropout follows each LSTM layer.
+    """
+
+    num_classes: int
+    tokens: int
+    vector_size: int
+    dropout_rate: float
+    param_dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: jax.Array, *, train: bool = False) -> jax.Array:
+        fits = x.ndim == 2 and jnp.issubdtype(x.dtype, jnp.integer)
+        require(
+            fits, "the examples of a text", (x.shape, x.dtype), "integer token numbers [examples, length]"
+        )
+        dtype = self.param_dtype
+        last = jnp.maximum(jnp.sum(x != PADDING, axis=1) - 1, 0)
+        table = nn.Embed(self.tokens, self.vector_size, dtype=dtype, param_dtype=dtype, name="word_vectors")
+        h = table(x)
+        for layer in range(2):
+            cell = nn.OptimizedLSTMCell(100, dtype=dtype, param_dtype=dtype, name=f"lstm_{layer}")
+            h = nn.Dropout(self.dropout_rate, deterministic=not train)(nn.RNN(cell)(h))
+        state = h[jnp.arange(len(x)), last]
+        state = nn.Dense(128, param_dtype=dtype, name="hidden")(state)
+        return nn.Dense(self.num_classes, param_dtype=dtype, name="dense")(state)
+
+
+def sent140_lstm(
+    num_classes: int,
+    *,
+    vocabulary: Sequence[str] | None = None,
+    tokens: int = 10_002,
+    embeddings_file: str = "",
+    vector_size: int = 300,
+    dropout_rate: float = 0.1,
+    param_dtype: Any = jnp.float32,
+) -> Model:
+    """Sent140's two-layer LSTM, for token numbers [25] int32: 0 padding at the end, 1 unknown, then the vocabulary.
+
+    The dense layer of 128 units is linear, as in LEAF. The state is taken at the last word, where LEAF takes it after
+    the padding. 253,986 parameters for two classes and GloVe's 300 numbers a word; learned word vectors come on top.
+    Source: Caldas et al. 2018, "LEAF", released code; FedBuff, appendix B.1 (GloVe, 10,000 words, dropout .1).
+
+    Args:
+      vocabulary: the words of token 0, 1, ... (``source.vocabulary``).
+      tokens: how many there are, where ``vocabulary`` is None.
+      embeddings_file: a GloVe file, whose vectors stay as they are and are no parameters; "" to learn vectors
+        of ``vector_size`` numbers.
+
+    Raises:
+      SettingError: for numbers out of range, and for a file that cannot be read or has no word of the vocabulary.
+    """
+    check_classes(num_classes)
+    check_rate("dropout_rate", dropout_rate)
+    count = whole_number("tokens", tokens if vocabulary is None else len(vocabulary), FIRST_WORD + 1)
+    frozen = None
+    if embeddings_file:
+        require(
+            vocabulary is not None, "vocabulary", vocabulary, "given, to look words up in embeddings_file"
+        )
+        vectors = jnp.asarray(read_word_vectors(embeddings_file, vocabulary or ()), param_dtype)
+        vector_size = vectors.shape[1]
+        frozen = {"word_vectors": {"embedding": vectors}}
+    size = whole_number("vector_size", vector_size, 1)
+    module = LSTMClassifier(num_classes, count, size, float(dropout_rate), param_dtype)
+    return Model(module, frozen=frozen)

@@ -1,0 +1,150 @@
+"""BERT and DistilBERT encoders with a classification head, parameters named after what they do."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from jafl.records import require
+
+ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
+    "gelu": functools.partial(jax.nn.gelu, approximate=False),
+    "gelu_new": functools.partial(jax.nn.gelu, approximate=True),
+    "gelu_pytorch_tanh": functools.partial(jax.nn.gelu, approximate=True),
+    "relu": jax.nn.relu,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class TransformerConfig:
+    """The numbers of an encoder, from ``config.json``.
+
+    kind: "bert" or "distilbert", which has neither token types nor a pooler. tokens: rows of the token table; types:
+    those of the token types, 0 for none. activation: a name in ``ACTIVATIONS``. *_dropout: after embeddings and
+    sublayers, on attention weights, before the classifier.
+    """
+
+    kind: str
+    tokens: int
+    positions: int
+    types: int
+    size: int
+    layers: int
+    heads: int
+    inner_size: int
+    activation: str
+    epsilon: float
+    hidden_dropout: float
+    attention_dropout: float
+    classifier_dropout: float
+    padding: int
+    initial_deviation: float
+
+
+class Encoder(nn.Module):
+    """Token numbers [B, length] to one vector [B, size] each: the first token's, through the pooler for BERT.
+
+    Source: Devlin et al. 2019, "BERT"; Sanh et al. 2019, "DistilBERT".
+    """
+
+    config: TransformerConfig
+    param_dtype: Any
+
+    @nn.compact
+    def __call__(self, x: jax.Array, train: bool) -> jax.Array:
+        c = self.config
+        embed = functools.partial(
+            nn.Embed,
+            features=c.size,
+            dtype=self.param_dtype,
+            param_dtype=self.param_dtype,
+            embedding_init=nn.initializers.normal(c.initial_deviation),
+        )
+        h = embed(c.tokens, name="token_table")(x)
+        h = h + embed(c.positions, name="position_table")(jnp.arange(x.shape[1]))
+        if c.types:
+            h = h + embed(c.types, name="type_table")(jnp.zeros((), jnp.int32))
+        h = self._dropped(self._normalized(h, "norm"), train)
+        seen = jnp.where(x != c.padding, 0.0, jnp.finfo(h.dtype).min).astype(h.dtype)[:, None, None, :]
+        for number in range(c.layers):
+            name = f"layer_{number}"
+            attended = self._dropped(self._attention(h, seen, name, train), train)
+            h = self._normalized(h + attended, f"{name}_attention_norm")
+            inner = ACTIVATIONS[c.activation](self._dense(c.inner_size, f"{name}_inner")(h))
+            inner = self._dropped(self._dense(c.size, f"{name}_output")(inner), train)
+            h = self._normalized(h + inner, f"{name}_output_norm")
+        return jnp.tanh(self._dense(c.size, "pooler")(h[:, 0])) if c.kind == "bert" else h[:, 0]
+
+    def _attention(self, h: jax.Array, seen: jax.Array, name: str, train: bool) -> jax.Array:
+        c = self.config
+        split = (*h.shape[:2], c.heads, c.size // c.heads)
+        query, key, value = (
+            self._dense(c.size, f"{name}_{part}")(h).reshape(split) for part in ("query", "key", "value")
+        )
+        scores = jnp.einsum("bqhd,bkhd->bhqk", query, key) * split[-1] ** -0.5
+        weights = nn.softmax(scores + seen)
+        weights = nn.Dropout(c.attention_dropout, deterministic=not train)(weights)
+        mixed = jnp.einsum("bhqk,bkhd->bqhd", weights, value)
+        return self._dense(c.size, f"{name}_attention")(mixed.reshape(h.shape))
+
+    def _dense(self, features: int, name: str) -> nn.Dense:
+        start = nn.initializers.normal(self.config.initial_deviation)
+        return nn.Dense(features, param_dtype=self.param_dtype, kernel_init=start, name=name)
+
+    def _normalized(self, h: jax.Array, name: str) -> jax.Array:
+        layer = nn.LayerNorm(
+            self.config.epsilon, param_dtype=self.param_dtype, use_fast_variance=False, name=name
+        )
+        return layer(h)
+
+    def _dropped(self, h: jax.Array, train: bool) -> jax.Array:
+        return nn.Dropout(self.config.hidden_dropout, deterministic=not train)(h)
+
+
+class Head(nn.Module):
+    """From an encoder's vector to logits: for DistilBERT a dense layer with ReLU first."""
+
+    config: TransformerConfig
+    num_classes: int
+    param_dtype: Any
+
+    @nn.compact
+    def __call__(self, h: jax.Array, train: bool) -> jax.Array:
+        c = self.config
+        dense = functools.partial(
+            nn.Dense,
+            param_dtype=self.param_dtype,
+            kernel_init=nn.initializers.normal(c.initial_deviation),
+        )
+        if c.kind == "distilbert":
+            h = nn.relu(dense(c.size, name="hidden")(h))
+        h = nn.Dropout(c.classifier_dropout, deterministic=not train)(h)
+        return dense(self.num_classes, name="dense")(h)
+
+
+class TransformerClassifier(nn.Module):
+    """Token numbers [B, length] int32, ``config.padding`` after the end, to logits [B, classes]."""
+
+    config: TransformerConfig
+    num_classes: int
+    param_dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: jax.Array, *, train: bool = False) -> jax.Array:
+        fits = x.ndim == 2 and jnp.issubdtype(x.dtype, jnp.integer)
+        require(
+            fits, "the examples of a text", (x.shape, x.dtype), "integer token numbers [examples, length]"
+        )
+        require(
+            x.shape[1] <= self.config.positions,
+            "the length of the texts in tokens",
+            x.shape[1],
+            f"at most {self.config.positions}, the model's number of positions",
+            "Cut the texts.",
+        )
+        h = Encoder(self.config, self.param_dtype, name="encoder")(x, train)
+        return Head(self.config, self.num_classes, self.param_dtype, name="head")(h, train)

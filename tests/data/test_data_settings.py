@@ -1,0 +1,208 @@
+"""Every data set from settings alone: three server steps of a simulation, clients of its own, and what is refused."""
+
+import dataclasses
+import json
+import pathlib
+import re
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+from test_newsgroups import folders  # noqa: F401  (a fixture)
+from test_writers import WRITE
+
+from jafl.data import NORMALISATIONS, SOURCES
+from jafl.evaluate import per_client_accuracy
+from jafl.experiment import make_experiments
+from jafl.parts import filled_in, make_source
+from jafl.records import SettingError
+from jafl.settings import Settings
+
+SMALL = {"algorithm": "fedbuff", "model": "softmax", "concurrency": 3, "buffer_size": 2, "server_steps": 3}
+ROOT = pathlib.Path(__file__).parent.parent.parent
+
+
+def refuses(*parts):
+    return pytest.raises(SettingError, match="(?s)" + ".*".join(map(re.escape, parts)))
+
+
+def run(**settings):
+    (experiment,) = make_experiments(Settings(**{**SMALL, **settings}))
+    history = experiment.simulate()
+    assert history.server_steps == 3
+    assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(history.params))
+    assert all(np.isfinite(record["test_loss"]) for record in history.evaluations)
+    before, after = jax.tree.leaves(experiment.params), jax.tree.leaves(history.params)
+    assert any(not np.array_equal(a, b) for a, b in zip(before, after, strict=True))
+    return experiment, history
+
+
+@pytest.fixture(scope="module")
+def prepared_dir(tmp_path_factory):
+    pytest.importorskip("tensorflow_datasets")
+    import archives
+
+    folder = tmp_path_factory.mktemp("prepared")
+    for name in archives.ARCHIVES:
+        archives.prepare_tiny(name, folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "name", ["cifar10", "cifar100", "mnist", "fashion_mnist", "emnist/byclass", "emnist/mnist"]
+)
+def test_three_steps_on_images(name, prepared_dir):
+    experiment, _ = run(dataset=name, data_dir=str(prepared_dir), num_clients=5, partition="iid")
+    assert experiment.federation.x.dtype == np.uint8
+    assert experiment.model.inputs.normalisation == experiment.source.normalisation
+
+
+@pytest.mark.parametrize("name", ["celeb_a", "sentiment140"])
+def test_three_steps_on_the_clients_that_a_data_set_comes_with(name, prepared_dir):
+    experiment, _ = run(dataset=name, data_dir=str(prepared_dir))
+    assert experiment.settings.partition == "natural"
+    assert experiment.settings.num_clients == experiment.federation.num_clients != 100
+    assert experiment.settings.data_seed == (1549775860 if name == "sentiment140" else 0)
+
+
+@pytest.mark.parametrize("form", WRITE)
+def test_three_steps_on_writers(form, tmp_path):
+    folder = WRITE[form](tmp_path / "files")
+    experiment, _ = run(dataset=f"femnist/{form}", data_dir=str(folder))
+    assert experiment.federation.num_clients == 4
+
+
+def test_three_steps_on_newsgroups(folders):  # noqa: F811
+    experiment, _ = run(
+        dataset="newsgroups", data_dir=str(folders), num_clients=4, tokens=12, partition="iid"
+    )
+    assert experiment.federation.x.shape == (12, 12)
+
+
+def test_another_partition_of_a_data_set_with_clients(prepared_dir):
+    experiment, _ = run(dataset="celeb_a", data_dir=str(prepared_dir), partition="iid", num_clients=7)
+    assert experiment.federation.num_clients == 7
+
+
+def test_crops_and_flips_change_training_but_not_evaluation(prepared_dir):
+    here = {"dataset": "cifar10", "data_dir": str(prepared_dir), "num_clients": 5, "partition": "iid"}
+    plain, first = run(**here)
+    augmented, second = run(**here, random_crop=4, random_flip=True)
+    assert first.evaluations[0]["test_loss"] == second.evaluations[0]["test_loss"]
+    assert first.evaluations[-1]["test_loss"] != second.evaluations[-1]["test_loss"]
+    again = augmented.simulate()
+    assert again.evaluations == second.evaluations
+    assert plain.model.inputs.random_crop == 0
+
+
+def test_float64_normalises_in_float64(prepared_dir):
+    settings = Settings(**SMALL, dataset="mnist", data_dir=str(prepared_dir), num_clients=5, partition="iid")
+    with jax.enable_x64(True):
+        (experiment,) = make_experiments(dataclasses.replace(settings, precision="float64"))
+        assert all(leaf.dtype == np.float64 for leaf in jax.tree.leaves(experiment.params))
+        history = experiment.simulate()
+    assert all(leaf.dtype == np.float64 for leaf in jax.tree.leaves(history.params))
+
+
+def test_clients_are_measured_on_what_they_hold_out():
+    (experiment,) = make_experiments(Settings(**SMALL, num_clients=20, client_test_fraction=0.2))
+    federation, model = experiment.federation, experiment.model
+    rng = np.random.default_rng(0)
+    params = {"dense": {"kernel": rng.normal(size=(64, 10)), "bias": rng.normal(size=10)}}
+    found = per_client_accuracy(model, params, federation)
+    held = federation.held_out
+    for client in range(20):
+        rows = held.indices[held.offsets[client] : held.offsets[client + 1]]
+        logits = (
+            federation.x[rows].reshape(len(rows), -1) @ params["dense"]["kernel"] + params["dense"]["bias"]
+        )
+        expected = np.mean(np.argmax(logits, axis=1) == federation.y[rows]) if len(rows) else np.nan
+        assert found[client] == pytest.approx(expected, nan_ok=True)
+    with refuses("federation.held_out is None", "client_test_fraction"):
+        per_client_accuracy(model, params, dataclasses.replace(federation, held_out=None))
+
+
+def test_partition_seed_keeps_the_clients_over_seeds():
+    found = make_experiments(Settings(**SMALL, seed="1,2", partition_seed=0))
+    first, second = (one.federation.partition.indices for one in found)
+    np.testing.assert_array_equal(first, second)
+    changed = make_experiments(Settings(**SMALL, seed="1,2"))
+    assert not np.array_equal(*(one.federation.partition.indices for one in changed))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"dataset": "cifr10"}, ("dataset is 'cifr10'", "Did you mean 'cifar10'?")),
+        ({"dataset": "emnist/byclas"}, ("dataset is 'emnist/byclas'", "Did you mean 'emnist/byclass'?")),
+        ({"tokens": 3}, ("tokens is 3", "digits does not read it", "sentiment140, newsgroups")),
+        ({"normalisation": "half"}, ("normalisation is 'half'", "digits does not read it")),
+        ({"dataset": "mnist", "split_by": "clients"}, ("split_by is 'clients'", "celeb_a, sentiment140")),
+        ({"dataset": "mnist", "normalisation": "halv"}, ("normalisation is 'halv'", "Did you mean 'half'?")),
+        ({"dataset": "celeb_a", "split_by": "client"}, ("split_by is 'client'", "Did you mean 'clients'?")),
+        ({"dataset": "femnist/leaf"}, ("data_dir is None",)),
+        ({"dataset": "synthetic", "random_flip": True}, ("random_flip is True", "no images")),
+        ({"random_crop": -1}, ("random_crop is -1", "at least 0")),
+        ({"client_test_fraction": 1.5}, ("client_test_fraction is 1.5", "below 1")),
+        ({"partition": "natural"}, ("partition is 'natural'", "no clients of its own")),
+        ({"test_fraction": 1.0}, ("test_fraction is 1.0", "below 1")),
+        ({"partition_seed": -1}, ("seed is -1", "at least 0")),
+    ],
+)
+def test_refuses_settings_that_cannot_work(settings, message, tmp_path):
+    if settings.get("dataset") in ("mnist", "celeb_a"):
+        settings = {**settings, "data_dir": str(tmp_path)}
+    with refuses(*message):
+        make_experiments(Settings(**{**SMALL, **settings}))
+
+
+def test_refuses_another_number_of_clients_than_a_data_set_has(prepared_dir):
+    settings = Settings(**SMALL, dataset="celeb_a", data_dir=str(prepared_dir), num_clients=33)
+    with refuses("num_clients is 33", "left out, or 9", "clients of celeb_a", "iid"):
+        filled_in(settings, make_source(settings))
+
+
+def test_every_normalisation_and_data_set_is_in_the_help():
+    help_of = {field.name: field.metadata["help"] for field in dataclasses.fields(Settings)}
+    assert all(name in help_of["dataset"] for name in SOURCES)
+    assert all(name in help_of["normalisation"] for name in NORMALISATIONS)
+
+
+def test_run_py_prepares_and_says_where_it_is_or_what_is_missing(prepared_dir, tmp_path):
+    def run_py(*arguments):
+        return subprocess.run(
+            [sys.executable, "run.py", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60
+        )
+
+    done = run_py("--prepare=mnist", f"--data_dir={prepared_dir}")
+    assert done.returncode == 0 and "already prepared" in done.stdout
+    refused = run_py("--prepare=mnst", f"--data_dir={tmp_path}")
+    assert refused.returncode == 2
+    assert "prepare is 'mnst'" in refused.stderr and "Did you mean 'mnist'?" in refused.stderr
+
+
+def test_a_run_on_images_is_repeated_from_its_config(prepared_dir, tmp_path):
+    from jafl import runner
+
+    settings = Settings(
+        **SMALL,
+        dataset="cifar10",
+        data_dir=str(prepared_dir),
+        num_clients=5,
+        partition="iid",
+        client_test_fraction=0.2,
+    )
+    runner.run(settings, tmp_path / "one", show=lambda _: None)
+    (again,) = make_experiments(Settings.from_file(str(tmp_path / "one" / "config.json")))
+    lines = (tmp_path / "one" / "metrics.jsonl").read_text().splitlines()
+    assert again.simulate().evaluations == [json.loads(line) for line in lines]
+    config = json.loads((tmp_path / "one" / "config.json").read_text())
+    assert (config["data_seed"], config["partition"]) == (0, "iid")
+    with np.load(tmp_path / "one" / "partition.npz") as arrays:
+        np.testing.assert_array_equal(arrays["indices"], again.federation.partition.indices)
+        np.testing.assert_array_equal(arrays["held_out_indices"], again.federation.held_out.indices)
+    summary = json.loads((tmp_path / "one" / "summary.json").read_text())
+    assert len(summary["client_accuracy"]) == 5
+    assert all(0 <= accuracy <= 1 for accuracy in summary["client_accuracy"])

@@ -1,0 +1,127 @@
+"""20 Newsgroups on generated posts: scikit-learn's loader, from its cache file and from the publisher's folders."""
+
+import codecs
+import pickle
+import re
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_files
+
+from jafl import data
+from jafl.data.posts import CACHE_FILE, FOLDERS
+from jafl.records import SettingError
+
+GROUPS = ("alt.atheism", "comp.graphics", "sci.space")
+WORDS = ("heaven", "polygon", "orbit")
+
+
+def refuses(*parts):
+    return pytest.raises(SettingError, match="(?s)" + ".*".join(map(re.escape, parts)))
+
+
+@pytest.fixture
+def folders(tmp_path):
+    """The publisher's two folders: a folder per group, a file per post, in Latin-1."""
+    for split, count in (("train", 4), ("test", 2)):
+        for label, (group, word) in enumerate(zip(GROUPS, WORDS, strict=True)):
+            folder = tmp_path / FOLDERS[split] / group
+            folder.mkdir(parents=True)
+            for number in range(count):
+                post = (
+                    f"From: somebody@{split}\nSubject: secret header\n\nJohn writes:\n> a quotation\n"
+                    f"Caf\xe9 {word} {word} number{number} {split}only.\n\n--\nsignature line\n"
+                )
+                (folder / f"{label}{number}").write_bytes(post.encode("latin-1"))
+    return tmp_path
+
+
+def make_cache_file(folders):
+    """What scikit-learn keeps after a download, without the folders."""
+    bunches = {split: load_files(folders / name, encoding="latin1") for split, name in FOLDERS.items()}
+    (folders / CACHE_FILE).write_bytes(codecs.encode(pickle.dumps(bunches), "zlib_codec"))
+
+
+def read_back(source, x):
+    return [[source.vocabulary[token] for token in row if token] for row in x]
+
+
+@pytest.mark.parametrize("from_cache", [False, True])
+def test_posts_come_through_without_header_quotation_and_signature(folders, from_cache):
+    if from_cache:
+        make_cache_file(folders)
+        for name in FOLDERS.values():
+            import shutil
+
+            shutil.rmtree(folders / name)
+    source = data.newsgroups(data_dir=folders, tokens=10)
+    assert (source.x.shape, source.test_x.shape, source.num_classes) == ((12, 10), (6, 10), 3)
+    assert source.x.dtype == np.int32
+    assert np.bincount(source.y).tolist() == [4, 4, 4]
+    assert np.bincount(source.test_y).tolist() == [2, 2, 2]
+    for label, words in zip(source.y, read_back(source, source.x), strict=True):
+        assert words[:3] == ["café", WORDS[label], WORDS[label]]
+        assert words[4:6] == ["trainonly", "."]
+    for label, words in zip(source.test_y, read_back(source, source.test_x), strict=True):
+        assert words[:3] == ["café", WORDS[label], WORDS[label]]
+        assert words[4] == "[UNK]"  # no training post has this word
+    assert "quotation" not in source.vocabulary and "secret" not in source.vocabulary
+
+
+def test_both_forms_hold_the_same(folders):
+    plain = data.newsgroups(data_dir=folders)
+    make_cache_file(folders)
+    cached = data.newsgroups(data_dir=folders)
+    assert plain.vocabulary == cached.vocabulary
+    np.testing.assert_array_equal(np.sort(plain.x, axis=0), np.sort(cached.x, axis=0))
+
+
+def test_a_second_start_reads_no_post(folders, monkeypatch):
+    first = data.newsgroups(data_dir=folders)
+    monkeypatch.setattr("jafl.data.posts._posts", None)
+    again = data.newsgroups(data_dir=folders, validation_fraction=0.25)
+    np.testing.assert_array_equal(first.test_x, again.test_x)
+    assert np.bincount(again.validation_y).tolist() == [1, 1, 1]
+
+
+def test_word_pieces_of_berts_vocabulary(folders, tmp_path):
+    pytest.importorskip("tokenizers")
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "cafe", "or", "##bit", "heaven", "poly", "##gon", "."]
+    vocabulary = tmp_path / "vocab.txt"
+    vocabulary.write_text("\n".join(pieces) + "\n")
+    source = data.newsgroups(data_dir=folders, tokens=9, wordpiece_vocabulary=vocabulary)
+    assert source.vocabulary == tuple(pieces)
+    words = {0: [7, 7], 1: [8, 9, 8, 9], 2: [5, 6, 5, 6]}
+    for label, row in zip(source.y, source.x, strict=True):
+        inner = [4, *words[label], 1, 1, 10][:7]
+        expected = [2, *inner, 3]
+        assert row.tolist() == expected + [0] * (9 - len(expected))
+    vocabulary.write_text("\n".join(pieces[1:]))
+    with refuses("wordpiece_vocabulary is", "[PAD] first"):
+        data.newsgroups(data_dir=folders, tokens=9, wordpiece_vocabulary=vocabulary)
+    with refuses("wordpiece_vocabulary is", "no such file"):
+        data.newsgroups(data_dir=folders, wordpiece_vocabulary=tmp_path / "none.txt")
+
+
+def test_refuses_posts_that_are_not_there_or_damaged(folders, tmp_path):
+    with refuses("dataset is 'newsgroups'", CACHE_FILE, "fetch_20newsgroups", "20news-bydate.tar.gz"):
+        data.newsgroups(data_dir=tmp_path / "nowhere")
+    make_cache_file(folders)
+    file = folders / CACHE_FILE
+    file.write_bytes(file.read_bytes()[:100])
+    with refuses("dataset is 'newsgroups'", str(file), "cannot be read", "fetch it again"):
+        data.newsgroups(data_dir=folders)
+    assert list((folders / "jafl_cache").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"tokens": 0}, ("tokens is 0", "at least 1")),
+        ({"vocabulary_size": 0}, ("vocabulary_size is 0", "at least 1")),
+        ({"test_fraction": 2.0}, ("test_fraction is 2.0",)),
+    ],
+)
+def test_refuses_settings_before_anything_is_read(tmp_path, changed, message):
+    with refuses(*message):
+        data.newsgroups(data_dir=tmp_path, **changed)

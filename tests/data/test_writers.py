@@ -1,0 +1,219 @@
+"""FEMNIST by writer from generated files in the formats of LEAF, FedJAX and TFF: the same clients from all three."""
+
+import json
+import re
+import sqlite3
+import zlib
+
+import numpy as np
+import pytest
+
+from jafl import data
+from jafl.records import SettingError
+
+WRITERS = {"f0001_41": 5, "f0000_14": 3, "f0002_00": 1, "f0010_07": 4}  # training examples, in any order
+CLASSES = 62
+
+
+def refuses(*parts):
+    return pytest.raises(SettingError, match="(?s)" + ".*".join(map(re.escape, parts)))
+
+
+def examples(writer: str, split: str, exact: bool = True) -> tuple[np.ndarray, np.ndarray]:
+    """(images [n, 28, 28] float32 in 0..1, labels [n]) of a writer; ``exact``: multiples of 1/255."""
+    count = WRITERS[writer] if split == "train" else 2
+    rng = np.random.default_rng([*writer.encode(), split == "train"])
+    pixels = rng.integers(0, 256, (count, 28, 28)) / np.float32(255) if exact else rng.random((count, 28, 28))
+    return pixels.astype(np.float32), rng.integers(0, CLASSES, count)
+
+
+def write_leaf(folder, exact=True):
+    for split in ("train", "test"):
+        (folder / split).mkdir(parents=True)
+        for number, some in enumerate((list(WRITERS)[:2], list(WRITERS)[2:])):
+            held = {writer: examples(writer, split, exact) for writer in some}
+            content = {
+                "users": some,
+                "num_samples": [len(y) for _, y in held.values()],
+                "user_data": {
+                    writer: {"x": x.reshape(len(x), -1).tolist(), "y": y.tolist()}
+                    for writer, (x, y) in held.items()
+                },
+            }
+            (folder / split / f"all_data_{number}_{split}_9.json").write_text(json.dumps(content))
+    return folder
+
+
+def write_fedjax(folder, exact=True):
+    from flax import serialization
+
+    folder.mkdir()
+    for split in ("train", "test"):
+        with sqlite3.connect(folder / f"federated_emnist_{split}.sqlite") as connection:
+            connection.execute(
+                "CREATE TABLE federated_data (client_id BLOB, data BLOB, num_examples INTEGER)"
+            )
+            for writer in WRITERS:
+                x, y = examples(writer, split, exact)
+                packed = serialization.msgpack_serialize({"pixels": x, "label": y.astype(np.int32)})
+                row = (writer.encode(), zlib.compress(packed), len(y))
+                connection.execute("INSERT INTO federated_data VALUES (?, ?, ?)", row)
+        connection.close()
+    return folder
+
+
+def write_tff(folder, exact=True):
+    pytest.importorskip("tensorflow_datasets")
+    from tensorflow_datasets.proto import tf_example_pb2
+
+    folder.mkdir()
+    with sqlite3.connect(folder / "emnist_all.sqlite") as connection:
+        connection.execute(
+            "CREATE TABLE examples (split_name TEXT, client_id TEXT, serialized_example_proto BLOB)"
+        )
+        for split in ("train", "test"):
+            for writer in WRITERS:
+                for x, y in zip(*examples(writer, split, exact), strict=True):
+                    example = tf_example_pb2.Example()
+                    example.features.feature["pixels"].float_list.value.extend(x.ravel().tolist())
+                    example.features.feature["label"].int64_list.value.append(int(y))
+                    row = (split, writer, example.SerializeToString())
+                    connection.execute("INSERT INTO examples VALUES (?, ?, ?)", row)
+    connection.close()
+    return folder
+
+
+WRITE = {"leaf": write_leaf, "fedjax": write_fedjax, "tff": write_tff}
+ORDER = {"leaf": list(WRITERS), "fedjax": sorted(WRITERS), "tff": sorted(WRITERS)}
+
+
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize("form", WRITE)
+def test_every_writer_is_a_client_with_all_examples(form, exact, tmp_path):
+    folder = WRITE[form](tmp_path / "files", exact)
+    source = data.SOURCES[f"femnist/{form}"](data_dir=folder)
+    assert source.name == f"femnist/{form}"
+    assert source.natural_partition.sizes.tolist() == [WRITERS[writer] for writer in ORDER[form]]
+    for split, x, y in (("train", source.x, source.y), ("test", source.test_x, source.test_y)):
+        written = [examples(writer, split, exact) for writer in ORDER[form]]
+        pixels = np.concatenate([images for images, _ in written])[..., None]
+        np.testing.assert_array_equal(y, np.concatenate([labels for _, labels in written]))
+        if exact:
+            np.testing.assert_array_equal(x, np.rint(pixels * 255))
+        else:
+            np.testing.assert_allclose(x, pixels, rtol=1e-6)
+    assert source.x.dtype == (np.uint8 if exact else np.float32)
+    assert isinstance(source.x, np.memmap)
+    assert (source.normalisation is None) != exact
+    assert data.federate(source, source.natural_partition).num_clients == 4
+
+
+def test_validation_examples_leave_every_writer_one(tmp_path):
+    folder = write_leaf(tmp_path / "files")
+    source = data.femnist("leaf", data_dir=folder, validation_fraction=0.5)
+    sizes = source.natural_partition.sizes
+    assert len(sizes) == 4 and sizes.min() >= 1
+    assert len(source.y) + len(source.validation_y) == sum(WRITERS.values())
+    assert len(source.validation_y) >= 3
+    whole = data.femnist("leaf", data_dir=folder)
+    np.testing.assert_array_equal(source.x, whole.x[source.train_indices])
+    holder = np.repeat(np.arange(4), whole.natural_partition.sizes)
+    np.testing.assert_array_equal(np.repeat(np.arange(4), sizes), holder[source.train_indices])
+
+
+def change_leaf(folder, change):
+    file = folder / "train" / "all_data_0_train_9.json"
+    content = json.loads(file.read_text())
+    change(content)
+    file.write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda c: c["user_data"].pop("f0000_14"), ("lists 2 users", "no data of 1", "'f0000_14'", "anew")),
+        (lambda c: c["num_samples"].pop(), ("lists 2 users, but 1 numbers",)),
+        (lambda c: c["num_samples"].__setitem__(1, 9), ("'f0000_14' has 9 samples", "(3, 784)")),
+        (lambda c: c["user_data"]["f0000_14"]["x"][0].pop(), ("'f0000_14'", "equally long")),
+        (lambda c: c["user_data"]["f0000_14"]["x"][0].__setitem__(0, "a.jpg"), ("'f0000_14'", "numbers")),
+        (lambda c: c["user_data"]["f0000_14"]["y"].__setitem__(0, 0.5), ("labels", "'f0000_14'", "whole")),
+        (lambda c: c["user_data"]["f0000_14"]["x"][0].__setitem__(0, 7.0), ("'f0000_14'", "not in 0..1")),
+        (lambda c: c["user_data"]["f0000_14"].pop("y"), ("'f0000_14'",)),
+        (lambda c: c["users"].__setitem__(1, "f0001_41"), ("'f0001_41'", "too")),
+        (lambda c: c.pop("users"), ("must hold num_samples, user_data, users",)),
+    ],
+)
+def test_refuses_leaf_files_that_are_not_whole(change, message, tmp_path):
+    folder = write_leaf(tmp_path / "files")
+    change_leaf(folder, change)
+    with refuses(*message):
+        data.femnist("leaf", data_dir=folder)
+    assert list((folder / "jafl_cache").iterdir()) == []
+
+
+def test_refuses_a_leaf_file_that_was_cut_off(tmp_path):
+    folder = write_leaf(tmp_path / "files")
+    file = folder / "test" / "all_data_1_test_9.json"
+    file.write_text(file.read_text()[:-40])
+    with refuses(str(file), "not whole JSON"):
+        data.femnist("leaf", data_dir=folder)
+    assert list((folder / "jafl_cache").iterdir()) == []
+
+
+def test_refuses_a_folder_without_files(tmp_path):
+    with refuses("data_dir is", "no JSON files", "'train'", "preprocess.sh"):
+        data.femnist("leaf", data_dir=tmp_path)
+    with refuses("data_dir is", "federated_emnist_train.sqlite", "none"):
+        data.femnist("fedjax", data_dir=tmp_path)
+    with refuses("data_dir is", "emnist_all.sqlite", "none"):
+        data.femnist("tff", data_dir=tmp_path)
+    (tmp_path / "emnist_all.sqlite.lzma").write_bytes(b"")
+    with refuses("packed", "unlzma emnist_all.sqlite.lzma"):
+        data.femnist("tff", data_dir=tmp_path)
+    with refuses("data_dir is None"):
+        data.femnist("leaf")
+    with refuses("form is 'json'", "leaf, fedjax, tff"):
+        data.femnist("json", data_dir=tmp_path)
+
+
+@pytest.mark.parametrize("form", ["fedjax", "tff"])
+def test_refuses_a_truncated_sqlite_file(form, tmp_path):
+    folder = WRITE[form](tmp_path / "files")
+    file = next(folder.glob("*.sqlite"))
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    with refuses(str(folder), "Download it again"):
+        data.SOURCES[f"femnist/{form}"](data_dir=folder)
+    file.write_bytes(b"no database at all, but long enough to be looked at" * 40)
+    with refuses(str(file), "cannot be read", "Download it again"):
+        data.SOURCES[f"femnist/{form}"](data_dir=folder)
+    assert list((folder / "jafl_cache").iterdir()) == []
+
+
+def change_rows(file, statement, *values):
+    with sqlite3.connect(file) as connection:
+        connection.execute(statement, values)
+    connection.close()
+
+
+def test_refuses_fedjax_clients_that_cannot_be_read(tmp_path):
+    folder = write_fedjax(tmp_path / "files")
+    file = folder / "federated_emnist_train.sqlite"
+    change_rows(file, "UPDATE federated_data SET num_examples = 8 WHERE client_id = ?", b"f0001_41")
+    with refuses(str(file), "'f0001_41' has 8 examples", "5 images and 5 labels"):
+        data.femnist("fedjax", data_dir=folder)
+    change_rows(file, "UPDATE federated_data SET data = ? WHERE client_id = ?", b"nothing", b"f0001_41")
+    with refuses(str(file), "'f0001_41'", "cannot be read"):
+        data.femnist("fedjax", data_dir=folder)
+
+
+def test_refuses_tff_examples_that_cannot_be_read(tmp_path):
+    folder = write_tff(tmp_path / "files")
+    file = folder / "emnist_all.sqlite"
+    change_rows(
+        file, "UPDATE examples SET serialized_example_proto = ? WHERE client_id = 'f0001_41'", b"\xff\xff"
+    )
+    with refuses(str(file), "'f0001_41'", "cannot be read"):
+        data.femnist("tff", data_dir=folder)
+    change_rows(file, "DELETE FROM examples WHERE split_name = 'test' OR client_id = 'f0001_41'")
+    with refuses("femnist/tff", "no test clients"):
+        data.femnist("tff", data_dir=folder)

@@ -1,0 +1,13 @@
+"""Compiles with little optimisation: these tests compile large models and run them for a moment."""
+
+import jax
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def quick_compilation():
+    """For the modules that import it."""
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
