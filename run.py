@@ -4,19 +4,25 @@
     python run.py --algorithm=fedbuff --seed=0,1,2           one algorithm, three seeds
     python run.py --algorithm=fedbuff --buffer_size=5 --delay=half_normal --delay_draw=per_trip
     python run.py --protocol=synchronous --algorithm=fedbuff FedBuff's rule in synchronous rounds
+    python run.py --prepare=cifar10 --data_dir=data         downloads and prepares a data set, once
     python run.py --config=runs/001/fedbuff-seed0/config.json --output_dir=again     repeats a run
+    python run.py --sweep="dirichlet_alpha=0.1,1;delay_sigma=0.5,2" --seed=0,1,2 --output_dir=runs/sweep
+    python run.py --report=runs/sweep                       one page on everything in it: runs/sweep/report.html
+    python run.py --resume --output_dir=runs/001            goes on with what was stopped, killed or cut short
 
 Every setting has a default. Settings can also stand in a file, one --name=value a line: --flagfile=FILE.
 """
 
 import dataclasses
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
 
 from absl import app, flags, logging
 
-from jafl.records import SettingError
+from jafl import past_runs
+from jafl.records import SettingError, require
 from jafl.settings import TYPES, Settings
 
 _CONFIG = flags.DEFINE_string(
@@ -26,6 +32,49 @@ _OUTPUT = flags.DEFINE_string(
     "output_dir", None, "Directory for the results. Default: runs/001, or the next number."
 )
 _DRY_RUN = flags.DEFINE_bool("dry_run", False, "Compute and draw the schedules, and train nothing.")
+_PREPARE = flags.DEFINE_string(
+    "prepare", None, "Download and prepare this data set under data_dir, and do nothing else."
+)
+_MANUAL_DIR = flags.DEFINE_string(
+    "manual_dir",
+    None,
+    "Folder with archives downloaded by hand (prepare). Default: downloads/manual/NAME in data_dir.",
+)
+_RESUME = flags.DEFINE_bool(
+    "resume",
+    False,
+    "Go on with the run or comparison that output_dir holds, from its last checkpoint and with its settings.",
+)
+_CHECKPOINT_EVERY = flags.DEFINE_integer(
+    "checkpoint_every",
+    None,
+    "Client trips between checkpoints; 0: none. Default: one a minute, and one at Ctrl-C.",
+    lower_bound=0,
+)
+_TENSORBOARD = flags.DEFINE_bool(
+    "tensorboard", False, "Also write metrics as TensorBoard event files (needs tensorboardX)."
+)
+_PICTURES = flags.DEFINE_bool("pictures", None, "Draw each run's pictures. Default: true, false in a sweep.")
+_SWEEP = flags.DEFINE_string(
+    "sweep",
+    None,
+    'Values to try, crossed with all algorithms and seeds: "dirichlet_alpha=0.1,1;delay_mean=5,30". The same command '
+    "goes on with a sweep that was stopped, also in several processes at once.",
+)
+_REPORT = flags.DEFINE_string(
+    "report", None, "Write report.html and report.md on all runs in this directory, and do nothing else."
+)
+_BASELINE = flags.DEFINE_string(
+    "baseline",
+    None,
+    "What trips to the target are compared with (sweep, report). Default: fedavg if it runs, else the first "
+    "algorithm; in a report of other runs, nothing.",
+)
+_COMPILATION_CACHE = flags.DEFINE_string(
+    "compilation_cache",
+    os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "jafl"),
+    "Folder that keeps compiled programs for the next start; empty: none is kept.",
+)
 _OVERWRITE = flags.DEFINE_bool("overwrite", False, "Replace the run that output_dir holds.")
 
 
@@ -44,6 +93,12 @@ def _define_settings() -> None:
 def _settings() -> Settings:
     """The settings: those typed, over those of --config, over the defaults."""
     given = {name: flags.FLAGS[name].value for name in TYPES if flags.FLAGS[name].present}
+    if _RESUME.value:
+        for flag, excluded in (("config", _CONFIG), ("overwrite", _OVERWRITE), ("dry_run", _DRY_RUN)):
+            require(not excluded.value, flag, excluded.value, "left out with --resume")
+        output = _OUTPUT.value or ""
+        require(output, "output_dir", _OUTPUT.value, "the directory to go on with")
+        return Settings.from_file(str(past_runs.settings_file(output)), **given)
     if _CONFIG.value:
         return Settings.from_file(_CONFIG.value, **given)
     return Settings.from_mapping(given)
@@ -61,25 +116,58 @@ def _parse(arguments: list[str]) -> list[str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Runs what the flags ask for. Exit status: 0 done, 1 diverged, 2 a setting cannot work, 130 interrupted."""
+    """Runs what the flags ask for.
+
+    Exit status: 0 done, 1 diverged, 2 a setting cannot work, 3 a file could not be written, 130 interrupted.
+    """
     if not flags.FLAGS["verbosity"].present:
         logging.set_verbosity(logging.WARNING)  # JAX's news about other accelerators help nobody here
     try:
         if len(arguments) > 1:
             raise SettingError(f"{arguments[1]!r} is not a flag: write --name=value, and see --help.")
+        if _REPORT.value:
+            from jafl.report import write_report
+
+            for file in write_report(_REPORT.value, baseline=_BASELINE.value):
+                print(f"Written: {file}")
+            return 0
         settings = _settings()
+        if _PREPARE.value:
+            from jafl.data import prepare
+
+            prepare(_PREPARE.value, settings.data_dir, manual_dir=_MANUAL_DIR.value)
+            return 0
         import jax
 
+        if _COMPILATION_CACHE.value and "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+            jax.config.update("jax_compilation_cache_dir", _COMPILATION_CACHE.value)
+            jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
         if settings.precision == "float64":
             jax.config.update("jax_enable_x64", True)
-        from jafl import results, runner
+        from jafl import results, runner, trackers
 
         output = _OUTPUT.value or results.next_free_directory("runs")
         command = ["python", *sys.argv]
-        if _DRY_RUN.value:
+        if _DRY_RUN.value and not _SWEEP.value:
             runner.dry_run(settings, output, overwrite=_OVERWRITE.value, command=command)
             return 0
-        outcomes = runner.run(settings, output, overwrite=_OVERWRITE.value, command=command)
+        options = {
+            "command": command,
+            "checkpoint_every": _CHECKPOINT_EVERY.value,
+            "trackers": [trackers.tensorboard()] if _TENSORBOARD.value else [],
+            "pictures": _PICTURES.value,
+        }
+        if swept := _SWEEP.value or (_RESUME.value and past_runs.swept(output)):
+            for flag, excluded in (("overwrite", _OVERWRITE), ("dry_run", _DRY_RUN)):
+                require(not excluded.value, flag, excluded.value, "left out of a sweep")
+            from jafl.sweep import run_sweep
+
+            statuses = set(run_sweep(settings, swept, output, baseline=_BASELINE.value, **options).statuses)
+        else:
+            outcomes = runner.run(
+                settings, output, overwrite=_OVERWRITE.value, resume=_RESUME.value, **options
+            )
+            statuses = {outcome.status for outcome in outcomes}
     except MemoryError as error:
         print(
             f"Error: not enough memory for these settings ({error}). Lower num_clients, client_trips or "
@@ -90,10 +178,16 @@ def main(arguments: list[str]) -> int:
     except SettingError as error:
         print(f"Error: {error}", file=sys.stderr)
         return 2
+    except OSError as error:
+        print(
+            f"Error: {error}. What was written before is whole: once there is room, "
+            "--resume --output_dir=DIR goes on from the last checkpoint.",
+            file=sys.stderr,
+        )
+        return 3
     except KeyboardInterrupt:
         print("Interrupted: ended at once. What was measured before is kept.", file=sys.stderr)
         return 130
-    statuses = {outcome.status for outcome in outcomes}
     return 1 if "diverged" in statuses else 130 if "interrupted" in statuses else 0
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jafl import algorithms, data
+from jafl import algorithms
 from jafl.clients import client_work
 from jafl.data import Federation, Source
 from jafl.decomposition import decomposed
@@ -14,14 +14,22 @@ from jafl.deferred import Specification
 from jafl.evaluate import Evaluator
 from jafl.memory import bytes_of
 from jafl.models import Model, server_gradient
-from jafl.parts import READ_BY, make_model, make_partition, make_schedule, make_source, partition_name
+from jafl.parts import (
+    READ_BY,
+    filled_in,
+    make_federation,
+    make_inputs,
+    make_model,
+    make_schedule,
+    make_source,
+)
 from jafl.parts.data import PRECISIONS
 from jafl.parts.text import items, whole_number_in
-from jafl.preparation import check
+from jafl.preparation import check, default_plan
 from jafl.records import EventSchedule, ExecutionPlan, History, choose, require, whole_number
-from jafl.schedule import trip_by_trip
 from jafl.settings import DEFAULTS, Settings
 from jafl.simulation import DEFAULT_EVALUATIONS, default_evaluators, simulate
+from jafl.waves import spread_over
 
 LARGEST_SEED = 2**32 - 1  # JAX's random keys take no more without float64
 
@@ -68,6 +76,7 @@ class Experiment:
             **{
                 "server_optimizer": self.server_optimizer,
                 "plan": self.plan,
+                "devices": self.settings.devices,
                 "evaluate_at": self.evaluate_at,
                 "evaluators": self.evaluators(),
                 **options,
@@ -101,10 +110,16 @@ def make_experiments(settings: Settings) -> list[Experiment]:
         repeated = len(set(values)) < len(values)
         require(not repeated, setting, getattr(settings, setting), "a list without repetitions")
     alone = len(names) == 1
-    resolved = [algorithms.resolve(settings, name, seed, alone=alone) for name in names for seed in seeds]
-    resolved = _as_read(settings, resolved)
+
+    def resolve(settings: Settings) -> list[Settings]:
+        found = [algorithms.resolve(settings, name, seed, alone=alone) for name in names for seed in seeds]
+        return _as_read(settings, found)
+
+    resolve(settings)  # refuses what cannot work before the data set is read
     source = make_source(settings)
-    federations = {seed: data.federate(source, make_partition(settings, source, seed)) for seed in seeds}
+    settings = filled_in(settings, source)
+    resolved = resolve(settings)
+    federations = {seed: make_federation(settings, source, seed) for seed in seeds}
     return [_make_experiment(one, source, federations[int(one.seed)]) for one in resolved]
 
 
@@ -125,8 +140,7 @@ def _as_read(settings: Settings, resolved: list[Settings]) -> list[Settings]:
 
 
 def _make_experiment(settings: Settings, source: Source, federation: Federation) -> Experiment:
-    settings = dataclasses.replace(settings, partition=partition_name(settings, source))
-    model = make_model(settings, source)
+    model = dataclasses.replace(make_model(settings, source), inputs=make_inputs(settings, source))
     init_key, trips_key = jax.random.split(jax.random.key(int(settings.seed)))
     initial_round = algorithms.make_rule(settings).build().initial_round
     shapes = jax.eval_shape(
@@ -153,8 +167,10 @@ def _make_experiment(settings: Settings, source: Source, federation: Federation)
         rule = decomposed(
             rule, work, federation, _measured_steps(settings.decompose_steps, schedule.num_steps)
         )
-    plan = trip_by_trip(schedule)
-    check(schedule, federation, work, rule, shapes, server_optimizer=server_optimizer, plan=plan)
+    spread = spread_over(settings.devices)
+    plan = default_plan(schedule, rule, shapes, spread)
+    arguments = (schedule, federation, work, rule, shapes)
+    check(*arguments, server_optimizer=server_optimizer, plan=plan, spread=spread)
     return Experiment(
         settings=settings,
         source=source,

@@ -4,6 +4,7 @@ Files are written whole or not at all (to a temporary name first), except ``metr
 line per evaluation, so that what has been measured survives whatever stops the run.
 """
 
+import errno
 import json
 import math
 import os
@@ -15,12 +16,16 @@ from typing import Any
 import jax
 import numpy as np
 
+from jafl import checkpoint
+from jafl.claim import claim
 from jafl.data import Federation, Source
+from jafl.past_runs import read_json
 from jafl.records import EventSchedule, History, SettingError
 from jafl.settings import FORMAT
 
 FILES = (
     "config.json",
+    "comparison.json",
     "schedule.npz",
     "partition.npz",
     "metrics.jsonl",
@@ -28,7 +33,15 @@ FILES = (
     "params.npz",
     "reports.npz",
     "diagnostics.json",
+    "report.html",
+    "report.md",
 )
+# What a run says of its outcome: gone while it goes on.
+OUTCOME = ("summary.json", "params.npz", "reports.npz", "diagnostics.json", "report.html", "report.md")
+CHECKPOINTS = "checkpoints"
+# Settings that say where data lie: another place is no other run.
+PLACES = ("data_dir", "cache_dir")
+TRACKED = "tensorboard"
 PICTURES = (
     "accuracy.png",
     "label_split.png",
@@ -68,12 +81,14 @@ class RunDirectory:
     Args:
       path: made if it is not there.
       overwrite: delete the files of a run that is there, and those of the runs in its direct subfolders.
+      resume: leave a run that is there as it is, to go on with it.
 
     Raises:
-      SettingError: if there is a run already and ``overwrite`` is False, or the path cannot be a directory.
+      SettingError: if there is a run already and neither ``overwrite`` nor ``resume`` is True, if another process
+        is running it, or if the path cannot be a directory.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, overwrite: bool = False):
+    def __init__(self, path: str | os.PathLike[str], *, overwrite: bool = False, resume: bool = False):
         self.path = pathlib.Path(path)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -81,32 +96,48 @@ class RunDirectory:
             raise SettingError(
                 f"output_dir is {str(path)!r}, but cannot be made: {error.strerror}."
             ) from error
+        if resume:
+            return
+        if (self.path / "sweep.json").is_file():
+            raise SettingError(
+                f"output_dir is {str(path)!r}, but holds a sweep. Name another directory, or remove it yourself."
+            )
         there = _files_of_a_run(self.path)
         if there and not overwrite:
             raise SettingError(
                 f"output_dir is {str(path)!r}, but already holds a run ({there[0].relative_to(self.path)}). "
-                "Name another directory, or pass --overwrite to replace that run."
+                "Name another directory, pass --overwrite to replace that run, or --resume to go on with it."
             )
-        for file in there:
-            file.unlink()
-        for folder in {file.parent for file in there} - {self.path}:
-            if not any(folder.iterdir()):
+        for folder in sorted({file.parent for file in there}, reverse=True):  # the runs in it come first
+            _remove_run(folder, [file for file in there if file.parent == folder])
+            if folder != self.path and not any(folder.iterdir()):
                 folder.rmdir()
+
+    @property
+    def checkpoints(self) -> pathlib.Path:
+        """The folder of its checkpoints, which is there while the run is not over."""
+        return self.path / CHECKPOINTS
+
+    def config(self) -> dict[str, Any] | None:
+        """The ``config.json`` that is there, or None. Raises SettingError if it is none of this format."""
+        path = self.path / "config.json"
+        return read_json(path) if path.is_file() else None
 
     def write_config(self, settings: Mapping[str, Any], command: Sequence[str]) -> None:
         """``config.json``: every resolved setting, the versions, the device and the command."""
-        from jafl import __version__
+        self._write_json("config.json", config(settings, command))
 
-        device = jax.devices()[0]
-        versions = {"jafl": __version__, "jax": jax.__version__, "python": platform.python_version()}
-        content = {
-            "format": FORMAT,
-            **settings,
-            "versions": versions,
-            "device": f"{device.platform} ({device.device_kind})",
-            "command": list(command),
-        }
-        self._write_json("config.json", content)
+    def write_comparison(
+        self, settings: Mapping[str, Any], runs: Sequence[str], command: Sequence[str]
+    ) -> None:
+        """``comparison.json``: the settings as given, and the names of the runs that they ask for."""
+        self._write_json("comparison.json", {**config(settings, command), "runs": list(runs)})
+
+    def write_sweep(
+        self, settings: Mapping[str, Any], swept: Mapping[str, Any], command: Sequence[str]
+    ) -> None:
+        """``sweep.json``: the settings that all runs share, and the values of those that are swept."""
+        self._write_json("sweep.json", {**config(settings, command), "sweep": dict(swept)})
 
     def write_schedule(self, schedule: EventSchedule) -> None:
         """``schedule.npz``: the columns of the event schedule."""
@@ -118,12 +149,42 @@ class RunDirectory:
         for name in ("train_indices", "test_indices", "validation_indices", "server_indices"):
             if getattr(source, name) is not None:
                 arrays[name] = getattr(source, name)
+        if federation.held_out is not None:
+            arrays |= {
+                "held_out_offsets": federation.held_out.offsets,
+                "held_out_indices": federation.held_out.indices,
+            }
         self._write_arrays("partition.npz", arrays)
 
+    def restart(self, evaluations: Sequence[Mapping[str, Any]]) -> None:
+        """Before a run begins, or goes on after ``evaluations``: those alone are in ``metrics.jsonl``.
+
+        What an earlier part of the run said of its outcome goes, and what a killed process left half-written.
+        """
+        for name in OUTCOME:
+            (self.path / name).unlink(missing_ok=True)
+        for file in self.path.glob(".*.unfinished"):
+            file.unlink()
+        lines = "".join(map(_line, evaluations))
+        self._write_whole("metrics.jsonl", lambda path: path.write_text(lines))
+
     def append_evaluation(self, evaluation: Mapping[str, Any]) -> None:
-        """One line of ``metrics.jsonl``, on the disk when this returns."""
-        with open(self.path / "metrics.jsonl", "a") as file:
-            file.write(json.dumps(_finite_or_none(evaluation), allow_nan=False) + "\n")
+        """One line of ``metrics.jsonl``, handed to the operating system when this returns, or no part of it.
+
+        Raises OSError if it cannot be written.
+        """
+        line = _line(evaluation).encode()
+        file = os.open(self.path / "metrics.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        try:
+            before = os.fstat(file).st_size
+            try:  # in one call, which kill -9 cannot divide
+                if os.write(file, line) < len(line):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path / "metrics.jsonl"))
+            except OSError:
+                os.ftruncate(file, before)
+                raise
+        finally:
+            os.close(file)
 
     def write_params(self, params: Any) -> None:
         """``params.npz``: one array per leaf, named by its path, ``dense/kernel`` for example."""
@@ -155,9 +216,41 @@ class RunDirectory:
         self._write_whole(name, write)
 
     def _write_whole(self, name: str, write: Callable[[pathlib.Path], Any]) -> None:
-        temporary = self.path / f".{name}.unfinished"
+        write_whole(self.path / name, write)
+
+
+def write_whole(path: pathlib.Path, write: Callable[[pathlib.Path], Any]) -> None:
+    """Calls ``write`` with a temporary path, which becomes ``path`` when all is written; else nothing changes."""
+    temporary = path.with_name(f".{path.name}.unfinished")
+    try:
         write(temporary)
-        os.replace(temporary, self.path / name)
+        os.replace(temporary, path)
+    except OSError:  # as on a full disk: what was there under that name still is
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def config(settings: Mapping[str, Any], command: Sequence[str]) -> dict[str, Any]:
+    """The content of ``config.json``."""
+    from jafl import __version__
+
+    device = jax.devices()[0]
+    versions = {"jafl": __version__, "jax": jax.__version__, "python": platform.python_version()}
+    return {
+        "format": FORMAT,
+        **settings,
+        "versions": versions,
+        "device": f"{device.platform} ({device.device_kind})",
+        "command": list(command),
+    }
+
+
+def what_decides(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of ``config.json`` on which the bits of the results depend."""
+    versions = config.get("versions", {})
+    left_out = ("format", "versions", "command", *PLACES)
+    kept = {name: value for name, value in config.items() if name not in left_out}
+    return {**kept, "version of jafl": versions.get("jafl"), "version of jax": versions.get("jax")}
 
 
 def next_free_directory(parent: str | os.PathLike[str]) -> pathlib.Path:
@@ -248,6 +341,24 @@ def _files_of_a_run(path: pathlib.Path) -> list[pathlib.Path]:
     if not files:
         return []
     return files + [folder / name for folder in folders for name in PICTURES if (folder / name).is_file()]
+
+
+def _remove_run(folder: pathlib.Path, files: Sequence[pathlib.Path]) -> None:
+    """Removes the files of one run, unless a process is running it."""
+    with claim(folder) as mine:
+        if not mine:
+            raise SettingError(f"output_dir is {str(folder)!r}, where another process is running.")
+        for file in files:
+            file.unlink()
+        checkpoint.delete(folder / CHECKPOINTS)
+        for file in (folder / TRACKED).glob("events.out.tfevents.*"):
+            file.unlink()
+        if (folder / TRACKED).is_dir() and not any((folder / TRACKED).iterdir()):
+            (folder / TRACKED).rmdir()
+
+
+def _line(evaluation: Mapping[str, Any]) -> str:
+    return json.dumps(_finite_or_none(evaluation), allow_nan=False) + "\n"
 
 
 def _is_number(value: Any) -> bool:

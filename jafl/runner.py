@@ -1,30 +1,58 @@
 """Runs experiments and leaves their run directories: numbers, pictures, a table."""
 
+import contextlib
 import dataclasses
 import pathlib
-import signal
-import sys
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
-from jafl import plots
+from jafl import plots, tables
+from jafl.checkpoint import Checkpoints, Saved, differences
+from jafl.claim import claim
+from jafl.console import Interrupt, Progress
 from jafl.divergence import DivergenceError
+from jafl.evaluate import per_client_accuracy
 from jafl.experiment import Experiment, make_experiments
+from jafl.past_runs import read_json, read_run, settings_file
 from jafl.pictures import diagnose, draw_history, draw_schedule, expected_weights
-from jafl.records import EventSchedule, History
-from jafl.results import RunDirectory, summarize
+from jafl.records import EventSchedule, History, SettingError, whole_number
+from jafl.results import PLACES, RunDirectory, config, summarize, what_decides
 from jafl.settings import Settings
+from jafl.trackers import Tracker
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """How runs are run, which changes no result.
+
+    command           what was typed, for ``config.json``
+    show              gets each line of text that is meant for the user
+    checkpoint_every  client trips between checkpoints; None: once a minute; 0: none at all
+    trackers          where metrics also go, see ``jafl.trackers``
+    pictures          whether each run draws its own; if None, outside of sweeps
+    """
+
+    command: Sequence[str] = ()
+    show: Callable[[str], None] = print
+    checkpoint_every: int | None = None
+    trackers: Sequence[Tracker] = ()
+    pictures: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.checkpoint_every is not None:
+            whole_number("checkpoint_every", self.checkpoint_every, 0)
 
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """How one run ended. ``status``: finished, interrupted or diverged; ``summary`` is its ``summary.json``."""
+    """How one run ended. ``status``: finished, interrupted or diverged; ``summary`` is its ``summary.json``.
+
+    ``history`` is None of a run that was over before, and is read from its directory.
+    """
 
     experiment: Experiment
-    history: History
+    history: History | None
+    evaluations: list[dict[str, Any]]
     summary: dict[str, Any]
     error: DivergenceError | None = None
 
@@ -39,8 +67,8 @@ def run(
     output_dir: str | pathlib.Path,
     *,
     overwrite: bool = False,
-    command: Sequence[str] = (),
-    show: Callable[[str], None] = print,
+    resume: bool = False,
+    **options: Any,
 ) -> list[Outcome]:
     """Runs every algorithm and seed of ``settings``, writes the run directory, and returns how each run ended.
 
@@ -50,31 +78,46 @@ def run(
 
     Args:
       settings: checked whole before anything is written.
-      output_dir: must not hold a run already, unless ``overwrite``.
-      command: what was typed, for ``config.json``.
-      show: gets each line of text that is meant for the user.
+      output_dir: must not hold a run already, unless ``overwrite`` or ``resume``.
+      resume: go on with what ``output_dir`` holds: runs that are over are left as they are, one that was stopped goes
+        on from its last checkpoint, the others begin. Ends with the same bits as if it had never been stopped.
+      options: the fields of ``Options``.
 
     Raises:
-      SettingError: for any setting that cannot work, before any training.
+      SettingError: for any setting that cannot work, before any training; if another process runs the same; or if
+        what ``output_dir`` holds is of other settings (lists the differences).
+      OSError: if a file cannot be written. What was written before is whole, and can be resumed.
     """
+    how = Options(**options)
     experiments = make_experiments(settings)
-    parent = RunDirectory(output_dir, overwrite=overwrite)
+    alone = len(experiments) == 1
+    if resume:
+        _check_same_comparison(pathlib.Path(output_dir), settings, alone)
+    parent = RunDirectory(output_dir, overwrite=overwrite, resume=resume)
+    if not alone and not (parent.path / "comparison.json").is_file():
+        names = [experiment.name for experiment in experiments]
+        parent.write_comparison(dataclasses.asdict(settings), names, how.command)
     outcomes = []
-    with _Interrupt(show) as interrupt:
+    with Interrupt(how.show) as interrupt:
         for experiment in experiments:
             if interrupt.asked:
                 break
-            alone = len(experiments) == 1
-            directory = parent if alone else RunDirectory(parent.path / experiment.name, overwrite=overwrite)
-            outcomes.append(_run_one(experiment, directory, command, interrupt, show))
-    if len(experiments) > 1 and outcomes:
+            folder = parent.path if alone else parent.path / experiment.name
+            directory = RunDirectory(folder, overwrite=overwrite, resume=resume or alone)
+            with claim(directory.path) as mine:
+                if not mine:
+                    raise SettingError(f"output_dir is {str(folder)!r}, where another process is running.")
+                outcomes.append(run_experiment(experiment, directory, how, interrupt))
+    if not alone and outcomes:
         _write_comparison(parent, outcomes, settings)
-    for line in table(outcomes):
-        show(line)
+    for line in tables.text(_rows(outcomes), settings.target_accuracy):
+        how.show(line)
     if interrupt.asked:
         left = len(experiments) - sum(outcome.status != "interrupted" for outcome in outcomes)
-        show(f"Interrupted: {left} of {len(experiments)} runs did not finish.")
-    show(f"Results are in {parent.path}")
+        how.show(f"Interrupted: {left} of {len(experiments)} runs did not finish.")
+        if left:
+            how.show(f"To go on: run.py --resume --output_dir={parent.path}")
+    how.show(f"Results are in {parent.path}")
     return outcomes
 
 
@@ -123,7 +166,7 @@ def dry_run(
                 f"{found['client_trips']:,}",
                 f"{found['wasted']['trips']:,}",
                 f"{found['server_steps']:,}",
-                _count(found["time"]),
+                tables.count(found["time"]),
                 f"{found['staleness']['mean']:.2f}",
                 f"{found['in_flight']['mean']:.1f}",
                 *(
@@ -136,9 +179,106 @@ def dry_run(
         schedules = {experiment.name: experiment.schedule for experiment in experiments}
         plots.save(plots.staleness(schedules), parent.path / "staleness.png")
         plots.save(plots.in_flight(schedules), parent.path / "in_flight.png")
-    for line in _aligned(rows):
+    for line in tables.aligned(rows):
         show(line)
     show(f"Nothing was trained. Schedules, diagnostics and pictures are in {parent.path}")
+
+
+def run_experiment(
+    experiment: Experiment, directory: RunDirectory, options: Options, interrupt: Interrupt
+) -> Outcome:
+    """Runs one experiment, or what is left of it, and writes its directory, whatever happens on the way.
+
+    The directory is to be claimed before (``jafl.claim``).
+
+    Raises SettingError if the directory holds a run of other settings; OSError if a file cannot be written.
+    """
+    wanted = config(dataclasses.asdict(experiment.settings), options.command)
+    before = directory.config()
+    if before is None:
+        directory.write_config(dataclasses.asdict(experiment.settings), options.command)
+        before = wanted
+    _refuse_differences(directory.path, what_decides(before), what_decides(wanted))
+    past = read_run(directory.path)
+    checkpoints = Checkpoints(
+        directory.checkpoints,
+        every=options.checkpoint_every,
+        configuration=what_decides(before),
+        on_trouble=options.show,
+    )
+    if past.is_over and past.summary:
+        checkpoints.delete()
+        return Outcome(experiment, None, past.evaluations, past.summary)
+    directory.write_schedule(experiment.schedule)
+    directory.write_partition(experiment.federation, experiment.source)
+    outcome = _train(experiment, directory, options, interrupt, checkpoints)
+    if outcome.error:
+        options.show(f"{experiment.name}: {outcome.error}")
+    if outcome.history and outcome.history.server_steps == experiment.schedule.num_steps:
+        directory.write_diagnostics(diagnose(experiment, outcome.history.weights))
+    if options.pictures is not False and outcome.history:
+        draw_history(directory.path, experiment, outcome.history)
+    directory.write_summary(outcome.summary)  # the last file: with it, the run is over
+    if outcome.status != "interrupted":
+        checkpoints.delete()
+    return outcome
+
+
+def _train(
+    experiment: Experiment,
+    directory: RunDirectory,
+    options: Options,
+    interrupt: Interrupt,
+    checkpoints: Checkpoints,
+) -> Outcome:
+    """Trains, and writes metrics, parameters and reports."""
+    error = None
+    with contextlib.ExitStack() as stack:
+        progress = stack.enter_context(Progress(experiment.name, experiment.schedule))
+        writers: list[Any] = []
+
+        def start(evaluations: list[dict[str, Any]]) -> None:
+            directory.restart(evaluations)
+            server_step = evaluations[-1]["server_step"] if evaluations else 0
+            for tracker in options.trackers:
+                settings = dataclasses.asdict(experiment.settings)
+                writers.append(
+                    stack.enter_context(contextlib.closing(tracker(directory.path, settings, server_step)))
+                )
+
+        def on_restore(saved: Saved) -> None:
+            start(saved.evaluations)
+            progress.start_from(saved.server_step)
+
+        def on_evaluation(evaluation: dict[str, Any], params: Any) -> None:
+            if evaluation["server_step"] == 0:
+                start([])
+            directory.append_evaluation(evaluation)
+            for writer in writers:
+                writer.write(evaluation)
+            progress.accuracy = evaluation["test_accuracy"]
+
+        checkpoints.on_restore = on_restore
+        try:
+            history = experiment.simulate(
+                on_evaluation=on_evaluation,
+                on_progress=progress.update,
+                should_stop=lambda: interrupt.asked,
+                checkpoints=checkpoints,
+            )
+            finished = history.server_steps == experiment.schedule.num_steps
+            status = "finished" if finished else "interrupted"
+        except DivergenceError as divergence:
+            history, status, error = divergence.history, "diverged", divergence
+    directory.write_params(history.params)
+    directory.write_reports(history)
+    summary = summarize(history, target_accuracy=experiment.settings.target_accuracy, status=status)
+    if error:
+        summary |= {"diverged_at_step": error.server_step, "diverged_by_client": error.client}
+    if experiment.federation.held_out is not None:
+        found = per_client_accuracy(experiment.model, history.params, experiment.federation)
+        summary["client_accuracy"] = found.tolist()
+    return Outcome(experiment, history, history.evaluations, summary, error)
 
 
 def _write_setup(experiment: Experiment, directory: RunDirectory, command: Sequence[str]) -> None:
@@ -148,61 +288,30 @@ def _write_setup(experiment: Experiment, directory: RunDirectory, command: Seque
     directory.write_partition(experiment.federation, experiment.source)
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows of cells as lines, the first column to the left, the others to the right."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return [
-        "  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))])
-        for row in rows
-    ]
+def _check_same_comparison(path: pathlib.Path, settings: Settings, alone: bool) -> None:
+    """Raises SettingError if ``path`` holds a comparison, or a single run, of other settings than these."""
+    file = settings_file(path)
+    if file.name == "config.json" and alone:
+        return  # compared when both are resolved
+    now = {name: value for name, value in dataclasses.asdict(settings).items() if name not in PLACES}
+    before = {name: value for name, value in read_json(file).items() if name in now}
+    _refuse_differences(path, before, now)
 
 
-def _run_one(
-    experiment: Experiment,
-    directory: RunDirectory,
-    command: Sequence[str],
-    interrupt: "_Interrupt",
-    show: Callable[[str], None],
-) -> Outcome:
-    """Trains one experiment and writes its directory, whatever happens on the way."""
-    _write_setup(experiment, directory, command)
-    error = None
-    with _Progress(experiment) as progress:
-
-        def on_evaluation(evaluation: dict[str, Any], params: Any) -> None:
-            directory.append_evaluation(evaluation)
-            progress.accuracy = evaluation["test_accuracy"]
-
-        try:
-            history = experiment.simulate(
-                on_evaluation=on_evaluation,
-                on_progress=progress.update,
-                should_stop=lambda: interrupt.asked,
-            )
-            finished = history.server_steps == experiment.schedule.num_steps
-            status = "finished" if finished else "interrupted"
-        except DivergenceError as divergence:
-            history, status, error = divergence.history, "diverged", divergence
-    if error:
-        show(f"{experiment.name}: {error}")
-    directory.write_params(history.params)
-    directory.write_reports(history)
-    target = experiment.settings.target_accuracy
-    summary = summarize(history, target_accuracy=target, status=status)
-    if error:
-        summary |= {"diverged_at_step": error.server_step, "diverged_by_client": error.client}
-    directory.write_summary(summary)
-    if history.server_steps == experiment.schedule.num_steps:
-        directory.write_diagnostics(diagnose(experiment, history.weights))
-    draw_history(directory.path, experiment, history)
-    return Outcome(experiment, history, summary, error)
+def _refuse_differences(path: pathlib.Path, before: Any, now: Any) -> None:
+    found = differences(before, now)
+    if found:
+        raise SettingError(
+            f"{path} holds a run of other settings:\n  " + "\n  ".join(found) + "\nGo on with the same ones "
+            "(--resume --output_dir alone takes them from there), or name another directory."
+        )
 
 
 def _write_comparison(parent: RunDirectory, outcomes: Sequence[Outcome], settings: Settings) -> None:
     """The parent's ``summary.json`` and pictures."""
     runs = {outcome.experiment.name: outcome.summary for outcome in outcomes}
-    per_client = ("participation",)
-    short = {name: {k: v for k, v in one.items() if k not in per_client} for name, one in runs.items()}
+    left_out = ("participation", "client_accuracy", "format")
+    short = {name: {k: v for k, v in one.items() if k not in left_out} for name, one in runs.items()}
     parent.write_summary(
         {"target_accuracy": settings.target_accuracy, "runs": short, "table": _rows(outcomes)}
     )
@@ -210,7 +319,7 @@ def _write_comparison(parent: RunDirectory, outcomes: Sequence[Outcome], setting
     schedules: dict[str, EventSchedule] = {}
     for outcome in outcomes:
         algorithm = outcome.experiment.settings.algorithm
-        curves.setdefault(algorithm, []).append(outcome.history.evaluations)
+        curves.setdefault(algorithm, []).append(outcome.evaluations)
         schedules.setdefault(algorithm, outcome.experiment.schedule)
     target = settings.target_accuracy
     plots.save(plots.accuracy_panels(curves, target=target), parent.path / "accuracy.png")
@@ -221,138 +330,8 @@ def _write_comparison(parent: RunDirectory, outcomes: Sequence[Outcome], setting
 
 
 def _rows(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
-    """One row per algorithm: means over its seeds; what it took to reach the target only if all seeds did."""
-    rows = []
-    for algorithm in dict.fromkeys(outcome.experiment.settings.algorithm for outcome in outcomes):
-        summaries = [o.summary for o in outcomes if o.experiment.settings.algorithm == algorithm]
-        final = [s["final"]["test_accuracy"] for s in summaries if s["final"]]
-        row: dict[str, Any] = {
-            "algorithm": algorithm,
-            "seeds": len(summaries),
-            "finished": sum(s["status"] == "finished" for s in summaries),
-            "final_test_accuracy": float(np.mean(final)) if final else None,
-            "standard_error": float(np.std(final, ddof=1) / np.sqrt(len(final))) if len(final) > 1 else None,
-        }
-        for key in ("trips_to_target", "steps_to_target", "time_to_target"):
-            values = [s[key] for s in summaries]
-            row[key] = None if None in values else float(np.mean(values))
-        row["trips_thrown_away"] = float(np.mean([s["trips_thrown_away"] for s in summaries]))
-        row["mean_staleness"] = float(np.mean([s["staleness"]["mean"] or 0.0 for s in summaries]))
-        row["seconds"] = sum(
-            s["wall_clock"]["run_seconds"] + s["wall_clock"]["compile_seconds"] for s in summaries
-        )
-        rows.append(row)
-    return rows
-
-
-def table(outcomes: Sequence[Outcome]) -> list[str]:
-    """The final table, as lines of text."""
-    if not outcomes:
-        return []
-    rows = _rows(outcomes)
-    several, thrown = rows[0]["seeds"] > 1, any(row["trips_thrown_away"] for row in rows)
-    cells = [["algorithm", "test accuracy", "trips", "steps", "time", "mean staleness", "seconds"]]
-    if thrown:
-        cells[0].insert(6, "thrown away")
-    for row in rows:
-        accuracy, spread = row["final_test_accuracy"], row["standard_error"]
-        line = [
-            row["algorithm"],
-            ("-" if accuracy is None else f"{accuracy:.4f}")
-            + (f" ± {spread:.4f}" if spread is not None else ""),
-            *(_count(row[f"{key}_to_target"]) for key in ("trips", "steps", "time")),
-            f"{row['mean_staleness']:.1f}",
-            f"{row['seconds']:.1f}",
-        ]
-        if thrown:
-            line.insert(6, _count(row["trips_thrown_away"]))
-        unfinished = row["seeds"] - row["finished"]
-        cells.append([*line, *([f"{unfinished} of {row['seeds']} did not finish"] if unfinished else [])])
-    widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]))]
-    lines = []
-    for line in cells:
-        first, *rest = (cell.rjust(width) for cell, width in zip(line, widths, strict=False))
-        lines.append("  ".join([first.strip().ljust(widths[0]), *rest, *line[len(widths) :]]))
-    until = sum(widths[:5]) + 8  # the right end of the three columns that the heading is for
-    header = f"to accuracy {outcomes[0].experiment.settings.target_accuracy:g}:".rjust(until)
-    notes = ["mean over seeds ± standard error; seconds summed"] if several else []
-    return ["", header, lines[0], *lines[1:], *notes, ""]
-
-
-def _count(value: float | None) -> str:
-    if value is None:
-        return "never"
-    return f"{value:,.0f}" if value >= 1000 or value == int(value) else f"{value:.1f}"
-
-
-class _Progress:
-    """A progress bar in client trips, with rate, time left, simulated time and accuracy."""
-
-    def __init__(self, experiment: Experiment):
-        from tqdm import tqdm
-
-        self.accuracy: float | None = None
-        self._schedule = experiment.schedule
-        self._reached = 0.0
-        self._bar = tqdm(
-            total=experiment.schedule.num_trips,
-            desc=experiment.name,
-            bar_format="{desc}: {percentage:3.0f}%|{bar:20}| {n:,.0f}/{total:,.0f} trips "
-            "[{elapsed}<{remaining}{postfix}]",
-            dynamic_ncols=True,
-            file=sys.stderr,
-            mininterval=0.2,
-            smoothing=0,
-        )
-        self._bar.set_postfix_str("compiling")
-
-    def __enter__(self) -> "_Progress":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar.n:
-            self._describe()
-            self._bar.refresh()
-        self._bar.close()
-
-    def update(self, server_step: int) -> None:
-        """Shows that ``server_step`` steps are done."""
-        if not self._bar.n:
-            self._bar.reset()  # compiling does not count for rate and time left
-        trips = int(np.searchsorted(self._schedule.step, server_step))
-        self._reached = float(self._schedule.step_time[server_step - 1])
-        self._describe()
-        self._bar.update(trips - self._bar.n)
-
-    def _describe(self) -> None:
-        rate = self._bar.format_dict["rate"] or self._bar.n / max(self._bar.format_dict["elapsed"], 1e-3)
-        accuracy = "" if self.accuracy is None else f", accuracy {self.accuracy:.3f}"
-        self._bar.set_postfix_str(
-            f"{rate:,.0f} trips/s, simulated time {self._reached:,.1f}{accuracy}", refresh=False
-        )
-
-
-class _Interrupt:
-    """Turns the first Ctrl-C into a request to stop at the next chunk; a second one ends at once."""
-
-    def __init__(self, show: Callable[[str], None]):
-        self.asked = False
-        self._show = show
-        self._before: Any = None
-
-    def __enter__(self) -> "_Interrupt":
-        try:
-            self._before = signal.signal(signal.SIGINT, self._ask)
-        except ValueError:  # not in the main thread: Python alone decides there
-            self._before = None
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGINT, self._before)
-
-    def _ask(self, *_: object) -> None:
-        if self.asked:
-            raise KeyboardInterrupt
-        self.asked = True
-        self._show(f"\n{time.strftime('%H:%M:%S')} Ctrl-C: stopping and keeping what has been measured ...")
+    """One row per algorithm."""
+    summaries: dict[str, list[dict[str, Any]]] = {}
+    for outcome in outcomes:
+        summaries.setdefault(outcome.experiment.settings.algorithm, []).append(outcome.summary)
+    return tables.rows(summaries)

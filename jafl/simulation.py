@@ -9,15 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from jafl import engine
+from jafl.checkpoint import Checkpoints, Saved
 from jafl.data import Federation
 from jafl.deferred import Specification, as_specification
 from jafl.divergence import find_divergence, is_finite
 from jafl.evaluate import Evaluator
 from jafl.fit import check_types
-from jafl.preparation import prepare
+from jafl.preparation import default_plan, prepare
 from jafl.records import EventSchedule, ExecutionPlan, History, Rule, require
-from jafl.schedule import trip_by_trip
 from jafl.schedule.counting import first_steps
+from jafl.waves import spread_over
 
 DEFAULT_EVALUATIONS = 100
 # Wall-clock seconds that one chunk aims at, so that progress and Ctrl-C answer; no result depends on it.
@@ -34,11 +35,14 @@ def simulate(
     *,
     server_optimizer: Any = None,
     plan: ExecutionPlan | None = None,
+    devices: int | None = None,
+    together: bool | None = None,
     evaluate_at: Iterable[int] | None = None,
     evaluators: Mapping[str, Callable[[Any], Mapping[str, float]]] | None = None,
     on_evaluation: Callable[[dict[str, Any], Any], None] | None = None,
     on_progress: Callable[[int], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
+    checkpoints: Checkpoints | None = None,
 ) -> History:
     """Trains a model by the events of ``schedule`` and returns what happened.
 
@@ -51,7 +55,10 @@ def simulate(
       key: JAX random key; keys every client's shuffles by (client, trip).
       server_optimizer: any optax optimizer, best as ``specify(optax.sgd, learning_rate=1.0)``, which is the default;
         it is fed with the rule's pseudo-gradient.
-      plan: in which memory to compute the schedule; trip by trip if None. It cannot change a result.
+      plan: in which order and memory to compute the schedule; by the rule and the devices if None. Neither it nor the
+        next two can change a result but by rounding.
+      devices: on how many of this process's devices to train, all if None.
+      together: whether a device trains trips side by side; by what pays on its kind if None.
       evaluate_at: server steps at which to evaluate, the start (0) and the end apart, which always are; about
         a hundred, evenly spaced, if None.
       evaluators: {name: params -> {metric: number}}, recorded as ``name_metric``; accuracy and loss on the
@@ -59,17 +66,19 @@ def simulate(
       on_evaluation: called with each evaluation and the parameters, as soon as it is made.
       on_progress: called with the number of server steps done, several times a second at most.
       should_stop: asked between chunks; True ends the run there, with a last evaluation.
+      checkpoints: where to keep the state of the run, ``jafl.Checkpoints("folder")``. If one is there already, the
+        run goes on from it; it ends with the same bits either way. No checkpoints if None.
 
     Returns:
       The history; its ``evaluations`` are one dict each, see ``History``.
 
     Raises:
-      SettingError: if the arguments do not fit each other or the device's memory.
+      SettingError: if the arguments do not fit each other or the device's memory, or a checkpoint is of another run.
       DivergenceError: if training reaches NaN or infinity: names the step and the client, and holds the
         history up to the last evaluation.
     """
     check_types(federation, client_work, rule)
-    plan = trip_by_trip(schedule) if plan is None else plan
+    plan = default_plan(schedule, rule, params, spread_over(devices, together)) if plan is None else plan
     client_work = as_specification(client_work)
     stops = _evaluation_steps(schedule.num_steps, evaluate_at)
     if evaluators is None:
@@ -77,14 +86,23 @@ def simulate(
     experiment = (schedule, federation, client_work, rule, params, key)
 
     started = time.perf_counter()
-    program, carry = prepare(*experiment, server_optimizer=server_optimizer, plan=plan)
+    how = {"server_optimizer": server_optimizer, "plan": plan, "devices": devices, "together": together}
+    program, carry = prepare(*experiment, **how)
     carry = jax.block_until_ready(engine.run(program, carry, 0, 0))  # no step: compiles
     compiled = time.perf_counter()
 
     evaluations: list[dict[str, Any]] = []
-    done, steps_per_second = 0, 0.0
+    done, steps_per_second, run_before, compile_before = 0, 0.0, 0.0, 0.0
+    if checkpoints and (saved := checkpoints.restore((program, params, key), carry)):
+        done, carry, evaluations, run_before, compile_before = saved
+        compiled = time.perf_counter()
+    checkpoint_at = [step for step in checkpoints.steps(schedule) if step > done] if checkpoints else []
+
+    def seconds() -> tuple[float, float]:
+        return run_before + time.perf_counter() - compiled, compile_before + compiled - started
 
     def history() -> History:
+        run_seconds, compile_seconds = seconds()
         return History(
             evaluations=evaluations,
             params=jax.device_get(carry.params),
@@ -93,9 +111,16 @@ def simulate(
             schedule=schedule,
             server_steps=done,
             num_slots=plan.num_slots,
-            compile_seconds=compiled - started,
-            run_seconds=time.perf_counter() - compiled,
+            compile_seconds=compile_seconds,
+            run_seconds=run_seconds,
         )
+
+    def save_if_due(*, stopping: bool) -> None:
+        marked = bool(checkpoint_at) and done >= checkpoint_at[0]
+        if marked:
+            checkpoint_at.pop(0)
+        if checkpoints and 0 < done < schedule.num_steps and (stopping or marked or checkpoints.due()):
+            checkpoints.save(Saved(done, carry, evaluations, *seconds()))
 
     def evaluate() -> None:
         seen = evaluations[-1]["server_step"] if evaluations else 0
@@ -105,22 +130,30 @@ def simulate(
             on_evaluation(evaluations[-1], jax.tree.map(jnp.copy, carry.params))
 
     for stop in stops:
+        if evaluations and stop <= evaluations[-1]["server_step"]:
+            continue  # made before the checkpoint
         while done < stop:
             before = time.perf_counter()
-            last = min(stop, done + max(1, int(SECONDS_PER_CHUNK * steps_per_second)))
+            chunk = max(1, int(SECONDS_PER_CHUNK * steps_per_second))
+            last = min(stop, done + chunk, *checkpoint_at[:1])
             carry = engine.run(program, carry, done, last)
             if not is_finite(carry, schedule, done, last):
                 good = evaluations[-1]["server_step"]
-                raise find_divergence(experiment, server_optimizer, plan, good, last, history())
+                raise find_divergence(experiment, how, good, last, history())
             steps_per_second = (last - done) / (time.perf_counter() - before)
             done = last
             if on_progress:
                 on_progress(done)
-            if done < stop and should_stop and should_stop():
-                evaluate()
-                return history()
+            stopping = bool(should_stop and should_stop())
+            if done < stop:
+                save_if_due(stopping=stopping)
+                if stopping:  # with an evaluation that a run which goes on does not have
+                    evaluate()
+                    return history()
         evaluate()
-        if should_stop and should_stop():
+        stopping = bool(should_stop and should_stop())
+        save_if_due(stopping=stopping)
+        if stopping:
             break
     return history()
 

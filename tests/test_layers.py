@@ -19,14 +19,21 @@ ROOMS = (
     "rules",
     "memory",
     "client_memory",
+    "waves",
     "engine",
     "fit",
     "preparation",
     "decomposition",
     "evaluate",
     "divergence",
+    "claim",
+    "checkpoint",
     "simulation",
     "settings",
+    "past_runs",
+    "tables",
+    "conditions",
+    "groups",
     "diagnostics",
     "plots",
     "server_optimizers",
@@ -35,11 +42,33 @@ ROOMS = (
     "results",
     "experiment",
     "pictures",
+    "console",
+    "trackers",
     "runner",
+    "sweep_pictures",
+    "sweep",
+    "report",
 )
 HOST_ONLY = ("records", "schedule", "data", "settings", "diagnostics", "plots")
 # Where a module may be used inside a function only, because importing it takes long.
-HEAVY = ("matplotlib", "sklearn", "tqdm", "scipy", "tensorflow", "tensorflow_datasets")
+HEAVY = (
+    "safetensors",
+    "matplotlib",
+    "sklearn",
+    "tqdm",
+    "scipy",
+    "tensorflow",
+    "tensorflow_datasets",
+    "orbax",
+    "filelock",
+    "tensorboardX",
+    "jinja2",
+    "array_record",
+    "PIL",
+    "requests",
+    "msgpack",
+    "tokenizers",
+)
 
 
 def files() -> list[tuple[str, pathlib.Path]]:

@@ -38,11 +38,12 @@ def new_figure(
 
     figure: Any = Figure(figsize=(width, height), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
-    figure._repr_png_ = functools.partial(_png, figure)  # the name that notebooks look for
+    figure._repr_png_ = functools.partial(png, figure)  # the name that notebooks look for
     return figure, figure.subplots(rows, columns, squeeze=False, **options)
 
 
-def _png(figure: "Figure") -> bytes:
+def png(figure: "Figure") -> bytes:
+    """The bytes of a figure's PNG."""
     buffer = io.BytesIO()
     _write(figure, buffer)
     return buffer.getvalue()

@@ -224,9 +224,21 @@ def test_libraries_may_warn_but_not_chat(tmp_path):
     assert "news" not in result.stderr
 
 
+def test_a_full_disk_ends_with_status_3_and_says_how_to_go_on(tmp_path):
+    body = [
+        "import errno, os",
+        "raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), 'runs/001/params.npz')",
+    ]
+    result = run_py_with(body, folder=tmp_path)
+    assert result.returncode == 3
+    assert "No space left on device: 'runs/001/params.npz'" in result.stderr
+    assert "--resume --output_dir=DIR goes on" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
 def test_a_second_ctrl_c_ends_at_once_and_without_a_traceback(tmp_path):
     body = [
-        "with runner._Interrupt(print):",
+        "with runner.Interrupt(print):",
         "    signal.raise_signal(signal.SIGINT)",
         "    print('goes on', flush=True)",
         "    signal.raise_signal(signal.SIGINT)",

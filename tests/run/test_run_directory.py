@@ -145,6 +145,16 @@ def test_config_holds_every_setting_resolved(any_run):
     unused |= {"local_epochs" if config["local_steps"] else "local_steps"}
     unused |= {"memory_precision"}  # of rules with memory
     unused |= {
+        "devices",
+        "data_dir",
+        "cache_dir",
+        "partition_seed",
+        "test_fraction",
+        "split_by",
+        "data_fraction",
+    }
+    unused |= {"normalisation", "tokens", "vocabulary_size", "wordpiece_vocabulary"}  # of images and texts
+    unused |= {
         "dropout_step",
         "dropout_time",
         "dropout_trips",

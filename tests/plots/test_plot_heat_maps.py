@@ -1,0 +1,56 @@
+"""Heat maps: every number in its field, one scale for all, the best framed, gaps white, bad input refused."""
+
+import numpy as np
+import pytest
+
+from jafl import plots
+from jafl.records import SettingError
+
+ROWS, COLUMNS = ("alpha", [0.1, 1, 10]), ("beta", ["1", "5"])
+FIRST = np.array([[0.1, 0.2], [0.3, np.nan], [0.5, 0.6]])
+SECOND = np.array([[0.2, 0.1], [0.3, 0.4], [0.7, np.nan]])
+
+
+def maps(figure):
+    """{title: axes} of the maps."""
+    return {axes.get_title(): axes for axes in figure.axes if axes.get_title()}
+
+
+def test_each_number_is_written_in_its_field():
+    drawn = maps(plots.heat_maps({"a": FIRST, "b": SECOND}, ROWS, COLUMNS))
+    for name, grid in (("a", FIRST), ("b", SECOND)):
+        texts = {(text.get_position()[1], text.get_position()[0]): text for text in drawn[name].texts}
+        assert set(texts) == {tuple(place) for place in np.argwhere(np.isfinite(grid)).tolist()}
+        for place, text in texts.items():
+            assert text.get_text() == f"{grid[place]:.3f}"
+        assert [label.get_text() for label in drawn[name].get_xticklabels()] == ["1", "5"]
+    assert [label.get_text() for label in drawn["a"].get_yticklabels()] == ["0.1", "1", "10"]
+
+
+def test_all_maps_share_one_scale_and_the_best_are_framed():
+    drawn = maps(plots.heat_maps({"a": FIRST, "b": SECOND}, ROWS, COLUMNS))
+    assert {axes.images[0].get_clim() for axes in drawn.values()} == {(0.1, 0.7)}
+    framed = {
+        name: sorted((round(p.get_y() + 0.44), round(p.get_x() + 0.47)) for p in axes.patches)
+        for name, axes in drawn.items()
+    }
+    assert framed == {"a": [(0, 1), (1, 0), (2, 1)], "b": [(0, 0), (1, 0), (1, 1), (2, 0)]}
+    alone = maps(plots.heat_maps({"a": FIRST}, ROWS, COLUMNS))["a"]
+    assert not alone.patches
+
+
+def test_a_single_row_many_maps_and_nothing_to_show(tmp_path):
+    many = {str(number): np.full((1, 2), number / 10) for number in range(7)}
+    figure = plots.heat_maps(many, ("", [""]), COLUMNS)
+    assert len(maps(figure)) == 7
+    plots.save(figure, tmp_path / "many.png")
+    empty = plots.heat_maps({"a": np.full((3, 2), np.nan)}, ROWS, COLUMNS)
+    assert not maps(empty)["a"].texts
+    plots.save(empty, tmp_path / "empty.png")
+    assert plots.png(plots.heat_maps(many, ("", [""]), COLUMNS)) == (tmp_path / "many.png").read_bytes()
+
+
+@pytest.mark.parametrize("values", [{}, {"a": FIRST.T}, {"a": FIRST, "b": [1.0, 2.0]}])
+def test_bad_input_is_refused(values):
+    with pytest.raises(SettingError, match="values"):
+        plots.heat_maps(values, ROWS, COLUMNS)
