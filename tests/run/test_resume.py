@@ -71,10 +71,11 @@ def test_the_command_line_goes_on_with_the_settings_that_are_there(whole, stoppe
 
 def test_data_may_have_moved_meanwhile(whole, stopped, tmp_path):
     shutil.copytree(stopped, tmp_path / "run")
-    moved = Settings(**{**SMALL.__dict__, "data_dir": str(tmp_path)})
-    (outcome,) = quiet(moved, tmp_path / "run", resume=True)
+    path = tmp_path / "run" / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "data_dir": "where they were"}))
+    (outcome,) = quiet(SMALL, tmp_path / "run", resume=True)
     assert outcome.status == "finished"
-    assert_same(tmp_path / "run", whole)
+    assert (tmp_path / "run" / "params.npz").read_bytes() == (whole / "params.npz").read_bytes()
 
 
 def test_a_run_that_is_over_is_left_as_it_is(whole):
@@ -130,6 +131,7 @@ def test_a_disk_too_full_for_a_line_of_metrics_leaves_whole_lines(whole, tmp_pat
     assert_same(folder, whole)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # orbax leaves a writer behind
 def test_a_disk_too_full_for_a_checkpoint_keeps_the_ones_before(whole, tmp_path):
     folder, said = tmp_path / "run", []
     unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
