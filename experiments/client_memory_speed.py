@@ -34,7 +34,7 @@ RULES = {
 
 def prepare(model: jafl.Model, rule: jafl.deferred.Specification, buffer_size: int, clients: int):
     """A run of one rule, placed on the device: (program, carry after the initial round, first step, steps)."""
-    federation = noise_federation(clients, 32)
+    federation = noise_federation(clients)
     initial = rule.build().initial_round
     schedule = jafl.asynchronous(
         num_clients=clients,

@@ -1,115 +1,215 @@
-"""How much the engine costs beside the bare arithmetic: trips per second, side by side in one process.
+"""How much the engine costs beside the arithmetic: trips per second, side by side in one process.
 
     python -m experiments.speed
+    python -m experiments.speed --rules=fedbuff,ace --models=softmax --clients=100,10000
 
-For softmax regression 784 x 10 and an MLP 784-200-10, 32 examples a trip, one local step, 100 clients in flight,
-on one core: the engine with FedBuff (K = 10) and FedAsync, next to the *bare loop*, one jitted ``fori_loop`` over
-the same trips that takes the gradient of a fixed model on that client's 32 examples, gathered by index as in the
-engine, and adds it to a running sum. Programs alternate; printed are the median and spread of five runs, and the
-median over the rounds of each program's time as a ratio to the bare loop's in the same round, which a machine that
-is slow for a while does not disturb. Takes about two minutes. Compare ratios, not seconds.
+For softmax regression 784 x 10 and an MLP 784-200-10, 32 examples a trip, one local step, on one core: the engine
+with each rule and number of clients, next to two programs on the same rows of the same examples:
+
+  (a)   *bare*: one jitted loop that takes the gradient of a fixed model for each trip and adds it to a running sum;
+  (a')  *by hand*: the same loop with the rule's arithmetic (its fold and finish, its clients' memory, a plain step of
+        the model), and nothing else: no schedule, snapshots, shuffles, reports or server optimizer.
+
+Rules with memory have all clients in flight, the others 100. All clients' examples are rows of 3,200, so that the
+data are no larger where there are more clients. Programs alternate; printed are the median of the runs and the
+median over the rounds of the engine's time over that of each program in the same round, which a machine that is slow
+for a while does not disturb. ``N / 100``: the engine's time over that with the first number of clients. Takes about
+twenty minutes. Compare ratios, not seconds.
 """
 
 import os
 import time
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 # One thread, set before JAX starts, so that the ratio compares arithmetic and not the thread pool.
 os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from absl import app, flags
 from jax import lax
 
 import jafl
 from jafl import engine, preparation
-from jafl.clients import ClientData
+from jafl.records import Arrival
 
-TRIPS = flags.DEFINE_integer("trips", 8000, "Client trips per timed run.", lower_bound=10)
+BATCH, EXAMPLES, RATE, IN_FLIGHT = 32, 3200, 0.01, 100
+# {name: (rule, K)}
+RULES: dict[str, tuple[Callable[[], jafl.Specification], int]] = {
+    "asgd": (jafl.rules.asgd, 1),
+    "fedasync": (jafl.rules.fedasync, 1),
+    "fedbuff": (jafl.rules.fedbuff, 10),
+    "ace": (jafl.rules.ace, 1),
+    "aced": (lambda: jafl.rules.aced(active_steps=300), 1),
+    "ca2fl": (jafl.rules.ca2fl, 10),
+    "wkafl": (lambda: jafl.rules.wkafl(10), 10),
+}
+MODELS = {"softmax": jafl.models.softmax(10), "mlp": jafl.models.mlp(10, (200,))}
+
+NAMES = flags.DEFINE_list("rules", list(RULES), "Which rules to time.")
+MODEL_NAMES = flags.DEFINE_list("models", list(MODELS), "Which models to time.")
+CLIENTS = flags.DEFINE_list("clients", ["100", "1000", "10000"], "Numbers of clients.")
+TRIPS = flags.DEFINE_integer("trips", 4000, "Client trips per timed run.", lower_bound=10)
 REPEATS = flags.DEFINE_integer("repeats", 5, "Timed runs of each program.", lower_bound=1)
-CLIENTS = flags.DEFINE_integer("clients", 100, "Clients, all in flight.", lower_bound=10)
-EXAMPLES = flags.DEFINE_integer("examples_per_client", 32, "Examples that each client holds.", lower_bound=32)
-
-BATCH = 32
 
 
-def noise_federation(clients: int, examples: int) -> jafl.Federation:
-    """Gaussian noise with random labels: speed does not depend on what is learnt."""
+class Placed(NamedTuple):
+    """A program of the engine, its carry, and the first and last step to time."""
+
+    program: engine.Program
+    carry: engine.Carry
+    first: int
+    last: int
+
+
+def noise_federation(clients: int) -> jafl.Federation:
+    """Gaussian noise with random labels: speed does not depend on what is learnt. Clients overlap."""
     random = np.random.default_rng(0)
-    x = random.normal(size=(clients * examples, 784)).astype(np.float32)
-    y = random.integers(0, 10, len(x))
-    partition = jafl.data.iid(y, clients, seed=0)
+    x = random.normal(size=(EXAMPLES, 784)).astype(np.float32)
+    y = random.integers(0, 10, EXAMPLES)
+    held = random.permuted(np.tile(np.arange(EXAMPLES), (-(-clients * BATCH // EXAMPLES), 1)), axis=1)
+    held = held.reshape(-1)[: clients * BATCH]
+    partition = jafl.Partition(np.arange(clients + 1) * BATCH, held)
     return jafl.Federation.from_arrays(x, y, partition, test_x=x[:32], test_y=y[:32], num_classes=10)
 
 
+def place(model: jafl.Model, clients: int, rule: str, trips: int) -> Placed:
+    """The engine's program for ``trips`` client trips after the initial round, if the rule has one."""
+    make, size = RULES[rule]
+    begins = make().build().initial_round
+    federation = noise_federation(clients)
+    schedule = jafl.asynchronous(
+        num_clients=clients,
+        concurrency=clients if begins or rule == "ca2fl" else min(clients, IN_FLIGHT),
+        buffer_size=size,
+        delay=jafl.delays.exponential(1.0),
+        client_trips=trips + clients * begins,
+        initial_round=begins,
+    )
+    work = jafl.client_work(model, learning_rate=RATE, batch_size=BATCH)
+    params = model.init(jax.random.key(0), federation.x)
+    program, carry = preparation.prepare(
+        schedule, federation, work, make(), params, jax.random.key(1), devices=1
+    )
+    return Placed(program, engine.run(program, carry, 0, int(begins)), int(begins), schedule.num_steps)
+
+
+def _gradient(program: engine.Program, params: Any, trip: jax.Array) -> Any:
+    data, model = program.data, program.client_work.build().model
+    rows = lax.dynamic_slice_in_dim(data.indices, data.offsets[program.trips.client[trip]], BATCH)
+    return jax.grad(lambda p: model.losses(p, data.x[rows], data.y[rows]).mean())(params)
+
+
 @jax.jit
-def _bare_loop(program: engine.Program, params: dict, first: int, last: int) -> dict:
-    """The sum of the gradients of a fixed model over the trips ``first`` to ``last - 1``."""
-    data: ClientData = program.data
-    model = program.client_work.build().model
+def _bare_loop(program: engine.Program, params: Any, first: int, last: int) -> Any:
+    """(a): the sum of the gradients of a fixed model over the trips ``first`` to ``last - 1``."""
 
     def one_trip(trip, total):
-        client = program.trips.client[trip]
-        rows = lax.dynamic_slice_in_dim(data.indices, data.offsets[client], BATCH)
-        gradient = jax.grad(lambda p: model.losses(p, data.x[rows], data.y[rows]).mean())(params)
-        return jax.tree.map(lax.add, total, gradient)
+        return jax.tree.map(lax.add, total, _gradient(program, params, trip))
 
     return lax.fori_loop(first, last, one_trip, jax.tree.map(lambda p: p * 0, params))
 
 
-def _programs(model: jafl.Model, federation: jafl.Federation, trips: int) -> dict[str, Callable[[], object]]:
-    """The programs to time, arrays placed beforehand; each call runs ``trips`` client trips to the end."""
-    params = model.init(jax.random.key(0), federation.x)
-    work = jafl.client_work(model, learning_rate=0.01, batch_size=BATCH)
-    programs: dict[str, Callable[[], object]] = {}
+@jax.jit
+def _by_hand(program: engine.Program, state: tuple, first: int, last: int) -> tuple:
+    """(a'): the rule on always fresh gradients, from ``state`` (model, what lasts, clients' memory)."""
+    rule = program.rule.build()
 
-    def add_engine(name: str, rule: jafl.deferred.Specification, buffer_size: int) -> engine.Program:
-        schedule = jafl.asynchronous(
-            num_clients=federation.num_clients,
-            concurrency=federation.num_clients,
-            buffer_size=buffer_size,
-            delay=jafl.delays.exponential(1.0),
-            client_trips=trips,
+    def one_trip(trip, params, buffer, memory):
+        arrival = Arrival(
+            update=jax.tree.map(lambda g: -RATE * g, _gradient(program, params, trip)),
+            start=params if rule.needs_start else None,
+            client=program.trips.client[trip],
+            staleness=program.trips.staleness[trip],
+            num_examples=jnp.int32(BATCH),
+            batch_examples=jnp.int32(BATCH),
+            local_steps=jnp.int32(1),
+            loss=jnp.float32(0),
+            columns={name: column[trip] for name, column in program.trips.columns.items()},
         )
-        program, carry = preparation.prepare(schedule, federation, work, rule, params, jax.random.key(1))
-        state = {"carry": carry}
+        buffer, memory, _ = engine._fold(program, trip, arrival, buffer, memory)
+        return buffer, memory
 
-        def run() -> object:
-            state["carry"] = engine.run(program, state["carry"], 0, schedule.num_steps)
-            return state["carry"].params
+    def one_step(step, state):
+        params, lasting, memory = state
+        buffer = rule.begin(lasting, params)
+        if program.recall:
+            buffer = engine._recall(program, program.recall, memory, step, buffer)
+        begin, end = program.steps.first_trip[step], program.steps.first_trip[step + 1]
+        if program.rule.build().buffer_size == 1:
+            buffer, memory = one_trip(begin, params, buffer, memory)
+        else:
+            buffer, memory = lax.fori_loop(
+                begin, end, lambda trip, opened: one_trip(trip, params, *opened), (buffer, memory)
+            )
+        direction, lasting, _, _ = rule.finish(buffer, params)
+        return jax.tree.map(lambda p, d: p - d, params, direction), lasting, memory
 
-        programs[name] = run
-        return program
+    return lax.fori_loop(first, last, one_step, state)
 
-    fixed = jax.device_put(params)
-    program = add_engine("FedBuff, K = 10", jafl.rules.fedbuff(), 10)
-    add_engine("FedAsync", jafl.rules.fedasync(), 1)
-    programs["bare loop"] = lambda: _bare_loop(program, fixed, 0, trips)
-    return programs
+
+def programs(model: jafl.Model, clients: int, rule: str, trips: int) -> dict[str, Callable[[], Any]]:
+    """The three programs, arrays placed beforehand; each call runs ``trips`` client trips to the end."""
+    program, carry, first, last = place(model, clients, rule, trips)
+    fixed = jax.tree.map(jnp.copy, carry.params)
+    states = {
+        "engine": carry,
+        "by hand": jax.tree.map(jnp.copy, (carry.params, carry.rule_state, carry.memory)),
+    }
+    first_trip = clients * first  # that of the initial round
+
+    def run_engine() -> Any:
+        states["engine"] = engine.run(program, states["engine"], first, last)
+        return states["engine"].params
+
+    by_hand = jax.jit(_by_hand, donate_argnums=1)
+
+    def run_by_hand() -> Any:
+        states["by hand"] = by_hand(program, states["by hand"], first, last)
+        return states["by hand"][0]
+
+    bare = lambda: _bare_loop(program, fixed, first_trip, first_trip + trips)  # noqa: E731
+    return {"engine": run_engine, "bare": bare, "by hand": run_by_hand}
+
+
+def seconds_of(timed: dict[str, Callable[[], Any]], repeats: int) -> dict[str, np.ndarray]:
+    """{name: [repeats] wall-clock seconds}, the programs alternating."""
+    times: dict[str, list[float]] = {name: [] for name in timed}
+    for repeat in range(-1, repeats):  # the first round compiles
+        for name, run in timed.items():
+            before = time.perf_counter()
+            jax.block_until_ready(run())
+            if repeat >= 0:
+                times[name].append(time.perf_counter() - before)
+    return {name: np.array(seconds) for name, seconds in times.items()}
 
 
 def main(_: list[str]) -> None:
-    """Times every program of both models, alternating, and prints one table."""
-    federation = noise_federation(CLIENTS.value, EXAMPLES.value)
-    models = {"softmax 784x10": jafl.models.softmax(10), "MLP 784-200-10": jafl.models.mlp(10, (200,))}
-    print(f"{'model':16} {'program':16} {'trips/s':>9} {'fastest-slowest':>17} {'time / bare loop':>17}")
-    for label, model in models.items():
-        programs = _programs(model, federation, TRIPS.value - TRIPS.value % 10)
-        times: dict[str, list[float]] = {name: [] for name in programs}
-        for repeat in range(-1, REPEATS.value):  # the first round compiles
-            for name, run in programs.items():
-                before = time.perf_counter()
-                jax.block_until_ready(run())
-                if repeat >= 0:
-                    times[name].append(time.perf_counter() - before)
-        bare = np.array(times["bare loop"])
-        for name, seconds in times.items():
-            speed = TRIPS.value / np.array([np.median(seconds), np.min(seconds), np.max(seconds)])
-            print(
-                f"{label:16} {name:16} {speed[0]:9.0f} {speed[1]:8.0f}-{speed[2]:<8.0f}"
-                f" {np.median(np.array(seconds) / bare):16.2f}"
-            )
+    """Times every rule, model and number of clients, and prints one line each."""
+    trips = TRIPS.value - TRIPS.value % 10
+    head = ("model", "rule", "clients", "trips/s", "/ (a)", "/ (a')", "N / 100", "spread of (a)")
+    print("{:8} {:9} {:>8} {:>8} {:>6} {:>7} {:>8} {:>14}".format(*head))
+    for label in MODEL_NAMES.value:
+        for rule in NAMES.value:
+            of_hundred = None
+            for clients in map(int, CLIENTS.value):
+                try:
+                    timed = programs(MODELS[label], clients, rule, trips)
+                except jafl.SettingError as error:  # does not fit into the memory
+                    print(f"{label:8} {rule:9} {clients:8,} {str(error)[:80]}", flush=True)
+                    continue
+                seconds = seconds_of(timed, REPEATS.value)
+                own, bare, by_hand = (seconds[name] for name in ("engine", "bare", "by hand"))
+                of_hundred = np.median(own) if of_hundred is None else of_hundred
+                print(
+                    f"{label:8} {rule:9} {clients:8,} {trips / np.median(own):8,.0f} {np.median(own / bare):6.2f} "
+                    f"{np.median(own / by_hand):7.2f} {np.median(own) / of_hundred:8.2f} "
+                    f"{bare.min() / np.median(bare):7.2f}-{bare.max() / np.median(bare):.2f}",
+                    flush=True,
+                )
+                del timed
 
 
 if __name__ == "__main__":
