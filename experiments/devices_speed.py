@@ -12,9 +12,7 @@ import time
 from collections.abc import Callable
 
 # Two devices, each of one thread, set before JAX starts.
-os.environ["XLA_FLAGS"] = (
-    "--xla_force_host_platform_device_count=2 --xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
-)
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2 --xla_cpu_multi_thread_eigen=false"
 
 import jax
 import numpy as np

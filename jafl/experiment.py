@@ -25,11 +25,10 @@ from jafl.parts import (
 )
 from jafl.parts.data import PRECISIONS
 from jafl.parts.text import items, whole_number_in
-from jafl.preparation import check, default_plan
+from jafl.preparation import check, default_plan, default_spread
 from jafl.records import EventSchedule, ExecutionPlan, History, choose, require, whole_number
 from jafl.settings import DEFAULTS, Settings
 from jafl.simulation import DEFAULT_EVALUATIONS, default_evaluators, simulate
-from jafl.waves import spread_over
 
 LARGEST_SEED = 2**32 - 1  # JAX's random keys take no more without float64
 
@@ -167,7 +166,7 @@ def _make_experiment(settings: Settings, source: Source, federation: Federation)
         rule = decomposed(
             rule, work, federation, _measured_steps(settings.decompose_steps, schedule.num_steps)
         )
-    spread = spread_over(settings.devices)
+    spread = default_spread(schedule, rule, settings.devices)
     plan = default_plan(schedule, rule, shapes, spread)
     arguments = (schedule, federation, work, rule, shapes)
     check(*arguments, server_optimizer=server_optimizer, plan=plan, spread=spread)

@@ -47,7 +47,7 @@ def prepare(
     Raises:
       SettingError: as ``check`` does.
     """
-    spread = spread_over(devices, together)
+    spread = default_spread(schedule, rule, devices, together)
     plan = default_plan(schedule, rule, params, spread) if plan is None else plan
     arguments = (schedule, federation, client_work, rule, params)
     program = check(*arguments, server_optimizer=server_optimizer, plan=plan, spread=spread)
@@ -122,6 +122,28 @@ def check(
     return program
 
 
+def default_spread(
+    schedule: EventSchedule, rule: Any, devices: int | None = None, together: bool | None = None
+) -> Spread:
+    """The devices to use: as many as asked for; else all, but one CPU device where several would only wait.
+
+    On CPUs sharing the trips of a wave costs more than it saves; sharing the steps of an additive rule pays.
+
+    Raises:
+      SettingError: as ``spread_over`` does.
+    """
+    spread = spread_over(devices, together)
+    if devices is None and not spread.together and not _shares_steps(schedule, rule, spread):
+        return spread_over(1, together)
+    return spread
+
+
+def _shares_steps(schedule: EventSchedule, rule: Any, spread: Spread) -> bool:
+    """Whether each device can fold a share of every step: two trips or more each."""
+    largest_step = int(np.max(np.diff(schedule.step_offsets)))
+    return bool(as_specification(rule).build().additive) and largest_step >= 2 * spread.number
+
+
 def default_plan(schedule: EventSchedule, rule: Any, params: Any, spread: Spread) -> ExecutionPlan:
     """The plan that suits a rule and the devices: trip by trip where a device gains nothing from width.
 
@@ -129,9 +151,7 @@ def default_plan(schedule: EventSchedule, rule: Any, params: Any, spread: Spread
     folding its own; for other rules, and on accelerators, trips of this step and of later ones train in waves.
     """
     number = spread.number
-    largest_step = int(np.max(np.diff(schedule.step_offsets)))
-    shares_steps = as_specification(rule).build().additive and largest_step >= 2 * number
-    if not spread.together and (number == 1 or shares_steps):
+    if not spread.together and (number == 1 or _shares_steps(schedule, rule, spread)):
         return trip_by_trip(schedule)
     width = WIDTH_TOGETHER if spread.together else WIDTH_APART
     fits = int(device_memory() * WAITING_SHARE_OF_MEMORY / (2 * max(bytes_of(params), 1)))

@@ -15,10 +15,9 @@ from jafl.deferred import Specification, as_specification
 from jafl.divergence import find_divergence, is_finite
 from jafl.evaluate import Evaluator
 from jafl.fit import check_types
-from jafl.preparation import default_plan, prepare
+from jafl.preparation import default_plan, default_spread, prepare
 from jafl.records import EventSchedule, ExecutionPlan, History, Rule, require
 from jafl.schedule.counting import first_steps
-from jafl.waves import spread_over
 
 DEFAULT_EVALUATIONS = 100
 # Wall-clock seconds that one chunk aims at, so that progress and Ctrl-C answer; no result depends on it.
@@ -78,7 +77,8 @@ def simulate(
         history up to the last evaluation.
     """
     check_types(federation, client_work, rule)
-    plan = default_plan(schedule, rule, params, spread_over(devices, together)) if plan is None else plan
+    if plan is None:
+        plan = default_plan(schedule, rule, params, default_spread(schedule, rule, devices, together))
     client_work = as_specification(client_work)
     stops = _evaluation_steps(schedule.num_steps, evaluate_at)
     if evaluators is None:

@@ -33,7 +33,7 @@ def main() -> None:
     assert len(jax.devices()) == 8
     known = {case.name: case for case in (*engine_cases.CASES, *rule_cases.CASES)}
     for number, name in enumerate(CASES):
-        compare(known[name], "float64", together=number % 2 == 1)
+        compare(known[name], "float64", devices=8, together=number % 2 == 1)
 
 
 main()
