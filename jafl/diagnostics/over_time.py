@@ -6,6 +6,7 @@ import numpy as np
 
 from jafl.diagnostics.checks import Groups, check_has_trips, group_numbers
 from jafl.records import EventSchedule, whole_number
+from jafl.schedule import counting
 
 
 class StalenessOverTime(NamedTuple):
@@ -96,13 +97,9 @@ def in_flight(schedule: EventSchedule) -> InFlight:
     At one instant all that ends and starts is counted together, so a trip that takes no time never shows, and
     where every finished client is replaced at once the count is the concurrency throughout.
     """
-    start = np.concatenate(
-        [schedule.download_time, schedule.discarded_start_time, schedule.inflight_start_time]
-    )
-    end = np.concatenate([schedule.arrival_time, schedule.discarded_end_time])
-    moments = np.unique(np.concatenate([[0.0], start, end]))
-    started, ended = (np.searchsorted(np.sort(times), moments, side="right") for times in (start, end))
-    clients = started - ended
+    moments, clients = counting.in_flight(schedule)
+    if not len(moments) or moments[0] > 0:  # nobody trains at first
+        moments, clients = np.append(0.0, moments), np.append(0, clients)
     changes = np.concatenate([[True], clients[1:] != clients[:-1]])
     return InFlight(moments[changes], clients[changes])
 

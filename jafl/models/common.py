@@ -36,6 +36,12 @@ def check_images(name: str, x: jax.Array, smallest: int) -> None:
     require(min(x.shape[1:3]) >= smallest, f"the shape of an image for {name}", x.shape[1:], allowed)
 
 
+def check_tokens(x: jax.Array) -> None:
+    """Raises SettingError unless ``x`` [B, length] are integer token numbers."""
+    fits = x.ndim == 2 and jnp.issubdtype(x.dtype, jnp.integer)
+    require(fits, "the examples of a text", (x.shape, x.dtype), "integer token numbers [examples, length]")
+
+
 def widths(setting: str, sizes: Sequence[int]) -> tuple[int, ...]:
     """``sizes`` as a tuple; raises SettingError unless they are whole numbers of at least 1."""
     several = isinstance(sizes, Sequence) and not isinstance(sizes, str) and len(sizes) > 0

@@ -7,7 +7,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jafl.models.common import check_classes, check_rate
+from jafl.models.common import check_classes, check_rate, check_tokens
 from jafl.models.embeddings import FIRST_WORD, PADDING, read_word_vectors
 from jafl.models.model import Model
 from jafl.records import require, whole_number
@@ -27,10 +27,7 @@ class LSTMClassifier(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, *, train: bool = False) -> jax.Array:
-        fits = x.ndim == 2 and jnp.issubdtype(x.dtype, jnp.integer)
-        require(
-            fits, "the examples of a text", (x.shape, x.dtype), "integer token numbers [examples, length]"
-        )
+        check_tokens(x)
         dtype = self.param_dtype
         last = jnp.maximum(jnp.sum(x != PADDING, axis=1) - 1, 0)
         table = nn.Embed(self.tokens, self.vector_size, dtype=dtype, param_dtype=dtype, name="word_vectors")

@@ -9,6 +9,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from jafl.models.common import check_tokens
 from jafl.records import require
 
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
@@ -135,10 +136,7 @@ class TransformerClassifier(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, *, train: bool = False) -> jax.Array:
-        fits = x.ndim == 2 and jnp.issubdtype(x.dtype, jnp.integer)
-        require(
-            fits, "the examples of a text", (x.shape, x.dtype), "integer token numbers [examples, length]"
-        )
+        check_tokens(x)
         require(
             x.shape[1] <= self.config.positions,
             "the length of the texts in tokens",
