@@ -1,7 +1,7 @@
 """Max-pooling without overlap, whose gradient is quick on a CPU.
 
 XLA's gradient of a windowed maximum searches each window again, one by one. Where windows do not overlap, comparing
-whole strided slices does the same: ``experiments/convolution_speed.py`` measures both.
+whole strided slices does the same: ``experiments/benchmarks/convolution_speed.py`` measures both.
 """
 
 import functools

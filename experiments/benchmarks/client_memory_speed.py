@@ -1,6 +1,6 @@
 """Does a client trip cost more where there are more clients? Rules with client memory at N = 100 and N = 1,000.
 
-    python -m experiments.client_memory_speed
+    python -m experiments.benchmarks.client_memory_speed
 
 MLP 784-200-10 and softmax 784 x 10, 32 examples a trip, one local step, all clients in flight, on one core; the two
 numbers of clients alternate, and the median over five rounds of their ratio is printed: at most 1.2 is the goal.
@@ -18,7 +18,7 @@ import numpy as np
 from absl import app, flags
 
 import jafl
-from experiments.speed import noise_federation
+from experiments.benchmarks.speed import noise_federation
 from jafl import engine, preparation, rules
 
 TRIPS = flags.DEFINE_integer("memory_trips", 2000, "Client trips per timed run.", lower_bound=10)

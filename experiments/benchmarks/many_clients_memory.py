@@ -1,6 +1,6 @@
 """Host memory and time of 660,120 clients: Sentiment140's size, through the real builder, reader and cache.
 
-    python -m experiments.many_clients_memory
+    python -m experiments.benchmarks.many_clients_memory
 
 Generates an archive in Sentiment140's format with 825,150 users, of whom 660,120 train, prepares it with
 tensorflow-datasets' true builder, reads it, keeps it decoded, and trains one FedBuff run of 10,000 client trips
@@ -165,7 +165,7 @@ def main(_: list[str]) -> None:
         for stage in STAGES:
             options = [f"--many_folder={folder}", f"--many_stage={stage}"]
             options += [f"--many_users={USERS.value}", f"--many_trips={TRIPS.value}"]
-            subprocess.run([sys.executable, "-m", "experiments.many_clients_memory", *options], check=True)
+            subprocess.run([sys.executable, "-m", "experiments.benchmarks.many_clients_memory", *options], check=True)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """How much the engine costs beside the arithmetic: trips per second, side by side in one process.
 
-    python -m experiments.speed
-    python -m experiments.speed --rules=fedbuff,ace --models=softmax --clients=100,10000
+    python -m experiments.benchmarks.speed
+    python -m experiments.benchmarks.speed --rules=fedbuff,ace --models=softmax --clients=100,10000
 
 For softmax regression 784 x 10 and an MLP 784-200-10, 32 examples a trip, one local step, on one core: the engine
 with each rule and number of clients, next to two programs on the same rows of the same examples:

@@ -1,7 +1,7 @@
 """How much a convolutional client trip costs beside centralised training of the same model.
 
-    python -m experiments.convolution_speed
-    python -m experiments.convolution_speed --models=emnist_cnn,lenet5 --repeats=9
+    python -m experiments.benchmarks.convolution_speed
+    python -m experiments.benchmarks.convolution_speed --models=emnist_cnn,lenet5 --repeats=9
 
 For each model, on batches of 32 noise images and one core: *centralised* is plain SGD on one model, one jitted step
 for each batch, which takes the parameters' memory over; *in a loop* the same steps inside one ``fori_loop``, as the

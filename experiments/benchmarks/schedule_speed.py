@@ -1,7 +1,7 @@
 """How long the host takes to compute schedules, and how much memory.
 
-    python -m experiments.schedule_speed                 # one million trips each
-    python -m experiments.schedule_speed --trips=10000000 --clients=660120 --concurrency=1000
+    python -m experiments.benchmarks.schedule_speed                 # one million trips each
+    python -m experiments.benchmarks.schedule_speed --trips=10000000 --clients=660120 --concurrency=1000
 
 Printed are processor seconds for the schedule and for its plan, trips per second, and the process's peak memory.
 """

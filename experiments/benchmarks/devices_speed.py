@@ -1,6 +1,6 @@
 """How much two devices help: the engine on one host device and on two, side by side in one process.
 
-    python -m experiments.devices_speed
+    python -m experiments.benchmarks.devices_speed
 
 FedBuff with K = 16, and other rules, 32 examples a trip, 100 clients in flight, every device held to one thread.
 Programs alternate; printed are the median of five runs and the median over the rounds of the speed on two devices

@@ -1,0 +1,1 @@
+"""Measurements of speed and memory: the commands behind the figures in BUILD.md."""
