@@ -6,7 +6,8 @@ form, and take up to a hundred times as long. Here, on a CPU, they are written o
 convolutions, the kernel's as one matrix product for each of its rows. Under ``vmap`` over clients, each with a kernel
 of its own, a CPU takes the clients one after the other. Elsewhere (GPU, TPU) XLA's own forms and batching rules are
 used throughout: per-client kernels become grouped convolutions. Which of the two is settled when a program is lowered
-for its device. ``experiments/benchmarks/convolution_speed.py`` measures; forward-mode differentiation is not supported.
+for its device. ``experiments/benchmarks/convolution_speed.py`` measures. Forward-mode differentiation is not
+supported.
 """
 
 from collections.abc import Callable, Sequence
