@@ -3,8 +3,8 @@
 Letters in shapes: N clients, ``*V`` the shape of one leaf of the value that a rule remembers, often ``*P``.
 
 Reading a row of an array that is then written makes XLA copy the whole array on a CPU unless it sees that the read
-follows the write. So the engine stores this trip's row first, fetches the next trip's row from the array just
-written, and carries it: a trip costs the same for any number of clients.
+follows the write. So a row waits (``held``) until the next trip begins: that trip writes it (``settle``), then reads
+its own client's row from the array just written, then holds its own. A trip costs the same for any number of clients.
 """
 
 from typing import Any, NamedTuple
@@ -17,15 +17,28 @@ from jafl.records import choose
 from jafl.shuffle import mix
 
 
-class ClientMemory(NamedTuple):
-    """``codes`` [N, *V] in the stored type; ``scales`` [N] per leaf for 8 bits, else ()."""
+class Row(NamedTuple):
+    """What is stored for one client: ``codes`` [*V] in the stored type; ``scales`` [] per leaf for 8 bits, or ()."""
 
     codes: Any
     scales: Any
 
 
+class ClientMemory(NamedTuple):
+    """``codes`` [N, *V] in the stored type; ``scales`` [N] per leaf for 8 bits, else (); ``held``, the row of client
+    number ``client`` that is still to be written.
+    """
+
+    codes: Any
+    scales: Any
+    held: Row
+    client: jax.Array
+
+
 # Stored type per precision; None is the parameters' own.
 PRECISIONS = {"full": None, "bfloat16": jnp.bfloat16, "int8": jnp.int8}
+# By size in bits; arithmetic makes quiet ones only.
+SIGNALLING_NAN = {16: 0x7FA5, 32: 0x7FA5A5A5, 64: 0x7FF4A5A5A5A5A5A5}
 
 
 def allocate(value: Any, num_clients: int, precision: str) -> ClientMemory:
@@ -37,41 +50,83 @@ def allocate(value: Any, num_clients: int, precision: str) -> ClientMemory:
     dtype = choose("memory_precision", precision, PRECISIONS)
     codes = jax.tree.map(lambda v: jnp.zeros((num_clients, *v.shape), dtype or v.dtype), value)
     scales = jax.tree.map(lambda v: jnp.zeros(num_clients, v.dtype), value) if dtype == jnp.int8 else ()
-    return ClientMemory(codes, scales)
+    nothing = jax.tree.map(lambda rows: jnp.zeros(rows.shape[1:], rows.dtype), Row(codes, scales))
+    return ClientMemory(codes, scales, nothing, jnp.int32(0))
+
+
+def hold(memory: ClientMemory, client: jax.Array, value: Any, words: jax.Array) -> tuple[ClientMemory, Any]:
+    """Holds ``value`` [*V] as the client's row; returns the memory and the value as it is stored.
+
+    ``memory`` is settled. In 8 bits each leaf of a client has its own scale, its largest magnitude over 127, and is
+    rounded up or down at random so that the mean is right (unbiased, as ACE's appendix F.3.3 asks); ``words`` [2]
+    uint32 decide.
+    """
+    if memory.scales == ():
+        row = Row(jax.tree.map(lambda v, c: v.astype(c.dtype), value, memory.codes), ())
+    else:
+        leaves, tree = jax.tree.flatten(value)
+        pairs = [_quantized(leaf, words, number) for number, leaf in enumerate(leaves)]
+        row = Row(*(jax.tree.unflatten(tree, column) for column in zip(*pairs, strict=True)))
+    return memory._replace(held=row, client=jnp.int32(client)), _as_value(row, value)
+
+
+def settle(memory: ClientMemory) -> ClientMemory:
+    """Writes the row that is held; the client's row is then up to date, and may be written again."""
+    codes = with_row(memory.codes, memory.client, memory.held.codes)
+    scales = with_row(memory.scales, memory.client, memory.held.scales)
+    return memory._replace(codes=codes, scales=scales)
 
 
 def fetch(memory: ClientMemory, client: jax.Array, like: Any) -> Any:
-    """One client's row, in the types of ``like``, a value as it is stored."""
-    row = jax.tree.map(lambda c: lax.dynamic_index_in_dim(c, client, keepdims=False), memory.codes)
-    row = jax.tree.map(lambda c, v: c.astype(v.dtype), row, like)
-    if memory.scales == ():
-        return row
-    return jax.tree.map(lambda c, s: c * s[client], row, memory.scales)
+    """One client's row in a settled memory, as values in the types of ``like``, a value."""
+    return _as_value(Row(row_of(memory.codes, client), row_of(memory.scales, client)), like)
 
 
-def store(memory: ClientMemory, client: jax.Array, value: Any, words: jax.Array) -> tuple[ClientMemory, Any]:
-    """Stores ``value`` [*V] as the client's row; returns the memory and the value that it now holds.
+def nought_after(memory: ClientMemory) -> jax.Array:
+    """0, int32, in a way that the compiler must take for the outcome of ``settle``.
 
-    In 8 bits each leaf of a client has its own scale, its largest magnitude over 127, and is rounded up or down at
-    random so that the mean is right (unbiased, as ACE's appendix F.3.3 asks); ``words`` [2] uint32 decide.
+    What is computed from it comes after the held row has been written, so that the next one can take its place
+    without a copy. (It counts entries of a bit pattern that no arithmetic makes.)
     """
-    leaves, tree = jax.tree.flatten(value)
-    if memory.scales == ():
-        codes = [v.astype(c.dtype) for v, c in zip(leaves, jax.tree.leaves(memory.codes), strict=True)]
-        held = [c.astype(v.dtype) for v, c in zip(leaves, codes, strict=True)]
-        scales = ()
-    else:
-        pairs = [_quantized(v, words, number) for number, v in enumerate(leaves)]
-        codes = [code for code, _ in pairs]
-        held = [code.astype(v.dtype) * s for v, (code, s) in zip(leaves, pairs, strict=True)]
-        rows = jax.tree.unflatten(tree, [scale for _, scale in pairs])
-        scales = jax.tree.map(lambda a, s: a.at[client].set(s), memory.scales, rows)
-    written = jax.tree.map(
-        lambda a, c: lax.dynamic_update_index_in_dim(a, c, client, 0),
-        memory.codes,
-        jax.tree.unflatten(tree, codes),
-    )
-    return ClientMemory(written, scales), jax.tree.unflatten(tree, held)
+    count = jnp.int32(0)
+    for codes in jax.tree.leaves(memory.codes):
+        entry = row_of(_as_vectors(codes)[:, :1], memory.client)[0] if codes.size else codes
+        if codes.dtype == jnp.int8:
+            count += entry == -128
+        elif codes.size and jnp.issubdtype(codes.dtype, jnp.floating):
+            bits = 8 * codes.dtype.itemsize
+            kind = jnp.dtype(f"uint{bits}")
+            count += lax.bitcast_convert_type(entry, kind) == kind.type(SIGNALLING_NAN[bits])
+    return count
+
+
+def row_of(arrays: Any, number: jax.Array) -> Any:
+    """[*V]: row ``number`` of arrays [rows, *V], read as a vector: a CPU goes through [784, 10] in steps of ten."""
+
+    def one(array):
+        return lax.dynamic_index_in_dim(_as_vectors(array), number, keepdims=False).reshape(array.shape[1:])
+
+    return jax.tree.map(one, arrays)
+
+
+def with_row(arrays: Any, number: jax.Array, row: Any) -> Any:
+    """Arrays [rows, *V] with ``row`` [*V] as their row ``number``, written as a vector."""
+
+    def one(array, value):
+        vector = lax.dynamic_update_index_in_dim(_as_vectors(array), jnp.reshape(value, -1), number, 0)
+        return vector.reshape(array.shape)
+
+    return jax.tree.map(one, arrays, row)
+
+
+def _as_vectors(array: jax.Array) -> jax.Array:
+    return array.reshape(len(array), -1)
+
+
+def _as_value(row: Row, like: Any) -> Any:
+    """A row's values in the types of ``like``."""
+    values = jax.tree.map(lambda c, v: c.astype(v.dtype), row.codes, like)
+    return values if row.scales == () else jax.tree.map(lambda c, s: c * s, values, row.scales)
 
 
 def _quantized(value: jax.Array, words: jax.Array, leaf: int) -> tuple[jax.Array, jax.Array]:

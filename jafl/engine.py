@@ -10,11 +10,13 @@ import optax
 from jax import lax
 
 from jafl import client_memory, waves
+from jafl.client_memory import ClientMemory
 from jafl.clients import ClientData, ClientResult
 from jafl.deferred import Specification
 from jafl.records import Arrival, Recall, require
 from jafl.waves import Spread, Waves
 
+LONG_AXIS = 1024
 Array = Any  # of JAX on the device, of NumPy before it is placed there
 
 
@@ -36,13 +38,6 @@ class Steps(NamedTuple):
 
     first_trip: Array
     write_slot: Array
-
-
-class Memory(NamedTuple):
-    """Client memory: ``rows`` of all clients, and ``next_row``, that of the next trip's client."""
-
-    rows: client_memory.ClientMemory
-    next_row: Any
 
 
 @functools.partial(
@@ -94,7 +89,7 @@ class Carry(NamedTuple):
     optimizer_state: Any
     rule_state: Any
     snapshots: Any
-    memory: Memory | None
+    memory: ClientMemory | None
     waiting: Trained | None
     trip_reports: dict[str, jax.Array]
     step_reports: dict[str, jax.Array]
@@ -111,10 +106,7 @@ def allocate(program: Program, params: Any, *, slots: int, num_clients: int) -> 
     waiting = waves.allocate(program.waves, trained) if program.waves else None
     memory = None
     if rule.remembers:
-        arrived = functools.partial(_arrival, program, jnp.int32(0))
-        value = jax.eval_shape(lambda: rule.remembers(arrived(_train(program, snapshots, jnp.int32(0)))))
-        empty = client_memory.allocate(value, num_clients, rule.memory_precision)
-        memory = Memory(empty, jax.tree.map(lambda v: jnp.zeros(v.shape, v.dtype), value))
+        memory = client_memory.allocate(_remembered(program, snapshots), num_clients, rule.memory_precision)
 
     def reports_of_one_step():
         trip = jnp.int32(0)
@@ -145,7 +137,50 @@ def run(program: Program, carry: Carry, first_step: int, last_step: int) -> Carr
 
     The carry is donated: its memory becomes the result's, so the one passed in cannot be used again.
     """
-    return lax.fori_loop(first_step, last_step, functools.partial(_server_step, program), carry)
+
+    def body(step, flat):
+        return _flat_carry(_server_step(program, step, _shaped(flat, carry)))
+
+    return _shaped(lax.fori_loop(first_step, last_step, body, _flat_carry(carry)), carry)
+
+
+def _flat(tree: Any) -> Any:
+    """Arrays as vectors, unless their last axis is long. What loops carry is flat, because a CPU goes through
+    [784, 10] in steps of ten.
+
+    The compiler takes the shapes out of the arithmetic between two flat ends; rules and optimizers see them. A buffer
+    of long rows stays as it is: flat, it would be copied wherever one of them is written.
+    """
+
+    def one(leaf):
+        return jnp.reshape(leaf, -1) if jnp.ndim(leaf) > 1 and jnp.shape(leaf)[-1] < LONG_AXIS else leaf
+
+    return jax.tree.map(one, tree)
+
+
+def _flat_rows(tree: Any) -> Any:
+    """Arrays of rows with each row as a vector."""
+    return jax.tree.map(lambda leaf: jnp.reshape(leaf, (len(leaf), -1)) if jnp.ndim(leaf) > 2 else leaf, tree)
+
+
+def _flat_memory(memory: ClientMemory | None) -> ClientMemory | None:
+    return memory and memory._replace(codes=_flat_rows(memory.codes), held=_flat(memory.held))
+
+
+def _flat_carry(carry: Carry) -> Carry:
+    return carry._replace(
+        params=_flat(carry.params),
+        optimizer_state=_flat(carry.optimizer_state),
+        rule_state=_flat(carry.rule_state),
+        snapshots=_flat_rows(carry.snapshots),
+        memory=_flat_memory(carry.memory),
+        waiting=_flat_rows(carry.waiting),
+    )
+
+
+def _shaped(flat: Any, like: Any) -> Any:
+    """The inverse of the functions above: ``flat`` in the shapes of ``like``."""
+    return jax.tree.map(lambda leaf, one: jnp.reshape(leaf, jnp.shape(one)), flat, like)
 
 
 def _server_step(program: Program, step: jax.Array, carry: Carry) -> Carry:
@@ -153,22 +188,32 @@ def _server_step(program: Program, step: jax.Array, carry: Carry) -> Carry:
 
     def client_trip(trip, opened):
         buffer, memory, waiting, reports = opened
+        memory = memory and client_memory.settle(memory)
         waiting = _train_if_due(program, carry.snapshots, trip, waiting)
-        arrival = _arrival(program, trip, _trained(program, carry.snapshots, trip, waiting))
+        arrival = _arrival(program, trip, _trained(program, carry.snapshots, trip, waiting, memory))
         buffer, memory, report = _fold(program, trip, arrival, buffer, memory)
         return buffer, memory, waiting, _record(reports, trip, report)
 
-    buffer = rule.begin(carry.rule_state, carry.params)
-    if program.recall and carry.memory:
-        buffer = _recall(program, program.recall, carry.memory, step, buffer)
-    opened = (buffer, carry.memory, carry.waiting, carry.trip_reports)
+    def flat_opened(opened):
+        buffer, memory, waiting, reports = opened
+        return _flat(buffer), _flat_memory(memory), _flat_rows(waiting), reports
+
+    buffer, memory = rule.begin(carry.rule_state, carry.params), carry.memory
+    if program.recall and memory:
+        like = _remembered(program, carry.snapshots)
+        buffer, memory = _recall(program, program.recall, memory, step, buffer, like)
+    opened = (buffer, memory, carry.waiting, carry.trip_reports)
     first, end = program.steps.first_trip[step], program.steps.first_trip[step + 1]
     if program.spread.at_once:
         closed = _fold_parts(program, carry.snapshots, first, end, opened)
     elif program.one_trip_per_step:
         closed = client_trip(first, opened)
     else:
-        closed = lax.fori_loop(first, end, client_trip, opened)
+
+        def body(trip, flat):
+            return flat_opened(client_trip(trip, _shaped(flat, opened)))
+
+        closed = _shaped(lax.fori_loop(first, end, body, flat_opened(opened)), opened)
     buffer, memory, waiting, trip_reports = closed
     pseudo_gradient, rule_state, report, apply = rule.finish(buffer, carry.params)
 
@@ -231,10 +276,16 @@ def _train_if_due(
     return made
 
 
-def _trained(program: Program, snapshots: Any, trip: jax.Array, waiting: Trained | None) -> Trained:
-    """The trip's work: what waits, or done now."""
+def _trained(
+    program: Program,
+    snapshots: Any,
+    trip: jax.Array,
+    waiting: Trained | None,
+    memory: ClientMemory | None = None,
+) -> Trained:
+    """The trip's work: what waits, or done now, after ``memory`` has been settled."""
     if not program.waves:
-        return _train(program, snapshots, trip)
+        return _train(program, snapshots, trip + (client_memory.nought_after(memory) if memory else 0))
     trained: Trained = waves.fetch(program.waves, trip, waiting)
     return trained
 
@@ -269,37 +320,56 @@ def _arrival(program: Program, trip: jax.Array, trained: Trained) -> Arrival:
 
 
 def _fold(
-    program: Program, trip: jax.Array, arrival: Arrival, buffer: Any, memory: Memory | None
-) -> tuple[Any, Memory | None, dict]:
-    """Folds an arrival into the rule's buffer and remembers what the rule wants to."""
+    program: Program, trip: jax.Array, arrival: Arrival, buffer: Any, memory: ClientMemory | None
+) -> tuple[Any, ClientMemory | None, dict]:
+    """Folds an arrival into the rule's buffer and remembers what the rule wants to; ``memory`` is settled."""
     rule = program.rule.build()
     if rule.remembers and memory:
         value = rule.remembers(arrival)
-        rows, stored = client_memory.store(memory.rows, arrival.client, value, program.trips.key[trip])
-        arrival = arrival._replace(previous=memory.next_row, stored=stored)
-        memory = Memory(rows, client_memory.fetch(rows, program.trips.client[trip + 1], value))
+        previous = client_memory.fetch(memory, arrival.client, value)
+        memory, stored = client_memory.hold(memory, arrival.client, value, program.trips.key[trip])
+        arrival = arrival._replace(previous=previous, stored=stored)
     buffer, report = rule.fold(buffer, arrival)
     require("loss" not in report, "the name of a rule's report", "loss", "another: the engine reports it")
     return buffer, memory, {"loss": arrival.loss, **report}
 
 
-def _recall(program: Program, recall: Recall, memory: Memory, step: jax.Array, buffer: Any) -> Any:
-    """Shows the rule the stored values that it asked to see again before this step; returns its buffer."""
+def _remembered(program: Program, snapshots: Any) -> Any:
+    """What the rule remembers of a trip, as shapes and dtypes."""
+    trip = jnp.int32(0)
+
+    def value():
+        return program.rule.build().remembers(_arrival(program, trip, _train(program, snapshots, trip)))
+
+    return jax.eval_shape(value)
+
+
+def _recall(
+    program: Program, recall: Recall, memory: ClientMemory, step: jax.Array, buffer: Any, like: Any
+) -> tuple[Any, ClientMemory]:
+    """Shows the rule the stored values, like ``like``, that it asked to see again before this step.
+
+    Returns its buffer and the memory, which the loop settles, so that what is written later comes after the reading.
+    """
     fold = program.rule.build().fold_recalled
 
-    def one_row(number, buffer):
-        row = client_memory.fetch(memory.rows, recall.client[number], memory.next_row)
-        return fold(buffer, recall.weight[number], row)
+    def one_row(number, flat):
+        shown, memory = _shaped(flat, start)
+        memory = client_memory.settle(memory)
+        row = client_memory.fetch(memory, recall.client[number], like)
+        return _flat(fold(shown, recall.weight[number], row)), _flat_memory(memory)
 
-    return lax.fori_loop(recall.first_row[step], recall.first_row[step + 1], one_row, buffer)
+    start = (buffer, memory)
+    first, end = recall.first_row[step], recall.first_row[step + 1]
+    return _shaped(lax.fori_loop(first, end, one_row, (_flat(buffer), _flat_memory(memory))), start)
 
 
 def _fetch(snapshots: Any, slot: jax.Array) -> Any:
-    return jax.tree.map(lambda a: lax.dynamic_index_in_dim(a, slot, keepdims=False), snapshots)
+    return client_memory.row_of(snapshots, slot)
 
 
 def _store(snapshots: Any, slot: jax.Array, params: Any) -> Any:
-    return jax.tree.map(lambda a, p: lax.dynamic_update_index_in_dim(a, p, slot, 0), snapshots, params)
+    return client_memory.with_row(snapshots, slot, params)
 
 
 def _with_applied(report: dict[str, Any], apply: Any) -> dict[str, Any]:

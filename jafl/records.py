@@ -129,7 +129,7 @@ class ExecutionPlan:
 
     Trips are folded in the schedule's order, and trained in waves, V in all: trips of this step or of later ones
     whose versions exist by then. What a wave makes waits in rows until it is folded. The trip-by-trip plan has one
-    trip a wave, and one row.
+    trip a wave, and one row. Of a wave, ``lanes`` trips train side by side, then the next ones.
 
       read_slot   [J] int32  the snapshot slot that holds the version from which the trip trains
       write_slot  [T] int32  the slot that the version made by the step goes to; ``num_slots`` (one past
@@ -139,8 +139,10 @@ class ExecutionPlan:
       width       trips trained together at most
       wave        [J] int32  the wave in which the trip trains
       wave_before [V] int32  each wave is trained just before this trip is folded; increasing
+      place       [J] int32  where in its wave the trip stands, from 0 on: the longest first
       row         [J] int32  where the trained trip waits until it is folded
       num_rows    rows for trips that wait
+      lanes       trips side by side at most, where a device trains them so
     """
 
     read_slot: np.ndarray
@@ -150,8 +152,10 @@ class ExecutionPlan:
     width: int
     wave: np.ndarray
     wave_before: np.ndarray
+    place: np.ndarray
     row: np.ndarray
     num_rows: int
+    lanes: int
 
 
 class Arrival(NamedTuple):
@@ -191,7 +195,7 @@ class Recall(NamedTuple):
 
     first_row  [T + 1] int32
     client     [R] int32   whose stored value
-    weight     [R] float   handed to the rule with it
+    weight     [R, ...] float   handed to the rule with it
     """
 
     first_row: np.ndarray
@@ -268,7 +272,9 @@ class History:
     schedule      the event schedule
     server_steps  T', the steps that were run: fewer than the schedule's if the run was stopped
     num_slots     rows of the snapshot buffer that the plan needed
-    compile_seconds, run_seconds   wall-clock
+    compile_seconds   wall-clock: tracing, lowering and compiling, of evaluation too
+    run_seconds       wall-clock: training and evaluation, without compiling; data are placed before
+    temporary_bytes   what the compiled program holds beside its arguments; None if not known
     """
 
     evaluations: list[dict[str, Any]]
@@ -280,6 +286,7 @@ class History:
     num_slots: int
     compile_seconds: float
     run_seconds: float
+    temporary_bytes: int | None = None
 
     @property
     def weights(self) -> np.ndarray:

@@ -32,7 +32,7 @@ from absl import app, flags
 from jax import lax
 
 import jafl
-from jafl import engine, preparation
+from jafl import client_memory, engine, preparation
 from jafl.records import Arrival
 
 BATCH, EXAMPLES, RATE, IN_FLIGHT = 32, 3200, 0.01, 100
@@ -118,8 +118,10 @@ def _by_hand(program: engine.Program, state: tuple, first: int, last: int) -> tu
     rule = program.rule.build()
 
     def one_trip(trip, params, buffer, memory):
+        memory = memory and client_memory.settle(memory)
+        after = trip + (client_memory.nought_after(memory) if memory else 0)
         arrival = Arrival(
-            update=jax.tree.map(lambda g: -RATE * g, _gradient(program, params, trip)),
+            update=jax.tree.map(lambda g: -RATE * g, _gradient(program, params, after)),
             start=params if rule.needs_start else None,
             client=program.trips.client[trip],
             staleness=program.trips.staleness[trip],
@@ -136,18 +138,29 @@ def _by_hand(program: engine.Program, state: tuple, first: int, last: int) -> tu
         params, lasting, memory = state
         buffer = rule.begin(lasting, params)
         if program.recall:
-            buffer = engine._recall(program, program.recall, memory, step, buffer)
+            buffer, memory = engine._recall(program, program.recall, memory, step, buffer, params)
         begin, end = program.steps.first_trip[step], program.steps.first_trip[step + 1]
+        opened = (buffer, memory)
         if program.rule.build().buffer_size == 1:
-            buffer, memory = one_trip(begin, params, buffer, memory)
+            buffer, memory = one_trip(begin, params, *opened)
         else:
-            buffer, memory = lax.fori_loop(
-                begin, end, lambda trip, opened: one_trip(trip, params, *opened), (buffer, memory)
-            )
+            buffer, memory = _loop(begin, end, lambda trip, opened: one_trip(trip, params, *opened), opened)
         direction, lasting, _, _ = rule.finish(buffer, params)
         return jax.tree.map(lambda p, d: p - d, params, direction), lasting, memory
 
-    return lax.fori_loop(first, last, one_step, state)
+    return _loop(first, last, one_step, state)
+
+
+def _loop(first: Any, last: Any, body: Callable[[Any, Any], Any], state: tuple) -> tuple:
+    """``fori_loop`` over a state whose last part is the clients' memory, carried flat as the engine does."""
+
+    def flat(state: tuple) -> tuple:
+        return *engine._flat(state[:-1]), engine._flat_memory(state[-1])
+
+    def one(number, carried):
+        return flat(body(number, engine._shaped(carried, state)))
+
+    return engine._shaped(lax.fori_loop(first, last, one, flat(state)), state)
 
 
 def programs(model: jafl.Model, clients: int, rule: str, trips: int) -> dict[str, Callable[[], Any]]:

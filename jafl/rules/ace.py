@@ -4,7 +4,7 @@ import numpy as np
 
 from jafl.deferred import specification
 from jafl.records import EventSchedule, Recall, Rule, choose
-from jafl.rules import accumulate, cached, compensated
+from jafl.rules import accumulate, cached
 
 
 @specification
@@ -16,8 +16,8 @@ def ace(form: str = "incremental", memory_precision: str = "full") -> Rule:
 
     Args:
       form: "incremental" (algorithm a.5) updates the mean by (g_new - g_previous) / N, at a cost that does not grow
-        with N; the sum is compensated, so that it does not drift from its cache. "direct" (algorithm 1) forms the
-        same mean anew from the cache at every step, which costs N rows an arrival: for checking.
+        with N; the sum is formed anew from the cache every 16 N steps, so that it does not drift. "direct"
+        (algorithm 1) forms the mean from the cache at every step, which costs N rows an arrival: for checking.
       memory_precision: of the cache: "full", "bfloat16" or "int8" (ACE-8bit, appendix F.3.3); u is then the mean of
         the gradients as they are stored.
 
@@ -26,30 +26,30 @@ def ace(form: str = "incremental", memory_precision: str = "full") -> Rule:
     direct = choose("form", form, {"incremental": False, "direct": True})
 
     def init(params, num_clients):
-        return compensated.nothing(params), accumulate.number(num_clients)
+        return accumulate.zeros(params), accumulate.number(num_clients)
 
     def fold(buffer, arrival):
         total, clients = buffer
         if direct:
-            total = compensated.add(total, arrival.stored)
+            total = accumulate.add(total, accumulate.number(1), arrival.stored)
         else:
-            total = compensated.replace(total, arrival.stored, arrival.previous)
+            total = cached.replaced(total, arrival.stored, arrival.previous)
         return (total, clients), {"weight": arrival.columns["weight"]}
 
     def finish(buffer, params):
         total, clients = buffer
-        return accumulate.scaled(-1 / clients, compensated.value(total)), buffer, {}, True
+        return accumulate.scaled(-1 / clients, total), buffer, {}, True
 
     return Rule(
         init=init,
-        begin=lambda state, params: (compensated.nothing(params), state[1]) if direct else state,
+        begin=lambda state, params: (accumulate.zeros(params), state[1]) if direct else state,
         fold=fold,
         finish=finish,
         columns=lambda schedule: {"weight": cached.steps_in_cache(schedule) / schedule.num_clients},
         remembers=lambda arrival: arrival.update,
         memory_precision=memory_precision,
-        recalls=_all_others if direct else None,
-        fold_recalled=lambda buffer, one, row: (compensated.add(buffer[0], row), buffer[1]),
+        recalls=_all_others if direct else cached.recall_all,
+        fold_recalled=lambda buffer, weight, row: (cached.add_recalled(buffer[0], weight, row), buffer[1]),
         buffer_size=1,
         initial_round=True,
         linear=True,
@@ -62,4 +62,6 @@ def _all_others(schedule: EventSchedule) -> Recall:
     everyone = np.tile(np.arange(schedule.num_clients, dtype=np.int32), (len(arriving), 1))
     others = everyone[everyone != arriving[:, None]]
     first_row = np.arange(len(arriving) + 1) * (schedule.num_clients - 1)
-    return Recall(np.concatenate([[0], first_row]).astype(np.int32), others, np.ones(len(others)))
+    return Recall(
+        np.concatenate([[0], first_row]).astype(np.int32), others, np.tile([1.0, 0.0], (len(others), 1))
+    )

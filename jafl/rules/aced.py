@@ -1,12 +1,11 @@
 """ACED: ACE over the clients heard of lately (ACE paper, algorithm a.1)."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jafl.deferred import specification
 from jafl.records import EventSchedule, Recall, Rule, choose, whole_number
-from jafl.rules import accumulate, cached, compensated
+from jafl.rules import accumulate, cached
 
 
 @specification
@@ -16,7 +15,8 @@ def aced(active_steps: int = 50, age: str = "start", memory_precision: str = "fu
     At step t the arriving gradient is stored, then A(t) = {i : t - start_i <= active_steps} with start_j of the
     arriving client still the old one, then start_j becomes t + 1. All start at 1, after the initial round. Who
     enters and leaves is known from the schedule, so the sum over A(t) is updated by the rows that change: one an
-    arrival, amortised. A rule on gradients, see ``asgd`` and ``ace``.
+    arrival, amortised; every 16 N steps it is formed anew, so that it does not drift. A rule on gradients, see
+    ``asgd`` and ``ace``.
 
     Args:
       active_steps: tau_algo, in server steps, at least 1.
@@ -35,16 +35,16 @@ def aced(active_steps: int = 50, age: str = "start", memory_precision: str = "fu
         total, _ = buffer
         new = accumulate.scaled(arrival.columns["active_after"], arrival.stored)
         previous = accumulate.scaled(arrival.columns["active_before"], arrival.previous)
-        total = compensated.replace(total, new, previous)
+        total = cached.replaced(total, new, previous)
         return (total, arrival.columns["active_clients"]), {"weight": arrival.columns["weight"]}
 
     def finish(buffer, params):
         total, active = buffer
-        direction = accumulate.scaled(-1 / jnp.maximum(active, 1), compensated.value(total))
+        direction = accumulate.scaled(-1 / jnp.maximum(active, 1), total)
         return direction, total, {"active_clients": active}, active > 0 if age == "cached" else True
 
     return Rule(
-        init=lambda params, num_clients: compensated.nothing(params),
+        init=lambda params, num_clients: accumulate.zeros(params),
         begin=lambda total, params: (total, accumulate.number(0)),
         fold=fold,
         finish=finish,
@@ -59,13 +59,16 @@ def aced(active_steps: int = 50, age: str = "start", memory_precision: str = "fu
     )
 
 
-def _add_row(buffer, sign, row):
+def _add_row(buffer, weight, row):
     total, active = buffer
-    return compensated.add(total, jax.tree.map(lambda r: sign.astype(r.dtype) * r, row)), active
+    return cached.add_recalled(total, weight, row), active
 
 
 def _active(schedule: EventSchedule, active_steps: int, age: str) -> tuple[dict[str, np.ndarray], Recall]:
-    """The columns of ``fold`` [J], and the stored rows that enter (+1) and leave (-1) the sum before each step."""
+    """The columns of ``fold`` [J], and the stored values that the rule sees before each step.
+
+    These are the rows that enter and leave the sum or, at a refresh, all those that are then in it.
+    """
     clients, steps = schedule.num_clients, schedule.num_steps
     active_steps = min(active_steps, steps)  # beyond that nobody gets too old
     arriving, versions = schedule.client[clients:].tolist(), schedule.download_version[clients:].tolist()
@@ -74,19 +77,27 @@ def _active(schedule: EventSchedule, active_steps: int, age: str) -> tuple[dict[
     too_old: list[list[int]] = [[] for _ in range(steps + active_steps + 3)]  # by step: who may have to leave
     too_old[since[0] + active_steps + 1] = list(range(clients))
     before, after, size = np.ones(steps), np.ones(steps), np.full(steps, clients)
-    first_row, rows, signs = np.zeros(steps + 1, np.int32), [], []
+    changes: list[list[tuple[int, float]]] = [[] for _ in range(steps)]  # (client, 1 in or -1 out)
+    shown: list[list[tuple[int, float, float]]] = [
+        [] for _ in range(steps)
+    ]  # (client, factor, the sum begins anew)
+    refreshes = set(cached.refreshes(schedule).tolist())
     entered = -1  # who arrived in the last step, to be let in where the age is that of its new trip
     for step in range(1, steps):
         client = arriving[step - 1]
         if entered >= 0 and not inside[entered]:
             inside[entered], active = True, active + 1
-            rows.append(entered)
-            signs.append(1.0)
+            changes[step].append((entered, 1.0))
         for late in too_old[step]:
             if inside[late] and step - since[late] > active_steps:
                 inside[late], active = False, active - 1
-                rows.append(late)
-                signs.append(-1.0)
+                changes[step].append((late, -1.0))
+        if step in refreshes:
+            members = [client for client in range(clients) if inside[client]]
+            shown[step] = [(member, 1.0, float(member == members[0])) for member in members]
+            shown[step] = shown[step] or [(0, 0.0, 1.0)]
+        else:
+            shown[step] = [(other, factor, 0.0) for other, factor in changes[step]]
         before[step] = inside[client]
         if age == "start":
             after[step] = inside[client]
@@ -98,16 +109,19 @@ def _active(schedule: EventSchedule, active_steps: int, age: str) -> tuple[dict[
             inside[client] = bool(after[step])
         too_old[since[client] + active_steps + 1].append(client)
         size[step] = active
-        first_row[step + 1] = len(rows)
-    recall = Recall(first_row, np.array(rows, np.int32), np.array(signs))
+    first_row = np.concatenate([[0], np.cumsum([len(rows) for rows in shown])]).astype(np.int32)
+    flat = np.array([row for rows in shown for row in rows], np.float64).reshape(-1, 3)
+    recall = Recall(first_row, flat[:, 0].astype(np.int32), flat[:, 1:])
     of_trip = schedule.step  # a row per step, handed to each of its trips
     columns = {"active_before": before[of_trip], "active_after": after[of_trip]}
     columns["active_clients"] = size[of_trip].astype(np.float64)
-    columns["weight"] = _weights(schedule, recall, after, size)
+    columns["weight"] = _weights(schedule, changes, after, size)
     return columns, recall
 
 
-def _weights(schedule: EventSchedule, recall: Recall, after: np.ndarray, size: np.ndarray) -> np.ndarray:
+def _weights(
+    schedule: EventSchedule, changes: list[list[tuple[int, float]]], after: np.ndarray, size: np.ndarray
+) -> np.ndarray:
     """[J]: what each trip's gradient weighs in all steps together."""
     given = np.concatenate(
         [[0.0], np.cumsum(np.where(size > 0, 1.0 / np.maximum(size, 1), 0.0))]
@@ -119,8 +133,8 @@ def _weights(schedule: EventSchedule, recall: Recall, after: np.ndarray, size: n
     newest[schedule.client[: schedule.num_clients]] = np.arange(schedule.num_clients)
     until = cached.replaced_at(schedule)
     for step in range(1, schedule.num_steps):
-        for row in range(recall.first_row[step], recall.first_row[step + 1]):
-            trip = newest[recall.client[row]]
-            weights[trip] += recall.weight[row] * (given[until[trip]] - given[step])
+        for client, factor in changes[step]:
+            trip = newest[client]
+            weights[trip] += factor * (given[until[trip]] - given[step])
         newest[schedule.client[schedule.num_clients + step - 1]] = schedule.num_clients + step - 1
     return weights

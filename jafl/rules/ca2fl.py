@@ -5,7 +5,7 @@ import numpy as np
 
 from jafl.deferred import specification
 from jafl.records import EventSchedule, Rule, choose
-from jafl.rules import accumulate, cached, compensated
+from jafl.rules import accumulate, cached
 
 
 @specification
@@ -27,16 +27,16 @@ def ca2fl(changes: str = "arrival", memory_precision: str = "full") -> Rule:
     choose("changes", changes, {"arrival": None, "step": None})
 
     def init(params, num_clients):
-        return compensated.nothing(params), accumulate.number(num_clients)
+        return accumulate.zeros(params), accumulate.number(num_clients)
 
     def begin(state, params):
         cached_sum, clients = state
-        mean = accumulate.scaled(1 / clients, compensated.value(cached_sum))
+        mean = accumulate.scaled(1 / clients, cached_sum)
         return state, mean, accumulate.zeros(params), accumulate.number(0)
 
     def fold(buffer, arrival):
         (cached_sum, clients), mean, change, distinct = buffer
-        cached_sum = compensated.replace(cached_sum, arrival.stored, arrival.previous)
+        cached_sum = cached.replaced(cached_sum, arrival.stored, arrival.previous)
         against = arrival.columns["against"]
         change = jax.tree.map(
             lambda c, s, p: c + (s - against.astype(p.dtype) * p), change, arrival.stored, arrival.previous
@@ -49,6 +49,10 @@ def ca2fl(changes: str = "arrival", memory_precision: str = "full") -> Rule:
         direction = jax.tree.map(lambda h, c: -h - c / distinct.astype(c.dtype), mean, change)
         return direction, state, {"distinct_clients": distinct}, True
 
+    def fold_recalled(buffer, weight, row):
+        (cached_sum, clients), *rest = buffer
+        return (cached.add_recalled(cached_sum, weight, row), clients), *rest
+
     return Rule(
         init=init,
         begin=begin,
@@ -57,6 +61,8 @@ def ca2fl(changes: str = "arrival", memory_precision: str = "full") -> Rule:
         columns=lambda schedule: _columns(schedule, changes),
         remembers=lambda arrival: arrival.update,
         memory_precision=memory_precision,
+        recalls=cached.recall_all,
+        fold_recalled=fold_recalled,
         linear=True,
     )
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from jafl.deferred import specification
 from jafl.records import Rule, whole_number
@@ -54,40 +55,46 @@ def wkafl(
     whole_number("buffer_size", buffer_size, 1)
 
     def init(params, num_clients):
-        return accumulate.zeros(params), jnp.asarray(False)
+        rows = jax.tree.map(lambda p: jnp.zeros((buffer_size, p.size), p.dtype), params)
+        return accumulate.zeros(params), jnp.asarray(False), rows
 
     def begin(state, params):
-        gradients = jax.tree.map(lambda p: jnp.zeros((buffer_size, *p.shape), p.dtype), params)
-        return state, gradients, jnp.zeros((2, buffer_size), accumulate.number(0).dtype), jnp.int32(0)
+        # The rows of the last step are all written again: they need not be cleared.
+        return state, jnp.zeros((2, buffer_size), accumulate.number(0).dtype), jnp.int32(0)
 
     def fold(buffer, arrival):
-        state, gradients, columns, count = buffer
-        gradients = jax.tree.map(lambda g, u: g.at[count].set(-u), gradients, arrival.update)
-        columns = columns.at[:, count].set(
-            jnp.stack([accumulate.number(arrival.staleness), accumulate.number(arrival.loss)])
+        (previous, stage_two, rows), columns, count = buffer
+        gradient = jax.tree.map(jnp.negative, arrival.update)
+        if non_iid_part:
+            gradient = jax.tree.map(lambda g, p: g + momentum * p, gradient, previous)
+        rows = jax.tree.map(
+            lambda r, g: lax.dynamic_update_index_in_dim(r, jnp.reshape(g, -1), count, 0), rows, gradient
         )
-        return (state, gradients, columns, count + 1), {}
+        column = jnp.stack([accumulate.number(arrival.staleness), accumulate.number(arrival.loss)])
+        columns = lax.dynamic_update_index_in_dim(columns, column, count, 1)
+        return ((previous, stage_two, rows), columns, count + 1), {}
 
     def finish(buffer, params):
-        (previous, stage_two), gradients, (staleness, loss), _ = buffer
-        if non_iid_part:
-            gradients = jax.tree.map(lambda g, p: g + momentum * p, gradients, previous)
+        (_, stage_two, rows), (staleness, loss), _ = buffer
         stage_two = stage_two | (jnp.mean(loss) < stage_two_loss)
-        gradients = _clip(gradients, clip_norm)
+        # Clipping and weighing are factors of rows, so that each sum and product goes over the rows once.
+        norms = _norms(rows)
+        clip = _clip_factor(norms, clip_norm)
+        norms = norms * clip
         freshest = jnp.min(staleness)
         rate = 1 - math.log(2)  # (e/2)^-t = exp(-rate t)
         trust = jnp.exp(-rate * (staleness - freshest)) if staleness_part else jnp.ones_like(staleness)
         trust = trust / jnp.sum(trust)
-        estimate = _mean(trust, gradients)
+        estimate = _combined(trust * clip, rows)
         size = _norms(jax.tree.map(lambda e: e[None], estimate))[0]
-        cosine = _cosines(gradients, estimate, size)
+        cosine = _cosines(_products(rows, estimate) * clip, norms * size)
         keep = (cosine >= smallest_cosine) if gradient_selection else jnp.zeros_like(cosine, bool)
         chosen = jnp.where(keep, jnp.exp(cosine_weight * (cosine - jnp.max(cosine))), 0.0)
         any_kept = jnp.any(keep)
         weight = jnp.where(any_kept, chosen / jnp.maximum(jnp.sum(chosen), 1e-30), trust)
         # Where none is kept the estimate itself is the direction: the trust-weighted mean, not clipped again.
         bound = jnp.where(stage_two & any_kept, stage_two_clip * size, jnp.inf)
-        direction = _mean(weight, _clip(gradients, bound))
+        direction = _combined(weight * clip * _clip_factor(norms, bound), rows)
         scale = 1 / (1 + staleness_decay * freshest) if staleness_part else jnp.ones_like(freshest)
         report = {
             "kept": jnp.sum(keep) * 1.0,
@@ -97,39 +104,37 @@ def wkafl(
             "aggregated": jnp.sum(weight >= jnp.max(weight) / COUNTED_FROM) * 1.0,
             "weight": weight,
         }
-        return accumulate.scaled(scale, direction), (estimate, stage_two), report, True
+        shaped = lambda tree: jax.tree.map(lambda leaf, p: leaf.reshape(p.shape), tree, params)  # noqa: E731
+        state = (shaped(estimate), stage_two, rows)
+        return accumulate.scaled(scale, shaped(direction)), state, report, True
 
     return Rule(init, begin, fold, finish, buffer_size=buffer_size)
 
 
 def _norms(rows: Any) -> jax.Array:
-    """[K]: the norms of K rows, over all leaves."""
-    squares = [jnp.sum(jnp.square(leaf), axis=tuple(range(1, leaf.ndim))) for leaf in jax.tree.leaves(rows)]
+    """[K]: the norms of K rows, over all leaves [K, n]."""
+    squares = [jnp.sum(jnp.square(leaf), axis=1) for leaf in jax.tree.leaves(rows)]
     return jnp.sqrt(sum(squares[1:], squares[0]))
 
 
-def _clip(rows: Any, bound: Any) -> Any:
-    """[K, *P]: rows longer than ``bound`` scaled down to it."""
-    norms = _norms(rows)
-    factor = jnp.where(norms > bound, bound / jnp.where(norms > 0, norms, 1), 1)
-    return jax.tree.map(lambda leaf: leaf * _column(factor, leaf), rows)
+def _clip_factor(norms: jax.Array, bound: Any) -> jax.Array:
+    """[K]: what scales rows longer than ``bound`` down to it."""
+    return jnp.where(norms > bound, bound / jnp.where(norms > 0, norms, 1), 1)
 
 
-def _mean(weights: jax.Array, rows: Any) -> Any:
-    """[*P]: the sum of K rows times ``weights`` [K]."""
-    return jax.tree.map(lambda leaf: jnp.sum(leaf * _column(weights, leaf), axis=0), rows)
+def _combined(weights: jax.Array, rows: Any) -> Any:
+    """[n] per leaf: the sum of K rows times ``weights`` [K]."""
+    return jax.tree.map(lambda leaf: jnp.dot(weights.astype(leaf.dtype), leaf, precision="highest"), rows)
 
 
-def _cosines(rows: Any, estimate: Any, size: jax.Array) -> jax.Array:
-    """[K]: cosines of K rows with an estimate of norm ``size``; 0 where either is zero."""
-    products = jax.tree.map(
-        lambda leaf, e: jnp.sum(leaf * e, axis=tuple(range(1, leaf.ndim))), rows, estimate
-    )
-    dots = jax.tree.leaves(products)
-    length = _norms(rows) * size
-    cosines = sum(dots[1:], dots[0]) / jnp.where(length > 0, length, 1)
-    return jnp.where(length > 0, jnp.clip(cosines, -1, 1), 0)  # rounding must not fail a threshold of -1
+def _products(rows: Any, vector: Any) -> jax.Array:
+    """[K]: the products of K rows with a vector, over all leaves."""
+    made = jax.tree.map(lambda leaf, v: jnp.dot(leaf, v, precision="highest"), rows, vector)
+    products: list[jax.Array] = jax.tree.leaves(made)
+    return sum(products[1:], products[0])
 
 
-def _column(values: jax.Array, leaf: jax.Array) -> jax.Array:
-    return values.astype(leaf.dtype).reshape(-1, *[1] * (leaf.ndim - 1))
+def _cosines(products: jax.Array, lengths: jax.Array) -> jax.Array:
+    """[K]: products over the products of norms; 0 where either is zero."""
+    cosines = products / jnp.where(lengths > 0, lengths, 1)
+    return jnp.where(lengths > 0, jnp.clip(cosines, -1, 1), 0)  # rounding must not fail a threshold of -1

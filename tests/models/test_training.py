@@ -115,7 +115,7 @@ def test_client_memory_holds_the_head_alone(precision, tmp_path):
         initial_round=True,
     )  # fmt: skip
     _, carry = preparation.prepare(schedule, federation, work, rule, params, jax.random.key(0))
-    rows = jax.tree.leaves(carry.memory.rows)
+    rows = jax.tree.leaves(carry.memory.codes)
     assert sum(leaf.size for leaf in rows) == CLIENTS * (TINY["size"] * 20 + 20)
     assert {leaf.dtype.name for leaf in rows} == {"float32" if precision == "full" else "bfloat16"}
 
