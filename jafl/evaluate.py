@@ -9,6 +9,7 @@ import numpy as np
 from jafl.data import Federation
 from jafl.models import Model
 from jafl.records import SettingError
+from jafl.temporaries import temporary_bytes
 
 EXAMPLES_AT_ONCE = 512
 
@@ -21,8 +22,7 @@ class Evaluator:
 
     def __init__(self, model: Model, x: np.ndarray, y: np.ndarray):
         self._model = jax.device_put(model)  # its frozen parameters, if any
-        size = min(EXAMPLES_AT_ONCE, len(x))
-        padding = -len(x) % size
+        size, padding = _batch_size(x), -len(x) % _batch_size(x)
         batches = [
             np.concatenate([a, np.repeat(a[:1], padding, axis=0)]).reshape(-1, size, *a.shape[1:])
             for a in (x, y, np.ones(len(x), bool))
@@ -33,7 +33,14 @@ class Evaluator:
 
     def __call__(self, params: Any) -> dict[str, float]:
         """{"accuracy": share of examples whose largest output is their label, "loss": mean loss}."""
-        right, loss = jax.device_get(_totals(self._model, params, self._batches))
+        return self._means(*jax.device_get(_totals(self._model, params, self._batches)))
+
+    def of_many(self, params: Any) -> list[dict[str, float]]:
+        """What the call gives for each of M models, ``params`` [M, *P], in one program."""
+        right, loss = jax.device_get(_totals_of_many(self._model, params, self._batches))
+        return [self._means(*one) for one in zip(right, loss, strict=True)]
+
+    def _means(self, right: Any, loss: Any) -> dict[str, float]:
         return {"accuracy": float(right) / self._count, "loss": float(loss) / self._count}
 
 
@@ -61,6 +68,39 @@ def per_client_accuracy(model: Model, params: Any, federation: Federation) -> np
         return np.bincount(holder[right], minlength=federation.num_clients) / held.sizes
 
 
+def evaluation_memory(
+    model: Model, params: Any, federation: Federation, *, on_training: bool = False
+) -> tuple[int, int]:
+    """(bytes that the evaluators on a federation's splits hold, temporary bytes of one evaluation).
+
+    params: [*P], or its shapes. on_training: whether the training examples are a split to evaluate on, too.
+    """
+    splits = [(federation.test_x, federation.test_y), (federation.validation_x, federation.validation_y)]
+    splits += [(federation.x, federation.y)] if on_training else []
+    held = temporary = 0
+    for x, y in splits:
+        if x is not None and y is not None and len(x):
+            batches = tuple(_shapes(x, y))
+            held += sum(batch.size * batch.dtype.itemsize for batch in batches)
+            held += sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(model))
+            temporary = max(temporary, temporary_bytes(_totals.trace(model, params, batches)))
+    return held, temporary
+
+
+def _shapes(x: np.ndarray, y: np.ndarray) -> list[jax.ShapeDtypeStruct]:
+    """Of an evaluator's batches."""
+    size = _batch_size(x)
+    columns = [(x.shape[1:], x.dtype), (y.shape[1:], y.dtype), ((), np.dtype(bool))]
+    return [
+        jax.ShapeDtypeStruct((-(-len(x) // size), size, *rest), jax.dtypes.canonicalize_dtype(dtype))
+        for rest, dtype in columns
+    ]
+
+
+def _batch_size(x: np.ndarray) -> int:
+    return min(EXAMPLES_AT_ONCE, len(x))
+
+
 @jax.jit
 def _labels(model: Model, params: Any, x: jax.Array) -> jax.Array:
     return jnp.argmax(model.apply(params, x), axis=-1)
@@ -76,3 +116,8 @@ def _totals(model: Model, params: Any, batches: tuple) -> tuple[jax.Array, jax.A
 
     right, loss = jax.lax.map(one, batches)
     return jnp.sum(right), jnp.sum(loss)
+
+
+@jax.jit
+def _totals_of_many(model: Model, params: Any, batches: tuple) -> tuple[jax.Array, jax.Array]:
+    return jax.vmap(lambda params: _totals(model, params, batches))(params)

@@ -165,7 +165,9 @@ def main(_: list[str]) -> None:
         for stage in STAGES:
             options = [f"--many_folder={folder}", f"--many_stage={stage}"]
             options += [f"--many_users={USERS.value}", f"--many_trips={TRIPS.value}"]
-            subprocess.run([sys.executable, "-m", "experiments.benchmarks.many_clients_memory", *options], check=True)
+            subprocess.run(
+                [sys.executable, "-m", "experiments.benchmarks.many_clients_memory", *options], check=True
+            )
 
 
 if __name__ == "__main__":
