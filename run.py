@@ -7,6 +7,7 @@
     python run.py --prepare=cifar10 --data_dir=data         downloads and prepares a data set, once
     python run.py --config=runs/001/fedbuff-seed0/config.json --output_dir=again     repeats a run
     python run.py --sweep="dirichlet_alpha=0.1,1;delay_sigma=0.5,2" --seed=0,1,2 --output_dir=runs/sweep
+    python run.py --experiment=list                         the papers' figures and tables; --experiment=NAME runs one
     python run.py --report=runs/sweep                       one page on everything in it: runs/sweep/report.html
     python run.py --resume --output_dir=runs/001            goes on with what was stopped, killed or cut short
 
@@ -61,6 +62,25 @@ _SWEEP = flags.DEFINE_string(
     'Values to try, crossed with all algorithms and seeds: "dirichlet_alpha=0.1,1;delay_mean=5,30". The same command '
     "goes on with a sweep that was stopped, also in several processes at once.",
 )
+_EXPERIMENT = flags.DEFINE_string(
+    "experiment",
+    None,
+    "Run this experiment of a paper; list: tells which there are. The same command goes on with what was stopped.",
+)
+_SCALE = flags.DEFINE_string(
+    "scale", "desk", "Size of the experiment: desk (minutes, no download) or paper (as published)."
+)
+_TUNE = flags.DEFINE_bool(
+    "tune",
+    False,
+    "Search for the arms' settings first, as the experiment's file says, and use what is found.",
+)
+_PROCESSES = flags.DEFINE_integer(
+    "processes",
+    None,
+    "Processes that share a sweep or an experiment. Default: 1; 2 for an experiment on a CPU.",
+    lower_bound=1,
+)
 _REPORT = flags.DEFINE_string(
     "report", None, "Write report.html and report.md on all runs in this directory, and do nothing else."
 )
@@ -90,9 +110,14 @@ def _define_settings() -> None:
         define[TYPES[field.name][0]](field.name, field.default, field.metadata["help"])
 
 
+def _typed() -> dict[str, Any]:
+    """The settings that were typed."""
+    return {name: flags.FLAGS[name].value for name in TYPES if flags.FLAGS[name].present}
+
+
 def _settings() -> Settings:
     """The settings: those typed, over those of --config, over the defaults."""
-    given = {name: flags.FLAGS[name].value for name in TYPES if flags.FLAGS[name].present}
+    given = _typed()
     if _RESUME.value:
         for flag, excluded in (("config", _CONFIG), ("overwrite", _OVERWRITE), ("dry_run", _DRY_RUN)):
             require(not excluded.value, flag, excluded.value, "left out with --resume")
@@ -115,6 +140,70 @@ def _parse(arguments: list[str]) -> list[str]:
         sys.exit(0)
 
 
+def _set_up_jax(precision: str) -> None:
+    """Before anything is computed: where compiled programs are kept, and in how many bits to compute."""
+    import jax
+
+    if _COMPILATION_CACHE.value and "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+        jax.config.update("jax_compilation_cache_dir", _COMPILATION_CACHE.value)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+    if precision == "float64":
+        jax.config.update("jax_enable_x64", True)
+
+
+def _options() -> dict[str, Any]:
+    """How runs are run: the fields of ``jafl.runner.Options`` that have flags."""
+    from jafl import trackers
+
+    return {
+        "command": ["python", *sys.argv],
+        "checkpoint_every": _CHECKPOINT_EVERY.value,
+        "trackers": [trackers.tensorboard()] if _TENSORBOARD.value else [],
+        "pictures": _PICTURES.value,
+    }
+
+
+def _run_experiment(name: str) -> int:
+    """Runs an experiment of a paper, or lists them; returns the exit status."""
+    for flag in (_CONFIG, _DRY_RUN, _PREPARE, _RESUME, _SWEEP, _REPORT, _OVERWRITE, _BASELINE):
+        require(not flag.value, flag.name, flag.value, "left out with --experiment")
+    if name == "list":
+        from experiments.machinery.discovery import listed
+        from jafl.tables import aligned
+
+        print("\n".join(aligned(listed())))
+        return 0
+    from experiments.machinery import discovery
+
+    discovery.load(name)  # before JAX, which takes longer
+    from experiments.machinery.running import run_paper_experiment
+
+    typed = _typed()
+    _set_up_jax(typed.get("precision", "float32"))
+    return run_paper_experiment(
+        name,
+        _SCALE.value,
+        tune=_TUNE.value,
+        typed=typed,
+        output_dir=_OUTPUT.value,
+        processes=_PROCESSES.value,
+        **_options(),
+    )
+
+
+def _run_sweep(settings: Settings, swept: str | dict[str, Any], output: str | os.PathLike[str]) -> set[str]:
+    """Runs a sweep, given as text or as ``sweep.json`` has it; returns the statuses of its runs."""
+    for flag in (_OVERWRITE, _DRY_RUN):
+        require(not flag.value, flag.name, flag.value, "left out of a sweep")
+    from jafl.arms import Refinement
+    from jafl.sweep import run_sweep
+
+    what: dict[str, Any] = dict(swept) if isinstance(swept, dict) else {"sweep": swept}
+    what["refinements"] = [Refinement(**one) for one in what.get("refinements", ())]
+    options = {"baseline": _BASELINE.value, "processes": _PROCESSES.value or 1, **_options()}
+    return set(run_sweep(settings, what.pop("sweep"), output, **what, **options).statuses)
+
+
 def main(arguments: list[str]) -> int:
     """Runs what the flags ask for.
 
@@ -125,47 +214,40 @@ def main(arguments: list[str]) -> int:
     try:
         if len(arguments) > 1:
             raise SettingError(f"{arguments[1]!r} is not a flag: write --name=value, and see --help.")
+        if _EXPERIMENT.value:
+            return _run_experiment(_EXPERIMENT.value)
         if _REPORT.value:
             from jafl.report import write_report
 
             for file in write_report(_REPORT.value, baseline=_BASELINE.value):
                 print(f"Written: {file}")
             return 0
+        require(not _TUNE.value, "tune", _TUNE.value, "left out without --experiment")
+        several = bool(_SWEEP.value or _RESUME.value)
+        require(
+            several or not _PROCESSES.value,
+            "processes",
+            _PROCESSES.value,
+            "left out without --sweep or --experiment",
+        )
         settings = _settings()
         if _PREPARE.value:
             from jafl.data import prepare
 
             prepare(_PREPARE.value, settings.data_dir, manual_dir=_MANUAL_DIR.value)
             return 0
-        import jax
-
-        if _COMPILATION_CACHE.value and "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-            jax.config.update("jax_compilation_cache_dir", _COMPILATION_CACHE.value)
-            jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
-        if settings.precision == "float64":
-            jax.config.update("jax_enable_x64", True)
-        from jafl import results, runner, trackers
+        _set_up_jax(settings.precision)
+        from jafl import results, runner
 
         output = _OUTPUT.value or results.next_free_directory("runs")
-        command = ["python", *sys.argv]
         if _DRY_RUN.value and not _SWEEP.value:
-            runner.dry_run(settings, output, overwrite=_OVERWRITE.value, command=command)
+            runner.dry_run(settings, output, overwrite=_OVERWRITE.value, command=_options()["command"])
             return 0
-        options = {
-            "command": command,
-            "checkpoint_every": _CHECKPOINT_EVERY.value,
-            "trackers": [trackers.tensorboard()] if _TENSORBOARD.value else [],
-            "pictures": _PICTURES.value,
-        }
         if swept := _SWEEP.value or (_RESUME.value and past_runs.swept(output)):
-            for flag, excluded in (("overwrite", _OVERWRITE), ("dry_run", _DRY_RUN)):
-                require(not excluded.value, flag, excluded.value, "left out of a sweep")
-            from jafl.sweep import run_sweep
-
-            statuses = set(run_sweep(settings, swept, output, baseline=_BASELINE.value, **options).statuses)
+            statuses = _run_sweep(settings, swept, output)
         else:
             outcomes = runner.run(
-                settings, output, overwrite=_OVERWRITE.value, resume=_RESUME.value, **options
+                settings, output, overwrite=_OVERWRITE.value, resume=_RESUME.value, **_options()
             )
             statuses = {outcome.status for outcome in outcomes}
     except MemoryError as error:

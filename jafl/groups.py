@@ -13,16 +13,22 @@ NOT_COMPARED = ("algorithm", "seed")
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Runs of one algorithm under one condition, one per seed.
+    """Runs of one arm under one condition, one per seed.
 
-    condition  {setting: value} of the settings in which groups of the same algorithm differ
+    condition  {setting: value} of the settings in which groups of the same arm differ
+    label      the arm's: the algorithm where algorithms are compared
     repeated   how many more runs there are, of settings and seeds that are there already
     """
 
     condition: dict[str, Any]
-    algorithm: str
+    label: str
     runs: list[PastRun]
     repeated: int = 0
+
+    @property
+    def algorithm(self) -> str:
+        """Its runs' algorithm."""
+        return self.runs[0].config["algorithm"]
 
     @property
     def told(self) -> list[PastRun]:
@@ -31,14 +37,14 @@ class Group:
         return over or [run for run in self.runs if run.summary]
 
 
-def groups(runs: Sequence[PastRun], algorithms: Sequence[str] = ()) -> list[Group]:
-    """Groups of runs, by condition and algorithm; numbers in order of size.
+def groups(runs: Sequence[PastRun], labels: Sequence[str] = ()) -> list[Group]:
+    """Groups of runs, by condition and label; numbers in order of size.
 
     Runs in folders that are named by conditions, as a sweep's are, have these; else a condition is made of the
-    settings in which runs of one algorithm differ.
+    settings in which runs of one label differ.
 
     Args:
-      algorithms: the order of the algorithms; others follow by name.
+      labels: the order of the labels; others follow by name.
     """
     named = [conditions.condition(run.path.parent.name) for run in runs]
     varied = [] if any(named) else _varied(runs)
@@ -48,11 +54,11 @@ def groups(runs: Sequence[PastRun], algorithms: Sequence[str] = ()) -> list[Grou
         condition = {name: run.config.get(name) for name in varied} if condition is None else condition
         key = (
             *((name, conditions.written(value)) for name, value in condition.items()),
-            run.config["algorithm"],
+            run.label,
         )
         kept[key] = condition
         found.setdefault(key, {}).setdefault(run.config["seed"], []).append(run)
-    order = {name: number for number, name in enumerate(algorithms)}
+    order = {name: number for number, name in enumerate(labels)}
 
     def place(key: tuple) -> tuple:
         values = [(name, _size(value)) for name, value in kept[key].items()]
@@ -80,7 +86,7 @@ def by_condition(found: Sequence[Group]) -> list[tuple[dict[str, Any], list[Grou
 def rows(found: Sequence[Group], baseline: str | None = None) -> list[dict[str, Any]]:
     """One row per group that has a run to tell of; see ``tables.row``.
 
-    With ``baseline``, the name of an algorithm, ``speed_up`` is how many times fewer client trips than it, under the
+    With ``baseline``, a label, ``speed_up`` is how many times fewer client trips than it, under the
     same condition, the row needs to the target. If one of the two never reached it, its whole budget counts in the
     place of the trips, and ``speed_up_is`` says "more than" or "less than".
     """
@@ -88,6 +94,7 @@ def rows(found: Sequence[Group], baseline: str | None = None) -> list[dict[str, 
     made = [
         {
             "condition": group.condition,
+            "label": group.label,
             "algorithm": group.algorithm,
             **tables.row([run.summary for run in group.told if run.summary]),
             "unfinished": len(group.runs) - len(group.told),
@@ -96,7 +103,7 @@ def rows(found: Sequence[Group], baseline: str | None = None) -> list[dict[str, 
     ]
     for row in made:
         against = next(
-            (r for r in made if r["algorithm"] == baseline and r["condition"] == row["condition"]), None
+            (r for r in made if r["label"] == baseline and r["condition"] == row["condition"]), None
         )
         row["speed_up"], row["speed_up_is"] = _speed_up(row, against) if against else (None, None)
     return made
@@ -119,14 +126,15 @@ def cells(found: Sequence[Mapping[str, Any]], baseline: str | None = None) -> li
     names = list(dict.fromkeys(name for row in found for name in row["condition"]))
     thrown = any(row["trips_thrown_away"] for row in found)
     compared = any(row["speed_up"] is not None for row in found)
-    head = [*names, "algorithm", "seeds", "test accuracy", "trips", "steps", "time"]
+    called = "algorithm" if all(row["label"] == row["algorithm"] for row in found) else "arm"
+    head = [*names, called, "seeds", "test accuracy", "trips", "steps", "time"]
     head += (
         [f"speed-up over {baseline}"] * compared + ["thrown away"] * thrown + ["mean staleness", "seconds"]
     )
     table = [head]
     for row in found:
         line = [conditions.written(row["condition"].get(name)) for name in names]
-        line += [row["algorithm"], str(row["seeds"])]
+        line += [row["label"], str(row["seeds"])]
         line.append(tables.with_error(row["final_test_accuracy"], row["standard_error"]))
         line += [_reached(row, key) for key in tables.TO_TARGET]
         if compared:
@@ -142,14 +150,15 @@ def cells(found: Sequence[Mapping[str, Any]], baseline: str | None = None) -> li
     return table
 
 
-def algorithms_in(path: pathlib.Path, runs: Sequence[PastRun]) -> list[str]:
-    """The algorithms as they were asked for, if the directory of a comparison or a sweep tells; else by name."""
+def labels_in(path: pathlib.Path, runs: Sequence[PastRun]) -> list[str]:
+    """The labels as they were asked for, if the directory of a comparison or a sweep tells; else by name."""
     asked: list[str] = []
     for name in ("sweep.json", "comparison.json"):
         if (path / name).is_file():
-            asked = [one.strip() for one in read_json(path / name)["algorithm"].split(",")]
+            content = read_json(path / name)
+            asked = [*content.get("arms", ()), *(one.strip() for one in content["algorithm"].split(","))]
             break
-    there = {run.config["algorithm"] for run in runs}
+    there = {run.label for run in runs}
     return [name for name in asked if name in there] + sorted(there - set(asked))
 
 
@@ -162,12 +171,12 @@ def _reached(row: Mapping[str, Any], key: str) -> str:
 
 
 def _varied(runs: Sequence[PastRun]) -> list[str]:
-    """Settings, in their order, of which the runs of some algorithm have several values."""
+    """Settings, in their order, of which the runs of some label have several values."""
     values: dict[str, dict[str, set[str]]] = {}
     for run in runs:
         for name, value in run.settings.items():
             if name not in NOT_COMPARED:
-                values.setdefault(name, {}).setdefault(run.config["algorithm"], set()).add(repr(value))
+                values.setdefault(name, {}).setdefault(run.label, set()).add(repr(value))
     return [name for name, seen in values.items() if any(len(several) > 1 for several in seen.values())]
 
 

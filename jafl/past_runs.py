@@ -30,8 +30,13 @@ class PastRun:
 
     @property
     def name(self) -> str:
-        """``<algorithm>-seed<seed>``."""
-        return f"{self.config['algorithm']}-seed{self.config['seed']}"
+        """``<algorithm>-seed<seed>``, or the label of its arm in place of the algorithm."""
+        return f"{self.label}-seed{self.config['seed']}"
+
+    @property
+    def label(self) -> str:
+        """The arm's that it is a run of; where algorithms are compared, the algorithm."""
+        return self.config.get("label", self.config["algorithm"])
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -73,16 +78,16 @@ def read_run(path: str | os.PathLike[str]) -> PastRun:
     return PastRun(path, config, evaluations, summary)
 
 
-def find_runs(path: str | os.PathLike[str]) -> list[PastRun]:
+def find_runs(path: str | os.PathLike[str], *, or_none: bool = False) -> list[PastRun]:
     """Every run in a directory and its subdirectories, in the order of their paths.
 
-    Raises SettingError as ``read_run`` does, or if there is none.
+    Raises SettingError as ``read_run`` does, or, unless ``or_none``, if there is no run.
     """
     path = pathlib.Path(path)
     if not path.is_dir():
         raise SettingError(f"{str(path)!r} is not a directory.")
     found = [read_run(file.parent) for file in sorted(path.rglob("config.json"))]
-    if not found:
+    if not found and not or_none:
         raise SettingError(
             f"There is no run in {str(path)!r}: no config.json in it or in its subdirectories."
         )
@@ -100,10 +105,16 @@ def settings_file(output_dir: str | os.PathLike[str]) -> pathlib.Path:
     )
 
 
-def swept(output_dir: str | os.PathLike[str]) -> dict[str, list[Any]] | None:
-    """{setting: values} of the sweep in ``output_dir``; None if it holds none."""
+def swept(output_dir: str | os.PathLike[str]) -> dict[str, Any] | None:
+    """What the sweep in ``output_dir`` crosses: ``sweep`` and, if it has some, ``arms`` and ``refinements``.
+
+    None if it holds no sweep.
+    """
     path = pathlib.Path(output_dir) / "sweep.json"
-    return read_json(path)["sweep"] if path.is_file() else None
+    if not path.is_file():
+        return None
+    content = read_json(path)
+    return {name: content[name] for name in ("sweep", "arms", "refinements") if name in content}
 
 
 def read_schedule(path: str | os.PathLike[str]) -> EventSchedule:

@@ -39,19 +39,19 @@ def write_report(
 
     Args:
       path: a run directory, a comparison, a sweep, or any directory with such directories in it.
-      baseline: the algorithm that trips to the target are compared with; for a sweep its own, else none, if None.
+      baseline: the algorithm, or arm, that trips to the target are compared with; if None, for a sweep its own.
 
     Raises:
       SettingError: if there is no run, a file is not what it should be, or a run is of another format version.
     """
     path = pathlib.Path(path)
     runs = find_runs(path)
-    algorithms = groups.algorithms_in(path, runs)
+    labels = groups.labels_in(path, runs)
     if baseline is None and (path / "sweep.json").is_file() and (path / "summary.json").is_file():
         baseline = read_json(path / "summary.json").get("baseline")
-    if baseline is not None and baseline not in algorithms:
-        raise unknown_name("baseline", baseline, algorithms)
-    content = _content(path, runs, groups.groups(runs, algorithms), baseline)
+    if baseline is not None and baseline not in labels:
+        raise unknown_name("baseline", baseline, labels)
+    content = _content(path, runs, groups.groups(runs, labels), baseline)
     page, text = path / "report.html", path / "report.md"
     html = _template().render(content)
     write_whole(page, lambda file: file.write_text(html, encoding="utf-8"))
@@ -117,14 +117,14 @@ def _content(
 
 def _lead(runs: Sequence[PastRun], found: Sequence[groups.Group], varied: Sequence[str]) -> str:
     """The page in a sentence."""
-    algorithms = list(dict.fromkeys(group.algorithm for group in found))
+    labels = list(dict.fromkeys(group.label for group in found))
     seeds = {run.config["seed"] for run in runs}
     number = len(groups.by_condition(found))
     under = f", under {number} conditions ({', '.join(varied)})" if varied else ""
     data = ", ".join(sorted({str(run.config["dataset"]) for run in runs}))
     models = ", ".join(sorted({str(run.config["model"]) for run in runs}))
     return (
-        f"{_plural(len(runs), 'run')} of {', '.join(algorithms)} with {_plural(len(seeds), 'seed')}{under}. "
+        f"{_plural(len(runs), 'run')} of {', '.join(labels)} with {_plural(len(seeds), 'seed')}{under}. "
         f"Data: {data}. Model: {models}."
     )
 
@@ -132,7 +132,7 @@ def _lead(runs: Sequence[PastRun], found: Sequence[groups.Group], varied: Sequen
 def _settings(
     found: Sequence[groups.Group], varied: Sequence[str]
 ) -> tuple[list[tuple[str, str]], list[list[str]], list[tuple[str, str]]]:
-    """What all runs share and is not the default; a table of what differs between algorithms; the defaults."""
+    """What all runs share and is not the default; a table of what differs between arms; the defaults."""
     runs = [run for group in found for run in group.runs]
     names = [name for name in runs[0].settings if name not in (*groups.NOT_COMPARED, *varied)]
     values = {name: {repr(run.config.get(name)) for run in runs} for name in names}
@@ -143,18 +143,20 @@ def _settings(
         value = runs[0].config[name]
         (defaults if value == DEFAULTS.get(name) else common).append((name, conditions.written(value)))
     others = [name for name in names if name not in same]
-    by_algorithm: dict[str, PastRun] = {}
+    by_label: dict[str, PastRun] = {}
     for run in runs:
-        by_algorithm.setdefault(run.config["algorithm"], run)
-    differing = [["algorithm", *others]] + [
+        by_label.setdefault(run.label, run)
+    arms = any(label != run.config["algorithm"] for label, run in by_label.items())
+    others = ["algorithm", *others] if arms else others
+    differing = [["arm" if arms else "algorithm", *others]] + [
         [
-            algorithm,
+            label,
             *(
                 "-" if run.config.get(name) is None else conditions.written(run.config[name])
                 for name in others
             ),
         ]
-        for algorithm, run in by_algorithm.items()
+        for label, run in by_label.items()
     ]
     return common, differing if others else [], defaults
 
@@ -241,7 +243,7 @@ def _schedule_pictures(run: PastRun) -> list[tuple[str, str]]:
         schedule = read_schedule(run.path)
     except SettingError:
         return []
-    name = run.config["algorithm"]
+    name = run.label
     drawn = {
         "timeline": plots.timeline(schedule),
         "staleness": plots.staleness({name: schedule}),

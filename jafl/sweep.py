@@ -1,55 +1,90 @@
-"""Sweeps: every algorithm and seed under every combination of values, one run directory each.
+"""Sweeps: every arm and seed under every combination of values, one run directory each.
 
 A sweep can be stopped and started as often as one likes, and by several processes at once: whoever finds a run that
 is neither over nor claimed claims it and goes on with it. When nothing is left, tables and pictures are drawn.
 """
 
+import contextlib
 import dataclasses
+import multiprocessing
+import os
 import pathlib
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
+import jax
+
+from jafl import arms as all_arms
 from jafl import conditions, groups, tables
+from jafl.algorithms import make_client_optimizer, make_server_optimizer
+from jafl.arms import Arms, Refinement
 from jafl.checkpoint import differences
 from jafl.claim import claim
 from jafl.console import Interrupt
-from jafl.experiment import make_experiments
-from jafl.parts.text import items
+from jafl.experiment import Loaded, make_experiment, resolve, seeds_of
 from jafl.past_runs import find_runs, read_json, read_run
-from jafl.records import SettingError, unknown_name
+from jafl.records import SettingError, unknown_name, whole_number
 from jafl.results import PLACES, RunDirectory
 from jafl.runner import Options, run_experiment
 from jafl.settings import Settings
 from jafl.sweep_pictures import draw_sweep
 
 SECONDS_TO_WRITE = 600.0  # for which a process waits while another draws the tables and pictures
+SECONDS_TO_END = 20.0  # after Ctrl-C, for which the other processes may finish their chunk
+# What other processes of a sweep are to set as this one has it.
+OF_JAX = (
+    "jax_compilation_cache_dir",
+    "jax_persistent_cache_min_compile_time_secs",
+    "jax_persistent_cache_min_entry_size_bytes",
+    "jax_enable_x64",
+)
 
 
 @dataclasses.dataclass(frozen=True)
 class SweepOutcome:
-    """How a sweep ended, or stands: ``rows`` of the table, and how many runs have which status."""
+    """How a sweep ended, or stands: ``rows`` of the table, how many runs have which status, how many are ``left``."""
 
     rows: list[dict[str, Any]]
     statuses: dict[str, int]
+    left: int = 0
+
+
+class Part(NamedTuple):
+    """The runs under one condition: {label: settings}, of which ``seed`` may list several."""
+
+    condition: dict[str, Any]
+    arms: dict[str, Settings]
+
+    def cells(self, root: pathlib.Path) -> list[pathlib.Path]:
+        """The directories of its runs."""
+        return [
+            root / conditions.folder(self.condition) / all_arms.folder(label, seed)
+            for label, settings in self.arms.items()
+            for seed in seeds_of(settings)
+        ]
 
 
 def run_sweep(
     settings: Settings,
     sweep: str | Mapping[str, Sequence[Any]],
-    output_dir: str | pathlib.Path,
+    output_dir: str | os.PathLike[str],
     *,
+    arms: Arms | None = None,
+    refinements: Sequence[Refinement] = (),
     baseline: str | None = None,
+    processes: int = 1,
     **options: Any,
 ) -> SweepOutcome:
     """Runs what is left of a sweep.
 
     Args:
-      settings: of every run, but for those that are swept; ``algorithm`` and ``seed`` may list several.
-      sweep: as text (``jafl.conditions``), or {setting: values}.
-      output_dir: the sweep's own. If it holds the same sweep, that goes on; more values, algorithms or seeds add to
-        it.
-      baseline: the algorithm that the trips to the target are compared with. Default: fedavg if it runs, else the
-        first.
+      settings: of every run, but for those that are swept or an arm's own; ``seed`` may list several.
+      sweep: as text (``jafl.conditions``), or {setting: values}, which may be empty.
+      output_dir: the sweep's own. If it holds the same sweep, that goes on; more values, arms or seeds add to it.
+      arms: {label: settings} of what is compared. Default: the algorithms that ``settings`` lists.
+      refinements: settings that hold for some arms or under some conditions only, over those of the arms.
+      baseline: the arm that the trips to the target are compared with. Default: fedavg if it runs, else the first.
+      processes: how many work on it, this one among them.
       options: the fields of ``jafl.runner.Options``. A run draws its own pictures only if ``pictures`` is True.
 
     Raises:
@@ -57,24 +92,38 @@ def run_sweep(
         something else (lists the differences).
     """
     how = Options(**options)
+    whole_number("processes", processes, 1)
     swept = conditions.parse(sweep) if isinstance(sweep, str) else {k: list(v) for k, v in sweep.items()}
-    algorithms = items("algorithm", settings.algorithm)
-    baseline = baseline or ("fedavg" if "fedavg" in algorithms else algorithms[0])
-    if baseline not in algorithms:
-        raise unknown_name("baseline", baseline, algorithms)
+    compared = all_arms.of_algorithms(settings) if arms is None else arms
+    all_arms.check(compared, refinements)
+    baseline = baseline or ("fedavg" if "fedavg" in compared else next(iter(compared)))
+    if baseline not in compared:
+        raise unknown_name("baseline", baseline, list(compared))
     work = [
-        (condition, dataclasses.replace(settings, **condition)) for condition in conditions.product(swept)
+        Part(condition, all_arms.under(settings, compared, condition, refinements))
+        for condition in conditions.product(swept)
     ]
+    what = {
+        "sweep": swept,
+        "arms": None if arms is None else {label: dict(own) for label, own in arms.items()},
+        "refinements": [one._asdict() for one in refinements],
+    }
     root = pathlib.Path(output_dir)
-    _begin(root, settings, swept, work, how)
-    with Interrupt(how.show) as interrupt:
+    _begin(
+        root, settings, {name: value for name, value in what.items() if value or name == "sweep"}, work, how
+    )
+    with Interrupt(how.show) as interrupt, _others(root, work, how, processes - 1) as others:
         while _one_pass(root, work, how, interrupt) and not interrupt.asked:
             pass
+        for other in others:
+            other.join(SECONDS_TO_END if interrupt.asked else None)
+        if not interrupt.asked:  # what another one was killed at
+            _one_pass(root, work, how, interrupt)
     return _end(root, work, settings, baseline, how, interrupt.asked)
 
 
 def _begin(
-    root: pathlib.Path, settings: Settings, swept: dict[str, list[Any]], work: list, how: Options
+    root: pathlib.Path, settings: Settings, what: dict[str, Any], work: list[Part], how: Options
 ) -> None:
     """Checks everything, and writes ``sweep.json``, unless all of it was checked before."""
     if not (root / "sweep.json").is_file():
@@ -82,77 +131,138 @@ def _begin(
         root.mkdir(parents=True, exist_ok=True)
     with claim(root, wait=SECONDS_TO_WRITE):  # of several processes that begin together, one writes
         there = read_json(root / "sweep.json") if (root / "sweep.json").is_file() else None
-        asked = {"algorithm": items("algorithm", settings.algorithm), "seed": items("seed", settings.seed)}
         if there is None:
             RunDirectory(root)  # refuses a directory that holds something else
-            _write(root, settings, swept, asked, how)
+            _write(root, settings, what, how)
             return
-        _refuse_another(root, there, settings, swept)
-        before = {**{name: items(name, there[name]) for name in asked}, **there["sweep"]}
-        union = {name: list(dict.fromkeys([*before[name], *new])) for name, new in {**asked, **swept}.items()}
-        if union != before:
+        _refuse_another(root, there, settings, what)
+        before, now = _lists(there), _lists({**dataclasses.asdict(settings), **what})
+        union = {name: list(dict.fromkeys([*before[name], *new])) for name, new in now.items()}
+        own = {**there.get("arms", {}), **what.get("arms", {})}
+        if union != before or own != there.get("arms", {}):
             _check(work)
-            _write(root, settings, {name: union[name] for name in swept}, union, how)
+            several = {name: ",".join(map(str, union.pop(name))) for name in conditions.ELSEWHERE}
+            added = {**what, "sweep": union, **({"arms": own} if own else {})}
+            _write(root, settings.changed(several), added, how)
 
 
-def _check(work: list[tuple[dict[str, Any], Settings]]) -> None:
-    """Raises SettingError for what cannot work, and says under which condition."""
-    for condition, settings in work:
+def _lists(content: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """What a sweep lists: algorithms, seeds and the values of what is swept."""
+    asked = {name: [one.strip() for one in content[name].split(",")] for name in conditions.ELSEWHERE}
+    return {**asked, **content["sweep"]}
+
+
+def _check(work: Sequence[Part]) -> None:
+    """Raises SettingError for what cannot work, and says under which condition.
+
+    Of the arms that differ in nothing but numbers, as the trials of a search do, one is made whole, with the first
+    seed: the schedules and partitions of the others are of the same kind.
+    """
+    loaded = Loaded()
+    for part in work:
+        made = set()
         try:
-            make_experiments(settings)
+            for label, settings in resolve(part.arms, loaded):
+                make_client_optimizer(settings)
+                make_server_optimizer(settings)
+                kind = [
+                    v
+                    for v in dataclasses.replace(settings, seed="").__dict__.values()
+                    if type(v) is not float
+                ]
+                if str(kind) not in made:
+                    made.add(str(kind))
+                    make_experiment(label, settings, loaded)
         except SettingError as error:
-            raise SettingError(f"With {conditions.folder(condition)}: {error}") from error
+            if not part.condition:
+                raise
+            raise SettingError(f"With {conditions.folder(part.condition)}: {error}") from error
 
 
-def _write(
-    root: pathlib.Path, settings: Settings, swept: dict[str, Any], asked: dict[str, list[Any]], how: Options
+def _write(root: pathlib.Path, settings: Settings, what: Mapping[str, Any], how: Options) -> None:
+    RunDirectory(root, resume=True).write_sweep(dataclasses.asdict(settings), what, how.command)
+
+
+def _refuse_another(
+    root: pathlib.Path, there: dict[str, Any], settings: Settings, what: Mapping[str, Any]
 ) -> None:
-    everything = dataclasses.replace(
-        settings, algorithm=",".join(asked["algorithm"]), seed=",".join(map(str, asked["seed"]))
-    )
-    RunDirectory(root, resume=True).write_sweep(dataclasses.asdict(everything), swept, how.command)
-
-
-def _refuse_another(root: pathlib.Path, there: dict[str, Any], settings: Settings, swept: dict) -> None:
     """Raises SettingError if ``sweep.json`` is of a sweep of other settings, or with other ones fixed."""
+    swept = what["sweep"]
     left_out = (*swept, *conditions.ELSEWHERE, *PLACES)
     now = {name: value for name, value in dataclasses.asdict(settings).items() if name not in left_out}
     found = differences({name: there.get(name) for name in now}, now)
     if list(there["sweep"]) != list(swept):
         found.insert(0, f"settings that are swept: were {', '.join(there['sweep'])}, are {', '.join(swept)}")
+    for label, own in what.get("arms", {}).items():
+        if label in there.get("arms", {}):
+            found += [f"the arm {label!r}: {line}" for line in differences(there["arms"][label], dict(own))]
+    if ("arms" in there) != ("arms" in what):
+        found.append("arms with labels on the one side, algorithms on the other")
+    before = there.get("refinements", [])
+    if before != what.get("refinements", []):
+        found += differences({"refinements": before}, {"refinements": what.get("refinements", [])})
     if found:
         raise SettingError(
             f"{root} holds another sweep:\n  " + "\n  ".join(found) + "\nName another directory."
         )
 
 
-def _one_pass(
-    root: pathlib.Path, work: list[tuple[dict[str, Any], Settings]], how: Options, interrupt: Interrupt
-) -> bool:
+def _one_pass(root: pathlib.Path, work: Sequence[Part], how: Options, interrupt: Interrupt) -> bool:
     """Runs every run that is neither over nor claimed; whether another pass may find more to do."""
     ran, claimed = False, False
     how = dataclasses.replace(how, pictures=how.pictures is True)
-    for condition, settings in work:
-        folder = root / conditions.folder(condition)
-        names = [
-            f"{algorithm}-seed{seed}"
-            for algorithm in items("algorithm", settings.algorithm)
-            for seed in items("seed", settings.seed)
-        ]
-        if all(_is_over(folder / name) for name in names):
+    loaded = Loaded()
+    for part in work:
+        if all(map(_is_over, part.cells(root))):
             continue
-        for experiment in make_experiments(settings):
+        for label, settings in resolve(part.arms, loaded):
             if interrupt.asked:
                 return False
-            if _is_over(folder / experiment.name):
+            path = root / conditions.folder(part.condition) / all_arms.folder(label, settings.seed)
+            if _is_over(path):
                 continue
-            directory = RunDirectory(folder / experiment.name, resume=True)
+            directory = RunDirectory(path, resume=True)
             with claim(directory.path) as mine:
                 claimed |= not mine
                 if mine and not _is_over(directory.path):
-                    run_experiment(experiment, directory, how, interrupt)
+                    run_experiment(make_experiment(label, settings, loaded), directory, how, interrupt)
                     ran = True
     return ran and claimed
+
+
+@contextlib.contextmanager
+def _others(
+    root: pathlib.Path, work: Sequence[Part], how: Options, number: int
+) -> Iterator[Sequence[multiprocessing.process.BaseProcess]]:
+    """Other processes that work on the same sweep; they are gone when the block ends."""
+    several = multiprocessing.get_context("spawn")
+    how = dataclasses.replace(how, show=_nothing, progress=False)
+    values = {name: getattr(jax.config, name) for name in OF_JAX}
+    backwards = [Part(part.condition, dict(reversed(part.arms.items()))) for part in reversed(work)]
+    others = [
+        several.Process(target=_help, args=(root, backwards, how, values), daemon=True) for _ in range(number)
+    ]
+    try:
+        for other in others:
+            other.start()
+        yield others
+    finally:
+        for other in others:
+            if other.is_alive():  # what it was at can go on from there
+                other.terminate()
+                other.join(SECONDS_TO_END)
+
+
+def _help(root: pathlib.Path, work: list[Part], how: Options, values: Mapping[str, Any]) -> None:
+    """What another process does: from the other end, so that few programs are compiled twice."""
+    for name, value in values.items():
+        jax.config.update(name, value)
+    with Interrupt(how.show) as interrupt:
+        _one_pass(root, work, how, interrupt)
+
+
+def _nothing(_: str) -> None:
+    """Says nothing."""
 
 
 def _is_over(path: pathlib.Path) -> bool:
@@ -160,17 +270,22 @@ def _is_over(path: pathlib.Path) -> bool:
 
 
 def _end(
-    root: pathlib.Path, work: list, settings: Settings, baseline: str, how: Options, interrupted: bool
+    root: pathlib.Path,
+    work: Sequence[Part],
+    settings: Settings,
+    baseline: str,
+    how: Options,
+    interrupted: bool,
 ) -> SweepOutcome:
     """Writes and shows the table of all runs that are there, and draws the pictures if this sweep is done."""
-    runs = [run for run in find_runs(root) if conditions.condition(run.path.parent.name) is not None]
-    found = groups.groups(runs, groups.algorithms_in(root, runs))
+    runs = [run for run in find_runs(root, or_none=True) if _is_cell(root, run.path)]
+    found = groups.groups(runs, groups.labels_in(root, runs))
     rows = groups.rows(found, baseline)
     statuses: dict[str, int] = {}
     for run in runs:
         statuses[run.status] = statuses.get(run.status, 0) + 1
-    per_condition = len(items("algorithm", settings.algorithm)) * len(items("seed", settings.seed))
-    left = max(0, len(work) * per_condition - sum(run.is_over for run in runs))
+    over = {run.path for run in runs if run.is_over}
+    left = sum(path not in over for part in work for path in part.cells(root))
     with claim(root, wait=SECONDS_TO_WRITE):
         RunDirectory(root, resume=True).write_summary(
             {
@@ -188,7 +303,12 @@ def _end(
         why = "Interrupted" if interrupted else "Under way in other processes, or stopped"
         how.show(f"{why}: {left} runs are not over. The same command goes on with them.")
     how.show(f"Results are in {root}")
-    return SweepOutcome(rows, statuses)
+    return SweepOutcome(rows, statuses, left)
+
+
+def _is_cell(root: pathlib.Path, path: pathlib.Path) -> bool:
+    """Whether a run directory is one of the sweep's: directly in it, or in a folder named by a condition."""
+    return path.parent == root or conditions.condition(path.parent.name) is not None
 
 
 def text(rows: list[dict[str, Any]], baseline: str, target_accuracy: float) -> list[str]:

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 def draw_sweep(root: pathlib.Path, found: Sequence[Group], target_accuracy: float) -> None:
-    """``accuracy.png`` in each condition's folder, and ``heat_map*.png`` in the sweep's."""
+    """``accuracy.png`` for each condition, in its folder, and ``heat_map*.png`` in the sweep's."""
     for condition, several in by_condition(found):
         figure = curves(several, target_accuracy)
-        if figure and condition:
+        if figure:
             plots.save(figure, root / conditions.folder(condition) / "accuracy.png")
     for name, figure in heat_maps(rows(found)).items():
         plots.save(figure, root / f"{name}.png")
@@ -26,7 +26,7 @@ def draw_sweep(root: pathlib.Path, found: Sequence[Group], target_accuracy: floa
 def curves(several: Sequence[Group], target_accuracy: float | None) -> "Figure | None":
     """Accuracy over steps, trips and time of one condition's groups, with bands of standard errors over seeds."""
     runs = {
-        group.algorithm: [
+        group.label: [
             run.evaluations
             for run in group.runs
             if any(one.get("test_accuracy") is not None for one in run.evaluations)
@@ -63,7 +63,7 @@ def heat_maps(table: Sequence[Mapping[str, Any]]) -> "dict[str, Figure]":
     for others, part in parts.items():
         grids: dict[str, np.ndarray] = {}
         for row in part:
-            grid = grids.setdefault(row["algorithm"], np.full((len(vertical), len(horizontal)), np.nan))
+            grid = grids.setdefault(row["label"], np.full((len(vertical), len(horizontal)), np.nan))
             accuracy, (y, x) = row["final_test_accuracy"], place(row)
             grid[vertical.index(y), horizontal.index(x)] = np.nan if accuracy is None else accuracy
         name = f"heat_map,{others}" if others else "heat_map"

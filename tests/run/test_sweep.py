@@ -1,6 +1,7 @@
 """Sweeps: what is run, that a stopped one equals one that was not, several processes, the table, what is refused."""
 
 import json
+import shutil
 import time
 
 import killed
@@ -9,6 +10,7 @@ import pytest
 from run_again import assert_same, at_step, ctrl_c
 
 from jafl import conditions, groups, past_runs
+from jafl.arms import Refinement
 from jafl.claim import claim
 from jafl.records import SettingError
 from jafl.runner import run
@@ -146,6 +148,111 @@ def test_a_claimed_cell_is_left_to_its_process(tmp_path):
     assert outcome.statuses == {"finished": 1}
     assert any("1 runs are not over" in line for line in said)
     assert quiet(settings, "delay_sigma=0.5,2", tmp_path / "sweep").statuses == {"finished": 2}
+
+
+# Arms with labels of their own
+
+
+ARMS = {
+    "FedBuff, K = 5": {"algorithm": "fedbuff", "buffer_size": 5},
+    "FedBuff/K=10 | wide": {"algorithm": "fedbuff"},
+    "gradients": {"algorithm": "asgd", "server_steps": 20},
+}
+REFINED = [
+    Refinement({"delay_sigma": 2.0}, "gradients", {"server_learning_rate": 0.5}),
+    Refinement({"delay_sigma": 2.0}, None, {"batch_size": 4}),
+]
+
+
+@pytest.fixture(scope="module")
+def armed(tmp_path_factory):
+    """(folder, outcome) of a sweep of these arms."""
+    folder = tmp_path_factory.mktemp("armed") / "sweep"
+    settings = Settings(**{**SMALL.__dict__, "seed": "0,1"})
+    outcome = quiet(settings, "delay_sigma=0.5,2", folder, arms=ARMS, refinements=REFINED, pictures=None)
+    return folder, outcome
+
+
+def test_arms_are_crossed_with_conditions_and_seeds(armed):
+    folder, outcome = armed
+    assert outcome.statuses == {"finished": 12}
+    assert [row["label"] for row in outcome.rows] == list(ARMS) * 2
+    names = {path.name for path in (folder / "delay_sigma=2").iterdir() if path.is_dir()}
+    assert names == {
+        f"{label}-seed{seed}"
+        for label in ("FedBuff, K = 5", "FedBuff%2FK=10 %7C wide", "gradients")
+        for seed in range(2)
+    }
+    found = {(one.label, one.path.parent.name): one.config for one in past_runs.find_runs(folder)}
+    settled = {key: (one["algorithm"], one["buffer_size"], one["batch_size"]) for key, one in found.items()}
+    assert settled["FedBuff, K = 5", "delay_sigma=2"] == ("fedbuff", 5, 4)
+    assert settled["FedBuff/K=10 | wide", "delay_sigma=0.5"] == ("fedbuff", 10, 8)
+    gradients = found["gradients", "delay_sigma=2"]
+    assert (gradients["server_learning_rate"], gradients["server_steps"]) == (0.5, 20)
+    assert gradients["client_trips"] is None, "the other budget has gone"
+    assert found["gradients", "delay_sigma=0.5"]["server_learning_rate"] == 0.1
+    assert (folder / "delay_sigma=2" / "accuracy.png").is_file()
+
+
+def test_an_arm_is_what_a_run_with_its_settings_leaves(armed, tmp_path):
+    cell = armed[0] / "delay_sigma=2" / "FedBuff, K = 5-seed1"
+    settings = Settings.from_file(str(cell / "config.json"))
+    run(settings, tmp_path / "run", show=lambda line: None, pictures=False)
+    config = json.loads((cell / "config.json").read_text())
+    assert config.pop("label") == "FedBuff, K = 5"
+    again = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert {**config, "command": None} == {**again, "command": None}
+    for name in ("metrics.jsonl", "schedule.npz", "params.npz"):
+        assert (cell / name).read_bytes() == (tmp_path / "run" / name).read_bytes()
+
+
+def test_a_sweep_of_arms_goes_on_with_the_same_ones_only(armed, tmp_path):
+    settings, more = Settings(**{**SMALL.__dict__, "seed": "0,1"}), {"fourth": {"algorithm": "fedasync"}}
+    same = {"arms": ARMS, "refinements": REFINED}
+    other = {**ARMS, "FedBuff, K = 5": {"algorithm": "fedbuff", "buffer_size": 6}}
+    sweep = "delay_sigma=0.5,2"
+    for changes, message in (
+        ({**same, "arms": other}, "the arm 'FedBuff, K = 5': buffer_size: was 5, is 6"),
+        ({**same, "refinements": []}, "refinements"),
+        ({}, "arms with labels on the one side"),
+    ):
+        with pytest.raises(SettingError, match=message):
+            quiet(settings, sweep, armed[0], **changes)
+    shutil.copytree(armed[0], tmp_path / "sweep")
+    outcome = quiet(settings, sweep, tmp_path / "sweep", arms={**ARMS, **more}, refinements=REFINED)
+    assert outcome.statuses == {"finished": 16}
+    content = json.loads((tmp_path / "sweep" / "sweep.json").read_text())
+    assert content["arms"] == {**ARMS, **more}
+    assert past_runs.swept(tmp_path / "sweep")["refinements"] == content["refinements"]
+
+
+@pytest.mark.parametrize(
+    "arms, refinements, message",
+    [
+        ({}, [], "at least one"),
+        ({"a": {"algorithm": "fedbuff", "seed": "1"}}, [], "the same for all arms"),
+        ({"a": {"buffer_size": 3}}, [], "one algorithm"),
+        ({"a": {"algorithm": "fedbuf"}}, [], "Did you mean 'fedbuff'?"),
+        ({"a": {"algorithm": "fedbuff", "bufer_size": 3}}, [], "Did you mean 'buffer_size'?"),
+        ({"a": {"algorithm": "fedbuff"}}, [Refinement({}, "b", {})], "an arm of refinements is 'b'"),
+        ({"a" * 300: {"algorithm": "fedbuff"}}, [], "at most 255 bytes"),
+    ],
+)
+def test_arms_that_cannot_work_are_refused_before_anything_is_written(arms, refinements, message, tmp_path):
+    with pytest.raises(SettingError) as refused:
+        quiet(SMALL, {}, tmp_path / "sweep", arms=arms, refinements=refinements)
+    assert message in str(refused.value)
+    assert not (tmp_path / "sweep").exists()
+
+
+def test_a_sweep_without_conditions_has_its_runs_directly_in_it(tmp_path):
+    settings = Settings(**{**SMALL.__dict__, "seed": "0"})
+    outcome = quiet(settings, {}, tmp_path / "sweep", arms=ARMS, pictures=None)
+    assert outcome.statuses == {"finished": 3}
+    assert [(row["label"], row["condition"]) for row in outcome.rows] == [(label, {}) for label in ARMS]
+    assert (tmp_path / "sweep" / "gradients-seed0" / "metrics.jsonl").is_file()
+    assert (tmp_path / "sweep" / "accuracy.png").is_file()
+    assert quiet(settings, {}, tmp_path / "sweep", arms=ARMS).rows == outcome.rows
 
 
 # The table

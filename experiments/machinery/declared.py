@@ -1,0 +1,192 @@
+"""What an experiment's file declares. A file ``experiments/NAME.py`` holds ``EXPERIMENT = PaperExperiment(...)``."""
+
+import dataclasses
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from experiments.machinery.found import Runs
+from experiments.machinery.measures import Measure, final, final_accuracy, spread
+from jafl.arms import Arms, Refinement
+from jafl.records import require
+from jafl.settings import Settings
+
+SCALES = ("desk", "paper")
+SEEN, TIE, REVERSED = "seen", "a tie", "reversed"
+
+
+@dataclasses.dataclass(frozen=True)
+class LogUniform:
+    """Random values between ``low`` and ``high``, uniform in their logarithm."""
+
+    low: float
+    high: float
+
+
+Space = Mapping[str, Sequence[Any] | LogUniform]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Search:
+    """The search for settings, the same for each arm: as many trials, seeds and client trips.
+
+    space          {setting: values to try, or ``LogUniform``}; all combinations of values are tried. With a
+                   ``LogUniform`` among them, ``trials`` random combinations are
+    spaces         {label: space} of arms with a space of their own (a rule on gradients has no clients' rate); of an
+                   equal number of trials. An arm with the space {} is not searched for, and says so in the table
+    trials, seed   of random combinations: how many, and their seed
+    seeds          that each trial is run with; none of the results'
+    settings       of the trials alone; examples held out for validation at least
+    score          what a trial is judged by, the mean over seeds: on validation examples
+    lower_is_better    whether the lowest score wins, as of trips to a target
+    per_condition  whether each condition has its own winner; else one wins by its mean over the conditions
+    """
+
+    space: Space
+    spaces: Mapping[str, Space] = dataclasses.field(default_factory=dict)
+    trials: int | None = None
+    seed: int = 0
+    seeds: Sequence[int] = (100, 101, 102)
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=lambda: {"validation_fraction": 0.16})
+    score: Measure = final("validation_accuracy")
+    lower_is_better: bool = False
+    per_condition: bool = True
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Scale:
+    """One size of an experiment.
+
+    settings     that all runs share (``jafl.settings``), the budget among them
+    arms         {label: settings} of what is compared; each names its ``algorithm``
+    conditions   {setting: values}, crossed with the arms and with each other
+    refinements  ``Refinement(condition, label or None, settings)``: what holds only there, over arms and conditions.
+                 What goes with a value of a condition stands here: a model with its data set
+    seeds        of the results
+    search       how settings are found by ``--tune``; None: nothing is searched for
+    tuned        what the search has found: {condition: {label: settings}}, the condition written as its folder,
+                 ``dirichlet_alpha=0.1,delay_mean=5``, or "" for all conditions. ``--tune`` prints it in this form
+    minutes      that it takes without ``--tune``
+    hardware     on which
+    """
+
+    settings: Mapping[str, Any]
+    minutes: float
+    hardware: str
+    arms: Arms = dataclasses.field(default_factory=dict)
+    conditions: Mapping[str, Sequence[Any]] = dataclasses.field(default_factory=dict)
+    refinements: Sequence[Refinement] = ()
+    seeds: Sequence[int] = (0, 1, 2, 3, 4)
+    search: Search | None = None
+    tuned: Mapping[str, Mapping[str, Mapping[str, Any]]] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.search:
+            both = sorted(set(self.seeds) & set(self.search.seeds))
+            require(not both, "the search's seeds", both, "others than the results'")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Claim:
+    """A sentence of the paper, and the difference that speaks for it when it is above 0.
+
+    sentence         as short as it can be, in words of one's own
+    better, worse    the labels of two arms: the difference is ``measure`` of the first minus that of the second, for
+                     each seed (the same world: partition, durations, initial model)
+    measure          what is compared
+    lower_is_better  turns the difference round, as for trips to a target
+    under            the conditions for which it is judged, each by itself: those in which these settings have these
+                     values. Default: all
+    differences      in the place of the arms: a function of ``Runs`` (of the rows, for an experiment that measures
+                     without training) that returns the differences, one for each seed
+    expected         "seen", or "a tie" where the paper claims that two things are equal, or "reversed"
+    scales           for which it is judged
+    """
+
+    sentence: str
+    better: str = ""
+    worse: str = ""
+    measure: Measure = final_accuracy
+    lower_is_better: bool = False
+    under: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    differences: Callable[[Any], Sequence[float]] | None = None
+    expected: str = SEEN
+    scales: Sequence[str] = SCALES
+
+
+@dataclasses.dataclass(frozen=True)
+class Published:
+    """The paper's numbers: a table as printed there, or a figure in words.
+
+    heading  of the columns
+    rows     of text
+    note     what a reader must know, the figure in words
+    """
+
+    heading: Sequence[str] = ()
+    rows: Sequence[Sequence[str]] = ()
+    note: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Context:
+    """What an experiment that trains nothing is given.
+
+    scale        its size, with the seeds that were asked for
+    settings     the common settings, with what was typed beside ``--experiment``
+    folder       where it may write pictures; it exists
+    show         gets each line of text that is meant for the user
+    """
+
+    scale: Scale
+    settings: Settings
+    folder: pathlib.Path
+    show: Callable[[str], None]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PaperExperiment:
+    """A figure or table of a paper.
+
+    paper      FedBuff, ACE, ...
+    figure     which of its figures or tables
+    title      what it shows, in a line
+    published  the paper's numbers
+    scales     {"desk": ..., "paper": ...}
+    claims     what the paper says of it
+    columns    {heading: measure} of the printed table: each is a mean over seeds with its standard error
+    beside     published text that stands in the table beside an arm's numbers: {label: text}, or a function of
+               (condition, label)
+    pictures   draws more than the default pictures: a function of the runs (the rows) and the folder to write to.
+               The default: accuracy against server steps, trips and time in each condition's folder, and heat maps
+               where something is swept
+    measure    for what needs no training: returns the table's rows, {heading: value}, in the place of arms
+    name       the file's; set when it is loaded
+    """
+
+    paper: str
+    figure: str
+    title: str
+    published: Published
+    scales: Mapping[str, Scale]
+    claims: Sequence[Claim] = ()
+    columns: Mapping[str, Measure] = dataclasses.field(
+        default_factory=lambda: {"final accuracy": final_accuracy, "spread": spread}
+    )
+    beside: Mapping[str, str] | Callable[[Mapping[str, Any], str], str] | None = None
+    pictures: Callable[[Any, pathlib.Path], None] | None = None
+    measure: Callable[[Context], list[dict[str, Any]]] | None = None
+    name: str = ""
+
+
+__all__ = [
+    "Claim",
+    "Context",
+    "LogUniform",
+    "PaperExperiment",
+    "Published",
+    "Runs",
+    "Scale",
+    "Search",
+    "Space",
+]

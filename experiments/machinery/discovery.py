@@ -1,0 +1,44 @@
+"""Which experiments there are: the files of ``experiments/`` that declare one."""
+
+import dataclasses
+import importlib
+import pathlib
+import re
+
+from experiments.machinery.declared import SCALES, PaperExperiment
+from jafl.records import require, unknown_name
+
+FOLDER = pathlib.Path(__file__).parent.parent
+# What the docstring of each file holds, each at the start of a line.
+HEADINGS = ("Command:", "Minutes:", "Published:", "Open choices:", "Desk size:")
+
+
+def names() -> list[str]:
+    """The names of all experiments; no file is imported for it."""
+    return sorted(
+        file.stem
+        for file in FOLDER.glob("*.py")
+        if re.search(r"^EXPERIMENT\b.*=", file.read_text(encoding="utf-8"), re.MULTILINE)
+    )
+
+
+def load(name: str) -> PaperExperiment:
+    """The experiment of that name; raises SettingError, with the nearest name, if there is none."""
+    if name not in names():
+        raise unknown_name("experiment", name, names())
+    experiment = importlib.import_module(f"experiments.{name}").EXPERIMENT
+    unknown = sorted(set(experiment.scales) - set(SCALES))
+    require(not unknown, f"scales of {name}", unknown, f"among {', '.join(SCALES)}")
+    return dataclasses.replace(experiment, name=name)
+
+
+def listed() -> list[list[str]]:
+    """A row per experiment, the heading first."""
+    rows = [["name", "of", "desk minutes", "  what"]]
+    for name in names():
+        one = load(name)
+        desk = one.scales.get("desk")
+        rows.append(
+            [name, f"{one.paper}, {one.figure}", f"{desk.minutes:g}" if desk else "-", "  " + one.title]
+        )
+    return rows

@@ -1,0 +1,116 @@
+"""Numbers of one run, read from its evaluations. A measure is a function of a ``PastRun`` that returns a float.
+
+A run that diverged has a model that predicts nothing: its accuracy counts as 0, and it reaches no target.
+"""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from jafl.past_runs import PastRun
+
+Measure = Callable[[PastRun], float]
+LAST = 10  # evaluations that "final" is the mean of, a tenth of a run unless evaluate_every says otherwise
+
+
+def final(metric: str, last: int = LAST) -> Measure:
+    """The mean of a metric over the last evaluations; 0 if the run diverged, NaN if it never has that metric."""
+
+    def measure(run: PastRun) -> float:
+        if run.status == "diverged":
+            return 0.0
+        values = _values(run, metric)[-last:]
+        return float(np.mean(values)) if len(values) else math.nan
+
+    return measure
+
+
+def final_accuracy(run: PastRun) -> float:
+    """The mean test accuracy of the last ten evaluations; 0 if the run diverged."""
+    return final("test_accuracy")(run)
+
+
+def spread(run: PastRun) -> float:
+    """The standard deviation of the last ten test accuracies (dividing by their number); NaN if it diverged."""
+    values = _values(run, "test_accuracy")[-LAST:]
+    return float(np.std(values)) if run.status != "diverged" and len(values) else math.nan
+
+
+def logarithmic_spread(run: PastRun) -> float:
+    """The same of the accuracies' natural logarithms (WKAFL's "stability under logarithmic coordinates")."""
+    values = np.array(_values(run, "test_accuracy")[-LAST:])
+    usable = run.status != "diverged" and len(values) and np.all(values > 0)
+    return float(np.std(np.log(values))) if usable else math.nan
+
+
+def trips_to(target: float, metric: str = "test_accuracy") -> Measure:
+    """Client trips until ``metric`` first reaches ``target``; the run's whole budget if it never does.
+
+    Differences between arms are then smaller than they would be with more trips, never larger.
+    """
+    return _until("client_trips", target, metric)
+
+
+def steps_to(target: float, metric: str = "test_accuracy") -> Measure:
+    """Server steps until ``metric`` first reaches ``target``; the run's whole budget if it never does."""
+    return _until("server_step", target, metric)
+
+
+def time_to(target: float, metric: str = "test_accuracy") -> Measure:
+    """Simulated time until ``metric`` first reaches ``target``; the run's whole time if it never does."""
+    return _until("time", target, metric)
+
+
+def reaches(target: float, metric: str = "test_accuracy") -> Measure:
+    """1 if ``metric`` ever reaches ``target``, else 0."""
+    return lambda run: float(any(value >= target for value in _values(run, metric)))
+
+
+def accuracy_at(
+    *, trips: float | None = None, steps: float | None = None, time: float | None = None
+) -> Measure:
+    """Test accuracy at so many client trips, server steps or so much simulated time (one of them is given).
+
+    Interpolated between evaluations; NaN beyond the last one, 0 if the run diverged.
+    """
+    given = {"client_trips": trips, "server_step": steps, "time": time}
+    (axis, place), *others = [(name, value) for name, value in given.items() if value is not None]
+    if others:
+        raise TypeError("accuracy_at takes one of trips, steps and time")
+
+    def measure(run: PastRun) -> float:
+        if run.status == "diverged":
+            return 0.0
+        there = [one for one in run.evaluations if one.get("test_accuracy") is not None]
+        places, values = [one[axis] for one in there], [one["test_accuracy"] for one in there]
+        return float(np.interp(place, places, values, right=math.nan)) if there else math.nan
+
+    return measure
+
+
+def _values(run: PastRun, metric: str) -> list[float]:
+    return [one[metric] for one in run.evaluations if one.get(metric) is not None]
+
+
+def _until(axis: str, target: float, metric: str) -> Measure:
+    def measure(run: PastRun) -> float:
+        for one in run.evaluations:
+            if one.get(metric) is not None and one[metric] >= target:
+                return float(one[axis])
+        if run.status == "diverged":
+            return _budget(run, axis)
+        return float(run.evaluations[-1][axis]) if run.evaluations else math.nan
+
+    return measure
+
+
+def _budget(run: PastRun, axis: str) -> float:
+    """The whole budget of a run that diverged; NaN where its settings do not tell."""
+    trips, steps = run.config.get("client_trips"), run.config.get("server_steps")
+    size = run.config.get("buffer_size") or run.config.get("cohort_size") or math.nan
+    if axis == "client_trips":
+        return float(trips or (steps or math.nan) * size)
+    if axis == "server_step":
+        return float(steps or (trips or math.nan) / size)
+    return math.nan

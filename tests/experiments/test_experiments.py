@@ -1,0 +1,111 @@
+"""Every experiment of a paper: its desk size on a few steps, its paper size as far as it needs no data."""
+
+import inspect
+import json
+import math
+import pathlib
+import sys
+
+import pytest
+
+from experiments.machinery import Runs, discovery, running, search
+from experiments.machinery.declared import SCALES
+from jafl import algorithms, arms, conditions
+from jafl.records import SettingError
+
+README = (pathlib.Path(discovery.FOLDER) / "README.md").read_text(encoding="utf-8")
+NAMES = discovery.names()
+STEPS = 12
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_file_says_what_it_is(name):
+    experiment = discovery.load(name)
+    text = sys.modules[f"experiments.{name}"].__doc__
+    lines = inspect.cleandoc(text).splitlines()
+    for heading in discovery.HEADINGS:
+        assert any(line.startswith(heading) for line in lines), f"no line begins with {heading}"
+    assert f"--experiment={name}" in text
+    assert set(experiment.scales) == set(SCALES)
+    assert experiment.published.rows or experiment.published.note
+    assert all(len(row) == len(experiment.published.heading) for row in experiment.published.rows)
+    assert math.isfinite(experiment.scales["desk"].minutes)
+    assert experiment.claims
+    assert f"\n## {name}\n" in README, "experiments/README.md has no section on it"
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("scale", SCALES)
+def test_the_settings_of_every_arm_fit_together(name, scale):
+    experiment = discovery.load(name)
+    if experiment.measure is not None:
+        return
+    size, settings = running.adapted(experiment.scales[scale], {})
+    refinements = [*size.refinements, *running.tuned_refinements(size.tuned)]
+    arms.check(size.arms, refinements)
+    for condition in conditions.product(size.conditions):
+        for label, one in arms.under(settings, size.arms, condition, refinements).items():
+            found = algorithms.resolve(one, one.algorithm, 0, alone=len(size.arms) == 1)
+            assert found.client_trips or found.server_steps, label
+    for claim in experiment.claims:
+        if scale in claim.scales and claim.differences is None:
+            assert {claim.better, claim.worse} <= set(size.arms), claim.sentence
+    if size.search:
+        search.check_equal(size.search, list(size.arms))
+        assert size.search.settings.get("validation_fraction"), "trials are judged on the test set"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_search_and_its_results_agree(name):
+    experiment = discovery.load(name)
+    size = experiment.scales["desk"]
+    if size.search is None:
+        return
+    allowed = {label: search.trials(size.search, label) for label in size.arms}
+    where = [conditions.folder(one) for one in conditions.product(size.conditions)]
+    wanted = where if size.search.per_condition else [""]
+    assert sorted(size.tuned) == sorted(wanted), "paste what --tune prints"
+    for own in size.tuned.values():
+        assert set(own) == {label for label, some in allowed.items() if some}
+        for label, settings in own.items():
+            assert settings in allowed[label], f"{label}: no trial of the search"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_its_desk_size_runs(name, tmp_path):
+    experiment, said = discovery.load(name), []
+    size = experiment.scales["desk"]
+    # One value of each condition; the budget is not one of those that say how long a run is.
+    typed = {setting: values[0] for setting, values in size.conditions.items()} | {"seed": "0"}
+    typed |= {"server_steps": STEPS}
+    typed.pop("client_trips", None)
+    folder = tmp_path / "out"
+    status = running.run_paper_experiment(
+        name, typed=typed, output_dir=folder, processes=1, show=said.append, checkpoint_every=0
+    )
+    assert status == 0, said
+    verdicts = json.loads((folder / "verdicts.json").read_text())["verdicts"]
+    judged = [claim for claim in experiment.claims if "desk" in claim.scales]
+    assert {one["claim"] for one in verdicts} <= {claim.sentence for claim in judged}
+    table = (folder / "table.md").read_text(encoding="utf-8")
+    assert table.startswith(f"# {name}, desk size")
+    pictures = list(folder.rglob("*.png"))
+    assert pictures
+    assert all(picture.read_bytes().startswith(b"\x89PNG") for picture in pictures)
+    if experiment.measure is None:
+        found = Runs.in_folder(folder / "runs")
+        assert found.labels == list(size.arms)
+        assert all(f"| {label} |" in table for label in size.arms)
+        assert all(len(group.runs) == 1 for group in found.groups)
+        assert {run.status for group in found.groups for run in group.runs} == {"finished"}
+
+
+def test_there_are_experiments_and_only_asked_for_ones_are_imported():
+    assert "fedstaleweight_fig2" in NAMES
+    assert "orderings" not in NAMES, "it declares none"
+    assert [row[0] for row in discovery.listed()[1:]] == NAMES
+
+
+def test_an_unknown_experiment_is_refused_with_the_nearest_name():
+    with pytest.raises(SettingError, match="Did you mean 'fedstaleweight_fig2'"):
+        discovery.load("fedstaleweight_fig3")

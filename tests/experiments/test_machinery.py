@@ -1,0 +1,326 @@
+"""The machinery of experiments: measures, verdicts, equal searches, what is refused before anything is written."""
+
+import json
+import math
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from experiments import machinery
+from experiments.machinery import (
+    Claim,
+    LogUniform,
+    PaperExperiment,
+    Published,
+    Refinement,
+    Scale,
+    Search,
+    claims,
+    discovery,
+    outcome,
+    running,
+    search,
+)
+from experiments.machinery.found import Runs
+from jafl import groups
+from jafl.past_runs import PastRun, find_runs
+from jafl.records import SettingError
+
+ROOT = pathlib.Path(__file__).parent.parent.parent
+SMALL = {
+    "dataset": "digits",
+    "model": "softmax",
+    "num_clients": 6,
+    "concurrency": 3,
+    "client_trips": 60,
+    "buffer_size": 3,
+    "evaluate_every": 6,
+}
+BUFFERED, PLAIN = "FedBuff, K = 3", "asynchronous/SGD"
+SIZE = Scale(
+    settings=SMALL,
+    arms={
+        BUFFERED: {"algorithm": "fedbuff"},
+        PLAIN: {"algorithm": "asgd", "buffer_size": 1},
+    },
+    conditions={"dirichlet_alpha": [0.1, 10.0]},
+    refinements=[Refinement({"dirichlet_alpha": 10.0}, PLAIN, {"local_steps": 1, "batch_size": 4})],
+    seeds=(0, 1),
+    search=Search(space={"server_learning_rate": [0.01, 0.1, 1.0]}, seeds=(7,)),
+    minutes=0.1,
+    hardware="one CPU core",
+)
+EXPERIMENT = PaperExperiment(
+    paper="None",
+    figure="figure 0",
+    title="nothing",
+    published=Published(["arm", "accuracy"], [["FedBuff", ".9"]]),
+    scales={"desk": SIZE},
+    claims=[Claim(sentence="buffered is better", better=BUFFERED, worse=PLAIN)],
+    beside={BUFFERED: ".9"},
+    name="nothing",
+)
+
+
+@pytest.fixture
+def known(monkeypatch):
+    """``load`` gives the experiment above."""
+    monkeypatch.setattr(discovery, "load", lambda name: EXPERIMENT)
+
+
+def some_run(accuracies, seed=0, *, status="finished", trips=10, label="a", **config):
+    evaluations = [
+        {"server_step": n, "client_trips": trips * n, "time": 0.5 * n, "test_accuracy": accuracy}
+        for n, accuracy in enumerate(accuracies)
+    ]
+    content = {"algorithm": "fedbuff", "label": label, "seed": str(seed), **config}
+    return PastRun(pathlib.Path(f"{label}-seed{seed}"), content, evaluations, {"status": status})
+
+
+def some_runs(**arms):
+    """{label: [accuracies of each seed]} as ``Runs``."""
+    made = [
+        some_run([accuracy, accuracy], seed, label=label)
+        for label, several in arms.items()
+        for seed, accuracy in enumerate(several)
+    ]
+    return Runs(groups.groups(made, list(arms)))
+
+
+# Measures
+
+
+def test_measures_of_a_run():
+    run = some_run([0.0, *np.linspace(0.1, 1.2, 12)])
+    assert machinery.final_accuracy(run) == pytest.approx(np.mean(np.linspace(0.3, 1.2, 10)))
+    assert machinery.spread(run) == pytest.approx(np.std(np.linspace(0.3, 1.2, 10)))
+    assert machinery.logarithmic_spread(run) == pytest.approx(np.std(np.log(np.linspace(0.3, 1.2, 10))))
+    assert machinery.trips_to(0.45)(run) == 50
+    assert machinery.steps_to(0.45)(run) == 5
+    assert machinery.time_to(0.45)(run) == 2.5
+    assert machinery.trips_to(2.0)(run) == 120, "the whole budget"
+    assert machinery.accuracy_at(trips=25)(run) == pytest.approx(0.25)
+    assert machinery.accuracy_at(steps=2.5)(run) == pytest.approx(0.25)
+    assert machinery.accuracy_at(time=1.25)(run) == pytest.approx(0.25)
+    assert math.isnan(machinery.accuracy_at(trips=121)(run))
+
+
+def test_a_run_that_diverged_has_accuracy_0_and_reaches_nothing():
+    run = some_run([0.1, 0.8], status="diverged", client_trips=500)
+    assert machinery.final_accuracy(run) == 0
+    assert math.isnan(machinery.spread(run))
+    assert machinery.trips_to(0.9)(run) == 500
+
+
+# Verdicts
+
+
+@pytest.mark.parametrize(
+    "better, worse, said",
+    [
+        ([0.9, 0.91, 0.92], [0.8, 0.82, 0.81], "seen"),
+        ([0.8, 0.82, 0.81], [0.9, 0.91, 0.92], "reversed"),
+        ([0.8, 0.9, 0.7], [0.9, 0.7, 0.8], "a tie"),
+        ([0.9], [0.1], claims.UNDECIDED),
+    ],
+)
+def test_verdicts_are_of_paired_differences(better, worse, said):
+    found = some_runs(a=better, b=worse)
+    (one,) = claims.judge([Claim(sentence="a above b", better="a", worse="b")], "desk", found)
+    assert one["verdict"] == said
+    assert one["differences"] == pytest.approx(np.subtract(better, worse))
+    (turned,) = claims.judge(
+        [Claim(sentence="a below b", better="a", worse="b", lower_is_better=True)], "desk", found
+    )
+    assert turned["difference"] == pytest.approx(-one["difference"])
+
+
+def test_the_interval_is_students():
+    mean, low, high = claims.interval([1.0, 2.0, 3.0])
+    assert (mean, low, high) == pytest.approx((2.0, 2 - 4.302653 / 3**0.5, 2 + 4.302653 / 3**0.5))
+
+
+def test_claims_of_another_scale_and_of_ones_own():
+    own = Claim(sentence="own", differences=lambda found: [1.0, 1.1, 1.05], expected="a tie")
+    other = Claim(sentence="other", better="a", worse="b", scales=("paper",))
+    (one,) = claims.judge([own, other], "desk", some_runs(a=[0.1]))
+    assert (one["verdict"], one["agrees"]) == ("seen", False)
+
+
+# The search
+
+
+def test_every_arm_gets_as_many_trials():
+    same = Search(space={"learning_rate": [0.1, 1.0]}, spaces={"b": {"learning_rate": [1, 2]}, "c": {}})
+    assert {k: len(v) for k, v in search.check_equal(same, ["a", "b", "c"]).items()} == {
+        "a": 2,
+        "b": 2,
+        "c": 0,
+    }
+    unequal = Search(space={"learning_rate": [0.1, 1.0]}, spaces={"b": {"learning_rate": [1, 2, 3]}})
+    with pytest.raises(SettingError, match="not equal"):
+        search.check_equal(unequal, ["a", "b"])
+
+
+def test_random_trials_are_log_uniform_and_the_same_shares_for_each_arm():
+    wide, low = LogUniform(1e-3, 10.0), LogUniform(1e-5, 0.1)
+    one = Search(space={"learning_rate": wide}, spaces={"b": {"learning_rate": low}}, trials=400)
+    a, b = ([trial["learning_rate"] for trial in search.trials(one, label)] for label in "ab")
+    assert min(a) >= 1e-3
+    assert max(a) <= 10.0
+    assert np.allclose(np.log10(a) - np.log10(b), 2, atol=0.01)
+    assert np.quantile(np.log10(a), [0.25, 0.5, 0.75]) == pytest.approx([-2, -1, 0], abs=0.25)
+    with pytest.raises(SettingError, match="trials"):
+        search.trials(Search(space={"learning_rate": wide}), "a")
+
+
+def test_seeds_of_search_and_results_differ():
+    with pytest.raises(SettingError, match="seeds"):
+        Scale(settings={}, minutes=1, hardware="", seeds=(0, 7), search=Search(space={}, seeds=(7,)))
+
+
+@pytest.mark.usefixtures("known")
+def test_the_search_is_run_scored_on_validation_examples_and_used(tmp_path):
+    said = []
+    options = {"output_dir": tmp_path / "out", "processes": 1, "checkpoint_every": 0}
+    assert running.run_paper_experiment("nothing", tune=True, show=said.append, **options) == 0
+    content = json.loads((tmp_path / "out" / "tuned.json").read_text())
+    assert {label: own["runs"] for label, own in content["budget"].items()} == {BUFFERED: 6, PLAIN: 6}
+    assert content["trials_of_each_arm"] == 3
+    trials = find_runs(tmp_path / "out" / "search")
+    assert {run.config["validation_fraction"] for run in trials} == {0.16}
+    for row in content["trials"]:
+        (run,) = [
+            run
+            for run in trials
+            if run.label.startswith(row["label"] + search.BETWEEN)
+            and run.config["server_learning_rate"] == row["settings"]["server_learning_rate"]
+            and run.path.parent.name == row["condition"]
+        ]
+        assert row["score"] == pytest.approx(
+            np.mean([e["validation_accuracy"] for e in run.evaluations[-10:]])
+        )
+    for where, arms in content["tuned"].items():
+        for label, own in arms.items():
+            scores = {
+                row["settings"]["server_learning_rate"]: row["score"]
+                for row in content["trials"]
+                if (row["condition"], row["label"]) == (where, label)
+            }
+            assert own == {"server_learning_rate": max(scores, key=scores.get)}
+            for run in find_runs(tmp_path / "out" / "runs" / where):
+                if run.label == label:
+                    assert run.config["server_learning_rate"] == own["server_learning_rate"]
+    assert any(line.startswith("tuned={") for line in said)
+    for row in content["at_the_edge"]:
+        assert f"At the edge of what was tried: {row}." in said
+    batches = {(r.label, r.path.parent.name): r.config["batch_size"] for r in trials}
+    assert {
+        size for (label, where), size in batches.items() if label.startswith(PLAIN) and "=10" in where
+    } == {4}
+
+    count = len(trials)
+    again = []
+    assert running.run_paper_experiment("nothing", tune=True, show=again.append, **options) == 0
+    assert len(find_runs(tmp_path / "out" / "search")) == count
+    assert json.loads((tmp_path / "out" / "tuned.json").read_text()) == content
+    text = (tmp_path / "out" / "table.md").read_text()
+    assert f"| 0.1 | {BUFFERED} | 2 |" in text
+    assert "| .9 |" in text
+
+
+@pytest.mark.usefixtures("known")
+def test_two_processes_leave_what_one_leaves(tmp_path):
+    for number in (1, 2):
+        running.run_paper_experiment(
+            "nothing",
+            output_dir=tmp_path / str(number),
+            processes=number,
+            show=lambda line: None,
+            pictures=False,
+        )
+    one, two = (find_runs(tmp_path / str(number) / "runs") for number in (1, 2))
+    assert [run.evaluations for run in one] == [run.evaluations for run in two]
+    assert len(one) == 8
+    assert not list(tmp_path.rglob(".claim"))
+
+
+def test_an_experiment_without_training(tmp_path, monkeypatch):
+    def measure(context):
+        context.show("measuring")
+        return [{"law": "uniform", "mean": [1.0, 1.2, 1.1], "count": 1200}]
+
+    experiment = PaperExperiment(
+        paper="None",
+        figure="figure 1",
+        title="laws",
+        published=Published(note="none"),
+        scales={"desk": Scale(settings={}, minutes=0, hardware="")},
+        measure=measure,
+        claims=[Claim(sentence="above 1", differences=lambda rows: np.array(rows[0]["mean"]) - 0.5)],
+        name="laws",
+    )
+    monkeypatch.setattr(discovery, "load", lambda name: experiment)
+    assert running.run_paper_experiment("laws", output_dir=tmp_path / "out", show=lambda line: None) == 0
+    text = (tmp_path / "out" / "table.md").read_text()
+    assert "| uniform | 1.100 ± 0.058 | 1,200 |" in text
+    verdicts = json.loads((tmp_path / "out" / "verdicts.json").read_text())["verdicts"]
+    assert verdicts[0]["verdict"] == "seen"
+
+
+# What is refused
+
+
+def test_what_cannot_work_is_refused_before_anything_is_written(tmp_path, known, monkeypatch):
+    for typed, message in (
+        ({"algorithm": "fedbuff"}, "arms of its own"),
+        ({"dataset": "cifar10", "data_dir": str(tmp_path)}, r"run.py --prepare=cifar10 --data_dir="),
+        ({"model": "no"}, "model is 'no'"),
+    ):
+        with pytest.raises(SettingError, match=message):
+            running.run_paper_experiment("nothing", typed=typed, output_dir=tmp_path / "out", processes=1)
+    with pytest.raises(SettingError, match="paper"):
+        running.run_paper_experiment("nothing", "paper", output_dir=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        (["--experiment=fedstaleweight_fig"], "Did you mean 'fedstaleweight_fig2'?"),
+        (["--experiment=fedstaleweight_fig2", "--scale=des"], "Did you mean 'desk'?"),
+        (["--experiment=fedstaleweight_fig2", "--sweep=delay_mean=1"], "left out with --experiment"),
+        (["--tune"], "left out without --experiment"),
+        (["--processes=2"], "left out without --sweep or --experiment"),
+    ],
+)
+def test_flags_that_do_not_go_together(flags, message, tmp_path):
+    ended = subprocess.run(
+        [sys.executable, ROOT / "run.py", *flags, "--output_dir=out"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 2
+    assert message in ended.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_list_is_quick_to_make_and_has_a_line_each():
+    program = (
+        "import sys; from experiments.machinery.discovery import listed; rows = listed(); "
+        "assert 'jax' not in sys.modules; print(len(rows))"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert int(ended.stdout) == len(discovery.names()) + 1
+
+
+def test_numbers_are_written_with_their_errors():
+    assert outcome.number([0.5, 0.7]) == "0.600 ± 0.100"
+    assert outcome.number([12000, 13000]) == "12,500 ± 500"
+    assert outcome.number([math.nan, 1.0]) == "-"
