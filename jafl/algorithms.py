@@ -95,7 +95,7 @@ SERVER_OPTIMIZERS = {
     "reddi_adagrad": server_optimizers.fedadagrad,
     "reddi_yogi": server_optimizers.fedyogi,
 }
-CLIENT_OPTIMIZERS = {"sgd": optax.sgd, "adam": optax.adam}
+CLIENT_OPTIMIZERS = {"sgd": optax.sgd, "adam": optax.adam, "adamw": optax.adamw}
 
 
 def names() -> list[str]:

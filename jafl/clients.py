@@ -57,10 +57,14 @@ class ClientWork(NamedTuple):
 
     train(data, start, client, key) -> ClientResult, for ``start`` [*P], ``client`` [] int32 and the trip's random
     words ``key`` [2] uint32.
+
+    minibatches(num_examples) -> [N], on the host: how many minibatches, or parts of them, clients with so many
+    examples [N] train on in a trip, one after the other; None if it is not known.
     """
 
     train: Callable[[ClientData, Any, jax.Array, jax.Array], ClientResult]
     model: Model
+    minibatches: Callable[[np.ndarray], np.ndarray] | None = None
 
 
 def client_work(
@@ -278,7 +282,18 @@ def _client_work(
         update = jax.tree.map(jnp.subtract, trained, start)
         return ClientResult(update, loss, seen, jnp.asarray(steps, jnp.int32))
 
-    return ClientWork(train, model)
+    def minibatches(num_examples: np.ndarray) -> np.ndarray:
+        count = np.maximum(np.asarray(num_examples, np.int64), 1)
+        size = count if batch_size == 0 else np.full_like(count, batch_size)
+        per_epoch = -(-count // size)
+        steps = np.full_like(count, local_steps) if local_epochs is None else local_epochs * per_epoch
+        if 0 < batch_size <= LARGEST_BATCH_AT_ONCE:
+            return steps
+        epochs, begun = np.divmod(steps, per_epoch)
+        whole, last = -(-size // ROWS_AT_ONCE), -(-(count - (per_epoch - 1) * size) // ROWS_AT_ONCE)
+        return epochs * ((per_epoch - 1) * whole + last) + begun * whole
+
+    return ClientWork(train, model, minibatches)
 
 
 def _sum_and_gradient(model: Model, params: Any, rows: tuple, key: jax.Array | None) -> tuple[jax.Array, Any]:

@@ -12,17 +12,18 @@ from jafl.records import EventSchedule
 
 
 class Progress:
-    """A progress bar in client trips, with rate, time left, simulated time and accuracy."""
+    """A progress bar in client trips, with rate, time left, simulated time and accuracy; unseen unless ``shown``."""
 
-    def __init__(self, name: str, schedule: EventSchedule):
+    def __init__(self, name: str, schedule: EventSchedule, shown: bool = True):
         from tqdm import tqdm
 
         self.accuracy: float | None = None
         self._schedule = schedule
         self._reached = 0.0
-        self._began = False
+        self._began, self._shown = False, shown
         self._bar = tqdm(
             total=schedule.num_trips,
+            disable=not shown,
             desc=name,
             bar_format="{desc}: {percentage:3.0f}%|{bar:20}| {n:,.0f}/{total:,.0f} trips "
             "[{elapsed}<{remaining}{postfix}]",
@@ -44,12 +45,16 @@ class Progress:
 
     def start_from(self, server_step: int) -> None:
         """Begins with ``server_step`` steps done before: they do not count for rate and time left."""
+        if not self._shown:
+            return
         self._began = True
         self._bar.reset()
         self._bar.initial = self._bar.n = int(np.searchsorted(self._schedule.step, server_step))
 
     def update(self, server_step: int) -> None:
         """Shows that ``server_step`` steps are done."""
+        if not self._shown:
+            return
         if not self._began:
             self._began = True
             self._bar.reset()  # nor does compiling

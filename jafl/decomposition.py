@@ -372,7 +372,7 @@ def _sending_key(work) -> ClientWork:
         result = work.train(data, start, client, key)
         return result._replace(update=Sent(result.update, key))
 
-    return ClientWork(train, work.model)
+    return work._replace(train=train)
 
 
 def _in_order(**works: ClientWork) -> list[ClientWork]:

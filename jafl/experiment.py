@@ -1,18 +1,20 @@
 """From settings to the objects of an experiment: data, schedule, model, client work, rule, optimizer."""
 
 import dataclasses
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from jafl import algorithms
+from jafl import algorithms, arms
 from jafl.clients import client_work
 from jafl.data import Federation, Source
 from jafl.decomposition import decomposed
 from jafl.deferred import Specification
 from jafl.evaluate import Evaluator
-from jafl.memory import bytes_of
+from jafl.memory import Forecast, bytes_of
 from jafl.models import Model, server_gradient
 from jafl.parts import (
     READ_BY,
@@ -23,9 +25,9 @@ from jafl.parts import (
     make_schedule,
     make_source,
 )
-from jafl.parts.data import PRECISIONS
+from jafl.parts.data import OF_FEDERATION, PRECISIONS, data_seed, of_source
 from jafl.parts.text import items, whole_number_in
-from jafl.preparation import check, default_plan, default_spread
+from jafl.preparation import default_spread, examine, fitting_plan
 from jafl.records import EventSchedule, ExecutionPlan, History, choose, require, whole_number
 from jafl.settings import DEFAULTS, Settings
 from jafl.simulation import DEFAULT_EVALUATIONS, default_evaluators, simulate
@@ -35,13 +37,18 @@ LARGEST_SEED = 2**32 - 1  # JAX's random keys take no more without float64
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-    """One run, ready to start; the fields are the arguments of ``jafl.simulate``, and where they came from."""
+    """One run, ready to start; the fields are the arguments of ``jafl.simulate``, and where they came from.
 
+    memory: what it will hold. label: the arm's that it is a run of; where algorithms are compared, the algorithm.
+    """
+
+    label: str
     settings: Settings
     source: Source
     federation: Federation
     schedule: EventSchedule
     plan: ExecutionPlan
+    memory: Forecast
     model: Model
     client_work: Specification
     rule: Specification
@@ -52,8 +59,8 @@ class Experiment:
 
     @property
     def name(self) -> str:
-        """``<algorithm>-seed<seed>``."""
-        return f"{self.settings.algorithm}-seed{self.settings.seed}"
+        """The name of its folder: ``<algorithm>-seed<seed>``, or the arm's label in place of the algorithm."""
+        return arms.folder(self.label, self.settings.seed)
 
     def evaluators(self) -> dict[str, Any]:
         """What is measured at each evaluation."""
@@ -83,12 +90,93 @@ class Experiment:
         )
 
 
+class Loaded:
+    """Data sets and federations that were made before, for runs of the same data.
+
+    Keeps the federations of the last ``FEDERATIONS`` seeds and partitions, and of one data set at a time.
+    """
+
+    FEDERATIONS = 16
+
+    def __init__(self) -> None:
+        self._source: tuple[str, Source] | None = None
+        self._federations: dict[tuple[str, int], Federation] = {}
+
+    def source(self, settings: Settings) -> Source:
+        """The data set of these settings."""
+        what = _written(settings, of_source(settings))
+        if self._source is None or self._source[0] != what:
+            self._federations.clear()
+            self._source = what, make_source(settings)
+        return self._source[1]
+
+    def federation(self, settings: Settings, seed: int) -> Federation:
+        """The clients of these settings, filled in from the data set (``filled_in``)."""
+        source = self.source(settings)
+        key = _written(settings, OF_FEDERATION), seed
+        if key not in self._federations:
+            if len(self._federations) >= self.FEDERATIONS:
+                del self._federations[next(iter(self._federations))]
+            self._federations[key] = make_federation(settings, source, seed)
+        return self._federations[key]
+
+
+def _written(settings: Settings, names: Sequence[str]) -> str:
+    decisive = dataclasses.replace(settings, data_seed=data_seed(settings))
+    return json.dumps({name: getattr(decisive, name) for name in names})
+
+
 def make_experiments(settings: Settings) -> list[Experiment]:
     """One experiment for each algorithm and seed that the settings list, all checked before any trains.
 
     Raises:
       SettingError: for any setting that cannot work.
     """
+    loaded = Loaded()
+    one_each = {label: settings.changed(own) for label, own in arms.of_algorithms(settings).items()}
+    runs = resolve(one_each, loaded)
+    return [make_experiment(label, one, loaded) for label, one in runs]
+
+
+def resolve(one_each: Mapping[str, Settings], loaded: Loaded) -> list[tuple[str, Settings]]:
+    """(label, settings of one run with every default filled in) for each arm and seed, the seeds of one together.
+
+    one_each: {label: settings}, each of one algorithm; several arms are compared with each other.
+
+    Raises:
+      SettingError: for any setting that cannot work, as far as it shows before a schedule is made.
+    """
+    for settings in one_each.values():
+        _check(settings)
+    alone = len(one_each) == 1
+
+    def resolved(one_each: Mapping[str, Settings]) -> list[tuple[str, Settings]]:
+        found = [
+            (label, algorithms.resolve(settings, settings.algorithm, seed, alone=alone))
+            for label, settings in one_each.items()
+            for seed in seeds_of(settings)
+        ]
+        return _as_read(one_each, found)
+
+    resolved(one_each)  # refuses what cannot work before the data set is read
+    return resolved({label: filled_in(one, loaded.source(one)) for label, one in one_each.items()})
+
+
+def seeds_of(settings: Settings) -> list[int]:
+    """The seeds that the settings list.
+
+    Raises SettingError if one is no whole number, too large, or there twice.
+    """
+    seeds = [whole_number_in("seed", seed) for seed in items("seed", settings.seed)]
+    require(
+        min(seeds) >= 0 and max(seeds) <= LARGEST_SEED, "seed", settings.seed, f"from 0 to {LARGEST_SEED}"
+    )
+    require(len(set(seeds)) == len(seeds), "seed", settings.seed, "a list without repetitions")
+    return seeds
+
+
+def _check(settings: Settings) -> None:
+    """Raises SettingError for what can be said of settings whatever the algorithm."""
     dtype = choose("precision", settings.precision, PRECISIONS)
     require(
         jax.dtypes.canonicalize_dtype(dtype) == dtype,
@@ -100,45 +188,30 @@ def make_experiments(settings: Settings) -> list[Experiment]:
     require(
         0 < settings.target_accuracy <= 1, "target_accuracy", settings.target_accuracy, "above 0, at most 1"
     )
-    seeds = [whole_number_in("seed", seed) for seed in items("seed", settings.seed)]
-    require(
-        min(seeds) >= 0 and max(seeds) <= LARGEST_SEED, "seed", settings.seed, f"from 0 to {LARGEST_SEED}"
-    )
-    names = items("algorithm", settings.algorithm)
-    for setting, values in (("algorithm", names), ("seed", seeds)):
-        repeated = len(set(values)) < len(values)
-        require(not repeated, setting, getattr(settings, setting), "a list without repetitions")
-    alone = len(names) == 1
-
-    def resolve(settings: Settings) -> list[Settings]:
-        found = [algorithms.resolve(settings, name, seed, alone=alone) for name in names for seed in seeds]
-        return _as_read(settings, found)
-
-    resolve(settings)  # refuses what cannot work before the data set is read
-    source = make_source(settings)
-    settings = filled_in(settings, source)
-    resolved = resolve(settings)
-    federations = {seed: make_federation(settings, source, seed) for seed in seeds}
-    return [_make_experiment(one, source, federations[int(one.seed)]) for one in resolved]
 
 
-def _as_read(settings: Settings, resolved: list[Settings]) -> list[Settings]:
+def _as_read(
+    given: Mapping[str, Settings], resolved: list[tuple[str, Settings]]
+) -> list[tuple[str, Settings]]:
     """Each run without the settings that its protocol does not read; refuses one that no run reads."""
     for_some = set().union(*READ_BY.values())
-    read = [READ_BY.get(one.protocol or "", for_some) for one in resolved]
+    read = [READ_BY.get(one.protocol or "", for_some) for _, one in resolved]
     for name in sorted(for_some - set().union(*read)):
         readers = " or ".join(protocol for protocol, names in READ_BY.items() if name in names)
-        protocols = " and ".join(sorted({one.protocol or "" for one in resolved}))
+        protocols = " and ".join(sorted({one.protocol or "" for _, one in resolved}))
         allowed = f"left out: {protocols} training does not read it"
-        given = getattr(settings, name)
-        require(given == DEFAULTS[name], name, given, allowed, f"It is for --protocol={readers}.")
+        for settings in given.values():
+            value = getattr(settings, name)
+            require(value == DEFAULTS[name], name, value, allowed, f"It is for --protocol={readers}.")
     return [
-        dataclasses.replace(one, **{name: DEFAULTS[name] for name in for_some - names})
-        for one, names in zip(resolved, read, strict=True)
+        (label, dataclasses.replace(one, **{name: DEFAULTS[name] for name in for_some - names}))
+        for (label, one), names in zip(resolved, read, strict=True)
     ]
 
 
-def _make_experiment(settings: Settings, source: Source, federation: Federation) -> Experiment:
+def make_experiment(label: str, settings: Settings, loaded: Loaded) -> Experiment:
+    """The experiment of one run, from what ``resolve`` returns; raises SettingError for what cannot work."""
+    source, federation = loaded.source(settings), loaded.federation(settings, int(settings.seed))
     model = dataclasses.replace(make_model(settings, source), inputs=make_inputs(settings, source))
     init_key, trips_key = jax.random.split(jax.random.key(int(settings.seed)))
     initial_round = algorithms.make_rule(settings).build().initial_round
@@ -167,15 +240,18 @@ def _make_experiment(settings: Settings, source: Source, federation: Federation)
             rule, work, federation, _measured_steps(settings.decompose_steps, schedule.num_steps)
         )
     spread = default_spread(schedule, rule, settings.devices)
-    plan = default_plan(schedule, rule, shapes, spread)
     arguments = (schedule, federation, work, rule, shapes)
-    check(*arguments, server_optimizer=server_optimizer, plan=plan, spread=spread)
+    how: dict[str, Any] = {"server_optimizer": server_optimizer, "spread": spread}
+    plan = fitting_plan(*arguments, **how)
+    _, memory = examine(*arguments, **how, plan=plan, on_training=settings.train_accuracy)
     return Experiment(
+        label=label,
         settings=settings,
         source=source,
         federation=federation,
         schedule=schedule,
         plan=plan,
+        memory=memory,
         model=model,
         client_work=work,
         rule=rule,

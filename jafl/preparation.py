@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -12,16 +13,20 @@ from jafl import engine
 from jafl.clients import ClientData, check_optimizer, trip_words
 from jafl.data import Federation
 from jafl.deferred import Specification, as_specification, specify
+from jafl.evaluate import evaluation_memory
 from jafl.fit import check_fit, check_reports, check_types
-from jafl.memory import bytes_of, check_memory, device_memory
+from jafl.memory import Forecast, bytes_of, device_memory, forecast
 from jafl.records import EventSchedule, ExecutionPlan, Recall, Rule, require
-from jafl.schedule import bucket, check_plan, in_waves, trip_by_trip
+from jafl.schedule import bucket, check_plan, in_waves, rounds, trip_by_trip
+from jafl.temporaries import temporary_bytes
 from jafl.waves import ONE_DEVICE, Spread, Waves, spread_over
 
 # Below this size the snapshot buffer may have more rows than its plan needs, to save compilations.
 SNAPSHOT_BYTES_FREELY = 2**30
 # Trips in a wave for each device that trains them side by side, or one after the other.
 WIDTH_TOGETHER, WIDTH_APART = 64, 8
+# What a round of minibatches costs whatever its width, in lanes: not measured on an accelerator.
+LANES_WORTH_A_ROUND = 16
 # Of the device's memory, what trained trips that wait may take.
 WAITING_SHARE_OF_MEMORY = 0.125
 
@@ -48,18 +53,30 @@ def prepare(
       SettingError: as ``check`` does.
     """
     spread = default_spread(schedule, rule, devices, together)
-    plan = default_plan(schedule, rule, params, spread) if plan is None else plan
     arguments = (schedule, federation, client_work, rule, params)
+    if plan is None:
+        plan = fitting_plan(*arguments, server_optimizer=server_optimizer, spread=spread)
     program = check(*arguments, server_optimizer=server_optimizer, plan=plan, spread=spread)
+    program = with_keys(program, schedule, params, key)
+    everywhere = spread.everywhere()
+    program = jax.device_put(program, everywhere)
+    slots = slots_for(schedule, plan, params)
+    carry = engine.allocate(program, params, slots=slots, num_clients=schedule.num_clients)
+    return program, jax.device_put(carry, everywhere)
+
+
+def with_keys(
+    program: engine.Program, schedule: EventSchedule, params: Any, key: jax.Array
+) -> engine.Program:
+    """The program of ``check`` with the random words of every trip, for a run from ``params``.
+
+    Raises:
+      SettingError: if the initial parameters are not finite.
+    """
     finite = all(np.all(np.isfinite(np.asarray(leaf, np.float64))) for leaf in jax.tree.leaves(params))
     require(finite, "the initial parameters", "not finite", "free of NaN and infinity")
     keys = jax.jit(trip_words)(key, program.trips.client, _padded(schedule.trip))
-    program = dataclasses.replace(program, trips=program.trips._replace(key=keys))
-    everywhere = spread.everywhere()
-    program = jax.device_put(program, everywhere)
-    slots = _slots(schedule, plan, params)
-    carry = engine.allocate(program, params, slots=slots, num_clients=schedule.num_clients)
-    return program, jax.device_put(carry, everywhere)
+    return dataclasses.replace(program, trips=program.trips._replace(key=keys))
 
 
 def check(
@@ -76,14 +93,111 @@ def check(
     """Checks that an experiment fits together and into memory; returns its program, on the host, without keys.
 
     Raises:
+      SettingError: as ``examine`` does.
+    """
+    arguments = (schedule, federation, client_work, rule, params)
+    return examine(*arguments, server_optimizer=server_optimizer, plan=plan, spread=spread)[0]
+
+
+def examine(
+    schedule: EventSchedule,
+    federation: Federation,
+    client_work: Specification,
+    rule: Any,
+    params: Any,
+    *,
+    server_optimizer: Any = None,
+    plan: ExecutionPlan | None = None,
+    spread: Spread = ONE_DEVICE,
+    on_training: bool = False,
+    available: int | None = None,
+) -> tuple[engine.Program, Forecast]:
+    """Checks that an experiment fits together and into memory: its program, without keys, and what it will hold.
+
+    on_training: whether the run will be evaluated on the training examples, too. available: bytes on each device; as
+    many as it offers if None. ``params`` may be shapes.
+
+    Raises:
       SettingError: if schedule, federation and rule do not fit each other, labels lie outside the model's classes,
         or the device's memory is too small (says by how much and which settings lower it).
     """
     check_types(federation, client_work, rule)
+    how: dict[str, Any] = {"server_optimizer": server_optimizer, "spread": spread}
+    arguments = (schedule, federation, client_work, rule, params)
     if plan is None:
-        plan = default_plan(schedule, rule, params, spread)
+        plan = fitting_plan(*arguments, **how, available=available)
     else:
         check_plan(schedule, plan)
+    program, carry = _assemble(*arguments, **how, plan=plan)
+    check_reports(carry)
+    found = _forecast(program, carry, federation, plan.width, available, on_training)
+    found.check()
+    return program, found
+
+
+def fitting_plan(
+    schedule: EventSchedule,
+    federation: Federation,
+    client_work: Specification,
+    rule: Any,
+    params: Any,
+    *,
+    server_optimizer: Any = None,
+    spread: Spread = ONE_DEVICE,
+    available: int | None = None,
+) -> ExecutionPlan:
+    """``default_plan``, with waves as wide as fits into memory and as suits clients of unequal sizes.
+
+    The arguments are those of ``examine``.
+    """
+    check_types(federation, client_work, rule)
+
+    def fits(plan: ExecutionPlan) -> bool:
+        arguments = (schedule, federation, client_work, rule, params)
+        program, carry = _assemble(*arguments, server_optimizer=server_optimizer, plan=plan, spread=spread)
+        found = _forecast(program, carry, federation, plan.width, available)
+        # XLA was seen to take up to 1.6 times the estimate of temporary values.
+        return found.needed + found.parts["temporaries"] <= found.available
+
+    counted = as_specification(client_work).build().minibatches
+    cost = None
+    if counted and schedule.num_clients == federation.num_clients:
+        cost = counted(federation.num_examples)[schedule.client]
+    return default_plan(schedule, rule, params, spread, cost=cost, fits=fits)
+
+
+def _forecast(
+    program: engine.Program,
+    carry: Any,
+    federation: Federation,
+    width: int,
+    available: int | None,
+    on_training: bool = False,
+) -> Forecast:
+    """What a program and its carry, or their shapes, and evaluation will hold on each device."""
+    first, count = len(jax.tree.leaves(program)), len(jax.tree.leaves(carry))
+    training = temporary_bytes(engine.run.trace(program, carry, 0, 0), slice(first, first + count))
+    model = program.client_work.build().model
+    held, evaluating = evaluation_memory(model, carry.params, federation, on_training=on_training)
+    sizes = {"evaluation": held, "temporaries": max(training, evaluating)}
+    return forecast(program, carry, **sizes, width=width, available=available)
+
+
+def _assemble(
+    schedule: EventSchedule,
+    federation: Federation,
+    client_work: Specification,
+    rule: Any,
+    params: Any,
+    *,
+    server_optimizer: Any,
+    plan: ExecutionPlan,
+    spread: Spread,
+) -> tuple[engine.Program, Any]:
+    """The program, on the host and without keys, and the shapes of its carry.
+
+    Raises SettingError where the parts do not fit each other.
+    """
     client_work, rule = as_specification(client_work), as_specification(rule)
     if server_optimizer is None:
         server_optimizer = specify(optax.sgd, learning_rate=1.0)
@@ -112,14 +226,11 @@ def check(
         rule=rule,
         server_optimizer=as_specification(server_optimizer),
         one_trip_per_step=bool(np.all(np.diff(plan.first_trip) == 1)),
-        spread=spread._replace(at_once=_at_once(plan, built, spread)),
+        spread=spread._replace(at_once=_at_once(plan, built, spread), lanes=_lanes(plan, spread)),
     )
-    slots = _slots(schedule, plan, params)
+    slots = slots_for(schedule, plan, params)
     start = functools.partial(engine.allocate, slots=slots, num_clients=schedule.num_clients)
-    carry = jax.eval_shape(start, program, params)
-    check_memory(program, carry)
-    check_reports(carry)
-    return program
+    return program, jax.eval_shape(start, program, params)
 
 
 def default_spread(
@@ -144,39 +255,83 @@ def _shares_steps(schedule: EventSchedule, rule: Any, spread: Spread) -> bool:
     return bool(as_specification(rule).build().additive) and largest_step >= 2 * spread.number
 
 
-def default_plan(schedule: EventSchedule, rule: Any, params: Any, spread: Spread) -> ExecutionPlan:
+def default_plan(
+    schedule: EventSchedule,
+    rule: Any,
+    params: Any,
+    spread: Spread,
+    *,
+    cost: np.ndarray | None = None,
+    fits: Callable[[ExecutionPlan], bool] | None = None,
+) -> ExecutionPlan:
     """The plan that suits a rule and the devices: trip by trip where a device gains nothing from width.
 
     One CPU device trains no quicker side by side. Several devices share the trips of a step of an additive rule, each
     folding its own; for other rules, and on accelerators, trips of this step and of later ones train in waves.
+
+    cost: [J] minibatches of each trip; where they differ, trips side by side are of similar length. fits: whether a
+    plan fits into memory; waves are halved until one does, or a device trains one trip at a time.
     """
     number = spread.number
     if not spread.together and (number == 1 or _shares_steps(schedule, rule, spread)):
         return trip_by_trip(schedule)
     width = WIDTH_TOGETHER if spread.together else WIDTH_APART
-    fits = int(device_memory() * WAITING_SHARE_OF_MEMORY / (2 * max(bytes_of(params), 1)))
-    return in_waves(schedule, number * max(1, min(width, schedule.concurrency, fits)))
+    room = int(device_memory() * WAITING_SHARE_OF_MEMORY / (2 * max(bytes_of(params), 1)))
+    most = max(schedule.concurrency, int(np.max(np.diff(schedule.step_offsets))))
+    width = max(1, min(width, most, room))
+    unequal = None if cost is None or not spread.together or np.all(cost == cost[:1]) else cost
+    plan = _quickest_waves(schedule, number, width, unequal)
+    while fits and width > 1 and not fits(plan):
+        width //= 2
+        plan = _quickest_waves(schedule, number, width, unequal)
+    return plan
+
+
+def _quickest_waves(
+    schedule: EventSchedule, devices: int, width: int, cost: np.ndarray | None
+) -> ExecutionPlan:
+    """Waves of at most ``width`` trips on each device; for trips of unequal ``cost`` [J] with the quickest lanes.
+
+    Lanes wait for the longest of them. Waves of trips that are alike, or few lanes that take a mixed wave's trips
+    from the longest on, wait less but take more rounds: the sum over rounds of what a round costs decides.
+    """
+    if cost is None or width == 1:
+        return in_waves(schedule, devices * width)
+    choices: list[tuple[float, int, ExecutionPlan]] = []
+    for mixed in (False, True):
+        plan = in_waves(schedule, devices * width, cost=cost, mixed=mixed)
+        lanes = width
+        while lanes >= 1:
+            seconds = rounds(plan, cost, devices * lanes) * (LANES_WORTH_A_ROUND + lanes)
+            choices.append((seconds, len(choices), dataclasses.replace(plan, lanes=devices * lanes)))
+            lanes //= 2
+    return min(choices)[2]
 
 
 def _at_once(plan: ExecutionPlan, rule: Rule, spread: Spread) -> int:
     """How many trips of a step are folded side by side, or on several devices; 0: one after the other."""
     largest = int(np.max(np.diff(plan.first_trip)))
-    several = spread.together or (spread.number > 1 and plan.width == 1)
+    several = (spread.together and plan.width > 1) or (spread.number > 1 and plan.width == 1)
     return bucket(largest) if rule.additive and largest > 1 and several else 0
 
 
+def _lanes(plan: ExecutionPlan, spread: Spread) -> int:
+    """Trips side by side on each device."""
+    return -(-plan.lanes // spread.number) if spread.together else 1
+
+
 def _waves(plan: ExecutionPlan, spread: Spread) -> Waves:
-    """The plan's waves, every array padded to a bucketed length; their width is a multiple of the devices."""
+    """The plan's waves, every array padded to a bucketed length; their width is a multiple of all devices' lanes."""
     trips, number = len(plan.wave), len(plan.wave_before)
-    width = -(-plan.width // spread.number) * spread.number
-    order = np.argsort(plan.wave, kind="stable")
+    lanes = spread.number * _lanes(plan, spread)
+    width = -(-plan.width // lanes) * lanes
+    order = np.lexsort((plan.place, plan.wave))
     size = np.bincount(plan.wave, minlength=number)
-    place = np.arange(trips) - np.repeat(np.cumsum(size) - size, size)
-    members = np.repeat(order[np.cumsum(size) - size][:, None], width, axis=1)
+    members = np.repeat(order[np.cumsum(size) - 1][:, None], width, axis=1)
     rows = bucket(plan.num_rows)
     write_row = np.full((number, width), rows)
-    members[plan.wave[order], place] = order
-    write_row[plan.wave[order], place] = plan.row[order]
+    members[plan.wave, plan.place] = np.arange(trips)
+    write_row[plan.wave, plan.place] = plan.row
     due = np.full(trips, -1)
     due[plan.wave_before] = np.arange(number)
     following = np.searchsorted(plan.wave_before, np.arange(trips), side="right")
@@ -195,7 +350,7 @@ def _waves(plan: ExecutionPlan, spread: Spread) -> Waves:
     )
 
 
-def _slots(schedule: EventSchedule, plan: ExecutionPlan, params: Any) -> int:
+def slots_for(schedule: EventSchedule, plan: ExecutionPlan, params: Any) -> int:
     """Rows of the snapshot buffer; one more than needed, for the versions that nobody reads.
 
     No schedule needs more than its concurrency plus its largest step. Where that costs little it is taken, so that
@@ -230,5 +385,6 @@ def _padded(column: np.ndarray) -> np.ndarray:
 
 def _padded_recall(recall: Recall) -> Recall:
     """``recall`` with bucketed lengths; there is at least one row, if only of padding."""
-    client, weight = np.append(recall.client, np.int32(0)), np.append(recall.weight, 0.0)
+    client = np.append(recall.client, np.int32(0))
+    weight = np.concatenate([recall.weight, np.zeros((1, *recall.weight.shape[1:]))])
     return Recall(_padded(recall.first_row), _padded(client), _padded(weight))

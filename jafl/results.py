@@ -123,9 +123,10 @@ class RunDirectory:
         path = self.path / "config.json"
         return read_json(path) if path.is_file() else None
 
-    def write_config(self, settings: Mapping[str, Any], command: Sequence[str]) -> None:
-        """``config.json``: every resolved setting, the versions, the device and the command."""
-        self._write_json("config.json", config(settings, command))
+    def write_config(self, settings: Mapping[str, Any], command: Sequence[str], label: str = "") -> None:
+        """``config.json``: every resolved setting, the versions, the device, the command, an arm's label."""
+        own = {"label": label} if label not in ("", settings["algorithm"]) else {}
+        self._write_json("config.json", {**config(settings, command), **own})
 
     def write_comparison(
         self, settings: Mapping[str, Any], runs: Sequence[str], command: Sequence[str]
@@ -134,10 +135,18 @@ class RunDirectory:
         self._write_json("comparison.json", {**config(settings, command), "runs": list(runs)})
 
     def write_sweep(
-        self, settings: Mapping[str, Any], swept: Mapping[str, Any], command: Sequence[str]
+        self, settings: Mapping[str, Any], what: Mapping[str, Any], command: Sequence[str]
     ) -> None:
-        """``sweep.json``: the settings that all runs share, and the values of those that are swept."""
-        self._write_json("sweep.json", {**config(settings, command), "sweep": dict(swept)})
+        """``sweep.json``: the settings that all runs share, and ``what`` differs: ``sweep``, ``arms`` and so on."""
+        self._write_json("sweep.json", {**config(settings, command), **what})
+
+    def write_text(self, name: str, text: str) -> None:
+        """A text file, whole or not at all."""
+        self._write_whole(name, lambda path: path.write_text(text, encoding="utf-8"))
+
+    def write_result(self, name: str, content: Mapping[str, Any]) -> None:
+        """A JSON file of this format."""
+        self._write_json(name, {"format": FORMAT, **content})
 
     def write_schedule(self, schedule: EventSchedule) -> None:
         """``schedule.npz``: the columns of the event schedule."""
@@ -248,7 +257,7 @@ def config(settings: Mapping[str, Any], command: Sequence[str]) -> dict[str, Any
 def what_decides(config: Mapping[str, Any]) -> dict[str, Any]:
     """The part of ``config.json`` on which the bits of the results depend."""
     versions = config.get("versions", {})
-    left_out = ("format", "versions", "command", *PLACES)
+    left_out = ("format", "versions", "command", "label", *PLACES)
     kept = {name: value for name, value in config.items() if name not in left_out}
     return {**kept, "version of jafl": versions.get("jafl"), "version of jax": versions.get("jax")}
 

@@ -30,6 +30,7 @@ class Options:
     checkpoint_every  client trips between checkpoints; None: once a minute; 0: none at all
     trackers          where metrics also go, see ``jafl.trackers``
     pictures          whether each run draws its own; if None, outside of sweeps
+    progress          whether each run shows a progress bar
     """
 
     command: Sequence[str] = ()
@@ -37,6 +38,7 @@ class Options:
     checkpoint_every: int | None = None
     trackers: Sequence[Tracker] = ()
     pictures: bool | None = None
+    progress: bool = True
 
     def __post_init__(self) -> None:
         if self.checkpoint_every is not None:
@@ -107,6 +109,7 @@ def run(
             with claim(directory.path) as mine:
                 if not mine:
                     raise SettingError(f"output_dir is {str(folder)!r}, where another process is running.")
+                how.show(f"{experiment.name}: {experiment.memory}")
                 outcomes.append(run_experiment(experiment, directory, how, interrupt))
     if not alone and outcomes:
         _write_comparison(parent, outcomes, settings)
@@ -117,7 +120,7 @@ def run(
         how.show(f"Interrupted: {left} of {len(experiments)} runs did not finish.")
         if left:
             how.show(f"To go on: run.py --resume --output_dir={parent.path}")
-    how.show(f"Results are in {parent.path}")
+    how.show(f"{_compiling(outcomes)}Results are in {parent.path}")
     return outcomes
 
 
@@ -181,6 +184,8 @@ def dry_run(
         plots.save(plots.in_flight(schedules), parent.path / "in_flight.png")
     for line in tables.aligned(rows):
         show(line)
+    for experiment in experiments:
+        show(f"{experiment.name}: {experiment.memory}")
     show(f"Nothing was trained. Schedules, diagnostics and pictures are in {parent.path}")
 
 
@@ -196,7 +201,7 @@ def run_experiment(
     wanted = config(dataclasses.asdict(experiment.settings), options.command)
     before = directory.config()
     if before is None:
-        directory.write_config(dataclasses.asdict(experiment.settings), options.command)
+        directory.write_config(dataclasses.asdict(experiment.settings), options.command, experiment.label)
         before = wanted
     _refuse_differences(directory.path, what_decides(before), what_decides(wanted))
     past = read_run(directory.path)
@@ -234,7 +239,7 @@ def _train(
     """Trains, and writes metrics, parameters and reports."""
     error = None
     with contextlib.ExitStack() as stack:
-        progress = stack.enter_context(Progress(experiment.name, experiment.schedule))
+        progress = stack.enter_context(Progress(experiment.name, experiment.schedule, options.progress))
         writers: list[Any] = []
 
         def start(evaluations: list[dict[str, Any]]) -> None:
@@ -273,6 +278,8 @@ def _train(
     directory.write_params(history.params)
     directory.write_reports(history)
     summary = summarize(history, target_accuracy=experiment.settings.target_accuracy, status=status)
+    compiled = {"compiled_temporary_bytes": history.temporary_bytes}
+    summary["memory"] = experiment.memory.summary() | compiled
     if error:
         summary |= {"diverged_at_step": error.server_step, "diverged_by_client": error.client}
     if experiment.federation.held_out is not None:
@@ -327,6 +334,13 @@ def _write_comparison(parent: RunDirectory, outcomes: Sequence[Outcome], setting
     plots.save(plots.in_flight(schedules), parent.path / "in_flight.png")
     split = plots.label_split(outcomes[0].experiment.federation.label_counts())
     plots.save(split, parent.path / "label_split.png")
+
+
+def _compiling(outcomes: Sequence[Outcome]) -> str:
+    """How much of the time went into compiling, a sentence and a space."""
+    clocks = [outcome.summary["wall_clock"] for outcome in outcomes]
+    compiling, running = (sum(clock[name] for clock in clocks) for name in ("compile_seconds", "run_seconds"))
+    return f"Compiling took {compiling:.1f} of {compiling + running:.1f} seconds. " if clocks else ""
 
 
 def _rows(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:

@@ -75,6 +75,11 @@ class Settings:
         "Groups of clients and the labels they own (partition=label_groups): clients:labels;... with labels "
         "like 0-3 or 1,5,7.",
     )
+    richest_last: str = _setting(
+        "",
+        "Labels, like 0-2: number the clients by the share of their examples that have these, the richest last, "
+        "where delay_groups can make them slow (ACE's question). Default: as drawn.",
+    )
     partition_seed: int | None = _setting(None, "Seed of the partition. Default: the run's seed.")
     client_test_fraction: float = _setting(
         0.0, "Share of each client's own examples held out of training, to measure its own accuracy."
@@ -263,7 +268,7 @@ class Settings:
     )
 
     learning_rate: float | None = _setting(None, "Clients' learning rate. Default: the preset's.")
-    client_optimizer: str = _setting("sgd", "Clients' optimizer, new at each trip: sgd or adam.")
+    client_optimizer: str = _setting("sgd", "Clients' optimizer, new at each trip: sgd, adam or adamw.")
     client_momentum: float | None = _setting(None, "Clients' momentum (sgd). Default: none.")
     local_steps: int | None = _setting(None, "Minibatch steps per trip. Default: whole epochs instead.")
     local_epochs: int | None = _setting(
@@ -363,9 +368,25 @@ class Settings:
             require(fits, name, value, " or ".join(KINDS[kind] for kind in TYPES[name]))
         return cls(**values)
 
+    def changed(self, *changes: typing.Mapping[str, Any]) -> "Settings":
+        """These settings with ``changes``, the later ones in the place of the earlier.
+
+        Of two settings that exclude each other, one that is given takes the place of the other.
+
+        Raises SettingError for an unknown name or a value of a wrong type.
+        """
+        values = dataclasses.asdict(self)
+        for change in changes:
+            for pair in EXCLUSIVE:
+                for one, other in (pair, pair[::-1]):
+                    if change.get(one) is not None and change.get(other) is None:
+                        values[other] = None
+            values |= change
+        return self.from_mapping(values)
+
 
 FORMAT = 1
-NOT_SETTINGS = ("format", "versions", "device", "command", "runs", "sweep")
+NOT_SETTINGS = ("format", "versions", "device", "command", "runs", "sweep", "label", "arms", "refinements")
 # Pairs of which at most one is given.
 FILLED_BY_ALGORITHM = (
     "protocol",

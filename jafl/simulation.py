@@ -10,12 +10,13 @@ import numpy as np
 
 from jafl import engine
 from jafl.checkpoint import Checkpoints, Saved
+from jafl.compile_time import CompileTime
 from jafl.data import Federation
 from jafl.deferred import Specification, as_specification
 from jafl.divergence import find_divergence, is_finite
 from jafl.evaluate import Evaluator
 from jafl.fit import check_types
-from jafl.preparation import default_plan, default_spread, prepare
+from jafl.preparation import default_spread, fitting_plan, prepare
 from jafl.records import EventSchedule, ExecutionPlan, History, Rule, require
 from jafl.schedule.counting import first_steps
 
@@ -77,88 +78,101 @@ def simulate(
         history up to the last evaluation.
     """
     check_types(federation, client_work, rule)
-    if plan is None:
-        plan = default_plan(schedule, rule, params, default_spread(schedule, rule, devices, together))
     client_work = as_specification(client_work)
-    stops = _evaluation_steps(schedule.num_steps, evaluate_at)
+    stops = evaluation_steps(schedule.num_steps, evaluate_at)
     if evaluators is None:
         evaluators = default_evaluators(client_work.build().model, federation)
     experiment = (schedule, federation, client_work, rule, params, key)
 
-    started = time.perf_counter()
-    how = {"server_optimizer": server_optimizer, "plan": plan, "devices": devices, "together": together}
-    program, carry = prepare(*experiment, **how)
-    carry = jax.block_until_ready(engine.run(program, carry, 0, 0))  # no step: compiles
-    compiled = time.perf_counter()
+    with CompileTime() as compiling:
+        if plan is None:
+            spread = default_spread(schedule, rule, devices, together)
+            plan = fitting_plan(*experiment[:5], server_optimizer=server_optimizer, spread=spread)
+        how = {"server_optimizer": server_optimizer, "plan": plan, "devices": devices, "together": together}
+        program, carry = prepare(*experiment, **how)
+        temporary = _temporary_bytes(program, carry)
+        carry = jax.block_until_ready(engine.run(program, carry, 0, 0))  # no step: compiles
 
-    evaluations: list[dict[str, Any]] = []
-    done, steps_per_second, run_before, compile_before = 0, 0.0, 0.0, 0.0
-    if checkpoints and (saved := checkpoints.restore((program, params, key), carry)):
-        done, carry, evaluations, run_before, compile_before = saved
-        compiled = time.perf_counter()
-    checkpoint_at = [step for step in checkpoints.steps(schedule) if step > done] if checkpoints else []
+        evaluations: list[dict[str, Any]] = []
+        done, steps_per_second, run_before, compile_before = 0, 0.0, 0.0, 0.0
+        if checkpoints and (saved := checkpoints.restore((program, params, key), carry)):
+            done, carry, evaluations, run_before, compile_before = saved
+        checkpoint_at = [step for step in checkpoints.steps(schedule) if step > done] if checkpoints else []
+        started, compiled = time.perf_counter(), compiling.seconds
 
-    def seconds() -> tuple[float, float]:
-        return run_before + time.perf_counter() - compiled, compile_before + compiled - started
+        def seconds() -> tuple[float, float]:
+            """Of the loop below, but for what is compiled meanwhile; and of compiling."""
+            running = time.perf_counter() - started - (compiling.seconds - compiled)
+            return run_before + running, compile_before + compiling.seconds
 
-    def history() -> History:
-        run_seconds, compile_seconds = seconds()
-        return History(
-            evaluations=evaluations,
-            params=jax.device_get(carry.params),
-            trip_reports=_as_of(rule, schedule, done, carry.trip_reports),
-            step_reports={name: np.asarray(rows)[:done] for name, rows in carry.step_reports.items()},
-            schedule=schedule,
-            server_steps=done,
-            num_slots=plan.num_slots,
-            compile_seconds=compile_seconds,
-            run_seconds=run_seconds,
-        )
+        def history() -> History:
+            run_seconds, compile_seconds = seconds()
+            return History(
+                evaluations=evaluations,
+                params=jax.device_get(carry.params),
+                trip_reports=reports_until(rule, schedule, done, carry.trip_reports),
+                step_reports={name: np.asarray(rows)[:done] for name, rows in carry.step_reports.items()},
+                schedule=schedule,
+                server_steps=done,
+                num_slots=plan.num_slots,
+                compile_seconds=compile_seconds,
+                run_seconds=run_seconds,
+                temporary_bytes=temporary,
+            )
 
-    def save_if_due(*, stopping: bool) -> None:
-        marked = bool(checkpoint_at) and done >= checkpoint_at[0]
-        if marked:
-            checkpoint_at.pop(0)
-        if checkpoints and 0 < done < schedule.num_steps and (stopping or marked or checkpoints.due()):
-            checkpoints.save(Saved(done, carry, evaluations, *seconds()))
+        def save_if_due(*, stopping: bool) -> None:
+            marked = bool(checkpoint_at) and done >= checkpoint_at[0]
+            if marked:
+                checkpoint_at.pop(0)
+            if checkpoints and 0 < done < schedule.num_steps and (stopping or marked or checkpoints.due()):
+                checkpoints.save(Saved(done, carry, evaluations, *seconds()))
 
-    def evaluate() -> None:
-        seen = evaluations[-1]["server_step"] if evaluations else 0
-        evaluations.append(_evaluate(evaluators, schedule, carry, seen, done))
-        if on_evaluation:
-            # A copy: the next chunk takes the memory of the carry.
-            on_evaluation(evaluations[-1], jax.tree.map(jnp.copy, carry.params))
+        def evaluate() -> None:
+            seen = evaluations[-1]["server_step"] if evaluations else 0
+            evaluations.append(measure(evaluators, schedule, carry, seen, done))
+            if on_evaluation:
+                # A copy: the next chunk takes the memory of the carry.
+                on_evaluation(evaluations[-1], jax.tree.map(jnp.copy, carry.params))
 
-    for stop in stops:
-        if evaluations and stop <= evaluations[-1]["server_step"]:
-            continue  # made before the checkpoint
-        while done < stop:
-            before = time.perf_counter()
-            chunk = max(1, int(SECONDS_PER_CHUNK * steps_per_second))
-            last = min(stop, done + chunk, *checkpoint_at[:1])
-            carry = engine.run(program, carry, done, last)
-            if not is_finite(carry, schedule, done, last):
-                good = evaluations[-1]["server_step"]
-                raise find_divergence(experiment, how, good, last, history())
-            steps_per_second = (last - done) / (time.perf_counter() - before)
-            done = last
-            if on_progress:
-                on_progress(done)
+        for stop in stops:
+            if evaluations and stop <= evaluations[-1]["server_step"]:
+                continue  # made before the checkpoint
+            while done < stop:
+                before = time.perf_counter()
+                chunk = max(1, int(SECONDS_PER_CHUNK * steps_per_second))
+                last = min(stop, done + chunk, *checkpoint_at[:1])
+                carry = engine.run(program, carry, done, last)
+                if not is_finite(carry, schedule, done, last):
+                    good = evaluations[-1]["server_step"]
+                    raise find_divergence(experiment, how, good, last, history())
+                steps_per_second = (last - done) / (time.perf_counter() - before)
+                done = last
+                if on_progress:
+                    on_progress(done)
+                stopping = bool(should_stop and should_stop())
+                if done < stop:
+                    save_if_due(stopping=stopping)
+                    if stopping:  # with an evaluation that a run which goes on does not have
+                        evaluate()
+                        return history()
+            evaluate()
             stopping = bool(should_stop and should_stop())
-            if done < stop:
-                save_if_due(stopping=stopping)
-                if stopping:  # with an evaluation that a run which goes on does not have
-                    evaluate()
-                    return history()
-        evaluate()
-        stopping = bool(should_stop and should_stop())
-        save_if_due(stopping=stopping)
-        if stopping:
-            break
-    return history()
+            save_if_due(stopping=stopping)
+            if stopping:
+                break
+        return history()
 
 
-def _as_of(
+def _temporary_bytes(program: engine.Program, carry: engine.Carry) -> int | None:
+    """What the compiled program holds beside its arguments; None if the device's compiler does not tell."""
+    try:  # compiles; the run takes the same program
+        found = engine.run.lower(program, carry, 0, 0).compile().memory_analysis()
+        return int(found.temp_size_in_bytes) if found else None
+    except (AttributeError, NotImplementedError, TypeError, jax.errors.JaxRuntimeError):
+        return None
+
+
+def reports_until(
     rule: Any, schedule: EventSchedule, done: int, reports: Mapping[str, Any]
 ) -> dict[str, np.ndarray]:
     """What the trips of the first ``done`` steps reported.
@@ -183,7 +197,7 @@ def default_evaluators(model: Any, federation: Federation) -> dict[str, Evaluato
     return evaluators
 
 
-def _evaluation_steps(num_steps: int, evaluate_at: Iterable[int] | None) -> list[int]:
+def evaluation_steps(num_steps: int, evaluate_at: Iterable[int] | None) -> list[int]:
     """The server steps at which to evaluate, 0 and the last among them, in order."""
     if evaluate_at is None:
         count = min(num_steps, DEFAULT_EVALUATIONS)
@@ -198,7 +212,7 @@ def _evaluation_steps(num_steps: int, evaluate_at: Iterable[int] | None) -> list
     return steps
 
 
-def _evaluate(
+def measure(
     evaluators: Mapping[str, Callable[[Any], Mapping[str, float]]],
     schedule: EventSchedule,
     carry: engine.Carry,

@@ -23,7 +23,7 @@ class Waves(NamedTuple):
 
     due        [J]  the wave that is trained before this trip is folded, or -1
     undisturbed  [J]  the next trip that a wave is due before
-    trips      [V, W]  the wave's trips, the first of them repeated where there are fewer
+    trips      [V, W]  the wave's trips in the order of their places, the last repeated where there are fewer
     size       [V]  how many they are
     write_row  [V, W]  where what each makes waits; R, one past the last row, for repeated ones
     read_row   [J]  where the trip is found when it is folded
@@ -45,11 +45,13 @@ class Spread(NamedTuple):
     devices   a mesh of one axis, ``DEVICES``, or None for one device
     together  True if a device trains its trips side by side (``vmap``), False if one after the other
     at_once   trips of one step that may be folded apart and added up (of an additive rule); 0: one after the other
+    lanes     trips of a wave that a device trains side by side, then the next ones; 0: all that it has
     """
 
     devices: Mesh | None = None
     together: bool = False
     at_once: int = 0
+    lanes: int = 0
 
     @property
     def number(self) -> int:
@@ -175,11 +177,20 @@ def _train_wave(
             return jax.tree.map(lambda a, v: a.at[rows[number]].set(v), waiting, train(reads, trips[number]))
 
         return lax.fori_loop(0 * size, size, one, waiting)
-    if spread.devices is None:
-        trained = jax.vmap(functools.partial(train, reads))(trips)
-    else:
-        trained = _train_shares(spread, train, reads, trips, size)
-    return jax.tree.map(lambda a, v: a.at[rows].set(v, mode="drop"), waiting, trained)
+
+    def put(rows, waiting, trained):
+        return jax.tree.map(lambda a, v: a.at[rows].set(v, mode="drop"), waiting, trained)
+
+    if spread.devices is not None:
+        return put(rows, waiting, _train_shares(spread, train, reads, trips, size))
+    own, lanes = jax.vmap(functools.partial(train, reads)), spread.lanes or len(trips)
+
+    def some(number, waiting):
+        these, there = (lax.dynamic_slice_in_dim(a, number * lanes, lanes) for a in (trips, rows))
+        return put(there, waiting, own(these))
+
+    # A loop, if only of one round: XLA on a CPU takes many times as long for the same side by side without it.
+    return lax.fori_loop(0 * size, -(-size // lanes), some, waiting)
 
 
 def _train_shares(spread: Spread, train: Callable, reads: Any, trips: jax.Array, size: jax.Array) -> Any:
@@ -192,16 +203,22 @@ def _train_shares(spread: Spread, train: Callable, reads: Any, trips: jax.Array,
         own = functools.partial(train, reads)
         device = lax.axis_index(DEVICES)
         mine = device + devices * jnp.arange(share)
-        if spread.together:
+        if spread.together and spread.lanes in (0, share):
             made = jax.vmap(own)(trips[mine])
         else:
+            lanes = (spread.lanes or share) if spread.together else 1
             shapes = jax.eval_shape(own, trips[0])
             empty = jax.tree.map(lambda leaf: jnp.zeros((share, *leaf.shape), leaf.dtype), shapes)
 
-            def one(number, made):
-                return jax.tree.map(lambda a, v: a.at[number].set(v), made, own(trips[mine[number]]))
+            def some(number, made):
+                first = number * lanes
+                if not spread.together:
+                    return jax.tree.map(lambda a, v: a.at[first].set(v), made, own(trips[mine[first]]))
+                new = jax.vmap(own)(trips[lax.dynamic_slice_in_dim(mine, first, lanes)])
+                put = lambda a, v: lax.dynamic_update_slice_in_dim(a, v, first, 0)  # noqa: E731
+                return jax.tree.map(put, made, new)
 
-            made = lax.fori_loop(0 * size, -(-(size - device) // devices), one, empty)
+            made = lax.fori_loop(0 * size, -(-(size - device) // (devices * lanes)), some, empty)
         return jax.tree.map(lambda leaf: lax.all_gather(leaf, DEVICES, axis=1), made)
 
     made = _on_devices(spread, on_one_device)(reads, trips, size)

@@ -142,12 +142,20 @@ def relative_difference(params: Any, expected: Any) -> float:
 
 
 def compare(
-    case: Case, precision: str, *, moves: bool = True, width: int = 0, **how: Any
+    case: Case,
+    precision: str,
+    *,
+    moves: bool = True,
+    width: int = 0,
+    lanes: int | None = None,
+    mixed: bool = False,
+    **how: Any,
 ) -> tuple[jafl.History, ref.Rule]:
     """Runs the case in both, checks that they agree, and returns the history and the reference's rule.
 
     moves: whether the parameters must have changed by the end, or must not.
-    width: of the plan's waves; 0 leaves the plan to ``simulate``. how: its devices, and whether trips train together.
+    width: of the plan's waves; 0 leaves the plan to ``simulate``. lanes: trips side by side, the longest first, in
+    waves of trips that are alike, or mixed ones. how: the devices, and whether trips train together.
     """
     dtype, bound = {"float64": (np.float64, 1e-9), "float32": (np.float32, 1e-4)}[precision]
     with jax.enable_x64(precision == "float64"):
@@ -155,6 +163,8 @@ def compare(
         model = jafl.models.softmax(3) if case.model == "softmax" else jafl.models.mlp(3, (5,))
         key = jax.random.key(zlib.crc32(case.name.encode()))
         params = model.init(jax.random.key(1), federation.x)
+        cost = federation.num_examples[schedule.client] if lanes else None
+        waves = {"cost": cost, "lanes": lanes, "mixed": mixed}
         assert all(leaf.dtype == dtype for leaf in jax.tree.leaves(params))
         history = jafl.simulate(
             schedule,
@@ -165,7 +175,7 @@ def compare(
             key,
             server_optimizer=case.server[0],
             evaluate_at=[],
-            plan=jafl.in_waves(schedule, width) if width else None,
+            plan=jafl.in_waves(schedule, width, **waves) if width else None,
             **how,
         )
         expected_rule = case.expected_rule()

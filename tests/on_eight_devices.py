@@ -58,6 +58,9 @@ def main() -> None:
     known = {case.name: case for case in (*engine_cases.CASES, *rule_cases.CASES)}
     for number, name in enumerate(CASES):
         compare(known[name], "float64", devices=8, together=number % 2 == 1)
+    unequal = known["local epochs, LR-Norm"]
+    compare(unequal, "float64", devices=2, together=True, width=8, lanes=4)  # two at a time on each
+    compare(unequal, "float64", devices=3, together=True)
 
 
 main()

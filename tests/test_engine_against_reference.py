@@ -179,6 +179,13 @@ def test_engine_equals_reference_in_waves(name: str):
     compare(case, "float64", width=6, together=True)
 
 
+@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize("name", ["local epochs, LR-Norm", "full batches, several steps"])
+def test_engine_equals_reference_with_few_lanes_for_unequal_clients(name: str, mixed: bool):
+    (case,) = [case for case in CASES if case.name == name]
+    compare(case, "float64", width=7, lanes=3, mixed=mixed, together=True)
+
+
 def test_engine_equals_reference_on_eight_devices():
     """In a process of its own, whose devices are made before JAX starts."""
     environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=8"}

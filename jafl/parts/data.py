@@ -28,6 +28,36 @@ OF_SOME = (
     "vocabulary_size",
     "wordpiece_vocabulary",
 )
+# What decides which examples there are, and who holds them (with the run's seed).
+OF_SOURCE = (
+    "dataset",
+    "precision",
+    "validation_fraction",
+    "server_examples",
+    "server_classes",
+    *OF_SOME,
+)
+OF_SYNTHETIC = (
+    "synthetic_alpha",
+    "synthetic_beta",
+    "synthetic_mean_examples",
+    "synthetic_shared_labels",
+    "num_clients",
+)
+OF_FEDERATION = (
+    *OF_SOURCE,
+    *OF_SYNTHETIC,
+    "partition",
+    "dirichlet_alpha",
+    "dirichlet_equal_sizes",
+    "labels_per_client",
+    "smallest_client",
+    "largest_client",
+    "label_groups",
+    "richest_last",
+    "partition_seed",
+    "client_test_fraction",
+)
 
 
 def make_source(settings: Settings) -> Source:
@@ -91,10 +121,20 @@ def filled_in(settings: Settings, source: Source) -> Settings:
         )
         fits = settings.num_clients in (clients, DEFAULTS["num_clients"])
         require(fits, "num_clients", settings.num_clients, f"left out, or {clients}", remedy)
-    seed = settings.data_seed
-    if seed is None:
-        seed = inspect.signature(data.SOURCES[settings.dataset]).parameters["data_seed"].default
-    return dataclasses.replace(settings, partition=name, num_clients=clients, data_seed=seed)
+    return dataclasses.replace(settings, partition=name, num_clients=clients, data_seed=data_seed(settings))
+
+
+def data_seed(settings: Settings) -> int:
+    """The seed of the data set's splits: the data set's own unless one is given."""
+    if settings.data_seed is not None:
+        return settings.data_seed
+    source = choose("dataset", settings.dataset, data.SOURCES)
+    return inspect.signature(source).parameters["data_seed"].default
+
+
+def of_source(settings: Settings) -> tuple[str, ...]:
+    """The names of the settings that decide which examples there are."""
+    return (*OF_SOURCE, *OF_SYNTHETIC) if settings.dataset == "synthetic" else OF_SOURCE
 
 
 def make_federation(settings: Settings, source: Source, seed: int) -> Federation:
@@ -114,7 +154,23 @@ def _in_type(source: Source, dtype: type) -> Source:
 
 
 def make_partition(settings: Settings, source: Source, seed: int) -> Partition:
-    """Who holds which examples."""
+    """Who holds which examples, the clients numbered as ``richest_last`` says."""
+    partition = _drawn_partition(settings, source, seed)
+    if not settings.richest_last:
+        return partition
+    labels = labels_in("richest_last", settings.richest_last)
+    require(
+        np.isin(labels, source.y).all(),
+        "richest_last",
+        settings.richest_last,
+        "labels that occur in the data set",
+    )
+    held = np.split(partition.indices, partition.offsets[1:-1])
+    shares = [np.isin(source.y[indices], labels).mean() for indices in held]
+    return Partition.from_lists([held[client] for client in np.argsort(shares, kind="stable")])
+
+
+def _drawn_partition(settings: Settings, source: Source, seed: int) -> Partition:
     name = partition_name(settings, source)
     if name == "natural":
         if source.natural_partition is None:

@@ -7,7 +7,7 @@ from jafl.schedule.delays import DELAYS, Delay
 from jafl.schedule.drawn_staleness import drawn_staleness
 from jafl.schedule.dropout import Dropout
 from jafl.schedule.open_arrivals import open_arrivals
-from jafl.schedule.plan import bucket, check_plan, in_waves, trip_by_trip
+from jafl.schedule.plan import bucket, check_plan, in_waves, rounds, trip_by_trip
 from jafl.schedule.synchronous import synchronous
 from jafl.schedule.traces import AvailabilityTrace, DurationTrace, duration_trace, read_availability
 
@@ -29,6 +29,7 @@ __all__ = [
     "in_waves",
     "open_arrivals",
     "read_availability",
+    "rounds",
     "synchronous",
     "trip_by_trip",
 ]

@@ -18,8 +18,26 @@ def trip_by_trip(schedule: EventSchedule) -> ExecutionPlan:
     return _plan(schedule, schedule.step, width=1, wave=trips, wave_before=trips, row=np.zeros_like(trips))
 
 
+def rounds(plan: ExecutionPlan, cost: np.ndarray, lanes: int | None = None) -> float:
+    """How many minibatches one after the other a plan takes, where trips side by side wait for the longest of them.
+
+    cost: [J] minibatches of each trip, such as ``in_waves`` takes. lanes: other than the plan's, if not None.
+    """
+    lanes = plan.lanes if lanes is None else lanes
+    several = plan.wave.astype(np.int64) * (plan.width // lanes + 1) + plan.place // lanes
+    longest = np.zeros(int(several.max(initial=-1)) + 1)
+    np.maximum.at(longest, several, cost)
+    return float(longest.sum())
+
+
 def in_waves(
-    schedule: EventSchedule, width: int, *, rows: int | None = None, cost: np.ndarray | None = None
+    schedule: EventSchedule,
+    width: int,
+    *,
+    rows: int | None = None,
+    cost: np.ndarray | None = None,
+    mixed: bool = False,
+    lanes: int | None = None,
 ) -> ExecutionPlan:
     """A plan that trains up to ``width`` trips together; the numbers are those of trip by trip, to rounding.
 
@@ -30,14 +48,20 @@ def in_waves(
       width: trips at most in a wave.
       rows: most trips that may wait to be folded; twice the width if None.
       cost: [J] numbers, such as minibatches of each trip. Trips of one wave then cost at most twice as much as
-        another, so that none waits long for the largest; all alike if None.
+        another, so that none waits long for the largest, and the longest come first; all alike if None.
+      mixed: trips of all costs may share a wave; with few lanes none waits for much longer ones all the same.
+      lanes: trips of a wave that train side by side, then the next ones; all of them if None.
 
     Raises:
-      SettingError: for a width below 1, fewer rows than 1, or costs of another length or not above 0.
+      SettingError: for a width below 1, fewer rows or lanes than 1, more lanes than the width, or costs of another
+        length or not above 0.
     """
     whole_number("width", width, 1)
+    lanes = whole_number("lanes", width if lanes is None else lanes, 1)
+    require(lanes <= width, "lanes", lanes, f"at most the width, {width}")
     rows = whole_number("rows", 2 * width if rows is None else rows, 1)
     kind = _kinds(schedule, cost)
+    kind = [0] * schedule.num_trips if mixed else kind
     by_version = np.argsort(schedule.download_version, kind="stable").tolist()
     first = np.searchsorted(schedule.download_version[by_version], np.arange(schedule.num_steps + 1)).tolist()
     ready: dict[int, list[int]] = {number: [] for number in set(kind)}
@@ -58,8 +82,8 @@ def in_waves(
             wave_before.append(trip)
         free.append(row[trip])
     trained_in = schedule.step[wave_before][wave]
-    columns = (np.array(column, np.int32) for column in (wave, wave_before, row))
-    return _plan(schedule, trained_in, width, *columns)
+    wave_of, before, row_of = (np.array(column, np.int32) for column in (wave, wave_before, row))
+    return _plan(schedule, trained_in, width, wave_of, before, row_of, cost, lanes)
 
 
 def _kinds(schedule: EventSchedule, cost: np.ndarray | None) -> list[int]:
@@ -80,6 +104,8 @@ def _plan(
     wave: np.ndarray,
     wave_before: np.ndarray,
     row: np.ndarray,
+    cost: np.ndarray | None = None,
+    lanes: int = 1,
 ) -> ExecutionPlan:
     """The plan with the fewest slots for trips that are trained in the steps ``trained_in`` [J]."""
     steps = schedule.num_steps
@@ -111,9 +137,20 @@ def _plan(
         width=width,
         wave=wave,
         wave_before=wave_before,
+        place=_places(wave, cost),
         row=row,
         num_rows=int(row.max(initial=0)) + 1,
+        lanes=lanes,
     )
+
+
+def _places(wave: np.ndarray, cost: np.ndarray | None) -> np.ndarray:
+    """[J] int32: where each trip stands in its wave: by falling cost, then in the order of application."""
+    order = np.lexsort((np.zeros(len(wave)) if cost is None else -np.asarray(cost, np.float64), wave))
+    size = np.bincount(wave)
+    place = np.empty(len(wave), np.int32)
+    place[order] = np.arange(len(wave)) - np.repeat(np.cumsum(size) - size, size)
+    return place
 
 
 def check_plan(schedule: EventSchedule, plan: ExecutionPlan) -> None:
@@ -121,12 +158,13 @@ def check_plan(schedule: EventSchedule, plan: ExecutionPlan) -> None:
 
     Each trip must find its version in the slot that it reads, train before it is folded, and wait undisturbed.
     """
-    lengths = (len(plan.read_slot), len(plan.write_slot), len(plan.first_trip), len(plan.wave), len(plan.row))
+    columns = (plan.read_slot, plan.write_slot, plan.first_trip, plan.wave, plan.row, plan.place)
+    lengths = tuple(map(len, columns))
     trips, steps = schedule.num_trips, schedule.num_steps
-    expected = (trips, steps, steps + 1, trips, trips)
+    expected = (trips, steps, steps + 1, trips, trips, trips)
     require(
         lengths == expected,
-        "the plan's lengths (trips, steps, steps + 1, trips, trips)",
+        "the plan's lengths (trips, steps, steps + 1, trips, trips, trips)",
         lengths,
         f"{expected}, the schedule's",
     )
@@ -144,6 +182,20 @@ def check_plan(schedule: EventSchedule, plan: ExecutionPlan) -> None:
     largest = int(np.bincount(plan.wave, minlength=1).max())
     require(
         largest <= plan.width, "the largest of the plan's waves", largest, f"its width, {plan.width}", remedy
+    )
+    keys = np.sort(plan.wave.astype(np.int64) * plan.width + plan.place)
+    apart = trips == 0 or (
+        plan.place.min() >= 0 and plan.place.max() < plan.width and bool(np.all(np.diff(keys) > 0))
+    )
+    require(
+        apart, "the plan's place", plan.place, "another one for each trip of a wave, below its width", remedy
+    )
+    require(
+        1 <= plan.lanes <= plan.width,
+        "the plan's lanes",
+        plan.lanes,
+        f"from 1 to its width, {plan.width}",
+        remedy,
     )
     rising = bool(np.all(np.diff(plan.wave_before) > 0))
     require(rising, "the plan's wave_before", plan.wave_before, "increasing", remedy)

@@ -16,7 +16,7 @@ from test_writers import WRITE
 from jafl.data import NORMALISATIONS, SOURCES
 from jafl.evaluate import per_client_accuracy
 from jafl.experiment import make_experiments
-from jafl.parts import filled_in, make_source
+from jafl.parts import filled_in, make_partition, make_source
 from jafl.records import SettingError
 from jafl.settings import Settings
 
@@ -162,6 +162,22 @@ def test_refuses_another_number_of_clients_than_a_data_set_has(prepared_dir):
     settings = Settings(**SMALL, dataset="celeb_a", data_dir=str(prepared_dir), num_clients=33)
     with refuses("num_clients is 33", "left out, or 9", "clients of celeb_a", "iid"):
         filled_in(settings, make_source(settings))
+
+
+def test_the_clients_richest_in_some_labels_are_numbered_last():
+    settings = Settings(**SMALL, num_clients=20, partition="dirichlet", dirichlet_alpha=0.1)
+    ordered = dataclasses.replace(settings, richest_last="0,2-3")
+    source = make_source(settings)
+
+    def held(settings):
+        partition = make_partition(settings, source, 7)
+        return np.split(partition.indices, partition.offsets[1:-1])
+
+    shares = [np.isin(source.y[indices], [0, 2, 3]).mean() for indices in held(ordered)]
+    assert shares == sorted(shares) and shares[0] < 0.05 and shares[-1] > 0.9
+    assert sorted(map(tuple, held(ordered))) == sorted(map(tuple, held(settings)))
+    with refuses("richest_last is '0,10'", "occur in the data set"):
+        make_partition(dataclasses.replace(settings, richest_last="0,10"), source, 7)
 
 
 def test_every_normalisation_and_data_set_is_in_the_help():

@@ -465,6 +465,9 @@ def test_summary_of_cost(any_run):
     assert clock["compile_seconds"] > 0
     assert clock["client_trips_per_second"] == pytest.approx(len(schedule["client"]) / clock["run_seconds"])
     assert summary["peak_memory_bytes"] > 2**20
+    memory = summary["memory"]
+    assert 0 < memory["needed_bytes"] == sum(memory["parts"].values()) < memory["available_bytes"]
+    assert 0 < memory["compiled_temporary_bytes"] < memory["needed_bytes"] and memory["width"] == 1
     last_use = np.full(len(schedule["step_time"]) + 1, -1)
     np.maximum.at(last_use, schedule["download_version"], schedule["step"])
     alive = [np.sum(last_use[: step + 1] >= step) for step in range(len(schedule["step_time"]))]

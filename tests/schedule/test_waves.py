@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from schedule.schedule_cases import asynchronous_cases, synchronous_cases
 
 from jafl.records import SettingError
-from jafl.schedule import asynchronous, check_plan, delays, in_waves, trip_by_trip
+from jafl.schedule import asynchronous, check_plan, delays, in_waves, rounds, trip_by_trip
 
 SCHEDULE = asynchronous(
     num_clients=20, concurrency=20, buffer_size=3, delay=delays.exponential(1.0), server_steps=200
@@ -48,18 +48,30 @@ def replay(schedule, plan):
     st.integers(1, 12),
     st.none() | st.integers(1, 30),
     st.booleans(),
+    st.booleans(),
+    st.integers(1, 12),
 )
-def test_waves_compute_the_schedule(case, width, rows, unequal):
+def test_waves_compute_the_schedule(case, width, rows, unequal, mixed, lanes):
     schedule = case.schedule()
     cost = 1.0 + 30.0 * (schedule.client % 5) if unequal else None
-    plan = in_waves(schedule, width, rows=rows, cost=cost)
+    lanes = min(lanes, width)
+    plan = in_waves(schedule, width, rows=rows, cost=cost, mixed=mixed, lanes=lanes)
     replay(schedule, plan)
     check_plan(schedule, plan)
     assert plan.num_rows <= (2 * width if rows is None else rows)
     assert plan.num_slots <= trip_by_trip(schedule).num_slots
+    taken = 0.0
+    for members in np.split(np.argsort(plan.wave, kind="stable"), np.cumsum(np.bincount(plan.wave))[:-1]):
+        order = members[np.argsort(plan.place[members])]
+        assert sorted(plan.place[members]) == list(range(len(members)))
+        if unequal:
+            assert mixed or cost[members].max() < 2 * cost[members].min()
+            assert np.all(np.diff(cost[order]) <= 0)
+            longest = [cost[order][first : first + lanes].max() for first in range(0, len(order), lanes)]
+            assert sum(longest) <= cost[members].max() + cost[members].sum() / lanes
+            taken += sum(longest)
     if unequal:
-        for members in np.split(np.argsort(plan.wave, kind="stable"), np.cumsum(np.bincount(plan.wave))[:-1]):
-            assert cost[members].max() < 2 * cost[members].min()
+        assert rounds(plan, cost) == taken
 
 
 def test_waves_of_one_are_trip_by_trip():
@@ -100,6 +112,8 @@ def test_what_is_not_a_plan_of_this_schedule_is_refused():
     refused("the plan's wave is", wave=plan.wave + len(plan.wave_before))
     refused("version that the plan has for trip", read_slot=np.roll(plan.read_slot, 1))
     refused("lengths", row=plan.row[:-1])
+    refused("the plan's place", place=np.zeros_like(plan.place))
+    refused("the plan's lanes is 9", lanes=9)
 
 
 @pytest.mark.parametrize(
@@ -107,6 +121,7 @@ def test_what_is_not_a_plan_of_this_schedule_is_refused():
     [
         ({"width": 0}, "width is 0"),
         ({"width": 3, "rows": 0}, "rows is 0"),
+        ({"width": 3, "lanes": 4}, "lanes is 4, but must be at most the width, 3"),
         ({"width": 3, "cost": np.ones(3)}, "one for each of the 600 trips"),
         ({"width": 3, "cost": np.zeros(600)}, "above 0"),
     ],

@@ -1,0 +1,44 @@
+"""How long JAX traces, lowers and compiles, told apart from what else happens meanwhile."""
+
+from typing import Any
+
+import jax.monitoring
+
+# JAX's names of spans begin so: of tracing, lowering, and compiling or reading a program that was compiled before.
+_COMPILING = "/jax/core/compile/"
+
+
+class CompileTime:
+    """Seconds that this process has spent on tracing, lowering and compiling while the context was open.
+
+    Spans lie within one another, such as the tracing of a function that another one calls: each second counts once.
+    """
+
+    def __init__(self) -> None:
+        self._spans: list[tuple[float, float]] = []  # apart from each other, in order of time
+
+    def __enter__(self) -> "CompileTime":
+        jax.monitoring.register_event_time_span_listener(self._add)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        jax.monitoring.unregister_event_time_span_listener(self._add)
+
+    @property
+    def seconds(self) -> float:
+        """Wall-clock, so far."""
+        return sum(end - start for start, end in self._spans)
+
+    def _add(self, event: str, start_time: float, end_time: float, **kwargs: Any) -> None:
+        """A span, which JAX tells when it ends: later than all that lie within it."""
+        if not event.startswith(_COMPILING):
+            return
+        start, end = start_time, end_time
+        later = []
+        while self._spans and self._spans[-1][1] > start:
+            before, after = self._spans.pop()
+            if before > end:  # of another thread
+                later.append((before, after))
+            else:
+                start, end = min(start, before), max(end, after)
+        self._spans += [(start, end), *reversed(later)]
