@@ -1,0 +1,264 @@
+"""ACE (2025), figures 2 and a.1: accuracy over server steps, single-client, buffered and all-client rules.
+
+Command: python run.py --experiment=ace_fig2
+    --tune searches for the server's rates first; --scale=paper takes CIFAR-10 once ``run.py --prepare=cifar10`` has
+    been run.
+
+Minutes: desk: 3 of processor time (8 on two cores that a dozen other jobs shared), with --tune 1.5 (5) more. Paper:
+    not measured; 1,000 server steps, nine arms, four conditions, five seeds.
+
+Published: curves without a table. CIFAR-10, ResNet-18, N = 100, Dirichlet 0.1 and 0.3, exponential delays of mean
+beta = 5 and 30, T = 500 server steps (1,000 in figure a.1, with bands of one standard deviation): ACE and CA2FL above
+FedBuff, FedBuff above delay-adaptive, that above vanilla; the two single-client rules have the widest bands.
+
+Open choices: i.i.d. exponential durations give the same schedule for every beta, so beta is read as the mean of a
+slow fifth of the clients, the others having mean 0.5, as in the authors' earlier code. The paper's axis is server
+steps: a buffered rule then uses M = 10 times the trips, and by table a.4 its step, eta times eta_l, is 20 times
+smaller than ACE's. Hence arms "as published" (eta = 0.2 sqrt(n / T), eta_l = 0.05 for the buffered rules) beside arms
+with a rate of their own, and verdicts both at equal server steps and at equal trips. Table a.4 has vanilla at
+concurrency 1, which is sequential SGD with clients drawn uniformly, so without staleness and without any bias towards
+the fast; the theory says N. Both are arms: "vanilla" has as many clients under way as the others, "vanilla, one at a
+time" one. Delay-adaptive and ACED are not in table a.4 and take ACE's rate; ACED's tau_algo is 50 (that of figure
+a.2), 10 N on desk size. Momentum 0.9 of a single local step changes nothing and is left out.
+
+Desk size: digits, softmax with L2 0.01 (without it the model interpolates the digits and the bias vanishes), N = 20
+all in flight, Dirichlet 0.1, batch 32, one local step; the fifth of the clients that is richest in labels 0-2 is 20
+times slower. 400 and 4,000 client trips: single-client rules after 400 trips are compared with buffered ones after
+4,000 (400 server steps each), and all with each other after 4,000. Seven server's rates from 0.003 to 3 for each arm.
+"""
+
+import math
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+from experiments.machinery import (
+    Claim,
+    PaperExperiment,
+    Published,
+    Refinement,
+    Scale,
+    Search,
+    final_accuracy,
+    spread,
+)
+
+ACE, ACED, CA2FL, FEDBUFF = "ACE", "ACED", "CA2FL", "FedBuff"
+ADAPTIVE, VANILLA, SEQUENTIAL = "delay-adaptive", "vanilla", "vanilla, one at a time"
+PUBLISHED = " (as published)"
+BUFFERED = {"buffer_size": 10, "local_steps": 1, "learning_rate": 1.0}
+TUNED_ARMS: dict[str, dict[str, Any]] = {
+    ACE: {"algorithm": "ace"},
+    ACED: {"algorithm": "aced", "rule_arguments": "active_steps=200"},
+    CA2FL: {"algorithm": "ca2fl", **BUFFERED},
+    FEDBUFF: {"algorithm": "fedbuff", **BUFFERED},
+    ADAPTIVE: {"algorithm": "delay_adaptive_asgd", "buffer_size": 1},
+    VANILLA: {"algorithm": "asgd", "buffer_size": 1},
+    SEQUENTIAL: {"algorithm": "asgd", "buffer_size": 1, "concurrency": 1},
+}
+AS_PUBLISHED = (ACE, CA2FL, FEDBUFF, ADAPTIVE, VANILLA)
+ARMS = TUNED_ARMS | {
+    label + PUBLISHED: TUNED_ARMS[label]
+    | ({"learning_rate": 0.05} if "buffer_size" in TUNED_ARMS[label] and label in (CA2FL, FEDBUFF) else {})
+    for label in AS_PUBLISHED
+}
+STEPS, TRIPS = (
+    400,
+    4000,
+)  # a buffered rule makes as many steps of the latter as a single-client rule of the former
+
+
+def published_rate(clients: int, steps: int) -> float:
+    """Table a.4's 0.2 sqrt(n / T)."""
+    return float(f"{0.2 * math.sqrt(clients / steps):.3g}")
+
+
+DESK_WORLD = {
+    "dataset": "digits",
+    "model": "softmax",
+    "l2": 0.01,
+    "num_clients": 20,
+    "concurrency": 20,
+    "partition": "dirichlet",
+    "dirichlet_alpha": 0.1,
+    "richest_last": "0-2",
+    "delay": "groups",
+    "delay_groups": "16:exponential(1);4:exponential(20)",
+    "delay_draw": "per_trip",
+    "batch_size": 32,
+}
+RATES = [0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0]
+SEARCH = Search(
+    space={"server_learning_rate": RATES},
+    spaces={label + PUBLISHED: {} for label in AS_PUBLISHED},
+    seeds=(100, 101),
+)
+
+
+def _desk_published() -> list[Refinement]:
+    """The published rate, by each rule's own number of server steps."""
+    found = []
+    for trips in (STEPS, TRIPS):
+        for label in AS_PUBLISHED:
+            steps = trips // ARMS[label].get("buffer_size", 1)
+            own = {"server_learning_rate": published_rate(20, steps)}
+            found.append(Refinement({"client_trips": trips}, label + PUBLISHED, own))
+    return found
+
+
+# The first step of ACE and ACED takes all clients' trips: at 400 trips they are given as many steps as the others.
+WHOLE_STEPS = [
+    Refinement({"client_trips": STEPS}, label, {"server_steps": STEPS})
+    for label in (ACE, ACED, ACE + PUBLISHED)
+]
+
+PAPER_WORLD = {
+    "dataset": "cifar10",
+    "model": "resnet18",
+    "num_clients": 100,
+    "partition": "dirichlet",
+    "delay": "groups",
+    "delay_draw": "per_trip",
+    "batch_size": 50,
+    "server_steps": 1000,
+    "server_learning_rate": published_rate(100, 500),
+}
+SLOW_FIFTH = {5: "80:exponential(0.5);20:exponential(5)", 30: "80:exponential(0.5);20:exponential(30)"}
+PAPER_BUFFERED = {"buffer_size": 10, "local_steps": 1, "learning_rate": 0.05, "concurrency": 20}
+PAPER_ARMS: dict[str, dict[str, Any]] = {
+    ACE: {"algorithm": "ace"},
+    ACED: {"algorithm": "aced", "rule_arguments": "active_steps=50"},
+    CA2FL: {"algorithm": "ca2fl", **PAPER_BUFFERED},
+    FEDBUFF: {"algorithm": "fedbuff", **PAPER_BUFFERED},
+    ADAPTIVE: {"algorithm": "delay_adaptive_asgd", "buffer_size": 1, "concurrency": 100},
+    VANILLA: {"algorithm": "asgd", "buffer_size": 1, "concurrency": 100},
+    SEQUENTIAL: {"algorithm": "asgd", "buffer_size": 1, "concurrency": 1},
+    CA2FL + ", step of ACE's size": {"algorithm": "ca2fl", **PAPER_BUFFERED, "learning_rate": 1.0},
+    FEDBUFF + ", step of ACE's size": {"algorithm": "fedbuff", **PAPER_BUFFERED, "learning_rate": 1.0},
+}
+
+
+def at_equal_steps(better: str, worse: str, measure: Any = final_accuracy) -> Any:
+    """Differences after 400 server steps each: of 400 trips where a step takes one, of 4,000 where it takes ten."""
+
+    def differences(runs: Any) -> list[float]:
+        def values(label: str) -> Mapping[int, float]:
+            trips = TRIPS if ARMS[label].get("buffer_size", 1) == 10 else STEPS
+            if {"client_trips": trips} not in runs.conditions:
+                return {}
+            return runs.values(label, measure, {"client_trips": trips})
+
+        left, right = values(better), values(worse)
+        return [left[seed] - right[seed] for seed in left if seed in right]
+
+    return differences
+
+
+def _on_both_axes(says: str, better: str, worse: str, measure: Any = final_accuracy) -> list[Claim]:
+    """A claim on desk size at equal steps and at equal trips; for two buffered rules both are the same runs."""
+    buffered = [ARMS[label].get("buffer_size", 1) == 10 for label in (better, worse)]
+    axis = "equal steps and trips" if all(buffered) else "equal trips"
+    found = [
+        Claim(
+            sentence=f"{says}, {axis}",
+            better=better,
+            worse=worse,
+            measure=measure,
+            under={"client_trips": TRIPS},
+            scales=("desk",),
+        )
+    ]
+    if not all(buffered):
+        steps = at_equal_steps(better, worse, measure)
+        found.insert(0, Claim(sentence=f"{says}, equal steps", differences=steps, scales=("desk",)))
+    return found
+
+
+def _claims() -> list[Claim]:
+    order = [
+        (ACE, FEDBUFF),
+        (CA2FL, FEDBUFF),
+        (ACE, VANILLA),
+        (ACED, VANILLA),
+        (FEDBUFF, ADAPTIVE),
+        (ADAPTIVE, VANILLA),
+    ]
+    found = []
+    for better, worse in order:
+        says = f"{better} is above {worse}"
+        found.append(Claim(sentence=says, better=better, worse=worse, scales=("paper",)))
+        found += _on_both_axes(f"{says}, equally tuned", better, worse)
+        if better in AS_PUBLISHED and worse in AS_PUBLISHED:
+            found += _on_both_axes(f"{says}, as published", better + PUBLISHED, worse + PUBLISHED)
+    for worse in (ACE, FEDBUFF):
+        says = f"vanilla swings more than {worse}"
+        found.append(Claim(sentence=says, better=VANILLA, worse=worse, measure=spread, scales=("paper",)))
+        found += _on_both_axes(says, VANILLA, worse, spread)
+    return [*found, *_on_both_axes(f"ACE is above {SEQUENTIAL}", ACE, SEQUENTIAL)]
+
+
+def draw(runs: Any, folder: pathlib.Path) -> None:
+    """Curves of the tuned arms and of those as published, each in a picture, by condition."""
+    from jafl import conditions, plots
+
+    for condition in runs.conditions:
+        for name, published in (("tuned", False), ("as_published", True)):
+            chosen = [label for label in runs.labels if label.endswith(PUBLISHED) == published]
+            if chosen:
+                curves = {
+                    label: [run.evaluations for run in runs.of(label, condition).values()] for label in chosen
+                }
+                figure = plots.accuracy_panels(curves)
+                plots.save(figure, folder / f"{name},{conditions.folder(condition)}.png")
+
+
+EXPERIMENT = PaperExperiment(
+    paper="ACE",
+    figure="figures 2 and a.1",
+    title="all-client, buffered and single-client rules over server steps, non-IID clients, a slow fifth",
+    published=Published(
+        note="Figure 2: ACE and CA2FL above FedBuff, above delay-adaptive, above vanilla, in all panels (Dirichlet "
+        "0.1 and 0.3, beta 5 and 30). Figure a.1: the single-client rules have the widest bands."
+    ),
+    scales={
+        "paper": Scale(
+            settings=PAPER_WORLD,
+            arms=PAPER_ARMS,
+            conditions={"dirichlet_alpha": [0.1, 0.3], "delay_groups": list(SLOW_FIFTH.values())},
+            minutes=float("nan"),
+            hardware="not measured",
+        ),
+        "desk": Scale(
+            settings=DESK_WORLD,
+            arms=ARMS,
+            conditions={"client_trips": [STEPS, TRIPS]},
+            refinements=[*_desk_published(), *WHOLE_STEPS],
+            search=SEARCH,
+            tuned={
+                "client_trips=400": {
+                    ACE: {"server_learning_rate": 0.1},
+                    ACED: {"server_learning_rate": 0.1},
+                    CA2FL: {"server_learning_rate": 1.0},
+                    FEDBUFF: {"server_learning_rate": 1.0},
+                    ADAPTIVE: {"server_learning_rate": 0.1},
+                    VANILLA: {"server_learning_rate": 0.1},
+                    SEQUENTIAL: {"server_learning_rate": 0.1},
+                },
+                "client_trips=4000": {
+                    ACE: {"server_learning_rate": 0.03},
+                    ACED: {"server_learning_rate": 0.1},
+                    CA2FL: {"server_learning_rate": 0.3},
+                    FEDBUFF: {"server_learning_rate": 0.3},
+                    ADAPTIVE: {"server_learning_rate": 0.03},
+                    VANILLA: {"server_learning_rate": 0.03},
+                    SEQUENTIAL: {"server_learning_rate": 0.03},
+                },
+            },
+            seeds=tuple(range(10)),
+            minutes=3,
+            hardware="processor time of one CPU core",
+        ),
+    },
+    claims=_claims(),
+    pictures=draw,
+)

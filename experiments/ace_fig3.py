@@ -1,0 +1,207 @@
+"""ACE (2025), figure 3: clients that leave for ever, and how long ACED may remember.
+
+Command: python run.py --experiment=ace_fig3
+    --tune searches for the server's rates first; --scale=paper takes CIFAR-10 once ``run.py --prepare=cifar10`` has
+    been run.
+
+Minutes: desk: 2 of processor time (5 on two cores that a dozen other jobs shared), with --tune 4 (14) more. Paper:
+    not measured; 500 server steps, ten arms, five shares, five seeds.
+
+Published: two panels without a table. CIFAR-10, ResNet-18, N = 100, Dirichlet 0.3, beta = 5, T = 500 server steps; 0
+to 70 % of the clients leave at T / 2. ACED (tau_algo = 10) ends above ACE, CA2FL and vanilla, the more the more
+clients leave; over tau_algo from 1 to 100 it is flat between 10 and 50.
+
+Open choices: who leaves is drawn at random, and what they are at is lost. beta is the mean of a slow fifth of the
+clients, the rest having mean 0.5 (see ace_fig2). tau_algo is written in units of N, because with one trip per server
+step a client takes part every N steps on average: the paper's 10 ... 50 are N / 10 ... N / 2. "At T / 2" is late,
+with the model nearly converged; leaving after 3 N steps is early: both are conditions. CA2FL takes M = 10 trips a
+step: it is run for as many steps as the others (the paper's axis) and for as many trips, its clients leaving at the
+same step and at the same trip. On paper size every arm takes the published rate.
+
+Desk size: ace_fig2's: digits, softmax with L2 0.01, N = 20 all in flight, Dirichlet 0.1, the fifth of the clients
+that is richest in labels 0-2 is 20 times slower. 2,000 client trips; none or half leave after 60 or 1,000 steps. Six
+server's rates from 0.01 to 3 for each arm and condition.
+"""
+
+from typing import Any
+
+from experiments.ace_fig2 import BUFFERED, DESK_WORLD, PAPER_BUFFERED, PAPER_WORLD, SLOW_FIFTH
+from experiments.machinery import Claim, PaperExperiment, Published, Refinement, Scale, Search, final_accuracy
+
+ACE, CA2FL, CA2FL_STEPS, VANILLA = "ACE", "CA2FL", "CA2FL, ten times the trips", "vanilla"
+MEMORIES = {"1 step": 1, "N / 2": 10, "2.5 N": 50, "10 N": 200}
+PAPER_MEMORIES = {"N / 100": 1, "N / 20": 5, "N / 10": 10, "N / 5": 20, "N / 2": 50, "N": 100, "5 N": 500}
+
+
+def aced(memory: str) -> str:
+    """The label of ACED with that memory."""
+    return f"ACED, {memory}"
+
+
+def _memories(steps: dict[str, int]) -> dict[str, dict[str, Any]]:
+    return {
+        aced(name): {"algorithm": "aced", "rule_arguments": f"active_steps={number}"}
+        for name, number in steps.items()
+    }
+
+
+TRIPS, EARLY, LATE = 2000, 60, 1000
+ARMS: dict[str, dict[str, Any]] = {
+    ACE: {"algorithm": "ace"},
+    **_memories(MEMORIES),
+    CA2FL: {"algorithm": "ca2fl", **BUFFERED},
+    CA2FL_STEPS: {"algorithm": "ca2fl", **BUFFERED, "server_steps": TRIPS},
+    VANILLA: {"algorithm": "asgd", "buffer_size": 1},
+}
+
+
+def _with(ace: float, ca2fl: float, ca2fl_steps: float) -> dict[str, dict[str, float]]:
+    """What the search found: these, and 0.1 for all other arms."""
+    rates = dict.fromkeys(ARMS, 0.1) | {ACE: ace, CA2FL: ca2fl, CA2FL_STEPS: ca2fl_steps}
+    return {label: {"server_learning_rate": rate} for label, rate in rates.items()}
+
+
+TUNED = {
+    "dropout_step=60,dropout_fraction=0": _with(0.1, 1.0, 0.3),
+    "dropout_step=60,dropout_fraction=0.5": _with(0.03, 1.0, 1.0),
+    "dropout_step=1000,dropout_fraction=0": _with(0.1, 1.0, 0.3),
+    "dropout_step=1000,dropout_fraction=0.5": _with(0.03, 0.3, 0.1),
+}
+NOBODY = Refinement({"dropout_fraction": 0.0}, None, {"dropout_step": None})
+
+
+def degrades_less(better: str, worse: str, fraction: float, step: int) -> Any:
+    """How much more accuracy ``worse`` loses than ``better`` when that share of the clients leaves."""
+
+    def differences(runs: Any) -> list[float]:
+        with_all = {"dropout_step": step, "dropout_fraction": 0.0}
+        without = {"dropout_step": step, "dropout_fraction": fraction}
+        if with_all not in runs.conditions or without not in runs.conditions:
+            return []
+        after = runs.differences(better, worse, final_accuracy, without)
+        before = runs.differences(better, worse, final_accuracy, with_all)
+        return [a - b for a, b in zip(after, before, strict=True)]
+
+    return differences
+
+
+def _claims() -> list[Claim]:
+    found = []
+    moments = {EARLY: "early", LATE: "late"}
+    for step, moment in moments.items():
+        for worse in (ACE, CA2FL, CA2FL_STEPS, VANILLA):
+            under = {"dropout_step": step, "dropout_fraction": 0.5}
+            says = f"ACED (2.5 N) is above {worse}, 50% leave {moment}"
+            found.append(
+                Claim(sentence=says, better=aced("2.5 N"), worse=worse, under=under, scales=("desk",))
+            )
+        under = {"dropout_step": step, "dropout_fraction": 0.5}
+        found += [
+            Claim(
+                sentence=f"ACED (10 N) is above ACE, 50% leave {moment}",
+                better=aced("10 N"),
+                worse=ACE,
+                under=under,
+                scales=("desk",),
+            ),
+            Claim(
+                sentence=f"ACED (2.5 N) loses less than ACE, 50% leave {moment}",
+                differences=degrades_less(aced("2.5 N"), ACE, 0.5, step),
+                scales=("desk",),
+            ),
+            Claim(
+                sentence=f"flat from N / 2 to 2.5 N, 50% leave {moment}",
+                better=aced("2.5 N"),
+                worse=aced("N / 2"),
+                under=under,
+                expected="a tie",
+                scales=("desk",),
+            ),
+            Claim(
+                sentence=f"flat from 2.5 N to 10 N, 50% leave {moment}",
+                better=aced("10 N"),
+                worse=aced("2.5 N"),
+                under=under,
+                expected="a tie",
+                scales=("desk",),
+            ),
+            Claim(
+                sentence=f"a memory of one step is too short, 50% leave {moment}",
+                better=aced("2.5 N"),
+                worse=aced("1 step"),
+                under=under,
+                scales=("desk",),
+            ),
+        ]
+    for worse in (ACE, CA2FL, VANILLA):
+        found.append(
+            Claim(
+                sentence=f"ACED (N / 10) is above {worse}",
+                better=aced("N / 10"),
+                worse=worse,
+                scales=("paper",),
+            )
+        )
+    return [
+        *found,
+        Claim(
+            sentence="flat from N / 10 to N / 2",
+            better=aced("N / 10"),
+            worse=aced("N / 2"),
+            expected="a tie",
+            scales=("paper",),
+        ),
+    ]
+
+
+EXPERIMENT = PaperExperiment(
+    paper="ACE",
+    figure="figure 3",
+    title="clients that leave early or late, and ACED's memory",
+    published=Published(
+        note="Figure 3: with 0 to 70 % of the clients leaving at T / 2, ACED (tau_algo = 10) is above ACE, CA2FL and "
+        "vanilla; it is flat for tau_algo in 10 to 50, lower for 1 and for 100 and more."
+    ),
+    scales={
+        "paper": Scale(
+            settings=PAPER_WORLD
+            | {
+                "dirichlet_alpha": 0.3,
+                "delay_groups": SLOW_FIFTH[5],
+                "server_steps": 500,
+                "dropout_step": 250,
+            },
+            arms={
+                ACE: {"algorithm": "ace"},
+                **_memories(PAPER_MEMORIES),
+                CA2FL: {"algorithm": "ca2fl", **PAPER_BUFFERED},
+                VANILLA: {"algorithm": "asgd", "buffer_size": 1, "concurrency": 100},
+            },
+            conditions={"dropout_fraction": [0.0, 0.1, 0.3, 0.5, 0.7]},
+            refinements=[NOBODY],
+            minutes=float("nan"),
+            hardware="not measured",
+        ),
+        "desk": Scale(
+            settings=DESK_WORLD | {"client_trips": TRIPS},
+            arms=ARMS,
+            conditions={"dropout_step": [EARLY, LATE], "dropout_fraction": [0.0, 0.5]},
+            refinements=[
+                # As many trips later, of which CA2FL takes ten a step.
+                *(
+                    Refinement({"dropout_step": step}, CA2FL, {"dropout_step": step // 10})
+                    for step in (EARLY, LATE)
+                ),
+                NOBODY,
+            ],
+            search=Search(
+                space={"server_learning_rate": [0.01, 0.03, 0.1, 0.3, 1.0, 3.0]},
+                seeds=(100, 101),
+            ),
+            tuned=TUNED,
+            minutes=2,
+            hardware="processor time of one CPU core",
+        ),
+    },
+    claims=_claims(),
+)

@@ -1,0 +1,211 @@
+"""ACE (2025), tables a.2 and a.6: 20 Newsgroups with DistilBERT and BERT, six rules over three label skews.
+
+Command: python run.py --experiment=ace_tablea2
+    --tune searches for the server's rates first; --scale=paper takes 20 Newsgroups in scikit-learn's folder (what
+    ``--dataset=newsgroups`` says when it is missing), and the folders ``distilbert-base-uncased`` and
+    ``bert-base-uncased`` with Hugging Face's config.json, model.safetensors and vocab.txt.
+
+Minutes: desk: 2 of processor time (6 on two cores that a dozen other jobs shared), with --tune 3 (8) more. Paper: not
+    measured; up to 500 server steps of BERT, six arms, twelve conditions, five seeds.
+
+Published: the table below, test accuracy in %, mean and twice the standard error of five runs: ACE above ACED, CA2FL,
+FedBuff, delay-adaptive and vanilla, in this order, in every column.
+
+Open choices: appendix F.3.2 has n = 100 clients and T = 500 server steps, table a.6 has n = 20 and T = 100; both are
+conditions on paper size, and eta = 0.2 sqrt(n / T) = 0.0894 is the same in both. Table a.6 names AdamW for the local
+step of every rule, but a local rate (5e-4) only for FedBuff and CA2FL: those take AdamW steps, the rules on single
+gradients gradients. A fresh AdamW's first step is about the rate times the gradient's sign. beta = 5 is the mean of a
+slow fifth, the rest having mean 0.5 (see ace_fig2). Buffered rules have concurrency 10, the others N (table a.6 has
+vanilla at 1, which is sequential and so not asynchronous). BERT's dropout is off.
+
+Desk size: digits and an MLP 64-32-10 in the place of texts and BERT, with table a.6's n = 20, T = 100, M = 10,
+concurrency 10, batch 32, tau_algo 50; a slow fifth takes ten times as long. 100 server steps are 1,000 trips of the
+buffered rules, so ACE and vanilla are run for 100 steps and for 1,000 trips. FedBuff and CA2FL once with AdamW, once
+with plain SGD. Five server's rates for each arm and alpha: 0.01 to 1 for single-client rules, 0.1 to 10 for buffered
+ones with SGD, 0.3 to 30 with AdamW (rate 0.01).
+"""
+
+from typing import Any
+
+from experiments.ace_fig2 import published_rate
+from experiments.machinery import Claim, PaperExperiment, Published, Refinement, Scale, Search
+
+ACE, ACED, CA2FL, FEDBUFF, ADAPTIVE, VANILLA = "ACE", "ACED", "CA2FL", "FedBuff", "delay-adaptive", "vanilla"
+SINGLE: dict[str, dict[str, Any]] = {
+    ACE: {"algorithm": "ace"},
+    ACED: {"algorithm": "aced", "rule_arguments": "active_steps=50"},
+    ADAPTIVE: {"algorithm": "delay_adaptive_asgd", "buffer_size": 1},
+    VANILLA: {"algorithm": "asgd", "buffer_size": 1},
+}
+TEN_A_STEP = {"buffer_size": 10, "local_steps": 1, "concurrency": 10}
+BUFFERED = {CA2FL: {"algorithm": "ca2fl", **TEN_A_STEP}, FEDBUFF: {"algorithm": "fedbuff", **TEN_A_STEP}}
+IN_ORDER = (ACE, ACED, CA2FL, FEDBUFF, ADAPTIVE, VANILLA)
+STEPS, TRIPS = 100, 1000
+SGD = ", SGD"
+
+
+def more_trips(label: str) -> str:
+    """The label of a single-client rule with as many trips as the buffered ones."""
+    return f"{label}, 1,000 trips"
+
+
+ADAMW = {"client_optimizer": "adamw", "learning_rate": 0.01}
+DESK_ARMS: dict[str, dict[str, Any]] = {
+    **{label: own | {"concurrency": 20} for label, own in SINGLE.items()},
+    **{
+        more_trips(label): SINGLE[label] | {"concurrency": 20, "client_trips": TRIPS}
+        for label in (ACE, VANILLA)
+    },
+    **{label: own | ADAMW for label, own in BUFFERED.items()},
+    **{label + SGD: own | {"learning_rate": 1.0} for label, own in BUFFERED.items()},
+}
+PAPER_ARMS = {
+    **SINGLE,
+    **{k: own | {"client_optimizer": "adamw", "learning_rate": 5e-4} for k, own in BUFFERED.items()},
+}
+FOLDERS = {"distilbert": "distilbert-base-uncased", "bert": "bert-base-uncased"}
+TABLE = {
+    VANILLA: ["49.3 ± 2.8", "59.1 ± 2.2", "62.2 ± 1.8", "54.2 ± 2.9", "64.3 ± 2.3", "67.1 ± 1.9"],
+    ADAPTIVE: ["52.4 ± 2.6", "61.8 ± 2.0", "65.3 ± 1.6", "57.3 ± 2.7", "66.8 ± 2.1", "70.2 ± 1.7"],
+    FEDBUFF: ["55.7 ± 2.4", "65.2 ± 1.8", "68.1 ± 1.5", "60.4 ± 2.5", "70.3 ± 1.9", "73.1 ± 1.6"],
+    CA2FL: ["61.6 ± 2.0", "69.3 ± 1.5", "71.2 ± 1.2", "66.2 ± 2.1", "74.1 ± 1.6", "76.3 ± 1.3"],
+    ACED: ["63.1 ± 1.8", "70.7 ± 1.3", "72.6 ± 1.1", "68.3 ± 1.9", "75.7 ± 1.4", "77.6 ± 1.1"],
+    ACE: ["63.7 ± 1.7", "71.4 ± 1.2", "73.1 ± 1.0", "68.7 ± 1.8", "76.6 ± 1.3", "78.2 ± 1.0"],
+}
+ALPHAS = (0.1, 1.0, 10.0)
+
+
+def published(condition: Any, label: str) -> str:
+    """Table a.2's number; on desk size DistilBERT's."""
+    column = ALPHAS.index(condition["dirichlet_alpha"]) + 3 * (condition.get("model") == "bert")
+    return f"{TABLE[label][column]} %" if label in TABLE else "-"
+
+
+def _paper_refinements() -> list[Refinement]:
+    found = [
+        Refinement(
+            {"model": model}, None, {"model_dir": folder, "wordpiece_vocabulary": f"{folder}/vocab.txt"}
+        )
+        for model, folder in FOLDERS.items()
+    ]
+    for clients, steps in ((100, 500), (20, 100)):
+        own = {"server_steps": steps, "server_learning_rate": published_rate(clients, steps)}
+        slow = f"{clients * 4 // 5}:exponential(0.5);{clients // 5}:exponential(5)"
+        found.append(Refinement({"num_clients": clients}, None, own | {"delay_groups": slow}))
+        found += [Refinement({"num_clients": clients}, label, {"concurrency": clients}) for label in SINGLE]
+    return found
+
+
+def _claims() -> list[Claim]:
+    found = []
+    for better, worse in zip(IN_ORDER, IN_ORDER[1:], strict=False):
+        says = f"{better} is above {worse}"
+        found.append(Claim(sentence=says, better=better, worse=worse, scales=("paper",)))
+        found.append(Claim(sentence=f"{says}, equal steps", better=better, worse=worse, scales=("desk",)))
+    for worse in (FEDBUFF, VANILLA):
+        says = f"ACE is above {worse}, equal steps"
+        found.append(Claim(sentence=says, better=ACE, worse=worse, scales=("desk",)))
+    for worse in (CA2FL, CA2FL + SGD, FEDBUFF, FEDBUFF + SGD, more_trips(VANILLA)):
+        says = f"ACE is above {worse.removesuffix(more_trips(''))}, equal trips"
+        found.append(Claim(sentence=says, better=more_trips(ACE), worse=worse, scales=("desk",)))
+    for better in (FEDBUFF, FEDBUFF + SGD):
+        says = f"{better} is above vanilla, equal trips"
+        found.append(Claim(sentence=says, better=better, worse=more_trips(VANILLA), scales=("desk",)))
+    return found
+
+
+EXPERIMENT = PaperExperiment(
+    paper="ACE",
+    figure="tables a.2 and a.6",
+    title="20 Newsgroups with DistilBERT and BERT, six rules over three label skews",
+    published=Published(
+        heading=["algorithm", *(f"{m}, alpha = {a:g}" for m in ("DistilBERT", "BERT") for a in ALPHAS)],
+        rows=[[label, *numbers] for label, numbers in TABLE.items()],
+        note="Test accuracy in %, mean ± 2 standard errors over five runs.",
+    ),
+    scales={
+        "paper": Scale(
+            settings={
+                "dataset": "newsgroups",
+                "partition": "dirichlet",
+                "delay": "groups",
+                "delay_draw": "per_trip",
+                "batch_size": 32,
+            },
+            arms=PAPER_ARMS,
+            conditions={"model": list(FOLDERS), "num_clients": [100, 20], "dirichlet_alpha": list(ALPHAS)},
+            refinements=_paper_refinements(),
+            minutes=float("nan"),
+            hardware="not measured",
+        ),
+        "desk": Scale(
+            settings={
+                "dataset": "digits",
+                "model": "mlp",
+                "hidden_sizes": "32",
+                "num_clients": 20,
+                "partition": "dirichlet",
+                "delay": "groups",
+                "delay_groups": "16:exponential(0.5);4:exponential(5)",
+                "delay_draw": "per_trip",
+                "batch_size": 32,
+                "server_steps": STEPS,
+            },
+            arms=DESK_ARMS,
+            conditions={"dirichlet_alpha": list(ALPHAS)},
+            search=Search(
+                space={"server_learning_rate": [0.01, 0.03, 0.1, 0.3, 1.0]},
+                spaces={
+                    **dict.fromkeys(BUFFERED, {"server_learning_rate": [0.3, 1.0, 3.0, 10.0, 30.0]}),
+                    **{
+                        label + SGD: {"server_learning_rate": [0.1, 0.3, 1.0, 3.0, 10.0]}
+                        for label in BUFFERED
+                    },
+                },
+                seeds=(100, 101),
+            ),
+            tuned={
+                "dirichlet_alpha=0.1": {
+                    "ACE": {"server_learning_rate": 0.1},
+                    "ACED": {"server_learning_rate": 0.1},
+                    "delay-adaptive": {"server_learning_rate": 0.1},
+                    "vanilla": {"server_learning_rate": 0.1},
+                    "ACE, 1,000 trips": {"server_learning_rate": 0.03},
+                    "vanilla, 1,000 trips": {"server_learning_rate": 0.1},
+                    "CA2FL": {"server_learning_rate": 3.0},
+                    "FedBuff": {"server_learning_rate": 3.0},
+                    "CA2FL, SGD": {"server_learning_rate": 0.3},
+                    "FedBuff, SGD": {"server_learning_rate": 1.0},
+                },
+                "dirichlet_alpha=1": {
+                    "ACE": {"server_learning_rate": 0.1},
+                    "ACED": {"server_learning_rate": 0.1},
+                    "delay-adaptive": {"server_learning_rate": 0.1},
+                    "vanilla": {"server_learning_rate": 0.1},
+                    "ACE, 1,000 trips": {"server_learning_rate": 0.03},
+                    "vanilla, 1,000 trips": {"server_learning_rate": 0.1},
+                    "CA2FL": {"server_learning_rate": 3.0},
+                    "FedBuff": {"server_learning_rate": 3.0},
+                    "CA2FL, SGD": {"server_learning_rate": 1.0},
+                    "FedBuff, SGD": {"server_learning_rate": 1.0},
+                },
+                "dirichlet_alpha=10": {
+                    "ACE": {"server_learning_rate": 0.1},
+                    "ACED": {"server_learning_rate": 0.1},
+                    "delay-adaptive": {"server_learning_rate": 0.1},
+                    "vanilla": {"server_learning_rate": 0.1},
+                    "ACE, 1,000 trips": {"server_learning_rate": 0.03},
+                    "vanilla, 1,000 trips": {"server_learning_rate": 0.1},
+                    "CA2FL": {"server_learning_rate": 3.0},
+                    "FedBuff": {"server_learning_rate": 3.0},
+                    "CA2FL, SGD": {"server_learning_rate": 1.0},
+                    "FedBuff, SGD": {"server_learning_rate": 1.0},
+                },
+            },
+            minutes=2,
+            hardware="processor time of one CPU core",
+        ),
+    },
+    beside=published,
+    claims=_claims(),
+)

@@ -1,0 +1,93 @@
+"""FedBuff (Nguyen et al. 2022), figure 1: FedAvgM's rounds to a target accuracy against concurrency.
+
+Command: python run.py --experiment=fedbuff_fig1
+    --scale=paper takes CelebA, Sent140 and CIFAR-10, once ``run.py --prepare=...`` has been run for them.
+
+Minutes: desk 1, on one core of a busy machine.
+    Paper: not run here (no data); 27 runs of 600,000 trips.
+
+Published: a figure without a table: beyond 100 clients per round the gain is small; from 100 to 1,000 the rounds fall
+by less than 2, so that trips grow more than 5 times.
+
+Open choices: the task of the figure and its rates are not named; paper size takes all three tasks with table 4's
+rates. On desk size the rates are those that fedbuff_fig3 has found for each concurrency: nothing is searched for
+here.
+
+Desk size: fedbuff_fig3's federation and runs of FedAvgM, ten seeds; an evaluation each round, or each 30 trips.
+"""
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from experiments import fedbuff_fig3 as fig3
+from experiments import fedbuff_table1 as table1
+from experiments.fedbuff_table1 import FEDAVGM, to_target
+from experiments.machinery import Claim, PaperExperiment, Published, Runs, Scale, final_accuracy
+from jafl.past_runs import PastRun
+
+ARMS = {FEDAVGM: table1.ARMS[FEDAVGM]}
+
+
+def rounds(run: PastRun) -> float:
+    """Rounds to the run's target: each starts as many trips as are under way."""
+    return to_target(run) / run.config["concurrency"]
+
+
+def fall(runs: Runs) -> Any:
+    """[seeds]: rounds at a tenth of the highest concurrency, divided by those at the highest."""
+    levels = [one["concurrency"] for one in runs.conditions]
+    tenth = min(levels, key=lambda one: abs(one - max(levels) / 10))
+    one, other = (runs.values(FEDAVGM, rounds, {"concurrency": level}) for level in (tenth, max(levels)))
+    return np.array([one[seed] / other[seed] for seed in one])
+
+
+EXPERIMENT = PaperExperiment(
+    paper="FedBuff",
+    figure="figure 1",
+    title="FedAvgM's rounds to a target accuracy against concurrency",
+    published=Published(note="From 100 to 1,000 clients per round, rounds fall by less than a factor of 2."),
+    scales={
+        "desk": Scale(
+            settings=table1.WORLD,
+            arms=ARMS,
+            conditions={"concurrency": fig3.CONCURRENCIES},
+            refinements=fig3.EVALUATIONS,
+            seeds=tuple(range(10)),
+            tuned={where: {FEDAVGM: found[FEDAVGM]} for where, found in fig3.TUNED.items()},
+            minutes=1,
+            hardware="one core of a busy machine",
+        ),
+        "paper": Scale(
+            settings=fig3.PAPER.settings,
+            arms=ARMS,
+            conditions={"dataset": table1.TASKS, "concurrency": [10, 100, 1000]},
+            refinements=[one for one in fig3.PAPER.refinements if one.label in (None, FEDAVGM)],
+            seeds=(0, 1, 2),
+            minutes=float("nan"),
+            hardware="not measured",
+        ),
+    },
+    columns={
+        "rounds to the target": rounds,
+        "trips to the target": to_target,
+        "final accuracy": final_accuracy,
+    },
+    pictures=functools.partial(
+        fig3.draw_against_concurrency,
+        measures={"rounds to the target": rounds, "trips to the target": to_target},
+    ),
+    claims=[
+        Claim(
+            sentence="ten times the concurrency (30 to 300) cuts rounds by less than ten",
+            differences=lambda runs: 10 - fall(runs),
+            scales=("desk",),
+        ),
+        Claim(
+            sentence="ten times the concurrency (30 to 300) cuts rounds by less than two",
+            differences=lambda runs: 2 - fall(runs),
+            scales=("desk",),
+        ),
+    ],
+)
