@@ -16,7 +16,7 @@ from jafl.deferred import Specification
 from jafl.records import Arrival, Recall, require
 from jafl.waves import Spread, Waves
 
-LONG_AXIS = 1024
+LONG_AXIS = 64
 Array = Any  # of JAX on the device, of NumPy before it is placed there
 
 
@@ -148,8 +148,8 @@ def _flat(tree: Any) -> Any:
     """Arrays as vectors, unless their last axis is long. What loops carry is flat, because a CPU goes through
     [784, 10] in steps of ten.
 
-    The compiler takes the shapes out of the arithmetic between two flat ends; rules and optimizers see them. A buffer
-    of long rows stays as it is: flat, it would be copied wherever one of them is written.
+    The compiler takes the shapes out of the arithmetic between two flat ends; rules and optimizers see them. Arrays
+    with a long axis stay as they are: they are quick, and flat the compiler would copy some of them.
     """
 
     def one(leaf):
@@ -301,12 +301,18 @@ def train(program: Program, snapshots: Any, trip: jax.Array) -> tuple[ClientResu
 
 
 def _read_once(start: Any, trip: jax.Array) -> Any:
-    """``start``, behind a condition that always holds and that the compiler cannot see through.
+    """``start``, its flat leaves behind a condition that always holds and that the compiler cannot see through.
 
-    Else, on a CPU, the reading is fused into the rule's arithmetic, and this into the writing of the step's snapshot:
+    Else, on a CPU, their reading is fused into the rule's arithmetic, and this into the writing of the step's snapshot:
     reading and writing the same array it would copy all snapshots at every step.
     """
-    return lax.cond(trip >= 0, lambda: start, lambda: jax.tree.map(jnp.zeros_like, start))
+
+    def one(leaf):
+        if jnp.ndim(leaf) > 1 and jnp.shape(leaf)[-1] >= LONG_AXIS:
+            return leaf
+        return lax.cond(trip >= 0, lambda: leaf, lambda: jnp.zeros_like(leaf))
+
+    return jax.tree.map(one, start)
 
 
 def _train(program: Program, snapshots: Any, trip: jax.Array) -> Trained:
