@@ -315,6 +315,7 @@ def _read_once(start: Any, trip: jax.Array) -> Any:
     return jax.tree.map(one, start)
 
 
+@functools.partial(jax.jit, inline=True)  # traced once, for the several places that ask for its shapes
 def _train(program: Program, snapshots: Any, trip: jax.Array) -> Trained:
     result, start = train(program, snapshots, trip)
     return Trained(result, start if program.rule.build().needs_start else None)

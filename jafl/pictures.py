@@ -35,7 +35,8 @@ def _folded_weights(rule: Rule, schedule: EventSchedule, num_examples: np.ndarra
         arrival = Arrival(
             nothing, nothing, client, staleness, examples, examples, jnp.int32(1), jnp.float32(0), {}
         )
-        return rule.fold(rule.begin((), nothing), arrival)[1].get("weight")
+        empty = rule.begin(rule.init(nothing, schedule.num_clients), nothing)
+        return rule.fold(empty, arrival)[1].get("weight")
 
     columns = (schedule.client, schedule.staleness, num_examples[schedule.client])
     if jax.eval_shape(weight, *(jax.ShapeDtypeStruct((), np.int32),) * 3) is None:

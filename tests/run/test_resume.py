@@ -145,8 +145,7 @@ def test_a_disk_too_full_for_a_checkpoint_keeps_the_ones_before(whole, tmp_path)
             quiet(settings, folder, checkpoint_every=60, trackers=[at_step(20, fill)], show=said.append)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
-    assert "could not be written" in said[0]
-    assert "earlier checkpoints are kept" in said[0]
+    assert any("could not be written" in line and "earlier checkpoints are kept" in line for line in said)
     assert checkpoints_in(folder) == [15]
     assert not (folder / "params.npz").exists()
     quiet(settings, folder, resume=True)
@@ -160,7 +159,7 @@ def test_a_checkpoint_that_cannot_be_read_gives_way_to_the_one_before(whole, sto
     shutil.copytree(folder / "checkpoints" / "15", folder / "checkpoints" / "16")
     (folder / "checkpoints" / "16" / "state" / "metadata").write_text("{")
     quiet(SMALL, folder, resume=True, show=said.append)
-    assert "16 cannot be read" in said[0]
+    assert any("16 cannot be read" in line for line in said)
     assert_same(folder, whole)
 
 
