@@ -303,8 +303,8 @@ def train(program: Program, snapshots: Any, trip: jax.Array) -> tuple[ClientResu
 def _read_once(start: Any, trip: jax.Array) -> Any:
     """``start``, its flat leaves behind a condition that always holds and that the compiler cannot see through.
 
-    Else, on a CPU, their reading is fused into the rule's arithmetic, and this into the writing of the step's snapshot:
-    reading and writing the same array it would copy all snapshots at every step.
+    Else, on a CPU, their reading is fused into the rule's arithmetic, and this into the writing of the step's
+    snapshot: reading and writing the same array it would copy all snapshots at every step.
     """
 
     def one(leaf):
