@@ -91,7 +91,7 @@ def nought_after(memory: ClientMemory) -> jax.Array:
     count = jnp.int32(0)
     for codes in jax.tree.leaves(memory.codes):
         entry = row_of(_as_vectors(codes)[:, :1], memory.client)[0] if codes.size else codes
-        if codes.dtype == jnp.int8:
+        if memory.scales != ():  # rounded values; a rule's own whole numbers may be anything
             count += entry == -128
         elif codes.size and jnp.issubdtype(codes.dtype, jnp.floating):
             bits = 8 * codes.dtype.itemsize

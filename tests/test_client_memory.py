@@ -47,6 +47,14 @@ def test_what_orders_the_writes_adds_nothing(precision):
         assert int(client_memory.nought_after(client_memory.settle(memory))) == 0
 
 
+def test_what_orders_the_writes_reads_nothing_into_whole_numbers_of_a_rule():
+    """A rule may remember any numbers in full, the smallest of eight bits too."""
+    value = {"count": jnp.full(3, -128, jnp.int8)}
+    memory = client_memory.allocate(value, 2, "full")
+    memory, _ = client_memory.hold(memory, 1, value, jnp.array([1, 2], jnp.uint32))
+    assert int(client_memory.nought_after(client_memory.settle(memory))) == 0
+
+
 def test_sizes_are_those_of_the_precision():
     sizes = {
         name: sum(leaf.nbytes for leaf in jax.tree.leaves(client_memory.allocate(PARAMS, 100, name)))
