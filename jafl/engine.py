@@ -143,7 +143,18 @@ def run(program: Program, carry: Carry, first_step: int, last_step: int) -> Carr
     def body(step, flat):
         return _flat_carry(_server_step(program, step, _shaped(flat, carry)))
 
-    return _shaped(lax.fori_loop(first_step, last_step, body, _flat_carry(carry)), carry)
+    def several(state):
+        step, flat = state
+        step, after = _steps_at_once(program, step, last_step, _shaped(flat, carry))
+        return step, _flat_carry(after)
+
+    flat = _flat_carry(carry)
+    if program.spread.steps_at_once:
+        start = (jnp.asarray(first_step, jnp.int32), flat)
+        _, flat = lax.while_loop(lambda state: state[0] < last_step, several, start)
+    else:
+        flat = lax.fori_loop(first_step, last_step, body, flat)
+    return _shaped(flat, carry)
 
 
 def _flat(tree: Any) -> Any:
@@ -236,31 +247,83 @@ def _server_step(program: Program, step: jax.Array, carry: Carry) -> Carry:
     )
 
 
+def _steps_at_once(
+    program: Program, step: jax.Array, last_step: int, carry: Carry
+) -> tuple[jax.Array, Carry]:
+    """What ``_server_step`` makes of this step and all until the next wave is due, of one trip each.
+
+    No direction depends on the model or on another step: the models are a running sum, which a device adds up side
+    by side where a chain of small steps would leave it idle.
+
+    Returns:
+      The step to go on with, and the carry before it.
+    """
+    rule, optimizer = program.rule.build(), program.server_optimizer.build()
+    first, most = program.steps.first_trip[step], program.spread.steps_at_once
+    waiting = _train_if_due(program, carry.snapshots, first, carry.waiting)
+    assert program.waves is not None
+    until = step + jnp.minimum(program.waves.undisturbed[first] - first, most)
+    until = jnp.minimum(until, last_step).astype(step.dtype)
+    numbers = step + jnp.arange(most, dtype=step.dtype)
+
+    def one(number):
+        trip = program.steps.first_trip[jnp.minimum(number, until - 1)]
+        arrival = _arrival(program, trip, _trained(program, carry.snapshots, trip, waiting))
+        buffer = rule.begin(carry.rule_state, carry.params)
+        buffer, _, trip_report = _fold(program, trip, arrival, buffer, None)
+        pseudo_gradient, _, report, apply = rule.finish(buffer, carry.params)
+        update, _ = optimizer.update(pseudo_gradient, carry.optimizer_state, None)
+        moves = (number < until) & apply
+        update = jax.tree.map(lambda leaf: jnp.where(moves, leaf, 0), update)
+        return update, trip_report, _with_applied(report, apply)
+
+    updates, trip_reports, step_reports = jax.vmap(one)(numbers)
+    moved = jax.tree.map(functools.partial(jnp.cumsum, axis=0), updates)
+    models = jax.vmap(optax.apply_updates, (None, 0))(carry.params, moved)
+    there = numbers < until
+
+    def put(column, rows, values):  # a row past the end is dropped
+        return column.at[jnp.where(there, rows, len(column))].set(values, mode="drop")
+
+    def record(reports, rows, values):
+        return {name: put(column, rows, values[name]) for name, column in reports.items()}
+
+    # Of versions made between two waves all go to different slots, but for those that nobody reads.
+    slots, trips = program.steps.write_slot[numbers], program.steps.first_trip[numbers]
+    return until, carry._replace(
+        params=jax.tree.map(lambda rows: rows[-1], models),
+        snapshots=jax.tree.map(lambda rows, new: put(rows, slots, new), carry.snapshots, models),
+        waiting=waiting,
+        trip_reports=record(carry.trip_reports, trips, trip_reports),
+        step_reports=record(carry.step_reports, numbers, step_reports),
+    )
+
+
 def _fold_parts(program: Program, snapshots: Any, first: jax.Array, end: jax.Array, opened: Any) -> Any:
     """What folding the trips ``first`` to ``end - 1`` one by one gives, for a rule whose buffers add up."""
     buffer, memory, waiting, reports = opened
     numbers = jnp.arange(program.spread.at_once)
 
-    def fold(reads, trip, buffer):
+    def fold(reads, trip, flat):
         program, snapshots, waiting = reads
         arrival = _arrival(program, trip, _trained(program, snapshots, trip, waiting))
-        buffer, _, report = _fold(program, trip, arrival, buffer, None)
-        return buffer, report
+        folded, _, report = _fold(program, trip, arrival, _shaped(flat, buffer), None)
+        return _flat(folded), report
 
     def part(state):
-        begin, waiting, reports, buffer = state
+        begin, waiting, reports, folded = state
         waiting = _train_if_due(program, snapshots, begin, waiting)
         until = jnp.minimum(end, program.waves.undisturbed[begin]) if program.waves else end
         reads = (program, snapshots, waiting)
-        like = jax.eval_shape(fold, reads, begin, buffer)
+        like = jax.eval_shape(fold, reads, begin, folded)
         added, mine = waves.fold_parts(program.spread, fold, reads, begin, until, like)
         rows = jnp.where(begin + numbers < until, begin + numbers, len(program.trips.client))
         reports = {name: column.at[rows].set(mine[name], mode="drop") for name, column in reports.items()}
-        return until, waiting, reports, jax.tree.map(jnp.add, buffer, added)
+        return until, waiting, reports, jax.tree.map(jnp.add, folded, added)
 
-    state = (first, waiting, reports, buffer)
-    _, waiting, reports, buffer = lax.while_loop(lambda state: state[0] < end, part, state)
-    return buffer, memory, waiting, reports
+    state = (first, waiting, reports, _flat(buffer))
+    _, waiting, reports, folded = lax.while_loop(lambda state: state[0] < end, part, state)
+    return _shaped(folded, buffer), memory, waiting, reports
 
 
 def _train_if_due(

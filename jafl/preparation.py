@@ -228,6 +228,9 @@ def _assemble(
         one_trip_per_step=bool(np.all(np.diff(plan.first_trip) == 1)),
         spread=spread._replace(at_once=_at_once(plan, built, spread), lanes=_lanes(plan, spread)),
     )
+    if program.one_trip_per_step and spread.together:
+        spread = program.spread._replace(steps_at_once=_steps_at_once(plan, program, params))
+        program = dataclasses.replace(program, spread=spread)
     slots = slots_for(schedule, plan, params)
     start = functools.partial(engine.allocate, slots=slots, num_clients=schedule.num_clients)
     return program, jax.eval_shape(start, program, params)
@@ -313,6 +316,32 @@ def _at_once(plan: ExecutionPlan, rule: Rule, spread: Spread) -> int:
     largest = int(np.max(np.diff(plan.first_trip)))
     several = (spread.together and plan.width > 1) or (spread.number > 1 and plan.width == 1)
     return bucket(largest) if rule.additive and largest > 1 and several else 0
+
+
+def _steps_at_once(plan: ExecutionPlan, program: engine.Program, params: Any) -> int:
+    """How many steps of one trip each are made as one running sum at most; 0: one after the other.
+
+    The sum is the same if no direction depends on the model or on an earlier step: that of a linear and additive rule
+    without a state, and of a server optimizer that keeps nothing and does not look at the model.
+    """
+    rule, optimizer = program.rule.build(), program.server_optimizer.build()
+    if plan.width == 1 or not (rule.linear and rule.additive):
+        return 0
+
+    def states(params: Any) -> Any:
+        return rule.init(params, len(program.data.offsets) - 1), optimizer.init(params)
+
+    def update(params: Any) -> Any:
+        return optimizer.update(params, optimizer.init(params), None)[0]
+
+    if jax.tree.leaves(jax.eval_shape(states, params)):
+        return 0
+    try:
+        jax.eval_shape(update, params)
+    except (TypeError, ValueError):  # optax's transformations that need the model refuse to go without
+        return 0
+    trips = np.append(plan.wave_before, len(plan.wave))
+    return bucket(int(np.max(np.diff(trips))))
 
 
 def _lanes(plan: ExecutionPlan, spread: Spread) -> int:

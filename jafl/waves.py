@@ -46,12 +46,14 @@ class Spread(NamedTuple):
     together  True if a device trains its trips side by side (``vmap``), False if one after the other
     at_once   trips of one step that may be folded apart and added up (of an additive rule); 0: one after the other
     lanes     trips of a wave that a device trains side by side, then the next ones; 0: all that it has
+    steps_at_once  server steps of one trip each whose models are one running sum; 0: one step after the other
     """
 
     devices: Mesh | None = None
     together: bool = False
     at_once: int = 0
     lanes: int = 0
+    steps_at_once: int = 0
 
     @property
     def number(self) -> int:
@@ -140,11 +142,16 @@ def fold_parts(
         mine = first + lax.axis_index(DEVICES)
         own = functools.partial(fold, reads)
         buffer, reports = _fold_share(spread, own, mine, devices, end, share, like)
-        reports = jax.tree.map(lambda leaf: lax.all_gather(leaf, DEVICES, axis=1), reports)
-        return lax.psum(buffer, DEVICES), reports
 
-    buffer, reports = _on_devices(spread, on_one_device)(reads, first, end)
-    return buffer, jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[: spread.at_once], reports)
+        def in_place(leaf):  # zeros but for its own rows: one reduction then serves buffers and reports
+            rows = jnp.zeros((share, devices, *leaf.shape[1:]), leaf.dtype)
+            rows = rows.at[:, lax.axis_index(DEVICES)].set(leaf)
+            return rows.reshape(-1, *leaf.shape[1:])[: spread.at_once]
+
+        return lax.psum((buffer, jax.tree.map(in_place, reports)), DEVICES)
+
+    summed: tuple[Any, Any] = _on_devices(spread, on_one_device)(reads, first, end)
+    return summed
 
 
 def _fold_share(spread, fold, first, stride, end, most, like):
