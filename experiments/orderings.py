@@ -1,22 +1,21 @@
-"""Which rule comes first: the papers' orderings on real data, equally tuned, at equal trips and equal server steps.
+"""What a rule's order hides: accuracy on slow clients' labels, and how far a rule settles from the clients' optimum.
 
-    python -m experiments.orderings                      # all three; about a quarter of an hour on two cores
-    python -m experiments.orderings --settings=dropout   # one of them
+    python -m experiments.orderings                    # both settings
+    python -m experiments.orderings --settings=bias    # one of them
 
-Handwritten digits (1,797 images), three settings that make the papers' mechanisms visible:
+Beside ``fedstaleweight_fig2`` and ``ace_fig2``, which judge the same rules by their accuracy, on handwritten digits
+(1,797 images):
 
   fairness   FedStaleWeight's clients (its section 6.2): ten with durations U(1, 2) hold labels 4-9, five with
              U(8, 12) hold labels 0-3; MLP 64-32-10, K = 5, one local step on 32 examples.
   bias       ACE's question: softmax with L2 0.01, 20 clients, all in flight, Dirichlet 0.1; the fifth of them that is
              richest in labels 0-2 is 20 times slower (exponential durations); one local step on 32 examples.
-  dropout    the same, and half of the clients, drawn at random, leave for ever: after 60 server steps (early) or at
-             half of the run (late).
 
 The search is the same for every rule and budget: one learning rate of the server (with one local step the clients'
 is the same number) out of nine between 0.003 and 30, by mean accuracy on a fifth of the training examples held out,
-over three seeds that the results do not use. Then five other seeds. "Final" is the mean of the last ten of 100
-evaluations, "spread" their standard deviation; the gradient norm is that of the clients' mean objective, each client
-counting the same, over all its examples. Each figure is the mean over seeds with its standard error.
+over three seeds that the results do not use. Then five other seeds. Figures are means of the last ten of 100
+evaluations; the gradient norm is that of the clients' mean objective, each client counting the same, over all its
+examples. Each is printed as the mean over seeds with its standard error.
 """
 
 import dataclasses
@@ -34,7 +33,7 @@ import jafl
 from jafl import delays, rules
 
 RATES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
-SETTINGS = flags.DEFINE_list("settings", ["fairness", "bias", "dropout"], "Which of the three to run.")
+SETTINGS = flags.DEFINE_list("settings", ["fairness", "bias"], "Which of the two to run.")
 SEEDS = flags.DEFINE_integer("seeds", 5, "Seeds per result.", lower_bound=2)
 TUNING_SEEDS = (100, 101, 102)
 OUTPUT = flags.DEFINE_string("output", None, "A file to add every result to, a JSON object per line.")
@@ -53,7 +52,7 @@ class Contender:
 class Setting:
     """A federation per seed, a schedule per contender, and what is compared.
 
-    budgets   {name: how the run stops}, given to ``jafl.asynchronous``; "trips" or "steps" in its name
+    budgets   {name: how the run stops}, given to ``jafl.asynchronous``
     """
 
     model: jafl.Model
@@ -102,7 +101,7 @@ SLOW_FIFTH = delays.groups(((16, delays.exponential(1.0)), (4, delays.exponentia
 
 
 def settings() -> dict[str, Setting]:
-    """The three settings."""
+    """The two settings."""
     fast_and_slow = delays.groups(((10, delays.uniform(1, 2)), (5, delays.uniform(8, 12))))
     mean = Contender(rules.fedbuff(rules.staleness.constant()), 5)
     fairness = Setting(
@@ -130,17 +129,7 @@ def settings() -> dict[str, Setting]:
         budgets={"4,000 trips": {"client_trips": 4000}, "400 steps": {"server_steps": 400}},
         slow_labels=(0, 1, 2),
     )
-    kept = ("ace", "ca2fl", "asgd")
-    dropout = dataclasses.replace(
-        bias,
-        contenders={name: BIAS_CONTENDERS[name] for name in kept} | ACED,
-        budgets={
-            "2,000 steps, early": {"server_steps": 2000, "leave": 60},
-            "2,000 steps, late": {"server_steps": 2000, "leave": 1000},
-            "2,000 trips, early": {"client_trips": 2000, "leave": 60},
-        },
-    )
-    return {"fairness": fairness, "bias": bias, "dropout": dropout}
+    return {"fairness": fairness, "bias": bias}
 
 
 @jax.jit
@@ -173,20 +162,15 @@ def measure(
     setting: Setting, contender: Contender, budget: dict[str, Any], rate: float, seed: int
 ) -> dict[str, float]:
     """The final figures of one run; accuracies of 0 if it diverges."""
-    stop = dict(budget)
-    leave = stop.pop("leave", None)
     data = setting.federation(seed)
-    if leave and contender.buffer_size > 1:  # the same moment in trips
-        leave = max(1, leave // contender.buffer_size) if "client_trips" in stop else leave
     schedule = jafl.asynchronous(
         num_clients=data.num_clients,
         concurrency=data.num_clients,
         buffer_size=contender.buffer_size,
         delay=setting.delay,
         initial_round=contender.initial_round,
-        dropout=jafl.Dropout(fraction=0.5, server_step=leave) if leave else None,
         seed=seed,
-        **stop,
+        **budget,
     )
     work = jafl.client_work(setting.model, learning_rate=1.0, local_steps=1, batch_size=32, l2=setting.l2)
     init_key, key = jax.random.split(jax.random.key(seed))
@@ -203,7 +187,7 @@ def measure(
             evaluators=evaluators(setting, data),
         )
     except jafl.DivergenceError:
-        return {"accuracy": 0.0, "slow": 0.0, "gradient_norm": np.inf, "spread": np.nan, "held_out": 0.0}
+        return {"accuracy": 0.0, "slow": 0.0, "gradient_norm": np.inf, "held_out": 0.0}
     last = history.evaluations[-10:]
     mean = {
         name: float(np.mean([e[name] for e in last]))
@@ -214,10 +198,7 @@ def measure(
         "accuracy": mean["test_accuracy"],
         "slow": mean["slow_accuracy"],
         "gradient_norm": mean["gradient_norm"],
-        "spread": float(np.std([e["test_accuracy"] for e in last])),
         "held_out": mean["held_out_accuracy"],
-        "trips": schedule.num_trips,
-        "steps": schedule.num_steps,
     }
 
 
@@ -238,17 +219,16 @@ def main(_: list[str]) -> None:
         setting = settings()[name]
         for budget_name, budget in setting.budgets.items():
             print(f"\n### {name}, {budget_name}\n")
-            print("| rule | rate | accuracy | slow labels | gradient norm | spread | trips | steps |")
-            print("|---|---|---|---|---|---|---|---|", flush=True)
+            print("| rule | rate | accuracy | slow labels | gradient norm |")
+            print("|---|---|---|---|---|", flush=True)
             for contender_name, contender in setting.contenders.items():
                 rate, scores = search(setting, contender, budget)
                 runs = [measure(setting, contender, budget, rate, seed) for seed in range(SEEDS.value)]
                 cells = [contender_name, f"{rate:g}"]
-                for key, digits in (("accuracy", 3), ("slow", 3), ("gradient_norm", 3), ("spread", 3)):
+                for key in ("accuracy", "slow", "gradient_norm"):
                     values = np.array([run[key] for run in runs])
                     error = values.std(ddof=1) / np.sqrt(len(values))
-                    cells.append(f"{values.mean():.{digits}f} ± {error:.{digits}f}")
-                cells += [f"{runs[0]['trips']:,}", f"{runs[0]['steps']:,}"]
+                    cells.append(f"{values.mean():.3f} ± {error:.3f}")
                 print("| " + " | ".join(cells) + " |", flush=True)
                 if OUTPUT.value:
                     with open(OUTPUT.value, "a") as file:
