@@ -4,8 +4,8 @@ Command: python run.py --experiment=ace_fig3
     --tune searches for the server's rates first; --scale=paper takes CIFAR-10 once ``run.py --prepare=cifar10`` has
     been run.
 
-Minutes: desk: 2 of processor time (5 on two cores that a dozen other jobs shared), with --tune 4 (14) more. Paper:
-    not measured; 500 server steps, ten arms, five shares, five seeds.
+Minutes: desk: 3.3 of processor time (6 on two cores that many other jobs shared); the search has 2.4 times as many
+    runs. Paper: not measured; 500 server steps, ten arms, five shares, five seeds.
 
 Published: two panels without a table. CIFAR-10, ResNet-18, N = 100, Dirichlet 0.3, beta = 5, T = 500 server steps; 0
 to 70 % of the clients leave at T / 2. ACED (tau_algo = 10) ends above ACE, CA2FL and vanilla, the more the more
@@ -19,14 +19,27 @@ step: it is run for as many steps as the others (the paper's axis) and for as ma
 same step and at the same trip. On paper size every arm takes the published rate.
 
 Desk size: ace_fig2's: digits, softmax with L2 0.01, N = 20 all in flight, Dirichlet 0.1, the fifth of the clients
-that is richest in labels 0-2 is 20 times slower. 2,000 client trips; none or half leave after 60 or 1,000 steps. Six
-server's rates from 0.01 to 3 for each arm and condition.
+that is richest in labels 0-2 is 20 times slower. 2,000 client trips; none, 30 or 50 % leave after 60 or 1,000 steps.
+Six server's rates from 0.01 to 3 for each arm and condition.
 """
 
+import pathlib
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from experiments.ace_fig2 import BUFFERED, DESK_WORLD, PAPER_BUFFERED, PAPER_WORLD, SLOW_FIFTH
-from experiments.machinery import Claim, PaperExperiment, Published, Refinement, Scale, Search, final_accuracy
+from experiments.machinery import (
+    Claim,
+    PaperExperiment,
+    Published,
+    Refinement,
+    Runs,
+    Scale,
+    Search,
+    final_accuracy,
+)
 
 ACE, CA2FL, CA2FL_STEPS, VANILLA = "ACE", "CA2FL", "CA2FL, ten times the trips", "vanilla"
 MEMORIES = {"1 step": 1, "N / 2": 10, "2.5 N": 50, "10 N": 200}
@@ -45,7 +58,9 @@ def _memories(steps: dict[str, int]) -> dict[str, dict[str, Any]]:
     }
 
 
+OTHERS = (ACE, CA2FL, CA2FL_STEPS, VANILLA)
 TRIPS, EARLY, LATE = 2000, 60, 1000
+FRACTIONS = [0.0, 0.3, 0.5]
 ARMS: dict[str, dict[str, Any]] = {
     ACE: {"algorithm": "ace"},
     **_memories(MEMORIES),
@@ -63,8 +78,10 @@ def _with(ace: float, ca2fl: float, ca2fl_steps: float) -> dict[str, dict[str, f
 
 TUNED = {
     "dropout_step=60,dropout_fraction=0": _with(0.1, 1.0, 0.3),
+    "dropout_step=60,dropout_fraction=0.3": _with(0.03, 1.0, 1.0),
     "dropout_step=60,dropout_fraction=0.5": _with(0.03, 1.0, 1.0),
     "dropout_step=1000,dropout_fraction=0": _with(0.1, 1.0, 0.3),
+    "dropout_step=1000,dropout_fraction=0.3": _with(0.03, 1.0, 0.3),
     "dropout_step=1000,dropout_fraction=0.5": _with(0.03, 0.3, 0.1),
 }
 NOBODY = Refinement({"dropout_fraction": 0.0}, None, {"dropout_step": None})
@@ -73,7 +90,7 @@ NOBODY = Refinement({"dropout_fraction": 0.0}, None, {"dropout_step": None})
 def degrades_less(better: str, worse: str, fraction: float, step: int) -> Any:
     """How much more accuracy ``worse`` loses than ``better`` when that share of the clients leaves."""
 
-    def differences(runs: Any) -> list[float]:
+    def differences(runs: Runs) -> list[float]:
         with_all = {"dropout_step": step, "dropout_fraction": 0.0}
         without = {"dropout_step": step, "dropout_fraction": fraction}
         if with_all not in runs.conditions or without not in runs.conditions:
@@ -85,73 +102,85 @@ def degrades_less(better: str, worse: str, fraction: float, step: int) -> Any:
     return differences
 
 
-def _claims() -> list[Claim]:
-    found = []
-    moments = {EARLY: "early", LATE: "late"}
-    for step, moment in moments.items():
-        for worse in (ACE, CA2FL, CA2FL_STEPS, VANILLA):
-            under = {"dropout_step": step, "dropout_fraction": 0.5}
-            says = f"ACED (2.5 N) is above {worse}, 50% leave {moment}"
-            found.append(
-                Claim(sentence=says, better=aced("2.5 N"), worse=worse, under=under, scales=("desk",))
-            )
-        under = {"dropout_step": step, "dropout_fraction": 0.5}
-        found += [
-            Claim(
-                sentence=f"ACED (10 N) is above ACE, 50% leave {moment}",
-                better=aced("10 N"),
-                worse=ACE,
-                under=under,
-                scales=("desk",),
-            ),
-            Claim(
-                sentence=f"ACED (2.5 N) loses less than ACE, 50% leave {moment}",
-                differences=degrades_less(aced("2.5 N"), ACE, 0.5, step),
-                scales=("desk",),
-            ),
-            Claim(
-                sentence=f"flat from N / 2 to 2.5 N, 50% leave {moment}",
-                better=aced("2.5 N"),
-                worse=aced("N / 2"),
-                under=under,
-                expected="a tie",
-                scales=("desk",),
-            ),
-            Claim(
-                sentence=f"flat from 2.5 N to 10 N, 50% leave {moment}",
-                better=aced("10 N"),
-                worse=aced("2.5 N"),
-                under=under,
-                expected="a tie",
-                scales=("desk",),
-            ),
-            Claim(
-                sentence=f"a memory of one step is too short, 50% leave {moment}",
-                better=aced("2.5 N"),
-                worse=aced("1 step"),
-                under=under,
-                scales=("desk",),
-            ),
-        ]
-    for worse in (ACE, CA2FL, VANILLA):
-        found.append(
-            Claim(
-                sentence=f"ACED (N / 10) is above {worse}",
-                better=aced("N / 10"),
-                worse=worse,
-                scales=("paper",),
-            )
-        )
-    return [
-        *found,
-        Claim(
-            sentence="flat from N / 10 to N / 2",
-            better=aced("N / 10"),
-            worse=aced("N / 2"),
-            expected="a tie",
-            scales=("paper",),
-        ),
+def _desk_claims(step: int, moment: str, fraction: float) -> list[Claim]:
+    """What is judged when that share of the clients leaves at that step."""
+    where = f"{fraction:.0%} leave {moment}"
+    sentences = [
+        *((f"ACED (2.5 N) is above {worse}", aced("2.5 N"), worse, "seen") for worse in OTHERS),
+        ("ACED (10 N) is above ACE", aced("10 N"), ACE, "seen"),
+        ("flat from N / 2 to 2.5 N", aced("2.5 N"), aced("N / 2"), "a tie"),
+        ("flat from 2.5 N to 10 N", aced("10 N"), aced("2.5 N"), "a tie"),
+        ("a memory of one step is too short", aced("2.5 N"), aced("1 step"), "seen"),
     ]
+    found = [
+        Claim(
+            sentence=f"{says}, {where}",
+            better=better,
+            worse=worse,
+            under={"dropout_step": step, "dropout_fraction": fraction},
+            expected=expected,
+            scales=("desk",),
+        )
+        for says, better, worse, expected in sentences
+    ]
+    loses_less = Claim(
+        sentence=f"ACED (2.5 N) loses less than ACE, {where}",
+        differences=degrades_less(aced("2.5 N"), ACE, fraction, step),
+        scales=("desk",),
+    )
+    return [*found, loses_less]
+
+
+def _paper_claims() -> list[Claim]:
+    best = aced("N / 10")
+    sentences = [(f"ACED (N / 10) is above {worse}", worse, "seen") for worse in (ACE, CA2FL, VANILLA)]
+    sentences.append(("flat from N / 10 to N / 2", aced("N / 2"), "a tie"))
+    return [
+        Claim(sentence=says, better=best, worse=worse, expected=expected, scales=("paper",))
+        for says, worse, expected in sentences
+    ]
+
+
+def _pictures(runs: Runs, folder: pathlib.Path) -> None:
+    """``dropout.png``: final accuracy against the share that leaves, and against ACED's memory, for each moment."""
+    from jafl import plots
+    from jafl.plots.canvas import COLOURS, new_figure, per_cent
+
+    moments = list(dict.fromkeys(one.get("dropout_step") for one in runs.conditions))
+    fractions = list(dict.fromkeys(one["dropout_fraction"] for one in runs.conditions))
+    memories = [label for label in runs.labels if label.startswith("ACED")]
+    shown = [label for label in runs.labels if label not in memories or label == memories[len(memories) // 2]]
+    figure, axes = new_figure(2, len(moments), 5.5 * len(moments), 7, sharey=True)
+
+    def draw(panel: Any, places: Sequence[float], curves: Mapping[str, Sequence[tuple[str, float]]]) -> None:
+        for colour, (name, points) in zip(COLOURS, curves.items(), strict=False):
+            values = [list(runs.values(*_one(label, moment, share)).values()) for label, share in points]
+            error = [np.std(own, ddof=1) / len(own) ** 0.5 if len(own) > 1 else 0.0 for own in values]
+            mean = [np.mean(own) for own in values]
+            panel.errorbar(places, mean, error, marker="o", capsize=3, color=colour, label=name)
+        panel.spines[["top", "right"]].set_visible(False)
+
+    for (above, below), moment in zip(axes.T, moments, strict=True):
+        draw(above, fractions, {label: [(label, share) for share in fractions] for label in shown})
+        above.set_title(
+            f"they leave after {moment:,} server steps" if moment else "they leave at half of the run"
+        )
+        above.set(xlabel="share of the clients that leave", xticks=fractions)
+        above.xaxis.set_major_formatter(per_cent)
+        of_share = {f"{per_cent(share)} leave": [(label, share) for label in memories] for share in fractions}
+        draw(below, range(len(memories)), of_share)
+        below.set_xlabel("how long ACED remembers")
+        below.set_xticks(range(len(memories)), [label.removeprefix("ACED, ") for label in memories])
+    for row in axes:
+        row[0].set_ylabel("final test accuracy (± standard error)")
+        row[0].legend(frameon=False, fontsize=8)
+    plots.save(figure, folder / "dropout.png")
+
+
+def _one(label: str, moment: int | None, share: float) -> tuple[str, Any, dict[str, Any]]:
+    """What ``Runs.values`` is asked for: an arm's final accuracy in one condition."""
+    where = {"dropout_fraction": share} | ({"dropout_step": moment} if moment else {})
+    return label, final_accuracy, where
 
 
 EXPERIMENT = PaperExperiment(
@@ -185,7 +214,7 @@ EXPERIMENT = PaperExperiment(
         "desk": Scale(
             settings=DESK_WORLD | {"client_trips": TRIPS},
             arms=ARMS,
-            conditions={"dropout_step": [EARLY, LATE], "dropout_fraction": [0.0, 0.5]},
+            conditions={"dropout_step": [EARLY, LATE], "dropout_fraction": FRACTIONS},
             refinements=[
                 # As many trips later, of which CA2FL takes ten a step.
                 *(
@@ -199,9 +228,18 @@ EXPERIMENT = PaperExperiment(
                 seeds=(100, 101),
             ),
             tuned=TUNED,
-            minutes=2,
+            minutes=3.3,
             hardware="processor time of one CPU core",
         ),
     },
-    claims=_claims(),
+    claims=[
+        *(
+            claim
+            for step, moment in ((EARLY, "early"), (LATE, "late"))
+            for fraction in FRACTIONS[1:]
+            for claim in _desk_claims(step, moment, fraction)
+        ),
+        *_paper_claims(),
+    ],
+    pictures=_pictures,
 )
