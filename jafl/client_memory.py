@@ -25,8 +25,8 @@ class Row(NamedTuple):
 
 
 class ClientMemory(NamedTuple):
-    """``codes`` [N, *V] in the stored type; ``scales`` [N] per leaf for 8 bits, else (); ``held``, the row of client
-    number ``client`` that is still to be written.
+    """``codes`` [N, entries of V] in the stored type; ``scales`` [N] per leaf for 8 bits, else (); ``held``, the row
+    of client number ``client`` that is still to be written.
     """
 
     codes: Any
@@ -48,10 +48,13 @@ def allocate(value: Any, num_clients: int, precision: str) -> ClientMemory:
       SettingError: for an unknown precision.
     """
     dtype = choose("memory_precision", precision, PRECISIONS)
-    codes = jax.tree.map(lambda v: jnp.zeros((num_clients, *v.shape), dtype or v.dtype), value)
+    codes = jax.tree.map(lambda v: jnp.zeros((num_clients, v.size), dtype or v.dtype), value)
     scales = jax.tree.map(lambda v: jnp.zeros(num_clients, v.dtype), value) if dtype == jnp.int8 else ()
-    nothing = jax.tree.map(lambda rows: jnp.zeros(rows.shape[1:], rows.dtype), Row(codes, scales))
-    return ClientMemory(codes, scales, nothing, jnp.int32(0))
+    held = Row(
+        jax.tree.map(lambda v: jnp.zeros(v.shape, dtype or v.dtype), value),
+        jax.tree.map(lambda rows: jnp.zeros((), rows.dtype), scales),
+    )
+    return ClientMemory(codes, scales, held, jnp.int32(0))
 
 
 def hold(memory: ClientMemory, client: jax.Array, value: Any, words: jax.Array) -> tuple[ClientMemory, Any]:
@@ -124,8 +127,8 @@ def _as_vectors(array: jax.Array) -> jax.Array:
 
 
 def _as_value(row: Row, like: Any) -> Any:
-    """A row's values in the types of ``like``."""
-    values = jax.tree.map(lambda c, v: c.astype(v.dtype), row.codes, like)
+    """A row's values in the shapes and types of ``like``."""
+    values = jax.tree.map(lambda c, v: c.astype(v.dtype).reshape(v.shape), row.codes, like)
     return values if row.scales == () else jax.tree.map(lambda c, s: c * s, values, row.scales)
 
 

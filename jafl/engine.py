@@ -177,7 +177,7 @@ def _flat_rows(tree: Any) -> Any:
 
 
 def _flat_memory(memory: ClientMemory | None) -> ClientMemory | None:
-    return memory and memory._replace(codes=_flat_rows(memory.codes), held=_flat(memory.held))
+    return memory and memory._replace(held=_flat(memory.held))
 
 
 def _flat_carry(carry: Carry) -> Carry:
@@ -235,6 +235,7 @@ def _server_step(program: Program, step: jax.Array, carry: Carry) -> Carry:
     if apply is not True:
         stay = (carry.params, carry.optimizer_state)
         params, optimizer_state = _select(apply, (params, optimizer_state), stay)
+    params = waves.on_all_devices(program.spread, params)
     return Carry(
         params,
         optimizer_state,
@@ -336,9 +337,27 @@ def _train_if_due(
     def train(reads, trip):
         return _train(*reads, trip)
 
-    reads = (program, snapshots)
+    def reads(trips):
+        return (_with_data_of(program, trips) if program.spread.data_apart else program), snapshots
+
     made: Trained = waves.train_if_due(program.waves, program.spread, train, reads, trip, waiting)
     return made
+
+
+def _with_data_of(program: Program, trips: jax.Array) -> Program:
+    """The program with the examples of the clients of ``trips`` [W] alone, fetched from where they lie.
+
+    Clients' row numbers then point into these, up to ``data_apart`` for each trip.
+    """
+    data, client = program.data, program.trips.client[trips]
+    begin, place = data.offsets[client][:, None], jnp.arange(program.spread.data_apart)
+    held = begin + place < data.offsets[client + 1][:, None]
+    rows = data.indices[jnp.where(held, begin + place, begin)].reshape(-1)
+    x, y = waves.on_all_devices(program.spread, (data.x[rows], data.y[rows]))
+    fetched = jnp.arange(len(rows), dtype=data.indices.dtype).reshape(held.shape)
+    entries = jnp.where(held, begin + place, len(data.indices))
+    indices = data.indices.at[entries].set(fetched, mode="drop")
+    return dataclasses.replace(program, data=ClientData(x, y, indices, data.offsets))
 
 
 def _trained(

@@ -115,12 +115,12 @@ def forecast(
         shared_by = program.spread.number if jax.devices()[0].platform == "cpu" else 1
         available = device_memory() // shared_by
     parts = {
-        "data": program.data,
+        "data": bytes_of(program.data._replace(x=None)) + _examples_on_a_device(program),
         "evaluation": evaluation,
         "schedule": (program.trips, program.steps, program.waves, program.recall),
         "model": (carry.params, program.client_work, program.rule, program.server_optimizer),
         "snapshots": carry.snapshots,
-        "client_memory": carry.memory,
+        "client_memory": _on_a_device(program.spread, carry.memory),
         "rule_state": (carry.rule_state, carry.optimizer_state),
         "waiting": carry.waiting,
         "reports": (carry.trip_reports, carry.step_reports),
@@ -129,6 +129,24 @@ def forecast(
     sizes = {name: part if isinstance(part, int) else bytes_of(part) for name, part in parts.items()}
     slots = jax.tree.leaves(carry.snapshots)[0].shape[0]
     return Forecast(sizes, available, slots, bytes_of(carry.params), width)
+
+
+def _examples_on_a_device(program: Any) -> int:
+    """Bytes of the clients' examples on each device, with those of a wave where devices share the others."""
+    x, spread = program.data.x, program.spread
+    if not spread.data_apart:
+        return bytes_of(x)
+    fetched = program.waves.trips.shape[1] * spread.data_apart
+    return bytes_of(x) // spread.number + bytes_of(x) // len(x) * fetched
+
+
+def _on_a_device(spread: Any, memory: Any) -> int:
+    """Bytes of the clients' memory on each device."""
+    whole = bytes_of(memory)
+    if not memory or not spread.memory_apart:
+        return whole
+    cut = [rows for rows in jax.tree.leaves(memory.codes) if not spread.of_memory(rows).is_fully_replicated]
+    return whole - bytes_of(cut) + bytes_of(cut) // spread.number
 
 
 def device_memory() -> int:

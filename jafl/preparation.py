@@ -25,6 +25,9 @@ from jafl.waves import ONE_DEVICE, Spread, Waves, spread_over
 SNAPSHOT_BYTES_FREELY = 2**30
 # Trips in a wave for each device that trains them side by side, or one after the other.
 WIDTH_TOGETHER, WIDTH_APART = 64, 8
+# Of several devices each holds all of the clients' memory, or examples, up to this share of a device's memory; above
+# it each holds a part.
+LARGE_SHARE_OF_MEMORY = 1 / 16
 # What a round of minibatches costs whatever its width, in lanes: not measured on an accelerator.
 LANES_WORTH_A_ROUND = 16
 # Of the device's memory, what trained trips that wait may take.
@@ -58,11 +61,41 @@ def prepare(
         plan = fitting_plan(*arguments, server_optimizer=server_optimizer, spread=spread)
     program = check(*arguments, server_optimizer=server_optimizer, plan=plan, spread=spread)
     program = with_keys(program, schedule, params, key)
-    everywhere = spread.everywhere()
-    program = jax.device_put(program, everywhere)
+    x = _examples(program.spread, program.data.x)
+    rest = jax.device_put(_without_examples(program), spread.everywhere())
+    program = dataclasses.replace(rest, data=rest.data._replace(x=x))
     slots = slots_for(schedule, plan, params)
-    carry = engine.allocate(program, params, slots=slots, num_clients=schedule.num_clients)
-    return program, jax.device_put(carry, everywhere)
+    start = functools.partial(engine.allocate, slots=slots, num_clients=schedule.num_clients)
+    if spread.number == 1:
+        return program, start(program, params)
+    where = _places(program.spread, jax.eval_shape(start, program, params))
+    return program, jax.jit(start, out_shardings=where)(program, jax.device_put(params, spread.everywhere()))
+
+
+def _without_examples(program: engine.Program) -> engine.Program:
+    return dataclasses.replace(program, data=program.data._replace(x=None))
+
+
+def _examples(spread: Spread, x: np.ndarray) -> jax.Array:
+    """The clients' examples [E, ...] where they belong; where devices share them, padded to a multiple of these."""
+    if not spread.data_apart:
+        return jax.device_put(x, spread.everywhere())
+    size = -(-len(x) // spread.number) * spread.number
+
+    def part(index: tuple[slice, ...]) -> np.ndarray:
+        rows = np.arange(size)[index[0]]
+        return np.asarray(x[np.minimum(rows, len(x) - 1)])
+
+    return jax.make_array_from_callback((size, *x.shape[1:]), spread.of_examples(), part)
+
+
+def _places(spread: Spread, carry: Any) -> Any:
+    """The sharding of each array of a carry: all of it on every device, but for large client memory."""
+    where: engine.Carry = jax.tree.map(lambda _: spread.everywhere(), carry)
+    if not carry.memory:
+        return where
+    codes = jax.tree.map(spread.of_memory, carry.memory.codes)
+    return where._replace(memory=where.memory._replace(codes=codes))
 
 
 def with_keys(
@@ -233,7 +266,24 @@ def _assemble(
         program = dataclasses.replace(program, spread=spread)
     slots = slots_for(schedule, plan, params)
     start = functools.partial(engine.allocate, slots=slots, num_clients=schedule.num_clients)
-    return program, jax.eval_shape(start, program, params)
+    carry = jax.eval_shape(start, program, params)
+    if spread.number > 1 and plan.width > 1:
+        program = dataclasses.replace(program, spread=_with_large_apart(program, carry, plan))
+    return program, carry
+
+
+def _with_large_apart(program: engine.Program, carry: Any, plan: ExecutionPlan) -> Spread:
+    """The spread of a program over several devices, with what is large in parts.
+
+    Examples are if those that a wave needs, fetched before it trains, are fewer by far.
+    """
+    large = LARGE_SHARE_OF_MEMORY * device_memory()
+    x = program.data.x
+    longest = bucket(int(np.max(np.diff(program.data.offsets))))
+    in_parts = x.nbytes > large and 2 * plan.width * longest < len(x)
+    return program.spread._replace(
+        memory_apart=bytes_of(carry.memory) > large, data_apart=longest if in_parts else 0
+    )
 
 
 def default_spread(

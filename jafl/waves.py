@@ -47,6 +47,8 @@ class Spread(NamedTuple):
     at_once   trips of one step that may be folded apart and added up (of an additive rule); 0: one after the other
     lanes     trips of a wave that a device trains side by side, then the next ones; 0: all that it has
     steps_at_once  server steps of one trip each whose models are one running sum; 0: one step after the other
+    memory_apart   whether each device holds its part of every row of the clients' memory
+    data_apart     0, or, where each device holds its part of the clients' examples, as many as no client has more
     """
 
     devices: Mesh | None = None
@@ -54,6 +56,8 @@ class Spread(NamedTuple):
     at_once: int = 0
     lanes: int = 0
     steps_at_once: int = 0
+    memory_apart: bool = False
+    data_apart: int = 0
 
     @property
     def number(self) -> int:
@@ -63,6 +67,20 @@ class Spread(NamedTuple):
     def everywhere(self) -> Sharding | None:
         """The sharding of arrays that every device holds; None for the default device alone."""
         return None if self.devices is None else NamedSharding(self.devices, PartitionSpec())
+
+    def of_memory(self, rows: Any) -> Sharding | None:
+        """The sharding of rows [N, entries] of the clients' memory: each device has its part of every row.
+
+        Then a row is written where it lies, the rule's arithmetic is shared as well, and only the new model is
+        exchanged. Rows that cannot be cut evenly are on every device.
+        """
+        if self.devices is None or not self.memory_apart or rows.shape[1] % self.devices.size:
+            return self.everywhere()
+        return NamedSharding(self.devices, PartitionSpec(None, DEVICES))
+
+    def of_examples(self) -> Sharding | None:
+        """The sharding of the examples [E, ...]: all on every device, or each has its part of them."""
+        return NamedSharding(self.devices, PartitionSpec(DEVICES)) if self.data_apart else self.everywhere()
 
 
 ONE_DEVICE = Spread()
@@ -87,6 +105,12 @@ def spread_over(devices: int | None = None, together: bool | None = None) -> Spr
     return Spread(jax.make_mesh((number,), (DEVICES,), (AxisType.Auto,), devices=local[:number]), together)
 
 
+def on_all_devices(spread: Spread, tree: Any) -> Any:
+    """``tree``, whole on every device, also where parts of it were made apart."""
+    apart = spread.memory_apart or spread.data_apart
+    return lax.with_sharding_constraint(tree, spread.everywhere()) if apart else tree
+
+
 def allocate(waves: Waves, trained: Any) -> Any:
     """[R, ...] of zeros for every array of ``trained``, what the work of one trip leaves (or its shapes)."""
     return jax.tree.map(lambda leaf: jnp.zeros((len(waves.rows), *leaf.shape), leaf.dtype), trained)
@@ -96,20 +120,21 @@ def train_if_due(
     waves: Waves,
     spread: Spread,
     train: Callable[[Any, jax.Array], Any],
-    reads: Any,
+    reads: Callable[[jax.Array], Any],
     trip: jax.Array,
     waiting: Any,
 ) -> Any:
     """``waiting`` [R, ...] after the wave that is due before ``trip`` is folded, if there is one.
 
     train: (reads, the number of a trip) -> what its work leaves, any pytree. It reads no other array.
+    reads: of a wave, from the numbers of its trips [W].
     """
     wave = waves.due[trip]
     # A loop of no or one round: a conditional would copy what waits.
     is_due = (wave >= 0).astype(wave.dtype)
 
     def train_wave(_, waiting):
-        return _train_wave(waves, spread, train, reads, wave, waiting)
+        return _train_wave(waves, spread, train, reads(waves.trips[wave]), wave, waiting)
 
     return lax.fori_loop(0 * wave, is_due, train_wave, waiting)
 

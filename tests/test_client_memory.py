@@ -142,5 +142,5 @@ def relative_drift(name, arguments):
     errors = []
     for total, values in zip(running, (np.asarray(leaf, np.float64) for leaf in rows), strict=True):
         size = np.abs(values).sum(axis=0).max()
-        errors.append(np.abs(np.asarray(total, np.float64) - values[inside].sum(axis=0)).max() / size)
+        errors.append(np.abs(np.ravel(total).astype(np.float64) - values[inside].sum(axis=0)).max() / size)
     return max(errors)
