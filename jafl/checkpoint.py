@@ -30,7 +30,8 @@ LARGEST_SHARE = 0.05  # of the wall-clock time, that checkpoints may take
 class Saved(NamedTuple):
     """A checkpoint: the engine's ``carry`` after ``server_step`` steps, and what was measured until then.
 
-    ``evaluations`` as in ``History``; ``run_seconds``, ``compile_seconds``: wall-clock, of all parts of the run.
+    ``evaluations`` as in ``History``, or, of runs that train together, for each ``{"evaluations": [...], "ended":
+    bool}``; ``run_seconds``, ``compile_seconds``: wall-clock, of all parts of the run.
     """
 
     server_step: int
@@ -50,6 +51,7 @@ class Checkpoints:
       configuration: {name: JSON value} of what the run is; a checkpoint of another one is refused.
       on_restore: called with the checkpoint that the run goes on from, before it does.
       on_trouble: called with a sentence if a checkpoint could not be written or read; a warning if None.
+      refuse: whether a checkpoint of another run is an error; if False, it is told, and all are removed.
 
     Raises SettingError if ``every`` is not a whole number of at least 0.
     """
@@ -62,11 +64,13 @@ class Checkpoints:
         configuration: Mapping[str, Any] | None = None,
         on_restore: Callable[[Saved], None] | None = None,
         on_trouble: Callable[[str], None] | None = None,
+        refuse: bool = True,
     ):
         self.folder = pathlib.Path(folder).absolute()
         self.every = None if every is None else whole_number("checkpoint_every", every, 0)
         self._configuration = dict(configuration or {})
         self.on_restore, self.on_trouble = on_restore, on_trouble or warnings.warn
+        self._refuse = refuse
         self._reads: Any = None
         self._last_step, self._last_time, self._cost = -1, time.monotonic(), 0.0
 
@@ -92,7 +96,7 @@ class Checkpoints:
           carry: the carry before the first step: its structure, shapes and dtypes are those of the result.
 
         Raises:
-          SettingError: if the checkpoint is one of another run; lists the differences.
+          SettingError: if the checkpoint is one of another run, unless ``refuse`` is False; lists the differences.
         """
         self._reads = reads
         numbers = sorted((int(one.name) for one in self.folder.glob("*") if one.name.isdigit()), reverse=True)
@@ -101,8 +105,13 @@ class Checkpoints:
                 with self._manager() as manager:
                     saved = self._read(manager, number, carry)
             except (OSError, ValueError, KeyError) as error:
-                if isinstance(error, SettingError):
+                if isinstance(error, SettingError) and self._refuse:
                     raise
+                if isinstance(error, SettingError):
+                    found = str(error).rsplit("\n", 1)[0]  # without what to do
+                    self.on_trouble(f"{found}\nThey are removed, and these runs begin anew.")
+                    self.delete()
+                    return None
                 self.on_trouble(f"The checkpoint {self.folder / str(number)} cannot be read ({error}).")
                 continue
             self._last_step = saved.server_step

@@ -36,3 +36,14 @@ def claim(folder: str | os.PathLike[str], *, wait: float = 0.0) -> Iterator[bool
         with contextlib.suppress(OSError):  # Windows removes no open file: it stays, unlocked
             path.unlink()
         lock.release()
+
+
+def is_claimed(folder: str | os.PathLike[str]) -> bool:
+    """Whether a process has claimed ``folder``, which need not exist.
+
+    Locks only a file that somebody has left there, so that nobody who claims is in another's way for nothing.
+    """
+    if not (pathlib.Path(folder) / NAME).is_file():
+        return False
+    with claim(folder) as mine:
+        return not mine

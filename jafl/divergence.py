@@ -5,6 +5,7 @@ the model between chunks, and where that is no longer finite the run, which is d
 the last good evaluation and then stepped one server step at a time.
 """
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,7 +25,7 @@ class DivergenceError(ArithmeticError):
     Attributes:
       server_step: the step whose trips or result are the first that are not finite.
       client: the client whose trip it was; None if every update was finite and their combination was not.
-      history: what was measured before; its parameters may not be finite.
+      history: the run up to its last evaluation, its parameters those that were evaluated there.
     """
 
     def __init__(self, server_step: int, client: int | None, history: History):
@@ -53,11 +54,13 @@ def find_divergence(
 ) -> DivergenceError:
     """Repeats the run to find the first server step, after ``good_step``, that is not finite, and its client.
 
-    experiment, how: the arguments of ``prepare``, in order and by name.
+    experiment, how: the arguments of ``prepare``, in order and by name. history: of the first ``good_step`` steps;
+    its parameters do not matter.
     """
     schedule = experiment[0]
     program, carry = prepare(*experiment, **how)
     carry = engine.run(program, carry, 0, good_step)
+    history = dataclasses.replace(history, params=jax.device_get(carry.params))
     step = good_step
     while step < bad_step:
         carry = engine.run(program, carry, step, step + 1)

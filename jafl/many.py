@@ -1,46 +1,28 @@
 """Several runs as one program: seeds, learning rates, exponents, over one schedule or each over its own."""
 
-import dataclasses
-import functools
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from jafl import engine, stacking
+from jafl.checkpoint import Checkpoints, Saved
 from jafl.compile_time import CompileTime
-from jafl.data import Federation
-from jafl.deferred import Specification, as_specification
-from jafl.divergence import DivergenceError, find_divergence
-from jafl.evaluate import Evaluator
+from jafl.deferred import as_specification
+from jafl.divergence import DivergenceError
+from jafl.evaluate import evaluation_memory
 from jafl.fit import check_types
+from jafl.members import Clock, Member, Run, active, end_diverged, evaluate, make_members
+from jafl.memory import Forecast
 from jafl.preparation import check, default_plan, slots_for, with_keys
-from jafl.records import EventSchedule, ExecutionPlan, History, Rule, require
+from jafl.records import EventSchedule, ExecutionPlan, History, require
 from jafl.schedule import trip_by_trip
-from jafl.simulation import (
-    SECONDS_PER_CHUNK,
-    default_evaluators,
-    evaluation_steps,
-    measure,
-    reports_until,
-)
+from jafl.simulation import SECONDS_PER_CHUNK
 from jafl.waves import Spread, spread_over
 
-
-class Run(NamedTuple):
-    """The arguments of one ``jafl.simulate``, under their names there."""
-
-    schedule: EventSchedule
-    federation: Federation
-    client_work: Specification
-    rule: Specification | Rule
-    params: Any
-    key: jax.Array
-    server_optimizer: Any = None
-    evaluate_at: Iterable[int] | None = None
-    evaluators: Mapping[str, Callable[[Any], Mapping[str, float]]] | None = None
+__all__ = ["Run", "prepare_many", "same_trips", "simulate_many"]
 
 
 def simulate_many(
@@ -48,9 +30,12 @@ def simulate_many(
     *,
     together: bool | None = None,
     on_evaluation: Callable[[int, dict[str, Any], Any], None] | None = None,
+    on_end: Callable[[int, History | DivergenceError], None] | None = None,
+    on_memory: Callable[[Forecast], None] | None = None,
     on_progress: Callable[[int], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
-) -> list[History | DivergenceError]:
+    checkpoints: Checkpoints | None = None,
+) -> list[History | DivergenceError | None]:
     """Trains several runs side by side in one program; each ends as ``jafl.simulate`` would end it, to rounding.
 
     Runs may differ in every number with a fraction (learning rates, momentum, exponents), in what arrays hold
@@ -63,136 +48,139 @@ def simulate_many(
       runs: at least one.
       together: whether trips of one run train side by side as well; by what pays on the device's kind if None.
       on_evaluation: called with the number of a run, its evaluation and its parameters, as soon as it is made.
+      on_end: called with the number of a run and its outcome, as soon as it has ended and before any checkpoint that
+        counts it as ended.
+      on_memory: called, before training, with what all runs together will hold.
       on_progress: called with the number of server steps done, several times a second at most.
       should_stop: asked between chunks; True ends all runs there, with a last evaluation.
+      checkpoints: where to keep the state of all runs, as for ``jafl.simulate``; client trips from one to the next
+        are those of the longest run.
 
     Returns:
       For each run its history, or, where it reached NaN or infinity, the ``DivergenceError`` that ``simulate`` would
-      raise: the others go on without it. Seconds in a history are those of all runs, divided by their number.
+      raise: the others go on without it. None for a run that had ended before the checkpoint that the others go on
+      from. Seconds in a history are those of all runs, divided by their number; ``temporary_bytes`` of all.
 
     Raises:
       SettingError: if the arguments of a run do not fit each other, if runs differ in more than numbers and contents
-        of arrays (other rules, models, numbers of clients: says in what), or do not fit into the device's memory
-        together.
+        of arrays (other rules, models, numbers of clients: says in what), or a checkpoint is of other runs.
+      stacking.TooManyTogether: a SettingError, if they do not fit into the device's memory together.
     """
     require(len(runs) > 0, "the number of runs", 0, "at least 1")
-    asked = _Asked(on_evaluation, on_progress, should_stop)
+    asked = _Asked(on_evaluation, on_end, on_progress, should_stop)
     with CompileTime() as compiling:
-        members, stack, carries = prepare_many(runs, spread_over(1, together))
+        members, stack, carries = prepare_many(runs, spread_over(1, together), on_memory)
+        clock = Clock(compiling, len(runs), stacking.compiled_temporary_bytes(stack, carries))
         carries = jax.block_until_ready(stacking.run(stack, carries, 0, 0))  # no step: compiles
-        clock = _Clock(compiling, compiling.seconds, time.perf_counter(), len(runs))
-        return _run(members, stack, carries, clock, asked)
+        saved = checkpoints.restore((stack, [run.params for run in runs]), carries) if checkpoints else None
+        if saved:
+            carries = saved.carry
+            for member, kept in zip(members, saved.evaluations, strict=True):
+                member.evaluations, member.ended = kept["evaluations"], kept["ended"]
+        clock.start(saved)
+        return _run(members, stack, carries, clock, asked, _Keeper(members, clock, checkpoints, saved))
 
 
 class _Asked(NamedTuple):
     """What the caller of ``simulate_many`` wants to be told, or to tell."""
 
     on_evaluation: Callable[[int, dict[str, Any], Any], None] | None
+    on_end: Callable[[int, History | DivergenceError], None] | None
     on_progress: Callable[[int], None] | None
     should_stop: Callable[[], bool] | None
 
     def stop(self) -> bool:
         return bool(self.should_stop and self.should_stop())
 
+    def tell(self, ended: Sequence[Member]) -> None:
+        """Tells the outcomes."""
+        for member in ended:
+            if self.on_end and member.outcome:
+                self.on_end(member.number, member.outcome)
+
+
+class _Keeper:
+    """Keeps checkpoints, if any; ``done``: server steps before it begins."""
+
+    def __init__(
+        self, members: Sequence[Member], clock: Clock, checkpoints: Checkpoints | None, saved: Saved | None
+    ):
+        self._members, self._clock, self._checkpoints = members, clock, checkpoints
+        self.restored, self.done = saved is not None, saved.server_step if saved else 0
+        self._last = max(member.run.schedule.num_steps for member in members)
+        longest = next(m.run.schedule for m in members if m.run.schedule.num_steps == self._last)
+        steps = checkpoints.steps(longest) if checkpoints else []
+        self._due_at = [step for step in steps if step > self.done]
+
+    def next(self) -> list[int]:
+        """The next server step after which a checkpoint is due whatever the time, if there is one."""
+        return self._due_at[:1]
+
+    def save_if_due(self, carries: engine.Carry, done: int, *, stopping: bool) -> None:
+        marked = bool(self._due_at) and done >= self._due_at[0]
+        if marked:
+            self._due_at.pop(0)
+        if not (self._checkpoints and 0 < done < self._last and active(self._members)):
+            return
+        if stopping or marked or self._checkpoints.due():
+            kept = [{"evaluations": m.evaluations, "ended": m.ended} for m in self._members]
+            self._checkpoints.save(Saved(done, carries, kept, *self._clock.seconds()))
+
 
 def _run(
-    members: list["_Member"], stack: stacking.Stack, carries: engine.Carry, clock: "_Clock", asked: _Asked
-) -> list[History | DivergenceError]:
+    members: list[Member],
+    stack: stacking.Stack,
+    carries: engine.Carry,
+    clock: Clock,
+    asked: _Asked,
+    keeper: _Keeper,
+) -> list[History | DivergenceError | None]:
     stops = sorted(set().union(*(member.stops for member in members)))
-    done, steps_per_second = 0, 0.0
+    done, steps_per_second = keeper.done, 0.0
+
+    def end(ending: Sequence[Member]) -> None:
+        """These end here, each before any is told of."""
+        for member in ending:
+            member.end(member.history(carries, done, clock))
+        asked.tell(ending)
+
     for stop in stops:
-        while done < stop and _active(members):
+        if keeper.restored and stop <= done:
+            continue  # made before the checkpoint
+        while done < stop and active(members):
             before = time.perf_counter()
             chunk = max(1, int(SECONDS_PER_CHUNK * steps_per_second))
-            last = min(stop, done + chunk)
+            last = min(stop, done + chunk, *keeper.next())
             carries = stacking.run(stack, carries, done, last)
-            _end_diverged(members, carries, done, last, clock)
+            going = active(members)
+            end_diverged(members, carries, done, last, clock)
+            asked.tell([member for member in going if member.ended])
             steps_per_second = (last - done) / (time.perf_counter() - before)
             done = last
             if asked.on_progress:
                 asked.on_progress(done)
-            if done < stop and asked.stop():
-                _evaluate(_active(members), carries, done, asked)
-                return [member.end(carries, done, clock) for member in members]
-        _evaluate([m for m in _active(members) if stop in m.stops], carries, stop, asked)
-        for member in _active(members):
-            if member.run.schedule.num_steps == stop:
-                member.end(carries, stop, clock)
-        if asked.stop():
-            late = [member for member in _active(members) if member.evaluations[-1]["server_step"] < done]
-            _evaluate(late, carries, done, asked)
+            stopping = asked.stop()
+            if done < stop:
+                keeper.save_if_due(carries, done, stopping=stopping)
+                if stopping:  # with evaluations that runs which go on do not have
+                    evaluate(active(members), carries, done, asked.on_evaluation)
+                    end(active(members))
+                    return [member.outcome for member in members]
+        evaluate([m for m in active(members) if stop in m.stops], carries, stop, asked.on_evaluation)
+        end([member for member in active(members) if member.run.schedule.num_steps == stop])
+        stopping = asked.stop()
+        keeper.save_if_due(carries, done, stopping=stopping)
+        if stopping:
+            late = [member for member in active(members) if member.evaluations[-1]["server_step"] < done]
+            evaluate(late, carries, done, asked.on_evaluation)
             break
-    return [member.end(carries, done, clock) for member in members]
+    end(active(members))
+    return [member.outcome for member in members]
 
 
-class _Clock(NamedTuple):
-    """``compiled``: seconds, before ``started``."""
-
-    compiling: CompileTime
-    compiled: float
-    started: float
-    runs: int
-
-    def seconds(self) -> tuple[float, float]:
-        """(compile_seconds, run_seconds) so far, a run's share of each."""
-        running = time.perf_counter() - self.started - (self.compiling.seconds - self.compiled)
-        return self.compiling.seconds / self.runs, running / self.runs
-
-
-@dataclasses.dataclass
-class _Member:
-    """One of the runs. ``outcome`` is None as long as it goes on."""
-
-    number: int
-    run: Run
-    plan: ExecutionPlan
-    evaluators: Mapping[str, Callable[[Any], Mapping[str, float]]]
-    stops: set[int]
-    evaluations: list[dict[str, Any]] = dataclasses.field(default_factory=list)
-    outcome: History | DivergenceError | None = None
-
-    def carry(self, carries: engine.Carry, params: Any = None) -> engine.Carry:
-        """The member's reports, in NumPy, and ``params``; nothing else of its carry."""
-
-        def own(reports: Mapping[str, jax.Array]) -> dict[str, Any]:
-            return {name: np.asarray(rows)[self.number] for name, rows in reports.items()}
-
-        trips, steps = own(carries.trip_reports), own(carries.step_reports)
-        return engine.Carry(params, None, None, None, None, None, trips, steps)
-
-    def history(self, carries: engine.Carry, done: int, clock: _Clock) -> History:
-        """What there is after ``done`` steps."""
-        schedule, carry = self.run.schedule, self.carry(carries)
-        compile_seconds, run_seconds = clock.seconds()
-        return History(
-            evaluations=self.evaluations,
-            params=jax.tree.map(lambda leaf: np.array(leaf[self.number]), carries.params),
-            trip_reports=_copied(reports_until(self.run.rule, schedule, done, carry.trip_reports)),
-            step_reports=_copied({name: rows[:done] for name, rows in carry.step_reports.items()}),
-            schedule=schedule,
-            server_steps=done,
-            num_slots=self.plan.num_slots,
-            compile_seconds=compile_seconds,
-            run_seconds=run_seconds,
-        )
-
-    def end(self, carries: engine.Carry, done: int, clock: _Clock) -> History | DivergenceError:
-        """The run's outcome; its history after ``done`` steps unless it has ended before."""
-        if self.outcome is None:
-            self.outcome = self.history(carries, done, clock)
-        return self.outcome
-
-
-def _copied(reports: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """The reports, out of memory that the next chunk takes."""
-    return {name: np.array(rows) for name, rows in reports.items()}
-
-
-def _active(members: Iterable[_Member]) -> list[_Member]:
-    return [member for member in members if member.outcome is None]
-
-
-def prepare_many(runs: Sequence[Run], spread: Spread) -> tuple[list[_Member], stacking.Stack, engine.Carry]:
+def prepare_many(
+    runs: Sequence[Run], spread: Spread, on_memory: Callable[[Forecast], None] | None = None
+) -> tuple[list[Member], stacking.Stack, engine.Carry]:
     """Checks every run, and places all of them on the device: (the members, what ``stacking.run`` takes).
 
     Raises:
@@ -218,9 +206,32 @@ def prepare_many(runs: Sequence[Run], spread: Spread) -> tuple[list[_Member], st
         stack,
         params,
     )
-    stacking.check_memory(stack, carries, len(runs))
+    found = _memory(runs, stack, carries, plans[0].width)
+    if on_memory:
+        on_memory(found)
     stack = jax.device_put(stack)
-    return _members(runs, plans), stack, stacking.allocate(stack, params, slots=slots, num_clients=clients)
+    return (
+        make_members(runs, plans),
+        stack,
+        stacking.allocate(stack, params, slots=slots, num_clients=clients),
+    )
+
+
+def _memory(runs: Sequence[Run], stack: stacking.Stack, carries: engine.Carry, width: int) -> Forecast:
+    """What all runs hold together; raises ``stacking.TooManyTogether`` if the device has less."""
+    held, evaluating = 0, 0
+    known: set[int] = set()
+    for run in runs:
+        if id(run.federation.test_x) not in known:
+            known.add(id(run.federation.test_x))
+            model, training = (
+                as_specification(run.client_work).build().model,
+                "train" in (run.evaluators or {}),
+            )
+            size, temporary = evaluation_memory(model, run.params, run.federation, on_training=training)
+            held, evaluating = held + size, max(evaluating, temporary)
+    sizes = {"evaluation": held, "evaluating": len(runs) * evaluating}
+    return stacking.check_memory(stack, carries, len(runs), **sizes, width=width)
 
 
 def _plans(runs: Sequence[Run], spread: Spread) -> list[ExecutionPlan]:
@@ -240,64 +251,3 @@ def same_trips(one: EventSchedule, other: EventSchedule) -> bool:
     """Whether two schedules have the same clients train from the same versions for the same server steps."""
     names = ("client", "download_version", "step")
     return one is other or all(np.array_equal(getattr(one, name), getattr(other, name)) for name in names)
-
-
-def _members(runs: Sequence[Run], plans: Sequence[ExecutionPlan]) -> list[_Member]:
-    """The members; those with the same data are evaluated by the same objects."""
-    members = []
-    known: dict[tuple, dict[str, Evaluator]] = {}
-    for number, (run, plan) in enumerate(zip(runs, plans, strict=True)):
-        evaluators = run.evaluators
-        if evaluators is None:
-            model = as_specification(run.client_work).build().model
-            splits = ("test_x", "test_y", "validation_x", "validation_y")
-            frozen = tuple(map(id, jax.tree.leaves(model)))
-            held = (*(id(getattr(run.federation, split)) for split in splits), *frozen)
-            if held not in known:
-                known[held] = default_evaluators(model, run.federation)
-            evaluators = known[held]
-        stops = set(evaluation_steps(run.schedule.num_steps, run.evaluate_at))
-        members.append(_Member(number, run, plan, evaluators, stops))
-    return members
-
-
-def _end_diverged(
-    members: Sequence[_Member], carries: engine.Carry, first_step: int, last_step: int, clock: _Clock
-) -> None:
-    """Ends the members whose model or losses are no longer finite after these steps."""
-    finite, losses = np.asarray(stacking.are_finite(carries.params)), np.asarray(carries.trip_reports["loss"])
-    for member in _active(members):
-        run = member.run
-        first, last = np.searchsorted(run.schedule.step, [first_step, last_step])
-        if not (finite[member.number] and np.all(np.isfinite(losses[member.number, first:last]))):
-            how = {"server_optimizer": run.server_optimizer, "plan": member.plan, "devices": 1}
-            good = member.evaluations[-1]["server_step"]
-            before = member.history(carries, first_step, clock)
-            member.outcome = find_divergence(run[:6], how, good, last_step, before)
-
-
-def _evaluate(members: Sequence[_Member], carries: engine.Carry, done: int, asked: _Asked) -> None:
-    """Evaluates members after ``done`` steps; those that share an evaluator in one go."""
-    if not members:
-        return
-    each = stacking.apart(carries.params, len(jax.tree.leaves(carries.params)[0]))
-    at_once: dict[int, list[dict[str, float]]] = {}
-    for member in members:
-        evaluators: dict[str, Callable[[Any], Mapping[str, float]]] = {}
-        for name, evaluator in member.evaluators.items():
-            shared = sum(evaluator is other.evaluators.get(name) for other in members) > 1
-            if shared and isinstance(evaluator, Evaluator):
-                if id(evaluator) not in at_once:
-                    at_once[id(evaluator)] = evaluator.of_many(carries.params)
-                evaluators[name] = functools.partial(_known, at_once[id(evaluator)][member.number])
-            else:
-                evaluators[name] = evaluator
-        seen = member.evaluations[-1]["server_step"] if member.evaluations else 0
-        carry = member.carry(carries, each[member.number])
-        member.evaluations.append(measure(evaluators, member.run.schedule, carry, seen, done))
-        if asked.on_evaluation:
-            asked.on_evaluation(member.number, member.evaluations[-1], each[member.number])
-
-
-def _known(found: Mapping[str, float], params: Any) -> Mapping[str, float]:
-    return found

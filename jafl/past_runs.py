@@ -78,6 +78,11 @@ def read_run(path: str | os.PathLike[str]) -> PastRun:
     return PastRun(path, config, evaluations, summary)
 
 
+def is_over(path: str | os.PathLike[str]) -> bool:
+    """Whether a directory, which need not be there, holds a run that is over."""
+    return (pathlib.Path(path) / "summary.json").is_file() and read_run(path).is_over
+
+
 def find_runs(path: str | os.PathLike[str], *, or_none: bool = False) -> list[PastRun]:
     """Every run in a directory and its subdirectories, in the order of their paths.
 

@@ -39,6 +39,7 @@ FILES = (
 # What a run says of its outcome: gone while it goes on.
 OUTCOME = ("summary.json", "params.npz", "reports.npz", "diagnostics.json", "report.html", "report.md")
 CHECKPOINTS = "checkpoints"
+CHECKPOINTS_TOGETHER = "checkpoints_together"
 # Settings that say where data lie: another place is no other run.
 PLACES = ("data_dir", "cache_dir")
 TRACKED = "tensorboard"
@@ -117,6 +118,11 @@ class RunDirectory:
     def checkpoints(self) -> pathlib.Path:
         """The folder of its checkpoints, which is there while the run is not over."""
         return self.path / CHECKPOINTS
+
+    @property
+    def checkpoints_together(self) -> pathlib.Path:
+        """The folder of the checkpoints of runs that share a program, this one the first of them."""
+        return self.path / CHECKPOINTS_TOGETHER
 
     def config(self) -> dict[str, Any] | None:
         """The ``config.json`` that is there, or None. Raises SettingError if it is none of this format."""
@@ -359,7 +365,8 @@ def _remove_run(folder: pathlib.Path, files: Sequence[pathlib.Path]) -> None:
             raise SettingError(f"output_dir is {str(folder)!r}, where another process is running.")
         for file in files:
             file.unlink()
-        checkpoint.delete(folder / CHECKPOINTS)
+        for kept in (CHECKPOINTS, CHECKPOINTS_TOGETHER):
+            checkpoint.delete(folder / kept)
         for file in (folder / TRACKED).glob("events.out.tfevents.*"):
             file.unlink()
         if (folder / TRACKED).is_dir() and not any((folder / TRACKED).iterdir()):

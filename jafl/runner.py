@@ -1,67 +1,23 @@
 """Runs experiments and leaves their run directories: numbers, pictures, a table."""
 
-import contextlib
 import dataclasses
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from jafl import plots, tables
-from jafl.checkpoint import Checkpoints, Saved, differences
 from jafl.claim import claim
-from jafl.console import Interrupt, Progress
-from jafl.divergence import DivergenceError
-from jafl.evaluate import per_client_accuracy
+from jafl.console import Interrupt
 from jafl.experiment import Experiment, make_experiments
-from jafl.past_runs import read_json, read_run, settings_file
-from jafl.pictures import diagnose, draw_history, draw_schedule, expected_weights
-from jafl.records import EventSchedule, History, SettingError, whole_number
-from jafl.results import PLACES, RunDirectory, config, summarize, what_decides
+from jafl.past_runs import read_json, settings_file
+from jafl.pictures import diagnose, draw_schedule, expected_weights
+from jafl.recording import Options, Outcome, refuse_differences
+from jafl.records import EventSchedule, SettingError
+from jafl.results import PLACES, RunDirectory
 from jafl.settings import Settings
-from jafl.trackers import Tracker
+from jafl.training import run_experiment
 
-
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """How runs are run, which changes no result.
-
-    command           what was typed, for ``config.json``
-    show              gets each line of text that is meant for the user
-    checkpoint_every  client trips between checkpoints; None: once a minute; 0: none at all
-    trackers          where metrics also go, see ``jafl.trackers``
-    pictures          whether each run draws its own; if None, outside of sweeps
-    progress          whether each run shows a progress bar
-    """
-
-    command: Sequence[str] = ()
-    show: Callable[[str], None] = print
-    checkpoint_every: int | None = None
-    trackers: Sequence[Tracker] = ()
-    pictures: bool | None = None
-    progress: bool = True
-
-    def __post_init__(self) -> None:
-        if self.checkpoint_every is not None:
-            whole_number("checkpoint_every", self.checkpoint_every, 0)
-
-
-@dataclasses.dataclass(frozen=True)
-class Outcome:
-    """How one run ended. ``status``: finished, interrupted or diverged; ``summary`` is its ``summary.json``.
-
-    ``history`` is None of a run that was over before, and is read from its directory.
-    """
-
-    experiment: Experiment
-    history: History | None
-    evaluations: list[dict[str, Any]]
-    summary: dict[str, Any]
-    error: DivergenceError | None = None
-
-    @property
-    def status(self) -> str:
-        """finished, interrupted or diverged."""
-        return self.summary["status"]
+__all__ = ["Options", "Outcome", "dry_run", "run"]
 
 
 def run(
@@ -189,105 +145,6 @@ def dry_run(
     show(f"Nothing was trained. Schedules, diagnostics and pictures are in {parent.path}")
 
 
-def run_experiment(
-    experiment: Experiment, directory: RunDirectory, options: Options, interrupt: Interrupt
-) -> Outcome:
-    """Runs one experiment, or what is left of it, and writes its directory, whatever happens on the way.
-
-    The directory is to be claimed before (``jafl.claim``).
-
-    Raises SettingError if the directory holds a run of other settings; OSError if a file cannot be written.
-    """
-    wanted = config(dataclasses.asdict(experiment.settings), options.command)
-    before = directory.config()
-    if before is None:
-        directory.write_config(dataclasses.asdict(experiment.settings), options.command, experiment.label)
-        before = wanted
-    _refuse_differences(directory.path, what_decides(before), what_decides(wanted))
-    past = read_run(directory.path)
-    checkpoints = Checkpoints(
-        directory.checkpoints,
-        every=options.checkpoint_every,
-        configuration=what_decides(before),
-        on_trouble=options.show,
-    )
-    if past.is_over and past.summary:
-        checkpoints.delete()
-        return Outcome(experiment, None, past.evaluations, past.summary)
-    directory.write_schedule(experiment.schedule)
-    directory.write_partition(experiment.federation, experiment.source)
-    outcome = _train(experiment, directory, options, interrupt, checkpoints)
-    if outcome.error:
-        options.show(f"{experiment.name}: {outcome.error}")
-    if outcome.history and outcome.history.server_steps == experiment.schedule.num_steps:
-        directory.write_diagnostics(diagnose(experiment, outcome.history.weights))
-    if options.pictures is not False and outcome.history:
-        draw_history(directory.path, experiment, outcome.history)
-    directory.write_summary(outcome.summary)  # the last file: with it, the run is over
-    if outcome.status != "interrupted":
-        checkpoints.delete()
-    return outcome
-
-
-def _train(
-    experiment: Experiment,
-    directory: RunDirectory,
-    options: Options,
-    interrupt: Interrupt,
-    checkpoints: Checkpoints,
-) -> Outcome:
-    """Trains, and writes metrics, parameters and reports."""
-    error = None
-    with contextlib.ExitStack() as stack:
-        progress = stack.enter_context(Progress(experiment.name, experiment.schedule, options.progress))
-        writers: list[Any] = []
-
-        def start(evaluations: list[dict[str, Any]]) -> None:
-            directory.restart(evaluations)
-            server_step = evaluations[-1]["server_step"] if evaluations else 0
-            for tracker in options.trackers:
-                settings = dataclasses.asdict(experiment.settings)
-                writers.append(
-                    stack.enter_context(contextlib.closing(tracker(directory.path, settings, server_step)))
-                )
-
-        def on_restore(saved: Saved) -> None:
-            start(saved.evaluations)
-            progress.start_from(saved.server_step)
-
-        def on_evaluation(evaluation: dict[str, Any], params: Any) -> None:
-            if evaluation["server_step"] == 0:
-                start([])
-            directory.append_evaluation(evaluation)
-            for writer in writers:
-                writer.write(evaluation)
-            progress.accuracy = evaluation["test_accuracy"]
-
-        checkpoints.on_restore = on_restore
-        try:
-            history = experiment.simulate(
-                on_evaluation=on_evaluation,
-                on_progress=progress.update,
-                should_stop=lambda: interrupt.asked,
-                checkpoints=checkpoints,
-            )
-            finished = history.server_steps == experiment.schedule.num_steps
-            status = "finished" if finished else "interrupted"
-        except DivergenceError as divergence:
-            history, status, error = divergence.history, "diverged", divergence
-    directory.write_params(history.params)
-    directory.write_reports(history)
-    summary = summarize(history, target_accuracy=experiment.settings.target_accuracy, status=status)
-    compiled = {"compiled_temporary_bytes": history.temporary_bytes}
-    summary["memory"] = experiment.memory.summary() | compiled
-    if error:
-        summary |= {"diverged_at_step": error.server_step, "diverged_by_client": error.client}
-    if experiment.federation.held_out is not None:
-        found = per_client_accuracy(experiment.model, history.params, experiment.federation)
-        summary["client_accuracy"] = found.tolist()
-    return Outcome(experiment, history, history.evaluations, summary, error)
-
-
 def _write_setup(experiment: Experiment, directory: RunDirectory, command: Sequence[str]) -> None:
     """What is known before training."""
     directory.write_config(dataclasses.asdict(experiment.settings), command)
@@ -302,16 +159,7 @@ def _check_same_comparison(path: pathlib.Path, settings: Settings, alone: bool) 
         return  # compared when both are resolved
     now = {name: value for name, value in dataclasses.asdict(settings).items() if name not in PLACES}
     before = {name: value for name, value in read_json(file).items() if name in now}
-    _refuse_differences(path, before, now)
-
-
-def _refuse_differences(path: pathlib.Path, before: Any, now: Any) -> None:
-    found = differences(before, now)
-    if found:
-        raise SettingError(
-            f"{path} holds a run of other settings:\n  " + "\n  ".join(found) + "\nGo on with the same ones "
-            "(--resume --output_dir alone takes them from there), or name another directory."
-        )
+    refuse_differences(path, before, now)
 
 
 def _write_comparison(parent: RunDirectory, outcomes: Sequence[Outcome], settings: Settings) -> None:

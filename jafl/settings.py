@@ -386,7 +386,18 @@ class Settings:
 
 
 FORMAT = 1
-NOT_SETTINGS = ("format", "versions", "device", "command", "runs", "sweep", "label", "arms", "refinements")
+NOT_SETTINGS = (
+    "format",
+    "versions",
+    "device",
+    "command",
+    "runs",
+    "sweep",
+    "label",
+    "arms",
+    "refinements",
+    "listed",
+)
 # Pairs of which at most one is given.
 FILLED_BY_ALGORITHM = (
     "protocol",

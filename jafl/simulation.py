@@ -105,15 +105,15 @@ def simulate(
             running = time.perf_counter() - started - (compiling.seconds - compiled)
             return run_before + running, compile_before + compiling.seconds
 
-        def history() -> History:
+        def history(steps: int) -> History:
             run_seconds, compile_seconds = seconds()
             return History(
                 evaluations=evaluations,
                 params=jax.device_get(carry.params),
-                trip_reports=reports_until(rule, schedule, done, carry.trip_reports),
-                step_reports={name: np.asarray(rows)[:done] for name, rows in carry.step_reports.items()},
+                trip_reports=reports_until(rule, schedule, steps, carry.trip_reports),
+                step_reports={name: np.asarray(rows)[:steps] for name, rows in carry.step_reports.items()},
                 schedule=schedule,
-                server_steps=done,
+                server_steps=steps,
                 num_slots=plan.num_slots,
                 compile_seconds=compile_seconds,
                 run_seconds=run_seconds,
@@ -144,7 +144,7 @@ def simulate(
                 carry = engine.run(program, carry, done, last)
                 if not is_finite(carry, schedule, done, last):
                     good = evaluations[-1]["server_step"]
-                    raise find_divergence(experiment, how, good, last, history())
+                    raise find_divergence(experiment, how, good, last, history(good))
                 steps_per_second = (last - done) / (time.perf_counter() - before)
                 done = last
                 if on_progress:
@@ -154,13 +154,13 @@ def simulate(
                     save_if_due(stopping=stopping)
                     if stopping:  # with an evaluation that a run which goes on does not have
                         evaluate()
-                        return history()
+                        return history(done)
             evaluate()
             stopping = bool(should_stop and should_stop())
             save_if_due(stopping=stopping)
             if stopping:
                 break
-        return history()
+        return history(done)
 
 
 def _temporary_bytes(program: engine.Program, carry: engine.Carry) -> int | None:

@@ -18,8 +18,13 @@ import numpy as np
 from jafl import engine
 from jafl.clients import ClientData
 from jafl.deferred import Specification
-from jafl.memory import bytes_of, device_memory, readable
-from jafl.records import require
+from jafl.memory import Forecast, device_memory, forecast, readable
+from jafl.records import SettingError, require
+from jafl.temporaries import temporary_bytes
+
+
+class TooManyTogether(SettingError):
+    """So many runs do not fit into the device's memory together."""
 
 
 @functools.partial(
@@ -128,15 +133,37 @@ def stack_params(params: Sequence[Any]) -> Any:
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *params)
 
 
-def check_memory(stacked: Stack, carries: engine.Carry, members: int) -> None:
-    """Raises SettingError if the arrays of all members, or their shapes, do not fit on the device."""
-    need, have = bytes_of((stacked, carries)), device_memory()
-    require(
-        need <= have,
-        "the number of runs that go together",
-        members,
-        f"fewer: they need {readable(need)} of device memory, which has {readable(have)}",
+def check_memory(
+    stacked: Stack, carries: engine.Carry, members: int, *, evaluation: int, evaluating: int, width: int
+) -> Forecast:
+    """What the arrays of all members, or their shapes, and temporary values take; ``width``: that of their plans.
+
+    evaluation, evaluating: bytes that evaluators hold, and temporary ones of an evaluation of all members.
+
+    Raises:
+      TooManyTogether: if the device has less.
+    """
+    first, count = len(jax.tree.leaves(stacked)), len(jax.tree.leaves(carries))
+    training = temporary_bytes(run.trace(stacked, carries, 0, 0), slice(first, first + count))
+    sizes = {"evaluation": evaluation, "temporaries": max(training, evaluating)}
+    found = forecast(
+        stacked.member(stacked.own), carries, **sizes, width=members * width, available=device_memory()
     )
+    if not found.fits:
+        raise TooManyTogether(
+            f"the number of runs that go together is {members}, but must be fewer: they need "
+            f"{readable(found.needed)} of device memory, which has {readable(found.available)}"
+        )
+    return found
+
+
+def compiled_temporary_bytes(stacked: Stack, carries: engine.Carry) -> int | None:
+    """What the compiled program holds beside its arguments; None if the device's compiler does not tell."""
+    try:  # compiles; ``run`` takes the same program
+        found = run.lower(stacked, carries, 0, 0).compile().memory_analysis()
+        return int(found.temp_size_in_bytes) if found else None
+    except (AttributeError, NotImplementedError, TypeError, jax.errors.JaxRuntimeError):
+        return None
 
 
 def _alike(programs: Sequence[engine.Program]) -> list[engine.Program]:

@@ -1,43 +1,33 @@
 """Sweeps: every arm and seed under every combination of values, one run directory each.
 
 A sweep can be stopped and started as often as one likes, and by several processes at once: whoever finds a run that
-is neither over nor claimed claims it and goes on with it. When nothing is left, tables and pictures are drawn.
+is neither over nor claimed claims it and goes on with it; runs that share a program, all of them at once. When
+nothing is left, tables and pictures are drawn.
 """
 
-import contextlib
 import dataclasses
-import multiprocessing
 import os
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
-
-import jax
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from jafl import arms as all_arms
-from jafl import conditions, groups, tables
+from jafl import checkpoint, conditions, groups, tables
 from jafl.algorithms import make_client_optimizer, make_server_optimizer
 from jafl.arms import Arms, Refinement
+from jafl.cells import Cells, Listing, Part, listings
 from jafl.checkpoint import differences
 from jafl.claim import claim
-from jafl.console import Interrupt
-from jafl.experiment import Loaded, make_experiment, resolve, seeds_of
-from jafl.past_runs import find_runs, read_json, read_run
+from jafl.experiment import Loaded, make_experiment, resolve
+from jafl.past_runs import find_runs, read_json
+from jafl.recording import Options
 from jafl.records import SettingError, unknown_name, whole_number
-from jafl.results import PLACES, RunDirectory
-from jafl.runner import Options, run_experiment
+from jafl.results import CHECKPOINTS, CHECKPOINTS_TOGETHER, PLACES, RunDirectory
 from jafl.settings import Settings
 from jafl.sweep_pictures import draw_sweep
+from jafl.workers import work_through
 
 SECONDS_TO_WRITE = 600.0  # for which a process waits while another draws the tables and pictures
-SECONDS_TO_END = 20.0  # after Ctrl-C, for which the other processes may finish their chunk
-# What other processes of a sweep are to set as this one has it.
-OF_JAX = (
-    "jax_compilation_cache_dir",
-    "jax_persistent_cache_min_compile_time_secs",
-    "jax_persistent_cache_min_entry_size_bytes",
-    "jax_enable_x64",
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,21 +37,6 @@ class SweepOutcome:
     rows: list[dict[str, Any]]
     statuses: dict[str, int]
     left: int = 0
-
-
-class Part(NamedTuple):
-    """The runs under one condition: {label: settings}, of which ``seed`` may list several."""
-
-    condition: dict[str, Any]
-    arms: dict[str, Settings]
-
-    def cells(self, root: pathlib.Path) -> list[pathlib.Path]:
-        """The directories of its runs."""
-        return [
-            root / conditions.folder(self.condition) / all_arms.folder(label, seed)
-            for label, settings in self.arms.items()
-            for seed in seeds_of(settings)
-        ]
 
 
 def run_sweep(
@@ -85,7 +60,7 @@ def run_sweep(
       refinements: settings that hold for some arms or under some conditions only, over those of the arms.
       baseline: the arm that the trips to the target are compared with. Default: fedavg if it runs, else the first.
       processes: how many work on it, this one among them.
-      options: the fields of ``jafl.runner.Options``. A run draws its own pictures only if ``pictures`` is True.
+      options: the fields of ``jafl.recording.Options``. A run draws its own pictures only if ``pictures`` is True.
 
     Raises:
       SettingError: for any setting or value that cannot work, before anything is run; or if ``output_dir`` holds
@@ -109,23 +84,30 @@ def run_sweep(
         "refinements": [one._asdict() for one in refinements],
     }
     root = pathlib.Path(output_dir)
-    _begin(
-        root, settings, {name: value for name, value in what.items() if value or name == "sweep"}, work, how
+    listed = Listing(swept, {label: dict(own) for label, own in compared.items()}, settings.seed)
+    told = _begin(
+        root,
+        settings,
+        {name: value for name, value in what.items() if value or name == "sweep"},
+        listed,
+        work,
+        how,
     )
-    with Interrupt(how.show) as interrupt, _others(root, work, how, processes - 1) as others:
-        while _one_pass(root, work, how, interrupt) and not interrupt.asked:
-            pass
-        for other in others:
-            other.join(SECONDS_TO_END if interrupt.asked else None)
-        if not interrupt.asked:  # what another one was killed at
-            _one_pass(root, work, how, interrupt)
-    return _end(root, work, settings, baseline, how, interrupt.asked)
+    wanted = frozenset(path for part in work for path in part.cells(root))
+    cells = Cells(root, told, settings, refinements, wanted, how.runs_together == "auto")
+    interrupted = work_through(cells, how, processes)
+    return _end(root, wanted, settings, baseline, how, interrupted)
 
 
 def _begin(
-    root: pathlib.Path, settings: Settings, what: dict[str, Any], work: list[Part], how: Options
-) -> None:
-    """Checks everything, and writes ``sweep.json``, unless all of it was checked before."""
+    root: pathlib.Path,
+    settings: Settings,
+    what: dict[str, Any],
+    listed: Listing,
+    work: list[Part],
+    how: Options,
+) -> list[Listing]:
+    """Checks everything, and writes ``sweep.json``, unless all of it was checked before; what it was told of."""
     if not (root / "sweep.json").is_file():
         _check(work)
         root.mkdir(parents=True, exist_ok=True)
@@ -133,17 +115,22 @@ def _begin(
         there = read_json(root / "sweep.json") if (root / "sweep.json").is_file() else None
         if there is None:
             RunDirectory(root)  # refuses a directory that holds something else
-            _write(root, settings, what, how)
-            return
+            _write(root, settings, {**what, "listed": [listed.told()]}, how)
+            return [listed]
         _refuse_another(root, there, settings, what)
+        told = listings(there)
+        known = {path for one in told for part in one.parts(settings, ()) for path in part.cells(root)}
+        if all(path in known for part in work for path in part.cells(root)):
+            return told
+        _check(work)
+        told.append(listed)
         before, now = _lists(there), _lists({**dataclasses.asdict(settings), **what})
         union = {name: list(dict.fromkeys([*before[name], *new])) for name, new in now.items()}
         own = {**there.get("arms", {}), **what.get("arms", {})}
-        if union != before or own != there.get("arms", {}):
-            _check(work)
-            several = {name: ",".join(map(str, union.pop(name))) for name in conditions.ELSEWHERE}
-            added = {**what, "sweep": union, **({"arms": own} if own else {})}
-            _write(root, settings.changed(several), added, how)
+        several = {name: ",".join(map(str, union.pop(name))) for name in conditions.ELSEWHERE}
+        added = {**what, "sweep": union, "listed": [one.told() for one in told]}
+        _write(root, settings.changed(several), {**added, **({"arms": own} if own else {})}, how)
+        return told
 
 
 def _lists(content: Mapping[str, Any]) -> dict[str, list[Any]]:
@@ -207,71 +194,9 @@ def _refuse_another(
         )
 
 
-def _one_pass(root: pathlib.Path, work: Sequence[Part], how: Options, interrupt: Interrupt) -> bool:
-    """Runs every run that is neither over nor claimed; whether another pass may find more to do."""
-    ran, claimed = False, False
-    how = dataclasses.replace(how, pictures=how.pictures is True)
-    loaded = Loaded()
-    for part in work:
-        if all(map(_is_over, part.cells(root))):
-            continue
-        for label, settings in resolve(part.arms, loaded):
-            if interrupt.asked:
-                return False
-            path = root / conditions.folder(part.condition) / all_arms.folder(label, settings.seed)
-            if _is_over(path):
-                continue
-            directory = RunDirectory(path, resume=True)
-            with claim(directory.path) as mine:
-                claimed |= not mine
-                if mine and not _is_over(directory.path):
-                    run_experiment(make_experiment(label, settings, loaded), directory, how, interrupt)
-                    ran = True
-    return ran and claimed
-
-
-@contextlib.contextmanager
-def _others(
-    root: pathlib.Path, work: Sequence[Part], how: Options, number: int
-) -> Iterator[Sequence[multiprocessing.process.BaseProcess]]:
-    """Other processes that work on the same sweep; they are gone when the block ends."""
-    several = multiprocessing.get_context("spawn")
-    how = dataclasses.replace(how, show=_nothing, progress=False)
-    values = {name: getattr(jax.config, name) for name in OF_JAX}
-    backwards = [Part(part.condition, dict(reversed(part.arms.items()))) for part in reversed(work)]
-    others = [
-        several.Process(target=_help, args=(root, backwards, how, values), daemon=True) for _ in range(number)
-    ]
-    try:
-        for other in others:
-            other.start()
-        yield others
-    finally:
-        for other in others:
-            if other.is_alive():  # what it was at can go on from there
-                other.terminate()
-                other.join(SECONDS_TO_END)
-
-
-def _help(root: pathlib.Path, work: list[Part], how: Options, values: Mapping[str, Any]) -> None:
-    """What another process does: from the other end, so that few programs are compiled twice."""
-    for name, value in values.items():
-        jax.config.update(name, value)
-    with Interrupt(how.show) as interrupt:
-        _one_pass(root, work, how, interrupt)
-
-
-def _nothing(_: str) -> None:
-    """Says nothing."""
-
-
-def _is_over(path: pathlib.Path) -> bool:
-    return (path / "summary.json").is_file() and read_run(path).is_over
-
-
 def _end(
     root: pathlib.Path,
-    work: Sequence[Part],
+    wanted: Collection[pathlib.Path],
     settings: Settings,
     baseline: str,
     how: Options,
@@ -285,7 +210,11 @@ def _end(
     for run in runs:
         statuses[run.status] = statuses.get(run.status, 0) + 1
     over = {run.path for run in runs if run.is_over}
-    left = sum(path not in over for part in work for path in part.cells(root))
+    left = len(set(wanted) - over)
+    if not any(statuses[name] for name in statuses if name not in ("finished", "diverged")):
+        for run in runs:  # what a process left that was killed after a run's last file
+            checkpoint.delete(run.path / CHECKPOINTS)
+            checkpoint.delete(run.path / CHECKPOINTS_TOGETHER)
     with claim(root, wait=SECONDS_TO_WRITE):
         RunDirectory(root, resume=True).write_summary(
             {

@@ -42,8 +42,8 @@ def simulate_together(experiments: Sequence[Experiment]) -> list[History | Diver
         if len(group) == 1:
             outcomes[group[0]] = _alone(experiments[group[0]])
         else:
-            found = simulate_many([as_run(experiments[number]) for number in group])
-            outcomes |= dict(zip(group, found, strict=True))
+            found = simulate_many(as_runs([experiments[number] for number in group]))
+            outcomes |= {number: one for number, one in zip(group, found, strict=True) if one is not None}
     return [outcomes[number] for number in range(len(experiments))]
 
 
@@ -66,9 +66,19 @@ def groups_together(experiments: Sequence[Experiment]) -> list[list[int]]:
     groups = []
     for _, members in alike:
         most = most_together([as_run(experiments[number]) for number in members])
-        parts = -(-len(members) // most)
-        groups += [part.tolist() for part in np.array_split(np.array(members), parts)]
+        groups += evenly(members, most)
     return sorted(groups)
+
+
+def evenly(members: Sequence[Any], most: int) -> list[list[Any]]:
+    """``members`` in runs of at most ``most``, all of one size if that takes at most twice as many as need be.
+
+    Groups of one size share a compiled program.
+    """
+    count = len(members)
+    fewest = -(-count // most)
+    parts = next((parts for parts in range(fewest, 2 * fewest + 1) if count % parts == 0), fewest)
+    return [[members[number] for number in part] for part in np.array_split(np.arange(count), parts)]
 
 
 def most_together(runs: Sequence[Run], platform: str | None = None) -> int:
@@ -107,8 +117,22 @@ def most_together(runs: Sequence[Run], platform: str | None = None) -> int:
     return max(1, int(SHARE_OF_MEMORY * device_memory() / (rows * model + data)))
 
 
+def as_runs(experiments: Sequence[Experiment]) -> list[Run]:
+    """The experiments as runs; those that are evaluated on the same training examples share the evaluators."""
+    shared: dict[tuple[int, ...], Any] = {}
+    made = []
+    for experiment in experiments:
+        evaluators = None
+        if experiment.settings.train_accuracy:
+            read = (experiment.federation.x, experiment.federation.test_x, *jax.tree.leaves(experiment.model))
+            held = tuple(map(id, read))
+            evaluators = shared.get(held) or shared.setdefault(held, experiment.evaluators())
+        made.append(as_run(experiment)._replace(evaluators=evaluators))
+    return made
+
+
 def as_run(experiment: Experiment) -> Run:
-    """The arguments of ``jafl.simulate`` that ``Experiment.simulate`` gives, but for the plan."""
+    """The arguments of ``jafl.simulate`` that ``Experiment.simulate`` gives, but for plan and evaluators."""
     return Run(
         experiment.schedule,
         experiment.federation,
@@ -118,7 +142,6 @@ def as_run(experiment: Experiment) -> Run:
         experiment.key,
         experiment.server_optimizer,
         experiment.evaluate_at,
-        experiment.evaluators() if experiment.settings.train_accuracy else None,
     )
 
 
