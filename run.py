@@ -81,6 +81,13 @@ _PROCESSES = flags.DEFINE_integer(
     "Processes that share a sweep or an experiment. Default: 1; 2 for an experiment on a CPU.",
     lower_bound=1,
 )
+_RUNS_TOGETHER = flags.DEFINE_enum(
+    "runs_together",
+    None,
+    ["auto", "never"],
+    "Whether runs of a sweep or an experiment that differ in seeds and numbers share one program: auto, where that is "
+    "quicker, or never. Changes results by rounding only. Default: auto.",
+)
 _REPORT = flags.DEFINE_string(
     "report", None, "Write report.html and report.md on all runs in this directory, and do nothing else."
 )
@@ -160,6 +167,7 @@ def _options() -> dict[str, Any]:
         "checkpoint_every": _CHECKPOINT_EVERY.value,
         "trackers": [trackers.tensorboard()] if _TENSORBOARD.value else [],
         "pictures": _PICTURES.value,
+        "runs_together": _RUNS_TOGETHER.value or "auto",
     }
 
 
@@ -224,12 +232,9 @@ def main(arguments: list[str]) -> int:
             return 0
         require(not _TUNE.value, "tune", _TUNE.value, "left out without --experiment")
         several = bool(_SWEEP.value or _RESUME.value)
-        require(
-            several or not _PROCESSES.value,
-            "processes",
-            _PROCESSES.value,
-            "left out without --sweep or --experiment",
-        )
+        for flag in (_PROCESSES, _RUNS_TOGETHER):
+            allowed = "left out without --sweep or --experiment"
+            require(several or not flag.value, flag.name, flag.value, allowed)
         settings = _settings()
         if _PREPARE.value:
             from jafl.data import prepare

@@ -38,7 +38,7 @@ def run_paper_experiment(
         experiment tries several values, of these; ``client_trips`` and ``server_steps`` of every arm's budget.
       output_dir: default: ``runs/<name>-<scale>``. The same command goes on with what is there.
       processes: that share the runs; default: two on a CPU with two cores, else one.
-      options: the fields of ``jafl.runner.Options``.
+      options: the fields of ``jafl.recording.Options``.
 
     Leaves ``runs`` (and ``search``), sweeps with their tables and pictures; ``table.md``; ``verdicts.json``;
     ``tuned.json`` if it searched.
@@ -51,7 +51,7 @@ def run_paper_experiment(
         raise unknown_name(f"scale of {name}", scale, list(experiment.scales))
     size, settings = adapted(experiment.scales[scale], typed or {})
     folder = pathlib.Path(output_dir or pathlib.Path("runs") / f"{name}-{scale}")
-    from jafl.runner import Options
+    from jafl.recording import Options
 
     how = Options(**options)
     how.show(f"{name}, {scale} size: {experiment.paper}, {experiment.figure}: {experiment.title}.")

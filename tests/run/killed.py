@@ -61,7 +61,7 @@ def start(*arguments):
     return process
 
 
-def sweep(settings, text, folder, log):
+def sweep(settings, text, folder, log, runs_together="auto"):
     """Runs a sweep, and writes the path of each run that it begins to ``log``."""
     from jafl.sweep import run_sweep
 
@@ -71,7 +71,8 @@ def sweep(settings, text, folder, log):
         return mock.Mock()
 
     with open(os.devnull, "w") as nothing, contextlib.redirect_stderr(nothing):
-        run_sweep(Settings(**settings), text, folder, trackers=[note], pictures=False, show=lambda line: None)
+        how = {"trackers": [note], "pictures": False, "show": lambda line: None}
+        run_sweep(Settings(**settings), text, folder, runs_together=runs_together, **how)
 
 
 def start_sweep(*arguments):

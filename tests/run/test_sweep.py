@@ -35,8 +35,9 @@ FOLDERS = [
 
 
 def quiet(settings, sweep, folder, **options):
-    """A sweep without a word and without pictures."""
-    return run_sweep(settings, sweep, folder, **{"show": lambda line: None, "pictures": False, **options})
+    """A sweep without a word and without pictures, each run for itself (``test_sweep_together`` has the others)."""
+    how = {"show": lambda line: None, "pictures": False, "runs_together": "never", **options}
+    return run_sweep(settings, sweep, folder, **how)
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +120,9 @@ def test_a_finished_sweep_runs_nothing_and_more_values_only_themselves(tmp_path)
 def test_processes_share_a_sweep_and_take_over_from_one_that_was_killed(tmp_path):
     settings = {**SMALL.__dict__, "algorithm": "fedbuff", "seed": "0,1,2", "client_trips": 1500}
     folder, logs = tmp_path / "sweep", [tmp_path / "first.txt", tmp_path / "second.txt"]
-    first, second = (killed.start_sweep(settings, "dirichlet_alpha=0.1,10", folder, str(log)) for log in logs)
+    first, second = (
+        killed.start_sweep(settings, "dirichlet_alpha=0.1,10", folder, str(log), "never") for log in logs
+    )
     deadline = time.monotonic() + 60
     while not all(log.exists() for log in logs):
         assert time.monotonic() < deadline
