@@ -85,7 +85,7 @@ _RUNS_TOGETHER = flags.DEFINE_enum(
     "runs_together",
     None,
     ["auto", "never"],
-    "Whether runs of a sweep or an experiment that differ in seeds and numbers share one program: auto, where that is "
+    "Whether runs of a sweep or an experiment that differ in seeds and numbers share a program: auto, where that is "
     "quicker, or never. Changes results by rounding only. Default: auto.",
 )
 _REPORT = flags.DEFINE_string(
