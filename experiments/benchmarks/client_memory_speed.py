@@ -18,7 +18,7 @@ import numpy as np
 from absl import app, flags
 
 import jafl
-from experiments.benchmarks.speed import noise_federation
+from experiments.benchmarks.comparison import noise_federation
 from jafl import engine, preparation, rules
 
 TRIPS = flags.DEFINE_integer("memory_trips", 2000, "Client trips per timed run.", lower_bound=10)

@@ -1,15 +1,16 @@
-"""How much a convolutional client trip costs beside centralised training of the same model.
+"""What jafl's own convolutions and pools gain, and what several clients side by side cost.
 
     python -m experiments.benchmarks.convolution_speed
     python -m experiments.benchmarks.convolution_speed --models=emnist_cnn,lenet5 --repeats=9
 
-For each model, on batches of 32 noise images and one core: *centralised* is plain SGD on one model, one jitted step
-for each batch, which takes the parameters' memory over; *in a loop* the same steps inside one ``fori_loop``, as the
-engine runs them; *with linen's layers* that loop with ``flax.linen.Conv`` and ``max_pool`` in place of jafl's;
-*vmap of 4* the loop over four clients side by side, each with its own kernels, per client; *FedBuff* and *ACE* the
-engine, ten clients, K = 10 and 1. Programs alternate; printed are the median and spread of the milliseconds a batch,
-and the median over the rounds of each program's time over that of centralised training in the same round. Compare
-ratios, not milliseconds. Takes about a quarter of an hour, most of it ResNet-18 with linen's layers (--nolinen).
+For each convolutional model of ``comparison``, on batches of 32 noise images and one core: *centralised* is plain SGD
+on one model, one jitted step for each batch, which takes the parameters' memory over; *in a loop* the same steps
+inside one ``fori_loop``, as the engine runs them; *with linen's layers* that loop with ``flax.linen.Conv`` and
+``max_pool`` in place of jafl's; *vmap of 4* the loop over four clients side by side, each with its own kernels, per
+client. Programs alternate; printed are the median and spread of the milliseconds a batch, and the median over the
+rounds of each program's time over that of centralised training in the same round. Compare ratios, not milliseconds.
+Most of the time goes to ResNet-18 with linen's layers (--nolinen). The engine's own time beside centralised training
+is in ``speed``.
 """
 
 import contextlib
@@ -29,21 +30,15 @@ from absl import app, flags
 from jax import lax
 
 import jafl
-from jafl import engine, preparation
+from experiments.benchmarks.baselines import BATCH, centralised_step
+from experiments.benchmarks.comparison import MODELS
 from jafl.models import images, resnet
 
-# {name: (model, shape of an example, batches per timed run)}
-MODELS: dict[str, tuple[jafl.Model, tuple[int, int, int], int]] = {
-    "emnist_cnn": (images.emnist_cnn(62), (28, 28, 1), 10),
-    "lenet5": (images.lenet5(10), (32, 32, 3), 40),
-    "resnet18": (resnet.resnet18(10), (32, 32, 3), 1),
-}
-NAMES = flags.DEFINE_list("models", list(MODELS), "Which models to time.")
+NAMES = flags.DEFINE_list("models", ["emnist_cnn", "lenet5", "resnet18"], "Which models to time.")
 REPEATS = flags.DEFINE_integer("repeats", 5, "Timed runs of each program.", lower_bound=1)
 LINEN = flags.DEFINE_bool("linen", True, "Also time linen's layers, which take minutes for ResNet-18.")
 
-BATCH, CLIENTS, VMAPPED = 32, 10, 4
-RATE = 0.01
+PARTS, VMAPPED = 10, 4  # batches of examples, and clients side by side
 
 
 @contextlib.contextmanager
@@ -61,17 +56,12 @@ def linen_layers() -> Iterator[None]:
         images.Conv, images.max_pool, resnet.Conv = before  # type: ignore[misc]
 
 
-def _step(model: jafl.Model, params: Any, x: jax.Array, y: jax.Array) -> Any:
-    slope = jax.grad(lambda p: model.losses(p, x, y).mean())(params)
-    return jax.tree.map(lambda p, g: p - RATE * g, params, slope)
-
-
 def _loops(model: jafl.Model, params: Any, x: jax.Array, y: jax.Array, batches: int, vmap: bool) -> Callable:
-    """``batches`` steps in one loop; ``x`` [BATCH * CLIENTS, ...]."""
+    """``batches`` steps in one loop; ``x`` [BATCH * PARTS, ...]."""
 
     def one(number, params):
-        rows = lax.rem(number, CLIENTS) * BATCH + jnp.arange(BATCH)
-        return _step(model, params, x[rows], y[rows])
+        rows = lax.rem(number, PARTS) * BATCH + jnp.arange(BATCH)
+        return centralised_step(model, params, x[rows], y[rows])
 
     def loop(params):
         body = jax.vmap(one, in_axes=(None, 0)) if vmap else one
@@ -83,52 +73,22 @@ def _loops(model: jafl.Model, params: Any, x: jax.Array, y: jax.Array, batches: 
     return lambda: run(params)
 
 
-def _engine_run(
-    model: jafl.Model, params: Any, x: Any, y: Any, rule: Any, buffer: int, trips: int
-) -> Callable:
-    federation = jafl.Federation.from_arrays(
-        x, y, jafl.data.iid(y, CLIENTS, seed=0), test_x=x[:32], test_y=y[:32], num_classes=int(y.max()) + 1
-    )
-    initial = rule.build().initial_round
-    schedule = jafl.asynchronous(
-        num_clients=CLIENTS,
-        concurrency=CLIENTS,
-        buffer_size=buffer,
-        delay=jafl.delays.exponential(1.0),
-        client_trips=(REPEATS.value + 2) * trips + CLIENTS * initial,
-        initial_round=initial,
-    )
-    work = jafl.client_work(model, learning_rate=RATE, batch_size=BATCH)
-    program, carry = preparation.prepare(schedule, federation, work, rule, params, jax.random.key(1))
-    state = {"carry": engine.run(program, carry, 0, int(initial)), "step": int(initial)}
-
-    def run() -> Any:
-        last = state["step"] + trips // buffer
-        state["carry"] = engine.run(program, state["carry"], state["step"], last)
-        state["step"] = last
-        return state["carry"].params
-
-    return run
-
-
 def _programs(name: str) -> dict[str, tuple[Callable, int]]:
     """{program: (run, batches that a run trains)}, arrays placed beforehand."""
-    model, shape, batches = MODELS[name]
+    _, model, shape, batches, *_ = MODELS[name]
     random = np.random.default_rng(0)
-    x = random.normal(size=(BATCH * CLIENTS, *shape)).astype(np.float32)
+    x = random.normal(size=(BATCH * PARTS, *shape)).astype(np.float32)
     y = random.integers(0, 10, len(x)).astype(np.int32)
     params = jax.device_put(model.init(jax.random.key(0), x))
     images_there, labels_there = jax.device_put((x, y))
-    step = jax.jit(lambda params, x, y: _step(model, params, x, y), donate_argnums=0)
     parts = [tuple(a[i : i + BATCH] for a in (images_there, labels_there)) for i in range(0, len(x), BATCH)]
 
     def centralised() -> Any:
         trained = jax.tree.map(jnp.copy, params)
         for number in range(batches):
-            trained = step(trained, *parts[number % CLIENTS])
+            trained = centralised_step(model, trained, *parts[number % PARTS])
         return trained
 
-    trips = -(-batches // CLIENTS) * CLIENTS  # whole buffers
     programs = {
         "centralised": (centralised, batches),
         "in a loop": (_loops(model, params, images_there, labels_there, batches, vmap=False), batches),
@@ -136,8 +96,6 @@ def _programs(name: str) -> dict[str, tuple[Callable, int]]:
             _loops(model, params, images_there, labels_there, batches, vmap=True),
             batches * VMAPPED,
         ),
-        "FedBuff, K = 10": (_engine_run(model, params, x, y, jafl.rules.fedbuff(), 10, trips), trips),
-        "ACE": (_engine_run(model, params, x, y, jafl.rules.ace(), 1, trips), trips),
     }
     if LINEN.value:
         with linen_layers():

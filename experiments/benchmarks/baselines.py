@@ -1,0 +1,149 @@
+"""What the engine's speed is compared with: programs on the same rows, written without it.
+
+(a)   *bare*: one jitted loop that takes the gradient of a fixed model for each trip and adds it to a running sum.
+(a')  *by hand*: the rule's arithmetic (its fold and finish, its clients' memory, a plain step of the model) on
+      gradients of the newest model, and nothing else: no schedule, snapshots, shuffles, reports or server
+      optimizer.
+(a'') *by hand, asynchronous*: (a') plus what an asynchronous run must do in any program, ``ASYNCHRONOUS``.
+(b)   *centralised*: plain SGD on one model, one jitted step for each batch, which takes the parameters' memory
+      over.
+"""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import lax
+
+import jafl
+from jafl import client_memory, engine
+from jafl.records import Arrival
+from jafl.shuffle import shuffled
+
+BATCH, RATE = 32, 0.01
+
+# What ``by_hand`` adds to (a'), in this order: {name: what it is}.
+PARTS = {
+    "read": "the gradient is taken at the snapshot that the plan names",
+    "write": "each step's model is written into the snapshot buffer",
+    "shuffle": "the client's examples are drawn by the trip's key",
+    "client work": "jafl's own: the loss, examples that may be absent, a local optimizer",
+    "reports": "what trips and steps report is recorded",
+    "optimizer": "the server's step is an optimizer's",
+}
+ASYNCHRONOUS = tuple(PARTS)[:3]
+
+
+def _gradient(model: jafl.Model, params: Any, x: jax.Array, y: jax.Array) -> Any:
+    return jax.grad(lambda p: model.losses(p, x, y).mean())(params)
+
+
+@functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
+def centralised_step(model: jafl.Model, params: Any, x: jax.Array, y: jax.Array) -> Any:
+    """(b): one step of plain SGD on a batch; ``params`` are donated."""
+    return jax.tree.map(lambda p, g: p - RATE * g, params, _gradient(model, params, x, y))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def bare_loop(model: jafl.Model, params: Any, x: Any, y: Any, rows: jax.Array, batches: int) -> Any:
+    """(a): the sum of a fixed model's gradients over the first ``batches`` of ``rows`` [trips, BATCH]."""
+
+    def one_trip(number, total):
+        return jax.tree.map(lax.add, total, _gradient(model, params, x[rows[number]], y[rows[number]]))
+
+    return lax.fori_loop(0, batches, one_trip, jax.tree.map(lambda p: p * 0, params))
+
+
+@functools.partial(jax.jit, static_argnames="parts", donate_argnames="carry")
+def by_hand(
+    program: engine.Program, carry: engine.Carry, first: int, last: int, parts: tuple[str, ...]
+) -> engine.Carry:
+    """(a') and ``parts`` over the server steps ``first`` to ``last - 1``; what no part needs is None in ``carry``.
+
+    What the loop carries is flat, as in the engine.
+    """
+
+    def body(step, flat):
+        return engine._flat_carry(_one_step(program, parts, step, engine._shaped(flat, carry)))
+
+    return engine._shaped(lax.fori_loop(first, last, body, engine._flat_carry(carry)), carry)
+
+
+def _one_step(
+    program: engine.Program, parts: tuple[str, ...], step: jax.Array, carry: engine.Carry
+) -> engine.Carry:
+    rule = program.rule.build()
+    buffer, memory = rule.begin(carry.rule_state, carry.params), carry.memory
+    if program.recall and memory:
+        buffer, memory = engine._recall(program, program.recall, memory, step, buffer, carry.params)
+
+    def one_trip(trip, opened):
+        buffer, memory, reports = opened
+        memory = memory and client_memory.settle(memory)
+        after = trip + (client_memory.nought_after(memory) if memory else 0)
+        arrival = _arrival(program, parts, after, carry)
+        buffer, memory, report = engine._fold(program, trip, arrival, buffer, memory)
+        return buffer, memory, engine._record(reports, trip, report) if "reports" in parts else reports
+
+    def flat_trip(trip, flat):
+        buffer, memory, reports = one_trip(trip, engine._shaped(flat, opened))
+        return engine._flat(buffer), engine._flat_memory(memory), reports
+
+    opened = (buffer, memory, carry.trip_reports)
+    begin, end = program.steps.first_trip[step], program.steps.first_trip[step + 1]
+    if rule.buffer_size == 1:
+        buffer, memory, trip_reports = one_trip(begin, opened)
+    else:
+        flat = (engine._flat(buffer), engine._flat_memory(memory), carry.trip_reports)
+        closed = engine._shaped(lax.fori_loop(begin, end, flat_trip, flat), opened)
+        buffer, memory, trip_reports = closed
+    direction, rule_state, report, _ = rule.finish(buffer, carry.params)
+    params, optimizer_state = jax.tree.map(lax.sub, carry.params, direction), carry.optimizer_state
+    if "optimizer" in parts:
+        optimizer = program.server_optimizer.build()
+        updates, optimizer_state = optimizer.update(direction, optimizer_state, carry.params)
+        params = optax.apply_updates(carry.params, updates)
+    snapshots, step_reports = carry.snapshots, carry.step_reports
+    if "write" in parts:
+        snapshots = client_memory.with_row(snapshots, program.steps.write_slot[step], params)
+    if "reports" in parts:
+        step_reports = engine._record(step_reports, step, report)
+    return engine.Carry(
+        params, optimizer_state, rule_state, snapshots, memory, None, trip_reports, step_reports
+    )
+
+
+def _arrival(
+    program: engine.Program, parts: tuple[str, ...], trip: jax.Array, carry: engine.Carry
+) -> Arrival:
+    """What the rule sees of a trip, trained here."""
+    data, trips, rule, work = program.data, program.trips, program.rule.build(), program.client_work.build()
+    client, start = trips.client[trip], carry.params
+    begin, end = data.offsets[client], data.offsets[client + 1]
+    if "read" in parts:
+        start = client_memory.row_of(carry.snapshots, trips.read_slot[trip])
+        start = engine._read_once(start, trip) if rule.needs_start else start
+    arrival = Arrival(
+        update=None,
+        start=start if rule.needs_start else None,
+        client=client,
+        staleness=trips.staleness[trip],
+        num_examples=jnp.int32(BATCH),
+        batch_examples=jnp.int32(BATCH),
+        local_steps=jnp.int32(1),
+        loss=None,
+        columns={name: column[trip] for name, column in trips.columns.items()},
+    )
+    if "client work" in parts:
+        result = work.train(data, start, client, trips.key[trip])
+        return arrival._replace(num_examples=end - begin, **result._asdict())
+    if "shuffle" in parts:
+        place = shuffled(jnp.arange(BATCH, dtype=jnp.int32), end - begin, trips.key[trip], jnp.int32(0))
+        rows = lax.optimization_barrier(data.indices[begin + place])
+    else:
+        rows = lax.dynamic_slice_in_dim(data.indices, begin, BATCH)
+    losses = lambda p: work.model.losses(p, data.x[rows], data.y[rows]).mean()  # noqa: E731
+    loss, slope = jax.value_and_grad(losses)(start)  # the loss is computed where the rule needs it
+    return arrival._replace(loss=loss, update=jax.tree.map(lambda g: -RATE * g, slope))
