@@ -89,17 +89,34 @@ def nought_after(memory: ClientMemory) -> jax.Array:
     """0, int32, in a way that the compiler must take for the outcome of ``settle``.
 
     What is computed from it comes after the held row has been written, so that the next one can take its place
-    without a copy. (It counts entries of a bit pattern that no arithmetic makes.)
+    without a copy.
+    """
+    written = [
+        row_of(_as_vectors(codes)[:, :1], memory.client)
+        for codes in jax.tree.leaves(memory.codes)
+        if codes.size
+    ]
+    if memory.scales == ():
+        return nought_of(written)
+    count = jnp.int32(0)
+    for code in written:
+        count += code[0] == -128  # which rounding never makes
+    return count
+
+
+def nought_of(tree: Any) -> jax.Array:
+    """0, int32, in a way that the compiler must take for an outcome of every array of ``tree`` [*V] of floats.
+
+    It counts entries of a bit pattern that no arithmetic makes. A rule's own whole numbers may be anything: they
+    do not count.
     """
     count = jnp.int32(0)
-    for codes in jax.tree.leaves(memory.codes):
-        entry = row_of(_as_vectors(codes)[:, :1], memory.client)[0] if codes.size else codes
-        if memory.scales != ():  # rounded values; a rule's own whole numbers may be anything
-            count += entry == -128
-        elif codes.size and jnp.issubdtype(codes.dtype, jnp.floating):
-            bits = 8 * codes.dtype.itemsize
+    for leaf in jax.tree.leaves(tree):
+        if leaf.size and jnp.issubdtype(leaf.dtype, jnp.floating):
+            bits = 8 * leaf.dtype.itemsize
             kind = jnp.dtype(f"uint{bits}")
-            count += lax.bitcast_convert_type(entry, kind) == kind.type(SIGNALLING_NAN[bits])
+            entry = lax.bitcast_convert_type(leaf.reshape(-1)[0], kind)
+            count += entry == kind.type(SIGNALLING_NAN[bits])
     return count
 
 

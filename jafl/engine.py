@@ -471,7 +471,12 @@ def _fetch(snapshots: Any, slot: jax.Array) -> Any:
 
 
 def _store(snapshots: Any, slot: jax.Array, params: Any) -> Any:
-    return client_memory.with_row(snapshots, slot, params)
+    """``snapshots`` with ``params`` in ``slot``, written when all of them are there.
+
+    Else XLA writes each leaf as soon as its own gradient exists. Where the backward pass reads other leaves of the
+    snapshot again, as kernels of convolutions are, it would copy most of the buffer at every step.
+    """
+    return client_memory.with_row(snapshots, slot + client_memory.nought_of(params), params)
 
 
 def _with_applied(report: dict[str, Any], apply: Any) -> dict[str, Any]:

@@ -78,21 +78,23 @@ def _without_examples(program: engine.Program) -> engine.Program:
 
 def _examples(spread: Spread, x: np.ndarray) -> jax.Array:
     """The clients' examples [E, ...] where they belong; where devices share them, padded to a multiple of these."""
-    if not spread.data_apart:
-        return jax.device_put(x, spread.everywhere())
+    where = spread.of_examples()
+    if where is None or not spread.data_apart:
+        return jax.device_put(x, where)
     size = -(-len(x) // spread.number) * spread.number
 
-    def part(index: tuple[slice, ...]) -> np.ndarray:
+    def part(index: Any) -> np.ndarray:
         rows = np.arange(size)[index[0]]
         return np.asarray(x[np.minimum(rows, len(x) - 1)])
 
-    return jax.make_array_from_callback((size, *x.shape[1:]), spread.of_examples(), part)
+    placed: jax.Array = jax.make_array_from_callback((size, *x.shape[1:]), where, part)
+    return placed
 
 
 def _places(spread: Spread, carry: Any) -> Any:
     """The sharding of each array of a carry: all of it on every device, but for large client memory."""
     where: engine.Carry = jax.tree.map(lambda _: spread.everywhere(), carry)
-    if not carry.memory:
+    if not carry.memory or not where.memory:
         return where
     codes = jax.tree.map(spread.of_memory, carry.memory.codes)
     return where._replace(memory=where.memory._replace(codes=codes))

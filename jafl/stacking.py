@@ -174,7 +174,7 @@ def _alike(programs: Sequence[engine.Program]) -> list[engine.Program]:
     """
     longest = max((np.asarray(program.steps.first_trip) for program in programs), key=_steps)
     spread = max((program.spread for program in programs), key=lambda spread: spread.at_once)
-    due = [program.waves and np.asarray(program.waves.due) for program in programs]
+    due = [np.asarray(program.waves.due if program.waves else ()) for program in programs]
     if not all(np.array_equal(one, due[0]) for one in due[1:]):
         spread = spread._replace(steps_at_once=0)  # each would wait for the other's waves
     made = []

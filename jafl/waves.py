@@ -80,7 +80,9 @@ class Spread(NamedTuple):
 
     def of_examples(self) -> Sharding | None:
         """The sharding of the examples [E, ...]: all on every device, or each has its part of them."""
-        return NamedSharding(self.devices, PartitionSpec(DEVICES)) if self.data_apart else self.everywhere()
+        if self.devices is None or not self.data_apart:
+            return self.everywhere()
+        return NamedSharding(self.devices, PartitionSpec(DEVICES))
 
 
 ONE_DEVICE = Spread()

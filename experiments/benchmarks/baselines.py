@@ -107,24 +107,12 @@ def _one_step(
         params = optax.apply_updates(carry.params, updates)
     snapshots, step_reports = carry.snapshots, carry.step_reports
     if "write" in parts:
-        slot = program.steps.write_slot[step] + _nought_after(params)
+        slot = program.steps.write_slot[step] + client_memory.nought_of(params)
         snapshots = client_memory.with_row(snapshots, slot, params)
     if "reports" in parts:
         step_reports = engine._record(step_reports, step, report)
     return engine.Carry(
         params, optimizer_state, rule_state, snapshots, memory, None, trip_reports, step_reports
-    )
-
-
-def _nought_after(params: Any) -> jax.Array:
-    """0, int32, that the compiler must take for an outcome of all leaves.
-
-    No leaf's snapshot is then written before the last gradient has read its own: else XLA copies the whole buffer of
-    most leaves of a model with convolutions, whose kernels are read again in the backward pass.
-    """
-    rows = jax.tree.map(lambda p: p[None], params)
-    return client_memory.nought_after(
-        client_memory.ClientMemory(rows, (), client_memory.Row((), ()), jnp.int32(0))
     )
 
 

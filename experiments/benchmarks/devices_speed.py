@@ -99,16 +99,16 @@ def main(_: list[str]) -> None:
         raise SystemExit("This benchmark needs two cores.")
     several = multiprocessing.get_context("spawn")
     pipes = [several.Pipe() for _ in range(2)]
-    for devices, (_, there) in enumerate(pipes, 1):
+    for devices, (_here, there) in enumerate(pipes, 1):
         several.Process(target=time_runs, args=(devices, CLIENTS.value, there), daemon=True).start()
     print(
         f"{'model':16} {'rule':16} {'trips/s, one':>13} {'two':>8} {'two / one':>10} {'lowest-highest':>16}"
     )
-    for label, (_, trips) in MODELS.items():
+    for label, (_model, trips) in MODELS.items():
         for rule in (rule for rule in RULES if ONLY.value in rule):
             seconds = np.zeros((REPEATS.value + 1, 2))
             for repeat in range(REPEATS.value + 1):  # the first round compiles
-                for number, (here, _) in enumerate(pipes):
+                for number, (here, _there) in enumerate(pipes):
                     here.send(("" if repeat else label, rule))
                     seconds[repeat, number] = here.recv()
             one, two = trips / np.median(seconds[1:], axis=0)
@@ -118,7 +118,7 @@ def main(_: list[str]) -> None:
                 f"{ratios.min():10.2f}-{ratios.max():.2f}",
                 flush=True,
             )
-    for here, _ in pipes:
+    for here, _there in pipes:
         here.send(None)
 
 
