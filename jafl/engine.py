@@ -19,6 +19,7 @@ from jafl.waves import Spread, Waves
 # Entries of the last axis from which an array is as quick in its shape as flat, on a CPU (see _flat). Measured: 10 is
 # short, 200 is long.
 LONG_AXIS = 64
+ONE_LAYER = 2  # arrays: a kernel and a bias
 Array = Any  # of JAX on the device, of NumPy before it is placed there
 
 
@@ -474,9 +475,12 @@ def _store(snapshots: Any, slot: jax.Array, params: Any) -> Any:
     """``snapshots`` with ``params`` in ``slot``, written when all of them are there.
 
     Else XLA writes each leaf as soon as its own gradient exists. Where the backward pass reads other leaves of the
-    snapshot again, as kernels of convolutions are, it would copy most of the buffer at every step.
+    snapshot again, as kernels of convolutions are, it would copy most of the buffer at every step. A single layer
+    reads nothing again, and is quicker written as it is made.
     """
-    return client_memory.with_row(snapshots, slot + client_memory.nought_of(params), params)
+    if len(jax.tree.leaves(params)) > ONE_LAYER:
+        slot = slot + client_memory.nought_of(params)
+    return client_memory.with_row(snapshots, slot, params)
 
 
 def _with_applied(report: dict[str, Any], apply: Any) -> dict[str, Any]:

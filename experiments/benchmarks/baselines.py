@@ -107,8 +107,7 @@ def _one_step(
         params = optax.apply_updates(carry.params, updates)
     snapshots, step_reports = carry.snapshots, carry.step_reports
     if "write" in parts:
-        slot = program.steps.write_slot[step] + client_memory.nought_of(params)
-        snapshots = client_memory.with_row(snapshots, slot, params)
+        snapshots = engine._store(snapshots, program.steps.write_slot[step], params)
     if "reports" in parts:
         step_reports = engine._record(step_reports, step, report)
     return engine.Carry(
