@@ -5,10 +5,13 @@
 FedBuff with K = 16, and other rules, 32 examples a trip, 100 clients in flight. One device has one core and one
 thread, two have two. Each lives in a process of its own, because XLA takes as many threads as the cores that it finds
 when it starts: in one process "one device" would quietly compute on both cores. Printed are the median of the runs
-and the median over the rounds of the speed on two devices over that on one. Needs two free cores. Takes about five
-minutes.
+and the median over the rounds of the speed on two devices over that on one.
+
+*Apart* is what two devices of one process could give at most: two runs that exchange nothing, one on each, at once;
+their trips per second over those of the process with one device. Needs two free cores. Takes about ten minutes.
 """
 
+import concurrent.futures
 import multiprocessing
 import os
 import time
@@ -77,19 +80,40 @@ def program(
     return run
 
 
+def apart(model: jafl.Model, federation: jafl.Federation, rule: str, trips: int) -> Callable[[], object]:
+    """Two runs of half as many trips, each on a device of its own, at the same time."""
+    runs = []
+    for device in jax.local_devices():
+        with jax.default_device(device):
+            runs.append(program(model, federation, rule, 1, trips // 2))
+    pool = concurrent.futures.ThreadPoolExecutor(len(runs))
+
+    def run() -> object:
+        return list(pool.map(lambda one: jax.block_until_ready(one()), runs))
+
+    return run
+
+
 def time_runs(devices: int, clients: int, there: Connection) -> None:
     """What the process with so many devices does: compiles and runs what it is told, and sends back the seconds."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:devices])
     # Read when JAX first asks for its devices.
     flag = f"--xla_force_host_platform_device_count={devices} --xla_cpu_multi_thread_eigen=false"
     os.environ["XLA_FLAGS"] = flag
-    federation, run = images(clients, 28), None
-    for model, rule in iter(there.recv, None):
-        if model:
-            run = program(MODELS[model][0], federation, rule, devices, MODELS[model][1])
-        assert run
+    federation = images(clients, 28)
+    runs: dict[str, Callable[[], object]] = {}
+    for model, rule, how in iter(there.recv, None):
+        if how == "over":
+            runs.clear()
+            continue
+        if how not in runs:
+            chosen, trips = MODELS[model]
+            if how == "apart":
+                runs[how] = apart(chosen, federation, rule, trips)
+            else:
+                runs[how] = program(chosen, federation, rule, devices, trips)
         before = time.perf_counter()
-        jax.block_until_ready(run())
+        jax.block_until_ready(runs[how]())
         there.send(time.perf_counter() - before)
 
 
@@ -101,23 +125,23 @@ def main(_: list[str]) -> None:
     pipes = [several.Pipe() for _ in range(2)]
     for devices, (_here, there) in enumerate(pipes, 1):
         several.Process(target=time_runs, args=(devices, CLIENTS.value, there), daemon=True).start()
-    print(
-        f"{'model':16} {'rule':16} {'trips/s, one':>13} {'two':>8} {'two / one':>10} {'lowest-highest':>16}"
-    )
+    head = ("model", "rule", "trips/s, one", "two", "two / one", "apart / one")
+    print("| " + " | ".join(head) + " |", "|" + " --- |" * len(head), sep="\n")
     for label, (_model, trips) in MODELS.items():
         for rule in (rule for rule in RULES if ONLY.value in rule):
-            seconds = np.zeros((REPEATS.value + 1, 2))
+            seconds = np.zeros((REPEATS.value + 1, 3))
             for repeat in range(REPEATS.value + 1):  # the first round compiles
-                for number, (here, _there) in enumerate(pipes):
-                    here.send(("" if repeat else label, rule))
-                    seconds[repeat, number] = here.recv()
-            one, two = trips / np.median(seconds[1:], axis=0)
-            ratios = seconds[1:, 0] / seconds[1:, 1]
-            print(
-                f"{label:16} {rule:16} {one:13.0f} {two:8.0f} {np.median(ratios):10.2f} "
-                f"{ratios.min():10.2f}-{ratios.max():.2f}",
-                flush=True,
-            )
+                for number, (process, how) in enumerate(((0, "all"), (1, "all"), (1, "apart"))):
+                    pipes[process][0].send((label, rule, how))
+                    seconds[repeat, number] = pipes[process][0].recv()
+            for here, _there in pipes:
+                here.send(("", "", "over"))
+            one, two, _both = trips / np.median(seconds[1:], axis=0)
+            shown = [
+                f"{np.median(ratio):.2f} ({ratio.min():.2f} to {ratio.max():.2f})"
+                for ratio in (seconds[1:, 0] / seconds[1:, number] for number in (1, 2))
+            ]
+            print(f"| {label} | {rule} | {one:,.0f} | {two:,.0f} | {shown[0]} | {shown[1]} |", flush=True)
     for here, _there in pipes:
         here.send(None)
 
