@@ -96,9 +96,9 @@ import json, sys
 from absl import flags
 from absl.testing import flagsaver
 import run
-from jafl import runner
+from jafl import recording, runner
 run._define_settings()
-runner.draw_history = runner.draw_schedule = lambda *_: None
+recording.draw_history = runner.draw_schedule = lambda *_: None
 for arguments in json.load(sys.stdin):
     with flagsaver.flagsaver():
         flags.FLAGS(["run.py", *arguments])
@@ -242,7 +242,7 @@ def trained(request, tmp_path_factory):
     if request.param == "zeno_plus_plus":
         settings = dataclasses.replace(settings, server_examples=100)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("jafl.runner.draw_history", lambda *_: None)
+        patch.setattr("jafl.recording.draw_history", lambda *_: None)
         (outcome,) = run(settings, folder, show=lambda line: None)
     assert outcome.status == "finished"
     return folder

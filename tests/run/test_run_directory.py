@@ -43,7 +43,7 @@ def quiet(settings, folder, *, pictures=False, **options):
     """Runs without a word, and to save time without the single runs' pictures; returns how the runs ended."""
     with pytest.MonkeyPatch.context() as patch:
         if not pictures:
-            patch.setattr("jafl.runner.draw_history", lambda *_: None)
+            patch.setattr("jafl.recording.draw_history", lambda *_: None)
         return run(settings, folder, **{"show": lambda line: None, **options})
 
 
