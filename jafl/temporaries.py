@@ -5,6 +5,7 @@ left out: scalars spread out, reshapes, elementwise results that one elementwise
 written over an operand that nobody reads again.
 """
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -108,8 +109,13 @@ def temporary_bytes(traced: Any, donated: slice | None = None) -> int:
       traced: what ``jax.jit(function).trace(...)`` returns; its arguments may have been shapes.
       donated: which of the flattened arguments lend their memory to all the results, in order; none if None.
     """
-    program = _flat(traced.jaxpr.jaxpr)
-    return _peak(program, program.takes[donated] if donated else ())
+    return _of_program(traced.jaxpr.jaxpr, *((donated.start, donated.stop) if donated else (0, 0)))
+
+
+@functools.lru_cache(maxsize=64)  # JAX traces like programs once: seeds and rates of an experiment share one
+def _of_program(jaxpr: Any, first_lent: int, end_lent: int) -> int:
+    program = _flat(jaxpr)
+    return _peak(program, program.takes[first_lent:end_lent])
 
 
 def _flat(jaxpr: Any) -> _Program:
