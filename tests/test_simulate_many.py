@@ -8,6 +8,7 @@ import numpy as np
 import optax
 import pytest
 from against_reference import make_federation
+from quick_compilation import quick_compilation  # noqa: F401
 
 import jafl
 from jafl import delays, many, rules, stacking

@@ -5,6 +5,7 @@ import numpy as np
 import optax
 import pytest
 from against_reference import Case, make_federation, make_schedule
+from quick_compilation import quick_compilation  # noqa: F401
 
 import jafl
 from jafl import rules

@@ -5,6 +5,7 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
+from quick_compilation import quick_compilation  # noqa: F401
 
 import jafl
 from jafl import together

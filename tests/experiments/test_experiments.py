@@ -7,6 +7,7 @@ import pathlib
 import sys
 
 import pytest
+from quick_compilation import quick_compilation  # noqa: F401
 
 from experiments.machinery import Runs, discovery, running, search
 from experiments.machinery.declared import SCALES

@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 import pytest
+from quick_compilation import quick_compilation  # noqa: F401
 
 from experiments.benchmarks import baselines, comparison
 

@@ -10,6 +10,7 @@ import optax
 import pytest
 import reference as ref
 from against_reference import Case, make_federation, make_schedule, work_of
+from quick_compilation import quick_compilation  # noqa: F401
 from rule_cases import CLIENTS, RULES, SCHEDULES
 
 import jafl

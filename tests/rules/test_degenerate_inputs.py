@@ -11,6 +11,7 @@ import pytest
 import reference as ref
 import reference_rules as papers
 from against_reference import Case, compare
+from quick_compilation import quick_compilation  # noqa: F401
 from rule_cases import CLIENTS, RULES, SCHEDULES, of_rule, wkafl
 
 import jafl

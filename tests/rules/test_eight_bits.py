@@ -12,6 +12,7 @@ import jax
 import numpy as np
 import optax
 import pytest
+from quick_compilation import quick_compilation  # noqa: F401
 
 import jafl
 from jafl import delays, rules

@@ -7,6 +7,7 @@ import pytest
 import reference as ref
 import reference_rules as papers
 from against_reference import Case, compare, make_schedule
+from quick_compilation import quick_compilation  # noqa: F401
 from rule_cases import CASES, CLIENTS, RULES, of_rule
 
 from jafl import rules

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import reference as ref
 import reference_rules as papers
+from quick_compilation import quick_compilation  # noqa: F401
 
 import jafl
 from jafl import delays, rules

@@ -1,4 +1,7 @@
-"""Compiles with little optimisation: these tests compile large models and run them for a moment."""
+"""Compiles with little optimisation: these tests compile large models, or many programs, and run them for a moment.
+
+The table of cases in ``test_engine_against_reference`` and all runs of ``run.py`` are compiled as users compile them.
+"""
 
 import jax
 import pytest
