@@ -12,7 +12,6 @@ import optax
 import pytest
 import reference as ref
 import reference_rules
-from quick_compilation import quick_compilation  # noqa: F401
 
 import jafl
 from jafl import decomposition, engine, rules
