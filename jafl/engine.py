@@ -9,16 +9,13 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 
-from jafl import client_memory, waves
+from jafl import client_memory, layout, waves
 from jafl.client_memory import ClientMemory
 from jafl.clients import ClientData, ClientResult
 from jafl.deferred import Specification
 from jafl.records import Arrival, Recall, require
 from jafl.waves import Spread, Waves
 
-# Entries of the last axis from which an array is as quick in its shape as flat, on a CPU (see _flat). Measured: 10 is
-# short, 200 is long.
-LONG_AXIS = 64
 ONE_LAYER = 2  # arrays: a kernel and a bias
 Array = Any  # of JAX on the device, of NumPy before it is placed there
 
@@ -142,59 +139,20 @@ def run(program: Program, carry: Carry, first_step: int, last_step: int) -> Carr
     """
 
     def body(step, flat):
-        return _flat_carry(_server_step(program, step, _shaped(flat, carry)))
+        return layout.flat_carry(_server_step(program, step, layout.shaped(flat, carry)))
 
     def several(state):
         step, flat = state
-        step, after = _steps_at_once(program, step, last_step, _shaped(flat, carry))
-        return step, _flat_carry(after)
+        step, after = _steps_at_once(program, step, last_step, layout.shaped(flat, carry))
+        return step, layout.flat_carry(after)
 
-    flat = _flat_carry(carry)
+    flat = layout.flat_carry(carry)
     if program.spread.steps_at_once:
         start = (jnp.asarray(first_step, jnp.int32), flat)
         _, flat = lax.while_loop(lambda state: state[0] < last_step, several, start)
     else:
         flat = lax.fori_loop(first_step, last_step, body, flat)
-    return _shaped(flat, carry)
-
-
-def _flat(tree: Any) -> Any:
-    """Arrays as vectors, unless their last axis is long. What loops carry is flat, because a CPU goes through
-    [784, 10] in steps of ten.
-
-    The compiler takes the shapes out of the arithmetic between two flat ends; rules and optimizers see them. Arrays
-    with a long axis stay as they are: they are quick, and flat the compiler would copy some of them.
-    """
-
-    def one(leaf):
-        return jnp.reshape(leaf, -1) if jnp.ndim(leaf) > 1 and jnp.shape(leaf)[-1] < LONG_AXIS else leaf
-
-    return jax.tree.map(one, tree)
-
-
-def _flat_rows(tree: Any) -> Any:
-    """Arrays of rows with each row as a vector."""
-    return jax.tree.map(lambda leaf: jnp.reshape(leaf, (len(leaf), -1)) if jnp.ndim(leaf) > 2 else leaf, tree)
-
-
-def _flat_memory(memory: ClientMemory | None) -> ClientMemory | None:
-    return memory and memory._replace(held=_flat(memory.held))
-
-
-def _flat_carry(carry: Carry) -> Carry:
-    return carry._replace(
-        params=_flat(carry.params),
-        optimizer_state=_flat(carry.optimizer_state),
-        rule_state=_flat(carry.rule_state),
-        snapshots=_flat_rows(carry.snapshots),
-        memory=_flat_memory(carry.memory),
-        waiting=_flat_rows(carry.waiting),
-    )
-
-
-def _shaped(flat: Any, like: Any) -> Any:
-    """The inverse of the functions above: ``flat`` in the shapes of ``like``."""
-    return jax.tree.map(lambda leaf, one: jnp.reshape(leaf, jnp.shape(one)), flat, like)
+    return layout.shaped(flat, carry)
 
 
 def _server_step(program: Program, step: jax.Array, carry: Carry) -> Carry:
@@ -210,7 +168,7 @@ def _server_step(program: Program, step: jax.Array, carry: Carry) -> Carry:
 
     def flat_opened(opened):
         buffer, memory, waiting, reports = opened
-        return _flat(buffer), _flat_memory(memory), _flat_rows(waiting), reports
+        return layout.flat(buffer), layout.flat_memory(memory), layout.flat_rows(waiting), reports
 
     buffer, memory = rule.begin(carry.rule_state, carry.params), carry.memory
     if program.recall and memory:
@@ -225,9 +183,9 @@ def _server_step(program: Program, step: jax.Array, carry: Carry) -> Carry:
     else:
 
         def body(trip, flat):
-            return flat_opened(client_trip(trip, _shaped(flat, opened)))
+            return flat_opened(client_trip(trip, layout.shaped(flat, opened)))
 
-        closed = _shaped(lax.fori_loop(first, end, body, flat_opened(opened)), opened)
+        closed = layout.shaped(lax.fori_loop(first, end, body, flat_opened(opened)), opened)
     buffer, memory, waiting, trip_reports = closed
     pseudo_gradient, rule_state, report, apply = rule.finish(buffer, carry.params)
 
@@ -309,8 +267,8 @@ def _fold_parts(program: Program, snapshots: Any, first: jax.Array, end: jax.Arr
     def fold(reads, trip, flat):
         program, snapshots, waiting = reads
         arrival = _arrival(program, trip, _trained(program, snapshots, trip, waiting))
-        folded, _, report = _fold(program, trip, arrival, _shaped(flat, buffer), None)
-        return _flat(folded), report
+        folded, _, report = _fold(program, trip, arrival, layout.shaped(flat, buffer), None)
+        return layout.flat(folded), report
 
     def part(state):
         begin, waiting, reports, folded = state
@@ -323,9 +281,9 @@ def _fold_parts(program: Program, snapshots: Any, first: jax.Array, end: jax.Arr
         reports = {name: column.at[rows].set(mine[name], mode="drop") for name, column in reports.items()}
         return until, waiting, reports, jax.tree.map(jnp.add, folded, added)
 
-    state = (first, waiting, reports, _flat(buffer))
+    state = (first, waiting, reports, layout.flat(buffer))
     _, waiting, reports, folded = lax.while_loop(lambda state: state[0] < end, part, state)
-    return _shaped(folded, buffer), memory, waiting, reports
+    return layout.shaped(folded, buffer), memory, waiting, reports
 
 
 def _train_if_due(
@@ -393,7 +351,7 @@ def _read_once(start: Any, trip: jax.Array) -> Any:
     """
 
     def one(leaf):
-        if jnp.ndim(leaf) > 1 and jnp.shape(leaf)[-1] >= LONG_AXIS:
+        if jnp.ndim(leaf) > 1 and layout.keeps_shape(leaf):
             return leaf
         return lax.cond(trip >= 0, lambda: leaf, lambda: jnp.zeros_like(leaf))
 
@@ -457,14 +415,16 @@ def _recall(
     fold = program.rule.build().fold_recalled
 
     def one_row(number, flat):
-        shown, memory = _shaped(flat, start)
+        shown, memory = layout.shaped(flat, start)
         memory = client_memory.settle(memory)
         row = client_memory.fetch(memory, recall.client[number], like)
-        return _flat(fold(shown, recall.weight[number], row)), _flat_memory(memory)
+        return layout.flat(fold(shown, recall.weight[number], row)), layout.flat_memory(memory)
 
     start = (buffer, memory)
     first, end = recall.first_row[step], recall.first_row[step + 1]
-    return _shaped(lax.fori_loop(first, end, one_row, (_flat(buffer), _flat_memory(memory))), start)
+    return layout.shaped(
+        lax.fori_loop(first, end, one_row, (layout.flat(buffer), layout.flat_memory(memory))), start
+    )
 
 
 def _fetch(snapshots: Any, slot: jax.Array) -> Any:

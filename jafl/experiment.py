@@ -27,7 +27,8 @@ from jafl.parts import (
 )
 from jafl.parts.data import OF_FEDERATION, PRECISIONS, data_seed, of_source
 from jafl.parts.text import items, whole_number_in
-from jafl.preparation import default_spread, examine, fitting_plan
+from jafl.planning import default_spread
+from jafl.preparation import examine, fitting_plan
 from jafl.records import EventSchedule, ExecutionPlan, History, choose, require, whole_number
 from jafl.settings import DEFAULTS, Settings
 from jafl.simulation import DEFAULT_EVALUATIONS, default_evaluators, simulate

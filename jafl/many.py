@@ -16,7 +16,8 @@ from jafl.evaluate import evaluation_memory
 from jafl.fit import check_types
 from jafl.members import Clock, Member, Run, active, end_diverged, evaluate, make_members
 from jafl.memory import Forecast
-from jafl.preparation import check, default_plan, slots_for, with_keys
+from jafl.planning import default_plan
+from jafl.preparation import check, slots_for, with_keys
 from jafl.records import EventSchedule, ExecutionPlan, History, require
 from jafl.schedule import trip_by_trip
 from jafl.simulation import SECONDS_PER_CHUNK

@@ -16,7 +16,8 @@ from jafl.deferred import Specification, as_specification
 from jafl.divergence import find_divergence, is_finite
 from jafl.evaluate import Evaluator
 from jafl.fit import check_types
-from jafl.preparation import default_spread, fitting_plan, prepare
+from jafl.planning import default_spread
+from jafl.preparation import fitting_plan, prepare
 from jafl.records import EventSchedule, ExecutionPlan, History, Rule, require
 from jafl.schedule.counting import first_steps
 

@@ -18,7 +18,7 @@ from against_reference import compare  # noqa: E402
 
 import jafl  # noqa: E402
 from jafl import preparation  # noqa: E402
-from jafl.preparation import default_spread  # noqa: E402
+from jafl.planning import default_spread  # noqa: E402
 
 CASES = (
     "fedbuff, buffer above the concurrency",

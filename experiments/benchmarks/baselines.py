@@ -18,7 +18,7 @@ import optax
 from jax import lax
 
 import jafl
-from jafl import client_memory, engine
+from jafl import client_memory, engine, layout
 from jafl.records import Arrival
 from jafl.shuffle import shuffled
 
@@ -66,9 +66,9 @@ def by_hand(
     """
 
     def body(step, flat):
-        return engine._flat_carry(_one_step(program, parts, step, engine._shaped(flat, carry)))
+        return layout.flat_carry(_one_step(program, parts, step, layout.shaped(flat, carry)))
 
-    return engine._shaped(lax.fori_loop(first, last, body, engine._flat_carry(carry)), carry)
+    return layout.shaped(lax.fori_loop(first, last, body, layout.flat_carry(carry)), carry)
 
 
 def _one_step(
@@ -88,16 +88,16 @@ def _one_step(
         return buffer, memory, engine._record(reports, trip, report) if "reports" in parts else reports
 
     def flat_trip(trip, flat):
-        buffer, memory, reports = one_trip(trip, engine._shaped(flat, opened))
-        return engine._flat(buffer), engine._flat_memory(memory), reports
+        buffer, memory, reports = one_trip(trip, layout.shaped(flat, opened))
+        return layout.flat(buffer), layout.flat_memory(memory), reports
 
     opened = (buffer, memory, carry.trip_reports)
     begin, end = program.steps.first_trip[step], program.steps.first_trip[step + 1]
     if rule.buffer_size == 1:
         buffer, memory, trip_reports = one_trip(begin, opened)
     else:
-        flat = (engine._flat(buffer), engine._flat_memory(memory), carry.trip_reports)
-        closed = engine._shaped(lax.fori_loop(begin, end, flat_trip, flat), opened)
+        flat = (layout.flat(buffer), layout.flat_memory(memory), carry.trip_reports)
+        closed = layout.shaped(lax.fori_loop(begin, end, flat_trip, flat), opened)
         buffer, memory, trip_reports = closed
     direction, rule_state, report, _ = rule.finish(buffer, carry.params)
     params, optimizer_state = jax.tree.map(lax.sub, carry.params, direction), carry.optimizer_state

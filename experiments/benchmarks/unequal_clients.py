@@ -16,7 +16,7 @@ import numpy as np
 from absl import app, flags
 
 import jafl
-from jafl import engine, preparation
+from jafl import engine, planning, preparation
 from jafl.schedule import rounds
 from jafl.waves import Spread
 
@@ -70,7 +70,7 @@ def compare(rule: str, share: float) -> str:
     arguments = (schedule, data, work, make(), model.init(jax.random.key(0), data.x))
     cost = work.build().minibatches(data.num_examples)[schedule.client]
     plans = [
-        jafl.in_waves(schedule, preparation.WIDTH_TOGETHER),
+        jafl.in_waves(schedule, planning.WIDTH_TOGETHER),
         preparation.fitting_plan(*arguments, spread=SIDE_BY_SIDE),
     ]
     runs = [program(arguments, plan) for plan in plans]
