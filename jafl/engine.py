@@ -337,25 +337,30 @@ def train(program: Program, snapshots: Any, trip: jax.Array) -> tuple[ClientResu
     """The work of client trip number ``trip``, and the snapshot [*P] that it trains from."""
     client = program.trips.client[trip]
     start = _fetch(snapshots, program.trips.read_slot[trip])
-    if program.rule.build().needs_start:
-        start = _read_once(start, trip)
+    start = _read_once(start, trip, program.rule.build().needs_start)
     work = program.client_work.build()
     return work.train(program.data, start, client, program.trips.key[trip]), start
 
 
-def _read_once(start: Any, trip: jax.Array) -> Any:
-    """``start``, its flat leaves behind a condition that always holds and that the compiler cannot see through.
+def _read_once(start: Any, trip: jax.Array, for_rule: bool) -> Any:
+    """``start``, some of its leaves behind a condition that always holds and that the compiler cannot see through.
 
-    Else, on a CPU, their reading is fused into the rule's arithmetic, and this into the writing of the step's
-    snapshot: reading and writing the same array it would copy all snapshots at every step.
+    Else, on a CPU, their reading is fused into what uses them. Of a rule that needs the start these are the flat
+    leaves: the rule's arithmetic is fused into the writing of the step's snapshot, and reading and writing the same
+    array would copy all snapshots at every step. Of models with kernels of more than two axes these are vectors:
+    biases and scales would be looked up anew for every pixel or token, which cost an eighth of such a trip.
     """
+    leaves, tree = jax.tree.flatten(start)
+    deep = any(jnp.ndim(leaf) > 2 for leaf in leaves)
 
-    def one(leaf):
-        if jnp.ndim(leaf) > 1 and layout.keeps_shape(leaf):
-            return leaf
-        return lax.cond(trip >= 0, lambda: leaf, lambda: jnp.zeros_like(leaf))
+    def once(leaf):
+        vector = jnp.ndim(leaf) < 2
+        return (for_rule and (vector or not layout.keeps_shape(leaf))) or (deep and vector)
 
-    return jax.tree.map(one, start)
+    some = {number: leaf for number, leaf in enumerate(leaves) if once(leaf)}
+    if some:
+        some = lax.cond(trip >= 0, lambda: some, lambda: jax.tree.map(jnp.zeros_like, some))
+    return jax.tree.unflatten(tree, [some.get(number, leaf) for number, leaf in enumerate(leaves)])
 
 
 @functools.partial(jax.jit, inline=True)  # traced once, for the several places that ask for its shapes

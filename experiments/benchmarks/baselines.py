@@ -124,7 +124,7 @@ def _arrival(
     begin, end = data.offsets[client], data.offsets[client + 1]
     if "read" in parts:
         start = client_memory.row_of(carry.snapshots, trips.read_slot[trip])
-        start = engine._read_once(start, trip) if rule.needs_start else start
+        start = engine._read_once(start, trip, rule.needs_start)
     arrival = Arrival(
         update=None,
         start=start if rule.needs_start else None,
