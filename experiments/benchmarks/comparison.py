@@ -41,7 +41,7 @@ MODELS = {
     "lenet5": Subject("LeNet 32x32x3", images.lenet5(10), (32, 32, 3), 40),
     "resnet18": Subject("ResNet-18", resnet.resnet18(10), (32, 32, 3), 2, warm_up=False),
 }
-# {name: (rule, K)}
+# {name: (rule, K)}; the first seven are timed unless told otherwise.
 RULES: dict[str, tuple[Callable[[], jafl.Specification], int]] = {
     "asgd": (jafl.rules.asgd, 1),
     "fedasync": (jafl.rules.fedasync, 1),
@@ -50,6 +50,7 @@ RULES: dict[str, tuple[Callable[[], jafl.Specification], int]] = {
     "aced": (lambda: jafl.rules.aced(active_steps=300), 1),
     "ca2fl": (jafl.rules.ca2fl, 10),
     "wkafl": (lambda: jafl.rules.wkafl(10), 10),
+    "ace_8_bits": (lambda: jafl.rules.ace(memory_precision="int8"), 1),
 }
 
 
@@ -116,7 +117,7 @@ class Comparison:
     def programs(self) -> dict[str, Timed]:
         """{"engine", "(a)", "(a')", "(a'')", "(b)": program}."""
         return {
-            "engine": self._engine(),
+            "engine": self.engine(),
             "(a)": self._bare(),
             "(a')": self.by_hand(()),
             "(a'')": self.by_hand(baselines.ASYNCHRONOUS),
@@ -125,12 +126,13 @@ class Comparison:
 
     def parts(self) -> dict[str, Timed]:
         """{"engine", "(a')", then (a') with one part of ``baselines.PARTS`` after the other: program}."""
-        made = {"engine": self._engine(), "(a')": self.by_hand(())}
+        made = {"engine": self.engine(), "(a')": self.by_hand(())}
         for number, name in enumerate(baselines.PARTS, 1):
             made[f"+ {name}"] = self.by_hand(tuple(baselines.PARTS)[:number])
         return made
 
-    def _engine(self) -> Timed:
+    def engine(self) -> Timed:
+        """The engine, from where the timed steps begin."""
 
         def run(trips: int) -> Any:
             last = self.first_step + trips // self.size

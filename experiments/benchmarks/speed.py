@@ -9,9 +9,9 @@ the programs (a), (a'), (a'') and (b) of ``baselines``. Rules with memory have a
 All clients' examples are rows of 3,200, so that the data are no larger where there are more clients.
 
 Programs alternate. A row says: the engine's trips per second (median); the medians over the rounds of its time per
-trip over that of each program in the same round, which a machine that is slow for a while does not disturb; its
-median time over that with the first number of clients; its quickest and slowest run over its median; and the seconds
-that the engine's program took to compile. What does not fit into the memory says how much it would need. With
+trip over that of each program in the same round, which a machine that is slow for a while does not disturb, the
+engine with the first number of clients among them; its quickest and slowest run over its median; and the seconds that
+the engine's program took to compile. What does not fit into the memory says how much it would need. With
 --output the rows are written to a file, too, behind those that are there, each when it is measured. Compare ratios,
 not seconds.
 
@@ -37,7 +37,7 @@ from experiments.benchmarks.baselines import PARTS
 from experiments.benchmarks.comparison import MODELS, RULES, Comparison, Subject, Timed
 from jafl.records import choose, require
 
-NAMES = flags.DEFINE_list("rules", list(RULES), "Which rules to time.")
+NAMES = flags.DEFINE_list("rules", list(RULES)[:7], f"Which rules to time, of {', '.join(RULES)}.")
 MODEL_NAMES = flags.DEFINE_list("models", list(MODELS), "Which models to time.")
 CLIENTS = flags.DEFINE_list("clients", ["100", "1000", "10000"], "Numbers of clients.")
 TRIPS = flags.DEFINE_integer(
@@ -75,27 +75,38 @@ def seconds_of(
     return dict(zip(timed, np.array(rounds[warm_up:]).T, strict=True)), compiling
 
 
-def measured(subject: Subject, clients: int, rule: str, before: float | None) -> tuple[list[str], float]:
-    """A row's columns after the first three, and the engine's median seconds per trip.
+def measured(
+    subject: Subject, clients: int, rule: str, first: Comparison | None
+) -> tuple[list[str], Comparison]:
+    """A row's columns after the first three, and what was compared.
 
-    before: that with the first number of clients.
+    first: what was compared with the first number of clients.
 
     Raises:
       SettingError: if it does not fit into the device's memory.
     """
     comparison = Comparison(subject, clients, rule, TRIPS.value or subject.trips)
     timed = comparison.parts() if PROFILE.value else comparison.programs()
+    if first and not PROFILE.value:
+        timed["first N"] = first.engine()
+
+    def reset() -> None:
+        comparison.reset()
+        if first:
+            first.reset()
+
     repeats = REPEATS.value or subject.repeats
-    seconds, compiling = seconds_of(timed, repeats, reset=comparison.reset, warm_up=subject.warm_up)
+    seconds, compiling = seconds_of(timed, repeats, reset=reset, warm_up=subject.warm_up)
     own = seconds.pop("engine")
     middle = float(np.median(own))
     rate = f"{1 / middle:,.0f}" if middle < 0.1 else f"{1 / middle:.2f}"
     if PROFILE.value:
         base = seconds.pop("(a')")
-        return [rate, *(f"{np.median(other / base):.2f}" for other in (*seconds.values(), own))], middle
+        return [rate, *(f"{np.median(other / base):.2f}" for other in (*seconds.values(), own))], comparison
+    seconds.setdefault("first N", own)
     over = [f"{np.median(own / other):.2f}" for other in seconds.values()]
     spread = f"{own.min() / middle:.2f}-{own.max() / middle:.2f}"
-    return [rate, *over, f"{middle / (before or middle):.2f}", spread, f"{compiling['engine']:.1f}"], middle
+    return [rate, *over, spread, f"{compiling['engine']:.1f}"], comparison
 
 
 def table(head: list[str]) -> Callable[[list[str]], None]:
@@ -133,17 +144,18 @@ def main(_: list[str]) -> None:
     write = table(head)
     for subject in subjects:
         for rule in NAMES.value:
-            first: float | None = None
+            first: Comparison | None = None
+            compared: Comparison | None = None  # lets the last rule's arrays go
             for clients in map(int, CLIENTS.value):
                 try:
-                    cells, middle = measured(subject, clients, rule, first)
+                    cells, compared = measured(subject, clients, rule, first)
                 except jafl.SettingError as error:
                     needed = NEEDED.search(str(error))
                     if not needed:
                         raise
                     cells = [f"does not fit: needs {needed[1]}"] + [""] * (len(head) - 4)
                 else:
-                    first = first or middle
+                    first = first or compared
                 write([subject.title, rule, f"{clients:,}", *cells])
 
 
