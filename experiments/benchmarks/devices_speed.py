@@ -37,6 +37,7 @@ MODELS = {
 }
 RULES = {
     "fedbuff, K = 16": (jafl.rules.fedbuff, 16),
+    "fedbuff, K = 8": (jafl.rules.fedbuff, 8),
     "fedbuff, K = 4": (jafl.rules.fedbuff, 4),
     "ca2fl, K = 16": (jafl.rules.ca2fl, 16),
     "asgd": (jafl.rules.asgd, 1),
