@@ -41,7 +41,7 @@ class Settings:
     precision: str = _setting(
         "float32", "float32, or float64 to compare with other programs to the last digits."
     )
-    devices: int | None = _setting(None, "On how many of this machine's devices to train. Default: all that pay.")
+    devices: int | None = _setting(None, "On how many of this machine's devices to train. Default: all.")
 
     dataset: str = _setting(
         "digits",
