@@ -1,6 +1,7 @@
 """Compiles with little optimisation: these tests compile large models, or many programs, and run them for a moment.
 
-The table of cases in ``test_engine_against_reference`` and all runs of ``run.py`` are compiled as users compile them.
+The table of cases in ``test_engine_against_reference`` and the runs of ``tests/run`` are compiled as users
+compile them.
 """
 
 import jax

@@ -12,7 +12,7 @@ from jafl import engine, preparation, rules
 
 CLIENTS, BATCH = 24, 8
 SHAPE = re.compile(r"\w+\[([\d,]*)\]")
-COMPUTATION = re.compile(r"^%?(fused_computation[\w.]*) .*?^}", re.MULTILINE | re.DOTALL)
+COMPUTATION = re.compile(r"^%?fused_computation.*?^}", re.MULTILINE | re.DOTALL)
 
 
 def compiled(model, rule, shape=(32, 32, 3)):

@@ -41,7 +41,7 @@ MODELS = {
     "lenet5": Subject("LeNet 32x32x3", images.lenet5(10), (32, 32, 3), 40),
     "resnet18": Subject("ResNet-18", resnet.resnet18(10), (32, 32, 3), 2, warm_up=False),
 }
-# {name: (rule, K)}; the first seven are timed unless told otherwise.
+# {name: (rule, K)}
 RULES: dict[str, tuple[Callable[[], jafl.Specification], int]] = {
     "asgd": (jafl.rules.asgd, 1),
     "fedasync": (jafl.rules.fedasync, 1),

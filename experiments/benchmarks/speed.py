@@ -37,7 +37,8 @@ from experiments.benchmarks.baselines import PARTS
 from experiments.benchmarks.comparison import MODELS, RULES, Comparison, Subject, Timed
 from jafl.records import choose, require
 
-NAMES = flags.DEFINE_list("rules", list(RULES)[:7], f"Which rules to time, of {', '.join(RULES)}.")
+USUAL = ["asgd", "fedasync", "fedbuff", "ace", "aced", "ca2fl", "wkafl"]
+NAMES = flags.DEFINE_list("rules", USUAL, f"Which rules to time, of {', '.join(RULES)}.")
 MODEL_NAMES = flags.DEFINE_list("models", list(MODELS), "Which models to time.")
 CLIENTS = flags.DEFINE_list("clients", ["100", "1000", "10000"], "Numbers of clients.")
 TRIPS = flags.DEFINE_integer(
