@@ -7,14 +7,17 @@ For each convolutional model of ``comparison``, on batches of 32 noise images an
 on one model, one jitted step for each batch, which takes the parameters' memory over; *in a loop* the same steps
 inside one ``fori_loop``, as the engine runs them; *with linen's layers* that loop with ``flax.linen.Conv`` and
 ``max_pool`` in place of jafl's; *vmap of 4* the loop over four clients side by side, each with its own kernels, per
-client. Programs alternate; printed are the median and spread of the milliseconds a batch, and the median over the
-rounds of each program's time over that of centralised training in the same round. Compare ratios, not milliseconds.
+client. A CPU takes these one after the other; elsewhere both forms that ``jafl.models.convolution`` knows are timed,
+*grouped* and *products*, for --side_by_side clients, which says what ``PER_CLIENT_KERNELS`` should be on that device.
+Programs alternate; printed are the median and spread of the milliseconds a batch, and the median over the rounds of
+each program's time over that of centralised training in the same round. Compare ratios, not milliseconds.
 Most of the time goes to ResNet-18 with linen's layers (--nolinen). The engine's own time beside centralised training
 is in ``speed``.
 """
 
 import contextlib
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -36,9 +39,12 @@ from jafl.models import images, resnet
 
 NAMES = flags.DEFINE_list("models", ["emnist_cnn", "lenet5", "resnet18"], "Which models to time.")
 REPEATS = flags.DEFINE_integer("repeats", 5, "Timed runs of each program.", lower_bound=1)
+SIDE_BY_SIDE = flags.DEFINE_integer("side_by_side", 4, "Clients that train side by side.", lower_bound=1)
 LINEN = flags.DEFINE_bool("linen", True, "Also time linen's layers, which take minutes for ResNet-18.")
 
-PARTS, VMAPPED = 10, 4  # batches of examples, and clients side by side
+PARTS = 10  # batches of examples
+# The file, whose name in ``jafl.models`` is the function's.
+CONVOLUTION: Any = sys.modules[jafl.models.convolution.__module__]
 
 
 @contextlib.contextmanager
@@ -56,6 +62,17 @@ def linen_layers() -> Iterator[None]:
         images.Conv, images.max_pool, resnet.Conv = before  # type: ignore[misc]
 
 
+@contextlib.contextmanager
+def kernels_as(form: str) -> Iterator[None]:
+    """Models traced meanwhile have per-client kernels in this form, where the device is no CPU."""
+    before = CONVOLUTION.PER_CLIENT_KERNELS
+    CONVOLUTION.PER_CLIENT_KERNELS = form
+    try:
+        yield
+    finally:
+        CONVOLUTION.PER_CLIENT_KERNELS = before
+
+
 def _loops(model: jafl.Model, params: Any, x: jax.Array, y: jax.Array, batches: int, vmap: bool) -> Callable:
     """``batches`` steps in one loop; ``x`` [BATCH * PARTS, ...]."""
 
@@ -69,7 +86,7 @@ def _loops(model: jafl.Model, params: Any, x: jax.Array, y: jax.Array, batches: 
 
     run = jax.jit(loop)
     if vmap:
-        params = jax.tree.map(lambda p: jnp.stack([p] * VMAPPED), params)
+        params = jax.tree.map(lambda p: jnp.stack([p] * SIDE_BY_SIDE.value), params)
     return lambda: run(params)
 
 
@@ -92,11 +109,14 @@ def _programs(name: str) -> dict[str, tuple[Callable, int]]:
     programs = {
         "centralised": (centralised, batches),
         "in a loop": (_loops(model, params, images_there, labels_there, batches, vmap=False), batches),
-        f"vmap of {VMAPPED}": (
-            _loops(model, params, images_there, labels_there, batches, vmap=True),
-            batches * VMAPPED,
-        ),
     }
+    on_cpu = jax.devices()[0].platform == "cpu"
+    for form in ("grouped",) if on_cpu else ("grouped", "products"):
+        with kernels_as(form):
+            run = _loops(model, params, images_there, labels_there, batches, vmap=True)
+            jax.block_until_ready(run())  # traced with this form
+        title = f"vmap of {SIDE_BY_SIDE.value}" + ("" if on_cpu else f", {form}")
+        programs[title] = (run, batches * SIDE_BY_SIDE.value)
     if LINEN.value:
         with linen_layers():
             slow = _loops(model, params, images_there, labels_there, 1, vmap=False)
@@ -107,7 +127,7 @@ def _programs(name: str) -> dict[str, tuple[Callable, int]]:
 
 def main(_: list[str]) -> None:
     """Times every program of every model, alternating, and prints one table."""
-    print(f"{'model':12} {'program':20} {'ms / batch':>11} {'fastest-slowest':>19} {'/ centralised':>14}")
+    print(f"{'model':12} {'program':24} {'ms / batch':>11} {'fastest-slowest':>19} {'/ centralised':>14}")
     for name in NAMES.value:
         programs = _programs(name)
         times: dict[str, list[float]] = {program: [] for program in programs}
@@ -121,7 +141,7 @@ def main(_: list[str]) -> None:
         for program, spent in times.items():
             ratio = np.median(np.array(spent) / base)
             print(
-                f"{name:12} {program:20} {np.median(spent):11.2f} {min(spent):9.2f}-{max(spent):<9.2f} {ratio:14.2f}",
+                f"{name:12} {program:24} {np.median(spent):11.2f} {min(spent):9.2f}-{max(spent):<9.2f} {ratio:14.2f}",
                 flush=True,
             )
 

@@ -4,10 +4,10 @@ XLA's CPU compiler has a fast convolution, but inside a loop it uses it only for
 HWIO, nothing dilated or transposed. The two backward convolutions that automatic differentiation makes are of another
 form, and take up to a hundred times as long. Here, on a CPU, they are written out: the input's gradient as plain
 convolutions, the kernel's as one matrix product for each of its rows. Under ``vmap`` over clients, each with a kernel
-of its own, a CPU takes the clients one after the other. Elsewhere (GPU, TPU) XLA's own forms and batching rules are
-used throughout: per-client kernels become grouped convolutions. Which of the two is settled when a program is lowered
-for its device. ``experiments/benchmarks/convolution_speed.py`` measures. Forward-mode differentiation is not
-supported.
+of its own, a CPU takes the clients one after the other. Elsewhere (GPU, TPU) XLA's own forms are used, and per-client
+kernels become grouped convolutions, or batched matrix products over patches: ``PER_CLIENT_KERNELS``. What the device
+is is settled when a program is lowered for it. ``experiments/benchmarks/convolution_speed.py`` measures. Forward-mode
+differentiation is not supported.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,6 +25,11 @@ from jafl.records import require, whole_number
 Pairs = tuple[tuple[int, int], tuple[int, int]]
 Padding = str | int | Sequence[int | tuple[int, int]]
 
+# What clients side by side, each with a kernel of its own, become where the device is no CPU: "grouped", XLA's own
+# batching rule, or "products", one batched matrix product over patches, which hold each pixel once for each place of
+# the kernel. Equal to rounding. Not measured: no accelerator was at hand.
+PER_CLIENT_KERNELS = "grouped"
+
 _PLAIN = ("NHWC", "HWIO", "NHWC")
 
 
@@ -33,8 +38,8 @@ def convolution(
 ) -> jax.Array:
     """[B, rows', columns', features]: ``x`` [B, rows, columns, channels] with ``kernel`` [h, w, channels, features].
 
-    The value is ``lax.conv_general_dilated``'s to the last bit; gradients agree with its own to rounding. Both arrays
-    are of one floating type.
+    The value is ``lax.conv_general_dilated``'s to the last bit ("products" of per-client kernels: to rounding);
+    gradients agree with its own to rounding. Both arrays are of one floating type.
 
     Args:
       strides: one number, or one each for rows and columns.
@@ -121,7 +126,11 @@ def _output_value(x, kernel, steps, pads, sizes):
     def plain(x, kernel):
         return _plain(x, kernel, steps, pads)
 
-    return _by_platform(_one_by_one(plain, _fold_images(plain), _fold_kernels(plain)), plain, x, kernel)
+    def products(x, kernel):
+        return _as_product(x, kernel, steps, pads)
+
+    one_by_one = _one_by_one(plain, _fold_images(plain), _fold_kernels(plain))
+    return _by_platform(one_by_one, _side_by_side(plain, products), x, kernel)
 
 
 def _input_gradient_value(gradient, kernel, steps, pads, sizes):
@@ -132,7 +141,11 @@ def _input_gradient_value(gradient, kernel, steps, pads, sizes):
         x = jax.ShapeDtypeStruct((len(gradient), *sizes[0], kernel.shape[2]), gradient.dtype)
         return jax.linear_transpose(lambda x: _plain(x, kernel, steps, pads), x)(gradient)[0]
 
-    return _by_platform(_one_by_one(plain, _fold_images(plain), None), elsewhere, gradient, kernel)
+    def products(gradient, kernel):
+        return _transposed(gradient, kernel, steps, pads, sizes[0], _as_product)
+
+    one_by_one = _one_by_one(plain, _fold_images(plain), None)
+    return _by_platform(one_by_one, _side_by_side(elsewhere, products), gradient, kernel)
 
 
 def _kernel_gradient_value(x, gradient, steps, pads, sizes):
@@ -143,7 +156,7 @@ def _kernel_gradient_value(x, gradient, steps, pads, sizes):
         kernel = jax.ShapeDtypeStruct((*sizes[1], x.shape[3], gradient.shape[3]), x.dtype)
         return jax.linear_transpose(lambda kernel: _plain(x, kernel, steps, pads), kernel)(gradient)[0]
 
-    return _by_platform(_one_by_one(plain, None, None), elsewhere, x, gradient)
+    return _by_platform(_one_by_one(plain, None, None), _side_by_side(elsewhere, plain), x, gradient)
 
 
 _output: Callable
@@ -167,7 +180,26 @@ def _plain(x: jax.Array, kernel: jax.Array, steps: tuple[int, int], pads: Pairs)
     return lax.conv_general_dilated(x, kernel, steps, pads, dimension_numbers=_PLAIN)
 
 
-def _transposed(gradient: jax.Array, kernel: jax.Array, steps, pads: Pairs, size: Sequence[int]) -> jax.Array:
+def _as_product(x: jax.Array, kernel: jax.Array, steps: tuple[int, int], pads: Pairs) -> jax.Array:
+    """``_plain`` as one matrix product over the patches [B, rows', columns', h * w * channels] that the kernel sees."""
+    height, width, channels, features = kernel.shape
+    x = lax.pad(x, jnp.zeros((), x.dtype), ((0, 0, 0), *((low, high, 0) for low, high in pads), (0, 0, 0)))
+    rows, columns = ((n - k) // s + 1 for n, k, s in zip(x.shape[1:3], (height, width), steps, strict=True))
+    patches = _patches(x, (height, width), (rows, columns), steps)
+    return patches.reshape(len(x), rows, columns, -1) @ kernel.reshape(height * width * channels, features)
+
+
+def _patches(x: jax.Array, size: Sequence[int], counts: Sequence[int], steps: tuple[int, int]) -> jax.Array:
+    """[B, *counts, h * w, channels]: what a kernel of ``size`` (h, w) sees of ``x``, padded already, at each place."""
+    down, right = ((n - 1) * s + 1 for n, s in zip(counts, steps, strict=True))
+    places = [(i, j) for i in range(size[0]) for j in range(size[1])]
+    seen = [x[:, i : i + down : steps[0], j : j + right : steps[1]] for i, j in places]
+    return jnp.stack(seen, axis=3)
+
+
+def _transposed(
+    gradient: jax.Array, kernel: jax.Array, steps, pads: Pairs, size: Sequence[int], convolve=_plain
+) -> jax.Array:
     """The input's gradient [B, *size, channels] as plain convolutions, one for each remainder of the stride.
 
     Pixel z of the padded input, z = q * stride + r, meets the kernel's rows r, r + stride, ... only: no convolution
@@ -178,11 +210,11 @@ def _transposed(gradient: jax.Array, kernel: jax.Array, steps, pads: Pairs, size
         around = tuple(
             (k - 1 - low, k - 1 - high) for (low, high), k in zip(pads, kernel.shape, strict=False)
         )
-        return _plain(gradient, flipped[::-1, ::-1], (1, 1), around)  # type: ignore[arg-type]
+        return convolve(gradient, flipped[::-1, ::-1], (1, 1), around)
     counts = tuple(-(-(low + n) // s) for (low, _), n, s in zip(pads, size, steps, strict=True))
     gradient = gradient[:, : counts[0], : counts[1]]  # later pixels reach padding only
     parts = [
-        jnp.stack([_phase(gradient, flipped, (r, c), steps, counts) for c in range(steps[1])], axis=3)
+        jnp.stack([_phase(gradient, flipped, (r, c), steps, counts, convolve) for c in range(steps[1])], 3)
         for r in range(steps[0])
     ]
     shape = (len(gradient), counts[0] * steps[0], counts[1] * steps[1], kernel.shape[2])
@@ -191,28 +223,25 @@ def _transposed(gradient: jax.Array, kernel: jax.Array, steps, pads: Pairs, size
     return padded[:, top : top + size[0], left : left + size[1]]
 
 
-def _phase(gradient: jax.Array, kernel: jax.Array, start, steps, counts: tuple[int, int]) -> jax.Array:
+def _phase(gradient: jax.Array, kernel: jax.Array, start, steps, counts, convolve) -> jax.Array:
     """[B, *counts, channels]: every ``steps``-th pixel of the padded input's gradient, from ``start`` on."""
     some = kernel[start[0] :: steps[0], start[1] :: steps[1]][::-1, ::-1]
     if 0 in some.shape:
         return jnp.zeros((len(gradient), *counts, kernel.shape[3]), gradient.dtype)
     pads = tuple((k - 1, n - m) for k, n, m in zip(some.shape, counts, gradient.shape[1:], strict=False))
-    return _plain(gradient, some, (1, 1), pads)  # type: ignore[arg-type]
+    phase: jax.Array = convolve(gradient, some, (1, 1), pads)
+    return phase
 
 
 def _products(x: jax.Array, gradient: jax.Array, steps, pads: Pairs, size: Sequence[int]) -> jax.Array:
     """The kernel's gradient [*size, channels, features]: one matrix product over all pixels for each of its rows."""
-    (height, width), (rows, columns) = size, gradient.shape[1:3]
+    height, width = size
     flat = gradient.reshape(-1, gradient.shape[3])
     # The barrier has the padding done once, not again for each row.
     x = lax.optimization_barrier(jnp.pad(x, ((0, 0), *pads, (0, 0))))
 
-    def seen_by(i, j):
-        down, right = i + (rows - 1) * steps[0] + 1, j + (columns - 1) * steps[1] + 1
-        return x[:, i : down : steps[0], j : right : steps[1]]
-
     def row(i):
-        seen = jnp.stack([seen_by(i, j) for j in range(width)], axis=3)
+        seen = _patches(x[:, i:], (1, width), gradient.shape[1:3], steps)
         return seen.reshape(-1, width * x.shape[3]).T @ flat
 
     shape = (height, width, x.shape[3], flat.shape[1])
@@ -240,6 +269,23 @@ def _one_by_one(function: Callable, fold_first: Callable | None, fold_second: Ca
             for v, given in zip((a, b), is_batched, strict=True)
         )
         return lax.map(lambda pair: batched(*pair), (a, b)), True
+
+    return batched
+
+
+def _side_by_side(function: Callable, products: Callable) -> Callable:
+    """``function(a, b)`` that ``vmap`` batches as XLA does, or, where both are batched, as ``products(a, b)``."""
+    if PER_CLIENT_KERNELS == "grouped":
+        return function
+
+    @custom_vmap
+    def batched(a, b):
+        return function(a, b)
+
+    @batched.def_vmap
+    def rule(size, is_batched, a, b):
+        own = products if all(is_batched) else function
+        return jax.vmap(own, [0 if given else None for given in is_batched])(a, b), True
 
     return batched
 
