@@ -56,6 +56,22 @@ def bare_loop(model: jafl.Model, params: Any, x: Any, y: Any, rows: jax.Array, b
     return lax.fori_loop(0, batches, one_trip, jax.tree.map(lambda p: p * 0, params))
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def bare_waves(model: jafl.Model, models: Any, x: Any, y: Any, rows: jax.Array, waves: int) -> Any:
+    """(a) with clients side by side: the sum of the gradients of W ``models`` [W, *P], a wave's trips at once.
+
+    rows: [trips, W, BATCH], begun anew when they have all been seen. Each client has a model of its own, as stale
+    clients have: those of one model would be one large batch.
+    """
+
+    def one_wave(number, total):
+        batch = rows[lax.rem(number, len(rows))]
+        slopes = jax.vmap(functools.partial(_gradient, model))(models, x[batch], y[batch])
+        return jax.tree.map(lambda t, g: t + jnp.sum(g, axis=0), total, slopes)
+
+    return lax.fori_loop(0, waves, one_wave, jax.tree.map(lambda p: p[0] * 0, models))
+
+
 @functools.partial(jax.jit, static_argnames="parts", donate_argnames="carry")
 def by_hand(
     program: engine.Program, carry: engine.Carry, first: int, last: int, parts: tuple[str, ...]

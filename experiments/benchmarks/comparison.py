@@ -77,14 +77,27 @@ class Comparison:
 
     All programs by hand take the engine's arrays over and give them back, so that a memory is held once.
 
+    in_flight: clients at work at a time; if None, IN_FLIGHT of them, and all with rules with memory. width: trips
+    that train side by side; if None, one after the other.
+
     Raises:
       SettingError: if it does not fit into the device's memory.
     """
 
-    def __init__(self, subject: Subject, clients: int, rule: str, trips: int):
+    def __init__(
+        self,
+        subject: Subject,
+        clients: int,
+        rule: str,
+        trips: int,
+        *,
+        in_flight: int | None = None,
+        width: int | None = None,
+    ):
         make, self.size = RULES[rule]
         begins = int(make().build().initial_round)
-        in_flight = clients if begins or rule == "ca2fl" else min(clients, IN_FLIGHT)
+        if in_flight is None:
+            in_flight = clients if begins or rule == "ca2fl" else min(clients, IN_FLIGHT)
         federation = noise_federation(clients, subject.shape)
         self.trips = -(-trips // self.size) * self.size
         before = -(-max(TRIPS_BEFORE, 3 * in_flight) // self.size) * self.size
@@ -99,7 +112,15 @@ class Comparison:
         work = jafl.client_work(subject.model, learning_rate=RATE, batch_size=BATCH)
         params = subject.model.init(jax.random.key(0), federation.x[:BATCH])
         self.program, carry = preparation.prepare(
-            schedule, federation, work, make(), params, jax.random.key(1), devices=1
+            schedule,
+            federation,
+            work,
+            make(),
+            params,
+            jax.random.key(1),
+            plan=jafl.in_waves(schedule, width) if width else jafl.trip_by_trip(schedule),
+            devices=1,
+            together=bool(width),
         )
         self.carry = carry._replace(snapshots=_filled(carry.snapshots, carry.params))
         self._start = jax.tree.map(jnp.copy, (carry.params, carry.rule_state))
@@ -158,6 +179,18 @@ class Comparison:
             return self.carry
 
         return Timed(run, self.trips)
+
+    def bare_waves(self, width: int) -> Timed:
+        """(a) with so many clients side by side."""
+        models = jax.tree.map(lambda p: jnp.stack([p] * width), self._start[0])
+        x, y = self.program.data[:2]
+        some = max(2, EXAMPLES // BATCH // width)  # of one wave alone the compiler would compute the sum once
+        rows = jnp.asarray(np.resize(self._rows, (some, width, BATCH)))
+        waves = -(-self.trips // width)
+        return Timed(
+            lambda trips: baselines.bare_waves(self._model, models, x, y, rows, waves * (trips > 0)),
+            waves * width,
+        )
 
     def _bare(self) -> Timed:
         params, (x, y) = jax.tree.map(jnp.copy, self._start[0]), self.program.data[:2]

@@ -181,7 +181,7 @@ def _plain(x: jax.Array, kernel: jax.Array, steps: tuple[int, int], pads: Pairs)
 
 
 def _as_product(x: jax.Array, kernel: jax.Array, steps: tuple[int, int], pads: Pairs) -> jax.Array:
-    """``_plain`` as one matrix product over the patches [B, rows', columns', h * w * channels] that the kernel sees."""
+    """``_plain`` as one matrix product, over patches [B, rows', columns', h * w * channels]."""
     height, width, channels, features = kernel.shape
     x = lax.pad(x, jnp.zeros((), x.dtype), ((0, 0, 0), *((low, high, 0) for low, high in pads), (0, 0, 0)))
     rows, columns = ((n - k) // s + 1 for n, k, s in zip(x.shape[1:3], (height, width), steps, strict=True))
@@ -190,7 +190,7 @@ def _as_product(x: jax.Array, kernel: jax.Array, steps: tuple[int, int], pads: P
 
 
 def _patches(x: jax.Array, size: Sequence[int], counts: Sequence[int], steps: tuple[int, int]) -> jax.Array:
-    """[B, *counts, h * w, channels]: what a kernel of ``size`` (h, w) sees of ``x``, padded already, at each place."""
+    """[B, *counts, h * w, channels]: what a kernel of ``size`` (h, w) sees of the padded ``x`` at each place."""
     down, right = ((n - 1) * s + 1 for n, s in zip(counts, steps, strict=True))
     places = [(i, j) for i in range(size[0]) for j in range(size[1])]
     seen = [x[:, i : i + down : steps[0], j : j + right : steps[1]] for i, j in places]

@@ -1,0 +1,122 @@
+"""What clients side by side gain on this machine's device: waves of several widths beside trip by trip.
+
+    python -m experiments.benchmarks.width_speed
+    python -m experiments.benchmarks.width_speed --models=mlp --widths=16,256 --peak_teraflops=67
+    taskset -c 1 python -m experiments.benchmarks.width_speed --widths=2,8,64   # a CPU
+
+1,000 clients, all in flight, 32 examples a trip, one local step; ASGD and FedBuff with K = 10. This is the
+measurement behind ``jafl.planning``: which width suits a kind of device, and what a round of minibatches costs.
+
+Programs alternate. A row says: the trips per second (median); the median over the rounds of the time trip by trip
+over that with waves, above 1 where width pays; the engine's time over that of (a) with as many clients side by side,
+each with a model of its own; the arithmetic of the gradients alone, per second, and its share of --peak_teraflops;
+the mean number of trips in a wave; and the seconds that the engine's program took to compile. Compare ratios, not
+seconds.
+"""
+
+import os
+import time
+from typing import Any
+
+# One thread on a CPU, set before JAX starts, so that the ratio compares arithmetic and not the thread pool.
+os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
+
+import jax
+import numpy as np
+from absl import app, flags
+
+from experiments.benchmarks.baselines import BATCH
+from experiments.benchmarks.comparison import MODELS, RULES, Comparison, Subject, Timed
+from jafl.records import choose
+
+NAMES = flags.DEFINE_list("rules", ["asgd", "fedbuff"], "Which rules to time.")
+MODEL_NAMES = flags.DEFINE_list("models", ["mlp", "emnist_cnn"], "Which models to time.")
+WIDTHS = flags.DEFINE_list("widths", ["8", "16", "32", "64", "128", "256"], "Trips side by side.")
+CLIENTS = flags.DEFINE_integer("clients", 1000, "Clients, all in flight.", lower_bound=1)
+TRIPS = flags.DEFINE_integer(
+    "trips", None, "Client trips per timed run; if None, by the model.", lower_bound=1
+)
+REPEATS = flags.DEFINE_integer("repeats", 5, "Timed rounds.", lower_bound=1)
+PEAK = flags.DEFINE_float("peak_teraflops", None, "What the device could do, 10^12 operations a second.")
+
+HEAD = ["model", "rule", "width", "trips/s", "trip by trip / waves", "/ (a)", "teraflops", "trips in a wave"]
+
+
+def operations(subject: Subject) -> float:
+    """Floating-point operations of the gradient on one batch, as XLA counts them before it optimizes."""
+    x = np.zeros((BATCH, *subject.shape), np.float32)
+    params = subject.model.init(jax.random.key(0), x)
+
+    def loss(params: Any) -> jax.Array:
+        return subject.model.losses(params, x, np.zeros(BATCH, np.int32)).mean()
+
+    counted = jax.jit(jax.grad(loss)).lower(params).cost_analysis()
+    return float(counted["flops"]) if counted else float("nan")
+
+
+def trips_in_a_wave(compared: Comparison) -> float:
+    """The mean of the waves that are timed."""
+    waves, begin = compared.program.waves, compared.program.steps.first_trip[compared.first_step]
+    assert waves is not None
+    due = np.asarray(waves.due)[int(begin) :]
+    return float(np.mean(np.asarray(waves.size)[due[due >= 0]]))
+
+
+def seconds(compared: Comparison | None, run: Timed, trips: int) -> float:
+    """Wall-clock of one call; of the engine, from its first model."""
+    if compared:
+        compared.reset()
+    before = time.perf_counter()
+    jax.block_until_ready(run.run(trips))
+    return time.perf_counter() - before
+
+
+def row(subject: Subject, rule: str, width: int, trip_by_trip: Comparison, work: float) -> list[str]:
+    """The columns after the first two."""
+    waves = Comparison(subject, CLIENTS.value, rule, trip_by_trip.trips, in_flight=CLIENTS.value, width=width)
+    timed = [
+        (waves, waves.engine()),
+        (trip_by_trip, trip_by_trip.engine()),
+        (None, waves.bare_waves(width)),
+    ]
+    compiling = [seconds(compared, run, 0) for compared, run in timed]
+    rounds = [
+        [seconds(compared, run, run.trips) / run.trips for compared, run in timed]
+        for _ in range(REPEATS.value + 1)
+    ]
+    own, one, bare = np.array(rounds[1:]).T
+    rate = 1 / float(np.median(own))
+    done = work * rate / 1e12
+    share = f" ({done / PEAK.value:.1%})" if PEAK.value else ""
+    members = trips_in_a_wave(waves)
+    ratios = [f"{np.median(one / own):.2f}", f"{np.median(own / bare):.2f}"]
+    return [
+        str(width),
+        f"{rate:,.0f}",
+        *ratios,
+        f"{done:.3g}{share}",
+        f"{members:.1f}",
+        f"{compiling[0]:.1f}",
+    ]
+
+
+def main(_: list[str]) -> None:
+    """Times every model, rule and width: a row of a Markdown table each."""
+    device = jax.devices()[0]
+    print(f"{device.platform}, {device.device_kind}, JAX {jax.__version__}")
+    head = [*HEAD, "compiling, s"]
+    print(f"| {' | '.join(head)} |", "|" + " --- |" * len(head), sep="\n", flush=True)
+    for name in MODEL_NAMES.value:
+        subject = choose("models", name, MODELS)
+        work = operations(subject)
+        for rule in NAMES.value:
+            choose("rules", rule, RULES)
+            trips = TRIPS.value or subject.trips
+            one = Comparison(subject, CLIENTS.value, rule, trips, in_flight=CLIENTS.value)
+            for width in map(int, WIDTHS.value):
+                cells = [subject.title, rule, *row(subject, rule, width, one, work)]
+                print(f"| {' | '.join(cells)} |", flush=True)
+
+
+if __name__ == "__main__":
+    app.run(main)
