@@ -101,12 +101,14 @@ class Comparison:
         federation = noise_federation(clients, subject.shape)
         self.trips = -(-trips // self.size) * self.size
         before = -(-max(TRIPS_BEFORE, 3 * in_flight) // self.size) * self.size
+        # Without trips that follow, the last waves would have none to fill up with.
+        after = before if width else 0
         schedule = jafl.asynchronous(
             num_clients=clients,
             concurrency=in_flight,
             buffer_size=self.size,
             delay=jafl.delays.exponential(1.0),
-            client_trips=clients * begins + before + self.trips,
+            client_trips=clients * begins + before + self.trips + after,
             initial_round=bool(begins),
         )
         work = jafl.client_work(subject.model, learning_rate=RATE, batch_size=BATCH)

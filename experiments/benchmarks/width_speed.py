@@ -56,9 +56,12 @@ def operations(subject: Subject) -> float:
 
 def trips_in_a_wave(compared: Comparison) -> float:
     """The mean of the waves that are timed."""
-    waves, begin = compared.program.waves, compared.program.steps.first_trip[compared.first_step]
+    waves, steps = compared.program.waves, compared.program.steps
+    begin, end = (
+        int(steps.first_trip[compared.first_step + n]) for n in (0, compared.trips // compared.size)
+    )
     assert waves is not None
-    due = np.asarray(waves.due)[int(begin) :]
+    due = np.asarray(waves.due)[begin:end]
     return float(np.mean(np.asarray(waves.size)[due[due >= 0]]))
 
 
