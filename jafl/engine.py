@@ -273,7 +273,8 @@ def _fold_parts(program: Program, snapshots: Any, first: jax.Array, end: jax.Arr
     def part(state):
         begin, waiting, reports, folded = state
         waiting = _train_if_due(program, snapshots, begin, waiting)
-        until = jnp.minimum(end, program.waves.undisturbed[begin]) if program.waves else end
+        until = jnp.minimum(end, begin + program.spread.at_once)
+        until = jnp.minimum(until, program.waves.undisturbed[begin]) if program.waves else until
         reads = (program, snapshots, waiting)
         like = jax.eval_shape(fold, reads, begin, folded)
         added, mine = waves.fold_parts(program.spread, fold, reads, begin, until, like)

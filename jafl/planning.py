@@ -9,7 +9,7 @@ import numpy as np
 from jafl.deferred import as_specification
 from jafl.memory import bytes_of, device_memory
 from jafl.records import EventSchedule, ExecutionPlan
-from jafl.schedule import in_waves, rounds, trip_by_trip
+from jafl.schedule import bucket, in_waves, rounds, trip_by_trip
 from jafl.waves import Spread, spread_over
 
 # Trips in a wave for each device that trains them side by side, or one after the other.
@@ -66,6 +66,16 @@ def default_plan(
         width //= 2
         plan = _quickest_waves(schedule, number, width, unequal)
     return plan
+
+
+def quickest_lanes(sizes: np.ndarray) -> int:
+    """How many to take side by side of groups of so many [G], each lane as long as any: the largest group or fewer.
+
+    A group takes as many rounds as it needs, and the last one's empty lanes are paid for.
+    """
+    choices = np.unique([bucket(int(size)) for size in np.unique(sizes)])
+    spent = [np.sum(-(-sizes // lanes)) * (LANES_WORTH_A_ROUND + lanes) for lanes in choices]
+    return int(choices[np.argmin(spent)])
 
 
 def _shares_steps(schedule: EventSchedule, rule: Any, spread: Spread) -> bool:

@@ -15,7 +15,7 @@ from jafl.deferred import Specification, as_specification, specify
 from jafl.evaluate import evaluation_memory
 from jafl.fit import check_fit, check_reports, check_types
 from jafl.memory import Forecast, bytes_of, device_memory, forecast
-from jafl.planning import default_plan, default_spread
+from jafl.planning import default_plan, default_spread, quickest_lanes
 from jafl.records import EventSchedule, ExecutionPlan, Recall, Rule, require
 from jafl.schedule import bucket, check_plan
 from jafl.temporaries import temporary_bytes
@@ -286,7 +286,13 @@ def _at_once(plan: ExecutionPlan, rule: Rule, spread: Spread) -> int:
     """How many trips of a step are folded side by side, or on several devices; 0: one after the other."""
     largest = int(np.max(np.diff(plan.first_trip)))
     several = (spread.together and plan.width > 1) or (spread.number > 1 and plan.width == 1)
-    return bucket(largest) if rule.additive and largest > 1 and several else 0
+    if not (rule.additive and largest > 1 and several):
+        return 0
+    if plan.width == 1:
+        return bucket(largest)
+    # A step is folded in parts, wherever a wave is due in the midst of it.
+    begins = np.union1d(plan.first_trip[:-1], plan.wave_before)
+    return quickest_lanes(np.diff(np.append(begins, len(plan.wave))))
 
 
 def _steps_at_once(plan: ExecutionPlan, program: engine.Program, params: Any) -> int:
@@ -311,8 +317,7 @@ def _steps_at_once(plan: ExecutionPlan, program: engine.Program, params: Any) ->
         jax.eval_shape(update, params)
     except (TypeError, ValueError):  # optax's transformations that need the model refuse to go without
         return 0
-    trips = np.append(plan.wave_before, len(plan.wave))
-    return bucket(int(np.max(np.diff(trips))))
+    return quickest_lanes(np.diff(np.append(plan.wave_before, len(plan.wave))))
 
 
 def _lanes(plan: ExecutionPlan, spread: Spread) -> int:
