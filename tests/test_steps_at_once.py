@@ -9,14 +9,15 @@ from quick_compilation import quick_compilation  # noqa: F401
 
 import jafl
 from jafl import rules
+from jafl.planning import quickest_lanes
 from jafl.preparation import prepare
 
 CASE = Case("running sum", buffer_size=1, steps=120)
 SGD = jafl.specify(optax.sgd, learning_rate=0.3)
 
 
-def arguments(rule, dtype=np.float64):
-    federation, schedule = make_federation(CASE.clients, dtype), make_schedule(CASE)
+def arguments(rule, dtype=np.float64, case=CASE):
+    federation, schedule = make_federation(case.clients, dtype), make_schedule(case)
     model = jafl.models.softmax(3)
     params = model.init(jax.random.key(1), federation.x)
     work = jafl.client_work(model, learning_rate=0.2, batch_size=4)
@@ -67,6 +68,39 @@ def test_steps_that_need_the_last_one_are_made_in_turn(rule, optimizer):
         plan = jafl.in_waves(given[0], 7)
         program, _ = prepare(*given, server_optimizer=optimizer, plan=plan, together=True)
     assert program.spread.steps_at_once == 0
+
+
+@pytest.mark.parametrize("size", [1, 5])
+def test_where_more_lie_between_two_waves_they_are_taken_in_rounds(monkeypatch, size):
+    monkeypatch.setattr(jafl.preparation, "quickest_lanes", lambda sizes: 2)
+    case = Case("rounds", buffer_size=size, steps=60 // size)
+    with jax.enable_x64(True):
+        given = arguments(rules.fedbuff(), case=case)
+        plan = jafl.in_waves(given[0], 7)
+        program, _ = prepare(*given, server_optimizer=SGD, plan=plan, together=True)
+        spread = program.spread
+        assert (spread.steps_at_once, spread.at_once) == ((2, 0) if size == 1 else (0, 2))
+        between = np.diff(np.append(plan.wave_before, len(plan.wave)))
+        assert between.max() > 4, "some take three rounds"
+        in_rounds = jafl.simulate(*given, server_optimizer=SGD, evaluate_at=[], plan=plan, together=True)
+        one_by_one = jafl.simulate(
+            *given, server_optimizer=SGD, evaluate_at=[], plan=jafl.trip_by_trip(given[0])
+        )
+    for name, column in one_by_one.trip_reports.items():
+        np.testing.assert_allclose(in_rounds.trip_reports[name], column, rtol=1e-9, atol=1e-12)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12),
+        in_rounds.params,
+        one_by_one.params,
+    )
+
+
+def test_the_quickest_lanes_are_those_of_most_groups():
+    assert quickest_lanes(np.full(5, 10)) == 10
+    assert quickest_lanes(np.array([3] * 100 + [100])) == 3, "the one large group takes 34 rounds"
+    assert quickest_lanes(np.array([3] + [100] * 100)) == 112, (
+        "of lengths that arrays get: 96 would take two rounds"
+    )
 
 
 def test_runs_over_schedules_of_their_own_go_together_all_the_same():
