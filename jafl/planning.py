@@ -60,11 +60,17 @@ def default_plan(
     room = int(device_memory() * WAITING_SHARE_OF_MEMORY / (2 * max(bytes_of(params), 1)))
     most = max(schedule.concurrency, int(np.max(np.diff(schedule.step_offsets))))
     width = max(1, min(width, most, room))
-    unequal = None if cost is None or not spread.together or np.all(cost == cost[:1]) else cost
-    plan = _quickest_waves(schedule, number, width, unequal)
+    unequal = None if cost is None or np.all(cost == cost[:1]) else cost
+
+    def waves(width: int) -> ExecutionPlan:
+        if not spread.together:
+            return in_waves(schedule, number * width)
+        return _quickest_waves(schedule, number, width, unequal)
+
+    plan = waves(width)
     while fits and width > 1 and not fits(plan):
         width //= 2
-        plan = _quickest_waves(schedule, number, width, unequal)
+        plan = waves(width)
     return plan
 
 
@@ -87,19 +93,19 @@ def _shares_steps(schedule: EventSchedule, rule: Any, spread: Spread) -> bool:
 def _quickest_waves(
     schedule: EventSchedule, devices: int, width: int, cost: np.ndarray | None
 ) -> ExecutionPlan:
-    """Waves of at most ``width`` trips on each device; for trips of unequal ``cost`` [J] with the quickest lanes.
+    """Waves of at most ``width`` trips on each device, with the lanes that are quickest; ``cost`` [J] if it differs.
 
-    Lanes wait for the longest of them. Waves of trips that are alike, or few lanes that take a mixed wave's trips
-    from the longest on, wait less but take more rounds: the sum over rounds of what a round costs decides.
+    Lanes wait for the longest of them, and those that a wave does not fill compute in vain. Waves of trips that are
+    alike, or few lanes that take a wave's trips in turns, from the longest on, wait less but take more rounds: the
+    sum over rounds of what a round costs decides.
     """
-    if cost is None or width == 1:
-        return in_waves(schedule, devices * width)
+    minibatches = np.ones(schedule.num_trips) if cost is None else cost
     choices: list[tuple[float, int, ExecutionPlan]] = []
-    for mixed in (False, True):
+    for mixed in (False,) if cost is None else (False, True):
         plan = in_waves(schedule, devices * width, cost=cost, mixed=mixed)
         lanes = width
-        while lanes >= 1:
-            seconds = rounds(plan, cost, devices * lanes) * (LANES_WORTH_A_ROUND + lanes)
+        while lanes >= 1:  # halves, so that runs whose lanes differ have waves of one shape
+            seconds = rounds(plan, minibatches, devices * lanes) * (LANES_WORTH_A_ROUND + lanes)
             choices.append((seconds, len(choices), dataclasses.replace(plan, lanes=devices * lanes)))
             lanes //= 2
     return min(choices)[2]

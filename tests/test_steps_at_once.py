@@ -9,7 +9,6 @@ from quick_compilation import quick_compilation  # noqa: F401
 
 import jafl
 from jafl import rules
-from jafl.planning import quickest_lanes
 from jafl.preparation import prepare
 
 CASE = Case("running sum", buffer_size=1, steps=120)
@@ -92,14 +91,6 @@ def test_where_more_lie_between_two_waves_they_are_taken_in_rounds(monkeypatch, 
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12),
         in_rounds.params,
         one_by_one.params,
-    )
-
-
-def test_the_quickest_lanes_are_those_of_most_groups():
-    assert quickest_lanes(np.full(5, 10)) == 10
-    assert quickest_lanes(np.array([3] * 100 + [100])) == 3, "the one large group takes 34 rounds"
-    assert quickest_lanes(np.array([3] + [100] * 100)) == 112, (
-        "of lengths that arrays get: 96 would take two rounds"
     )
 
 
