@@ -14,7 +14,8 @@ from jafl.waves import Spread, spread_over
 
 # Trips in a wave for each device that trains them side by side, or one after the other.
 WIDTH_TOGETHER, WIDTH_APART = 64, 8
-# What a round of minibatches costs whatever its width, in lanes: not measured on an accelerator.
+# What a round of minibatches, or of folding what they made, costs whatever its width, in lanes: not measured on an
+# accelerator.
 LANES_WORTH_A_ROUND = 16
 # Of the device's memory, what trained trips that wait may take.
 WAITING_SHARE_OF_MEMORY = 0.125
@@ -75,13 +76,15 @@ def default_plan(
 
 
 def quickest_lanes(sizes: np.ndarray) -> int:
-    """How many to take side by side of groups of so many [G], each lane as long as any: the largest group or fewer.
+    """How many to take side by side of groups of these ``sizes`` [G], whose members all cost the same.
 
-    A group takes as many rounds as it needs, and the last one's empty lanes are paid for.
+    A group takes as many rounds as it needs, and empty lanes are paid for. The largest group's size (as arrays get
+    it) or a power of two below: seeds then seldom differ in it, and share a compiled program.
     """
-    choices = np.unique([bucket(int(size)) for size in np.unique(sizes)])
+    largest = bucket(int(sizes.max()))
+    choices = [*(1 << power for power in range((largest - 1).bit_length())), largest]
     spent = [np.sum(-(-sizes // lanes)) * (LANES_WORTH_A_ROUND + lanes) for lanes in choices]
-    return int(choices[np.argmin(spent)])
+    return choices[int(np.argmin(spent))]
 
 
 def _shares_steps(schedule: EventSchedule, rule: Any, spread: Spread) -> bool:

@@ -292,7 +292,8 @@ def _at_once(plan: ExecutionPlan, rule: Rule, spread: Spread) -> int:
         return bucket(largest)
     # A step is folded in parts, wherever a wave is due in the midst of it.
     begins = np.union1d(plan.first_trip[:-1], plan.wave_before)
-    return quickest_lanes(np.diff(np.append(begins, len(plan.wave))))
+    sizes = np.diff(np.append(begins, len(plan.wave)))
+    return spread.number * quickest_lanes(-(-sizes // spread.number))
 
 
 def _steps_at_once(plan: ExecutionPlan, program: engine.Program, params: Any) -> int:
@@ -346,7 +347,8 @@ def _waves(plan: ExecutionPlan, spread: Spread) -> Waves:
 
     return Waves(
         due=placed(due),
-        undisturbed=placed(np.append(plan.wave_before, trips)[following]),
+        # After the last wave there is none, also where another run's longer schedule goes on.
+        undisturbed=placed(np.append(plan.wave_before, np.iinfo(np.int32).max)[following]),
         trips=placed(members),
         size=placed(size),
         write_row=placed(write_row),

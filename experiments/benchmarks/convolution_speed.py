@@ -74,7 +74,7 @@ def kernels_as(form: str) -> Iterator[None]:
 
 
 def _loops(model: jafl.Model, params: Any, x: jax.Array, y: jax.Array, batches: int, vmap: bool) -> Callable:
-    """``batches`` steps in one loop; ``x`` [BATCH * PARTS, ...]."""
+    """``batches`` steps in one loop, compiled with the layers that the model has now; ``x`` [BATCH * PARTS, ...]."""
 
     def one(number, params):
         rows = lax.rem(number, PARTS) * BATCH + jnp.arange(BATCH)
@@ -84,9 +84,10 @@ def _loops(model: jafl.Model, params: Any, x: jax.Array, y: jax.Array, batches: 
         body = jax.vmap(one, in_axes=(None, 0)) if vmap else one
         return lax.fori_loop(0, batches, body, params)
 
-    run = jax.jit(loop)
     if vmap:
         params = jax.tree.map(lambda p: jnp.stack([p] * SIDE_BY_SIDE.value), params)
+    jax.clear_caches()  # the step may have been traced with other layers
+    run = jax.jit(loop).lower(params).compile()
     return lambda: run(params)
 
 
@@ -114,13 +115,12 @@ def _programs(name: str) -> dict[str, tuple[Callable, int]]:
     for form in ("grouped",) if on_cpu else ("grouped", "products"):
         with kernels_as(form):
             run = _loops(model, params, images_there, labels_there, batches, vmap=True)
-            jax.block_until_ready(run())  # traced with this form
         title = f"vmap of {SIDE_BY_SIDE.value}" + ("" if on_cpu else f", {form}")
         programs[title] = (run, batches * SIDE_BY_SIDE.value)
     if LINEN.value:
         with linen_layers():
             slow = _loops(model, params, images_there, labels_there, 1, vmap=False)
-            jax.block_until_ready(slow())
+        jax.clear_caches()
         programs["with linen's layers"] = (slow, 1)
     return programs
 

@@ -110,6 +110,7 @@ def main(_: list[str]) -> None:
         here, there = several.Pipe()
         process = several.Process(target=measure, args=(how, TRACES.value, there))
         process.start()
+        there.close()  # if the process fails, ``recv`` does
         print(f"| {how} | " + " | ".join(f"{value:.2f}" for value in here.recv()) + " |", flush=True)
         process.join()
 

@@ -27,14 +27,17 @@ from absl import app, flags
 
 from experiments.benchmarks.baselines import BATCH
 from experiments.benchmarks.comparison import MODELS, RULES, Comparison, Subject, Timed
-from jafl.records import choose
+from jafl.records import choose, require
 
 NAMES = flags.DEFINE_list("rules", ["asgd", "fedbuff"], "Which rules to time.")
 MODEL_NAMES = flags.DEFINE_list("models", ["mlp", "emnist_cnn"], "Which models to time.")
 WIDTHS = flags.DEFINE_list("widths", ["8", "16", "32", "64", "128", "256"], "Trips side by side.")
 CLIENTS = flags.DEFINE_integer("clients", 1000, "Clients, all in flight.", lower_bound=1)
 TRIPS = flags.DEFINE_integer(
-    "trips", None, "Client trips per timed run; if None, by the model.", lower_bound=1
+    "trips",
+    None,
+    "Client trips per timed run; if None, by the model, and ten times the largest width at least.",
+    lower_bound=1,
 )
 REPEATS = flags.DEFINE_integer("repeats", 5, "Timed rounds.", lower_bound=1)
 PEAK = flags.DEFINE_float("peak_teraflops", None, "What the device could do, 10^12 operations a second.")
@@ -54,15 +57,23 @@ def operations(subject: Subject) -> float:
     return float(counted["flops"]) if counted else float("nan")
 
 
-def trips_in_a_wave(compared: Comparison) -> float:
-    """The mean of the waves that are timed."""
+def waves_of(compared: Comparison) -> np.ndarray:
+    """[V] how many trips each wave has that is timed.
+
+    Raises:
+      SettingError: if they have many more or fewer than are folded: then the time says nothing.
+    """
     waves, steps = compared.program.waves, compared.program.steps
     begin, end = (
         int(steps.first_trip[compared.first_step + n]) for n in (0, compared.trips // compared.size)
     )
     assert waves is not None
     due = np.asarray(waves.due)[begin:end]
-    return float(np.mean(np.asarray(waves.size)[due[due >= 0]]))
+    sizes = np.asarray(waves.size)[due[due >= 0]]
+    share = sizes.sum() / (end - begin)
+    allowed = "enough for what is trained and what is folded to be within a tenth"
+    require(0.9 < share < 1.1, "trips", end - begin, allowed, f"Ask for more --trips; now it is {share:.2f}.")
+    return sizes
 
 
 def seconds(compared: Comparison | None, run: Timed, trips: int) -> float:
@@ -91,7 +102,7 @@ def row(subject: Subject, rule: str, width: int, trip_by_trip: Comparison, work:
     rate = 1 / float(np.median(own))
     done = work * rate / 1e12
     share = f" ({done / PEAK.value:.1%})" if PEAK.value else ""
-    members = trips_in_a_wave(waves)
+    members = waves_of(waves).mean()
     ratios = [f"{np.median(one / own):.2f}", f"{np.median(own / bare):.2f}"]
     return [
         str(width),
@@ -105,7 +116,7 @@ def row(subject: Subject, rule: str, width: int, trip_by_trip: Comparison, work:
 
 def main(_: list[str]) -> None:
     """Times every model, rule and width: a row of a Markdown table each."""
-    device = jax.devices()[0]
+    device, widths = jax.devices()[0], [int(width) for width in WIDTHS.value]
     print(f"{device.platform}, {device.device_kind}, JAX {jax.__version__}")
     head = [*HEAD, "compiling, s"]
     print(f"| {' | '.join(head)} |", "|" + " --- |" * len(head), sep="\n", flush=True)
@@ -114,9 +125,9 @@ def main(_: list[str]) -> None:
         work = operations(subject)
         for rule in NAMES.value:
             choose("rules", rule, RULES)
-            trips = TRIPS.value or subject.trips
+            trips = TRIPS.value or max(subject.trips, 10 * max(widths))
             one = Comparison(subject, CLIENTS.value, rule, trips, in_flight=CLIENTS.value)
-            for width in map(int, WIDTHS.value):
+            for width in widths:
                 cells = [subject.title, rule, *row(subject, rule, width, one, work)]
                 print(f"| {' | '.join(cells)} |", flush=True)
 

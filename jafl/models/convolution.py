@@ -274,7 +274,11 @@ def _one_by_one(function: Callable, fold_first: Callable | None, fold_second: Ca
 
 
 def _side_by_side(function: Callable, products: Callable) -> Callable:
-    """``function(a, b)`` that ``vmap`` batches as XLA does, or, where both are batched, as ``products(a, b)``."""
+    """``function(a, b)`` that ``vmap`` batches as XLA does, or, where both are batched, as ``products(a, b)``.
+
+    Of two nested ``vmap`` the inner one decides: where it batches one argument alone, XLA's own are used.
+    """
+    assert PER_CLIENT_KERNELS in ("grouped", "products"), PER_CLIENT_KERNELS
     if PER_CLIENT_KERNELS == "grouped":
         return function
 
