@@ -41,7 +41,9 @@ class Settings:
     precision: str = _setting(
         "float32", "float32, or float64 to compare with other programs to the last digits."
     )
-    devices: int | None = _setting(None, "On how many of this machine's devices to train. Default: all.")
+    devices: int | None = _setting(
+        None, "On how many of this machine's devices to train. Default: all that pay."
+    )
 
     dataset: str = _setting(
         "digits",

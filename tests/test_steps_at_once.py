@@ -23,6 +23,11 @@ def arguments(rule, dtype=np.float64, case=CASE):
     return schedule, federation, work, rule, params, jax.random.key(2)
 
 
+def assert_same(ours, theirs):
+    """Two numbers, arrays or trees of them, within 1e-9 of each other."""
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12), ours, theirs)
+
+
 @pytest.mark.parametrize(
     "rule",
     [rules.asgd(), rules.delay_adaptive_asgd(delay_form="drop"), rules.fedbuff(), rules.twafl()],
@@ -38,15 +43,9 @@ def test_a_running_sum_is_the_steps_one_after_the_other(rule):
         at_once = jafl.simulate(*given, **how, plan=plan, together=True)
         one_by_one = jafl.simulate(*given, **how, plan=jafl.trip_by_trip(given[0]))
     for name, column in one_by_one.trip_reports.items():
-        np.testing.assert_allclose(at_once.trip_reports[name], column, rtol=1e-9, atol=1e-12)
-    assert at_once.step_reports.keys() == one_by_one.step_reports.keys()
-    for name, column in one_by_one.step_reports.items():
-        np.testing.assert_allclose(at_once.step_reports[name], column, rtol=1e-9, atol=1e-12)
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12),
-        at_once.params,
-        one_by_one.params,
-    )
+        assert_same(at_once.trip_reports[name], column)
+    assert_same(dict(at_once.step_reports), dict(one_by_one.step_reports))  # of the same names, too
+    assert_same(at_once.params, one_by_one.params)
     assert [row["server_step"] for row in at_once.evaluations] == [0, 1, 2, 50, 51, 117, 120]
     for mine, other in zip(at_once.evaluations, one_by_one.evaluations, strict=True):
         assert mine["test_loss"] == pytest.approx(other["test_loss"], rel=1e-9)
@@ -86,12 +85,8 @@ def test_where_more_lie_between_two_waves_they_are_taken_in_rounds(monkeypatch, 
             *given, server_optimizer=SGD, evaluate_at=[], plan=jafl.trip_by_trip(given[0])
         )
     for name, column in one_by_one.trip_reports.items():
-        np.testing.assert_allclose(in_rounds.trip_reports[name], column, rtol=1e-9, atol=1e-12)
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12),
-        in_rounds.params,
-        one_by_one.params,
-    )
+        assert_same(in_rounds.trip_reports[name], column)
+    assert_same(in_rounds.params, one_by_one.params)
 
 
 def test_runs_over_schedules_of_their_own_go_together_all_the_same():
@@ -106,8 +101,4 @@ def test_runs_over_schedules_of_their_own_go_together_all_the_same():
             alone = jafl.simulate(
                 *run[:6], server_optimizer=SGD, evaluate_at=[], plan=jafl.trip_by_trip(run.schedule)
             )
-            jax.tree.map(
-                lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12),
-                history.params,
-                alone.params,
-            )
+            assert_same(history.params, alone.params)

@@ -14,7 +14,6 @@ import multiprocessing
 import os
 import pathlib
 import tempfile
-import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 
@@ -23,6 +22,7 @@ import numpy as np
 from absl import app, flags
 
 from experiments.benchmarks import devices_speed
+from experiments.benchmarks.devices_speed import seconds
 
 TRACES = flags.DEFINE_integer("traces", 5, "Traced runs of each program.", lower_bound=1)
 
@@ -30,13 +30,6 @@ MODEL, RULE, SIZE, CLIENTS = "MLP 784-200-10", "fedbuff, K = 16", 16, 100
 HEAD = ["", "every trip", "once a step", "reduction", "waiting", "between", "in all", "not traced"]
 CONTAIN_OTHERS = ("while", "conditional")
 Thread = dict[str, np.ndarray]  # {operation: [times it ran] milliseconds}
-
-
-def seconds(run: Callable[[], object]) -> float:
-    """Wall-clock of one call."""
-    before = time.perf_counter()
-    jax.block_until_ready(run())
-    return time.perf_counter() - before
 
 
 def traced(run: Callable[[], object]) -> tuple[float, list[Thread]]:
@@ -84,10 +77,7 @@ def columns(run: Callable[[], object], steps: int) -> list[float]:
 def measure(how: str, traces: int, there: Connection) -> None:
     """What the process of one row does: sends back its columns."""
     devices = 1 if how == "one" else 2
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:devices])
-    # Read when JAX first asks for its devices.
-    flag = f"--xla_force_host_platform_device_count={devices} --xla_cpu_multi_thread_eigen=false"
-    os.environ["XLA_FLAGS"] = flag
+    devices_speed.hold_to(devices)
     federation = devices_speed.images(CLIENTS, 28)
     model, trips = devices_speed.MODELS[MODEL]
     if how == "apart":

@@ -95,12 +95,23 @@ def apart(model: jafl.Model, federation: jafl.Federation, rule: str, trips: int)
     return run
 
 
-def time_runs(devices: int, clients: int, there: Connection) -> None:
-    """What the process with so many devices does: compiles and runs what it is told, and sends back the seconds."""
+def hold_to(devices: int) -> None:
+    """Gives this process so many cores, and as many host devices of one thread; before JAX is asked for them."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:devices])
-    # Read when JAX first asks for its devices.
     flag = f"--xla_force_host_platform_device_count={devices} --xla_cpu_multi_thread_eigen=false"
     os.environ["XLA_FLAGS"] = flag
+
+
+def seconds(run: Callable[[], object]) -> float:
+    """Wall-clock of one call."""
+    before = time.perf_counter()
+    jax.block_until_ready(run())
+    return time.perf_counter() - before
+
+
+def time_runs(devices: int, clients: int, there: Connection) -> None:
+    """What the process with so many devices does: compiles and runs what it is told, and sends back the seconds."""
+    hold_to(devices)
     federation = images(clients, 28)
     runs: dict[str, Callable[[], object]] = {}
     for model, rule, how in iter(there.recv, None):
@@ -113,9 +124,7 @@ def time_runs(devices: int, clients: int, there: Connection) -> None:
                 runs[how] = apart(chosen, federation, rule, trips)
             else:
                 runs[how] = program(chosen, federation, rule, devices, trips)
-        before = time.perf_counter()
-        jax.block_until_ready(runs[how]())
-        there.send(time.perf_counter() - before)
+        there.send(seconds(runs[how]))
 
 
 def main(_: list[str]) -> None:
@@ -130,17 +139,17 @@ def main(_: list[str]) -> None:
     print("| " + " | ".join(head) + " |", "|" + " --- |" * len(head), sep="\n")
     for label, (_model, trips) in MODELS.items():
         for rule in (rule for rule in RULES if ONLY.value in rule):
-            seconds = np.zeros((REPEATS.value + 1, 3))
+            spent = np.zeros((REPEATS.value + 1, 3))
             for repeat in range(REPEATS.value + 1):  # the first round compiles
                 for number, (process, how) in enumerate(((0, "all"), (1, "all"), (1, "apart"))):
                     pipes[process][0].send((label, rule, how))
-                    seconds[repeat, number] = pipes[process][0].recv()
+                    spent[repeat, number] = pipes[process][0].recv()
             for here, _there in pipes:
                 here.send(("", "", "over"))
-            one, two, _both = trips / np.median(seconds[1:], axis=0)
+            one, two, _both = trips / np.median(spent[1:], axis=0)
             shown = [
                 f"{np.median(ratio):.2f} ({ratio.min():.2f} to {ratio.max():.2f})"
-                for ratio in (seconds[1:, 0] / seconds[1:, number] for number in (1, 2))
+                for ratio in (spent[1:, 0] / spent[1:, number] for number in (1, 2))
             ]
             print(f"| {label} | {rule} | {one:,.0f} | {two:,.0f} | {shown[0]} | {shown[1]} |", flush=True)
     for here, _there in pipes:

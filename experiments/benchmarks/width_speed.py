@@ -2,7 +2,7 @@
 
     python -m experiments.benchmarks.width_speed
     python -m experiments.benchmarks.width_speed --models=mlp --widths=16,256 --peak_teraflops=67
-    taskset -c 1 python -m experiments.benchmarks.width_speed --widths=2,8,64   # a CPU
+    taskset -c 1 python -m experiments.benchmarks.width_speed --models=softmax,mlp --widths=2,8,64   # a CPU
 
 1,000 clients, all in flight, 32 examples a trip, one local step; ASGD and FedBuff with K = 10. This is the
 measurement behind ``jafl.planning``: which width suits a kind of device, and what a round of minibatches costs.
@@ -86,8 +86,13 @@ def seconds(compared: Comparison | None, run: Timed, trips: int) -> float:
 
 
 def row(subject: Subject, rule: str, width: int, trip_by_trip: Comparison, work: float) -> list[str]:
-    """The columns after the first two."""
+    """The columns after the first two.
+
+    Raises:
+      SettingError: as ``waves_of`` does, before anything is timed.
+    """
     waves = Comparison(subject, CLIENTS.value, rule, trip_by_trip.trips, in_flight=CLIENTS.value, width=width)
+    members = waves_of(waves).mean()
     timed = [
         (waves, waves.engine()),
         (trip_by_trip, trip_by_trip.engine()),
@@ -102,7 +107,6 @@ def row(subject: Subject, rule: str, width: int, trip_by_trip: Comparison, work:
     rate = 1 / float(np.median(own))
     done = work * rate / 1e12
     share = f" ({done / PEAK.value:.1%})" if PEAK.value else ""
-    members = waves_of(waves).mean()
     ratios = [f"{np.median(one / own):.2f}", f"{np.median(own / bare):.2f}"]
     return [
         str(width),

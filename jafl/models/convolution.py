@@ -198,12 +198,17 @@ def _patches(x: jax.Array, size: Sequence[int], counts: Sequence[int], steps: tu
 
 
 def _transposed(
-    gradient: jax.Array, kernel: jax.Array, steps, pads: Pairs, size: Sequence[int], convolve=_plain
+    gradient: jax.Array,
+    kernel: jax.Array,
+    steps: tuple[int, int],
+    pads: Pairs,
+    size: Sequence[int],
+    convolve: Callable[..., jax.Array] = _plain,
 ) -> jax.Array:
     """The input's gradient [B, *size, channels] as plain convolutions, one for each remainder of the stride.
 
     Pixel z of the padded input, z = q * stride + r, meets the kernel's rows r, r + stride, ... only: no convolution
-    multiplies by the zeros that a dilated gradient would hold.
+    multiplies by the zeros that a dilated gradient would hold. ``convolve``: ``_plain`` or its like.
     """
     flipped = jnp.swapaxes(kernel, 2, 3)
     if steps == (1, 1) and all(p < k for pad, k in zip(pads, kernel.shape, strict=False) for p in pad):
@@ -223,14 +228,15 @@ def _transposed(
     return padded[:, top : top + size[0], left : left + size[1]]
 
 
-def _phase(gradient: jax.Array, kernel: jax.Array, start, steps, counts, convolve) -> jax.Array:
+def _phase(
+    gradient: jax.Array, kernel: jax.Array, start, steps, counts, convolve: Callable[..., jax.Array]
+) -> jax.Array:
     """[B, *counts, channels]: every ``steps``-th pixel of the padded input's gradient, from ``start`` on."""
     some = kernel[start[0] :: steps[0], start[1] :: steps[1]][::-1, ::-1]
     if 0 in some.shape:
         return jnp.zeros((len(gradient), *counts, kernel.shape[3]), gradient.dtype)
     pads = tuple((k - 1, n - m) for k, n, m in zip(some.shape, counts, gradient.shape[1:], strict=False))
-    phase: jax.Array = convolve(gradient, some, (1, 1), pads)
-    return phase
+    return convolve(gradient, some, (1, 1), pads)
 
 
 def _products(x: jax.Array, gradient: jax.Array, steps, pads: Pairs, size: Sequence[int]) -> jax.Array:
@@ -278,7 +284,8 @@ def _side_by_side(function: Callable, products: Callable) -> Callable:
 
     Of two nested ``vmap`` the inner one decides: where it batches one argument alone, XLA's own are used.
     """
-    assert PER_CLIENT_KERNELS in ("grouped", "products"), PER_CLIENT_KERNELS
+    forms = ("grouped", "products")
+    require(PER_CLIENT_KERNELS in forms, "PER_CLIENT_KERNELS", PER_CLIENT_KERNELS, " or ".join(forms))
     if PER_CLIENT_KERNELS == "grouped":
         return function
 
