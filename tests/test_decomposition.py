@@ -12,6 +12,7 @@ import optax
 import pytest
 import reference as ref
 import reference_rules
+from quick_compilation import quick_compilation  # noqa: F401
 
 import jafl
 from jafl import decomposition, engine, rules
@@ -294,6 +295,7 @@ OPTIMIZERS = {
 }
 
 
+@pytest.mark.compiled_as_for_users
 @pytest.mark.parametrize("name, server, dtype", SAME)
 def test_the_run_is_bit_for_bit_that_of_the_rule_alone(name: str, server: str, dtype):
     case = CASES[name]
@@ -308,6 +310,7 @@ def test_the_run_is_bit_for_bit_that_of_the_rule_alone(name: str, server: str, d
     assert_same_runs(alone, with_terms)
 
 
+@pytest.mark.compiled_as_for_users
 def test_the_run_split_in_four_is_that_of_the_rule_alone():
     """To rounding: with several local steps and Adam the compiler contracts other products and sums there."""
     federation, schedule = make_federation(np.float32), make_schedule(CASES["fedbuff"], 120)
