@@ -11,10 +11,8 @@ import pytest
 @pytest.fixture(autouse=True)
 def quick_compilation(request):
     """For the modules that import it, but for their tests marked ``compiled_as_for_users``."""
-    if request.node.get_closest_marker("compiled_as_for_users"):
-        yield
-        return
     before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
+    quick = request.node.get_closest_marker("compiled_as_for_users") is None
+    jax.config.update("jax_disable_most_optimizations", quick or before)
     yield
     jax.config.update("jax_disable_most_optimizations", before)

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import lax
-from quick_compilation import quick_compilation  # noqa: F401
 
 from jafl.models import Conv, convolution, max_pool
 from jafl.records import SettingError
