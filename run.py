@@ -22,9 +22,9 @@ from typing import Any
 
 from absl import app, flags, logging
 
-from jafl import past_runs
-from jafl.records import SettingError, require
-from jafl.settings import TYPES, Settings
+from jafl.config.settings import TYPES, Settings
+from jafl.errors import SettingError, require
+from jafl.runs import reader
 
 _CONFIG = flags.DEFINE_string(
     "config", None, "Start from the settings in this config.json of an earlier run."
@@ -130,7 +130,7 @@ def _settings() -> Settings:
             require(not excluded.value, flag, excluded.value, "left out with --resume")
         output = _OUTPUT.value or ""
         require(output, "output_dir", _OUTPUT.value, "the directory to go on with")
-        return Settings.from_file(str(past_runs.settings_file(output)), **given)
+        return Settings.from_file(str(reader.settings_file(output)), **given)
     if _CONFIG.value:
         return Settings.from_file(_CONFIG.value, **given)
     return Settings.from_mapping(given)
@@ -159,8 +159,8 @@ def _set_up_jax(precision: str) -> None:
 
 
 def _options() -> dict[str, Any]:
-    """How runs are run: the fields of ``jafl.runner.Options`` that have flags."""
-    from jafl import trackers
+    """How runs are run: the fields of ``jafl.runs.runner.Options`` that have flags."""
+    from jafl.runs import trackers
 
     return {
         "command": ["python", *sys.argv],
@@ -177,7 +177,7 @@ def _run_experiment(name: str) -> int:
         require(not flag.value, flag.name, flag.value, "left out with --experiment")
     if name == "list":
         from experiments.machinery.discovery import listed
-        from jafl.tables import aligned
+        from jafl.runs.tables import aligned
 
         print("\n".join(aligned(listed())))
         return 0
@@ -203,8 +203,8 @@ def _run_sweep(settings: Settings, swept: str | dict[str, Any], output: str | os
     """Runs a sweep, given as text or as ``sweep.json`` has it; returns the statuses of its runs."""
     for flag in (_OVERWRITE, _DRY_RUN):
         require(not flag.value, flag.name, flag.value, "left out of a sweep")
-    from jafl.arms import Refinement
-    from jafl.sweep import run_sweep
+    from jafl.config.arms import Refinement
+    from jafl.sweeps.sweep import run_sweep
 
     what: dict[str, Any] = dict(swept) if isinstance(swept, dict) else {"sweep": swept}
     what["refinements"] = [Refinement(**one) for one in what.get("refinements", ())]
@@ -225,7 +225,7 @@ def main(arguments: list[str]) -> int:
         if _EXPERIMENT.value:
             return _run_experiment(_EXPERIMENT.value)
         if _REPORT.value:
-            from jafl.report import write_report
+            from jafl.sweeps.report import write_report
 
             for file in write_report(_REPORT.value, baseline=_BASELINE.value):
                 print(f"Written: {file}")
@@ -242,13 +242,13 @@ def main(arguments: list[str]) -> int:
             prepare(_PREPARE.value, settings.data_dir, manual_dir=_MANUAL_DIR.value)
             return 0
         _set_up_jax(settings.precision)
-        from jafl import results, runner
+        from jafl.runs import directory, runner
 
-        output = _OUTPUT.value or results.next_free_directory("runs")
+        output = _OUTPUT.value or directory.next_free_directory("runs")
         if _DRY_RUN.value and not _SWEEP.value:
             runner.dry_run(settings, output, overwrite=_OVERWRITE.value, command=_options()["command"])
             return 0
-        if swept := _SWEEP.value or (_RESUME.value and past_runs.swept(output)):
+        if swept := _SWEEP.value or (_RESUME.value and reader.swept(output)):
             statuses = _run_sweep(settings, swept, output)
         else:
             outcomes = runner.run(

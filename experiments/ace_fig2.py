@@ -199,7 +199,8 @@ def _claims() -> list[Claim]:
 
 def draw(runs: Any, folder: pathlib.Path) -> None:
     """Curves of the tuned arms and of those as published, each in a picture, by condition."""
-    from jafl import conditions, plots
+    from jafl import plots
+    from jafl.config import grid
 
     for condition in runs.conditions:
         for name, published in (("tuned", False), ("as_published", True)):
@@ -209,7 +210,7 @@ def draw(runs: Any, folder: pathlib.Path) -> None:
                     label: [run.evaluations for run in runs.of(label, condition).values()] for label in chosen
                 }
                 figure = plots.accuracy_panels(curves)
-                plots.save(figure, folder / f"{name},{conditions.folder(condition)}.png")
+                plots.save(figure, folder / f"{name},{grid.folder(condition)}.png")
 
 
 EXPERIMENT = PaperExperiment(

@@ -25,7 +25,7 @@ from experiments import fedbuff_fig3 as fig3
 from experiments import fedbuff_table1 as table1
 from experiments.fedbuff_table1 import FEDAVGM, to_target
 from experiments.machinery import Claim, PaperExperiment, Published, Runs, Scale, final_accuracy
-from jafl.past_runs import PastRun
+from jafl.runs.reader import PastRun
 
 ARMS = {FEDAVGM: table1.ARMS[FEDAVGM]}
 

@@ -39,7 +39,7 @@ from experiments.machinery import (
     steps_to,
     trips_to,
 )
-from jafl.past_runs import PastRun
+from jafl.runs.reader import PastRun
 
 CONCURRENCIES = [10, 30, 100, 300]
 ARMS = {label: table1.ARMS[label] for label in (FEDBUFF, FEDAVGM)}

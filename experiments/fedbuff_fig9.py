@@ -26,7 +26,7 @@ from experiments.fedbuff_table1 import FEDASYNC, FEDAVGM, FEDBUFF
 from experiments.fedbuff_table5 import ARMS, LAWS, both_ran
 from experiments.machinery import Claim, PaperExperiment, Published, Refinement, Runs, Scale, final
 from experiments.machinery.measures import Measure
-from jafl.past_runs import PastRun
+from jafl.runs.reader import PastRun
 
 
 def training_accuracy(trips: int) -> Measure:

@@ -37,7 +37,7 @@ from experiments.machinery import (
     final_accuracy,
     trips_to,
 )
-from jafl.past_runs import PastRun
+from jafl.runs.reader import PastRun
 
 FEDBUFF, FEDASYNC, FEDAVGM, FEDAVG, FEDPROX = "FedBuff", "FedAsync", "FedAvgM", "FedAvg", "FedProx"
 TARGET = 0.9

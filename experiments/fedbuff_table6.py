@@ -35,7 +35,7 @@ from experiments.machinery import (
     time_to,
     trips_to,
 )
-from jafl.past_runs import PastRun
+from jafl.runs.reader import PastRun
 
 FULL, MORE = "FedBuff, K = concurrency", "FedAvgM, 30 % over-selection"
 

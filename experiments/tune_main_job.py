@@ -16,8 +16,8 @@ import numpy as np
 from absl import app, flags
 
 import jafl
-from jafl.experiment import make_experiments
-from jafl.settings import Settings
+from jafl.config.experiment import make_experiments
+from jafl.config.settings import Settings
 
 CLIENT_RATES = (0.1, 0.3, 1.0)
 SERVER_RATES = {

@@ -28,7 +28,7 @@ import numpy as np
 
 from experiments.machinery import Claim, PaperExperiment, Published, Runs, Scale, final_accuracy
 from experiments.wkafl_table2 import DESK, ON_EMNIST, WKAFL, WORLD
-from jafl.past_runs import PastRun, read_schedule
+from jafl.runs.reader import PastRun, read_schedule
 
 MU = 10.0  # N_ave counts weights of at least the largest divided by this
 ABOVE, FEW = 0.1, 5  # "at most five gradients with weights larger than 0.1"

@@ -47,8 +47,8 @@ from experiments.wkafl_table2 import (
     all_in_flight,
     loses_less,
 )
-from jafl.arms import Arms
-from jafl.past_runs import PastRun
+from jafl.config.arms import Arms
+from jafl.runs.reader import PastRun
 
 WKAFL_AS_ON_MNIST = "WKAFL, MNIST's numbers"
 THREE: Arms = {WKAFL: {**ARMS[WKAFL], **WKAFL_ON_CIFAR}, TWAFL: ARMS[TWAFL], SASGD: ARMS[SASGD]}

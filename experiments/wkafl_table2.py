@@ -37,7 +37,7 @@ from experiments.machinery import (
     Search,
     final_accuracy,
 )
-from jafl.arms import Arms
+from jafl.config.arms import Arms
 
 WKAFL, TWAFL, SASGD, GSGM, MEAN = "WKAFL", "TWAFL", "SASGD", "GSGM", "mean"
 # All on gradients: one local step of plain SGD with rate 1, so that the server's rate is the only one.

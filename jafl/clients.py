@@ -18,10 +18,10 @@ import numpy as np
 import optax
 from jax import lax
 
-from jafl.deferred import Specification, specification, specify
+from jafl.errors import require, whole_number
+from jafl.keyed_shuffle import shuffled
 from jafl.models import Model
-from jafl.records import require, whole_number
-from jafl.shuffle import shuffled
+from jafl.specifications import Specification, specification, specify
 
 # Rows that a minibatch without a fixed size is worked through at a time: small clients pay for no more.
 ROWS_AT_ONCE = 32

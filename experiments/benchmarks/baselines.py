@@ -18,9 +18,10 @@ import optax
 from jax import lax
 
 import jafl
-from jafl import client_memory, engine, layout
+from jafl import engine
+from jafl.engine import carry_layout, client_memory
+from jafl.keyed_shuffle import shuffled
 from jafl.records import Arrival
-from jafl.shuffle import shuffled
 
 BATCH, RATE = 32, 0.01
 
@@ -82,9 +83,9 @@ def by_hand(
     """
 
     def body(step, flat):
-        return layout.flat_carry(_one_step(program, parts, step, layout.shaped(flat, carry)))
+        return carry_layout.flat_carry(_one_step(program, parts, step, carry_layout.shaped(flat, carry)))
 
-    return layout.shaped(lax.fori_loop(first, last, body, layout.flat_carry(carry)), carry)
+    return carry_layout.shaped(lax.fori_loop(first, last, body, carry_layout.flat_carry(carry)), carry)
 
 
 def _one_step(
@@ -93,27 +94,27 @@ def _one_step(
     rule = program.rule.build()
     buffer, memory = rule.begin(carry.rule_state, carry.params), carry.memory
     if program.recall and memory:
-        buffer, memory = engine._recall(program, program.recall, memory, step, buffer, carry.params)
+        buffer, memory = engine.loop._recall(program, program.recall, memory, step, buffer, carry.params)
 
     def one_trip(trip, opened):
         buffer, memory, reports = opened
         memory = memory and client_memory.settle(memory)
         after = trip + (client_memory.nought_after(memory) if memory else 0)
         arrival = _arrival(program, parts, after, carry)
-        buffer, memory, report = engine._fold(program, trip, arrival, buffer, memory)
-        return buffer, memory, engine._record(reports, trip, report) if "reports" in parts else reports
+        buffer, memory, report = engine.loop._fold(program, trip, arrival, buffer, memory)
+        return buffer, memory, engine.loop._record(reports, trip, report) if "reports" in parts else reports
 
     def flat_trip(trip, flat):
-        buffer, memory, reports = one_trip(trip, layout.shaped(flat, opened))
-        return layout.flat(buffer), layout.flat_memory(memory), reports
+        buffer, memory, reports = one_trip(trip, carry_layout.shaped(flat, opened))
+        return carry_layout.flat(buffer), carry_layout.flat_memory(memory), reports
 
     opened = (buffer, memory, carry.trip_reports)
     begin, end = program.steps.first_trip[step], program.steps.first_trip[step + 1]
     if rule.buffer_size == 1:
         buffer, memory, trip_reports = one_trip(begin, opened)
     else:
-        flat = (layout.flat(buffer), layout.flat_memory(memory), carry.trip_reports)
-        closed = layout.shaped(lax.fori_loop(begin, end, flat_trip, flat), opened)
+        flat = (carry_layout.flat(buffer), carry_layout.flat_memory(memory), carry.trip_reports)
+        closed = carry_layout.shaped(lax.fori_loop(begin, end, flat_trip, flat), opened)
         buffer, memory, trip_reports = closed
     direction, rule_state, report, _ = rule.finish(buffer, carry.params)
     params, optimizer_state = jax.tree.map(lax.sub, carry.params, direction), carry.optimizer_state
@@ -123,9 +124,9 @@ def _one_step(
         params = optax.apply_updates(carry.params, updates)
     snapshots, step_reports = carry.snapshots, carry.step_reports
     if "write" in parts:
-        snapshots = engine._store(snapshots, program.steps.write_slot[step], params)
+        snapshots = engine.loop._store(snapshots, program.steps.write_slot[step], params)
     if "reports" in parts:
-        step_reports = engine._record(step_reports, step, report)
+        step_reports = engine.loop._record(step_reports, step, report)
     return engine.Carry(
         params, optimizer_state, rule_state, snapshots, memory, None, trip_reports, step_reports
     )
@@ -140,7 +141,7 @@ def _arrival(
     begin, end = data.offsets[client], data.offsets[client + 1]
     if "read" in parts:
         start = client_memory.row_of(carry.snapshots, trips.read_slot[trip])
-        start = engine._read_once(start, trip, rule.needs_start)
+        start = engine.loop._read_once(start, trip, rule.needs_start)
     arrival = Arrival(
         update=None,
         start=start if rule.needs_start else None,

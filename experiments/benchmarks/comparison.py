@@ -11,8 +11,9 @@ import numpy as np
 import jafl
 from experiments.benchmarks import baselines
 from experiments.benchmarks.baselines import BATCH, RATE
-from jafl import engine, preparation
+from jafl import engine
 from jafl.models import images, resnet
+from jafl.planning import preparation
 
 EXAMPLES, IN_FLIGHT = 3200, 100
 # Trips before those that are timed, of which only the schedule is made: then clients are as stale as they get, and

@@ -23,7 +23,8 @@ import numpy as np
 from absl import app, flags
 
 import jafl
-from jafl import engine, preparation
+from jafl import engine
+from jafl.planning import preparation
 
 REPEATS = flags.DEFINE_integer("repeats", 5, "Timed runs of each program.", lower_bound=1)
 CLIENTS = flags.DEFINE_integer("clients", 100, "Clients, all in flight.", lower_bound=16)

@@ -35,7 +35,7 @@ from absl import app, flags
 import jafl
 from experiments.benchmarks.baselines import PARTS
 from experiments.benchmarks.comparison import MODELS, RULES, Comparison, Subject, Timed
-from jafl.records import choose, require
+from jafl.errors import choose, require
 
 USUAL = ["asgd", "fedasync", "fedbuff", "ace", "aced", "ca2fl", "wkafl"]
 NAMES = flags.DEFINE_list("rules", USUAL, f"Which rules to time, of {', '.join(RULES)}.")

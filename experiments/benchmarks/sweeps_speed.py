@@ -18,8 +18,10 @@ import numpy as np
 from absl import app, flags
 
 import jafl
-from jafl import engine, many, preparation, stacking
-from jafl.waves import spread_over
+from jafl import engine
+from jafl.engine.waves import spread_over
+from jafl.planning import preparation
+from jafl.simulation import simulate_many, stacking
 
 CLIENTS, EXAMPLES, BATCH, RATE = 100, 3200, 32, 0.01
 # {name: (shape of an example, model)}
@@ -94,7 +96,7 @@ def apart(given: list[jafl.Run]) -> Callable[[], object]:
 
 def together(given: list[jafl.Run]) -> Callable[[], object]:
     """The runs in one program, likewise."""
-    _, stack, carries = many.prepare_many(given, spread_over(1))
+    _, stack, carries = simulate_many.prepare_many(given, spread_over(1))
     state = {"carries": carries}
 
     def run() -> object:

@@ -16,9 +16,10 @@ import numpy as np
 from absl import app, flags
 
 import jafl
-from jafl import engine, planning, preparation
+from jafl import engine
+from jafl.engine.waves import Spread
+from jafl.planning import plan_choice, preparation
 from jafl.schedule import rounds
-from jafl.waves import Spread
 
 REPEATS = flags.DEFINE_integer("repeats", 5, "Timed runs of each program.", lower_bound=1)
 CLIENTS = flags.DEFINE_integer("clients", 1000, "Clients, all in flight.", lower_bound=20)
@@ -70,7 +71,7 @@ def compare(rule: str, share: float) -> str:
     arguments = (schedule, data, work, make(), model.init(jax.random.key(0), data.x))
     cost = work.build().minibatches(data.num_examples)[schedule.client]
     plans = [
-        jafl.in_waves(schedule, planning.WIDTH_TOGETHER),
+        jafl.in_waves(schedule, plan_choice.WIDTH_TOGETHER),
         preparation.fitting_plan(*arguments, spread=SIDE_BY_SIDE),
     ]
     runs = [program(arguments, plan) for plan in plans]

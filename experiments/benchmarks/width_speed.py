@@ -5,7 +5,8 @@
     taskset -c 1 python -m experiments.benchmarks.width_speed --models=softmax,mlp --widths=2,8,64   # a CPU
 
 1,000 clients, all in flight, 32 examples a trip, one local step; ASGD and FedBuff with K = 10. This is the
-measurement behind ``jafl.planning``: which width suits a kind of device, and what a round of minibatches costs.
+measurement behind ``jafl.planning.plan_choice``: which width suits a kind of device, and what a round of
+minibatches costs.
 
 Programs alternate. A row says: the trips per second (median); the median over the rounds of the time trip by trip
 over that with waves, above 1 where width pays; the engine's time over that of (a) with as many clients side by side,
@@ -27,7 +28,7 @@ from absl import app, flags
 
 from experiments.benchmarks.baselines import BATCH
 from experiments.benchmarks.comparison import MODELS, RULES, Comparison, Subject, Timed
-from jafl.records import choose, require
+from jafl.errors import choose, require
 
 NAMES = flags.DEFINE_list("rules", ["asgd", "fedbuff"], "Which rules to time.")
 MODEL_NAMES = flags.DEFINE_list("models", ["mlp", "emnist_cnn"], "Which models to time.")

@@ -32,7 +32,7 @@ from experiments.machinery.measures import (
     time_to,
     trips_to,
 )
-from jafl.arms import Refinement
+from jafl.config.arms import Refinement
 
 __all__ = [
     "Claim",

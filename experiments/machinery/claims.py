@@ -8,7 +8,7 @@ import numpy as np
 
 from experiments.machinery.declared import REVERSED, SEEN, TIE, Claim
 from experiments.machinery.found import Runs, holds
-from jafl import conditions
+from jafl.config import grid
 
 CONFIDENCE = 0.95
 UNDECIDED = "undecided: needs two seeds at least"
@@ -65,11 +65,11 @@ def _differences(claim: Claim, found: Any) -> list[tuple[str, list[float]]]:
     """(condition as text, differences that speak for the claim where above 0)."""
     sign = -1.0 if claim.lower_is_better else 1.0
     if claim.differences is not None:
-        return [(conditions.folder(claim.under), [sign * float(one) for one in claim.differences(found)])]
+        return [(grid.folder(claim.under), [sign * float(one) for one in claim.differences(found)])]
     assert isinstance(found, Runs)
     return [
         (
-            conditions.folder(condition),
+            grid.folder(condition),
             [sign * one for one in found.differences(claim.better, claim.worse, claim.measure, condition)],
         )
         for condition in found.conditions

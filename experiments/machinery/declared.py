@@ -7,9 +7,9 @@ from typing import Any
 
 from experiments.machinery.found import Runs
 from experiments.machinery.measures import Measure, final, final_accuracy, spread
-from jafl.arms import Arms, Refinement
-from jafl.records import require
-from jafl.settings import Settings
+from jafl.config.arms import Arms, Refinement
+from jafl.config.settings import Settings
+from jafl.errors import require
 
 SCALES = ("desk", "paper")
 SEEN, TIE, REVERSED = "seen", "a tie", "reversed"
@@ -57,7 +57,7 @@ class Search:
 class Scale:
     """One size of an experiment.
 
-    settings     that all runs share (``jafl.settings``), the budget among them
+    settings     that all runs share (``jafl.config.settings``), the budget among them
     arms         {label: settings} of what is compared; each names its ``algorithm``
     conditions   {setting: values}, crossed with the arms and with each other
     refinements  ``Refinement(condition, label or None, settings)``: what holds only there, over arms and conditions.

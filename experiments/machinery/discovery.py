@@ -6,7 +6,7 @@ import pathlib
 import re
 
 from experiments.machinery.declared import SCALES, PaperExperiment
-from jafl.records import require, unknown_name
+from jafl.errors import require, unknown_name
 
 FOLDER = pathlib.Path(__file__).parent.parent
 # What the docstring of each file holds, each at the start of a line.

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from experiments.machinery.measures import Measure
-from jafl import groups
-from jafl.past_runs import PastRun, find_runs
+from jafl.runs.reader import PastRun, find_runs
+from jafl.sweeps import seed_means
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,18 +17,18 @@ class Runs:
     groups  one per condition and arm, in the order of the experiment's file
     """
 
-    groups: Sequence[groups.Group]
+    groups: Sequence[seed_means.Group]
 
     @classmethod
     def in_folder(cls, folder: pathlib.Path) -> "Runs":
         """The runs of the sweep in ``folder``."""
         runs = [run for run in find_runs(folder) if run.is_over]
-        return cls(groups.groups(runs, groups.labels_in(folder, runs)))
+        return cls(seed_means.groups(runs, seed_means.labels_in(folder, runs)))
 
     @property
     def conditions(self) -> list[dict[str, Any]]:
         """All conditions, in order; one empty one if nothing is swept."""
-        return [condition for condition, _ in groups.by_condition(self.groups)]
+        return [condition for condition, _ in seed_means.by_condition(self.groups)]
 
     @property
     def labels(self) -> list[str]:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from jafl.past_runs import PastRun
+from jafl.runs.reader import PastRun
 
 Measure = Callable[[PastRun], float]
 LAST = 10  # evaluations that "final" is the mean of, a tenth of a run unless evaluate_every says otherwise

@@ -9,7 +9,8 @@ import numpy as np
 from experiments.machinery import claims
 from experiments.machinery.declared import PaperExperiment, Published, Scale
 from experiments.machinery.found import Runs
-from jafl import conditions, tables
+from jafl.config import grid
+from jafl.runs import tables
 
 
 def measured(experiment: PaperExperiment, found: Runs) -> list[list[str]]:
@@ -18,7 +19,7 @@ def measured(experiment: PaperExperiment, found: Runs) -> list[list[str]]:
     beside = experiment.beside is not None
     table = [[*swept, "arm", "seeds", *experiment.columns, *(["published"] if beside else [])]]
     for group in found.groups:
-        line = [conditions.written(group.condition.get(name)) for name in swept]
+        line = [grid.written(group.condition.get(name)) for name in swept]
         diverged = sum(run.status == "diverged" for run in group.runs)
         line += [group.label, f"{len(group.runs)}" + (f" ({diverged} diverged)" if diverged else "")]
         line += [number([measure(run) for run in group.runs]) for measure in experiment.columns.values()]
@@ -109,7 +110,7 @@ def tuning(scale: Scale, searched: Mapping[str, Any] | None) -> str:
     when = "Searched for by this run" if searched else "Found by --tune before"
     told = [
         f"- {where or 'all conditions'}: "
-        + "; ".join(f"{label} {conditions.folder(own)}" for label, own in arms.items())
+        + "; ".join(f"{label} {grid.folder(own)}" for label, own in arms.items())
         for where, arms in scale.tuned.items()
     ]
     sentence = (

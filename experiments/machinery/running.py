@@ -11,10 +11,10 @@ from typing import Any
 from experiments.machinery import claims, discovery, outcome, search
 from experiments.machinery.declared import Context, PaperExperiment, Scale
 from experiments.machinery.found import Runs
-from jafl import conditions
-from jafl.arms import Refinement
-from jafl.records import SettingError, require, unknown_name
-from jafl.settings import Settings
+from jafl.config import grid
+from jafl.config.arms import Refinement
+from jafl.config.settings import Settings
+from jafl.errors import SettingError, require, unknown_name
 
 BUDGET = ("client_trips", "server_steps")
 
@@ -38,7 +38,7 @@ def run_paper_experiment(
         experiment tries several values, of these; ``client_trips`` and ``server_steps`` of every arm's budget.
       output_dir: default: ``runs/<name>-<scale>``. The same command goes on with what is there.
       processes: that share the runs; default: two on a CPU with two cores, else one.
-      options: the fields of ``jafl.recording.Options``.
+      options: the fields of ``jafl.runs.recorder.Options``.
 
     Leaves ``runs`` (and ``search``), sweeps with their tables and pictures; ``table.md``; ``verdicts.json``;
     ``tuned.json`` if it searched.
@@ -51,7 +51,7 @@ def run_paper_experiment(
         raise unknown_name(f"scale of {name}", scale, list(experiment.scales))
     size, settings = adapted(experiment.scales[scale], typed or {})
     folder = pathlib.Path(output_dir or pathlib.Path("runs") / f"{name}-{scale}")
-    from jafl.recording import Options
+    from jafl.runs.recorder import Options
 
     how = Options(**options)
     how.show(f"{name}, {scale} size: {experiment.paper}, {experiment.figure}: {experiment.title}.")
@@ -63,7 +63,7 @@ def run_paper_experiment(
         _write(experiment, scale, size, folder, outcome.measured_rows(rows), rows, None, how)
         how.show(f"{time.monotonic() - began:.0f} s. Results are in {folder}")
         return 0
-    from jafl.sweep import run_sweep
+    from jafl.sweeps.sweep import run_sweep
 
     own = {**options, "progress": False, "processes": processes or _processes()}
     searched = None
@@ -99,7 +99,7 @@ def adapted(scale: Scale, typed: Mapping[str, Any]) -> tuple[Scale, Settings]:
     tried = {name: [typed[name]] if name in typed else values for name, values in scale.conditions.items()}
     typed = {name: value for name, value in typed.items() if name not in tried}
     settings = Settings().changed(scale.settings, {"seed": ",".join(map(str, scale.seeds))}, typed)
-    from jafl.experiment import seeds_of
+    from jafl.config.experiment import seeds_of
 
     return dataclasses.replace(scale, seeds=seeds_of(settings), conditions=tried), settings
 
@@ -108,7 +108,7 @@ def tuned_refinements(tuned: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> l
     """What ``Scale.tuned`` says, as refinements of a sweep; SettingError for a condition that is none."""
     found = []
     for where, arms in tuned.items():
-        condition = conditions.condition(where) if where else {}
+        condition = grid.condition(where) if where else {}
         require(condition is not None, "a condition of tuned", where, "setting=value,setting=value, or ''")
         found += [Refinement(condition or {}, label, own) for label, own in arms.items()]
     return found
@@ -129,8 +129,8 @@ def _search(
     how: Any,
 ) -> dict[str, Any] | None:
     """Runs the search and writes ``tuned.json``; None if it was interrupted."""
-    from jafl.results import RunDirectory
-    from jafl.sweep import run_sweep
+    from jafl.runs.directory import RunDirectory
+    from jafl.sweeps.sweep import run_sweep
 
     if scale.search is None:
         raise SettingError("tune is True, but the experiment's file states no search.")
@@ -165,7 +165,7 @@ def _write(
     how: Any,
 ) -> None:
     """Verdicts, tables and the experiment's own pictures; printed, too."""
-    from jafl.results import RunDirectory
+    from jafl.runs.directory import RunDirectory
 
     verdicts = claims.judge(experiment.claims, scale_name, found)
     if experiment.pictures and how.pictures is not False:
@@ -181,7 +181,7 @@ def _write(
 
 def _announced(what: str, scale: Scale, arms: int, seeds: int) -> str:
     """How many runs there will be."""
-    under = len(conditions.product(scale.conditions))
+    under = len(grid.product(scale.conditions))
     return f"{what}: {arms} arms, {under} conditions, {seeds} seeds: {under * arms * seeds:,} runs."
 
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from experiments.machinery.declared import LogUniform, Scale, Search
 from experiments.machinery.found import Runs
-from jafl import conditions
-from jafl.arms import Refinement
-from jafl.records import SettingError
+from jafl.config import grid
+from jafl.config.arms import Refinement
+from jafl.errors import SettingError
 
 BETWEEN = " | "  # an arm's label and the trial's settings, in the label of the trial's runs
 EDGE = 0.05  # of a range's logarithm: a winner so near an end is at the edge
@@ -57,7 +57,7 @@ def as_arms(scale: Scale) -> tuple[dict[str, Mapping[str, Any]], list[Refinement
     arms, refinements = {}, []
     for label, some in check_equal(scale.search, list(scale.arms)).items():
         for trial in some:
-            name = label + BETWEEN + conditions.folder(trial)
+            name = label + BETWEEN + grid.folder(trial)
             arms[name] = scale.arms[label]
             refinements += [
                 one._replace(label=name) for one in scale.refinements if one.label in (None, label)
@@ -73,13 +73,13 @@ def winners(scale: Scale, found: Runs) -> dict[str, Any]:
     rows: list[dict[str, Any]] = []
     for label, some in check_equal(search, list(scale.arms)).items():
         for trial in some:
-            name = label + BETWEEN + conditions.folder(trial)
+            name = label + BETWEEN + grid.folder(trial)
             for condition in found.conditions:
                 runs = found.of(name, condition)
                 scores = {seed: search.score(run) for seed, run in runs.items()}
                 rows.append(
                     {
-                        "condition": conditions.folder(condition),
+                        "condition": grid.folder(condition),
                         "label": label,
                         "settings": trial,
                         "score": float(np.mean(list(scores.values()))),
@@ -123,7 +123,7 @@ def _best(search: Search, rows: Sequence[dict[str, Any]]) -> list[tuple[str, str
     settings: dict[str, dict[str, Any]] = {}
     for row in rows:
         key = (row["condition"] if search.per_condition else "", row["label"])
-        name = conditions.folder(row["settings"])
+        name = grid.folder(row["settings"])
         settings[name] = row["settings"]
         scores.setdefault(key, {}).setdefault(name, []).append(row["score"])
     sign = -1.0 if search.lower_is_better else 1.0

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from jafl.records import SettingError, require
+from jafl.errors import SettingError, require
 
 FORMAT = 1
 FACTS = "facts.json"

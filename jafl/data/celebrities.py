@@ -13,7 +13,7 @@ from jafl.data.federation import Source
 from jafl.data.normalisation import PixelStatistics, normalisation_named
 from jafl.data.prepared import check_prepared, examples, folders, image_from
 from jafl.data.splits import check_client_split, client_source
-from jafl.records import SettingError
+from jafl.errors import SettingError
 
 SIDE = 32
 FEWEST = 5  # images of a client

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from jafl.records import require, whole_number
+from jafl.errors import require, whole_number
 
 _LARGEST_LABEL = np.iinfo(np.int32).max - 1
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from jafl.data.checks import checked_labels, whole_number
 from jafl.data.normalisation import Normalisation
-from jafl.records import SettingError, require
+from jafl.errors import SettingError, require
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jafl.records import SettingError
+from jafl.errors import SettingError
 
 Client = tuple[str, np.ndarray, np.ndarray]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from jafl.records import choose, require
+from jafl.errors import choose, require
 
 LARGEST_PIXEL = 255.0
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from jafl.data.checks import checked_labels, finite_number, generator, whole_number
 from jafl.data.federation import Partition
-from jafl.records import require
+from jafl.errors import require
 
 # One random stream per partition, so that two of them from one seed have nothing in common.
 _IID, _DIRICHLET, _LABELS_PER_CLIENT, _LABEL_GROUPS = 101, 102, 103, 104

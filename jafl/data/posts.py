@@ -15,7 +15,7 @@ from jafl.data.cache import Writer, cached
 from jafl.data.federation import Source
 from jafl.data.splits import check_own_split, split_source
 from jafl.data.words import WordNumbers, by_frequency, wordpieces, words_of
-from jafl.records import SettingError, whole_number
+from jafl.errors import SettingError, whole_number
 
 CACHE_FILE = "20news-bydate_py3.pkz"
 FOLDERS = {"train": "20news-bydate-train", "test": "20news-bydate-test"}

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from jafl.records import SettingError
+from jafl.errors import SettingError
 
 # Every data set of tensorflow-datasets that jafl reads.
 PREPARED = (

@@ -9,7 +9,7 @@ from typing import Any
 
 from jafl.data.prepared import PREPARED, builder_of, check_prepared, default_data_dir, tensorflow_datasets
 from jafl.data.without_tensorflow import preparing
-from jafl.records import SettingError, unknown_name
+from jafl.errors import SettingError, unknown_name
 
 SECONDS_TO_CONNECT = 5
 

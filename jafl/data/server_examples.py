@@ -7,7 +7,7 @@ import numpy as np
 
 from jafl.data.checks import generator, whole_number
 from jafl.data.federation import Partition, Source
-from jafl.records import SettingError, require
+from jafl.errors import SettingError, require
 
 _SERVER = 203  # its own random stream
 

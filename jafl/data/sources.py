@@ -14,7 +14,7 @@ from jafl.data.posts import newsgroups
 from jafl.data.splits import check_fractions, stratified
 from jafl.data.tweets import sentiment140
 from jafl.data.writers import FORMS, femnist
-from jafl.records import require
+from jafl.errors import require
 
 # One random stream per source, so that two of them from one seed have nothing in common.
 _DIGITS, _SYNTHETIC = 201, 202

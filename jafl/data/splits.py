@@ -13,7 +13,7 @@ import numpy as np
 
 from jafl.data.checks import finite_number, generator, whole_number
 from jafl.data.federation import HeldOut, Partition, Source
-from jafl.records import choose, require
+from jafl.errors import choose, require
 
 _STRATIFIED, _BY_EXAMPLE, _HELD_OUT = 301, 302, 303
 SPLITS_OF_CLIENTS = ("clients", "examples")

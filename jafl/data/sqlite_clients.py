@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from jafl.data.leaf import Client
-from jafl.records import SettingError
+from jafl.errors import SettingError
 
 _NDARRAY = 1  # the extension code under which Flax packs an array
 

@@ -13,7 +13,7 @@ from jafl.data.federation import Source
 from jafl.data.prepared import check_prepared, examples, folders
 from jafl.data.splits import check_client_split, client_source
 from jafl.data.words import WordNumbers, by_frequency, words_of
-from jafl.records import whole_number
+from jafl.errors import whole_number
 
 # The split seed of FedBuff, appendix B.1.
 LEAF_SEED = 1549775860

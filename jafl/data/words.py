@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from jafl.records import SettingError, require, whole_number
+from jafl.errors import SettingError, require, whole_number
 
 PADDING, UNKNOWN = 0, 1
 SPECIAL = ("[PAD]", "[UNK]")

@@ -16,7 +16,7 @@ from jafl.data.normalisation import LARGEST_PIXEL, PixelStatistics, normalisatio
 from jafl.data.prepared import folders
 from jafl.data.splits import check_own_split, split_source
 from jafl.data.sqlite_clients import fedjax_clients, fedjax_file, tff_clients, tff_file
-from jafl.records import SettingError, require
+from jafl.errors import SettingError, require
 
 FORMS = ("leaf", "fedjax", "tff")
 IMAGE = (28, 28, 1)

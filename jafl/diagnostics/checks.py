@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from jafl.records import EventSchedule, require
+from jafl.errors import require
+from jafl.records import EventSchedule
 
 Groups = Mapping[str, Sequence[int] | np.ndarray]  # {name of a group: its clients}
 

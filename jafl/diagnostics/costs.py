@@ -6,7 +6,8 @@ from typing import NamedTuple
 import numpy as np
 
 from jafl.diagnostics.checks import check_has_trips
-from jafl.records import EventSchedule, require, whole_number
+from jafl.errors import require, whole_number
+from jafl.records import EventSchedule
 
 
 class Costs(NamedTuple):

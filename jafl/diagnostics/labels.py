@@ -6,7 +6,8 @@ import numpy as np
 
 from jafl.diagnostics.checks import per_trip
 from jafl.diagnostics.over_time import step_bins
-from jafl.records import EventSchedule, require
+from jafl.errors import require
+from jafl.records import EventSchedule
 
 
 class LabelsSeen(NamedTuple):

@@ -5,7 +5,8 @@ from typing import NamedTuple
 import numpy as np
 
 from jafl.diagnostics.checks import Groups, check_has_trips, group_numbers
-from jafl.records import EventSchedule, whole_number
+from jafl.errors import whole_number
+from jafl.records import EventSchedule
 from jafl.schedule import counting
 
 

@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 
 from jafl.diagnostics.checks import Groups, check_has_trips, group_numbers, per_client, per_trip
-from jafl.records import EventSchedule, require, whole_number
+from jafl.errors import require, whole_number
+from jafl.records import EventSchedule
 
 
 def participation(schedule: EventSchedule) -> np.ndarray:

@@ -12,7 +12,8 @@ from jafl.diagnostics.examples import participating_examples, wasted
 from jafl.diagnostics.labels import label_distance, labels_seen
 from jafl.diagnostics.over_time import in_flight, mean_in_flight
 from jafl.diagnostics.shares import fairness_loss, gini, influence, jain, of_fair_share
-from jafl.records import EventSchedule, require
+from jafl.errors import require
+from jafl.records import EventSchedule
 
 TRIPS = "client trips"  # the influence of clients whose every trip counts alike
 PERCENTILES = (5, 25, 50, 75, 95, 99)

@@ -20,7 +20,7 @@ from flax.linen.dtypes import promote_dtype
 from jax import lax
 from jax.custom_batching import custom_vmap
 
-from jafl.records import require, whole_number
+from jafl.errors import require, whole_number
 
 Pairs = tuple[tuple[int, int], tuple[int, int]]
 Padding = str | int | Sequence[int | tuple[int, int]]

@@ -6,8 +6,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jafl.deferred import specification
 from jafl.models.model import Model
+from jafl.specifications import specification
 
 
 @specification

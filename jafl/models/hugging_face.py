@@ -11,10 +11,10 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from jafl.errors import SettingError, choose, require
 from jafl.models.common import check_classes
 from jafl.models.model import Model
 from jafl.models.transformer import ACTIVATIONS, TransformerClassifier, TransformerConfig
-from jafl.records import SettingError, choose, require
 
 FINE_TUNE = ("all", "head")
 _REMEDY = (

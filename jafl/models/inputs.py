@@ -7,8 +7,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from jafl.data import Normalisation, Source
-from jafl.records import require, whole_number
-from jafl.shuffle import mix
+from jafl.errors import require, whole_number
+from jafl.keyed_shuffle import mix
 
 # Keeps these draws apart from everything else that a trip's words are for.
 _AUGMENTATION = 0x7FEB352D

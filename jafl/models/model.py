@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from jafl.errors import require
 from jafl.models.inputs import Inputs
-from jafl.records import require
 
 Loss = Callable[[jax.Array, jax.Array], jax.Array]
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jafl.records import require, whole_number
+from jafl.errors import require, whole_number
 
 
 def max_pool(x: jax.Array, window: int = 2, *, padding: str = "VALID") -> jax.Array:

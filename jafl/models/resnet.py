@@ -3,10 +3,10 @@
 import flax.linen as nn
 import jax
 
+from jafl.errors import choose, require
 from jafl.models.common import check_classes, check_images, floating
 from jafl.models.convolution import Conv
 from jafl.models.model import Model
-from jafl.records import choose, require
 
 # {name: groups for so many channels}
 NORMALIZATIONS = {"group": lambda channels: min(32, channels), "layer": lambda channels: 1}

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jafl import diagnostics
+from jafl.errors import require
 from jafl.plots.canvas import (
     COLOURS,
     MOST_BARS,
@@ -17,7 +18,7 @@ from jafl.plots.canvas import (
     thousands,
     tidy,
 )
-from jafl.records import EventSchedule, require
+from jafl.records import EventSchedule
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from jafl.errors import require, unknown_name
 from jafl.plots.canvas import COLOURS, TIME, legend_above, new_figure, powers_of_ten, thousands, tidy
-from jafl.records import require, unknown_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

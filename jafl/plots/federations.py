@@ -4,16 +4,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from jafl.plots.canvas import (
-    MOST_BARS,
-    name_clients,
-    new_figure,
-    per_cent,
-    powers_of_ten,
-    thousands,
-    tidy,
-)
-from jafl.records import require
+from jafl.errors import require
+from jafl.plots.canvas import MOST_BARS, name_clients, new_figure, per_cent, powers_of_ten, thousands, tidy
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

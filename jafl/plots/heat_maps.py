@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jafl.errors import require
 from jafl.plots.canvas import new_figure
-from jafl.records import require
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jafl import diagnostics
+from jafl.errors import require
 from jafl.plots.canvas import COLOURS, TIME, legend_above, new_figure, per_cent, thousands, tidy
-from jafl.records import EventSchedule, require
+from jafl.records import EventSchedule
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

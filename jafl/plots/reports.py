@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jafl.errors import require
 from jafl.plots.canvas import COLOURS, new_figure, per_cent, tidy
-from jafl.records import require
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -53,7 +53,7 @@ def reports(evaluations: Sequence[Mapping[str, Any]]) -> "Figure":
 
 
 def _of_measured(evaluation: Mapping[str, Any], name: str) -> float | None:
-    """A report's mean over the steps at which it was measured; None if at none (``jafl.decomposition``)."""
+    """A report's mean over the steps at which it was measured; None if at none (``jafl.decomposed``)."""
     if name not in MEASURED_AT_TIMES:
         return evaluation[name]
     measured = evaluation.get("measured", 1.0)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jafl.errors import require
 from jafl.plots.canvas import (
     COLOURS,
     MOST_BARS,
@@ -16,7 +17,7 @@ from jafl.plots.canvas import (
     tidy,
     whole_numbers,
 )
-from jafl.records import EventSchedule, require
+from jafl.records import EventSchedule
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -2,9 +2,10 @@
 
 import numpy as np
 
-from jafl.deferred import specification
-from jafl.records import EventSchedule, Recall, Rule, choose
+from jafl.errors import choose
+from jafl.records import EventSchedule, Recall, Rule
 from jafl.rules import accumulate, cached
+from jafl.specifications import specification
 
 
 @specification

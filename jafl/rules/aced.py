@@ -3,9 +3,10 @@
 import jax.numpy as jnp
 import numpy as np
 
-from jafl.deferred import specification
-from jafl.records import EventSchedule, Recall, Rule, choose, whole_number
+from jafl.errors import choose, whole_number
+from jafl.records import EventSchedule, Recall, Rule
 from jafl.rules import accumulate, cached
+from jafl.specifications import specification
 
 
 @specification

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from jafl.deferred import specification
 from jafl.records import Rule
 from jafl.rules.accumulate import weighted_sum
+from jafl.specifications import specification
 
 
 @specification

@@ -3,9 +3,10 @@
 import jax
 import numpy as np
 
-from jafl.deferred import specification
-from jafl.records import EventSchedule, Rule, choose
+from jafl.errors import choose
+from jafl.records import EventSchedule, Rule
 from jafl.rules import accumulate, cached
+from jafl.specifications import specification
 
 
 @specification

@@ -2,9 +2,10 @@
 
 import numpy as np
 
-from jafl.deferred import specification
-from jafl.records import EventSchedule, Rule, choose, require, whole_number
+from jafl.errors import choose, require, whole_number
+from jafl.records import EventSchedule, Rule
 from jafl.rules.accumulate import weighted_sum
+from jafl.specifications import specification
 
 
 @specification

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from jafl.records import EventSchedule, choose, require, whole_number
+from jafl.errors import choose, require, whole_number
+from jafl.records import EventSchedule
 
 
 def expected_staleness(

@@ -2,10 +2,11 @@
 
 import numpy as np
 
-from jafl.deferred import specification
-from jafl.records import EventSchedule, Rule, require
+from jafl.errors import require
+from jafl.records import EventSchedule, Rule
 from jafl.rules.accumulate import weighted_sum
 from jafl.rules.expected_staleness import normalized_per_step
+from jafl.specifications import specification
 
 
 @specification

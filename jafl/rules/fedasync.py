@@ -5,9 +5,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jafl.deferred import specification
 from jafl.records import Rule
 from jafl.rules import accumulate, staleness
+from jafl.specifications import specification
 
 
 @specification

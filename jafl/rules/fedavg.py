@@ -1,9 +1,9 @@
 """FedAvg: the plain mean of a cohort's updates (McMahan et al., AISTATS 2017, algorithm 1)."""
 
-from jafl.deferred import specification
 from jafl.records import Rule
 from jafl.rules import staleness
 from jafl.rules.fedbuff import fedbuff
+from jafl.specifications import specification
 
 
 @specification

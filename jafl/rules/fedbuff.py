@@ -4,9 +4,10 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from jafl.deferred import specification
-from jafl.records import Rule, choose
+from jafl.errors import choose
+from jafl.records import Rule
 from jafl.rules import accumulate, staleness
+from jafl.specifications import specification
 
 AGGREGATES = {"mean": True, "sum": False}
 

@@ -1,8 +1,8 @@
 """FedNova: updates are normalised by the clients' numbers of local steps (Wang et al., NeurIPS 2020)."""
 
-from jafl.deferred import specification
 from jafl.records import Rule
 from jafl.rules import accumulate
+from jafl.specifications import specification
 
 
 @specification

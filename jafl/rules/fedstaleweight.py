@@ -2,10 +2,11 @@
 
 import numpy as np
 
-from jafl.deferred import specification
-from jafl.records import EventSchedule, Rule, choose
+from jafl.errors import choose
+from jafl.records import EventSchedule, Rule
 from jafl.rules.accumulate import weighted_sum
 from jafl.rules.expected_staleness import expected_staleness, normalized_per_step
+from jafl.specifications import specification
 
 
 @specification

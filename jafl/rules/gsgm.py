@@ -4,9 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jafl.deferred import specification
-from jafl.records import EventSchedule, Rule, require
+from jafl.errors import require
+from jafl.records import EventSchedule, Rule
 from jafl.rules import accumulate
+from jafl.specifications import specification
 
 
 @specification

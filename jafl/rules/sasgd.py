@@ -1,9 +1,9 @@
 """SASGD: the learning rate of each gradient is divided by its age (Zhang et al. 2016; baseline in WKAFL)."""
 
-from jafl.deferred import specification
 from jafl.records import Rule
 from jafl.rules import staleness
 from jafl.rules.fedbuff import fedbuff
+from jafl.specifications import specification
 
 
 @specification

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from jafl.deferred import specification
-from jafl.records import require
+from jafl.errors import require
 from jafl.rules.accumulate import number
+from jafl.specifications import specification
 
 StalenessWeight = Callable[[jax.Array], jax.Array]
 

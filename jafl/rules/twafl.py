@@ -4,9 +4,9 @@ import math
 
 import jax.numpy as jnp
 
-from jafl.deferred import specification
 from jafl.records import Rule
 from jafl.rules import accumulate
+from jafl.specifications import specification
 
 
 @specification

@@ -7,9 +7,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jafl.deferred import specification
-from jafl.records import Rule, whole_number
+from jafl.errors import whole_number
+from jafl.records import Rule
 from jafl.rules import accumulate
+from jafl.specifications import specification
 
 # N_ave counts the trips whose weight is at least the largest one divided by this.
 COUNTED_FROM = 10.0

@@ -5,9 +5,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jafl.deferred import specification
-from jafl.records import Rule, SettingError, require, whole_number
+from jafl.errors import SettingError, require, whole_number
+from jafl.records import Rule
 from jafl.rules import accumulate
+from jafl.specifications import specification
 
 
 @specification

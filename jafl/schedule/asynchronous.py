@@ -2,7 +2,8 @@
 
 import math
 
-from jafl.records import EventSchedule, choose, require, whole_number
+from jafl.errors import choose, require, whole_number
+from jafl.records import EventSchedule
 from jafl.schedule.availability import Availability
 from jafl.schedule.checks import check_clients, check_delay_and_seed, steps_within
 from jafl.schedule.delays import Delay

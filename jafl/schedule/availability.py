@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from jafl.records import require
+from jafl.errors import require
 from jafl.schedule.draws import PRESENCE, keyed_uniform
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from jafl.records import SettingError, require, whole_number
+from jafl.errors import SettingError, require, whole_number
 from jafl.schedule.draws import DURATION, keyed_uniform
 
 # What a draw of a law is for, beside the numbers in draws.py; these begin at 20, so that the two lists never meet.

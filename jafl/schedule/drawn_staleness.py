@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from jafl.records import EventSchedule, require, whole_number
+from jafl.errors import require, whole_number
+from jafl.records import EventSchedule
 from jafl.schedule.checks import check_clients, check_delay_and_seed, steps_within
 from jafl.schedule.counting import earlier_occurrences
 from jafl.schedule.delays import Delay

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jafl.records import require, whole_number
+from jafl.errors import require, whole_number
 from jafl.schedule.draws import LEAVING, keyed_uniform
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from jafl.records import require
+from jafl.errors import require
 from jafl.schedule.delays import Delay, NoSuchTrip
 
 

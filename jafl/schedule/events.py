@@ -15,7 +15,8 @@ from typing import NoReturn
 
 import numpy as np
 
-from jafl.records import EventSchedule, SettingError, require
+from jafl.errors import SettingError, require
+from jafl.records import EventSchedule
 from jafl.schedule.availability import Availability
 from jafl.schedule.counting import with_measured_concurrency
 from jafl.schedule.delays import Delay

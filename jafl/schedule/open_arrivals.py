@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from jafl.records import EventSchedule, choose, require, whole_number
+from jafl.errors import choose, require, whole_number
+from jafl.records import EventSchedule
 from jafl.schedule.availability import Availability
 from jafl.schedule.checks import check_clients, check_delay_and_seed, steps_within
 from jafl.schedule.counting import earlier_occurrences, with_measured_concurrency

@@ -4,7 +4,8 @@ import heapq
 
 import numpy as np
 
-from jafl.records import EventSchedule, ExecutionPlan, require, whole_number
+from jafl.errors import require, whole_number
+from jafl.records import EventSchedule, ExecutionPlan
 
 
 def trip_by_trip(schedule: EventSchedule) -> ExecutionPlan:

@@ -5,7 +5,8 @@ import numbers
 
 import numpy as np
 
-from jafl.records import EventSchedule, require
+from jafl.errors import require
+from jafl.records import EventSchedule
 from jafl.schedule.checks import check_clients, check_delay_and_seed, steps_within
 from jafl.schedule.counting import earlier_occurrences
 from jafl.schedule.delays import Delay

@@ -28,7 +28,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from jafl.records import SettingError, require
+from jafl.errors import SettingError, require
 from jafl.schedule.delays import Delay, NoSuchTrip
 
 CLIENT = "a whole number, at least 0 and below 2**31"

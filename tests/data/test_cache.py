@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jafl.data.cache import FACTS, cached
-from jafl.records import SettingError
+from jafl.errors import SettingError
 
 ROWS = np.arange(24, dtype=np.uint8).reshape(6, 2, 2)
 

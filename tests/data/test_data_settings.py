@@ -13,12 +13,12 @@ import pytest
 from test_newsgroups import folders  # noqa: F401  (a fixture)
 from test_writers import WRITE
 
+from jafl.config.builders import filled_in, make_partition, make_source
+from jafl.config.experiment import make_experiments
+from jafl.config.settings import Settings
 from jafl.data import NORMALISATIONS, SOURCES
-from jafl.evaluate import per_client_accuracy
-from jafl.experiment import make_experiments
-from jafl.parts import filled_in, make_partition, make_source
-from jafl.records import SettingError
-from jafl.settings import Settings
+from jafl.engine.evaluation import per_client_accuracy
+from jafl.errors import SettingError
 
 SMALL = {"algorithm": "fedbuff", "model": "softmax", "concurrency": 3, "buffer_size": 2, "server_steps": 3}
 ROOT = pathlib.Path(__file__).parent.parent.parent
@@ -200,7 +200,7 @@ def test_run_py_prepares_and_says_where_it_is_or_what_is_missing(prepared_dir, t
 
 
 def test_a_run_on_images_is_repeated_from_its_config(prepared_dir, tmp_path):
-    from jafl import runner
+    from jafl.runs import runner
 
     settings = Settings(
         **SMALL,

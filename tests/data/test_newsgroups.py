@@ -10,7 +10,7 @@ from sklearn.datasets import load_files
 
 from jafl import data
 from jafl.data.posts import CACHE_FILE, FOLDERS
-from jafl.records import SettingError
+from jafl.errors import SettingError
 
 GROUPS = ("alt.atheism", "comp.graphics", "sci.space")
 WORDS = ("heaven", "polygon", "orbit")

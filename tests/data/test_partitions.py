@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from jafl.data import PARTITIONS, dirichlet, iid, label_groups, labels_per_client
-from jafl.records import SettingError
+from jafl.errors import SettingError
 
 # In class order, as data sets on disk often are.
 TEN_CLASSES = np.repeat(np.arange(10), 200)

@@ -19,7 +19,7 @@ from jafl import data  # noqa: E402
 from jafl.data import cache, prepared  # noqa: E402
 from jafl.data.prepared import check_prepared  # noqa: E402
 from jafl.data.without_tensorflow import MODULES, preparing  # noqa: E402
-from jafl.records import SettingError  # noqa: E402
+from jafl.errors import SettingError  # noqa: E402
 
 IMAGES = [name for name in archives.ARCHIVES if name not in ("celeb_a", "sentiment140")]
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jafl.data import PARTITIONS, Partition, Source, digits, federate, keep_for_server, synthetic
-from jafl.records import SettingError
+from jafl.errors import SettingError
 
 
 def labelled(counts=(40, 30, 20, 10), **more):

@@ -7,7 +7,7 @@ import pytest
 from sklearn.datasets import load_digits
 
 from jafl.data import PREPARED, SOURCES, digits, federate, synthetic
-from jafl.records import SettingError
+from jafl.errors import SettingError
 
 ARRAYS = ("x", "y", "test_x", "test_y")
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from jafl.data import Federation, HeldOut, Partition, Source, federate, hold_out, iid, labels_per_client
 from jafl.data.splits import split_clients, split_source
-from jafl.records import SettingError
+from jafl.errors import SettingError
 
 SIZES = np.array([1, 3, 2, 10, 7, 1, 4, 20, 5, 6])
 OFFSETS = np.concatenate([[0], np.cumsum(SIZES)])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jafl import data
-from jafl.records import SettingError
+from jafl.errors import SettingError
 
 WRITERS = {"f0001_41": 5, "f0000_14": 3, "f0002_00": 1, "f0010_07": 4}  # training examples, in any order
 CLASSES = 62

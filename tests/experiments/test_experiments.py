@@ -11,8 +11,8 @@ from quick_compilation import quick_compilation  # noqa: F401
 
 from experiments.machinery import Runs, discovery, running, search
 from experiments.machinery.declared import SCALES
-from jafl import algorithms, arms, conditions
-from jafl.records import SettingError
+from jafl.config import arms, grid, presets
+from jafl.errors import SettingError
 
 README = (pathlib.Path(discovery.FOLDER) / "README.md").read_text(encoding="utf-8")
 NAMES = discovery.names()
@@ -44,9 +44,9 @@ def test_the_settings_of_every_arm_fit_together(name, scale):
     size, settings = running.adapted(experiment.scales[scale], {})
     refinements = [*size.refinements, *running.tuned_refinements(size.tuned)]
     arms.check(size.arms, refinements)
-    for condition in conditions.product(size.conditions):
+    for condition in grid.product(size.conditions):
         for label, one in arms.under(settings, size.arms, condition, refinements).items():
-            found = algorithms.resolve(one, one.algorithm, 0, alone=len(size.arms) == 1)
+            found = presets.resolve(one, one.algorithm, 0, alone=len(size.arms) == 1)
             assert found.client_trips or found.server_steps, label
     for claim in experiment.claims:
         if scale in claim.scales and claim.differences is None:
@@ -63,7 +63,7 @@ def test_the_search_and_its_results_agree(name):
     if size.search is None:
         return
     allowed = {label: search.trials(size.search, label) for label in size.arms}
-    where = [conditions.folder(one) for one in conditions.product(size.conditions)]
+    where = [grid.folder(one) for one in grid.product(size.conditions)]
     wanted = where if size.search.per_condition else [""]
     assert sorted(size.tuned) == sorted(wanted), "paste what --tune prints"
     for own in size.tuned.values():

@@ -25,9 +25,9 @@ from experiments.machinery import (
     search,
 )
 from experiments.machinery.found import Runs
-from jafl import groups
-from jafl.past_runs import PastRun, find_runs
-from jafl.records import SettingError
+from jafl.errors import SettingError
+from jafl.runs.reader import PastRun, find_runs
+from jafl.sweeps import seed_means
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 SMALL = {
@@ -87,7 +87,7 @@ def some_runs(**arms):
         for label, several in arms.items()
         for seed, accuracy in enumerate(several)
     ]
-    return Runs(groups.groups(made, list(arms)))
+    return Runs(seed_means.groups(made, list(arms)))
 
 
 # Measures

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import lax
 
+from jafl.errors import SettingError
 from jafl.models import Conv, convolution, max_pool
-from jafl.records import SettingError
 
 module = sys.modules[convolution.__module__]  # ``jafl.models.convolution`` is the function
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from quick_compilation import quick_compilation  # noqa: F401
 
+from jafl.errors import SettingError
 from jafl.models import MODELS, images, resnet, resnet18, zoo
-from jafl.records import SettingError
 
 
 def dense(inputs, outputs):

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from quick_compilation import quick_compilation  # noqa: F401
 
+from jafl.errors import SettingError
 from jafl.models import sent140_lstm
 from jafl.models.embeddings import read_word_vectors
-from jafl.records import SettingError
 
 VOCABULARY = ("[PAD]", "[UNK]", "good", "bad", "day", "zyzzyva")
 GLOVE = "the 0.5 1 -1\nday 1 2 3\n. . 4 4 4\ngood -1 0.25 0\nbad 3 1 0\n"

@@ -9,10 +9,11 @@ from hugging_face_files import PIECES, TINY, tensors_of, write
 from quick_compilation import quick_compilation  # noqa: F401
 
 import jafl
-from jafl import data, models, preparation
-from jafl.parts import make_model
-from jafl.records import SettingError
-from jafl.settings import Settings
+from jafl import data, models
+from jafl.config.builders import make_model
+from jafl.config.settings import Settings
+from jafl.errors import SettingError
+from jafl.planning import preparation
 
 CLIENTS = 3
 # {model: (shape of an example, classes)}; token numbers where the shape has one number.

@@ -5,7 +5,7 @@ import pytest
 from pictures import legend, lines, schedule_of, stale_by
 
 from jafl import diagnostics, plots
-from jafl.records import SettingError
+from jafl.errors import SettingError
 from jafl.schedule import asynchronous, delays, synchronous
 
 

@@ -5,7 +5,7 @@ import pytest
 from pictures import lines, run_of
 
 from jafl import plots
-from jafl.records import SettingError
+from jafl.errors import SettingError
 
 
 def reporting(**reports):

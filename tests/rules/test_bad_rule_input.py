@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import jafl
-from jafl import engine, memory, preparation, rules
+from jafl import engine, rules
+from jafl.planning import device_memory, preparation
 
 CLIENTS = 6
 
@@ -155,10 +156,10 @@ def test_client_memory_beyond_the_devices_is_refused_before_it_is_allocated(name
     few = {"num_clients": 200, "concurrency": 4}
     schedule = make_schedule(**few) if name == "ca2fl" else make_schedule(initial_round=True)
     rows = 4 * (50 + 1) * 10 * schedule.num_clients
-    monkeypatch.setattr(memory, "device_memory", lambda: int(1.2 * rows))  # the rest needs less
+    monkeypatch.setattr(device_memory, "device_memory", lambda: int(1.2 * rows))  # the rest needs less
     parts = (
         "The run needs .* of device memory, but the device has",
-        f"{memory.readable(rows * (1 + 1 / schedule.num_clients))} for the clients' memory",
+        f"{device_memory.readable(rows * (1 + 1 / schedule.num_clients))} for the clients' memory",
         "Take memory_precision int8, fewer clients or a smaller model.",
     )
     rule = rules.RULES[name]()

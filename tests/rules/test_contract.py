@@ -12,8 +12,8 @@ from quick_compilation import quick_compilation  # noqa: F401
 
 import jafl
 from jafl import engine, rules
-from jafl.deferred import Specification, as_specification
 from jafl.records import Arrival
+from jafl.specifications import Specification, as_specification
 
 
 class Row(NamedTuple):

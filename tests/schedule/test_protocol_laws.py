@@ -13,7 +13,7 @@ from schedule_cases import Case, asynchronous_cases, open_cases, with_options
 from test_laws import mean_of_order_statistic
 
 from jafl import diagnostics, rules
-from jafl.records import SettingError
+from jafl.errors import SettingError
 from jafl.schedule import Dropout, asynchronous, availability, delays, open_arrivals
 
 # --------------------------------------------------------------------------------------------------

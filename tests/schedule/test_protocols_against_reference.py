@@ -28,15 +28,8 @@ from schedule_cases import (
     with_options,
 )
 
-from jafl.records import SettingError
-from jafl.schedule import (
-    Dropout,
-    asynchronous,
-    availability,
-    delays,
-    drawn_staleness,
-    open_arrivals,
-)
+from jafl.errors import SettingError
+from jafl.schedule import Dropout, asynchronous, availability, delays, drawn_staleness, open_arrivals
 
 
 def moment_of_leaving(case):

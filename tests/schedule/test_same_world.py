@@ -3,15 +3,7 @@
 import numpy as np
 import pytest
 
-from jafl.schedule import (
-    Dropout,
-    asynchronous,
-    availability,
-    delays,
-    guarantees,
-    open_arrivals,
-    synchronous,
-)
+from jafl.schedule import Dropout, asynchronous, availability, delays, guarantees, open_arrivals, synchronous
 
 CLIENTS, SEED = 12, 7
 LAW = delays.log_normal(1.0, 1.0)

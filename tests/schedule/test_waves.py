@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from schedule.schedule_cases import asynchronous_cases, synchronous_cases
 
-from jafl.records import SettingError
+from jafl.errors import SettingError
 from jafl.schedule import asynchronous, check_plan, delays, in_waves, rounds, trip_by_trip
 
 SCHEDULE = asynchronous(

@@ -1,0 +1,1 @@
+"""From settings to experiments: settings, presets, and the objects that they describe."""

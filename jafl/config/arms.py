@@ -1,0 +1,88 @@
+"""Arms: what a sweep compares, each under a label of its own, in settings that differ from the common ones.
+
+An arm is ``{label: settings}``, as in ``{"FedBuff, K = 10": {"algorithm": "fedbuff", "buffer_size": 10}}``. Where
+several algorithms are compared, each is an arm that is called like it. The run of an arm and a seed lies in a folder
+``<label>-seed<seed>``, odd characters of the label as in a web address.
+"""
+
+import urllib.parse
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from jafl.config.grid import LONGEST_NAME
+from jafl.config.settings import Settings
+from jafl.errors import SettingError, require
+
+Arms = Mapping[str, Mapping[str, Any]]
+NOT_OF_AN_ARM = ("seed",)
+
+
+class Refinement(NamedTuple):
+    """Settings that hold only where ``condition`` does, and, unless ``label`` is None, only for that arm."""
+
+    condition: Mapping[str, Any]
+    label: str | None
+    settings: Mapping[str, Any]
+
+    def holds(self, condition: Mapping[str, Any], label: str) -> bool:
+        """Whether it is for the arm ``label`` under ``condition``."""
+        same = all(name in condition and condition[name] == value for name, value in self.condition.items())
+        return same and self.label in (None, label)
+
+
+def of_algorithms(settings: Settings) -> dict[str, dict[str, Any]]:
+    """An arm for each algorithm that the settings list; raises SettingError if one is there twice."""
+    from jafl.config.parsing import (
+        items,  # here, because the parts need JAX, and a list of experiments does not
+    )
+
+    names = items("algorithm", settings.algorithm)
+    require(len(set(names)) == len(names), "algorithm", settings.algorithm, "a list without repetitions")
+    return {name: {"algorithm": name} for name in names}
+
+
+def under(
+    settings: Settings,
+    arms: Arms,
+    condition: Mapping[str, Any],
+    refinements: Sequence[Refinement] = (),
+    last: Mapping[str, Any] | None = None,
+) -> dict[str, Settings]:
+    """{label: the arm's settings} under a condition.
+
+    Each takes the place of what comes before: ``settings``, the condition, the arm's own, the refinements in their
+    order, ``last``.
+    """
+    return {
+        label: settings.changed(
+            condition,
+            own,
+            *(one.settings for one in refinements if one.holds(condition, label)),
+            last or {},
+        )
+        for label, own in arms.items()
+    }
+
+
+def check(arms: Arms, refinements: Sequence[Refinement] = ()) -> None:
+    """Raises SettingError for no arms, an odd label, an arm without one algorithm, or a refinement of no arm."""
+    require(arms, "arms", dict(arms), "{label: settings}, at least one")
+    for label, own in arms.items():
+        require(label and label == label.strip(), "a label of arms", label, "text without spaces around it")
+        fits = len(folder(label, 0).encode()) < LONGEST_NAME - len(str(2**32))
+        require(fits, "a label of arms", label, f"short enough for a folder of at most {LONGEST_NAME} bytes")
+        for name in NOT_OF_AN_ARM:
+            if name in own:
+                raise SettingError(f"The arm {label!r} sets {name}, which is the same for all arms.")
+        algorithm = own.get("algorithm", "")
+        require(
+            algorithm and "," not in algorithm, f"algorithm of the arm {label!r}", algorithm, "one algorithm"
+        )
+    for one in refinements:
+        known = one.label is None or one.label in arms
+        require(known, "an arm of refinements", one.label, f"one of {', '.join(arms)}")
+
+
+def folder(label: str, seed: int | str) -> str:
+    """The name of the folder of an arm's run."""
+    return f"{urllib.parse.quote(label, safe=' ,+:@=')}-seed{seed}"

@@ -1,0 +1,265 @@
+"""The event schedule, from settings: protocol, delays, who is there and who leaves."""
+
+import pathlib
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from jafl.config.parsing import labels_in, refused_as
+from jafl.config.settings import Settings
+from jafl.errors import SettingError, choose, require, unknown_name
+from jafl.records import EventSchedule
+from jafl.schedule import (
+    DELAYS,
+    Availability,
+    Dropout,
+    asynchronous,
+    availability,
+    delays,
+    drawn_staleness,
+    duration_trace,
+    open_arrivals,
+    read_availability,
+    synchronous,
+)
+
+PROTOCOLS: dict[str, Callable[..., EventSchedule]] = {
+    "asynchronous": asynchronous,
+    "synchronous": synchronous,
+    "open_arrivals": open_arrivals,
+    "drawn_staleness": drawn_staleness,
+}
+DROPOUT = ("dropout_fraction", "dropout_step", "dropout_time", "dropout_trips")
+PRESENCE = (
+    "availability",
+    "day_length",
+    "day_share",
+    "day_spread",
+    "mean_on",
+    "mean_off",
+    "availability_period",
+)
+CLIENTS = (*DROPOUT, *PRESENCE, "lose_trips", "failure_rate")
+LIMITS = ("cancel_at_step", "staleness_limit", "too_stale", "flush_after")
+# Which of the settings that are for some protocols only each protocol reads.
+READ_BY = {
+    "asynchronous": {"concurrency", "buffer_size", "restart", *LIMITS, *CLIENTS},
+    "synchronous": {"concurrency", "cohort_size", "over_selection"},
+    "open_arrivals": {
+        "concurrency",
+        "buffer_size",
+        "restart",
+        "start_rate",
+        "starts",
+        "exclude_busy",
+        *CLIENTS,
+    },
+    "drawn_staleness": {"buffer_size"},
+}
+
+
+def make_schedule(
+    settings: Settings, num_examples: np.ndarray, *, initial_round: bool, model_bytes: float
+) -> EventSchedule:
+    """The event schedule of a resolved run.
+
+    num_examples: [N] of each client; initial_round: its rule needs one; model_bytes: of the parameters.
+    """
+    protocol = choose("protocol", settings.protocol or "", PROTOCOLS)
+    reads = READ_BY[settings.protocol or ""]
+    trips = settings.client_trips
+    require(trips is None or trips >= 1, "client_trips", trips, "at least 1")
+    own = ("buffer_size", "restart", *LIMITS, "cohort_size", "over_selection", "starts", "exclude_busy")
+    arguments: dict[str, Any] = {name: getattr(settings, name) for name in own if name in reads}
+    if "dropout_fraction" in reads:
+        arguments["failure_rate"] = settings.failure_rate
+        arguments["dropout"] = make_dropout(settings)
+        arguments["availability"] = make_availability(settings, len(num_examples))
+    if settings.protocol == "asynchronous":
+        arguments["concurrency"] = settings.concurrency
+    if settings.protocol == "open_arrivals":
+        arguments["start_rate"] = _start_rate(settings)
+    if settings.protocol in ("asynchronous", "drawn_staleness"):
+        arguments["initial_round"] = initial_round
+    else:
+        remedy = f"{settings.algorithm} needs every client to train at the initial model first."
+        allowed = "asynchronous or drawn_staleness"
+        require(not initial_round, "protocol", settings.protocol, allowed, remedy)
+    return protocol(
+        num_clients=len(num_examples),
+        delay=make_delay(settings, num_examples, model_bytes),
+        server_steps=settings.server_steps,
+        client_trips=settings.client_trips,
+        seed=int(settings.seed),
+        **arguments,
+    )
+
+
+def _start_rate(settings: Settings) -> float:
+    """Starts per unit of time: as asked for, or such that ``concurrency`` clients are under way on average."""
+    if settings.start_rate is not None:
+        return settings.start_rate
+    require(settings.delay_mean > 0, "delay_mean", settings.delay_mean, "above 0 unless start_rate is given")
+    return (settings.concurrency or 1) / settings.delay_mean
+
+
+def make_availability(settings: Settings, num_clients: int) -> Availability | None:
+    """When clients are there."""
+    name = settings.availability
+    loses = {} if settings.lose_trips is None else {"loses_trips": settings.lose_trips}
+    if name == "always":
+        return None
+    if name == "diurnal":
+        parts = {"day": "day_length", "share": "day_share", "spread": "day_spread"}
+        with refused_as({f"the availability's {part}": setting for part, setting in parts.items()}):
+            return availability.diurnal(settings.day_length, settings.day_share, settings.day_spread, **loses)
+    if name == "on_and_off":
+        with refused_as({f"the availability's {part}": part for part in ("mean_on", "mean_off")}):
+            return availability.on_and_off(settings.mean_on, settings.mean_off, **loses)
+    if pathlib.Path(name).suffix in (".csv", ".npz"):
+        trace = read_availability(name, cycle_after=settings.availability_period)
+        trace.check_clients(num_clients)
+        return availability.windows(trace.offsets, trace.start, trace.end, trace.period, **loses)
+    raise unknown_name("availability", name, ("always", "diurnal", "on_and_off", "a .csv or .npz file"))
+
+
+def make_dropout(settings: Settings) -> Dropout | None:
+    """Who leaves for ever, and when."""
+    moments = {name: getattr(settings, f"dropout_{name}") for name in ("step", "time", "trips")}
+    given = [f"dropout_{name}" for name, value in moments.items() if value is not None]
+    fraction = settings.dropout_fraction
+    if not fraction:
+        require(not given, given[0] if given else "", moments, "left out unless dropout_fraction is above 0")
+        return None
+    require(
+        len(given) == 1,
+        "dropout_step, dropout_time, dropout_trips",
+        tuple(moments.values()),
+        "one of them given",
+    )
+    arguments = {
+        "fraction": "dropout_fraction",
+        "server_step": "dropout_step",
+        "time": given[0],
+        "trips": given[0],
+    }
+    with refused_as({f"the dropout's {name}": setting for name, setting in arguments.items()}):
+        return Dropout(fraction, server_step=moments["step"], time=moments["time"], trips=moments["trips"])
+
+
+def make_delay(settings: Settings, num_examples: np.ndarray, model_bytes: float) -> delays.Delay:
+    """The law of trip durations; ``num_examples`` [N] of each client, ``model_bytes`` of the parameters."""
+    named = {
+        f"the delay's {name}": f"delay_{name}" for name in ("low", "high", "sigma", "shape", "model_bytes")
+    }
+    named |= {"the delay's fraction": "delay_slow_fraction"}
+    named |= {f"the delay's {way}_bandwidth": f"delay_{way}_bandwidth" for way in ("download", "upload")}
+    draws: dict[str, Callable[[delays.Delay], delays.Delay]] = {
+        "per_trip": lambda law: law,
+        "per_client": delays.once_per_client,
+    }
+    drawn = choose("delay_draw", settings.delay_draw, draws)
+    with refused_as(named):
+        law = _from_file(settings) or drawn(_computing(settings, num_examples))
+        law = _with_network(settings, law, model_bytes)
+        return _throttled(settings, law, len(num_examples))
+
+
+def _from_file(settings: Settings) -> delays.Delay | None:
+    """Recorded durations, if ``delay`` is a file; SettingError for a name that is neither a file nor a law."""
+    if pathlib.Path(settings.delay).suffix in (".csv", ".npz"):
+        return duration_trace(settings.delay, cycled=settings.delay_trace_cycled)
+    if settings.delay not in DELAYS:
+        raise unknown_name("delay", settings.delay, [*DELAYS, "a .csv or .npz file"])
+    return None
+
+
+def _computing(settings: Settings, num_examples: np.ndarray) -> delays.Delay:
+    """How long training takes, before it is drawn for each trip or once per client."""
+    if settings.delay == "groups":
+        with refused_as({}, otherwise="delay_groups"):
+            groups = delays.groups(_delay_groups(settings.delay_groups))
+            groups.check_clients(len(num_examples))
+        return groups
+    law, factor = _law(settings, num_examples, 1.0), settings.delay_slow_factor
+    if not settings.delay_slow_fraction:
+        return law
+    require(0 < factor < np.inf, "delay_slow_factor", factor, "a finite number above 0")
+    return delays.slow_fraction(law, _law(settings, num_examples, factor), settings.delay_slow_fraction)
+
+
+def _with_network(settings: Settings, law: delays.Delay, model_bytes: float) -> delays.Delay:
+    """``law`` with the times of download and upload, where a bandwidth is given."""
+    means = (settings.delay_download_bandwidth, settings.delay_upload_bandwidth)
+    if means == (None, None):
+        return law
+    sigma = settings.delay_bandwidth_sigma
+    require(0 <= sigma < np.inf, "delay_bandwidth_sigma", sigma, "a finite number, at least 0")
+    for way, mean in zip(("download", "upload"), means, strict=True):
+        fits = mean is None or 0 < mean < np.inf
+        require(fits, f"delay_{way}_bandwidth", mean, "a finite number above 0")
+    of = [np.inf if mean is None else delays.log_normal(mean, sigma) if sigma else mean for mean in means]
+    size = model_bytes if settings.delay_model_bytes is None else settings.delay_model_bytes
+    return delays.with_network(law, size, *of)
+
+
+def _throttled(settings: Settings, law: delays.Delay, num_clients: int) -> delays.Delay:
+    """``law`` with some clients at a share of their speed."""
+    for part in filter(None, settings.delay_throttled.split(";")):
+        clients, colon, share = part.partition(":")
+        fits = colon and re.fullmatch(r"\s*\d*\.?\d+\s*", share)
+        require(fits, "delay_throttled", settings.delay_throttled, "clients:share;..., as in 0-4:0.5")
+        who = labels_in("delay_throttled", clients)
+        require(max(who) < num_clients, "delay_throttled", part, f"clients below {num_clients}")
+        with refused_as({}, otherwise="delay_throttled"):
+            law = delays.throttled(law, float(share), who)
+    return law
+
+
+def _law(settings: Settings, num_examples: np.ndarray, factor: float) -> delays.Delay:
+    """The law of trip durations, ``factor`` times as long."""
+    name, mean, low, high = settings.delay, settings.delay_mean, settings.delay_low, settings.delay_high
+    require(np.isfinite(mean) and mean >= 0, "delay_mean", mean, "a finite number, at least 0")
+    require(mean > 0 or name in ("constant", "uniform"), "delay_mean", mean, f"above 0 where delay is {name}")
+    if name == "uniform":
+        if high is None:
+            allowed = f"at most delay_mean ({mean:g}) unless delay_high is given"
+            require(low <= mean, "delay_low", low, allowed)
+        return delays.uniform(factor * low, factor * (2 * mean - low if high is None else high))
+    mean = factor * mean
+    laws: dict[str, Callable[[], delays.Delay]] = {
+        "constant": lambda: delays.constant(mean),
+        "half_normal": lambda: delays.half_normal(mean * np.sqrt(np.pi / 2)),
+        "exponential": lambda: delays.exponential(mean),
+        "log_normal": lambda: delays.log_normal(mean, settings.delay_sigma),
+        "gamma": lambda: delays.gamma(mean, settings.delay_shape),
+        "pareto": lambda: delays.pareto(mean, settings.delay_shape),
+        "proportional_to_examples": lambda: delays.proportional_to_examples(
+            num_examples, mean / np.mean(num_examples)
+        ),
+    }
+    return laws[name]()
+
+
+def _delay_groups(text: str) -> list[tuple[int, delays.Delay]]:
+    """``10:uniform(1,2);5:exponential(9)`` as [(10, uniform(1, 2)), (5, exponential(9))]."""
+    laws = ("constant", "uniform", "half_normal", "exponential", "log_normal", "gamma", "pareto")
+    simple: dict[str, Callable[..., delays.Delay]] = {name: DELAYS[name] for name in laws}
+    groups = []
+    for part in text.split(";"):
+        wrong = SettingError(
+            f"delay_groups is {text!r}, but {part!r} is not clients:law(numbers), as in 10:uniform(1,2)."
+        )
+        match = re.fullmatch(r"\s*(\d+)\s*:\s*(\w+)\(([^()]*)\)\s*", part)
+        if not match:
+            raise wrong
+        law = choose("a law in delay_groups", match[2], simple)
+        try:
+            groups.append((int(match[1]), law(*(float(number) for number in match[3].split(",")))))
+        except SettingError:
+            raise
+        except (TypeError, ValueError) as error:  # too many numbers, or not numbers
+            raise wrong from error
+    return groups

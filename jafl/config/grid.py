@@ -1,0 +1,113 @@
+"""Sweeps as text, as conditions and as names of folders.
+
+A sweep such as ``dirichlet_alpha=0.1,1;delay_mean=5,30`` lists values of settings; a condition is one value of each.
+The runs of a condition lie in a folder that is named by it: ``dirichlet_alpha=0.1,delay_mean=5``.
+"""
+
+import difflib
+import itertools
+import re
+import urllib.parse
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jafl.config.settings import KINDS, TYPES
+from jafl.errors import SettingError, require
+
+LONGEST_NAME = 255  # bytes of a file name, on most file systems
+ELSEWHERE = ("algorithm", "seed")
+NONE = ("none", "null")
+
+
+def parse(text: str) -> dict[str, list[Any]]:
+    """{setting: values} of a sweep's text. A value that holds commas or semicolons stands in single quotes.
+
+    Raises SettingError for a setting that does not exist (with the nearest name), a value of the wrong type, a
+    repetition, or an empty list.
+    """
+    found: dict[str, list[Any]] = {}
+    for part in filter(str.strip, _split(text, ";")):
+        name, equals, values = (piece.strip() for piece in part.partition("="))
+        require(
+            equals and name, "sweep", part, "setting=value,value,...", "Settings are parted by semicolons."
+        )
+        if name in ELSEWHERE:
+            raise SettingError(
+                f"{name} in sweep is {values!r}, but every sweep is crossed with --{name}: write --{name}={values}."
+            )
+        if name not in TYPES:
+            near = difflib.get_close_matches(name, TYPES, n=1, cutoff=0.5)
+            hint = f"Did you mean {near[0]!r}?" if near else "See --help for all settings."
+            raise SettingError(f"{name!r} in sweep is not the name of a setting. {hint}")
+        require(name not in found, "sweep", text, f"without repetitions, and names {name} twice")
+        found[name] = [_typed(name, value.strip()) for value in _split(values, ",")]
+        require(found[name], f"{name} in sweep", values, "at least one value")
+        require(len(set(found[name])) == len(found[name]), f"{name} in sweep", values, "without repetitions")
+    require(found, "sweep", text, "setting=value,value,... and more of these after semicolons")
+    return found
+
+
+def product(sweep: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """Every condition of a sweep, the last setting changing first.
+
+    Raises SettingError if the name of a condition's folder would be too long.
+    """
+    conditions = [dict(zip(sweep, values, strict=True)) for values in itertools.product(*sweep.values())]
+    for condition in conditions:
+        name = folder(condition)
+        fits = len(name.encode()) <= LONGEST_NAME
+        require(fits, "sweep", name, f"short enough for a folder of at most {LONGEST_NAME} bytes")
+    return conditions
+
+
+def folder(condition: Mapping[str, Any]) -> str:
+    """The name of a condition's folder: ``setting=value,setting=value``, odd characters as in a web address."""
+    return ",".join(
+        f"{name}={urllib.parse.quote(written(value), safe=' +:@')}" for name, value in condition.items()
+    )
+
+
+def condition(name: str) -> dict[str, Any] | None:
+    """The condition that a folder is named by; None if it is none's."""
+    found = {}
+    for part in name.split(","):
+        setting, equals, value = part.partition("=")
+        if not equals or setting not in TYPES:
+            return None
+        try:
+            found[setting] = _typed(setting, urllib.parse.unquote(value))
+        except SettingError:
+            return None
+    return found
+
+
+def written(value: Any) -> str:
+    """A value as ``parse`` reads it, quotes apart: 0.1, true, none."""
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    return repr(value).removesuffix(".0") if isinstance(value, float) else str(value)
+
+
+def _split(text: str, separator: str) -> list[str]:
+    """The parts of ``text`` between separators that stand outside of quotes."""
+    return re.findall(rf"(?:[^{separator}']|'[^']*'?)+", text)
+
+
+def _typed(name: str, text: str) -> Any:
+    """A value of the setting's type; raises SettingError if ``text`` is none."""
+    kinds = TYPES[name]
+    if text.lower() in NONE and type(None) in kinds:
+        return None
+    if bool in kinds and text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for kind in (int, float):
+        if kind in kinds:
+            try:
+                return kind(text)
+            except ValueError:
+                continue
+    if str in kinds:
+        return text[1:-1] if len(text) > 1 and text[0] == text[-1] == "'" else text
+    raise SettingError(
+        f"{name} in sweep is {text!r}, but must be {' or '.join(KINDS[kind] for kind in kinds)}."
+    )

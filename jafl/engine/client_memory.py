@@ -1,0 +1,165 @@
+"""What the server keeps of every client: one row of a pytree each, in full, in bfloat16, or in 8 bits.
+
+Letters in shapes: N clients, ``*V`` the shape of one leaf of the value that a rule remembers, often ``*P``.
+
+Reading a row of an array that is then written makes XLA copy the whole array on a CPU unless it sees that the read
+follows the write. So a row waits (``held``) until the next trip begins: that trip writes it (``settle``), then reads
+its own client's row from the array just written, then holds its own. A trip costs the same for any number of clients.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jafl.errors import choose
+from jafl.keyed_shuffle import mix
+
+
+class Row(NamedTuple):
+    """What is stored for one client: ``codes`` [*V] in the stored type; ``scales`` [] per leaf for 8 bits, or ()."""
+
+    codes: Any
+    scales: Any
+
+
+class ClientMemory(NamedTuple):
+    """``codes`` [N, entries of V] in the stored type; ``scales`` [N] per leaf for 8 bits, else (); ``held``, the row
+    of client number ``client`` that is still to be written.
+    """
+
+    codes: Any
+    scales: Any
+    held: Row
+    client: jax.Array
+
+
+# Stored type per precision; None is the parameters' own.
+PRECISIONS = {"full": None, "bfloat16": jnp.bfloat16, "int8": jnp.int8}
+# By size in bits; arithmetic makes quiet ones only.
+SIGNALLING_NAN = {16: 0x7FA5, 32: 0x7FA5A5A5, 64: 0x7FF4A5A5A5A5A5A5}
+
+
+def allocate(value: Any, num_clients: int, precision: str) -> ClientMemory:
+    """Rows of zeros for ``num_clients`` clients, each like ``value``, any pytree of arrays or their shapes.
+
+    Raises:
+      SettingError: for an unknown precision.
+    """
+    dtype = choose("memory_precision", precision, PRECISIONS)
+    codes = jax.tree.map(lambda v: jnp.zeros((num_clients, v.size), dtype or v.dtype), value)
+    scales = jax.tree.map(lambda v: jnp.zeros(num_clients, v.dtype), value) if dtype == jnp.int8 else ()
+    held = Row(
+        jax.tree.map(lambda v: jnp.zeros(v.shape, dtype or v.dtype), value),
+        jax.tree.map(lambda rows: jnp.zeros((), rows.dtype), scales),
+    )
+    return ClientMemory(codes, scales, held, jnp.int32(0))
+
+
+def hold(memory: ClientMemory, client: jax.Array, value: Any, words: jax.Array) -> tuple[ClientMemory, Any]:
+    """Holds ``value`` [*V] as the client's row; returns the memory and the value as it is stored.
+
+    ``memory`` is settled. In 8 bits each leaf of a client has its own scale, its largest magnitude over 127, and is
+    rounded up or down at random so that the mean is right (unbiased, as ACE's appendix F.3.3 asks); ``words`` [2]
+    uint32 decide.
+    """
+    if memory.scales == ():
+        row = Row(jax.tree.map(lambda v, c: v.astype(c.dtype), value, memory.codes), ())
+    else:
+        leaves, tree = jax.tree.flatten(value)
+        pairs = [_quantized(leaf, words, number) for number, leaf in enumerate(leaves)]
+        row = Row(*(jax.tree.unflatten(tree, column) for column in zip(*pairs, strict=True)))
+    return memory._replace(held=row, client=jnp.int32(client)), _as_value(row, value)
+
+
+def settle(memory: ClientMemory) -> ClientMemory:
+    """Writes the row that is held; the client's row is then up to date, and may be written again."""
+    codes = with_row(memory.codes, memory.client, memory.held.codes)
+    scales = with_row(memory.scales, memory.client, memory.held.scales)
+    return memory._replace(codes=codes, scales=scales)
+
+
+def fetch(memory: ClientMemory, client: jax.Array, like: Any) -> Any:
+    """One client's row in a settled memory, as values in the types of ``like``, a value."""
+    return _as_value(Row(row_of(memory.codes, client), row_of(memory.scales, client)), like)
+
+
+def nought_after(memory: ClientMemory) -> jax.Array:
+    """0, int32, in a way that the compiler must take for the outcome of ``settle``.
+
+    What is computed from it comes after the held row has been written, so that the next one can take its place
+    without a copy.
+    """
+    written = [
+        row_of(_as_vectors(codes)[:, :1], memory.client)
+        for codes in jax.tree.leaves(memory.codes)
+        if codes.size
+    ]
+    if memory.scales == ():
+        return nought_of(written)
+    return _count([code[0] == -128 for code in written])  # which rounding never makes
+
+
+def nought_of(tree: Any) -> jax.Array:
+    """0, int32, in a way that the compiler must take for an outcome of every array of ``tree`` [*V] of floats.
+
+    It counts entries of a bit pattern that no arithmetic makes. A rule's own whole numbers may be anything: they
+    do not count.
+    """
+    found = []
+    for leaf in jax.tree.leaves(tree):
+        if leaf.size and jnp.issubdtype(leaf.dtype, jnp.floating):
+            bits = 8 * leaf.dtype.itemsize
+            kind = jnp.dtype(f"uint{bits}")
+            entry = lax.bitcast_convert_type(leaf.reshape(-1)[0], kind)
+            found.append(entry == kind.type(SIGNALLING_NAN[bits]))
+    return _count(found)
+
+
+def _count(found: list[jax.Array]) -> jax.Array:
+    """How many of ``found``, [] each, hold, as one reduction.
+
+    XLA computes a reduction once. A chain of additions it would fuse into whatever reads at a place that depends on
+    the count, and go through it for every element: LeNet's pools took three times as long.
+    """
+    return jnp.sum(jnp.stack(found), dtype=jnp.int32) if found else jnp.int32(0)
+
+
+def row_of(arrays: Any, number: jax.Array) -> Any:
+    """[*V]: row ``number`` of arrays [rows, *V], read as a vector: a CPU goes through [784, 10] in steps of ten."""
+
+    def one(array):
+        return lax.dynamic_index_in_dim(_as_vectors(array), number, keepdims=False).reshape(array.shape[1:])
+
+    return jax.tree.map(one, arrays)
+
+
+def with_row(arrays: Any, number: jax.Array, row: Any) -> Any:
+    """Arrays [rows, *V] with ``row`` [*V] as their row ``number``, written as a vector."""
+
+    def one(array, value):
+        vector = lax.dynamic_update_index_in_dim(_as_vectors(array), jnp.reshape(value, -1), number, 0)
+        return vector.reshape(array.shape)
+
+    return jax.tree.map(one, arrays, row)
+
+
+def _as_vectors(array: jax.Array) -> jax.Array:
+    return array.reshape(len(array), -1)
+
+
+def _as_value(row: Row, like: Any) -> Any:
+    """A row's values in the shapes and types of ``like``."""
+    values = jax.tree.map(lambda c, v: c.astype(v.dtype).reshape(v.shape), row.codes, like)
+    return values if row.scales == () else jax.tree.map(lambda c, s: c * s, values, row.scales)
+
+
+def _quantized(value: jax.Array, words: jax.Array, leaf: int) -> tuple[jax.Array, jax.Array]:
+    """(codes int8, scale []) of one leaf: codes * scale is ``value`` in the mean."""
+    scale = jnp.max(jnp.abs(value)) / 127
+    place = jnp.arange(value.size, dtype=jnp.uint32).reshape(value.shape)
+    bits = mix(mix(place ^ words[0]) + words[1] + jnp.uint32(leaf * 0x9E3779B9 & 0xFFFFFFFF))
+    chance = (bits >> 8).astype(value.dtype) * 2.0**-24
+    codes = jnp.floor(value / jnp.where(scale > 0, scale, 1) + chance)
+    return jnp.clip(codes, -127, 127).astype(jnp.int8), scale

@@ -1,0 +1,204 @@
+"""How much memory an experiment needs on its device, said before it runs."""
+
+import dataclasses
+import os
+import pathlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from jafl.errors import SettingError
+
+# What lowers each part of a forecast.
+_REMEDIES = {
+    "data": "Take fewer examples.",
+    "evaluation": "Take a smaller test_fraction, or a smaller model.",
+    "schedule": "Take fewer client_trips.",
+    "model": "Take a smaller model.",
+    "snapshots": "Fewer snapshots are needed with a lower concurrency or a larger buffer_size; or take a smaller "
+    "model.",
+    "client_memory": "Take memory_precision int8, fewer clients or a smaller model.",
+    "rule_state": "Take a smaller model, or a rule or server optimizer that keeps less.",
+    "waiting": "Take a plan of less width, or a smaller model.",
+    "reports": "Take fewer client_trips.",
+    "temporaries": "Take a smaller batch_size or model, or a plan of less width.",
+}
+_NAMES = {
+    "data": "the data",
+    "evaluation": "the examples for evaluation",
+    "schedule": "the trips and their plan",
+    "model": "the model",
+    "client_memory": "the clients' memory",
+    "rule_state": "the state of rule and server optimizer",
+    "waiting": "trained updates that wait",
+    "reports": "the reports of trips and steps",
+    "temporaries": "activations, gradients and other temporary values",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Forecast:
+    """The bytes that a run will hold on each of its devices, known before it is compiled.
+
+    parts      {name: bytes}. Exact, as arrays that last: ``data`` (the clients' examples), ``evaluation`` (those to
+               test on), ``schedule`` (trips, steps and waves of the plan), ``model`` (the server's, with parameters
+               that nobody trains), ``snapshots``, ``client_memory``, ``rule_state`` (of rule and server optimizer),
+               ``waiting`` (what a wave has trained), ``reports``. Estimated: ``temporaries``, such as activations and
+               gradients of the trips that train side by side
+    available  bytes that each device offers
+    slots      rows of the snapshot buffer
+    model      bytes of the model that is trained
+    width      trips that train together
+    """
+
+    parts: Mapping[str, int]
+    available: int
+    slots: int
+    model: int
+    width: int
+
+    @property
+    def needed(self) -> int:
+        """Bytes, of all parts."""
+        return sum(self.parts.values())
+
+    @property
+    def fits(self) -> bool:
+        """Whether a device has as much."""
+        return self.needed <= self.available
+
+    def summary(self) -> dict[str, Any]:
+        """What ``summary.json`` says of it."""
+        return {
+            "needed_bytes": self.needed,
+            "available_bytes": self.available,
+            "width": self.width,
+            "parts": dict(self.parts),
+        }
+
+    def __str__(self) -> str:
+        """One line: the sum, and the parts that count, the largest first."""
+        listed = ", ".join(
+            f"{name.replace('_', ' ')} {readable(size)}"
+            for name, size in self._largest()
+            if size > self.needed / 100
+        )
+        return f"{readable(self.needed)} of {readable(self.available)} device memory needed: {listed}"
+
+    def check(self) -> None:
+        """Raises SettingError if it does not fit, with what to lower."""
+        if self.fits:
+            return
+        names = _NAMES | {"snapshots": f"{self.slots} snapshots of a model of {readable(self.model)}"}
+        listed = ", ".join(f"{readable(size)} for {names[name]}" for name, size in self._largest() if size)
+        remedies = [_REMEDIES[name] for name, size in self._largest() if size > self.needed / 100]
+        raise SettingError(
+            f"The run needs {readable(self.needed)} of device memory, but the device has {readable(self.available)}: "
+            f"{listed}. {' '.join(dict.fromkeys(remedies))}"
+        )
+
+    def _largest(self) -> list[tuple[str, int]]:
+        return sorted(self.parts.items(), key=lambda part: -part[1])
+
+
+def forecast(
+    program: Any, carry: Any, *, evaluation: int, temporaries: int, width: int, available: int | None = None
+) -> Forecast:
+    """What a run holds, from the engine's records, or their shapes.
+
+    evaluation, temporaries: bytes of the parts of these names. available: ``device_memory()`` if None, shared by all
+    devices that are CPUs.
+    """
+    if available is None:
+        shared_by = program.spread.number if jax.devices()[0].platform == "cpu" else 1
+        available = device_memory() // shared_by
+    parts = {
+        "data": bytes_of(program.data._replace(x=None)) + _examples_on_a_device(program),
+        "evaluation": evaluation,
+        "schedule": (program.trips, program.steps, program.waves, program.recall),
+        "model": (carry.params, program.client_work, program.rule, program.server_optimizer),
+        "snapshots": carry.snapshots,
+        "client_memory": _on_a_device(program.spread, carry.memory),
+        "rule_state": (carry.rule_state, carry.optimizer_state),
+        "waiting": carry.waiting,
+        "reports": (carry.trip_reports, carry.step_reports),
+        "temporaries": temporaries,
+    }
+    sizes = {name: part if isinstance(part, int) else bytes_of(part) for name, part in parts.items()}
+    slots = jax.tree.leaves(carry.snapshots)[0].shape[0]
+    return Forecast(sizes, available, slots, bytes_of(carry.params), width)
+
+
+def _examples_on_a_device(program: Any) -> int:
+    """Bytes of the clients' examples on each device, with those of a wave where devices share the others."""
+    x, spread = program.data.x, program.spread
+    if not spread.data_apart:
+        return bytes_of(x)
+    fetched = program.waves.trips.shape[1] * spread.data_apart
+    return bytes_of(x) // spread.number + bytes_of(x) // len(x) * fetched
+
+
+def _on_a_device(spread: Any, memory: Any) -> int:
+    """Bytes of the clients' memory on each device."""
+    whole = bytes_of(memory)
+    if not memory or not spread.memory_apart:
+        return whole
+    cut = [rows for rows in jax.tree.leaves(memory.codes) if not spread.of_memory(rows).is_fully_replicated]
+    return whole - bytes_of(cut) + bytes_of(cut) // spread.number
+
+
+def device_memory() -> int:
+    """Bytes that the default device offers; for a CPU, the machine's physical memory, or this process's share of it.
+
+    Not what is free at the moment: then two starts of one run could differ in their plans, and so in rounding.
+    """
+    stats = jax.devices()[0].memory_stats()
+    if stats and "bytes_limit" in stats:
+        return int(stats["bytes_limit"])
+    return min([os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *_group_limits()])
+
+
+def _group_limits(groups: str = "/proc/self/cgroup", root: str = "/sys/fs/cgroup") -> Iterator[int]:
+    """The limits in bytes that Linux's control groups, of either version, set to this process and those around it."""
+    try:
+        lines = pathlib.Path(groups).read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        top, file = pathlib.Path(root), "memory.max"
+        if "memory" in controllers.split(","):
+            top, file = top / "memory", "memory.limit_in_bytes"
+        elif controllers:
+            continue
+        inner = top / path.lstrip("/")
+        for folder in (inner, *inner.parents):
+            if folder.is_relative_to(top):
+                try:
+                    yield int((folder / file).read_text())
+                except (OSError, ValueError):  # not seen from in here, or "max"
+                    continue
+
+
+def bytes_of(tree: Any) -> int:
+    """Bytes on the device of a pytree's arrays, shapes and numbers."""
+    return sum(np.size(leaf) * _item_bytes(leaf) for leaf in jax.tree.leaves(tree))
+
+
+def _item_bytes(leaf: Any) -> int:
+    """Bytes of one entry on the device, where 64 bits are 32 unless JAX computes with them."""
+    dtype = getattr(leaf, "dtype", None) or np.result_type(leaf)
+    if jax.dtypes.issubdtype(dtype, jax.dtypes.extended):  # random keys
+        return int(dtype.itemsize)
+    return int(jax.dtypes.canonicalize_dtype(dtype).itemsize)
+
+
+def readable(size: float) -> str:
+    """A number of bytes for people: 1.5 GiB."""
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.3g} {unit}"
+        size /= 1024
+    return f"{size:.3g} GiB"

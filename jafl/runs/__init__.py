@@ -1,0 +1,1 @@
+"""Runs with a directory: what `run.py` does with one experiment or a comparison."""

@@ -1,0 +1,77 @@
+"""Where metrics also go, if asked: TensorBoard, or a tracker of your own, without touching the engine.
+
+A tracker is a function that opens a writer for one run. This one sends evaluations to Weights & Biases:
+
+    class ToWandb:
+        def __init__(self, path, settings, server_step):
+            self.run = wandb.init(project="jafl", name=str(path), config=settings)
+
+        def write(self, evaluation):
+            self.run.log(evaluation, step=evaluation["server_step"])
+
+        def close(self):
+            self.run.finish()
+
+    jafl.runs.runner.run(settings, "runs/mine", trackers=[ToWandb])
+"""
+
+import math
+import pathlib
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from jafl.errors import SettingError
+
+
+class Writer(Protocol):
+    """Takes the evaluations of one run."""
+
+    def write(self, evaluation: Mapping[str, Any]) -> None:
+        """Takes an evaluation, a line of ``metrics.jsonl``, as soon as it is made."""
+
+    def close(self) -> None:
+        """The run has ended, in whatever way; called once."""
+
+
+# (run directory, settings, server step) -> writer. The step is 0 for a run that begins; for one that goes on, that of
+# the last evaluation in its checkpoint: later ones, which an earlier writer of the run may have seen, come again.
+Tracker = Callable[[pathlib.Path, Mapping[str, Any], int], Writer]
+
+
+class TensorBoard:
+    """Writes TensorBoard's event files to the subfolder ``tensorboard`` of a run directory, with tensorboardX.
+
+    Each metric of an evaluation is a scalar over server steps; ``time`` and ``client_trips`` are scalars, too.
+    """
+
+    def __init__(self, path: pathlib.Path, settings: Mapping[str, Any], server_step: int):
+        from tensorboardX import SummaryWriter
+
+        # What was written beyond the checkpoint, TensorBoard forgets.
+        options: dict[str, Any] = {"purge_step": server_step + 1} if server_step else {}
+        # tensorboardX names files by the second: one that goes on within it would take the place of the one before.
+        options["filename_suffix"] = f".{time.time_ns()}"
+        self._writer = SummaryWriter(str(pathlib.Path(path) / "tensorboard"), **options)
+
+    def write(self, evaluation: Mapping[str, Any]) -> None:
+        """Every number of the evaluation, at its server step."""
+        for name, value in evaluation.items():
+            if name != "server_step" and isinstance(value, (int, float)) and math.isfinite(value):
+                self._writer.add_scalar(name, value, evaluation["server_step"])
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Closes the event file."""
+        self._writer.close()
+
+
+def tensorboard() -> Tracker:
+    """``TensorBoard``, the tracker; raises SettingError if tensorboardX is not installed."""
+    try:
+        import tensorboardX  # noqa: F401
+    except ImportError as error:
+        raise SettingError(
+            "tensorboard is True, but tensorboardX is not installed: pip install tensorboardX"
+        ) from error
+    return TensorBoard

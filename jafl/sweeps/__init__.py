@@ -1,0 +1,1 @@
+"""Many runs with a directory: grids of settings, their means over seeds, figures and the report."""

@@ -1,0 +1,115 @@
+"""Cases of the tables against the slow reference, their trips spread over eight devices: a program of its own.
+
+Trips of a step that each device folds for itself (additive rules), trips that train in waves (all others, and where
+steps are small), one after the other and side by side.
+"""
+
+import pathlib
+import sys
+
+here = pathlib.Path(__file__).parent
+sys.path[:0] = [str(here), *(str(here.parent / room) for room in ("support", "reference", "rules"))]
+
+import jax  # noqa: E402  (the path comes first)
+import numpy as np  # noqa: E402
+import rule_cases  # noqa: E402
+import test_engine_against_reference as engine_cases  # noqa: E402
+from against_reference import compare  # noqa: E402
+
+import jafl  # noqa: E402
+from jafl.planning import preparation  # noqa: E402
+from jafl.planning.plan_choice import default_spread  # noqa: E402
+
+CASES = (
+    "fedbuff, buffer above the concurrency",
+    "fedavg, over-selection",
+    "local epochs, LR-Norm",
+    "fedasync",
+    "asgd; slow clients",
+    "fednova; very unequal clients",
+    "ace; very unequal clients",
+    "aced, some leave; slow clients",
+    "ca2fl; simultaneous arrivals",
+    "wkafl; very unequal clients",
+)
+
+
+def check_what_is_chosen() -> None:
+    """CPUs share the steps of an additive rule if these are large enough; other rules keep to one."""
+
+    def devices(rule: jafl.Specification, buffer_size: int, **asked) -> int:
+        schedule = jafl.asynchronous(
+            num_clients=40,
+            concurrency=40,
+            buffer_size=buffer_size,
+            delay=jafl.delays.exponential(),
+            server_steps=3,
+        )
+        return default_spread(schedule, rule, **asked).number
+
+    assert devices(jafl.rules.fedbuff(), 16) == 8
+    assert devices(jafl.rules.fedbuff(), 15) == 1
+    assert devices(jafl.rules.ca2fl(), 16) == 1
+    assert devices(jafl.rules.ca2fl(), 16, devices=3) == 3
+    assert devices(jafl.rules.asgd(), 1, together=True) == 8
+
+
+def check_what_is_large_lies_in_parts() -> None:
+    """Client memory and examples of which every device holds its part give the numbers of one device."""
+    random = np.random.default_rng(0)
+    sizes = random.integers(1, 9, 90)
+    y = random.integers(0, 3, sizes.sum())
+    x = random.normal(size=(len(y), 6)) + np.eye(3, 6)[y]
+    partition = jafl.Partition.from_lists(np.split(random.permutation(len(y)), np.cumsum(sizes)[:-1]))
+    federation = jafl.Federation.from_arrays(x, y, partition, test_x=x[:9], test_y=y[:9], num_classes=3)
+    model = jafl.models.mlp(3, (8,))
+    params = model.init(jax.random.key(0), x)
+    work = jafl.client_work(model, learning_rate=0.1, batch_size=4, local_epochs=2)
+    for rule, size, together in (
+        (jafl.rules.aced(active_steps=40, memory_precision="int8"), 1, False),
+        (jafl.rules.fedbuff(), 3, True),
+    ):
+        schedule = jafl.asynchronous(
+            num_clients=90,
+            concurrency=90,
+            buffer_size=size,
+            delay=jafl.delays.exponential(),
+            server_steps=80,
+            initial_round=rule.build().initial_round,
+        )
+        arguments = (schedule, federation, work, rule, params, jax.random.key(1))
+        how = {"plan": jafl.in_waves(schedule, 8), "devices": 8, "together": together}
+        program, carry = preparation.prepare(*arguments, **how)
+        assert program.spread.memory_apart == (carry.memory is not None) and program.spread.data_apart == 8
+        on_each = [leaf.addressable_shards[0].data.size / leaf.size for leaf in jax.tree.leaves(carry.memory)]
+        assert not on_each or min(on_each) == 1 / 8
+        assert program.data.x.addressable_shards[0].data.shape[0] == -(-len(x) // 8)
+        apart = jafl.simulate(*arguments, **how, evaluate_at=[40])
+        alone = jafl.simulate(
+            *arguments, plan=jafl.trip_by_trip(schedule), devices=1, together=False, evaluate_at=[40]
+        )
+        for mine, other in zip(*map(jax.tree.leaves, (apart.params, alone.params)), strict=True):
+            np.testing.assert_allclose(mine, other, rtol=1e-9, atol=1e-11)
+
+
+def main() -> None:
+    assert len(jax.devices()) == 8
+    check_what_is_chosen()
+    known = {case.name: case for case in (*engine_cases.CASES, *rule_cases.CASES)}
+    for number, name in enumerate(CASES):
+        compare(known[name], "float64", devices=8, together=number % 2 == 1)
+    unequal = known["local epochs, LR-Norm"]
+    compare(unequal, "float64", devices=2, together=True, width=8, lanes=4)  # two at a time on each
+    compare(unequal, "float64", devices=3, together=True)
+    preparation.LARGE_SHARE_OF_MEMORY = 0
+    with jax.enable_x64(True):
+        check_what_is_large_lies_in_parts()
+    for name in (
+        "ace; very unequal clients",
+        "aced, some leave; slow clients",
+        "ca2fl; simultaneous arrivals",
+    ):
+        compare(known[name], "float64", devices=4, width=8)
+
+
+main()

@@ -1,0 +1,72 @@
+"""What XLA makes of the engine on a CPU: nothing whole is copied at a step, nothing looked up for every pixel."""
+
+import math
+import re
+
+import jax
+import numpy as np
+import pytest
+
+import jafl
+from jafl import engine, rules
+from jafl.planning import preparation
+
+CLIENTS, BATCH = 24, 8
+SHAPE = re.compile(r"\w+\[([\d,]*)\]")
+COMPUTATION = re.compile(r"^%?fused_computation.*?^}", re.MULTILINE | re.DOTALL)
+
+
+def compiled(model, rule, shape=(32, 32, 3)):
+    """The optimized program of ``model`` with ``rule``, and how many rows it keeps of snapshots and of clients."""
+    random = np.random.default_rng(0)
+    x = random.normal(size=(CLIENTS * BATCH, *shape)).astype(np.float32)
+    y = random.integers(0, 10, len(x))
+    parts = jafl.data.iid(y, CLIENTS, seed=0)
+    federation = jafl.Federation.from_arrays(x, y, parts, test_x=x[:8], test_y=y[:8], num_classes=10)
+    from_all = rules.RULES[rule]().build().initial_round
+    schedule = jafl.asynchronous(
+        num_clients=CLIENTS,
+        concurrency=CLIENTS,
+        buffer_size=1,
+        delay=jafl.delays.exponential(1.0),
+        server_steps=60,
+        initial_round=from_all,
+    )
+    work = jafl.client_work(model, learning_rate=0.1, batch_size=BATCH)
+    params = model.init(jax.random.key(0), x[:BATCH])
+    program, carry = preparation.prepare(
+        schedule, federation, work, rules.RULES[rule](), params, jax.random.key(1), devices=1
+    )
+    slots = len(jax.tree.leaves(carry.snapshots)[0])
+    return engine.run.lower(program, carry, 1, 60).compile().as_text(), {slots, CLIENTS}
+
+
+def entries(shape):
+    return math.prod(int(size) for size in SHAPE.match(shape)[1].split(",") if size)
+
+
+def fused(text, shape):
+    """The fused computations that make an array of batches of this shape, a pattern."""
+    made = re.compile(rf"ROOT %\S+ = f32\[{BATCH},{shape}\]")
+    return [found[0] for found in COMPUTATION.finditer(text) if made.search(found[0])]
+
+
+@pytest.mark.parametrize("rule", ["asgd", "fedasync", "ace"])
+def test_nothing_whole_is_copied_and_nothing_looked_up_for_every_pixel(rule):
+    text, rows = compiled(jafl.models.images.lenet5(10), rule)
+    copied = re.findall(r"^\s*(?:ROOT )?%\S+ = (\w+\[[\d,]*\])\S* copy\(", text, re.MULTILINE)
+    whole = [shape for shape in copied if any(shape.startswith(f"f32[{number},") for number in rows)]
+    assert not [shape for shape in whole if entries(shape) >= 1000], whole
+
+    images = fused(text, r"\d+,\d+,\d+")
+    assert images
+    looked_up = [body for body in images if re.search(r" = s32\[\d*\]\S* dynamic-slice\(", body)]
+    assert not looked_up, looked_up[0]
+
+
+def test_that_a_row_is_written_is_not_asked_for_every_entry():
+    text, _ = compiled(jafl.models.mlp(10, (200,)), "ace", (50,))
+    hidden = fused(text, "200")
+    assert hidden and "bitcast-convert" in text
+    asked = [body for body in hidden if "bitcast-convert" in body]
+    assert not asked, asked[0]

@@ -1,0 +1,84 @@
+"""Experiments that go together: which do, and that each ends as it does alone."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+from quick_compilation import quick_compilation  # noqa: F401
+
+import jafl
+from jafl.config.experiment import make_experiments
+from jafl.config.settings import Settings
+from jafl.runs import batching
+
+SETTINGS = Settings(
+    dataset="digits",
+    algorithm="fedbuff",
+    num_clients=20,
+    model="softmax",
+    client_trips=120,
+    concurrency=10,
+    buffer_size=5,
+    evaluate_every=40,
+)
+
+
+def experiments(**changes):
+    return make_experiments(dataclasses.replace(SETTINGS, **changes))
+
+
+def test_seeds_and_rates_go_together_and_end_as_alone():
+    found = [
+        *experiments(seed="0,1", algorithm="fedbuff,fedavg"),
+        *experiments(seed="0", algorithm="fedbuff", learning_rate=0.05, staleness_exponent=1.0),
+        *experiments(seed="1", algorithm="fedbuff", learning_rate=1e30, server_learning_rate=1e30),
+    ]
+    assert batching.groups_together(found) == [[0, 1, 4, 5], [2, 3]]
+    outcomes = batching.simulate_together(found)
+    assert len(outcomes) == len(found)
+    for experiment, outcome in zip(found[:5], outcomes, strict=False):
+        expected = experiment.simulate()
+        assert [e["server_step"] for e in outcome.evaluations] == [
+            e["server_step"] for e in expected.evaluations
+        ]
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5),
+            (outcome.params, outcome.trip_reports),
+            (expected.params, expected.trip_reports),
+        )
+    assert isinstance(outcomes[5], jafl.DivergenceError)
+
+
+def test_what_differs_in_more_than_numbers_stays_apart():
+    first, second = experiments(seed="0,1")
+    found = [
+        *experiments(batch_size=16),
+        *experiments(client_trips=240),
+        *experiments(buffer_size=4),
+        *experiments(server_optimizer="adam"),
+        *experiments(num_clients=21),
+    ]
+    for other in found:
+        assert batching.groups_together([first, other]) == [[0], [1]]
+    assert batching.groups_together([first, second]) == [[0, 1]]
+
+
+def test_groups_are_as_large_as_pays(monkeypatch):
+    found = experiments(seed="0,1,2,3,4")
+    monkeypatch.setattr(batching, "CPU_BYTES", 8000)
+    assert batching.groups_together(found) == [[0, 1, 2], [3, 4]]
+    monkeypatch.setattr(batching, "CPU_BYTES", 1000)
+    assert batching.groups_together(found) == [[0], [1], [2], [3], [4]]
+
+
+def test_on_an_accelerator_memory_decides(monkeypatch):
+    found = experiments(seed="0,1,2")
+    runs = [batching.as_run(experiment) for experiment in found]
+    monkeypatch.setattr(batching, "device_memory", lambda: 2**35)
+    assert batching.most_together(runs, "gpu") > 1000
+    monkeypatch.setattr(batching, "device_memory", lambda: 2**20)
+    most = batching.most_together(runs, "gpu")
+    assert 1 < most < 100
+    monkeypatch.setattr(batching, "device_memory", lambda: 2**21)
+    assert batching.most_together(runs, "gpu") == pytest.approx(2 * most, abs=1)

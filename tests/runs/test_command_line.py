@@ -1,0 +1,290 @@
+"""The command line as a user meets it: processes, exit statuses, messages, Ctrl-C, divergence."""
+
+import json
+import os
+import pathlib
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from run_files import read_arrays, read_json, read_lines, replay
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SMALL = {
+    "algorithm": "fedbuff",
+    "num_clients": 10,
+    "concurrency": 5,
+    "buffer_size": 5,
+    "client_trips": 50,
+    "model": "softmax",
+    "seed": 3,
+}
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "COLUMNS": "100"}
+
+
+def flags(settings):
+    """Settings as --name=value."""
+    return [f"--{name}={value}" for name, value in settings.items()]
+
+
+def python(*arguments, folder):
+    """Runs Python in ``folder`` to its end, at most two minutes."""
+    return subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        cwd=folder,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def run_py(*arguments, folder):
+    """Runs run.py in ``folder`` to its end."""
+    return python(ROOT / "run.py", *arguments, folder=folder)
+
+
+def contents(folder):
+    """{name: bytes} of every file."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory):
+    """(folder, result) of a run without --output_dir, with every import told on stderr."""
+    folder = tmp_path_factory.mktemp("first")
+    return folder, python("-X", "importtime", ROOT / "run.py", *flags(SMALL), folder=folder)
+
+
+def test_a_run_says_what_came_out_and_where(first):
+    folder, result = first
+    assert result.returncode == 0, result.stderr
+    assert "Results are in runs/001" in result.stdout
+    final = read_lines(folder / "runs" / "001" / "metrics.jsonl")[-1]
+    assert f"{final['test_accuracy']:.4f}" in result.stdout
+    command = read_json(folder / "runs" / "001" / "config.json")["command"]
+    assert command == ["python", str(ROOT / "run.py"), *flags(SMALL)]
+
+
+def test_a_run_is_silent_but_for_its_progress(first):
+    _, result = first
+    lines = [line for line in result.stderr.replace("\r", "\n").splitlines() if line.strip()]
+    lines = [line for line in lines if not line.startswith("import time:") and "font cache" not in line]
+    assert lines
+    assert all(line.startswith("fedbuff-seed3:") for line in lines), result.stderr
+
+
+def test_nothing_of_tensorflow_or_torch_is_ever_imported(first):
+    lines = first[1].stderr.splitlines()
+    imported = {
+        line.split("|")[-1].strip().split(".")[0] for line in lines if line.startswith("import time:")
+    }
+    assert {"jax", "flax", "optax", "sklearn", "matplotlib"} <= imported
+    assert not {name for name in imported if name.startswith(("tensor", "torch"))} - {"tensorstore"}
+
+
+def test_a_run_in_the_way_is_left_as_it_is(first, tmp_path):
+    there = tmp_path / "there"
+    shutil.copytree(first[0] / "runs" / "001", there)
+    before = contents(there)
+    result = run_py(*flags(SMALL), "--output_dir=there", folder=tmp_path)
+    assert result.returncode == 2
+    assert "output_dir is 'there'" in result.stderr
+    assert "--overwrite" in result.stderr
+    assert contents(there) == before
+
+
+def test_the_same_seed_in_another_process_gives_the_same_bytes(first, tmp_path):
+    """The settings from a flag file replace a run that is in the way, as asked."""
+    earlier, there = first[0] / "runs" / "001", tmp_path / "there"
+    shutil.copytree(earlier, there)
+    for name in ("params.npz", "metrics.jsonl", "summary.json"):
+        (there / name).write_bytes(b"old")
+    (tmp_path / "settings.txt").write_text("\n".join([*flags(SMALL), "--output_dir=there", "--overwrite"]))
+    result = run_py("--flagfile=settings.txt", folder=tmp_path)
+    assert result.returncode == 0, result.stderr
+    for name in ("params.npz", "metrics.jsonl", "schedule.npz", "partition.npz"):
+        assert (there / name).read_bytes() == (earlier / name).read_bytes(), name
+    assert read_json(there / "summary.json")["status"] == "finished"
+
+
+def test_help_explains_every_setting(tmp_path):
+    result = run_py("--help", folder=tmp_path)
+    assert result.returncode == 0
+    words = " ".join(result.stdout.split())
+    for text in (
+        "Simulates asynchronous federated learning",
+        "python run.py --algorithm=fedbuff",
+        "--num_clients: Number of clients. (default: '100')",
+        "--[no]train_accuracy: Also measure the accuracy on all training examples. (default: 'false')",
+        "--config: Start from the settings in this config.json of an earlier run.",
+        "--flagfile=FILE",
+    ):
+        assert text in words
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--bufer_size=5"], "Unknown command line flag 'bufer_size'. Did you mean: buffer_size ?"),
+        (["--num_clients=ten"], "--num_clients=ten"),
+        (["fedbuff"], "'fedbuff' is not a flag: write --name=value"),
+        (["--config=missing.json"], "config is 'missing.json', but cannot be read"),
+    ],
+)
+def test_a_wrong_flag_exits_with_status_2_and_writes_nothing(arguments, message, tmp_path):
+    result = run_py(*arguments, folder=tmp_path)
+    assert result.returncode == 2
+    assert result.stderr.startswith("Error: ")
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_import_takes_less_than_a_second_and_little_with_it(tmp_path):
+    seconds = []
+    for _ in range(3):
+        started = time.perf_counter()
+        result = python("-c", "import jafl, sys; print(*sys.modules)", folder=tmp_path)
+        seconds.append(time.perf_counter() - started)
+        assert result.returncode == 0, result.stderr
+        assert not {"tensorflow", "matplotlib", "sklearn"} & set(result.stdout.split())
+    assert statistics.median(seconds) < 1
+
+
+def test_ctrl_c_keeps_what_has_been_measured(tmp_path):
+    settings = {**SMALL, "client_trips": 100_000, "evaluate_every": 500}
+    output = (tmp_path / "out.txt").open("w+")
+    process = subprocess.Popen(
+        [sys.executable, ROOT / "run.py", *flags(settings), "--output_dir=long"],
+        cwd=tmp_path,
+        env=ENVIRONMENT,
+        stdout=output,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        metrics, deadline = tmp_path / "long" / "metrics.jsonl", time.monotonic() + 60
+        while not metrics.exists() or metrics.read_bytes().count(b"\n") < 2:
+            assert process.poll() is None, "the run ended too early"
+            assert time.monotonic() < deadline, "the run did not begin"
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=60) == 130
+    finally:
+        process.kill()
+    output.seek(0)
+    said = output.read()
+    assert "Ctrl-C: stopping" in said
+    assert "Interrupted: 1 of 1 runs did not finish." in said
+    assert "Results are in long" in said
+
+    lines, summary = read_lines(metrics), read_json(tmp_path / "long" / "summary.json")
+    schedule = read_arrays(tmp_path / "long" / "schedule.npz")
+    assert summary["status"] == "interrupted"
+    assert summary["final"] == lines[-1]
+    assert lines[-1]["server_step"] <= summary["server_steps"] < len(schedule["step_time"])
+    assert summary["time"] == schedule["step_time"][summary["server_steps"] - 1]
+    assert (
+        sum(summary["participation"]["client_trips"])
+        == summary["client_trips"]
+        == 5 * summary["server_steps"]
+    )
+    kernel = read_arrays(tmp_path / "long" / "params.npz")["dense/kernel"]
+    assert np.all(np.isfinite(kernel))
+    assert np.any(kernel != 0)
+    assert (tmp_path / "long" / "accuracy.png").exists()
+
+
+def run_py_with(body, *, folder):
+    """Runs run.py with the lines of ``body`` in the place of all training."""
+    program = (
+        "import logging, signal, run, jafl.runs.runner as runner\n"
+        "def instead(*_, **__):\n" + "".join(f"    {line}\n" for line in body) + "runner.run = instead\n"
+        "run._define_settings()\n"
+        "run.app.run(run.main, flags_parser=run._parse)\n"
+    )
+    return python("-c", program, folder=folder)
+
+
+def test_libraries_may_warn_but_not_chat(tmp_path):
+    body = [
+        "logging.getLogger('jax').info('news')",
+        "logging.getLogger('jax').warning('trouble')",
+        "return []",
+    ]
+    result = run_py_with(body, folder=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "trouble" in result.stderr
+    assert "news" not in result.stderr
+
+
+def test_a_full_disk_ends_with_status_3_and_says_how_to_go_on(tmp_path):
+    body = [
+        "import errno, os",
+        "raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), 'runs/001/params.npz')",
+    ]
+    result = run_py_with(body, folder=tmp_path)
+    assert result.returncode == 3
+    assert "No space left on device: 'runs/001/params.npz'" in result.stderr
+    assert "--resume --output_dir=DIR goes on" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_second_ctrl_c_ends_at_once_and_without_a_traceback(tmp_path):
+    body = [
+        "with runner.Interrupt(print):",
+        "    signal.raise_signal(signal.SIGINT)",
+        "    print('goes on', flush=True)",
+        "    signal.raise_signal(signal.SIGINT)",
+        "    print('never')",
+    ]
+    result = run_py_with(body, folder=tmp_path)
+    assert result.returncode == 130
+    assert "goes on" in result.stdout
+    assert "never" not in result.stdout
+    assert "Interrupted" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_divergence_names_the_step_and_the_client(tmp_path):
+    # With an L2 term every version is about 1e15 times as large as the one before: beyond float32 after three.
+    settings = {
+        **SMALL,
+        "batch_size": 0,
+        "local_steps": 1,
+        "learning_rate": 1e15,
+        "l2": 1,
+        "evaluate_every": 5,
+    }
+    (tmp_path / "wild.json").write_text(json.dumps({"format": 1, **settings, "seed": "3"}))
+    result = run_py("--config=wild.json", "--output_dir=wild", folder=tmp_path)
+    assert result.returncode == 1, result.stderr
+    folder = tmp_path / "wild"
+
+    with np.errstate(over="ignore", invalid="ignore"):
+        step, client = next(
+            (number, int(client))
+            for number, one in enumerate(replay(folder, np.float32))
+            for client, update, loss in zip(one.clients, one.updates, one.losses, strict=True)
+            if not (np.all(np.isfinite(update)) and np.isfinite(loss))
+        )
+    assert step > 1, "the run should begin well"
+    assert f"at server step {step}, by the update of client {client}." in result.stdout
+    assert "Lower the client or the server learning rate" in result.stdout
+    assert "1 did not finish" in result.stdout
+    assert "Results are in wild" in result.stdout
+
+    summary = read_json(folder / "summary.json")
+    assert summary["status"] == "diverged"
+    assert (summary["diverged_at_step"], summary["diverged_by_client"]) == (step, client)
+    lines = read_lines(folder / "metrics.jsonl")
+    assert [line["server_step"] for line in lines] == [*range(step + 1)]
+    assert summary["final"] == lines[-1]
+    assert json.dumps(summary["final"], allow_nan=False)
+    assert (folder / "params.npz").exists()

@@ -1,0 +1,188 @@
+"""Checkpoints from Python: every kind of state comes back to the last bit, and another run's is refused."""
+
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import jafl
+from jafl import rules
+from jafl.records import Rule
+from jafl.simulation import checkpoints as saving
+
+MODEL = jafl.models.softmax(10)
+SOURCE = jafl.data.digits()
+CLIENTS = 12
+
+
+def with_odd_state():
+    """A rule whose state holds a typed random key, an empty array and nothing at all; it adds noise to the mean."""
+
+    def init(params, num_clients):
+        return {"key": jax.random.key(7), "empty": jnp.zeros((0, 3)), "nothing": None}
+
+    def begin(state, params):
+        return state, jax.tree.map(jnp.zeros_like, params)
+
+    def fold(buffer, arrival):
+        state, total = buffer
+        return (state, jax.tree.map(jnp.add, total, arrival.update)), {}
+
+    def finish(buffer, params):
+        state, total = buffer
+        key, own = jax.random.split(state["key"])
+        noisy = jax.tree.map(lambda a: -a / 4 + 0.01 * jax.random.normal(own, a.shape, a.dtype), total)
+        return noisy, {**state, "key": key}, {}, True
+
+    return Rule(init=init, begin=begin, fold=fold, finish=finish)
+
+
+CASES = {
+    "moments of Adam": (rules.fedbuff(), 4, jafl.specify(optax.adam, learning_rate=0.01)),
+    "momentum, synchronous": (
+        rules.fedavg(),
+        4,
+        jafl.specify(optax.sgd, learning_rate=1.0, momentum=0.9),
+    ),
+    "client memory in bfloat16": (rules.ca2fl(memory_precision="bfloat16"), 4, None),
+    "client memory in 8 bits, recalled": (rules.aced(active_steps=9, memory_precision="int8"), 1, None),
+    "a key, an empty array, nothing": (with_odd_state(), 4, None),
+    "trips trained ahead, in waves": (rules.fedbuff(), 4, None),
+}
+
+
+def arguments(name, *, learning_rate=0.1, seed=0):
+    """The positional and keyword arguments of ``jafl.simulate`` for one of the cases."""
+    rule, buffer_size, optimizer = CASES[name]
+    federation = jafl.federate(SOURCE, jafl.data.dirichlet(SOURCE.y, CLIENTS, alpha=0.5, seed=0))
+    schedule = jafl.asynchronous(
+        num_clients=CLIENTS,
+        concurrency=CLIENTS,
+        buffer_size=buffer_size,
+        delay=jafl.delays.exponential(1.0),
+        server_steps=40,
+        initial_round=buffer_size == 1,
+        seed=seed,
+    )
+    work = jafl.client_work(MODEL, learning_rate=learning_rate, local_steps=1, batch_size=8)
+    positional = (schedule, federation, work, rule, MODEL.init(jax.random.key(0), SOURCE.x))
+    named = {"server_optimizer": optimizer, "evaluate_at": [13]}
+    if "waves" in name:
+        named |= {"plan": jafl.in_waves(schedule, 3), "together": True}
+    return (*positional, jax.random.key(1)), named
+
+
+def stop_after(server_step, done):
+    """``on_progress`` and ``should_stop`` that end a run at the first chunk from ``server_step`` on."""
+    return {"on_progress": done.append, "should_stop": lambda: bool(done) and done[-1] >= server_step}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_kind_of_state_comes_back_to_the_last_bit(name, tmp_path, monkeypatch):
+    monkeypatch.setattr("jafl.simulation.simulate.SECONDS_PER_CHUNK", 0.0)  # step by step
+    positional, named = arguments(name)
+    whole = jafl.simulate(*positional, **named)
+    for step in (5, 20):  # between evaluations, before and after one
+        parts = jafl.simulate(
+            *positional,
+            **named,
+            **stop_after(step, []),
+            checkpoints=jafl.Checkpoints(tmp_path / "checkpoints"),
+        )
+        assert parts.server_steps == step
+        assert parts.evaluations[-1]["server_step"] == step
+    seen = []
+    checkpoints = jafl.Checkpoints(tmp_path / "checkpoints", on_restore=seen.append)
+    ended = jafl.simulate(*positional, **named, checkpoints=checkpoints)
+    assert seen[0].server_step == 20
+    assert ended.evaluations == whole.evaluations
+    for one, other in (
+        (ended.params, whole.params),
+        (ended.trip_reports, whole.trip_reports),
+        (ended.step_reports, whole.step_reports),
+    ):
+        jax.tree.map(np.testing.assert_array_equal, one, other)
+
+
+def test_seconds_are_those_of_all_parts(tmp_path):
+    positional, named = arguments("moments of Adam")
+
+    def slowly(evaluation, params):
+        time.sleep(1.0)
+
+    folder, stop = tmp_path / "checkpoints", stop_after(1, [])
+    jafl.simulate(*positional, **named, **stop, on_evaluation=slowly, checkpoints=jafl.Checkpoints(folder))
+    seen = []
+    again = jafl.Checkpoints(folder, on_restore=seen.append)
+    ended = jafl.simulate(*positional, **named, checkpoints=again)
+    assert 1 < seen[0].run_seconds < ended.run_seconds < seen[0].run_seconds + 1
+    assert 0 < seen[0].compile_seconds < ended.compile_seconds
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path):
+    positional, named = arguments("moments of Adam")
+
+    def keep(**configuration):
+        return jafl.Checkpoints(tmp_path / "checkpoints", configuration=configuration)
+
+    jafl.simulate(*positional, **named, **stop_after(1, []), checkpoints=keep(model="softmax", seed=0))
+    with pytest.raises(jafl.SettingError) as refused:
+        jafl.simulate(*positional, **named, checkpoints=keep(model="mlp", seed=0, more=1))
+    assert str(refused.value).splitlines()[1:-1] == [
+        "  model: was 'softmax', is 'mlp'",
+        "  more: was None, is 1",
+    ]
+    for changes in ({"learning_rate": 0.2}, {"seed": 1}):
+        others, _ = arguments("moments of Adam", **changes)
+        with pytest.raises(jafl.SettingError, match="data, schedule and numbers: was"):
+            jafl.simulate(*others, **named, checkpoints=keep(model="softmax", seed=0))
+    other_optimizer = {**named, "server_optimizer": jafl.specify(optax.sgd, learning_rate=0.01)}
+    with pytest.raises(jafl.SettingError, match="other shapes or dtypes"):
+        jafl.simulate(*positional, **other_optimizer, checkpoints=keep(model="softmax", seed=0))
+
+
+@pytest.mark.parametrize("every", [-1, 2.5, True])
+def test_every_must_be_a_whole_number(every, tmp_path):
+    with pytest.raises(jafl.SettingError, match="checkpoint_every"):
+        jafl.Checkpoints(tmp_path, every=every)
+
+
+def test_by_the_clock_a_checkpoint_takes_no_more_than_its_share(tmp_path, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(saving.time, "monotonic", lambda: now[0])
+    checkpoints = jafl.Checkpoints(tmp_path / "checkpoints")
+
+    def save(step, takes):
+        monkeypatch.setattr(saving.jax, "device_get", lambda tree: now.__setitem__(0, now[0] + takes) or tree)
+        checkpoints.save(saving.Saved(step, {"w": jnp.ones(3)}, [], 0.0, 0.0))
+        monkeypatch.undo()
+        monkeypatch.setattr(saving.time, "monotonic", lambda: now[0])
+
+    def waits():
+        began = now[0]
+        while not checkpoints.due():
+            now[0] += 1.0
+        return now[0] - began
+
+    assert waits() == saving.SECONDS_BETWEEN
+    save(1, takes=1.0)
+    assert waits() == saving.SECONDS_BETWEEN
+    save(2, takes=30.0)
+    assert waits() == pytest.approx(30 / saving.LARGEST_SHARE)
+    assert not jafl.Checkpoints(tmp_path, every=0).due()
+
+
+def test_no_checkpoint_imports_no_orbax():
+    import subprocess
+    import sys
+
+    program = (
+        "import sys, jafl.runs.runner, jafl.simulation.simulate; from pathlib import Path\n"
+        "from jafl.simulation import checkpoints\n"
+        "c = checkpoints.Checkpoints('nowhere'); c.restore(None, None); c.due(); c.delete()\n"
+        "assert not {'orbax.checkpoint', 'tensorboardX'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -1,0 +1,429 @@
+"""Sweeps: what is run, that a stopped one equals one that was not, several processes, the table, what is refused."""
+
+import json
+import shutil
+import time
+
+import killed
+import numpy as np
+import pytest
+from run_again import assert_same, at_step, ctrl_c
+
+from jafl.config import grid
+from jafl.config.arms import Refinement
+from jafl.config.settings import Settings
+from jafl.errors import SettingError
+from jafl.runs import reader
+from jafl.runs.lock import claim
+from jafl.runs.runner import run
+from jafl.sweeps import seed_means
+from jafl.sweeps.sweep import run_sweep
+
+ALGORITHMS = ("fedbuff", "fedasync", "fedavg", "fedavgm", "exponential_weighting", "asgd")
+SMALL = Settings(
+    algorithm=",".join(ALGORITHMS),
+    seed="0,1,2",
+    model="softmax",
+    num_clients=10,
+    concurrency=5,
+    client_trips=50,
+    evaluate_every=10,
+    target_accuracy=0.5,
+)
+SWEEP = "dirichlet_alpha=0.1,10;delay_sigma=0.5,2"
+FOLDERS = [
+    f"dirichlet_alpha={alpha},delay_sigma={sigma}" for alpha in ("0.1", "10") for sigma in ("0.5", "2")
+]
+
+
+def quiet(settings, sweep, folder, **options):
+    """A sweep without a word and without pictures, each run for itself (``test_sweep_together`` has the others)."""
+    how = {"show": lambda line: None, "pictures": False, "runs_together": "never", **options}
+    return run_sweep(settings, sweep, folder, **how)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """(folder, outcome) of the whole sweep, never stopped."""
+    folder = tmp_path_factory.mktemp("whole") / "sweep"
+    return folder, quiet(SMALL, SWEEP, folder)
+
+
+def test_every_run_is_there_and_is_that_of_its_condition(whole):
+    folder, outcome = whole
+    assert outcome.statuses == {"finished": 72}
+    assert sorted(path.name for path in folder.iterdir() if path.is_dir()) == FOLDERS
+    for name in FOLDERS:
+        for algorithm in ALGORITHMS:
+            for seed in range(3):
+                run_there = reader.read_run(folder / name / f"{algorithm}-seed{seed}")
+                told = grid.condition(name)
+                assert {key: run_there.config[key] for key in told} == told
+                assert (run_there.config["algorithm"], run_there.config["seed"]) == (algorithm, str(seed))
+
+
+def test_a_cell_is_what_a_run_with_its_settings_leaves(whole, tmp_path):
+    settings = Settings(
+        **{**SMALL.__dict__, "dirichlet_alpha": 10.0, "delay_sigma": 2.0, "seed": "1", "algorithm": "fedavgm"}
+    )
+    run(settings, tmp_path / "run", show=lambda line: None, pictures=False)
+    assert_same(tmp_path / "run", whole[0] / FOLDERS[3] / "fedavgm-seed1")
+
+
+def test_a_sweep_that_is_stopped_equals_one_that_was_not(whole, tmp_path):
+    folder, begun = tmp_path / "sweep", []
+
+    class Count:
+        def __init__(self, path, settings, server_step):
+            begun.append((str(path), server_step))
+
+        def write(self, evaluation):
+            if len(begun) in stops and evaluation["server_step"] >= 2:
+                ctrl_c(None)
+
+        def close(self):
+            pass
+
+    for stops in ([1], [15], [40], []):
+        last = len(begun)
+        outcome = quiet(SMALL, SWEEP, folder, trackers=[Count])
+        assert outcome.statuses.get("interrupted", 0) == (1 if stops else 0)
+        if last:  # the one that was stopped, from where it was
+            assert begun[last][0] == begun[last - 1][0]
+            assert begun[last][1] >= 2
+    assert len(begun) == 72 + 3, "a finished run was run twice"
+    assert len({path for path, _ in begun}) == 72
+    assert_same(folder, whole[0])
+
+
+def test_a_finished_sweep_runs_nothing_and_more_values_only_themselves(tmp_path):
+    begun = []
+    settings = Settings(**{**SMALL.__dict__, "algorithm": "fedbuff", "seed": "0"})
+
+    def count(path, *_):
+        begun.append(f"{path.parent.name}/{path.name}")
+        return at_step(1000, ctrl_c)(path, None, 0)
+
+    for sweep, changes, new in (
+        ("delay_sigma=0.5", {}, ["delay_sigma=0.5/fedbuff-seed0"]),
+        ("delay_sigma=0.5", {}, []),
+        ("delay_sigma=2,0.5", {}, ["delay_sigma=2/fedbuff-seed0"]),
+        ("delay_sigma=0.5", {"seed": "0,1"}, ["delay_sigma=0.5/fedbuff-seed1"]),
+    ):
+        begun.clear()
+        changed = Settings(**{**settings.__dict__, **changes})
+        outcome = quiet(changed, sweep, tmp_path / "sweep", trackers=[count])
+        assert begun == new
+    content = json.loads((tmp_path / "sweep" / "sweep.json").read_text())
+    assert (content["sweep"], content["seed"]) == ({"delay_sigma": [0.5, 2.0]}, "0,1")
+    assert [row["seeds"] for row in outcome.rows] == [2, 1]
+
+
+def test_processes_share_a_sweep_and_take_over_from_one_that_was_killed(tmp_path):
+    settings = {**SMALL.__dict__, "algorithm": "fedbuff", "seed": "0,1,2", "client_trips": 1500}
+    folder, logs = tmp_path / "sweep", [tmp_path / "first.txt", tmp_path / "second.txt"]
+    first, second = (
+        killed.start_sweep(settings, "dirichlet_alpha=0.1,10", folder, str(log), "never") for log in logs
+    )
+    deadline = time.monotonic() + 60
+    while not all(log.exists() for log in logs):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    first.kill()
+    first.join()
+    second.join()
+    assert second.exitcode == 0
+    begun = [log.read_text().split() for log in logs]
+    taken_over = set(begun[0]) & set(begun[1])
+    assert len(taken_over) <= 1, "only the run of the killed process is begun again"
+    assert all(len(set(paths)) == len(paths) for paths in begun)
+    assert len(set(begun[0]) | set(begun[1])) == 6
+    assert {one.status for one in reader.find_runs(folder)} == {"finished"}
+    assert json.loads((folder / "summary.json").read_text())["runs"] == {"finished": 6}
+
+
+def test_a_claimed_cell_is_left_to_its_process(tmp_path):
+    settings = Settings(**{**SMALL.__dict__, "algorithm": "fedbuff", "seed": "0"})
+    cell, said = tmp_path / "sweep" / "delay_sigma=2" / "fedbuff-seed0", []
+    cell.mkdir(parents=True)
+    quiet(settings, "delay_sigma=0.5", tmp_path / "sweep")
+    with claim(cell) as mine:
+        assert mine
+        outcome = quiet(settings, "delay_sigma=0.5,2", tmp_path / "sweep", show=said.append)
+    assert outcome.statuses == {"finished": 1}
+    assert any("1 runs are not over" in line for line in said)
+    assert quiet(settings, "delay_sigma=0.5,2", tmp_path / "sweep").statuses == {"finished": 2}
+
+
+# Arms with labels of their own
+
+
+ARMS = {
+    "FedBuff, K = 5": {"algorithm": "fedbuff", "buffer_size": 5},
+    "FedBuff/K=10 | wide": {"algorithm": "fedbuff"},
+    "gradients": {"algorithm": "asgd", "server_steps": 20},
+}
+REFINED = [
+    Refinement({"delay_sigma": 2.0}, "gradients", {"server_learning_rate": 0.5}),
+    Refinement({"delay_sigma": 2.0}, None, {"batch_size": 4}),
+]
+
+
+@pytest.fixture(scope="module")
+def armed(tmp_path_factory):
+    """(folder, outcome) of a sweep of these arms."""
+    folder = tmp_path_factory.mktemp("armed") / "sweep"
+    settings = Settings(**{**SMALL.__dict__, "seed": "0,1"})
+    outcome = quiet(settings, "delay_sigma=0.5,2", folder, arms=ARMS, refinements=REFINED, pictures=None)
+    return folder, outcome
+
+
+def test_arms_are_crossed_with_conditions_and_seeds(armed):
+    folder, outcome = armed
+    assert outcome.statuses == {"finished": 12}
+    assert [row["label"] for row in outcome.rows] == list(ARMS) * 2
+    names = {path.name for path in (folder / "delay_sigma=2").iterdir() if path.is_dir()}
+    assert names == {
+        f"{label}-seed{seed}"
+        for label in ("FedBuff, K = 5", "FedBuff%2FK=10 %7C wide", "gradients")
+        for seed in range(2)
+    }
+    found = {(one.label, one.path.parent.name): one.config for one in reader.find_runs(folder)}
+    settled = {key: (one["algorithm"], one["buffer_size"], one["batch_size"]) for key, one in found.items()}
+    assert settled["FedBuff, K = 5", "delay_sigma=2"] == ("fedbuff", 5, 4)
+    assert settled["FedBuff/K=10 | wide", "delay_sigma=0.5"] == ("fedbuff", 10, 8)
+    gradients = found["gradients", "delay_sigma=2"]
+    assert (gradients["server_learning_rate"], gradients["server_steps"]) == (0.5, 20)
+    assert gradients["client_trips"] is None, "the other budget has gone"
+    assert found["gradients", "delay_sigma=0.5"]["server_learning_rate"] == 0.1
+    assert (folder / "delay_sigma=2" / "accuracy.png").is_file()
+
+
+def test_an_arm_is_what_a_run_with_its_settings_leaves(armed, tmp_path):
+    cell = armed[0] / "delay_sigma=2" / "FedBuff, K = 5-seed1"
+    settings = Settings.from_file(str(cell / "config.json"))
+    run(settings, tmp_path / "run", show=lambda line: None, pictures=False)
+    config = json.loads((cell / "config.json").read_text())
+    assert config.pop("label") == "FedBuff, K = 5"
+    again = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert {**config, "command": None} == {**again, "command": None}
+    for name in ("metrics.jsonl", "schedule.npz", "params.npz"):
+        assert (cell / name).read_bytes() == (tmp_path / "run" / name).read_bytes()
+
+
+def test_a_sweep_of_arms_goes_on_with_the_same_ones_only(armed, tmp_path):
+    settings, more = Settings(**{**SMALL.__dict__, "seed": "0,1"}), {"fourth": {"algorithm": "fedasync"}}
+    same = {"arms": ARMS, "refinements": REFINED}
+    other = {**ARMS, "FedBuff, K = 5": {"algorithm": "fedbuff", "buffer_size": 6}}
+    sweep = "delay_sigma=0.5,2"
+    for changes, message in (
+        ({**same, "arms": other}, "the arm 'FedBuff, K = 5': buffer_size: was 5, is 6"),
+        ({**same, "refinements": []}, "refinements"),
+        ({}, "arms with labels on the one side"),
+    ):
+        with pytest.raises(SettingError, match=message):
+            quiet(settings, sweep, armed[0], **changes)
+    shutil.copytree(armed[0], tmp_path / "sweep")
+    outcome = quiet(settings, sweep, tmp_path / "sweep", arms={**ARMS, **more}, refinements=REFINED)
+    assert outcome.statuses == {"finished": 16}
+    content = json.loads((tmp_path / "sweep" / "sweep.json").read_text())
+    assert content["arms"] == {**ARMS, **more}
+    assert reader.swept(tmp_path / "sweep")["refinements"] == content["refinements"]
+
+
+@pytest.mark.parametrize(
+    "arms, refinements, message",
+    [
+        ({}, [], "at least one"),
+        ({"a": {"algorithm": "fedbuff", "seed": "1"}}, [], "the same for all arms"),
+        ({"a": {"buffer_size": 3}}, [], "one algorithm"),
+        ({"a": {"algorithm": "fedbuf"}}, [], "Did you mean 'fedbuff'?"),
+        ({"a": {"algorithm": "fedbuff", "bufer_size": 3}}, [], "Did you mean 'buffer_size'?"),
+        ({"a": {"algorithm": "fedbuff"}}, [Refinement({}, "b", {})], "an arm of refinements is 'b'"),
+        ({"a" * 300: {"algorithm": "fedbuff"}}, [], "at most 255 bytes"),
+    ],
+)
+def test_arms_that_cannot_work_are_refused_before_anything_is_written(arms, refinements, message, tmp_path):
+    with pytest.raises(SettingError) as refused:
+        quiet(SMALL, {}, tmp_path / "sweep", arms=arms, refinements=refinements)
+    assert message in str(refused.value)
+    assert not (tmp_path / "sweep").exists()
+
+
+def test_a_sweep_without_conditions_has_its_runs_directly_in_it(tmp_path):
+    settings = Settings(**{**SMALL.__dict__, "seed": "0"})
+    outcome = quiet(settings, {}, tmp_path / "sweep", arms=ARMS, pictures=None)
+    assert outcome.statuses == {"finished": 3}
+    assert [(row["label"], row["condition"]) for row in outcome.rows] == [(label, {}) for label in ARMS]
+    assert (tmp_path / "sweep" / "gradients-seed0" / "metrics.jsonl").is_file()
+    assert (tmp_path / "sweep" / "accuracy.png").is_file()
+    assert quiet(settings, {}, tmp_path / "sweep", arms=ARMS).rows == outcome.rows
+
+
+# The table
+
+
+def test_the_table_is_made_of_the_runs_summaries(whole):
+    folder, outcome = whole
+    assert json.loads((folder / "summary.json").read_text())["table"] == outcome.rows
+    assert len(outcome.rows) == 4 * 6
+    assert [row["algorithm"] for row in outcome.rows[:6]] == list(ALGORITHMS)
+    for row in outcome.rows:
+        name = grid.folder(row["condition"])
+        told = [
+            json.loads((folder / name / f"{row['algorithm']}-seed{seed}" / "summary.json").read_text())
+            for seed in range(3)
+        ]
+        final = [one["final"]["test_accuracy"] for one in told]
+        assert row["final_test_accuracy"] == pytest.approx(np.mean(final))
+        assert row["standard_error"] == pytest.approx(np.std(final, ddof=1) / np.sqrt(3))
+        trips = [one["trips_to_target"] for one in told]
+        if None in trips:
+            assert row["trips_to_target"] is None
+        else:
+            assert row["trips_to_target"] == pytest.approx(np.mean(trips))
+            error = np.std(trips, ddof=1) / np.sqrt(3)
+            assert row["trips_to_target_standard_error"] == pytest.approx(error)
+    assert {row["trips_to_target"] is None for row in outcome.rows} == {True, False}, "both cases are seen"
+
+
+def summary(trips, budget=1000):
+    """What the table reads of a ``summary.json``."""
+    return {
+        "status": "finished",
+        "final": {"test_accuracy": 0.9},
+        "client_trips": budget,
+        "trips_to_target": trips,
+        "steps_to_target": trips,
+        "time_to_target": trips,
+        "trips_thrown_away": 0,
+        "staleness": {"mean": 1.0},
+        "wall_clock": {"run_seconds": 1.0, "compile_seconds": 1.0},
+    }
+
+
+def some_run(path, algorithm, trips, seed="0", **settings):
+    config = {"algorithm": algorithm, "seed": seed, **settings}
+    return reader.PastRun(path, config, [], summary(trips))
+
+
+@pytest.mark.parametrize(
+    "own, its, speed_up, exact, text",
+    [
+        (100, 850, 8.5, "exactly", "8.5"),
+        (100, None, 10, "more than", "> 10"),
+        (None, 100, 0.1, "less than", "< 0.1"),
+        (None, None, None, None, None),
+    ],
+)
+def test_speed_ups_are_in_trips_and_bounds_where_the_target_was_missed(
+    own, its, speed_up, exact, text, tmp_path
+):
+    runs = [some_run(tmp_path, "fedbuff", own), some_run(tmp_path, "fedavg", its)]
+    rows = seed_means.rows(seed_means.groups(runs, ["fedbuff", "fedavg"]), "fedavg")
+    assert (rows[0]["speed_up"], rows[0]["speed_up_is"]) == (speed_up, exact)
+    head, first, _ = seed_means.cells(rows, "fedavg")
+    if text:
+        assert first[head.index("speed-up over fedavg")] == text
+    else:
+        assert "speed-up over fedavg" not in head
+
+
+def test_runs_of_any_directory_are_grouped_by_what_differs(tmp_path):
+    runs = [
+        some_run(tmp_path / str(number), algorithm, 100, seed, buffer_size=size, learning_rate=rate)
+        for number, (algorithm, seed, size, rate) in enumerate(
+            [
+                ("fedbuff", "0", 10, 0.3),
+                ("fedbuff", "1", 10, 0.3),
+                ("fedbuff", "1", 10, 0.3),
+                ("fedbuff", "0", 9, 0.3),
+                ("fedasync", "0", 9, 1.0),
+            ]
+        )
+    ]
+    found = seed_means.groups(runs)
+    assert [(g.condition, g.algorithm, len(g.runs), g.repeated) for g in found] == [
+        ({"buffer_size": 9}, "fedasync", 1, 0),
+        ({"buffer_size": 9}, "fedbuff", 1, 0),
+        ({"buffer_size": 10}, "fedbuff", 2, 1),
+    ]
+
+
+# Conditions as text
+
+
+@pytest.mark.parametrize(
+    "text, values",
+    [
+        ("dirichlet_alpha=0.1,1", {"dirichlet_alpha": [0.1, 1.0]}),
+        (" buffer_size = 5 , none ; ", {"buffer_size": [5, None]}),
+        ("cancel_at_step=true,False;delay=pareto", {"cancel_at_step": [True, False], "delay": ["pareto"]}),
+        ("hidden_sizes='64,32','8'", {"hidden_sizes": ["64,32", "8"]}),
+        ("label_groups='10:4-9;5:0-3'", {"label_groups": ["10:4-9;5:0-3"]}),
+        ("rule_arguments=aced.active_steps=10", {"rule_arguments": ["aced.active_steps=10"]}),
+    ],
+)
+def test_sweeps_as_text_and_as_folders(text, values):
+    assert grid.parse(text) == values
+    for condition in grid.product(values):
+        name = grid.folder(condition)
+        assert "/" not in name
+        assert grid.condition(name) == condition
+        assert [type(value) for value in grid.condition(name).values()] == [
+            type(value) for value in condition.values()
+        ]
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("dirichlet_alfa=1", "Did you mean 'dirichlet_alpha'?"),
+        ("dirichlet_alpha=much", "dirichlet_alpha in sweep is 'much', but must be a number."),
+        ("buffer_size=2.5", "buffer_size in sweep is '2.5', but must be a whole number"),
+        ("cancel_at_step=yes", "cancel_at_step in sweep is 'yes', but must be true or false."),
+        ("algorithm=fedbuff,fedavg", "write --algorithm=fedbuff,fedavg"),
+        ("delay_mean=1,1", "without repetitions"),
+        ("delay_mean=1,1.0", "without repetitions"),
+        ("delay_mean=1;delay_mean=2", "names delay_mean twice"),
+        ("delay_mean", "setting=value,value,..."),
+        ("delay_mean=", "at least one value"),
+        ("", "setting=value,value,..."),
+        (f"delay={'x' * 300}", "at most 255 bytes"),
+    ],
+)
+def test_sweeps_that_cannot_work_are_refused_before_anything_is_written(text, message, tmp_path):
+    with pytest.raises(SettingError) as refused:
+        quiet(SMALL, text, tmp_path / "sweep")
+    assert message in str(refused.value)
+    assert not (tmp_path / "sweep").exists()
+
+
+@pytest.mark.parametrize(
+    "changes, sweep, message",
+    [
+        ({}, "delay_sigma=0.5,-1", "With delay_sigma=-1: delay_sigma is -1.0"),
+        ({"baseline": "fedbuf"}, "delay_sigma=0.5", "Did you mean 'fedbuff'?"),
+    ],
+)
+def test_a_value_that_cannot_work_is_refused_before_anything_is_run(changes, sweep, message, tmp_path):
+    with pytest.raises(SettingError) as refused:
+        quiet(SMALL, sweep, tmp_path / "sweep", **changes)
+    assert message in str(refused.value)
+    assert not (tmp_path / "sweep").exists()
+
+
+def test_another_sweep_in_the_directory_is_refused_with_the_differences(whole):
+    others = Settings(**{**SMALL.__dict__, "learning_rate": 0.5})
+    with pytest.raises(SettingError, match="learning_rate: was None, is 0.5"):
+        quiet(others, SWEEP, whole[0])
+    with pytest.raises(SettingError, match="swept: were dirichlet_alpha, delay_sigma, are delay_sigma"):
+        quiet(SMALL, "delay_sigma=0.5,2", whole[0])
+    with pytest.raises(SettingError, match="holds a sweep"):
+        run(SMALL, whole[0], overwrite=True)
+
+
+def test_a_directory_of_something_else_is_refused(whole, tmp_path):
+    cell = whole[0] / FOLDERS[0] / "fedavg-seed0"
+    with pytest.raises(SettingError, match="already holds a run"):
+        quiet(SMALL, SWEEP, cell)
