@@ -99,7 +99,7 @@ def adapted(scale: Scale, typed: Mapping[str, Any]) -> tuple[Scale, Settings]:
     tried = {name: [typed[name]] if name in typed else values for name, values in scale.conditions.items()}
     typed = {name: value for name, value in typed.items() if name not in tried}
     settings = Settings().changed(scale.settings, {"seed": ",".join(map(str, scale.seeds))}, typed)
-    from jafl.config.experiment import seeds_of
+    from jafl.config.resolution import seeds_of
 
     return dataclasses.replace(scale, seeds=seeds_of(settings), conditions=tried), settings
 

@@ -1,8 +1,6 @@
 """From settings to the objects of an experiment: data, schedule, model, client work, rule, optimizer."""
 
 import dataclasses
-import json
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -10,21 +8,13 @@ import numpy as np
 
 from jafl.clients import client_work
 from jafl.config import arms, presets
-from jafl.config.builders import (
-    READ_BY,
-    filled_in,
-    make_federation,
-    make_inputs,
-    make_model,
-    make_schedule,
-    make_source,
-)
-from jafl.config.builders.data import OF_FEDERATION, PRECISIONS, data_seed, of_source
-from jafl.config.parsing import items, whole_number_in
-from jafl.config.settings import DEFAULTS, Settings
+from jafl.config.builders import make_inputs, make_model, make_schedule
+from jafl.config.data_cache import DataCache
+from jafl.config.resolution import resolve
+from jafl.config.settings import Settings
 from jafl.data import Federation, Source
 from jafl.engine.evaluation import Evaluator
-from jafl.errors import choose, require, whole_number
+from jafl.errors import require, whole_number
 from jafl.models import Model, server_gradient
 from jafl.planning.device_memory import Forecast, bytes_of
 from jafl.planning.plan_choice import default_spread
@@ -33,8 +23,6 @@ from jafl.records import EventSchedule, ExecutionPlan, History
 from jafl.simulation.error_decomposition import decomposed
 from jafl.simulation.simulate import DEFAULT_EVALUATIONS, default_evaluators, simulate
 from jafl.specifications import Specification
-
-LARGEST_SEED = 2**32 - 1  # JAX's random keys take no more without float64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,126 +80,19 @@ class Experiment:
         )
 
 
-class Loaded:
-    """Data sets and federations that were made before, for runs of the same data.
-
-    Keeps the federations of the last ``FEDERATIONS`` seeds and partitions, and of one data set at a time.
-    """
-
-    FEDERATIONS = 16
-
-    def __init__(self) -> None:
-        self._source: tuple[str, Source] | None = None
-        self._federations: dict[tuple[str, int], Federation] = {}
-
-    def source(self, settings: Settings) -> Source:
-        """The data set of these settings."""
-        what = _written(settings, of_source(settings))
-        if self._source is None or self._source[0] != what:
-            self._federations.clear()
-            self._source = what, make_source(settings)
-        return self._source[1]
-
-    def federation(self, settings: Settings, seed: int) -> Federation:
-        """The clients of these settings, filled in from the data set (``filled_in``)."""
-        source = self.source(settings)
-        key = _written(settings, OF_FEDERATION), seed
-        if key not in self._federations:
-            if len(self._federations) >= self.FEDERATIONS:
-                del self._federations[next(iter(self._federations))]
-            self._federations[key] = make_federation(settings, source, seed)
-        return self._federations[key]
-
-
-def _written(settings: Settings, names: Sequence[str]) -> str:
-    decisive = dataclasses.replace(settings, data_seed=data_seed(settings))
-    return json.dumps({name: getattr(decisive, name) for name in names})
-
-
 def make_experiments(settings: Settings) -> list[Experiment]:
     """One experiment for each algorithm and seed that the settings list, all checked before any trains.
 
     Raises:
       SettingError: for any setting that cannot work.
     """
-    loaded = Loaded()
+    loaded = DataCache()
     one_each = {label: settings.changed(own) for label, own in arms.of_algorithms(settings).items()}
     runs = resolve(one_each, loaded)
     return [make_experiment(label, one, loaded) for label, one in runs]
 
 
-def resolve(one_each: Mapping[str, Settings], loaded: Loaded) -> list[tuple[str, Settings]]:
-    """(label, settings of one run with every default filled in) for each arm and seed, the seeds of one together.
-
-    one_each: {label: settings}, each of one algorithm; several arms are compared with each other.
-
-    Raises:
-      SettingError: for any setting that cannot work, as far as it shows before a schedule is made.
-    """
-    for settings in one_each.values():
-        _check(settings)
-    alone = len(one_each) == 1
-
-    def resolved(one_each: Mapping[str, Settings]) -> list[tuple[str, Settings]]:
-        found = [
-            (label, presets.resolve(settings, settings.algorithm, seed, alone=alone))
-            for label, settings in one_each.items()
-            for seed in seeds_of(settings)
-        ]
-        return _as_read(one_each, found)
-
-    resolved(one_each)  # refuses what cannot work before the data set is read
-    return resolved({label: filled_in(one, loaded.source(one)) for label, one in one_each.items()})
-
-
-def seeds_of(settings: Settings) -> list[int]:
-    """The seeds that the settings list.
-
-    Raises SettingError if one is no whole number, too large, or there twice.
-    """
-    seeds = [whole_number_in("seed", seed) for seed in items("seed", settings.seed)]
-    require(
-        min(seeds) >= 0 and max(seeds) <= LARGEST_SEED, "seed", settings.seed, f"from 0 to {LARGEST_SEED}"
-    )
-    require(len(set(seeds)) == len(seeds), "seed", settings.seed, "a list without repetitions")
-    return seeds
-
-
-def _check(settings: Settings) -> None:
-    """Raises SettingError for what can be said of settings whatever the algorithm."""
-    dtype = choose("precision", settings.precision, PRECISIONS)
-    require(
-        jax.dtypes.canonicalize_dtype(dtype) == dtype,
-        "precision",
-        settings.precision,
-        "float32 while JAX computes in 32 bits",
-        "Call jax.config.update('jax_enable_x64', True) first.",
-    )
-    require(
-        0 < settings.target_accuracy <= 1, "target_accuracy", settings.target_accuracy, "above 0, at most 1"
-    )
-
-
-def _as_read(
-    given: Mapping[str, Settings], resolved: list[tuple[str, Settings]]
-) -> list[tuple[str, Settings]]:
-    """Each run without the settings that its protocol does not read; refuses one that no run reads."""
-    for_some = set().union(*READ_BY.values())
-    read = [READ_BY.get(one.protocol or "", for_some) for _, one in resolved]
-    for name in sorted(for_some - set().union(*read)):
-        readers = " or ".join(protocol for protocol, names in READ_BY.items() if name in names)
-        protocols = " and ".join(sorted({one.protocol or "" for _, one in resolved}))
-        allowed = f"left out: {protocols} training does not read it"
-        for settings in given.values():
-            value = getattr(settings, name)
-            require(value == DEFAULTS[name], name, value, allowed, f"It is for --protocol={readers}.")
-    return [
-        (label, dataclasses.replace(one, **{name: DEFAULTS[name] for name in for_some - names}))
-        for (label, one), names in zip(resolved, read, strict=True)
-    ]
-
-
-def make_experiment(label: str, settings: Settings, loaded: Loaded) -> Experiment:
+def make_experiment(label: str, settings: Settings, loaded: DataCache) -> Experiment:
     """The experiment of one run, from what ``resolve`` returns; raises SettingError for what cannot work."""
     source, federation = loaded.source(settings), loaded.federation(settings, int(settings.seed))
     model = dataclasses.replace(make_model(settings, source), inputs=make_inputs(settings, source))

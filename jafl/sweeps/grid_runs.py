@@ -15,7 +15,9 @@ from jafl.config import arms as all_arms
 from jafl.config import grid
 from jafl.config.arms import Refinement
 from jafl.config.builders.data import of_source
-from jafl.config.experiment import Experiment, Loaded, make_experiment, resolve, seeds_of
+from jafl.config.data_cache import DataCache
+from jafl.config.experiment import Experiment, make_experiment
+from jafl.config.resolution import resolve, seeds_of
 from jafl.config.settings import TYPES, Settings
 from jafl.planning.device_memory import device_memory
 from jafl.runs import batching
@@ -127,7 +129,7 @@ class Cells:
     together: bool
     backwards: bool = False
 
-    def parts(self, loaded: Loaded) -> Iterator[list[Cell]]:
+    def parts(self, loaded: DataCache) -> Iterator[list[Cell]]:
         """Runs that may go together, few enough to be held at once, unless none of them is left.
 
         One experiment of those that may fit each other is made to tell how many go together at most.
@@ -142,7 +144,7 @@ class Cells:
         """Whether a run is to be looked after, and not over."""
         return self._is_left(cell.path)
 
-    def _alike(self, loaded: Loaded) -> Iterator[list[Cell]]:
+    def _alike(self, loaded: DataCache) -> Iterator[list[Cell]]:
         """Runs whose settings differ in seeds and numbers alone."""
         before: set[pathlib.Path] = set()
         blocks = []

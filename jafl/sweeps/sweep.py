@@ -14,8 +14,10 @@ from typing import Any
 from jafl.config import arms as all_arms
 from jafl.config import grid
 from jafl.config.arms import Arms, Refinement
-from jafl.config.experiment import Loaded, make_experiment, resolve
+from jafl.config.data_cache import DataCache
+from jafl.config.experiment import make_experiment
 from jafl.config.presets import make_client_optimizer, make_server_optimizer
+from jafl.config.resolution import resolve
 from jafl.config.settings import Settings
 from jafl.errors import SettingError, unknown_name, whole_number
 from jafl.runs import tables
@@ -149,7 +151,7 @@ def _check(work: Sequence[Part]) -> None:
     Of the arms that differ in nothing but numbers, as the trials of a search do, one is made whole, with the first
     seed: the schedules and partitions of the others are of the same kind.
     """
-    loaded = Loaded()
+    loaded = DataCache()
     for part in work:
         made = set()
         try:

@@ -8,7 +8,8 @@ from typing import Any
 
 import jax
 
-from jafl.config.experiment import Experiment, Loaded, make_experiment
+from jafl.config.data_cache import DataCache
+from jafl.config.experiment import Experiment, make_experiment
 from jafl.runs.batching import groups_together
 from jafl.runs.directory import RunDirectory
 from jafl.runs.lock import claim, is_claimed
@@ -45,7 +46,7 @@ def work_through(cells: Cells, how: Options, processes: int) -> bool:
 def _one_pass(cells: Cells, how: Options, interrupt: Interrupt) -> bool:
     """Goes once through all runs; whether another pass may find more to do."""
     ran, claimed = False, False
-    loaded = Loaded()
+    loaded = DataCache()
     for part in cells.parts(loaded):
         if interrupt.asked:
             return False
@@ -74,7 +75,7 @@ def _one_pass(cells: Cells, how: Options, interrupt: Interrupt) -> bool:
 
 
 def _together(
-    part: Sequence[Cell], loaded: Loaded
+    part: Sequence[Cell], loaded: DataCache
 ) -> Iterator[tuple[Sequence[Cell], Sequence[Experiment] | None]]:
     """Runs that train together, and, where they had to be made to tell, their experiments."""
     if len(part) == 1:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from run_again import assert_same, at_step, contents, ctrl_c
 
-from jafl.config.experiment import Loaded
+from jafl.config.data_cache import DataCache
 from jafl.config.settings import Settings
 from jafl.errors import SettingError
 from jafl.runs import reader, training
@@ -336,7 +336,9 @@ def parts(changes, sweep, *, told=None, **options):
     root = pathlib.Path("nowhere")
     wanted = frozenset(p for one in found for part in one.parts(settings, ()) for p in part.cells(root))
     cells = Cells(root, found, settings, (), wanted, **{"together": True, **options})
-    return [[f"{cell.path.parent.name}/{cell.path.name}" for cell in part] for part in cells.parts(Loaded())]
+    return [
+        [f"{cell.path.parent.name}/{cell.path.name}" for cell in part] for part in cells.parts(DataCache())
+    ]
 
 
 def test_what_goes_together():
