@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,88 +12,11 @@ from jax import lax
 from jafl.clients import ClientData, ClientResult
 from jafl.engine import carry_layout, client_memory, waves
 from jafl.engine.client_memory import ClientMemory
-from jafl.engine.waves import Spread, Waves
+from jafl.engine.program import Carry, Program, Trained
 from jafl.errors import require
 from jafl.records import Arrival, Recall
-from jafl.specifications import Specification
 
 ONE_LAYER = 2  # arrays: a kernel and a bias
-Array = Any  # of JAX on the device, of NumPy before it is placed there
-
-
-class Trips(NamedTuple):
-    """What the device knows of each applied trip, [J] each (padded).
-
-    ``client``, ``staleness`` and ``read_slot`` are int32, ``key`` [J, 2] uint32; ``columns`` are the rule's.
-    """
-
-    client: Array
-    key: Array
-    staleness: Array
-    read_slot: Array
-    columns: dict[str, Array]
-
-
-class Steps(NamedTuple):
-    """What the device knows of each server step: ``first_trip`` [T + 1], ``write_slot`` [T] (padded), int32."""
-
-    first_trip: Array
-    write_slot: Array
-
-
-@functools.partial(
-    jax.tree_util.register_dataclass,
-    data_fields=["recall", "trips", "steps", "waves", "data", "client_work", "rule", "server_optimizer"],
-    meta_fields=["one_trip_per_step", "spread"],
-)
-@dataclasses.dataclass(frozen=True)
-class Program:
-    """Everything that ``run`` reads and never writes: a pytree whose arrays and numbers are data.
-
-    ``waves`` is None where each trip trains alone, just before it is folded. Static: ``one_trip_per_step`` (the trips
-    of a step then need no loop of their own) and ``spread``, how trips are spread over devices.
-    """
-
-    trips: Trips
-    steps: Steps
-    waves: Waves | None
-    recall: Recall | None
-    data: ClientData
-    client_work: Specification
-    rule: Specification
-    server_optimizer: Specification
-    one_trip_per_step: bool
-    spread: Spread
-
-
-class Trained(NamedTuple):
-    """What client work has made of a trip: its ``result``, and ``start`` [*P] if the rule needs it, else None."""
-
-    result: ClientResult
-    start: Any
-
-
-class Carry(NamedTuple):
-    """Everything that lasts from one server step to the next: one pytree that can be saved.
-
-    params           [*P]
-    optimizer_state  of the server optimizer
-    rule_state       of the rule
-    snapshots        [slots, *P]
-    memory           of the clients, or None for a rule without
-    waiting          [rows] trips that have trained and wait to be folded, or None without waves
-    trip_reports     {name: [J]}, ``loss`` among them
-    step_reports     {name: [T, ...]}
-    """
-
-    params: Any
-    optimizer_state: Any
-    rule_state: Any
-    snapshots: Any
-    memory: ClientMemory | None
-    waiting: Trained | None
-    trip_reports: dict[str, jax.Array]
-    step_reports: dict[str, jax.Array]
 
 
 @functools.partial(jax.jit, static_argnames=("slots", "num_clients"))
