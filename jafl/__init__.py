@@ -21,7 +21,7 @@ _HOME = {
     "Model": "models",
     "Partition": "data",
     "Rule": "records",
-    "Run": "simulation.simulate_many",
+    "Run": "planning.run",
     "SettingError": "errors",
     "Source": "data",
     "Specification": "specifications",

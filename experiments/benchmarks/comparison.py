@@ -13,7 +13,7 @@ from experiments.benchmarks import baselines
 from experiments.benchmarks.baselines import BATCH, RATE
 from jafl import engine
 from jafl.models import images, resnet
-from jafl.planning import preparation
+from jafl.planning.preparation import prepare
 
 EXAMPLES, IN_FLIGHT = 3200, 100
 # Trips before those that are timed, of which only the schedule is made: then clients are as stale as they get, and
@@ -114,17 +114,9 @@ class Comparison:
         )
         work = jafl.client_work(subject.model, learning_rate=RATE, batch_size=BATCH)
         params = subject.model.init(jax.random.key(0), federation.x[:BATCH])
-        self.program, carry = preparation.prepare(
-            schedule,
-            federation,
-            work,
-            make(),
-            params,
-            jax.random.key(1),
-            plan=jafl.in_waves(schedule, width) if width else jafl.trip_by_trip(schedule),
-            devices=1,
-            together=bool(width),
-        )
+        plan = jafl.in_waves(schedule, width) if width else jafl.trip_by_trip(schedule)
+        run = jafl.Run(schedule, federation, work, make(), params, jax.random.key(1))
+        self.program, carry = prepare(run, plan=plan, devices=1, together=bool(width)).place()
         self.carry = carry._replace(snapshots=_filled(carry.snapshots, carry.params))
         self._start = jax.tree.map(jnp.copy, (carry.params, carry.rule_state))
         self.first_step = begins + before // self.size

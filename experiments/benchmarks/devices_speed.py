@@ -24,7 +24,7 @@ from absl import app, flags
 
 import jafl
 from jafl import engine
-from jafl.planning import preparation
+from jafl.planning.preparation import prepare
 
 REPEATS = flags.DEFINE_integer("repeats", 5, "Timed runs of each program.", lower_bound=1)
 CLIENTS = flags.DEFINE_integer("clients", 100, "Clients, all in flight.", lower_bound=16)
@@ -70,9 +70,8 @@ def program(
         client_trips=trips,
         initial_round=rule == "ace",
     )
-    placed, carry = preparation.prepare(
-        schedule, federation, work, make(), params, jax.random.key(1), devices=devices
-    )
+    prepared_run = jafl.Run(schedule, federation, work, make(), params, jax.random.key(1))
+    placed, carry = prepare(prepared_run, devices=devices).place()
     state = {"carry": carry}
 
     def run() -> object:

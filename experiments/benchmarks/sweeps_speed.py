@@ -19,9 +19,8 @@ from absl import app, flags
 
 import jafl
 from jafl import engine
-from jafl.engine.waves import spread_over
-from jafl.planning import preparation
-from jafl.simulation import simulate_many, stacking
+from jafl.planning.preparation import prepare
+from jafl.simulation.batch import make_batch
 
 CLIENTS, EXAMPLES, BATCH, RATE = 100, 3200, 32, 0.01
 # {name: (shape of an example, model)}
@@ -83,7 +82,7 @@ def runs(model: jafl.Model, shape: tuple[int, ...], rule: str, members: int, *, 
 
 def apart(given: list[jafl.Run]) -> Callable[[], object]:
     """The runs one after the other, from start to end, arrays placed beforehand."""
-    placed = [preparation.prepare(*run[:6], devices=1) for run in given]
+    placed = [prepare(run, devices=1).place() for run in given]
     programs, carries = [program for program, _ in placed], [carry for _, carry in placed]
 
     def run() -> object:
@@ -96,12 +95,11 @@ def apart(given: list[jafl.Run]) -> Callable[[], object]:
 
 def together(given: list[jafl.Run]) -> Callable[[], object]:
     """The runs in one program, likewise."""
-    _, stack, carries = simulate_many.prepare_many(given, spread_over(1))
-    state = {"carries": carries}
+    batch = make_batch(given)
 
     def run() -> object:
-        state["carries"] = stacking.run(stack, state["carries"], 0, given[0].schedule.num_steps)
-        return state["carries"]
+        batch.advance(0, given[0].schedule.num_steps)
+        return batch.carry
 
     return run
 

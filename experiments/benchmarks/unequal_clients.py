@@ -17,8 +17,8 @@ from absl import app, flags
 
 import jafl
 from jafl import engine
-from jafl.engine.waves import Spread
-from jafl.planning import plan_choice, preparation
+from jafl.planning import plan_choice
+from jafl.planning.preparation import prepare
 from jafl.schedule import rounds
 
 REPEATS = flags.DEFINE_integer("repeats", 5, "Timed runs of each program.", lower_bound=1)
@@ -27,7 +27,6 @@ TRIPS = flags.DEFINE_integer("trips", 3000, "Client trips in a run.", lower_boun
 
 BATCH, FEW, MANY = 32, 5, 500
 RULES = {"asgd": (jafl.rules.asgd, 1), "fedbuff, K = 10": (jafl.rules.fedbuff, 10)}
-SIDE_BY_SIDE = Spread(together=True)
 
 
 def federation(clients: int, share: float) -> jafl.Federation:
@@ -45,7 +44,7 @@ def program(arguments: tuple, plan: jafl.ExecutionPlan) -> Callable[[], object]:
     """A whole run, arrays placed beforehand."""
     schedule = arguments[0]
     arguments = (*arguments, jax.random.key(1))
-    placed, carry = preparation.prepare(*arguments, plan=plan, devices=1, together=True)
+    placed, carry = prepare(jafl.Run(*arguments), plan=plan, devices=1, together=True).place()
     state = {"carry": carry}
 
     def run() -> object:
@@ -72,7 +71,7 @@ def compare(rule: str, share: float) -> str:
     cost = work.build().minibatches(data.num_examples)[schedule.client]
     plans = [
         jafl.in_waves(schedule, plan_choice.WIDTH_TOGETHER),
-        preparation.fitting_plan(*arguments, spread=SIDE_BY_SIDE),
+        prepare(jafl.Run(*arguments, jax.random.key(1)), devices=1, together=True).plan,
     ]
     runs = [program(arguments, plan) for plan in plans]
     seconds = np.zeros((REPEATS.value + 1, len(runs)))

@@ -17,40 +17,66 @@ from jafl.engine.evaluation import Evaluator
 from jafl.errors import require, whole_number
 from jafl.models import Model, server_gradient
 from jafl.planning.device_memory import Forecast, bytes_of
-from jafl.planning.plan_choice import default_spread
-from jafl.planning.preparation import examine, fitting_plan
-from jafl.records import EventSchedule, ExecutionPlan, History
+from jafl.planning.preparation import Preparation, prepare
+from jafl.planning.run import Run
+from jafl.records import EventSchedule, History
 from jafl.simulation.error_decomposition import decomposed
-from jafl.simulation.simulate import DEFAULT_EVALUATIONS, default_evaluators, simulate
-from jafl.specifications import Specification
+from jafl.simulation.run_state import DEFAULT_EVALUATIONS, default_evaluators
+from jafl.simulation.simulate import simulate_prepared
+from jafl.specifications import Specification, as_specification
 
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-    """One run, ready to start; the fields are the arguments of ``jafl.simulate``, and where they came from.
+    """One run made from settings, ready to train.
 
-    memory: what it will hold. label: the arm's that it is a run of; where algorithms are compared, the algorithm.
+    label        the arm's that it is a run of; where algorithms are compared, the algorithm
+    settings     with every default filled in
+    source       the data set
+    model        the model, with what it does to stored examples before it reads them
+    preparation  the run, its plan, its program and the memory that it will take
     """
 
     label: str
     settings: Settings
     source: Source
-    federation: Federation
-    schedule: EventSchedule
-    plan: ExecutionPlan
-    memory: Forecast
     model: Model
-    client_work: Specification
-    rule: Specification
-    server_optimizer: Specification
-    params: Any
-    key: jax.Array
-    evaluate_at: list[int]
+    preparation: Preparation
 
     @property
     def name(self) -> str:
         """The name of its folder: ``<algorithm>-seed<seed>``, or the arm's label in place of the algorithm."""
         return arms.folder(self.label, self.settings.seed)
+
+    @property
+    def run(self) -> Run:
+        """The arguments of ``jafl.simulate``; ``evaluators`` is None unless the settings ask for more than usual."""
+        return self.preparation.run
+
+    @property
+    def schedule(self) -> EventSchedule:
+        """The run's events."""
+        return self.run.schedule
+
+    @property
+    def federation(self) -> Federation:
+        """The clients' examples."""
+        return self.run.federation
+
+    @property
+    def rule(self) -> Specification:
+        """The algorithm."""
+        return as_specification(self.run.rule)
+
+    @property
+    def params(self) -> Any:
+        """The initial model."""
+        return self.run.params
+
+    @property
+    def memory(self) -> Forecast:
+        """The memory that it will take on each device."""
+        return self.preparation.forecast
 
     def evaluators(self) -> dict[str, Any]:
         """What is measured at each evaluation."""
@@ -60,24 +86,15 @@ class Experiment:
             evaluators["train"] = lambda params: {"accuracy": on_training(params)["accuracy"]}
         return evaluators
 
-    def simulate(self, **options: Any) -> History:
-        """Trains it: ``jafl.simulate`` with these fields, and with ``options`` as its keyword arguments."""
-        return simulate(
-            self.schedule,
-            self.federation,
-            self.client_work,
-            self.rule,
-            self.params,
-            self.key,
-            **{
-                "server_optimizer": self.server_optimizer,
-                "plan": self.plan,
-                "devices": self.settings.devices,
-                "evaluate_at": self.evaluate_at,
-                "evaluators": self.evaluators(),
-                **options,
-            },
-        )
+    def simulate(self, *, evaluators: dict[str, Any] | None = None, **options: Any) -> History:
+        """Trains it.
+
+        Args:
+          evaluators: as for ``jafl.simulate``. Default: what the settings ask for.
+          options: keyword arguments of ``jafl.simulate`` that say what is told, kept and when to stop.
+        """
+        prepared = self.preparation.with_run(evaluators=evaluators or self.evaluators())
+        return simulate_prepared(lambda: prepared, **options)
 
 
 def make_experiments(settings: Settings) -> list[Experiment]:
@@ -122,27 +139,19 @@ def make_experiment(label: str, settings: Settings, loaded: DataCache) -> Experi
         rule = decomposed(
             rule, work, federation, _measured_steps(settings.decompose_steps, schedule.num_steps)
         )
-    spread = default_spread(schedule, rule, settings.devices)
-    arguments = (schedule, federation, work, rule, shapes)
-    how: dict[str, Any] = {"server_optimizer": server_optimizer, "spread": spread}
-    plan = fitting_plan(*arguments, **how)
-    _, memory = examine(*arguments, **how, plan=plan, on_training=settings.train_accuracy)
-    return Experiment(
-        label=label,
-        settings=settings,
-        source=source,
-        federation=federation,
+    run = Run(
         schedule=schedule,
-        plan=plan,
-        memory=memory,
-        model=model,
+        federation=federation,
         client_work=work,
         rule=rule,
-        server_optimizer=server_optimizer,
-        params=model.init(init_key, source.x),
+        params=shapes,
         key=trips_key,
+        server_optimizer=server_optimizer,
         evaluate_at=_evaluation_steps(settings, schedule),
     )
+    preparation = prepare(run, devices=settings.devices, on_training=settings.train_accuracy)
+    preparation = preparation.with_run(params=model.init(init_key, source.x))
+    return Experiment(label, settings, source, model, preparation)
 
 
 def _measured_steps(count: int, num_steps: int) -> list[int]:

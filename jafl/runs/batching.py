@@ -8,12 +8,14 @@ import numpy as np
 
 from jafl.config.experiment import Experiment
 from jafl.planning.device_memory import bytes_of, device_memory
-from jafl.planning.preparation import slots_for
+from jafl.planning.program import slots_for
+from jafl.planning.run import Run
 from jafl.records import History
 from jafl.schedule import trip_by_trip
 from jafl.simulation import stacking
+from jafl.simulation.batch import same_trips
 from jafl.simulation.divergence import DivergenceError
-from jafl.simulation.simulate_many import Run, same_trips, simulate_many
+from jafl.simulation.simulate_many import simulate_many
 from jafl.specifications import as_specification
 
 # Bytes of all models, up to which members are quicker together on a CPU (experiments/benchmarks/sweeps_speed). A
@@ -65,7 +67,7 @@ def groups_together(experiments: Sequence[Experiment]) -> list[list[int]]:
             alike.append((kind, [number]))
     groups = []
     for _, members in alike:
-        most = most_together([as_run(experiments[number]) for number in members])
+        most = most_together([experiments[number].run for number in members])
         groups += evenly(members, most)
     return sorted(groups)
 
@@ -110,7 +112,7 @@ def most_together(runs: Sequence[Run], platform: str | None = None) -> int:
         return max(1, largest // model) if same_steps else 1
     if not same_steps and rule.remembers:
         return 1
-    slots = max(slots_for(run.schedule, trip_by_trip(run.schedule), run.params) for run in runs)
+    slots = max(slots_for(run, trip_by_trip(run.schedule)) for run in runs)
     rows = slots + (first.schedule.num_clients if rule.remembers else 0)
     same_data = all(run.federation.x is first.federation.x for run in runs)
     data = 0 if same_data else first.federation.x.nbytes
@@ -127,22 +129,8 @@ def as_runs(experiments: Sequence[Experiment]) -> list[Run]:
             read = (experiment.federation.x, experiment.federation.test_x, *jax.tree.leaves(experiment.model))
             held = tuple(map(id, read))
             evaluators = shared.get(held) or shared.setdefault(held, experiment.evaluators())
-        made.append(as_run(experiment)._replace(evaluators=evaluators))
+        made.append(experiment.run._replace(evaluators=evaluators))
     return made
-
-
-def as_run(experiment: Experiment) -> Run:
-    """The arguments of ``jafl.simulate`` that ``Experiment.simulate`` gives, but for plan and evaluators."""
-    return Run(
-        experiment.schedule,
-        experiment.federation,
-        experiment.client_work,
-        experiment.rule,
-        experiment.params,
-        experiment.key,
-        experiment.server_optimizer,
-        experiment.evaluate_at,
-    )
 
 
 def _alone(experiment: Experiment) -> History | DivergenceError:
@@ -154,8 +142,8 @@ def _alone(experiment: Experiment) -> History | DivergenceError:
 
 def _kind(experiment: Experiment) -> tuple:
     """What must be equal for two experiments to go together."""
-    federation = experiment.federation
-    described = (experiment.client_work, experiment.rule, experiment.server_optimizer, experiment.params)
+    federation, run = experiment.federation, experiment.run
+    described = (run.client_work, run.rule, run.server_optimizer, run.params)
     devices = experiment.settings.devices or len(jax.local_devices())
     return (
         *(stacking.kind(one) for one in described),

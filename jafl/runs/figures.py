@@ -53,7 +53,7 @@ def diagnose(experiment: Experiment, weights: np.ndarray | None) -> dict[str, An
         schedule,
         size,
         int(size * per_value) if rule.remembers else 0,
-        snapshots=experiment.plan.num_slots,
+        snapshots=experiment.preparation.plan.num_slots,
     )
     return diagnostics.summary(
         schedule,

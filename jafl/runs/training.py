@@ -43,7 +43,7 @@ def run_experiment(
     with recording, Progress(experiment.name, experiment.schedule, options.progress) as progress:
 
         def on_restore(saved: Saved) -> None:
-            recording.start(saved.evaluations)
+            recording.start(saved.runs[0]["evaluations"])
             progress.start_from(saved.server_step)
 
         def on_evaluation(evaluation: dict[str, Any], params: Any) -> None:
@@ -164,7 +164,7 @@ def _train(
             memory.update(found.summary())
 
         def on_restore(saved: Saved) -> None:
-            kept = list(zip(recordings, saved.evaluations, strict=True))
+            kept = list(zip(recordings, saved.runs, strict=True))
             if any(recording and one["ended"] for recording, one in kept):
                 raise _BeganAnew
             for recording, one in kept:

@@ -22,22 +22,25 @@ import numpy as np
 from jafl.errors import SettingError, require, whole_number
 from jafl.records import EventSchedule
 
-FORMAT = 1
+FORMAT = 2
 KEPT = 2  # the last one, and the one before in case the last cannot be read
 SECONDS_BETWEEN = 60.0
 LARGEST_SHARE = 0.05  # of the wall-clock time, that checkpoints may take
 
 
 class Saved(NamedTuple):
-    """A checkpoint: the engine's ``carry`` after ``server_step`` steps, and what was measured until then.
+    """A checkpoint of a batch of runs.
 
-    ``evaluations`` as in ``History``, or, of runs that train together, for each ``{"evaluations": [...], "ended":
-    bool}``; ``run_seconds``, ``compile_seconds``: wall-clock, of all parts of the run.
+    server_step      server steps that had been made
+    carry            the engine's carry after them
+    runs             of each run ``{"evaluations": [...], "ended": bool}``, evaluations as in ``History``
+    run_seconds      wall-clock seconds of training and evaluation, of all parts of the run
+    compile_seconds  likewise of compiling
     """
 
     server_step: int
     carry: Any
-    evaluations: list[dict[str, Any]]
+    runs: list[dict[str, Any]]
     run_seconds: float
     compile_seconds: float
 

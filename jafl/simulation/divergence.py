@@ -6,7 +6,6 @@ the last good evaluation and then stepped one server step at a time.
 """
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -14,7 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jafl import engine
-from jafl.planning.preparation import prepare
+from jafl.planning.preparation import Preparation, prepare
+from jafl.planning.run import Run
 from jafl.records import EventSchedule, History
 from jafl.schedule import trip_by_trip
 
@@ -38,52 +38,63 @@ class DivergenceError(ArithmeticError):
         )
 
 
-def is_finite(carry: engine.Carry, schedule: EventSchedule, first_step: int, last_step: int) -> bool:
-    """Whether the model and the losses of the trips of these steps are free of NaN and infinity."""
-    first, last = np.searchsorted(schedule.step, [first_step, last_step])
-    losses = np.asarray(carry.trip_reports["loss"])[first:last]
-    return bool(_all_finite(carry.params)) and bool(np.all(np.isfinite(losses)))
-
-
 def find_divergence(
-    experiment: tuple,
-    how: Mapping[str, Any],
-    good_step: int,
-    bad_step: int,
-    history: History,
+    preparation: Preparation, good_step: int, bad_step: int, history: History
 ) -> DivergenceError:
-    """Repeats the run to find the first server step, after ``good_step``, that is not finite, and its client.
+    """Repeats a run to find the first server step that is not finite, and its client.
 
-    experiment, how: the arguments of ``prepare``, in order and by name. history: of the first ``good_step`` steps;
-    its parameters do not matter.
+    Args:
+      preparation: of the run.
+      good_step: server steps after which the run was finite.
+      bad_step: server steps after which it was not.
+      history: of the first ``good_step`` steps; its parameters do not matter.
     """
-    schedule = experiment[0]
-    program, carry = prepare(*experiment, **how)
+    schedule = preparation.run.schedule
+    program, carry = preparation.place()
     carry = engine.run(program, carry, 0, good_step)
     history = dataclasses.replace(history, params=jax.device_get(carry.params))
     step = good_step
     while step < bad_step:
         carry = engine.run(program, carry, step, step + 1)
-        if not is_finite(carry, schedule, step, step + 1):
+        if not _is_finite(carry, schedule, step):
             break
         step += 1
-    # Trip by trip, so that at the step all versions are there from which its trips train.
-    one_by_one = {"plan": trip_by_trip(schedule), "devices": 1, "together": False}
-    program, carry = prepare(*experiment, **{**how, **one_by_one})
+    return DivergenceError(step, _diverging_client(preparation.run, step), history)
+
+
+def _is_finite(carry: engine.Carry, schedule: EventSchedule, step: int) -> bool:
+    """Whether the model and the losses of the trips of one server step are free of NaN and infinity."""
+    losses = np.asarray(carry.trip_reports["loss"])[slice(*_trips_of(schedule, step))]
+    return bool(all_finite(carry.params)) and bool(np.all(np.isfinite(losses)))
+
+
+def _diverging_client(run: Run, step: int) -> int | None:
+    """The client of the first trip of a server step whose update or loss is not finite; None if all are.
+
+    Trip by trip: then all versions from which the step's trips train are there when the step begins.
+    """
+    plan = trip_by_trip(run.schedule)
+    program, carry = prepare(run, plan=plan, devices=1, together=False).place()
     carry = engine.run(program, carry, 0, step)
-    first, last = (int(trip) for trip in np.searchsorted(schedule.step, [step, step + 1]))
-    for trip in range(first, last):
+    for trip in range(*_trips_of(run.schedule, step)):
         if not _update_is_finite(program, carry.snapshots, np.int32(trip)):
-            return DivergenceError(step, int(schedule.client[trip]), history)
-    return DivergenceError(step, None, history)
+            return int(run.schedule.client[trip])
+    return None
+
+
+def _trips_of(schedule: EventSchedule, step: int) -> tuple[int, int]:
+    """(the first trip that a server step applies, the first one after it)."""
+    first, last = np.searchsorted(schedule.step, [step, step + 1])
+    return int(first), int(last)
 
 
 @jax.jit
-def _all_finite(tree: Any) -> jax.Array:
+def all_finite(tree: Any) -> jax.Array:
+    """Whether all entries of all arrays are free of NaN and infinity."""
     return jnp.all(jnp.array([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]))
 
 
 @jax.jit
 def _update_is_finite(program: engine.Program, snapshots: Any, trip: jax.Array) -> jax.Array:
     result, _ = engine.train(program, snapshots, trip)
-    return _all_finite((result.update, result.loss))
+    return all_finite((result.update, result.loss))

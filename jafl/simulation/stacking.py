@@ -85,7 +85,7 @@ def are_finite(params: Any) -> jax.Array:
 
 
 @functools.partial(jax.jit, static_argnames="members")
-def apart(tree: Any, members: int) -> list[Any]:
+def unstack(tree: Any, members: int) -> list[Any]:
     """One pytree for each member, of ``tree`` with leaves [M, ...]."""
 
     def one(member: int) -> Any:
@@ -117,19 +117,19 @@ def stack(programs: Sequence[engine.Program]) -> Stack:
     )
 
 
-def stack_params(params: Sequence[Any]) -> Any:
-    """[M, *P] of the members' initial parameters.
-
-    Raises:
-      SettingError: if their structures, shapes or types differ.
-    """
+def check_params(params: Sequence[Any]) -> None:
+    """Raises SettingError unless structures, shapes and types of all runs' initial parameters are the same."""
     described = [
-        jax.tree.map(lambda leaf: f"{jnp.result_type(leaf).name} {np.shape(leaf)}", one) for one in params
+        jax.tree.map(lambda leaf: f"{jnp.result_type(leaf).name} {np.shape(leaf)}", tree) for tree in params
     ]
-    for number, one in enumerate(described):
+    for number, description in enumerate(described):
         remedy = "Runs of different models cannot go together."
         allowed = f"like those of run 0, {described[0]}"
-        require(one == described[0], f"params of run {number}", one, allowed, remedy)
+        require(description == described[0], f"params of run {number}", description, allowed, remedy)
+
+
+def stack_params(params: Sequence[Any]) -> Any:
+    """[M, *P] of the runs' initial parameters, which are of the same structure."""
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *params)
 
 
@@ -155,15 +155,6 @@ def check_memory(
             f"{readable(found.needed)} of device memory, which has {readable(found.available)}"
         )
     return found
-
-
-def compiled_temporary_bytes(stacked: Stack, carries: engine.Carry) -> int | None:
-    """What the compiled program holds beside its arguments; None if the device's compiler does not tell."""
-    try:  # compiles; ``run`` takes the same program
-        found = run.lower(stacked, carries, 0, 0).compile().memory_analysis()
-        return int(found.temp_size_in_bytes) if found else None
-    except (AttributeError, NotImplementedError, TypeError, jax.errors.JaxRuntimeError):
-        return None
 
 
 def _alike(programs: Sequence[engine.Program]) -> list[engine.Program]:

@@ -184,7 +184,7 @@ class Cells:
 
 def most_at_once(experiment: Experiment) -> int:
     """How many runs like this one may go together, if no two of them read anything of their own."""
-    run = batching.as_run(experiment)
+    run = experiment.run
     limit = MOST_ON_A_CPU if jax.default_backend() == "cpu" else MOST
     schedule = sum(
         column.nbytes for column in vars(experiment.schedule).values() if hasattr(column, "nbytes")

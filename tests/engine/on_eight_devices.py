@@ -15,9 +15,10 @@ import numpy as np  # noqa: E402
 import rule_cases  # noqa: E402
 import test_engine_against_reference as engine_cases  # noqa: E402
 from against_reference import compare  # noqa: E402
+from preparing import placed  # noqa: E402
 
 import jafl  # noqa: E402
-from jafl.planning import preparation  # noqa: E402
+from jafl.planning import program as program_of_a_plan  # noqa: E402
 from jafl.planning.plan_choice import default_spread  # noqa: E402
 
 CASES = (
@@ -79,7 +80,7 @@ def check_what_is_large_lies_in_parts() -> None:
         )
         arguments = (schedule, federation, work, rule, params, jax.random.key(1))
         how = {"plan": jafl.in_waves(schedule, 8), "devices": 8, "together": together}
-        program, carry = preparation.prepare(*arguments, **how)
+        program, carry = placed(*arguments, **how)
         assert program.spread.memory_apart == (carry.memory is not None) and program.spread.data_apart == 8
         on_each = [leaf.addressable_shards[0].data.size / leaf.size for leaf in jax.tree.leaves(carry.memory)]
         assert not on_each or min(on_each) == 1 / 8
@@ -101,7 +102,7 @@ def main() -> None:
     unequal = known["local epochs, LR-Norm"]
     compare(unequal, "float64", devices=2, together=True, width=8, lanes=4)  # two at a time on each
     compare(unequal, "float64", devices=3, together=True)
-    preparation.LARGE_SHARE_OF_MEMORY = 0
+    program_of_a_plan.LARGE_SHARE_OF_MEMORY = 0
     with jax.enable_x64(True):
         check_what_is_large_lies_in_parts()
     for name in (

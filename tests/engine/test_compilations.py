@@ -5,10 +5,10 @@ import numpy as np
 import optax
 import pytest
 from jax import monitoring
+from preparing import placed
 
 import jafl
 from jafl import engine, rules
-from jafl.planning import preparation
 from jafl.rules import staleness
 
 MODEL = jafl.models.mlp(10, (8,))
@@ -97,7 +97,7 @@ def test_evaluation_progress_and_stepping_share_one_compilation(source):
     whole = jafl.simulate(*arguments, **keywords, evaluate_at=[])
     programs = engine.run._cache_size()
     often = jafl.simulate(*arguments, **keywords, evaluate_at=range(60))
-    program, carry = preparation.prepare(*arguments, **keywords)
+    program, carry = placed(*arguments, **keywords)
     for step in range(60):
         carry = engine.run(program, carry, step, step + 1)
     assert engine.run._cache_size() == programs

@@ -6,10 +6,10 @@ import re
 import jax
 import numpy as np
 import pytest
+from preparing import placed
 
 import jafl
 from jafl import engine, rules
-from jafl.planning import preparation
 
 CLIENTS, BATCH = 24, 8
 SHAPE = re.compile(r"\w+\[([\d,]*)\]")
@@ -34,7 +34,7 @@ def compiled(model, rule, shape=(32, 32, 3)):
     )
     work = jafl.client_work(model, learning_rate=0.1, batch_size=BATCH)
     params = model.init(jax.random.key(0), x[:BATCH])
-    program, carry = preparation.prepare(
+    program, carry = placed(
         schedule, federation, work, rules.RULES[rule](), params, jax.random.key(1), devices=1
     )
     slots = len(jax.tree.leaves(carry.snapshots)[0])

@@ -5,11 +5,11 @@ import numpy as np
 import optax
 import pytest
 from against_reference import Case, make_federation, make_schedule
+from preparing import placed
 from quick_compilation import quick_compilation  # noqa: F401
 
 import jafl
 from jafl import rules
-from jafl.planning.preparation import prepare
 
 CASE = Case("running sum", buffer_size=1, steps=120)
 SGD = jafl.specify(optax.sgd, learning_rate=0.3)
@@ -38,7 +38,7 @@ def test_a_running_sum_is_the_steps_one_after_the_other(rule):
         given = arguments(rule)
         how = {"server_optimizer": SGD, "evaluate_at": [1, 2, 50, 51, 117]}  # inside of waves
         plan = jafl.in_waves(given[0], 7)
-        program, _ = prepare(*given, server_optimizer=SGD, plan=plan, together=True)
+        program, _ = placed(*given, server_optimizer=SGD, plan=plan, together=True)
         assert program.spread.steps_at_once > 1
         at_once = jafl.simulate(*given, **how, plan=plan, together=True)
         one_by_one = jafl.simulate(*given, **how, plan=jafl.trip_by_trip(given[0]))
@@ -64,18 +64,18 @@ def test_steps_that_need_the_last_one_are_made_in_turn(rule, optimizer):
     with jax.enable_x64(True):
         given = arguments(rule)
         plan = jafl.in_waves(given[0], 7)
-        program, _ = prepare(*given, server_optimizer=optimizer, plan=plan, together=True)
+        program, _ = placed(*given, server_optimizer=optimizer, plan=plan, together=True)
     assert program.spread.steps_at_once == 0
 
 
 @pytest.mark.parametrize("size", [1, 5])
 def test_where_more_lie_between_two_waves_they_are_taken_in_rounds(monkeypatch, size):
-    monkeypatch.setattr(jafl.planning.preparation, "quickest_lanes", lambda sizes: 2)
+    monkeypatch.setattr(jafl.planning.program, "quickest_lanes", lambda sizes: 2)
     case = Case("rounds", buffer_size=size, steps=60 // size)
     with jax.enable_x64(True):
         given = arguments(rules.fedbuff(), case=case)
         plan = jafl.in_waves(given[0], 7)
-        program, _ = prepare(*given, server_optimizer=SGD, plan=plan, together=True)
+        program, _ = placed(*given, server_optimizer=SGD, plan=plan, together=True)
         spread = program.spread
         assert (spread.steps_at_once, spread.at_once) == ((2, 0) if size == 1 else (0, 2))
         between = np.diff(np.append(plan.wave_before, len(plan.wave)))

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 from hugging_face_files import PIECES, TINY, tensors_of, write
+from preparing import placed
 from quick_compilation import quick_compilation  # noqa: F401
 
 import jafl
@@ -13,7 +14,6 @@ from jafl import data, models
 from jafl.config.builders import make_model
 from jafl.config.settings import Settings
 from jafl.errors import SettingError
-from jafl.planning import preparation
 
 CLIENTS = 3
 # {model: (shape of an example, classes)}; token numbers where the shape has one number.
@@ -115,7 +115,7 @@ def test_client_memory_holds_the_head_alone(precision, tmp_path):
         num_clients=CLIENTS, concurrency=3, buffer_size=1, delay=jafl.delays.exponential(1.0), server_steps=2,
         initial_round=True,
     )  # fmt: skip
-    _, carry = preparation.prepare(schedule, federation, work, rule, params, jax.random.key(0))
+    _, carry = placed(schedule, federation, work, rule, params, jax.random.key(0))
     rows = jax.tree.leaves(carry.memory.codes)
     assert sum(leaf.size for leaf in rows) == CLIENTS * (TINY["size"] * 20 + 20)
     assert {leaf.dtype.name for leaf in rows} == {"float32" if precision == "full" else "bfloat16"}

@@ -4,14 +4,16 @@ import jax
 import numpy as np
 import optax
 import pytest
+from preparing import prepared
 
 import jafl
 from jafl import engine, rules
 from jafl.engine.evaluation import Evaluator
-from jafl.engine.waves import ONE_DEVICE, Spread
-from jafl.planning import device_memory, preparation
+from jafl.engine.waves import Spread
+from jafl.planning import device_memory
+from jafl.planning.preparation import fitting_plan
 
-SIDE_BY_SIDE = Spread(together=True)
+SIDE_BY_SIDE = {"devices": 1, "together": True}
 # How far the estimate of temporary values may be from what XLA allocates.
 AT_LEAST, AT_MOST = 0.5, 2.5
 
@@ -45,11 +47,10 @@ def bytes_there(tree):
 def test_arrays_are_foretold_to_the_byte(rule, wide):
     arguments = experiment(rule, buffer_size=1 if rule == "fedasync" else 5)
     plan = jafl.in_waves(arguments[0], 6) if wide else None
-    spread = SIDE_BY_SIDE if wide else ONE_DEVICE
     optimizer = jafl.specify(optax.adam, learning_rate=0.1)
-    how = {"plan": plan, "server_optimizer": optimizer}
-    _, found = preparation.examine(*arguments, **how, spread=spread)
-    program, carry = preparation.prepare(*arguments, jax.random.key(1), **how, devices=1, together=wide)
+    options = {"plan": plan, "server_optimizer": optimizer, "devices": 1, "together": wide}
+    preparation = prepared(*arguments, **options)
+    found, (program, carry) = preparation.forecast, preparation.place()
     evaluator = Evaluator(program.client_work.build().model, arguments[1].test_x, arguments[1].test_y)
     assert {name: size for name, size in found.parts.items() if name != "temporaries"} == {
         "data": bytes_there(program.data),
@@ -95,23 +96,23 @@ def test_arrays_are_foretold_to_the_byte(rule, wide):
 def test_temporary_values_are_foretold_within_a_factor(case, width):
     arguments = experiment(**{"model": jafl.models.mlp(10, (200,)), "size": 16, **case})
     plan = jafl.in_waves(arguments[0], width) if width > 1 else None
-    how = {"plan": plan, "together": width > 1, "devices": 1}
-    program, carry = preparation.prepare(*arguments, jax.random.key(1), **how)
-    _, found = preparation.examine(*arguments, plan=plan, spread=SIDE_BY_SIDE if width > 1 else ONE_DEVICE)
+    preparation = prepared(*arguments, plan=plan, together=width > 1, devices=1)
+    found, (program, carry) = preparation.forecast, preparation.place()
     compiled = engine.run.lower(program, carry, 0, 0).compile().memory_analysis().temp_size_in_bytes
     assert AT_LEAST * compiled <= found.parts["temporaries"] <= AT_MOST * compiled
 
 
 def test_the_width_falls_until_it_fits():
     arguments = experiment(local_epochs=1, batch_size=8)
+    run = jafl.Run(*arguments, jax.random.key(1))
 
     def needed(plan):
         """With room for twice the temporary values that are foretold."""
-        found = preparation.examine(*arguments, plan=plan, spread=SIDE_BY_SIDE)[1]
+        found = prepared(*arguments, plan=plan, **SIDE_BY_SIDE).forecast
         return found.needed + found.parts["temporaries"]
 
     def chosen(available):
-        return preparation.fitting_plan(*arguments, spread=SIDE_BY_SIDE, available=available)
+        return fitting_plan(run, Spread(together=True), available=available)
 
     widest = chosen(2**40)
     assert widest.width == 30  # all that are in flight
@@ -122,7 +123,7 @@ def test_the_width_falls_until_it_fits():
         assert chosen(needed(wider) - 1).width == narrower.width
     assert chosen(1).width == 1
     with pytest.raises(jafl.SettingError, match="run needs"):
-        preparation.examine(*arguments, spread=SIDE_BY_SIDE, available=1000)
+        prepared(*arguments, **SIDE_BY_SIDE, available=1000)
 
 
 @pytest.mark.parametrize(
@@ -136,11 +137,11 @@ def test_the_width_falls_until_it_fits():
 )
 def test_what_cannot_fit_is_refused_and_the_largest_part_comes_first(case, largest, remedy):
     arguments = experiment(**{"model": jafl.models.mlp(10, (300,)), **case})
-    _, found = preparation.examine(*arguments)
+    found = prepared(*arguments).forecast
     enough = found.needed
-    assert preparation.examine(*arguments, available=enough)[1].fits
+    assert prepared(*arguments, available=enough).forecast.fits
     with pytest.raises(jafl.SettingError) as refused:
-        preparation.examine(*arguments, available=enough - 1)
+        prepared(*arguments, available=enough - 1)
     size = device_memory.readable(max(found.parts.values()))
     have = device_memory.readable(enough - 1)
     assert f"the device has {have}: {size} for {largest}" in str(refused.value)

@@ -6,10 +6,11 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from preparing import prepared
 
 import jafl
 from jafl import engine, rules
-from jafl.planning import device_memory, preparation
+from jafl.planning import device_memory
 
 CLIENTS = 6
 
@@ -68,7 +69,7 @@ def test_an_initial_round_that_a_client_leaves_is_refused(name: str):
     """Its gradient would be missing from the mean for ever, and another client be twice in the first step."""
     with pytest.raises(jafl.SettingError, match="initial_round"):
         schedule = make_schedule(initial_round=True, dropout=jafl.Dropout(clients=[1], time=0.01))
-        preparation.check(*experiment(rules.RULES[name](), schedule))
+        prepared(*experiment(rules.RULES[name](), schedule))
 
 
 def test_zeno_plus_plus_needs_a_server_gradient():
@@ -126,7 +127,7 @@ def test_arguments_of_rules_are_checked(rule, parts):
 def test_whole_numbers_of_rules_are_checked(rule, settings, name):
     """Neither an error from the inside of a program nor a number that is silently cut."""
     with pytest.raises(jafl.SettingError, match=f"{name} is .*whole number"):
-        preparation.check(*experiment(rule, make_schedule(**settings)))
+        prepared(*experiment(rule, make_schedule(**settings)))
 
 
 @pytest.mark.parametrize(
@@ -165,5 +166,5 @@ def test_client_memory_beyond_the_devices_is_refused_before_it_is_allocated(name
     rule = rules.RULES[name]()
     assert_refused(rule, schedule, *parts, "Take fewer examples" if name == "ca2fl" else "")
     if name == "ca2fl":  # the remedies work: a quarter of the bytes, and half of the clients
-        preparation.check(*experiment(rules.ca2fl(memory_precision="int8"), schedule))
-        preparation.check(*experiment(rule, make_schedule(**{**few, "num_clients": 100})))
+        prepared(*experiment(rules.ca2fl(memory_precision="int8"), schedule))
+        prepared(*experiment(rule, make_schedule(**{**few, "num_clients": 100})))

@@ -74,7 +74,7 @@ def test_groups_are_as_large_as_pays(monkeypatch):
 
 def test_on_an_accelerator_memory_decides(monkeypatch):
     found = experiments(seed="0,1,2")
-    runs = [batching.as_run(experiment) for experiment in found]
+    runs = [experiment.run for experiment in found]
     monkeypatch.setattr(batching, "device_memory", lambda: 2**35)
     assert batching.most_together(runs, "gpu") > 1000
     monkeypatch.setattr(batching, "device_memory", lambda: 2**20)

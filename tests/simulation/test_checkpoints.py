@@ -82,7 +82,7 @@ def stop_after(server_step, done):
 
 @pytest.mark.parametrize("name", CASES)
 def test_every_kind_of_state_comes_back_to_the_last_bit(name, tmp_path, monkeypatch):
-    monkeypatch.setattr("jafl.simulation.simulate.SECONDS_PER_CHUNK", 0.0)  # step by step
+    monkeypatch.setattr("jafl.simulation.driver.SECONDS_PER_CHUNK", 0.0)  # step by step
     positional, named = arguments(name)
     whole = jafl.simulate(*positional, **named)
     for step in (5, 20):  # between evaluations, before and after one

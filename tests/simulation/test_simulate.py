@@ -7,12 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from preparing import placed
 from quick_compilation import quick_compilation  # noqa: F401
 
 import jafl
 from jafl import engine, rules
 from jafl.engine.evaluation import Evaluator
-from jafl.planning import device_memory, preparation
+from jafl.planning import device_memory
 
 MODEL = jafl.models.softmax(10)
 
@@ -205,7 +206,7 @@ def test_plan_can_be_given_and_does_not_change_the_result(source):
 
 
 def test_run_is_pure_given_its_carry(source):
-    program, carry = preparation.prepare(*experiment(source))
+    program, carry = placed(*experiment(source))
     copy = jax.tree.map(jnp.copy, carry)
     first, second = engine.run(program, carry, 0, 40), engine.run(program, copy, 0, 40)
     jax.tree.map(np.testing.assert_array_equal, first, second)

@@ -12,9 +12,9 @@ from quick_compilation import quick_compilation  # noqa: F401
 
 import jafl
 from jafl import delays, rules
-from jafl.engine.waves import spread_over
 from jafl.rules import staleness
-from jafl.simulation import simulate_many, stacking
+from jafl.simulation import stacking
+from jafl.simulation.batch import StackedRuns, make_batch
 
 CLIENTS, STEPS = 12, 40
 SOFTMAX, MLP = jafl.models.softmax(3), jafl.models.mlp(3, (5,))
@@ -220,7 +220,9 @@ def test_other_numbers_compile_nothing_and_what_is_shared_is_there_once():
     jafl.simulate_many(other)
     assert stacking.run._cache_size() == programs
 
-    _, stack, _ = simulate_many.prepare_many(runs, spread_over(1))
+    batch = make_batch(runs)
+    assert isinstance(batch, StackedRuns)
+    stack = batch.stack
     program = jax.tree.unflatten(stack.structure, stack.is_own)
     assert not any(jax.tree.leaves((program.data, program.steps)))
     assert program.trips == (False, True, False, False, {})

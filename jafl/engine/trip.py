@@ -1,0 +1,140 @@
+"""One client trip on the device: it trains from a snapshot, arrives, and is folded into the rule's buffer."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jafl.clients import ClientData, ClientResult
+from jafl.engine import carry_layout, client_memory, waves
+from jafl.engine.client_memory import ClientMemory
+from jafl.engine.program import Program, Trained
+from jafl.errors import require
+from jafl.records import Arrival
+
+
+def train_if_due(
+    program: Program, snapshots: Any, trip: jax.Array, waiting: Trained | None
+) -> Trained | None:
+    """``waiting`` after the wave, if any, that is due before ``trip`` is folded."""
+    if not program.waves:
+        return None
+
+    def train(reads, trip):
+        return train_trip(*reads, trip)
+
+    def reads(trips):
+        return (_with_data_of(program, trips) if program.spread.data_apart else program), snapshots
+
+    made: Trained = waves.train_if_due(program.waves, program.spread, train, reads, trip, waiting)
+    return made
+
+
+def _with_data_of(program: Program, trips: jax.Array) -> Program:
+    """The program with the examples of the clients of ``trips`` [W] alone, fetched from where they lie.
+
+    Clients' row numbers then point into these, up to ``data_apart`` for each trip.
+    """
+    data, client = program.data, program.trips.client[trips]
+    begin, place = data.offsets[client][:, None], jnp.arange(program.spread.data_apart)
+    held = begin + place < data.offsets[client + 1][:, None]
+    rows = data.indices[jnp.where(held, begin + place, begin)].reshape(-1)
+    x, y = waves.on_all_devices(program.spread, (data.x[rows], data.y[rows]))
+    fetched = jnp.arange(len(rows), dtype=data.indices.dtype).reshape(held.shape)
+    entries = jnp.where(held, begin + place, len(data.indices))
+    indices = data.indices.at[entries].set(fetched, mode="drop")
+    return dataclasses.replace(program, data=ClientData(x, y, indices, data.offsets))
+
+
+def trained_trip(
+    program: Program,
+    snapshots: Any,
+    trip: jax.Array,
+    waiting: Trained | None,
+    memory: ClientMemory | None = None,
+) -> Trained:
+    """The trip's work: what waits, or done now, after ``memory`` has been settled."""
+    if not program.waves:
+        return train_trip(program, snapshots, trip + (client_memory.nought_after(memory) if memory else 0))
+    trained: Trained = waves.fetch(program.waves, trip, waiting)
+    return trained
+
+
+def train(program: Program, snapshots: Any, trip: jax.Array) -> tuple[ClientResult, Any]:
+    """The work of client trip number ``trip``, and the snapshot [*P] that it trains from."""
+    client = program.trips.client[trip]
+    start = client_memory.row_of(snapshots, program.trips.read_slot[trip])
+    start = read_once(start, trip, program.rule.build().needs_start)
+    work = program.client_work.build()
+    return work.train(program.data, start, client, program.trips.key[trip]), start
+
+
+def read_once(start: Any, trip: jax.Array, for_rule: bool) -> Any:
+    """``start``, some of its leaves behind a condition that always holds and that the compiler cannot see through.
+
+    Else, on a CPU, their reading is fused into what uses them. Of a rule that needs the start these are the flat
+    leaves: the rule's arithmetic is fused into the writing of the step's snapshot, and reading and writing the same
+    array would copy all snapshots at every step. Of models with kernels of more than two axes these are vectors:
+    biases and scales would be looked up anew for every pixel or token, which cost an eighth of such a trip.
+    """
+    leaves, tree = jax.tree.flatten(start)
+    deep = any(jnp.ndim(leaf) > 2 for leaf in leaves)
+
+    def once(leaf):
+        vector = jnp.ndim(leaf) < 2
+        return (for_rule and (vector or not carry_layout.keeps_shape(leaf))) or (deep and vector)
+
+    some = {number: leaf for number, leaf in enumerate(leaves) if once(leaf)}
+    if some:
+        some = lax.cond(trip >= 0, lambda: some, lambda: jax.tree.map(jnp.zeros_like, some))
+    return jax.tree.unflatten(tree, [some.get(number, leaf) for number, leaf in enumerate(leaves)])
+
+
+@functools.partial(jax.jit, inline=True)  # traced once, for the several places that ask for its shapes
+def train_trip(program: Program, snapshots: Any, trip: jax.Array) -> Trained:
+    result, start = train(program, snapshots, trip)
+    return Trained(result, start if program.rule.build().needs_start else None)
+
+
+def arrival_of(program: Program, trip: jax.Array, trained: Trained) -> Arrival:
+    """What the rule sees of a trip, but for what the server has stored."""
+    client = program.trips.client[trip]
+    return Arrival(
+        update=trained.result.update,
+        start=trained.start,
+        client=client,
+        staleness=program.trips.staleness[trip],
+        num_examples=program.data.offsets[client + 1] - program.data.offsets[client],
+        batch_examples=trained.result.batch_examples,
+        local_steps=trained.result.local_steps,
+        loss=trained.result.loss,
+        columns={name: column[trip] for name, column in program.trips.columns.items()},
+    )
+
+
+def fold_trip(
+    program: Program, trip: jax.Array, arrival: Arrival, buffer: Any, memory: ClientMemory | None
+) -> tuple[Any, ClientMemory | None, dict]:
+    """Folds an arrival into the rule's buffer and remembers what the rule wants to; ``memory`` is settled."""
+    rule = program.rule.build()
+    if rule.remembers and memory:
+        value = rule.remembers(arrival)
+        previous = client_memory.fetch(memory, arrival.client, value)
+        memory, stored = client_memory.hold(memory, arrival.client, value, program.trips.key[trip])
+        arrival = arrival._replace(previous=previous, stored=stored)
+    buffer, report = rule.fold(buffer, arrival)
+    require("loss" not in report, "the name of a rule's report", "loss", "another: the engine reports it")
+    return buffer, memory, {"loss": arrival.loss, **report}
+
+
+def remembered_shapes(program: Program, snapshots: Any) -> Any:
+    """What the rule remembers of a trip, as shapes and dtypes."""
+    trip = jnp.int32(0)
+
+    def value():
+        return program.rule.build().remembers(arrival_of(program, trip, train_trip(program, snapshots, trip)))
+
+    return jax.eval_shape(value)

@@ -1,0 +1,217 @@
+"""From a run and a plan to the program that the engine reads: arrays of bucketed lengths, on the host."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+
+from jafl import engine
+from jafl.clients import ClientData, check_optimizer
+from jafl.engine.waves import Spread, Waves
+from jafl.errors import require
+from jafl.planning.compatibility import check_fit
+from jafl.planning.device_memory import bytes_of, device_memory
+from jafl.planning.plan_choice import quickest_lanes
+from jafl.planning.run import Run
+from jafl.records import EventSchedule, ExecutionPlan, Recall, Rule
+from jafl.schedule import bucket
+from jafl.specifications import as_specification, specify
+
+# Below this size the snapshot buffer may have more rows than its plan needs, to save compilations.
+SNAPSHOT_BYTES_FREELY = 2**30
+# Client memory and examples that are larger than this share of a device's memory are divided among the devices.
+LARGE_SHARE_OF_MEMORY = 1 / 16
+
+
+def make_program(run: Run, plan: ExecutionPlan, spread: Spread) -> tuple[engine.Program, engine.Carry]:
+    """The program, on the host and without random keys, and the shapes of its carry.
+
+    Args:
+      run: ``params`` may be shapes.
+      plan: the order and memory in which to compute the schedule.
+      spread: how trips are spread over devices, but for what follows from plan and rule.
+
+    Raises:
+      SettingError: where the parts of the run do not fit each other.
+    """
+    client_work, rule = as_specification(run.client_work), as_specification(run.rule)
+    server_optimizer = run.server_optimizer
+    if server_optimizer is None:
+        server_optimizer = specify(optax.sgd, learning_rate=1.0)
+    check_optimizer("server_optimizer", server_optimizer)
+    built = rule.build()
+    require(isinstance(built, Rule), "rule", built, "a jafl.Rule", "Call its factory: jafl.rules.fedbuff().")
+    check_fit(run.schedule, run.federation, built, client_work.build().model, run.params)
+    program = engine.Program(
+        trips=_trips(run.schedule, plan, built),
+        steps=engine.Steps(padded(plan.first_trip), padded(plan.write_slot)),
+        waves=_waves(plan, spread) if plan.width > 1 else None,
+        recall=_padded_recall(built.recalls(run.schedule)) if built.recalls else None,
+        data=ClientData(
+            run.federation.x,
+            run.federation.y,
+            padded(run.federation.partition.indices.astype(np.int32)),
+            run.federation.partition.offsets.astype(np.int32),
+        ),
+        client_work=client_work,
+        rule=rule,
+        server_optimizer=as_specification(server_optimizer),
+        one_trip_per_step=bool(np.all(np.diff(plan.first_trip) == 1)),
+        spread=spread._replace(at_once=_at_once(plan, built, spread), lanes=_lanes(plan, spread)),
+    )
+    if program.one_trip_per_step and spread.together:
+        steps_at_once = _steps_at_once(plan, program, run.params)
+        program = dataclasses.replace(program, spread=program.spread._replace(steps_at_once=steps_at_once))
+    carry = jax.eval_shape(allocation(run, plan), program, run.params)
+    if spread.number > 1 and plan.width > 1:
+        program = dataclasses.replace(program, spread=_with_large_apart(program, carry, plan))
+    return program, carry
+
+
+def allocation(run: Run, plan: ExecutionPlan) -> Any:
+    """``engine.allocate`` for a run and its plan: (program, params) -> the carry before the first step."""
+    slots = slots_for(run, plan)
+    return functools.partial(engine.allocate, slots=slots, num_clients=run.schedule.num_clients)
+
+
+def _trips(schedule: EventSchedule, plan: ExecutionPlan, rule: Rule) -> engine.Trips:
+    """What the device knows of each trip, its random key still zero."""
+    return engine.Trips(
+        client=padded(schedule.client),
+        key=np.zeros((bucket(schedule.num_trips), 2), np.uint32),
+        staleness=padded(schedule.staleness),
+        read_slot=padded(plan.read_slot),
+        columns={name: padded(column) for name, column in _columns(schedule, rule).items()},
+    )
+
+
+def _with_large_apart(program: engine.Program, carry: Any, plan: ExecutionPlan) -> Spread:
+    """The spread of a program over several devices, with what is large in parts.
+
+    Examples are if those that a wave needs, fetched before it trains, are fewer by far.
+    """
+    large = LARGE_SHARE_OF_MEMORY * device_memory()
+    x = program.data.x
+    longest = bucket(int(np.max(np.diff(program.data.offsets))))
+    in_parts = x.nbytes > large and 2 * plan.width * longest < len(x)
+    return program.spread._replace(
+        memory_apart=bytes_of(carry.memory) > large, data_apart=longest if in_parts else 0
+    )
+
+
+def _at_once(plan: ExecutionPlan, rule: Rule, spread: Spread) -> int:
+    """How many trips of a step are folded side by side, or on several devices; 0: one after the other."""
+    largest = int(np.max(np.diff(plan.first_trip)))
+    several = (spread.together and plan.width > 1) or (spread.number > 1 and plan.width == 1)
+    if not (rule.additive and largest > 1 and several):
+        return 0
+    if plan.width == 1:
+        return bucket(largest)
+    # A step is folded in parts, wherever a wave is due in the midst of it.
+    begins = np.union1d(plan.first_trip[:-1], plan.wave_before)
+    sizes = np.diff(np.append(begins, len(plan.wave)))
+    return spread.number * quickest_lanes(-(-sizes // spread.number))
+
+
+def _steps_at_once(plan: ExecutionPlan, program: engine.Program, params: Any) -> int:
+    """How many steps of one trip each are made as one running sum at most; 0: one after the other.
+
+    The sum is the same if no direction depends on the model or on an earlier step: that of a linear and additive rule
+    without a state, and of a server optimizer that keeps nothing and does not look at the model.
+    """
+    rule, optimizer = program.rule.build(), program.server_optimizer.build()
+    if plan.width == 1 or not (rule.linear and rule.additive):
+        return 0
+
+    def states(params: Any) -> Any:
+        return rule.init(params, len(program.data.offsets) - 1), optimizer.init(params)
+
+    def update(params: Any) -> Any:
+        return optimizer.update(params, optimizer.init(params), None)[0]
+
+    if jax.tree.leaves(jax.eval_shape(states, params)):
+        return 0
+    try:
+        jax.eval_shape(update, params)
+    except (TypeError, ValueError):  # optax's transformations that need the model refuse to go without
+        return 0
+    return quickest_lanes(np.diff(np.append(plan.wave_before, len(plan.wave))))
+
+
+def _lanes(plan: ExecutionPlan, spread: Spread) -> int:
+    """Trips side by side on each device."""
+    return -(-plan.lanes // spread.number) if spread.together else 1
+
+
+def _waves(plan: ExecutionPlan, spread: Spread) -> Waves:
+    """The plan's waves, every array padded to a bucketed length; their width is a multiple of all devices' lanes."""
+    trips, number = len(plan.wave), len(plan.wave_before)
+    lanes = spread.number * _lanes(plan, spread)
+    width = -(-plan.width // lanes) * lanes
+    order = np.lexsort((plan.place, plan.wave))
+    size = np.bincount(plan.wave, minlength=number)
+    members = np.repeat(order[np.cumsum(size) - 1][:, None], width, axis=1)
+    rows = bucket(plan.num_rows)
+    write_row = np.full((number, width), rows)
+    members[plan.wave, plan.place] = np.arange(trips)
+    write_row[plan.wave, plan.place] = plan.row
+    due = np.full(trips, -1)
+    due[plan.wave_before] = np.arange(number)
+    following = np.searchsorted(plan.wave_before, np.arange(trips), side="right")
+
+    def placed(column: np.ndarray) -> np.ndarray:
+        return padded(column.astype(np.int32))
+
+    return Waves(
+        due=placed(due),
+        # After the last wave there is none, also where another run's longer schedule goes on.
+        undisturbed=placed(np.append(plan.wave_before, np.iinfo(np.int32).max)[following]),
+        trips=placed(members),
+        size=placed(size),
+        write_row=placed(write_row),
+        read_row=placed(plan.row),
+        rows=np.zeros(rows, np.int32),
+    )
+
+
+def slots_for(run: Run, plan: ExecutionPlan) -> int:
+    """Rows of the snapshot buffer; one more than needed, for the versions that nobody reads.
+
+    No schedule needs more than its concurrency plus its largest step. Where that costs little it is taken, so that
+    no seed and no delay is another program; else what the plan needs, rounded up to a bucket.
+    """
+    largest_step = int(np.max(np.diff(plan.first_trip)))
+    enough = min(run.schedule.num_steps, run.schedule.concurrency + largest_step) + 1
+    if plan.num_slots < enough and enough * bytes_of(run.params) <= SNAPSHOT_BYTES_FREELY:
+        return bucket(enough)
+    return bucket(plan.num_slots + 1)
+
+
+def _columns(schedule: EventSchedule, rule: Rule) -> dict[str, np.ndarray]:
+    """The rule's columns, a row per trip."""
+    columns = {name: np.asarray(column) for name, column in rule.columns(schedule).items()}
+    for name, column in columns.items():
+        rows = column.shape[0] if column.ndim else 0
+        require(
+            rows == schedule.num_trips,
+            f"the number of rows of the rule's column {name!r}",
+            rows,
+            f"the schedule's number of trips, {schedule.num_trips}",
+        )
+    return columns
+
+
+def padded(column: np.ndarray) -> np.ndarray:
+    """``column`` with its length rounded up to a bucket, the rest repeating its last row."""
+    missing = bucket(len(column)) - len(column)
+    return np.concatenate([column, np.repeat(column[-1:], missing, axis=0)])
+
+
+def _padded_recall(recall: Recall) -> Recall:
+    """``recall`` with bucketed lengths; there is at least one row, if only of padding."""
+    client = np.append(recall.client, np.int32(0))
+    weight = np.concatenate([recall.weight, np.zeros((1, *recall.weight.shape[1:]))])
+    return Recall(padded(recall.first_row), padded(client), padded(weight))

@@ -1,0 +1,35 @@
+"""The record of one run: everything that decides its result."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+
+from jafl.data import Federation
+from jafl.records import EventSchedule, Rule
+from jafl.specifications import Specification
+
+
+class Run(NamedTuple):
+    """One run, ready to be prepared: the arguments of ``jafl.simulate``, under their names there.
+
+    schedule          who trains from which version
+    federation        the clients' examples, and those for evaluation
+    client_work       local training, from ``jafl.client_work``
+    rule              the algorithm
+    params            [*P] the initial model, or its shapes where nothing is to be trained
+    key               JAX random key of every client's shuffles
+    server_optimizer  an optax optimizer; SGD with the learning rate 1 if None
+    evaluate_at       server steps at which to evaluate; about a hundred if None
+    evaluators        {name: params -> {metric: number}}; accuracy and loss on the held-out splits if None
+    """
+
+    schedule: EventSchedule
+    federation: Federation
+    client_work: Specification
+    rule: Specification | Rule
+    params: Any
+    key: jax.Array
+    server_optimizer: Any = None
+    evaluate_at: Iterable[int] | None = None
+    evaluators: Mapping[str, Callable[[Any], Mapping[str, float]]] | None = None

@@ -1,0 +1,177 @@
+"""The driver of a batch of runs: chunks of server steps, evaluations, checkpoints, divergence, stopping."""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from jafl.records import History
+from jafl.simulation.batch import Batch
+from jafl.simulation.checkpoints import Checkpoints, Saved
+from jafl.simulation.compile_time import CompileTime
+from jafl.simulation.divergence import DivergenceError, find_divergence
+from jafl.simulation.run_state import Clock, RunState, active, evaluate, run_states
+
+# Wall-clock seconds that one chunk aims at, so that progress and Ctrl-C answer; no result depends on it.
+SECONDS_PER_CHUNK = 0.5
+
+Outcome = History | DivergenceError
+
+
+class Callbacks(NamedTuple):
+    """What the caller is told while a batch trains, and how it stops it; runs are told by their number.
+
+    on_evaluation  (number, evaluation, parameters), as soon as an evaluation is made
+    on_end         (number, outcome), as soon as a run has ended and before any checkpoint that counts it as ended
+    on_progress    (number of server steps done), several times a second at most
+    should_stop    asked between chunks; True ends all runs there, with a last evaluation
+    """
+
+    on_evaluation: Callable[[int, dict[str, Any], Any], None] | None = None
+    on_end: Callable[[int, Outcome], None] | None = None
+    on_progress: Callable[[int], None] | None = None
+    should_stop: Callable[[], bool] | None = None
+
+
+def drive(
+    make_batch: Callable[[], Batch], callbacks: Callbacks, checkpoints: Checkpoints | None
+) -> list[Outcome | None]:
+    """Trains a batch of runs from the start, or from its last checkpoint.
+
+    Args:
+      make_batch: places the runs on the device; its time of compiling is counted.
+      callbacks: what to tell the caller.
+      checkpoints: where to keep the state of all runs; None for no checkpoints.
+
+    Returns:
+      How each run ended; None for a run that had ended before the checkpoint from which the others go on.
+    """
+    with CompileTime() as compiling:
+        batch = make_batch()
+        clock = Clock(compiling, len(batch.preparations), batch.compiled_temporary_bytes())
+        batch.advance(0, 0)  # no step: compiles
+        jax.block_until_ready(batch.carry)
+        states = run_states(batch.preparations)
+        saved = checkpoints.restore(batch.reads, batch.carry) if checkpoints else None
+        if saved:
+            batch.carry = saved.carry
+            for state, kept in zip(states, saved.runs, strict=True):
+                state.evaluations, state.ended = kept["evaluations"], kept["ended"]
+        clock.start(saved)
+        driver = Driver(batch, states, clock, callbacks, checkpoints, saved)
+        driver.train()
+        return [state.outcome for state in states]
+
+
+class Driver:
+    """Trains a batch of runs to its end; ``done`` server steps are behind it."""
+
+    def __init__(
+        self,
+        batch: Batch,
+        states: Sequence[RunState],
+        clock: Clock,
+        callbacks: Callbacks,
+        checkpoints: Checkpoints | None,
+        saved: Saved | None,
+    ):
+        self._batch, self._states, self._clock = batch, states, clock
+        self._callbacks, self._checkpoints = callbacks, checkpoints
+        self._is_restored, self.done = saved is not None, saved.server_step if saved else 0
+        self._steps_per_second = 0.0
+        longest = max((state.schedule for state in states), key=lambda schedule: schedule.num_steps)
+        self._last_step = longest.num_steps
+        steps = checkpoints.steps(longest) if checkpoints else []
+        self._checkpoint_at = [step for step in steps if step > self.done]
+
+    def train(self) -> None:
+        """Trains until all runs have ended, or the caller stops them."""
+        for stop in sorted(set().union(*(state.stops for state in self._states))):
+            if self._is_restored and stop <= self.done:
+                continue  # evaluated before the checkpoint
+            if self._advance_to(stop):
+                # These evaluations are not in the checkpoint: a run that goes on does not have them.
+                self._stop()
+                return
+            self._evaluate([state for state in active(self._states) if stop in state.stops])
+            self._end([state for state in active(self._states) if state.schedule.num_steps == stop])
+            stopping = self._should_stop()
+            self._save_if_due(stopping=stopping)
+            if stopping:
+                self._stop()
+                return
+        self._end(active(self._states))
+
+    def _advance_to(self, stop: int) -> bool:
+        """Trains chunk after chunk up to the server step ``stop``; True if the caller stops it before that."""
+        while self.done < stop and active(self._states):
+            self._train_chunk(stop)
+            if self._callbacks.on_progress:
+                self._callbacks.on_progress(self.done)
+            stopping = self._should_stop()
+            if self.done < stop:
+                self._save_if_due(stopping=stopping)
+                if stopping:
+                    return True
+        return False
+
+    def _train_chunk(self, stop: int) -> None:
+        """About half a second of server steps, to ``stop`` or the next checkpoint at most; ends what diverges."""
+        before = time.perf_counter()
+        chunk = max(1, int(SECONDS_PER_CHUNK * self._steps_per_second))
+        last = min(stop, self.done + chunk, *self._checkpoint_at[:1])
+        self._batch.advance(self.done, last)
+        self._end_diverged(self.done, last)
+        self._steps_per_second = (last - self.done) / (time.perf_counter() - before)
+        self.done = last
+
+    def _end_diverged(self, first: int, last: int) -> None:
+        """Ends the runs whose model or losses are no longer finite after the steps ``first`` to ``last - 1``."""
+        finite = self._batch.are_finite()
+        diverged = []
+        for state in active(self._states):
+            trips = slice(*np.searchsorted(state.schedule.step, [first, last]))
+            losses = np.asarray(self._batch.losses(state.number))[trips]
+            if not (finite[state.number] and np.all(np.isfinite(losses))):
+                good = state.evaluated_until
+                before = state.history(self._batch, good, self._clock)
+                state.end(find_divergence(state.preparation, good, last, before))
+                diverged.append(state)
+        self._tell(diverged)
+
+    def _stop(self) -> None:
+        """Ends all runs here, each with an evaluation."""
+        going = active(self._states)
+        self._evaluate([s for s in going if not s.evaluations or s.evaluated_until < self.done])
+        self._end(going)
+
+    def _evaluate(self, states: Sequence[RunState]) -> None:
+        evaluate(states, self._batch, self.done, self._callbacks.on_evaluation)
+
+    def _end(self, states: Iterable[RunState]) -> None:
+        """Ends these runs here, all of them before the caller is told of any."""
+        ending = list(states)
+        for state in ending:
+            state.end(state.history(self._batch, self.done, self._clock))
+        self._tell(ending)
+
+    def _tell(self, ended: Iterable[RunState]) -> None:
+        for state in ended:
+            if self._callbacks.on_end and state.outcome:
+                self._callbacks.on_end(state.number, state.outcome)
+
+    def _should_stop(self) -> bool:
+        return bool(self._callbacks.should_stop and self._callbacks.should_stop())
+
+    def _save_if_due(self, *, stopping: bool) -> None:
+        """Writes a checkpoint if one is due after this step, by the clock, or because the caller stops."""
+        marked = bool(self._checkpoint_at) and self.done >= self._checkpoint_at[0]
+        if marked:
+            self._checkpoint_at.pop(0)
+        if not (self._checkpoints and 0 < self.done < self._last_step and active(self._states)):
+            return
+        if stopping or marked or self._checkpoints.due():
+            runs = [{"evaluations": s.evaluations, "ended": s.ended} for s in self._states]
+            self._checkpoints.save(Saved(self.done, self._batch.carry, runs, *self._clock.seconds()))

@@ -1,0 +1,243 @@
+"""What has been measured of each run of a batch, and how it ended."""
+
+import dataclasses
+import functools
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jafl.data import Federation
+from jafl.engine.evaluation import Evaluator
+from jafl.errors import require
+from jafl.planning.preparation import Preparation
+from jafl.planning.run import Run
+from jafl.records import EventSchedule, History
+from jafl.schedule.counting import first_steps
+from jafl.simulation.batch import Batch
+from jafl.simulation.checkpoints import Saved
+from jafl.simulation.compile_time import CompileTime
+from jafl.simulation.divergence import DivergenceError
+from jafl.specifications import as_specification
+
+DEFAULT_EVALUATIONS = 100
+Evaluators = Mapping[str, Callable[[Any], Mapping[str, float]]]
+
+
+@dataclasses.dataclass
+class Clock:
+    """The wall-clock time of a batch of runs; each run is counted an equal share of it."""
+
+    compiling: CompileTime
+    runs: int
+    temporary_bytes: int | None
+    _started: float = 0.0
+    _compiled_before_start: float = 0.0
+    _earlier_run_seconds: float = 0.0
+    _earlier_compile_seconds: float = 0.0
+
+    def start(self, saved: Saved | None) -> None:
+        """Training begins, or goes on from a checkpoint."""
+        self._started, self._compiled_before_start = time.perf_counter(), self.compiling.seconds
+        if saved:
+            self._earlier_run_seconds, self._earlier_compile_seconds = (
+                saved.run_seconds,
+                saved.compile_seconds,
+            )
+
+    def seconds(self) -> tuple[float, float]:
+        """(seconds of training and evaluation, seconds of compiling) so far, one run's share of each."""
+        compiled_since_start = self.compiling.seconds - self._compiled_before_start
+        running = time.perf_counter() - self._started - compiled_since_start
+        return (
+            self._earlier_run_seconds + running / self.runs,
+            self._earlier_compile_seconds + self.compiling.seconds / self.runs,
+        )
+
+
+@dataclasses.dataclass
+class RunState:
+    """One run of a batch.
+
+    number       its place in the batch
+    preparation  of the run
+    evaluators   what is measured at each evaluation
+    stops        the server steps at which it is evaluated
+    evaluations  those made so far
+    outcome      how it ended; None before that, and for a run that had ended before a checkpoint
+    ended        whether it is over
+    """
+
+    number: int
+    preparation: Preparation
+    evaluators: Evaluators
+    stops: set[int]
+    evaluations: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    outcome: History | DivergenceError | None = None
+    ended: bool = False
+
+    @property
+    def run(self) -> Run:
+        """What it simulates."""
+        return self.preparation.run
+
+    @property
+    def schedule(self) -> EventSchedule:
+        """Its events."""
+        return self.run.schedule
+
+    @property
+    def evaluated_until(self) -> int:
+        """The server step of the last evaluation; 0 before the first."""
+        return int(self.evaluations[-1]["server_step"]) if self.evaluations else 0
+
+    def history(self, batch: Batch, done: int, clock: Clock) -> History:
+        """What the run leaves after ``done`` server steps, copied out of memory that later steps use up."""
+        trip_reports, step_reports = batch.reports(self.number)
+        run_seconds, compile_seconds = clock.seconds()
+        return History(
+            evaluations=self.evaluations,
+            params=jax.tree.map(np.array, batch.models()[self.number]),
+            trip_reports=_copied(reports_until(self.run.rule, self.schedule, done, trip_reports)),
+            step_reports=_copied({name: np.asarray(rows)[:done] for name, rows in step_reports.items()}),
+            schedule=self.schedule,
+            server_steps=done,
+            num_slots=self.preparation.plan.num_slots,
+            compile_seconds=compile_seconds,
+            run_seconds=run_seconds,
+            temporary_bytes=clock.temporary_bytes,
+        )
+
+    def end(self, outcome: History | DivergenceError) -> None:
+        """The run is over."""
+        self.outcome, self.ended = outcome, True
+
+
+def run_states(preparations: Sequence[Preparation]) -> list[RunState]:
+    """The states before the first step; runs on the same data are evaluated by the same objects."""
+    states = []
+    shared: dict[tuple, Evaluators] = {}
+    for number, preparation in enumerate(preparations):
+        run = preparation.run
+        evaluators = run.evaluators
+        if evaluators is None:
+            model = as_specification(run.client_work).build().model
+            splits = ("test_x", "test_y", "validation_x", "validation_y")
+            frozen = tuple(map(id, jax.tree.leaves(model)))
+            identity = (*(id(getattr(run.federation, split)) for split in splits), *frozen)
+            if identity not in shared:
+                shared[identity] = default_evaluators(model, run.federation)
+            evaluators = shared[identity]
+        stops = set(evaluation_steps(run.schedule.num_steps, run.evaluate_at))
+        states.append(RunState(number, preparation, evaluators, stops))
+    return states
+
+
+def active(states: Iterable[RunState]) -> list[RunState]:
+    """The runs that have not ended."""
+    return [state for state in states if not state.ended]
+
+
+def evaluate(
+    states: Sequence[RunState],
+    batch: Batch,
+    done: int,
+    on_evaluation: Callable[[int, dict[str, Any], Any], None] | None,
+) -> None:
+    """Evaluates runs after ``done`` server steps; those that share an evaluator in one program."""
+    if not states:
+        return
+    models = batch.models()
+    shared_results: dict[int, list[dict[str, float]]] = {}
+    for state in states:
+        evaluators = dict(state.evaluators)
+        for name, evaluator in state.evaluators.items():
+            is_shared = sum(evaluator is other.evaluators.get(name) for other in states) > 1
+            if is_shared and isinstance(evaluator, Evaluator):
+                if id(evaluator) not in shared_results:
+                    shared_results[id(evaluator)] = evaluator.of_many(batch.carry.params)
+                result = shared_results[id(evaluator)][state.number]
+                evaluators[name] = functools.partial(_already_measured, result)
+        params = models[state.number]
+        state.evaluations.append(_measure(state, evaluators, params, batch.reports(state.number), done))
+        if on_evaluation:  # a copy of the parameters: the next steps use up the memory of the carry
+            on_evaluation(state.number, state.evaluations[-1], jax.tree.map(jnp.copy, params))
+
+
+def _already_measured(result: Mapping[str, float], params: Any) -> Mapping[str, float]:
+    return result
+
+
+def _measure(
+    state: RunState, evaluators: Evaluators, params: Any, reports: tuple[Mapping, Mapping], done: int
+) -> dict[str, Any]:
+    """The evaluation after ``done`` server steps; reports are averaged over the steps since the last one."""
+    schedule, since = state.schedule, state.evaluated_until
+    record: dict[str, Any] = {
+        "server_step": done,
+        "client_trips": schedule.trips_started_by(done),
+        "time": float(schedule.step_time[done - 1]) if done else 0.0,
+    }
+    for name, evaluator in evaluators.items():
+        record |= {f"{name}_{metric}": float(value) for metric, value in evaluator(params).items()}
+    trip_reports, step_reports = reports
+    first, last = np.searchsorted(schedule.step, [since, done])
+    for name, rows in trip_reports.items():
+        record["train_loss" if name == "loss" else name] = _mean(rows, first, last)
+    for name, rows in step_reports.items():
+        record[name] = _mean(rows, since, done)
+    return record
+
+
+def _mean(rows: Any, first: int, last: int) -> float | None:
+    """The mean of ``rows[first:last]`` in float64; None if there are none or the rows are not scalars."""
+    if last <= first or rows.ndim > 1:
+        return None
+    return float(np.mean(np.asarray(rows)[int(first) : int(last)], dtype=np.float64))
+
+
+def reports_until(
+    rule: Any, schedule: EventSchedule, done: int, reports: Mapping[str, Any]
+) -> dict[str, np.ndarray]:
+    """What the trips of the first ``done`` server steps reported.
+
+    The weights of a rule with memory count all steps in which an update is used: of a run that was stopped, its own.
+    """
+    trips = int(schedule.step_offsets[done])
+    kept = {name: np.asarray(rows)[:trips] for name, rows in reports.items()}
+    built = as_specification(rule).build()
+    if 0 < done < schedule.num_steps and built.remembers and "weight" in kept:
+        columns = built.columns(first_steps(schedule, done))
+        if "weight" in columns:
+            kept["weight"] = np.asarray(columns["weight"], kept["weight"].dtype)
+    return kept
+
+
+def default_evaluators(model: Any, federation: Federation) -> dict[str, Evaluator]:
+    """Evaluators for the federation's test split and, if it has one, its validation split."""
+    evaluators = {"test": Evaluator(model, federation.test_x, federation.test_y)}
+    if federation.validation_x is not None and federation.validation_y is not None:
+        evaluators["validation"] = Evaluator(model, federation.validation_x, federation.validation_y)
+    return evaluators
+
+
+def evaluation_steps(num_steps: int, evaluate_at: Iterable[int] | None) -> list[int]:
+    """The server steps at which to evaluate, 0 and the last among them, in order."""
+    if evaluate_at is None:
+        count = min(num_steps, DEFAULT_EVALUATIONS)
+        evaluate_at = np.ceil(np.arange(1, count) * num_steps / count).astype(int).tolist()
+    steps = sorted({0, num_steps, *map(int, evaluate_at)})
+    require(
+        steps[0] == 0 and steps[-1] == num_steps,
+        "evaluate_at",
+        [steps[0], steps[-1]],
+        f"server steps between 0 and the schedule's last, {num_steps}",
+    )
+    return steps
+
+
+def _copied(reports: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    return {name: np.array(rows) for name, rows in reports.items()}
