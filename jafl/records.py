@@ -169,7 +169,55 @@ def _no_columns(schedule: EventSchedule) -> Mapping[str, np.ndarray]:
     return {}
 
 
-class Rule(NamedTuple):
+class ClientMemoryRequest(NamedTuple):
+    """What a rule wants the server to store for every client: one value each, zeros at first.
+
+    remembers(arrival) -> [*V]   the value to store for the client of this arrival (any pytree of arrays)
+    precision                    in which the memory holds it: "full", "bfloat16" or "int8"
+    recalls(schedule) -> Recall  the stored values that the rule sees again, besides the arriving client's; or None
+    fold_recalled(buffer, weight, row) -> buffer
+                                 takes one of them [*V], before the trips of its step
+    """
+
+    remembers: Callable[[Arrival], Any]
+    precision: str = "full"
+    recalls: Callable[[EventSchedule], Recall] | None = None
+    fold_recalled: Callable[[Any, Any, Any], Any] | None = None
+
+
+class Requirements(NamedTuple):
+    """What a rule requires of the run, and which requirements of jafl's features it meets itself.
+
+    needs_start     True if ``fold`` reads ``Arrival.start``
+    buffer_size     the only number of trips per server step that the rule is defined for, or None
+    initial_round   True if every client must train at the initial model before step 0 ends
+    linear          True if the direction, and what lasts, are linear in the updates: factors may depend on the
+                    schedule, on numbers of examples and of local steps, never on updates, losses or parameters.
+                    ``jafl.decomposed`` requires it.
+    additive        True if ``begin`` is all zeros and ``fold`` adds to it what depends on the arrival alone: parts of
+                    a buffer may be folded apart and added up. Several devices share such a buffer.
+    """
+
+    needs_start: bool = False
+    buffer_size: int | None = None
+    initial_round: bool = False
+    linear: bool = False
+    additive: bool = False
+
+
+class _RuleFields(NamedTuple):
+    """The fields of ``Rule``, which adds to them other ways to give and to read some."""
+
+    init: Callable[[Any, int], Any]
+    begin: Callable[[Any, Any], Any]
+    fold: Callable[[Any, Arrival], tuple[Any, Mapping[str, Any]]]
+    finish: Callable[[Any, Any], tuple[Any, Any, Mapping[str, Any], Any]]
+    columns: Callable[[EventSchedule], Mapping[str, np.ndarray]]
+    memory: ClientMemoryRequest | None
+    requirements: Requirements
+
+
+class Rule(_RuleFields):
     """An aggregation algorithm as pure functions; ``jafl.rules`` tells how to write one.
 
     init(params, num_clients) -> state       what lasts from step to step, any pytree (``()`` for nothing)
@@ -188,37 +236,84 @@ class Rule(NamedTuple):
                                              the constant True, the engine reports ``applied``, 1 or 0
     columns(schedule) -> {name: [J, ...]}    host-made arrays, a row per trip, that depend on the schedule
                                              alone; a trip's rows arrive in ``Arrival.columns``
-    needs_start                              True if ``fold`` reads ``Arrival.start``
-    buffer_size                              the only number of trips per step it is defined for, or None
-    remembers(arrival) -> [*P]               what the server stores for the client of this arrival (any pytree of
-                                             arrays); the engine keeps one such value per client, zeros at first.
-                                             None for a rule without client memory
-    memory_precision                         of that memory: "full", "bfloat16" or "int8"
-    recalls(schedule) -> Recall              stored values that the rule sees again, or None
-    fold_recalled(buffer, weight, row) -> buffer
-                                             takes one of them [*P], before the trips of its step
-    initial_round                            True if every client must train at the initial model before step 0 ends
-    linear                                   True if the direction, and what lasts, are linear in the updates: factors
-                                             may depend on the schedule, on numbers of examples and of local steps,
-                                             never on updates, losses or parameters (see ``jafl.decomposed``)
-    additive                                 True if ``begin`` is all zeros and ``fold`` adds to it what depends on
-                                             the arrival alone: parts of a buffer may be folded apart and added up
+    memory                                   a ``ClientMemoryRequest``, or None for a rule without client memory
+    requirements                             a ``Requirements``
+
+    Give the two records, as the rules of the package do: that is the preferred form. Their fields may also be given
+    one by one, to the constructor and to ``_replace``: ``Rule(..., linear=True)`` is the same rule as
+    ``Rule(..., requirements=Requirements(linear=True))``. Each can be read from the rule: ``rule.linear`` is
+    ``rule.requirements.linear``. The memory's ``precision`` is then called ``memory_precision``.
     """
 
-    init: Callable[[Any, int], Any]
-    begin: Callable[[Any, Any], Any]
-    fold: Callable[[Any, Arrival], tuple[Any, Mapping[str, Any]]]
-    finish: Callable[[Any, Any], tuple[Any, Any, Mapping[str, Any], Any]]
-    columns: Callable[[EventSchedule], Mapping[str, np.ndarray]] = _no_columns
-    needs_start: bool = False
-    buffer_size: int | None = None
-    remembers: Callable[[Arrival], Any] | None = None
-    memory_precision: str = "full"
-    recalls: Callable[[EventSchedule], Recall] | None = None
-    fold_recalled: Callable[[Any, Any, Any], Any] | None = None
-    initial_round: bool = False
-    linear: bool = False
-    additive: bool = False
+    __slots__ = ()
+
+    def __new__(
+        cls, init, begin, fold, finish, columns=_no_columns, memory=None, requirements=None, **single: Any
+    ):
+        memory = _memory_with(memory, single)
+        fields = (requirements or Requirements())._asdict() | single
+        return super().__new__(cls, init, begin, fold, finish, columns, memory, Requirements(**fields))
+
+    def _replace(self, **changes: Any) -> "Rule":
+        """A rule with some fields changed, those of the two records included."""
+        return Rule(**(self._asdict() | changes))
+
+    @property
+    def remembers(self) -> Callable[[Arrival], Any] | None:
+        """``memory.remembers``, or None for a rule without client memory."""
+        return self.memory.remembers if self.memory else None
+
+    @property
+    def memory_precision(self) -> str:
+        """``memory.precision``, "full" for a rule without client memory."""
+        return self.memory.precision if self.memory else "full"
+
+    @property
+    def recalls(self) -> Callable[[EventSchedule], Recall] | None:
+        """``memory.recalls``, or None for a rule without client memory."""
+        return self.memory.recalls if self.memory else None
+
+    @property
+    def fold_recalled(self) -> Callable[[Any, Any, Any], Any] | None:
+        """``memory.fold_recalled``, or None for a rule without client memory."""
+        return self.memory.fold_recalled if self.memory else None
+
+    @property
+    def needs_start(self) -> bool:
+        """``requirements.needs_start``."""
+        return self.requirements.needs_start
+
+    @property
+    def buffer_size(self) -> int | None:
+        """``requirements.buffer_size``."""
+        return self.requirements.buffer_size
+
+    @property
+    def initial_round(self) -> bool:
+        """``requirements.initial_round``."""
+        return self.requirements.initial_round
+
+    @property
+    def linear(self) -> bool:
+        """``requirements.linear``."""
+        return self.requirements.linear
+
+    @property
+    def additive(self) -> bool:
+        """``requirements.additive``."""
+        return self.requirements.additive
+
+
+def _memory_with(memory: ClientMemoryRequest | None, single: dict[str, Any]) -> ClientMemoryRequest | None:
+    """``memory`` with the fields of its own that are in ``single``, which are taken out of it."""
+    names = {
+        name: "memory_precision" if name == "precision" else name for name in ClientMemoryRequest._fields
+    }
+    changes = {name: single.pop(keyword) for name, keyword in names.items() if keyword in single}
+    if not changes:
+        return memory
+    fields = (memory._asdict() if memory else {"remembers": None}) | changes
+    return ClientMemoryRequest(**fields) if fields["remembers"] else None
 
 
 @dataclasses.dataclass(frozen=True)

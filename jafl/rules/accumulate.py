@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jafl.records import EventSchedule, Rule
+from jafl.records import EventSchedule, Requirements, Rule
 
 
 def number(value: Any) -> jax.Array:
@@ -54,7 +54,5 @@ def weighted_sum(
         fold=fold,
         finish=finish,
         columns=lambda schedule: {"weight": weights(schedule)},
-        buffer_size=buffer_size,
-        linear=True,
-        additive=True,
+        requirements=Requirements(buffer_size=buffer_size, linear=True, additive=True),
     )

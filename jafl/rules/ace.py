@@ -3,7 +3,7 @@
 import numpy as np
 
 from jafl.errors import choose
-from jafl.records import EventSchedule, Recall, Rule
+from jafl.records import ClientMemoryRequest, EventSchedule, Recall, Requirements, Rule
 from jafl.rules import accumulate, cached
 from jafl.specifications import specification
 
@@ -47,13 +47,16 @@ def ace(form: str = "incremental", memory_precision: str = "full") -> Rule:
         fold=fold,
         finish=finish,
         columns=lambda schedule: {"weight": cached.steps_in_cache(schedule) / schedule.num_clients},
-        remembers=lambda arrival: arrival.update,
-        memory_precision=memory_precision,
-        recalls=_all_others if direct else cached.recall_all,
-        fold_recalled=lambda buffer, weight, row: (cached.add_recalled(buffer[0], weight, row), buffer[1]),
-        buffer_size=1,
-        initial_round=True,
-        linear=True,
+        memory=ClientMemoryRequest(
+            remembers=lambda arrival: arrival.update,
+            precision=memory_precision,
+            recalls=_all_others if direct else cached.recall_all,
+            fold_recalled=lambda buffer, weight, row: (
+                cached.add_recalled(buffer[0], weight, row),
+                buffer[1],
+            ),
+        ),
+        requirements=Requirements(buffer_size=1, initial_round=True, linear=True),
     )
 
 

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jafl.errors import choose, whole_number
-from jafl.records import EventSchedule, Recall, Rule
+from jafl.records import ClientMemoryRequest, EventSchedule, Recall, Requirements, Rule
 from jafl.rules import accumulate, cached
 from jafl.specifications import specification
 
@@ -50,13 +50,13 @@ def aced(active_steps: int = 50, age: str = "start", memory_precision: str = "fu
         fold=fold,
         finish=finish,
         columns=lambda schedule: _active(schedule, active_steps, age)[0],
-        remembers=lambda arrival: arrival.update,
-        memory_precision=memory_precision,
-        recalls=lambda schedule: _active(schedule, active_steps, age)[1],
-        fold_recalled=_add_row,
-        buffer_size=1,
-        initial_round=True,
-        linear=True,
+        memory=ClientMemoryRequest(
+            remembers=lambda arrival: arrival.update,
+            precision=memory_precision,
+            recalls=lambda schedule: _active(schedule, active_steps, age)[1],
+            fold_recalled=_add_row,
+        ),
+        requirements=Requirements(buffer_size=1, initial_round=True, linear=True),
     )
 
 

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 
 from jafl.errors import choose
-from jafl.records import EventSchedule, Rule
+from jafl.records import ClientMemoryRequest, EventSchedule, Requirements, Rule
 from jafl.rules import accumulate, cached
 from jafl.specifications import specification
 
@@ -60,11 +60,13 @@ def ca2fl(changes: str = "arrival", memory_precision: str = "full") -> Rule:
         fold=fold,
         finish=finish,
         columns=lambda schedule: _columns(schedule, changes),
-        remembers=lambda arrival: arrival.update,
-        memory_precision=memory_precision,
-        recalls=cached.recall_all,
-        fold_recalled=fold_recalled,
-        linear=True,
+        memory=ClientMemoryRequest(
+            remembers=lambda arrival: arrival.update,
+            precision=memory_precision,
+            recalls=cached.recall_all,
+            fold_recalled=fold_recalled,
+        ),
+        requirements=Requirements(linear=True),
     )
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jafl.records import Rule
+from jafl.records import Requirements, Rule
 from jafl.rules import accumulate, staleness
 from jafl.specifications import specification
 
@@ -44,4 +44,4 @@ def fedasync(
         mixed = jax.tree.map(lambda w, y: weight.astype(w.dtype) * (w - y), params, trained)
         return mixed, (), {}, True
 
-    return Rule(init, begin, fold, finish, needs_start=True, buffer_size=1)
+    return Rule(init, begin, fold, finish, requirements=Requirements(needs_start=True, buffer_size=1))

@@ -5,7 +5,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from jafl.errors import choose
-from jafl.records import Rule
+from jafl.records import Requirements, Rule
 from jafl.rules import accumulate, staleness
 from jafl.specifications import specification
 
@@ -52,4 +52,4 @@ def fedbuff(
         scale = 1 / count if mean else jnp.ones_like(count)
         return accumulate.scaled(-scale, total), (), {"weight_scale": scale}, True
 
-    return Rule(init, begin, fold, finish, linear=True, additive=True)
+    return Rule(init, begin, fold, finish, requirements=Requirements(linear=True, additive=True))

@@ -1,6 +1,6 @@
 """FedNova: updates are normalised by the clients' numbers of local steps (Wang et al., NeurIPS 2020)."""
 
-from jafl.records import Rule
+from jafl.records import Requirements, Rule
 from jafl.rules import accumulate
 from jafl.specifications import specification
 
@@ -33,4 +33,10 @@ def fednova(weigh_by_examples: bool = False) -> Rule:
         scale = steps / shares**2  # the mean number of steps, over the sum of shares
         return accumulate.scaled(-scale, total), (), {"weight_scale": scale}, True
 
-    return Rule(lambda params, num_clients: (), begin, fold, finish, linear=True, additive=True)
+    return Rule(
+        lambda params, num_clients: (),
+        begin,
+        fold,
+        finish,
+        requirements=Requirements(linear=True, additive=True),
+    )

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jafl.errors import require
-from jafl.records import EventSchedule, Rule
+from jafl.records import EventSchedule, Requirements, Rule
 from jafl.rules import accumulate
 from jafl.specifications import specification
 
@@ -58,7 +58,7 @@ def gsgm(momentum: float = 0.1) -> Rule:
         state = (global_momentum, directions, jnp.where(new, 1.0, steps + 1), this_round)
         return direction, state, {"round": this_round, "weight_scale": 1 / count}, True
 
-    return Rule(init, begin, fold, finish, columns=_rounds, linear=True)
+    return Rule(init, begin, fold, finish, columns=_rounds, requirements=Requirements(linear=True))
 
 
 def _rounds(schedule: EventSchedule) -> dict[str, np.ndarray]:

@@ -4,7 +4,7 @@ import math
 
 import jax.numpy as jnp
 
-from jafl.records import Rule
+from jafl.records import Requirements, Rule
 from jafl.rules import accumulate
 from jafl.specifications import specification
 
@@ -30,4 +30,10 @@ def twafl() -> Rule:
         total, examples = buffer
         return accumulate.scaled(-1 / examples, total), (), {"weight_scale": 1 / examples}, True
 
-    return Rule(lambda params, num_clients: (), begin, fold, finish, linear=True, additive=True)
+    return Rule(
+        lambda params, num_clients: (),
+        begin,
+        fold,
+        finish,
+        requirements=Requirements(linear=True, additive=True),
+    )

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jafl.errors import whole_number
-from jafl.records import Rule
+from jafl.records import Requirements, Rule
 from jafl.rules import accumulate
 from jafl.specifications import specification
 
@@ -109,7 +109,7 @@ def wkafl(
         state = (shaped(estimate), stage_two, rows)
         return accumulate.scaled(scale, shaped(direction)), state, report, True
 
-    return Rule(init, begin, fold, finish, buffer_size=buffer_size)
+    return Rule(init, begin, fold, finish, requirements=Requirements(buffer_size=buffer_size))
 
 
 def _norms(rows: Any) -> jax.Array:

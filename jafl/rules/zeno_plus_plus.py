@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from jafl.errors import SettingError, require, whole_number
-from jafl.records import Rule
+from jafl.records import Requirements, Rule
 from jafl.rules import accumulate
 from jafl.specifications import specification
 
@@ -67,7 +67,7 @@ def zeno_plus_plus(
         begin=lambda state, params: (state, accumulate.zeros(params)),
         fold=lambda buffer, arrival: ((buffer[0], arrival.update), {}),
         finish=finish,
-        buffer_size=1,
+        requirements=Requirements(buffer_size=1),
     )
 
 
