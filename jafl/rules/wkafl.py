@@ -101,9 +101,10 @@ def wkafl(
         estimate_norm = _norms(jax.tree.map(lambda leaf: leaf[None], estimate))[0]
         cosines = _cosines(gradients, estimate, estimate_norm)
         keep = (cosines >= smallest_cosine) if gradient_selection else jnp.zeros_like(cosines, bool)
-        weight = _selection_weights(cosines, keep, cosine_weight, otherwise=trust)
         # Where none is kept the estimate itself is the direction: its gradients are not clipped again.
-        bound = jnp.where(stage_two & jnp.any(keep), stage_two_clip * estimate_norm, jnp.inf)
+        any_kept = jnp.any(keep)
+        weight = jnp.where(any_kept, _selection_weights(cosines, keep, cosine_weight), trust)
+        bound = jnp.where(stage_two & any_kept, stage_two_clip * estimate_norm, jnp.inf)
         direction = _weighted_sum(weight, gradients, clipped_to=bound)
         scale = _rate_scale(freshest, staleness_decay) if staleness_part else jnp.ones_like(freshest)
         report = {
@@ -175,15 +176,13 @@ def _cosines(gradients: _Clipped, estimate: ArrayTree, estimate_norm: jax.Array)
     return jnp.where(lengths > 0, jnp.clip(cosines, -1, 1), 0)  # rounding must not fail a threshold of -1
 
 
-def _selection_weights(
-    cosines: jax.Array, keep: jax.Array, cosine_weight: jax.Array, otherwise: jax.Array
-) -> jax.Array:
-    """[K], summing to 1: exp(cosine_weight * cosine) of the gradients kept (equations 7 and 8), 0 of the others.
+def _selection_weights(cosines: jax.Array, keep: jax.Array, cosine_weight: jax.Array) -> jax.Array:
+    """[K], summing to 1: exp(cosine_weight * cosine) of the gradients to keep (equations 7 and 8), 0 of the others.
 
-    ``otherwise`` [K] if none is kept. The largest cosine is subtracted from all: it cancels.
+    The largest cosine is subtracted from all: it cancels, and the exponential does not overflow.
     """
-    chosen = jnp.where(keep, jnp.exp(cosine_weight * (cosines - jnp.max(cosines))), 0.0)
-    return jnp.where(jnp.any(keep), chosen / jnp.maximum(jnp.sum(chosen), 1e-30), otherwise)
+    weights = jnp.where(keep, jnp.exp(cosine_weight * (cosines - jnp.max(cosines))), 0.0)
+    return weights / jnp.maximum(jnp.sum(weights), 1e-30)
 
 
 def _rate_scale(freshest: jax.Array, staleness_decay: jax.Array) -> jax.Array:
