@@ -1,12 +1,12 @@
 """Client work: what one client does between its download and its upload.
 
-A trip is a number of optimizer steps on minibatches of the client's own examples. Each epoch shuffles them
-afresh, by a key that depends on (seed, client, trip, epoch) alone, and cuts them into minibatches of
-``batch_size``; the last one of an epoch is short where the size does not divide the client's examples. A client
-with fewer examples than a batch has one short batch an epoch. Short batches are masked: they count only the
-examples that are there.
+A trip is a number of optimizer steps on minibatches of the client's own examples. Each epoch shuffles them anew, by a
+key that depends on (seed, client, trip, epoch) alone, and cuts them into minibatches of ``batch_size``; the last one
+of an epoch is short where the size does not divide the client's number of examples. A client with fewer examples than
+a batch has one short batch per epoch. Short batches are masked: they count only the examples that are there.
 """
 
+import dataclasses
 import math
 import numbers
 from collections.abc import Callable
@@ -21,13 +21,15 @@ from jax import lax
 from jafl.errors import require, whole_number
 from jafl.keyed_shuffle import shuffled
 from jafl.models import Model
+from jafl.records import Array, ArrayTree, Gradients, Params, Updates
 from jafl.specifications import Specification, specification, specify
 
-# Rows that a minibatch without a fixed size is worked through at a time: small clients pay for no more.
-ROWS_AT_ONCE = 32
+# Minibatches of up to so many examples are computed at once.
 LARGEST_BATCH_AT_ONCE = 128
+# Larger ones, and those without a fixed size, so many at a time: small clients do not pay for the rows of large ones.
+ROWS_AT_ONCE = 32
 
-# Keeps the keys of dropout apart from everything else that a trip's words are for.
+# Keeps the keys of dropout apart from all other uses of a trip's random words.
 _DROPOUT = 301
 
 
@@ -35,18 +37,18 @@ class ClientData(NamedTuple):
     """Every client's examples on the device: ``x`` [E, ...] and ``y`` [E], each example once; client c holds the
     examples ``indices[offsets[c]:offsets[c + 1]]``; ``indices`` [A] and ``offsets`` [N + 1] are int32."""
 
-    x: Any
-    y: Any
-    indices: Any
-    offsets: Any
+    x: Array
+    y: Array
+    indices: Array
+    offsets: Array
 
 
 class ClientResult(NamedTuple):
     """``update`` [*P]: trained minus downloaded; ``loss`` []: mean over the first minibatch at the downloaded
-    model, regularisers left out; ``batch_examples`` [] int32: examples used, each as often as it was used;
+    model, regularizers left out; ``batch_examples`` [] int32: examples used, each as often as it was used;
     ``local_steps`` [] int32: optimizer steps taken."""
 
-    update: Any
+    update: Updates
     loss: jax.Array
     batch_examples: jax.Array
     local_steps: jax.Array
@@ -59,10 +61,10 @@ class ClientWork(NamedTuple):
     words ``key`` [2] uint32.
 
     minibatches(num_examples) -> [N], on the host: how many minibatches, or parts of them, clients with so many
-    examples [N] train on in a trip, one after the other; None if it is not known.
+    examples [N] train on in a trip, one after the other; None if that is not known.
     """
 
-    train: Callable[[ClientData, Any, jax.Array, jax.Array], ClientResult]
+    train: Callable[[ClientData, Params, jax.Array, jax.Array], ClientResult]
     model: Model
     minibatches: Callable[[np.ndarray], np.ndarray] | None = None
 
@@ -79,23 +81,34 @@ def client_work(
     l2: float | None = None,
     learning_rate_normalization: bool = False,
 ) -> Specification:
-    """Describes local training; the numbers among the arguments are data, so changing them does not recompile.
+    """Describes local training: what one client does between its download and its upload.
+
+    The floats among the arguments are data of the compiled program, so changing them does not recompile.
 
     Args:
       model: what is trained, with its loss.
-      learning_rate: of plain SGD, the default optimizer; or
-      optimizer: any optax optimizer, best as ``specify(optax.adam, learning_rate=0.01)``. Its state is new at
-        each trip. Exactly one of the two.
-      local_steps: minibatch steps per trip (Q), going on to a fresh shuffle when an epoch ends; or
-      local_epochs: passes over the client's examples per trip. At most one of the two; 1 step if neither.
+      learning_rate: of plain SGD, the default optimizer. Exactly one of this and ``optimizer``.
+      optimizer: any optax optimizer, best as ``specify(optax.adam, learning_rate=0.01)``. Its state is new at each
+        trip.
+      local_steps: minibatch steps per trip (Q), going on to a fresh shuffle when an epoch ends. At most one of this
+        and ``local_epochs``; 1 step if neither is given.
+      local_epochs: passes over the client's examples per trip.
       batch_size: examples per minibatch; 0 means the client's whole data set as one batch.
       proximal: FedProx's mu: adds (mu / 2) ||w - w_downloaded||^2 to the loss (Li et al. 2020, equation 2).
-      l2: adds (l2 / 2) ||w||^2 over all parameters, biases included.
+      l2: adds (l2 / 2) ||w||^2 over all parameters, biases included, to the loss.
       learning_rate_normalization: LR-Norm: a step on b < batch_size examples uses learning rate * b / batch_size
         (FedBuff, section 5).
 
+    Returns:
+      A specification of the work, for ``jafl.simulate``.
+
     Raises:
       SettingError: for a number outside its range or two arguments that exclude each other.
+
+    Example:
+      >>> work = jafl.client_work(jafl.models.softmax(10), learning_rate=0.1, local_epochs=2)
+      >>> work.arguments["batch_size"]
+      32
     """
     require(
         isinstance(model, Model),
@@ -104,36 +117,9 @@ def client_work(
         "a jafl.Model",
         "Write jafl.Model(module) around a Flax one.",
     )
-    require(
-        (learning_rate is None) != (optimizer is None),
-        "learning_rate and optimizer",
-        (learning_rate, optimizer),
-        "one given and one None",
-        "Give the learning rate of plain SGD, or an optimizer of your own.",
-    )
-    if optimizer is None:
-        check_number("learning_rate", learning_rate, minimum=0.0)
-        optimizer = specify(optax.sgd, learning_rate=float(learning_rate or 0.0))
-    check_optimizer("optimizer", optimizer)
-    require(
-        local_steps is None or local_epochs is None,
-        "local_steps and local_epochs",
-        (local_steps, local_epochs),
-        "not both given",
-    )
-    for name, value in (("local_steps", local_steps), ("local_epochs", local_epochs)):
-        if value is not None:
-            whole_number(name, value, 1)
-    fits = isinstance(batch_size, numbers.Integral) and 0 <= batch_size < 2**31
-    require(
-        fits, "batch_size", batch_size, "a whole number of at least 1, or 0 for a client's whole data set"
-    )
-    require(
-        batch_size > 0 or not learning_rate_normalization,
-        "learning_rate_normalization",
-        learning_rate_normalization,
-        "False where batch_size is 0: a whole data set is never a short batch",
-    )
+    optimizer = _optimizer(learning_rate, optimizer)
+    _check_steps(local_steps, local_epochs)
+    _check_batches(batch_size, learning_rate_normalization)
     for name, number in (("proximal", proximal), ("l2", l2)):
         if number is not None:
             check_number(name, number, minimum=0.0)
@@ -155,10 +141,10 @@ def trip_words(key: jax.Array, client: jax.Array, trip: jax.Array) -> jax.Array:
     key: a JAX random key; ``client``, ``trip``: [J] int32.
     """
 
-    def one(client, trip):
+    def words(client, trip):
         return jax.random.bits(jax.random.fold_in(jax.random.fold_in(key, client), trip), (2,), jnp.uint32)
 
-    return jax.vmap(one)(client, trip)
+    return jax.vmap(words)(client, trip)
 
 
 def minibatches(
@@ -166,7 +152,16 @@ def minibatches(
 ) -> list[np.ndarray]:
     """Which of its own examples a client uses in each step of a trip, to check a run by hand.
 
-    Returns ``steps`` arrays of positions below ``num_examples``; the arguments are those of the run.
+    Args:
+      key: the run's.
+      client: its number.
+      trip: how many trips the client has started before this one.
+      num_examples: examples that the client holds.
+      batch_size: the client work's.
+      steps: local steps of the trip to return.
+
+    Returns:
+      ``steps`` arrays of positions below ``num_examples``.
     """
     words = _jitted_trip_words(key, np.array([client], np.int32), np.array([trip], np.int32))[0]
     size = batch_size or num_examples
@@ -186,8 +181,8 @@ def minibatches(
 def dropout_key(words: jax.Array, step: jax.Array | int, part: jax.Array | int = 0) -> jax.Array:
     """The random key of a model's dropout in one local step of a trip.
 
-    words: [2] uint32, from ``trip_words``. step: [] counts the trip's local steps from 0. part: [] counts from 0,
-    in a batch larger than ``LARGEST_BATCH_AT_ONCE`` or without a size, the ``ROWS_AT_ONCE`` examples taken at a time.
+    words: [2] uint32, from ``trip_words``. step: [] the number of the local step in its trip, from 0 on. part: [] the
+    number of the part in its minibatch, from 0 on, where one is computed ``ROWS_AT_ONCE`` examples at a time.
     """
     key = jax.random.wrap_key_data(words, impl="threefry2x32")
     return jax.random.fold_in(jax.random.fold_in(jax.random.fold_in(key, _DROPOUT), step), part)
@@ -210,93 +205,202 @@ def check_optimizer(name: str, optimizer: Any) -> None:
     )
 
 
+def _optimizer(learning_rate: float | None, optimizer: Any) -> Any:
+    """The optimizer, plain SGD if only its learning rate is given; checks both."""
+    require(
+        (learning_rate is None) != (optimizer is None),
+        "learning_rate and optimizer",
+        (learning_rate, optimizer),
+        "one given and one None",
+        "Give the learning rate of plain SGD, or an optimizer of your own.",
+    )
+    if optimizer is None:
+        check_number("learning_rate", learning_rate, minimum=0.0)
+        optimizer = specify(optax.sgd, learning_rate=float(learning_rate or 0.0))
+    check_optimizer("optimizer", optimizer)
+    return optimizer
+
+
+def _check_steps(local_steps: int | None, local_epochs: int | None) -> None:
+    """Raises SettingError for two lengths of a trip, or one below 1."""
+    require(
+        local_steps is None or local_epochs is None,
+        "local_steps and local_epochs",
+        (local_steps, local_epochs),
+        "not both given",
+    )
+    for name, value in (("local_steps", local_steps), ("local_epochs", local_epochs)):
+        if value is not None:
+            whole_number(name, value, 1)
+
+
+def _check_batches(batch_size: int, learning_rate_normalization: bool) -> None:
+    """Raises SettingError for an impossible batch size, or one without which a batch is never short."""
+    fits = isinstance(batch_size, numbers.Integral) and 0 <= batch_size < 2**31
+    require(
+        fits, "batch_size", batch_size, "a whole number of at least 1, or 0 for a client's whole data set"
+    )
+    require(
+        batch_size > 0 or not learning_rate_normalization,
+        "learning_rate_normalization",
+        learning_rate_normalization,
+        "False where batch_size is 0: a whole data set is never a short batch",
+    )
+
+
 @specification
 def _client_work(
     model, optimizer, local_steps, local_epochs, batch_size, proximal, l2, learning_rate_normalization
 ) -> ClientWork:
-    def train(data: ClientData, start: Any, client: jax.Array, key: jax.Array) -> ClientResult:
-        first = data.offsets[client]
-        count = data.offsets[client + 1] - first
-        size = count if batch_size == 0 else batch_size
-        batches_per_epoch = -(-count // size)
+    """The work that ``client_work`` describes; the arguments are checked."""
+    training = _LocalTraining(
+        model, optimizer, local_steps, local_epochs, batch_size, proximal, l2, learning_rate_normalization
+    )
+    return ClientWork(training.train, model, training.minibatches)
 
-        def batch_rows(epoch, begin, rows):
-            """Positions ``begin + [0, rows)`` of a shuffled epoch: (x [rows, ...], y [rows], present [rows])."""
-            position = begin + jnp.arange(rows, dtype=jnp.int32)
-            present = position < count
-            if batch_size > 0:  # the order within one batch changes nothing
-                position = shuffled(position, count, key, epoch)
-            # The barrier keeps the look-up of rows out of the gather of examples, where it would run per feature.
-            row = lax.optimization_barrier(data.indices[first + jnp.where(present, position, 0)])
-            x = model.augment(data.x[row], key, epoch, begin + jnp.arange(rows, dtype=jnp.int32))
-            return x, data.y[row], present
 
-        def keys(step, part):
-            return dropout_key(key, step, part) if model.random else None
+class _Trip(NamedTuple):
+    """What the local steps of one trip share.
 
-        def gradient(params, step):
-            epoch, batch = step // batches_per_epoch, step % batches_per_epoch
-            begin = batch * size
-            used = jnp.minimum(size, count - begin)
-            if 0 < batch_size <= LARGEST_BATCH_AT_ONCE:
-                rows = batch_rows(epoch, begin, batch_size)
-                total, slope = _sum_and_gradient(model, params, rows, keys(step, 0))
-            else:
+    data, start, key   as in ``ClientWork.train``
+    first, examples    [] int32: where the client's examples begin in ``data.indices``, and how many there are
+    size               [] examples per minibatch
+    batches_per_epoch  [] int32
+    """
 
-                def add_rows(number, sums):
-                    rows = batch_rows(epoch, begin + number * ROWS_AT_ONCE, ROWS_AT_ONCE)
-                    within = number * ROWS_AT_ONCE + jnp.arange(ROWS_AT_ONCE) < used
-                    some = _sum_and_gradient(model, params, (*rows[:2], rows[2] & within), keys(step, number))
-                    return jax.tree.map(jnp.add, sums, some)
+    data: ClientData
+    start: Params
+    key: jax.Array
+    first: jax.Array
+    examples: jax.Array
+    size: Any
+    batches_per_epoch: jax.Array
 
-                empty = jax.tree.map(jnp.zeros_like, (_loss_zero(model, params, data), params))
-                total, slope = lax.fori_loop(0, -(-used // ROWS_AT_ONCE), add_rows, empty)
-            mean = lambda a: a / used.astype(a.dtype)  # noqa: E731
-            slope = jax.tree.map(mean, slope)
-            if l2 is not None:
-                slope = jax.tree.map(lambda g, w: g + l2 * w, slope, params)
-            if proximal is not None:
-                slope = jax.tree.map(lambda g, w, w0: g + proximal * (w - w0), slope, params, start)
-            return mean(total), slope, used
 
-        def step(number, params, state):
-            loss, slope, used = gradient(params, number)
-            updates, state = optimizer.update(slope, state, params)
-            if learning_rate_normalization:
-                updates = jax.tree.map(lambda u: u * (used.astype(u.dtype) / batch_size), updates)
-            return updates, state, loss, used
+@dataclasses.dataclass(frozen=True, eq=False)
+class _LocalTraining:
+    """Local training with the options of ``client_work``; its floats may be traced."""
 
-        if local_steps == 1:  # the update as it is: exact, and two passes over the parameters fewer
-            updates, _, loss, used = step(jnp.int32(0), start, optimizer.init(start))
+    model: Model
+    optimizer: optax.GradientTransformation
+    local_steps: int | None
+    local_epochs: int | None
+    batch_size: int
+    proximal: Any
+    l2: Any
+    learning_rate_normalization: bool
+
+    @property
+    def whole_batches(self) -> bool:
+        """Whether a minibatch is computed at once, not ``ROWS_AT_ONCE`` examples at a time."""
+        return 0 < self.batch_size <= LARGEST_BATCH_AT_ONCE
+
+    def train(self, data: ClientData, start: Params, client: jax.Array, key: jax.Array) -> ClientResult:
+        """One trip; see ``ClientWork.train``."""
+        trip = self._trip(data, start, client, key)
+        if self.local_steps == 1:  # the update as it is: exact, and two passes over the parameters fewer
+            updates, _, loss, used = self._step(trip, jnp.int32(0), start, self.optimizer.init(start))
             return ClientResult(updates, loss, used, jnp.int32(1))
 
-        def another(number, carry):
+        def step(number, carry):
             params, state, first_loss, seen = carry
-            updates, state, loss, used = step(number, params, state)
+            updates, state, loss, used = self._step(trip, number, params, state)
             first_loss = jnp.where(number == 0, loss, first_loss)
             return optax.apply_updates(params, updates), state, first_loss, seen + used
 
-        steps = local_steps if local_epochs is None else local_epochs * batches_per_epoch
-        untrained = (start, optimizer.init(start), _loss_zero(model, start, data), jnp.int32(0))
-        trained, _, loss, seen = lax.fori_loop(0, steps, another, untrained)
+        steps = self._steps(trip.batches_per_epoch)
+        untrained = (start, self.optimizer.init(start), _loss_zero(self.model, start, data), jnp.int32(0))
+        trained, _, loss, seen = lax.fori_loop(0, steps, step, untrained)
         update = jax.tree.map(jnp.subtract, trained, start)
         return ClientResult(update, loss, seen, jnp.asarray(steps, jnp.int32))
 
-    def minibatches(num_examples: np.ndarray) -> np.ndarray:
+    def minibatches(self, num_examples: np.ndarray) -> np.ndarray:
+        """[N] for clients with so many examples [N]; see ``ClientWork.minibatches``."""
         count = np.maximum(np.asarray(num_examples, np.int64), 1)
-        size = count if batch_size == 0 else np.full_like(count, batch_size)
+        size = count if self.batch_size == 0 else np.full_like(count, self.batch_size)
         per_epoch = -(-count // size)
-        steps = np.full_like(count, local_steps) if local_epochs is None else local_epochs * per_epoch
-        if 0 < batch_size <= LARGEST_BATCH_AT_ONCE:
+        steps = np.zeros_like(count) + self._steps(per_epoch)
+        if self.whole_batches:
             return steps
         epochs, begun = np.divmod(steps, per_epoch)
-        whole, last = -(-size // ROWS_AT_ONCE), -(-(count - (per_epoch - 1) * size) // ROWS_AT_ONCE)
-        return epochs * ((per_epoch - 1) * whole + last) + begun * whole
+        parts_of_whole, parts_of_last = (
+            -(-examples // ROWS_AT_ONCE) for examples in (size, count - (per_epoch - 1) * size)
+        )
+        return epochs * ((per_epoch - 1) * parts_of_whole + parts_of_last) + begun * parts_of_whole
 
-    return ClientWork(train, model, minibatches)
+    def _steps(self, batches_per_epoch: Any) -> Any:
+        """Local steps of a trip, for one client or an array of them."""
+        return self.local_steps if self.local_epochs is None else self.local_epochs * batches_per_epoch
+
+    def _trip(self, data: ClientData, start: Params, client: jax.Array, key: jax.Array) -> _Trip:
+        first = data.offsets[client]
+        count = data.offsets[client + 1] - first
+        size = count if self.batch_size == 0 else self.batch_size
+        return _Trip(data, start, key, first, count, size, -(-count // size))
+
+    def _step(
+        self, trip: _Trip, number: jax.Array, params: Params, state: ArrayTree
+    ) -> tuple[Updates, ArrayTree, jax.Array, jax.Array]:
+        """One optimizer step: (updates, optimizer state, mean loss, examples used)."""
+        gradient, loss, used = self._gradient(trip, number, params)
+        updates, state = self.optimizer.update(gradient, state, params)
+        if self.learning_rate_normalization:
+            updates = jax.tree.map(lambda u: u * (used.astype(u.dtype) / self.batch_size), updates)
+        return updates, state, loss, used
+
+    def _gradient(
+        self, trip: _Trip, step: jax.Array, params: Params
+    ) -> tuple[Gradients, jax.Array, jax.Array]:
+        """The gradient of a minibatch with its regularizers, its mean loss without them, and its examples []."""
+        total, gradient, used = self._sums(trip, step, params)
+        mean = lambda a: a / used.astype(a.dtype)  # noqa: E731
+        gradient = jax.tree.map(mean, gradient)
+        if self.l2 is not None:
+            gradient = jax.tree.map(lambda g, w: g + self.l2 * w, gradient, params)
+        if self.proximal is not None:
+            gradient = jax.tree.map(
+                lambda g, w, w0: g + self.proximal * (w - w0), gradient, params, trip.start
+            )
+        return gradient, mean(total), used
+
+    def _sums(self, trip: _Trip, step: jax.Array, params: Params) -> tuple[jax.Array, Gradients, jax.Array]:
+        """Sums over a minibatch: its loss, the loss's gradient, and how many examples it has."""
+        epoch, batch = step // trip.batches_per_epoch, step % trip.batches_per_epoch
+        begin = batch * trip.size
+        used = jnp.minimum(trip.size, trip.examples - begin)
+        if self.whole_batches:
+            rows = self._rows(trip, epoch, begin, self.batch_size)
+            return *_sum_and_gradient(self.model, params, rows, self._dropout_key(trip, step, 0)), used
+
+        def add_part(number, sums):
+            x, y, present = self._rows(trip, epoch, begin + number * ROWS_AT_ONCE, ROWS_AT_ONCE)
+            within = number * ROWS_AT_ONCE + jnp.arange(ROWS_AT_ONCE) < used
+            rows = (x, y, present & within)
+            part = _sum_and_gradient(self.model, params, rows, self._dropout_key(trip, step, number))
+            return jax.tree.map(jnp.add, sums, part)
+
+        empty = jax.tree.map(jnp.zeros_like, (_loss_zero(self.model, params, trip.data), params))
+        return *lax.fori_loop(0, -(-used // ROWS_AT_ONCE), add_part, empty), used
+
+    def _rows(self, trip: _Trip, epoch: jax.Array, begin: jax.Array, rows: int) -> tuple:
+        """Positions ``begin + [0, rows)`` of a shuffled epoch: (x [rows, ...], y [rows], present [rows])."""
+        data = trip.data
+        position = begin + jnp.arange(rows, dtype=jnp.int32)
+        present = position < trip.examples
+        if self.batch_size > 0:  # the order within one batch changes nothing
+            position = shuffled(position, trip.examples, trip.key, epoch)
+        # The barrier keeps the look-up of rows out of the gather of examples, where it would run per feature.
+        row = lax.optimization_barrier(data.indices[trip.first + jnp.where(present, position, 0)])
+        x = self.model.augment(data.x[row], trip.key, epoch, begin + jnp.arange(rows, dtype=jnp.int32))
+        return x, data.y[row], present
+
+    def _dropout_key(self, trip: _Trip, step: jax.Array, part: jax.Array | int) -> jax.Array | None:
+        return dropout_key(trip.key, step, part) if self.model.random else None
 
 
-def _sum_and_gradient(model: Model, params: Any, rows: tuple, key: jax.Array | None) -> tuple[jax.Array, Any]:
+def _sum_and_gradient(
+    model: Model, params: Params, rows: tuple, key: jax.Array | None
+) -> tuple[jax.Array, Gradients]:
     """The summed loss over the rows that are present, and its gradient [*P]."""
     x, y, present = rows
 
@@ -306,7 +410,7 @@ def _sum_and_gradient(model: Model, params: Any, rows: tuple, key: jax.Array | N
     return jax.value_and_grad(total)(params)
 
 
-def _loss_zero(model: Model, params: Any, data: ClientData) -> jax.Array:
+def _loss_zero(model: Model, params: Params, data: ClientData) -> jax.Array:
     """A zero of the loss's dtype."""
     loss = jax.eval_shape(lambda: model.losses(params, data.x[:1], data.y[:1]))
     return jnp.zeros((), loss.dtype)

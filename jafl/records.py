@@ -8,9 +8,24 @@ steps, N clients, ``*P`` the shape of one parameter leaf. Times are in the delay
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+
+# Names of types. They are all ``Any`` to a type checker: JAX's own types cannot stand here, and a rule may choose any
+# pytree for its state and its buffer.
+Array: TypeAlias = Any  # an array, of JAX on the device or of NumPy on the host
+ArrayTree: TypeAlias = Any  # a pytree of arrays
+Params: TypeAlias = ArrayTree  # [*P]: the parameters of a model
+Updates: TypeAlias = ArrayTree  # [*P], like the parameters: trained minus downloaded, or a sum of such
+Gradients: TypeAlias = (
+    ArrayTree  # [*P], like the parameters: a direction to ascend, a pseudo-gradient included
+)
+RuleState: TypeAlias = ArrayTree  # what a rule keeps from server step to server step
+Buffer: TypeAlias = ArrayTree  # what a rule gathers during one server step
+StoredValue: TypeAlias = ArrayTree  # [*V]: what the server stores for one client
+Columns: TypeAlias = Mapping[str, np.ndarray]  # {name: [J, ...]}: a row per applied trip, made on the host
+Report: TypeAlias = Mapping[str, Array]  # {name: []}: scalars for the history
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,7 +140,7 @@ class Arrival(NamedTuple):
 
     update         [*P]   trained minus downloaded parameters: it points downhill. For a rule on
                           gradients it is minus the gradient of the one local step, times its learning rate
-    start          [*P]   the snapshot that the client trained from, or None unless ``Rule.needs_start``
+    start          [*P]   the model that the client downloaded; None unless the rule requires it (``needs_start``)
     client         [] int32    who made the trip
     staleness      [] int32    server steps; a fresh update has 0
     num_examples   [] int32    examples that the client holds
@@ -133,31 +148,32 @@ class Arrival(NamedTuple):
     local_steps    [] int32    optimizer steps of this trip
     loss           [] float    mean loss of the trip's first minibatch, at the downloaded model
     columns        {name: [...]}  this trip's rows of the arrays from ``Rule.columns``
-    previous       [*P]   what the server has stored for this client so far (zeros at first), or None
-    stored         [*P]   what it stores now, as the memory holds it (rounded), or None; see ``Rule.remembers``
+    previous       [*V]   what the server has stored for this client so far (zeros at first); None without memory
+    stored         [*V]   what it stores now, rounded as the memory holds it; None without memory. See
+                          ``ClientMemoryRequest``
     """
 
-    update: Any
-    start: Any
-    client: Any
-    staleness: Any
-    num_examples: Any
-    batch_examples: Any
-    local_steps: Any
-    loss: Any
-    columns: Mapping[str, Any]
-    previous: Any = None
-    stored: Any = None
+    update: Updates
+    start: Params
+    client: Array
+    staleness: Array
+    num_examples: Array
+    batch_examples: Array
+    local_steps: Array
+    loss: Array
+    columns: Mapping[str, Array]
+    previous: StoredValue = None
+    stored: StoredValue = None
 
 
 class Recall(NamedTuple):
-    """Which clients' stored values a rule wants to see again, known from the schedule.
+    """Which clients' stored values a rule wants to see again at which server step, known from the schedule.
 
-    Before the trips of step ``t`` the rule is shown the rows ``first_row[t]:first_row[t + 1]``.
+    Before the trips of step ``t`` are folded, ``fold_recalled`` gets the rows ``first_row[t]:first_row[t + 1]``.
 
     first_row  [T + 1] int32
-    client     [R] int32   whose stored value
-    weight     [R, ...] float   handed to the rule with it
+    client     [R] int32        whose stored value
+    weight     [R, ...] float   numbers of the rule's own that ``fold_recalled`` gets with the value
     """
 
     first_row: np.ndarray
@@ -165,60 +181,160 @@ class Recall(NamedTuple):
     weight: np.ndarray
 
 
-def _no_columns(schedule: EventSchedule) -> Mapping[str, np.ndarray]:
+def _no_columns(schedule: EventSchedule) -> Columns:
     return {}
 
 
-class Rule(NamedTuple):
-    """An aggregation algorithm as pure functions; ``jafl.rules`` tells how to write one.
+class ClientMemoryRequest(NamedTuple):
+    """What a rule wants the server to store for every client: one value each, zeros at first.
 
-    init(params, num_clients) -> state       what lasts from step to step, any pytree (``()`` for nothing)
-    begin(state, params) -> buffer           opens an empty buffer, at the start of each server step
-    fold(buffer, arrival) -> (buffer, report)
-                                             once per trip, in the order of arrival. The report is a dict of
-                                             scalars for the history; ``weight``, if there, is the factor with
-                                             which this trip's update enters the pseudo-gradient, before the
-                                             step's own scale (of all later ones, too, for a rule with memory)
-    finish(buffer, params) -> (pseudo_gradient, state, report, apply)
-                                             closes the buffer. ``pseudo_gradient`` [*P] is the direction to
-                                             *descend*: the server optimizer is fed with it. ``report`` is a
-                                             dict of scalars; ``weight_scale``, if there, multiplies the weights
-                                             of all trips of the step. ``apply`` False skips the step: the
-                                             version counts, parameters and optimizer state stay; unless it is
-                                             the constant True, the engine reports ``applied``, 1 or 0
-    columns(schedule) -> {name: [J, ...]}    host-made arrays, a row per trip, that depend on the schedule
-                                             alone; a trip's rows arrive in ``Arrival.columns``
-    needs_start                              True if ``fold`` reads ``Arrival.start``
-    buffer_size                              the only number of trips per step it is defined for, or None
-    remembers(arrival) -> [*P]               what the server stores for the client of this arrival (any pytree of
-                                             arrays); the engine keeps one such value per client, zeros at first.
-                                             None for a rule without client memory
-    memory_precision                         of that memory: "full", "bfloat16" or "int8"
-    recalls(schedule) -> Recall              stored values that the rule sees again, or None
-    fold_recalled(buffer, weight, row) -> buffer
-                                             takes one of them [*P], before the trips of its step
-    initial_round                            True if every client must train at the initial model before step 0 ends
-    linear                                   True if the direction, and what lasts, are linear in the updates: factors
-                                             may depend on the schedule, on numbers of examples and of local steps,
-                                             never on updates, losses or parameters (see ``jafl.decomposed``)
-    additive                                 True if ``begin`` is all zeros and ``fold`` adds to it what depends on
-                                             the arrival alone: parts of a buffer may be folded apart and added up
+    remembers      (arrival) -> [*V]: the value to store for the client of this arrival, any pytree of arrays
+    precision      in which the memory holds the values: "full", "bfloat16" or "int8"
+    recalls        (schedule) -> ``Recall``: the stored values, the arriving client's apart, that the rule wants to
+                   see again; or None
+    fold_recalled  (buffer, weight, value) -> buffer: takes one of them [*V], before the trips of its server step
     """
 
-    init: Callable[[Any, int], Any]
-    begin: Callable[[Any, Any], Any]
-    fold: Callable[[Any, Arrival], tuple[Any, Mapping[str, Any]]]
-    finish: Callable[[Any, Any], tuple[Any, Any, Mapping[str, Any], Any]]
-    columns: Callable[[EventSchedule], Mapping[str, np.ndarray]] = _no_columns
+    remembers: Callable[[Arrival], StoredValue]
+    precision: str = "full"
+    recalls: Callable[[EventSchedule], Recall] | None = None
+    fold_recalled: Callable[[Buffer, Array, StoredValue], Buffer] | None = None
+
+
+class Requirements(NamedTuple):
+    """What a rule requires of the run, and which requirements of jafl's features it meets itself.
+
+    needs_start    True if ``fold`` reads ``Arrival.start``
+    buffer_size    the only number of trips per server step that the rule is defined for; None if any will do
+    initial_round  True if every client must train at the initial model before step 0 ends
+    linear         True if the direction, and all that the rule keeps, are linear in the updates: factors may depend
+                   on the schedule, on numbers of examples and of local steps, never on updates, losses or
+                   parameters. ``jafl.decomposed`` requires it.
+    additive       True if ``begin`` is all zeros and ``fold`` adds to it what depends on the arrival alone: a buffer
+                   may be folded in parts that are added up. Then several devices can share it.
+    """
+
     needs_start: bool = False
     buffer_size: int | None = None
-    remembers: Callable[[Arrival], Any] | None = None
-    memory_precision: str = "full"
-    recalls: Callable[[EventSchedule], Recall] | None = None
-    fold_recalled: Callable[[Any, Any, Any], Any] | None = None
     initial_round: bool = False
     linear: bool = False
     additive: bool = False
+
+
+class _RuleFields(NamedTuple):
+    """The fields of ``Rule``, which adds other ways to give and to read some of them."""
+
+    init: Callable[[Params, int], RuleState]
+    begin: Callable[[RuleState, Params], Buffer]
+    fold: Callable[[Buffer, Arrival], tuple[Buffer, Report]]
+    finish: Callable[[Buffer, Params], tuple[Gradients, RuleState, Report, bool | Array]]
+    columns: Callable[[EventSchedule], Columns]
+    memory: ClientMemoryRequest | None
+    requirements: Requirements
+
+
+class Rule(_RuleFields):
+    """An aggregation algorithm as pure functions; ``jafl.rules`` tells how to write one.
+
+    init          (params, num_clients) -> state: what lasts from step to step, any pytree (``()`` for nothing)
+    begin         (state, params) -> buffer: opens an empty buffer, at the start of each server step
+    fold          (buffer, arrival) -> (buffer, report): once per trip, in the order of arrival. The report is a dict
+                  of scalars for the history; ``weight``, if there, is the factor with which this trip's update enters
+                  the pseudo-gradient, before the step's own scale (the sum over all steps for a rule with memory).
+    finish        (buffer, params) -> (pseudo_gradient, state, report, apply): closes the buffer. The pseudo-gradient
+                  [*P] is the direction to *descend*: the server optimizer gets it as a gradient. The report is a
+                  dict of scalars; ``weight_scale``, if there, multiplies the weights of all trips of the step.
+                  ``apply`` False skips the step: the version counts, parameters and optimizer state stay; unless it
+                  is the constant True, the engine reports ``applied``, 1 or 0.
+    columns       (schedule) -> {name: [J, ...]}: arrays made on the host, a row per trip, that depend on the schedule
+                  alone; a trip's rows arrive in ``Arrival.columns``. Default: none.
+    memory        a ``ClientMemoryRequest``; None, the default, for a rule without client memory
+    requirements  a ``Requirements``; by default the rule requires nothing, and is neither linear nor additive
+    fields        fields of the last two records, one by one
+
+    Preferred: ``memory`` and ``requirements``, as in the rules of the package. ``fields`` is shorter where there is
+    only one: ``Rule(..., linear=True)`` is the same rule as ``Rule(..., requirements=Requirements(linear=True))``.
+    ``_replace`` takes them too, and each can be read: ``rule.linear`` is ``rule.requirements.linear``. The memory's
+    ``precision`` is called ``memory_precision`` there.
+    """
+
+    __slots__ = ()
+
+    def __new__(
+        cls,
+        init: Callable[[Params, int], RuleState],
+        begin: Callable[[RuleState, Params], Buffer],
+        fold: Callable[[Buffer, Arrival], tuple[Buffer, Report]],
+        finish: Callable[[Buffer, Params], tuple[Gradients, RuleState, Report, bool | Array]],
+        columns: Callable[[EventSchedule], Columns] = _no_columns,
+        memory: ClientMemoryRequest | None = None,
+        requirements: Requirements | None = None,
+        **fields: Any,
+    ):
+        memory = _memory_with(memory, fields)
+        required = (requirements or Requirements())._asdict() | fields
+        return super().__new__(cls, init, begin, fold, finish, columns, memory, Requirements(**required))
+
+    def _replace(self, **changes: Any) -> "Rule":
+        """The rule with some fields changed, those of its two records included."""
+        return Rule(**(self._asdict() | changes))
+
+    @property
+    def remembers(self) -> Callable[[Arrival], StoredValue] | None:
+        """``memory.remembers``, or None for a rule without client memory."""
+        return self.memory.remembers if self.memory else None
+
+    @property
+    def memory_precision(self) -> str:
+        """``memory.precision``, "full" for a rule without client memory."""
+        return self.memory.precision if self.memory else "full"
+
+    @property
+    def recalls(self) -> Callable[[EventSchedule], Recall] | None:
+        """``memory.recalls``, or None for a rule without client memory."""
+        return self.memory.recalls if self.memory else None
+
+    @property
+    def fold_recalled(self) -> Callable[[Buffer, Array, StoredValue], Buffer] | None:
+        """``memory.fold_recalled``, or None for a rule without client memory."""
+        return self.memory.fold_recalled if self.memory else None
+
+    @property
+    def needs_start(self) -> bool:
+        """``requirements.needs_start``."""
+        return self.requirements.needs_start
+
+    @property
+    def buffer_size(self) -> int | None:
+        """``requirements.buffer_size``."""
+        return self.requirements.buffer_size
+
+    @property
+    def initial_round(self) -> bool:
+        """``requirements.initial_round``."""
+        return self.requirements.initial_round
+
+    @property
+    def linear(self) -> bool:
+        """``requirements.linear``."""
+        return self.requirements.linear
+
+    @property
+    def additive(self) -> bool:
+        """``requirements.additive``."""
+        return self.requirements.additive
+
+
+def _memory_with(memory: ClientMemoryRequest | None, fields: dict[str, Any]) -> ClientMemoryRequest | None:
+    """``memory`` with those of its fields that are in ``fields``, from which they are removed."""
+    keywords = {
+        name: "memory_precision" if name == "precision" else name for name in ClientMemoryRequest._fields
+    }
+    changes = {name: fields.pop(keyword) for name, keyword in keywords.items() if keyword in fields}
+    if not changes:
+        return memory
+    changed = (memory._asdict() if memory else {"remembers": None}) | changes
+    return ClientMemoryRequest(**changed) if changed["remembers"] else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -240,7 +356,7 @@ class History:
     """
 
     evaluations: list[dict[str, Any]]
-    params: Any
+    params: Params
     trip_reports: Mapping[str, np.ndarray]
     step_reports: Mapping[str, np.ndarray]
     schedule: EventSchedule

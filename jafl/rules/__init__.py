@@ -1,31 +1,57 @@
-"""Aggregation rules: one file per algorithm, on the contract of ``jafl.records.Rule``.
+"""Aggregation rules: one file per algorithm, on the contract of ``jafl.Rule``.
 
-A rule opens a buffer, folds each arrival into it and closes it at the server step:
+How to write a rule
+-------------------
 
-    import jafl
-    from jafl import Rule, specification
+A rule is four functions that JAX can trace. ``init`` makes what lasts for the whole run (here nothing). At each
+server step ``begin`` opens an empty buffer, ``fold`` takes one arrived trip at a time into it, and ``finish`` turns
+it into the direction to descend:
+
+    from jafl import Requirements, Rule, specification
     from jafl.rules import accumulate
 
-    @specification                       # numbers become data: another one does not recompile
+    @specification                       # floats become data: another one does not recompile
     def half_mean(share: float = 0.5) -> Rule:
-        def init(params, num_clients): return ()
-        def begin(state, params): return accumulate.zeros(params), 0
+        def init(params, num_clients):
+            return ()
+
+        def begin(state, params):
+            return accumulate.zeros(params), accumulate.number(0)
+
         def fold(buffer, arrival):
             total, count = buffer
-            return (accumulate.add(total, accumulate.number(share), arrival.update), count + 1), {}
+            weight = accumulate.number(share)
+            return (accumulate.add(total, weight, arrival.update), count + 1), {"weight": weight}
+
         def finish(buffer, params):
             total, count = buffer
-            return accumulate.scaled(-1 / count, total), (), {}, True
-        return Rule(init, begin, fold, finish)
+            return accumulate.scaled(-1 / count, total), (), {"weight_scale": 1 / count}, True
 
-A new rule is one file, one import line below and one row in ``tests/rules/test_contract.py``; in a notebook it is
-no library file at all. Pitfalls: return the direction to *descend* (minus the mean update); never reset
-state in ``fold`` (``begin`` does); use ``arrival.staleness`` as a number only after making it a float.
+        return Rule(init, begin, fold, finish, requirements=Requirements(linear=True, additive=True))
+
+``jafl.simulate(..., rule=half_mean(0.3), ...)`` runs it. What else a rule can have:
+
+- ``columns``: numbers per trip that depend on the schedule alone, made on the host before the run starts
+  (``fedstaleweight``); ``accumulate.weighted_sum`` makes a rule of nothing else.
+- ``requirements``: what the schedule and the engine must offer (the downloaded model: ``fedasync``; one trip per
+  step: ``asgd``; a round of all clients first: ``ace``), and what the rule itself promises (``Requirements`` tells).
+- ``memory``: a value per client, stored by the server from trip to trip (``ca2fl``).
+- a step that is skipped: the last value that ``finish`` returns is False (``zeno_plus_plus``).
+
+A rule of the package is one file, one import line below and one row in ``tests/rules/test_contract.py``. A rule of
+your own can stand in a notebook.
+
+Pitfalls: return the direction to *descend* (minus the mean update); never reset state in ``fold`` (``begin`` does);
+make ``arrival.staleness``, an integer, a float before you calculate with it; keep the dtypes of ``params``, as the
+functions of ``accumulate`` do.
 """
 
 import inspect as _inspect
 
 from jafl.records import Rule as _Rule
+from jafl.rules import accumulate as accumulate
+from jafl.rules import server_optimizers as server_optimizers
+from jafl.rules import staleness as staleness
 from jafl.rules.ace import ace as ace
 from jafl.rules.aced import aced as aced
 from jafl.rules.asgd import asgd as asgd

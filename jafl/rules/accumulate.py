@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jafl.records import EventSchedule, Rule
+from jafl.records import EventSchedule, Params, Requirements, Rule, Updates
 
 
 def number(value: Any) -> jax.Array:
@@ -15,17 +15,17 @@ def number(value: Any) -> jax.Array:
     return jnp.asarray(value, float)
 
 
-def zeros(params: Any) -> Any:
+def zeros(params: Params) -> Updates:
     """[*P] of zeros: an empty sum of updates."""
     return jax.tree.map(jnp.zeros_like, params)
 
 
-def add(total: Any, weight: jax.Array, update: Any) -> Any:
+def add(total: Updates, weight: jax.Array, update: Updates) -> Updates:
     """[*P]: ``total + weight * update``, in the dtype of ``total``."""
     return jax.tree.map(lambda t, u: t + weight.astype(t.dtype) * u, total, update)
 
 
-def scaled(factor: Any, total: Any) -> Any:
+def scaled(factor: Any, total: Updates) -> Updates:
     """[*P]: ``factor * total``, in the dtype of ``total``."""
     return jax.tree.map(lambda t: jnp.asarray(factor, t.dtype) * t, total)
 
@@ -35,18 +35,18 @@ def weighted_sum(
 ) -> Rule:
     """The rule that steps along sum_i weight_i update_i with weights that the schedule alone decides.
 
-    weights: schedule -> [J] floats, made on the host.
-    may_skip: a step whose weights are all 0 is skipped.
+    weights: schedule -> [J] floats, made on the host. buffer_size: as in ``Requirements``. may_skip: whether a step
+    whose weights are all 0 is skipped.
     """
 
     def fold(buffer, arrival):
         weight = arrival.columns["weight"]
-        total, given = buffer
-        return (add(total, weight, arrival.update), given + weight), {"weight": weight}
+        total, weight_sum = buffer
+        return (add(total, weight, arrival.update), weight_sum + weight), {"weight": weight}
 
     def finish(buffer, params):
-        total, given = buffer
-        return scaled(-1, total), (), {}, given > 0 if may_skip else True
+        total, weight_sum = buffer
+        return scaled(-1, total), (), {}, weight_sum > 0 if may_skip else True
 
     return Rule(
         init=lambda params, num_clients: (),
@@ -54,7 +54,5 @@ def weighted_sum(
         fold=fold,
         finish=finish,
         columns=lambda schedule: {"weight": weights(schedule)},
-        buffer_size=buffer_size,
-        linear=True,
-        additive=True,
+        requirements=Requirements(buffer_size=buffer_size, linear=True, additive=True),
     )

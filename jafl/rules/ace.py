@@ -3,26 +3,33 @@
 import numpy as np
 
 from jafl.errors import choose
-from jafl.records import EventSchedule, Recall, Rule
+from jafl.records import EventSchedule, Recall, Requirements, Rule
 from jafl.rules import accumulate, cached
 from jafl.specifications import specification
 
 
 @specification
 def ace(form: str = "incremental", memory_precision: str = "full") -> Rule:
-    """w <- w - eta u with u the mean over all N clients of the newest gradient that each has sent.
+    """ACE: the server steps along the mean over all N clients of the newest gradient that each has sent.
 
-    Every client computes a gradient at the initial model first (the schedule's ``initial_round``: N trips in step
-    0); afterwards one trip makes a step. A rule on gradients, see ``asgd``.
+    w <- w - eta u with u that mean (ACE paper, algorithm 1). Every client computes a gradient at the initial model
+    first (the schedule's ``initial_round``: N trips in step 0); afterwards one trip makes a step. A rule on
+    gradients, see ``asgd``.
+
+    Reports ``weight`` per trip: 1 / N for each step for which its gradient stays in the cache.
 
     Args:
       form: "incremental" (algorithm a.5) updates the mean by (g_new - g_previous) / N, at a cost that does not grow
-        with N; the sum is formed anew from the cache every 16 N steps, so that it does not drift. "direct"
-        (algorithm 1) forms the mean from the cache at every step, which costs N rows an arrival: for checking.
+        with N; the sum is computed anew from the cache every 16 N steps, so that it does not drift. "direct"
+        (algorithm 1) computes the mean from the cache at every step, which reads N rows per arrival: for checking.
       memory_precision: of the cache: "full", "bfloat16" or "int8" (ACE-8bit, appendix F.3.3); u is then the mean of
         the gradients as they are stored.
 
-    Reports ``weight`` per trip: 1 / N for each step for which its gradient stays in the cache.
+    Returns:
+      The rule, as a specification, for ``jafl.simulate``.
+
+    Raises:
+      SettingError: for an unknown form, when the rule is built; for an unknown precision, when the run starts.
     """
     direct = choose("form", form, {"incremental": False, "direct": True})
 
@@ -41,19 +48,20 @@ def ace(form: str = "incremental", memory_precision: str = "full") -> Rule:
         total, clients = buffer
         return accumulate.scaled(-1 / clients, total), buffer, {}, True
 
+    def fold_recalled(buffer, weight, row):
+        total, clients = buffer
+        return cached.add_recalled(total, weight, row), clients
+
     return Rule(
         init=init,
         begin=lambda state, params: (accumulate.zeros(params), state[1]) if direct else state,
         fold=fold,
         finish=finish,
         columns=lambda schedule: {"weight": cached.steps_in_cache(schedule) / schedule.num_clients},
-        remembers=lambda arrival: arrival.update,
-        memory_precision=memory_precision,
-        recalls=_all_others if direct else cached.recall_all,
-        fold_recalled=lambda buffer, weight, row: (cached.add_recalled(buffer[0], weight, row), buffer[1]),
-        buffer_size=1,
-        initial_round=True,
-        linear=True,
+        memory=cached.last_updates(
+            memory_precision, _all_others if direct else cached.recall_all, fold_recalled
+        ),
+        requirements=Requirements(buffer_size=1, initial_round=True, linear=True),
     )
 
 

@@ -1,33 +1,43 @@
 """ACED: ACE over the clients heard of lately (ACE paper, algorithm a.1)."""
 
+from typing import NamedTuple
+
 import jax.numpy as jnp
 import numpy as np
 
 from jafl.errors import choose, whole_number
-from jafl.records import EventSchedule, Recall, Rule
+from jafl.records import Columns, EventSchedule, Recall, Requirements, Rule
 from jafl.rules import accumulate, cached
 from jafl.specifications import specification
 
 
 @specification
 def aced(active_steps: int = 50, age: str = "start", memory_precision: str = "full") -> Rule:
-    """w <- w - eta u with u the mean of the newest gradients of the active clients A(t).
+    """ACED: the server steps along the mean of the newest gradients of the active clients A(t).
 
     At step t the arriving gradient is stored, then A(t) = {i : t - start_i <= active_steps} with start_j of the
-    arriving client still the old one, then start_j becomes t + 1. All start at 1, after the initial round. Who
-    enters and leaves is known from the schedule, so the sum over A(t) is updated by the rows that change: one an
-    arrival, amortised; every 16 N steps it is formed anew, so that it does not drift. A rule on gradients, see
-    ``asgd`` and ``ace``.
+    arriving client still the old one, then start_j becomes t + 1 (ACE paper, algorithm a.1). All start at 1, after
+    the initial round. Who enters and leaves is known from the schedule, so the sum over A(t) is updated by the rows
+    that
+    change: one per arrival on average; every 16 N steps (N clients) it is computed anew, so that it does not drift. A
+    rule on gradients, see ``asgd`` and ``ace``.
+
+    Reports ``active_clients``, the size of A(t), per step; ``weight`` per trip: the sum of 1 / |A(t)| over the steps
+    for which its gradient stays in the cache and its client in A(t).
 
     Args:
       active_steps: tau_algo, in server steps, at least 1.
       age: "start" as in algorithm a.1: how long ago the client started its trip. (A(t) is then never empty: the
         client of step t - 1 has start t.) "cached", as in the notation of A.2: start_i is the version that client
         i's cached gradient was computed from, the arriving one's included; a step with an empty A(t) is skipped.
-      memory_precision: of the cached gradients: "full", "bfloat16" or "int8" (ACED-8bit).
+      memory_precision: of the cached gradients: "full", "bfloat16" or "int8" (ACED-8bit, appendix F.3.3).
 
-    Reports ``active_clients``, the size of A(t), per step; ``weight`` per trip: the sum of 1 / |A(t)| over the steps
-    for which its gradient stays in the cache and its client in A(t).
+    Returns:
+      The rule, as a specification, for ``jafl.simulate``.
+
+    Raises:
+      SettingError: for ``active_steps`` below 1 or an unknown age, when the rule is built; for an unknown precision,
+        when the run starts.
     """
     whole_number("active_steps", active_steps, 1)
     choose("age", age, {"start": None, "cached": None})
@@ -44,98 +54,153 @@ def aced(active_steps: int = 50, age: str = "start", memory_precision: str = "fu
         direction = accumulate.scaled(-1 / jnp.maximum(active, 1), total)
         return direction, total, {"active_clients": active}, active > 0 if age == "cached" else True
 
+    def fold_recalled(buffer, weight, row):
+        total, active = buffer
+        return cached.add_recalled(total, weight, row), active
+
     return Rule(
         init=lambda params, num_clients: accumulate.zeros(params),
         begin=lambda total, params: (total, accumulate.number(0)),
         fold=fold,
         finish=finish,
-        columns=lambda schedule: _active(schedule, active_steps, age)[0],
-        remembers=lambda arrival: arrival.update,
-        memory_precision=memory_precision,
-        recalls=lambda schedule: _active(schedule, active_steps, age)[1],
-        fold_recalled=_add_row,
-        buffer_size=1,
-        initial_round=True,
-        linear=True,
+        columns=lambda schedule: _columns(schedule, _memberships(schedule, active_steps, age)),
+        memory=cached.last_updates(
+            memory_precision,
+            lambda schedule: _recall(_memberships(schedule, active_steps, age)),
+            fold_recalled,
+        ),
+        requirements=Requirements(buffer_size=1, initial_round=True, linear=True),
     )
 
 
-def _add_row(buffer, weight, row):
-    total, active = buffer
-    return cached.add_recalled(total, weight, row), active
+class _Memberships(NamedTuple):
+    """Who is in A(t), and when. Lists and arrays have a place per server step; step 0 is the initial round.
 
-
-def _active(schedule: EventSchedule, active_steps: int, age: str) -> tuple[dict[str, np.ndarray], Recall]:
-    """The columns of ``fold`` [J], and the stored values that the rule sees before each step.
-
-    These are the rows that enter and leave the sum or, at a refresh, all those that are then in it.
+    changes  [T] lists of (client, 1 for entering or -1 for leaving): made before the step's arrival
+    members  {step: clients}: all of A(t) at the steps at which the sum is computed anew, before the arrival
+    before   [T] 1 if the arriving client is in A(t) before its gradient is replaced, else 0
+    after    [T] 1 if it is afterwards, else 0
+    size     [T] clients in A(t), after the arrival
     """
+
+    changes: list[list[tuple[int, float]]]
+    members: dict[int, list[int]]
+    before: np.ndarray
+    after: np.ndarray
+    size: np.ndarray
+
+
+def _memberships(schedule: EventSchedule, active_steps: int, age: str) -> _Memberships:
+    """Follows A(t) through the server steps of a schedule; the arguments are those of ``aced``."""
     clients, steps = schedule.num_clients, schedule.num_steps
-    active_steps = min(active_steps, steps)  # beyond that nobody gets too old
     arriving, versions = schedule.client[clients:].tolist(), schedule.download_version[clients:].tolist()
-    since = [1 if age == "start" else 0] * clients
-    inside, active = [True] * clients, clients
-    too_old: list[list[int]] = [[] for _ in range(steps + active_steps + 3)]  # by step: who may have to leave
-    too_old[since[0] + active_steps + 1] = list(range(clients))
+    active = _ActiveClients(clients, steps, active_steps, first_start=1 if age == "start" else 0)
+    changes: list[list[tuple[int, float]]] = [[] for _ in range(steps)]
     before, after, size = np.ones(steps), np.ones(steps), np.full(steps, clients)
-    changes: list[list[tuple[int, float]]] = [[] for _ in range(steps)]  # (client, 1 in or -1 out)
-    shown: list[list[tuple[int, float, float]]] = [
-        [] for _ in range(steps)
-    ]  # (client, factor, the sum begins anew)
+    members: dict[int, list[int]] = {}
     refreshes = set(cached.refreshes(schedule).tolist())
-    entered = -1  # who arrived in the last step, to be let in where the age is that of its new trip
     for step in range(1, steps):
         client = arriving[step - 1]
-        if entered >= 0 and not inside[entered]:
-            inside[entered], active = True, active + 1
-            changes[step].append((entered, 1.0))
-        for late in too_old[step]:
-            if inside[late] and step - since[late] > active_steps:
-                inside[late], active = False, active - 1
-                changes[step].append((late, -1.0))
+        if age == "start" and step > 1:  # the last step's client has begun a new trip
+            changes[step] += active.let_in(arriving[step - 2])
+        changes[step] += active.let_out(step)
         if step in refreshes:
-            members = [client for client in range(clients) if inside[client]]
-            shown[step] = [(member, 1.0, float(member == members[0])) for member in members]
-            shown[step] = shown[step] or [(0, 0.0, 1.0)]
-        else:
-            shown[step] = [(other, factor, 0.0) for other, factor in changes[step]]
-        before[step] = inside[client]
+            members[step] = [number for number in range(clients) if active.inside[number]]
+        before[step] = active.inside[client]
         if age == "start":
-            after[step] = inside[client]
-            since[client], entered = step + 1, client
+            active.restart(client, step + 1)
         else:
-            since[client] = versions[step - 1]
-            after[step] = step - since[client] <= active_steps
-            active += int(after[step] - before[step])
-            inside[client] = bool(after[step])
-        too_old[since[client] + active_steps + 1].append(client)
-        size[step] = active
+            active.restart(client, versions[step - 1])
+            active.put(client, active.is_young(client, step))
+        after[step], size[step] = active.inside[client], active.number
+    return _Memberships(changes, members, before, after, size)
+
+
+class _ActiveClients:
+    """The set A(t) as the server steps go by.
+
+    inside  [N] bools: whether each client is in it
+    number  of clients in it
+    """
+
+    def __init__(self, clients: int, steps: int, active_steps: int, first_start: int):
+        self.inside, self.number = [True] * clients, clients
+        self._active_steps = min(active_steps, steps)  # beyond that nobody gets too old
+        self._start = [first_start] * clients
+        # By step: the clients that leave at it unless they have started anew.
+        self._leaving: list[list[int]] = [[] for _ in range(steps + self._active_steps + 3)]
+        self._leaving[first_start + self._active_steps + 1] = list(range(clients))
+
+    def is_young(self, client: int, step: int) -> bool:
+        """Whether the client's start is recent enough for A(step)."""
+        return step - self._start[client] <= self._active_steps
+
+    def put(self, client: int, inside: bool) -> None:
+        """Puts a client in or takes it out."""
+        self.number += int(inside) - int(self.inside[client])
+        self.inside[client] = inside
+
+    def restart(self, client: int, start: int) -> None:
+        """Gives a client another start; whether it is in A(t) does not change yet."""
+        self._start[client] = start
+        self._leaving[start + self._active_steps + 1].append(client)
+
+    def let_in(self, client: int) -> list[tuple[int, float]]:
+        """Lets a client in; returns the change, none if it is in already."""
+        if self.inside[client]:
+            return []
+        self.put(client, True)
+        return [(client, 1.0)]
+
+    def let_out(self, step: int) -> list[tuple[int, float]]:
+        """Lets out who has become too old by this step; returns the changes."""
+        changes = []
+        for client in self._leaving[step]:
+            if self.inside[client] and not self.is_young(client, step):
+                self.put(client, False)
+                changes.append((client, -1.0))
+        return changes
+
+
+def _recall(memberships: _Memberships) -> Recall:
+    """The stored gradients that enter and leave the sum before each step; at a refresh, all that are then in it."""
+    shown: list[list[tuple[int, float, float]]] = []  # (client, factor, 1 where the sum begins anew)
+    for step, changes in enumerate(memberships.changes):
+        if step in memberships.members:
+            members = memberships.members[step]
+            rows = [(member, 1.0, float(member == members[0])) for member in members]
+            shown.append(rows or [(0, 0.0, 1.0)])
+        else:
+            shown.append([(client, factor, 0.0) for client, factor in changes])
     first_row = np.concatenate([[0], np.cumsum([len(rows) for rows in shown])]).astype(np.int32)
     flat = np.array([row for rows in shown for row in rows], np.float64).reshape(-1, 3)
-    recall = Recall(first_row, flat[:, 0].astype(np.int32), flat[:, 1:])
-    of_trip = schedule.step  # a row per step, handed to each of its trips
-    columns = {"active_before": before[of_trip], "active_after": after[of_trip]}
-    columns["active_clients"] = size[of_trip].astype(np.float64)
-    columns["weight"] = _weights(schedule, changes, after, size)
-    return columns, recall
+    return Recall(first_row, flat[:, 0].astype(np.int32), flat[:, 1:])
 
 
-def _weights(
-    schedule: EventSchedule, changes: list[list[tuple[int, float]]], after: np.ndarray, size: np.ndarray
-) -> np.ndarray:
+def _columns(schedule: EventSchedule, memberships: _Memberships) -> Columns:
+    """The columns of ``fold``, [J] float64 each: those of a step are handed to each of its trips."""
+    step = schedule.step
+    return {
+        "active_before": memberships.before[step],
+        "active_after": memberships.after[step],
+        "active_clients": memberships.size[step].astype(np.float64),
+        "weight": _weights(schedule, memberships),
+    }
+
+
+def _weights(schedule: EventSchedule, memberships: _Memberships) -> np.ndarray:
     """[J]: what each trip's gradient weighs in all steps together."""
-    given = np.concatenate(
-        [[0.0], np.cumsum(np.where(size > 0, 1.0 / np.maximum(size, 1), 0.0))]
-    )  # before a step
-    weights = np.where(
-        after[schedule.step] > 0, given[cached.replaced_at(schedule)] - given[schedule.step], 0.0
-    )
-    newest = np.empty(schedule.num_clients, np.int64)  # trip of each client
-    newest[schedule.client[: schedule.num_clients]] = np.arange(schedule.num_clients)
+    size, clients = memberships.size, schedule.num_clients
+    per_step = np.where(size > 0, 1.0 / np.maximum(size, 1), 0.0)
+    before_step = np.concatenate([[0.0], np.cumsum(per_step)])  # sums over the earlier steps
     until = cached.replaced_at(schedule)
+    own = before_step[until] - before_step[schedule.step]
+    weights = np.where(memberships.after[schedule.step] > 0, own, 0.0)
+    newest = np.empty(clients, np.int64)  # trip of each client
+    newest[schedule.client[:clients]] = np.arange(clients)
     for step in range(1, schedule.num_steps):
-        for client, factor in changes[step]:
+        for client, factor in memberships.changes[step]:
             trip = newest[client]
-            weights[trip] += factor * (given[until[trip]] - given[step])
-        newest[schedule.client[schedule.num_clients + step - 1]] = schedule.num_clients + step - 1
+            weights[trip] += factor * (before_step[until[trip]] - before_step[step])
+        newest[schedule.client[clients + step - 1]] = clients + step - 1
     return weights

@@ -9,9 +9,12 @@ from jafl.specifications import specification
 
 @specification
 def asgd() -> Rule:
-    """w <- w - server rate * g at each arrival, whatever its staleness.
+    """Vanilla asynchronous SGD: w <- w - server rate * g at each arrival, whatever its staleness.
 
-    A rule on gradients: with one local step of plain SGD the update is -g times the clients' learning rate, so a
-    clients' rate of 1 makes the server's rate the paper's eta.
+    A baseline in the ACE paper (Mishchenko et al. 2022). A rule on gradients: with one local step of plain SGD the
+    update is -g times the clients' learning rate, so a clients' rate of 1 makes the server's rate the paper's eta.
+
+    Returns:
+      The rule, as a specification, for ``jafl.simulate``.
     """
     return weighted_sum(lambda schedule: np.ones(schedule.num_trips), buffer_size=1)

@@ -4,26 +4,34 @@ import jax
 import numpy as np
 
 from jafl.errors import choose
-from jafl.records import EventSchedule, Rule
+from jafl.records import Columns, EventSchedule, Requirements, Rule
 from jafl.rules import accumulate, cached
 from jafl.specifications import specification
 
 
 @specification
 def ca2fl(changes: str = "arrival", memory_precision: str = "full") -> Rule:
-    """The server steps along h + (1/|S|) sum_{i in S} (update_i - h_i), S the distinct clients in the buffer.
+    """CA2FL: the server steps along the mean of the cached updates, corrected by the buffer's new ones.
 
-    h_i is the last update of client i (0 before its first), h the mean of all h_i before this step.
-
-    Args:
-      changes: when h_i becomes the new update. "arrival": at once (lines 6 and 7 of algorithm a.3 as a program), so
-        that a client that arrives twice in one buffer counts once, with its last update. "step": with the step
-        (their indices t and t + 1), so that both count, each against the same h_i. |S| counts the client once
-        either way.
-      memory_precision: of the cached updates: "full", "bfloat16" or "int8".
+    The direction is h + (1/|S|) sum_{i in S} (update_i - h_i), with S the distinct clients in the buffer, h_i the
+    last update of client i (0 before its first) and h the mean of all h_i before this step (Wang et al., ICLR 2024;
+    ACE paper, algorithm a.3).
 
     Reports ``distinct_clients``, |S|, per step; ``weight`` per trip: the sum of the factors with which its update
     enters the directions of its own step and of later ones.
+
+    Args:
+      changes: when h_i becomes the new update. "arrival": at once (lines 6 and 7 of algorithm a.3 read as a program),
+        so that a client that arrives twice in one buffer counts once, with its last update. "step": with the server
+        step (their indices t and t + 1), so that both count, each against the same h_i. |S| counts the client once
+        either way.
+      memory_precision: of the cached updates: "full", "bfloat16" or "int8".
+
+    Returns:
+      The rule, as a specification, for ``jafl.simulate``.
+
+    Raises:
+      SettingError: for unknown ``changes``, when the rule is built; for an unknown precision, when the run starts.
     """
     choose("changes", changes, {"arrival": None, "step": None})
 
@@ -60,20 +68,17 @@ def ca2fl(changes: str = "arrival", memory_precision: str = "full") -> Rule:
         fold=fold,
         finish=finish,
         columns=lambda schedule: _columns(schedule, changes),
-        remembers=lambda arrival: arrival.update,
-        memory_precision=memory_precision,
-        recalls=cached.recall_all,
-        fold_recalled=fold_recalled,
-        linear=True,
+        memory=cached.last_updates(memory_precision, cached.recall_all, fold_recalled),
+        requirements=Requirements(linear=True),
     )
 
 
-def _columns(schedule: EventSchedule, changes: str) -> dict[str, np.ndarray]:
+def _columns(schedule: EventSchedule, changes: str) -> Columns:
     """Per trip, [J] float64 each.
 
     first_in_step  1 for the first trip of its client in its server step, else 0
-    against        how often the value stored before counts against this trip's: once, or, where stored values
-                   change with the step, as often as the client has trips in it for the first of them, else never
+    against        how often h_i is subtracted at this trip: once; or, with ``changes`` "step", at the client's first
+                   trip in the server step for all of its trips in the step, and at the others not at all
     weight         see ``ca2fl``
     """
     pairs = schedule.step.astype(np.int64) * schedule.num_clients + schedule.client
@@ -84,22 +89,23 @@ def _columns(schedule: EventSchedule, changes: str) -> dict[str, np.ndarray]:
     first[first_place] = 1.0
     distinct = np.bincount(schedule.step, first, minlength=schedule.num_steps)
     against = np.ones(schedule.num_trips) if changes == "arrival" else first * count[group]
-    # Entered with its own step, in the mean of later ones until it is replaced, and against what replaces it.
+    # An update enters with its own step, then in the mean of later steps, and is subtracted where it is replaced.
     until = cached.replaced_at(schedule)
     own = 1.0 / distinct[schedule.step]
     later = np.maximum(until - schedule.step - (until == schedule.num_steps), 0) / schedule.num_clients
-    weight = own + later - _taken_back(schedule, until, own, count[group], changes)
+    weight = own + later - _subtracted(schedule, until, own, count[group], changes)
     return {"first_in_step": first, "against": against, "weight": weight}
 
 
-def _taken_back(
+def _subtracted(
     schedule: EventSchedule, until: np.ndarray, own: np.ndarray, count: np.ndarray, changes: str
 ) -> np.ndarray:
-    """[J]: with how much the trips that replace a client's value count against it."""
+    """[J]: the weight with which a trip's update is subtracted by the trips that replace it."""
     order = np.argsort(schedule.client, kind="stable")
-    follows = np.zeros(schedule.num_trips)
+    subtracted = np.zeros(schedule.num_trips)
     weight = own[order] if changes == "arrival" else (own * count)[order]
-    follows[order[:-1]] = np.where(schedule.client[order][1:] == schedule.client[order][:-1], weight[1:], 0.0)
-    if changes == "step":  # trips of one step do not count against each other
-        follows[until == schedule.step] = 0.0
-    return follows
+    same_client = schedule.client[order][1:] == schedule.client[order][:-1]
+    subtracted[order[:-1]] = np.where(same_client, weight[1:], 0.0)
+    if changes == "step":  # an update is not subtracted by another one of its own step
+        subtracted[until == schedule.step] = 0.0
+    return subtracted

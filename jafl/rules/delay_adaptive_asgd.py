@@ -15,22 +15,27 @@ def delay_adaptive_asgd(
     smoothness: float = 1.0,
     server_learning_rate: float = 1.0,
 ) -> Rule:
-    """w <- w - eta(staleness) * g at each arrival, with eta the server's rate for fresh gradients.
+    """Delay-adaptive asynchronous SGD: w <- w - eta(staleness) * g at each arrival.
 
-    A rule on gradients, see ``asgd``.
+    For fresh gradients eta(staleness) is eta, the server's learning rate (Koloskova et al. 2022; ACE paper, algorithm
+    a.4). A rule on gradients, see ``asgd``.
+
+    Reports ``weight`` per trip: eta(staleness) / eta, 0 where the gradient is dropped.
 
     Args:
-      delay_form: "scale": eta * threshold / staleness beyond the threshold (the ACE authors' code, the default);
-        "drop": late gradients are dropped, the version counts; "bound": late gradients step with
-        min(eta, 1 / (4 * smoothness * staleness)) (ACE, algorithm a.4).
-      threshold: tau_C in server steps; the schedule's concurrency if None.
+      delay_form: what happens to gradients whose staleness is above the threshold. "scale": they step with
+        eta * threshold / staleness (the ACE authors' code, the default); "drop": they are dropped, and the version
+        counts; "bound": they step with min(eta, 1 / (4 * smoothness * staleness)) (ACE paper, algorithm a.4).
+      threshold: tau_C in server steps, at least 1. Default: the schedule's concurrency.
       smoothness: L, for "bound".
       server_learning_rate: eta, for "bound": the learning rate of the server's plain SGD.
 
-    Reports ``weight`` per trip: eta(staleness) over the server's rate, 0 where dropped.
+    Returns:
+      The rule, as a specification, for ``jafl.simulate``.
 
     Raises:
-      SettingError: for an unknown form, a threshold below 1, or a smoothness or rate that is not above 0.
+      SettingError: for an unknown form or a threshold below 1, when the rule is built; for a smoothness or rate that
+        is not above 0, when the run starts.
     """
     form = choose("delay_form", delay_form, {"scale": _scale, "drop": _drop, "bound": None})
     if threshold is not None:

@@ -1,4 +1,4 @@
-"""How stale each client's updates are on average, as the server has seen it: known from the schedule alone."""
+"""The average staleness of each client's updates, as the server has seen it: known from the schedule alone."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from jafl.records import EventSchedule
 def expected_staleness(
     schedule: EventSchedule, average: str = "all", window: int = 5, decay: float = 0.9
 ) -> np.ndarray:
-    """[J] float64: for each trip its client's average staleness, the trips of the same server step included.
+    """For each trip its client's average staleness, the trips of the same server step included.
 
     Args:
       schedule: the event schedule.
@@ -17,6 +17,9 @@ def expected_staleness(
         enters with 1 - decay, the client's first with 1.
       window: trips, for "window".
       decay: weight of the past, for "exponential", at least 0 and below 1.
+
+    Returns:
+      [J] float64, in server steps.
 
     Raises:
       SettingError: for an unknown average, a window below 1 or a decay outside its range.
@@ -29,7 +32,7 @@ def expected_staleness(
     client, step = schedule.client[order], schedule.step[order]
     staleness = schedule.staleness[order].astype(np.float64)
     means = mean(client, staleness, {"all": len(order), "window": window, "exponential": decay}[average])
-    # A trip's value is that of its client's last trip in the same step: the buffer is counted as a whole.
+    # All of a client's trips in one server step get the value of the last of them.
     last = np.concatenate([(client[1:] != client[:-1]) | (step[1:] != step[:-1]), [True]])
     place = np.flatnonzero(last)[np.searchsorted(np.flatnonzero(last), np.arange(len(order)))]
     values = np.empty(len(order))

@@ -1,4 +1,4 @@
-"""Exponential weighting by staleness, normalised over the buffer: a baseline of FedStaleWeight's test bench."""
+"""Exponential weighting by staleness, normalized over the buffer: a baseline of FedStaleWeight's test bench."""
 
 import numpy as np
 
@@ -11,14 +11,21 @@ from jafl.specifications import specification
 
 @specification
 def exponential_weighting(base: float = 0.5) -> Rule:
-    """The server steps along the mean of the buffer's updates, weighted by base ** staleness.
+    """Exponential weighting: the server steps along the mean of the updates, weighted by base ** staleness.
+
+    A baseline of FedStaleWeight's test bench. Staleness of thousands neither overflows nor underflows: the largest
+    weight of each server step is scaled to 1 first.
+
+    Reports ``weight`` per trip; the weights of each server step sum to 1.
 
     Args:
-      base: 0.5 prefers fresh updates; 1.5 is the test bench's reverse form, which prefers stale ones. Staleness of
-        thousands neither overflows nor underflows: the largest weight of each step is scaled to 1 first.
+      base: 0.5 prefers fresh updates; 1.5 is the test bench's reverse form, which prefers stale ones.
+
+    Returns:
+      The rule, as a specification, for ``jafl.simulate``.
 
     Raises:
-      SettingError: if ``base`` is not a finite number above 0.
+      SettingError: if ``base`` is not a finite number above 0, when the run starts.
     """
 
     def weights(schedule: EventSchedule) -> np.ndarray:

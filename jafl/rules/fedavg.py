@@ -8,13 +8,19 @@ from jafl.specifications import specification
 
 @specification
 def fedavg(weigh_by_examples: bool = False) -> Rule:
-    """The server steps along the mean of the updates that it received: FedBuff's mean without staleness weights.
+    """FedAvg: the server steps along the mean of the updates that it has received.
 
-    On a synchronous schedule that is FedAvg; on an asynchronous one, buffered averaging. With a momentum server
-    optimizer it is FedAvgM (Hsu et al. 2019), with Adam FedAdam (Reddi et al. 2021).
+    That is FedBuff's mean without staleness weights. On a synchronous schedule it is FedAvg (McMahan et al., AISTATS
+    2017, algorithm 1); on an asynchronous one, buffered averaging. With a momentum server optimizer it is FedAvgM
+    (Hsu et al. 2019), with Adam FedAdam (Reddi et al. 2021).
+
+    Reports ``weight`` per trip.
 
     Args:
       weigh_by_examples: weigh each update by the client's number of examples (the original FedAvg), instead of
         uniformly (the baseline in FedBuff).
+
+    Returns:
+      The rule, as a specification, for ``jafl.simulate``.
     """
     return fedbuff(staleness.constant(), "mean", weigh_by_examples).build()

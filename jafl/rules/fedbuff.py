@@ -5,7 +5,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from jafl.errors import choose
-from jafl.records import Rule
+from jafl.records import Requirements, Rule
 from jafl.rules import accumulate, staleness
 from jafl.specifications import specification
 
@@ -18,19 +18,29 @@ def fedbuff(
     aggregate: str = "mean",
     weigh_by_examples: bool = False,
 ) -> Rule:
-    """The server steps along (1/K) sum_i s(staleness_i) update_i once K trips have arrived.
+    """FedBuff: the server steps along the staleness-weighted mean of K updates once K trips have arrived.
 
-    The staleness weight scales each update down (section 5); the sum is divided by K and never by the sum of
-    the weights. K is the schedule's buffer size and may differ between steps.
+    The direction is (1/K) sum_i s(staleness_i) update_i (Nguyen et al., AISTATS 2022, algorithm 1). The staleness
+    weight s scales each update down (section 5); the sum is divided by K and never by the sum of the weights. K is
+    the schedule's buffer size and may differ between steps.
+
+    Reports ``weight`` per trip.
 
     Args:
-      staleness_weight: s, from ``jafl.rules.staleness``, or any function of the staleness.
+      staleness_weight: s, from ``jafl.rules.staleness``, or any function of the staleness, [] float in server steps.
       aggregate: "mean", as in the paper, or "sum": without 1/K, as in the authors' simulator.
-      weigh_by_examples: each update counts n_i times, and the mean is over examples: sum n_i s_i update_i /
-        sum n_i (the paper's "example weight", appendix C.6).
+      weigh_by_examples: each update counts n_i times, n_i the client's number of examples, and the mean is over
+        examples: sum n_i s_i update_i / sum n_i (the paper's "example weight", appendix C.6).
+
+    Returns:
+      The rule, as a specification, for ``jafl.simulate``.
 
     Raises:
-      SettingError: for an unknown ``aggregate``.
+      SettingError: if ``staleness_weight`` is not a function or ``aggregate`` is unknown, when the rule is built.
+
+    Example:
+      >>> jafl.rules.fedbuff(weigh_by_examples=True)
+      fedbuff(staleness_weight=polynomial(exponent=0.5), aggregate='mean', weigh_by_examples=True)
     """
     staleness.check(staleness_weight)
     mean = choose("aggregate", aggregate, AGGREGATES)
@@ -52,4 +62,4 @@ def fedbuff(
         scale = 1 / count if mean else jnp.ones_like(count)
         return accumulate.scaled(-scale, total), (), {"weight_scale": scale}, True
 
-    return Rule(init, begin, fold, finish, linear=True, additive=True)
+    return Rule(init, begin, fold, finish, requirements=Requirements(linear=True, additive=True))

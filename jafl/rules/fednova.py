@@ -1,19 +1,25 @@
-"""FedNova: updates are normalised by the clients' numbers of local steps (Wang et al., NeurIPS 2020)."""
+"""FedNova: updates are normalized by the clients' numbers of local steps (Wang et al., NeurIPS 2020)."""
 
-from jafl.records import Rule
+from jafl.records import Requirements, Rule
 from jafl.rules import accumulate
 from jafl.specifications import specification
 
 
 @specification
 def fednova(weigh_by_examples: bool = False) -> Rule:
-    """The server steps along (sum_i p_i s_i) * sum_i p_i update_i / s_i, s_i the trip's local steps, sum p_i = 1.
+    """FedNova: each update is divided by its number of local steps, and the mean is scaled back by their mean.
 
-    For plain local SGD, equation 7 with a_i all ones: each client's mean gradient counts, not how often it
-    stepped; the mean number of steps restores the length.
+    The direction is (sum_i p_i s_i) * sum_i p_i update_i / s_i, with s_i the trip's local steps and p_i summing to 1
+    (Wang et al., NeurIPS 2020, equation 7 with a_i all ones, which is plain local SGD). Each client's mean gradient
+    counts, however many steps it has made; the mean number of steps restores the length.
+
+    Reports ``weight`` per trip.
 
     Args:
-      weigh_by_examples: p_i in proportion to the client's examples (the paper), instead of uniform.
+      weigh_by_examples: p_i in proportion to the client's number of examples (the paper), instead of uniform.
+
+    Returns:
+      The rule, as a specification, for ``jafl.simulate``.
     """
 
     def begin(state, params):
@@ -33,4 +39,10 @@ def fednova(weigh_by_examples: bool = False) -> Rule:
         scale = steps / shares**2  # the mean number of steps, over the sum of shares
         return accumulate.scaled(-scale, total), (), {"weight_scale": scale}, True
 
-    return Rule(lambda params, num_clients: (), begin, fold, finish, linear=True, additive=True)
+    return Rule(
+        lambda params, num_clients: (),
+        begin,
+        fold,
+        finish,
+        requirements=Requirements(linear=True, additive=True),
+    )

@@ -13,21 +13,31 @@ from jafl.specifications import specification
 def fedstaleweight(
     weight_form: str = "equation_8", average: str = "all", window: int = 5, decay: float = 0.9
 ) -> Rule:
-    """The server steps along sum_j alpha_j update_j, alpha_j growing with the client's average staleness E[tau_j].
+    """FedStaleWeight: updates of clients that are late on average count more.
 
-    The paper contradicts itself: equation 8 has alpha_j proportional to E[tau_j] * K + 1, which gives every client
-    the same influence before normalisation and is the default; algorithm 1 has E[tau_j] + 1 (its 1/n is the version
-    counter and cancels). Both are normalised to sum 1 over the buffer of K trips. E[tau_j] includes the trips that
-    are being aggregated. It depends on the schedule alone, so it is computed on the host.
+    The direction is sum_j alpha_j update_j, alpha_j growing with E[tau_j], the average staleness of the trip's client
+    (Ma, Wang, Sun, Hu and Vakili 2024). The paper contradicts itself: equation 8 has alpha_j proportional to
+    E[tau_j] * K + 1, which gives every client the same influence before normalization and is the default; algorithm 1
+    has E[tau_j] + 1 (its 1/n is the version counter and cancels). Both are normalized to sum 1 over the buffer of K
+    trips. E[tau_j] includes the trips that are being aggregated. It depends on the schedule alone, so it is computed
+    on the host.
+
+    Reports ``weight``, alpha_j, per trip.
 
     Args:
       weight_form: "equation_8" or "algorithm_1".
       average: E over "all" past trips, as in the paper, the last "window" ones (5 in the authors' test bench, which
-        drops the newest by mistake; here it counts), or "exponential".
-      window: trips; decay: weight of the past; see ``expected_staleness``.
+        drops the newest by mistake; here it counts), or "exponential": each trip's staleness enters with 1 - decay,
+        the client's first with 1.
+      window: how many trips, for "window".
+      decay: weight of the past, for "exponential", at least 0 and below 1.
+
+    Returns:
+      The rule, as a specification, for ``jafl.simulate``.
 
     Raises:
-      SettingError: for an unknown weight form or average, or a window or decay outside its range.
+      SettingError: for an unknown weight form, when the rule is built; for an unknown average, or a window or decay
+        outside its range, when the run starts.
     """
     forms = {"equation_8": True, "algorithm_1": False}
     times_buffer = choose("weight_form", weight_form, forms)

@@ -5,26 +5,31 @@ import jax.numpy as jnp
 import numpy as np
 
 from jafl.errors import require
-from jafl.records import EventSchedule, Rule
+from jafl.records import Columns, EventSchedule, Requirements, Rule
 from jafl.rules import accumulate
 from jafl.specifications import specification
 
 
 @specification
 def gsgm(momentum: float = 0.1) -> Rule:
-    """w <- w - eta u_j with u_j = (1/K) sum_i g_i + momentum * M_r, r the round that step j belongs to.
+    """GSGM: the mean of the buffer's gradients, plus a global momentum that changes once a round.
 
-    M_0 = 0, and M_(r+1) is the mean of the u_j over the steps of round r. In a round every client contributes once:
-    the schedule's ``restart="after_round"``. A step belongs to the round of its first trip. A rule on gradients,
-    see ``asgd``.
+    w <- w - eta u_j with u_j = (1/K) sum_i g_i + momentum * M_r, r the round that step j belongs to. M_0 = 0, and
+    M_(r+1) is the mean of the u_j over the steps of round r (Li et al. 2018; in words in WKAFL, section 6.1.2). In a
+    round every client contributes once: the schedule's ``restart="after_round"``. A step belongs to the round of its
+    first trip. A rule on gradients, see ``asgd``.
+
+    Reports ``round`` per step, and ``weight`` per trip: that in the mean; what the gradient adds to later steps
+    through the momentum is left out.
 
     Args:
       momentum: the paper's alpha.
 
-    Reports ``round`` per step. Weights are those of the mean: what comes later through the momentum is left out.
+    Returns:
+      The rule, as a specification, for ``jafl.simulate``.
 
     Raises:
-      SettingError: for a schedule without such rounds.
+      SettingError: for a schedule without such rounds, when the run starts.
     """
 
     def init(params, num_clients):
@@ -58,17 +63,17 @@ def gsgm(momentum: float = 0.1) -> Rule:
         state = (global_momentum, directions, jnp.where(new, 1.0, steps + 1), this_round)
         return direction, state, {"round": this_round, "weight_scale": 1 / count}, True
 
-    return Rule(init, begin, fold, finish, columns=_rounds, linear=True)
+    return Rule(init, begin, fold, finish, columns=_rounds, requirements=Requirements(linear=True))
 
 
-def _rounds(schedule: EventSchedule) -> dict[str, np.ndarray]:
+def _rounds(schedule: EventSchedule) -> Columns:
     """``round`` [J]: each client contributes once a round, so its applied trips are numbered like the rounds."""
     order = np.argsort(schedule.client, kind="stable")
     client = schedule.client[order]
     first = np.flatnonzero(np.concatenate([[True], client[1:] != client[:-1]]))
     rounds = np.empty(schedule.num_trips)
     rounds[order] = np.arange(len(order)) - np.repeat(first, np.diff(np.append(first, len(order))))
-    # Whoever is under way at the end has contributed to every round that is over.
+    # Clients that are training at the end must have contributed to every round that is over.
     contributed = np.bincount(schedule.client, minlength=schedule.num_clients)[schedule.inflight_client]
     require(
         bool(np.all(np.diff(rounds) >= 0) and np.all(contributed >= rounds.max())),

@@ -1,6 +1,6 @@
-"""Staleness weights: how much a late update counts. Each is a function of staleness in server steps (fresh: 0).
+"""Staleness weights: how much a late update counts, as a function of its staleness in server steps (0 if fresh).
 
-A user's own weight is any function ``staleness [] float -> [] float`` that JAX can trace.
+A weight of your own is any function ``staleness [] float -> [] float`` that JAX can trace.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ HINT = "Take one of jafl.rules.staleness, staleness.polynomial(0.5) for example,
 
 
 def check(function: StalenessWeight) -> None:
-    """Raises SettingError unless ``function`` is one."""
+    """Raises SettingError unless ``function`` is a function."""
     require(callable(function), "staleness_weight", function, "a function of the staleness", HINT)
 
 
@@ -36,19 +36,42 @@ def weigh(function: StalenessWeight, staleness: jax.Array) -> jax.Array:
 
 @specification
 def constant() -> StalenessWeight:
-    """1 whatever the staleness (FedAsync, Xie et al. 2019, section 5.2; FedStaleWeight's baseline)."""
+    """1 whatever the staleness (FedAsync, Xie et al. 2019, section 5.2; FedStaleWeight's baseline).
+
+    Returns:
+      The weight, as a specification of a function of the staleness.
+    """
     return jnp.ones_like
 
 
 @specification
 def polynomial(exponent: float = 0.5) -> StalenessWeight:
-    """(1 + staleness) ** -exponent (FedAsync, section 5.2; FedBuff section 5 with exponent 0.5, 10 in table 6)."""
+    """(1 + staleness) ** -exponent (FedAsync, section 5.2; FedBuff, section 5).
+
+    Args:
+      exponent: 0.5 in FedBuff, but 10 in its table 6.
+
+    Returns:
+      The weight, as a specification of a function of the staleness.
+
+    Example:
+      >>> jafl.rules.staleness.polynomial(0.5).build()(3.0)
+      0.5
+    """
     return lambda staleness: (1.0 + staleness) ** -exponent
 
 
 @specification
 def hinge(slope: float = 10.0, threshold: float = 4.0) -> StalenessWeight:
-    """1 up to ``threshold``, then 1 / (slope * (staleness - threshold) + 1) (FedAsync, section 5.2)."""
+    """1 up to ``threshold``, then 1 / (slope * (staleness - threshold) + 1) (FedAsync, section 5.2).
+
+    Args:
+      slope: how fast the weight falls per server step.
+      threshold: staleness in server steps up to which the weight is 1.
+
+    Returns:
+      The weight, as a specification of a function of the staleness.
+    """
 
     def weight(staleness: jax.Array) -> jax.Array:
         late = jnp.maximum(staleness - threshold, 0.0)
@@ -59,7 +82,14 @@ def hinge(slope: float = 10.0, threshold: float = 4.0) -> StalenessWeight:
 
 @specification
 def exponential(rate: float = 0.1) -> StalenessWeight:
-    """exp(-rate * staleness); rate = log 2 halves the weight with each server step."""
+    """exp(-rate * staleness).
+
+    Args:
+      rate: per server step; log 2 halves the weight with each.
+
+    Returns:
+      The weight, as a specification of a function of the staleness.
+    """
     return lambda staleness: jnp.exp(-rate * staleness)
 
 

@@ -4,16 +4,23 @@ import math
 
 import jax.numpy as jnp
 
-from jafl.records import Rule
+from jafl.records import Requirements, Rule
 from jafl.rules import accumulate
 from jafl.specifications import specification
 
 
 @specification
 def twafl() -> Rule:
-    """w <- w - eta sum_i (m_i / m) (e/2)^-staleness_i g_i, m_i the trip's minibatch and m their sum over the buffer.
+    """TWAFL: weights that fall exponentially with staleness, times minibatch sizes.
 
-    WKAFL, section 6.1.2; the staleness weights are not normalised. A rule on gradients, see ``asgd``.
+    w <- w - eta sum_i (m_i / m) (e/2)^-staleness_i g_i, with m_i the size of the trip's minibatch and m the sum of
+    the m_i over the buffer (Chen et al. 2020; WKAFL, section 6.1.2). The staleness weights are not normalized. A rule
+    on gradients, see ``asgd``.
+
+    Reports ``weight`` per trip.
+
+    Returns:
+      The rule, as a specification, for ``jafl.simulate``.
     """
     rate = 1 - math.log(2)  # (e/2)^-t = exp(-rate t)
 
@@ -30,4 +37,10 @@ def twafl() -> Rule:
         total, examples = buffer
         return accumulate.scaled(-1 / examples, total), (), {"weight_scale": 1 / examples}, True
 
-    return Rule(lambda params, num_clients: (), begin, fold, finish, linear=True, additive=True)
+    return Rule(
+        lambda params, num_clients: (),
+        begin,
+        fold,
+        finish,
+        requirements=Requirements(linear=True, additive=True),
+    )

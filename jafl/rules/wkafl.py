@@ -1,14 +1,14 @@
 """WKAFL: weighted K-asynchronous federated learning (Zhou, Li, Ren et al. 2021, algorithms 1 to 3)."""
 
 import math
-from typing import Any
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from jafl.errors import whole_number
-from jafl.records import Rule
+from jafl.records import ArrayTree, Gradients, Params, Requirements, Rule
 from jafl.rules import accumulate
 from jafl.specifications import specification
 
@@ -30,73 +30,83 @@ def wkafl(
     staleness_part: bool = True,
     non_iid_part: bool = True,
 ) -> Rule:
-    """The server steps along those of K gradients that agree with an estimate of the true one.
+    """WKAFL: the server steps along those of K gradients that agree with an estimate of the true one.
 
-    At each step, in this order: the last estimate is added to every gradient, times ``momentum`` (equation 4); stage
-    two begins once the mean loss of the K trips is below ``stage_two_loss``, and is never left; gradients are clipped
-    to ``clip_norm``; the estimate is their mean weighted by (e/2)^-(staleness - smallest staleness) (equation 5; the
-    shift cancels, and keeps float32 from underflow at staleness 339); gradients whose cosine with the estimate is at
-    least ``smallest_cosine`` get the weight exp(cosine_weight * cosine) (equations 6 to 8), and in stage two are
-    clipped to ``stage_two_clip`` times the estimate's norm (equation 9); their weighted mean, times
-    1 / (1 + staleness_decay * smallest staleness) (equation 10), is the direction. If none passes, the estimate is. A
-    gradient of zero has cosine 0. Norms are over all leaves.
+    At each step, in this order (Zhou, Li, Ren et al. 2021, algorithms 1 to 3): the last estimate is added to every
+    gradient, times ``momentum`` (equation 4); stage two begins once the mean loss of the K trips is below
+    ``stage_two_loss``, and is never left; gradients are clipped to ``clip_norm``; the estimate is their mean weighted
+    by (e/2)^-(staleness - smallest staleness) (equation 5; the shift cancels, and keeps float32 from underflow at
+    staleness 339); gradients whose cosine with the estimate is at least ``smallest_cosine`` get the weight
+    exp(cosine_weight * cosine) (equations 6 to 8), and in stage two are clipped to ``stage_two_clip`` times the
+    estimate's norm (equation 9); their weighted mean, times 1 / (1 + staleness_decay * smallest staleness) (equation
+    10), is the direction. If none passes, the estimate is. A gradient of zero has cosine 0. Norms are over all
+    leaves.
 
     A rule on gradients, see ``asgd``. Its paper's protocol restarts the K participants together after the step.
 
-    Args:
-      buffer_size: K; the schedule's must be the same, for the buffer [K, *P] is kept whole.
-      momentum, cosine_weight, smallest_cosine, clip_norm, stage_two_clip, stage_two_loss, staleness_decay: alpha,
-        beta, sim_min, CB, B, epsilon, gamma of the paper; the defaults are its release's for MNIST.
-      gradient_selection, staleness_part, non_iid_part: False for the paper's ablations (section 6.2): the estimate
-        itself is the direction; all staleness weights are 1 and gamma is 0; alpha is 0.
+    Reports, per step, ``kept`` (gradients that pass), ``stage`` (1 or 2), ``rate_scale`` (equation 10),
+    ``average_staleness`` (sum of weight times staleness), ``aggregated`` (trips whose weight is at least a tenth of
+    the largest) and ``weight`` [K].
 
-    Reports ``kept``, ``stage``, ``rate_scale`` (equation 10), ``average_staleness`` (sum of weight times staleness),
-    ``aggregated`` (trips whose weight is at least a tenth of the largest) and ``weight`` [K].
+    Args:
+      buffer_size: K, at least 1; the schedule's must be the same, as the buffer [K, *P] is kept whole.
+      momentum: the paper's alpha. This and the next six default to the values of the paper's released code for MNIST.
+      cosine_weight: beta.
+      smallest_cosine: sim_min.
+      clip_norm: CB.
+      stage_two_clip: B.
+      stage_two_loss: epsilon.
+      staleness_decay: gamma.
+      gradient_selection: False for the paper's ablation (section 6.2) in which the estimate itself is the direction.
+      staleness_part: False for the ablation in which all staleness weights are 1 and gamma is 0.
+      non_iid_part: False for the ablation in which alpha is 0.
+
+    Returns:
+      The rule, as a specification, for ``jafl.simulate``.
+
+    Raises:
+      SettingError: for a ``buffer_size`` below 1, when the rule is built.
     """
     whole_number("buffer_size", buffer_size, 1)
 
     def init(params, num_clients):
         rows = jax.tree.map(lambda p: jnp.zeros((buffer_size, p.size), p.dtype), params)
-        return accumulate.zeros(params), jnp.asarray(False), rows
+        return _State(accumulate.zeros(params), jnp.asarray(False), rows)
 
     def begin(state, params):
         # The rows of the last step are all written again: they need not be cleared.
-        return state, jnp.zeros((2, buffer_size), accumulate.number(0).dtype), jnp.int32(0)
+        return _Buffer(state, jnp.zeros((2, buffer_size), accumulate.number(0).dtype), jnp.int32(0))
 
     def fold(buffer, arrival):
-        (previous, stage_two, rows), columns, count = buffer
+        state, columns, place = buffer
         gradient = jax.tree.map(jnp.negative, arrival.update)
         if non_iid_part:
-            gradient = jax.tree.map(lambda g, p: g + momentum * p, gradient, previous)
+            gradient = _with_momentum(gradient, state.estimate, momentum)
         rows = jax.tree.map(
-            lambda r, g: lax.dynamic_update_index_in_dim(r, jnp.reshape(g, -1), count, 0), rows, gradient
+            lambda r, g: lax.dynamic_update_index_in_dim(r, jnp.reshape(g, -1), place, 0),
+            state.rows,
+            gradient,
         )
         column = jnp.stack([accumulate.number(arrival.staleness), accumulate.number(arrival.loss)])
-        columns = lax.dynamic_update_index_in_dim(columns, column, count, 1)
-        return ((previous, stage_two, rows), columns, count + 1), {}
+        columns = lax.dynamic_update_index_in_dim(columns, column, place, 1)
+        return _Buffer(state._replace(rows=rows), columns, place + 1), {}
 
     def finish(buffer, params):
         (_, stage_two, rows), (staleness, loss), _ = buffer
         stage_two = stage_two | (jnp.mean(loss) < stage_two_loss)
-        # Clipping and weighing are factors of rows, so that each sum and product goes over the rows once.
-        norms = _norms(rows)
-        clip = _clip_factor(norms, clip_norm)
-        norms = norms * clip
+        gradients = _clipped(rows, clip_norm)
         freshest = jnp.min(staleness)
-        rate = 1 - math.log(2)  # (e/2)^-t = exp(-rate t)
-        trust = jnp.exp(-rate * (staleness - freshest)) if staleness_part else jnp.ones_like(staleness)
-        trust = trust / jnp.sum(trust)
-        estimate = _combined(trust * clip, rows)
-        size = _norms(jax.tree.map(lambda e: e[None], estimate))[0]
-        cosine = _cosines(_products(rows, estimate) * clip, norms * size)
-        keep = (cosine >= smallest_cosine) if gradient_selection else jnp.zeros_like(cosine, bool)
-        chosen = jnp.where(keep, jnp.exp(cosine_weight * (cosine - jnp.max(cosine))), 0.0)
+        trust = _staleness_weights(staleness, freshest, staleness_part)
+        estimate = _weighted_sum(trust, gradients)
+        estimate_norm = _norms(jax.tree.map(lambda leaf: leaf[None], estimate))[0]
+        cosines = _cosines(gradients, estimate, estimate_norm)
+        keep = (cosines >= smallest_cosine) if gradient_selection else jnp.zeros_like(cosines, bool)
+        # Where none is kept the estimate itself is the direction: its gradients are not clipped again.
         any_kept = jnp.any(keep)
-        weight = jnp.where(any_kept, chosen / jnp.maximum(jnp.sum(chosen), 1e-30), trust)
-        # Where none is kept the estimate itself is the direction: the trust-weighted mean, not clipped again.
-        bound = jnp.where(stage_two & any_kept, stage_two_clip * size, jnp.inf)
-        direction = _combined(weight * clip * _clip_factor(norms, bound), rows)
-        scale = 1 / (1 + staleness_decay * freshest) if staleness_part else jnp.ones_like(freshest)
+        weight = jnp.where(any_kept, _selection_weights(cosines, keep, cosine_weight), trust)
+        bound = jnp.where(stage_two & any_kept, stage_two_clip * estimate_norm, jnp.inf)
+        direction = _weighted_sum(weight, gradients, clipped_to=bound)
+        scale = _rate_scale(freshest, staleness_decay) if staleness_part else jnp.ones_like(freshest)
         report = {
             "kept": jnp.sum(keep) * 1.0,
             "stage": 1.0 + stage_two,
@@ -105,37 +115,109 @@ def wkafl(
             "aggregated": jnp.sum(weight >= jnp.max(weight) / COUNTED_FROM) * 1.0,
             "weight": weight,
         }
-        shaped = lambda tree: jax.tree.map(lambda leaf, p: leaf.reshape(p.shape), tree, params)  # noqa: E731
-        state = (shaped(estimate), stage_two, rows)
-        return accumulate.scaled(scale, shaped(direction)), state, report, True
+        state = _State(_shaped_like(params, estimate), stage_two, rows)
+        return accumulate.scaled(scale, _shaped_like(params, direction)), state, report, True
 
-    return Rule(init, begin, fold, finish, buffer_size=buffer_size)
+    return Rule(init, begin, fold, finish, requirements=Requirements(buffer_size=buffer_size))
 
 
-def _norms(rows: Any) -> jax.Array:
+class _State(NamedTuple):
+    """``estimate`` [*P] of the last step, whether stage two has begun ([] bool), and ``rows``, [K, n] per leaf: a
+    gradient of n entries each."""
+
+    estimate: Gradients
+    stage_two: jax.Array
+    rows: ArrayTree
+
+
+class _Buffer(NamedTuple):
+    """The state, whose rows are being written; ``columns`` [2, K], staleness and loss; ``trips`` [] int32 so far."""
+
+    state: _State
+    columns: jax.Array
+    trips: jax.Array
+
+
+class _Clipped(NamedTuple):
+    """K clipped gradients: the ``rows``, [K, n] per leaf, times ``factors`` [K]. ``norms`` [K] are theirs.
+
+    The rows stay as they are: clipping and weighing are factors, so that each sum and product reads the rows once.
+    """
+
+    rows: ArrayTree
+    factors: jax.Array
+    norms: jax.Array
+
+
+def _with_momentum(gradient: Gradients, estimate: Gradients, momentum: jax.Array) -> Gradients:
+    """[*P]: a gradient plus the momentum times the last estimate (equation 4)."""
+    return jax.tree.map(lambda g, e: g + momentum * e, gradient, estimate)
+
+
+def _clipped(rows: ArrayTree, clip_norm: jax.Array) -> _Clipped:
+    """The gradients, those longer than ``clip_norm`` brought down to it."""
+    norms = _norms(rows)
+    factors = _clip_factors(norms, clip_norm)
+    return _Clipped(rows, factors, norms * factors)
+
+
+def _staleness_weights(staleness: jax.Array, freshest: jax.Array, staleness_part: bool) -> jax.Array:
+    """[K], summing to 1: (e/2)^-(staleness - freshest), the weights in the estimate (equation 5)."""
+    rate = 1 - math.log(2)  # (e/2)^-t = exp(-rate t)
+    weights = jnp.exp(-rate * (staleness - freshest)) if staleness_part else jnp.ones_like(staleness)
+    return weights / jnp.sum(weights)
+
+
+def _cosines(gradients: _Clipped, estimate: ArrayTree, estimate_norm: jax.Array) -> jax.Array:
+    """[K]: the cosines of the gradients with the estimate (equation 6); 0 where either is zero."""
+    products = _products(gradients.rows, estimate) * gradients.factors
+    lengths = gradients.norms * estimate_norm
+    cosines = products / jnp.where(lengths > 0, lengths, 1)
+    return jnp.where(lengths > 0, jnp.clip(cosines, -1, 1), 0)  # rounding must not fail a threshold of -1
+
+
+def _selection_weights(cosines: jax.Array, keep: jax.Array, cosine_weight: jax.Array) -> jax.Array:
+    """[K], summing to 1: exp(cosine_weight * cosine) of the gradients to keep (equations 7 and 8), 0 of the others.
+
+    The largest cosine is subtracted from all: it cancels, and the exponential does not overflow.
+    """
+    weights = jnp.where(keep, jnp.exp(cosine_weight * (cosines - jnp.max(cosines))), 0.0)
+    return weights / jnp.maximum(jnp.sum(weights), 1e-30)
+
+
+def _rate_scale(freshest: jax.Array, staleness_decay: jax.Array) -> jax.Array:
+    """[]: the factor of the learning rate (equation 10)."""
+    return 1 / (1 + staleness_decay * freshest)
+
+
+def _weighted_sum(weights: jax.Array, gradients: _Clipped, clipped_to: jax.Array | None = None) -> ArrayTree:
+    """[n] per leaf: the sum of the gradients times ``weights`` [K], after clipping to a second bound (equation 9)."""
+    factors = weights * gradients.factors
+    if clipped_to is not None:
+        factors = factors * _clip_factors(gradients.norms, clipped_to)
+    return jax.tree.map(
+        lambda rows: jnp.dot(factors.astype(rows.dtype), rows, precision="highest"), gradients.rows
+    )
+
+
+def _norms(rows: ArrayTree) -> jax.Array:
     """[K]: the norms of K rows, over all leaves [K, n]."""
     squares = [jnp.sum(jnp.square(leaf), axis=1) for leaf in jax.tree.leaves(rows)]
     return jnp.sqrt(sum(squares[1:], squares[0]))
 
 
-def _clip_factor(norms: jax.Array, bound: Any) -> jax.Array:
-    """[K]: what scales rows longer than ``bound`` down to it."""
+def _clip_factors(norms: jax.Array, bound: jax.Array) -> jax.Array:
+    """[K]: what scales rows longer than ``bound`` down to it; 1 for the others."""
     return jnp.where(norms > bound, bound / jnp.where(norms > 0, norms, 1), 1)
 
 
-def _combined(weights: jax.Array, rows: Any) -> Any:
-    """[n] per leaf: the sum of K rows times ``weights`` [K]."""
-    return jax.tree.map(lambda leaf: jnp.dot(weights.astype(leaf.dtype), leaf, precision="highest"), rows)
-
-
-def _products(rows: Any, vector: Any) -> jax.Array:
+def _products(rows: ArrayTree, vector: ArrayTree) -> jax.Array:
     """[K]: the products of K rows with a vector, over all leaves."""
-    made = jax.tree.map(lambda leaf, v: jnp.dot(leaf, v, precision="highest"), rows, vector)
-    products: list[jax.Array] = jax.tree.leaves(made)
+    per_leaf = jax.tree.map(lambda leaf, v: jnp.dot(leaf, v, precision="highest"), rows, vector)
+    products: list[jax.Array] = jax.tree.leaves(per_leaf)
     return sum(products[1:], products[0])
 
 
-def _cosines(products: jax.Array, lengths: jax.Array) -> jax.Array:
-    """[K]: products over the products of norms; 0 where either is zero."""
-    cosines = products / jnp.where(lengths > 0, lengths, 1)
-    return jnp.where(lengths > 0, jnp.clip(cosines, -1, 1), 0)  # rounding must not fail a threshold of -1
+def _shaped_like(params: Params, flat: ArrayTree) -> Gradients:
+    """[*P]: leaves [n] in the shapes of ``params``."""
+    return jax.tree.map(lambda leaf, p: leaf.reshape(p.shape), flat, params)

@@ -169,7 +169,7 @@ class FullGradients(NamedTuple):
         def add(client, total):
             return compensated.add(total, self.of(params, client))
 
-        return lax.fori_loop(0, self.num_clients, add, compensated.nothing(params))
+        return lax.fori_loop(0, self.num_clients, add, compensated.empty(params))
 
     def mean(self, total: compensated.Sum) -> Any:
         """[*P]: eta_l times the mean gradient, a direction to descend, from such a sum over all clients."""
