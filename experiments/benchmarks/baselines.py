@@ -19,7 +19,8 @@ from jax import lax
 
 import jafl
 from jafl import engine
-from jafl.engine import carry_layout, client_memory
+from jafl.engine import carry_layout, client_memory, loop, snapshot_buffer
+from jafl.engine import trip as trip_work
 from jafl.keyed_shuffle import shuffled
 from jafl.records import Arrival
 
@@ -94,15 +95,15 @@ def _one_step(
     rule = program.rule.build()
     buffer, memory = rule.begin(carry.rule_state, carry.params), carry.memory
     if program.recall and memory:
-        buffer, memory = engine.loop._recall(program, program.recall, memory, step, buffer, carry.params)
+        buffer, memory = loop.show_recalled(program, program.recall, memory, step, buffer, carry.params)
 
     def one_trip(trip, opened):
         buffer, memory, reports = opened
         memory = memory and client_memory.settle(memory)
         after = trip + (client_memory.nought_after(memory) if memory else 0)
         arrival = _arrival(program, parts, after, carry)
-        buffer, memory, report = engine.loop._fold(program, trip, arrival, buffer, memory)
-        return buffer, memory, engine.loop._record(reports, trip, report) if "reports" in parts else reports
+        buffer, memory, report = trip_work.fold_trip(program, trip, arrival, buffer, memory)
+        return buffer, memory, loop.record_row(reports, trip, report) if "reports" in parts else reports
 
     def flat_trip(trip, flat):
         buffer, memory, reports = one_trip(trip, carry_layout.shaped(flat, opened))
@@ -124,9 +125,9 @@ def _one_step(
         params = optax.apply_updates(carry.params, updates)
     snapshots, step_reports = carry.snapshots, carry.step_reports
     if "write" in parts:
-        snapshots = engine.loop._store(snapshots, program.steps.write_slot[step], params)
+        snapshots = snapshot_buffer.store(snapshots, program.steps.write_slot[step], params)
     if "reports" in parts:
-        step_reports = engine.loop._record(step_reports, step, report)
+        step_reports = loop.record_row(step_reports, step, report)
     return engine.Carry(
         params, optimizer_state, rule_state, snapshots, memory, None, trip_reports, step_reports
     )
@@ -141,7 +142,7 @@ def _arrival(
     begin, end = data.offsets[client], data.offsets[client + 1]
     if "read" in parts:
         start = client_memory.row_of(carry.snapshots, trips.read_slot[trip])
-        start = engine.loop._read_once(start, trip, rule.needs_start)
+        start = trip_work.read_once(start, trip, rule.needs_start)
     arrival = Arrival(
         update=None,
         start=start if rule.needs_start else None,

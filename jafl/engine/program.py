@@ -8,7 +8,8 @@ import jax
 
 from jafl.clients import ClientData, ClientResult
 from jafl.engine.client_memory import ClientMemory
-from jafl.engine.waves import Spread, Waves
+from jafl.engine.devices import Spread
+from jafl.engine.waves import Waves
 from jafl.records import Recall
 from jafl.specifications import Specification
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jafl.clients import ClientData, ClientResult
-from jafl.engine import carry_layout, client_memory, waves
+from jafl.engine import carry_layout, client_memory, devices, waves
 from jafl.engine.client_memory import ClientMemory
 from jafl.engine.program import Program, Trained
 from jafl.errors import require
@@ -42,7 +42,7 @@ def _with_data_of(program: Program, trips: jax.Array) -> Program:
     begin, place = data.offsets[client][:, None], jnp.arange(program.spread.data_apart)
     held = begin + place < data.offsets[client + 1][:, None]
     rows = data.indices[jnp.where(held, begin + place, begin)].reshape(-1)
-    x, y = waves.on_all_devices(program.spread, (data.x[rows], data.y[rows]))
+    x, y = devices.on_all_devices(program.spread, (data.x[rows], data.y[rows]))
     fetched = jnp.arange(len(rows), dtype=data.indices.dtype).reshape(held.shape)
     entries = jnp.where(held, begin + place, len(data.indices))
     indices = data.indices.at[entries].set(fetched, mode="drop")

@@ -1,6 +1,6 @@
-"""Waves: trips of this step and of later ones that train together, on one device or on several.
+"""Waves: trips of this server step and of later ones that train together, on one device or on several.
 
-What a wave makes waits in rows, [R] of each array, until its trips are folded, one by one and in order.
+The results of a wave wait in rows, [R] of each array, until their trips are folded, one by one and in order.
 """
 
 import functools
@@ -10,14 +10,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.flatten_util import ravel_pytree
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
 
-from jafl.errors import require, whole_number
+from jafl.engine.devices import DEVICES, Spread, on_each_device
 
 Array = Any  # of JAX on the device, of NumPy before it is placed there
-DEVICES = "devices"  # the name of the mesh's one axis
-SMALL = 2**14  # entries of an array that is summed over devices with others
 
 
 class Waves(NamedTuple):
@@ -39,80 +35,6 @@ class Waves(NamedTuple):
     write_row: Array
     read_row: Array
     rows: Array
-
-
-class Spread(NamedTuple):
-    """How trips are spread over devices: hashable, a part of the program.
-
-    devices   a mesh of one axis, ``DEVICES``, or None for one device
-    together  True if a device trains its trips side by side (``vmap``), False if one after the other
-    at_once   trips of one step that may be folded apart and added up (of an additive rule); 0: one after the other
-    lanes     trips of a wave that a device trains side by side, then the next ones; 0: all that it has
-    steps_at_once  server steps of one trip each whose models are one running sum; 0: one step after the other
-    memory_apart   whether each device holds its part of every row of the clients' memory
-    data_apart     0, or, where each device holds its part of the clients' examples, as many as no client has more
-    """
-
-    devices: Mesh | None = None
-    together: bool = False
-    at_once: int = 0
-    lanes: int = 0
-    steps_at_once: int = 0
-    memory_apart: bool = False
-    data_apart: int = 0
-
-    @property
-    def number(self) -> int:
-        """Devices."""
-        return 1 if self.devices is None else self.devices.size
-
-    def everywhere(self) -> Sharding | None:
-        """The sharding of arrays that every device holds; None for the default device alone."""
-        return None if self.devices is None else NamedSharding(self.devices, PartitionSpec())
-
-    def of_memory(self, rows: Any) -> Sharding | None:
-        """The sharding of rows [N, entries] of the clients' memory: each device has its part of every row.
-
-        Then a row is written where it lies, the rule's arithmetic is shared as well, and only the new model is
-        exchanged. Rows that cannot be cut evenly are on every device.
-        """
-        if self.devices is None or not self.memory_apart or rows.shape[1] % self.devices.size:
-            return self.everywhere()
-        return NamedSharding(self.devices, PartitionSpec(None, DEVICES))
-
-    def of_examples(self) -> Sharding | None:
-        """The sharding of the examples [E, ...]: all on every device, or each has its part of them."""
-        if self.devices is None or not self.data_apart:
-            return self.everywhere()
-        return NamedSharding(self.devices, PartitionSpec(DEVICES))
-
-
-ONE_DEVICE = Spread()
-
-
-def spread_over(devices: int | None = None, together: bool | None = None) -> Spread:
-    """The spread over so many of this process's devices, all of them if None.
-
-    together: whether a device trains its trips side by side; by what pays on its kind if None: not on a CPU.
-
-    Raises:
-      SettingError: for more devices than there are, or fewer than 1.
-    """
-    local = jax.local_devices()
-    number = len(local) if devices is None else whole_number("devices", devices, 1)
-    remedy = "On a CPU, XLA_FLAGS=--xla_force_host_platform_device_count=8 makes 8 of them."
-    require(number <= len(local), "devices", number, f"at most {len(local)}, the devices here", remedy)
-    if together is None:
-        together = local[0].platform != "cpu"
-    if number == 1:
-        return Spread(None, together)
-    return Spread(jax.make_mesh((number,), (DEVICES,), (AxisType.Auto,), devices=local[:number]), together)
-
-
-def on_all_devices(spread: Spread, tree: Any) -> Any:
-    """``tree``, whole on every device, also where parts of it were made apart."""
-    apart = spread.memory_apart or spread.data_apart
-    return lax.with_sharding_constraint(tree, spread.everywhere()) if apart else tree
 
 
 def allocate(waves: Waves, trained: Any) -> Any:
@@ -149,103 +71,52 @@ def fetch(waves: Waves, trip: jax.Array, waiting: Any) -> Any:
     return jax.tree.map(lambda rows: lax.dynamic_index_in_dim(rows, row, keepdims=False), waiting)
 
 
-def fold_parts(
-    spread: Spread, fold: Callable, reads: Any, first: jax.Array, end: jax.Array, like: Any
-) -> tuple[Any, Any]:
-    """What the trips ``first`` to ``end - 1`` of a step, at most ``spread.at_once``, add to the buffer of the step.
-
-    Each device folds its share, and one reduction adds them up.
-
-    fold: (reads, trip, empty buffer) -> (buffer, report), of an additive rule. It reads no other array.
-    like: (buffer, report), or their shapes.
-
-    Returns:
-      The sum of the buffers, and the reports [at_once, ...] of the trips ``first``, ``first + 1``, ...
-    """
-    if spread.devices is None:
-        return _fold_share(spread, functools.partial(fold, reads), first, 1, end, spread.at_once, like)
-    devices = spread.devices.size
-    share = -(-spread.at_once // devices)
-
-    def on_one_device(reads, first, end):
-        mine = first + lax.axis_index(DEVICES)
-        own = functools.partial(fold, reads)
-        buffer, reports = _fold_share(spread, own, mine, devices, end, share, like)
-
-        def in_place(leaf):  # zeros but for its own rows: one reduction then serves buffers and reports
-            rows = jnp.zeros((share, devices, *leaf.shape[1:]), leaf.dtype)
-            rows = rows.at[:, lax.axis_index(DEVICES)].set(leaf)
-            return rows.reshape(-1, *leaf.shape[1:])[: spread.at_once]
-
-        return _sum_over_devices((buffer, jax.tree.map(in_place, reports)))
-
-    summed: tuple[Any, Any] = _on_devices(spread, on_one_device)(reads, first, end)
-    return summed
-
-
-def _sum_over_devices(tree: Any) -> Any:
-    """The sum of every device's ``tree``, its small leaves in one vector of each type.
-
-    On CPUs each array is a meeting of all devices of its own: 0.1 ms, as much as half a megabyte takes.
-    """
-    leaves, structure = jax.tree.flatten(tree)
-    groups: dict[Any, list[int]] = {}
-    for number, leaf in enumerate(leaves):
-        groups.setdefault(leaf.dtype if leaf.size <= SMALL else number, []).append(number)
-    for numbers in groups.values():
-        packed, unpack = ravel_pytree([leaves[number] for number in numbers])
-        for number, total in zip(numbers, unpack(lax.psum(packed, DEVICES)), strict=True):
-            leaves[number] = total
-    return jax.tree.unflatten(structure, leaves)
-
-
-def _fold_share(spread, fold, first, stride, end, most, like):
-    """The trips ``first``, ``first + stride``, ... below ``end``, at most ``most``: (their sum, reports [most])."""
-    empty, report = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)
-    if spread.together:
-        trips = first + stride * jnp.arange(most, dtype=first.dtype)
-        buffers, reports = jax.vmap(lambda trip: fold(jnp.minimum(trip, end - 1), empty))(trips)
-        there = trips < end
-        masked = lambda leaf: jnp.where(there.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, 0)  # noqa: E731
-        return jax.tree.map(lambda leaf: jnp.sum(masked(leaf), axis=0, dtype=leaf.dtype), buffers), reports
-
-    def one(number, so_far):
-        buffer, reports = so_far
-        buffer, mine = fold(first + number * stride, buffer)
-        return buffer, jax.tree.map(lambda rows, value: rows.at[number].set(value), reports, mine)
-
-    rows = jax.tree.map(lambda leaf: jnp.zeros((most, *leaf.shape), leaf.dtype), report)
-    count = jnp.clip(-(-(end - first) // stride), 0, most)
-    return lax.fori_loop(0 * count, count, one, (empty, rows))
-
-
 def _train_wave(
     waves: Waves, spread: Spread, train: Callable, reads: Any, wave: jax.Array, waiting: Any
 ) -> Any:
+    """``waiting`` after the trips of one wave have trained, in the way that suits the devices."""
     trips, rows, size = waves.trips[wave], waves.write_row[wave], waves.size[wave]
-    if spread.devices is None and not spread.together:
-
-        def one(number, waiting):
-            return jax.tree.map(lambda a, v: a.at[rows[number]].set(v), waiting, train(reads, trips[number]))
-
-        return lax.fori_loop(0 * size, size, one, waiting)
-
-    def put(rows, waiting, trained):
-        return jax.tree.map(lambda a, v: a.at[rows].set(v, mode="drop"), waiting, trained)
-
     if spread.devices is not None:
-        return put(rows, waiting, _train_shares(spread, train, reads, trips, size))
-    own, lanes = jax.vmap(functools.partial(train, reads)), spread.lanes or len(trips)
+        return _put(rows, waiting, _train_over_devices(spread, train, reads, trips, size))
+    own = functools.partial(train, reads)
+    if spread.together:
+        return _train_side_by_side(spread, own, trips, rows, size, waiting)
+    return _train_one_after_the_other(own, trips, rows, size, waiting)
+
+
+def _put(rows: jax.Array, waiting: Any, trained: Any) -> Any:
+    """``waiting`` with ``trained`` [W, ...] in these rows [W]; rows past the end are dropped."""
+    return jax.tree.map(lambda a, v: a.at[rows].set(v, mode="drop"), waiting, trained)
+
+
+def _train_one_after_the_other(
+    train: Callable, trips: jax.Array, rows: jax.Array, size: jax.Array, waiting: Any
+) -> Any:
+    """A wave's first ``size`` trips, in a loop."""
+
+    def one(number, waiting):
+        return jax.tree.map(lambda a, v: a.at[rows[number]].set(v), waiting, train(trips[number]))
+
+    return lax.fori_loop(0 * size, size, one, waiting)
+
+
+def _train_side_by_side(
+    spread: Spread, train: Callable, trips: jax.Array, rows: jax.Array, size: jax.Array, waiting: Any
+) -> Any:
+    """A wave's first ``size`` trips with ``vmap``, as many at a time as there are lanes."""
+    lanes = spread.lanes or len(trips)
 
     def some(number, waiting):
         these, there = (lax.dynamic_slice_in_dim(a, number * lanes, lanes) for a in (trips, rows))
-        return put(there, waiting, own(these))
+        return _put(there, waiting, jax.vmap(train)(these))
 
     # A loop, if only of one round: XLA on a CPU takes many times as long for the same side by side without it.
     return lax.fori_loop(0 * size, -(-size // lanes), some, waiting)
 
 
-def _train_shares(spread: Spread, train: Callable, reads: Any, trips: jax.Array, size: jax.Array) -> Any:
+def _train_over_devices(
+    spread: Spread, train: Callable, reads: Any, trips: jax.Array, size: jax.Array
+) -> Any:
     """[W, ...]: device d of D trains the trips d, d + D, ... of the wave, and all get the whole of it."""
     assert spread.devices is not None
     devices = spread.devices.size
@@ -254,32 +125,30 @@ def _train_shares(spread: Spread, train: Callable, reads: Any, trips: jax.Array,
     def on_one_device(reads, trips, size):
         own = functools.partial(train, reads)
         device = lax.axis_index(DEVICES)
-        mine = device + devices * jnp.arange(share)
+        mine = trips[device + devices * jnp.arange(share)]
         if spread.together and spread.lanes in (0, share):
-            made = jax.vmap(own)(trips[mine])
+            trained = jax.vmap(own)(mine)
         else:
             lanes = (spread.lanes or share) if spread.together else 1
-            shapes = jax.eval_shape(own, trips[0])
-            empty = jax.tree.map(lambda leaf: jnp.zeros((share, *leaf.shape), leaf.dtype), shapes)
+            rounds = -(-(size - device) // (devices * lanes))
+            trained = _train_share(spread, own, mine, lanes, rounds)
+        return jax.tree.map(lambda leaf: lax.all_gather(leaf, DEVICES, axis=1), trained)
 
-            def some(number, made):
-                first = number * lanes
-                if not spread.together:
-                    return jax.tree.map(lambda a, v: a.at[first].set(v), made, own(trips[mine[first]]))
-                new = jax.vmap(own)(trips[lax.dynamic_slice_in_dim(mine, first, lanes)])
-                put = lambda a, v: lax.dynamic_update_slice_in_dim(a, v, first, 0)  # noqa: E731
-                return jax.tree.map(put, made, new)
-
-            made = lax.fori_loop(0 * size, -(-(size - device) // (devices * lanes)), some, empty)
-        return jax.tree.map(lambda leaf: lax.all_gather(leaf, DEVICES, axis=1), made)
-
-    made = _on_devices(spread, on_one_device)(reads, trips, size)
+    made = on_each_device(spread, on_one_device)(reads, trips, size)
     return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), made)
 
 
-def _on_devices(spread: Spread, function: Callable) -> Callable:
-    """``function`` on every device; what it takes and returns is the same on all of them."""
-    everywhere = PartitionSpec()
-    return jax.shard_map(
-        function, mesh=spread.devices, in_specs=everywhere, out_specs=everywhere, check_vma=False
-    )
+def _train_share(spread: Spread, train: Callable, trips: jax.Array, lanes: int, rounds: jax.Array) -> Any:
+    """[S, ...]: one device's share of a wave, ``lanes`` trips at a time, for as many rounds as it needs."""
+    shapes = jax.eval_shape(train, trips[0])
+    empty = jax.tree.map(lambda leaf: jnp.zeros((len(trips), *leaf.shape), leaf.dtype), shapes)
+
+    def some(number, trained):
+        first = number * lanes
+        if not spread.together:
+            return jax.tree.map(lambda a, v: a.at[first].set(v), trained, train(trips[first]))
+        new = jax.vmap(train)(lax.dynamic_slice_in_dim(trips, first, lanes))
+        put = lambda a, v: lax.dynamic_update_slice_in_dim(a, v, first, 0)  # noqa: E731
+        return jax.tree.map(put, trained, new)
+
+    return lax.fori_loop(0 * rounds, rounds, some, empty)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from jafl.engine.waves import Spread, spread_over
+from jafl.engine.devices import Spread, spread_over
 from jafl.planning.device_memory import bytes_of, device_memory
 from jafl.records import EventSchedule, ExecutionPlan
 from jafl.schedule import bucket, in_waves, rounds, trip_by_trip

@@ -8,8 +8,8 @@ import numpy as np
 
 from jafl import engine
 from jafl.clients import trip_words
+from jafl.engine.devices import Spread
 from jafl.engine.evaluation import evaluation_memory
-from jafl.engine.waves import Spread
 from jafl.errors import require
 from jafl.jaxpr_memory import temporary_bytes
 from jafl.planning.compatibility import check_reports, check_types

@@ -10,7 +10,8 @@ import optax
 
 from jafl import engine
 from jafl.clients import ClientData, check_optimizer
-from jafl.engine.waves import Spread, Waves
+from jafl.engine.devices import Spread
+from jafl.engine.waves import Waves
 from jafl.errors import require
 from jafl.planning.compatibility import check_fit
 from jafl.planning.device_memory import bytes_of, device_memory

@@ -8,8 +8,8 @@ from preparing import prepared
 
 import jafl
 from jafl import engine, rules
+from jafl.engine.devices import Spread
 from jafl.engine.evaluation import Evaluator
-from jafl.engine.waves import Spread
 from jafl.planning import device_memory
 from jafl.planning.preparation import fitting_plan
 

@@ -7,7 +7,7 @@ from quick_compilation import quick_compilation  # noqa: F401
 
 import jafl
 from jafl import rules
-from jafl.engine.waves import Spread
+from jafl.engine.devices import Spread
 from jafl.planning import plan_choice
 
 
