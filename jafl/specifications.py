@@ -1,9 +1,9 @@
 """Numbers are data: a specification is a deferred call whose numbers are leaves of a pytree.
 
-``specify(optax.sgd, learning_rate=0.1)`` remembers the call instead of making it. The factory, and every
-argument that is not a number with a fraction, is static; floats and arrays are leaves. The engine makes the call
-inside ``jit``, so another learning rate, momentum or exponent runs the program that is already compiled, and
-``vmap`` over settings just works. (An optax object passed as it is compiles anew for every object.)
+``specify(optax.sgd, learning_rate=0.1)`` remembers the call instead of making it. Floats and arrays among the
+arguments are leaves; the factory and all other arguments are static. The engine makes the call inside ``jit``, so
+another learning rate, momentum or exponent runs the program that is already compiled, and ``vmap`` over settings
+works. (An optax optimizer that is passed as it is compiles anew for every object.)
 """
 
 import functools
@@ -21,7 +21,8 @@ class Specification:
 
     Attributes:
       factory: a callable; static, compared by identity or its own equality.
-      arguments: {name: value}; a value may be a specification itself. Non-float values must be hashable.
+      arguments: {name: value}; a value may be a specification itself. Values that are neither floats nor arrays must
+        be hashable.
     """
 
     def __init__(self, factory: Callable[..., Any], arguments: Mapping[str, Any]):
@@ -29,7 +30,7 @@ class Specification:
         self.arguments = {name: _hashable(value) for name, value in arguments.items()}
 
     def build(self) -> Any:
-        """Makes the call, nested specifications first."""
+        """The result of the call; nested specifications are built first."""
         built = {
             name: value.build() if isinstance(value, Specification) else value
             for name, value in self.arguments.items()
@@ -59,22 +60,50 @@ class Specification:
 
 
 def specify(factory: Callable[..., Any], *args: Any, **kwargs: Any) -> Specification:
-    """Defers ``factory(*args, **kwargs)``, for example ``specify(optax.adam, learning_rate=0.01)``.
-
-    Specifications may stand inside: ``specify(optax.chain, specify(optax.clip, 1.0), specify(optax.sgd, 0.1))``.
+    """Defers the call ``factory(*args, **kwargs)``, so that its numbers can change without compiling again.
 
     Floats become data of the compiled program; ints, bools, strings, None and functions are part of it, so write
     ``1.0`` for a number that you mean to change.
 
+    Args:
+      factory: any function or class that returns what is wanted, ``optax.adam`` for example.
+      args: its positional arguments; specifications may be among them.
+      kwargs: its keyword arguments; specifications may be among them.
+
+    Returns:
+      The specification; ``build`` makes the call.
+
     Raises:
       TypeError: if the arguments do not fit the factory's signature.
+
+    Example:
+      >>> jafl.specify(optax.chain, jafl.specify(optax.clip, 1.0), jafl.specify(optax.sgd, learning_rate=0.1))
+      chain(*000=clip(max_delta=1.0), *001=sgd(learning_rate=0.1))
     """
     bound = inspect.signature(factory).bind(*args, **kwargs)
     return Specification(factory, _flat(bound))
 
 
 def specification(factory: Callable[..., Any]) -> Callable[..., Specification]:
-    """Decorates a factory so that calling it defers the call, its default numbers included."""
+    """Decorates a factory so that calling it defers the call, its default numbers included.
+
+    An int given for an argument whose default is a float becomes a float, so that 1 and 0.5 are one program.
+
+    Args:
+      factory: the function to decorate, one that returns a ``Rule`` for example.
+
+    Returns:
+      A function of the same arguments that returns a specification.
+
+    Example:
+      >>> @jafl.specification
+      ... def power(exponent: float = 2.0):
+      ...     return lambda x: x**exponent
+      >>> power(3)
+      power(exponent=3.0)
+      >>> power(3).build()(2.0)
+      8.0
+    """
     signature = inspect.signature(factory)
 
     @functools.wraps(factory)
@@ -84,22 +113,23 @@ def specification(factory: Callable[..., Any]) -> Callable[..., Specification]:
         for name, value in bound.arguments.items():
             wants_float = isinstance(signature.parameters[name].default, float)
             if wants_float and isinstance(value, int) and not isinstance(value, bool):
-                bound.arguments[name] = float(value)  # so that 1 and 0.5 are one program
+                bound.arguments[name] = float(value)
         return Specification(factory, _flat(bound))
 
     return deferred
 
 
 def as_specification(value: Any) -> Specification:
-    """``value`` itself if it is a specification, else one that builds ``value``, a static object, as it is."""
-    return value if isinstance(value, Specification) else Specification(_itself, {"value": value})
+    """``value`` itself if it is a specification, else one that builds ``value``, as a static object."""
+    return value if isinstance(value, Specification) else Specification(_identity, {"value": value})
 
 
-def _itself(value: Any) -> Any:
+def _identity(value: Any) -> Any:
     return value
 
 
 def _flat(bound: inspect.BoundArguments) -> dict[str, Any]:
+    """{name: value} of all arguments; positional ones without a name are called ``*000``, ``*001``, ..."""
     kinds = {name: parameter.kind for name, parameter in bound.signature.parameters.items()}
     arguments = dict(bound.arguments)
     for name, kind in kinds.items():
@@ -112,6 +142,7 @@ def _flat(bound: inspect.BoundArguments) -> dict[str, Any]:
 
 
 def _is_number(value: Any) -> bool:
+    """Whether an argument is data of the compiled program: a float, an array, or what holds some."""
     if isinstance(value, (bool, int, str, tuple)) or value is None or callable(value):
         return isinstance(value, Specification)
     return isinstance(value, (float, np.ndarray, np.floating, jax.Array, Specification)) or not _can_hash(
@@ -128,6 +159,7 @@ def _can_hash(value: Any) -> bool:
 
 
 def _hashable(value: Any) -> Any:
+    """NumPy's floats as Python's, lists as tuples; other values as they are."""
     if isinstance(value, np.floating):
         return float(value)
     return tuple(_hashable(v) for v in value) if isinstance(value, list) else value
