@@ -203,11 +203,11 @@ def _run_sweep(settings: Settings, swept: str | dict[str, Any], output: str | os
     """Runs a sweep, given as text or as ``sweep.json`` has it; returns the statuses of its runs."""
     for flag in (_OVERWRITE, _DRY_RUN):
         require(not flag.value, flag.name, flag.value, "left out of a sweep")
-    from jafl.config.arms import Refinement
+    from jafl.config.arms import Override
     from jafl.sweeps.sweep import run_sweep
 
     what: dict[str, Any] = dict(swept) if isinstance(swept, dict) else {"sweep": swept}
-    what["refinements"] = [Refinement(**one) for one in what.get("refinements", ())]
+    what["overrides"] = [Override(**one) for one in what.get("overrides", ())]
     options = {"baseline": _BASELINE.value, "processes": _PROCESSES.value or 1, **_options()}
     return set(run_sweep(settings, what.pop("sweep"), output, **what, **options).statuses)
 

@@ -13,7 +13,7 @@ import jax
 
 from jafl.config import arms as all_arms
 from jafl.config import grid
-from jafl.config.arms import Refinement
+from jafl.config.arms import Override
 from jafl.config.data_cache import DataCache
 from jafl.config.experiment import Experiment, make_experiment
 from jafl.config.resolution import resolve, seeds_of
@@ -71,11 +71,11 @@ class Listing:
             "seed": self.seed,
         }
 
-    def parts(self, settings: Settings, refinements: Sequence[Refinement]) -> list[Part]:
+    def parts(self, settings: Settings, overrides: Sequence[Override]) -> list[Part]:
         """Its runs, with ``settings`` in common."""
         common = settings.changed({"seed": self.seed})
         return [
-            Part(condition, all_arms.under(common, self.arms, condition, refinements))
+            Part(condition, all_arms.under(common, self.arms, condition, overrides))
             for condition in grid.product(self.sweep)
         ]
 
@@ -109,7 +109,7 @@ class Cells:
     root: pathlib.Path
     told: Sequence[Listing]
     settings: Settings
-    refinements: Sequence[Refinement]
+    overrides: Sequence[Override]
     wanted: frozenset[pathlib.Path]
     together: bool
     backwards: bool = False
@@ -134,7 +134,7 @@ class Cells:
         before: set[pathlib.Path] = set()
         blocks = []
         for listing in self.told:
-            parts = listing.parts(self.settings, self.refinements)
+            parts = listing.parts(self.settings, self.overrides)
             new = {path for part in parts for path in part.cells(self.root)} - before
             before |= new
             blocks += [(block, new) for block in _blocks(parts)]
