@@ -94,7 +94,8 @@ def adapted(scale: Scale, typed: Mapping[str, Any]) -> tuple[Scale, Settings]:
     """
     if "algorithm" in typed:
         raise SettingError(
-            f"algorithm is {typed['algorithm']!r}, but must be left out: an experiment has arms of its own."
+            f"algorithm is {typed['algorithm']!r}, but must be left out: an experiment has arms of its own.",
+            setting="algorithm",
         )
     tried = {name: [typed[name]] if name in typed else values for name, values in scale.conditions.items()}
     typed = {name: value for name, value in typed.items() if name not in tried}
@@ -133,7 +134,7 @@ def _search(
     from jafl.sweeps.sweep import run_sweep
 
     if scale.search is None:
-        raise SettingError("tune is True, but the experiment's file states no search.")
+        raise SettingError("tune is True, but the experiment's file states no search.", setting="tune")
     arms, overrides = search.as_arms(scale)
     seeds = ",".join(map(str, scale.search.seeds))
     how.show(_announced("Search", scale, len(arms), len(scale.search.seeds)))

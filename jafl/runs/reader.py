@@ -108,7 +108,8 @@ def settings_file(output_dir: str | os.PathLike[str]) -> pathlib.Path:
             return path
     raise SettingError(
         f"output_dir is {str(output_dir)!r}, but holds nothing to go on with: no sweep.json, comparison.json or "
-        "config.json."
+        "config.json.",
+        setting="output_dir",
     )
 
 

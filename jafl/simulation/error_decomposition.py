@@ -546,7 +546,8 @@ def _linear(rule: Any) -> Specification:
     if not built.linear:
         why = _NOT_LINEAR.get(_name(rule), "a rule of your own that is says so, with linear=True")
         raise SettingError(
-            f"rule is {_name(rule)!r}, but must be linear in the clients' updates where the error is split: {why}."
+            f"rule is {_name(rule)!r}, but must be linear in the clients' updates where the error is split: {why}.",
+            setting="rule",
         )
     require(
         built.memory_precision == "full",
