@@ -426,13 +426,15 @@ class Settings:
         Declaration("presence", only(protocol=MOVING)),
     )
     dropout_step: int | None = _setting(
-        None, "They leave after so many server steps,", Declaration("presence", only(protocol=MOVING))
+        None, "They leave after so many server steps.", Declaration("presence", only(protocol=MOVING))
     )
     dropout_time: float | None = _setting(
-        None, "or at this simulated time,", Declaration("presence", only(protocol=MOVING))
+        None, "They leave at this simulated time.", Declaration("presence", only(protocol=MOVING))
     )
     dropout_trips: int | None = _setting(
-        None, "or each after so many trips of its own.", Declaration("presence", only(protocol=MOVING))
+        None,
+        "Each of them leaves after so many trips of its own.",
+        Declaration("presence", only(protocol=MOVING)),
     )
     buffer_size: int | None = _setting(
         None,
@@ -472,7 +474,9 @@ class Settings:
         Declaration("delay", EVERY_RUN, most_used=True),
     )
     delay_mean: float = _setting(
-        1.0, "Mean duration, in units of simulated time.", Declaration("delay", only(delay=LAWS_WITH_A_MEAN))
+        1.0,
+        "Mean duration, in units of simulated time (every law but groups).",
+        Declaration("delay", only(delay=LAWS_WITH_A_MEAN)),
     )
     delay_low: float = _setting(
         0.0, "Shortest duration.", Declaration("delay", only(delay="uniform"), argument="low")
@@ -502,7 +506,7 @@ class Settings:
     )
     delay_slow_fraction: float = _setting(
         0.0,
-        "Chance of each client to be slow, drawn once.",
+        "Chance of each client to be slow, drawn once (every law but groups and files).",
         Declaration("delay", only(delay=LAWS_WITH_A_MEAN), argument="fraction"),
     )
     delay_slow_factor: float = _setting(
@@ -597,7 +601,7 @@ class Settings:
     )
     staleness_weight: str = _setting(
         "polynomial",
-        "How much a late update counts: constant, polynomial, hinge, exponential.",
+        "How much a late update counts: constant, polynomial, hinge, exponential (fedbuff, fedasync).",
         Declaration("server", only(algorithm=BY_ARGUMENT)),
     )
     staleness_exponent: float = _setting(
@@ -621,16 +625,16 @@ class Settings:
         Declaration("server", only(staleness_weight="exponential"), argument="rate", varies=True),
     )
     aggregate: str = _setting(
-        "mean", "mean over the buffer, or sum.", Declaration("server", only(algorithm=BY_ARGUMENT))
+        "mean", "mean over the buffer, or sum (fedbuff).", Declaration("server", only(algorithm=BY_ARGUMENT))
     )
     weigh_by_examples: bool = _setting(
         False,
-        "Weigh updates by the clients' numbers of examples.",
+        "Weigh updates by the clients' numbers of examples (fedavg, fedbuff).",
         Declaration("server", only(algorithm=BY_ARGUMENT)),
     )
     memory_precision: str | None = _setting(
         None,
-        "How the server keeps one update per client: full, bfloat16, int8. Default: full; int8 "
+        "How the server keeps one update per client: full, bfloat16, int8 (ace, aced, ca2fl). Default: full; int8 "
         "for ace_8bit and aced_8bit.",
         Declaration("server", only(algorithm=BY_ARGUMENT), preset=True),
     )

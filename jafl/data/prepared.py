@@ -71,7 +71,8 @@ def check_prepared(name: str, data_dir: str | os.PathLike) -> list[pathlib.Path]
         if begun or folder.exists():
             left = folder if folder.exists() else begun[0]
             raise SettingError(
-                f"dataset is {name!r}, but its preparation in {str(left)!r} was broken off. Delete that folder. {how}",
+                f"dataset is {name!r}, but its preparation in {str(left)!r} was broken off. Delete that folder. "
+                f"{how}",
                 setting="dataset",
             )
         raise SettingError(
