@@ -142,6 +142,8 @@ def parse(arguments: list[str]) -> list[str]:
     except flags.Error as error:
         print(f"Error: {error}\nSee --help for all flags.", file=sys.stderr)
         sys.exit(2)
+    except SystemExit:  # from --helpxml, with status 1
+        sys.exit(0)
 
 
 _HELP = {
