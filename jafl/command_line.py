@@ -16,7 +16,7 @@ from absl import app, flags, logging
 
 import jafl
 from jafl import command_help
-from jafl.config.settings import DEFAULTS, HELP, TYPES, Settings
+from jafl.config.settings import DEFAULTS, HELP, RENAMED, TYPES, Settings
 from jafl.errors import SettingError, refusal, require
 from jafl.runs import reader
 
@@ -109,6 +109,8 @@ def define_settings() -> None:
     }
     for name, kinds in TYPES.items():
         define[kinds[0]](name, DEFAULTS[name], HELP[name])
+    for earlier_name, name in RENAMED.items():
+        flags.DEFINE_alias(earlier_name, name)
 
 
 def _typed() -> dict[str, Any]:
@@ -160,7 +162,7 @@ def _own_flags() -> list[command_help.Explained]:
     return [
         command_help.Explained(flag.name, flag.default, flag.help, is_switch=flag.boolean)
         for flag in flags.FLAGS.flags_by_module_dict()[__name__]
-        if flag.name not in TYPES
+        if flag.name not in TYPES and flag.name not in RENAMED
     ]
 
 

@@ -78,6 +78,7 @@ class Declaration:
     trips_per_step       whether it holds the trips per server step, in the protocols that read it
     decides_examples_of  the data sets whose examples it decides, of a setting of another group than data
     most_used            whether --help explains it, too
+    earlier_name         under which earlier files and commands have it
     """
 
     group: str
@@ -90,6 +91,7 @@ class Declaration:
     trips_per_step: bool = False
     decides_examples_of: Readers | None = None
     most_used: bool = False
+    earlier_name: str = ""
 
 
 def _setting(default: Any, help_text: str, declaration: Declaration) -> Any:
@@ -681,6 +683,7 @@ class Settings:
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> "Settings":
         """Settings from names and values; raises SettingError for an unknown name or a value of a wrong type."""
+        values = with_current_names(values)
         for name, value in values.items():
             if name not in TYPES:
                 hint = did_you_mean(name, TYPES, "See --help for all settings.")
@@ -732,6 +735,8 @@ HELP: dict[str, str] = {field.name: field.metadata["help"] for field in dataclas
 DECLARED: dict[str, Declaration] = {
     field.name: field.metadata["declaration"] for field in dataclasses.fields(Settings)
 }
+# {name in earlier files and commands: today's}
+RENAMED = {declared.earlier_name: name for name, declared in DECLARED.items() if declared.earlier_name}
 # Pairs of which at most one is given.
 EXCLUSIVE = tuple((name, declared.excludes) for name, declared in DECLARED.items() if declared.excludes)
 # What an algorithm's preset fills in.
@@ -751,6 +756,11 @@ TRIPS_PER_STEP = {
     if declared.trips_per_step
     for protocol in declared.readers.where["protocol"]
 }
+
+
+def with_current_names(values: Mapping[str, Any]) -> dict[str, Any]:
+    """``values`` by name, settings that had another name in earlier files under today's."""
+    return {RENAMED.get(name, name): value for name, value in values.items()}
 
 
 def readers_by(setting: str) -> dict[str, tuple[str, ...]]:

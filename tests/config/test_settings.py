@@ -23,6 +23,7 @@ from jafl.config.settings import (
     HELP,
     NOT_SETTINGS,
     OF_FEDERATION,
+    RENAMED,
     TRIPS_PER_STEP,
     TYPES,
     VARYING,
@@ -397,3 +398,14 @@ def test_a_config_file_may_hold_some_settings_only(tmp_path):
 
 def test_no_setting_hides_behind_a_field_of_the_config_file():
     assert not set(NOT_SETTINGS) & set(TYPES)
+
+
+def test_a_setting_that_was_renamed_is_read_by_its_earlier_name(monkeypatch, tmp_path):
+    monkeypatch.setitem(RENAMED, "clients", "num_clients")
+    (tmp_path / "config.json").write_text(json.dumps({"format": FORMAT, "clients": 50}))
+    assert Settings.from_file(str(tmp_path / "config.json")).num_clients == 50
+    assert Settings.from_file(str(tmp_path / "config.json"), num_clients=7).num_clients == 7
+
+
+def test_no_setting_has_the_earlier_name_of_another():
+    assert not set(RENAMED) & set(TYPES)
