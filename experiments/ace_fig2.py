@@ -34,9 +34,9 @@ from typing import Any
 
 from experiments.machinery import (
     Claim,
+    Override,
     PaperExperiment,
     Published,
-    Refinement,
     Scale,
     Search,
     final_accuracy,
@@ -95,20 +95,20 @@ SEARCH = Search(
 )
 
 
-def _desk_published() -> list[Refinement]:
+def _desk_published() -> list[Override]:
     """The published rate, by each rule's own number of server steps."""
     found = []
     for trips in (STEPS, TRIPS):
         for label in AS_PUBLISHED:
             steps = trips // ARMS[label].get("buffer_size", 1)
             own = {"server_learning_rate": published_rate(20, steps)}
-            found.append(Refinement({"client_trips": trips}, label + PUBLISHED, own))
+            found.append(Override({"client_trips": trips}, label + PUBLISHED, own))
     return found
 
 
 # The first step of ACE and ACED takes all clients' trips: at 400 trips they are given as many steps as the others.
 WHOLE_STEPS = [
-    Refinement({"client_trips": STEPS}, label, {"server_steps": STEPS})
+    Override({"client_trips": STEPS}, label, {"server_steps": STEPS})
     for label in (ACE, ACED, ACE + PUBLISHED)
 ]
 
@@ -233,7 +233,7 @@ EXPERIMENT = PaperExperiment(
             settings=DESK_WORLD,
             arms=ARMS,
             conditions={"client_trips": [STEPS, TRIPS]},
-            refinements=[*_desk_published(), *WHOLE_STEPS],
+            overrides=[*_desk_published(), *WHOLE_STEPS],
             search=SEARCH,
             tuned={
                 "client_trips=400": {

@@ -32,9 +32,9 @@ import numpy as np
 from experiments.ace_fig2 import BUFFERED, DESK_WORLD, PAPER_BUFFERED, PAPER_WORLD, SLOW_FIFTH
 from experiments.machinery import (
     Claim,
+    Override,
     PaperExperiment,
     Published,
-    Refinement,
     Runs,
     Scale,
     Search,
@@ -84,7 +84,7 @@ TUNED = {
     "dropout_step=1000,dropout_fraction=0.3": _with(0.03, 1.0, 0.3),
     "dropout_step=1000,dropout_fraction=0.5": _with(0.03, 0.3, 0.1),
 }
-NOBODY = Refinement({"dropout_fraction": 0.0}, None, {"dropout_step": None})
+NOBODY = Override({"dropout_fraction": 0.0}, None, {"dropout_step": None})
 
 
 def degrades_less(better: str, worse: str, fraction: float, step: int) -> Any:
@@ -207,7 +207,7 @@ EXPERIMENT = PaperExperiment(
                 VANILLA: {"algorithm": "asgd", "buffer_size": 1, "concurrency": 100},
             },
             conditions={"dropout_fraction": [0.0, 0.1, 0.3, 0.5, 0.7]},
-            refinements=[NOBODY],
+            overrides=[NOBODY],
             minutes=float("nan"),
             hardware="not measured",
         ),
@@ -215,10 +215,10 @@ EXPERIMENT = PaperExperiment(
             settings=DESK_WORLD | {"client_trips": TRIPS},
             arms=ARMS,
             conditions={"dropout_step": [EARLY, LATE], "dropout_fraction": FRACTIONS},
-            refinements=[
+            overrides=[
                 # As many trips later, of which CA2FL takes ten a step.
                 *(
-                    Refinement({"dropout_step": step}, CA2FL, {"dropout_step": step // 10})
+                    Override({"dropout_step": step}, CA2FL, {"dropout_step": step // 10})
                     for step in (EARLY, LATE)
                 ),
                 NOBODY,

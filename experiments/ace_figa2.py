@@ -38,7 +38,7 @@ from experiments.ace_fig2 import (
     published_rate,
 )
 from experiments.ace_fig2 import EXPERIMENT as FIGURE_2
-from experiments.machinery import Claim, PaperExperiment, Published, Refinement, Scale, final_accuracy
+from experiments.machinery import Claim, Override, PaperExperiment, Published, Scale, final_accuracy
 
 SIX = (ACE, ACED, CA2FL, FEDBUFF, ADAPTIVE, VANILLA)
 _FOUND = FIGURE_2.scales["desk"].tuned
@@ -51,7 +51,7 @@ HARD, EASY = (
 )
 
 
-def slow_group(fast: int, slow: int, mean: float, factors: list[float]) -> list[Refinement]:
+def slow_group(fast: int, slow: int, mean: float, factors: list[float]) -> list[Override]:
     """Makes the last ``slow`` clients so many times slower, where ``delay_slow_factor`` says so."""
     found = []
     for factor in factors:
@@ -61,7 +61,7 @@ def slow_group(fast: int, slow: int, mean: float, factors: list[float]) -> list[
             "delay_groups": groups,
             "delay_slow_factor": 10.0,
         }  # not read: as by default
-        found.append(Refinement({"delay_slow_factor": factor}, None, own))
+        found.append(Override({"delay_slow_factor": factor}, None, own))
     return found
 
 
@@ -128,7 +128,7 @@ EXPERIMENT = PaperExperiment(
                 "dirichlet_alpha": [0.1, 0.3, 1.0, 10.0],
                 "delay_slow_factor": [2.0, 10.0, 40.0, 60.0],
             },
-            refinements=slow_group(80, 20, 0.5, [2.0, 10.0, 40.0, 60.0]),
+            overrides=slow_group(80, 20, 0.5, [2.0, 10.0, 40.0, 60.0]),
             minutes=float("nan"),
             hardware="not measured",
         ),
@@ -136,7 +136,7 @@ EXPERIMENT = PaperExperiment(
             settings=DESK_WORLD | {"client_trips": TRIPS},
             arms=ARMS,
             conditions={"dirichlet_alpha": [0.1, 0.3, 10.0], "delay_slow_factor": [1.0, 5.0, 20.0]},
-            refinements=slow_group(16, 4, 1.0, [1.0, 5.0, 20.0]),
+            overrides=slow_group(16, 4, 1.0, [1.0, 5.0, 20.0]),
             minutes=3.7,
             hardware="two busy CPU cores",
         ),

@@ -28,7 +28,7 @@ ones with SGD, 0.3 to 30 with AdamW (rate 0.01).
 from typing import Any
 
 from experiments.ace_fig2 import published_rate
-from experiments.machinery import Claim, PaperExperiment, Published, Refinement, Scale, Search
+from experiments.machinery import Claim, Override, PaperExperiment, Published, Scale, Search
 
 ACE, ACED, CA2FL, FEDBUFF, ADAPTIVE, VANILLA = "ACE", "ACED", "CA2FL", "FedBuff", "delay-adaptive", "vanilla"
 SINGLE: dict[str, dict[str, Any]] = {
@@ -81,18 +81,16 @@ def published(condition: Any, label: str) -> str:
     return f"{TABLE[label][column]} %" if label in TABLE else "-"
 
 
-def _paper_refinements() -> list[Refinement]:
+def _paper_overrides() -> list[Override]:
     found = [
-        Refinement(
-            {"model": model}, None, {"model_dir": folder, "wordpiece_vocabulary": f"{folder}/vocab.txt"}
-        )
+        Override({"model": model}, None, {"model_dir": folder, "wordpiece_vocabulary": f"{folder}/vocab.txt"})
         for model, folder in FOLDERS.items()
     ]
     for clients, steps in ((100, 500), (20, 100)):
         own = {"server_steps": steps, "server_learning_rate": published_rate(clients, steps)}
         slow = f"{clients * 4 // 5}:exponential(0.5);{clients // 5}:exponential(5)"
-        found.append(Refinement({"num_clients": clients}, None, own | {"delay_groups": slow}))
-        found += [Refinement({"num_clients": clients}, label, {"concurrency": clients}) for label in SINGLE]
+        found.append(Override({"num_clients": clients}, None, own | {"delay_groups": slow}))
+        found += [Override({"num_clients": clients}, label, {"concurrency": clients}) for label in SINGLE]
     return found
 
 
@@ -134,7 +132,7 @@ EXPERIMENT = PaperExperiment(
             },
             arms=PAPER_ARMS,
             conditions={"model": list(FOLDERS), "num_clients": [100, 20], "dirichlet_alpha": list(ALPHAS)},
-            refinements=_paper_refinements(),
+            overrides=_paper_overrides(),
             minutes=float("nan"),
             hardware="not measured",
         ),

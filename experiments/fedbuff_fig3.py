@@ -29,9 +29,9 @@ from experiments import fedbuff_table1 as table1
 from experiments.fedbuff_table1 import FEDAVGM, FEDBUFF, to_target
 from experiments.machinery import (
     Claim,
+    Override,
     PaperExperiment,
     Published,
-    Refinement,
     Runs,
     Scale,
     Search,
@@ -45,9 +45,9 @@ CONCURRENCIES = [10, 30, 100, 300]
 ARMS = {label: table1.ARMS[label] for label in (FEDBUFF, FEDAVGM)}
 # Equal chances to reach the target in both arms, and short runs where few trips are enough.
 EVALUATIONS = [
-    Refinement({"concurrency": 10}, None, {"evaluate_every": 30, "client_trips": 3000}),
-    Refinement({"concurrency": 30}, None, {"evaluate_every": 30, "client_trips": 3000}),
-    Refinement({"concurrency": 100}, None, {"evaluate_every": 100}),
+    Override({"concurrency": 10}, None, {"evaluate_every": 30, "client_trips": 3000}),
+    Override({"concurrency": 30}, None, {"evaluate_every": 30, "client_trips": 3000}),
+    Override({"concurrency": 100}, None, {"evaluate_every": 100}),
 ]
 TUNED: dict[str, dict[str, dict[str, float]]] = {
     "concurrency=10": {
@@ -121,9 +121,9 @@ PAPER = Scale(
     settings=table1.PAPER_WORLD,
     arms=ARMS | {FEDBUFF: ARMS[FEDBUFF] | table1.AS_PUBLISHED},
     conditions={"dataset": table1.TASKS, "concurrency": [10, 100, 1000]},
-    refinements=table1.OF_TASK
+    overrides=table1.OF_TASK
     + [
-        Refinement({"dataset": task}, arm, table1.published_rates(task, arm))
+        Override({"dataset": task}, arm, table1.published_rates(task, arm))
         for task in table1.TASKS
         for arm in ARMS
     ],
@@ -144,7 +144,7 @@ EXPERIMENT = PaperExperiment(
             settings=table1.WORLD,
             arms=ARMS,
             conditions={"concurrency": CONCURRENCIES},
-            refinements=EVALUATIONS,
+            overrides=EVALUATIONS,
             seeds=tuple(range(10)),
             search=Search(
                 space={"server_learning_rate": [0.1, 0.3, 1.0, 3.0, 10.0], "server_momentum": [0.0, 0.9]},

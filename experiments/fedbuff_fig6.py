@@ -29,7 +29,7 @@ from experiments import fedbuff_fig3 as fig3
 from experiments import fedbuff_table1 as table1
 from experiments.fedbuff_table1 import FEDAVGM, FEDBUFF, to_target
 from experiments.fedbuff_table6 import MORE, time_to_target
-from experiments.machinery import Claim, PaperExperiment, Published, Refinement, Runs, Scale, final_accuracy
+from experiments.machinery import Claim, Override, PaperExperiment, Published, Runs, Scale, final_accuracy
 
 CONCURRENCIES = [10, 100, 300]
 ARMS = fig3.ARMS | {MORE: table1.ARMS[FEDAVGM] | {"over_selection": 0.3}}
@@ -61,7 +61,7 @@ EXPERIMENT = PaperExperiment(
             settings=table1.WORLD | LAW,
             arms=ARMS,
             conditions={"concurrency": CONCURRENCIES},
-            refinements=[one for one in fig3.EVALUATIONS if one.condition["concurrency"] in CONCURRENCIES],
+            overrides=[one for one in fig3.EVALUATIONS if one.condition["concurrency"] in CONCURRENCIES],
             seeds=tuple(range(10)),
             tuned={where: found(where) for where in (f"concurrency={level}" for level in CONCURRENCIES)},
             minutes=2,
@@ -71,8 +71,8 @@ EXPERIMENT = PaperExperiment(
             settings=table1.PAPER_WORLD | LAW | {"dataset": "sentiment140", **table1.OF_TASK[1].settings},
             arms=ARMS | {FEDBUFF: ARMS[FEDBUFF] | table1.AS_PUBLISHED},
             conditions={"concurrency": [10, 100, 1000]},
-            refinements=[
-                Refinement({}, label, table1.published_rates("sentiment140", arm))
+            overrides=[
+                Override({}, label, table1.published_rates("sentiment140", arm))
                 for label, arm in ((FEDBUFF, FEDBUFF), (FEDAVGM, FEDAVGM), (MORE, FEDAVGM))
             ],
             seeds=(0, 1, 2),

@@ -24,7 +24,7 @@ import numpy as np
 from experiments import fedbuff_table1 as table1
 from experiments.fedbuff_table1 import FEDASYNC, FEDAVGM, FEDBUFF
 from experiments.fedbuff_table5 import ARMS, LAWS, both_ran
-from experiments.machinery import Claim, PaperExperiment, Published, Refinement, Runs, Scale, final
+from experiments.machinery import Claim, Override, PaperExperiment, Published, Runs, Scale, final
 from experiments.machinery.measures import Measure
 from jafl.runs.reader import PastRun
 
@@ -96,9 +96,9 @@ EXPERIMENT = PaperExperiment(
             | {"train_accuracy": True, "evaluate_every": 10_000},
             arms=ARMS | {FEDBUFF: ARMS[FEDBUFF] | table1.AS_PUBLISHED},
             conditions={"dataset": ["sentiment140", "celeb_a", "cifar10"], "delay": LAWS},
-            refinements=table1.OF_TASK
+            overrides=table1.OF_TASK
             + [
-                Refinement({"dataset": task}, arm, table1.published_rates(task, arm))
+                Override({"dataset": task}, arm, table1.published_rates(task, arm))
                 for task in table1.TASKS
                 for arm in ARMS
             ],

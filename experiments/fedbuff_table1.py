@@ -29,9 +29,9 @@ from typing import Any
 
 from experiments.machinery import (
     Claim,
+    Override,
     PaperExperiment,
     Published,
-    Refinement,
     Scale,
     Search,
     final_accuracy,
@@ -98,13 +98,13 @@ PAPER_WORLD: dict[str, Any] = {
 }
 TASKS = ["celeb_a", "sentiment140", "cifar10"]
 OF_TASK = [
-    Refinement({"dataset": "celeb_a"}, None, {"model": "fedbuff_cnn", "target_accuracy": 0.9}),
-    Refinement(
+    Override({"dataset": "celeb_a"}, None, {"model": "fedbuff_cnn", "target_accuracy": 0.9}),
+    Override(
         {"dataset": "sentiment140"},
         None,
         {"model": "sent140_lstm", "data_fraction": 0.15, "target_accuracy": 0.69},
     ),
-    Refinement(
+    Override(
         {"dataset": "cifar10"},
         None,
         {
@@ -196,11 +196,9 @@ EXPERIMENT = PaperExperiment(
             settings=PAPER_WORLD,
             arms=ARMS | {FEDBUFF: ARMS[FEDBUFF] | AS_PUBLISHED},
             conditions={"dataset": TASKS},
-            refinements=OF_TASK
+            overrides=OF_TASK
             + [
-                Refinement({"dataset": task}, arm, published_rates(task, arm))
-                for task in TASKS
-                for arm in ARMS
+                Override({"dataset": task}, arm, published_rates(task, arm)) for task in TASKS for arm in ARMS
             ],
             seeds=(0, 1, 2),
             minutes=float("nan"),

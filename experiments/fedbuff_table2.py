@@ -23,9 +23,9 @@ from experiments import fedbuff_table1 as table1
 from experiments.fedbuff_table1 import FEDBUFF, to_target
 from experiments.machinery import (
     Claim,
+    Override,
     PaperExperiment,
     Published,
-    Refinement,
     Scale,
     Search,
     final_accuracy,
@@ -88,9 +88,9 @@ EXPERIMENT = PaperExperiment(
             settings=table1.PAPER_WORLD,
             arms={label: arm | table1.AS_PUBLISHED for label, arm in ARMS.items()},
             conditions={"dataset": table1.TASKS},
-            refinements=table1.OF_TASK
+            overrides=table1.OF_TASK
             + [
-                Refinement({"dataset": task}, None, table1.published_rates(task, FEDBUFF))
+                Override({"dataset": task}, None, table1.published_rates(task, FEDBUFF))
                 for task in table1.TASKS
             ],
             seeds=(0, 1, 2),

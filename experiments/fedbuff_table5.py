@@ -24,7 +24,7 @@ import numpy as np
 
 from experiments import fedbuff_table1 as table1
 from experiments.fedbuff_table1 import FEDASYNC, FEDAVGM, FEDBUFF, to_target
-from experiments.machinery import Claim, PaperExperiment, Published, Refinement, Runs, Scale, final_accuracy
+from experiments.machinery import Claim, Override, PaperExperiment, Published, Runs, Scale, final_accuracy
 
 ARMS = {label: table1.ARMS[label] for label in (FEDBUFF, FEDASYNC, FEDAVGM)}
 LAWS = ["uniform", "half_normal", "exponential"]
@@ -97,9 +97,9 @@ EXPERIMENT = PaperExperiment(
             settings={name: value for name, value in table1.PAPER_WORLD.items() if name != "delay"},
             arms=ARMS | {FEDBUFF: ARMS[FEDBUFF] | table1.AS_PUBLISHED},
             conditions={"dataset": ["celeb_a", "sentiment140"], "delay": LAWS},
-            refinements=[one for one in table1.OF_TASK if one.condition["dataset"] != "cifar10"]
+            overrides=[one for one in table1.OF_TASK if one.condition["dataset"] != "cifar10"]
             + [
-                Refinement({"dataset": task}, arm, table1.published_rates(task, arm))
+                Override({"dataset": task}, arm, table1.published_rates(task, arm))
                 for task in ("celeb_a", "sentiment140")
                 for arm in ARMS
             ],

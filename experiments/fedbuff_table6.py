@@ -26,9 +26,9 @@ from experiments import fedbuff_table1 as table1
 from experiments.fedbuff_table1 import FEDAVGM, FEDBUFF, to_target
 from experiments.machinery import (
     Claim,
+    Override,
     PaperExperiment,
     Published,
-    Refinement,
     Scale,
     Search,
     final_accuracy,
@@ -109,9 +109,9 @@ EXPERIMENT = PaperExperiment(
             settings=table1.PAPER_WORLD,
             arms=arms(1000) | {FULL: arms(1000)[FULL] | table1.AS_PUBLISHED},
             conditions={"dataset": ["celeb_a", "sentiment140"]},
-            refinements=table1.OF_TASK
+            overrides=table1.OF_TASK
             + [
-                Refinement({"dataset": task}, label, table1.published_rates(task, arm))
+                Override({"dataset": task}, label, table1.published_rates(task, arm))
                 for task in ("celeb_a", "sentiment140")
                 for label, arm in ((FULL, FEDBUFF), (FEDAVGM, FEDAVGM), (MORE, FEDAVGM))
             ],

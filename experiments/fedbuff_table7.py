@@ -28,9 +28,9 @@ from experiments import fedbuff_table1 as table1
 from experiments.fedbuff_table1 import FEDBUFF, to_target
 from experiments.machinery import (
     Claim,
+    Override,
     PaperExperiment,
     Published,
-    Refinement,
     Scale,
     Search,
     final_accuracy,
@@ -106,9 +106,9 @@ EXPERIMENT = PaperExperiment(
                 UNIFORM: ARMS[UNIFORM] | SUM,
             },
             conditions={"dataset": ["celeb_a", "sentiment140"], "buffer_size": SIZES},
-            refinements=[one for one in table1.OF_TASK if one.condition["dataset"] != "cifar10"]
+            overrides=[one for one in table1.OF_TASK if one.condition["dataset"] != "cifar10"]
             + [
-                Refinement({"dataset": task}, None, table1.published_rates(task, FEDBUFF))
+                Override({"dataset": task}, None, table1.published_rates(task, FEDBUFF))
                 for task in ("celeb_a", "sentiment140")
             ],
             seeds=(0, 1, 2),

@@ -21,7 +21,7 @@ Desk size: digits, an MLP 64-32-10, batch 32, 200 and 400 server steps. With one
 server's rate are one number: nine server's rates from 0.003 to 30 are searched for each arm and number of steps.
 """
 
-from experiments.machinery import Claim, PaperExperiment, Published, Refinement, Scale, Search
+from experiments.machinery import Claim, Override, PaperExperiment, Published, Scale, Search
 
 OURS, FIRST, MEAN = "FedStaleWeight", "FedStaleWeight, algorithm 1", "buffered mean"
 FEDBUFF, FRESH, STALE = "FedBuff", "exponential, fresh first", "exponential, stale first"
@@ -59,13 +59,13 @@ EXPERIMENT = PaperExperiment(
             settings=WORLD | {"learning_rate": 0.01, "server_learning_rate": 1.0},
             arms=ARMS,
             conditions={"dataset": ["fashion_mnist", "cifar10"]},
-            refinements=[
-                Refinement(
+            overrides=[
+                Override(
                     {"dataset": "fashion_mnist"},
                     None,
                     {"model": "fedstaleweight_fashion_cnn", "server_steps": 4000},
                 ),
-                Refinement(
+                Override(
                     {"dataset": "cifar10"}, None, {"model": "fedstaleweight_cifar_cnn", "server_steps": 16000}
                 ),
             ],

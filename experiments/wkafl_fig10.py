@@ -21,9 +21,9 @@ labels. Every rule has the same trips per step: equal steps are equal trips.
 
 from experiments.machinery import (
     Claim,
+    Override,
     PaperExperiment,
     Published,
-    Refinement,
     Scale,
     final_accuracy,
     spread,
@@ -33,7 +33,7 @@ from experiments.wkafl_fig8 import HARDER, SEARCH, early_accuracy
 from experiments.wkafl_table2 import GSGM, ON_CIFAR, PAPER_SEARCH, SASGD, TWAFL, WKAFL, WKAFL_ON_CIFAR
 from experiments.wkafl_table3 import FOUR, LABELS, PAPER_SETTINGS
 
-ON_CIFAR_TOO = Refinement({}, WKAFL, WKAFL_ON_CIFAR)
+ON_CIFAR_TOO = Override({}, WKAFL, WKAFL_ON_CIFAR)
 
 
 def _claims() -> list[Claim]:
@@ -71,7 +71,7 @@ EXPERIMENT = PaperExperiment(
             settings=PAPER_SETTINGS | ON_CIFAR | {"dataset": "cifar10", "buffer_size": 20},
             arms=FOUR,
             conditions={"labels_per_client": LABELS},
-            refinements=[ON_CIFAR_TOO],
+            overrides=[ON_CIFAR_TOO],
             search=PAPER_SEARCH,
             seeds=(0, 1, 2),
             minutes=float("nan"),
@@ -81,7 +81,7 @@ EXPERIMENT = PaperExperiment(
             settings=HARDER | {"num_clients": 1000, "concurrency": 1000},
             arms=FOUR,
             conditions={"labels_per_client": LABELS},
-            refinements=[ON_CIFAR_TOO],
+            overrides=[ON_CIFAR_TOO],
             search=SEARCH,
             seeds=tuple(range(10)),
             tuned={

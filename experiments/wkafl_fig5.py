@@ -24,9 +24,9 @@ examples, 500 steps.
 
 from experiments.machinery import (
     Claim,
+    Override,
     PaperExperiment,
     Published,
-    Refinement,
     Scale,
     Search,
     accuracy_at,
@@ -69,9 +69,9 @@ ON_WRITERS = {
     "server_learning_rate": 0.005,
 }
 NATURAL = [
-    Refinement({"dataset": CELEBA}, None, ON_CELEBA),
-    Refinement({"dataset": CELEBA}, WKAFL, {"rule_arguments": WKAFL_ON_CELEBA}),
-    Refinement({"dataset": WRITERS}, None, ON_WRITERS),
+    Override({"dataset": CELEBA}, None, ON_CELEBA),
+    Override({"dataset": CELEBA}, WKAFL, {"rule_arguments": WKAFL_ON_CELEBA}),
+    Override({"dataset": WRITERS}, None, ON_WRITERS),
 ]
 PAPER_SETTINGS = {"partition": "natural", "delay": WORLD["delay"], "delay_draw": WORLD["delay_draw"]}
 DESK_SETTINGS = DESK | {"num_clients": 1000, "concurrency": 1000}
@@ -81,7 +81,7 @@ SYNTHETIC = {
     "synthetic_mean_examples": 30.0,
     "server_steps": 500,
 }
-SYNTHETIC_WORLD = [Refinement({"dataset": "synthetic"}, None, SYNTHETIC)]
+SYNTHETIC_WORLD = [Override({"dataset": "synthetic"}, None, SYNTHETIC)]
 GRID = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0]
 SEARCH = Search(space={"server_learning_rate": GRID})
 DATA = {"dataset": ["digits", "synthetic"]}
@@ -102,10 +102,10 @@ EXPERIMENT = PaperExperiment(
             settings=PAPER_SETTINGS,
             arms=ARMS,
             conditions={"dataset": [CELEBA, WRITERS]},
-            refinements=[
+            overrides=[
                 *NATURAL,
                 *(
-                    Refinement({"dataset": CELEBA}, label, {"rule_arguments": f"{part},{WKAFL_ON_CELEBA}"})
+                    Override({"dataset": CELEBA}, label, {"rule_arguments": f"{part},{WKAFL_ON_CELEBA}"})
                     for label, part in WITHOUT.items()
                 ),
             ],
@@ -118,7 +118,7 @@ EXPERIMENT = PaperExperiment(
             settings=DESK_SETTINGS,
             arms=ARMS,
             conditions=DATA,
-            refinements=SYNTHETIC_WORLD,
+            overrides=SYNTHETIC_WORLD,
             search=SEARCH,
             tuned={
                 "dataset=digits": {

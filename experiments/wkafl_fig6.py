@@ -49,7 +49,7 @@ EXPERIMENT = PaperExperiment(
             settings=PAPER_SETTINGS,
             arms=FOUR,
             conditions={"dataset": [CELEBA, WRITERS]},
-            refinements=NATURAL,
+            overrides=NATURAL,
             search=PAPER_SEARCH,
             seeds=(0, 1, 2),
             minutes=float("nan"),
@@ -59,7 +59,7 @@ EXPERIMENT = PaperExperiment(
             settings=DESK_SETTINGS,
             arms=FOUR,
             conditions=DATA,
-            refinements=SYNTHETIC_WORLD,
+            overrides=SYNTHETIC_WORLD,
             # TWAFL's and SASGD's weights shorten the step by a factor of 20 and more: as many, but larger rates.
             search=Search(
                 space={"server_learning_rate": GRID},

@@ -55,7 +55,7 @@ EXPERIMENT = PaperExperiment(
             settings=WORLD | ON_EMNIST | {"dataset": "emnist/mnist", "target_accuracy": TARGET["paper"]},
             arms=THREE,
             conditions={"num_clients": [1000, 3000], "buffer_size": [10, 20]},
-            refinements=all_in_flight([1000, 3000]),
+            overrides=all_in_flight([1000, 3000]),
             search=PAPER_SEARCH,
             seeds=(0, 1, 2),
             minutes=float("nan"),
@@ -65,7 +65,7 @@ EXPERIMENT = PaperExperiment(
             settings=DESK | {"target_accuracy": TARGET["desk"], "evaluate_every": 50},
             arms=THREE,
             conditions={"num_clients": [100, 1000]},
-            refinements=all_in_flight([100, 1000]),
+            overrides=all_in_flight([100, 1000]),
             search=Search(space={"server_learning_rate": RATES}),
             tuned={
                 f"num_clients={number}": {label: TUNED[number][label] for label in THREE} for number in TUNED

@@ -29,9 +29,9 @@ from typing import Any
 
 from experiments.machinery import (
     Claim,
+    Override,
     PaperExperiment,
     Published,
-    Refinement,
     Runs,
     Scale,
     Search,
@@ -89,9 +89,9 @@ ON_EMNIST = {"model": "emnist_cnn", "server_steps": 5000, "batch_size": 4, "serv
 ON_CIFAR = {"model": "lenet5", "server_steps": 10000, "batch_size": 8, "server_learning_rate": 0.0005}
 WKAFL_ON_CIFAR = {"rule_arguments": "clip_norm=70,stage_two_clip=5,cosine_weight=50,staleness_decay=0.01"}
 PAPER_DATA = [
-    Refinement({"dataset": "emnist/mnist"}, None, ON_EMNIST),
-    Refinement({"dataset": "cifar10"}, None, ON_CIFAR),
-    Refinement({"dataset": "cifar10"}, WKAFL, WKAFL_ON_CIFAR),
+    Override({"dataset": "emnist/mnist"}, None, ON_EMNIST),
+    Override({"dataset": "cifar10"}, None, ON_CIFAR),
+    Override({"dataset": "cifar10"}, WKAFL, WKAFL_ON_CIFAR),
 ]
 PAPER_SEARCH = Search(space={"server_learning_rate": [0.0001, 0.0005, 0.002, 0.005, 0.02, 0.1, 0.5]})
 PUBLISHED: dict[tuple[Any, ...], dict[str, str]] = {
@@ -104,9 +104,9 @@ PUBLISHED: dict[tuple[Any, ...], dict[str, str]] = {
 }
 
 
-def all_in_flight(numbers: Sequence[int]) -> list[Refinement]:
+def all_in_flight(numbers: Sequence[int]) -> list[Override]:
     """All P clients train at any moment, for each P that is tried."""
-    return [Refinement({"num_clients": number}, None, {"concurrency": number}) for number in numbers]
+    return [Override({"num_clients": number}, None, {"concurrency": number}) for number in numbers]
 
 
 def loses_less(
@@ -177,7 +177,7 @@ EXPERIMENT = PaperExperiment(
                 "num_clients": [1000, 3000],
                 "buffer_size": [10, 20],
             },
-            refinements=[*PAPER_DATA, *all_in_flight([1000, 3000])],
+            overrides=[*PAPER_DATA, *all_in_flight([1000, 3000])],
             search=PAPER_SEARCH,
             seeds=(0, 1, 2),
             minutes=float("nan"),
@@ -187,7 +187,7 @@ EXPERIMENT = PaperExperiment(
             settings=DESK,
             arms=ARMS,
             conditions={"num_clients": [100, 1000]},
-            refinements=all_in_flight([100, 1000]),
+            overrides=all_in_flight([100, 1000]),
             search=Search(space={"server_learning_rate": RATES}),
             seeds=tuple(range(10)),
             tuned={f"num_clients={number}": rates for number, rates in TUNED.items()},

@@ -27,9 +27,9 @@ from typing import Any
 
 from experiments.machinery import (
     Claim,
+    Override,
     PaperExperiment,
     Published,
-    Refinement,
     Runs,
     Scale,
     Search,
@@ -126,7 +126,7 @@ EXPERIMENT = PaperExperiment(
             settings=PAPER_SETTINGS,
             arms=FOUR,
             conditions={"dataset": ["emnist/mnist", "cifar10"], "labels_per_client": LABELS},
-            refinements=[*PAPER_DATA, Refinement({"dataset": "cifar10"}, None, {"buffer_size": 20})],
+            overrides=[*PAPER_DATA, Override({"dataset": "cifar10"}, None, {"buffer_size": 20})],
             search=PAPER_SEARCH,
             seeds=(0, 1, 2),
             minutes=float("nan"),

@@ -21,7 +21,6 @@ the other, and a row says the time of each program, and of the engine, over that
 
 import os
 import pathlib
-import re
 import time
 from collections.abc import Callable, Mapping
 
@@ -36,6 +35,7 @@ import jafl
 from experiments.benchmarks.baselines import PARTS
 from experiments.benchmarks.comparison import MODELS, RULES, Comparison, Subject, Timed
 from jafl.errors import choose, require
+from jafl.planning.device_memory import readable
 
 USUAL = ["asgd", "fedasync", "fedbuff", "ace", "aced", "ca2fl", "wkafl"]
 NAMES = flags.DEFINE_list("rules", USUAL, f"Which rules to time, of {', '.join(RULES)}.")
@@ -54,7 +54,6 @@ CLOCK = flags.DEFINE_enum(
 HEAD = ["model", "rule", "N", "trips/s"]
 OF_SPEED = ["/ (a)", "/ (a')", "/ (a'')", "/ (b)", "/ first N", "spread", "compiling, s"]
 OF_PROFILE = [*(f"+ {name}" for name in PARTS), "engine"]
-NEEDED = re.compile(r"needs (\S+ \S+) of device memory")
 
 
 def seconds_of(
@@ -151,10 +150,9 @@ def main(_: list[str]) -> None:
                 try:
                     cells, compared = measured(subject, clients, rule, first)
                 except jafl.SettingError as error:
-                    needed = NEEDED.search(str(error))
-                    if not needed:
+                    if error.setting != "device memory":
                         raise
-                    cells = [f"does not fit: needs {needed[1]}"] + [""] * (len(head) - 4)
+                    cells = [f"does not fit: needs {readable(error.value)}"] + [""] * (len(head) - 4)
                 else:
                     first = first or compared
                 write([subject.title, rule, f"{clients:,}", *cells])

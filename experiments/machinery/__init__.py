@@ -32,7 +32,7 @@ from experiments.machinery.measures import (
     time_to,
     trips_to,
 )
-from jafl.config.arms import Refinement
+from jafl.config.arms import Override
 
 __all__ = [
     "Claim",
@@ -40,7 +40,7 @@ __all__ = [
     "LogUniform",
     "PaperExperiment",
     "Published",
-    "Refinement",
+    "Override",
     "Runs",
     "Scale",
     "Search",

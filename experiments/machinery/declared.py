@@ -7,7 +7,7 @@ from typing import Any
 
 from experiments.machinery.found import Runs
 from experiments.machinery.measures import Measure, final, final_accuracy, spread
-from jafl.config.arms import Arms, Refinement
+from jafl.config.arms import Arms, Override
 from jafl.config.settings import Settings
 from jafl.errors import require
 
@@ -60,7 +60,7 @@ class Scale:
     settings     that all runs share (``jafl.config.settings``), the budget among them
     arms         {label: settings} of what is compared; each names its ``algorithm``
     conditions   {setting: values}, crossed with the arms and with each other
-    refinements  ``Refinement(condition, label or None, settings)``: what holds only there, over arms and conditions.
+    overrides    ``Override(condition, label or None, settings)``: what holds only there, over arms and conditions.
                  What goes with a value of a condition stands here: a model with its data set
     seeds        of the results
     search       how settings are found by ``--tune``; None: nothing is searched for
@@ -75,7 +75,7 @@ class Scale:
     hardware: str
     arms: Arms = dataclasses.field(default_factory=dict)
     conditions: Mapping[str, Sequence[Any]] = dataclasses.field(default_factory=dict)
-    refinements: Sequence[Refinement] = ()
+    overrides: Sequence[Override] = ()
     seeds: Sequence[int] = (0, 1, 2, 3, 4)
     search: Search | None = None
     tuned: Mapping[str, Mapping[str, Mapping[str, Any]]] = dataclasses.field(default_factory=dict)

@@ -12,7 +12,7 @@ from experiments.machinery import claims, discovery, outcome, search
 from experiments.machinery.declared import Context, PaperExperiment, Scale
 from experiments.machinery.found import Runs
 from jafl.config import grid
-from jafl.config.arms import Refinement
+from jafl.config.arms import Override
 from jafl.config.settings import Settings
 from jafl.errors import SettingError, require, unknown_name
 
@@ -74,9 +74,9 @@ def run_paper_experiment(
         size = dataclasses.replace(size, tuned=searched["tuned"])
     require(size.arms, f"arms of {name}", dict(size.arms), "{label: settings}")
     how.show(_announced("Results", size, len(size.arms), len(size.seeds)))
-    refinements = [*size.refinements, *tuned_refinements(size.tuned), *_last(typed or {})]
+    overrides = [*size.overrides, *tuned_overrides(size.tuned), *_last(typed or {})]
     done = run_sweep(
-        settings, size.conditions, folder / "runs", arms=size.arms, refinements=refinements, **_quiet(own)
+        settings, size.conditions, folder / "runs", arms=size.arms, overrides=overrides, **_quiet(own)
     )
     if done.left:
         how.show(f"{done.left} runs are not over. The same command goes on with them.")
@@ -94,7 +94,8 @@ def adapted(scale: Scale, typed: Mapping[str, Any]) -> tuple[Scale, Settings]:
     """
     if "algorithm" in typed:
         raise SettingError(
-            f"algorithm is {typed['algorithm']!r}, but must be left out: an experiment has arms of its own."
+            f"algorithm is {typed['algorithm']!r}, but must be left out: an experiment has arms of its own.",
+            setting="algorithm",
         )
     tried = {name: [typed[name]] if name in typed else values for name, values in scale.conditions.items()}
     typed = {name: value for name, value in typed.items() if name not in tried}
@@ -104,26 +105,26 @@ def adapted(scale: Scale, typed: Mapping[str, Any]) -> tuple[Scale, Settings]:
     return dataclasses.replace(scale, seeds=seeds_of(settings), conditions=tried), settings
 
 
-def tuned_refinements(tuned: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[Refinement]:
-    """What ``Scale.tuned`` says, as refinements of a sweep; SettingError for a condition that is none."""
+def tuned_overrides(tuned: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[Override]:
+    """What ``Scale.tuned`` says, as overrides of a sweep; SettingError for a condition that is none."""
     found = []
     for where, arms in tuned.items():
         condition = grid.condition(where) if where else {}
         require(condition is not None, "a condition of tuned", where, "setting=value,setting=value, or ''")
-        found += [Refinement(condition or {}, label, own) for label, own in arms.items()]
+        found += [Override(condition or {}, label, own) for label, own in arms.items()]
     return found
 
 
-def _last(typed: Mapping[str, Any]) -> list[Refinement]:
+def _last(typed: Mapping[str, Any]) -> list[Override]:
     """A typed budget is every arm's."""
     budget = {name: typed[name] for name in BUDGET if typed.get(name) is not None}
-    return [Refinement({}, None, budget)] if budget else []
+    return [Override({}, None, budget)] if budget else []
 
 
 def _search(
     scale: Scale,
     settings: Settings,
-    last: Sequence[Refinement],
+    last: Sequence[Override],
     folder: pathlib.Path,
     own: Mapping[str, Any],
     how: Any,
@@ -133,8 +134,8 @@ def _search(
     from jafl.sweeps.sweep import run_sweep
 
     if scale.search is None:
-        raise SettingError("tune is True, but the experiment's file states no search.")
-    arms, refinements = search.as_arms(scale)
+        raise SettingError("tune is True, but the experiment's file states no search.", setting="tune")
+    arms, overrides = search.as_arms(scale)
     seeds = ",".join(map(str, scale.search.seeds))
     how.show(_announced("Search", scale, len(arms), len(scale.search.seeds)))
     done = run_sweep(
@@ -142,7 +143,7 @@ def _search(
         scale.conditions,
         folder / "search",
         arms=arms,
-        refinements=[*refinements, *last],
+        overrides=[*overrides, *last],
         **{**_quiet(own), "pictures": False},
     )
     if done.left:

@@ -11,7 +11,7 @@ import numpy as np
 from experiments.machinery.declared import LogUniform, Scale, Search
 from experiments.machinery.found import Runs
 from jafl.config import grid
-from jafl.config.arms import Refinement
+from jafl.config.arms import Override
 from jafl.errors import SettingError
 
 BETWEEN = " | "  # an arm's label and the trial's settings, in the label of the trial's runs
@@ -51,19 +51,17 @@ def check_equal(search: Search, labels: Sequence[str]) -> dict[str, list[dict[st
     return found
 
 
-def as_arms(scale: Scale) -> tuple[dict[str, Mapping[str, Any]], list[Refinement]]:
-    """The trials as arms of a sweep, and its refinements."""
+def as_arms(scale: Scale) -> tuple[dict[str, Mapping[str, Any]], list[Override]]:
+    """The trials as arms of a sweep, and its overrides."""
     assert scale.search
-    arms, refinements = {}, []
+    arms, overrides = {}, []
     for label, some in check_equal(scale.search, list(scale.arms)).items():
         for trial in some:
             name = label + BETWEEN + grid.folder(trial)
             arms[name] = scale.arms[label]
-            refinements += [
-                one._replace(label=name) for one in scale.refinements if one.label in (None, label)
-            ]
-            refinements.append(Refinement({}, name, trial))
-    return arms, refinements
+            overrides += [one._replace(label=name) for one in scale.overrides if one.label in (None, label)]
+            overrides.append(Override({}, name, trial))
+    return arms, overrides
 
 
 def winners(scale: Scale, found: Runs) -> dict[str, Any]:

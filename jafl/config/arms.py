@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jafl.config.grid import LONGEST_NAME
+from jafl.config.parsing import items
 from jafl.config.settings import Settings
 from jafl.errors import SettingError, require
 
@@ -17,7 +18,7 @@ Arms = Mapping[str, Mapping[str, Any]]
 NOT_OF_AN_ARM = ("seed",)
 
 
-class Refinement(NamedTuple):
+class Override(NamedTuple):
     """Settings that hold only where ``condition`` does, and, unless ``label`` is None, only for that arm."""
 
     condition: Mapping[str, Any]
@@ -30,12 +31,13 @@ class Refinement(NamedTuple):
         return same and self.label in (None, label)
 
 
+def overrides_in(content: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The overrides that a ``sweep.json`` holds, as it has them; earlier versions called them refinements."""
+    return content.get("overrides", content.get("refinements", []))
+
+
 def of_algorithms(settings: Settings) -> dict[str, dict[str, Any]]:
     """An arm for each algorithm that the settings list; raises SettingError if one is there twice."""
-    from jafl.config.parsing import (
-        items,  # here, because the parts need JAX, and a list of experiments does not
-    )
-
     names = items("algorithm", settings.algorithm)
     require(len(set(names)) == len(names), "algorithm", settings.algorithm, "a list without repetitions")
     return {name: {"algorithm": name} for name in names}
@@ -45,27 +47,27 @@ def under(
     settings: Settings,
     arms: Arms,
     condition: Mapping[str, Any],
-    refinements: Sequence[Refinement] = (),
+    overrides: Sequence[Override] = (),
     last: Mapping[str, Any] | None = None,
 ) -> dict[str, Settings]:
     """{label: the arm's settings} under a condition.
 
-    Each takes the place of what comes before: ``settings``, the condition, the arm's own, the refinements in their
+    Each takes the place of what comes before: ``settings``, the condition, the arm's own, the overrides in their
     order, ``last``.
     """
     return {
         label: settings.changed(
             condition,
             own,
-            *(one.settings for one in refinements if one.holds(condition, label)),
+            *(override.settings for override in overrides if override.holds(condition, label)),
             last or {},
         )
         for label, own in arms.items()
     }
 
 
-def check(arms: Arms, refinements: Sequence[Refinement] = ()) -> None:
-    """Raises SettingError for no arms, an odd label, an arm without one algorithm, or a refinement of no arm."""
+def check(arms: Arms, overrides: Sequence[Override] = ()) -> None:
+    """Raises SettingError for no arms, an odd label, an arm without one algorithm, or an override of no arm."""
     require(arms, "arms", dict(arms), "{label: settings}, at least one")
     for label, own in arms.items():
         require(label and label == label.strip(), "a label of arms", label, "text without spaces around it")
@@ -73,14 +75,16 @@ def check(arms: Arms, refinements: Sequence[Refinement] = ()) -> None:
         require(fits, "a label of arms", label, f"short enough for a folder of at most {LONGEST_NAME} bytes")
         for name in NOT_OF_AN_ARM:
             if name in own:
-                raise SettingError(f"The arm {label!r} sets {name}, which is the same for all arms.")
+                raise SettingError(
+                    f"The arm {label!r} sets {name}, which is the same for all arms.", setting=name
+                )
         algorithm = own.get("algorithm", "")
         require(
             algorithm and "," not in algorithm, f"algorithm of the arm {label!r}", algorithm, "one algorithm"
         )
-    for one in refinements:
-        known = one.label is None or one.label in arms
-        require(known, "an arm of refinements", one.label, f"one of {', '.join(arms)}")
+    for override in overrides:
+        known = override.label is None or override.label in arms
+        require(known, "an arm of overrides", override.label, f"one of {', '.join(arms)}")
 
 
 def folder(label: str, seed: int | str) -> str:

@@ -5,8 +5,8 @@ import json
 from collections.abc import Sequence
 
 from jafl.config.builders import make_federation, make_source
-from jafl.config.builders.data import OF_FEDERATION, data_seed, of_source
-from jafl.config.settings import Settings
+from jafl.config.builders.data import data_seed
+from jafl.config.settings import OF_FEDERATION, Settings, of_source
 from jafl.data import Federation, Source
 
 
@@ -24,7 +24,7 @@ class DataCache:
 
     def source(self, settings: Settings) -> Source:
         """The data set of these settings."""
-        what = _written(settings, of_source(settings))
+        what = _written(settings, of_source(settings.dataset))
         if self._source is None or self._source[0] != what:
             self._federations.clear()
             self._source = what, make_source(settings)

@@ -4,7 +4,6 @@ A sweep such as ``dirichlet_alpha=0.1,1;delay_mean=5,30`` lists values of settin
 The runs of a condition lie in a folder that is named by it: ``dirichlet_alpha=0.1,delay_mean=5``.
 """
 
-import difflib
 import itertools
 import re
 import urllib.parse
@@ -12,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jafl.config.settings import KINDS, TYPES
-from jafl.errors import SettingError, require
+from jafl.errors import SettingError, did_you_mean, refusal, require
 
 LONGEST_NAME = 255  # bytes of a file name, on most file systems
 ELSEWHERE = ("algorithm", "seed")
@@ -25,26 +24,32 @@ def parse(text: str) -> dict[str, list[Any]]:
     Raises SettingError for a setting that does not exist (with the nearest name), a value of the wrong type, a
     repetition, or an empty list.
     """
-    found: dict[str, list[Any]] = {}
+    sweep: dict[str, list[Any]] = {}
     for part in filter(str.strip, _split(text, ";")):
         name, equals, values = (piece.strip() for piece in part.partition("="))
         require(
             equals and name, "sweep", part, "setting=value,value,...", "Settings are parted by semicolons."
         )
-        if name in ELSEWHERE:
-            raise SettingError(
-                f"{name} in sweep is {values!r}, but every sweep is crossed with --{name}: write --{name}={values}."
-            )
-        if name not in TYPES:
-            near = difflib.get_close_matches(name, TYPES, n=1, cutoff=0.5)
-            hint = f"Did you mean {near[0]!r}?" if near else "See --help for all settings."
-            raise SettingError(f"{name!r} in sweep is not the name of a setting. {hint}")
-        require(name not in found, "sweep", text, f"without repetitions, and names {name} twice")
-        found[name] = [_typed(name, value.strip()) for value in _split(values, ",")]
-        require(found[name], f"{name} in sweep", values, "at least one value")
-        require(len(set(found[name])) == len(found[name]), f"{name} in sweep", values, "without repetitions")
-    require(found, "sweep", text, "setting=value,value,... and more of these after semicolons")
-    return found
+        _check_name(name, values)
+        require(name not in sweep, "sweep", text, f"without repetitions, and names {name} twice")
+        sweep[name] = [_typed(name, value.strip()) for value in _split(values, ",")]
+        require(sweep[name], f"{name} in sweep", values, "at least one value")
+        require(len(set(sweep[name])) == len(sweep[name]), f"{name} in sweep", values, "without repetitions")
+    require(sweep, "sweep", text, "setting=value,value,... and more of these after semicolons")
+    return sweep
+
+
+def _check_name(name: str, values: str) -> None:
+    """Raises SettingError unless ``name`` is a setting that a sweep may list."""
+    if name in ELSEWHERE:
+        raise SettingError(
+            f"{name} in sweep is {values!r}, but every sweep is crossed with --{name}: write --{name}={values}.",
+            setting=f"{name} in sweep",
+            value=values,
+        )
+    if name not in TYPES:
+        hint = did_you_mean(name, TYPES, "See --help for all settings.")
+        raise SettingError(f"{name!r} in sweep is not the name of a setting. {hint}", setting=name)
 
 
 def product(sweep: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
@@ -69,16 +74,16 @@ def folder(condition: Mapping[str, Any]) -> str:
 
 def condition(name: str) -> dict[str, Any] | None:
     """The condition that a folder is named by; None if it is none's."""
-    found = {}
+    values = {}
     for part in name.split(","):
         setting, equals, value = part.partition("=")
         if not equals or setting not in TYPES:
             return None
         try:
-            found[setting] = _typed(setting, urllib.parse.unquote(value))
+            values[setting] = _typed(setting, urllib.parse.unquote(value))
         except SettingError:
             return None
-    return found
+    return values
 
 
 def written(value: Any) -> str:
@@ -108,6 +113,4 @@ def _typed(name: str, text: str) -> Any:
                 continue
     if str in kinds:
         return text[1:-1] if len(text) > 1 and text[0] == text[-1] == "'" else text
-    raise SettingError(
-        f"{name} in sweep is {text!r}, but must be {' or '.join(KINDS[kind] for kind in kinds)}."
-    )
+    raise refusal(f"{name} in sweep", text, " or ".join(KINDS[kind] for kind in kinds))

@@ -9,9 +9,9 @@ from jafl.errors import SettingError, require
 
 def items(setting: str, text: str) -> list[str]:
     """``a, b`` as [a, b]; SettingError for an empty one."""
-    found = [item.strip() for item in text.split(",")]
-    require(all(found), setting, text, "names or numbers with commas between them")
-    return found
+    words = [item.strip() for item in text.split(",")]
+    require(all(words), setting, text, "names or numbers with commas between them")
+    return words
 
 
 def whole_number_in(setting: str, text: str) -> int:
@@ -20,13 +20,18 @@ def whole_number_in(setting: str, text: str) -> int:
     return int(text)
 
 
+def whole_numbers_in(setting: str, text: str) -> list[int]:
+    """``64, 32`` as [64, 32]; SettingError for anything else."""
+    return [whole_number_in(setting, item) for item in items(setting, text)]
+
+
 def labels_in(setting: str, text: str) -> list[int]:
     """``0-3,7`` as [0, 1, 2, 3, 7]."""
     labels: list[int] = []
     for item in text.split(","):
         match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", item)
-        if not match:
-            raise SettingError(f"{setting} is {text!r}, but must be labels and ranges of them, as in 0-3,7.")
+        require(match, setting, text, "labels and ranges of them, as in 0-3,7")
+        assert match
         labels.extend(range(int(match[1]), int(match[2] or match[1]) + 1))
     return labels
 
@@ -40,9 +45,8 @@ def refused_as(names: Mapping[str, str], otherwise: str = "") -> Iterator[None]:
     try:
         yield
     except SettingError as error:
-        subject, is_, rest = str(error).partition(" is ")
-        if subject in names:
-            raise SettingError(names[subject] + is_ + rest) from error
-        if otherwise and otherwise not in subject:
-            raise SettingError(f"{otherwise}: {error}") from error
+        if error.setting in names:
+            raise error.of(names[error.setting]) from error
+        if otherwise and otherwise not in error.setting:
+            raise error.within(otherwise, setting=otherwise) from error
         raise

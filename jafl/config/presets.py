@@ -12,8 +12,17 @@ from typing import Any
 import optax
 
 from jafl import rules
-from jafl.config.settings import EXCLUSIVE, TYPES, Settings
+from jafl.config.settings import (
+    DEFAULTS,
+    EXCLUSIVE,
+    TRIPS_PER_STEP,
+    TYPES,
+    Settings,
+    arguments_of,
+    excluded_by,
+)
 from jafl.errors import choose, require, unknown_name
+from jafl.records import Rule
 from jafl.rules import server_optimizers
 from jafl.rules.staleness import STALENESS_WEIGHTS
 from jafl.specifications import Specification, specify
@@ -80,13 +89,6 @@ PRESETS["gsgm"]["restart"] = "after_round"
 for _name in ("ace", "aced"):
     PRESETS[f"{_name}_8bit"] = PRESETS[_name] | {"rule": _name, "memory_precision": "int8"}
 
-# The setting that holds the trips per server step, by protocol.
-TRIPS_PER_STEP = {
-    "asynchronous": "buffer_size",
-    "open_arrivals": "buffer_size",
-    "drawn_staleness": "buffer_size",
-    "synchronous": "cohort_size",
-}
 SERVER_OPTIMIZERS = {
     "sgd": optax.sgd,
     "adam": optax.adam,
@@ -114,41 +116,56 @@ def resolve(settings: Settings, algorithm: str, seed: int, *, alone: bool = True
     """
     if algorithm not in names():
         raise unknown_name("algorithm", algorithm, names())
-    for one_name, other_name in EXCLUSIVE:
-        value, other = getattr(settings, one_name), getattr(settings, other_name)
-        allowed = f"left out where {other_name} is given ({other!r})"
-        require(value is None or other is None, one_name, value, allowed)
-    preset = {**COMMON, **PRESETS.get(algorithm, {})}
-    given = {name for name in TYPES if getattr(settings, name) is not None}
-    replaced = {one for pair in EXCLUSIVE for one, other in (pair, pair[::-1]) if other in given}
-    if settings.server_optimizer not in (None, "sgd"):
-        replaced.add("server_momentum")  # a preset's is for sgd
-    fill = {name: value for name, value in preset.items() if name not in {"rule", *given, *replaced}}
-    one = dataclasses.replace(settings, **fill, algorithm=algorithm, seed=str(seed))
-    size = choose("protocol", one.protocol or "", TRIPS_PER_STEP)
-    rule = make_rule(one).build()
-    only_size = rule.buffer_size
-    fill = {}
-    if one.restart is None and one.protocol in ("asynchronous", "open_arrivals"):
-        fill["restart"] = "at_once"
-    if one.concurrency is None and one.protocol != "drawn_staleness":
-        fill["concurrency"] = one.num_clients if rule.initial_round else min(20, one.num_clients)
-    if size == "buffer_size" and (one.buffer_size is None or (only_size and not alone)):
-        fill["buffer_size"] = only_size or 10
-    if size == "cohort_size" and one.cohort_size is None:
-        fill["cohort_size"] = fill.get("concurrency", one.concurrency)
-    if one.local_steps is None and one.local_epochs is None:
-        fill["local_epochs"] = 1
-    if one.client_trips is None and one.server_steps is None:
-        fill["client_trips"] = 10000
-    one = dataclasses.replace(one, **fill)
-    require(
-        only_size in (None, getattr(one, size)),
-        size,
-        getattr(one, size),
-        f"{only_size} for {algorithm}, which is not defined for another number of trips per server step",
+    _refuse_both(settings)
+    settings = dataclasses.replace(
+        settings, **_of_preset(settings, algorithm), algorithm=algorithm, seed=str(seed)
     )
-    return one
+    size = choose("protocol", settings.protocol or "", TRIPS_PER_STEP)
+    rule = make_rule(settings).build()
+    filled = dataclasses.replace(settings, **_of_rule(settings, rule, size, alone))
+    require(
+        rule.buffer_size in (None, getattr(filled, size)),
+        size,
+        getattr(filled, size),
+        f"{rule.buffer_size} for {algorithm}, which is not defined for another number of trips per server step",
+    )
+    return filled
+
+
+def _refuse_both(settings: Settings) -> None:
+    """Raises SettingError where two settings are given that exclude each other."""
+    for name, partner in EXCLUSIVE:
+        value, partners = getattr(settings, name), getattr(settings, partner)
+        allowed = f"left out where {partner} is given ({partners!r})"
+        require(value is None or partners is None, name, value, allowed)
+
+
+def _of_preset(settings: Settings, algorithm: str) -> dict[str, Any]:
+    """What an algorithm's preset says of the settings that are not given."""
+    given = {name for name in TYPES if getattr(settings, name) is not None}
+    left_out = {"rule"} | given | excluded_by(given)
+    if settings.server_optimizer not in (None, "sgd"):
+        left_out.add("server_momentum")  # a preset's is for sgd
+    preset = COMMON | PRESETS.get(algorithm, {})
+    return {name: value for name, value in preset.items() if name not in left_out}
+
+
+def _of_rule(settings: Settings, rule: Rule, size: str, alone: bool) -> dict[str, Any]:
+    """What follows from the rule and the protocol; ``size``: the setting that holds the trips per server step."""
+    filled: dict[str, Any] = {}
+    if settings.restart is None and settings.protocol in ("asynchronous", "open_arrivals"):
+        filled["restart"] = "at_once"
+    if settings.concurrency is None and settings.protocol != "drawn_staleness":
+        filled["concurrency"] = settings.num_clients if rule.initial_round else min(20, settings.num_clients)
+    if size == "buffer_size" and (settings.buffer_size is None or (rule.buffer_size and not alone)):
+        filled["buffer_size"] = rule.buffer_size or 10
+    if size == "cohort_size" and settings.cohort_size is None:
+        filled["cohort_size"] = filled.get("concurrency", settings.concurrency)
+    if settings.local_steps is None and settings.local_epochs is None:
+        filled["local_epochs"] = 1
+    if settings.client_trips is None and settings.server_steps is None:
+        filled["client_trips"] = 10000
+    return filled
 
 
 def make_rule(settings: Settings, server_gradient: Specification | None = None) -> Specification:
@@ -156,33 +173,30 @@ def make_rule(settings: Settings, server_gradient: Specification | None = None) 
 
     server_gradient: for a rule that takes one; it can be left out as long as nothing trains.
     """
-    name = PRESETS.get(settings.algorithm, {}).get("rule", settings.algorithm)
-    factory = rules.RULES[name]
+    factory = rules.RULES[PRESETS.get(settings.algorithm, {}).get("rule", settings.algorithm)]
     parameters = inspect.signature(factory).parameters
-    arguments: dict[str, Any] = {}
-    for parameter in parameters:
-        if parameter == "staleness_weight":
-            arguments[parameter] = make_staleness_weight(settings)
-        elif parameter == "server_gradient":
-            remedy = f"{settings.algorithm} compares updates with a gradient on the server's own examples."
-            require(
-                settings.server_examples >= 1,
-                "server_examples",
-                settings.server_examples,
-                "at least 1",
-                remedy,
-            )
-            arguments[parameter] = server_gradient
-        elif getattr(settings, parameter, None) is not None:
-            arguments[parameter] = getattr(settings, parameter)
-    for parameter, text in _rule_arguments(settings):
-        choose(f"an argument of {settings.algorithm} in rule_arguments", parameter, dict(parameters))
-        value = _literal(text)
-        default = parameters[parameter].default
-        same = isinstance(value, (int, float)) if isinstance(default, float) else True
-        require(same, f"{parameter} in rule_arguments", text, "a number")
-        arguments[parameter] = float(value) if isinstance(default, float) else value
+    arguments = {name: getattr(settings, name) for name in parameters if name in DEFAULTS}
+    arguments = {name: value for name, value in arguments.items() if value is not None}
+    if "staleness_weight" in parameters:
+        arguments["staleness_weight"] = make_staleness_weight(settings)
+    if "server_gradient" in parameters:
+        remedy = f"{settings.algorithm} compares updates with a gradient on the server's own examples."
+        count = settings.server_examples
+        require(count >= 1, "server_examples", count, "at least 1", remedy)
+        arguments["server_gradient"] = server_gradient
+    for name, text in _rule_arguments(settings):
+        choose(f"an argument of {settings.algorithm} in rule_arguments", name, dict(parameters))
+        arguments[name] = _of_type(parameters[name].default, name, text)
     return factory(**arguments)
+
+
+def _of_type(default: Any, name: str, text: str) -> Any:
+    """The value of an entry of ``rule_arguments``; raises SettingError unless it is a number where the default is."""
+    value = _literal(text)
+    if not isinstance(default, float):
+        return value
+    require(isinstance(value, (int, float)), f"{name} in rule_arguments", text, "a number")
+    return float(value)
 
 
 def _rule_arguments(settings: Settings) -> list[tuple[str, str]]:
@@ -208,11 +222,12 @@ def _literal(text: str) -> Any:
 
 
 def make_staleness_weight(settings: Settings) -> Specification:
-    """The staleness weight, its parameters taken from the settings ``staleness_<parameter>``."""
+    """The staleness weight, its parameters taken from the settings that only it reads."""
     factory = choose("staleness_weight", settings.staleness_weight, STALENESS_WEIGHTS)
-    numbers = {name: getattr(settings, f"staleness_{name}") for name in inspect.signature(factory).parameters}
-    for name, value in numbers.items():
-        require(0 <= value < float("inf"), f"staleness_{name}", value, "a finite number, at least 0")
+    names = arguments_of("staleness_weight", settings.staleness_weight)
+    numbers = {argument: getattr(settings, name) for argument, name in names.items()}
+    for argument, value in numbers.items():
+        require(0 <= value < float("inf"), names[argument], value, "a finite number, at least 0")
     return factory(**numbers)
 
 
@@ -238,12 +253,15 @@ def make_client_optimizer(settings: Settings) -> Specification:
     )
 
 
-def _optimizer(who: str, known: dict, name: str, learning_rate: Any, momentum: float | None) -> Specification:
-    factory = choose(f"{who}_optimizer", name, known)
-    rate = "server_learning_rate" if who == "server" else "learning_rate"
+def _optimizer(
+    side: str, optimizers: dict, name: str, learning_rate: Any, momentum: float | None
+) -> Specification:
+    """side: "server" or "client", whose settings are checked."""
+    factory = choose(f"{side}_optimizer", name, optimizers)
+    rate = "server_learning_rate" if side == "server" else "learning_rate"
     require(0 <= learning_rate < float("inf"), rate, learning_rate, "a finite number, at least 0")
     if momentum is None:
         return specify(factory, learning_rate=float(learning_rate))
-    require(name == "sgd", f"{who}_momentum", momentum, f"left out where {who}_optimizer is not sgd")
-    require(0 <= momentum < 1, f"{who}_momentum", momentum, "at least 0 and below 1")
+    require(name == "sgd", f"{side}_momentum", momentum, f"left out where {side}_optimizer is not sgd")
+    require(0 <= momentum < 1, f"{side}_momentum", momentum, "at least 0 and below 1")
     return specify(factory, learning_rate=float(learning_rate), momentum=float(momentum))

@@ -1,22 +1,101 @@
-"""Every setting of a run, once: its name, its default, what it means. The flags of ``run.py`` are made from it.
+"""Every setting of a run, once: its name, its default, what it means, its group and who reads it.
 
-A setting whose default is None is filled in by the algorithm's preset (``jafl.config.presets``) or by what the help
-text says.
+The flags of ``run.py`` are made from it, and so is every list of settings that share a property. A setting whose
+default is None is filled in by the algorithm's preset (``jafl.config.presets``) or by what the help text says.
 """
 
 import dataclasses
-import difflib
 import json
 import pathlib
 import types
 import typing
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from jafl.errors import SettingError, require
+from jafl.errors import SettingError, did_you_mean, require
+
+# In the order in which --helpfull prints them.
+GROUPS = {
+    "run": "What to run, and for how long",
+    "data": "Data set",
+    "partition": "Partition among the clients",
+    "model": "Model",
+    "training": "Clients' training",
+    "server": "Server and aggregation rule",
+    "protocol": "Protocol: who trains when, and when the server steps",
+    "delay": "Delays",
+    "presence": "Presence: availability, dropout and failures",
+    "output": "What is measured",
+}
+# In place of the names of readers: those whose function takes an argument of the setting's name.
+BY_ARGUMENT: tuple[str, ...] = ()
+FILES = (".csv", ".npz")
+MOVING = ("asynchronous", "open_arrivals")  # protocols in which clients come, leave and fail
+LAWS_WITH_A_MEAN = (
+    "constant",
+    "uniform",
+    "half_normal",
+    "exponential",
+    "log_normal",
+    "gamma",
+    "pareto",
+    "proportional_to_examples",
+)
 
 
-def _setting(default: Any, help_text: str) -> Any:
-    return dataclasses.field(default=default, metadata={"help": help_text})
+@dataclasses.dataclass(frozen=True)
+class Readers:
+    """Which runs read a setting: those in which each setting of ``where`` has one of these values."""
+
+    where: Mapping[str, tuple[str, ...]]
+
+    def include(self, setting: str, value: str) -> bool:
+        """Whether runs whose ``setting`` has this value may read it, ``BY_ARGUMENT`` taken for all."""
+        return value in (self.where.get(setting) or (value,))
+
+
+def only(**where: str | tuple[str, ...]) -> Readers:
+    """The runs in which each of these settings has this value, or one of these."""
+    return Readers({name: (names,) if isinstance(names, str) else names for name, names in where.items()})
+
+
+EVERY_RUN = Readers({})
+
+
+@dataclasses.dataclass(frozen=True)
+class Declaration:
+    """What is known of a setting beside its name, type, default and help text.
+
+    group                of ``GROUPS``, under which the help prints it. Those of data decide which examples there
+                         are, those of partition who holds them
+    readers              the runs that read it. By protocol and data set it is refused elsewhere; by model where
+                         ``refused`` says so
+    argument             the name under which its readers take it, if that is another
+    varies               a number on which neither schedule nor partition depend: runs that differ in it share one
+                         compiled program
+    preset               whether an algorithm's preset fills it in where it is None
+    excludes             the setting that must not be given beside it
+    trips_per_step       whether it holds the trips per server step, in the protocols that read it
+    decides_examples_of  the data sets whose examples it decides, of a setting of another group than data
+    most_used            whether --help explains it, too
+    earlier_name         under which earlier files and commands have it
+    """
+
+    group: str
+    readers: Readers
+    argument: str = ""
+    refused: bool = False
+    varies: bool = False
+    preset: bool = False
+    excludes: str = ""
+    trips_per_step: bool = False
+    decides_examples_of: Readers | None = None
+    most_used: bool = False
+    earlier_name: str = ""
+
+
+def _setting(default: Any, help_text: str, declaration: Declaration) -> Any:
+    return dataclasses.field(default=default, metadata={"help": help_text, "declaration": declaration})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,304 +107,562 @@ class Settings:
         "What to run; several, with commas, are compared. Asynchronous: fedbuff, fedasync, fedstaleweight, "
         "exponential_weighting, ca2fl, asgd, delay_adaptive_asgd, ace, aced, ace_8bit, aced_8bit, wkafl, twafl, "
         "sasgd, gsgm, zeno_plus_plus. Synchronous: fedavg, fedavgm, fedprox, fednova, fedadagrad, fedadam, fedyogi.",
+        Declaration("run", EVERY_RUN, most_used=True),
     )
     seed: str = _setting(
-        "0", "Seed of the partition, schedule, initial model and shuffles. Several, with commas: 0,1,2."
+        "0",
+        "Seed of the partition, schedule, initial model and shuffles. Several, with commas: 0,1,2.",
+        Declaration("run", EVERY_RUN, most_used=True),
     )
     protocol: str | None = _setting(
         None,
         "asynchronous (clients train all the time, the server steps when its buffer is full), synchronous (rounds), "
         "open_arrivals (clients start at a rate), drawn_staleness (delays count server steps). Default: the "
         "algorithm's own.",
+        Declaration("protocol", EVERY_RUN, preset=True),
     )
     precision: str = _setting(
-        "float32", "float32, or float64 to compare with other programs to the last digits."
+        "float32",
+        "float32, or float64 to compare with other programs to the last digits.",
+        Declaration("run", EVERY_RUN, decides_examples_of=EVERY_RUN),
     )
     devices: int | None = _setting(
-        None, "On how many of this machine's devices to train. Default: all that pay."
+        None,
+        "On how many of this machine's devices to train. Default: all that pay.",
+        Declaration("run", EVERY_RUN),
     )
-
     dataset: str = _setting(
         "digits",
         "digits (1,797 real 8x8 images, bundled), synthetic (FedProx's logistic data, at any size); cifar10, "
         "cifar100, mnist, fashion_mnist, emnist/byclass, emnist/mnist, celeb_a, sentiment140 (once "
         "--prepare=NAME has been run); femnist/leaf, femnist/fedjax, femnist/tff, newsgroups (files in data_dir).",
+        Declaration("data", EVERY_RUN, most_used=True),
     )
     data_dir: str | None = _setting(
         None,
         "Folder of the data set. Default: TFDS_DATA_DIR or ~/tensorflow_datasets; newsgroups: SCIKIT_LEARN_DATA or "
         "~/scikit_learn_data; none for femnist.",
+        Declaration("data", only(dataset=BY_ARGUMENT)),
     )
     cache_dir: str | None = _setting(
-        None, "Folder for decoded data sets. Default: jafl_cache in the folder of the data set."
+        None,
+        "Folder for decoded data sets. Default: jafl_cache in the folder of the data set.",
+        Declaration("data", only(dataset=BY_ARGUMENT)),
     )
-    num_clients: int = _setting(100, "Number of clients.")
+    num_clients: int = _setting(
+        100,
+        "Number of clients.",
+        Declaration("partition", EVERY_RUN, most_used=True, decides_examples_of=only(dataset="synthetic")),
+    )
     partition: str | None = _setting(
         None,
         "Who holds which examples: iid, dirichlet (label skew), labels_per_client (WKAFL), label_groups "
         "(FedStaleWeight), natural (as the data set comes). Default: natural where there is one, else dirichlet.",
+        Declaration("partition", EVERY_RUN),
     )
-    dirichlet_alpha: float = _setting(0.3, "Dirichlet concentration: small is very non-IID, 100 nearly IID.")
+    dirichlet_alpha: float = _setting(
+        0.3,
+        "Dirichlet concentration: small is very non-IID, 100 nearly IID.",
+        Declaration("partition", only(partition="dirichlet"), argument="alpha", most_used=True),
+    )
     dirichlet_equal_sizes: bool = _setting(
-        False, "Dirichlet with the same number of examples for every client."
+        False,
+        "Dirichlet with the same number of examples for every client.",
+        Declaration("partition", only(partition="dirichlet"), argument="equal_sizes"),
     )
-    labels_per_client: int = _setting(2, "Labels that each client holds (partition=labels_per_client).")
-    smallest_client: int = _setting(10, "Fewest examples of a client (partition=labels_per_client).")
-    largest_client: int = _setting(49, "Most examples of a client (partition=labels_per_client).")
+    labels_per_client: int = _setting(
+        2,
+        "Labels that each client holds.",
+        Declaration("partition", only(partition="labels_per_client"), argument="labels_per_client"),
+    )
+    smallest_client: int = _setting(
+        10,
+        "Fewest examples of a client.",
+        Declaration("partition", only(partition="labels_per_client"), argument="smallest"),
+    )
+    largest_client: int = _setting(
+        49,
+        "Most examples of a client.",
+        Declaration("partition", only(partition="labels_per_client"), argument="largest"),
+    )
     label_groups: str = _setting(
         "10:4-9;5:0-3",
-        "Groups of clients and the labels they own (partition=label_groups): clients:labels;... with labels "
-        "like 0-3 or 1,5,7.",
+        "Groups of clients and the labels they own: clients:labels;... with labels like 0-3 or 1,5,7.",
+        Declaration("partition", only(partition="label_groups")),
     )
     richest_last: str = _setting(
         "",
         "Labels, like 0-2: number the clients by the share of their examples that have these, the richest last, "
         "where delay_groups can make them slow (ACE's question). Default: as drawn.",
+        Declaration("partition", EVERY_RUN),
     )
-    partition_seed: int | None = _setting(None, "Seed of the partition. Default: the run's seed.")
+    partition_seed: int | None = _setting(
+        None, "Seed of the partition. Default: the run's seed.", Declaration("partition", EVERY_RUN)
+    )
     client_test_fraction: float = _setting(
-        0.0, "Share of each client's own examples held out of training, to measure its own accuracy."
+        0.0,
+        "Share of each client's own examples held out of training, to measure its own accuracy.",
+        Declaration("partition", EVERY_RUN),
     )
-    validation_fraction: float = _setting(0.0, "Share of the examples held out for validation.")
+    validation_fraction: float = _setting(
+        0.0, "Share of the examples held out for validation.", Declaration("data", EVERY_RUN)
+    )
     test_fraction: float | None = _setting(
         None,
         "Share of all examples held out for the test. Default: the data set's own test examples; 0.2 of digits and "
         "synthetic, 0.1 of celeb_a and sentiment140.",
+        Declaration("data", only(dataset=BY_ARGUMENT)),
     )
     data_seed: int | None = _setting(
         None,
         "Seed of the train/validation/test split and of synthetic examples. Default: 0; LEAF's 1549775860 for "
         "sentiment140.",
+        Declaration("data", only(dataset=BY_ARGUMENT)),
     )
     split_by: str | None = _setting(
         None,
         "What is divided into training, validation and test (celeb_a, sentiment140): clients, or each client's "
         "examples. Default: clients.",
+        Declaration("data", only(dataset=BY_ARGUMENT)),
     )
     data_fraction: float | None = _setting(
         None,
         "Use only so large a share of the data, whole clients (celeb_a, sentiment140). FedBuff: 0.15 of tweets.",
+        Declaration("data", only(dataset=BY_ARGUMENT)),
     )
     normalisation: str | None = _setting(
         None,
         "Of images, on the device: unit (to 0..1), half (to -1..1), data_set (by mean and standard deviation of the "
         "data set). Default: as in the papers.",
+        Declaration("data", only(dataset=BY_ARGUMENT)),
     )
     random_crop: int = _setting(
-        0, "Pixels of zeros around a training image before a random crop; 4 for CIFAR."
+        0,
+        "Pixels of zeros around a training image before a random crop; 4 for CIFAR.",
+        Declaration("training", EVERY_RUN),
     )
-    random_flip: bool = _setting(False, "Mirror training images left to right, at random.")
+    random_flip: bool = _setting(
+        False, "Mirror training images left to right, at random.", Declaration("training", EVERY_RUN)
+    )
     tokens: int | None = _setting(
-        None, "Tokens of a text, cut or padded. Default: 25 (sentiment140), 128 (newsgroups)."
+        None,
+        "Tokens of a text, cut or padded. Default: 25 (sentiment140), 128 (newsgroups).",
+        Declaration("data", only(dataset=BY_ARGUMENT)),
     )
     vocabulary_size: int | None = _setting(
-        None, "Most frequent words that texts are read with. Default: 10000."
+        None,
+        "Most frequent words that texts are read with. Default: 10000.",
+        Declaration("data", only(dataset=BY_ARGUMENT)),
     )
     wordpiece_vocabulary: str | None = _setting(
-        None, "BERT's vocab.txt: read texts as its word pieces instead of words (newsgroups)."
+        None,
+        "BERT's vocab.txt: read texts as its word pieces instead of words (newsgroups).",
+        Declaration("data", only(dataset=BY_ARGUMENT)),
     )
-    synthetic_alpha: float = _setting(1.0, "How much the clients' labelling models differ (synthetic).")
-    synthetic_beta: float = _setting(1.0, "How much the clients' examples differ (synthetic).")
-    synthetic_mean_examples: float = _setting(100.0, "Mean examples per client (synthetic).")
+    synthetic_alpha: float = _setting(
+        1.0,
+        "How much the clients' labelling models differ.",
+        Declaration("data", only(dataset="synthetic"), argument="alpha"),
+    )
+    synthetic_beta: float = _setting(
+        1.0,
+        "How much the clients' examples differ.",
+        Declaration("data", only(dataset="synthetic"), argument="beta"),
+    )
+    synthetic_mean_examples: float = _setting(
+        100.0,
+        "Mean examples per client.",
+        Declaration("data", only(dataset="synthetic"), argument="mean_examples"),
+    )
     synthetic_shared_labels: bool = _setting(
-        False, "One labelling model for all clients, so that global accuracy means something (synthetic)."
+        False,
+        "One labelling model for all clients, so that global accuracy means something.",
+        Declaration("data", only(dataset="synthetic"), argument="shared_labels"),
     )
-
     model: str = _setting(
         "mlp",
         "For any data: softmax (from zeros), mlp. Images: cnn, emnist_cnn, lenet5, celeba_cnn, leaf_celeba_cnn, "
         "fedbuff_cnn, fedstaleweight_fashion_cnn, fedstaleweight_cifar_cnn, resnet18. Texts: sent140_lstm, "
         "distilbert, bert. help(jafl.models.NAME) in Python tells where each is from.",
+        Declaration("model", EVERY_RUN, most_used=True),
     )
-    hidden_sizes: str = _setting("64", "Widths of the mlp's hidden layers, with commas.")
-    channels: str = _setting("16,32", "Widths of the cnn's convolutions, with commas.")
-    normalization_layer: str = _setting("group", "Of resnet18: group (32 groups) or layer (one group).")
+    hidden_sizes: str = _setting(
+        "64", "Widths of the hidden layers, with commas.", Declaration("model", only(model="mlp"))
+    )
+    channels: str = _setting(
+        "16,32", "Widths of the convolutions, with commas.", Declaration("model", only(model="cnn"))
+    )
+    normalization_layer: str = _setting(
+        "group",
+        "group (32 groups) or layer (one group).",
+        Declaration("model", only(model="resnet18"), refused=True),
+    )
     embeddings_file: str = _setting(
         "",
-        "GloVe file with the word vectors of sent140_lstm, which then stay fixed. Default: they are learned.",
+        "GloVe file with the word vectors, which then stay fixed. Default: they are learned.",
+        Declaration("model", only(model="sent140_lstm"), refused=True),
     )
     model_dir: str = _setting(
         "",
-        "Directory with config.json, model.safetensors and vocab.txt, as Hugging Face has them (distilbert, bert).",
+        "Directory with config.json, model.safetensors and vocab.txt, as Hugging Face has them.",
+        Declaration("model", only(model=("distilbert", "bert")), refused=True),
     )
     fine_tune: str = _setting(
-        "all", "What is trained: all, or head, what comes on top of the encoder (distilbert, bert)."
+        "all",
+        "What is trained: all, or head, what comes on top of the encoder.",
+        Declaration("model", only(model=("distilbert", "bert")), refused=True),
     )
-
     server_examples: int = _setting(
-        0, "Training examples that the server keeps for itself and no client holds (zeno_plus_plus)."
+        0,
+        "Training examples that the server keeps for itself and no client holds (zeno_plus_plus).",
+        Declaration("data", EVERY_RUN),
     )
     server_classes: str = _setting(
-        "", "Labels of the server's examples, like 0-3 or 1,5. Default: all of them."
+        "",
+        "Labels of the server's examples, like 0-3 or 1,5. Default: all of them.",
+        Declaration("data", EVERY_RUN),
     )
-
     concurrency: int | None = _setting(
         None,
         "Clients training at one moment. Default: 20, or as many as there are clients if fewer; all of them for ace "
         "and aced, where every client takes part.",
+        Declaration(
+            "protocol",
+            only(protocol=("asynchronous", "synchronous", "open_arrivals")),
+            preset=True,
+            most_used=True,
+        ),
     )
     restart: str | None = _setting(
         None,
-        "When a finished client's place is taken (asynchronous): at_once; not_twice_in_a_buffer (not by a client "
+        "When a finished client's place is taken: at_once; not_twice_in_a_buffer (not by a client "
         "whose update waits in the buffer); after_step (K-asynchronous: together, after the server's step); "
         "after_round (who has contributed waits until all have). Default: the algorithm's, mostly at_once.",
+        Declaration("protocol", only(protocol=MOVING), preset=True),
     )
     cancel_at_step: bool = _setting(
         False,
-        "Throw away the trips under way when the server steps (asynchronous): with restart=after_step this is "
+        "Throw away the trips under way when the server steps: with restart=after_step this is "
         "K-sync, with at_once K-batch-sync.",
+        Declaration("protocol", only(protocol="asynchronous")),
     )
-    staleness_limit: int | None = _setting(None, "Most server steps that an applied update may be stale.")
+    staleness_limit: int | None = _setting(
+        None,
+        "Most server steps that an applied update may be stale.",
+        Declaration("protocol", only(protocol="asynchronous")),
+    )
     too_stale: str = _setting(
-        "drop", "What happens beyond staleness_limit: drop the update, or wait with the step for stale trips."
+        "drop",
+        "What happens beyond staleness_limit: drop the update, or wait with the step for stale trips.",
+        Declaration("protocol", only(protocol="asynchronous")),
     )
     flush_after: float | None = _setting(
-        None, "Apply a buffer that is not full once its first update has waited for so much simulated time."
+        None,
+        "Apply a buffer that is not full once its first update has waited for so much simulated time.",
+        Declaration("protocol", only(protocol="asynchronous")),
     )
     start_rate: float | None = _setting(
-        None, "Starts per unit of simulated time (open_arrivals). Default: concurrency / delay_mean."
+        None,
+        "Starts per unit of simulated time. Default: concurrency / delay_mean.",
+        Declaration("protocol", only(protocol="open_arrivals")),
     )
-    starts: str = _setting("poisson", "Gaps between starts: poisson or constant (open_arrivals).")
+    starts: str = _setting(
+        "poisson",
+        "Gaps between starts: poisson or constant.",
+        Declaration("protocol", only(protocol="open_arrivals")),
+    )
     exclude_busy: bool = _setting(
-        True, "A client under way is not started again (open_arrivals); false: drawn with replacement."
+        True,
+        "A client under way is not started again; false: drawn with replacement.",
+        Declaration("protocol", only(protocol="open_arrivals")),
     )
-    failure_rate: float = _setting(0.0, "Share of trips that take their time and bring nothing.")
+    failure_rate: float = _setting(
+        0.0,
+        "Share of trips that take their time and bring nothing.",
+        Declaration("presence", only(protocol=MOVING)),
+    )
     availability: str = _setting(
         "always",
         "When clients are there to start: always, diurnal (a share of each day), on_and_off (temporary dropout), or "
         "a CSV or NPZ file with columns client, start, end.",
+        Declaration("presence", only(protocol=MOVING)),
     )
-    day_length: float = _setting(24.0, "Length of a day, in units of simulated time (diurnal).")
-    day_share: float = _setting(0.5, "Share of the day for which each client is there (diurnal).")
-    day_spread: float = _setting(1.0, "How far the clients' days are apart: 0 to 1 day (diurnal).")
-    mean_on: float = _setting(10.0, "Mean time for which a client is there (on_and_off).")
-    mean_off: float = _setting(10.0, "Mean time for which a client is away (on_and_off).")
+    day_length: float = _setting(
+        24.0,
+        "Length of a day, in units of simulated time.",
+        Declaration("presence", only(protocol=MOVING, availability="diurnal"), argument="day"),
+    )
+    day_share: float = _setting(
+        0.5,
+        "Share of the day for which each client is there.",
+        Declaration("presence", only(protocol=MOVING, availability="diurnal"), argument="share"),
+    )
+    day_spread: float = _setting(
+        1.0,
+        "How far the clients' days are apart: 0 to 1 day.",
+        Declaration("presence", only(protocol=MOVING, availability="diurnal"), argument="spread"),
+    )
+    mean_on: float = _setting(
+        10.0,
+        "Mean time for which a client is there.",
+        Declaration("presence", only(protocol=MOVING, availability="on_and_off"), argument="mean_on"),
+    )
+    mean_off: float = _setting(
+        10.0,
+        "Mean time for which a client is away.",
+        Declaration("presence", only(protocol=MOVING, availability="on_and_off"), argument="mean_off"),
+    )
     availability_period: float | None = _setting(
-        None, "Repeat the windows of an availability file after so much time. Default: once, then never."
+        None,
+        "Repeat the windows of an availability file after so much time. Default: once, then never.",
+        Declaration("presence", only(protocol=MOVING, availability=FILES)),
     )
     lose_trips: bool | None = _setting(
-        None, "A trip is lost if its client goes away meanwhile. Default: true for on_and_off, else false."
+        None,
+        "A trip is lost if its client goes away meanwhile. Default: true for on_and_off, else false.",
+        Declaration("presence", only(protocol=MOVING)),
     )
     dropout_fraction: float = _setting(
-        0.0, "Share of the clients that leave for ever (asynchronous), at one of the next three."
+        0.0,
+        "Share of the clients that leave for ever, at one of the next three.",
+        Declaration("presence", only(protocol=MOVING)),
     )
-    dropout_step: int | None = _setting(None, "They leave after so many server steps,")
-    dropout_time: float | None = _setting(None, "or at this simulated time,")
-    dropout_trips: int | None = _setting(None, "or each after so many trips of its own.")
+    dropout_step: int | None = _setting(
+        None, "They leave after so many server steps.", Declaration("presence", only(protocol=MOVING))
+    )
+    dropout_time: float | None = _setting(
+        None, "They leave at this simulated time.", Declaration("presence", only(protocol=MOVING))
+    )
+    dropout_trips: int | None = _setting(
+        None,
+        "Each of them leaves after so many trips of its own.",
+        Declaration("presence", only(protocol=MOVING)),
+    )
     buffer_size: int | None = _setting(
-        None, "Trips per server step when asynchronous (K). Default: the algorithm's, 10 for FedBuff."
+        None,
+        "Trips per server step when asynchronous (K). Default: the algorithm's, 10 for FedBuff.",
+        Declaration(
+            "protocol",
+            only(protocol=("asynchronous", "open_arrivals", "drawn_staleness")),
+            preset=True,
+            most_used=True,
+            trips_per_step=True,
+        ),
     )
     cohort_size: int | None = _setting(
-        None, "Trips per server step when synchronous. Default: the concurrency."
+        None,
+        "Trips per server step when synchronous. Default: the concurrency.",
+        Declaration("protocol", only(protocol="synchronous"), preset=True, trips_per_step=True),
     )
     over_selection: float = _setting(
-        0.0, "Share of extra clients started in each synchronous round and cancelled when late, 0.3 say."
+        0.0,
+        "Share of extra clients started in each synchronous round and cancelled when late, 0.3 say.",
+        Declaration("protocol", only(protocol="synchronous")),
     )
     client_trips: int | None = _setting(
         None,
         "Stop after so many client trips (started ones: cancelled trips count). Default: 10000 unless "
         "server_steps is given.",
+        Declaration("run", EVERY_RUN, most_used=True, excludes="server_steps"),
     )
-    server_steps: int | None = _setting(None, "Stop after so many server steps instead.")
+    server_steps: int | None = _setting(
+        None, "Stop after so many server steps instead.", Declaration("run", EVERY_RUN)
+    )
     delay: str = _setting(
         "log_normal",
         "Law of trip durations: constant, uniform, half_normal, exponential, log_normal, "
         "gamma, pareto, proportional_to_examples (exponential, mean by the client's examples), groups, or a CSV or "
         "NPZ file with columns client, duration.",
+        Declaration("delay", EVERY_RUN, most_used=True),
     )
-    delay_mean: float = _setting(1.0, "Mean duration, in units of simulated time (every law but groups).")
-    delay_low: float = _setting(0.0, "Shortest duration (uniform).")
+    delay_mean: float = _setting(
+        1.0,
+        "Mean duration, in units of simulated time (every law but groups).",
+        Declaration("delay", only(delay=LAWS_WITH_A_MEAN)),
+    )
+    delay_low: float = _setting(
+        0.0, "Shortest duration.", Declaration("delay", only(delay="uniform"), argument="low")
+    )
     delay_high: float | None = _setting(
-        None, "Longest duration (uniform). Default: such that the mean is delay_mean."
+        None,
+        "Longest duration. Default: such that the mean is delay_mean.",
+        Declaration("delay", only(delay="uniform"), argument="high"),
     )
-    delay_sigma: float = _setting(1.0, "Spread of the logarithm (log_normal).")
+    delay_sigma: float = _setting(
+        1.0, "Spread of the logarithm.", Declaration("delay", only(delay="log_normal"), argument="sigma")
+    )
     delay_groups: str = _setting(
         "10:uniform(1,2);5:uniform(8,12)",
-        "Groups of clients and their laws (delay=groups): clients:law(numbers);...",
+        "Groups of clients and their laws: clients:law(numbers);...",
+        Declaration("delay", only(delay="groups")),
     )
-    delay_shape: float = _setting(2.5, "Shape (gamma, pareto); pareto's must be above 1.")
+    delay_shape: float = _setting(
+        2.5,
+        "Shape; pareto's must be above 1.",
+        Declaration("delay", only(delay=("gamma", "pareto")), argument="shape"),
+    )
     delay_trace_cycled: bool = _setting(
         True,
         "A client begins its recorded durations again after the last one; else a trip beyond it is refused.",
+        Declaration("delay", only(delay=FILES)),
     )
     delay_slow_fraction: float = _setting(
-        0.0, "Chance of each client to be slow, drawn once (every law but groups and files)."
+        0.0,
+        "Chance of each client to be slow, drawn once (every law but groups and files).",
+        Declaration("delay", only(delay=LAWS_WITH_A_MEAN), argument="fraction"),
     )
-    delay_slow_factor: float = _setting(10.0, "How many times longer the trips of slow clients take.")
+    delay_slow_factor: float = _setting(
+        10.0,
+        "How many times longer the trips of slow clients take.",
+        Declaration("delay", only(delay=LAWS_WITH_A_MEAN)),
+    )
     delay_download_bandwidth: float | None = _setting(
-        None, "Mean bandwidth, in bytes per unit of simulated time. Default: sending takes no time."
+        None,
+        "Mean bandwidth, in bytes per unit of simulated time. Default: sending takes no time.",
+        Declaration("delay", EVERY_RUN, argument="download_bandwidth"),
     )
-    delay_upload_bandwidth: float | None = _setting(None, "The same for uploads.")
+    delay_upload_bandwidth: float | None = _setting(
+        None, "The same for uploads.", Declaration("delay", EVERY_RUN, argument="upload_bandwidth")
+    )
     delay_bandwidth_sigma: float = _setting(
-        0.0, "Spread of the logarithm of the clients' bandwidths, drawn once for each; 0: all the same."
+        0.0,
+        "Spread of the logarithm of the clients' bandwidths, drawn once for each; 0: all the same.",
+        Declaration("delay", EVERY_RUN),
     )
     delay_model_bytes: float | None = _setting(
-        None, "Bytes sent each way. Default: those of the model's parameters."
+        None,
+        "Bytes sent each way. Default: those of the model's parameters.",
+        Declaration("delay", EVERY_RUN, argument="model_bytes"),
     )
     delay_throttled: str = _setting(
-        "", "Clients that work at a share of their speed: clients:share, as in 0-4:0.5."
+        "",
+        "Clients that work at a share of their speed: clients:share, as in 0-4:0.5.",
+        Declaration("delay", EVERY_RUN),
     )
     delay_draw: str = _setting(
-        "per_client", "per_trip: a fresh duration for every trip; per_client: one for each client."
+        "per_client",
+        "per_trip: a fresh duration for every trip; per_client: one for each client.",
+        Declaration("delay", EVERY_RUN),
     )
-
-    learning_rate: float | None = _setting(None, "Clients' learning rate. Default: the preset's.")
-    client_optimizer: str = _setting("sgd", "Clients' optimizer, new at each trip: sgd, adam or adamw.")
-    client_momentum: float | None = _setting(None, "Clients' momentum (sgd). Default: none.")
-    local_steps: int | None = _setting(None, "Minibatch steps per trip. Default: whole epochs instead.")
+    learning_rate: float | None = _setting(
+        None,
+        "Clients' learning rate. Default: the preset's.",
+        Declaration("training", EVERY_RUN, varies=True, preset=True),
+    )
+    client_optimizer: str = _setting(
+        "sgd", "Clients' optimizer, new at each trip: sgd, adam or adamw.", Declaration("training", EVERY_RUN)
+    )
+    client_momentum: float | None = _setting(
+        None,
+        "Clients' momentum. Default: none.",
+        Declaration("training", only(client_optimizer="sgd"), varies=True),
+    )
+    local_steps: int | None = _setting(
+        None,
+        "Minibatch steps per trip. Default: whole epochs instead.",
+        Declaration("training", EVERY_RUN, preset=True, excludes="local_epochs"),
+    )
     local_epochs: int | None = _setting(
-        None, "Passes over the client's examples per trip. Default: 1 unless local_steps is given."
+        None,
+        "Passes over the client's examples per trip. Default: 1 unless local_steps is given.",
+        Declaration("training", EVERY_RUN, preset=True),
     )
-    batch_size: int = _setting(8, "Examples per minibatch; 0: the client's whole data set as one batch.")
-    proximal: float | None = _setting(None, "FedProx's mu. Default: none, 0.01 for fedprox.")
-    l2: float | None = _setting(None, "L2 term on all parameters. Default: none.")
+    batch_size: int = _setting(
+        8,
+        "Examples per minibatch; 0: the client's whole data set as one batch.",
+        Declaration("training", EVERY_RUN),
+    )
+    proximal: float | None = _setting(
+        None,
+        "FedProx's mu. Default: none, 0.01 for fedprox.",
+        Declaration("training", EVERY_RUN, varies=True, preset=True),
+    )
+    l2: float | None = _setting(
+        None, "L2 term on all parameters. Default: none.", Declaration("training", EVERY_RUN, varies=True)
+    )
     learning_rate_normalization: bool = _setting(
-        False, "LR-Norm: steps on short batches use a proportionally smaller learning rate."
+        False,
+        "LR-Norm: steps on short batches use a proportionally smaller learning rate.",
+        Declaration("training", EVERY_RUN),
     )
-
     server_learning_rate: float | None = _setting(
-        None, "Server's learning rate (FedAsync's alpha). Default: the preset's."
+        None,
+        "Server's learning rate (FedAsync's alpha). Default: the preset's.",
+        Declaration("server", EVERY_RUN, varies=True, preset=True),
     )
     server_optimizer: str | None = _setting(
         None,
         "Server's optimizer: sgd, adam, adagrad or yogi as optax has them, reddi_adam, reddi_adagrad or reddi_yogi "
         "as Reddi et al. do. Default: the preset's, mostly sgd.",
+        Declaration("server", EVERY_RUN, preset=True),
     )
-    server_momentum: float | None = _setting(None, "Server's momentum (sgd). Default: none, 0.9 for fedavgm.")
+    server_momentum: float | None = _setting(
+        None,
+        "Server's momentum. Default: none, 0.9 for fedavgm.",
+        Declaration("server", only(server_optimizer="sgd"), varies=True, preset=True),
+    )
     staleness_weight: str = _setting(
         "polynomial",
         "How much a late update counts: constant, polynomial, hinge, exponential (fedbuff, fedasync).",
+        Declaration("server", only(algorithm=BY_ARGUMENT)),
     )
-    staleness_exponent: float = _setting(0.5, "Exponent of the polynomial weight.")
-    staleness_slope: float = _setting(10.0, "Slope of the hinge weight.")
-    staleness_threshold: float = _setting(4.0, "Staleness from which the hinge weight falls.")
-    staleness_rate: float = _setting(0.1, "Rate of the exponential weight.")
-    aggregate: str = _setting("mean", "mean over the buffer, or sum (fedbuff).")
+    staleness_exponent: float = _setting(
+        0.5,
+        "Exponent of the polynomial weight.",
+        Declaration("server", only(staleness_weight="polynomial"), argument="exponent", varies=True),
+    )
+    staleness_slope: float = _setting(
+        10.0,
+        "Slope of the hinge weight.",
+        Declaration("server", only(staleness_weight="hinge"), argument="slope", varies=True),
+    )
+    staleness_threshold: float = _setting(
+        4.0,
+        "Staleness from which the hinge weight falls.",
+        Declaration("server", only(staleness_weight="hinge"), argument="threshold", varies=True),
+    )
+    staleness_rate: float = _setting(
+        0.1,
+        "Rate of the exponential weight.",
+        Declaration("server", only(staleness_weight="exponential"), argument="rate", varies=True),
+    )
+    aggregate: str = _setting(
+        "mean", "mean over the buffer, or sum (fedbuff).", Declaration("server", only(algorithm=BY_ARGUMENT))
+    )
     weigh_by_examples: bool = _setting(
-        False, "Weigh updates by the clients' numbers of examples (fedavg, fedbuff)."
+        False,
+        "Weigh updates by the clients' numbers of examples (fedavg, fedbuff).",
+        Declaration("server", only(algorithm=BY_ARGUMENT)),
     )
-
     memory_precision: str | None = _setting(
         None,
         "How the server keeps one update per client: full, bfloat16, int8 (ace, aced, ca2fl). Default: full; int8 "
         "for ace_8bit and aced_8bit.",
+        Declaration("server", only(algorithm=BY_ARGUMENT), preset=True),
     )
     rule_arguments: str = _setting(
         "",
         "Arguments of the rule that have no flag of their own, with commas, for all algorithms or for one: "
         "active_steps=10,wkafl.momentum=0.2. help(jafl.rules.NAME) in Python tells them.",
+        Declaration("server", EVERY_RUN),
     )
-
-    target_accuracy: float = _setting(0.95, "Test accuracy whose first reaching is reported.")
+    target_accuracy: float = _setting(
+        0.95, "Test accuracy whose first reaching is reported.", Declaration("output", EVERY_RUN, varies=True)
+    )
     evaluate_every: int | None = _setting(
-        None, "Client trips between evaluations. Default: a hundredth of the run."
+        None,
+        "Client trips between evaluations. Default: a hundredth of the run.",
+        Declaration("output", EVERY_RUN),
     )
     decompose_steps: int = _setting(
         0,
         "At so many server steps, evenly spread, split the server's error into noise, bias and delay by full "
         "gradients (ACE, equations 3 and 4; one local step, rules that are linear in the updates).",
+        Declaration("output", EVERY_RUN),
     )
-    train_accuracy: bool = _setting(False, "Also measure the accuracy on all training examples.")
+    train_accuracy: bool = _setting(
+        False, "Also measure the accuracy on all training examples.", Declaration("output", EVERY_RUN)
+    )
 
     @classmethod
     def from_file(cls, path: str, **explicit: Any) -> "Settings":
@@ -335,42 +672,32 @@ class Settings:
 
         Raises SettingError if the file is not there, is not such a file, or holds an unknown setting.
         """
-        try:
-            content = json.loads(pathlib.Path(path).read_text())
-        except OSError as error:
-            raise SettingError(f"config is {path!r}, but cannot be read: {error.strerror}.") from error
-        except ValueError as error:
-            raise SettingError(f"config is {path!r}, but is not JSON: {error}.") from error
-        require(
-            isinstance(content, dict) and content.get("format") == FORMAT,
-            f"format in {path}",
-            content.get("format") if isinstance(content, dict) else None,
-            f"{FORMAT}, this version's",
-        )
-        given = {name: value for name, value in content.items() if name not in NOT_SETTINGS}
-        for pair in EXCLUSIVE:
-            for one, other in (pair, pair[::-1]):
-                if explicit.get(one) is not None and other not in explicit:
-                    given.pop(other, None)
-        if explicit.get("algorithm", given.get("algorithm")) != given.get("algorithm"):
+        values = {name: value for name, value in _read(path).items() if name not in NOT_SETTINGS}
+        left_out = excluded_by(name for name, value in explicit.items() if value is not None)
+        if explicit.get("algorithm", values.get("algorithm")) != values.get("algorithm"):
             # What the earlier algorithm filled in is not what the user asked of this one.
-            given = {name: value for name, value in given.items() if name not in FILLED_BY_ALGORITHM}
-        return cls.from_mapping({**given, **explicit})
+            left_out |= set(FILLED_BY_PRESETS)
+        values = {name: value for name, value in values.items() if name not in left_out}
+        return cls.from_mapping({**values, **explicit})
 
     @classmethod
-    def from_mapping(cls, values: typing.Mapping[str, Any]) -> "Settings":
+    def from_mapping(cls, values: Mapping[str, Any]) -> "Settings":
         """Settings from names and values; raises SettingError for an unknown name or a value of a wrong type."""
+        values = with_current_names(values)
         for name, value in values.items():
             if name not in TYPES:
-                near = difflib.get_close_matches(name, TYPES, n=1, cutoff=0.5)
-                hint = f"Did you mean {near[0]!r}?" if near else "See --help for all settings."
-                raise SettingError(f"{name!r} (here {value!r}) is not the name of a setting. {hint}")
+                hint = did_you_mean(name, TYPES, "See --help for all settings.")
+                raise SettingError(
+                    f"{name!r} (here {value!r}) is not the name of a setting. {hint}",
+                    setting=name,
+                    value=value,
+                )
             kinds = TYPES[name] + ((int,) if float in TYPES[name] else ())
             fits = isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
             require(fits, name, value, " or ".join(KINDS[kind] for kind in TYPES[name]))
         return cls(**values)
 
-    def changed(self, *changes: typing.Mapping[str, Any]) -> "Settings":
+    def changed(self, *changes: Mapping[str, Any]) -> "Settings":
         """These settings with ``changes``, the later ones in the place of the earlier.
 
         Of two settings that exclude each other, one that is given takes the place of the other.
@@ -379,11 +706,8 @@ class Settings:
         """
         values = dataclasses.asdict(self)
         for change in changes:
-            for pair in EXCLUSIVE:
-                for one, other in (pair, pair[::-1]):
-                    if change.get(one) is not None and change.get(other) is None:
-                        values[other] = None
-            values |= change
+            given = {name: value for name, value in change.items() if value is not None}
+            values |= {**dict.fromkeys(excluded_by(given) - set(given)), **change}
         return self.from_mapping(values)
 
 
@@ -397,29 +721,96 @@ NOT_SETTINGS = (
     "sweep",
     "label",
     "arms",
-    "refinements",
+    "overrides",
+    "refinements",  # the overrides' name in the files of earlier versions
     "listed",
 )
-# Pairs of which at most one is given.
-FILLED_BY_ALGORITHM = (
-    "protocol",
-    "concurrency",
-    "buffer_size",
-    "cohort_size",
-    "learning_rate",
-    "local_steps",
-    "local_epochs",
-    "proximal",
-    "restart",
-    "memory_precision",
-    "server_learning_rate",
-    "server_optimizer",
-    "server_momentum",
-)
-EXCLUSIVE = (("client_trips", "server_steps"), ("local_steps", "local_epochs"))
 KINDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false", type(None): "null"}
 DEFAULTS: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(Settings)}
 TYPES: dict[str, tuple[type, ...]] = {
     name: typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     for name, hint in typing.get_type_hints(Settings).items()
 }
+HELP: dict[str, str] = {field.name: field.metadata["help"] for field in dataclasses.fields(Settings)}
+DECLARED: dict[str, Declaration] = {
+    field.name: field.metadata["declaration"] for field in dataclasses.fields(Settings)
+}
+# {name in earlier files and commands: today's}
+RENAMED = {declared.earlier_name: name for name, declared in DECLARED.items() if declared.earlier_name}
+# Pairs of which at most one is given.
+EXCLUSIVE = tuple((name, declared.excludes) for name, declared in DECLARED.items() if declared.excludes)
+# What an algorithm's preset fills in.
+FILLED_BY_PRESETS = tuple(name for name, declared in DECLARED.items() if declared.preset)
+# Numbers that may differ between the runs of one compiled program: neither schedule nor partition depend on them.
+VARYING = tuple(name for name, declared in DECLARED.items() if declared.varies)
+# What decides, with the run's seed, which examples there are and who holds them.
+OF_FEDERATION = tuple(
+    name
+    for name, declared in DECLARED.items()
+    if declared.group in ("data", "partition") or declared.decides_examples_of
+)
+# The setting that holds the trips per server step, by protocol.
+TRIPS_PER_STEP = {
+    protocol: name
+    for name, declared in DECLARED.items()
+    if declared.trips_per_step
+    for protocol in declared.readers.where["protocol"]
+}
+
+
+def with_current_names(values: Mapping[str, Any]) -> dict[str, Any]:
+    """``values`` by name, settings that had another name in earlier files under today's."""
+    return {RENAMED.get(name, name): value for name, value in values.items()}
+
+
+def readers_by(setting: str) -> dict[str, tuple[str, ...]]:
+    """{name: the values of ``setting`` that read it} of the settings that only some of these read."""
+    return {
+        name: declared.readers.where[setting]
+        for name, declared in DECLARED.items()
+        if setting in declared.readers.where
+    }
+
+
+def arguments_of(setting: str, value: str) -> dict[str, str]:
+    """{argument: the setting that fills it} of what only runs read whose ``setting`` has this value."""
+    return {
+        DECLARED[name].argument or name: name
+        for name, values in readers_by(setting).items()
+        if value in values
+    }
+
+
+def of_source(dataset: str) -> tuple[str, ...]:
+    """The settings that decide which examples a data set has."""
+    deciding = {
+        name: declared.readers if declared.group == "data" else declared.decides_examples_of
+        for name, declared in DECLARED.items()
+    }
+    return tuple(
+        name for name, readers in deciding.items() if readers and readers.include("dataset", dataset)
+    )
+
+
+def excluded_by(given: Iterable[str]) -> set[str]:
+    """The settings that must not be given beside those that are."""
+    partners = {name: partner for pair in EXCLUSIVE for name, partner in (pair, pair[::-1])}
+    return {partners[name] for name in given if name in partners}
+
+
+def _read(path: str) -> dict[str, Any]:
+    """The content of a config.json; raises SettingError if it is none of this version."""
+    try:
+        content = json.loads(pathlib.Path(path).read_text())
+    except OSError as error:
+        raise SettingError(
+            f"config is {path!r}, but cannot be read: {error.strerror}.", setting="config", value=path
+        ) from error
+    except ValueError as error:
+        raise SettingError(
+            f"config is {path!r}, but is not JSON: {error}.", setting="config", value=path
+        ) from error
+    version = content.get("format") if isinstance(content, dict) else None
+    fits = isinstance(content, dict) and version == FORMAT
+    require(fits, f"format in {path}", version, f"{FORMAT}, this version's")
+    return content

@@ -112,7 +112,8 @@ def _write(folder: pathlib.Path, decode: Callable[[Writer], Mapping[str, Any]]) 
     except OSError as error:
         raise SettingError(
             f"cache_dir is {str(folder.parent)!r}, but cannot be written ({error.strerror}). Decoded data sets are "
-            "kept there: give another folder with --cache_dir."
+            "kept there: give another folder with --cache_dir.",
+            setting="cache_dir",
         ) from error
     writer = Writer(unfinished)
     try:

@@ -85,7 +85,8 @@ def _decode_celeb_a(writer: Writer, root: pathlib.Path) -> Mapping[str, Any]:
     if not len(kept):
         raise SettingError(
             f"dataset is 'celeb_a', but nobody in {str(root)!r} has {FEWEST} images, LEAF's fewest "
-            "for a client. Is it the whole data set?"
+            "for a client. Is it the whole data set?",
+            setting="dataset",
         )
     order = kept[np.argsort(client[kept], kind="stable")]
     statistics = PixelStatistics()

@@ -94,7 +94,8 @@ def _check_sizes(sizes: np.ndarray) -> None:
         client = int(np.argmax(sizes < 0))
         raise SettingError(
             f"partition.offsets falls by {-int(sizes[client])} after client {client}, but "
-            "must never fall. Partition.from_lists makes offsets from one list per client."
+            "must never fall. Partition.from_lists makes offsets from one list per client.",
+            setting="partition.offsets",
         )
     if sizes.min() == 0:
         client, empty = int(np.argmax(sizes == 0)), int(np.sum(sizes == 0))
@@ -323,7 +324,8 @@ def _checked_split(x: Any, y: Any, prefix: str, like: np.ndarray | None = None) 
         bad = ~np.isfinite(x.reshape(len(x), -1)).all(axis=1)
         raise SettingError(
             f"{name_x} holds NaN or infinity in {int(bad.sum())} of {len(x)} examples (the "
-            f"first is number {int(np.argmax(bad))}), but must be finite. Drop or fill these."
+            f"first is number {int(np.argmax(bad))}), but must be finite. Drop or fill these.",
+            setting=name_x,
         )
     if like is not None:
         shape, like_shape = x.shape[1:], like.shape[1:]

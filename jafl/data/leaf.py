@@ -19,7 +19,8 @@ def leaf_files(folder: pathlib.Path, split: str) -> list[pathlib.Path]:
     if not files:
         raise SettingError(
             f"data_dir is {str(folder)!r}, but has no JSON files in its folder {split!r}. Give the folder that "
-            "LEAF's preprocess.sh fills: leaf/data/femnist/data, with train and test."
+            "LEAF's preprocess.sh fills: leaf/data/femnist/data, with train and test.",
+            setting="data_dir",
         )
     return files
 

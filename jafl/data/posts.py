@@ -64,7 +64,10 @@ def newsgroups(
     if wordpiece_vocabulary is not None:
         path = pathlib.Path(wordpiece_vocabulary).expanduser()
         if not path.is_file():
-            raise SettingError(f"wordpiece_vocabulary is {str(path)!r}, but there is no such file.")
+            raise SettingError(
+                f"wordpiece_vocabulary is {str(path)!r}, but there is no such file.",
+                setting="wordpiece_vocabulary",
+            )
         asked["wordpieces"] = True
         files.append(path)
 
@@ -116,7 +119,8 @@ def _files(root: pathlib.Path) -> list[pathlib.Path]:
         f"dataset is 'newsgroups', but {str(root)!r} holds neither scikit-learn's {CACHE_FILE} nor the folders "
         f"{' and '.join(FOLDERS.values())}. With a network, "
         f"sklearn.datasets.fetch_20newsgroups(data_home={str(root)!r}) makes the file; without one, "
-        "unpack 20news-bydate.tar.gz there."
+        "unpack 20news-bydate.tar.gz there.",
+        setting="dataset",
     )
 
 
@@ -136,7 +140,8 @@ def _posts(root: pathlib.Path, split: str) -> tuple[list[str], np.ndarray, list[
     except Exception as error:  # a damaged pickle raises anything
         raise SettingError(
             f"dataset is 'newsgroups', but {str(what)!r} cannot be read ({type(error).__name__}: {error}). Delete it "
-            "and fetch it again."
+            "and fetch it again.",
+            setting="dataset",
         ) from error
     return list(bunch.data), bunch.target, list(bunch.target_names)
 

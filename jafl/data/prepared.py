@@ -71,16 +71,21 @@ def check_prepared(name: str, data_dir: str | os.PathLike) -> list[pathlib.Path]
         if begun or folder.exists():
             left = folder if folder.exists() else begun[0]
             raise SettingError(
-                f"dataset is {name!r}, but its preparation in {str(left)!r} was broken off. Delete that folder. {how}"
+                f"dataset is {name!r}, but its preparation in {str(left)!r} was broken off. Delete that folder. "
+                f"{how}",
+                setting="dataset",
             )
-        raise SettingError(f"dataset is {name!r}, but is not prepared in {str(folder)!r}. {how}")
+        raise SettingError(
+            f"dataset is {name!r}, but is not prepared in {str(folder)!r}. {how}", setting="dataset"
+        )
     info = builder_of(name, data_dir).info
     if info.file_format is None or info.file_format.value != "array_record":
         kind = getattr(info.file_format, "value", info.file_format)
         raise SettingError(
             f"dataset is {name!r}, but {str(folder)!r} holds it as {kind}, which only TensorFlow reads; "
             "jafl reads array_record. Prepare it in another folder: "
-            f"python run.py --prepare={name} --data_dir=ANOTHER_FOLDER"
+            f"python run.py --prepare={name} --data_dir=ANOTHER_FOLDER",
+            setting="dataset",
         )
     files = [folder / "dataset_info.json"]
     for split in info.splits.values():
@@ -104,8 +109,10 @@ def _check_shard(name: str, file: pathlib.Path, records: int, how: str) -> None:
                 return
             wrong = f"holds {found} of {records} records. Delete the folder {str(file.parent)!r}. {how}"
         except Exception as error:  # whatever the reader makes of a damaged file
-            raise SettingError(f"dataset is {name!r}, but its file {str(file)!r} {wrong}") from error
-    raise SettingError(f"dataset is {name!r}, but its file {str(file)!r} {wrong}")
+            raise SettingError(
+                f"dataset is {name!r}, but its file {str(file)!r} {wrong}", setting="dataset"
+            ) from error
+    raise SettingError(f"dataset is {name!r}, but its file {str(file)!r} {wrong}", setting="dataset")
 
 
 def examples(

@@ -71,7 +71,8 @@ def prepare(
         raise SettingError(
             f"prepare is {name!r}, but preparing failed ({type(error).__name__}: {_first_line(error)}). Nothing was "
             f"left half done. If an archive is truncated, delete it in {str(root / 'downloads')!r} and try again, or "
-            f"put these files into {str(by_hand)!r}: {names}."
+            f"put these files into {str(by_hand)!r}: {names}.",
+            setting="prepare",
         ) from error
     check_prepared(name, root)
     show(f"{name} is prepared in {folder}")
@@ -136,7 +137,8 @@ def _check_network(name: str, missing: list[str], archives: dict[str, Any], by_h
             listed = "".join(f"\n  {archives[url].filename}  from {url}" for url in missing)
             raise SettingError(
                 f"prepare is {name!r}, but {host} does not answer ({type(error).__name__}). Without a network, put "
-                f"these files into {str(by_hand)!r} and try again:{listed}"
+                f"these files into {str(by_hand)!r} and try again:{listed}",
+                setting="prepare",
             ) from error
 
 

@@ -71,6 +71,7 @@ def _without(partition: Partition | None, rest: np.ndarray, count: int) -> Parti
     if empty:
         raise SettingError(
             f"server_examples is {count - len(rest)}, but must leave every client an example: {empty} of "
-            f"{len(lists)} clients would have none. Lower server_examples, or raise the clients' sizes."
+            f"{len(lists)} clients would have none. Lower server_examples, or raise the clients' sizes.",
+            setting="server_examples",
         )
     return Partition.from_lists(lists)

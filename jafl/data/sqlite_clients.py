@@ -26,7 +26,8 @@ def tff_file(folder: pathlib.Path) -> pathlib.Path:
     packed = sorted(folder.glob("*.sqlite.lzma"))
     if packed and not sorted(folder.glob("*.sqlite")):
         raise SettingError(
-            f"data_dir holds {str(packed[0])!r}, which is packed. Unpack it: unlzma {packed[0].name}"
+            f"data_dir holds {str(packed[0])!r}, which is packed. Unpack it: unlzma {packed[0].name}",
+            setting="data_dir",
         )
     return _only_file(folder, "*.sqlite", "TFF's emnist_all.sqlite")
 
@@ -111,7 +112,9 @@ def _only_file(folder: pathlib.Path, pattern: str, what: str) -> pathlib.Path:
     if len(files) == 1:
         return files[0]
     found = f"holds {len(files)}: {', '.join(file.name for file in files)}" if files else "holds none"
-    raise SettingError(f"data_dir is {str(folder)!r}, but must hold one file like {what}, and {found}.")
+    raise SettingError(
+        f"data_dir is {str(folder)!r}, but must hold one file like {what}, and {found}.", setting="data_dir"
+    )
 
 
 def _broken(file: pathlib.Path, what: str) -> SettingError:

@@ -80,7 +80,8 @@ def wordpieces(
         from tokenizers import BertWordPieceTokenizer
     except ImportError as error:
         raise SettingError(
-            "wordpiece_vocabulary needs the package tokenizers: pip install tokenizers."
+            "wordpiece_vocabulary needs the package tokenizers: pip install tokenizers.",
+            setting="wordpiece_vocabulary",
         ) from error
     path = os.fspath(vocabulary_file)
     require(tokens >= 2, "tokens", tokens, "at least 2, for [CLS] and [SEP]")
@@ -88,7 +89,9 @@ def wordpieces(
         with open(path, encoding="utf-8") as file:
             vocabulary = tuple(line.rstrip("\n") for line in file)
     except (OSError, UnicodeDecodeError) as error:
-        raise SettingError(f"wordpiece_vocabulary is {path!r}, but cannot be read: {error}.") from error
+        raise SettingError(
+            f"wordpiece_vocabulary is {path!r}, but cannot be read: {error}.", setting="wordpiece_vocabulary"
+        ) from error
     missing = [piece for piece in ("[UNK]", "[CLS]", "[SEP]") if piece not in vocabulary]
     require(
         vocabulary[:1] == ("[PAD]",) and not missing,

@@ -54,7 +54,8 @@ def per_client_accuracy(model: Model, params: Any, federation: Federation) -> np
     if held is None:
         raise SettingError(
             "federation.held_out is None, but must hold examples: set client_test_fraction, or see "
-            "jafl.data.hold_out."
+            "jafl.data.hold_out.",
+            setting="federation.held_out",
         )
     right = np.zeros(len(held.indices), bool)
     for start in range(0, len(right), EXAMPLES_AT_ONCE):

@@ -37,10 +37,13 @@ def read_word_vectors(path: str, vocabulary: Sequence[str]) -> np.ndarray:
     except OSError as error:
         raise SettingError(
             f"embeddings_file is {path!r}, but cannot be read: {error.strerror}. Give a GloVe file, "
-            "glove.6B.300d.txt for example, or none to learn the vectors."
+            "glove.6B.300d.txt for example, or none to learn the vectors.",
+            setting="embeddings_file",
         ) from error
     except UnicodeDecodeError as error:
-        raise SettingError(f"embeddings_file is {path!r}, but is no text in UTF-8: {error}.") from error
+        raise SettingError(
+            f"embeddings_file is {path!r}, but is no text in UTF-8: {error}.", setting="embeddings_file"
+        ) from error
     require(
         found,
         f"the number of words of the vocabulary with a vector in {path}",

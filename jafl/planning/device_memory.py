@@ -96,7 +96,9 @@ class Forecast:
         remedies = [_REMEDIES[name] for name, size in self._largest() if size > self.needed / 100]
         raise SettingError(
             f"The run needs {readable(self.needed)} of device memory, but the device has {readable(self.available)}: "
-            f"{listed}. {' '.join(dict.fromkeys(remedies))}"
+            f"{listed}. {' '.join(dict.fromkeys(remedies))}",
+            setting="device memory",
+            value=self.needed,
         )
 
     def _largest(self) -> list[tuple[str, int]]:

@@ -85,7 +85,9 @@ def _check_gradient(server_gradient: Callable[[Params], Gradients], params: Para
         gradient = jax.eval_shape(server_gradient, params)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         cause = f"a function that fails on these parameters ({type(error).__name__}: {error})"
-        raise SettingError(f"server_gradient is {cause}, but must not. {remedy}") from error
+        raise SettingError(
+            f"server_gradient is {cause}, but must not. {remedy}", setting="server_gradient"
+        ) from error
     shapes = jax.tree.map(jnp.shape, gradient)
     expected = jax.tree.map(jnp.shape, params)
     require(shapes == expected, "the shapes of server_gradient's result", shapes, f"{expected}", remedy)

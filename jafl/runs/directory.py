@@ -96,19 +96,21 @@ class RunDirectory:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise SettingError(
-                f"output_dir is {str(path)!r}, but cannot be made: {error.strerror}."
+                f"output_dir is {str(path)!r}, but cannot be made: {error.strerror}.", setting="output_dir"
             ) from error
         if resume:
             return
         if (self.path / "sweep.json").is_file():
             raise SettingError(
-                f"output_dir is {str(path)!r}, but holds a sweep. Name another directory, or remove it yourself."
+                f"output_dir is {str(path)!r}, but holds a sweep. Name another directory, or remove it yourself.",
+                setting="output_dir",
             )
         there = _files_of_a_run(self.path)
         if there and not overwrite:
             raise SettingError(
                 f"output_dir is {str(path)!r}, but already holds a run ({there[0].relative_to(self.path)}). "
-                "Name another directory, pass --overwrite to replace that run, or --resume to go on with it."
+                "Name another directory, pass --overwrite to replace that run, or --resume to go on with it.",
+                setting="output_dir",
             )
         for folder in sorted({file.parent for file in there}, reverse=True):  # the runs in it come first
             _remove_run(folder, [file for file in there if file.parent == folder])
@@ -363,7 +365,9 @@ def _remove_run(folder: pathlib.Path, files: Sequence[pathlib.Path]) -> None:
     """Removes the files of one run, unless a process is running it."""
     with claim(folder) as mine:
         if not mine:
-            raise SettingError(f"output_dir is {str(folder)!r}, where another process is running.")
+            raise SettingError(
+                f"output_dir is {str(folder)!r}, where another process is running.", setting="output_dir"
+            )
         for file in files:
             file.unlink()
         for kept in (CHECKPOINTS, CHECKPOINTS_TOGETHER):

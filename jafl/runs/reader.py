@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from jafl.config.arms import overrides_in
 from jafl.config.settings import FORMAT, Settings
 from jafl.errors import SettingError
 from jafl.records import EventSchedule
@@ -107,12 +108,13 @@ def settings_file(output_dir: str | os.PathLike[str]) -> pathlib.Path:
             return path
     raise SettingError(
         f"output_dir is {str(output_dir)!r}, but holds nothing to go on with: no sweep.json, comparison.json or "
-        "config.json."
+        "config.json.",
+        setting="output_dir",
     )
 
 
 def swept(output_dir: str | os.PathLike[str]) -> dict[str, Any] | None:
-    """What the sweep in ``output_dir`` crosses: ``sweep`` and, if it has some, ``arms`` and ``refinements``.
+    """What the sweep in ``output_dir`` crosses: ``sweep`` and, if it has some, ``arms`` and ``overrides``.
 
     None if it holds no sweep.
     """
@@ -120,7 +122,8 @@ def swept(output_dir: str | os.PathLike[str]) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     content = read_json(path)
-    return {name: content[name] for name in ("sweep", "arms", "refinements") if name in content}
+    crossed = {name: content[name] for name in ("sweep", "arms") if name in content}
+    return crossed | ({"overrides": overrides} if (overrides := overrides_in(content)) else {})
 
 
 def read_schedule(path: str | os.PathLike[str]) -> EventSchedule:

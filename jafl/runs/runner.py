@@ -66,7 +66,10 @@ def run(
             directory = RunDirectory(folder, overwrite=overwrite, resume=resume or alone)
             with claim(directory.path) as mine:
                 if not mine:
-                    raise SettingError(f"output_dir is {str(folder)!r}, where another process is running.")
+                    raise SettingError(
+                        f"output_dir is {str(folder)!r}, where another process is running.",
+                        setting="output_dir",
+                    )
                 how.show(f"{experiment.name}: {experiment.memory}")
                 outcomes.append(run_experiment(experiment, directory, how, interrupt))
     if not alone and outcomes:

@@ -72,6 +72,7 @@ def tensorboard() -> Tracker:
         import tensorboardX  # noqa: F401
     except ImportError as error:
         raise SettingError(
-            "tensorboard is True, but tensorboardX is not installed: pip install tensorboardX"
+            "tensorboard is True, but tensorboardX is not installed: pip install tensorboardX",
+            setting="tensorboard",
         ) from error
     return TensorBoard

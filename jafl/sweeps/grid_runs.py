@@ -13,12 +13,11 @@ import jax
 
 from jafl.config import arms as all_arms
 from jafl.config import grid
-from jafl.config.arms import Refinement
-from jafl.config.builders.data import of_source
+from jafl.config.arms import Override
 from jafl.config.data_cache import DataCache
 from jafl.config.experiment import Experiment, make_experiment
 from jafl.config.resolution import resolve, seeds_of
-from jafl.config.settings import TYPES, Settings
+from jafl.config.settings import TYPES, VARYING, Settings, of_source
 from jafl.planning.device_memory import device_memory
 from jafl.runs import batching
 from jafl.runs.reader import is_over
@@ -28,20 +27,6 @@ from jafl.runs.reader import is_over
 MOST_ON_A_CPU, MOST = 8, 32
 # From so many runs on that differ in nothing that a schedule or a partition depends on, these alone go together.
 SHARED_FROM = 4
-# Numbers on which neither schedule nor partition depend.
-OF_TRAINING = (
-    "learning_rate",
-    "client_momentum",
-    "proximal",
-    "l2",
-    "server_learning_rate",
-    "server_momentum",
-    "staleness_exponent",
-    "staleness_slope",
-    "staleness_threshold",
-    "staleness_rate",
-    "target_accuracy",
-)
 # Of the machine's memory, what the schedules of the experiments that are held at once may take; and how many times a
 # schedule's bytes an experiment takes on the host, with its plan and what is placed on the device.
 SHARE_OF_SCHEDULES, COPIES = 0.25, 5
@@ -86,11 +71,11 @@ class Listing:
             "seed": self.seed,
         }
 
-    def parts(self, settings: Settings, refinements: Sequence[Refinement]) -> list[Part]:
+    def parts(self, settings: Settings, overrides: Sequence[Override]) -> list[Part]:
         """Its runs, with ``settings`` in common."""
         common = settings.changed({"seed": self.seed})
         return [
-            Part(condition, all_arms.under(common, self.arms, condition, refinements))
+            Part(condition, all_arms.under(common, self.arms, condition, overrides))
             for condition in grid.product(self.sweep)
         ]
 
@@ -124,7 +109,7 @@ class Cells:
     root: pathlib.Path
     told: Sequence[Listing]
     settings: Settings
-    refinements: Sequence[Refinement]
+    overrides: Sequence[Override]
     wanted: frozenset[pathlib.Path]
     together: bool
     backwards: bool = False
@@ -149,7 +134,7 @@ class Cells:
         before: set[pathlib.Path] = set()
         blocks = []
         for listing in self.told:
-            parts = listing.parts(self.settings, self.refinements)
+            parts = listing.parts(self.settings, self.overrides)
             new = {path for part in parts for path in part.cells(self.root)} - before
             before |= new
             blocks += [(block, new) for block in _blocks(parts)]
@@ -179,7 +164,9 @@ class Cells:
         devices = settings.devices or len(jax.local_devices())
         if not self.together or settings.decompose_steps or devices > 1:
             return None
-        return _values(settings, {name for name in TYPES if _is_number(name)} - {*of_source(settings)})
+        return _values(
+            settings, {name for name in TYPES if _is_number(name)} - {*of_source(settings.dataset)}
+        )
 
 
 def most_at_once(experiment: Experiment) -> int:
@@ -199,7 +186,7 @@ def _parts(cells: Sequence[Cell], most: int) -> list[list[Cell]]:
         return [[cell] for cell in cells]
     worlds: dict[Any, list[Cell]] = {}
     for cell in cells:
-        worlds.setdefault((cell.settings.seed, _values(cell.settings, {*OF_TRAINING})), []).append(cell)
+        worlds.setdefault((cell.settings.seed, _values(cell.settings, {*VARYING})), []).append(cell)
     shared = [some for some in worlds.values() if len(some) >= SHARED_FROM]
     in_one = {cell.path for some in shared for cell in some}
     others = [cell for cell in cells if cell.path not in in_one]

@@ -13,7 +13,7 @@ from typing import Any
 
 from jafl.config import arms as all_arms
 from jafl.config import grid
-from jafl.config.arms import Arms, Refinement
+from jafl.config.arms import Arms, Override
 from jafl.config.data_cache import DataCache
 from jafl.config.experiment import make_experiment
 from jafl.config.presets import make_client_optimizer, make_server_optimizer
@@ -50,7 +50,7 @@ def run_sweep(
     output_dir: str | os.PathLike[str],
     *,
     arms: Arms | None = None,
-    refinements: Sequence[Refinement] = (),
+    overrides: Sequence[Override] = (),
     baseline: str | None = None,
     processes: int = 1,
     **options: Any,
@@ -62,7 +62,7 @@ def run_sweep(
       sweep: as text (``jafl.config.grid``), or {setting: values}, which may be empty.
       output_dir: the sweep's own. If it holds the same sweep, that goes on; more values, arms or seeds add to it.
       arms: {label: settings} of what is compared. Default: the algorithms that ``settings`` lists.
-      refinements: settings that hold for some arms or under some conditions only, over those of the arms.
+      overrides: settings that hold for some arms or under some conditions only, over those of the arms.
       baseline: the arm that the trips to the target are compared with. Default: fedavg if it runs, else the first.
       processes: how many work on it, this one among them.
       options: the fields of ``jafl.runs.recorder.Options``. A run draws its own pictures only if ``pictures`` is
@@ -76,18 +76,18 @@ def run_sweep(
     whole_number("processes", processes, 1)
     swept = grid.parse(sweep) if isinstance(sweep, str) else {k: list(v) for k, v in sweep.items()}
     compared = all_arms.of_algorithms(settings) if arms is None else arms
-    all_arms.check(compared, refinements)
+    all_arms.check(compared, overrides)
     baseline = baseline or ("fedavg" if "fedavg" in compared else next(iter(compared)))
     if baseline not in compared:
         raise unknown_name("baseline", baseline, list(compared))
     work = [
-        Part(condition, all_arms.under(settings, compared, condition, refinements))
+        Part(condition, all_arms.under(settings, compared, condition, overrides))
         for condition in grid.product(swept)
     ]
     what = {
         "sweep": swept,
         "arms": None if arms is None else {label: dict(own) for label, own in arms.items()},
-        "refinements": [one._asdict() for one in refinements],
+        "overrides": [one._asdict() for one in overrides],
     }
     root = pathlib.Path(output_dir)
     listed = Listing(swept, {label: dict(own) for label, own in compared.items()}, settings.seed)
@@ -100,7 +100,7 @@ def run_sweep(
         how,
     )
     wanted = frozenset(path for part in work for path in part.cells(root))
-    cells = Cells(root, told, settings, refinements, wanted, how.runs_together == "auto")
+    cells = Cells(root, told, settings, overrides, wanted, how.runs_together == "auto")
     interrupted = work_through(cells, how, processes)
     return _end(root, wanted, settings, baseline, how, interrupted)
 
@@ -169,7 +169,7 @@ def _check(work: Sequence[Part]) -> None:
         except SettingError as error:
             if not part.condition:
                 raise
-            raise SettingError(f"With {grid.folder(part.condition)}: {error}") from error
+            raise error.within(f"With {grid.folder(part.condition)}") from error
 
 
 def _write(root: pathlib.Path, settings: Settings, what: Mapping[str, Any], how: Options) -> None:
@@ -191,9 +191,9 @@ def _refuse_another(
             found += [f"the arm {label!r}: {line}" for line in differences(there["arms"][label], dict(own))]
     if ("arms" in there) != ("arms" in what):
         found.append("arms with labels on the one side, algorithms on the other")
-    before = there.get("refinements", [])
-    if before != what.get("refinements", []):
-        found += differences({"refinements": before}, {"refinements": what.get("refinements", [])})
+    before = all_arms.overrides_in(there)
+    if before != what.get("overrides", []):
+        found += differences({"overrides": before}, {"overrides": what.get("overrides", [])})
     if found:
         raise SettingError(
             f"{root} holds another sweep:\n  " + "\n  ".join(found) + "\nName another directory."

@@ -42,10 +42,10 @@ def test_the_settings_of_every_arm_fit_together(name, scale):
     if experiment.measure is not None:
         return
     size, settings = running.adapted(experiment.scales[scale], {})
-    refinements = [*size.refinements, *running.tuned_refinements(size.tuned)]
-    arms.check(size.arms, refinements)
+    overrides = [*size.overrides, *running.tuned_overrides(size.tuned)]
+    arms.check(size.arms, overrides)
     for condition in grid.product(size.conditions):
-        for label, one in arms.under(settings, size.arms, condition, refinements).items():
+        for label, one in arms.under(settings, size.arms, condition, overrides).items():
             found = presets.resolve(one, one.algorithm, 0, alone=len(size.arms) == 1)
             assert found.client_trips or found.server_steps, label
     for claim in experiment.claims:

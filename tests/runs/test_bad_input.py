@@ -1,14 +1,13 @@
 """A setting that cannot work is refused before anything is computed or written, by name, value and remedy."""
 
 import dataclasses
-import json
 import math
 import re
 
 import pytest
 
 from jafl.config.experiment import make_experiments
-from jafl.config.settings import FORMAT, NOT_SETTINGS, TYPES, Settings
+from jafl.config.settings import Settings
 from jafl.errors import SettingError
 from jafl.runs.runner import run
 
@@ -245,55 +244,3 @@ def test_nothing_is_written_before_all_runs_are_checked(last, tmp_path):
     with pytest.raises(SettingError):
         run(dataclasses.replace(ASYNCHRONOUS, **last), tmp_path / "results")
     assert not (tmp_path / "results").exists()
-
-
-GOOD = {
-    "format": FORMAT,
-    "algorithm": "fedbuff",
-    "num_clients": 50,
-    "command": ["x"],
-    "versions": {},
-    "device": "cpu",
-}
-
-
-@pytest.mark.parametrize(
-    ("content", "parts"),
-    [
-        ({**GOOD, "bufer_size": 5}, ["'bufer_size' (here 5) is not the name of a setting", "'buffer_size'?"]),
-        ({**GOOD, "qqqqqqqq": 5}, ["'qqqqqqqq' (here 5) is not the name of a setting", "--help"]),
-        ({**GOOD, "num_clients": "ten"}, ["num_clients is 'ten'", "a whole number"]),
-        ({**GOOD, "num_clients": 10.5}, ["num_clients is 10.5", "a whole number"]),
-        ({**GOOD, "num_clients": True}, ["num_clients is True", "a whole number"]),
-        ({**GOOD, "num_clients": None}, ["num_clients is None", "a whole number"]),
-        ({**GOOD, "buffer_size": "5"}, ["buffer_size is '5'", "a whole number or null"]),
-        ({**GOOD, "dirichlet_alpha": "small"}, ["dirichlet_alpha is 'small'", "a number"]),
-        ({**GOOD, "seed": 0}, ["seed is 0", "text"]),
-        ({**GOOD, "train_accuracy": 1}, ["train_accuracy is 1", "true or false"]),
-        ({**GOOD, "format": FORMAT + 1}, ["format in", "config.json is 2", "1, this version's"]),
-        ({"algorithm": "fedbuff"}, ["format in", "config.json is None", "1, this version's"]),
-        ([1, 2], ["format in", "1, this version's"]),
-        ("{not JSON", ["config is", "config.json', but is not JSON"]),
-        (b"\xff\xfe\x00", ["config is", "config.json', but is not JSON"]),
-        (None, ["config is", "config.json', but cannot be read: No such file"]),
-    ],
-)
-def test_bad_config_files_are_refused(content, parts, tmp_path):
-    path = tmp_path / "config.json"
-    if isinstance(content, bytes):
-        path.write_bytes(content)
-    elif content is not None:
-        path.write_text(content if isinstance(content, str) else json.dumps(content))
-    with pytest.raises(SettingError) as refusal:
-        Settings.from_file(str(path))
-    assert_says(str(refusal.value), parts)
-
-
-def test_a_config_file_may_hold_some_settings_only(tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps({**GOOD, "delay_mean": 2}))
-    settings = Settings.from_file(str(tmp_path / "config.json"), concurrency=7)
-    assert settings == Settings(algorithm="fedbuff", num_clients=50, delay_mean=2, concurrency=7)
-
-
-def test_no_setting_hides_behind_a_field_of_the_config_file():
-    assert not set(NOT_SETTINGS) & set(TYPES)

@@ -1,18 +1,24 @@
 """The command line as a user meets it: processes, exit statuses, messages, Ctrl-C, divergence."""
 
+import importlib
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import statistics
 import subprocess
 import sys
 import time
+import tomllib
 
 import numpy as np
 import pytest
 from run_files import read_arrays, read_json, read_lines, replay
+
+from jafl import command_help, command_line
+from jafl.config.settings import DEFAULTS, GROUPS, HELP
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SMALL = {
@@ -113,20 +119,86 @@ def test_the_same_seed_in_another_process_gives_the_same_bytes(first, tmp_path):
     assert read_json(there / "summary.json")["status"] == "finished"
 
 
-def test_help_explains_every_setting(tmp_path):
+def test_help_explains_what_is_used_most_and_names_every_setting(tmp_path):
     result = run_py("--help", folder=tmp_path)
     assert result.returncode == 0
     words = " ".join(result.stdout.split())
     for text in (
         "Simulates asynchronous federated learning",
         "python run.py --algorithm=fedbuff",
-        "--num_clients: Number of clients. (default: '100')",
-        "--[no]train_accuracy: Also measure the accuracy on all training examples. (default: 'false')",
+        "Most used: --algorithm: What to run;",
+        "--num_clients: Number of clients. (default: 100)",
+        "--config: Start from the settings in this config.json of an earlier run.",
+        "--[no]overwrite: Replace the run that output_dir holds. (default: false)",
+        "What is measured: target_accuracy, evaluate_every, decompose_steps, train_accuracy",
+        "--flagfile=FILE",
+    ):
+        assert text in words
+    assert set(DEFAULTS) <= set(re.findall(r"\w+", words))
+    most_used = result.stdout.partition("Most used:")[2].partition("What to do:")[0]
+    assert len(re.findall(r"^  --", most_used, re.MULTILINE)) == 10
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_helpfull_explains_every_setting(tmp_path):
+    result = run_py("--helpfull", folder=tmp_path)
+    assert result.returncode == 0
+    words = " ".join(result.stdout.split())
+    for text in (
+        "Simulates asynchronous federated learning",
+        "python run.py --algorithm=fedbuff",
+        "--num_clients: Number of clients. (default: 100)",
+        "--over_selection: Share of extra clients started in each synchronous round and cancelled when late, 0.3 "
+        "say. Only where protocol is synchronous. (default: 0.0)",
+        "--[no]train_accuracy: Also measure the accuracy on all training examples. (default: false)",
         "--config: Start from the settings in this config.json of an earlier run.",
         "--flagfile=FILE",
     ):
         assert text in words
-    assert list(tmp_path.iterdir()) == []
+    for name, text in HELP.items():
+        assert re.search(rf"--(\[no\])?{name}: {re.escape(' '.join(text.split()))}", words), name
+    titles = [
+        line for line in result.stdout.splitlines() if line in {f"{title}:" for title in GROUPS.values()}
+    ]
+    assert titles == [f"{title}:" for title in GROUPS.values()]
+
+
+def test_the_lines_of_the_help_are_of_a_hundred_columns():
+    for text in (command_help.short, command_help.full):
+        assert max(map(len, text("python run.py", []).splitlines())) <= 100
+
+
+def test_python_m_jafl_is_run_py(tmp_path):
+    result = python("-m", "jafl", *flags(SMALL), "--output_dir=dry", "--dry_run", folder=tmp_path)
+    assert result.returncode == 0, result.stderr
+    command = read_json(tmp_path / "dry" / "config.json")["command"]
+    assert command == ["python", "-m", "jafl", *flags(SMALL), "--output_dir=dry", "--dry_run"]
+    assert "python -m jafl --algorithm=fedbuff" in python("-m", "jafl", "--help", folder=tmp_path).stdout
+
+
+def test_the_console_script_is_the_command():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    module, _, function = project["project"]["scripts"]["jafl"].partition(":")
+    assert getattr(importlib.import_module(module), function) is command_line.start
+    assert (ROOT / "jafl" / "py.typed").is_file()
+    assert "py.typed" in project["tool"]["setuptools"]["package-data"]["jafl"]
+
+
+def test_an_installed_package_says_where_the_experiments_are(tmp_path):
+    shutil.copytree(ROOT / "jafl", tmp_path / "site" / "jafl", ignore=shutil.ignore_patterns("__pycache__"))
+    result = subprocess.run(
+        [sys.executable, "-m", "jafl", "--experiment=list"],
+        cwd=tmp_path,
+        env={**ENVIRONMENT, "PYTHONPATH": str(tmp_path / "site")},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert result.returncode == 2
+    assert result.stderr.startswith(
+        "Error: experiment is 'list', but must be left out where jafl is installed"
+    )
+    assert "python run.py --experiment=NAME" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -206,8 +278,7 @@ def run_py_with(body, *, folder):
     program = (
         "import logging, signal, run, jafl.runs.runner as runner\n"
         "def instead(*_, **__):\n" + "".join(f"    {line}\n" for line in body) + "runner.run = instead\n"
-        "run._define_settings()\n"
-        "run.app.run(run.main, flags_parser=run._parse)\n"
+        "run.start()\n"
     )
     return python("-c", program, folder=folder)
 

@@ -95,14 +95,14 @@ MANY = """
 import json, sys
 from absl import flags
 from absl.testing import flagsaver
-import run
-from jafl import recording, runner
-run._define_settings()
-recording.draw_history = runner.draw_schedule = lambda *_: None
+from jafl import command_line
+from jafl.runs import recorder, runner
+command_line.define_settings()
+recorder.draw_history = runner.draw_schedule = lambda *_: None
 for arguments in json.load(sys.stdin):
     with flagsaver.flagsaver():
         flags.FLAGS(["run.py", *arguments])
-        status = run.main(["run.py"])
+        status = command_line.main(["run.py"])
         assert status == 0, (status, arguments)
 """
 

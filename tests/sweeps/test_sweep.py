@@ -10,7 +10,7 @@ import pytest
 from run_again import assert_same, at_step, ctrl_c
 
 from jafl.config import grid
-from jafl.config.arms import Refinement
+from jafl.config.arms import Override
 from jafl.config.settings import Settings
 from jafl.errors import SettingError
 from jafl.runs import reader
@@ -163,9 +163,9 @@ ARMS = {
     "FedBuff/K=10 | wide": {"algorithm": "fedbuff"},
     "gradients": {"algorithm": "asgd", "server_steps": 20},
 }
-REFINED = [
-    Refinement({"delay_sigma": 2.0}, "gradients", {"server_learning_rate": 0.5}),
-    Refinement({"delay_sigma": 2.0}, None, {"batch_size": 4}),
+OVERRIDES = [
+    Override({"delay_sigma": 2.0}, "gradients", {"server_learning_rate": 0.5}),
+    Override({"delay_sigma": 2.0}, None, {"batch_size": 4}),
 ]
 
 
@@ -174,7 +174,7 @@ def armed(tmp_path_factory):
     """(folder, outcome) of a sweep of these arms."""
     folder = tmp_path_factory.mktemp("armed") / "sweep"
     settings = Settings(**{**SMALL.__dict__, "seed": "0,1"})
-    outcome = quiet(settings, "delay_sigma=0.5,2", folder, arms=ARMS, refinements=REFINED, pictures=None)
+    outcome = quiet(settings, "delay_sigma=0.5,2", folder, arms=ARMS, overrides=OVERRIDES, pictures=None)
     return folder, outcome
 
 
@@ -213,39 +213,43 @@ def test_an_arm_is_what_a_run_with_its_settings_leaves(armed, tmp_path):
 
 def test_a_sweep_of_arms_goes_on_with_the_same_ones_only(armed, tmp_path):
     settings, more = Settings(**{**SMALL.__dict__, "seed": "0,1"}), {"fourth": {"algorithm": "fedasync"}}
-    same = {"arms": ARMS, "refinements": REFINED}
+    same = {"arms": ARMS, "overrides": OVERRIDES}
     other = {**ARMS, "FedBuff, K = 5": {"algorithm": "fedbuff", "buffer_size": 6}}
     sweep = "delay_sigma=0.5,2"
     for changes, message in (
         ({**same, "arms": other}, "the arm 'FedBuff, K = 5': buffer_size: was 5, is 6"),
-        ({**same, "refinements": []}, "refinements"),
+        ({**same, "overrides": []}, "overrides"),
         ({}, "arms with labels on the one side"),
     ):
         with pytest.raises(SettingError, match=message):
             quiet(settings, sweep, armed[0], **changes)
     shutil.copytree(armed[0], tmp_path / "sweep")
-    outcome = quiet(settings, sweep, tmp_path / "sweep", arms={**ARMS, **more}, refinements=REFINED)
+    before = json.loads((tmp_path / "sweep" / "sweep.json").read_text())
+    before["refinements"] = before.pop("overrides")  # their name in the files of earlier versions
+    (tmp_path / "sweep" / "sweep.json").write_text(json.dumps(before))
+    assert reader.swept(tmp_path / "sweep")["overrides"] == before["refinements"]
+    outcome = quiet(settings, sweep, tmp_path / "sweep", arms={**ARMS, **more}, overrides=OVERRIDES)
     assert outcome.statuses == {"finished": 16}
     content = json.loads((tmp_path / "sweep" / "sweep.json").read_text())
     assert content["arms"] == {**ARMS, **more}
-    assert reader.swept(tmp_path / "sweep")["refinements"] == content["refinements"]
+    assert reader.swept(tmp_path / "sweep")["overrides"] == content["overrides"]
 
 
 @pytest.mark.parametrize(
-    "arms, refinements, message",
+    "arms, overrides, message",
     [
         ({}, [], "at least one"),
         ({"a": {"algorithm": "fedbuff", "seed": "1"}}, [], "the same for all arms"),
         ({"a": {"buffer_size": 3}}, [], "one algorithm"),
         ({"a": {"algorithm": "fedbuf"}}, [], "Did you mean 'fedbuff'?"),
         ({"a": {"algorithm": "fedbuff", "bufer_size": 3}}, [], "Did you mean 'buffer_size'?"),
-        ({"a": {"algorithm": "fedbuff"}}, [Refinement({}, "b", {})], "an arm of refinements is 'b'"),
+        ({"a": {"algorithm": "fedbuff"}}, [Override({}, "b", {})], "an arm of overrides is 'b'"),
         ({"a" * 300: {"algorithm": "fedbuff"}}, [], "at most 255 bytes"),
     ],
 )
-def test_arms_that_cannot_work_are_refused_before_anything_is_written(arms, refinements, message, tmp_path):
+def test_arms_that_cannot_work_are_refused_before_anything_is_written(arms, overrides, message, tmp_path):
     with pytest.raises(SettingError) as refused:
-        quiet(SMALL, {}, tmp_path / "sweep", arms=arms, refinements=refinements)
+        quiet(SMALL, {}, tmp_path / "sweep", arms=arms, overrides=overrides)
     assert message in str(refused.value)
     assert not (tmp_path / "sweep").exists()
 

@@ -1,4 +1,4 @@
-"""The parts of an experiment, each made from settings."""
+"""Builders: each makes one ingredient of an experiment from settings."""
 
 from jafl.config.builders.data import (
     filled_in,
@@ -9,11 +9,10 @@ from jafl.config.builders.data import (
     partition_name,
 )
 from jafl.config.builders.model import make_model
-from jafl.config.builders.schedule import PROTOCOLS, READ_BY, make_schedule
+from jafl.config.builders.schedule import PROTOCOLS, make_schedule
 
 __all__ = [
     "PROTOCOLS",
-    "READ_BY",
     "filled_in",
     "make_federation",
     "make_inputs",

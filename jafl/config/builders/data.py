@@ -9,55 +9,12 @@ import numpy as np
 
 from jafl import data
 from jafl.config.parsing import labels_in, refused_as
-from jafl.config.settings import DEFAULTS, Settings
+from jafl.config.settings import BY_ARGUMENT, DEFAULTS, Settings, arguments_of, readers_by
 from jafl.data import Federation, Partition, Source
 from jafl.errors import SettingError, choose, require
 from jafl.models.inputs import Inputs
 
 PRECISIONS = {"float32": np.float32, "float64": np.float64}
-# Settings that only some data sets read: each is an argument of theirs, under the same name.
-OF_SOME = (
-    "data_dir",
-    "cache_dir",
-    "test_fraction",
-    "data_seed",
-    "split_by",
-    "data_fraction",
-    "normalisation",
-    "tokens",
-    "vocabulary_size",
-    "wordpiece_vocabulary",
-)
-# What decides which examples there are, and who holds them (with the run's seed).
-OF_SOURCE = (
-    "dataset",
-    "precision",
-    "validation_fraction",
-    "server_examples",
-    "server_classes",
-    *OF_SOME,
-)
-OF_SYNTHETIC = (
-    "synthetic_alpha",
-    "synthetic_beta",
-    "synthetic_mean_examples",
-    "synthetic_shared_labels",
-    "num_clients",
-)
-OF_FEDERATION = (
-    *OF_SOURCE,
-    *OF_SYNTHETIC,
-    "partition",
-    "dirichlet_alpha",
-    "dirichlet_equal_sizes",
-    "labels_per_client",
-    "smallest_client",
-    "largest_client",
-    "label_groups",
-    "richest_last",
-    "partition_seed",
-    "client_test_fraction",
-)
 
 
 def make_source(settings: Settings) -> Source:
@@ -67,9 +24,9 @@ def make_source(settings: Settings) -> Source:
         **_asked_of_source(settings),
     }
     if settings.dataset == "synthetic":
-        names = ("alpha", "beta", "mean_examples", "shared_labels")
-        arguments = {name: getattr(settings, f"synthetic_{name}") for name in names}
-        with refused_as({name: f"synthetic_{name}" for name in names}):
+        names = arguments_of("dataset", "synthetic")
+        arguments = {argument: getattr(settings, name) for argument, name in names.items()}
+        with refused_as(names):
             source = data.synthetic(num_clients=settings.num_clients, **arguments, **splits)
     else:
         source = data.SOURCES[settings.dataset](**splits)
@@ -84,14 +41,15 @@ def make_source(settings: Settings) -> Source:
 
 def _asked_of_source(settings: Settings) -> dict[str, Any]:
     """The arguments of the data set that the settings give; refuses one that it does not read."""
-    reads = inspect.signature(choose("dataset", settings.dataset, data.SOURCES)).parameters
-    given = {name: getattr(settings, name) for name in OF_SOME if getattr(settings, name) is not None}
+    choose("dataset", settings.dataset, data.SOURCES)
+    read_by_some = [name for name, names in readers_by("dataset").items() if names == BY_ARGUMENT]
+    given = {name: getattr(settings, name) for name in read_by_some if getattr(settings, name) is not None}
     for name, value in given.items():
         readers = [
             source for source, call in data.SOURCES.items() if name in inspect.signature(call).parameters
         ]
         allowed = f"left out: {settings.dataset} does not read it, but {', '.join(readers)}"
-        require(name in reads, name, value, allowed)
+        require(settings.dataset in readers, name, value, allowed)
     return given
 
 
@@ -132,11 +90,6 @@ def data_seed(settings: Settings) -> int:
     return inspect.signature(source).parameters["data_seed"].default
 
 
-def of_source(settings: Settings) -> tuple[str, ...]:
-    """The names of the settings that decide which examples there are."""
-    return (*OF_SOURCE, *OF_SYNTHETIC) if settings.dataset == "synthetic" else OF_SOURCE
-
-
 def make_federation(settings: Settings, source: Source, seed: int) -> Federation:
     """The clients with their examples, some held out by each if asked for; ``seed``: the run's."""
     if settings.partition_seed is not None:
@@ -174,28 +127,28 @@ def _drawn_partition(settings: Settings, source: Source, seed: int) -> Partition
     name = partition_name(settings, source)
     if name == "natural":
         if source.natural_partition is None:
-            raise SettingError(f"partition is 'natural', but {source.name} has no clients of its own.")
+            raise SettingError(
+                f"partition is 'natural', but {source.name} has no clients of its own.",
+                setting="partition",
+                value=name,
+            )
         return source.natural_partition
+    if name == "label_groups":
+        return _partition_by_label_groups(settings, source, seed)
     factory = choose("partition", name, {**data.PARTITIONS, "natural": data.iid})
-    settings_of: dict[str, str] = {}  # by argument
-    if name == "dirichlet":
-        settings_of = {"alpha": "dirichlet_alpha", "equal_sizes": "dirichlet_equal_sizes"}
-    elif name == "labels_per_client":
-        settings_of = {"smallest": "smallest_client", "largest": "largest_client", name: name}
-    elif name == "label_groups":
-        groups = _label_groups(settings.label_groups)
-        total = sum(count for count, _ in groups)
-        require(
-            total == settings.num_clients,
-            "num_clients",
-            settings.num_clients,
-            f"the number of clients in label_groups, {total}",
-        )
-        with refused_as({}, otherwise="label_groups"):
-            return data.label_groups(source.y, groups, seed=seed)
-    arguments = {argument: getattr(settings, setting) for argument, setting in settings_of.items()}
-    with refused_as(settings_of):
+    names = arguments_of("partition", name)
+    arguments = {argument: getattr(settings, setting) for argument, setting in names.items()}
+    with refused_as(names):
         return factory(source.y, settings.num_clients, seed=seed, **arguments)
+
+
+def _partition_by_label_groups(settings: Settings, source: Source, seed: int) -> Partition:
+    groups = _label_groups(settings.label_groups)
+    total = sum(count for count, _ in groups)
+    allowed = f"the number of clients in label_groups, {total}"
+    require(total == settings.num_clients, "num_clients", settings.num_clients, allowed)
+    with refused_as({}, otherwise="label_groups"):
+        return data.label_groups(source.y, groups, seed=seed)
 
 
 def partition_name(settings: Settings, source: Source) -> str:
@@ -209,6 +162,10 @@ def _label_groups(text: str) -> list[tuple[int, list[int]]]:
     for part in text.split(";"):
         match = re.fullmatch(r"\s*(\d+)\s*:\s*(\d+(-\d+)?(\s*,\s*\d+(-\d+)?)*)\s*", part)
         if not match:
-            raise SettingError(f"label_groups is {text!r}, but {part!r} is not clients:labels, as in 10:4-9.")
+            raise SettingError(
+                f"label_groups is {text!r}, but {part!r} is not clients:labels, as in 10:4-9.",
+                setting="label_groups",
+                value=text,
+            )
         groups.append((int(match[1]), labels_in("label_groups", match[2])))
     return groups

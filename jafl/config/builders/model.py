@@ -6,21 +6,14 @@ from typing import Any
 import numpy as np
 
 from jafl.config.builders.data import PRECISIONS
-from jafl.config.parsing import items, whole_number_in
-from jafl.config.settings import DEFAULTS, Settings
+from jafl.config.parsing import whole_numbers_in
+from jafl.config.settings import DECLARED, DEFAULTS, Settings, readers_by
 from jafl.data import Source
 from jafl.errors import choose, require
 from jafl.models import MODELS, Model
 
 ANY_EXAMPLES = ("softmax", "mlp")
 TEXTS = ("sent140_lstm", "distilbert", "bert")
-# Settings that only some models read.
-READ_BY_MODEL = {
-    "normalization_layer": ("resnet18",),
-    "embeddings_file": ("sent140_lstm",),
-    "model_dir": ("distilbert", "bert"),
-    "fine_tune": ("distilbert", "bert"),
-}
 
 
 def make_model(settings: Settings, source: Source) -> Model:
@@ -30,33 +23,40 @@ def make_model(settings: Settings, source: Source) -> Model:
       SettingError: if the model does not fit the examples, or needs a file that is not as it must be.
     """
     factory: Callable[..., Model] = choose("model", settings.model, MODELS)
-    for name, models in READ_BY_MODEL.items():
-        given = getattr(settings, name)
-        allowed = f"left out: --model={settings.model} does not read it"
-        fits = settings.model in models or given == DEFAULTS[name]
-        require(fits, name, given, allowed, f"It is for --model={' or '.join(models)}.")
+    _refuse_unread(settings)
     if settings.model in TEXTS:
         return _text_model(settings, source, factory)
     if settings.model not in ANY_EXAMPLES:
         allowed = f"softmax or mlp, for {source.name} has no images"
         require(source.x.ndim == 4, "model", settings.model, allowed)
     if settings.model == "mlp":
-        widths = [whole_number_in("hidden_sizes", w) for w in items("hidden_sizes", settings.hidden_sizes)]
-        return factory(source.num_classes, widths)
+        return factory(source.num_classes, whole_numbers_in("hidden_sizes", settings.hidden_sizes))
     if settings.model == "cnn":
-        widths = [whole_number_in("channels", w) for w in items("channels", settings.channels)]
-        most = int(np.log2(min(source.x.shape[1:3])))
-        require(
-            len(widths) <= most,
-            "channels",
-            settings.channels,
-            f"at most {most} widths, for each convolution halves the images, "
-            f"{' by '.join(map(str, source.x.shape[1:3]))} pixels",
-        )
-        return factory(source.num_classes, widths)
+        return factory(source.num_classes, _channels(settings, source))
     if settings.model == "resnet18":
         return factory(source.num_classes, settings.normalization_layer)
     return factory(source.num_classes)
+
+
+def _refuse_unread(settings: Settings) -> None:
+    """Raises SettingError for a setting that the model does not read, where its declaration says so."""
+    for name, models in readers_by("model").items():
+        value = getattr(settings, name)
+        fits = settings.model in models or value == DEFAULTS[name] or not DECLARED[name].refused
+        allowed = f"left out: --model={settings.model} does not read it"
+        require(fits, name, value, allowed, f"It is for --model={' or '.join(models)}.")
+
+
+def _channels(settings: Settings, source: Source) -> list[int]:
+    """The widths of the convolutions; raises SettingError for more of them than can halve the images."""
+    widths = whole_numbers_in("channels", settings.channels)
+    most = int(np.log2(min(source.x.shape[1:3])))
+    allowed = (
+        f"at most {most} widths, for each convolution halves the images, "
+        f"{' by '.join(map(str, source.x.shape[1:3]))} pixels"
+    )
+    require(len(widths) <= most, "channels", settings.channels, allowed)
+    return widths
 
 
 def _text_model(settings: Settings, source: Source, factory: Callable[..., Model]) -> Model:

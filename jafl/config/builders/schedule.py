@@ -1,5 +1,6 @@
 """The event schedule, from settings: protocol, delays, who is there and who leaves."""
 
+import inspect
 import pathlib
 import re
 from collections.abc import Callable
@@ -8,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from jafl.config.parsing import labels_in, refused_as
-from jafl.config.settings import Settings
+from jafl.config.settings import DECLARED, DEFAULTS, FILES, Settings, arguments_of
 from jafl.errors import SettingError, choose, require, unknown_name
 from jafl.records import EventSchedule
 from jafl.schedule import (
@@ -31,70 +32,41 @@ PROTOCOLS: dict[str, Callable[..., EventSchedule]] = {
     "open_arrivals": open_arrivals,
     "drawn_staleness": drawn_staleness,
 }
-DROPOUT = ("dropout_fraction", "dropout_step", "dropout_time", "dropout_trips")
-PRESENCE = (
-    "availability",
-    "day_length",
-    "day_share",
-    "day_spread",
-    "mean_on",
-    "mean_off",
-    "availability_period",
-)
-CLIENTS = (*DROPOUT, *PRESENCE, "lose_trips", "failure_rate")
-LIMITS = ("cancel_at_step", "staleness_limit", "too_stale", "flush_after")
-# Which of the settings that are for some protocols only each protocol reads.
-READ_BY = {
-    "asynchronous": {"concurrency", "buffer_size", "restart", *LIMITS, *CLIENTS},
-    "synchronous": {"concurrency", "cohort_size", "over_selection"},
-    "open_arrivals": {
-        "concurrency",
-        "buffer_size",
-        "restart",
-        "start_rate",
-        "starts",
-        "exclude_busy",
-        *CLIENTS,
-    },
-    "drawn_staleness": {"buffer_size"},
+# {the delay's argument, as a refusal has it: the setting that fills it}
+DELAY_ARGUMENTS = {
+    f"the delay's {declared.argument}": name
+    for name, declared in DECLARED.items()
+    if declared.group == "delay" and declared.argument
 }
 
 
 def make_schedule(
     settings: Settings, num_examples: np.ndarray, *, initial_round: bool, model_bytes: float
 ) -> EventSchedule:
-    """The event schedule of a resolved run.
+    """The event schedule of a resolved run: its protocol gets the settings that bear the names of its parameters.
 
     num_examples: [N] of each client; initial_round: its rule needs one; model_bytes: of the parameters.
     """
     protocol = choose("protocol", settings.protocol or "", PROTOCOLS)
-    reads = READ_BY[settings.protocol or ""]
     trips = settings.client_trips
     require(trips is None or trips >= 1, "client_trips", trips, "at least 1")
-    own = ("buffer_size", "restart", *LIMITS, "cohort_size", "over_selection", "starts", "exclude_busy")
-    arguments: dict[str, Any] = {name: getattr(settings, name) for name in own if name in reads}
-    if "dropout_fraction" in reads:
-        arguments["failure_rate"] = settings.failure_rate
+    parameters = inspect.signature(protocol).parameters
+    arguments: dict[str, Any] = {name: getattr(settings, name) for name in parameters if name in DEFAULTS}
+    arguments |= {"num_clients": len(num_examples), "seed": int(settings.seed)}
+    if "dropout" in parameters:
         arguments["dropout"] = make_dropout(settings)
+    if "availability" in parameters:
         arguments["availability"] = make_availability(settings, len(num_examples))
-    if settings.protocol == "asynchronous":
-        arguments["concurrency"] = settings.concurrency
-    if settings.protocol == "open_arrivals":
+    if "start_rate" in parameters:
         arguments["start_rate"] = _start_rate(settings)
-    if settings.protocol in ("asynchronous", "drawn_staleness"):
+    if "initial_round" in parameters:
         arguments["initial_round"] = initial_round
     else:
         remedy = f"{settings.algorithm} needs every client to train at the initial model first."
         allowed = "asynchronous or drawn_staleness"
         require(not initial_round, "protocol", settings.protocol, allowed, remedy)
-    return protocol(
-        num_clients=len(num_examples),
-        delay=make_delay(settings, num_examples, model_bytes),
-        server_steps=settings.server_steps,
-        client_trips=settings.client_trips,
-        seed=int(settings.seed),
-        **arguments,
-    )
+    arguments["delay"] = make_delay(settings, num_examples, model_bytes)
+    return protocol(**arguments)
 
 
 def _start_rate(settings: Settings) -> float:
@@ -108,20 +80,19 @@ def _start_rate(settings: Settings) -> float:
 def make_availability(settings: Settings, num_clients: int) -> Availability | None:
     """When clients are there."""
     name = settings.availability
-    loses = {} if settings.lose_trips is None else {"loses_trips": settings.lose_trips}
+    loses_trips = {} if settings.lose_trips is None else {"loses_trips": settings.lose_trips}
     if name == "always":
         return None
-    if name == "diurnal":
-        parts = {"day": "day_length", "share": "day_share", "spread": "day_spread"}
-        with refused_as({f"the availability's {part}": setting for part, setting in parts.items()}):
-            return availability.diurnal(settings.day_length, settings.day_share, settings.day_spread, **loses)
-    if name == "on_and_off":
-        with refused_as({f"the availability's {part}": part for part in ("mean_on", "mean_off")}):
-            return availability.on_and_off(settings.mean_on, settings.mean_off, **loses)
-    if pathlib.Path(name).suffix in (".csv", ".npz"):
+    if name in ("diurnal", "on_and_off"):
+        law: Callable[..., Availability] = getattr(availability, name)
+        names = arguments_of("availability", name)
+        numbers = {argument: getattr(settings, setting) for argument, setting in names.items()}
+        with refused_as({f"the availability's {argument}": setting for argument, setting in names.items()}):
+            return law(**numbers, **loses_trips)
+    if pathlib.Path(name).suffix in FILES:
         trace = read_availability(name, cycle_after=settings.availability_period)
         trace.check_clients(num_clients)
-        return availability.windows(trace.offsets, trace.start, trace.end, trace.period, **loses)
+        return availability.windows(trace.offsets, trace.start, trace.end, trace.period, **loses_trips)
     raise unknown_name("availability", name, ("always", "diurnal", "on_and_off", "a .csv or .npz file"))
 
 
@@ -151,17 +122,12 @@ def make_dropout(settings: Settings) -> Dropout | None:
 
 def make_delay(settings: Settings, num_examples: np.ndarray, model_bytes: float) -> delays.Delay:
     """The law of trip durations; ``num_examples`` [N] of each client, ``model_bytes`` of the parameters."""
-    named = {
-        f"the delay's {name}": f"delay_{name}" for name in ("low", "high", "sigma", "shape", "model_bytes")
-    }
-    named |= {"the delay's fraction": "delay_slow_fraction"}
-    named |= {f"the delay's {way}_bandwidth": f"delay_{way}_bandwidth" for way in ("download", "upload")}
     draws: dict[str, Callable[[delays.Delay], delays.Delay]] = {
         "per_trip": lambda law: law,
         "per_client": delays.once_per_client,
     }
     drawn = choose("delay_draw", settings.delay_draw, draws)
-    with refused_as(named):
+    with refused_as(DELAY_ARGUMENTS):
         law = _from_file(settings) or drawn(_computing(settings, num_examples))
         law = _with_network(settings, law, model_bytes)
         return _throttled(settings, law, len(num_examples))
@@ -169,7 +135,7 @@ def make_delay(settings: Settings, num_examples: np.ndarray, model_bytes: float)
 
 def _from_file(settings: Settings) -> delays.Delay | None:
     """Recorded durations, if ``delay`` is a file; SettingError for a name that is neither a file nor a law."""
-    if pathlib.Path(settings.delay).suffix in (".csv", ".npz"):
+    if pathlib.Path(settings.delay).suffix in FILES:
         return duration_trace(settings.delay, cycled=settings.delay_trace_cycled)
     if settings.delay not in DELAYS:
         raise unknown_name("delay", settings.delay, [*DELAYS, "a .csv or .npz file"])
@@ -200,9 +166,11 @@ def _with_network(settings: Settings, law: delays.Delay, model_bytes: float) -> 
     for way, mean in zip(("download", "upload"), means, strict=True):
         fits = mean is None or 0 < mean < np.inf
         require(fits, f"delay_{way}_bandwidth", mean, "a finite number above 0")
-    of = [np.inf if mean is None else delays.log_normal(mean, sigma) if sigma else mean for mean in means]
+    bandwidths = [
+        np.inf if mean is None else delays.log_normal(mean, sigma) if sigma else mean for mean in means
+    ]
     size = model_bytes if settings.delay_model_bytes is None else settings.delay_model_bytes
-    return delays.with_network(law, size, *of)
+    return delays.with_network(law, size, *bandwidths)
 
 
 def _throttled(settings: Settings, law: delays.Delay, num_clients: int) -> delays.Delay:
@@ -211,10 +179,10 @@ def _throttled(settings: Settings, law: delays.Delay, num_clients: int) -> delay
         clients, colon, share = part.partition(":")
         fits = colon and re.fullmatch(r"\s*\d*\.?\d+\s*", share)
         require(fits, "delay_throttled", settings.delay_throttled, "clients:share;..., as in 0-4:0.5")
-        who = labels_in("delay_throttled", clients)
-        require(max(who) < num_clients, "delay_throttled", part, f"clients below {num_clients}")
+        slowed = labels_in("delay_throttled", clients)
+        require(max(slowed) < num_clients, "delay_throttled", part, f"clients below {num_clients}")
         with refused_as({}, otherwise="delay_throttled"):
-            law = delays.throttled(law, float(share), who)
+            law = delays.throttled(law, float(share), slowed)
     return law
 
 
@@ -250,7 +218,9 @@ def _delay_groups(text: str) -> list[tuple[int, delays.Delay]]:
     groups = []
     for part in text.split(";"):
         wrong = SettingError(
-            f"delay_groups is {text!r}, but {part!r} is not clients:law(numbers), as in 10:uniform(1,2)."
+            f"delay_groups is {text!r}, but {part!r} is not clients:law(numbers), as in 10:uniform(1,2).",
+            setting="delay_groups",
+            value=text,
         )
         match = re.fullmatch(r"\s*(\d+)\s*:\s*(\w+)\(([^()]*)\)\s*", part)
         if not match:

@@ -30,7 +30,8 @@ def linear_rule(rule: Any) -> Specification:
     if not built.linear:
         why = NOT_LINEAR.get(name_of(rule), "a rule of your own that is says so, with linear=True")
         raise SettingError(
-            f"rule is {name_of(rule)!r}, but must be linear in the clients' updates where the error is split: {why}."
+            f"rule is {name_of(rule)!r}, but must be linear in the clients' updates where the error is split: {why}.",
+            setting="rule",
         )
     require(
         built.memory_precision == "full",

@@ -1,0 +1,114 @@
+"""What ``--help`` and ``--helpfull`` print: usage, what to do, and the settings by group."""
+
+import textwrap
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from jafl.config.settings import DECLARED, DEFAULTS, FILES, GROUPS, HELP, TYPES
+
+WIDTH = 100
+MOST_LISTED = 4  # of longer lists of readers the setting's own text tells
+USAGE = """Simulates asynchronous federated learning: flags in, a run directory out.
+
+    python run.py                                     compares four algorithms on handwritten digits
+    python run.py --algorithm=fedbuff --seed=0,1,2    one algorithm, three seeds
+    python run.py --algorithm=fedbuff --buffer_size=5 --delay=half_normal --delay_draw=per_trip
+    python run.py --algorithm=fedbuff --protocol=synchronous    FedBuff's rule in synchronous rounds
+    python run.py --prepare=cifar10 --data_dir=data   downloads and prepares a data set, once
+    python run.py --config=runs/001/fedbuff-seed0/config.json --output_dir=again    repeats a run
+    python run.py --sweep="dirichlet_alpha=0.1,1;delay_sigma=0.5,2" --output_dir=runs/sweep
+    python run.py --experiment=list                   the papers' figures and tables
+    python run.py --experiment=NAME                   runs one of them
+    python run.py --report=runs/sweep                 one page on everything in it: report.html
+    python run.py --resume --output_dir=runs/001      goes on with what was stopped or killed
+
+Every setting has a default. Settings can also stand in a file, one --name=value a line:
+--flagfile=FILE.
+"""
+
+
+class Explained(NamedTuple):
+    """A flag, as the help tells of it; a switch is one that --no turns off."""
+
+    name: str
+    default: Any
+    text: str
+    is_switch: bool
+
+
+def short(command: str, flags: Iterable[Explained]) -> str:
+    """Usage, the settings that are used most, ``flags`` of the command, and the names of all settings by group.
+
+    command: how the program is called, ``python run.py``.
+    """
+    most_used = [
+        _setting(name)._replace(text=HELP[name]) for name, declared in DECLARED.items() if declared.most_used
+    ]
+    names = [_wrapped(f"{title}: {', '.join(_names(group))}", indent="  ") for group, title in GROUPS.items()]
+    return "\n".join(
+        [
+            _usage(command),
+            _section("Most used", most_used),
+            _section("What to do", flags),
+            "All settings, which --helpfull explains:",
+            *names,
+        ]
+    )
+
+
+def full(command: str, flags: Iterable[Explained]) -> str:
+    """Usage, ``flags`` of the command, and every setting, by group; ``command`` as above."""
+    sections = [_section(title, map(_setting, _names(group))) for group, title in GROUPS.items()]
+    return "\n".join([_usage(command), _section("What to do", flags), *sections])
+
+
+def _usage(command: str) -> str:
+    return USAGE.replace("python run.py", command)
+
+
+def _section(title: str, flags: Iterable[Explained]) -> str:
+    return "\n".join([f"{title}:", *map(_explained, flags), ""])
+
+
+def _names(group: str) -> list[str]:
+    return [name for name, declared in DECLARED.items() if declared.group == group]
+
+
+def _setting(name: str) -> Explained:
+    """A setting, with the runs that read it where not all do."""
+    where = DECLARED[name].readers.where
+    conditions = [
+        f"{setting} is {_either(names)}" for setting, names in where.items() if 0 < len(names) <= MOST_LISTED
+    ]
+    only = f" Only where {', and '.join(conditions)}." if conditions else ""
+    return Explained(name, DEFAULTS[name], HELP[name] + only, is_switch=bool in TYPES[name])
+
+
+def _either(names: tuple[str, ...]) -> str:
+    if names == FILES:
+        return "a .csv or .npz file"
+    return " or ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+
+
+def _explained(flag: Explained) -> str:
+    """``--name: text (default: value)``; where the default is none, the text tells what that means."""
+    default = flag.default
+    if isinstance(default, bool):
+        default = str(default).lower()
+    shown = "" if default in (None, "") else f" (default: {default})"
+    choices, end, text = flag.text.partition(
+        ">: "
+    )  # of a flag that is one of several words: <auto|never>: ...
+    text = text if end and choices.startswith("<") else flag.text
+    return _wrapped(f"--{'[no]' if flag.is_switch else ''}{flag.name}: {text}{shown}", indent="  ")
+
+
+def _wrapped(text: str, indent: str) -> str:
+    return textwrap.fill(
+        text,
+        WIDTH,
+        initial_indent=indent,
+        subsequent_indent=indent + "    ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

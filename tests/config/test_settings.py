@@ -1,0 +1,411 @@
+"""Settings: what each declares, the lists that follow from it, config.json, and the setting that a refusal names."""
+
+import inspect
+import json
+import pickle
+import re
+
+import pytest
+
+from jafl import data, models, rules
+from jafl.config import arms, grid, presets
+from jafl.config.builders import PROTOCOLS, make_partition, make_source
+from jafl.config.experiment import make_experiments
+from jafl.config.parsing import refused_as
+from jafl.config.settings import (
+    BY_ARGUMENT,
+    DECLARED,
+    EXCLUSIVE,
+    FILES,
+    FILLED_BY_PRESETS,
+    FORMAT,
+    GROUPS,
+    HELP,
+    NOT_SETTINGS,
+    OF_FEDERATION,
+    RENAMED,
+    TRIPS_PER_STEP,
+    TYPES,
+    VARYING,
+    Readers,
+    Settings,
+    arguments_of,
+    of_source,
+    readers_by,
+)
+from jafl.errors import SettingError, choose, refusal, require, whole_number
+from jafl.rules.staleness import STALENESS_WEIGHTS
+from jafl.schedule import DELAYS, availability
+
+# {a setting that readers are told apart by: {its values: the functions that take their settings}}
+FUNCTIONS = {
+    "protocol": PROTOCOLS,
+    "dataset": data.SOURCES,
+    "partition": data.PARTITIONS,
+    "model": models.MODELS,
+    "algorithm": rules.RULES,
+    "delay": {**DELAYS, **dict.fromkeys(FILES)},
+    "availability": {
+        "diurnal": availability.diurnal,
+        "on_and_off": availability.on_and_off,
+        **dict.fromkeys(FILES),
+    },
+    "staleness_weight": STALENESS_WEIGHTS,
+    "client_optimizer": presets.CLIENT_OPTIMIZERS,
+    "server_optimizer": presets.SERVER_OPTIMIZERS,
+}
+
+
+def takes(function, argument):
+    return argument in inspect.signature(function).parameters
+
+
+# What each setting declares
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_every_setting_has_a_group_readers_and_help(name):
+    declared = DECLARED[name]
+    assert declared.group in GROUPS
+    assert isinstance(declared.readers, Readers)
+    assert re.fullmatch(r"(?s)\S.*[.)]", HELP[name])
+    for setting, names in declared.readers.where.items():
+        functions = FUNCTIONS[setting]
+        assert set(names) <= set(functions)
+        if names == BY_ARGUMENT:
+            assert any(takes(function, name) for function in functions.values())
+
+
+def test_every_group_has_settings():
+    assert {declared.group for declared in DECLARED.values()} == set(GROUPS)
+
+
+@pytest.mark.parametrize("setting", ["dataset", "partition", "availability", "staleness_weight"])
+def test_readers_take_every_argument_that_is_declared_for_them(setting):
+    for value, function in FUNCTIONS[setting].items():
+        names = arguments_of(setting, value)
+        if function is not None and names != {"label_groups": "label_groups"}:
+            assert all(takes(function, argument) for argument in names), value
+    assert arguments_of("partition", "dirichlet") == {
+        "alpha": "dirichlet_alpha",
+        "equal_sizes": "dirichlet_equal_sizes",
+    }
+
+
+def test_ten_settings_are_the_ones_used_most():
+    assert sum(declared.most_used for declared in DECLARED.values()) == 10
+
+
+def test_what_varies_within_a_program_is_a_number_of_neither_data_nor_schedule():
+    for name in VARYING:
+        assert float in TYPES[name]
+        assert DECLARED[name].group in ("training", "server", "output")
+
+
+def test_presets_fill_in_what_is_declared_for_them():
+    for preset in (presets.COMMON, *presets.PRESETS.values()):
+        assert set(preset) - {"rule"} <= set(FILLED_BY_PRESETS)
+    assert all(type(None) in TYPES[name] for name in FILLED_BY_PRESETS)
+
+
+# The lists that follow
+
+
+OF_SOME_DATA_SETS = {
+    "data_dir",
+    "cache_dir",
+    "test_fraction",
+    "data_seed",
+    "split_by",
+    "data_fraction",
+    "normalisation",
+    "tokens",
+    "vocabulary_size",
+    "wordpiece_vocabulary",
+}
+OF_ANY_SOURCE = OF_SOME_DATA_SETS | {
+    "dataset",
+    "precision",
+    "validation_fraction",
+    "server_examples",
+    "server_classes",
+}
+OF_SYNTHETIC = {
+    "synthetic_alpha",
+    "synthetic_beta",
+    "synthetic_mean_examples",
+    "synthetic_shared_labels",
+    "num_clients",
+}
+CLIENTS_COME_AND_GO = {
+    "availability",
+    "day_length",
+    "day_share",
+    "day_spread",
+    "mean_on",
+    "mean_off",
+    "availability_period",
+    "lose_trips",
+    "failure_rate",
+    "dropout_fraction",
+    "dropout_step",
+    "dropout_time",
+    "dropout_trips",
+}
+
+
+def test_what_a_data_set_and_a_federation_depend_on():
+    assert set(of_source("digits")) == set(of_source("celeb_a")) == OF_ANY_SOURCE
+    assert set(of_source("synthetic")) == OF_ANY_SOURCE | OF_SYNTHETIC
+    assert set(OF_FEDERATION) == OF_ANY_SOURCE | OF_SYNTHETIC | {
+        "partition",
+        "dirichlet_alpha",
+        "dirichlet_equal_sizes",
+        "labels_per_client",
+        "smallest_client",
+        "largest_client",
+        "label_groups",
+        "richest_last",
+        "partition_seed",
+        "client_test_fraction",
+    }
+    by_argument = {name for name, names in readers_by("dataset").items() if names == BY_ARGUMENT}
+    assert by_argument == OF_SOME_DATA_SETS
+
+
+def test_what_only_some_protocols_read():
+    read = {
+        protocol: {name for name, protocols in readers_by("protocol").items() if protocol in protocols}
+        for protocol in PROTOCOLS
+    }
+    assert read == {
+        "asynchronous": CLIENTS_COME_AND_GO
+        | {"concurrency", "buffer_size", "restart"}
+        | {"cancel_at_step", "staleness_limit", "too_stale", "flush_after"},
+        "synchronous": {"concurrency", "cohort_size", "over_selection"},
+        "open_arrivals": CLIENTS_COME_AND_GO
+        | {"concurrency", "buffer_size", "restart", "start_rate", "starts", "exclude_busy"},
+        "drawn_staleness": {"buffer_size"},
+    }
+    assert TRIPS_PER_STEP == {
+        "asynchronous": "buffer_size",
+        "open_arrivals": "buffer_size",
+        "drawn_staleness": "buffer_size",
+        "synchronous": "cohort_size",
+    }
+
+
+def test_what_only_some_models_read():
+    refused = {name: names for name, names in readers_by("model").items() if DECLARED[name].refused}
+    assert refused == {
+        "normalization_layer": ("resnet18",),
+        "embeddings_file": ("sent140_lstm",),
+        "model_dir": ("distilbert", "bert"),
+        "fine_tune": ("distilbert", "bert"),
+    }
+
+
+def test_what_presets_fill_in_what_varies_and_what_excludes_what():
+    assert set(FILLED_BY_PRESETS) == {
+        "protocol",
+        "concurrency",
+        "buffer_size",
+        "cohort_size",
+        "learning_rate",
+        "local_steps",
+        "local_epochs",
+        "proximal",
+        "restart",
+        "memory_precision",
+        "server_learning_rate",
+        "server_optimizer",
+        "server_momentum",
+    }
+    assert set(VARYING) == {
+        "learning_rate",
+        "client_momentum",
+        "proximal",
+        "l2",
+        "server_learning_rate",
+        "server_momentum",
+        "staleness_exponent",
+        "staleness_slope",
+        "staleness_threshold",
+        "staleness_rate",
+        "target_accuracy",
+    }
+    assert EXCLUSIVE == (("client_trips", "server_steps"), ("local_steps", "local_epochs"))
+
+
+# The setting that a refusal names
+
+
+SMALL = {"algorithm": "fedbuff", "model": "softmax", "client_trips": 50}
+
+
+@pytest.mark.parametrize(
+    ("changes", "setting", "value"),
+    [
+        ({"concurrency": 101}, "concurrency", 101),
+        ({"algorithm": "fedbuf"}, "algorithm", "fedbuf"),
+        ({"server_steps": 10}, "client_trips", 50),
+        ({"cohort_size": 3}, "cohort_size", 3),
+        ({"tokens": 3}, "tokens", 3),
+        ({"fine_tune": "head"}, "fine_tune", "head"),
+        ({"seed": "one"}, "seed", "one"),
+        ({"delay": "uniform", "delay_low": -1.0}, "delay_low", -1.0),
+        ({"delay_sigma": -1.0}, "delay_sigma", -1.0),
+        ({"delay_throttled": "0-4:7"}, "delay_throttled", 7.0),
+        ({"delay": "groups", "delay_groups": "100:uniform(-1,2)"}, "delay_groups", -1.0),
+        ({"delay": "groups", "delay_groups": "fast"}, "delay_groups", "fast"),
+        ({"availability": "diurnal", "day_share": 2.0}, "day_share", 2.0),
+        ({"availability": "on_and_off", "mean_off": -1.0}, "mean_off", -1.0),
+        ({"dropout_fraction": 2.0, "dropout_step": 3}, "dropout_fraction", 2.0),
+        ({"dirichlet_alpha": 0.0}, "dirichlet_alpha", 0.0),
+        ({"partition": "natural"}, "partition", "natural"),
+        ({"partition": "labels_per_client", "smallest_client": 50}, "smallest_client", 50),
+        ({"dataset": "synthetic", "synthetic_alpha": -1.0}, "synthetic_alpha", -1.0),
+        ({"richest_last": "0,x"}, "richest_last", "0,x"),
+        ({"staleness_exponent": -1.0}, "staleness_exponent", -1.0),
+        ({"server_momentum": 1.0}, "server_momentum", 1.0),
+    ],
+)
+def test_a_refusal_carries_the_setting_and_its_value(changes, setting, value):
+    with pytest.raises(SettingError) as refused:
+        make_experiments(Settings(**{**SMALL, **changes}))
+    assert (refused.value.setting, refused.value.value) == (setting, value)
+    assert str(refused.value).startswith(setting)
+
+
+def test_refusals_of_names_files_sweeps_and_arms_carry_the_setting(tmp_path):
+    for refuse, setting in (
+        (lambda: Settings.from_mapping({"bufer_size": 5}), "bufer_size"),
+        (lambda: Settings.from_mapping({"buffer_size": "5"}), "buffer_size"),
+        (lambda: Settings.from_file(str(tmp_path / "none.json")), "config"),
+        (lambda: grid.parse("delay_mean=1,x"), "delay_mean in sweep"),
+        (lambda: grid.parse("seed=1,2"), "seed in sweep"),
+        (lambda: grid.parse("=1"), "sweep"),
+        (lambda: arms.check({"a": {"algorithm": "fedbuff", "seed": "1"}}), "seed"),
+    ):
+        with pytest.raises(SettingError) as refused:
+            refuse()
+        assert refused.value.setting == setting
+
+
+def test_checks_fill_in_what_is_allowed_and_what_to_do():
+    with pytest.raises(SettingError, match=r"^share is 2, but must be at most 1\. Lower it\.$") as refused:
+        require(False, "share", 2, "at most 1", "Lower it.")
+    assert vars(refused.value) == {
+        "setting": "share",
+        "value": 2,
+        "allowed": "at most 1",
+        "remedy": "Lower it.",
+    }
+    with pytest.raises(SettingError) as refused:
+        choose("law", "unifrom", {"uniform": 1, "gamma": 2})
+    assert (refused.value.setting, refused.value.allowed) == ("law", "one of gamma, uniform")
+    assert refused.value.remedy == "Did you mean 'uniform'?"
+    with pytest.raises(SettingError) as refused:
+        whole_number("steps", 0.5, 1)
+    assert (refused.value.setting, refused.value.value) == ("steps", 0.5)
+    assert SettingError("Nothing works.").setting == ""
+
+
+def test_a_refusal_survives_the_way_to_another_process():
+    error = pickle.loads(pickle.dumps(refusal("share", 2, "at most 1", "Lower it.")))
+    assert (str(error), vars(error)) == (
+        "share is 2, but must be at most 1. Lower it.",
+        {"setting": "share", "value": 2, "allowed": "at most 1", "remedy": "Lower it."},
+    )
+
+
+def test_a_refused_argument_is_refused_as_the_setting_that_filled_it():
+    def refused(error, names, otherwise=""):
+        with pytest.raises(SettingError) as refused, refused_as(names, otherwise):
+            raise error
+        return refused.value.setting, str(refused.value)
+
+    error = refusal("low", 3, "above 4 is best", "This is so.")
+    text = "is 3, but must be above 4 is best. This is so."
+    assert refused(error, {"low": "delay_low"}) == ("delay_low", f"delay_low {text}")
+    assert refused(error, {"high": "delay_high"}) == ("low", f"low {text}")
+    assert refused(error, {}, "groups") == ("groups", f"groups: low {text}")
+    error = refusal("clients in groups", 3, "4")
+    assert refused(error, {}, "groups") == ("clients in groups", str(error))
+    assert refused(SettingError("low is odd.", setting="low"), {"low": "delay_low"}) == (
+        "delay_low",
+        "delay_low: low is odd.",
+    )
+
+
+def test_label_groups_are_refused_by_name():
+    settings = Settings(partition="label_groups", label_groups="10:0-4;90:5-12")
+    with pytest.raises(SettingError) as refused:
+        make_partition(settings, make_source(settings), 0)
+    assert refused.value.setting == "label_groups"
+
+
+# config.json
+
+
+GOOD = {
+    "format": FORMAT,
+    "algorithm": "fedbuff",
+    "num_clients": 50,
+    "command": ["x"],
+    "versions": {},
+    "device": "cpu",
+}
+
+
+@pytest.mark.parametrize(
+    ("content", "parts"),
+    [
+        ({**GOOD, "bufer_size": 5}, ["'bufer_size' (here 5) is not the name of a setting", "'buffer_size'?"]),
+        ({**GOOD, "qqqqqqqq": 5}, ["'qqqqqqqq' (here 5) is not the name of a setting", "--help"]),
+        ({**GOOD, "num_clients": "ten"}, ["num_clients is 'ten'", "a whole number"]),
+        ({**GOOD, "num_clients": 10.5}, ["num_clients is 10.5", "a whole number"]),
+        ({**GOOD, "num_clients": True}, ["num_clients is True", "a whole number"]),
+        ({**GOOD, "num_clients": None}, ["num_clients is None", "a whole number"]),
+        ({**GOOD, "buffer_size": "5"}, ["buffer_size is '5'", "a whole number or null"]),
+        ({**GOOD, "dirichlet_alpha": "small"}, ["dirichlet_alpha is 'small'", "a number"]),
+        ({**GOOD, "seed": 0}, ["seed is 0", "text"]),
+        ({**GOOD, "train_accuracy": 1}, ["train_accuracy is 1", "true or false"]),
+        ({**GOOD, "format": FORMAT + 1}, ["format in", "config.json is 2", "1, this version's"]),
+        ({"algorithm": "fedbuff"}, ["format in", "config.json is None", "1, this version's"]),
+        ([1, 2], ["format in", "1, this version's"]),
+        ("{not JSON", ["config is", "config.json', but is not JSON"]),
+        (b"\xff\xfe\x00", ["config is", "config.json', but is not JSON"]),
+        (None, ["config is", "config.json', but cannot be read: No such file"]),
+    ],
+)
+def test_bad_config_files_are_refused(content, parts, tmp_path):
+    path = tmp_path / "config.json"
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    elif content is not None:
+        path.write_text(content if isinstance(content, str) else json.dumps(content))
+    with pytest.raises(SettingError) as refused:
+        Settings.from_file(str(path))
+    assert re.search(".*".join(map(re.escape, parts)), str(refused.value))
+
+
+def test_a_config_file_may_hold_some_settings_only(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({**GOOD, "delay_mean": 2}))
+    settings = Settings.from_file(str(tmp_path / "config.json"), concurrency=7)
+    assert settings == Settings(algorithm="fedbuff", num_clients=50, delay_mean=2, concurrency=7)
+
+
+def test_no_setting_hides_behind_a_field_of_the_config_file():
+    assert not set(NOT_SETTINGS) & set(TYPES)
+
+
+def test_a_setting_that_was_renamed_is_read_by_its_earlier_name(monkeypatch, tmp_path):
+    monkeypatch.setitem(RENAMED, "clients", "num_clients")
+    (tmp_path / "config.json").write_text(json.dumps({"format": FORMAT, "clients": 50}))
+    assert Settings.from_file(str(tmp_path / "config.json")).num_clients == 50
+    assert Settings.from_file(str(tmp_path / "config.json"), num_clients=7).num_clients == 7
+
+
+def test_no_setting_has_the_earlier_name_of_another():
+    assert not set(RENAMED) & set(TYPES)
