@@ -5,6 +5,7 @@ import numpy as np
 from jafl.errors import require, whole_number
 from jafl.records import EventSchedule
 from jafl.schedule.checks import check_clients, check_delay_and_seed, steps_within
+from jafl.schedule.columns import discarded_trips, inflight_trips
 from jafl.schedule.counting import earlier_occurrences
 from jafl.schedule.delays import Delay
 from jafl.schedule.draws import SELECTION, generator
@@ -70,7 +71,6 @@ def drawn_staleness(
     last_step[order[1:]] = np.where(same, step[order][:-1], -1)
     staleness = np.minimum(drawn, step - (last_step + 1)).astype(np.int32)
     version = step - staleness
-    nobody, never = np.empty(0, np.int32), np.empty(0)
     return EventSchedule(
         client=client,
         trip=trip,
@@ -79,15 +79,8 @@ def drawn_staleness(
         download_time=version.astype(np.float64),
         arrival_time=step + 1.0,
         step_time=np.arange(1.0, steps + 1),
-        inflight_client=nobody,
-        inflight_trip=nobody,
-        inflight_version=nobody,
-        inflight_start_time=never,
-        discarded_client=nobody,
-        discarded_trip=nobody,
-        discarded_step=nobody,
-        discarded_start_time=never,
-        discarded_end_time=never,
+        **inflight_trips(),
+        **discarded_trips(),
         num_clients=num_clients,
         concurrency=num_clients,
     )

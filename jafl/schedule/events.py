@@ -8,9 +8,10 @@ import dataclasses
 import heapq
 import itertools
 import math
+import operator
 from array import array
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator, Set
 from typing import NoReturn
 
 import numpy as np
@@ -18,6 +19,7 @@ import numpy as np
 from jafl.errors import SettingError, require
 from jafl.records import EventSchedule
 from jafl.schedule.availability import Availability
+from jafl.schedule.columns import Trip, TripColumns, discarded_trips, inflight_trips
 from jafl.schedule.counting import with_measured_concurrency
 from jafl.schedule.delays import Delay
 from jafl.schedule.draws import FAILURE, SELECTION, generator, keyed_uniform
@@ -26,6 +28,7 @@ from jafl.schedule.durations import Durations, Table
 
 RESTARTS = ("at_once", "not_twice_in_a_buffer", "after_step", "after_round")
 RELEASED_BY_STEP = RESTARTS[1:3]
+CLIENT = operator.itemgetter(1)  # of a trip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,9 +59,9 @@ class Protocol:
 
 
 def events_within(world: World, protocol: Protocol, client_trips: int) -> EventSchedule:
-    """The schedule of as many server steps as so many trips pay for, those thrown away included.
+    """The schedule of as many whole server steps as ``client_trips`` trips allow, those thrown away included.
 
-    Steps differ in cost, so it is made twice: once to see how many they are.
+    Steps differ in the trips that they take, so the schedule is made twice: first to count the steps.
     """
     schedule = Events(world, protocol, client_trips).run(math.inf, client_trips)
     cost = [schedule.trips_started_by(step) for step in range(1, schedule.num_steps + 1)]
@@ -70,7 +73,10 @@ def events_within(world: World, protocol: Protocol, client_trips: int) -> EventS
 
 
 class Events:
-    """Who is under way, who may start, and who waits; ``run`` makes the schedule."""
+    """Who trains, who may start, and what the server has received; ``run`` makes the schedule. Written for speed.
+
+    An instant: ``_advance``, ``_end_trips``, ``_leave_and_flush``, ``_check_progress``, ``_free_places``, ``_take_places``.
+    """
 
     def __init__(self, world: World, protocol: Protocol, trips: int):
         if world.availability:
@@ -82,291 +88,340 @@ class Events:
         self.fails = None
         if world.failure_rate:
             self.fails = Table(self._draw_failures, clients, trips + protocol.concurrency)
-        self.picker = Picker(clients, world.seed)
         self.leavers = world.dropout.leavers(clients, world.seed) if world.dropout else frozenset()
-        # Arrays, not lists: their numbers lie side by side, which counts where there are many clients.
-        self.trips_made = array("i", bytes(4 * clients))
-        self.version_of = array("i", bytes(4 * clients))  # of the trip under way; valid while it lasts
-        self.start_of = array("d", bytes(8 * clients))
-        self.lost = [False] * clients  # the trip under way will fail
-        self.in_flight: list[tuple[float, int]] = []  # a heap of (end time, client): ties in client order
+        self.leave_at, self.leave_at_version, self.leave_after_trips = _moments(world.dropout)
+        self.flush_after = _or_never(protocol.flush_after)
+        self.staleness_limit = _or_never(protocol.staleness_limit)
+        self.server_waits = protocol.too_stale == "wait"
+        self.start_times = protocol.start_times() if protocol.start_times else None
+        self.next_start = next(self.start_times) if self.start_times else math.inf
+
+        # Clients: each is idle, held, asleep or under way, until it leaves for ever.
+        self.picker = Picker(clients, world.seed)
         self.held: list[int] = []  # arrived, and not free to start again yet
         self.asleep: list[tuple[float, int]] = []  # a heap of (when available again, client)
-        self.waits = protocol.too_stale == "wait"
-        # Kept where the server waits for stale trips: all that were started, as (version, client, trip).
-        self.started: deque[tuple[int, int, int]] = deque()
-        self.under_way: set[int] = set()
-        self.discarded: list[tuple[int, int, int, float, float]] = []
+        # An array, not a list: its numbers lie side by side, which counts where there are many clients.
+        self.trips_made = array("i", bytes(4 * clients))
+
+        # Trips.
+        self.in_flight: list[Trip] = []  # a heap: the next to end comes first
+        self.lost: set[int] = set()  # clients whose trip under way will bring nothing
+        self.arrived = TripColumns()
+        self.discarded: list[tuple[int, int, int, float, float]] = []  # the rows of ``discarded_trips``
+        # Kept only where the server waits for trips that would become too stale.
+        self.started: deque[Trip] = deque()
+        self.under_way: set[int] = set()  # clients
+
+        # The server.
+        self.now, self.version, self.in_buffer = 0.0, 0, 0
+        self.step_time, self.step_sizes = array("d"), array("i")
+        self.needed = clients if protocol.initial_round else protocol.buffer_size
+        self.restart = "after_round" if protocol.initial_round else protocol.restart
+        self.free_places = protocol.concurrency
+        self.flush_at = math.inf
+        self.stepped = False  # at this instant
+        self.ended: list[int] = []  # clients whose trip has ended at this instant
+        self.ended_since_step = 0
+        self.patience = 10_000 + 100 * (clients + protocol.buffer_size)
+        self.last_version = self.most_trips = math.inf  # set by ``run``
 
     def run(self, steps: float, client_trips: float = math.inf) -> EventSchedule:
-        """Until so many steps are taken, or so many trips applied or thrown away. Written for speed."""
-        protocol = self.protocol
-        out: tuple[array, ...] = (array("i"), array("i"), array("i"), array("d"), array("d"))
-        add_client, add_trip, add_version, add_start, add_end = (column.append for column in out)
-        step_time, sizes = array("d"), array("i")
-        in_flight, idle, held = self.in_flight, self.picker.idle, self.held
-        trips_made, version_of, start_of = self.trips_made, self.version_of, self.start_of
-        concurrency, duration_of = protocol.concurrency, self.duration_of
-        draw, swap = self.picker.draw, self.picker.swap
-        first, block = duration_of.first, duration_of.block
-        special = self._special() or client_trips < math.inf
-        replaced = not (special or self.waits or protocol.cancel_at_step)
-        leave_at, leave_before_step, quota = self._moments()
-        patience = 10_000 + 100 * (self.world.num_clients + protocol.buffer_size)
-        flush_after = math.inf if protocol.flush_after is None else protocol.flush_after
-        starts = protocol.start_times() if protocol.start_times else iter(())
-        next_start = next(starts, math.inf)
-        restart = "after_round" if protocol.initial_round else protocol.restart
-        back = idle if restart == "at_once" else held
-        needed = self.world.num_clients if protocol.initial_round else protocol.buffer_size
-        in_buffer = version = since_step = 0
-        flush_at = wake_at = math.inf
-        ended: list[int] = []  # whose trip ends at this instant, kept for those who leave after so many trips
-        now = 0.0
-        places = 0 if protocol.start_times is not None else protocol.concurrency
+        """The schedule of ``steps`` server steps, or until ``client_trips`` trips are applied or thrown away."""
+        self.last_version, self.most_trips = steps, client_trips
+        self.plain = client_trips == math.inf and not self._has_special_events()
+        phases = self._phases()
+        self._take_places()
+        while self.version < self.last_version and self._advance():
+            for phase in phases:
+                phase()
+        return self._schedule()
 
-        def step() -> None:
-            nonlocal version, in_buffer, flush_at, needed, restart, back, since_step
-            step_time.append(now)
-            sizes.append(in_buffer)
-            version += 1
-            in_buffer, flush_at, since_step = 0, math.inf, 0
-            if restart in RELEASED_BY_STEP:
-                idle.extend(held)
-                held.clear()
-            if protocol.cancel_at_step:
-                ended.extend(self._cancel(now, version - 1))
-            if version == 1 and protocol.initial_round:
-                needed, restart = protocol.buffer_size, protocol.restart
-                idle.extend(held)
-                held.clear()
-                back = idle if restart == "at_once" else held
+    def _phases(self) -> list[Callable[[], None]]:
+        """The phases of one instant, in their order, without those in which nothing can happen."""
+        phases = [self._end_trips, self._free_places, self._take_places]
+        if self.plain:
+            return [*phases, self._replace_one_by_one, self._fill_buffer]
+        phases.insert(1, self._check_progress)
+        if self.world.dropout or self.protocol.flush_after or self.server_waits:
+            phases.insert(1, self._leave_and_flush)
+        return phases
 
-        def leave() -> None:
-            nonlocal leave_at, leave_before_step
-            if now >= leave_at or version >= leave_before_step:
-                self._leave(self.leavers, now, version)
-                leave_at = leave_before_step = math.inf
-            done = {client for client in ended if trips_made[client] >= quota and client in self.leavers}
-            if done:
-                self._leave(done, now, version)
+    def _advance(self) -> bool:
+        """Goes to the next instant at which something happens; False if there is none and enough trips were made."""
+        moment = self.in_flight[0][0] if self.in_flight else math.inf
+        if not self.plain:
+            wakes = self._next_waking() if self.free_places else math.inf
+            moment = min(moment, self.leave_at, self.flush_at, wakes, self.next_start)
+        if moment == math.inf:
+            if len(self.arrived) + len(self.discarded) >= self.most_trips:
+                return False
+            self._starve()
+        self.now, self.stepped = moment, False
+        return True
 
-        if places:
-            self._start(places, now, version)
-            places -= len(in_flight)
-            wake_at = self._wakes() if places else math.inf
-        while version < steps:
-            last, now = now, in_flight[0][0] if in_flight else math.inf
-            if special:
-                now = min(now, leave_at, flush_at, wake_at, next_start)
-            if now == math.inf:
-                if len(out[0]) + len(self.discarded) >= client_trips:
-                    break
-                self._starve(last, version, steps)
-            if replaced and back is idle and not places:
-                # One trip ends and another one takes its place: what follows this block does, in half the time.
-                while len(in_flight) > 2 and version < steps:
-                    now, client = in_flight[0]
-                    if in_flight[1][0] == now or in_flight[2][0] == now:
-                        break
-                    add_client(client)
-                    add_trip(trips_made[client] - 1)
-                    add_version(version_of[client])
-                    add_start(start_of[client])
-                    add_end(now)
-                    in_buffer += 1
-                    if in_buffer >= needed:
-                        step()
-                    client = swap(client)
-                    trip = trips_made[client]
-                    trips_made[client] = trip + 1
-                    version_of[client], start_of[client] = version, now
-                    duration = first[client * block + trip] if trip < block else duration_of(client, trip)
-                    heapq.heapreplace(in_flight, (now + duration, client))
-                if version >= steps:
-                    break
-                now = in_flight[0][0]
-            before = version
-            while in_flight and in_flight[0][0] == now and version < steps:
-                _, client = heapq.heappop(in_flight)
-                if special:
-                    self.under_way.discard(client)
-                    ended.append(client)
-                    since_step += 1
-                    if self._throws_away(client, now, version):
-                        if in_buffer >= needed and not self._blocked(version):
-                            step()
-                        continue
-                    if in_buffer == 0:
-                        flush_at = now + flush_after
-                add_client(client)
-                add_trip(trips_made[client] - 1)
-                add_version(version_of[client])
-                add_start(start_of[client])
-                add_end(now)
-                in_buffer += 1
-                back.append(client)
-                if in_buffer >= needed and not (special and self._blocked(version)):
-                    step()
-            if special:
-                while version < steps:
-                    in_time = version
-                    leave()
-                    waited = in_buffer >= needed and not self._blocked(version)
-                    if waited or (in_buffer and now >= flush_at):
-                        step()
-                    if version == in_time:
-                        break  # else those leave whom this step lets go
-                ended.clear()
-                if since_step > patience and version < steps:
-                    self._starve(now, version, steps, f"no step follows from the last {since_step:,} trips")
-                if version > before and len(out[0]) + len(self.discarded) > client_trips:
-                    steps = version
+    # The phases of one instant, in their order.
 
-            if restart == "after_step":
-                if version > before:
-                    places = concurrency - len(in_flight) - in_buffer
-            elif protocol.start_times is None:
-                over = restart == "after_round" and not in_flight and not idle and not self.asleep
-                if over and (version or not protocol.initial_round):
-                    idle.extend(held)
-                    held.clear()
-                places = concurrency - len(in_flight)
-            else:
-                places = 0
-                while next_start <= now:
-                    places, next_start = places + 1, next(starts, math.inf)
-                nobody = not in_flight and not idle and self._wakes() == flush_at == math.inf
-                if nobody and version < steps:
-                    self._starve(now, version, steps)
-            if special or self.waits:
-                places -= self._start(places, now, version)
-                wake_at = self._wakes() if places and not protocol.start_times else math.inf
-                continue
-            if not places:
-                continue
-            for client in draw(places):  # what ``_start`` does, where nothing else can happen
-                trip = trips_made[client]
-                trips_made[client] = trip + 1
-                version_of[client], start_of[client] = version, now
-                duration = first[client * block + trip] if trip < block else duration_of(client, trip)
-                heapq.heappush(in_flight, (now + duration, client))
-            places = 0
-        return self._schedule(out, step_time, sizes)
+    def _end_trips(self) -> None:
+        """Ends the trips of this instant, in client order; the server steps whenever it can."""
+        now, in_flight, plain, pop = self.now, self.in_flight, self.plain, heapq.heappop
+        add_arrived, released = self.arrived.recent.append, self._released()
+        while in_flight and in_flight[0][0] == now and self.version < self.last_version:
+            trip = pop(in_flight)
+            if plain or self._brings_update(trip):
+                add_arrived(trip)
+                released.append(trip[1])
+                self.in_buffer += 1
+            if self.in_buffer >= self.needed and not self._step_is_blocked():
+                self._step()
+                released = self._released()
 
-    def _start(self, count: int, now: float, version: int) -> int:
-        """Starts up to ``count`` idle and available clients, in client order; returns how many."""
-        available = self.world.availability is not None
-        clients = self._available(count, now) if available else self.picker.draw(count)
+    def _released(self) -> list[int]:
+        """The clients that those whose trips end now are added to."""
+        return self.picker.idle if self.restart == "at_once" else self.held
+
+    def _leave_and_flush(self) -> None:
+        """Clients leave, and a buffer that has waited too long is applied; again after every such step."""
+        while self.version < self.last_version:
+            version = self.version
+            if self.now >= self.leave_at or version >= self.leave_at_version:
+                self._leave(self.leavers)
+                self.leave_at = self.leave_at_version = math.inf
+            if self.ended:
+                ended = self.leavers.intersection(self.ended)
+                self._leave({client for client in ended if self.trips_made[client] >= self.leave_after_trips})
+            full = self.in_buffer >= self.needed and not self._step_is_blocked()
+            if full or (self.in_buffer and self.now >= self.flush_at):
+                self._step()
+            if self.version == version:
+                break
+        self.ended.clear()
+
+    def _check_progress(self) -> None:
+        """Refuses a run in which no step follows any more; ends one that has made the trips that were asked for."""
+        if self.ended_since_step > self.patience and self.version < self.last_version:
+            self._starve(f"no step follows from the last {self.ended_since_step:,} trips")
+        if self.stepped and len(self.arrived) + len(self.discarded) > self.most_trips:
+            self.last_version = self.version
+
+    def _free_places(self) -> None:
+        """Counts the places that clients may take now."""
+        if self.start_times:
+            self._count_starts()
+        elif self.restart != "after_step":
+            round_is_over = not (self.in_flight or self.picker.idle or self.asleep)
+            in_initial_round = self.protocol.initial_round and not self.version
+            if self.restart == "after_round" and round_is_over and not in_initial_round:
+                self._release_held()
+            self.free_places = self.protocol.concurrency - len(self.in_flight)
+        elif self.stepped:
+            self.free_places = self.protocol.concurrency - len(self.in_flight) - self.in_buffer
+
+    def _take_places(self) -> None:
+        """Starts as many clients as there are free places and clients who may start, in client order."""
+        if self.world.availability:
+            clients = self._draw_available()
+        elif self.free_places:
+            clients = self.picker.draw(self.free_places)
+        else:
+            return
         for client in clients:
-            trip = self.trips_made[client]
-            end = now + self.duration_of(client, trip)
-            if available or self.fails:
-                end = self._outcome(client, trip, now, end)
-            self.version_of[client] = version
-            self.start_of[client] = now
-            self.trips_made[client] = trip + 1
-            heapq.heappush(self.in_flight, (end, client))
-            if self.waits:
-                self.started.append((version, client, trip))
-                self.under_way.add(client)
-        return len(clients)
+            heapq.heappush(self.in_flight, self._new_trip(client, self.now, self.version))
+        self.free_places = 0 if self.start_times else self.free_places - len(clients)
 
-    def _outcome(self, client: int, trip: int, now: float, end: float) -> float:
-        """When a trip that starts now ends; notes whether it is lost."""
+    # Many instants at once, in less time, where nothing can happen but that trips arrive and are replaced.
+
+    def _replace_one_by_one(self) -> None:
+        """Ends trips and replaces their clients until two trips end together, or for a block of trips."""
+        if self.restart != "at_once" or self.protocol.cancel_at_step or len(self.in_flight) < 3:
+            return
+        in_flight, swap, new_trip = self.in_flight, self.picker.swap, self._new_trip
+        add_arrived = self.arrived.recent.append
+        add_time, add_size = self.step_time.append, self.step_sizes.append
+        version, in_buffer, needed = self.version, self.in_buffer, self.needed
+        trips = min(TripColumns.BLOCK, int(self.last_version - version) * needed - in_buffer)
+        for _ in range(trips):
+            trip = in_flight[0]
+            now = trip[0]
+            if in_flight[1][0] == now or in_flight[2][0] == now:
+                break
+            add_arrived(trip)
+            in_buffer += 1
+            if in_buffer == needed:
+                add_time(now)
+                add_size(needed)
+                version += 1
+                in_buffer = 0
+            heapq.heapreplace(in_flight, new_trip(swap(trip[1]), now, version))
+        self.version, self.in_buffer = version, in_buffer
+        self.arrived.store()
+
+    def _fill_buffer(self) -> None:
+        """Ends trips while no client may start, up to the last one before the server steps."""
+        if self.restart != "after_step" or self.version == self.last_version:
+            return
+        in_flight, add_arrived, pop = self.in_flight, self.arrived.recent.append, heapq.heappop
+        for _ in range(min(self.needed - self.in_buffer - 1, len(in_flight))):
+            trip = pop(in_flight)
+            add_arrived(trip)
+            self.held.append(trip[1])
+            self.in_buffer += 1
+            self.now = trip[0]
+
+    # Single events: a trip starts, a trip ends, the server steps, trips are thrown away, clients leave.
+
+    def _new_trip(self, client: int, now: float, version: int) -> Trip:
+        """The trip that ``client`` starts now from ``version``."""
+        trips_made, table = self.trips_made, self.duration_of
+        number = trips_made[client]
+        trips_made[client] = number + 1
+        block = table.block
+        end = now + (table.first[client * block + number] if number < block else table(client, number))
+        if self.plain:
+            return end, client, number, version, now
+        if self.world.availability or self.fails:
+            end = self._end_or_loss(client, number, now, end)
+        trip = (end, client, number, version, now)
+        if self.server_waits:
+            self.started.append(trip)
+            self.under_way.add(client)
+        return trip
+
+    def _end_or_loss(self, client: int, number: int, now: float, end: float) -> float:
+        """When a trip that starts now ends or is lost; notes whether it is lost."""
         availability = self.world.availability
         until = availability.present_until(client, now) if availability else math.inf
-        self.lost[client] = until < end or (self.fails is not None and self.fails(client, trip) > 0)
+        if until < end or (self.fails is not None and self.fails(client, number) > 0):
+            self.lost.add(client)
+        else:
+            self.lost.discard(client)
         return min(until, end)
 
-    def _available(self, count: int, now: float) -> list[int]:
-        """Up to ``count`` clients drawn among those idle and available; whoever is not goes to sleep until it is."""
-        availability, idle = self.world.availability, self.picker.idle
+    def _brings_update(self, trip: Trip) -> bool:
+        """Notes the end of a trip; False if the trip is thrown away, because it has failed or is too stale."""
+        _, client, _, version, _ = trip
+        self.ended_since_step += 1
+        if self.leave_after_trips < math.inf:
+            self.ended.append(client)
+        if self.server_waits:
+            self.under_way.discard(client)
+        too_stale = self.version - version > self.staleness_limit and not self.server_waits
+        if too_stale or client in self.lost:
+            self._discard(trip, self.version)
+            self.picker.idle.append(client)
+            return False
+        if not self.in_buffer:
+            self.flush_at = self.now + self.flush_after
+        return True
+
+    def _step(self) -> None:
+        """The server applies its buffer."""
+        self.step_time.append(self.now)
+        self.step_sizes.append(self.in_buffer)
+        self.version += 1
+        self.in_buffer, self.flush_at, self.ended_since_step, self.stepped = 0, math.inf, 0, True
+        self.arrived.store_block()
+        if self.restart in RELEASED_BY_STEP:
+            self._release_held()
+        if self.protocol.cancel_at_step:
+            self._cancel_trips()
+        if self.protocol.initial_round and self.version == 1:
+            self.needed, self.restart = self.protocol.buffer_size, self.protocol.restart
+            self._release_held()
+
+    def _step_is_blocked(self) -> bool:
+        """Whether the server must wait, as a step now would make a trip under way too stale."""
+        if not self.server_waits:
+            return False
+        while self.started:
+            _, client, number, version, _ = self.started[0]
+            if client in self.under_way and self.trips_made[client] == number + 1:
+                return self.version + 1 - version > self.staleness_limit
+            self.started.popleft()
+        return False
+
+    def _discard(self, trip: Trip, step: int) -> None:
+        """Notes that a trip is thrown away now, during the server step ``step``."""
+        _, client, number, _, start = trip
+        self.discarded.append((client, number, step, start, self.now))
+
+    def _cancel_trips(self) -> None:
+        """Throws away every trip under way, by the step that the server has just taken."""
+        for trip in sorted(self.in_flight, key=CLIENT):
+            self._discard(trip, self.version - 1)
+            self.picker.idle.append(trip[1])
+            if self.leave_after_trips < math.inf:
+                self.ended.append(trip[1])
+        self.in_flight.clear()
+
+    def _release_held(self) -> None:
+        """Clients that were held back may start again."""
+        self.picker.idle.extend(self.held)
+        self.held.clear()
+
+    def _leave(self, leavers: Set[int]) -> None:
+        """``leavers`` leave for ever; their trips under way are thrown away."""
+        if not leavers:
+            return
+        for trip in sorted((trip for trip in self.in_flight if trip[1] in leavers), key=CLIENT):
+            self._discard(trip, self.version)
+            self.under_way.discard(trip[1])
+        self.in_flight[:] = [trip for trip in self.in_flight if trip[1] not in leavers]
+        self.asleep[:] = [entry for entry in self.asleep if entry[1] not in leavers]
+        heapq.heapify(self.in_flight)
+        heapq.heapify(self.asleep)
+        for clients in (self.held, self.picker.idle):
+            clients[:] = [client for client in clients if client not in leavers]
+
+    def _draw_available(self) -> list[int]:
+        """Draws available clients for the free places; idle ones that are not available sleep until they are."""
+        availability, idle, asleep = self.world.availability, self.picker.idle, self.asleep
         assert availability is not None
-        while self.asleep and self.asleep[0][0] <= now:
-            idle.append(heapq.heappop(self.asleep)[1])
+        while asleep and asleep[0][0] <= self.now:
+            idle.append(heapq.heappop(asleep)[1])
         picked: list[int] = []
-        while len(picked) < count and idle:
+        while len(picked) < self.free_places and idle:
             (client,) = self.picker.draw(1)
-            wakes = availability.next_available(client, now)
-            if wakes > now:
-                heapq.heappush(self.asleep, (wakes, client))
+            wakes = availability.next_available(client, self.now)
+            if wakes > self.now:
+                heapq.heappush(asleep, (wakes, client))
             else:
                 picked.append(client)
         return sorted(picked)
 
-    def _wakes(self) -> float:
+    def _count_starts(self) -> None:
+        """Open arrivals: as many places as starts that are due; refuses a run in which nobody can ever start."""
+        assert self.start_times
+        while self.next_start <= self.now:
+            self.free_places, self.next_start = self.free_places + 1, next(self.start_times)
+        nobody = not (self.in_flight or self.picker.idle) and self._next_waking() == self.flush_at == math.inf
+        if nobody and self.version < self.last_version:
+            self._starve()
+
+    def _next_waking(self) -> float:
+        """When the next sleeping client is available again."""
         return self.asleep[0][0] if self.asleep else math.inf
 
-    def _special(self) -> bool:
+    def _has_special_events(self) -> bool:
         """Whether anything can happen but that trips arrive and are replaced."""
         world, protocol = self.world, self.protocol
         clients = (world.dropout, world.failure_rate or None, world.availability)
         server = (protocol.start_times, protocol.flush_after, protocol.staleness_limit)
         return any(each is not None for each in (*clients, *server))
 
-    def _throws_away(self, client: int, now: float, version: int) -> bool:
-        """Whether a trip that ends now has failed, or is too stale; if so it is noted, and the client idle."""
-        limit = math.inf if self.protocol.staleness_limit is None else self.protocol.staleness_limit
-        too_stale = self.protocol.too_stale == "drop" and version - self.version_of[client] > limit
-        if not (self.lost[client] or too_stale):
-            return False
-        self._discard(client, now, version)
-        self.picker.idle.append(client)
-        return True
-
-    def _blocked(self, version: int) -> bool:
-        """Whether some trip under way would be too stale if the server stepped now."""
-        started = self.started
-        while started:
-            oldest, client, trip = started[0]
-            if client in self.under_way and self.trips_made[client] == trip + 1:
-                return version + 1 - oldest > (self.protocol.staleness_limit or 0)
-            started.popleft()
-        return False
-
-    def _discard(self, client: int, now: float, step: int) -> None:
-        self.discarded.append((client, self.trips_made[client] - 1, step, self.start_of[client], now))
-
-    def _cancel(self, now: float, step: int) -> list[int]:
-        """Throws away every trip under way; returns whose they were."""
-        clients = sorted(client for _, client in self.in_flight)
-        for client in clients:
-            self._discard(client, now, step)
-        self.in_flight.clear()
-        self.picker.idle.extend(clients)
-        return clients
-
-    def _moments(self) -> tuple[float, float, float]:
-        """When the dropout strikes: at a time, after a server step, after so many of a client's own trips."""
-        dropout = self.world.dropout
-        moments = (dropout.time, dropout.server_step, dropout.trips) if dropout else (None,) * 3
-        time, step, trips = (math.inf if moment is None else moment for moment in moments)
-        return time, step, trips
-
-    def _leave(self, leavers: Collection[int], now: float, version: int) -> None:
-        """``leavers`` leave; the trips that they are at are thrown away."""
-        for client in sorted(client for _, client in self.in_flight if client in leavers):
-            self._discard(client, now, version)
-            self.under_way.discard(client)
-        for heap in (self.in_flight, self.asleep):
-            heap[:] = [entry for entry in heap if entry[1] not in leavers]
-            heapq.heapify(heap)
-        for clients in (self.held, self.picker.idle):
-            clients[:] = [client for client in clients if client not in leavers]
-
-    def _starve(self, now: float, version: int, steps: float, reason: str = "") -> NoReturn:
+    def _starve(self, reason: str = "") -> NoReturn:
+        """Refuses a schedule that cannot reach its last step."""
         if not reason:
-            reason = f"nobody is training and nobody can start, for {self._why_nobody(version)}"
-        wanted = f" of {steps:,.0f}" if steps < math.inf else ""
+            reason = f"nobody is training and nobody can start, for {self._why_nobody()}"
+        wanted = f" of {self.last_version:,.0f}" if self.last_version < math.inf else ""
         raise SettingError(
-            f"The schedule starves at time {now:g}, after {version}{wanted} server steps: {reason}. Lower "
+            f"The schedule starves at time {self.now:g}, after {self.version}{wanted} server steps: {reason}. Lower "
             "buffer_size or the number of steps, let more clients be there, or lose fewer trips."
         )
 
-    def _why_nobody(self, version: int) -> str:
+    def _why_nobody(self) -> str:
+        """Why nobody can start, for the message of the refusal."""
         world, protocol = self.world, self.protocol
-        if self.leavers and protocol.initial_round and not version:
+        if self.leavers and protocol.initial_round and not self.version:
             return "a client has left (dropout) that the initial_round waits for"
         if self.leavers:
             return f"{len(self.leavers)} of {world.num_clients} clients leave (dropout)"
@@ -375,37 +430,43 @@ class Events:
         return f"all wait for a buffer of {protocol.buffer_size} trips, and none is left to fill it"
 
     def _draw_failures(self, client: np.ndarray, trip: np.ndarray) -> np.ndarray:
+        """[n] float64: 1 for the trips (client [n], trip [n]) that fail, 0 for the others."""
         draws = keyed_uniform(self.world.seed, FAILURE, client, trip)
         return (draws < self.world.failure_rate).astype(np.float64)
 
-    def _schedule(self, out: tuple[array, ...], step_time: array, sizes: array) -> EventSchedule:
-        applied = sum(sizes)  # a run that looks for its last step may have gone beyond it
-        client, trip, version, start, end = (
-            np.frombuffer(column, column.typecode)[:applied] for column in out
+    def _schedule(self) -> EventSchedule:
+        under_way = sorted(self.in_flight, key=CLIENT)
+        columns = zip(
+            *((client, number, version, start) for _, client, number, version, start in under_way),
+            strict=True,
         )
-        clients = np.array(sorted(client for _, client in self.in_flight), np.int32)
-        lost = [np.array(column) for column in zip(*self.discarded, strict=True)] or [np.empty(0)] * 5
         schedule = EventSchedule(
-            client=client,
-            trip=trip,
-            download_version=version,
-            step=np.repeat(np.arange(len(sizes), dtype=np.int32), sizes),
-            download_time=start,
-            arrival_time=end,
-            step_time=np.frombuffer(step_time, np.float64),
-            inflight_client=clients,
-            inflight_trip=np.array(self.trips_made, np.int32)[clients] - 1,
-            inflight_version=np.array(self.version_of, np.int32)[clients],
-            inflight_start_time=np.array(self.start_of)[clients],
-            discarded_client=lost[0].astype(np.int32),
-            discarded_trip=lost[1].astype(np.int32),
-            discarded_step=lost[2].astype(np.int32),
-            discarded_start_time=lost[3].astype(np.float64),
-            discarded_end_time=lost[4].astype(np.float64),
+            # A run that looks for its last step may have gone beyond it.
+            **self.arrived.first(sum(self.step_sizes)),
+            step=np.repeat(np.arange(len(self.step_sizes), dtype=np.int32), self.step_sizes),
+            step_time=np.frombuffer(self.step_time, np.float64),
+            **inflight_trips(*columns),
+            **discarded_trips(*zip(*self.discarded, strict=True)),
             num_clients=self.world.num_clients,
             concurrency=self.protocol.concurrency,
         )
         return with_measured_concurrency(schedule) if self.protocol.start_times else schedule
+
+
+def _or_never(moment: float | None) -> float:
+    """Infinity for None."""
+    return math.inf if moment is None else moment
+
+
+def _moments(dropout: Dropout | None) -> tuple[float, float, float]:
+    """When a dropout strikes: at a time, after a server step, or after so many of a client's own trips."""
+    if dropout is None:
+        return math.inf, math.inf, math.inf
+    time, step, trips = (
+        math.inf if moment is None else moment
+        for moment in (dropout.time, dropout.server_step, dropout.trips)
+    )
+    return time, step, trips
 
 
 class Picker:

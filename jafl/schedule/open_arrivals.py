@@ -10,6 +10,7 @@ from jafl.errors import choose, require, whole_number
 from jafl.records import EventSchedule
 from jafl.schedule.availability import Availability
 from jafl.schedule.checks import check_clients, check_delay_and_seed, steps_within
+from jafl.schedule.columns import discarded_trips, inflight_trips
 from jafl.schedule.counting import earlier_occurrences, with_measured_concurrency
 from jafl.schedule.delays import Delay
 from jafl.schedule.draws import SELECTION, STARTS, generator
@@ -130,7 +131,6 @@ def _with_replacement(
     waiting[order] = False
     under_way = np.flatnonzero(waiting & (start <= step_time[-1]))
     under_way = under_way[np.lexsort((trip[under_way], client[under_way]))]
-    nobody, never = np.empty(0, np.int32), np.empty(0)
     schedule = EventSchedule(
         client=client[order],
         trip=trip[order],
@@ -139,15 +139,8 @@ def _with_replacement(
         download_time=start[order],
         arrival_time=end[order],
         step_time=step_time,
-        inflight_client=client[under_way],
-        inflight_trip=trip[under_way],
-        inflight_version=version[under_way],
-        inflight_start_time=start[under_way],
-        discarded_client=nobody,
-        discarded_trip=nobody,
-        discarded_step=nobody,
-        discarded_start_time=never,
-        discarded_end_time=never,
+        **inflight_trips(client[under_way], trip[under_way], version[under_way], start[under_way]),
+        **discarded_trips(),
         num_clients=num_clients,
         concurrency=num_clients,
     )

@@ -8,6 +8,7 @@ import numpy as np
 from jafl.errors import require
 from jafl.records import EventSchedule
 from jafl.schedule.checks import check_clients, check_delay_and_seed, steps_within
+from jafl.schedule.columns import discarded_trips, inflight_trips
 from jafl.schedule.counting import earlier_occurrences
 from jafl.schedule.delays import Delay
 from jafl.schedule.draws import SELECTION, generator
@@ -75,7 +76,6 @@ def synchronous(
     kept = [a[:, :cohort_size].reshape(-1) for a in by_arrival]
     cancelled = [a[:, cohort_size:].reshape(-1) for a in by_arrival]
     step = np.repeat(np.arange(rounds, dtype=np.int32), cohort_size)
-    nobody, never = np.empty(0, np.int32), np.empty(0)
     return EventSchedule(
         client=kept[0],
         trip=kept[1],
@@ -84,15 +84,14 @@ def synchronous(
         download_time=round_start[step],
         arrival_time=kept[2],
         step_time=step_time,
-        inflight_client=nobody,
-        inflight_trip=nobody,
-        inflight_version=nobody,
-        inflight_start_time=never,
-        discarded_client=cancelled[0],
-        discarded_trip=cancelled[1],
-        discarded_step=np.repeat(np.arange(rounds, dtype=np.int32), started - cohort_size),
-        discarded_start_time=np.repeat(round_start, started - cohort_size),
-        discarded_end_time=np.repeat(step_time, started - cohort_size),
+        **inflight_trips(),
+        **discarded_trips(
+            cancelled[0],
+            cancelled[1],
+            np.repeat(np.arange(rounds), started - cohort_size),
+            np.repeat(round_start, started - cohort_size),
+            np.repeat(step_time, started - cohort_size),
+        ),
         num_clients=num_clients,
         concurrency=started,
     )

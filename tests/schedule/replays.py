@@ -28,27 +28,18 @@ def recorded(case, most=3_000):
 
     In the place of the schedule stands the SettingError, if it is refused. Raises Endless after ``most`` goes.
     """
-    starts, inside = [], []
-    start, draw, swap = Events._start, Picker.draw, Picker.swap
+    starts = []
+    take_places, swap = Events._take_places, Picker.swap
 
     def note(clients):
         starts.append(list(clients))
         if len(starts) > most:
             raise Endless(f"still not made after {most:,} goes of starts: {case}")
 
-    def recorded_start(events, count, now, version):
+    def recorded_places(events):
         before = list(events.trips_made)
-        inside.append(True)
-        started = start(events, count, now, version)
-        inside.pop()
+        take_places(events)
         note(client for client, trips in enumerate(events.trips_made) if trips > before[client])
-        return started
-
-    def recorded_draw(picker, count):
-        clients = draw(picker, count)
-        if not inside:  # the plain loop, which starts them itself
-            note(clients)
-        return clients
 
     def recorded_swap(picker, client):
         client = swap(picker, client)
@@ -56,8 +47,7 @@ def recorded(case, most=3_000):
         return client
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Events, "_start", recorded_start)
-        patch.setattr(Picker, "draw", recorded_draw)
+        patch.setattr(Events, "_take_places", recorded_places)
         patch.setattr(Picker, "swap", recorded_swap)
         try:
             return case.schedule(), starts
