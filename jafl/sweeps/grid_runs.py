@@ -150,7 +150,7 @@ class SweepRuns:
     def batches(self, loaded: DataCache) -> Iterator[list[SweepRun]]:
         """Runs that may share a program, few enough to be held at once. Skips batches without a pending run.
 
-        Of runs that may fit each other one experiment is made, to tell how many fit into a batch.
+        Makes the experiment of one run to tell how many runs like it fit into a batch.
         """
         for runs in self._alike(loaded):
             largest = largest_batch(runs[0].experiment(loaded)) if len(runs) > 1 else 1

@@ -89,7 +89,7 @@ def run_sweep(
     if arms is not None:
         content["arms"] = dict(request.arms)
     if refinements:
-        content["refinements"] = [one._asdict() for one in refinements]
+        content["refinements"] = [refinement._asdict() for refinement in refinements]
     root = pathlib.Path(output_dir)
     requests = _begin(root, settings, content, request, conditions, run_options.command)
     requested = frozenset(directories(root, conditions))

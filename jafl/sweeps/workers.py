@@ -16,7 +16,7 @@ from jafl.runs.lock import directory_lock, is_locked
 from jafl.runs.progress import Interrupt
 from jafl.runs.reader import is_over
 from jafl.runs.recorder import Options
-from jafl.runs.training import run_experiment, run_group
+from jafl.runs.training import run_group
 from jafl.simulation import checkpoints
 from jafl.sweeps.grid_runs import SweepRun, SweepRuns
 
@@ -74,7 +74,7 @@ def _one_pass(runs: SweepRuns, options: Options, interrupt: Interrupt) -> bool:
 def _programs(
     batch: Sequence[SweepRun], loaded: DataCache
 ) -> Iterator[tuple[Sequence[SweepRun], Sequence[Experiment] | None]]:
-    """The runs that train in one program, and their experiments if those had to be made to tell."""
+    """The runs that train in one program, and their experiments; None for a run that needs no comparison."""
     if len(batch) == 1:
         yield batch, None
         return
@@ -89,13 +89,9 @@ def _train(
     options: Options,
     interrupt: Interrupt,
 ) -> None:
-    if len(experiments) > 1:
-        run_group(experiments, directories, options, interrupt)
-        return
-    run_experiment(experiments[0], directories[0], options, interrupt)
-    if is_over(
-        directories[0].path
-    ):  # an earlier batch of runs, this one the first, may have left checkpoints
+    """Trains the runs of one program; the caller holds the locks on their directories."""
+    run_group(experiments, directories, options, interrupt)
+    if len(experiments) == 1 and is_over(directories[0].path):  # checkpoints of a batch that it began with
         checkpoints.delete(directories[0].batch_checkpoints)
 
 
