@@ -17,13 +17,13 @@ class Runs:
     groups  one per condition and arm, in the order of the experiment's file
     """
 
-    groups: Sequence[seed_means.Group]
+    groups: Sequence[seed_means.ArmRuns]
 
     @classmethod
     def in_folder(cls, folder: pathlib.Path) -> "Runs":
         """The runs of the sweep in ``folder``."""
         runs = [run for run in find_runs(folder) if run.is_over]
-        return cls(seed_means.groups(runs, seed_means.labels_in(folder, runs)))
+        return cls(seed_means.by_arm(runs, seed_means.labels_in(folder, runs)))
 
     @property
     def conditions(self) -> list[dict[str, Any]]:

@@ -1,1 +1,1 @@
-"""Runs with a directory: what `run.py` does with one experiment or a comparison."""
+"""Trains experiments and keeps each in a run directory: single runs and comparisons."""

@@ -1,7 +1,7 @@
 """The run directory: what a run leaves behind. ``RUN_DIRECTORY`` in BUILD.md documents every file and field.
 
-Files are written whole or not at all (to a temporary name first), except ``metrics.jsonl``, which grows by one
-line per evaluation, so that what has been measured survives whatever stops the run.
+Files are written whole or not at all, under a temporary name first. Only ``metrics.jsonl`` grows, by one line for
+each evaluation, so that what has been measured survives whatever stops the run.
 """
 
 import errno
@@ -20,7 +20,7 @@ from jafl.config.settings import FORMAT
 from jafl.data import Federation, Source
 from jafl.errors import SettingError
 from jafl.records import EventSchedule, History
-from jafl.runs.lock import claim
+from jafl.runs.lock import directory_lock
 from jafl.runs.reader import read_json
 from jafl.simulation import checkpoints
 
@@ -37,11 +37,11 @@ FILES = (
     "report.html",
     "report.md",
 )
-# What a run says of its outcome: gone while it goes on.
+# The files that tell how a run ended; they are removed before it goes on.
 OUTCOME = ("summary.json", "params.npz", "reports.npz", "diagnostics.json", "report.html", "report.md")
 CHECKPOINTS = "checkpoints"
-CHECKPOINTS_TOGETHER = "checkpoints_together"
-# Settings that say where data lie: another place is no other run.
+BATCH_CHECKPOINTS = "checkpoints_together"
+# Settings that say where data lie: data in another place do not make another run.
 PLACES = ("data_dir", "cache_dir")
 TRACKED = "tensorboard"
 PICTURES = (
@@ -78,15 +78,15 @@ SCHEDULE_ARRAYS = (
 
 
 class RunDirectory:
-    """A directory that one run, or the comparison of several, writes its files to.
+    """The directory to which a run, a comparison or a sweep writes its files.
 
     Args:
-      path: made if it is not there.
-      overwrite: delete the files of a run that is there, and those of the runs in its direct subfolders.
-      resume: leave a run that is there as it is, to go on with it.
+      path: made if it does not exist.
+      overwrite: delete the files of a run in the directory, and those of the runs in its direct subfolders.
+      resume: keep a run in the directory, to go on with it.
 
     Raises:
-      SettingError: if there is a run already and neither ``overwrite`` nor ``resume`` is True, if another process
+      SettingError: if the directory holds a run and neither ``overwrite`` nor ``resume`` is True, if another process
         is running it, or if the path cannot be a directory.
     """
 
@@ -105,52 +105,52 @@ class RunDirectory:
                 f"output_dir is {str(path)!r}, but holds a sweep. Name another directory, or remove it yourself.",
                 setting="output_dir",
             )
-        there = _files_of_a_run(self.path)
-        if there and not overwrite:
+        files = _files_of_a_run(self.path)
+        if files and not overwrite:
             raise SettingError(
-                f"output_dir is {str(path)!r}, but already holds a run ({there[0].relative_to(self.path)}). "
+                f"output_dir is {str(path)!r}, but already holds a run ({files[0].relative_to(self.path)}). "
                 "Name another directory, pass --overwrite to replace that run, or --resume to go on with it.",
                 setting="output_dir",
             )
-        for folder in sorted({file.parent for file in there}, reverse=True):  # the runs in it come first
-            _remove_run(folder, [file for file in there if file.parent == folder])
+        for folder in sorted({file.parent for file in files}, reverse=True):  # the runs in it come first
+            _remove_run(folder, [file for file in files if file.parent == folder])
             if folder != self.path and not any(folder.iterdir()):
                 folder.rmdir()
 
     @property
     def checkpoints(self) -> pathlib.Path:
-        """The folder of its checkpoints, which is there while the run is not over."""
+        """The folder of the run's checkpoints, which exists while the run is not over."""
         return self.path / CHECKPOINTS
 
     @property
-    def checkpoints_together(self) -> pathlib.Path:
-        """The folder of the checkpoints of runs that share a program, this one the first of them."""
-        return self.path / CHECKPOINTS_TOGETHER
+    def batch_checkpoints(self) -> pathlib.Path:
+        """The folder of the checkpoints of a batch of runs in one program, of which this run is the first."""
+        return self.path / BATCH_CHECKPOINTS
 
     def config(self) -> dict[str, Any] | None:
-        """The ``config.json`` that is there, or None. Raises SettingError if it is none of this format."""
+        """The content of ``config.json``, or None. Raises SettingError if the file is not of this format."""
         path = self.path / "config.json"
         return read_json(path) if path.is_file() else None
 
     def write_config(self, settings: Mapping[str, Any], command: Sequence[str], label: str = "") -> None:
         """``config.json``: every resolved setting, the versions, the device, the command, an arm's label."""
-        own = {"label": label} if label not in ("", settings["algorithm"]) else {}
-        self._write_json("config.json", {**config(settings, command), **own})
+        arm = {"label": label} if label not in ("", settings["algorithm"]) else {}
+        self._write_json("config.json", {**config(settings, command), **arm})
 
     def write_comparison(
         self, settings: Mapping[str, Any], runs: Sequence[str], command: Sequence[str]
     ) -> None:
-        """``comparison.json``: the settings as given, and the names of the runs that they ask for."""
+        """``comparison.json``: the settings as given, and the names of the runs."""
         self._write_json("comparison.json", {**config(settings, command), "runs": list(runs)})
 
     def write_sweep(
-        self, settings: Mapping[str, Any], what: Mapping[str, Any], command: Sequence[str]
+        self, settings: Mapping[str, Any], content: Mapping[str, Any], command: Sequence[str]
     ) -> None:
-        """``sweep.json``: the settings that all runs share, and ``what`` differs: ``sweep``, ``arms`` and so on."""
-        self._write_json("sweep.json", {**config(settings, command), **what})
+        """``sweep.json``: the settings that all runs share; ``content``: what differs (``sweep``, ``arms``, ...)."""
+        self._write_json("sweep.json", {**config(settings, command), **content})
 
     def write_text(self, name: str, text: str) -> None:
-        """A text file, whole or not at all."""
+        """A text file."""
         self._write_whole(name, lambda path: path.write_text(text, encoding="utf-8"))
 
     def write_result(self, name: str, content: Mapping[str, Any]) -> None:
@@ -175,23 +175,24 @@ class RunDirectory:
         self._write_arrays("partition.npz", arrays)
 
     def restart(self, evaluations: Sequence[Mapping[str, Any]]) -> None:
-        """Before a run begins, or goes on after ``evaluations``: those alone are in ``metrics.jsonl``.
+        """Prepares the directory for a run that begins, or goes on after ``evaluations``.
 
-        What an earlier part of the run said of its outcome goes, and what a killed process left half-written.
+        Writes these evaluations to ``metrics.jsonl``. Removes the files that tell how an earlier part of the run
+        ended, and unfinished files of a killed process.
         """
         for name in OUTCOME:
             (self.path / name).unlink(missing_ok=True)
         for file in self.path.glob(".*.unfinished"):
             file.unlink()
-        lines = "".join(map(_line, evaluations))
+        lines = "".join(map(_json_line, evaluations))
         self._write_whole("metrics.jsonl", lambda path: path.write_text(lines))
 
     def append_evaluation(self, evaluation: Mapping[str, Any]) -> None:
-        """One line of ``metrics.jsonl``, handed to the operating system when this returns, or no part of it.
+        """Hands one line of ``metrics.jsonl`` to the operating system, whole or not at all.
 
         Raises OSError if it cannot be written.
         """
-        line = _line(evaluation).encode()
+        line = _json_line(evaluation).encode()
         file = os.open(self.path / "metrics.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
         try:
             before = os.fstat(file).st_size
@@ -205,22 +206,22 @@ class RunDirectory:
             os.close(file)
 
     def write_params(self, params: Any) -> None:
-        """``params.npz``: one array per leaf, named by its path, ``dense/kernel`` for example."""
+        """``params.npz``: one array for each leaf, named by its path, such as ``dense/kernel``."""
         self._write_arrays("params.npz", named_leaves(params))
 
     def write_reports(self, history: History) -> None:
-        """``reports.npz``: what every trip (``trip_loss`` and so on) and every server step has reported."""
+        """``reports.npz``: what every trip (``trip_loss``, ...) and every server step (``step_...``) reported."""
         trips = {f"trip_{name}": rows for name, rows in history.trip_reports.items()}
         steps = {f"step_{name}": rows for name, rows in history.step_reports.items()}
         self._write_arrays("reports.npz", {**trips, **steps})
 
     def write_diagnostics(self, content: Mapping[str, Any]) -> None:
         """``diagnostics.json``: what the schedule tells."""
-        self._write_json("diagnostics.json", {"format": FORMAT, **content})
+        self.write_result("diagnostics.json", content)
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """``summary.json``."""
-        self._write_json("summary.json", {"format": FORMAT, **summary})
+        self.write_result("summary.json", summary)
 
     def _write_json(self, name: str, content: Mapping[str, Any]) -> None:
         text = json.dumps(_finite_or_none(content), indent=2, allow_nan=False) + "\n"
@@ -238,12 +239,15 @@ class RunDirectory:
 
 
 def write_whole(path: pathlib.Path, write: Callable[[pathlib.Path], Any]) -> None:
-    """Calls ``write`` with a temporary path, which becomes ``path`` when all is written; else nothing changes."""
+    """Calls ``write`` with a temporary path, which becomes ``path`` when all is written.
+
+    If writing fails, ``path`` stays as it was.
+    """
     temporary = path.with_name(f".{path.name}.unfinished")
     try:
         write(temporary)
         os.replace(temporary, path)
-    except OSError:  # as on a full disk: what was there under that name still is
+    except OSError:  # as on a full disk
         temporary.unlink(missing_ok=True)
         raise
 
@@ -272,7 +276,7 @@ def what_decides(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def next_free_directory(parent: str | os.PathLike[str]) -> pathlib.Path:
-    """``parent/001``, or the first such number that is not there."""
+    """``parent/001``, or the first such number that does not exist."""
     number = 1
     while (path := pathlib.Path(parent) / f"{number:03d}").exists():
         number += 1
@@ -280,79 +284,13 @@ def next_free_directory(parent: str | os.PathLike[str]) -> pathlib.Path:
 
 
 def named_leaves(params: Any) -> dict[str, np.ndarray]:
-    """{path: array} of a pytree, the path's parts joined by slashes."""
+    """{path: array} of a pytree; slashes join the keys of a path."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(params)
     return {jax.tree_util.keystr(path, simple=True, separator="/"): np.asarray(leaf) for path, leaf in leaves}
 
 
-def summarize(history: History, *, target_accuracy: float, status: str = "finished") -> dict[str, Any]:
-    """What ``summary.json`` says of one run.
-
-    status: "finished", "interrupted" or "diverged".
-    """
-    schedule, evaluations = history.schedule, history.evaluations
-    trips = len(history.trip_reports["loss"])
-    staleness = schedule.staleness[:trips]
-    counts = np.bincount(schedule.client[:trips], minlength=schedule.num_clients)
-    scored = [e for e in evaluations if _is_number(e.get("test_accuracy"))]
-    best = max(scored, key=lambda e: e["test_accuracy"], default=None)
-    reached = next((e for e in scored if e["test_accuracy"] >= target_accuracy), None)
-    last_ten = np.array([e["test_accuracy"] for e in scored[-10:]])
-    started = schedule.trips_started_by(history.server_steps)
-    return {
-        "status": status,
-        "final": evaluations[-1] if evaluations else None,
-        "best": best,
-        "target_accuracy": target_accuracy,
-        "trips_to_target": reached["client_trips"] if reached else None,
-        "steps_to_target": reached["server_step"] if reached else None,
-        "time_to_target": reached["time"] if reached else None,
-        "server_steps": history.server_steps,
-        "client_trips": started,
-        "time": float(schedule.step_time[history.server_steps - 1]) if history.server_steps else 0.0,
-        "trips_thrown_away": started - trips,
-        "staleness": {
-            "mean": float(np.mean(staleness)) if trips else None,
-            **{
-                f"p{p}": float(np.percentile(staleness, p)) if trips else None
-                for p in (5, 25, 50, 75, 95, 99)
-            },
-            "max": int(np.max(staleness, initial=0)),
-        },
-        "participation": {"client_trips": counts.tolist(), "influence": history.influence.tolist()},
-        "training_stability": {
-            "std_last_ten": _spread(last_ten),
-            "std_log_last_ten": _spread(np.log(last_ten[last_ten > 0])),
-        },
-        "snapshot_slots": history.num_slots,
-        "wall_clock": {
-            "run_seconds": history.run_seconds,
-            "compile_seconds": history.compile_seconds,
-            "client_trips_per_second": trips / history.run_seconds if history.run_seconds else None,
-        },
-        "peak_memory_bytes": _peak_memory(),
-    }
-
-
-def _spread(values: np.ndarray) -> float | None:
-    return float(np.std(values)) if len(values) else None
-
-
-def _peak_memory() -> int | None:
-    """Bytes: the device's peak where it tells, else the process's."""
-    stats = jax.devices()[0].memory_stats()
-    if stats and "peak_bytes_in_use" in stats:
-        return int(stats["peak_bytes_in_use"])
-    try:
-        import resource
-    except ImportError:  # not on Windows
-        return None
-    unit = 1 if platform.system() == "Darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-
-
 def _files_of_a_run(path: pathlib.Path) -> list[pathlib.Path]:
-    """Files that a run or a comparison has left in a directory and its direct subfolders."""
+    """The files of a run or a comparison in a directory and its direct subfolders."""
     children = (folder for folder in sorted(path.glob("*-seed*")) if (folder / "config.json").is_file())
     folders = [path, *children]
     files = [folder / name for folder in folders for name in FILES if (folder / name).is_file()]
@@ -363,27 +301,23 @@ def _files_of_a_run(path: pathlib.Path) -> list[pathlib.Path]:
 
 def _remove_run(folder: pathlib.Path, files: Sequence[pathlib.Path]) -> None:
     """Removes the files of one run, unless a process is running it."""
-    with claim(folder) as mine:
-        if not mine:
+    with directory_lock(folder) as acquired:
+        if not acquired:
             raise SettingError(
                 f"output_dir is {str(folder)!r}, where another process is running.", setting="output_dir"
             )
         for file in files:
             file.unlink()
-        for kept in (CHECKPOINTS, CHECKPOINTS_TOGETHER):
-            checkpoints.delete(folder / kept)
+        for name in (CHECKPOINTS, BATCH_CHECKPOINTS):
+            checkpoints.delete(folder / name)
         for file in (folder / TRACKED).glob("events.out.tfevents.*"):
             file.unlink()
         if (folder / TRACKED).is_dir() and not any((folder / TRACKED).iterdir()):
             (folder / TRACKED).rmdir()
 
 
-def _line(evaluation: Mapping[str, Any]) -> str:
+def _json_line(evaluation: Mapping[str, Any]) -> str:
     return json.dumps(_finite_or_none(evaluation), allow_nan=False) + "\n"
-
-
-def _is_number(value: Any) -> bool:
-    return value is not None and math.isfinite(value)
 
 
 def _finite_or_none(value: Any) -> Any:

@@ -1,6 +1,7 @@
-"""What a run leaves besides its numbers: diagnostics of its schedule, and pictures."""
+"""The diagnostics of a run's schedule, and the run's pictures."""
 
 import pathlib
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -14,9 +15,9 @@ from jafl.records import Arrival, EventSchedule, History, Rule
 
 
 def expected_weights(experiment: Experiment) -> np.ndarray | None:
-    """[J] float64: the weights that the rule gives each trip, as far as the schedule decides them; else None.
+    """[J] float64: the weight that the rule gives each trip; None if the schedule alone does not decide it.
 
-    From the rule's column of that name, or from folding a trip of each staleness into an empty buffer.
+    Taken from the rule's column ``weight``, or from folding each trip into an empty buffer.
     """
     schedule, rule = experiment.schedule, experiment.rule.build()
     column = rule.columns(schedule).get("weight")
@@ -28,14 +29,14 @@ def expected_weights(experiment: Experiment) -> np.ndarray | None:
 
 
 def _folded_weights(rule: Rule, schedule: EventSchedule, num_examples: np.ndarray) -> np.ndarray | None:
-    """What ``fold`` reports as the weight of trips that bring no update."""
-    nothing = {"parameter": jnp.zeros(1)}
+    """The weights that ``fold`` reports for trips whose update is zero; None if it reports none."""
+    zeros = {"parameter": jnp.zeros(1)}
 
     def weight(client, staleness, examples):
         arrival = Arrival(
-            nothing, nothing, client, staleness, examples, examples, jnp.int32(1), jnp.float32(0), {}
+            zeros, zeros, client, staleness, examples, examples, jnp.int32(1), jnp.float32(0), {}
         )
-        empty = rule.begin(rule.init(nothing, schedule.num_clients), nothing)
+        empty = rule.begin(rule.init(zeros, schedule.num_clients), zeros)
         return rule.fold(empty, arrival)[1].get("weight")
 
     columns = (schedule.client, schedule.staleness, num_examples[schedule.client])
@@ -45,7 +46,7 @@ def _folded_weights(rule: Rule, schedule: EventSchedule, num_examples: np.ndarra
 
 
 def diagnose(experiment: Experiment, weights: np.ndarray | None) -> dict[str, Any]:
-    """``diagnostics.json``: what the schedule tells, with the influence that ``weights`` [J] give."""
+    """The content of ``diagnostics.json``; ``weights`` [J]: those of the trips, for the clients' influence."""
     schedule, rule = experiment.schedule, experiment.rule.build()
     size = int(bytes_of(experiment.params))
     per_value = {"full": 1.0, "bfloat16": 0.5, "int8": 0.25}[rule.memory_precision]
@@ -66,7 +67,7 @@ def diagnose(experiment: Experiment, weights: np.ndarray | None) -> dict[str, An
 
 
 def kinds_of_weights(experiment: Experiment, weights: np.ndarray | None) -> dict[str, np.ndarray]:
-    """{name: [J]}: the weights as given, and before or after normalisation within the buffer."""
+    """{name: [J]}: the weights as given, and before or after normalization within the buffer."""
     if weights is None:
         return {}
     schedule = experiment.schedule
@@ -80,11 +81,12 @@ def kinds_of_weights(experiment: Experiment, weights: np.ndarray | None) -> dict
 
 
 def draw_schedule(path: pathlib.Path, experiment: Experiment, weights: np.ndarray | None) -> None:
-    """The pictures of a schedule that ran, or would run, to its end."""
+    """Draws a schedule that ran, or would run, to its end."""
     schedule, federation = experiment.schedule, experiment.federation
     name, sizes, labels = experiment.settings.algorithm, federation.num_examples, federation.label_counts()
-    fits = weights is not None and bool(np.all(weights >= 0)) and bool(np.any(weights > 0))
-    weighted = {"as weighted": weights} if weights is not None and fits else None
+    weighted = None
+    if weights is not None and np.all(weights >= 0) and np.any(weights > 0):
+        weighted = {"as weighted": weights}
     kinds = kinds_of_weights(experiment, weights)
     figures = {
         "label_split": plots.label_split(labels),
@@ -98,21 +100,24 @@ def draw_schedule(path: pathlib.Path, experiment: Experiment, weights: np.ndarra
     }
     if kinds:
         figures["influence"] = plots.influence(schedule, kinds)
-    for file, figure in figures.items():
-        plots.save(figure, path / f"{file}.png")
+    _save(figures, path)
 
 
 def draw_history(path: pathlib.Path, experiment: Experiment, history: History) -> None:
-    """The pictures of what was measured, and of the schedule if it ran to its end."""
+    """Draws what was measured, and the schedule if it ran to its end."""
     curves = {experiment.settings.algorithm: [history.evaluations]}
     figures = {"accuracy": plots.accuracy_panels(curves, target=experiment.settings.target_accuracy)}
     if plots.report_names(history.evaluations):
         figures["reports"] = plots.reports(history.evaluations)
     if len(history.weights):
         figures["weights"] = plots.weights(history.weights)
-    for file, figure in figures.items():
-        plots.save(figure, path / f"{file}.png")
+    _save(figures, path)
     if history.server_steps == experiment.schedule.num_steps:
         draw_schedule(path, experiment, history.weights)
     else:
         plots.save(plots.label_split(experiment.federation.label_counts()), path / "label_split.png")
+
+
+def _save(figures: Mapping[str, Any], path: pathlib.Path) -> None:
+    for name, figure in figures.items():
+        plots.save(figure, path / f"{name}.png")

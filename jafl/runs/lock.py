@@ -1,7 +1,7 @@
-"""Claims: of several processes that could work on a run directory, one does.
+"""The lock on a run directory: of several processes that could work on it, one does.
 
-A claim is a lock that the operating system holds for a process and lets go when that process ends, however it ends.
-So no claim outlives its process, and a run that was killed can be taken up at once.
+The operating system holds the lock for a process and releases it when that process ends, however it ends. So no lock
+outlives its process, and a run that was killed can go on at once.
 """
 
 import contextlib
@@ -13,13 +13,13 @@ NAME = ".claim"
 
 
 @contextlib.contextmanager
-def claim(folder: str | os.PathLike[str], *, wait: float = 0.0) -> Iterator[bool]:
-    """Claims ``folder``, which must exist, for the length of the block; yields False if another process has it.
+def directory_lock(folder: str | os.PathLike[str], *, wait: float = 0.0) -> Iterator[bool]:
+    """Locks ``folder``, which must exist, until the block ends; yields False if another process holds the lock.
 
-    wait: so many seconds before it gives up.
+    wait: how many seconds to wait for the lock.
 
-    The lock's file is removed while it is still held: whoever waits for it sees that it is no longer there, and tries
-    again.
+    The lock's file is removed while the lock is still held: a process that waits for it sees that it is gone, and
+    tries again with a new file.
     """
     import filelock
 
@@ -38,12 +38,12 @@ def claim(folder: str | os.PathLike[str], *, wait: float = 0.0) -> Iterator[bool
         lock.release()
 
 
-def is_claimed(folder: str | os.PathLike[str]) -> bool:
-    """Whether a process has claimed ``folder``, which need not exist.
+def is_locked(folder: str | os.PathLike[str]) -> bool:
+    """Whether a process has locked ``folder``, which need not exist.
 
-    Locks only a file that somebody has left there, so that nobody who claims is in another's way for nothing.
+    Tries the lock only where its file exists, so as not to disturb a process that is about to take it.
     """
     if not (pathlib.Path(folder) / NAME).is_file():
         return False
-    with claim(folder) as mine:
-        return not mine
+    with directory_lock(folder) as acquired:
+        return not acquired

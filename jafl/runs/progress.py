@@ -1,4 +1,4 @@
-"""What a run says while it runs, and how it is told to stop: the progress bar and Ctrl-C."""
+"""The progress bar of a run, and Ctrl-C, which stops it."""
 
 import signal
 import sys
@@ -12,7 +12,7 @@ from jafl.records import EventSchedule
 
 
 class Progress:
-    """A progress bar in client trips, with rate, time left, simulated time and accuracy; unseen unless ``shown``."""
+    """A progress bar in client trips, with rate, time left, simulated time and accuracy; hidden unless ``shown``."""
 
     def __init__(self, name: str, schedule: EventSchedule, shown: bool = True):
         from tqdm import tqdm
@@ -44,7 +44,7 @@ class Progress:
         self._bar.close()
 
     def start_from(self, server_step: int) -> None:
-        """Begins with ``server_step`` steps done before: they do not count for rate and time left."""
+        """Begins after ``server_step`` earlier steps, which do not count in rate and time left."""
         if not self._shown:
             return
         self._began = True
@@ -57,7 +57,7 @@ class Progress:
             return
         if not self._began:
             self._began = True
-            self._bar.reset()  # nor does compiling
+            self._bar.reset()  # compiling does not count in rate and time left
         trips = int(np.searchsorted(self._schedule.step, server_step))
         self._reached = float(self._schedule.step_time[server_step - 1])
         self._describe()
@@ -84,7 +84,7 @@ class Interrupt:
         try:
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._before[number] = signal.signal(number, self._ask)
-        except ValueError:  # not in the main thread: Python alone decides there
+        except ValueError:  # only the main thread may set handlers
             pass
         return self
 

@@ -1,4 +1,4 @@
-"""Reads run directories back: what was asked for, what was measured, how it ended. Needs no JAX."""
+"""Reads run directories: the settings, what was measured, how the run ended. Needs no JAX."""
 
 import dataclasses
 import json
@@ -19,10 +19,10 @@ from jafl.records import EventSchedule
 class PastRun:
     """One run directory.
 
-    path         of the directory
-    config       ``config.json``
-    evaluations  the whole lines of ``metrics.jsonl``
-    summary      ``summary.json``; None of a run that is under way or was killed
+    path         the directory
+    config       the content of ``config.json``
+    evaluations  the complete lines of ``metrics.jsonl``
+    summary      the content of ``summary.json``; None if the run is under way or was killed
     """
 
     path: pathlib.Path
@@ -32,28 +32,28 @@ class PastRun:
 
     @property
     def name(self) -> str:
-        """``<algorithm>-seed<seed>``, or the label of its arm in place of the algorithm."""
+        """``<label>-seed<seed>``."""
         return f"{self.label}-seed{self.config['seed']}"
 
     @property
     def label(self) -> str:
-        """The arm's that it is a run of; where algorithms are compared, the algorithm."""
+        """The label of the run's arm; the algorithm where algorithms are compared."""
         return self.config.get("label", self.config["algorithm"])
 
     @property
     def settings(self) -> dict[str, Any]:
-        """{name: value} of the settings alone, in the order of ``Settings``."""
+        """{name: value} of the settings, in the order of ``Settings``."""
         names = [field.name for field in dataclasses.fields(Settings)]
         return {name: self.config[name] for name in names if name in self.config}
 
     @property
     def status(self) -> str:
-        """finished, interrupted or diverged; unfinished if the run has not said so itself."""
+        """finished, interrupted or diverged; unfinished if there is no summary."""
         return self.summary["status"] if self.summary else "unfinished"
 
     @property
     def is_over(self) -> bool:
-        """Whether running it once more could change nothing."""
+        """Whether the run has ended for good."""
         return self.status in ("finished", "diverged")
 
 
@@ -70,9 +70,8 @@ def read_run(path: str | os.PathLike[str]) -> PastRun:
     except OSError:
         text = ""
     evaluations = []
-    for number, line in enumerate(
-        text.split("\n")[:-1], 1
-    ):  # what follows the last line's end is no whole line
+    complete = text.split("\n")[:-1]  # what follows the last line's end is no complete line
+    for number, line in enumerate(complete, 1):
         try:
             evaluations.append(json.loads(line))
         except ValueError as error:
@@ -81,24 +80,29 @@ def read_run(path: str | os.PathLike[str]) -> PastRun:
 
 
 def is_over(path: str | os.PathLike[str]) -> bool:
-    """Whether a directory, which need not be there, holds a run that is over."""
+    """Whether a directory, which need not exist, holds a run that is over."""
     return (pathlib.Path(path) / "summary.json").is_file() and read_run(path).is_over
 
 
 def find_runs(path: str | os.PathLike[str], *, or_none: bool = False) -> list[PastRun]:
     """Every run in a directory and its subdirectories, in the order of their paths.
 
-    Raises SettingError as ``read_run`` does, or, unless ``or_none``, if there is no run.
+    Raises SettingError as ``read_run`` does, and, unless ``or_none``, if there is no run.
     """
     path = pathlib.Path(path)
     if not path.is_dir():
         raise SettingError(f"{str(path)!r} is not a directory.")
-    found = [read_run(file.parent) for file in sorted(path.rglob("config.json"))]
-    if not found and not or_none:
+    runs = [read_run(file.parent) for file in sorted(path.rglob("config.json"))]
+    if not runs and not or_none:
         raise SettingError(
             f"There is no run in {str(path)!r}: no config.json in it or in its subdirectories."
         )
-    return found
+    return runs
+
+
+def names_in(text: str) -> list[str]:
+    """The algorithms or seeds that a setting lists: ``a, b`` as [a, b]."""
+    return [name.strip() for name in text.split(",")]
 
 
 def settings_file(output_dir: str | os.PathLike[str]) -> pathlib.Path:
@@ -114,9 +118,9 @@ def settings_file(output_dir: str | os.PathLike[str]) -> pathlib.Path:
 
 
 def swept(output_dir: str | os.PathLike[str]) -> dict[str, Any] | None:
-    """What the sweep in ``output_dir`` crosses: ``sweep`` and, if it has some, ``arms`` and ``overrides``.
+    """What the sweep in ``output_dir`` crosses: ``sweep`` and, if there are any, ``arms`` and ``overrides``.
 
-    None if it holds no sweep.
+    None if the directory holds no sweep.
     """
     path = pathlib.Path(output_dir) / "sweep.json"
     if not path.is_file():
@@ -129,13 +133,13 @@ def swept(output_dir: str | os.PathLike[str]) -> dict[str, Any] | None:
 def read_schedule(path: str | os.PathLike[str]) -> EventSchedule:
     """The event schedule in a run directory; SettingError if it cannot be read.
 
-    What ``schedule.npz`` leaves out is counted from what it holds: the earlier starts of the clients of trips that
-    were not applied, and the concurrency.
+    ``schedule.npz`` leaves out the concurrency and, for trips that were not applied, the client's earlier starts.
+    Both are counted from the trips.
     """
     file = pathlib.Path(path) / "schedule.npz"
     try:
-        with np.load(file, allow_pickle=False) as there:
-            arrays = dict(there)
+        with np.load(file, allow_pickle=False) as content:
+            arrays = dict(content)
         kinds = ("download", "discarded_start", "inflight_start")
         starts = np.concatenate([arrays[f"{kind}_time"] for kind in kinds])
         clients = np.concatenate([arrays[f"{kind}client"] for kind in ("", "discarded_", "inflight_")])
@@ -147,7 +151,7 @@ def read_schedule(path: str | os.PathLike[str]) -> EventSchedule:
     earlier[order] = np.arange(len(order)) - first
     applied, discarded = len(arrays["client"]), len(arrays["discarded_client"])
     ends = np.concatenate([arrays["arrival_time"], arrays["discarded_end_time"]])
-    moments = np.concatenate([ends, starts])  # at one instant trips end before others start
+    moments = np.concatenate([ends, starts])  # trips that end at some time come before those that start then
     change = np.repeat([-1, 1], [len(ends), len(starts)])[np.argsort(moments, kind="stable")]
     return EventSchedule(
         **{**arrays, "num_clients": int(arrays["num_clients"])},

@@ -1,4 +1,4 @@
-"""What a run leaves in its directory while it trains and when it ends, alone or with others in one program."""
+"""Records a run in its directory while it trains and when it ends, alone or in a batch of runs."""
 
 import contextlib
 import dataclasses
@@ -9,9 +9,10 @@ from jafl.config.experiment import Experiment
 from jafl.engine.evaluation import per_client_accuracy
 from jafl.errors import SettingError, choose, whole_number
 from jafl.records import History
-from jafl.runs.directory import RunDirectory, config, summarize, what_decides
+from jafl.runs.directory import RunDirectory, config, what_decides
 from jafl.runs.figures import diagnose, draw_history
 from jafl.runs.reader import PastRun, read_run
+from jafl.runs.summary import summarize
 from jafl.runs.trackers import Tracker
 from jafl.simulation.checkpoints import differences
 from jafl.simulation.divergence import DivergenceError
@@ -21,15 +22,15 @@ RUNS_TOGETHER = ("auto", "never")
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """How runs are run, which changes no result but by rounding.
+    """How runs are run. No option changes a result by more than rounding.
 
-    command           what was typed, for ``config.json``
-    show              gets each line of text that is meant for the user
-    checkpoint_every  client trips between checkpoints; None: once a minute; 0: none at all
+    command           the command that was typed, for ``config.json``
+    show              is called with each line of text that is meant for the user
+    checkpoint_every  client trips between checkpoints; None: one a minute; 0: no checkpoints
     trackers          where metrics also go, see ``jafl.runs.trackers``
-    pictures          whether each run draws its own; if None, outside of sweeps
+    pictures          whether each run draws its pictures; None: yes, but not in a sweep
     progress          whether each run shows a progress bar
-    runs_together     whether runs of a sweep share a program: auto, where that pays, or never
+    runs_together     whether runs of a sweep share a program: auto (where that is faster) or never
     """
 
     command: Sequence[str] = ()
@@ -48,9 +49,9 @@ class Options:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """How one run ended. ``status``: finished, interrupted or diverged; ``summary`` is its ``summary.json``.
+    """How one run ended; ``summary`` is the content of its ``summary.json``.
 
-    ``history`` is None of a run that was over before, and is read from its directory.
+    ``history`` is None if the run was over before and the rest was read from its directory.
     """
 
     experiment: Experiment
@@ -66,9 +67,9 @@ class Outcome:
 
 
 class Recording:
-    """Writes the directory of one run, which is to be claimed before (``jafl.runs.lock``).
+    """Writes the directory of one run, on which the caller holds the lock (``jafl.runs.lock``).
 
-    As a context it closes the trackers' writers when the block ends.
+    As a context manager it closes the trackers' writers when the block ends.
 
     Raises SettingError if the directory holds a run of other settings.
     """
@@ -78,13 +79,13 @@ class Recording:
         self._writers: list[Any] = []
         self._open = contextlib.ExitStack()
         settings = dataclasses.asdict(experiment.settings)
-        wanted = config(settings, options.command)
+        now = config(settings, options.command)
         before = directory.config()
         if before is None:
             directory.write_config(settings, options.command, experiment.label)
-            before = wanted
+            before = now
         self.decides = what_decides(before)
-        refuse_differences(directory.path, self.decides, what_decides(wanted))
+        refuse_differences(directory.path, self.decides, what_decides(now))
 
     def __enter__(self) -> "Recording":
         return self
@@ -93,16 +94,16 @@ class Recording:
         self._open.close()
 
     def past(self) -> PastRun:
-        """What the directory holds."""
+        """The run as far as the directory holds it."""
         return read_run(self.directory.path)
 
     def write_setup(self) -> None:
-        """Schedule and partition."""
+        """Writes schedule and partition."""
         self.directory.write_schedule(self.experiment.schedule)
         self.directory.write_partition(self.experiment.federation, self.experiment.source)
 
     def start(self, evaluations: Sequence[Mapping[str, Any]]) -> None:
-        """Training begins, or goes on after ``evaluations``."""
+        """Begins to record, or goes on after ``evaluations``."""
         self.directory.restart(evaluations)
         server_step = evaluations[-1]["server_step"] if evaluations else 0
         settings = dataclasses.asdict(self.experiment.settings)
@@ -111,7 +112,7 @@ class Recording:
             self._writers.append(self._open.enter_context(writer))
 
     def evaluated(self, evaluation: Mapping[str, Any]) -> None:
-        """An evaluation was made; that of step 0 starts the recording."""
+        """Records an evaluation; that of step 0 begins the recording."""
         if evaluation["server_step"] == 0:
             self.start([])
         self.directory.append_evaluation(evaluation)
@@ -121,14 +122,13 @@ class Recording:
     def end(
         self, ended: History | DivergenceError, memory: Mapping[str, Any], trained_together: int = 1
     ) -> Outcome:
-        """Training has ended: writes the files that say how, ``summary.json`` last, with which the run may be over.
+        """Writes the files that tell how training ended. ``summary.json`` comes last: it marks a run as over.
 
-        memory: what the summary says of it. trained_together: how many runs shared the program.
+        memory: the summary's entry on memory. trained_together: how many runs shared the program.
         """
         self._open.close()
         experiment, directory, options = self.experiment, self.directory, self.options
-        error = ended if isinstance(ended, DivergenceError) else None
-        history = ended.history if isinstance(ended, DivergenceError) else ended
+        error, history = (ended, ended.history) if isinstance(ended, DivergenceError) else (None, ended)
         whole = history.server_steps == experiment.schedule.num_steps
         status = "diverged" if error else "finished" if whole else "interrupted"
         directory.write_params(history.params)
@@ -140,8 +140,8 @@ class Recording:
             summary |= {"diverged_at_step": error.server_step, "diverged_by_client": error.client}
             options.show(f"{experiment.name}: {error}")
         if experiment.federation.held_out is not None:
-            found = per_client_accuracy(experiment.model, history.params, experiment.federation)
-            summary["client_accuracy"] = found.tolist()
+            accuracy = per_client_accuracy(experiment.model, history.params, experiment.federation)
+            summary["client_accuracy"] = accuracy.tolist()
         if whole:
             directory.write_diagnostics(diagnose(experiment, history.weights))
         if options.pictures is not False:
@@ -151,10 +151,10 @@ class Recording:
 
 
 def refuse_differences(path: Any, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Raises SettingError, with the differences, if what ``path`` holds is not what is asked for."""
-    found = differences(before, now)
-    if found:
+    """Raises SettingError, with the differences, if ``path`` holds a run of other settings than those of ``now``."""
+    lines = differences(before, now)
+    if lines:
         raise SettingError(
-            f"{path} holds a run of other settings:\n  " + "\n  ".join(found) + "\nGo on with the same ones "
+            f"{path} holds a run of other settings:\n  " + "\n  ".join(lines) + "\nGo on with the same ones "
             "(--resume --output_dir alone takes them from there), or name another directory."
         )

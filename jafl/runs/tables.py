@@ -1,4 +1,4 @@
-"""Tables of finished runs: means over seeds, what it took to reach the target, as rows and as lines of text."""
+"""Tables of finished runs: means over seeds and what reaching the target took, as rows and as lines of text."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,61 +9,53 @@ TO_TARGET = ("trips_to_target", "steps_to_target", "time_to_target")
 
 
 def rows(summaries: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
-    """One row per algorithm: means over its seeds; what it took to reach the target only if all seeds did.
+    """One row for each algorithm, with means over its seeds.
 
-    summaries: {algorithm: the ``summary.json`` of each seed}, none of them empty.
+    summaries: {algorithm: the ``summary.json`` of each seed}, at least one for each algorithm.
     """
     return [{"algorithm": algorithm, **row(seeds)} for algorithm, seeds in summaries.items()]
 
 
 def row(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The means of several seeds of one algorithm, and standard errors where there are several seeds."""
+    """The means over the seeds of one algorithm, and their standard errors where there are several seeds.
+
+    What reaching the target took is given only if all seeds reached it.
+    """
     final = [s["final"]["test_accuracy"] for s in summaries if s["final"]]
     final = [accuracy for accuracy in final if accuracy is not None]
-    found: dict[str, Any] = {
+    means: dict[str, Any] = {
         "seeds": len(summaries),
         "finished": sum(s["status"] == "finished" for s in summaries),
         "final_test_accuracy": float(np.mean(final)) if final else None,
         "standard_error": standard_error(final),
     }
-    found["client_trips"] = float(np.mean([s["client_trips"] for s in summaries]))
+    means["client_trips"] = float(np.mean([s["client_trips"] for s in summaries]))
     for key in TO_TARGET:
         values = [s[key] for s in summaries]
         reached = None not in values
-        found[key] = float(np.mean(values)) if reached else None
-        found[f"{key}_standard_error"] = standard_error(values) if reached else None
-    found["trips_thrown_away"] = float(np.mean([s["trips_thrown_away"] for s in summaries]))
-    found["mean_staleness"] = float(np.mean([s["staleness"]["mean"] or 0.0 for s in summaries]))
+        means[key] = float(np.mean(values)) if reached else None
+        means[f"{key}_standard_error"] = standard_error(values) if reached else None
+    means["trips_thrown_away"] = float(np.mean([s["trips_thrown_away"] for s in summaries]))
+    means["mean_staleness"] = float(np.mean([s["staleness"]["mean"] or 0.0 for s in summaries]))
     clocks = [s["wall_clock"] for s in summaries]
-    found["seconds"] = sum(clock["run_seconds"] + clock["compile_seconds"] for clock in clocks)
-    return found
+    means["seconds"] = sum(clock["run_seconds"] + clock["compile_seconds"] for clock in clocks)
+    return means
 
 
 def standard_error(values: Sequence[float]) -> float | None:
-    """That of the mean; None of fewer than two values."""
+    """The standard error of the mean; None for fewer than two values."""
     return float(np.std(values, ddof=1) / np.sqrt(len(values))) if len(values) > 1 else None
 
 
-def text(found: Sequence[Mapping[str, Any]], target_accuracy: float) -> list[str]:
-    """The final table, as lines of text; ``found`` from ``rows``."""
-    if not found:
+def text(table: Sequence[Mapping[str, Any]], target_accuracy: float) -> list[str]:
+    """The rows of ``rows`` as lines of text, with heading and notes."""
+    if not table:
         return []
-    several, thrown = found[0]["seeds"] > 1, any(one["trips_thrown_away"] for one in found)
-    cells = [["algorithm", "test accuracy", "trips", "steps", "time", "mean staleness", "seconds"]]
+    several, thrown = table[0]["seeds"] > 1, any(row["trips_thrown_away"] for row in table)
+    head = ["algorithm", "test accuracy", "trips", "steps", "time", "mean staleness", "seconds"]
     if thrown:
-        cells[0].insert(6, "thrown away")
-    for one in found:
-        line = [
-            one["algorithm"],
-            with_error(one["final_test_accuracy"], one["standard_error"]),
-            *(count(one[key]) for key in TO_TARGET),
-            f"{one['mean_staleness']:.1f}",
-            f"{one['seconds']:.1f}",
-        ]
-        if thrown:
-            line.insert(6, count(one["trips_thrown_away"]))
-        unfinished = one["seeds"] - one["finished"]
-        cells.append([*line, *([f"{unfinished} of {one['seeds']} did not finish"] if unfinished else [])])
+        head.insert(6, "thrown away")
+    cells = [head, *(_text_row(row, thrown) for row in table)]
     lines = aligned(cells)
     widths = [max(len(line[column]) for line in cells) for column in range(5)]
     until = sum(widths) + 8  # the right end of the three columns that the heading is for
@@ -72,8 +64,23 @@ def text(found: Sequence[Mapping[str, Any]], target_accuracy: float) -> list[str
     return ["", header, *lines, *notes, ""]
 
 
+def _text_row(row: Mapping[str, Any], thrown: bool) -> list[str]:
+    """A row as cells of text; ``thrown``: with the trips that were thrown away."""
+    cells = [
+        row["algorithm"],
+        with_error(row["final_test_accuracy"], row["standard_error"]),
+        *(count(row[key]) for key in TO_TARGET),
+        f"{row['mean_staleness']:.1f}",
+        f"{row['seconds']:.1f}",
+    ]
+    if thrown:
+        cells.insert(6, count(row["trips_thrown_away"]))
+    unfinished = row["seeds"] - row["finished"]
+    return [*cells, *([f"{unfinished} of {row['seeds']} did not finish"] if unfinished else [])]
+
+
 def aligned(cells: Sequence[Sequence[str]]) -> list[str]:
-    """Rows of cells as lines, the first column to the left, the others to the right; cells beyond those follow."""
+    """Rows of cells as lines: the first column is aligned left, the others right; cells beyond the head's follow."""
     columns = len(cells[0])
     widths = [max(len(line[column]) for line in cells) for column in range(columns)]
     return [

@@ -1,4 +1,4 @@
-"""Where metrics also go, if asked: TensorBoard, or a tracker of your own, without touching the engine.
+"""Trackers send the metrics of a run elsewhere: to TensorBoard, or wherever a tracker of your own writes.
 
 A tracker is a function that opens a writer for one run. This one sends evaluations to Weights & Biases:
 
@@ -25,37 +25,37 @@ from jafl.errors import SettingError
 
 
 class Writer(Protocol):
-    """Takes the evaluations of one run."""
+    """Receives the evaluations of one run."""
 
     def write(self, evaluation: Mapping[str, Any]) -> None:
-        """Takes an evaluation, a line of ``metrics.jsonl``, as soon as it is made."""
+        """Receives an evaluation, a line of ``metrics.jsonl``, as soon as it is made."""
 
     def close(self) -> None:
-        """The run has ended, in whatever way; called once."""
+        """Called once, when the run has ended in any way."""
 
 
-# (run directory, settings, server step) -> writer. The step is 0 for a run that begins; for one that goes on, that of
-# the last evaluation in its checkpoint: later ones, which an earlier writer of the run may have seen, come again.
+# (run directory, settings, server step) -> writer. The step is 0 for a run that begins. For a run that goes on, it is
+# the step of the last evaluation in the checkpoint; later evaluations come again, even if an earlier writer saw them.
 Tracker = Callable[[pathlib.Path, Mapping[str, Any], int], Writer]
 
 
 class TensorBoard:
     """Writes TensorBoard's event files to the subfolder ``tensorboard`` of a run directory, with tensorboardX.
 
-    Each metric of an evaluation is a scalar over server steps; ``time`` and ``client_trips`` are scalars, too.
+    Each number of an evaluation, ``time`` and ``client_trips`` included, is a scalar over server steps.
     """
 
     def __init__(self, path: pathlib.Path, settings: Mapping[str, Any], server_step: int):
         from tensorboardX import SummaryWriter
 
-        # What was written beyond the checkpoint, TensorBoard forgets.
+        # Makes TensorBoard hide what was written after the checkpoint.
         options: dict[str, Any] = {"purge_step": server_step + 1} if server_step else {}
-        # tensorboardX names files by the second: one that goes on within it would take the place of the one before.
+        # tensorboardX names files by the second: a run that goes on within a second would overwrite its earlier file.
         options["filename_suffix"] = f".{time.time_ns()}"
         self._writer = SummaryWriter(str(pathlib.Path(path) / "tensorboard"), **options)
 
     def write(self, evaluation: Mapping[str, Any]) -> None:
-        """Every number of the evaluation, at its server step."""
+        """Writes every number of the evaluation."""
         for name, value in evaluation.items():
             if name != "server_step" and isinstance(value, (int, float)) and math.isfinite(value):
                 self._writer.add_scalar(name, value, evaluation["server_step"])
@@ -67,7 +67,7 @@ class TensorBoard:
 
 
 def tensorboard() -> Tracker:
-    """``TensorBoard``, the tracker; raises SettingError if tensorboardX is not installed."""
+    """The tracker ``TensorBoard``; raises SettingError if tensorboardX is not installed."""
     try:
         import tensorboardX  # noqa: F401
     except ImportError as error:

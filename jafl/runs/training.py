@@ -101,7 +101,7 @@ def run_group(
         if recording:
             recording.write_setup()
     checkpoints = Checkpoints(
-        directories[0].checkpoints_together,
+        directories[0].batch_checkpoints,
         every=options.checkpoint_every,
         configuration=_configuration(experiments, directories),
         on_trouble=options.show,

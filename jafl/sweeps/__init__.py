@@ -1,1 +1,1 @@
-"""Many runs with a directory: grids of settings, their means over seeds, figures and the report."""
+"""Sweeps: runs over grids of settings, their means over seeds, their figures and reports."""

@@ -1,7 +1,8 @@
-"""The runs of a sweep, and which of them train together in one program.
+"""The runs of a sweep, and the batches of runs that train in one program.
 
-Which runs share a program decides the last bits of each. So that follows from what the sweep is (its settings, arms,
-seeds, conditions, and in what order it was told of them), never from what is over, nor from who works on it.
+Which runs share a program decides the last bits of their results. It follows only from what the sweep is: its
+settings, arms, seeds and conditions, and the order in which they were requested. It depends neither on which runs are
+over, nor on which process works on them.
 """
 
 import dataclasses
@@ -20,159 +21,181 @@ from jafl.config.resolution import resolve, seeds_of
 from jafl.config.settings import TYPES, VARYING, Settings, of_source
 from jafl.planning.device_memory import device_memory
 from jafl.runs import batching
-from jafl.runs.reader import is_over
+from jafl.runs.reader import is_over, names_in
 
-# Most runs in one program: so many directories are claimed, and experiments held, at once. Wider gained nothing on a
-# CPU (experiments/benchmarks/sweeps_speed), where several processes share a sweep.
-MOST_ON_A_CPU, MOST = 8, 32
-# From so many runs on that differ in nothing that a schedule or a partition depends on, these alone go together.
+# Most runs in one batch: a process locks that many directories, and holds that many experiments, at once. Larger
+# batches were no faster on a CPU (experiments/benchmarks/sweeps_speed), where several processes share a sweep.
+LARGEST_BATCH_ON_A_CPU, LARGEST_BATCH = 8, 32
+# This many runs or more over one schedule and partition form batches of their own.
 SHARED_FROM = 4
-# Of the machine's memory, what the schedules of the experiments that are held at once may take; and how many times a
-# schedule's bytes an experiment takes on the host, with its plan and what is placed on the device.
+# The share of the machine's memory that the schedules of one batch may take, and how many times its schedule's bytes
+# an experiment takes on the host: with its plan and what is placed on the device.
 SHARE_OF_SCHEDULES, COPIES = 0.25, 5
 
 
-class Part(NamedTuple):
-    """The runs under one condition: {label: settings}, of which ``seed`` may list several."""
+class ConditionArms(NamedTuple):
+    """The arms under one condition: {label: settings}, of which ``seed`` may list several."""
 
     condition: dict[str, Any]
     arms: dict[str, Settings]
 
-    def cells(self, root: pathlib.Path) -> list[pathlib.Path]:
-        """The directories of its runs."""
-        return [
-            root / grid.folder(self.condition) / all_arms.folder(label, seed)
-            for label, settings in self.arms.items()
-            for seed in seeds_of(settings)
-        ]
 
-
-class Cell(NamedTuple):
-    """One run of a sweep: ``settings`` with every default filled in, and the directory."""
+class SweepRun(NamedTuple):
+    """One run of a sweep: ``settings`` with every default filled in, and its directory."""
 
     label: str
     settings: Settings
     path: pathlib.Path
 
+    def experiment(self, loaded: DataCache) -> Experiment:
+        """The experiment that the run trains."""
+        return make_experiment(self.label, self.settings, loaded)
+
 
 @dataclasses.dataclass(frozen=True)
-class Listing:
-    """What a sweep was told of at one time: {setting: values}, {label: settings}, seeds as text."""
+class Request:
+    """The runs that were requested at one time: {setting: values}, {label: settings}, and seeds as text."""
 
     sweep: Mapping[str, Sequence[Any]]
     arms: Mapping[str, Mapping[str, Any]]
     seed: str
 
-    def told(self) -> dict[str, Any]:
-        """As ``sweep.json`` has it."""
+    def as_json(self) -> dict[str, Any]:
+        """The request as ``sweep.json`` keeps it."""
         return {
             "sweep": {name: list(values) for name, values in self.sweep.items()},
             "arms": list(self.arms),
             "seed": self.seed,
         }
 
-    def parts(self, settings: Settings, overrides: Sequence[Override]) -> list[Part]:
-        """Its runs, with ``settings`` in common."""
+    def conditions(self, settings: Settings, overrides: Sequence[Override]) -> list[ConditionArms]:
+        """The requested runs, condition by condition; ``settings`` are those that all runs share."""
         common = settings.changed({"seed": self.seed})
         return [
-            Part(condition, all_arms.under(common, self.arms, condition, overrides))
+            ConditionArms(condition, all_arms.under(common, self.arms, condition, overrides))
             for condition in grid.product(self.sweep)
         ]
 
 
-def listings(content: Mapping[str, Any]) -> list[Listing]:
-    """What ``sweep.json`` says that the sweep was told of, one after the other."""
-    own = content.get("arms")
-    told = content.get("listed") or [
-        {"sweep": content["sweep"], "seed": content["seed"], "arms": list(own or _names(content))}
+def requests_in(content: Mapping[str, Any]) -> list[Request]:
+    """The requests that ``sweep.json`` lists, in their order."""
+    arms = content.get("arms")
+    # Earlier versions kept no list: such a sweep was requested at one time.
+    entries = content.get("listed") or [
+        {
+            "sweep": content["sweep"],
+            "seed": content["seed"],
+            "arms": list(arms or names_in(content["algorithm"])),
+        }
     ]
-    arms = own or {name: {"algorithm": name} for one in told for name in one["arms"]}
-    return [Listing(one["sweep"], {label: arms[label] for label in one["arms"]}, one["seed"]) for one in told]
+    arms = arms or {name: {"algorithm": name} for entry in entries for name in entry["arms"]}
+    return [
+        Request(entry["sweep"], {label: arms[label] for label in entry["arms"]}, entry["seed"])
+        for entry in entries
+    ]
 
 
-def _names(content: Mapping[str, Any]) -> list[str]:
-    return [name.strip() for name in content["algorithm"].split(",")]
+def directories(root: pathlib.Path, conditions: Sequence[ConditionArms]) -> list[pathlib.Path]:
+    """The directories of all runs under the conditions."""
+    return [
+        run_directory(root, condition, label, seed)
+        for condition, arms in conditions
+        for label, settings in arms.items()
+        for seed in seeds_of(settings)
+    ]
+
+
+def run_directory(
+    root: pathlib.Path, condition: Mapping[str, Any], label: str, seed: int | str
+) -> pathlib.Path:
+    """The directory of an arm's run under a condition."""
+    return root / grid.folder(condition) / all_arms.folder(label, seed)
 
 
 @dataclasses.dataclass(frozen=True)
-class Cells:
+class SweepRuns:
     """The runs of a sweep.
 
-    root         its directory
-    told         of what it was told, in order; a run belongs to the first listing that holds it
-    settings     that all share
-    wanted       the directories of the runs to look after
-    together     whether runs share programs where that pays
-    backwards    the last ones first
+    root            the sweep's directory
+    requests        all requests so far, in order; a run belongs to the first request that names it
+    settings        the settings that all runs share
+    requested       the directories of the runs that are requested now; the others are never pending
+    share_programs  whether runs may share a program, where that is faster
+    backwards       the last runs first
     """
 
     root: pathlib.Path
-    told: Sequence[Listing]
+    requests: Sequence[Request]
     settings: Settings
     overrides: Sequence[Override]
-    wanted: frozenset[pathlib.Path]
-    together: bool
+    requested: frozenset[pathlib.Path]
+    share_programs: bool
     backwards: bool = False
 
-    def parts(self, loaded: DataCache) -> Iterator[list[Cell]]:
-        """Runs that may go together, few enough to be held at once, unless none of them is left.
+    def batches(self, loaded: DataCache) -> Iterator[list[SweepRun]]:
+        """Runs that may share a program, few enough to be held at once. Skips batches without a pending run.
 
-        One experiment of those that may fit each other is made to tell how many go together at most.
+        Makes the experiment of one run to tell how many runs like it fit into a batch.
         """
-        for cells in self._alike(loaded):
-            most = most_at_once(make_experiment(*cells[0][:2], loaded)) if len(cells) > 1 else 1
-            for part in self._ordered(_parts(cells, most)):
-                if any(map(self.is_left, part)):
-                    yield part
+        for runs in self._alike(loaded):
+            largest = largest_batch(runs[0].experiment(loaded)) if len(runs) > 1 else 1
+            for batch in self._in_order(_batches(runs, largest)):
+                if any(map(self.is_pending, batch)):
+                    yield batch
 
-    def is_left(self, cell: Cell) -> bool:
-        """Whether a run is to be looked after, and not over."""
-        return self._is_left(cell.path)
+    def is_pending(self, run: SweepRun) -> bool:
+        """Whether a run is requested and not over."""
+        return self._is_pending(run.path)
 
-    def _alike(self, loaded: DataCache) -> Iterator[list[Cell]]:
-        """Runs whose settings differ in seeds and numbers alone."""
-        before: set[pathlib.Path] = set()
-        blocks = []
-        for listing in self.told:
-            parts = listing.parts(self.settings, self.overrides)
-            new = {path for part in parts for path in part.cells(self.root)} - before
-            before |= new
-            blocks += [(block, new) for block in _blocks(parts)]
-        for block, new in self._ordered(blocks):
-            if not any(self._is_left(path) for part in block for path in part.cells(self.root)):
+    def _is_pending(self, path: pathlib.Path) -> bool:
+        return path in self.requested and not is_over(path)
+
+    def _alike(self, loaded: DataCache) -> Iterator[list[SweepRun]]:
+        """Runs of one request whose settings differ only in seeds and numbers."""
+        for conditions, new in self._in_order(self._conditions_alike()):
+            if not any(map(self._is_pending, directories(self.root, conditions))):
                 continue
-            alike: dict[Any, list[Cell]] = {}
-            for part in block:
-                for label, settings in resolve(part.arms, loaded):
-                    folder = grid.folder(part.condition)
-                    path = self.root / folder / all_arms.folder(label, settings.seed)
-                    if path in new:
-                        kind = self._kind(settings) or path
-                        alike.setdefault(kind, []).append(Cell(label, settings, path))
-            for cells in self._ordered(list(alike.values())):
-                if any(map(self.is_left, cells)):
-                    yield cells
+            alike: dict[Any, list[SweepRun]] = {}
+            for run in self._runs(conditions, loaded):
+                if run.path in new:
+                    alike.setdefault(self._program_key(run.settings) or run.path, []).append(run)
+            for runs in self._in_order(list(alike.values())):
+                if any(map(self.is_pending, runs)):
+                    yield runs
 
-    def _is_left(self, path: pathlib.Path) -> bool:
-        return path in self.wanted and not is_over(path)
+    def _conditions_alike(self) -> list[tuple[list[ConditionArms], set[pathlib.Path]]]:
+        """Conditions of one request that differ only in numbers, and the directories that are new in that request."""
+        earlier: set[pathlib.Path] = set()
+        pairs = []
+        for request in self.requests:
+            conditions = request.conditions(self.settings, self.overrides)
+            new = {*directories(self.root, conditions)} - earlier
+            earlier |= new
+            pairs += [(alike, new) for alike in _by_other_settings(conditions)]
+        return pairs
 
-    def _ordered(self, items: list[Any]) -> list[Any]:
+    def _runs(self, conditions: Sequence[ConditionArms], loaded: DataCache) -> Iterator[SweepRun]:
+        for condition, arms in conditions:
+            for label, settings in resolve(arms, loaded):
+                yield SweepRun(label, settings, run_directory(self.root, condition, label, settings.seed))
+
+    def _in_order(self, items: list[Any]) -> list[Any]:
         return items[::-1] if self.backwards else items
 
-    def _kind(self, settings: Settings) -> tuple | None:
-        """What is equal for runs that may share a program; None for one that trains alone."""
+    def _program_key(self, settings: Settings) -> tuple | None:
+        """Equal for runs that may share a program; None for a run that trains alone."""
         devices = settings.devices or len(jax.local_devices())
-        if not self.together or settings.decompose_steps or devices > 1:
+        if not self.share_programs or settings.decompose_steps or devices > 1:
             return None
         return _values(
             settings, {name for name in TYPES if _is_number(name)} - {*of_source(settings.dataset)}
         )
 
 
-def most_at_once(experiment: Experiment) -> int:
-    """How many runs like this one may go together, if no two of them read anything of their own."""
+def largest_batch(experiment: Experiment) -> int:
+    """The most runs like this one that fit into a batch, if they share all data."""
     run = experiment.run
-    limit = MOST_ON_A_CPU if jax.default_backend() == "cpu" else MOST
+    limit = LARGEST_BATCH_ON_A_CPU if jax.default_backend() == "cpu" else LARGEST_BATCH
     schedule = sum(
         column.nbytes for column in vars(experiment.schedule).values() if hasattr(column, "nbytes")
     )
@@ -180,26 +203,26 @@ def most_at_once(experiment: Experiment) -> int:
     return max(1, min(limit, fit, batching.most_together([run, run])))
 
 
-def _parts(cells: Sequence[Cell], most: int) -> list[list[Cell]]:
-    """At most ``most`` runs each; those over one schedule apart from others, where they are several."""
-    if most == 1:
-        return [[cell] for cell in cells]
-    worlds: dict[Any, list[Cell]] = {}
-    for cell in cells:
-        worlds.setdefault((cell.settings.seed, _values(cell.settings, {*VARYING})), []).append(cell)
-    shared = [some for some in worlds.values() if len(some) >= SHARED_FROM]
-    in_one = {cell.path for some in shared for cell in some}
-    others = [cell for cell in cells if cell.path not in in_one]
-    return [part for some in [*shared, others] if some for part in batching.evenly(some, most)]
+def _batches(runs: Sequence[SweepRun], largest: int) -> list[list[SweepRun]]:
+    """Batches of at most ``largest`` runs; runs over one schedule form batches of their own if there are enough."""
+    if largest == 1:
+        return [[run] for run in runs]
+    by_schedule: dict[Any, list[SweepRun]] = {}
+    for run in runs:
+        by_schedule.setdefault((run.settings.seed, _values(run.settings, {*VARYING})), []).append(run)
+    shared = [same for same in by_schedule.values() if len(same) >= SHARED_FROM]
+    paths_of_shared = {run.path for same in shared for run in same}
+    rest = [run for run in runs if run.path not in paths_of_shared]
+    return [batch for fitting in [*shared, rest] if fitting for batch in batching.evenly(fitting, largest)]
 
 
-def _blocks(parts: Sequence[Part]) -> list[list[Part]]:
-    """Parts under conditions that differ in numbers alone, for the others may be of other data."""
-    found: dict[str, list[Part]] = {}
-    for part in parts:
-        fixed = {name: value for name, value in part.condition.items() if not _is_number(name)}
-        found.setdefault(repr(fixed), []).append(part)
-    return list(found.values())
+def _by_other_settings(conditions: Sequence[ConditionArms]) -> list[list[ConditionArms]]:
+    """Conditions that differ only in numbers; other settings may mean other data."""
+    alike: dict[str, list[ConditionArms]] = {}
+    for arms in conditions:
+        fixed = {name: value for name, value in arms.condition.items() if not _is_number(name)}
+        alike.setdefault(repr(fixed), []).append(arms)
+    return list(alike.values())
 
 
 def _is_number(name: str) -> bool:
@@ -208,7 +231,7 @@ def _is_number(name: str) -> bool:
 
 
 def _values(settings: Settings, left_out: set[str]) -> tuple:
-    """The settings' values but the seed; of those ``left_out`` only whether they are there."""
+    """The settings' values except the seed; of those ``left_out`` only whether they are None."""
     return tuple(
         value is None if name in left_out else value
         for name, value in settings.__dict__.items()

@@ -1,14 +1,14 @@
 """Sweeps: every arm and seed under every combination of values, one run directory each.
 
-A sweep can be stopped and started as often as one likes, and by several processes at once: whoever finds a run that
-is neither over nor claimed claims it and goes on with it; runs that share a program, all of them at once. When
-nothing is left, tables and pictures are drawn.
+A sweep can be stopped and started any number of times, and several processes can work on it at once. Each process
+locks runs that are neither over nor locked (all runs of a program at once) and goes on with them. When every run is
+over, the tables and pictures are made.
 """
 
 import dataclasses
 import os
 import pathlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jafl.config import arms as all_arms
@@ -21,23 +21,23 @@ from jafl.config.resolution import resolve
 from jafl.config.settings import Settings
 from jafl.errors import SettingError, unknown_name, whole_number
 from jafl.runs import tables
-from jafl.runs.directory import CHECKPOINTS, CHECKPOINTS_TOGETHER, PLACES, RunDirectory
-from jafl.runs.lock import claim
-from jafl.runs.reader import find_runs, read_json
+from jafl.runs.directory import BATCH_CHECKPOINTS, CHECKPOINTS, PLACES, RunDirectory
+from jafl.runs.lock import directory_lock
+from jafl.runs.reader import PastRun, find_runs, names_in, read_json
 from jafl.runs.recorder import Options
 from jafl.simulation import checkpoints
 from jafl.simulation.checkpoints import differences
 from jafl.sweeps import seed_means
 from jafl.sweeps.figures import draw_sweep
-from jafl.sweeps.grid_runs import Cells, Listing, Part, listings
-from jafl.sweeps.workers import work_through
+from jafl.sweeps.grid_runs import ConditionArms, Request, SweepRuns, directories, requests_in
+from jafl.sweeps.workers import run_pending
 
-SECONDS_TO_WRITE = 600.0  # for which a process waits while another draws the tables and pictures
+SECONDS_TO_WRITE = 600.0  # that a process waits while another makes the tables and pictures
 
 
 @dataclasses.dataclass(frozen=True)
 class SweepOutcome:
-    """How a sweep ended, or stands: ``rows`` of the table, how many runs have which status, how many are ``left``."""
+    """The state of a sweep: the table's ``rows``, how many runs have which status, and how many are not over."""
 
     rows: list[dict[str, Any]]
     statuses: dict[str, int]
@@ -55,202 +55,201 @@ def run_sweep(
     processes: int = 1,
     **options: Any,
 ) -> SweepOutcome:
-    """Runs what is left of a sweep.
+    """Runs every run of a sweep that is not over.
 
     Args:
-      settings: of every run, but for those that are swept or an arm's own; ``seed`` may list several.
+      settings: those of every run, except what is swept and what an arm sets itself; ``seed`` may list several.
       sweep: as text (``jafl.config.grid``), or {setting: values}, which may be empty.
-      output_dir: the sweep's own. If it holds the same sweep, that goes on; more values, arms or seeds add to it.
+      output_dir: the sweep's directory. A sweep that is there goes on; more values, arms or seeds are added to it.
       arms: {label: settings} of what is compared. Default: the algorithms that ``settings`` lists.
       overrides: settings that hold for some arms or under some conditions only, over those of the arms.
       baseline: the arm that the trips to the target are compared with. Default: fedavg if it runs, else the first.
-      processes: how many work on it, this one among them.
+      processes: how many processes work on the sweep, this one included.
       options: the fields of ``jafl.runs.recorder.Options``. A run draws its own pictures only if ``pictures`` is
         True.
+
+    Returns:
+      The table of all runs that are there, and how many are not over.
 
     Raises:
       SettingError: for any setting or value that cannot work, before anything is run; or if ``output_dir`` holds
         something else (lists the differences).
     """
-    how = Options(**options)
+    run_options = Options(**options)
     whole_number("processes", processes, 1)
-    swept = grid.parse(sweep) if isinstance(sweep, str) else {k: list(v) for k, v in sweep.items()}
+    values = grid.parse(sweep) if isinstance(sweep, str) else {name: list(v) for name, v in sweep.items()}
     compared = all_arms.of_algorithms(settings) if arms is None else arms
     all_arms.check(compared, overrides)
     baseline = baseline or ("fedavg" if "fedavg" in compared else next(iter(compared)))
     if baseline not in compared:
         raise unknown_name("baseline", baseline, list(compared))
-    work = [
-        Part(condition, all_arms.under(settings, compared, condition, overrides))
-        for condition in grid.product(swept)
-    ]
-    what = {
-        "sweep": swept,
-        "arms": None if arms is None else {label: dict(own) for label, own in arms.items()},
-        "overrides": [one._asdict() for one in overrides],
-    }
+    request = Request(values, {label: dict(own) for label, own in compared.items()}, settings.seed)
+    conditions = request.conditions(settings, overrides)
+    content: dict[str, Any] = {"sweep": values}
+    if arms is not None:
+        content["arms"] = dict(request.arms)
+    if overrides:
+        content["overrides"] = [override._asdict() for override in overrides]
     root = pathlib.Path(output_dir)
-    listed = Listing(swept, {label: dict(own) for label, own in compared.items()}, settings.seed)
-    told = _begin(
-        root,
-        settings,
-        {name: value for name, value in what.items() if value or name == "sweep"},
-        listed,
-        work,
-        how,
-    )
-    wanted = frozenset(path for part in work for path in part.cells(root))
-    cells = Cells(root, told, settings, overrides, wanted, how.runs_together == "auto")
-    interrupted = work_through(cells, how, processes)
-    return _end(root, wanted, settings, baseline, how, interrupted)
+    requests = _begin(root, settings, content, request, conditions, run_options.command)
+    requested = frozenset(directories(root, conditions))
+    share_programs = run_options.runs_together == "auto"
+    runs = SweepRuns(root, requests, settings, overrides, requested, share_programs)
+    interrupted = run_pending(runs, run_options, processes)
+    return _end(runs, baseline, run_options, interrupted)
 
 
 def _begin(
     root: pathlib.Path,
     settings: Settings,
-    what: dict[str, Any],
-    listed: Listing,
-    work: list[Part],
-    how: Options,
-) -> list[Listing]:
-    """Checks everything, and writes ``sweep.json``, unless all of it was checked before; what it was told of."""
+    content: dict[str, Any],
+    request: Request,
+    conditions: Sequence[ConditionArms],
+    command: Sequence[str],
+) -> list[Request]:
+    """Checks the request and adds it to ``sweep.json``, unless its runs are there already; returns all requests."""
     if not (root / "sweep.json").is_file():
-        _check(work)
+        _check(conditions)
         root.mkdir(parents=True, exist_ok=True)
-    with claim(root, wait=SECONDS_TO_WRITE):  # of several processes that begin together, one writes
-        there = read_json(root / "sweep.json") if (root / "sweep.json").is_file() else None
-        if there is None:
+    with directory_lock(root, wait=SECONDS_TO_WRITE):  # of several processes that begin together, one writes
+        if not (root / "sweep.json").is_file():
             RunDirectory(root)  # refuses a directory that holds something else
-            _write(root, settings, {**what, "listed": [listed.told()]}, how)
-            return [listed]
-        _refuse_another(root, there, settings, what)
-        told = listings(there)
-        known = {path for one in told for part in one.parts(settings, ()) for path in part.cells(root)}
-        if all(path in known for part in work for path in part.cells(root)):
-            return told
-        _check(work)
-        told.append(listed)
-        before, now = _lists(there), _lists({**dataclasses.asdict(settings), **what})
-        union = {name: list(dict.fromkeys([*before[name], *new])) for name, new in now.items()}
-        own = {**there.get("arms", {}), **what.get("arms", {})}
-        several = {name: ",".join(map(str, union.pop(name))) for name in grid.ELSEWHERE}
-        added = {**what, "sweep": union, "listed": [one.told() for one in told]}
-        _write(root, settings.changed(several), {**added, **({"arms": own} if own else {})}, how)
-        return told
+            _write(root, settings, content, [request], command)
+            return [request]
+        before = read_json(root / "sweep.json")
+        _refuse_another(root, before, settings, content)
+        requests = requests_in(before)
+        known = [path for earlier in requests for path in directories(root, earlier.conditions(settings, ()))]
+        if {*directories(root, conditions)} <= {*known}:
+            return requests
+        _check(conditions)
+        requests.append(request)
+        _write(root, *_united(before, settings, content), requests, command)
+        return requests
+
+
+def _write(
+    root: pathlib.Path,
+    settings: Settings,
+    content: Mapping[str, Any],
+    requests: Sequence[Request],
+    command: Sequence[str],
+) -> None:
+    """``sweep.json``, with all requests."""
+    listed = [request.as_json() for request in requests]
+    directory = RunDirectory(root, resume=True)
+    directory.write_sweep(dataclasses.asdict(settings), {**content, "listed": listed}, command)
+
+
+def _united(
+    before: Mapping[str, Any], settings: Settings, content: Mapping[str, Any]
+) -> tuple[Settings, dict[str, Any]]:
+    """``settings`` and ``content``, and in them also what ``sweep.json`` listed ``before``."""
+    old, new = _lists(before), _lists({**dataclasses.asdict(settings), **content})
+    union = {name: list(dict.fromkeys([*old[name], *values])) for name, values in new.items()}
+    as_text = {name: ",".join(map(str, union.pop(name))) for name in grid.ELSEWHERE}
+    united = {**content, "sweep": union}
+    if "arms" in content:
+        united["arms"] = {**before["arms"], **content["arms"]}
+    return settings.changed(as_text), united
 
 
 def _lists(content: Mapping[str, Any]) -> dict[str, list[Any]]:
     """What a sweep lists: algorithms, seeds and the values of what is swept."""
-    asked = {name: [one.strip() for one in content[name].split(",")] for name in grid.ELSEWHERE}
-    return {**asked, **content["sweep"]}
+    return {**{name: names_in(content[name]) for name in grid.ELSEWHERE}, **content["sweep"]}
 
 
-def _check(work: Sequence[Part]) -> None:
-    """Raises SettingError for what cannot work, and says under which condition.
+def _check(conditions: Sequence[ConditionArms]) -> None:
+    """Raises SettingError for what cannot work, and names the condition.
 
-    Of the arms that differ in nothing but numbers, as the trials of a search do, one is made whole, with the first
-    seed: the schedules and partitions of the others are of the same kind.
+    Of arms that differ only in numbers, such as the trials of a search, one experiment is made, with the first seed:
+    the schedules and partitions of the others are of the same kind.
     """
     loaded = DataCache()
-    for part in work:
-        made = set()
+    for condition, arms in conditions:
+        checked = set()
         try:
-            for label, settings in resolve(part.arms, loaded):
+            for label, settings in resolve(arms, loaded):
                 make_client_optimizer(settings)
                 make_server_optimizer(settings)
-                kind = [
-                    v
-                    for v in dataclasses.replace(settings, seed="").__dict__.values()
-                    if type(v) is not float
-                ]
-                if str(kind) not in made:
-                    made.add(str(kind))
+                without_seed = dataclasses.replace(settings, seed="")
+                kind = str([value for value in without_seed.__dict__.values() if type(value) is not float])
+                if kind not in checked:
+                    checked.add(kind)
                     make_experiment(label, settings, loaded)
         except SettingError as error:
-            if not part.condition:
+            if not condition:
                 raise
-            raise error.within(f"With {grid.folder(part.condition)}") from error
-
-
-def _write(root: pathlib.Path, settings: Settings, what: Mapping[str, Any], how: Options) -> None:
-    RunDirectory(root, resume=True).write_sweep(dataclasses.asdict(settings), what, how.command)
+            raise error.within(f"With {grid.folder(condition)}") from error
 
 
 def _refuse_another(
-    root: pathlib.Path, there: dict[str, Any], settings: Settings, what: Mapping[str, Any]
+    root: pathlib.Path, before: Mapping[str, Any], settings: Settings, content: Mapping[str, Any]
 ) -> None:
-    """Raises SettingError if ``sweep.json`` is of a sweep of other settings, or with other ones fixed."""
-    swept = what["sweep"]
+    """Raises SettingError if ``sweep.json`` holds a sweep that sweeps or fixes other settings."""
+    swept, swept_before = list(content["sweep"]), list(before["sweep"])
     left_out = (*swept, *grid.ELSEWHERE, *PLACES)
     now = {name: value for name, value in dataclasses.asdict(settings).items() if name not in left_out}
-    found = differences({name: there.get(name) for name in now}, now)
-    if list(there["sweep"]) != list(swept):
-        found.insert(0, f"settings that are swept: were {', '.join(there['sweep'])}, are {', '.join(swept)}")
-    for label, own in what.get("arms", {}).items():
-        if label in there.get("arms", {}):
-            found += [f"the arm {label!r}: {line}" for line in differences(there["arms"][label], dict(own))]
-    if ("arms" in there) != ("arms" in what):
-        found.append("arms with labels on the one side, algorithms on the other")
-    before = all_arms.overrides_in(there)
-    if before != what.get("overrides", []):
-        found += differences({"overrides": before}, {"overrides": what.get("overrides", [])})
-    if found:
+    lines = differences({name: before.get(name) for name in now}, now)
+    if swept_before != swept:
+        lines.insert(0, f"settings that are swept: were {', '.join(swept_before)}, are {', '.join(swept)}")
+    arms_before = before.get("arms", {})
+    for label, own in content.get("arms", {}).items():
+        if label in arms_before:
+            lines += [f"the arm {label!r}: {line}" for line in differences(arms_before[label], dict(own))]
+    if ("arms" in before) != ("arms" in content):
+        lines.append("arms with labels on the one side, algorithms on the other")
+    overrides = [{"overrides": all_arms.overrides_in(side)} for side in (before, content)]
+    lines += differences(*overrides)
+    if lines:
         raise SettingError(
-            f"{root} holds another sweep:\n  " + "\n  ".join(found) + "\nName another directory."
+            f"{root} holds another sweep:\n  " + "\n  ".join(lines) + "\nName another directory."
         )
 
 
-def _end(
-    root: pathlib.Path,
-    wanted: Collection[pathlib.Path],
-    settings: Settings,
-    baseline: str,
-    how: Options,
-    interrupted: bool,
-) -> SweepOutcome:
-    """Writes and shows the table of all runs that are there, and draws the pictures if this sweep is done."""
-    runs = [run for run in find_runs(root, or_none=True) if _is_cell(root, run.path)]
-    found = seed_means.groups(runs, seed_means.labels_in(root, runs))
-    rows = seed_means.rows(found, baseline)
+def _end(runs: SweepRuns, baseline: str, options: Options, interrupted: bool) -> SweepOutcome:
+    """Writes and shows the table of all runs that are there; draws the pictures if all requested runs are over."""
+    root, target_accuracy = runs.root, runs.settings.target_accuracy
+    past = [run for run in find_runs(root, or_none=True) if _is_in_sweep(root, run.path)]
+    arm_runs = seed_means.by_arm(past, seed_means.labels_in(root, past))
+    rows = seed_means.rows(arm_runs, baseline)
     statuses: dict[str, int] = {}
-    for run in runs:
+    for run in past:
         statuses[run.status] = statuses.get(run.status, 0) + 1
-    over = {run.path for run in runs if run.is_over}
-    left = len(set(wanted) - over)
-    if not any(statuses[name] for name in statuses if name not in ("finished", "diverged")):
-        for run in runs:  # what a process left that was killed after a run's last file
-            checkpoints.delete(run.path / CHECKPOINTS)
-            checkpoints.delete(run.path / CHECKPOINTS_TOGETHER)
-    with claim(root, wait=SECONDS_TO_WRITE):
-        RunDirectory(root, resume=True).write_summary(
-            {
-                "target_accuracy": settings.target_accuracy,
-                "baseline": baseline,
-                "runs": statuses,
-                "table": rows,
-            }
-        )
-        if how.pictures is not False and not left:
-            draw_sweep(root, found, settings.target_accuracy)
-    for line in text(rows, baseline, settings.target_accuracy):
-        how.show(line)
+    left = len(runs.requested - {run.path for run in past if run.is_over})
+    if all(run.is_over for run in past):
+        _delete_checkpoints(past)
+    summary = {"target_accuracy": target_accuracy, "baseline": baseline, "runs": statuses, "table": rows}
+    with directory_lock(root, wait=SECONDS_TO_WRITE):
+        RunDirectory(root, resume=True).write_summary(summary)
+        if options.pictures is not False and not left:
+            draw_sweep(root, arm_runs, target_accuracy)
+    for line in _table(rows, baseline, target_accuracy):
+        options.show(line)
     if left:
         why = "Interrupted" if interrupted else "Under way in other processes, or stopped"
-        how.show(f"{why}: {left} runs are not over. The same command goes on with them.")
-    how.show(f"Results are in {root}")
+        options.show(f"{why}: {left} runs are not over. The same command goes on with them.")
+    options.show(f"Results are in {root}")
     return SweepOutcome(rows, statuses, left)
 
 
-def _is_cell(root: pathlib.Path, path: pathlib.Path) -> bool:
-    """Whether a run directory is one of the sweep's: directly in it, or in a folder named by a condition."""
+def _delete_checkpoints(past: Sequence[PastRun]) -> None:
+    """Deletes those of a process that was killed after it had written a run's last file."""
+    for run in past:
+        checkpoints.delete(run.path / CHECKPOINTS)
+        checkpoints.delete(run.path / BATCH_CHECKPOINTS)
+
+
+def _is_in_sweep(root: pathlib.Path, path: pathlib.Path) -> bool:
+    """Whether a run directory is the sweep's: directly in it, or in a folder that a condition names."""
     return path.parent == root or grid.condition(path.parent.name) is not None
 
 
-def text(rows: list[dict[str, Any]], baseline: str, target_accuracy: float) -> list[str]:
+def _table(rows: list[dict[str, Any]], baseline: str, target_accuracy: float) -> list[str]:
     """The table as lines of text."""
     if not rows:
         return []
     note = (
         f"trips, steps and simulated time to accuracy {target_accuracy:g}; mean over seeds ± standard error"
     )
-    return ["", *tables.aligned(seed_means.cells(rows, baseline)), note, ""]
+    return ["", *tables.aligned(seed_means.text_table(rows, baseline)), note, ""]

@@ -1,4 +1,4 @@
-"""Works through a sweep: passes over its runs, in this process and in others that help it."""
+"""Trains the pending runs of a sweep, in this process and in others that share the work."""
 
 import contextlib
 import dataclasses
@@ -9,20 +9,20 @@ from typing import Any
 import jax
 
 from jafl.config.data_cache import DataCache
-from jafl.config.experiment import Experiment, make_experiment
+from jafl.config.experiment import Experiment
 from jafl.runs.batching import groups_together
 from jafl.runs.directory import RunDirectory
-from jafl.runs.lock import claim, is_claimed
+from jafl.runs.lock import directory_lock, is_locked
 from jafl.runs.progress import Interrupt
 from jafl.runs.reader import is_over
 from jafl.runs.recorder import Options
-from jafl.runs.training import run_experiment, run_group
+from jafl.runs.training import run_group
 from jafl.simulation import checkpoints
-from jafl.sweeps.grid_runs import Cell, Cells
+from jafl.sweeps.grid_runs import SweepRun, SweepRuns
 
 SECONDS_TO_END = 20.0  # after Ctrl-C, for which the other processes may finish their chunk
-# What other processes of a sweep are to set as this one has it.
-OF_JAX = (
+# JAX's options that the other processes take over from this one.
+JAX_OPTIONS = (
     "jax_compilation_cache_dir",
     "jax_persistent_cache_min_compile_time_secs",
     "jax_persistent_cache_min_entry_size_bytes",
@@ -30,102 +30,112 @@ OF_JAX = (
 )
 
 
-def work_through(cells: Cells, how: Options, processes: int) -> bool:
-    """Runs every run that is neither over nor claimed, until nothing is left to do; whether it was interrupted."""
-    how = dataclasses.replace(how, pictures=how.pictures is True)
-    with Interrupt(how.show) as interrupt, _others(cells, how, processes - 1) as others:
-        while _one_pass(cells, how, interrupt) and not interrupt.asked:
+def run_pending(runs: SweepRuns, options: Options, processes: int) -> bool:
+    """Runs all that are neither over nor locked, until none is left; returns whether it was interrupted."""
+    options = dataclasses.replace(options, pictures=options.pictures is True)
+    with (
+        Interrupt(options.show) as interrupt,
+        _other_processes(runs, options, processes - 1) as others,
+    ):
+        while _one_pass(runs, options, interrupt) and not interrupt.asked:
             pass
-        for other in others:
-            other.join(SECONDS_TO_END if interrupt.asked else None)
-        if not interrupt.asked:  # what another one was killed at
-            _one_pass(cells, how, interrupt)
+        for process in others:
+            process.join(SECONDS_TO_END if interrupt.asked else None)
+        if not interrupt.asked:  # the runs of a process that was killed
+            _one_pass(runs, options, interrupt)
         return interrupt.asked
 
 
-def _one_pass(cells: Cells, how: Options, interrupt: Interrupt) -> bool:
-    """Goes once through all runs; whether another pass may find more to do."""
-    ran, claimed = False, False
+def _one_pass(runs: SweepRuns, options: Options, interrupt: Interrupt) -> bool:
+    """Goes once through all batches; returns whether another pass may find more to do."""
+    trained, locked = False, False
     loaded = DataCache()
-    for part in cells.parts(loaded):
+    for batch in runs.batches(loaded):
         if interrupt.asked:
             return False
-        if all(is_claimed(cell.path) for cell in part if cells.is_left(cell)):
-            claimed = True
+        if all(is_locked(run.path) for run in batch if runs.is_pending(run)):
+            locked = True
             continue
-        for group, experiments in _together(part, loaded):
+        for program, experiments in _programs(batch, loaded):
             if interrupt.asked:
                 return False
-            if not any(map(cells.is_left, group)):
+            if not any(map(runs.is_pending, program)):
                 continue
-            directories = [RunDirectory(cell.path, resume=True) for cell in group]
-            with _claims(directories) as mine:
-                claimed |= not mine
-                if not mine or not any(map(cells.is_left, group)):
-                    continue
-                ran = True
-                made = experiments or [make_experiment(cell.label, cell.settings, loaded) for cell in group]
-                if len(group) > 1:
-                    run_group(made, directories, how, interrupt)
-                    continue
-                run_experiment(made[0], directories[0], how, interrupt)
-                if is_over(directories[0].path):  # of runs that it was once to go together with
-                    checkpoints.delete(directories[0].checkpoints_together)
-    return ran and claimed
+            directories = [RunDirectory(run.path, resume=True) for run in program]
+            with _locks(directories) as acquired:
+                locked |= not acquired
+                if acquired and any(map(runs.is_pending, program)):
+                    trained = True
+                    experiments = experiments or [run.experiment(loaded) for run in program]
+                    _train(experiments, directories, options, interrupt)
+    return trained and locked
 
 
-def _together(
-    part: Sequence[Cell], loaded: DataCache
-) -> Iterator[tuple[Sequence[Cell], Sequence[Experiment] | None]]:
-    """Runs that train together, and, where they had to be made to tell, their experiments."""
-    if len(part) == 1:
-        yield part, None
+def _programs(
+    batch: Sequence[SweepRun], loaded: DataCache
+) -> Iterator[tuple[Sequence[SweepRun], Sequence[Experiment] | None]]:
+    """The runs that train in one program, and their experiments; None for a run that needs no comparison."""
+    if len(batch) == 1:
+        yield batch, None
         return
-    made = [make_experiment(cell.label, cell.settings, loaded) for cell in part]
-    for group in groups_together(made):
-        yield [part[number] for number in group], [made[number] for number in group]
+    experiments = [run.experiment(loaded) for run in batch]
+    for numbers in groups_together(experiments):
+        yield [batch[number] for number in numbers], [experiments[number] for number in numbers]
+
+
+def _train(
+    experiments: Sequence[Experiment],
+    directories: Sequence[RunDirectory],
+    options: Options,
+    interrupt: Interrupt,
+) -> None:
+    """Trains the runs of one program; the caller holds the locks on their directories."""
+    run_group(experiments, directories, options, interrupt)
+    if len(experiments) == 1 and is_over(directories[0].path):  # checkpoints of a batch that it began with
+        checkpoints.delete(directories[0].batch_checkpoints)
 
 
 @contextlib.contextmanager
-def _claims(directories: Sequence[RunDirectory]) -> Iterator[bool]:
-    """Claims all of them, always in the same order; yields False, and lets go of all, if one is taken."""
+def _locks(directories: Sequence[RunDirectory]) -> Iterator[bool]:
+    """Locks all directories, always in the same order; if one is locked, yields False and holds no lock."""
     with contextlib.ExitStack() as stack:
-        mine = all(stack.enter_context(claim(directory.path)) for directory in directories)
-        if not mine:
+        acquired = all(stack.enter_context(directory_lock(directory.path)) for directory in directories)
+        if not acquired:
             stack.close()
-        yield mine
+        yield acquired
 
 
 @contextlib.contextmanager
-def _others(
-    cells: Cells, how: Options, number: int
+def _other_processes(
+    runs: SweepRuns, options: Options, number: int
 ) -> Iterator[Sequence[multiprocessing.process.BaseProcess]]:
-    """Other processes that work on the same sweep; they are gone when the block ends."""
-    several = multiprocessing.get_context("spawn")
-    how = dataclasses.replace(how, show=_nothing, progress=False)
-    values = {name: getattr(jax.config, name) for name in OF_JAX}
-    backwards = dataclasses.replace(cells, backwards=True)
-    others = [
-        several.Process(target=_help, args=(backwards, how, values), daemon=True) for _ in range(number)
+    """Other processes that work on the same sweep; they have ended when the block ends."""
+    context = multiprocessing.get_context("spawn")
+    options = dataclasses.replace(options, show=_show_nothing, progress=False)
+    values = {name: getattr(jax.config, name) for name in JAX_OPTIONS}
+    backwards = dataclasses.replace(runs, backwards=True)
+    processes = [
+        context.Process(target=_run_backwards, args=(backwards, options, values), daemon=True)
+        for _ in range(number)
     ]
     try:
-        for other in others:
-            other.start()
-        yield others
+        for process in processes:
+            process.start()
+        yield processes
     finally:
-        for other in others:
-            if other.is_alive():  # what it was at can go on from there
-                other.terminate()
-                other.join(SECONDS_TO_END)
+        for process in processes:
+            if process.is_alive():  # its run can go on from the last checkpoint
+                process.terminate()
+                process.join(SECONDS_TO_END)
 
 
-def _help(cells: Cells, how: Options, values: Mapping[str, Any]) -> None:
-    """What another process does: from the other end, so that few programs are compiled twice."""
+def _run_backwards(runs: SweepRuns, options: Options, values: Mapping[str, Any]) -> None:
+    """Another process begins with the last runs, so that few programs are compiled twice."""
     for name, value in values.items():
         jax.config.update(name, value)
-    with Interrupt(how.show) as interrupt:
-        _one_pass(cells, how, interrupt)
+    with Interrupt(options.show) as interrupt:
+        _one_pass(runs, options, interrupt)
 
 
-def _nothing(_: str) -> None:
-    """Says nothing."""
+def _show_nothing(_: str) -> None:
+    """Discards a line of output."""

@@ -87,7 +87,7 @@ def some_runs(**arms):
         for label, several in arms.items()
         for seed, accuracy in enumerate(several)
     ]
-    return Runs(seed_means.groups(made, list(arms)))
+    return Runs(seed_means.by_arm(made, list(arms)))
 
 
 # Measures

@@ -12,7 +12,7 @@ from test_command_line import ENVIRONMENT, ROOT
 
 from jafl.config.settings import Settings
 from jafl.errors import SettingError
-from jafl.runs.lock import claim
+from jafl.runs.lock import directory_lock
 
 SMALL = Settings(
     algorithm="fedbuff",
@@ -212,8 +212,8 @@ def test_nothing_to_go_on_with_is_refused(tmp_path):
 
 def test_a_run_of_another_process_is_refused(stopped):
     program = (
-        "import sys, time; from jafl.runs.lock import claim\n"
-        "with claim(sys.argv[1]) as mine: print(mine, flush=True); time.sleep(60)"
+        "import sys, time; from jafl.runs.lock import directory_lock\n"
+        "with directory_lock(sys.argv[1]) as acquired: print(acquired, flush=True); time.sleep(60)"
     )
     command = [sys.executable, "-c", program, stopped]
     other = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True)
@@ -225,8 +225,8 @@ def test_a_run_of_another_process_is_refused(stopped):
     finally:
         other.kill()
         other.wait()
-    with claim(stopped) as mine:
-        assert mine, "the claim of a killed process is nobody's"
+    with directory_lock(stopped) as acquired:
+        assert acquired, "a killed process still holds its lock"
     assert not (stopped / ".claim").exists()
 
 

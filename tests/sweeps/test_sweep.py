@@ -14,7 +14,7 @@ from jafl.config.arms import Override
 from jafl.config.settings import Settings
 from jafl.errors import SettingError
 from jafl.runs import reader
-from jafl.runs.lock import claim
+from jafl.runs.lock import directory_lock
 from jafl.runs.runner import run
 from jafl.sweeps import seed_means
 from jafl.sweeps.sweep import run_sweep
@@ -142,13 +142,13 @@ def test_processes_share_a_sweep_and_take_over_from_one_that_was_killed(tmp_path
     assert json.loads((folder / "summary.json").read_text())["runs"] == {"finished": 6}
 
 
-def test_a_claimed_cell_is_left_to_its_process(tmp_path):
+def test_a_locked_run_is_left_to_its_process(tmp_path):
     settings = Settings(**{**SMALL.__dict__, "algorithm": "fedbuff", "seed": "0"})
     cell, said = tmp_path / "sweep" / "delay_sigma=2" / "fedbuff-seed0", []
     cell.mkdir(parents=True)
     quiet(settings, "delay_sigma=0.5", tmp_path / "sweep")
-    with claim(cell) as mine:
-        assert mine
+    with directory_lock(cell) as acquired:
+        assert acquired
         outcome = quiet(settings, "delay_sigma=0.5,2", tmp_path / "sweep", show=said.append)
     assert outcome.statuses == {"finished": 1}
     assert any("1 runs are not over" in line for line in said)
@@ -324,9 +324,9 @@ def test_speed_ups_are_in_trips_and_bounds_where_the_target_was_missed(
     own, its, speed_up, exact, text, tmp_path
 ):
     runs = [some_run(tmp_path, "fedbuff", own), some_run(tmp_path, "fedavg", its)]
-    rows = seed_means.rows(seed_means.groups(runs, ["fedbuff", "fedavg"]), "fedavg")
+    rows = seed_means.rows(seed_means.by_arm(runs, ["fedbuff", "fedavg"]), "fedavg")
     assert (rows[0]["speed_up"], rows[0]["speed_up_is"]) == (speed_up, exact)
-    head, first, _ = seed_means.cells(rows, "fedavg")
+    head, first, _ = seed_means.text_table(rows, "fedavg")
     if text:
         assert first[head.index("speed-up over fedavg")] == text
     else:
@@ -346,7 +346,7 @@ def test_runs_of_any_directory_are_grouped_by_what_differs(tmp_path):
             ]
         )
     ]
-    found = seed_means.groups(runs)
+    found = seed_means.by_arm(runs)
     assert [(g.condition, g.algorithm, len(g.runs), g.repeated) for g in found] == [
         ({"buffer_size": 9}, "fedasync", 1, 0),
         ({"buffer_size": 9}, "fedbuff", 1, 0),

@@ -15,9 +15,9 @@ from jafl.config.data_cache import DataCache
 from jafl.config.settings import Settings
 from jafl.errors import SettingError
 from jafl.runs import reader, training
-from jafl.runs.lock import claim
+from jafl.runs.lock import directory_lock
 from jafl.simulation.stacking import TooManyTogether
-from jafl.sweeps.grid_runs import Cells, listings
+from jafl.sweeps.grid_runs import SweepRuns, directories, requests_in
 from jafl.sweeps.sweep import run_sweep
 
 SMALL = {
@@ -232,7 +232,7 @@ def test_seeds_and_values_that_are_added_go_with_those_added_at_the_same_time(wh
     assert [found[f"dirichlet_alpha=10/fedbuff-seed{n}"]["trained_together"] for n in range(5)] == [6] * 3 + [
         4
     ] * 2
-    # A part of what was told of is trained with what it was told of with.
+    # Of runs that were requested together, a part trains with all of them.
     other = tmp_path / "other"
     quiet({}, SWEEP, other, trackers=[stop])
     quiet({"seed": "0"}, "dirichlet_alpha=10", other)
@@ -282,12 +282,12 @@ def test_two_processes_never_train_the_same_group(tmp_path):
     assert {one["trained_together"] for one in summaries(folder).values()} == {6}
 
 
-def test_a_group_with_a_claimed_member_is_left_to_its_process(tmp_path):
+def test_a_batch_with_a_locked_run_is_left_to_its_process(tmp_path):
     cell = tmp_path / "sweep" / "dirichlet_alpha=10" / "fedbuff-seed2"
     cell.mkdir(parents=True)
     quiet({"seed": "7"}, "dirichlet_alpha=100", tmp_path / "sweep")
-    with claim(cell) as mine:
-        assert mine
+    with directory_lock(cell) as acquired:
+        assert acquired
         outcome = quiet({}, SWEEP, tmp_path / "sweep")
     assert (outcome.statuses, outcome.left) == ({"finished": 1}, 6)
     assert not list((tmp_path / "sweep").rglob(".claim"))
@@ -328,32 +328,38 @@ def test_a_group_that_does_not_fit_is_halved(tmp_path, monkeypatch):
     assert {one["trained_together"] for one in summaries(tmp_path / "sweep").values()} == {3}
 
 
-def parts(changes, sweep, *, told=None, **options):
-    """The labels and seeds of the parts of a sweep."""
+def batches(changes, sweep, **options):
+    """The paths of a sweep's runs, batch by batch."""
     settings = Settings(**{**SMALL, **changes})
-    content = told or {"sweep": sweep, "seed": settings.seed, "algorithm": settings.algorithm}
-    found = listings(content)
+    requests = requests_in({"sweep": sweep, "seed": settings.seed, "algorithm": settings.algorithm})
     root = pathlib.Path("nowhere")
-    wanted = frozenset(p for one in found for part in one.parts(settings, ()) for p in part.cells(root))
-    cells = Cells(root, found, settings, (), wanted, **{"together": True, **options})
+    requested = frozenset(p for one in requests for p in directories(root, one.conditions(settings, ())))
+    runs = SweepRuns(root, requests, settings, (), requested, **{"share_programs": True, **options})
     return [
-        [f"{cell.path.parent.name}/{cell.path.name}" for cell in part] for part in cells.parts(DataCache())
+        [f"{run.path.parent.name}/{run.path.name}" for run in batch] for batch in runs.batches(DataCache())
     ]
 
 
 def test_what_goes_together():
-    of = parts({"seed": "0,1,2,3"}, {"learning_rate": [0.1, 0.2, 0.3, 0.4, 0.5]})
+    of = batches({"seed": "0,1,2,3"}, {"learning_rate": [0.1, 0.2, 0.3, 0.4, 0.5]})
     assert len(of) == 4, "those over one schedule go together"
-    assert all(len({name.rpartition("-")[2] for name in part}) == 1 and len(part) == 5 for part in of)
-    assert [len(part) for part in parts({"seed": "0,1,2,3,4,5"}, {"dirichlet_alpha": [0.1, 1.0]})] == [6, 6]
-    assert [len(part) for part in parts({}, {"buffer_size": [4, 5]})] == [3, 3]
-    assert [len(part) for part in parts({}, {"synthetic_alpha": [0.5, 1.0]})] == [6]
+    assert all(len({name.rpartition("-")[2] for name in batch}) == 1 and len(batch) == 5 for batch in of)
+    assert [len(batch) for batch in batches({"seed": "0,1,2,3,4,5"}, {"dirichlet_alpha": [0.1, 1.0]})] == [
+        6,
+        6,
+    ]
+    assert [len(batch) for batch in batches({}, {"buffer_size": [4, 5]})] == [3, 3]
+    assert [len(batch) for batch in batches({}, {"synthetic_alpha": [0.5, 1.0]})] == [6]
     synthetic = {"dataset": "synthetic", "client_trips": 60}
-    assert [len(part) for part in parts(synthetic, {"synthetic_alpha": [0.5, 1.0]})] == [3, 3], "other data"
-    assert {len(part) for part in parts({"decompose_steps": 2}, {"dirichlet_alpha": [0.1]})} == {1}
-    assert {len(part) for part in parts({}, {"dirichlet_alpha": [0.1]}, together=False)} == {1}
-    forwards = parts({"algorithm": "fedbuff,fedasync", "buffer_size": None}, {"dirichlet_alpha": [0.1, 1.0]})
-    again = parts(
+    assert [len(batch) for batch in batches(synthetic, {"synthetic_alpha": [0.5, 1.0]})] == [3, 3], (
+        "other data"
+    )
+    assert {len(batch) for batch in batches({"decompose_steps": 2}, {"dirichlet_alpha": [0.1]})} == {1}
+    assert {len(batch) for batch in batches({}, {"dirichlet_alpha": [0.1]}, share_programs=False)} == {1}
+    forwards = batches(
+        {"algorithm": "fedbuff,fedasync", "buffer_size": None}, {"dirichlet_alpha": [0.1, 1.0]}
+    )
+    again = batches(
         {"algorithm": "fedbuff,fedasync", "buffer_size": None},
         {"dirichlet_alpha": [0.1, 1.0]},
         backwards=True,
