@@ -226,8 +226,6 @@ EXPERIMENT = PaperExperiment(
             settings=PAPER_WORLD,
             arms=PAPER_ARMS,
             conditions={"dirichlet_alpha": [0.1, 0.3], "delay_groups": list(SLOW_FIFTH.values())},
-            minutes=float("nan"),
-            hardware="not measured",
         ),
         "desk": Scale(
             settings=DESK_WORLD,

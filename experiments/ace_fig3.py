@@ -208,8 +208,6 @@ EXPERIMENT = PaperExperiment(
             },
             conditions={"dropout_fraction": [0.0, 0.1, 0.3, 0.5, 0.7]},
             refinements=[NOBODY],
-            minutes=float("nan"),
-            hardware="not measured",
         ),
         "desk": Scale(
             settings=DESK_WORLD | {"client_trips": TRIPS},

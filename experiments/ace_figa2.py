@@ -129,8 +129,6 @@ EXPERIMENT = PaperExperiment(
                 "delay_slow_factor": [2.0, 10.0, 40.0, 60.0],
             },
             refinements=slow_group(80, 20, 0.5, [2.0, 10.0, 40.0, 60.0]),
-            minutes=float("nan"),
-            hardware="not measured",
         ),
         "desk": Scale(
             settings=DESK_WORLD | {"client_trips": TRIPS},

@@ -77,8 +77,6 @@ EXPERIMENT = PaperExperiment(
             settings=PAPER_WORLD | {"delay_groups": SLOW_FIFTH[5], "server_steps": 500},
             arms=_arms(50),
             conditions=ALPHAS,
-            minutes=float("nan"),
-            hardware="not measured",
         ),
         "desk": Scale(
             settings=DESK_WORLD | {"client_trips": TRIPS},

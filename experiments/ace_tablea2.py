@@ -135,8 +135,6 @@ EXPERIMENT = PaperExperiment(
             arms=PAPER_ARMS,
             conditions={"model": list(FOLDERS), "num_clients": [100, 20], "dirichlet_alpha": list(ALPHAS)},
             refinements=_paper_refinements(),
-            minutes=float("nan"),
-            hardware="not measured",
         ),
         "desk": Scale(
             settings={
