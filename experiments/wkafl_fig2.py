@@ -154,7 +154,7 @@ EXPERIMENT = PaperExperiment(
     ),
     scales={
         "paper": Scale(
-            settings=WORLD | ON_EMNIST | in_flight(1000) | {"dataset": "emnist/mnist"},
+            settings=WORLD | ON_EMNIST | {"dataset": "emnist/mnist"} | in_flight(1000),
             arms=ARMS,
             seeds=(0, 1, 2),
         ),

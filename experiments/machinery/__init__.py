@@ -35,7 +35,7 @@ from experiments.machinery.measures import (
     time_to,
     trips_to,
 )
-from experiments.machinery.results import Runs
+from experiments.machinery.results import Runs, paired
 from jafl.config.arms import Refinement
 
 __all__ = [
@@ -55,6 +55,7 @@ __all__ = [
     "final",
     "final_accuracy",
     "logarithmic_spread",
+    "paired",
     "loses_less",
     "server_rates",
     "spread",

@@ -63,7 +63,7 @@ class Runs:
         self, label: str, baseline: str, measure: Measure, condition: Mapping[str, Any] | None = None
     ) -> list[float]:
         """The measure of arm ``label`` minus that of arm ``baseline``, for each seed that both have run."""
-        return _paired(self.values(label, measure, condition), self.values(baseline, measure, condition))
+        return paired(self.values(label, measure, condition), self.values(baseline, measure, condition))
 
     def changes(
         self, label: str, measure: Measure, before: Mapping[str, Any], after: Mapping[str, Any]
@@ -74,7 +74,7 @@ class Runs:
         """
         if not self.has_run(before, after):
             return []
-        return _paired(self.values(label, measure, after), self.values(label, measure, before))
+        return paired(self.values(label, measure, after), self.values(label, measure, before))
 
 
 def holds(wanted: Mapping[str, Any] | None, condition: Mapping[str, Any]) -> bool:
@@ -82,6 +82,6 @@ def holds(wanted: Mapping[str, Any] | None, condition: Mapping[str, Any]) -> boo
     return all(name in condition and condition[name] == value for name, value in (wanted or {}).items())
 
 
-def _paired(left: Mapping[int, float], right: Mapping[int, float]) -> list[float]:
+def paired(left: Mapping[int, float], right: Mapping[int, float]) -> list[float]:
     """``left`` minus ``right``, for each seed that both have."""
     return [left[seed] - right[seed] for seed in left if seed in right]
