@@ -128,19 +128,25 @@ def _pictures(runs: Runs, folder: pathlib.Path) -> None:
     """``dropout.png``: final accuracy against the share that leaves, and against ACED's memory, for each moment."""
     from jafl import plots
     from jafl.plots.canvas import COLOURS, new_figure, per_cent
+    from jafl.runs import tables
 
-    moments = list(dict.fromkeys(one.get("dropout_step") for one in runs.conditions))
-    fractions = list(dict.fromkeys(one["dropout_fraction"] for one in runs.conditions))
+    moments = list(dict.fromkeys(condition.get("dropout_step") for condition in runs.conditions))
+    fractions = list(dict.fromkeys(condition["dropout_fraction"] for condition in runs.conditions))
     memories = [label for label in runs.labels if label.startswith("ACED")]
     shown = [label for label in runs.labels if label not in memories or label == memories[len(memories) // 2]]
     figure, axes = new_figure(2, len(moments), 5.5 * len(moments), 7, sharey=True)
 
+    def final_accuracies(label: str, moment: int | None, share: float) -> list[float]:
+        """Of each seed."""
+        condition = {"dropout_fraction": share} | ({"dropout_step": moment} if moment else {})
+        return list(runs.values(label, final_accuracy, condition).values())
+
     def draw(panel: Any, places: Sequence[float], curves: Mapping[str, Sequence[tuple[str, float]]]) -> None:
         for colour, (name, points) in zip(COLOURS, curves.items(), strict=False):
-            values = [list(runs.values(*_one(label, moment, share)).values()) for label, share in points]
-            error = [np.std(own, ddof=1) / len(own) ** 0.5 if len(own) > 1 else 0.0 for own in values]
-            mean = [np.mean(own) for own in values]
-            panel.errorbar(places, mean, error, marker="o", capsize=3, color=colour, label=name)
+            values = [final_accuracies(label, moment, share) for label, share in points]
+            errors = [tables.standard_error(accuracies) or 0.0 for accuracies in values]
+            means = [np.mean(accuracies) for accuracies in values]
+            panel.errorbar(places, means, errors, marker="o", capsize=3, color=colour, label=name)
         panel.spines[["top", "right"]].set_visible(False)
 
     for (above, below), moment in zip(axes.T, moments, strict=True):
@@ -158,12 +164,6 @@ def _pictures(runs: Runs, folder: pathlib.Path) -> None:
         row[0].set_ylabel("final test accuracy (± standard error)")
         row[0].legend(frameon=False, fontsize=8)
     plots.save(figure, folder / "dropout.png")
-
-
-def _one(label: str, moment: int | None, share: float) -> tuple[str, Any, dict[str, Any]]:
-    """What ``Runs.values`` is asked for: an arm's final accuracy in one condition."""
-    where = {"dropout_fraction": share} | ({"dropout_step": moment} if moment else {})
-    return label, final_accuracy, where
 
 
 EXPERIMENT = PaperExperiment(

@@ -52,7 +52,7 @@ HARD, EASY = (
 
 
 def slow_group(fast: int, slow: int, mean: float, factors: list[float]) -> list[Refinement]:
-    """Makes the last ``slow`` clients so many times slower, where ``delay_slow_factor`` says so."""
+    """Durations for each value of ``delay_slow_factor``: the last ``slow`` clients are so many times slower."""
     refinements = []
     for factor in factors:
         groups = f"{fast}:exponential({mean:g});{slow}:exponential({mean * factor:g})"

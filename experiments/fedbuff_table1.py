@@ -118,7 +118,7 @@ TASKS: dict[str, dict[str, Any]] = {
         "target_accuracy": 0.6,
     },
 }
-# The data sets that come in clients: all that some of the tables have.
+# The data sets that come divided into clients; some of the tables have no other.
 CLIENTS_GIVEN = {"celeb_a": "CelebA", "sentiment140": "Sent140"}
 NAMES = CLIENTS_GIVEN | {"cifar10": "CIFAR-10"}
 AS_PUBLISHED = {"aggregate": "sum", "learning_rate_normalization": True}  # FedBuff's

@@ -77,9 +77,9 @@ EXPERIMENT = PaperExperiment(
     published=Published(
         heading=["speed-up of FedBuff over", *LAWS],
         rows=[
-            [f"{name}, {other}", *SPEED_UPS[task, other]]
+            [f"{name}, {rival}", *SPEED_UPS[task, rival]]
             for task, name in CLIENTS_GIVEN.items()
-            for other in (FEDAVGM, FEDASYNC)
+            for rival in (FEDAVGM, FEDASYNC)
         ],
         note="Beside the measured numbers: FedBuff's speed-up over the arm, CelebA / Sent140.",
     ),

@@ -68,7 +68,7 @@ WORLD = {
     "batch_size": 4,
 }
 DESK = WORLD | {"dataset": "digits", "model": "softmax", "server_steps": 1000}
-# What the desk's search has found, for each P.
+# The winners of the desk size's search, for each P.
 TUNED = {
     100: server_rates({WKAFL: 0.3, TWAFL: 3.0, SASGD: 3.0, GSGM: 0.3, MEAN: 0.3}),
     1000: server_rates({WKAFL: 0.3, TWAFL: 3.0, SASGD: 3.0, GSGM: 0.01, MEAN: 0.3}),
