@@ -30,7 +30,7 @@ import optax
 from absl import app, flags
 
 import jafl
-from experiments.machinery.report import number
+from experiments.machinery import report
 from jafl import delays, rules
 
 RATES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
@@ -218,14 +218,13 @@ def main(_: list[str]) -> None:
         setting = settings()[name]
         for budget_name, budget in setting.budgets.items():
             print(f"\n### {name}, {budget_name}\n")
-            print("| rule | rate | accuracy | slow labels | gradient norm |")
-            print("|---|---|---|---|---|", flush=True)
+            print(report.heading(["rule", "rate", "accuracy", "slow labels", "gradient norm"]), flush=True)
             for contender_name, contender in setting.contenders.items():
                 rate, scores = search(setting, contender, budget)
                 runs = [measure(setting, contender, budget, rate, seed) for seed in range(SEEDS.value)]
                 cells = [contender_name, f"{rate:g}"]
-                cells += [number([run[key] for run in runs]) for key in FIGURES]
-                print("| " + " | ".join(cells) + " |", flush=True)
+                cells += [report.number([run[key] for run in runs]) for key in FIGURES]
+                print(report.row(cells), flush=True)
                 if OUTPUT.value:
                     with open(OUTPUT.value, "a") as file:
                         line = {"setting": name, "budget": budget_name, "rule": contender_name, "rate": rate}

@@ -29,8 +29,8 @@ def measured(experiment: PaperExperiment, runs: Runs) -> list[list[str]]:
 
 def measured_rows(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     """The table of an experiment without training: numbers, lists of numbers (one per seed), text."""
-    heading = list(dict.fromkeys(name for row in rows for name in row))
-    return [heading, *([_cell(row.get(name)) for name in heading] for row in rows)]
+    columns = list(dict.fromkeys(name for values in rows for name in values))
+    return [columns, *([_cell(values.get(name)) for name in columns] for values in rows)]
 
 
 def number(values: Sequence[float]) -> str:
@@ -45,9 +45,18 @@ def number(values: Sequence[float]) -> str:
 
 def markdown(table: Sequence[Sequence[str]]) -> str:
     """A table in Markdown."""
-    rule = ["---"] * len(table[0])
-    cells = [[cell.strip().replace("|", "\\|") for cell in line] for line in (table[0], rule, *table[1:])]
-    return "\n".join("| " + " | ".join(line) + " |" for line in cells)
+    first, *rows = [[cell.strip().replace("|", "\\|") for cell in line] for line in table]
+    return "\n".join([heading(first), *map(row, rows)])
+
+
+def heading(cells: Sequence[str]) -> str:
+    """The first two lines of a Markdown table."""
+    return "\n".join([row(cells), row(["---"] * len(cells))])
+
+
+def row(cells: Sequence[str]) -> str:
+    """A line of a Markdown table."""
+    return f"| {' | '.join(cells)} |"
 
 
 def text(
@@ -93,10 +102,10 @@ def printed(
     lines += [f"Published ({experiment.paper}, {experiment.figure}):"]
     lines += tables.aligned([paper.heading, *paper.rows]) if paper.rows else []
     lines += [paper.note] if paper.note else []
-    for row in verdicts:
-        under = f" ({row['condition']})" if row["condition"] else ""
-        _, _, difference, ends, seeds, verdict, expected = judged.lines([row])[1]
-        lines += ["", f"{row['claim']}{under}"]
+    for claim in verdicts:
+        under = f" ({claim['condition']})" if claim["condition"] else ""
+        _, _, difference, ends, seeds, verdict, expected = judged.lines([claim])[1]
+        lines += ["", f"{claim['claim']}{under}"]
         lines.append(
             f"  {verdict}; expected: {expected}; difference {difference}, 95 % {ends}, {seeds} seeds"
         )
