@@ -29,17 +29,22 @@ times slower. 400 and 4,000 client trips: single-client rules after 400 trips ar
 
 import math
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from experiments.machinery import (
     Claim,
+    Measure,
     Override,
     PaperExperiment,
     Published,
+    Runs,
     Scale,
     Search,
+    compare,
     final_accuracy,
+    paired,
+    server_rates,
     spread,
 )
 
@@ -62,10 +67,8 @@ ARMS = TUNED_ARMS | {
     | ({"learning_rate": 0.05} if "buffer_size" in TUNED_ARMS[label] and label in (CA2FL, FEDBUFF) else {})
     for label in AS_PUBLISHED
 }
-STEPS, TRIPS = (
-    400,
-    4000,
-)  # a buffered rule makes as many steps of the latter as a single-client rule of the former
+# A buffered rule makes as many steps of the latter as a single-client rule of the former.
+STEPS, TRIPS = 400, 4000
 
 
 def published_rate(clients: int, steps: int) -> float:
@@ -97,13 +100,13 @@ SEARCH = Search(
 
 def _desk_published() -> list[Override]:
     """The published rate, by each rule's own number of server steps."""
-    found = []
+    overrides = []
     for trips in (STEPS, TRIPS):
         for label in AS_PUBLISHED:
-            steps = trips // ARMS[label].get("buffer_size", 1)
-            own = {"server_learning_rate": published_rate(20, steps)}
-            found.append(Override({"client_trips": trips}, label + PUBLISHED, own))
-    return found
+            rate = published_rate(20, trips // ARMS[label].get("buffer_size", 1))
+            rates = {"server_learning_rate": rate}
+            overrides.append(Override({"client_trips": trips}, label + PUBLISHED, rates))
+    return overrides
 
 
 # The first step of ACE and ACED takes all clients' trips: at 400 trips they are given as many steps as the others.
@@ -138,40 +141,35 @@ PAPER_ARMS: dict[str, dict[str, Any]] = {
 }
 
 
-def at_equal_steps(better: str, worse: str, measure: Any = final_accuracy) -> Any:
+def is_buffered(label: str) -> bool:
+    """Whether the arm takes ten trips per server step."""
+    return ARMS[label].get("buffer_size", 1) == 10
+
+
+def at_equal_steps(better: str, worse: str, measure: Measure) -> Callable[[Runs], list[float]]:
     """Differences after 400 server steps each: of 400 trips where a step takes one, of 4,000 where it takes ten."""
 
-    def differences(runs: Any) -> list[float]:
+    def differences(runs: Runs) -> list[float]:
         def values(label: str) -> Mapping[int, float]:
-            trips = TRIPS if ARMS[label].get("buffer_size", 1) == 10 else STEPS
-            if {"client_trips": trips} not in runs.conditions:
-                return {}
-            return runs.values(label, measure, {"client_trips": trips})
+            condition = {"client_trips": TRIPS if is_buffered(label) else STEPS}
+            return runs.values(label, measure, condition) if runs.has_run(condition) else {}
 
-        left, right = values(better), values(worse)
-        return [left[seed] - right[seed] for seed in left if seed in right]
+        return paired(values(better), values(worse))
 
     return differences
 
 
-def _on_both_axes(says: str, better: str, worse: str, measure: Any = final_accuracy) -> list[Claim]:
+def _on_both_axes(sentence: str, better: str, worse: str, measure: Measure = final_accuracy) -> list[Claim]:
     """A claim on desk size at equal steps and at equal trips; for two buffered rules both are the same runs."""
-    buffered = [ARMS[label].get("buffer_size", 1) == 10 for label in (better, worse)]
-    axis = "equal steps and trips" if all(buffered) else "equal trips"
-    found = [
-        Claim(
-            sentence=f"{says}, {axis}",
-            better=better,
-            worse=worse,
-            measure=measure,
-            under={"client_trips": TRIPS},
-            scales=("desk",),
-        )
-    ]
-    if not all(buffered):
-        steps = at_equal_steps(better, worse, measure)
-        found.insert(0, Claim(sentence=f"{says}, equal steps", differences=steps, scales=("desk",)))
-    return found
+    fields: dict[str, Any] = {"measure": measure, "under": {"client_trips": TRIPS}, "scales": ("desk",)}
+    if is_buffered(better) and is_buffered(worse):
+        return compare(f"{sentence}, equal steps and trips", better, worse, **fields)
+    equal_steps = Claim(
+        sentence=f"{sentence}, equal steps",
+        differences=at_equal_steps(better, worse, measure),
+        scales=("desk",),
+    )
+    return [equal_steps, *compare(f"{sentence}, equal trips", better, worse, **fields)]
 
 
 def _claims() -> list[Claim]:
@@ -183,21 +181,21 @@ def _claims() -> list[Claim]:
         (FEDBUFF, ADAPTIVE),
         (ADAPTIVE, VANILLA),
     ]
-    found = []
+    claims = []
     for better, worse in order:
-        says = f"{better} is above {worse}"
-        found.append(Claim(sentence=says, better=better, worse=worse, scales=("paper",)))
-        found += _on_both_axes(f"{says}, equally tuned", better, worse)
+        sentence = f"{better} is above {worse}"
+        claims += compare(sentence, better, worse, scales=("paper",))
+        claims += _on_both_axes(f"{sentence}, equally tuned", better, worse)
         if better in AS_PUBLISHED and worse in AS_PUBLISHED:
-            found += _on_both_axes(f"{says}, as published", better + PUBLISHED, worse + PUBLISHED)
+            claims += _on_both_axes(f"{sentence}, as published", better + PUBLISHED, worse + PUBLISHED)
     for worse in (ACE, FEDBUFF):
-        says = f"vanilla swings more than {worse}"
-        found.append(Claim(sentence=says, better=VANILLA, worse=worse, measure=spread, scales=("paper",)))
-        found += _on_both_axes(says, VANILLA, worse, spread)
-    return [*found, *_on_both_axes(f"ACE is above {SEQUENTIAL}", ACE, SEQUENTIAL)]
+        sentence = f"vanilla swings more than {worse}"
+        claims += compare(sentence, VANILLA, worse, measure=spread, scales=("paper",))
+        claims += _on_both_axes(sentence, VANILLA, worse, spread)
+    return [*claims, *_on_both_axes(f"ACE is above {SEQUENTIAL}", ACE, SEQUENTIAL)]
 
 
-def draw(runs: Any, folder: pathlib.Path) -> None:
+def draw(runs: Runs, folder: pathlib.Path) -> None:
     """Curves of the tuned arms and of those as published, each in a picture, by condition."""
     from jafl import plots
     from jafl.config import grid
@@ -226,8 +224,6 @@ EXPERIMENT = PaperExperiment(
             settings=PAPER_WORLD,
             arms=PAPER_ARMS,
             conditions={"dirichlet_alpha": [0.1, 0.3], "delay_groups": list(SLOW_FIFTH.values())},
-            minutes=float("nan"),
-            hardware="not measured",
         ),
         "desk": Scale(
             settings=DESK_WORLD,
@@ -236,24 +232,10 @@ EXPERIMENT = PaperExperiment(
             overrides=[*_desk_published(), *WHOLE_STEPS],
             search=SEARCH,
             tuned={
-                "client_trips=400": {
-                    ACE: {"server_learning_rate": 0.1},
-                    ACED: {"server_learning_rate": 0.1},
-                    CA2FL: {"server_learning_rate": 1.0},
-                    FEDBUFF: {"server_learning_rate": 1.0},
-                    ADAPTIVE: {"server_learning_rate": 0.1},
-                    VANILLA: {"server_learning_rate": 0.1},
-                    SEQUENTIAL: {"server_learning_rate": 0.1},
-                },
-                "client_trips=4000": {
-                    ACE: {"server_learning_rate": 0.03},
-                    ACED: {"server_learning_rate": 0.1},
-                    CA2FL: {"server_learning_rate": 0.3},
-                    FEDBUFF: {"server_learning_rate": 0.3},
-                    ADAPTIVE: {"server_learning_rate": 0.03},
-                    VANILLA: {"server_learning_rate": 0.03},
-                    SEQUENTIAL: {"server_learning_rate": 0.03},
-                },
+                "client_trips=400": server_rates(dict.fromkeys(TUNED_ARMS, 0.1) | {CA2FL: 1.0, FEDBUFF: 1.0}),
+                "client_trips=4000": server_rates(
+                    dict.fromkeys(TUNED_ARMS, 0.03) | {ACED: 0.1, CA2FL: 0.3, FEDBUFF: 0.3}
+                ),
             },
             seeds=tuple(range(10)),
             minutes=3,

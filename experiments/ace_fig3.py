@@ -38,7 +38,10 @@ from experiments.machinery import (
     Runs,
     Scale,
     Search,
+    compare,
     final_accuracy,
+    loses_less,
+    server_rates,
 )
 
 ACE, CA2FL, CA2FL_STEPS, VANILLA = "ACE", "CA2FL", "CA2FL, ten times the trips", "vanilla"
@@ -71,9 +74,9 @@ ARMS: dict[str, dict[str, Any]] = {
 
 
 def _with(ace: float, ca2fl: float, ca2fl_steps: float) -> dict[str, dict[str, float]]:
-    """What the search found: these, and 0.1 for all other arms."""
+    """The winners of the search: these rates, and 0.1 for all other arms."""
     rates = dict.fromkeys(ARMS, 0.1) | {ACE: ace, CA2FL: ca2fl, CA2FL_STEPS: ca2fl_steps}
-    return {label: {"server_learning_rate": rate} for label, rate in rates.items()}
+    return server_rates(rates)
 
 
 TUNED = {
@@ -87,57 +90,37 @@ TUNED = {
 NOBODY = Override({"dropout_fraction": 0.0}, None, {"dropout_step": None})
 
 
-def degrades_less(better: str, worse: str, fraction: float, step: int) -> Any:
-    """How much more accuracy ``worse`` loses than ``better`` when that share of the clients leaves."""
-
-    def differences(runs: Runs) -> list[float]:
-        with_all = {"dropout_step": step, "dropout_fraction": 0.0}
-        without = {"dropout_step": step, "dropout_fraction": fraction}
-        if with_all not in runs.conditions or without not in runs.conditions:
-            return []
-        after = runs.differences(better, worse, final_accuracy, without)
-        before = runs.differences(better, worse, final_accuracy, with_all)
-        return [a - b for a, b in zip(after, before, strict=True)]
-
-    return differences
-
-
 def _desk_claims(step: int, moment: str, fraction: float) -> list[Claim]:
     """What is judged when that share of the clients leaves at that step."""
     where = f"{fraction:.0%} leave {moment}"
-    sentences = [
-        *((f"ACED (2.5 N) is above {worse}", aced("2.5 N"), worse, "seen") for worse in OTHERS),
+    left, nobody_left = ({"dropout_step": step, "dropout_fraction": share} for share in (fraction, 0.0))
+    comparisons = [
+        *(("ACED (2.5 N) is above {worse}", aced("2.5 N"), worse, "seen") for worse in OTHERS),
         ("ACED (10 N) is above ACE", aced("10 N"), ACE, "seen"),
         ("flat from N / 2 to 2.5 N", aced("2.5 N"), aced("N / 2"), "a tie"),
         ("flat from 2.5 N to 10 N", aced("10 N"), aced("2.5 N"), "a tie"),
         ("a memory of one step is too short", aced("2.5 N"), aced("1 step"), "seen"),
     ]
-    found = [
-        Claim(
-            sentence=f"{says}, {where}",
-            better=better,
-            worse=worse,
-            under={"dropout_step": step, "dropout_fraction": fraction},
-            expected=expected,
-            scales=("desk",),
+    claims = [
+        claim
+        for sentence, better, worse, expected in comparisons
+        for claim in compare(
+            f"{sentence}, {where}", better, worse, under=left, expected=expected, scales=("desk",)
         )
-        for says, better, worse, expected in sentences
     ]
-    loses_less = Claim(
+    falls_less = Claim(
         sentence=f"ACED (2.5 N) loses less than ACE, {where}",
-        differences=degrades_less(aced("2.5 N"), ACE, fraction, step),
+        differences=loses_less(aced("2.5 N"), ACE, nobody_left, left),
         scales=("desk",),
     )
-    return [*found, loses_less]
+    return [*claims, falls_less]
 
 
 def _paper_claims() -> list[Claim]:
     best = aced("N / 10")
-    sentences = [(f"ACED (N / 10) is above {worse}", worse, "seen") for worse in (ACE, CA2FL, VANILLA)]
-    sentences.append(("flat from N / 10 to N / 2", aced("N / 2"), "a tie"))
     return [
-        Claim(sentence=says, better=best, worse=worse, expected=expected, scales=("paper",))
-        for says, worse, expected in sentences
+        *compare("ACED (N / 10) is above {worse}", best, (ACE, CA2FL, VANILLA), scales=("paper",)),
+        *compare("flat from N / 10 to N / 2", best, aced("N / 2"), expected="a tie", scales=("paper",)),
     ]
 
 
@@ -145,19 +128,25 @@ def _pictures(runs: Runs, folder: pathlib.Path) -> None:
     """``dropout.png``: final accuracy against the share that leaves, and against ACED's memory, for each moment."""
     from jafl import plots
     from jafl.plots.canvas import COLOURS, new_figure, per_cent
+    from jafl.runs import tables
 
-    moments = list(dict.fromkeys(one.get("dropout_step") for one in runs.conditions))
-    fractions = list(dict.fromkeys(one["dropout_fraction"] for one in runs.conditions))
+    moments = list(dict.fromkeys(condition.get("dropout_step") for condition in runs.conditions))
+    fractions = list(dict.fromkeys(condition["dropout_fraction"] for condition in runs.conditions))
     memories = [label for label in runs.labels if label.startswith("ACED")]
     shown = [label for label in runs.labels if label not in memories or label == memories[len(memories) // 2]]
     figure, axes = new_figure(2, len(moments), 5.5 * len(moments), 7, sharey=True)
 
+    def final_accuracies(label: str, moment: int | None, share: float) -> list[float]:
+        """Of each seed."""
+        condition = {"dropout_fraction": share} | ({"dropout_step": moment} if moment else {})
+        return list(runs.values(label, final_accuracy, condition).values())
+
     def draw(panel: Any, places: Sequence[float], curves: Mapping[str, Sequence[tuple[str, float]]]) -> None:
         for colour, (name, points) in zip(COLOURS, curves.items(), strict=False):
-            values = [list(runs.values(*_one(label, moment, share)).values()) for label, share in points]
-            error = [np.std(own, ddof=1) / len(own) ** 0.5 if len(own) > 1 else 0.0 for own in values]
-            mean = [np.mean(own) for own in values]
-            panel.errorbar(places, mean, error, marker="o", capsize=3, color=colour, label=name)
+            values = [final_accuracies(label, moment, share) for label, share in points]
+            errors = [tables.standard_error(accuracies) or 0.0 for accuracies in values]
+            means = [np.mean(accuracies) for accuracies in values]
+            panel.errorbar(places, means, errors, marker="o", capsize=3, color=colour, label=name)
         panel.spines[["top", "right"]].set_visible(False)
 
     for (above, below), moment in zip(axes.T, moments, strict=True):
@@ -175,12 +164,6 @@ def _pictures(runs: Runs, folder: pathlib.Path) -> None:
         row[0].set_ylabel("final test accuracy (± standard error)")
         row[0].legend(frameon=False, fontsize=8)
     plots.save(figure, folder / "dropout.png")
-
-
-def _one(label: str, moment: int | None, share: float) -> tuple[str, Any, dict[str, Any]]:
-    """What ``Runs.values`` is asked for: an arm's final accuracy in one condition."""
-    where = {"dropout_fraction": share} | ({"dropout_step": moment} if moment else {})
-    return label, final_accuracy, where
 
 
 EXPERIMENT = PaperExperiment(
@@ -208,8 +191,6 @@ EXPERIMENT = PaperExperiment(
             },
             conditions={"dropout_fraction": [0.0, 0.1, 0.3, 0.5, 0.7]},
             overrides=[NOBODY],
-            minutes=float("nan"),
-            hardware="not measured",
         ),
         "desk": Scale(
             settings=DESK_WORLD | {"client_trips": TRIPS},

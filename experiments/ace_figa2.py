@@ -38,12 +38,12 @@ from experiments.ace_fig2 import (
     published_rate,
 )
 from experiments.ace_fig2 import EXPERIMENT as FIGURE_2
-from experiments.machinery import Claim, Override, PaperExperiment, Published, Scale, final_accuracy
+from experiments.machinery import Claim, Override, PaperExperiment, Published, Scale, compare, loses_less
 
 SIX = (ACE, ACED, CA2FL, FEDBUFF, ADAPTIVE, VANILLA)
-_FOUND = FIGURE_2.scales["desk"].tuned
+_TUNED = FIGURE_2.scales["desk"].tuned
 ARMS: dict[str, dict[str, Any]] = {
-    label: {**TUNED_ARMS[label], **_FOUND[f"client_trips={TRIPS}"][label]} for label in SIX
+    label: {**TUNED_ARMS[label], **_TUNED[f"client_trips={TRIPS}"][label]} for label in SIX
 }
 HARD, EASY = (
     {"dirichlet_alpha": 0.1, "delay_slow_factor": 20.0},
@@ -52,63 +52,39 @@ HARD, EASY = (
 
 
 def slow_group(fast: int, slow: int, mean: float, factors: list[float]) -> list[Override]:
-    """Makes the last ``slow`` clients so many times slower, where ``delay_slow_factor`` says so."""
-    found = []
+    """Durations for each value of ``delay_slow_factor``: the last ``slow`` clients are so many times slower."""
+    overrides = []
     for factor in factors:
         groups = f"{fast}:exponential({mean:g});{slow}:exponential({mean * factor:g})"
-        own = {
-            "delay": "groups",
-            "delay_groups": groups,
-            "delay_slow_factor": 10.0,
-        }  # not read: as by default
-        found.append(Override({"delay_slow_factor": factor}, None, own))
-    return found
-
-
-def falls_less(better: str, worse: str) -> Any:
-    """How much more ``worse`` loses than ``better`` between the mildest field and the hardest."""
-
-    def differences(runs: Any) -> list[float]:
-        if EASY not in runs.conditions or HARD not in runs.conditions:
-            return []
-        there = runs.differences(better, worse, final_accuracy, HARD)
-        here = runs.differences(better, worse, final_accuracy, EASY)
-        return [hard - easy for hard, easy in zip(there, here, strict=True)]
-
-    return differences
+        settings: dict[str, Any] = {"delay": "groups", "delay_groups": groups}
+        settings["delay_slow_factor"] = 10.0  # the default: it is not read
+        overrides.append(Override({"delay_slow_factor": factor}, None, settings))
+    return overrides
 
 
 def _claims() -> list[Claim]:
-    found = []
-    for better in (ACE, ACED, CA2FL):
-        for worse in (FEDBUFF, ADAPTIVE, VANILLA):
-            says = f"{better} is above {worse} at small alpha, large beta"
-            found.append(Claim(sentence=says, better=better, worse=worse, under=HARD, scales=("desk",)))
-    for worse in (FEDBUFF, VANILLA):
-        says = f"{worse} loses more than ACE from the mildest to the hardest field"
-        found.append(Claim(sentence=says, differences=falls_less(ACE, worse), scales=("desk",)))
-    found += [
-        Claim(
-            sentence="ACE is above CA2FL at small alpha, large beta",
-            better=ACE,
-            worse=CA2FL,
-            under=HARD,
-            scales=("desk",),
+    sentence = "{better} is above {worse} at small alpha, large beta"
+    at_hard: dict[str, Any] = {"under": HARD, "scales": ("desk",)}
+    hardest = {"dirichlet_alpha": 0.1, "delay_slow_factor": 60.0}
+    return [
+        *compare(sentence, (ACE, ACED, CA2FL), (FEDBUFF, ADAPTIVE, VANILLA), **at_hard),
+        *(
+            Claim(
+                sentence=f"{worse} loses more than ACE from the mildest to the hardest field",
+                differences=loses_less(ACE, worse, EASY, HARD),
+                scales=("desk",),
+            )
+            for worse in (FEDBUFF, VANILLA)
+        ),
+        *compare(sentence, ACE, CA2FL, **at_hard),
+        *compare(
+            "{better} is above {worse}",
+            (ACE, ACED),
+            (CA2FL, FEDBUFF, ADAPTIVE, VANILLA),
+            under=hardest,
+            scales=("paper",),
         ),
     ]
-    hardest = {"dirichlet_alpha": 0.1, "delay_slow_factor": 60.0}
-    for better in (ACE, ACED):
-        for worse in (CA2FL, FEDBUFF, ADAPTIVE, VANILLA):
-            found.append(
-                Claim(
-                    sentence=f"{better} is above {worse}",
-                    better=better,
-                    worse=worse,
-                    under=hardest,
-                    scales=("paper",),
-                )
-            )
-    return found
 
 
 EXPERIMENT = PaperExperiment(
@@ -129,8 +105,6 @@ EXPERIMENT = PaperExperiment(
                 "delay_slow_factor": [2.0, 10.0, 40.0, 60.0],
             },
             overrides=slow_group(80, 20, 0.5, [2.0, 10.0, 40.0, 60.0]),
-            minutes=float("nan"),
-            hardware="not measured",
         ),
         "desk": Scale(
             settings=DESK_WORLD | {"client_trips": TRIPS},

@@ -20,28 +20,28 @@ each 30 trips at least, in both arms; five server's rates and momentum 0 or 0.9,
 
 import functools
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from experiments import fedbuff_table1 as table1
-from experiments.fedbuff_table1 import FEDAVGM, FEDBUFF, to_target
+from experiments.fedbuff_table1 import FEDAVGM, FEDBUFF, FEWER_TRIPS, to_target
 from experiments.machinery import (
     Claim,
+    Measure,
     Override,
     PaperExperiment,
     Published,
     Runs,
     Scale,
-    Search,
+    compare,
     final_accuracy,
     steps_to,
-    trips_to,
 )
-from jafl.runs.reader import PastRun
 
 CONCURRENCIES = [10, 30, 100, 300]
+PAPER_CONCURRENCIES = {"concurrency": [10, 100, 1000]}
 ARMS = {label: table1.ARMS[label] for label in (FEDBUFF, FEDAVGM)}
 # Equal chances to reach the target in both arms, and short runs where few trips are enough.
 EVALUATIONS = [
@@ -69,21 +69,24 @@ TUNED: dict[str, dict[str, dict[str, float]]] = {
 }
 
 
-def times(runs: Runs, label: str, concurrency: int) -> Any:
-    """[seeds]: trips to the target."""
-    return np.array(list(runs.values(label, to_target, {"concurrency": concurrency}).values()))
+def at_a_tenth_and_highest(runs: Runs, label: str, measure: Measure) -> list[Any]:
+    """Two arrays [seeds]: an arm's measure at a tenth of the highest concurrency, and at the highest."""
+    levels = [condition["concurrency"] for condition in runs.conditions]
+    highest = max(levels)
+    tenth = min(levels, key=lambda level: abs(level - highest / 10))
+    return [
+        np.array(list(runs.values(label, measure, {"concurrency": level}).values()))
+        for level in (tenth, highest)
+    ]
 
 
 def growth(runs: Runs, label: str) -> Any:
     """[seeds]: how many times the trips at the highest concurrency are those at a tenth of it."""
-    highest = runs.conditions[-1]["concurrency"]
-    tenth = min(runs.conditions, key=lambda one: abs(one["concurrency"] - highest / 10))["concurrency"]
-    return times(runs, label, highest) / times(runs, label, tenth)
+    tenth, highest = at_a_tenth_and_highest(runs, label, to_target)
+    return highest / tenth
 
 
-def draw_against_concurrency(
-    runs: Runs, folder: pathlib.Path, measures: Mapping[str, Callable[[PastRun], float]]
-) -> None:
+def draw_against_concurrency(runs: Runs, folder: pathlib.Path, measures: Mapping[str, Measure]) -> None:
     """``concurrency.png``: each measure against concurrency, mean and standard error over seeds, solid per arm.
 
     Of several tasks, the first one is drawn.
@@ -91,12 +94,14 @@ def draw_against_concurrency(
     from jafl.plots.canvas import legend_above, new_figure, save
 
     figure, axes = new_figure(1, len(measures), 4.2 * len(measures), 3.4)
-    first = runs.conditions[0].get("dataset")
-    there = [one for one in runs.conditions if one.get("dataset") == first]
-    levels = [one["concurrency"] for one in there]
+    task = runs.conditions[0].get("dataset")
+    conditions = [condition for condition in runs.conditions if condition.get("dataset") == task]
+    levels = [condition["concurrency"] for condition in conditions]
     for panel, (name, measure) in zip(axes[0], measures.items(), strict=True):
         for label in runs.labels:
-            values = np.array([list(runs.values(label, measure, one).values()) for one in there])
+            values = np.array(
+                [list(runs.values(label, measure, condition).values()) for condition in conditions]
+            )
             error = np.std(values, axis=1, ddof=1) / values.shape[1] ** 0.5 if values.shape[1] > 1 else None
             panel.errorbar(levels, values.mean(axis=1), error, marker="o", capsize=3, label=label)
         panel.set_xscale("log")
@@ -117,21 +122,6 @@ def draw_against_concurrency(
     save(figure, folder / "concurrency.png")
 
 
-PAPER = Scale(
-    settings=table1.PAPER_WORLD,
-    arms=ARMS | {FEDBUFF: ARMS[FEDBUFF] | table1.AS_PUBLISHED},
-    conditions={"dataset": table1.TASKS, "concurrency": [10, 100, 1000]},
-    overrides=table1.OF_TASK
-    + [
-        Override({"dataset": task}, arm, table1.published_rates(task, arm))
-        for task in table1.TASKS
-        for arm in ARMS
-    ],
-    seeds=(0, 1, 2),
-    minutes=float("nan"),
-    hardware="not measured",
-)
-
 EXPERIMENT = PaperExperiment(
     paper="FedBuff",
     figure="figure 3",
@@ -146,17 +136,17 @@ EXPERIMENT = PaperExperiment(
             conditions={"concurrency": CONCURRENCIES},
             overrides=EVALUATIONS,
             seeds=tuple(range(10)),
-            search=Search(
-                space={"server_learning_rate": [0.1, 0.3, 1.0, 3.0, 10.0], "server_momentum": [0.0, 0.9]},
+            search=table1.search_for_trips(
+                {"server_learning_rate": [0.1, 0.3, 1.0, 3.0, 10.0], "server_momentum": [0.0, 0.9]},
                 seeds=(100, 101),
-                score=trips_to(table1.TARGET, "validation_accuracy"),
-                lower_is_better=True,
             ),
             tuned=TUNED,
             minutes=1.5,
             hardware="one core of a busy machine",
         ),
-        "paper": PAPER,
+        "paper": table1.paper_scale(
+            table1.as_published(ARMS), {arm: arm for arm in ARMS}, conditions=PAPER_CONCURRENCIES
+        ),
     },
     columns={
         "trips to the target": to_target,
@@ -165,33 +155,29 @@ EXPERIMENT = PaperExperiment(
     },
     pictures=functools.partial(draw_against_concurrency, measures={"trips to the target": to_target}),
     claims=[
-        *(
-            Claim(
-                sentence="FedBuff and FedAvgM need as many trips at concurrency 10",
-                better=FEDBUFF,
-                worse=FEDAVGM,
-                measure=to_target,
-                lower_is_better=True,
-                under={"concurrency": concurrency},
-                expected="a tie",
-            )
-            for concurrency in (10,)
+        *compare(
+            "FedBuff and FedAvgM need as many trips at concurrency 10",
+            FEDBUFF,
+            FEDAVGM,
+            **FEWER_TRIPS,
+            under={"concurrency": 10},
+            expected="a tie",
         ),
         *(
-            Claim(
-                sentence=f"FedBuff needs fewer trips at concurrency {concurrency}",
-                better=FEDBUFF,
-                worse=FEDAVGM,
-                measure=to_target,
-                lower_is_better=True,
-                under={"concurrency": concurrency},
-                scales=scales,
-            )
+            claim
             for concurrency, scales in (
                 (30, ("desk",)),
                 (100, ("desk", "paper")),
                 (300, ("desk",)),
                 (1000, ("paper",)),
+            )
+            for claim in compare(
+                f"FedBuff needs fewer trips at concurrency {concurrency}",
+                FEDBUFF,
+                FEDAVGM,
+                **FEWER_TRIPS,
+                under={"concurrency": concurrency},
+                scales=scales,
             )
         ),
         Claim(

@@ -56,20 +56,24 @@ def measure(context: Context) -> list[dict[str, Any]]:
     drawn: dict[str, np.ndarray] = {}
     for name in (FEDBUFF, FEDAVGM, MORE):
         for straggling in LAMBDAS:
-            row: dict[str, Any] = {"algorithm": name, "lambda": f"{straggling:g}"}
-            shares, large, time = [], [], []
+            shares, large, times = [], [], []
             for seed in context.scale.seeds:
                 examples = sizes(seed)
-                made = schedule(name, examples, straggling, trips, seed)
-                held = examples[np.concatenate([made.client, made.inflight_client])]  # kept, now or later
+                events = schedule(name, examples, straggling, trips, seed)
+                held = examples[np.concatenate([events.client, events.inflight_client])]  # kept, now or later
                 drawn.setdefault(name, held)
                 shares.append(float(held.mean() / examples.mean()))
                 large.append(float(np.mean(held > 3 * MEAN) / np.mean(examples > 3 * MEAN)))
-                time.append(float(made.step_time[-1] / straggling / examples.mean()))
-            row["examples, of all clients' mean"] = shares
-            row["clients above 60 examples, of their share"] = large
-            row["time in mean trips"] = time
-            rows.append(row)
+                times.append(float(events.step_time[-1] / straggling / examples.mean()))
+            rows.append(
+                {
+                    "algorithm": name,
+                    "lambda": f"{straggling:g}",
+                    "examples, of all clients' mean": shares,
+                    "clients above 60 examples, of their share": large,
+                    "time in mean trips": times,
+                }
+            )
     draw(sizes(context.scale.seeds[0]), drawn, context.folder)
     return rows
 

@@ -16,38 +16,39 @@ Desk size: fedbuff_table1's federation, 3,000 trips, under three laws of duratio
 accuracy at 1,500 trips, five rounds of FedAvgM.
 """
 
-import functools
 import pathlib
 
 import numpy as np
 
 from experiments import fedbuff_table1 as table1
 from experiments.fedbuff_table1 import FEDASYNC, FEDAVGM, FEDBUFF
-from experiments.fedbuff_table5 import ARMS, LAWS, both_ran
-from experiments.machinery import Claim, Override, PaperExperiment, Published, Runs, Scale, final
-from experiments.machinery.measures import Measure
+from experiments.fedbuff_table5 import ARMS, HALF_NORMAL, LAWS, PAPER_WORLD
+from experiments.machinery import (
+    Claim,
+    Measure,
+    PaperExperiment,
+    Published,
+    Runs,
+    Scale,
+    change,
+    compare,
+    final,
+)
 from jafl.runs.reader import PastRun
+
+
+def curve(run: PastRun) -> tuple[list[float], list[float]]:
+    """The client trips and training accuracies of a run's evaluations."""
+    trips = [evaluation["client_trips"] for evaluation in run.evaluations]
+    return trips, [evaluation["train_accuracy"] for evaluation in run.evaluations]
 
 
 def training_accuracy(trips: int) -> Measure:
     """A measure: training accuracy at so many client trips, or at the end of a shorter run."""
-
-    def measure(run: PastRun) -> float:
-        places = [one["client_trips"] for one in run.evaluations]
-        return float(np.interp(trips, places, [one["train_accuracy"] for one in run.evaluations]))
-
-    return measure
+    return lambda run: float(np.interp(trips, *curve(run)))
 
 
 EARLY = training_accuracy(1500)
-
-
-def shift(runs: Runs, label: str, law: str) -> list[float]:
-    """Training accuracy under a law minus that under half-normal durations."""
-    if not both_ran(runs, law):
-        return []
-    one, other = (runs.values(label, EARLY, {"delay": name}) for name in (law, "half_normal"))
-    return [one[seed] - other[seed] for seed in one]
 
 
 def draw(runs: Runs, folder: pathlib.Path) -> None:
@@ -57,17 +58,10 @@ def draw(runs: Runs, folder: pathlib.Path) -> None:
     figure, axes = new_figure(1, len(runs.conditions), 3.6 * len(runs.conditions), 3.4, sharey=True)
     for panel, condition in zip(axes[0], runs.conditions, strict=True):
         for label in runs.labels:
-            several = list(runs.of(label, condition).values())
-            places = [one["client_trips"] for one in several[0].evaluations]
-            curves = [
-                np.interp(
-                    places,
-                    [one["client_trips"] for one in run.evaluations],
-                    [one["train_accuracy"] for one in run.evaluations],
-                )
-                for run in several
-            ]
-            panel.plot(places, np.mean(curves, axis=0), label=label)
+            curves = [curve(run) for run in runs.of(label, condition).values()]
+            trips, _ = curves[0]
+            accuracy = np.mean([np.interp(trips, *points) for points in curves], axis=0)
+            panel.plot(trips, accuracy, label=label)
         panel.set_title(", ".join(map(str, condition.values())), fontsize="medium")
         panel.set_xlabel("client trips")
     axes[0, 0].set_ylabel("training accuracy")
@@ -91,20 +85,12 @@ EXPERIMENT = PaperExperiment(
             minutes=4.5,
             hardware="a share of one core of a very busy machine",
         ),
-        "paper": Scale(
-            settings={name: value for name, value in table1.PAPER_WORLD.items() if name != "delay"}
-            | {"train_accuracy": True, "evaluate_every": 10_000},
-            arms=ARMS | {FEDBUFF: ARMS[FEDBUFF] | table1.AS_PUBLISHED},
-            conditions={"dataset": ["sentiment140", "celeb_a", "cifar10"], "delay": LAWS},
-            overrides=table1.OF_TASK
-            + [
-                Override({"dataset": task}, arm, table1.published_rates(task, arm))
-                for task in table1.TASKS
-                for arm in ARMS
-            ],
-            seeds=(0, 1, 2),
-            minutes=float("nan"),
-            hardware="not measured",
+        "paper": table1.paper_scale(
+            table1.as_published(ARMS),
+            {arm: arm for arm in ARMS},
+            tasks=["sentiment140", "celeb_a", "cifar10"],
+            conditions={"delay": LAWS},
+            settings=PAPER_WORLD | {"train_accuracy": True, "evaluate_every": 10_000},
         ),
     },
     columns={
@@ -114,20 +100,17 @@ EXPERIMENT = PaperExperiment(
     },
     pictures=draw,
     claims=[
-        *(
-            Claim(
-                sentence=f"FedBuff's training accuracy is above {other}'s at 1,500 trips",
-                better=FEDBUFF,
-                worse=other,
-                measure=EARLY,
-                scales=("desk",),
-            )
-            for other in (FEDAVGM, FEDASYNC)
+        *compare(
+            "FedBuff's training accuracy is above {worse}'s at 1,500 trips",
+            FEDBUFF,
+            (FEDAVGM, FEDASYNC),
+            measure=EARLY,
+            scales=("desk",),
         ),
         *(
             Claim(
                 sentence=f"FedBuff's training accuracy is the same with {law} as with half-normal durations",
-                differences=functools.partial(shift, label=FEDBUFF, law=law),
+                differences=change(FEDBUFF, EARLY, HALF_NORMAL, {"delay": law}),
                 expected="a tie",
                 scales=("desk",),
             )

@@ -24,16 +24,17 @@ examples, 20 seeds. As one local step makes only the product of both rates matte
 server's rate and momentum with clients' rate 1, the others for two rates or for FedProx's mu: 28 trials each.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from experiments.machinery import (
-    Claim,
+    Measure,
     Override,
     PaperExperiment,
     Published,
     Scale,
     Search,
+    compare,
     final_accuracy,
     trips_to,
 )
@@ -67,15 +68,24 @@ ARMS: dict[str, dict[str, Any]] = {
 }
 SERVER = [0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0]
 CLIENTS = [10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0, 10000.0]  # of FedAsync
-SEARCH = Search(
-    space={"server_learning_rate": SERVER, "server_momentum": [0.0, 0.5, 0.9, 0.99]},
+
+
+def search_for_trips(space: Mapping[str, Sequence[float]], **fields: Any) -> Search:
+    """A search for the settings that need the fewest trips to the desk size's target on validation examples.
+
+    fields: the other fields of ``Search``.
+    """
+    score = trips_to(TARGET, "validation_accuracy")
+    return Search(space=space, score=score, lower_is_better=True, **fields)
+
+
+SEARCH = search_for_trips(
+    {"server_learning_rate": SERVER, "server_momentum": [0.0, 0.5, 0.9, 0.99]},
     spaces={
         FEDASYNC: {"learning_rate": CLIENTS, "server_learning_rate": [0.0001, 0.001, 0.01, 0.1]},
         FEDAVG: {"server_learning_rate": SERVER, "learning_rate": [0.3, 1.0, 3.0, 10.0]},
         FEDPROX: {"server_learning_rate": SERVER, "proximal": [0.001, 0.01, 0.1, 1.0]},
     },
-    score=trips_to(TARGET, "validation_accuracy"),
-    lower_is_better=True,
 )
 TUNED: dict[str, dict[str, Any]] = {
     FEDBUFF: {"server_learning_rate": 3.0, "server_momentum": 0.0},
@@ -96,27 +106,21 @@ PAPER_WORLD: dict[str, Any] = {
     "evaluate_every": 1000,
     "validation_fraction": 0.1,
 }
-TASKS = ["celeb_a", "sentiment140", "cifar10"]
-OF_TASK = [
-    Override({"dataset": "celeb_a"}, None, {"model": "fedbuff_cnn", "target_accuracy": 0.9}),
-    Override(
-        {"dataset": "sentiment140"},
-        None,
-        {"model": "sent140_lstm", "data_fraction": 0.15, "target_accuracy": 0.69},
-    ),
-    Override(
-        {"dataset": "cifar10"},
-        None,
-        {
-            "model": "fedbuff_cnn",
-            "num_clients": 5000,
-            "partition": "dirichlet",
-            "dirichlet_alpha": 0.1,
-            "partition_seed": 0,
-            "target_accuracy": 0.6,
-        },
-    ),
-]
+TASKS: dict[str, dict[str, Any]] = {
+    "celeb_a": {"model": "fedbuff_cnn", "target_accuracy": 0.9},
+    "sentiment140": {"model": "sent140_lstm", "data_fraction": 0.15, "target_accuracy": 0.69},
+    "cifar10": {
+        "model": "fedbuff_cnn",
+        "num_clients": 5000,
+        "partition": "dirichlet",
+        "dirichlet_alpha": 0.1,
+        "partition_seed": 0,
+        "target_accuracy": 0.6,
+    },
+}
+# The data sets that come divided into clients; some of the tables have no other.
+CLIENTS_GIVEN = {"celeb_a": "CelebA", "sentiment140": "Sent140"}
+NAMES = CLIENTS_GIVEN | {"cifar10": "CIFAR-10"}
 AS_PUBLISHED = {"aggregate": "sum", "learning_rate_normalization": True}  # FedBuff's
 # Table 4: clients' and server's rate, momentum or mu. FedProx's 1.0^3 on Sent140 is read as 10^3.
 RATES: dict[str, dict[str, tuple[float, ...]]] = {
@@ -150,10 +154,61 @@ def published_rates(task: str, arm: str) -> dict[str, float]:
     return dict(zip(names, RATES[task][arm], strict=False))
 
 
-def to_target(run: PastRun) -> float:
-    """Client trips to the run's target: of validation examples on paper size, where nothing is searched for."""
-    metric = "test_accuracy" if run.config["dataset"] == "digits" else "validation_accuracy"
-    return trips_to(run.config["target_accuracy"], metric)(run)
+def as_published(arms: Mapping[str, Mapping[str, Any]], label: str = FEDBUFF) -> dict[str, Mapping[str, Any]]:
+    """The arms, that of FedBuff with sums of updates and LR-Norm."""
+    return {**arms, label: {**arms[label], **AS_PUBLISHED}}
+
+
+def paper_scale(
+    arms: Mapping[str, Mapping[str, Any]],
+    rates: Mapping[str | None, str],
+    *,
+    tasks: Sequence[str] = tuple(TASKS),
+    conditions: Mapping[str, Sequence[Any]] | None = None,
+    **fields: Any,
+) -> Scale:
+    """Paper size: the arms on several data sets with the rates of table 4.
+
+    Args:
+      rates: {label, or None for all arms: the arm of table 4 whose rates it takes}.
+      conditions: beside the data sets.
+      fields: the other fields of ``Scale``.
+    """
+    at_published_rates = [
+        Override({"dataset": task}, label, published_rates(task, arm))
+        for task in TASKS
+        if task in tasks
+        for label, arm in rates.items()
+    ]
+    task_settings = [Override({"dataset": task}, None, settings) for task, settings in TASKS.items()]
+    return Scale(
+        **{"settings": PAPER_WORLD, "seeds": (0, 1, 2), **fields},
+        arms=arms,
+        conditions={"dataset": list(tasks), **(conditions or {})},
+        overrides=[*task_settings, *at_published_rates],
+    )
+
+
+def at_target(measure_to: Callable[[float, str], Measure]) -> Measure:
+    """``trips_to`` or ``time_to`` of the run's own target.
+
+    On paper size, where nothing is searched for, it is a target on validation examples.
+    """
+
+    def measure(run: PastRun) -> float:
+        metric = "test_accuracy" if run.config["dataset"] == "digits" else "validation_accuracy"
+        return measure_to(run.config["target_accuracy"], metric)(run)
+
+    return measure
+
+
+to_target = at_target(trips_to)
+FEWER_TRIPS: dict[str, Any] = {"measure": to_target, "lower_is_better": True}
+
+
+def of_tasks(condition: Mapping[str, Any], number: Callable[[str], str], tasks: Iterable[str] = TASKS) -> str:
+    """The published number of the condition's task, or those of all tasks if the condition names none."""
+    return " / ".join(number(task) for task in ([condition["dataset"]] if "dataset" in condition else tasks))
 
 
 TRIPS = {
@@ -165,8 +220,7 @@ TRIPS = {
 
 def beside(condition: Mapping[str, Any], label: str) -> str:
     """The published thousands of trips: of the condition's task, or of all three."""
-    tasks = [condition["dataset"]] if "dataset" in condition else TASKS
-    return " / ".join(TRIPS[task][label] for task in tasks)
+    return of_tasks(condition, lambda task: TRIPS[task][label])
 
 
 EXPERIMENT = PaperExperiment(
@@ -192,18 +246,7 @@ EXPERIMENT = PaperExperiment(
             minutes=3,
             hardware="one core of a busy machine",
         ),
-        "paper": Scale(
-            settings=PAPER_WORLD,
-            arms=ARMS | {FEDBUFF: ARMS[FEDBUFF] | AS_PUBLISHED},
-            conditions={"dataset": TASKS},
-            overrides=OF_TASK
-            + [
-                Override({"dataset": task}, arm, published_rates(task, arm)) for task in TASKS for arm in ARMS
-            ],
-            seeds=(0, 1, 2),
-            minutes=float("nan"),
-            hardware="not measured",
-        ),
+        "paper": paper_scale(as_published(ARMS), {arm: arm for arm in ARMS}),
     },
     columns={
         "trips to the target": to_target,
@@ -212,37 +255,14 @@ EXPERIMENT = PaperExperiment(
     },
     beside=beside,
     claims=[
-        *(
-            Claim(
-                sentence=f"FedBuff needs fewer trips than {other}",
-                better=FEDBUFF,
-                worse=other,
-                measure=to_target,
-                lower_is_better=True,
-            )
-            for other in (FEDASYNC, FEDAVGM, FEDAVG, FEDPROX)
+        *compare(
+            "FedBuff needs fewer trips than {worse}",
+            FEDBUFF,
+            (FEDASYNC, FEDAVGM, FEDAVG, FEDPROX),
+            **FEWER_TRIPS,
         ),
-        Claim(
-            sentence="FedAvgM needs fewer trips than FedAvg",
-            better=FEDAVGM,
-            worse=FEDAVG,
-            measure=to_target,
-            lower_is_better=True,
-        ),
-        Claim(
-            sentence="FedProx and FedAvg need as many trips",
-            better=FEDPROX,
-            worse=FEDAVG,
-            measure=to_target,
-            lower_is_better=True,
-            expected="a tie",
-        ),
-        Claim(
-            sentence="FedAsync needs fewer trips than FedAvgM",
-            better=FEDASYNC,
-            worse=FEDAVGM,
-            measure=to_target,
-            lower_is_better=True,
-        ),
+        *compare("{better} needs fewer trips than {worse}", FEDAVGM, FEDAVG, **FEWER_TRIPS),
+        *compare("FedProx and FedAvg need as many trips", FEDPROX, FEDAVG, **FEWER_TRIPS, expected="a tie"),
+        *compare("{better} needs fewer trips than {worse}", FEDASYNC, FEDAVGM, **FEWER_TRIPS),
     ],
 )

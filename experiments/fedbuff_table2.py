@@ -20,17 +20,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from experiments import fedbuff_table1 as table1
-from experiments.fedbuff_table1 import FEDBUFF, to_target
-from experiments.machinery import (
-    Claim,
-    Override,
-    PaperExperiment,
-    Published,
-    Scale,
-    Search,
-    final_accuracy,
-    trips_to,
-)
+from experiments.fedbuff_table1 import FEDBUFF, FEWER_TRIPS, to_target
+from experiments.machinery import PaperExperiment, Published, Scale, compare, final_accuracy, trips_to
 
 LABELS = {1: "K = 1", 10: "K = 10", 100: "K = 100"}
 ARMS = {label: {"algorithm": "fedbuff", "buffer_size": size} for size, label in LABELS.items()}
@@ -44,8 +35,7 @@ TRIPS = {
 def beside(condition: Mapping[str, Any], label: str) -> str:
     """The published thousands of trips: of the condition's task, or of all three."""
     place = list(ARMS).index(label)
-    tasks = [condition["dataset"]] if "dataset" in condition else list(TRIPS)
-    return " / ".join(TRIPS[task][place] for task in tasks)
+    return table1.of_tasks(condition, lambda task: TRIPS[task][place])
 
 
 EXPERIMENT = PaperExperiment(
@@ -65,13 +55,8 @@ EXPERIMENT = PaperExperiment(
         "desk": Scale(
             settings=table1.WORLD,
             arms=ARMS,
-            search=Search(
-                space={
-                    "server_learning_rate": [0.1, 0.3, 1.0, 3.0, 10.0],
-                    "server_momentum": [0.0, 0.5, 0.9],
-                },
-                score=trips_to(table1.TARGET, "validation_accuracy"),
-                lower_is_better=True,
+            search=table1.search_for_trips(
+                {"server_learning_rate": [0.1, 0.3, 1.0, 3.0, 10.0], "server_momentum": [0.0, 0.5, 0.9]}
             ),
             tuned={
                 "": {
@@ -84,18 +69,8 @@ EXPERIMENT = PaperExperiment(
             minutes=1.5,
             hardware="one core of a busy machine",
         ),
-        "paper": Scale(
-            settings=table1.PAPER_WORLD,
-            arms={label: arm | table1.AS_PUBLISHED for label, arm in ARMS.items()},
-            conditions={"dataset": table1.TASKS},
-            overrides=table1.OF_TASK
-            + [
-                Override({"dataset": task}, None, table1.published_rates(task, FEDBUFF))
-                for task in table1.TASKS
-            ],
-            seeds=(0, 1, 2),
-            minutes=float("nan"),
-            hardware="not measured",
+        "paper": table1.paper_scale(
+            {label: arm | table1.AS_PUBLISHED for label, arm in ARMS.items()}, {None: FEDBUFF}
         ),
     },
     columns={
@@ -105,19 +80,7 @@ EXPERIMENT = PaperExperiment(
     },
     beside=beside,
     claims=[
-        Claim(
-            sentence="a buffer of 10 needs fewer trips than one of 100",
-            better=LABELS[10],
-            worse=LABELS[100],
-            measure=to_target,
-            lower_is_better=True,
-        ),
-        Claim(
-            sentence="a buffer of 10 needs fewer trips than none",
-            better=LABELS[10],
-            worse=LABELS[1],
-            measure=to_target,
-            lower_is_better=True,
-        ),
+        *compare("a buffer of 10 needs fewer trips than one of 100", LABELS[10], LABELS[100], **FEWER_TRIPS),
+        *compare("a buffer of 10 needs fewer trips than none", LABELS[10], LABELS[1], **FEWER_TRIPS),
     ],
 )

@@ -1,4 +1,4 @@
-"""FedBuff (Nguyen et al. 2022), table 4: the best rates that a search over twelve decades has found.
+"""FedBuff (Nguyen et al. 2022), table 4: the best rates of a search over twelve decades.
 
 Command: python run.py --experiment=fedbuff_table4
     --tune searches for the rates first; --scale=paper takes CelebA, Sent140 and CIFAR-10, once ``run.py
@@ -7,7 +7,7 @@ Command: python run.py --experiment=fedbuff_table4
 Minutes: desk 1, with --tune 2.5, on one core of a busy machine.
     Paper: not run here (no data); the search alone is 1,350 runs of 600,000 trips.
 
-Published: the table below. Bayesian optimisation of both rates in [1e-8, 1e4], momentum in {0, .1, ..., .9, .99}
+Published: the table below. Bayesian optimization of both rates in [1e-8, 1e4], momentum in {0, .1, ..., .9, .99}
 (FedBuff and FedAvgM) and mu in {.001, .01, .1, 1} (FedProx), by the number of rounds to the target on validation
 examples.
 
@@ -29,15 +29,26 @@ from typing import Any
 import numpy as np
 
 from experiments import fedbuff_table1 as table1
-from experiments.fedbuff_table1 import ARMS, FEDASYNC, FEDAVG, FEDAVGM, FEDBUFF, FEDPROX, RATES, to_target
+from experiments.fedbuff_table1 import (
+    ARMS,
+    FEDASYNC,
+    FEDAVG,
+    FEDAVGM,
+    FEDBUFF,
+    FEDPROX,
+    FEWER_TRIPS,
+    NAMES,
+    RATES,
+    to_target,
+)
 from experiments.machinery import (
-    Claim,
     LogUniform,
     PaperExperiment,
     Published,
     Runs,
     Scale,
     Search,
+    compare,
     final_accuracy,
     trips_to,
 )
@@ -45,7 +56,6 @@ from experiments.machinery import (
 RATE = LogUniform(1e-8, 1e4)
 BOTH = {"learning_rate": RATE, "server_learning_rate": RATE}
 MOMENTA = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.99]
-NAMES = {"celeb_a": "CelebA", "sentiment140": "Sent140", "cifar10": "CIFAR-10"}
 # Mean examples of a client: 200,288 images of 9,343 people, 1,600,498 tweets of 660,120 accounts, 45,000 of 5,000.
 EXAMPLES = {"celeb_a": 200288 / 9343, "sentiment140": 1600498 / 660120, "cifar10": 45000 / 5000}
 BATCH, CONCURRENCY = 32, 1000
@@ -77,7 +87,7 @@ def staleness_weight(per_step: int) -> float:
     return float(np.mean((1 + (CONCURRENCY / per_step - 1) * durations) ** -0.5))
 
 
-def path(task: str, arm: str, *, summed: bool = False, normalised: bool = False) -> float | None:
+def path(task: str, arm: str, *, summed: bool = False, normalized: bool = False) -> float | None:
     """The length of the published path to the target, in units of a mean update with rate 1; None if not reached."""
     trips = table1.TRIPS[task][arm]
     if trips.startswith(">"):
@@ -89,7 +99,7 @@ def path(task: str, arm: str, *, summed: bool = False, normalised: bool = False)
         length *= staleness_weight(per_step)
     if arm in (FEDBUFF, FEDAVGM):
         length /= 1 - rest[0]
-    return length * (per_step if summed else 1) * (min(1.0, EXAMPLES[task] / BATCH) if normalised else 1)
+    return length * (per_step if summed else 1) * (min(1.0, EXAMPLES[task] / BATCH) if normalized else 1)
 
 
 READINGS = {
@@ -98,8 +108,8 @@ READINGS = {
     FEDAVG: {},
     "FedBuff, mean": {},
     "FedBuff, sum": {"summed": True},
-    "FedBuff, mean, LR-Norm": {"normalised": True},
-    "FedBuff, sum, LR-Norm": {"summed": True, "normalised": True},
+    "FedBuff, mean, LR-Norm": {"normalized": True},
+    "FedBuff, sum, LR-Norm": {"summed": True, "normalized": True},
 }
 
 
@@ -110,9 +120,9 @@ def draw(_: Runs, folder: pathlib.Path) -> None:
     figure, axes = new_figure(1, 1, 7.5, 3.6)
     panel = axes[0, 0]
     for number, (task, name) in enumerate(NAMES.items()):
-        lengths = [path(task, label.split(",")[0], **how) for label, how in READINGS.items()]
-        there = [(place, length) for place, length in enumerate(lengths) if length is not None]
-        panel.plot(*zip(*there, strict=True), "os^"[number], markersize=9, label=name)
+        lengths = [path(task, label.split(",")[0], **reading) for label, reading in READINGS.items()]
+        points = [(place, length) for place, length in enumerate(lengths) if length is not None]
+        panel.plot(*zip(*points, strict=True), "os^"[number], markersize=9, label=name)
     panel.set_yscale("log")
     panel.set_xticks(range(len(READINGS)), [label.replace(", ", ",\n") for label in READINGS])
     panel.set_ylabel("length of the path to the target")
@@ -122,8 +132,7 @@ def draw(_: Runs, folder: pathlib.Path) -> None:
 
 def beside(condition: Mapping[str, Any], label: str) -> str:
     """The published eta_l and eta_g, of all three tasks or of the condition's."""
-    tasks = [condition["dataset"]] if "dataset" in condition else list(RATES)
-    return " / ".join("{:g}, {:g}".format(*RATES[task][label][:2]) for task in tasks)
+    return table1.of_tasks(condition, lambda task: "{:g}, {:g}".format(*RATES[task][label][:2]))
 
 
 EXPERIMENT = PaperExperiment(
@@ -156,19 +165,14 @@ EXPERIMENT = PaperExperiment(
             minutes=1,
             hardware="one core of a busy machine",
         ),
-        "paper": Scale(
-            settings=table1.PAPER_WORLD,
-            arms=ARMS | {FEDBUFF: ARMS[FEDBUFF] | table1.AS_PUBLISHED},
-            conditions={"dataset": table1.TASKS},
-            overrides=table1.OF_TASK,
+        "paper": table1.paper_scale(
+            table1.as_published(ARMS),
+            {},
             search=search(30, (100, 101, 102)),
             tuned={
                 f"dataset={task}": {label: table1.published_rates(task, label) for label in ARMS}
                 for task in table1.TASKS
             },
-            seeds=(0, 1, 2),
-            minutes=float("nan"),
-            hardware="not measured",
         ),
     },
     columns={
@@ -178,15 +182,10 @@ EXPERIMENT = PaperExperiment(
     },
     beside=beside,
     pictures=draw,
-    claims=[
-        Claim(
-            sentence=f"with the rates that were found, FedBuff needs fewer trips than {other}",
-            better=FEDBUFF,
-            worse=other,
-            measure=to_target,
-            lower_is_better=True,
-        )
-        for other in ARMS
-        if other != FEDBUFF
-    ],
+    claims=compare(
+        "with the rates that were found, FedBuff needs fewer trips than {worse}",
+        FEDBUFF,
+        [label for label in ARMS if label != FEDBUFF],
+        **FEWER_TRIPS,
+    ),
 )

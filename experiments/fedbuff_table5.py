@@ -23,11 +23,23 @@ from typing import Any
 import numpy as np
 
 from experiments import fedbuff_table1 as table1
-from experiments.fedbuff_table1 import FEDASYNC, FEDAVGM, FEDBUFF, to_target
-from experiments.machinery import Claim, Override, PaperExperiment, Published, Runs, Scale, final_accuracy
+from experiments.fedbuff_table1 import CLIENTS_GIVEN, FEDASYNC, FEDAVGM, FEDBUFF, FEWER_TRIPS, to_target
+from experiments.machinery import (
+    Claim,
+    PaperExperiment,
+    Published,
+    Runs,
+    Scale,
+    change,
+    compare,
+    final_accuracy,
+)
 
 ARMS = {label: table1.ARMS[label] for label in (FEDBUFF, FEDASYNC, FEDAVGM)}
 LAWS = ["uniform", "half_normal", "exponential"]
+HALF_NORMAL = {"delay": "half_normal"}
+# Paper size, but for the law.
+PAPER_WORLD = {name: value for name, value in table1.PAPER_WORLD.items() if name != "delay"}
 SPEED_UPS = {
     ("celeb_a", FEDAVGM): ("4.7", "3.3", "4.3"),
     ("celeb_a", FEDASYNC): ("1.6", "1.2", "1.1"),
@@ -38,36 +50,24 @@ SPEED_UPS = {
 
 def beside(condition: Mapping[str, Any], label: str) -> str:
     """FedBuff's published speed-up over the arm, CelebA's and Sent140's or that of the condition's task."""
-    tasks = [condition["dataset"]] if "dataset" in condition else ["celeb_a", "sentiment140"]
+    if label == FEDBUFF:
+        return "1"
     place = LAWS.index(condition["delay"])
-    told = [SPEED_UPS[task, label][place] for task in tasks if (task, label) in SPEED_UPS]
-    return " / ".join(told) or "1"
+    return table1.of_tasks(condition, lambda task: SPEED_UPS[task, label][place], CLIENTS_GIVEN)
 
 
-def both_ran(runs: Runs, law: str) -> bool:
-    """Whether there are runs under a law and under half-normal durations; a shortened experiment may have but one."""
-    return {law, "half_normal"} <= {one["delay"] for one in runs.conditions}
-
-
-def changes(runs: Runs, law: str) -> list[float]:
-    """FedAvgM's trips under a law minus those under half-normal durations."""
-    if not both_ran(runs, law):
-        return []
-    one, other = (runs.values(FEDAVGM, to_target, {"delay": name}) for name in (law, "half_normal"))
-    return [one[seed] - other[seed] for seed in one]
-
-
-def speed_up(runs: Runs, other: str, law: str) -> Any:
-    """[seeds]: trips of another arm, divided by FedBuff's."""
-    own, there = (runs.values(label, to_target, {"delay": law}) for label in (FEDBUFF, other))
-    return np.array([there[seed] / own[seed] for seed in own])
+def speed_up(runs: Runs, condition: Mapping[str, Any]) -> Any:
+    """[seeds]: FedAvgM's trips divided by FedBuff's."""
+    fedbuff, fedavgm = (runs.values(label, to_target, condition) for label in (FEDBUFF, FEDAVGM))
+    return np.array([fedavgm[seed] / fedbuff[seed] for seed in fedbuff])
 
 
 def speed_up_changes(runs: Runs, law: str) -> Any:
     """[seeds]: the speed-up over FedAvgM under a law minus that under half-normal durations."""
-    if not both_ran(runs, law):
+    condition = {"delay": law}
+    if not runs.has_run(condition, HALF_NORMAL):
         return []
-    return speed_up(runs, FEDAVGM, law) - speed_up(runs, FEDAVGM, "half_normal")
+    return speed_up(runs, condition) - speed_up(runs, HALF_NORMAL)
 
 
 EXPERIMENT = PaperExperiment(
@@ -77,9 +77,9 @@ EXPERIMENT = PaperExperiment(
     published=Published(
         heading=["speed-up of FedBuff over", *LAWS],
         rows=[
-            [f"{name}, {other}", *SPEED_UPS[task, other]]
-            for task, name in (("celeb_a", "CelebA"), ("sentiment140", "Sent140"))
-            for other in (FEDAVGM, FEDASYNC)
+            [f"{name}, {rival}", *SPEED_UPS[task, rival]]
+            for task, name in CLIENTS_GIVEN.items()
+            for rival in (FEDAVGM, FEDASYNC)
         ],
         note="Beside the measured numbers: FedBuff's speed-up over the arm, CelebA / Sent140.",
     ),
@@ -93,34 +93,18 @@ EXPERIMENT = PaperExperiment(
             minutes=2,
             hardware="one core of a busy machine",
         ),
-        "paper": Scale(
-            settings={name: value for name, value in table1.PAPER_WORLD.items() if name != "delay"},
-            arms=ARMS | {FEDBUFF: ARMS[FEDBUFF] | table1.AS_PUBLISHED},
-            conditions={"dataset": ["celeb_a", "sentiment140"], "delay": LAWS},
-            overrides=[one for one in table1.OF_TASK if one.condition["dataset"] != "cifar10"]
-            + [
-                Override({"dataset": task}, arm, table1.published_rates(task, arm))
-                for task in ("celeb_a", "sentiment140")
-                for arm in ARMS
-            ],
-            seeds=(0, 1, 2),
-            minutes=float("nan"),
-            hardware="not measured",
+        "paper": table1.paper_scale(
+            table1.as_published(ARMS),
+            {arm: arm for arm in ARMS},
+            tasks=list(CLIENTS_GIVEN),
+            conditions={"delay": LAWS},
+            settings=PAPER_WORLD,
         ),
     },
     columns={"trips to the target": to_target, "final accuracy": final_accuracy},
     beside=beside,
     claims=[
-        *(
-            Claim(
-                sentence=f"FedBuff needs fewer trips than {other}",
-                better=FEDBUFF,
-                worse=other,
-                measure=to_target,
-                lower_is_better=True,
-            )
-            for other in (FEDAVGM, FEDASYNC)
-        ),
+        *compare("FedBuff needs fewer trips than {worse}", FEDBUFF, (FEDAVGM, FEDASYNC), **FEWER_TRIPS),
         *(
             Claim(
                 sentence=f"the speed-up over FedAvgM is the same with {law} as with half-normal durations",
@@ -132,7 +116,7 @@ EXPERIMENT = PaperExperiment(
         ),
         Claim(
             sentence="FedAvgM's trips are the same with uniform as with half-normal durations",
-            differences=lambda runs: changes(runs, "uniform"),
+            differences=change(FEDAVGM, to_target, HALF_NORMAL, {"delay": "uniform"}),
             expected="a tie",
             scales=("desk",),
         ),

@@ -23,19 +23,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from experiments import fedbuff_table1 as table1
-from experiments.fedbuff_table1 import FEDAVGM, FEDBUFF, to_target
-from experiments.machinery import (
-    Claim,
-    Override,
-    PaperExperiment,
-    Published,
-    Scale,
-    Search,
-    final_accuracy,
-    time_to,
-    trips_to,
-)
-from jafl.runs.reader import PastRun
+from experiments.fedbuff_table1 import CLIENTS_GIVEN, FEDAVGM, FEDBUFF, FEWER_TRIPS, at_target, to_target
+from experiments.machinery import PaperExperiment, Published, Scale, compare, final_accuracy, time_to
 
 FULL, MORE = "FedBuff, K = concurrency", "FedAvgM, 30 % over-selection"
 
@@ -49,24 +38,18 @@ def arms(size: int) -> dict[str, dict[str, Any]]:
     }
 
 
-def time_to_target(run: PastRun) -> float:
-    """Simulated time, in mean trips, to the run's target."""
-    metric = "test_accuracy" if run.config["dataset"] == "digits" else "validation_accuracy"
-    return time_to(run.config["target_accuracy"], metric)(run)
-
-
+time_to_target = at_target(time_to)  # in mean trips
+LESS_TIME: dict[str, Any] = {"measure": time_to_target, "lower_is_better": True}
 NUMBERS = {
-    FULL: ("124, 124", "228, 228"),
-    FEDAVGM: ("446, 104", "927, 216"),
-    MORE: ("155, 135", "322, 281"),
+    FULL: {"celeb_a": "124, 124", "sentiment140": "228, 228"},
+    FEDAVGM: {"celeb_a": "446, 104", "sentiment140": "927, 216"},
+    MORE: {"celeb_a": "155, 135", "sentiment140": "322, 281"},
 }
 
 
 def beside(condition: Mapping[str, Any], label: str) -> str:
     """Published time and thousands of trips, CelebA's and Sent140's or those of the condition's task."""
-    if "dataset" in condition:
-        return NUMBERS[label][["celeb_a", "sentiment140"].index(condition["dataset"])]
-    return " / ".join(NUMBERS[label])
+    return table1.of_tasks(condition, lambda task: NUMBERS[label][task], CLIENTS_GIVEN)
 
 
 EXPERIMENT = PaperExperiment(
@@ -86,13 +69,8 @@ EXPERIMENT = PaperExperiment(
         "desk": Scale(
             settings=table1.WORLD,
             arms=arms(300),
-            search=Search(
-                space={
-                    "server_learning_rate": [0.3, 1.0, 3.0, 10.0],
-                    "server_momentum": [0.0, 0.5, 0.9],
-                },
-                score=trips_to(table1.TARGET, "validation_accuracy"),
-                lower_is_better=True,
+            search=table1.search_for_trips(
+                {"server_learning_rate": [0.3, 1.0, 3.0, 10.0], "server_momentum": [0.0, 0.5, 0.9]}
             ),
             tuned={
                 "": {
@@ -105,19 +83,10 @@ EXPERIMENT = PaperExperiment(
             minutes=1,
             hardware="one core of a busy machine",
         ),
-        "paper": Scale(
-            settings=table1.PAPER_WORLD,
-            arms=arms(1000) | {FULL: arms(1000)[FULL] | table1.AS_PUBLISHED},
-            conditions={"dataset": ["celeb_a", "sentiment140"]},
-            overrides=table1.OF_TASK
-            + [
-                Override({"dataset": task}, label, table1.published_rates(task, arm))
-                for task in ("celeb_a", "sentiment140")
-                for label, arm in ((FULL, FEDBUFF), (FEDAVGM, FEDAVGM), (MORE, FEDAVGM))
-            ],
-            seeds=(0, 1, 2),
-            minutes=float("nan"),
-            hardware="not measured",
+        "paper": table1.paper_scale(
+            table1.as_published(arms(1000), FULL),
+            {FULL: FEDBUFF, FEDAVGM: FEDAVGM, MORE: FEDAVGM},
+            tasks=list(CLIENTS_GIVEN),
         ),
     },
     columns={
@@ -127,40 +96,12 @@ EXPERIMENT = PaperExperiment(
     },
     beside=beside,
     claims=[
-        Claim(
-            sentence="FedBuff needs less time than FedAvgM",
-            better=FULL,
-            worse=FEDAVGM,
-            measure=time_to_target,
-            lower_is_better=True,
+        *compare("FedBuff needs less time than FedAvgM", FULL, FEDAVGM, **LESS_TIME),
+        *compare("FedBuff needs less time than FedAvgM with over-selection", FULL, MORE, **LESS_TIME),
+        *compare("over-selection saves time", MORE, FEDAVGM, **LESS_TIME),
+        *compare(
+            "FedAvgM needs fewer trips than FedBuff with so large a buffer", FEDAVGM, FULL, **FEWER_TRIPS
         ),
-        Claim(
-            sentence="FedBuff needs less time than FedAvgM with over-selection",
-            better=FULL,
-            worse=MORE,
-            measure=time_to_target,
-            lower_is_better=True,
-        ),
-        Claim(
-            sentence="over-selection saves time",
-            better=MORE,
-            worse=FEDAVGM,
-            measure=time_to_target,
-            lower_is_better=True,
-        ),
-        Claim(
-            sentence="FedAvgM needs fewer trips than FedBuff with so large a buffer",
-            better=FEDAVGM,
-            worse=FULL,
-            measure=to_target,
-            lower_is_better=True,
-        ),
-        Claim(
-            sentence="over-selection costs trips",
-            better=FEDAVGM,
-            worse=MORE,
-            measure=to_target,
-            lower_is_better=True,
-        ),
+        *compare("over-selection costs trips", FEDAVGM, MORE, **FEWER_TRIPS),
     ],
 )

@@ -32,9 +32,8 @@ PUBLISHED = {
     "Sent140": {FEDBUFF: (228, 228), FEDAVGM: (216, 927), MORE: (281, 322)},
 }
 STARTED = {FEDBUFF: 1000, FEDAVGM: 1000, MORE: 1300}  # per server step
-NEARLY = (
-    0.015  # a published time rounded to three digits, of a number of rounds rounded to three, over few rounds
-)
+# A published time rounded to three digits, of a number of rounds rounded to three, over few rounds.
+NEARLY = 0.015
 
 
 def order_statistic(number: int, of: int) -> float:
@@ -43,9 +42,8 @@ def order_statistic(number: int, of: int) -> float:
 
     def not_yet(time: float) -> float:
         """Probability that fewer than ``number`` have arrived."""
-        arrived = special.erf(
-            time / math.sqrt(math.pi)
-        )  # the law's distribution function: sigma is sqrt(pi / 2)
+        # The law's distribution function: sigma is sqrt(pi / 2).
+        arrived = special.erf(time / math.sqrt(math.pi))
         return 1 - special.betainc(number, of - number + 1, arrived)
 
     return float(integrate.quad(not_yet, 0, 12, limit=400)[0])
@@ -68,17 +66,18 @@ def measure(context: Context) -> list[dict[str, Any]]:
     for task, clients in TASKS.items():
         for name, (thousand_trips, published) in PUBLISHED[task].items():
             steps = round(thousand_trips * 1000 / STARTED[name])
-            there = min(steps, context.settings.server_steps or steps)
-            made = [schedule(name, clients, there, seed) for seed in context.scale.seeds]
+            run_steps = min(steps, context.settings.server_steps or steps)
+            schedules = [schedule(name, clients, run_steps, seed) for seed in context.scale.seeds]
+            times = [float(events.step_time[-1]) for events in schedules]
             mean = 1.0 if name == FEDBUFF else order_statistic(1000, STARTED[name])
             rows.append(
                 {
                     "task": task,
                     "algorithm": name,
-                    "server steps": there,
-                    "thousand trips": [one.trips_started_by(there) / 1000 for one in made],
-                    "time in mean trips": [float(one.step_time[-1]) for one in made],
-                    "mean per step": [float(one.step_time[-1]) / there for one in made],
+                    "server steps": run_steps,
+                    "thousand trips": [events.trips_started_by(run_steps) / 1000 for events in schedules],
+                    "time in mean trips": times,
+                    "mean per step": [time / run_steps for time in times],
                     "by order statistics": mean,
                     "published time": str(published),
                     "published per step": f"{published / steps:.2f}",
@@ -105,11 +104,11 @@ def as_published(rows: list[dict[str, Any]], name: str) -> list[float]:
 
 def saved(rows: list[dict[str, Any]], name: str) -> list[float]:
     """Time of 1,000 applied trips of synchronous rounds minus FedBuff's, of both tasks."""
-    return [
-        float(one)
+    per_step = [
+        value(rows, task, name, "mean per step") - value(rows, task, FEDBUFF, "mean per step")
         for task in TASKS
-        for one in value(rows, task, name, "mean per step") - value(rows, task, FEDBUFF, "mean per step")
     ]
+    return np.concatenate(per_step).tolist()
 
 
 def draw(rows: list[dict[str, Any]], folder: pathlib.Path) -> None:
@@ -118,14 +117,14 @@ def draw(rows: list[dict[str, Any]], folder: pathlib.Path) -> None:
 
     figure, axes = new_figure(1, len(TASKS), 9.0, 3.2)
     for panel, task in zip(axes[0], TASKS, strict=True):
-        own = [row for row in rows if row["task"] == task]
-        place = np.arange(len(own))
-        published = [PUBLISHED[task][row["algorithm"]][1] * row["server steps"] / _steps(row) for row in own]
-        panel.bar(place - 0.2, [np.mean(row["time in mean trips"]) for row in own], 0.4, label="measured")
+        bars = [row for row in rows if row["task"] == task]
+        place = np.arange(len(bars))
+        published = [PUBLISHED[task][row["algorithm"]][1] * row["server steps"] / _steps(row) for row in bars]
+        panel.bar(place - 0.2, [np.mean(row["time in mean trips"]) for row in bars], 0.4, label="measured")
         panel.bar(place + 0.2, published, 0.4, color="0.7", label="published")
-        panel.set_xticks(place, [row["algorithm"].replace(", ", ",\n") for row in own])
+        panel.set_xticks(place, [row["algorithm"].replace(", ", ",\n") for row in bars])
         panel.set_title(
-            f"{task}: {', '.join(str(row['server steps']) for row in own)} server steps", fontsize="medium"
+            f"{task}: {', '.join(str(row['server steps']) for row in bars)} server steps", fontsize="medium"
         )
         panel.set_ylabel("time in mean trips")
         panel.legend()

@@ -25,21 +25,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from experiments import fedbuff_table1 as table1
-from experiments.fedbuff_table1 import FEDBUFF, to_target
-from experiments.machinery import (
-    Claim,
-    Override,
-    PaperExperiment,
-    Published,
-    Scale,
-    Search,
-    final_accuracy,
-    trips_to,
-)
+from experiments.fedbuff_table1 import CLIENTS_GIVEN, FEDBUFF, FEWER_TRIPS, to_target
+from experiments.machinery import PaperExperiment, Published, Scale, compare, final_accuracy
 
-NORMALISED, BY_EXAMPLES, UNIFORM = "LR-Norm", "example weight", "uniform weight"
+NORMALIZED, BY_EXAMPLES, UNIFORM = "LR-Norm", "example weight", "uniform weight"
 ARMS: dict[str, dict[str, Any]] = {
-    NORMALISED: {"algorithm": "fedbuff", "learning_rate_normalization": True},
+    NORMALIZED: {"algorithm": "fedbuff", "learning_rate_normalization": True},
     BY_EXAMPLES: {"algorithm": "fedbuff", "weigh_by_examples": True},
     UNIFORM: {"algorithm": "fedbuff"},
 }
@@ -56,8 +47,8 @@ TRIPS = {
 
 def beside(condition: Mapping[str, Any], label: str) -> str:
     """The published thousands of trips: CelebA's and Sent140's, or those of the condition's task."""
-    tasks = [condition["dataset"]] if "dataset" in condition else ["celeb_a", "sentiment140"]
-    return " / ".join(TRIPS[task, condition["buffer_size"]][list(ARMS).index(label)] for task in tasks)
+    size, place = condition["buffer_size"], list(ARMS).index(label)
+    return table1.of_tasks(condition, lambda task: TRIPS[task, size][place], CLIENTS_GIVEN)
 
 
 SUM = {"aggregate": "sum"}
@@ -69,9 +60,7 @@ EXPERIMENT = PaperExperiment(
     published=Published(
         heading=["thousand trips", "K", *ARMS],
         rows=[
-            [name, str(size), *TRIPS[task, size]]
-            for task, name in (("celeb_a", "CelebA"), ("sentiment140", "Sent140"))
-            for size in SIZES
+            [name, str(size), *TRIPS[task, size]] for task, name in CLIENTS_GIVEN.items() for size in SIZES
         ],
     ),
     scales={
@@ -79,15 +68,12 @@ EXPERIMENT = PaperExperiment(
             settings=table1.WORLD,
             arms=ARMS,
             conditions={"buffer_size": SIZES},
-            search=Search(
-                space={"server_learning_rate": [0.3, 1.0, 3.0, 10.0, 30.0]},
-                seeds=(100, 101),
-                score=trips_to(table1.TARGET, "validation_accuracy"),
-                lower_is_better=True,
+            search=table1.search_for_trips(
+                {"server_learning_rate": [0.3, 1.0, 3.0, 10.0, 30.0]}, seeds=(100, 101)
             ),
             tuned={
                 "buffer_size=1": {
-                    NORMALISED: {"server_learning_rate": 0.3},
+                    NORMALIZED: {"server_learning_rate": 0.3},
                     BY_EXAMPLES: {"server_learning_rate": 1.0},
                     UNIFORM: {"server_learning_rate": 1.0},
                 },
@@ -98,45 +84,28 @@ EXPERIMENT = PaperExperiment(
             minutes=3,
             hardware="one core of a busy machine",
         ),
-        "paper": Scale(
-            settings=table1.PAPER_WORLD,
-            arms={
-                NORMALISED: ARMS[NORMALISED] | SUM,
+        "paper": table1.paper_scale(
+            {
+                NORMALIZED: ARMS[NORMALIZED] | SUM,
                 BY_EXAMPLES: ARMS[BY_EXAMPLES],
                 UNIFORM: ARMS[UNIFORM] | SUM,
             },
-            conditions={"dataset": ["celeb_a", "sentiment140"], "buffer_size": SIZES},
-            overrides=[one for one in table1.OF_TASK if one.condition["dataset"] != "cifar10"]
-            + [
-                Override({"dataset": task}, None, table1.published_rates(task, FEDBUFF))
-                for task in ("celeb_a", "sentiment140")
-            ],
-            seeds=(0, 1, 2),
-            minutes=float("nan"),
-            hardware="not measured",
+            {None: FEDBUFF},
+            tasks=list(CLIENTS_GIVEN),
+            conditions={"buffer_size": SIZES},
         ),
     },
     columns={"trips to the target": to_target, "final accuracy": final_accuracy},
     beside=beside,
     claims=[
-        Claim(
-            sentence=f"LR-Norm needs fewer trips than {other}",
-            better=NORMALISED,
-            worse=other,
-            measure=to_target,
-            lower_is_better=True,
-        )
-        for other in (BY_EXAMPLES, UNIFORM)
-    ]
-    + [
-        Claim(
-            sentence="example and uniform weights are the same at K = 1",
-            better=BY_EXAMPLES,
-            worse=UNIFORM,
-            measure=to_target,
-            lower_is_better=True,
+        *compare("LR-Norm needs fewer trips than {worse}", NORMALIZED, (BY_EXAMPLES, UNIFORM), **FEWER_TRIPS),
+        *compare(
+            "example and uniform weights are the same at K = 1",
+            BY_EXAMPLES,
+            UNIFORM,
+            **FEWER_TRIPS,
             under={"buffer_size": 1},
             expected="a tie",
-        )
+        ),
     ],
 )

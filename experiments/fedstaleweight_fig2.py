@@ -21,7 +21,7 @@ Desk size: digits, an MLP 64-32-10, batch 32, 200 and 400 server steps. With one
 server's rate are one number: nine server's rates from 0.003 to 30 are searched for each arm and number of steps.
 """
 
-from experiments.machinery import Claim, Override, PaperExperiment, Published, Scale, Search
+from experiments.machinery import Claim, Override, PaperExperiment, Published, Scale, Search, server_rates
 
 OURS, FIRST, MEAN = "FedStaleWeight", "FedStaleWeight, algorithm 1", "buffered mean"
 FEDBUFF, FRESH, STALE = "FedBuff", "exponential, fresh first", "exponential, stale first"
@@ -70,8 +70,6 @@ EXPERIMENT = PaperExperiment(
                 ),
             ],
             seeds=(0, 1, 2),
-            minutes=float("nan"),
-            hardware="not measured",
         ),
         "desk": Scale(
             settings=WORLD
@@ -82,12 +80,10 @@ EXPERIMENT = PaperExperiment(
                 space={"server_learning_rate": [0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0]}
             ),
             seeds=tuple(range(10)),
-            tuned={
-                "server_steps=200": dict.fromkeys(ARMS, {"server_learning_rate": 0.3})
-                | {STALE: {"server_learning_rate": 0.1}},
-                "server_steps=400": dict.fromkeys(ARMS, {"server_learning_rate": 0.3})
-                | {STALE: {"server_learning_rate": 0.1}},
-            },
+            tuned=dict.fromkeys(
+                ("server_steps=200", "server_steps=400"),
+                server_rates(dict.fromkeys(ARMS, 0.3) | {STALE: 0.1}),
+            ),
             minutes=1.5,
             hardware="two CPU cores of a busy machine",
         ),

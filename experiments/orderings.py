@@ -30,12 +30,21 @@ import optax
 from absl import app, flags
 
 import jafl
+from experiments.machinery import report
 from jafl import delays, rules
 
 RATES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 SETTINGS = flags.DEFINE_list("settings", ["fairness", "bias"], "Which of the two to run.")
 SEEDS = flags.DEFINE_integer("seeds", 5, "Seeds per result.", lower_bound=2)
 TUNING_SEEDS = (100, 101, 102)
+# {name in the results: metric of the evaluations}
+METRICS = {
+    "accuracy": "test_accuracy",
+    "slow": "slow_accuracy",
+    "gradient_norm": "gradient_norm",
+    "held_out": "held_out_accuracy",
+}
+FIGURES = ("accuracy", "slow", "gradient_norm")  # of the table, after the rule and its rate
 OUTPUT = flags.DEFINE_string("output", None, "A file to add every result to, a JSON object per line.")
 
 
@@ -187,19 +196,9 @@ def measure(
             evaluators=evaluators(setting, data),
         )
     except jafl.DivergenceError:
-        return {"accuracy": 0.0, "slow": 0.0, "gradient_norm": np.inf, "held_out": 0.0}
+        return dict.fromkeys(METRICS, 0.0) | {"gradient_norm": np.inf}
     last = history.evaluations[-10:]
-    mean = {
-        name: float(np.mean([e[name] for e in last]))
-        for name in last[0]
-        if name.endswith(("accuracy", "norm"))
-    }
-    return {
-        "accuracy": mean["test_accuracy"],
-        "slow": mean["slow_accuracy"],
-        "gradient_norm": mean["gradient_norm"],
-        "held_out": mean["held_out_accuracy"],
-    }
+    return {name: float(np.mean([row[metric] for row in last])) for name, metric in METRICS.items()}
 
 
 def search(
@@ -219,17 +218,13 @@ def main(_: list[str]) -> None:
         setting = settings()[name]
         for budget_name, budget in setting.budgets.items():
             print(f"\n### {name}, {budget_name}\n")
-            print("| rule | rate | accuracy | slow labels | gradient norm |")
-            print("|---|---|---|---|---|", flush=True)
+            print(report.heading(["rule", "rate", "accuracy", "slow labels", "gradient norm"]), flush=True)
             for contender_name, contender in setting.contenders.items():
                 rate, scores = search(setting, contender, budget)
                 runs = [measure(setting, contender, budget, rate, seed) for seed in range(SEEDS.value)]
                 cells = [contender_name, f"{rate:g}"]
-                for key in ("accuracy", "slow", "gradient_norm"):
-                    values = np.array([run[key] for run in runs])
-                    error = values.std(ddof=1) / np.sqrt(len(values))
-                    cells.append(f"{values.mean():.3f} ± {error:.3f}")
-                print("| " + " | ".join(cells) + " |", flush=True)
+                cells += [report.number([run[key] for run in runs]) for key in FIGURES]
+                print(report.row(cells), flush=True)
                 if OUTPUT.value:
                     with open(OUTPUT.value, "a") as file:
                         line = {"setting": name, "budget": budget_name, "rule": contender_name, "rate": rate}

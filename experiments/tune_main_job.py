@@ -10,12 +10,14 @@ accuracy on the held-out examples, averaged over seeds (the whole budget where i
 go to the higher final accuracy. Takes about ten minutes on two cores. BUILD.md holds its table.
 """
 
-import itertools
+from typing import Any
 
 import numpy as np
 from absl import app, flags
 
 import jafl
+from experiments.machinery import Search
+from experiments.machinery.search import trials
 from jafl.config.experiment import make_experiments
 from jafl.config.settings import Settings
 
@@ -33,7 +35,6 @@ SERVER_RATES = {
 SERVER_RATES |= dict.fromkeys(
     ("fedstaleweight", "exponential_weighting", "ca2fl", "fednova"), SERVER_RATES["fedbuff"]
 )
-SEEDS = "100,101,102"
 TARGET, TRIPS = 0.95, 8000
 
 
@@ -50,30 +51,33 @@ ON_GRADIENTS = (
     "zeno_plus_plus",
 )
 GRADIENT_RATES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
-PAIRS = {name: list(itertools.product(CLIENT_RATES, rates)) for name, rates in SERVER_RATES.items()}
-PAIRS |= {name: [(1.0, rate) for rate in GRADIENT_RATES] for name in ON_GRADIENTS}
-ALGORITHMS = flags.DEFINE_list("algorithms", list(PAIRS), "Which to search for.")
+SPACES: dict[str, Any] = {
+    name: {"learning_rate": CLIENT_RATES, "server_learning_rate": rates}
+    for name, rates in SERVER_RATES.items()
+}
+SPACES |= dict.fromkeys(ON_GRADIENTS, {"learning_rate": (1.0,), "server_learning_rate": GRADIENT_RATES})
+SEARCH = Search(space={}, spaces=SPACES, settings={"validation_fraction": 0.2})
+ALGORITHMS = flags.DEFINE_list("algorithms", list(SPACES), "Which to search for.")
 
 
-def score(algorithm: str, client_rate: float, server_rate: float) -> tuple[float, float]:
+def score(algorithm: str, rates: dict[str, Any]) -> tuple[float, float]:
     """(mean trips to the target, mean final accuracy) on validation examples, over the seeds."""
     settings = Settings(
         algorithm=algorithm,
-        seed=SEEDS,
+        seed=",".join(map(str, SEARCH.seeds)),
         client_trips=TRIPS,
-        validation_fraction=0.2,
-        learning_rate=client_rate,
-        server_learning_rate=server_rate,
         evaluate_every=40,
         server_examples=100 if algorithm == "zeno_plus_plus" else 0,
+        **SEARCH.settings,
+        **rates,
     )
     trips, final = [], []
-    for one in make_experiments(settings):
+    for experiment in make_experiments(settings):
         try:
-            history = one.simulate(evaluators={"validation": one.evaluators()["validation"]})
+            history = experiment.simulate(evaluators={"validation": experiment.evaluators()["validation"]})
         except jafl.DivergenceError:
             return TRIPS, 0.0
-        reached = [e["client_trips"] for e in history.evaluations if e["validation_accuracy"] >= TARGET]
+        reached = [row["client_trips"] for row in history.evaluations if row["validation_accuracy"] >= TARGET]
         trips.append(reached[0] if reached else TRIPS)
         final.append(history.evaluations[-1]["validation_accuracy"])
     return float(np.mean(trips)), float(np.mean(final))
@@ -83,13 +87,12 @@ def main(_: list[str]) -> None:
     """Prints every pair's score and the winner of each algorithm."""
     for algorithm in ALGORITHMS.value:
         scores = {}
-        for pair in PAIRS[algorithm]:
-            scores[pair] = score(algorithm, *pair)
-            trips, final = scores[pair]
-            print(
-                f"{algorithm:9} clients {pair[0]:5} server {pair[1]:5} {trips:8.0f} trips, final {final:.4f}"
-            )
-        best = min(scores, key=lambda pair: (scores[pair][0], -scores[pair][1]))
+        for rates in trials(SEARCH, algorithm):
+            trips, final = score(algorithm, rates)
+            client, server = rates.values()
+            scores[client, server] = trips, -final
+            print(f"{algorithm:9} clients {client:5} server {server:5} {trips:8.0f} trips, final {final:.4f}")
+        best = min(scores, key=scores.__getitem__)
         print(f"{algorithm:9} best: clients {best[0]}, server {best[1]}", flush=True)
 
 

@@ -24,16 +24,17 @@ Desk size: digits, softmax, one label per client, batch 4, 1,500 steps; WKAFL P 
 """
 
 from experiments.machinery import (
-    Claim,
     PaperExperiment,
     Published,
     Scale,
     Search,
     accuracy_at,
+    compare,
     final_accuracy,
+    server_rates,
     spread,
 )
-from experiments.wkafl_table2 import DESK, ON_EMNIST, PAPER_SEARCH, WKAFL, WORLD
+from experiments.wkafl_table2 import DESK, ON_EMNIST, PAPER_SEARCH, WKAFL, WORLD, in_flight
 
 STEPS = 1500
 CLASSES = {1: {"server_classes": "0"}, 10: {}}
@@ -47,13 +48,12 @@ def label(classes: int, refresh: int) -> str:
 ZENO = {
     label(classes, refresh): {
         "algorithm": "zeno_plus_plus",
-        "num_clients": 100,
-        "concurrency": 100,
+        **in_flight(100),
         "buffer_size": 1,
         "rule_arguments": f"refresh_every={refresh}",
-        **own,
+        **settings,
     }
-    for classes, own in CLASSES.items()
+    for classes, settings in CLASSES.items()
     for refresh in (2, 5)
 }
 BEST = label(10, 2)
@@ -62,8 +62,7 @@ SETTINGS = {"server_steps": STEPS, "server_examples": 50}
 
 def arms(clients: int, buffer: int) -> dict:
     """WKAFL with so many clients and trips per step, and Zeno++'s four."""
-    many = {"num_clients": clients, "concurrency": clients, "buffer_size": buffer}
-    return {WKAFL: {"algorithm": "wkafl", **many}} | ZENO
+    return {WKAFL: {"algorithm": "wkafl", **in_flight(clients), "buffer_size": buffer}} | ZENO
 
 
 EXPERIMENT = PaperExperiment(
@@ -80,21 +79,15 @@ EXPERIMENT = PaperExperiment(
             arms=arms(3000, 20),
             search=PAPER_SEARCH,
             seeds=(0, 1, 2),
-            minutes=float("nan"),
-            hardware="not measured",
         ),
         "desk": Scale(
             settings=DESK | SETTINGS,
             arms=arms(1000, 10),
             search=Search(space={"server_learning_rate": [0.01, 0.03, 0.1, 0.3, 1.0, 3.0]}, seeds=(100, 101)),
             tuned={
-                "": {
-                    WKAFL: {"server_learning_rate": 0.3},
-                    label(1, 2): {"server_learning_rate": 0.3},
-                    label(1, 5): {"server_learning_rate": 0.3},
-                    label(10, 2): {"server_learning_rate": 1.0},
-                    label(10, 5): {"server_learning_rate": 1.0},
-                }
+                "": server_rates(
+                    {WKAFL: 0.3, label(1, 2): 0.3, label(1, 5): 0.3, label(10, 2): 1.0, label(10, 5): 1.0}
+                )
             },
             minutes=3.5,
             hardware="two CPU cores of a busy machine",
@@ -107,26 +100,18 @@ EXPERIMENT = PaperExperiment(
         "accuracy at 1,500 trips": accuracy_at(trips=STEPS),
     },
     claims=[
-        *(Claim(sentence=f"WKAFL ends above {other}", better=WKAFL, worse=other) for other in ZENO),
-        Claim(
-            sentence="ten classes, k = 2 is ahead of WKAFL at 150 steps",
-            better=BEST,
-            worse=WKAFL,
-            measure=accuracy_at(steps=150),
+        *compare("WKAFL ends above {worse}", WKAFL, list(ZENO)),
+        *compare(
+            "ten classes, k = 2 is ahead of WKAFL at 150 steps", BEST, WKAFL, measure=accuracy_at(steps=150)
         ),
-        Claim(
-            sentence="WKAFL is above ten classes, k = 2 at equal trips (1,500)",
-            better=WKAFL,
-            worse=BEST,
+        *compare(
+            "WKAFL is above ten classes, k = 2 at equal trips (1,500)",
+            WKAFL,
+            BEST,
             measure=accuracy_at(trips=STEPS),
         ),
-        Claim(sentence="k = 5 is worse than k = 2, ten classes", better=BEST, worse=label(10, 5)),
-        Claim(sentence="one class is worse than ten, k = 2", better=BEST, worse=label(1, 2)),
-        Claim(
-            sentence="one class fluctuates more than ten, k = 2",
-            better=label(1, 2),
-            worse=BEST,
-            measure=spread,
-        ),
+        *compare("k = 5 is worse than k = 2, ten classes", BEST, label(10, 5)),
+        *compare("one class is worse than ten, k = 2", BEST, label(1, 2)),
+        *compare("one class fluctuates more than ten, k = 2", label(1, 2), BEST, measure=spread),
     ],
 )

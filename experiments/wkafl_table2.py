@@ -24,7 +24,7 @@ steps of one gradient each. Nine server's rates from 0.003 to 30 are searched fo
 numbers stay those of the release for MNIST. Every rule has the same trips per step: equal steps are equal trips.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from experiments.machinery import (
@@ -32,10 +32,11 @@ from experiments.machinery import (
     Override,
     PaperExperiment,
     Published,
-    Runs,
     Scale,
     Search,
-    final_accuracy,
+    compare,
+    loses_less,
+    server_rates,
 )
 from jafl.config.arms import Arms
 
@@ -67,22 +68,10 @@ WORLD = {
     "batch_size": 4,
 }
 DESK = WORLD | {"dataset": "digits", "model": "softmax", "server_steps": 1000}
-# What the desk's search has found, for each P.
+# The winners of the desk size's search, for each P.
 TUNED = {
-    100: {
-        WKAFL: {"server_learning_rate": 0.3},
-        TWAFL: {"server_learning_rate": 3.0},
-        SASGD: {"server_learning_rate": 3.0},
-        GSGM: {"server_learning_rate": 0.3},
-        MEAN: {"server_learning_rate": 0.3},
-    },
-    1000: {
-        WKAFL: {"server_learning_rate": 0.3},
-        TWAFL: {"server_learning_rate": 3.0},
-        SASGD: {"server_learning_rate": 3.0},
-        GSGM: {"server_learning_rate": 0.01},
-        MEAN: {"server_learning_rate": 0.3},
-    },
+    100: server_rates({WKAFL: 0.3, TWAFL: 3.0, SASGD: 3.0, GSGM: 0.3, MEAN: 0.3}),
+    1000: server_rates({WKAFL: 0.3, TWAFL: 3.0, SASGD: 3.0, GSGM: 0.01, MEAN: 0.3}),
 }
 # The release's numbers for MNIST and CIFAR-10.
 ON_EMNIST = {"model": "emnist_cnn", "server_steps": 5000, "batch_size": 4, "server_learning_rate": 0.005}
@@ -104,27 +93,14 @@ PUBLISHED: dict[tuple[Any, ...], dict[str, str]] = {
 }
 
 
+def in_flight(clients: int) -> dict[str, int]:
+    """So many clients, all of which train at any moment."""
+    return {"num_clients": clients, "concurrency": clients}
+
+
 def all_in_flight(numbers: Sequence[int]) -> list[Override]:
     """All P clients train at any moment, for each P that is tried."""
     return [Override({"num_clients": number}, None, {"concurrency": number}) for number in numbers]
-
-
-def loses_less(
-    other: str, low: Mapping[str, Any], high: Mapping[str, Any]
-) -> Callable[[Runs], Sequence[float]]:
-    """How much more accuracy ``other`` loses than WKAFL from the condition ``low`` to ``high``, for each seed.
-
-    Nothing if one of the two conditions was not run.
-    """
-
-    def differences(runs: Runs) -> Sequence[float]:
-        try:
-            before, after = (runs.differences(WKAFL, other, final_accuracy, where) for where in (low, high))
-        except KeyError:
-            return []
-        return [late - early for early, late in zip(before, after, strict=True)]
-
-    return differences
 
 
 def _beside(condition: Mapping[str, Any], label: str) -> str:
@@ -132,27 +108,34 @@ def _beside(condition: Mapping[str, Any], label: str) -> str:
     return PUBLISHED.get(key, {}).get(label, "-")
 
 
-def _loses_least() -> list[Claim]:
-    """From the lowest to the highest staleness, against each other rule, on each scale."""
-    few, many = {"num_clients": 100}, {"num_clients": 1000}
-    claims = [
+FEW, MANY = {"num_clients": 100}, {"num_clients": 1000}
+
+
+def loses_less_on_desk(rivals: Sequence[str]) -> list[Claim]:
+    """WKAFL against each rival, from the lowest staleness of the desk size to the highest."""
+    return [
         Claim(
-            sentence=f"WKAFL loses less than {other} from P / K = 10 to 100",
-            differences=loses_less(other, few, many),
+            sentence=f"WKAFL loses less than {rival} from P / K = 10 to 100",
+            differences=loses_less(WKAFL, rival, FEW, MANY),
             scales=("desk",),
         )
-        for other in (TWAFL, SASGD, GSGM, MEAN)
+        for rival in rivals
     ]
+
+
+def _loses_less_on_paper() -> list[Claim]:
+    """WKAFL against each rival, from the lowest staleness of the paper size to the highest."""
     levels = {"emnist/mnist": ((1000, 10), (3000, 10)), "cifar10": ((1000, 20), (3000, 10))}
+    claims = []
     for dataset, pair in levels.items():
-        ends = [{"dataset": dataset, "num_clients": p, "buffer_size": k} for p, k in pair]
+        low, high = ({"dataset": dataset, "num_clients": p, "buffer_size": k} for p, k in pair)
         claims += [
             Claim(
-                sentence=f"WKAFL loses less than {other} from the lowest to the highest P / K on {dataset}",
-                differences=loses_less(other, *ends),
+                sentence=f"WKAFL loses less than {rival} from the lowest to the highest P / K on {dataset}",
+                differences=loses_less(WKAFL, rival, low, high),
                 scales=("paper",),
             )
-            for other in (TWAFL, SASGD)
+            for rival in (TWAFL, SASGD)
         ]
     return claims
 
@@ -180,8 +163,6 @@ EXPERIMENT = PaperExperiment(
             overrides=[*PAPER_DATA, *all_in_flight([1000, 3000])],
             search=PAPER_SEARCH,
             seeds=(0, 1, 2),
-            minutes=float("nan"),
-            hardware="not measured",
         ),
         "desk": Scale(
             settings=DESK,
@@ -197,9 +178,9 @@ EXPERIMENT = PaperExperiment(
     },
     beside=_beside,
     claims=[
-        Claim(sentence="WKAFL is above TWAFL", better=WKAFL, worse=TWAFL),
-        Claim(sentence="WKAFL is above SASGD", better=WKAFL, worse=SASGD),
-        Claim(sentence="TWAFL is above SASGD", better=TWAFL, worse=SASGD),
-        *_loses_least(),
+        *compare("{better} is above {worse}", WKAFL, (TWAFL, SASGD)),
+        *compare("{better} is above {worse}", TWAFL, SASGD),
+        *loses_less_on_desk((TWAFL, SASGD, GSGM, MEAN)),
+        *_loses_less_on_paper(),
     ],
 )

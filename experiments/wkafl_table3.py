@@ -22,7 +22,7 @@ Desk size: that of ``wkafl_table2`` with P = 1,000, K = 10: digits, softmax, 1,0
 searched for each rule and number of labels; those for one label are table 2's, whose world is the same.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from experiments.machinery import (
@@ -30,11 +30,13 @@ from experiments.machinery import (
     Override,
     PaperExperiment,
     Published,
-    Runs,
     Scale,
     Search,
+    change,
+    compare,
     final_accuracy,
     logarithmic_spread,
+    server_rates,
     spread,
 )
 from experiments.wkafl_table2 import (
@@ -49,6 +51,7 @@ from experiments.wkafl_table2 import (
     TWAFL,
     WKAFL,
     WORLD,
+    in_flight,
 )
 
 FOUR = {label: ARMS[label] for label in (WKAFL, TWAFL, GSGM, SASGD)}
@@ -69,49 +72,21 @@ def _beside(condition: Mapping[str, Any], label: str) -> str:
     return f"{row[place]}, stability {row[4 + place]}" if row else "-"
 
 
-def steadier_with_more_labels(label: str) -> Callable[[Runs], Sequence[float]]:
-    """The logarithmic spread of ``label`` with one label per client minus that with ten, for each seed.
-
-    Nothing if one of the two was not run.
-    """
-
-    def differences(runs: Runs) -> Sequence[float]:
-        try:
-            one, ten = (
-                runs.values(label, logarithmic_spread, {"labels_per_client": number}) for number in (1, 10)
-            )
-        except KeyError:
-            return []
-        return [one[seed] - ten[seed] for seed in one if seed in ten]
-
-    return differences
-
-
 DESK_SCALE = Scale(
-    settings=DESK | {"num_clients": 1000, "concurrency": 1000},
+    settings=DESK | in_flight(1000),
     arms=FOUR,
     conditions={"labels_per_client": LABELS},
     search=Search(space={"server_learning_rate": RATES}),
     tuned={
         "labels_per_client=1": {label: TUNED[1000][label] for label in FOUR},
-        "labels_per_client=5": {
-            WKAFL: {"server_learning_rate": 0.3},
-            TWAFL: {"server_learning_rate": 3.0},
-            GSGM: {"server_learning_rate": 0.01},
-            SASGD: {"server_learning_rate": 10.0},
-        },
-        "labels_per_client=10": {
-            WKAFL: {"server_learning_rate": 0.3},
-            TWAFL: {"server_learning_rate": 10.0},
-            GSGM: {"server_learning_rate": 0.01},
-            SASGD: {"server_learning_rate": 10.0},
-        },
+        "labels_per_client=5": server_rates({WKAFL: 0.3, TWAFL: 3.0, GSGM: 0.01, SASGD: 10.0}),
+        "labels_per_client=10": server_rates({WKAFL: 0.3, TWAFL: 10.0, GSGM: 0.01, SASGD: 10.0}),
     },
     seeds=tuple(range(10)),
     minutes=3.6,
     hardware="two CPU cores of a busy machine",
 )
-PAPER_SETTINGS = WORLD | {"num_clients": 3000, "concurrency": 3000}
+PAPER_SETTINGS = WORLD | in_flight(3000)
 
 EXPERIMENT = PaperExperiment(
     paper="WKAFL",
@@ -129,31 +104,29 @@ EXPERIMENT = PaperExperiment(
             overrides=[*PAPER_DATA, Override({"dataset": "cifar10"}, None, {"buffer_size": 20})],
             search=PAPER_SEARCH,
             seeds=(0, 1, 2),
-            minutes=float("nan"),
-            hardware="not measured",
         ),
         "desk": DESK_SCALE,
     },
     columns={"final accuracy": final_accuracy, "spread": spread, "spread of logarithms": logarithmic_spread},
     beside=_beside,
     claims=[
+        *compare("WKAFL is more accurate than {worse}", WKAFL, (TWAFL, GSGM, SASGD)),
         *(
-            Claim(sentence=f"WKAFL is more accurate than {other}", better=WKAFL, worse=other)
-            for other in (TWAFL, GSGM, SASGD)
-        ),
-        *(
-            Claim(
-                sentence=f"{better} is steadier than {worse}",
-                better=better,
-                worse=worse,
+            claim
+            for better, worse in ((WKAFL, TWAFL), (WKAFL, SASGD), (GSGM, WKAFL))
+            for claim in compare(
+                "{better} is steadier than {worse}",
+                better,
+                worse,
                 measure=logarithmic_spread,
                 lower_is_better=True,
             )
-            for better, worse in ((WKAFL, TWAFL), (WKAFL, SASGD), (GSGM, WKAFL))
         ),
         Claim(
             sentence="WKAFL is less steady with one label than with ten",
-            differences=steadier_with_more_labels(WKAFL),
+            differences=change(
+                WKAFL, logarithmic_spread, {"labels_per_client": 10}, {"labels_per_client": 1}
+            ),
             scales=("desk",),
         ),
     ],

@@ -1,4 +1,4 @@
-"""What the engine's speed is compared with: programs on the same rows, written without it.
+"""Programs that the engine's speed is compared with, on the same examples, written without it.
 
 (a)   *bare*: one jitted loop that takes the gradient of a fixed model for each trip and adds it to a running sum.
 (a')  *by hand*: the rule's arithmetic (its fold and finish, its clients' memory, a plain step of the model) on
@@ -18,13 +18,16 @@ import optax
 from jax import lax
 
 import jafl
+from experiments.benchmarks.workloads import BATCH, RATE
 from jafl import engine
 from jafl.engine import carry_layout, client_memory, loop, snapshot_buffer
 from jafl.engine import trip as trip_work
 from jafl.keyed_shuffle import shuffled
 from jafl.records import Arrival
 
-BATCH, RATE = 32, 0.01
+# The parts of the engine's loop that the programs by hand share with it.
+_recall, _fold, _read_once = loop.show_recalled, trip_work.fold_trip, trip_work.read_once
+_store, _record = snapshot_buffer.store, loop.record_row
 
 # What ``by_hand`` adds to (a'), in this order: {name: what it is}.
 PARTS = {
@@ -95,15 +98,15 @@ def _one_step(
     rule = program.rule.build()
     buffer, memory = rule.begin(carry.rule_state, carry.params), carry.memory
     if program.recall and memory:
-        buffer, memory = loop.show_recalled(program, program.recall, memory, step, buffer, carry.params)
+        buffer, memory = _recall(program, program.recall, memory, step, buffer, carry.params)
 
     def one_trip(trip, opened):
         buffer, memory, reports = opened
         memory = memory and client_memory.settle(memory)
         after = trip + (client_memory.nought_after(memory) if memory else 0)
         arrival = _arrival(program, parts, after, carry)
-        buffer, memory, report = trip_work.fold_trip(program, trip, arrival, buffer, memory)
-        return buffer, memory, loop.record_row(reports, trip, report) if "reports" in parts else reports
+        buffer, memory, report = _fold(program, trip, arrival, buffer, memory)
+        return buffer, memory, _record(reports, trip, report) if "reports" in parts else reports
 
     def flat_trip(trip, flat):
         buffer, memory, reports = one_trip(trip, carry_layout.shaped(flat, opened))
@@ -125,9 +128,9 @@ def _one_step(
         params = optax.apply_updates(carry.params, updates)
     snapshots, step_reports = carry.snapshots, carry.step_reports
     if "write" in parts:
-        snapshots = snapshot_buffer.store(snapshots, program.steps.write_slot[step], params)
+        snapshots = _store(snapshots, program.steps.write_slot[step], params)
     if "reports" in parts:
-        step_reports = loop.record_row(step_reports, step, report)
+        step_reports = _record(step_reports, step, report)
     return engine.Carry(
         params, optimizer_state, rule_state, snapshots, memory, None, trip_reports, step_reports
     )
@@ -142,7 +145,7 @@ def _arrival(
     begin, end = data.offsets[client], data.offsets[client + 1]
     if "read" in parts:
         start = client_memory.row_of(carry.snapshots, trips.read_slot[trip])
-        start = trip_work.read_once(start, trip, rule.needs_start)
+        start = _read_once(start, trip, rule.needs_start)
     arrival = Arrival(
         update=None,
         start=start if rule.needs_start else None,

@@ -1,4 +1,4 @@
-"""The models, rules and data of the speed benchmark, and the engine beside its baselines on one of each."""
+"""The engine beside its baselines with one model, rule and number of clients."""
 
 import functools
 from collections.abc import Callable
@@ -9,13 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 
 import jafl
-from experiments.benchmarks import baselines
-from experiments.benchmarks.baselines import BATCH, RATE
+from experiments.benchmarks import baselines, workloads
+from experiments.benchmarks.workloads import BATCH, EXAMPLES, RULES
 from jafl import engine
 from jafl.models import images, resnet
-from jafl.planning.preparation import prepare
 
-EXAMPLES, IN_FLIGHT = 3200, 100
+IN_FLIGHT = 100
 # Trips before those that are timed, of which only the schedule is made: then clients are as stale as they get, and
 # those that ACED counts as active come and go.
 TRIPS_BEFORE = 600
@@ -42,28 +41,6 @@ MODELS = {
     "lenet5": Subject("LeNet 32x32x3", images.lenet5(10), (32, 32, 3), 40),
     "resnet18": Subject("ResNet-18", resnet.resnet18(10), (32, 32, 3), 2, warm_up=False),
 }
-# {name: (rule, K)}
-RULES: dict[str, tuple[Callable[[], jafl.Specification], int]] = {
-    "asgd": (jafl.rules.asgd, 1),
-    "fedasync": (jafl.rules.fedasync, 1),
-    "fedbuff": (jafl.rules.fedbuff, 10),
-    "ace": (jafl.rules.ace, 1),
-    "aced": (lambda: jafl.rules.aced(active_steps=300), 1),
-    "ca2fl": (jafl.rules.ca2fl, 10),
-    "wkafl": (lambda: jafl.rules.wkafl(10), 10),
-    "ace_8_bits": (lambda: jafl.rules.ace(memory_precision="int8"), 1),
-}
-
-
-def noise_federation(clients: int, shape: tuple[int, ...] = (784,)) -> jafl.Federation:
-    """Gaussian noise with random labels: speed does not depend on what is learnt. Clients overlap."""
-    random = np.random.default_rng(0)
-    x = random.normal(size=(EXAMPLES, *shape)).astype(np.float32)
-    y = random.integers(0, 10, EXAMPLES)
-    held = random.permuted(np.tile(np.arange(EXAMPLES), (-(-clients * BATCH // EXAMPLES), 1)), axis=1)
-    held = held.reshape(-1)[: clients * BATCH]
-    partition = jafl.Partition(np.arange(clients + 1) * BATCH, held)
-    return jafl.Federation.from_arrays(x, y, partition, test_x=x[:32], test_y=y[:32], num_classes=10)
 
 
 class Timed(NamedTuple):
@@ -99,30 +76,35 @@ class Comparison:
         begins = int(make().build().initial_round)
         if in_flight is None:
             in_flight = clients if begins or rule == "ca2fl" else min(clients, IN_FLIGHT)
-        federation = noise_federation(clients, subject.shape)
-        self.trips = -(-trips // self.size) * self.size
-        before = -(-max(TRIPS_BEFORE, 3 * in_flight) // self.size) * self.size
-        # Without trips that follow, the last waves would have none to fill up with.
-        after = before if width else 0
-        schedule = jafl.asynchronous(
-            num_clients=clients,
+        before = self._whole_steps(max(TRIPS_BEFORE, 3 * in_flight))
+        self.trips = self._whole_steps(trips)
+        schedule = workloads.exponential_schedule(
+            clients,
+            self.size,
+            # Without trips that follow, the last waves would have none to fill up with.
+            clients * begins + before + self.trips + (before if width else 0),
             concurrency=in_flight,
-            buffer_size=self.size,
-            delay=jafl.delays.exponential(1.0),
-            client_trips=clients * begins + before + self.trips + after,
             initial_round=bool(begins),
         )
-        work = jafl.client_work(subject.model, learning_rate=RATE, batch_size=BATCH)
-        params = subject.model.init(jax.random.key(0), federation.x[:BATCH])
-        plan = jafl.in_waves(schedule, width) if width else jafl.trip_by_trip(schedule)
-        run = jafl.Run(schedule, federation, work, make(), params, jax.random.key(1))
-        self.program, carry = prepare(run, plan=plan, devices=1, together=bool(width)).place()
+        partition = workloads.overlapping_clients(clients)
+        self.program, carry = workloads.placed(
+            workloads.noise_run(
+                schedule, workloads.noise_federation(partition, subject.shape), subject.model, make()
+            ),
+            plan=jafl.in_waves(schedule, width) if width else jafl.trip_by_trip(schedule),
+            devices=1,
+            together=bool(width),
+        )
         self.carry = carry._replace(snapshots=_filled(carry.snapshots, carry.params))
         self._start = jax.tree.map(jnp.copy, (carry.params, carry.rule_state))
         self.first_step = begins + before // self.size
         self._model, self._batches = subject.model, trips
-        held = federation.partition.indices.reshape(clients, BATCH)
-        self._rows = held[schedule.client[clients * begins + before :][:trips]].astype(np.int32)
+        examples = partition.indices.reshape(clients, BATCH)
+        self._rows = examples[schedule.client[clients * begins + before :][:trips]].astype(np.int32)
+
+    def _whole_steps(self, trips: int) -> int:
+        """So many trips, or as many more as the last server step takes."""
+        return -(-trips // self.size) * self.size
 
     def reset(self) -> None:
         """Sets the model and what the rule keeps to the start, so that no number of runs diverges."""
@@ -142,10 +124,10 @@ class Comparison:
 
     def parts(self) -> dict[str, Timed]:
         """{"engine", "(a')", then (a') with one part of ``baselines.PARTS`` after the other: program}."""
-        made = {"engine": self.engine(), "(a')": self.by_hand(())}
+        programs = {"engine": self.engine(), "(a')": self.by_hand(())}
         for number, name in enumerate(baselines.PARTS, 1):
-            made[f"+ {name}"] = self.by_hand(tuple(baselines.PARTS)[:number])
-        return made
+            programs[f"+ {name}"] = self.by_hand(tuple(baselines.PARTS)[:number])
+        return programs
 
     def engine(self) -> Timed:
         """The engine, from where the timed steps begin."""
@@ -161,16 +143,16 @@ class Comparison:
         """(a') plus some of ``baselines.PARTS``."""
 
         def run(trips: int) -> Any:
-            given = self.carry
+            before = self.carry
             untouched = [] if {"read", "write"} & set(parts) else ["snapshots"]
             untouched += [] if "reports" in parts else ["trip_reports", "step_reports"]
             untouched += [] if "optimizer" in parts else ["optimizer_state"]
             nothing: dict[str, Any] = dict.fromkeys(untouched)
             last = self.first_step + trips // self.size
-            made = baselines.by_hand(
-                self.program, given._replace(**nothing), self.first_step, last, parts=parts
+            after = baselines.by_hand(
+                self.program, before._replace(**nothing), self.first_step, last, parts=parts
             )
-            self.carry = made._replace(**{name: getattr(given, name) for name in untouched})
+            self.carry = after._replace(**{name: getattr(before, name) for name in untouched})
             return self.carry
 
         return Timed(run, self.trips)
@@ -179,8 +161,9 @@ class Comparison:
         """(a) with so many clients side by side."""
         models = jax.tree.map(lambda p: jnp.stack([p] * width), self._start[0])
         x, y = self.program.data[:2]
-        some = max(2, EXAMPLES // BATCH // width)  # of one wave alone the compiler would compute the sum once
-        rows = jnp.asarray(np.resize(self._rows, (some, width, BATCH)))
+        # At least two waves: the sum of a single one the compiler would compute once.
+        distinct = max(2, EXAMPLES // BATCH // width)
+        rows = jnp.asarray(np.resize(self._rows, (distinct, width, BATCH)))
         waves = -(-self.trips // width)
         return Timed(
             lambda trips: baselines.bare_waves(self._model, models, x, y, rows, waves * (trips > 0)),

@@ -1,4 +1,4 @@
-"""What jafl's own convolutions and pools gain, and what several clients side by side cost.
+"""The gain of jafl's own convolutions and pools, and the cost of several clients side by side.
 
     python -m experiments.benchmarks.convolution_speed
     python -m experiments.benchmarks.convolution_speed --models=emnist_cnn,lenet5 --repeats=9
@@ -16,9 +16,9 @@ is in ``speed``.
 """
 
 import contextlib
+import functools
 import os
 import sys
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -33,8 +33,10 @@ from absl import app, flags
 from jax import lax
 
 import jafl
-from experiments.benchmarks.baselines import BATCH, centralised_step
+from experiments.benchmarks.baselines import centralised_step
 from experiments.benchmarks.comparison import MODELS
+from experiments.benchmarks.timing import alternating
+from experiments.benchmarks.workloads import BATCH
 from jafl.models import images, resnet
 
 NAMES = flags.DEFINE_list("models", ["emnist_cnn", "lenet5", "resnet18"], "Which models to time.")
@@ -76,12 +78,12 @@ def kernels_as(form: str) -> Iterator[None]:
 def _loops(model: jafl.Model, params: Any, x: jax.Array, y: jax.Array, batches: int, vmap: bool) -> Callable:
     """``batches`` steps in one loop, compiled with the layers that the model has now; ``x`` [BATCH * PARTS, ...]."""
 
-    def one(number, params):
+    def step(number, params):
         rows = lax.rem(number, PARTS) * BATCH + jnp.arange(BATCH)
         return centralised_step(model, params, x[rows], y[rows])
 
     def loop(params):
-        body = jax.vmap(one, in_axes=(None, 0)) if vmap else one
+        body = jax.vmap(step, in_axes=(None, 0)) if vmap else step
         return lax.fori_loop(0, batches, body, params)
 
     if vmap:
@@ -98,8 +100,9 @@ def _programs(name: str) -> dict[str, tuple[Callable, int]]:
     x = random.normal(size=(BATCH * PARTS, *shape)).astype(np.float32)
     y = random.integers(0, 10, len(x)).astype(np.int32)
     params = jax.device_put(model.init(jax.random.key(0), x))
-    images_there, labels_there = jax.device_put((x, y))
-    parts = [tuple(a[i : i + BATCH] for a in (images_there, labels_there)) for i in range(0, len(x), BATCH)]
+    examples, labels = jax.device_put((x, y))
+    parts = [(examples[i : i + BATCH], labels[i : i + BATCH]) for i in range(0, len(x), BATCH)]
+    loops = functools.partial(_loops, model, params, examples, labels)
 
     def centralised() -> Any:
         trained = jax.tree.map(jnp.copy, params)
@@ -109,17 +112,17 @@ def _programs(name: str) -> dict[str, tuple[Callable, int]]:
 
     programs = {
         "centralised": (centralised, batches),
-        "in a loop": (_loops(model, params, images_there, labels_there, batches, vmap=False), batches),
+        "in a loop": (loops(batches, vmap=False), batches),
     }
     on_cpu = jax.devices()[0].platform == "cpu"
     for form in ("grouped",) if on_cpu else ("grouped", "products"):
         with kernels_as(form):
-            run = _loops(model, params, images_there, labels_there, batches, vmap=True)
+            run = loops(batches, vmap=True)
         title = f"vmap of {SIDE_BY_SIDE.value}" + ("" if on_cpu else f", {form}")
         programs[title] = (run, batches * SIDE_BY_SIDE.value)
     if LINEN.value:
         with linen_layers():
-            slow = _loops(model, params, images_there, labels_there, 1, vmap=False)
+            slow = loops(1, vmap=False)
         jax.clear_caches()
         programs["with linen's layers"] = (slow, 1)
     return programs
@@ -130,16 +133,10 @@ def main(_: list[str]) -> None:
     print(f"{'model':12} {'program':24} {'ms / batch':>11} {'fastest-slowest':>19} {'/ centralised':>14}")
     for name in NAMES.value:
         programs = _programs(name)
-        times: dict[str, list[float]] = {program: [] for program in programs}
-        for repeat in range(-1, REPEATS.value):  # the first round compiles
-            for program, (run, batches) in programs.items():
-                before = time.perf_counter()
-                jax.block_until_ready(run())
-                if repeat >= 0:
-                    times[program].append((time.perf_counter() - before) / batches * 1000)
-        base = np.array(times["centralised"])
-        for program, spent in times.items():
-            ratio = np.median(np.array(spent) / base)
+        times = alternating([run for run, _ in programs.values()], REPEATS.value)
+        milliseconds = 1000 * times.T / [[batches] for _, batches in programs.values()]
+        for program, spent in zip(programs, milliseconds, strict=True):
+            ratio = np.median(spent / milliseconds[list(programs).index("centralised")])
             print(
                 f"{name:12} {program:24} {np.median(spent):11.2f} {min(spent):9.2f}-{max(spent):<9.2f} {ratio:14.2f}",
                 flush=True,

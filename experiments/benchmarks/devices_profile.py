@@ -1,4 +1,4 @@
-"""What the time of a step goes to on two devices: a trace of each operation, beside one device and two runs apart.
+"""Where the time of a step goes on two devices: a trace of each operation, beside one device and two runs apart.
 
     python -m experiments.benchmarks.devices_profile
 
@@ -11,7 +11,6 @@ all of it; and a step's time without a trace. Needs two free cores. Takes about 
 
 import collections
 import multiprocessing
-import os
 import pathlib
 import tempfile
 from collections.abc import Callable
@@ -22,12 +21,13 @@ import numpy as np
 from absl import app, flags
 
 from experiments.benchmarks import devices_speed
-from experiments.benchmarks.devices_speed import seconds
+from experiments.benchmarks.timing import seconds
+from experiments.machinery import report
 
 TRACES = flags.DEFINE_integer("traces", 5, "Traced runs of each program.", lower_bound=1)
 
 MODEL, RULE, SIZE, CLIENTS = "MLP 784-200-10", "fedbuff, K = 16", 16, 100
-HEAD = ["", "every trip", "once a step", "reduction", "waiting", "between", "in all", "not traced"]
+COLUMNS = ["", "every trip", "once a step", "reduction", "waiting", "between", "in all", "not traced"]
 CONTAIN_OTHERS = ("while", "conditional")
 Thread = dict[str, np.ndarray]  # {operation: [times it ran] milliseconds}
 
@@ -43,11 +43,11 @@ def traced(run: Callable[[], object]) -> tuple[float, list[Thread]]:
         ]
         threads = []
         for line in lines:
-            found = collections.defaultdict(list)
+            operations = collections.defaultdict(list)
             for event in line.events:
                 if "hlo_op" in dict(event.stats) and not event.name.startswith(CONTAIN_OTHERS):
-                    found[event.name].append(event.duration_ns / 1e6)
-            threads.append({name: np.array(durations) for name, durations in found.items()})
+                    operations[event.name].append(event.duration_ns / 1e6)
+            threads.append({name: np.array(durations) for name, durations in operations.items()})
     # A few others place arrays.
     busy = [sum(durations.sum() for durations in thread.values()) for thread in threads]
     return spent, [thread for thread, much in zip(threads, busy, strict=True) if much > max(busy) / 2]
@@ -74,34 +74,33 @@ def columns(run: Callable[[], object], steps: int) -> list[float]:
     return [*known, whole - known.sum(), whole]
 
 
-def measure(how: str, traces: int, there: Connection) -> None:
+def measure(kind: str, traces: int, pipe: Connection) -> None:
     """What the process of one row does: sends back its columns."""
-    devices = 1 if how == "one" else 2
+    devices = 1 if kind == "one" else 2
     devices_speed.hold_to(devices)
-    federation = devices_speed.images(CLIENTS, 28)
+    federation = devices_speed.images(CLIENTS)
     model, trips = devices_speed.MODELS[MODEL]
-    if how == "apart":
+    if kind == "apart":
         run, steps = devices_speed.apart(model, federation, RULE, trips), trips // SIZE // 2
     else:
         run, steps = devices_speed.program(model, federation, RULE, devices, trips), trips // SIZE
     seconds(run)  # compiles
     plain = [1e3 * seconds(run) / steps for _ in range(2 * traces + 1)]
     rows = [columns(run, steps) for _ in range(traces)]
-    there.send([*np.median(rows, axis=0), np.median(plain)])
+    pipe.send([*np.median(rows, axis=0), np.median(plain)])
 
 
 def main(_: list[str]) -> None:
     """Measures the three rows, one after the other, and prints them."""
-    if len(os.sched_getaffinity(0)) < 2:
-        raise SystemExit("This benchmark needs two cores.")
-    print("| " + " | ".join(HEAD) + " |", "|" + " --- |" * len(HEAD), sep="\n")
-    several = multiprocessing.get_context("spawn")
-    for how in ("one", "apart", "two"):
-        here, there = several.Pipe()
-        process = several.Process(target=measure, args=(how, TRACES.value, there))
+    devices_speed.two_cores()
+    print(report.heading(COLUMNS))
+    processes = multiprocessing.get_context("spawn")
+    for kind in ("one", "apart", "two"):
+        pipe, far_end = processes.Pipe()
+        process = processes.Process(target=measure, args=(kind, TRACES.value, far_end))
         process.start()
-        there.close()  # if the process fails, ``recv`` does
-        print(f"| {how} | " + " | ".join(f"{value:.2f}" for value in here.recv()) + " |", flush=True)
+        far_end.close()  # if the process fails, ``recv`` does
+        print(report.row([kind, *(f"{value:.2f}" for value in pipe.recv())]), flush=True)
         process.join()
 
 

@@ -14,7 +14,6 @@ their trips per second over those of the process with one device. Needs two free
 import concurrent.futures
 import multiprocessing
 import os
-import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 
@@ -23,14 +22,20 @@ import numpy as np
 from absl import app, flags
 
 import jafl
-from jafl import engine
-from jafl.planning.preparation import prepare
+from experiments.benchmarks.timing import seconds
+from experiments.benchmarks.workloads import (
+    BATCH,
+    exponential_schedule,
+    noise_federation,
+    noise_run,
+    whole_run,
+)
+from experiments.machinery import report
 
 REPEATS = flags.DEFINE_integer("repeats", 5, "Timed runs of each program.", lower_bound=1)
 CLIENTS = flags.DEFINE_integer("clients", 100, "Clients, all in flight.", lower_bound=16)
 ONLY = flags.DEFINE_string("only", "", "Time only the rules with this in their name.")
 
-BATCH = 32
 # {name: (model, client trips of a run)}
 MODELS = {
     "MLP 784-200-10": (jafl.models.mlp(10, (200,)), 3200),
@@ -46,39 +51,20 @@ RULES = {
 }
 
 
-def images(clients: int, height: int) -> jafl.Federation:
-    """Gaussian noise [height, height, 1] with random labels: speed does not depend on what is learnt."""
-    random = np.random.default_rng(0)
-    x = random.normal(size=(clients * BATCH, height, height, 1)).astype(np.float32)
-    y = random.integers(0, 10, len(x))
-    partition = jafl.data.iid(y, clients, seed=0)
-    return jafl.Federation.from_arrays(x, y, partition, test_x=x[:32], test_y=y[:32], num_classes=10)
+def images(clients: int) -> jafl.Federation:
+    """Noise [28, 28, 1] on clients of 32 examples each."""
+    examples = clients * BATCH
+    partition = jafl.data.iid(np.zeros(examples, np.int32), clients, seed=0)
+    return noise_federation(partition, (28, 28, 1), examples)
 
 
 def program(
     model: jafl.Model, federation: jafl.Federation, rule: str, devices: int, trips: int
 ) -> Callable[[], object]:
     """A run of ``trips`` client trips, arrays placed beforehand."""
-    params = model.init(jax.random.key(0), federation.x)
-    work = jafl.client_work(model, learning_rate=0.01, batch_size=BATCH)
     make, size = RULES[rule]
-    schedule = jafl.asynchronous(
-        num_clients=federation.num_clients,
-        concurrency=federation.num_clients,
-        buffer_size=size,
-        delay=jafl.delays.exponential(1.0),
-        client_trips=trips,
-        initial_round=rule == "ace",
-    )
-    prepared_run = jafl.Run(schedule, federation, work, make(), params, jax.random.key(1))
-    placed, carry = prepare(prepared_run, devices=devices).place()
-    state = {"carry": carry}
-
-    def run() -> object:
-        state["carry"] = engine.run(placed, state["carry"], 0, schedule.num_steps)
-        return state["carry"].params
-
-    return run
+    schedule = exponential_schedule(federation.num_clients, size, trips, initial_round=rule == "ace")
+    return whole_run(noise_run(schedule, federation, model, make()), devices=devices)
 
 
 def apart(model: jafl.Model, federation: jafl.Federation, rule: str, trips: int) -> Callable[[], object]:
@@ -90,7 +76,7 @@ def apart(model: jafl.Model, federation: jafl.Federation, rule: str, trips: int)
     pool = concurrent.futures.ThreadPoolExecutor(len(runs))
 
     def run() -> object:
-        return list(pool.map(lambda one: jax.block_until_ready(one()), runs))
+        return list(pool.map(lambda train: jax.block_until_ready(train()), runs))
 
     return run
 
@@ -102,58 +88,61 @@ def hold_to(devices: int) -> None:
     os.environ["XLA_FLAGS"] = flag
 
 
-def seconds(run: Callable[[], object]) -> float:
-    """Wall-clock of one call."""
-    before = time.perf_counter()
-    jax.block_until_ready(run())
-    return time.perf_counter() - before
-
-
-def time_runs(devices: int, clients: int, there: Connection) -> None:
-    """What the process with so many devices does: compiles and runs what it is told, and sends back the seconds."""
+def time_runs(devices: int, clients: int, pipe: Connection) -> None:
+    """What the process with so many devices does: runs the requested programs and sends back their seconds."""
     hold_to(devices)
-    federation = images(clients, 28)
+    federation = images(clients)
     runs: dict[str, Callable[[], object]] = {}
-    for model, rule, how in iter(there.recv, None):
-        if how == "over":
+    for model, rule, kind in iter(pipe.recv, None):
+        if kind == "over":
             runs.clear()
             continue
-        if how not in runs:
+        if kind not in runs:
             chosen, trips = MODELS[model]
-            if how == "apart":
-                runs[how] = apart(chosen, federation, rule, trips)
+            if kind == "apart":
+                runs[kind] = apart(chosen, federation, rule, trips)
             else:
-                runs[how] = program(chosen, federation, rule, devices, trips)
-        there.send(seconds(runs[how]))
+                runs[kind] = program(chosen, federation, rule, devices, trips)
+        pipe.send(seconds(runs[kind]))
+
+
+def two_cores() -> None:
+    """Ends the program if it may use one core only."""
+    if len(os.sched_getaffinity(0)) < 2:
+        raise SystemExit("This benchmark needs two cores.")
+
+
+def times_of(model: str, rule: str, pipes: list[Connection]) -> np.ndarray:
+    """[repeats, 3] seconds of the run on one device and on two, and of two runs apart, alternating."""
+    spent = np.zeros((REPEATS.value + 1, 3))
+    for row in spent:
+        for number, (process, kind) in enumerate(((0, "all"), (1, "all"), (1, "apart"))):
+            pipes[process].send((model, rule, kind))
+            row[number] = pipes[process].recv()
+    for pipe in pipes:
+        pipe.send(("", "", "over"))
+    return spent[1:]  # the first round compiles
 
 
 def main(_: list[str]) -> None:
     """Times each rule and model on one device and on two, alternating, and prints one line each."""
-    if len(os.sched_getaffinity(0)) < 2:
-        raise SystemExit("This benchmark needs two cores.")
-    several = multiprocessing.get_context("spawn")
-    pipes = [several.Pipe() for _ in range(2)]
-    for devices, (_here, there) in enumerate(pipes, 1):
-        several.Process(target=time_runs, args=(devices, CLIENTS.value, there), daemon=True).start()
-    head = ("model", "rule", "trips/s, one", "two", "two / one", "apart / one")
-    print("| " + " | ".join(head) + " |", "|" + " --- |" * len(head), sep="\n")
-    for label, (_model, trips) in MODELS.items():
+    two_cores()
+    processes = multiprocessing.get_context("spawn")
+    pipes = []
+    for devices in (1, 2):
+        pipe, far_end = processes.Pipe()
+        processes.Process(target=time_runs, args=(devices, CLIENTS.value, far_end), daemon=True).start()
+        pipes.append(pipe)
+    print(report.heading(["model", "rule", "trips/s, one", "two", "two / one", "apart / one"]))
+    for model, (_model, trips) in MODELS.items():
         for rule in (rule for rule in RULES if ONLY.value in rule):
-            spent = np.zeros((REPEATS.value + 1, 3))
-            for repeat in range(REPEATS.value + 1):  # the first round compiles
-                for number, (process, how) in enumerate(((0, "all"), (1, "all"), (1, "apart"))):
-                    pipes[process][0].send((label, rule, how))
-                    spent[repeat, number] = pipes[process][0].recv()
-            for here, _there in pipes:
-                here.send(("", "", "over"))
-            one, two, _both = trips / np.median(spent[1:], axis=0)
-            shown = [
-                f"{np.median(ratio):.2f} ({ratio.min():.2f} to {ratio.max():.2f})"
-                for ratio in (spent[1:, 0] / spent[1:, number] for number in (1, 2))
-            ]
-            print(f"| {label} | {rule} | {one:,.0f} | {two:,.0f} | {shown[0]} | {shown[1]} |", flush=True)
-    for here, _there in pipes:
-        here.send(None)
+            spent = times_of(model, rule, pipes)
+            rates = [f"{trips / np.median(spent[:, number]):,.0f}" for number in (0, 1)]
+            ratios = [spent[:, 0] / spent[:, number] for number in (1, 2)]
+            shown = [f"{np.median(ratio):.2f} ({ratio.min():.2f} to {ratio.max():.2f})" for ratio in ratios]
+            print(report.row([model, rule, *rates, *shown]), flush=True)
+    for pipe in pipes:
+        pipe.send(None)
 
 
 if __name__ == "__main__":

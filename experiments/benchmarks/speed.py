@@ -19,21 +19,24 @@ With --profile: where the engine's time over (a') goes. The parts of ``baselines
 the other, and a row says the time of each program, and of the engine, over that of (a') in the same round.
 """
 
+import functools
 import os
 import pathlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 # One thread, set before JAX starts, so that the ratio compares arithmetic and not the thread pool.
 os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 
-import jax
 import numpy as np
 from absl import app, flags
 
 import jafl
 from experiments.benchmarks.baselines import PARTS
-from experiments.benchmarks.comparison import MODELS, RULES, Comparison, Subject, Timed
+from experiments.benchmarks.comparison import MODELS, Comparison, Subject
+from experiments.benchmarks.timing import alternating, seconds
+from experiments.benchmarks.workloads import RULES
+from experiments.machinery import report
 from jafl.errors import choose, require
 from jafl.planning.device_memory import readable
 
@@ -51,28 +54,9 @@ CLOCK = flags.DEFINE_enum(
     "clock", "wall", ["wall", "processor"], "Processor seconds for machines that do other work, too."
 )
 
-HEAD = ["model", "rule", "N", "trips/s"]
-OF_SPEED = ["/ (a)", "/ (a')", "/ (a'')", "/ (b)", "/ first N", "spread", "compiling, s"]
-OF_PROFILE = [*(f"+ {name}" for name in PARTS), "engine"]
-
-
-def seconds_of(
-    timed: Mapping[str, Timed], repeats: int, *, reset: Callable[[], None], warm_up: bool
-) -> tuple[dict[str, np.ndarray], dict[str, float]]:
-    """{name: [repeats] seconds per trip}, the programs alternating, and {name: seconds of its compilation}."""
-    clock = time.perf_counter if CLOCK.value == "wall" else time.process_time
-
-    def seconds(run: Timed, trips: int) -> float:
-        reset()
-        before = clock()
-        jax.block_until_ready(run.run(trips))
-        return clock() - before
-
-    compiling = {name: seconds(run, 0) for name, run in timed.items()}
-    rounds = [
-        [seconds(run, run.trips) / run.trips for run in timed.values()] for _ in range(repeats + warm_up)
-    ]
-    return dict(zip(timed, np.array(rounds[warm_up:]).T, strict=True)), compiling
+COLUMNS = ["model", "rule", "N", "trips/s"]
+SPEED_COLUMNS = ["/ (a)", "/ (a')", "/ (a'')", "/ (b)", "/ first N", "spread", "compiling, s"]
+PROFILE_COLUMNS = [*(f"+ {name}" for name in PARTS), "engine"]
 
 
 def measured(
@@ -80,7 +64,7 @@ def measured(
 ) -> tuple[list[str], Comparison]:
     """A row's columns after the first three, and what was compared.
 
-    first: what was compared with the first number of clients.
+    first: the comparison with the first number of clients.
 
     Raises:
       SettingError: if it does not fit into the device's memory.
@@ -95,44 +79,56 @@ def measured(
         if first:
             first.reset()
 
-    repeats = REPEATS.value or subject.repeats
-    seconds, compiling = seconds_of(timed, repeats, reset=reset, warm_up=subject.warm_up)
-    own = seconds.pop("engine")
-    middle = float(np.median(own))
+    clock = time.perf_counter if CLOCK.value == "wall" else time.process_time
+    compiling = {}
+    for name, program in timed.items():
+        reset()
+        compiling[name] = seconds(functools.partial(program.run, 0), clock)
+    times = alternating(
+        [functools.partial(program.run, program.trips) for program in timed.values()],
+        REPEATS.value or subject.repeats,
+        warm_up=subject.warm_up,
+        before=reset,
+        clock=clock,
+    )
+    per_trip = dict(zip(timed, times.T / [[program.trips] for program in timed.values()], strict=True))
+    return _cells(per_trip, compiling["engine"]), comparison
+
+
+def _cells(per_trip: dict[str, np.ndarray], compiling: float) -> list[str]:
+    """A row's columns after the first three, from the seconds per trip of each program [repeats]."""
+    engine = per_trip.pop("engine")
+    middle = float(np.median(engine))
     rate = f"{1 / middle:,.0f}" if middle < 0.1 else f"{1 / middle:.2f}"
     if PROFILE.value:
-        base = seconds.pop("(a')")
-        return [rate, *(f"{np.median(other / base):.2f}" for other in (*seconds.values(), own))], comparison
-    seconds.setdefault("first N", own)
-    over = [f"{np.median(own / other):.2f}" for other in seconds.values()]
-    spread = f"{own.min() / middle:.2f}-{own.max() / middle:.2f}"
-    return [rate, *over, spread, f"{compiling['engine']:.1f}"], comparison
+        base = per_trip.pop("(a')")
+        return [rate, *(f"{np.median(times / base):.2f}" for times in (*per_trip.values(), engine))]
+    per_trip.setdefault("first N", engine)
+    ratios = [f"{np.median(engine / times):.2f}" for times in per_trip.values()]
+    spread = f"{engine.min() / middle:.2f}-{engine.max() / middle:.2f}"
+    return [rate, *ratios, spread, f"{compiling:.1f}"]
 
 
-def table(head: list[str]) -> Callable[[list[str]], None]:
-    """What writes a row of a table with this head, to the screen and to the file.
+def table(columns: list[str]) -> Callable[[list[str]], None]:
+    """A function that writes a row of a table with these columns, to the screen and to the file.
 
     Raises:
       SettingError: if the file holds something else.
     """
     output = pathlib.Path(OUTPUT.value) if OUTPUT.value else None
 
-    def line(cells: list[str]) -> str:
-        return f"| {' | '.join(cells)} |\n"
-
-    def write(cells: list[str]) -> None:
-        print(line(cells), end="", flush=True)
+    def write(line: str) -> None:
+        print(line, flush=True)
         if output:
             with output.open("a") as file:
-                file.write(line(cells))
+                file.write(line + "\n")
 
     if output and output.exists():
-        there = output.read_text().startswith(line(head))
-        require(there, "output", OUTPUT.value, "a new file, or one with this table", "Name another.")
+        continues = output.read_text().startswith(report.row(columns) + "\n")
+        require(continues, "output", OUTPUT.value, "a new file, or one with this table", "Name another.")
     else:
-        write(head)
-        write(["---"] * len(head))
-    return write
+        write(report.heading(columns))
+    return lambda cells: write(report.row(cells))
 
 
 def main(_: list[str]) -> None:
@@ -140,21 +136,21 @@ def main(_: list[str]) -> None:
     subjects = [choose("models", name, MODELS) for name in MODEL_NAMES.value]
     for name in NAMES.value:
         choose("rules", name, RULES)
-    head = HEAD + (OF_PROFILE if PROFILE.value else OF_SPEED)
-    write = table(head)
+    columns = COLUMNS + (PROFILE_COLUMNS if PROFILE.value else SPEED_COLUMNS)
+    write = table(columns)
     for subject in subjects:
         for rule in NAMES.value:
             first: Comparison | None = None
-            compared: Comparison | None = None  # lets the last rule's arrays go
+            comparison: Comparison | None = None  # frees the last rule's arrays
             for clients in map(int, CLIENTS.value):
                 try:
-                    cells, compared = measured(subject, clients, rule, first)
+                    cells, comparison = measured(subject, clients, rule, first)
                 except jafl.SettingError as error:
                     if error.setting != "device memory":
                         raise
-                    cells = [f"does not fit: needs {readable(error.value)}"] + [""] * (len(head) - 4)
+                    cells = [f"does not fit: needs {readable(error.value)}"] + [""] * (len(columns) - 4)
                 else:
-                    first = first or compared
+                    first = first or comparison
                 write([subject.title, rule, f"{clients:,}", *cells])
 
 

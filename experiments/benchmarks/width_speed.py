@@ -1,4 +1,4 @@
-"""What clients side by side gain on this machine's device: waves of several widths beside trip by trip.
+"""The gain from training clients side by side on this machine's device: waves of several widths.
 
     python -m experiments.benchmarks.width_speed
     python -m experiments.benchmarks.width_speed --models=mlp --widths=16,256 --peak_teraflops=67
@@ -15,8 +15,8 @@ the mean number of trips in a wave; and the seconds that the engine's program to
 seconds.
 """
 
+import functools
 import os
-import time
 from typing import Any
 
 # One thread on a CPU, set before JAX starts, so that the ratio compares arithmetic and not the thread pool.
@@ -26,8 +26,10 @@ import jax
 import numpy as np
 from absl import app, flags
 
-from experiments.benchmarks.baselines import BATCH
-from experiments.benchmarks.comparison import MODELS, RULES, Comparison, Subject, Timed
+from experiments.benchmarks.comparison import MODELS, Comparison, Subject
+from experiments.benchmarks.timing import alternating, seconds
+from experiments.benchmarks.workloads import BATCH, RULES
+from experiments.machinery import report
 from jafl.errors import choose, require
 
 NAMES = flags.DEFINE_list("rules", ["asgd", "fedbuff"], "Which rules to time.")
@@ -43,7 +45,8 @@ TRIPS = flags.DEFINE_integer(
 REPEATS = flags.DEFINE_integer("repeats", 5, "Timed rounds.", lower_bound=1)
 PEAK = flags.DEFINE_float("peak_teraflops", None, "What the device could do, 10^12 operations a second.")
 
-HEAD = ["model", "rule", "width", "trips/s", "trip by trip / waves", "/ (a)", "teraflops", "trips in a wave"]
+COLUMNS = ["model", "rule", "width", "trips/s", "trip by trip / waves", "/ (a)", "teraflops"]
+COLUMNS += ["trips in a wave", "compiling, s"]
 
 
 def operations(subject: Subject) -> float:
@@ -58,16 +61,16 @@ def operations(subject: Subject) -> float:
     return float(counted["flops"]) if counted else float("nan")
 
 
-def waves_of(compared: Comparison) -> np.ndarray:
-    """[V] how many trips each wave has that is timed.
+def wave_sizes(comparison: Comparison) -> np.ndarray:
+    """[V] the number of trips in each wave that is timed.
 
     Raises:
       SettingError: if they have many more or fewer than are folded: then the time says nothing.
     """
-    waves, steps = compared.program.waves, compared.program.steps
-    begin, end = (
-        int(steps.first_trip[compared.first_step + n]) for n in (0, compared.trips // compared.size)
-    )
+    waves, steps = comparison.program.waves, comparison.program.steps
+    first = comparison.first_step
+    last = first + comparison.trips // comparison.size
+    begin, end = int(steps.first_trip[first]), int(steps.first_trip[last])
     assert waves is not None
     due = np.asarray(waves.due)[begin:end]
     sizes = np.asarray(waves.size)[due[due >= 0]]
@@ -77,44 +80,36 @@ def waves_of(compared: Comparison) -> np.ndarray:
     return sizes
 
 
-def seconds(compared: Comparison | None, run: Timed, trips: int) -> float:
-    """Wall-clock of one call; of the engine, from its first model."""
-    if compared:
-        compared.reset()
-    before = time.perf_counter()
-    jax.block_until_ready(run.run(trips))
-    return time.perf_counter() - before
-
-
 def row(subject: Subject, rule: str, width: int, trip_by_trip: Comparison, work: float) -> list[str]:
     """The columns after the first two.
 
     Raises:
-      SettingError: as ``waves_of`` does, before anything is timed.
+      SettingError: as ``wave_sizes`` does, before anything is timed.
     """
     waves = Comparison(subject, CLIENTS.value, rule, trip_by_trip.trips, in_flight=CLIENTS.value, width=width)
-    members = waves_of(waves).mean()
-    timed = [
-        (waves, waves.engine()),
-        (trip_by_trip, trip_by_trip.engine()),
-        (None, waves.bare_waves(width)),
-    ]
-    compiling = [seconds(compared, run, 0) for compared, run in timed]
-    rounds = [
-        [seconds(compared, run, run.trips) / run.trips for compared, run in timed]
-        for _ in range(REPEATS.value + 1)
-    ]
-    own, one, bare = np.array(rounds[1:]).T
-    rate = 1 / float(np.median(own))
+    mean_size = wave_sizes(waves).mean()
+    timed = [waves.engine(), trip_by_trip.engine(), waves.bare_waves(width)]
+
+    def reset() -> None:
+        waves.reset()
+        trip_by_trip.reset()
+
+    reset()
+    compiling = [seconds(functools.partial(program.run, 0)) for program in timed]
+    times = alternating(
+        [functools.partial(program.run, program.trips) for program in timed], REPEATS.value, before=reset
+    )
+    in_waves, one_by_one, bare = (times / [program.trips for program in timed]).T
+    rate = 1 / float(np.median(in_waves))
     done = work * rate / 1e12
     share = f" ({done / PEAK.value:.1%})" if PEAK.value else ""
-    ratios = [f"{np.median(one / own):.2f}", f"{np.median(own / bare):.2f}"]
     return [
         str(width),
         f"{rate:,.0f}",
-        *ratios,
+        f"{np.median(one_by_one / in_waves):.2f}",
+        f"{np.median(in_waves / bare):.2f}",
         f"{done:.3g}{share}",
-        f"{members:.1f}",
+        f"{mean_size:.1f}",
         f"{compiling[0]:.1f}",
     ]
 
@@ -123,18 +118,17 @@ def main(_: list[str]) -> None:
     """Times every model, rule and width: a row of a Markdown table each."""
     device, widths = jax.devices()[0], [int(width) for width in WIDTHS.value]
     print(f"{device.platform}, {device.device_kind}, JAX {jax.__version__}")
-    head = [*HEAD, "compiling, s"]
-    print(f"| {' | '.join(head)} |", "|" + " --- |" * len(head), sep="\n", flush=True)
+    print(report.heading(COLUMNS), flush=True)
     for name in MODEL_NAMES.value:
         subject = choose("models", name, MODELS)
         work = operations(subject)
         for rule in NAMES.value:
             choose("rules", rule, RULES)
             trips = TRIPS.value or max(subject.trips, 10 * max(widths))
-            one = Comparison(subject, CLIENTS.value, rule, trips, in_flight=CLIENTS.value)
+            trip_by_trip = Comparison(subject, CLIENTS.value, rule, trips, in_flight=CLIENTS.value)
             for width in widths:
-                cells = [subject.title, rule, *row(subject, rule, width, one, work)]
-                print(f"| {' | '.join(cells)} |", flush=True)
+                cells = [subject.title, rule, *row(subject, rule, width, trip_by_trip, work)]
+                print(report.row(cells), flush=True)
 
 
 if __name__ == "__main__":

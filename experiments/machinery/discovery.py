@@ -1,11 +1,11 @@
-"""Which experiments there are: the files of ``experiments/`` that declare one."""
+"""The list of experiments: the files of ``experiments/`` that declare one."""
 
 import dataclasses
 import importlib
 import pathlib
 import re
 
-from experiments.machinery.declared import SCALES, PaperExperiment
+from experiments.machinery.declarations import SCALES, PaperExperiment
 from jafl.errors import require, unknown_name
 
 FOLDER = pathlib.Path(__file__).parent.parent
@@ -33,12 +33,11 @@ def load(name: str) -> PaperExperiment:
 
 
 def listed() -> list[list[str]]:
-    """A row per experiment, the heading first, which leaves out the last cell: titles stand beyond the columns."""
+    """The heading and a row for each experiment. The heading lacks the last cell: titles have no column."""
     rows = [["name", "of", "desk minutes"]]
     for name in names():
-        one = load(name)
-        desk = one.scales.get("desk")
-        rows.append(
-            [name, f"{one.paper}, {one.figure}", f"{desk.minutes:g}" if desk else "-", "  " + one.title]
-        )
+        experiment = load(name)
+        desk = experiment.scales.get("desk")
+        minutes = f"{desk.minutes:g}" if desk else "-"
+        rows.append([name, f"{experiment.paper}, {experiment.figure}", minutes, "  " + experiment.title])
     return rows

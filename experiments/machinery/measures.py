@@ -38,7 +38,7 @@ def spread(run: PastRun) -> float:
 
 
 def logarithmic_spread(run: PastRun) -> float:
-    """The same of the accuracies' natural logarithms (WKAFL's "stability under logarithmic coordinates")."""
+    """``spread`` of the accuracies' natural logarithms (WKAFL's "stability under logarithmic coordinates")."""
     values = np.array(_values(run, "test_accuracy")[-LAST:])
     usable = run.status != "diverged" and len(values) and np.all(values > 0)
     return float(np.std(np.log(values))) if usable else math.nan
@@ -82,22 +82,24 @@ def accuracy_at(
     def measure(run: PastRun) -> float:
         if run.status == "diverged":
             return 0.0
-        there = [one for one in run.evaluations if one.get("test_accuracy") is not None]
-        places, values = [one[axis] for one in there], [one["test_accuracy"] for one in there]
-        return float(np.interp(place, places, values, right=math.nan)) if there else math.nan
+        evaluations = [row for row in run.evaluations if row.get("test_accuracy") is not None]
+        if not evaluations:
+            return math.nan
+        places, values = zip(*((row[axis], row["test_accuracy"]) for row in evaluations), strict=True)
+        return float(np.interp(place, places, values, right=math.nan))
 
     return measure
 
 
 def _values(run: PastRun, metric: str) -> list[float]:
-    return [one[metric] for one in run.evaluations if one.get(metric) is not None]
+    return [row[metric] for row in run.evaluations if row.get(metric) is not None]
 
 
 def _until(axis: str, target: float, metric: str) -> Measure:
     def measure(run: PastRun) -> float:
-        for one in run.evaluations:
-            if one.get(metric) is not None and one[metric] >= target:
-                return float(one[axis])
+        for evaluation in run.evaluations:
+            if evaluation.get(metric) is not None and evaluation[metric] >= target:
+                return float(evaluation[axis])
         if run.status == "diverged":
             return _budget(run, axis)
         return float(run.evaluations[-1][axis]) if run.evaluations else math.nan

@@ -1,4 +1,4 @@
-"""Runs an experiment of a paper: the search if asked for, the runs, tables, pictures and verdicts."""
+"""Runs an experiment of a paper: its search on request, its runs, tables, pictures and verdicts."""
 
 import dataclasses
 import os
@@ -8,15 +8,16 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from experiments.machinery import claims, discovery, outcome, search
-from experiments.machinery.declared import Context, PaperExperiment, Scale
-from experiments.machinery.found import Runs
+from experiments.machinery import discovery, report, search, verdicts
+from experiments.machinery.declarations import Context, PaperExperiment, Scale
+from experiments.machinery.results import Runs
 from jafl.config import grid
-from jafl.config.arms import Override
+from jafl.config.arms import Arms, Override
 from jafl.config.settings import Settings
 from jafl.errors import SettingError, require, unknown_name
 
 BUDGET = ("client_trips", "server_steps")
+INTERRUPTED = 130  # the exit status
 
 
 def run_paper_experiment(
@@ -33,15 +34,16 @@ def run_paper_experiment(
 
     Args:
       scale: "desk" or "paper".
-      tune: search for the arms' settings first, as the file says, and use what was found.
-      typed: settings in the place of the common ones; ``seed`` of the results' seeds; of a setting of which the
-        experiment tries several values, of these; ``client_trips`` and ``server_steps`` of every arm's budget.
-      output_dir: default: ``runs/<name>-<scale>``. The same command goes on with what is there.
-      processes: that share the runs; default: two on a CPU with two cores, else one.
+      tune: search for the arms' settings first, as the file says, and use the winners.
+      typed: settings in the place of the common ones; ``seed`` in the place of the results' seeds; a setting of
+        which the experiment tries several values in the place of these; ``client_trips`` and ``server_steps`` in
+        the place of every arm's budget.
+      output_dir: default: ``runs/<name>-<scale>``. The same command continues the runs that are there.
+      processes: how many share the runs; default: two on a CPU with two cores, else one.
       options: the fields of ``jafl.runs.recorder.Options``.
 
-    Leaves ``runs`` (and ``search``), sweeps with their tables and pictures; ``table.md``; ``verdicts.json``;
-    ``tuned.json`` if it searched.
+    Writes ``runs`` (and ``search``), sweeps with their tables and pictures; ``table.md``; ``verdicts.json``; with
+    ``tune``, ``tuned.json``.
 
     Raises:
       SettingError: for an experiment, scale or setting that cannot work, before anything is written.
@@ -53,38 +55,133 @@ def run_paper_experiment(
     folder = pathlib.Path(output_dir or pathlib.Path("runs") / f"{name}-{scale}")
     from jafl.runs.recorder import Options
 
-    how = Options(**options)
-    how.show(f"{name}, {scale} size: {experiment.paper}, {experiment.figure}: {experiment.title}.")
+    job = _Job(experiment, scale, size, settings, _typed_budget(typed or {}), folder, Options(**options))
+    job.show(f"{name}, {scale} size: {experiment.paper}, {experiment.figure}: {experiment.title}.")
     began = time.monotonic()
     if experiment.measure is not None:
         require(not tune, "tune", tune, "left out: this experiment searches for nothing")
-        folder.mkdir(parents=True, exist_ok=True)
-        rows = experiment.measure(Context(size, settings, folder, how.show))
-        _write(experiment, scale, size, folder, outcome.measured_rows(rows), rows, None, how)
-        how.show(f"{time.monotonic() - began:.0f} s. Results are in {folder}")
-        return 0
+        _measure(job)
+    elif not _train(job, tune, {**options, "progress": False, "processes": processes or _processes()}):
+        return INTERRUPTED
+    job.show(f"{time.monotonic() - began:.0f} s. Results are in {folder}")
+    return 0
+
+
+@dataclasses.dataclass(frozen=True)
+class _Job:
+    """An experiment at one scale, with what was typed.
+
+    settings  the common settings
+    budget    the typed budget, as overrides that apply last
+    options   ``jafl.runs.recorder.Options``
+    """
+
+    experiment: PaperExperiment
+    scale_name: str
+    scale: Scale
+    settings: Settings
+    budget: Sequence[Override]
+    folder: pathlib.Path
+    options: Any
+
+    def show(self, line: str) -> None:
+        """Shows the user a line of text."""
+        self.options.show(line)
+
+
+def _measure(job: _Job) -> None:
+    """Measures without training, and writes the results."""
+    assert job.experiment.measure is not None
+    job.folder.mkdir(parents=True, exist_ok=True)
+    rows = job.experiment.measure(Context(job.scale, job.settings, job.folder, job.show))
+    _write(job, rows, report.measured_rows(rows), "No training.")
+
+
+def _train(job: _Job, tune: bool, options: Mapping[str, Any]) -> bool:
+    """Searches on request, trains all runs, and writes the results; False if interrupted.
+
+    options: of ``run_sweep``.
+    """
+    tuned = None
+    if tune:
+        tuned = _search(job, options)
+        if tuned is None:
+            return False
+        job = dataclasses.replace(job, scale=dataclasses.replace(job.scale, tuned=tuned["tuned"]))
+    scale = job.scale
+    require(scale.arms, f"arms of {job.experiment.name}", dict(scale.arms), "{label: settings}")
+    overrides = [*scale.overrides, *tuned_overrides(scale.tuned)]
+    if not _sweep(job, "runs", job.settings, scale.arms, overrides, options):
+        return False
+    runs = Runs.in_folder(job.folder / "runs")
+    _write(job, runs, report.measured(job.experiment, runs), report.tuning(scale, tuned))
+    return True
+
+
+def _search(job: _Job, options: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Runs the search, writes ``tuned.json`` and returns its content; None if it was interrupted."""
+    from jafl.runs.directory import RunDirectory
+
+    scale = job.scale
+    if scale.search is None:
+        raise SettingError("tune is True, but the experiment's file states no search.")
+    arms, overrides = search.as_arms(scale)
+    seeds = ",".join(map(str, scale.search.seeds))
+    settings = job.settings.changed(scale.search.settings, {"seed": seeds})
+    if not _sweep(job, "search", settings, arms, overrides, {**options, "pictures": False}):
+        return None
+    tuned = search.winners(scale, Runs.in_folder(job.folder / "search"))
+    RunDirectory(job.folder, resume=True).write_result("tuned.json", tuned)
+    search.show(tuned, job.show)
+    return tuned
+
+
+def _sweep(
+    job: _Job,
+    folder: str,
+    settings: Settings,
+    arms: Arms,
+    overrides: Sequence[Override],
+    options: Mapping[str, Any],
+) -> bool:
+    """Runs the sweep "runs" or "search", which itself shows nothing; False if it was interrupted."""
+    from jafl.config.resolution import seeds_of
     from jafl.sweeps.sweep import run_sweep
 
-    own = {**options, "progress": False, "processes": processes or _processes()}
-    searched = None
-    if tune:
-        searched = _search(size, settings, _last(typed or {}), folder, own, how)
-        if searched is None:
-            return 130
-        size = dataclasses.replace(size, tuned=searched["tuned"])
-    require(size.arms, f"arms of {name}", dict(size.arms), "{label: settings}")
-    how.show(_announced("Results", size, len(size.arms), len(size.seeds)))
-    overrides = [*size.overrides, *tuned_overrides(size.tuned), *_last(typed or {})]
-    done = run_sweep(
-        settings, size.conditions, folder / "runs", arms=size.arms, overrides=overrides, **_quiet(own)
+    title, noun = {"runs": ("Results", "runs"), "search": ("Search", "trials")}[folder]
+    conditions, seeds = len(grid.product(job.scale.conditions)), len(seeds_of(settings))
+    count = conditions * len(arms) * seeds
+    job.show(f"{title}: {len(arms)} arms, {conditions} conditions, {seeds} seeds: {count:,} runs.")
+    outcome = run_sweep(
+        settings,
+        job.scale.conditions,
+        job.folder / folder,
+        arms=arms,
+        overrides=[*overrides, *job.budget],
+        **{**options, "show": lambda line: None},
     )
-    if done.left:
-        how.show(f"{done.left} runs are not over. The same command goes on with them.")
-        return 130
-    found = Runs.in_folder(folder / "runs")
-    _write(experiment, scale, size, folder, outcome.measured(experiment, found), found, searched, how)
-    how.show(f"{time.monotonic() - began:.0f} s. Results are in {folder}")
-    return 0
+    if outcome.left:
+        job.show(f"{outcome.left} {noun} are not over. The same command goes on with them.")
+    return not outcome.left
+
+
+def _write(job: _Job, results: Any, table: Sequence[Sequence[str]], tuning: str) -> None:
+    """Writes and shows the table, the verdicts and the experiment's own pictures.
+
+    results: ``Runs``, or the rows of an experiment without training.
+    """
+    from jafl.runs.directory import RunDirectory
+
+    experiment = job.experiment
+    rows = verdicts.judge(experiment.claims, job.scale_name, results)
+    if experiment.pictures and job.options.pictures is not False:
+        experiment.pictures(results, job.folder)
+    directory = RunDirectory(job.folder, resume=True)
+    directory.write_result("verdicts.json", {"experiment": experiment.name, "verdicts": rows})
+    command = shlex.join(job.options.command) or "(started from Python)"
+    directory.write_text("table.md", report.text(experiment, job.scale_name, table, rows, tuning, command))
+    for line in report.printed(experiment, table, rows):
+        job.show(line)
 
 
 def adapted(scale: Scale, typed: Mapping[str, Any]) -> tuple[Scale, Settings]:
@@ -106,89 +203,19 @@ def adapted(scale: Scale, typed: Mapping[str, Any]) -> tuple[Scale, Settings]:
 
 
 def tuned_overrides(tuned: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[Override]:
-    """What ``Scale.tuned`` says, as overrides of a sweep; SettingError for a condition that is none."""
-    found = []
+    """``Scale.tuned`` as overrides of a sweep; SettingError for text that is no condition."""
+    overrides = []
     for where, arms in tuned.items():
         condition = grid.condition(where) if where else {}
         require(condition is not None, "a condition of tuned", where, "setting=value,setting=value, or ''")
-        found += [Override(condition or {}, label, own) for label, own in arms.items()]
-    return found
+        overrides += [Override(condition or {}, label, own) for label, own in arms.items()]
+    return overrides
 
 
-def _last(typed: Mapping[str, Any]) -> list[Override]:
-    """A typed budget is every arm's."""
+def _typed_budget(typed: Mapping[str, Any]) -> list[Override]:
+    """A typed budget as a override of every arm."""
     budget = {name: typed[name] for name in BUDGET if typed.get(name) is not None}
     return [Override({}, None, budget)] if budget else []
-
-
-def _search(
-    scale: Scale,
-    settings: Settings,
-    last: Sequence[Override],
-    folder: pathlib.Path,
-    own: Mapping[str, Any],
-    how: Any,
-) -> dict[str, Any] | None:
-    """Runs the search and writes ``tuned.json``; None if it was interrupted."""
-    from jafl.runs.directory import RunDirectory
-    from jafl.sweeps.sweep import run_sweep
-
-    if scale.search is None:
-        raise SettingError("tune is True, but the experiment's file states no search.", setting="tune")
-    arms, overrides = search.as_arms(scale)
-    seeds = ",".join(map(str, scale.search.seeds))
-    how.show(_announced("Search", scale, len(arms), len(scale.search.seeds)))
-    done = run_sweep(
-        settings.changed(scale.search.settings, {"seed": seeds}),
-        scale.conditions,
-        folder / "search",
-        arms=arms,
-        overrides=[*overrides, *last],
-        **{**_quiet(own), "pictures": False},
-    )
-    if done.left:
-        how.show(f"{done.left} trials are not over. The same command goes on with them.")
-        return None
-    found = search.winners(scale, Runs.in_folder(folder / "search"))
-    RunDirectory(folder, resume=True).write_result("tuned.json", found)
-    search.show(found, how.show)
-    return found
-
-
-def _write(
-    experiment: PaperExperiment,
-    scale_name: str,
-    scale: Scale,
-    folder: pathlib.Path,
-    table: Sequence[Sequence[str]],
-    found: Any,
-    searched: Mapping[str, Any] | None,
-    how: Any,
-) -> None:
-    """Verdicts, tables and the experiment's own pictures; printed, too."""
-    from jafl.runs.directory import RunDirectory
-
-    verdicts = claims.judge(experiment.claims, scale_name, found)
-    if experiment.pictures and how.pictures is not False:
-        experiment.pictures(found, folder)
-    directory = RunDirectory(folder, resume=True)
-    directory.write_result("verdicts.json", {"experiment": experiment.name, "verdicts": verdicts})
-    told = outcome.tuning(scale, searched) if experiment.measure is None else "No training."
-    command = shlex.join(how.command) or "(started from Python)"
-    directory.write_text("table.md", outcome.text(experiment, scale_name, table, verdicts, told, command))
-    for line in outcome.printed(experiment, table, verdicts):
-        how.show(line)
-
-
-def _announced(what: str, scale: Scale, arms: int, seeds: int) -> str:
-    """How many runs there will be."""
-    under = len(grid.product(scale.conditions))
-    return f"{what}: {arms} arms, {under} conditions, {seeds} seeds: {under * arms * seeds:,} runs."
-
-
-def _quiet(own: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a sweep that says nothing of its own but that it was interrupted."""
-    return {**own, "show": lambda line: None}
 
 
 def _processes() -> int:

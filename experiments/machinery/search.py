@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from experiments.machinery.declared import LogUniform, Scale, Search
-from experiments.machinery.found import Runs
+from experiments.machinery.declarations import LogUniform, Scale, Search
+from experiments.machinery.results import Runs
 from jafl.config import grid
 from jafl.config.arms import Override
 from jafl.errors import SettingError
@@ -44,68 +44,52 @@ def _draw(values: Sequence[Any] | LogUniform, rng: np.random.Generator) -> Any:
 
 def check_equal(search: Search, labels: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
     """{label: its trials}; raises SettingError unless every arm that is searched for has as many."""
-    found = {label: trials(search, label) for label in labels}
-    numbers = {label: len(some) for label, some in found.items() if some}
+    tried = {label: trials(search, label) for label in labels}
+    numbers = {label: len(settings) for label, settings in tried.items() if settings}
     if len(set(numbers.values())) > 1:
         raise SettingError(f"The search is not equal: trials of the arms are {numbers}.")
-    return found
+    return tried
 
 
 def as_arms(scale: Scale) -> tuple[dict[str, Mapping[str, Any]], list[Override]]:
     """The trials as arms of a sweep, and its overrides."""
     assert scale.search
     arms, overrides = {}, []
-    for label, some in check_equal(scale.search, list(scale.arms)).items():
-        for trial in some:
-            name = label + BETWEEN + grid.folder(trial)
+    for label, tried in check_equal(scale.search, list(scale.arms)).items():
+        own = [override for override in scale.overrides if override.label in (None, label)]
+        for trial in tried:
+            name = _name(label, trial)
             arms[name] = scale.arms[label]
-            overrides += [one._replace(label=name) for one in scale.overrides if one.label in (None, label)]
+            overrides += [override._replace(label=name) for override in own]
             overrides.append(Override({}, name, trial))
     return arms, overrides
 
 
-def winners(scale: Scale, found: Runs) -> dict[str, Any]:
+def winners(scale: Scale, runs: Runs) -> dict[str, Any]:
     """The content of ``tuned.json``: every trial's score, the budget, the winners, and which lie at an edge."""
     search = scale.search
     assert search
-    rows: list[dict[str, Any]] = []
-    for label, some in check_equal(search, list(scale.arms)).items():
-        for trial in some:
-            name = label + BETWEEN + grid.folder(trial)
-            for condition in found.conditions:
-                runs = found.of(name, condition)
-                scores = {seed: search.score(run) for seed, run in runs.items()}
-                rows.append(
-                    {
-                        "condition": grid.folder(condition),
-                        "label": label,
-                        "settings": trial,
-                        "score": float(np.mean(list(scores.values()))),
-                        "scores": scores,
-                        "client_trips": sum(
-                            run.summary["client_trips"] for run in runs.values() if run.summary
-                        ),
-                    }
-                )
+    spaces = {label: search.spaces.get(label, search.space) for label in scale.arms}
+    rows = _scores(search, scale, runs)
     tuned: dict[str, dict[str, dict[str, Any]]] = {}
     edges: list[str] = []
-    for condition_name, label, best in _best(search, rows):
-        tuned.setdefault(condition_name, {})[label] = best
-        for setting, value in best.items():
-            if _at_edge(search.spaces.get(label, search.space)[setting], value):
-                under = f" under {condition_name}" if condition_name else ""
+    for condition, label, settings in _best(search, rows):
+        tuned.setdefault(condition, {})[label] = settings
+        for setting, value in settings.items():
+            if _at_edge(spaces[label][setting], value):
+                under = f" under {condition}" if condition else ""
                 edges.append(f"{setting} = {value:g} of {label}{under}")
     budget: dict[str, dict[str, int]] = {}
     for row in rows:
-        own = budget.setdefault(row["label"], {"runs": 0, "client_trips": 0})
-        own["runs"] += len(row["scores"])
-        own["client_trips"] += row["client_trips"]
+        spent = budget.setdefault(row["label"], {"runs": 0, "client_trips": 0})
+        spent["runs"] += len(row["scores"])
+        spent["client_trips"] += row["client_trips"]
     return {
         "seeds": list(search.seeds),
         "trials_of_each_arm": len({str(row["settings"]) for row in rows if row["label"] == rows[0]["label"]}),
         "spaces": {
-            label: {name: _told(values) for name, values in search.spaces.get(label, search.space).items()}
-            for label in scale.arms
+            label: {name: _as_json(values) for name, values in space.items()}
+            for label, space in spaces.items()
         },
         "not_searched_for": [label for label in scale.arms if label not in budget],
         "budget": budget,
@@ -113,6 +97,33 @@ def winners(scale: Scale, found: Runs) -> dict[str, Any]:
         "at_the_edge": edges,
         "trials": rows,
     }
+
+
+def _scores(search: Search, scale: Scale, runs: Runs) -> list[dict[str, Any]]:
+    """A row for each trial and condition: its score for each seed, their mean, and the client trips it took."""
+    rows = []
+    for label, tried in check_equal(search, list(scale.arms)).items():
+        for trial in tried:
+            for condition in runs.conditions:
+                by_seed = runs.of(_name(label, trial), condition)
+                scores = {seed: search.score(run) for seed, run in by_seed.items()}
+                trips = sum(run.summary["client_trips"] for run in by_seed.values() if run.summary)
+                rows.append(
+                    {
+                        "condition": grid.folder(condition),
+                        "label": label,
+                        "settings": trial,
+                        "score": float(np.mean(list(scores.values()))),
+                        "scores": scores,
+                        "client_trips": trips,
+                    }
+                )
+    return rows
+
+
+def _name(label: str, trial: Mapping[str, Any]) -> str:
+    """The label of a trial's runs."""
+    return label + BETWEEN + grid.folder(trial)
 
 
 def _best(search: Search, rows: Sequence[dict[str, Any]]) -> list[tuple[str, str, dict[str, Any]]]:
@@ -126,8 +137,8 @@ def _best(search: Search, rows: Sequence[dict[str, Any]]) -> list[tuple[str, str
         scores.setdefault(key, {}).setdefault(name, []).append(row["score"])
     sign = -1.0 if search.lower_is_better else 1.0
 
-    def value(several: Sequence[float]) -> float:
-        mean = sign * float(np.mean(several))
+    def value(scores: Sequence[float]) -> float:
+        mean = sign * float(np.mean(scores))
         return mean if math.isfinite(mean) else -math.inf
 
     return [(*key, settings[max(own, key=lambda name: value(own[name]))]) for key, own in scores.items()]
@@ -137,23 +148,23 @@ def _at_edge(values: Sequence[Any] | LogUniform, value: Any) -> bool:
     if isinstance(values, LogUniform):
         share = math.log(value / values.low) / math.log(values.high / values.low)
         return not EDGE <= share <= 1 - EDGE
-    numbers = all(isinstance(one, (int, float)) and not isinstance(one, bool) for one in values)
+    numbers = all(isinstance(option, (int, float)) and not isinstance(option, bool) for option in values)
     return numbers and len(values) > 2 and value in (min(values), max(values))
 
 
-def _told(values: Sequence[Any] | LogUniform) -> Any:
+def _as_json(values: Sequence[Any] | LogUniform) -> Any:
     return {"log_uniform": [values.low, values.high]} if isinstance(values, LogUniform) else list(values)
 
 
-def show(content: Mapping[str, Any], said: Callable[[str], None]) -> None:
-    """Prints the winners in the form in which they are pasted into the experiment's file."""
+def show(content: Mapping[str, Any], write: Callable[[str], None]) -> None:
+    """Writes the winners, line by line, in the form in which they are pasted into the experiment's file."""
     label, budget = next(iter(content["budget"].items()))
-    said(
+    write(
         f"Search: {content['trials_of_each_arm']} trials for each arm with seeds "
         f"{', '.join(map(str, content['seeds']))}; {label}: {budget['runs']:,} runs, "
         f"{budget['client_trips']:,} client trips."
     )
-    for row in content["at_the_edge"]:
-        said(f"At the edge of what was tried: {row}.")
-    said("The winners, for the experiment's file:")
-    said("tuned=" + pprint.pformat(content["tuned"], width=100, sort_dicts=False) + ",")
+    for edge in content["at_the_edge"]:
+        write(f"At the edge of what was tried: {edge}.")
+    write("The winners, for the experiment's file:")
+    write("tuned=" + pprint.pformat(content["tuned"], width=100, sort_dicts=False) + ",")

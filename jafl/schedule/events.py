@@ -75,7 +75,8 @@ def events_within(world: World, protocol: Protocol, client_trips: int) -> EventS
 class Events:
     """Who trains, who may start, and what the server has received; ``run`` makes the schedule. Written for speed.
 
-    An instant: ``_advance``, ``_end_trips``, ``_leave_and_flush``, ``_check_progress``, ``_free_places``, ``_take_places``.
+    An instant: ``_advance``, ``_end_trips``, ``_leave_and_flush``, ``_check_progress``, ``_free_places``,
+    ``_take_places``.
     """
 
     def __init__(self, world: World, protocol: Protocol, trips: int):

@@ -10,7 +10,7 @@ import pytest
 from quick_compilation import quick_compilation  # noqa: F401
 
 from experiments.machinery import Runs, discovery, running, search
-from experiments.machinery.declared import SCALES
+from experiments.machinery.declarations import SCALES
 from jafl.config import arms, grid, presets
 from jafl.errors import SettingError
 

@@ -18,13 +18,13 @@ from experiments.machinery import (
     Published,
     Scale,
     Search,
-    claims,
     discovery,
-    outcome,
+    report,
     running,
     search,
+    verdicts,
 )
-from experiments.machinery.found import Runs
+from experiments.machinery.results import Runs
 from jafl.errors import SettingError
 from jafl.runs.reader import PastRun, find_runs
 from jafl.sweeps import seed_means
@@ -124,29 +124,29 @@ def test_a_run_that_diverged_has_accuracy_0_and_reaches_nothing():
         ([0.9, 0.91, 0.92], [0.8, 0.82, 0.81], "seen"),
         ([0.8, 0.82, 0.81], [0.9, 0.91, 0.92], "reversed"),
         ([0.8, 0.9, 0.7], [0.9, 0.7, 0.8], "a tie"),
-        ([0.9], [0.1], claims.UNDECIDED),
+        ([0.9], [0.1], verdicts.UNDECIDED),
     ],
 )
 def test_verdicts_are_of_paired_differences(better, worse, said):
     found = some_runs(a=better, b=worse)
-    (one,) = claims.judge([Claim(sentence="a above b", better="a", worse="b")], "desk", found)
+    (one,) = verdicts.judge([Claim(sentence="a above b", better="a", worse="b")], "desk", found)
     assert one["verdict"] == said
     assert one["differences"] == pytest.approx(np.subtract(better, worse))
-    (turned,) = claims.judge(
+    (turned,) = verdicts.judge(
         [Claim(sentence="a below b", better="a", worse="b", lower_is_better=True)], "desk", found
     )
     assert turned["difference"] == pytest.approx(-one["difference"])
 
 
 def test_the_interval_is_students():
-    mean, low, high = claims.interval([1.0, 2.0, 3.0])
+    mean, low, high = verdicts.interval([1.0, 2.0, 3.0])
     assert (mean, low, high) == pytest.approx((2.0, 2 - 4.302653 / 3**0.5, 2 + 4.302653 / 3**0.5))
 
 
 def test_claims_of_another_scale_and_of_ones_own():
     own = Claim(sentence="own", differences=lambda found: [1.0, 1.1, 1.05], expected="a tie")
     other = Claim(sentence="other", better="a", worse="b", scales=("paper",))
-    (one,) = claims.judge([own, other], "desk", some_runs(a=[0.1]))
+    (one,) = verdicts.judge([own, other], "desk", some_runs(a=[0.1]))
     assert (one["verdict"], one["agrees"]) == ("seen", False)
 
 
@@ -321,6 +321,6 @@ def test_the_list_is_quick_to_make_and_has_a_line_each():
 
 
 def test_numbers_are_written_with_their_errors():
-    assert outcome.number([0.5, 0.7]) == "0.600 ± 0.100"
-    assert outcome.number([12000, 13000]) == "12,500 ± 500"
-    assert outcome.number([math.nan, 1.0]) == "-"
+    assert report.number([0.5, 0.7]) == "0.600 ± 0.100"
+    assert report.number([12000, 13000]) == "12,500 ± 500"
+    assert report.number([math.nan, 1.0]) == "-"

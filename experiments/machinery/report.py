@@ -1,4 +1,4 @@
-"""An experiment's outcome as text: the measured table, the paper's, the verdicts; and the files with them."""
+"""An experiment's report: the measured table, the paper's numbers and the verdicts, as text."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -6,19 +6,19 @@ from typing import Any
 
 import numpy as np
 
-from experiments.machinery import claims
-from experiments.machinery.declared import PaperExperiment, Published, Scale
-from experiments.machinery.found import Runs
+from experiments.machinery import verdicts as judged
+from experiments.machinery.declarations import PaperExperiment, Published, Scale
+from experiments.machinery.results import Runs
 from jafl.config import grid
 from jafl.runs import tables
 
 
-def measured(experiment: PaperExperiment, found: Runs) -> list[list[str]]:
+def measured(experiment: PaperExperiment, runs: Runs) -> list[list[str]]:
     """The table of all conditions and arms, mean ± standard error over seeds, its heading first."""
-    swept = list(dict.fromkeys(name for condition in found.conditions for name in condition))
+    swept = list(dict.fromkeys(name for condition in runs.conditions for name in condition))
     beside = experiment.beside is not None
     table = [[*swept, "arm", "seeds", *experiment.columns, *(["published"] if beside else [])]]
-    for group in found.groups:
+    for group in runs.groups:
         line = [grid.written(group.condition.get(name)) for name in swept]
         diverged = sum(run.status == "diverged" for run in group.runs)
         line += [group.label, f"{len(group.runs)}" + (f" ({diverged} diverged)" if diverged else "")]
@@ -28,9 +28,9 @@ def measured(experiment: PaperExperiment, found: Runs) -> list[list[str]]:
 
 
 def measured_rows(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """The same of what needed no training: numbers, lists of numbers (one per seed), text."""
-    heading = list(dict.fromkeys(name for row in rows for name in row))
-    return [heading, *([_cell(row.get(name)) for name in heading] for row in rows)]
+    """The table of an experiment without training: numbers, lists of numbers (one per seed), text."""
+    columns = list(dict.fromkeys(name for values in rows for name in values))
+    return [columns, *([_cell(values.get(name)) for name in columns] for values in rows)]
 
 
 def number(values: Sequence[float]) -> str:
@@ -45,9 +45,18 @@ def number(values: Sequence[float]) -> str:
 
 def markdown(table: Sequence[Sequence[str]]) -> str:
     """A table in Markdown."""
-    rule = ["---"] * len(table[0])
-    cells = [[cell.strip().replace("|", "\\|") for cell in line] for line in (table[0], rule, *table[1:])]
-    return "\n".join("| " + " | ".join(line) + " |" for line in cells)
+    first, *rows = [[cell.strip().replace("|", "\\|") for cell in line] for line in table]
+    return "\n".join([heading(first), *map(row, rows)])
+
+
+def heading(cells: Sequence[str]) -> str:
+    """The first two lines of a Markdown table."""
+    return "\n".join([row(cells), row(["---"] * len(cells))])
+
+
+def row(cells: Sequence[str]) -> str:
+    """A line of a Markdown table."""
+    return f"| {' | '.join(cells)} |"
 
 
 def text(
@@ -67,7 +76,7 @@ def text(
         "Mean ± standard error over seeds.",
     ]
     if verdicts:
-        parts += ["## Claims", markdown(claims.lines(verdicts)), VERDICTS]
+        parts += ["## Claims", markdown(judged.lines(verdicts)), VERDICTS]
     parts += ["## Published", *published(experiment.published)]
     return "\n\n".join([*parts, "## How", tuning, f"    {command}"]) + "\n"
 
@@ -78,25 +87,25 @@ VERDICTS = (
 )
 
 
-def published(there: Published) -> list[str]:
+def published(paper: Published) -> list[str]:
     """The paper's numbers, in Markdown."""
-    rows = [markdown([there.heading, *there.rows])] if there.rows else []
-    return [*rows, *([there.note] if there.note else [])]
+    rows = [markdown([paper.heading, *paper.rows])] if paper.rows else []
+    return [*rows, *([paper.note] if paper.note else [])]
 
 
 def printed(
     experiment: PaperExperiment, table: Sequence[Sequence[str]], verdicts: Sequence[dict[str, Any]]
 ) -> list[str]:
-    """The same for the terminal."""
-    there = experiment.published
+    """The measured table, the paper's numbers and the verdicts, as lines for the terminal."""
+    paper = experiment.published
     lines = ["", *tables.aligned(table), "mean over seeds ± standard error", ""]
     lines += [f"Published ({experiment.paper}, {experiment.figure}):"]
-    lines += tables.aligned([there.heading, *there.rows]) if there.rows else []
-    lines += [there.note] if there.note else []
-    for one in verdicts:
-        under = f" ({one['condition']})" if one["condition"] else ""
-        _, _, difference, ends, seeds, verdict, expected = claims.lines([one])[1]
-        lines += ["", f"{one['claim']}{under}"]
+    lines += tables.aligned([paper.heading, *paper.rows]) if paper.rows else []
+    lines += [paper.note] if paper.note else []
+    for claim in verdicts:
+        under = f" ({claim['condition']})" if claim["condition"] else ""
+        _, _, difference, ends, seeds, verdict, expected = judged.lines([claim])[1]
+        lines += ["", f"{claim['claim']}{under}"]
         lines.append(
             f"  {verdict}; expected: {expected}; difference {difference}, 95 % {ends}, {seeds} seeds"
         )
@@ -104,11 +113,11 @@ def printed(
 
 
 def tuning(scale: Scale, searched: Mapping[str, Any] | None) -> str:
-    """How the arms' settings came about, in Markdown."""
+    """Where the arms' settings come from, in Markdown."""
     if scale.search is None:
         return "Nothing was searched for: settings as in the paper, or as the file says."
     when = "Searched for by this run" if searched else "Found by --tune before"
-    told = [
+    winners = [
         f"- {where or 'all conditions'}: "
         + "; ".join(f"{label} {grid.folder(own)}" for label, own in arms.items())
         for where, arms in scale.tuned.items()
@@ -117,19 +126,19 @@ def tuning(scale: Scale, searched: Mapping[str, Any] | None) -> str:
         f"{when}, the same number of trials for each arm, seeds {', '.join(map(str, scale.search.seeds))}, "
         "on validation examples:"
     )
-    return "\n".join([sentence, "", *(told or ["- nothing is recorded in the file"])])
+    return "\n".join([sentence, "", *(winners or ["- nothing is recorded in the file"])])
 
 
 def _beside(experiment: PaperExperiment, condition: Mapping[str, Any], label: str) -> str:
-    there = experiment.beside
-    if callable(there):
-        return there(condition, label)
-    return (there or {}).get(label, "-")
+    numbers = experiment.beside
+    if callable(numbers):
+        return numbers(condition, label)
+    return (numbers or {}).get(label, "-")
 
 
 def _cell(value: Any) -> str:
     if isinstance(value, (list, tuple, np.ndarray)):
-        return number([float(one) for one in value])
+        return number([float(item) for item in value])
     if isinstance(value, float):
         return number([value])
     return "-" if value is None else f"{value:,}" if isinstance(value, int) else str(value)

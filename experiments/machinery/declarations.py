@@ -1,11 +1,11 @@
 """What an experiment's file declares. A file ``experiments/NAME.py`` holds ``EXPERIMENT = PaperExperiment(...)``."""
 
 import dataclasses
+import math
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from experiments.machinery.found import Runs
 from experiments.machinery.measures import Measure, final, final_accuracy, spread
 from jafl.config.arms import Arms, Override
 from jafl.config.settings import Settings
@@ -53,6 +53,11 @@ class Search:
     per_condition: bool = True
 
 
+def server_rates(rates: Mapping[str, float]) -> dict[str, dict[str, float]]:
+    """{label: its server's learning rate} in the form of ``Scale.tuned``."""
+    return {label: {"server_learning_rate": rate} for label, rate in rates.items()}
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Scale:
     """One size of an experiment.
@@ -66,13 +71,13 @@ class Scale:
     search       how settings are found by ``--tune``; None: nothing is searched for
     tuned        what the search has found: {condition: {label: settings}}, the condition written as its folder,
                  ``dirichlet_alpha=0.1,delay_mean=5``, or "" for all conditions. ``--tune`` prints it in this form
-    minutes      that it takes without ``--tune``
+    minutes      that it takes without ``--tune``; NaN if nobody has measured it
     hardware     on which
     """
 
     settings: Mapping[str, Any]
-    minutes: float
-    hardware: str
+    minutes: float = math.nan
+    hardware: str = "not measured"
     arms: Arms = dataclasses.field(default_factory=dict)
     conditions: Mapping[str, Sequence[Any]] = dataclasses.field(default_factory=dict)
     overrides: Sequence[Override] = ()
@@ -177,16 +182,3 @@ class PaperExperiment:
     pictures: Callable[[Any, pathlib.Path], None] | None = None
     measure: Callable[[Context], list[dict[str, Any]]] | None = None
     name: str = ""
-
-
-__all__ = [
-    "Claim",
-    "Context",
-    "LogUniform",
-    "PaperExperiment",
-    "Published",
-    "Runs",
-    "Scale",
-    "Search",
-    "Space",
-]

@@ -1,0 +1,100 @@
+"""The work that benchmarks time: runs on Gaussian noise, as speed does not depend on what is learnt."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+import jafl
+from jafl import engine
+from jafl.planning import preparation
+
+BATCH, RATE = 32, 0.01
+EXAMPLES = 3200
+# {name: (rule, trips per server step)}
+RULES: dict[str, tuple[Callable[[], jafl.Specification], int]] = {
+    "asgd": (jafl.rules.asgd, 1),
+    "fedasync": (jafl.rules.fedasync, 1),
+    "fedbuff": (jafl.rules.fedbuff, 10),
+    "ace": (jafl.rules.ace, 1),
+    "aced": (lambda: jafl.rules.aced(active_steps=300), 1),
+    "ca2fl": (jafl.rules.ca2fl, 10),
+    "wkafl": (lambda: jafl.rules.wkafl(10), 10),
+    "ace_8_bits": (lambda: jafl.rules.ace(memory_precision="int8"), 1),
+}
+
+
+def overlapping_clients(clients: int, seed: int = 0) -> jafl.Partition:
+    """A batch of the 3,200 examples for each client: the data are no larger where there are more clients."""
+    copies = np.tile(np.arange(EXAMPLES), (-(-clients * BATCH // EXAMPLES), 1))
+    order = np.random.default_rng(seed).permuted(copies, axis=1).reshape(-1)
+    return jafl.Partition(np.arange(clients + 1) * BATCH, order[: clients * BATCH])
+
+
+def noise_federation(
+    partition: jafl.Partition, shape: tuple[int, ...], examples: int = EXAMPLES
+) -> jafl.Federation:
+    """Gaussian noise with random labels of ten classes; ``shape``: of one example."""
+    x, y = _noise(examples, shape)
+    return jafl.Federation.from_arrays(x, y, partition, test_x=x[:BATCH], test_y=y[:BATCH], num_classes=10)
+
+
+@functools.lru_cache(maxsize=1)  # several federations share the arrays
+def _noise(examples: int, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    random = np.random.default_rng(0)
+    x = random.normal(size=(examples, *shape)).astype(np.float32)
+    return x, random.integers(0, 10, examples)
+
+
+def exponential_schedule(clients: int, buffer_size: int, trips: int, **options: Any) -> jafl.EventSchedule:
+    """A schedule with exponential durations; all clients are in flight, unless ``concurrency`` says otherwise."""
+    options = {"concurrency": clients, **options}
+    return jafl.asynchronous(
+        num_clients=clients,
+        buffer_size=buffer_size,
+        delay=jafl.delays.exponential(1.0),
+        client_trips=trips,
+        **options,
+    )
+
+
+def noise_run(
+    schedule: jafl.EventSchedule,
+    federation: jafl.Federation,
+    model: jafl.Model,
+    rule: jafl.Specification,
+    *,
+    keys: tuple[int, int] = (0, 1),
+    **work: Any,
+) -> jafl.Run:
+    """A run with batches of 32 examples.
+
+    keys: of the first model, and of the run.
+    work: other arguments of ``jafl.client_work``.
+    """
+    work = {"learning_rate": RATE, "batch_size": BATCH, **work}
+    params = model.init(jax.random.key(keys[0]), federation.x[:BATCH])
+    client_work = jafl.client_work(model, **work)
+    return jafl.Run(schedule, federation, client_work, rule, params, jax.random.key(keys[1]))
+
+
+def placed(run: jafl.Run, **options: Any) -> tuple[engine.Program, engine.Carry]:
+    """The run's program and first carry, on the device; ``options``: of ``preparation.prepare``."""
+    return preparation.prepare(run, **options).place()
+
+
+def whole_run(run: jafl.Run, **options: Any) -> Callable[[], Any]:
+    """A function that trains from the first step to the last, arrays placed beforehand.
+
+    Called again, it goes on from the model that it has reached. options: of ``preparation.prepare``.
+    """
+    program, carry = placed(run, **options)
+
+    def train() -> Any:
+        nonlocal carry
+        carry = engine.run(program, carry, 0, run.schedule.num_steps)
+        return carry.params
+
+    return train
