@@ -77,8 +77,9 @@ def specify(factory: Callable[..., Any], *args: Any, **kwargs: Any) -> Specifica
       TypeError: if the arguments do not fit the factory's signature.
 
     Example:
-      >>> jafl.specify(optax.chain, jafl.specify(optax.clip, 1.0), jafl.specify(optax.sgd, learning_rate=0.1))
-      chain(*000=clip(max_delta=1.0), *001=sgd(learning_rate=0.1))
+      >>> jafl.specify(optax.adam, learning_rate=0.01)
+      adam(learning_rate=0.01)
+      >>> clipped = jafl.specify(optax.chain, jafl.specify(optax.clip, 1.0), jafl.specify(optax.sgd, 0.1))
     """
     bound = inspect.signature(factory).bind(*args, **kwargs)
     return Specification(factory, _flat(bound))
@@ -121,10 +122,10 @@ def specification(factory: Callable[..., Any]) -> Callable[..., Specification]:
 
 def as_specification(value: Any) -> Specification:
     """``value`` itself if it is a specification, else one that builds ``value``, as a static object."""
-    return value if isinstance(value, Specification) else Specification(_identity, {"value": value})
+    return value if isinstance(value, Specification) else Specification(_itself, {"value": value})
 
 
-def _identity(value: Any) -> Any:
+def _itself(value: Any) -> Any:
     return value
 
 

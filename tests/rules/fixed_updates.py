@@ -101,7 +101,7 @@ def reference_directions(rule: ref.Rule, schedule: jafl.EventSchedule, updates: 
     sizes = sizes_of(schedule.num_clients)
     nothing = {"w": np.zeros(updates.shape[1])}
     rule.begin(nothing, schedule.num_clients)
-    found = np.zeros((schedule.num_steps, updates.shape[1]))
+    directions = np.zeros((schedule.num_steps, updates.shape[1]))
     for step, (first, end) in enumerate(zip(schedule.step_offsets, schedule.step_offsets[1:], strict=False)):
         trips = [
             ref.Trip(
@@ -121,5 +121,5 @@ def reference_directions(rule: ref.Rule, schedule: jafl.EventSchedule, updates: 
         ]
         direction = rule.pseudo_gradient(nothing, trips)
         if direction is not None:
-            found[step] = direction["w"]
-    return found
+            directions[step] = direction["w"]
+    return directions

@@ -102,15 +102,15 @@ def test_ca2fl_with_one_trip_a_step_adds_n_times_the_change_that_ace_adds():
     """From the same cache: the mean before it, and the change of the reporting client, whole or its N-th part."""
     schedule = make_schedule(case_of("ace"))
     updates = np.random.default_rng(0).normal(size=(schedule.num_trips, 6))
-    found = {}
+    directions = {}
     for name, rule in (("ace", rules.ace()), ("ca2fl", rules.ca2fl())):
         rule = fixed.showing_directions(rule)
         history, _ = fixed.run(rule, schedule, fixed.by_trip(schedule, updates), 6)
-        found[name] = fixed.directions(history, 6)
-    before, ace, ca2fl = found["ace"][:-1], found["ace"][1:], found["ca2fl"][1:]
+        directions[name] = fixed.directions(history, 6)
+    before, ace, ca2fl = directions["ace"][:-1], directions["ace"][1:], directions["ca2fl"][1:]
     np.testing.assert_allclose(ca2fl - before, CLIENTS * (ace - before), atol=1e-12)
     assert np.abs(ace - before).max(axis=1).min() > 1e-3
-    np.testing.assert_allclose(found["ca2fl"][0], found["ace"][0], atol=1e-12)
+    np.testing.assert_allclose(directions["ca2fl"][0], directions["ace"][0], atol=1e-12)
 
 
 def examples() -> list[tuple[np.ndarray, np.ndarray]]:
@@ -239,7 +239,7 @@ def weights_in_the_engine(rule: Any, schedule: jafl.EventSchedule) -> np.ndarray
     return fixed.run(rule, schedule, fixed.by_client(updates), 3)[0].weights
 
 
-def test_fedstaleweight_gives_equal_influence_before_normalisation_and_not_after():
+def test_fedstaleweight_gives_equal_influence_before_normalization_and_not_after():
     """Equation 8 in a long run. Over seeds a client's share before varies by 0.8 %, a group's after by 0.5 %."""
     schedule = fifteen_clients()
     before = expected_staleness(schedule) * 5 + 1
@@ -303,8 +303,8 @@ def test_wkafl_with_all_its_parts_at_zero_and_equal_staleness_is_the_mean():
     plain = run(dataclasses.replace(case, rule=rules.fedavg()))
     assert difference(run(case), plain) < 1e-13
     for change in ({"momentum": 0.1}, {"cosine_weight": 1.0}, {"clip_norm": 0.1}, {"smallest_cosine": 0.5}):
-        other = rules.wkafl(3, **{**numbers, **limits, **change})
-        assert difference(run(dataclasses.replace(case, rule=other)), plain) > 1e-3, change
+        changed = rules.wkafl(3, **{**numbers, **limits, **change})
+        assert difference(run(dataclasses.replace(case, rule=changed)), plain) > 1e-3, change
 
 
 def test_fednova_with_as_many_local_steps_for_everyone_is_fedavg():

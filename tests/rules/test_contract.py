@@ -277,9 +277,11 @@ def test_runs_in_the_engine_and_does_not_recompile_for_other_numbers(row: Row):
         changes.append({"rule": row.other_numbers})
     compiled = compilations()
     for change in changes:
-        other = small_run(**{"rule": row.rule, **settings, **change})
+        changed = small_run(**{"rule": row.rule, **settings, **change})
         assert compilations() == compiled, f"recompiled for {change}"
-        moved = not np.allclose(other.params["dense"]["kernel"], history.params["dense"]["kernel"], rtol=1e-4)
+        moved = not np.allclose(
+            changed.params["dense"]["kernel"], history.params["dense"]["kernel"], rtol=1e-4
+        )
         assert moved, f"{change} changes nothing"
 
 

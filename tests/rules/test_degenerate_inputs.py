@@ -177,18 +177,18 @@ def test_trips_that_are_thousands_of_steps_late(name: str, precision: str):
     with jax.enable_x64(exact):
         update_of = fixed.by_trip(schedule, updates)
         history, final = fixed.run(fixed.showing_directions(rule), schedule, update_of, 3)
-        found = fixed.directions(history, 3)
-    directions = fixed.reference_directions(expected(), schedule, updates)
-    kept = np.ones(len(directions), bool)
+        directions = fixed.directions(history, 3)
+    expected_directions = fixed.reference_directions(expected(), schedule, updates)
+    kept = np.ones(len(expected_directions), bool)
     if "applied" in history.step_reports:
         kept = history.step_reports["applied"] > 0
         assert not np.any(kept[both_late])
     tolerance = 1e-9 if exact else 1e-5
-    np.testing.assert_allclose(found[kept], directions[kept], rtol=tolerance, atol=tolerance)
-    np.testing.assert_allclose(final, -directions.sum(axis=0), rtol=1e-9 if exact else 1e-4)
+    np.testing.assert_allclose(directions[kept], expected_directions[kept], rtol=tolerance, atol=tolerance)
+    np.testing.assert_allclose(final, -expected_directions.sum(axis=0), rtol=1e-9 if exact else 1e-4)
     assert np.all(np.isfinite(history.weights))
-    normalised = ("fedstaleweight", "exponential weighting", "reverse", "wkafl")
-    if name.startswith(normalised):
+    normalized = ("fedstaleweight", "exponential weighting", "reverse", "wkafl")
+    if name.startswith(normalized):
         for step in both_late:
             of_step = history.weights[schedule.step == step]
             assert abs(of_step.sum() - 1) < 10 * tolerance

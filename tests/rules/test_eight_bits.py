@@ -39,12 +39,12 @@ def directions_of(rule: Any, schedule: jafl.EventSchedule, updates: np.ndarray) 
     return fixed.directions(history, SIZE)
 
 
-def assert_mean_and_variance(found: np.ndarray, expected: np.ndarray, variances: np.ndarray) -> None:
-    """``found`` [n, P] independent draws: five standard errors for every mean and variance, and for the total."""
-    count = len(found)
+def assert_mean_and_variance(directions: np.ndarray, expected: np.ndarray, variances: np.ndarray) -> None:
+    """``directions`` [n, P], independent draws: within five standard errors, each mean and variance and the total."""
+    count = len(directions)
     size = np.abs(expected).max()
-    assert np.all(np.abs(found.mean(axis=0) - expected) <= 5 * np.sqrt(variances / count) + 1e-6 * size)
-    squares = (found - expected) ** 2
+    assert np.all(np.abs(directions.mean(axis=0) - expected) <= 5 * np.sqrt(variances / count) + 1e-6 * size)
+    squares = (directions - expected) ** 2
     errors = squares.std(axis=0) / np.sqrt(count)
     assert np.all(np.abs(squares.mean(axis=0) - variances) <= 5 * errors + 1e-12 * size**2)
     total = squares.sum(axis=1)
@@ -62,9 +62,10 @@ def test_directions_of_ace(form: str):
         initial_round=True,
     )
     updates = client_updates()
-    found = directions_of(rules.ace(form, "int8"), schedule, updates)[::CLIENTS]  # nothing stored is left
+    directions = directions_of(rules.ace(form, "int8"), schedule, updates)
+    directions = directions[::CLIENTS]  # nothing stored is left
     assert_mean_and_variance(
-        found, -updates.mean(axis=0), rounding_variances(updates).sum(axis=0) / CLIENTS**2
+        directions, -updates.mean(axis=0), rounding_variances(updates).sum(axis=0) / CLIENTS**2
     )
 
 
@@ -78,13 +79,13 @@ def test_directions_of_ca2fl():
         server_steps=8_000,
     )
     updates, variances = client_updates(), rounding_variances(client_updates())
-    found = directions_of(rules.ca2fl(memory_precision="int8"), schedule, updates)
+    directions = directions_of(rules.ca2fl(memory_precision="int8"), schedule, updates)
     for first, inside in ((4, [0, 1, 2]), (5, [3, 4, 5])):
         assert schedule.client[schedule.step == first].tolist() == inside
         factors = np.full(CLIENTS, 1 / CLIENTS**2)
         factors[inside] = (1 / CLIENTS - 1 / 3) ** 2 + 1 / 9
         # The mean of all, changes of mean 0 apart; four steps later all stored values are others.
-        assert_mean_and_variance(found[first::4], -updates.mean(axis=0), factors @ variances)
+        assert_mean_and_variance(directions[first::4], -updates.mean(axis=0), factors @ variances)
 
 
 @pytest.mark.parametrize("name", ["ace", "ca2fl"])

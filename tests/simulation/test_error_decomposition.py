@@ -155,11 +155,11 @@ class Slow:
     def directions(self, rule: ref.Rule, batch_size: int) -> list:
         """u_bar of every step; a step that is skipped has zeros."""
         rule.begin(self.versions[0], CLIENTS)
-        found = [
+        directions = [
             rule.pseudo_gradient(self.versions[t], [self.trip(n, batch_size) for n in self.trips(t)])
             for t in range(self.schedule.num_steps)
         ]
-        return [ref.zeros_like(self.versions[0]) if u is None else u for u in found]
+        return [ref.zeros_like(self.versions[0]) if u is None else u for u in directions]
 
 
 def squared(tree: Any) -> float:
@@ -275,8 +275,8 @@ def weights_of(judge: ref.Rule, params: Any, trips: list[ref.Trip]) -> list[floa
     """The alpha_k that a slow rule gives to the trips of a step, from unit vectors in the place of updates."""
     for place, trip in enumerate(trips):
         trip.update = {"w": -np.eye(len(trips))[place]}
-    found = judge.pseudo_gradient(params, trips)
-    return [0.0] * len(trips) if found is None else found["w"].tolist()
+    direction = judge.pseudo_gradient(params, trips)
+    return [0.0] * len(trips) if direction is None else direction["w"].tolist()
 
 
 # What tells whether a program rounds like another: the buffer is closed at once where K is 1, and Adam and momentum
