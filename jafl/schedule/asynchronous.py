@@ -1,4 +1,4 @@
-"""Asynchronous buffered training: a number of clients always train, K arrivals make a server step."""
+"""Asynchronous buffered training: a fixed number of clients train at any time, K arrivals make a server step."""
 
 import math
 
@@ -40,8 +40,10 @@ def asynchronous(
     those that arrive at that very instant but after the last step.
 
     Args:
-      num_clients, concurrency, buffer_size: N, M and K, with 1 <= M <= N and K >= 1.
-      delay: the law of trip durations, see ``jafl.schedule.delays``.
+      num_clients: N, all clients.
+      concurrency: M, the clients that train at any time, from 1 to N.
+      buffer_size: K, the trips that each server step applies, at least 1.
+      delay: the law of trip durations, see ``jafl.delays``.
       server_steps: stop after so many server steps, or
       client_trips: after as many whole steps as so many client trips allow, those thrown away included. Exactly one
         of the two.
@@ -50,27 +52,36 @@ def asynchronous(
       restart: when a finished client's place is taken.
         "at_once": as above.
         "not_twice_in_a_buffer": at once, but not by a client whose update waits in the buffer (the assumption in
-        FedBuff's and FedStaleWeight's proofs); a place for which nobody is left stays free until the step.
-        "after_step": by nobody until the server has stepped; then as many start together as trips were applied
+        FedBuff's and FedStaleWeight's proofs); a place for which no client is left stays free until the step.
+        "after_step": not before the server has stepped; then as many start together as trips were applied
         (K-asynchronous training: WKAFL).
-        "after_round": by a client that has not trained in this round; who has waits until all clients have (the
-        gated rounds of GSGM, WKAFL section 6.1.2). Steps do not end with rounds unless K divides N.
+        "after_round": by a client that has not trained in this round. The next round begins when all clients have
+        (the gated rounds of GSGM, WKAFL section 6.1.2). Steps do not end with rounds unless K divides N.
       cancel_at_step: the trips under way when the server steps are thrown away, and all places are taken anew. With
-        "after_step" this is K-synchronous training, with "at_once" and M = N K-batch-synchronous (one client may give
-        several of the K).
-      staleness_limit: the most server steps that an applied trip may be stale; None: no limit.
+        "after_step" this is K-synchronous training, with "at_once" and M = N K-batch-synchronous training (one client
+        may make several of the K trips).
+      staleness_limit: the most server steps that an applied trip may be stale. Default: no limit.
       too_stale: "drop": a trip beyond the limit is thrown away when it arrives; "wait": the server does not step
         while that would make a trip under way too stale, and then applies all that has arrived.
-      flush_after: a buffer whose first trip has waited for so much simulated time is applied as it is.
-      dropout: clients that leave for ever, see ``jafl.schedule.dropout``; what they are at is thrown away.
+      flush_after: a buffer whose first trip has waited for so much simulated time is applied as it is, even if it
+        is not full. Default: never.
+      dropout: clients that leave for ever, see ``jafl.Dropout``; their trips under way are thrown away.
       failure_rate: share of trips, drawn by (client, trip), that take their time and bring nothing.
-      availability: when clients are there to start a trip, see ``jafl.schedule.availability``. A place for which
-        nobody is there stays free until somebody is.
+      availability: when clients are there to start a trip, see ``jafl.availability``. A place for which no client
+        is there stays free until one is. Default: always.
       seed: keys durations, replacements, failures, presence and who leaves.
+
+    Returns:
+      The schedule: who trained from which version, and at which server step it was applied.
 
     Raises:
       SettingError: for a number outside its range; for a delay with durations that are negative, not finite,
         or always 0 for some client (time would stand still); where nobody is left to train before the last step.
+
+    Example:
+      >>> delay = jafl.delays.constant(1.0)
+      >>> jafl.asynchronous(num_clients=5, concurrency=2, buffer_size=2, delay=delay, server_steps=3).step_time
+      array([1., 2., 3.])
     """
     check_clients(num_clients, "concurrency", concurrency)
     check_delay_and_seed(delay, seed)
@@ -104,7 +115,7 @@ def asynchronous(
 
 
 def _check_limits(protocol: Protocol) -> None:
-    """Refuses what the event loop has no meaning for."""
+    """Refuses limits outside their range and combinations that contradict each other."""
     choose("too_stale", protocol.too_stale, {"drop": None, "wait": None})
     if protocol.staleness_limit is not None:
         whole_number("staleness_limit", protocol.staleness_limit, 0)
@@ -119,6 +130,7 @@ def _check_limits(protocol: Protocol) -> None:
 
 
 def _check_initial_round(num_clients: int, concurrency: int, client_trips: int | None) -> None:
+    """Refuses an initial round that not all clients train in, or that is longer than the run."""
     require(
         concurrency == num_clients,
         "concurrency",

@@ -7,7 +7,7 @@ from jafl.schedule.delays import Delay
 
 
 def check_clients(num_clients: int, setting: str, training: int) -> None:
-    """Raises SettingError unless there are clients, and enough of them for ``training`` at one moment."""
+    """Raises SettingError unless there are clients, at least ``training`` of them."""
     whole_number("num_clients", num_clients, 1)
     require(
         isinstance(training, numbers.Integral) and 1 <= training <= num_clients,
@@ -32,7 +32,7 @@ def check_delay_and_seed(delay: Delay, seed: int) -> None:
 def steps_within(
     server_steps: int | None, client_trips: int | None, *, trips_per_step: int, setting: str
 ) -> int:
-    """Server steps to run: as asked for, or as many whole ones as ``client_trips`` allow."""
+    """The number of server steps: ``server_steps``, or as many whole ones as ``client_trips`` allow."""
     require(
         (server_steps is None) != (client_trips is None),
         "server_steps and client_trips",

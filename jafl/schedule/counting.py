@@ -19,7 +19,7 @@ def earlier_occurrences(values: np.ndarray) -> np.ndarray:
 
 
 def first_steps(schedule: EventSchedule, server_steps: int) -> EventSchedule:
-    """The schedule with the trips of its first ``server_steps`` steps; what is under way or lost stays as it is."""
+    """The schedule with the applied trips of its first ``server_steps`` steps; all other trips stay as they are."""
     trips = int(schedule.step_offsets[server_steps])
     columns = ("client", "trip", "download_version", "step", "download_time", "arrival_time")
     applied = {name: getattr(schedule, name)[:trips] for name in columns}
@@ -29,7 +29,7 @@ def first_steps(schedule: EventSchedule, server_steps: int) -> EventSchedule:
 def in_flight(schedule: EventSchedule) -> tuple[np.ndarray, np.ndarray]:
     """(time [E] float64, clients under way from then on [E] int64) at each moment at which trips start or end.
 
-    Trips thrown away and those under way at the end count; trips that take no time never do.
+    Discarded trips and those under way at the end count; trips that take no time do not.
     """
     start = np.concatenate(
         [schedule.download_time, schedule.discarded_start_time, schedule.inflight_start_time]

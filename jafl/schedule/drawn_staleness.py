@@ -1,4 +1,4 @@
-"""Delays drawn in server steps: how stale an update is, is drawn; no clock runs (one reading of ACE's beta)."""
+"""Delays in server steps: the staleness of each update is drawn, without a clock (one reading of ACE's beta)."""
 
 import numpy as np
 
@@ -22,24 +22,33 @@ def drawn_staleness(
     initial_round: bool = False,
     seed: int = 0,
 ) -> EventSchedule:
-    """Computes a schedule in which each update's staleness is drawn from ``delay``, in server steps, rounded down.
+    """Computes a schedule in which the staleness of each update is drawn from ``delay``.
 
-    Each server step applies trips of ``buffer_size`` different clients, drawn uniformly. A trip's staleness is its
-    draw, but no more than the steps since the client's last update was applied: a client is never in two trips at
-    once. Under a clock the mean staleness is (concurrency - 1) / K whatever the delays; here the law decides, and all
-    clients take part equally often. Simulated time counts server steps: step t happens at t + 1, version v is
-    downloaded at v. Nothing is under way at the end.
+    Each server step applies trips of ``buffer_size`` different clients, drawn uniformly. A trip's staleness, in
+    server steps, is its draw, rounded down, but no more than the steps since the client's last update was applied: a
+    client is never in two trips at once. Under a clock the mean staleness is (concurrency - 1) / K whatever the
+    delays; here the law decides, and all clients take part equally often. Simulated time counts server steps: step t
+    happens at t + 1, version v is downloaded at v.
 
     Args:
-      num_clients, buffer_size: N and K, with 1 <= K <= N.
-      delay: the law of staleness, a fresh draw per (client, trip).
+      num_clients: N, all clients.
+      buffer_size: K, the trips that each server step applies, from 1 to N.
+      delay: the law of staleness, a fresh draw per (client, trip), see ``jafl.delays``.
       server_steps: stop after so many server steps, or
       client_trips: after as many whole steps as so many trips allow. Exactly one of the two.
       initial_round: step 0 applies a trip of every client from version 0 (ACE's start).
       seed: keys staleness and the choice of clients.
 
+    Returns:
+      The schedule, without trips that are discarded or under way at the end.
+
     Raises:
       SettingError: for a number outside its range, or a draw that is negative or not finite.
+
+    Example:
+      >>> schedule = jafl.drawn_staleness(num_clients=1, delay=jafl.delays.constant(3), server_steps=5)
+      >>> schedule.staleness  # no more than the steps since the client's last update
+      array([0, 0, 0, 0, 0], dtype=int32)
     """
     whole_number("buffer_size", buffer_size, 1)
     check_clients(num_clients, "buffer_size", buffer_size)
@@ -51,26 +60,13 @@ def drawn_staleness(
         require(client_trips >= first, "client_trips", client_trips, allowed)
         client_trips += buffer_size - first
     steps = steps_within(server_steps, client_trips, trips_per_step=buffer_size, setting="buffer_size")
-    sizes = np.full(steps, buffer_size)
-    sizes[0] = first
-    random = generator(seed, SELECTION)
-    if buffer_size == 1:
-        chosen = random.integers(0, num_clients, (steps, 1))
-    else:
-        picks = (random.choice(num_clients, buffer_size, replace=False, shuffle=False) for _ in range(steps))
-        chosen = np.sort(np.stack(list(picks)), axis=1)
-    everyone = np.arange(num_clients)
-    start = everyone if initial_round else chosen[0]
-    client = np.concatenate([start, chosen[1:].reshape(-1)]).astype(np.int32)
-    step = np.repeat(np.arange(steps, dtype=np.int32), sizes)
+    chosen = _clients(num_clients, buffer_size, steps, seed)
+    first_clients = np.arange(num_clients) if initial_round else chosen[0]
+    client = np.concatenate([first_clients, chosen[1:].reshape(-1)]).astype(np.int32)
+    step = np.repeat(np.arange(steps, dtype=np.int32), [first] + [buffer_size] * (steps - 1))
     trip = earlier_occurrences(client)
     drawn = np.floor(draw_durations(delay, seed, client, trip))
-    order = np.argsort(client, kind="stable")
-    last_step = np.full(len(client), -1)  # that applied the client's trip before
-    same = client[order][1:] == client[order][:-1]
-    last_step[order[1:]] = np.where(same, step[order][:-1], -1)
-    staleness = np.minimum(drawn, step - (last_step + 1)).astype(np.int32)
-    version = step - staleness
+    version = step - np.minimum(drawn, step - _first_version(client, step)).astype(np.int32)
     return EventSchedule(
         client=client,
         trip=trip,
@@ -84,3 +80,21 @@ def drawn_staleness(
         num_clients=num_clients,
         concurrency=num_clients,
     )
+
+
+def _clients(num_clients: int, buffer_size: int, steps: int, seed: int) -> np.ndarray:
+    """[T, K]: the clients whose trips each step applies, in client order."""
+    random = generator(seed, SELECTION)
+    if buffer_size == 1:
+        return random.integers(0, num_clients, (steps, 1))
+    draws = (random.choice(num_clients, buffer_size, replace=False, shuffle=False) for _ in range(steps))
+    return np.sort(np.stack(list(draws)), axis=1)
+
+
+def _first_version(client: np.ndarray, step: np.ndarray) -> np.ndarray:
+    """[J]: the version made by the step that applied the client's trip before, 0 for its first trip."""
+    order = np.argsort(client, kind="stable")
+    same_client = client[order][1:] == client[order][:-1]
+    version = np.zeros(len(client), np.int64)
+    version[order[1:]] = np.where(same_client, step[order][:-1] + 1, 0)
+    return version

@@ -75,8 +75,7 @@ def events_within(world: World, protocol: Protocol, client_trips: int) -> EventS
 class Events:
     """Who trains, who may start, and what the server has received; ``run`` makes the schedule. Written for speed.
 
-    An instant: ``_advance``, ``_end_trips``, ``_leave_and_flush``, ``_check_progress``, ``_free_places``,
-    ``_take_places``.
+    The phases of an instant are listed by ``_phases``.
     """
 
     def __init__(self, world: World, protocol: Protocol, trips: int):

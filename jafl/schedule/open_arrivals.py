@@ -1,4 +1,4 @@
-"""Open arrivals: clients start at a rate of their own, whoever has finished (FedBuff's experiments)."""
+"""Open arrivals: clients start at a given rate, whether others have finished or not (FedBuff's experiments)."""
 
 import itertools
 import math
@@ -38,20 +38,39 @@ def open_arrivals(
     """Computes the event schedule of buffered training whose clients start at a given rate.
 
     At each start one client, drawn uniformly, downloads the newest version; arrivals of the same instant come first.
-    So the number of clients under way is not fixed: its mean is ``start_rate`` times the mean duration, if clients
-    enough are idle. All else is as in ``jafl.asynchronous``; the schedule's ``concurrency`` is the most clients that
-    were ever under way.
+    So the number of clients under way is not fixed: its mean is ``start_rate`` times the mean duration, if enough
+    clients are idle. The rest is as in ``jafl.asynchronous``.
 
     Args:
+      num_clients: N, all clients.
       start_rate: starts per unit of simulated time, above 0.
       starts: "poisson" (exponential gaps) or "constant" (equal gaps, the first start after one of them).
       exclude_busy: a client under way is not drawn; a start for which nobody is idle is left out. False, as in
         FedBuff's authors' simulator: clients are drawn with replacement, so one may be in several trips at once;
         then without dropout, failures and availability.
+      buffer_size: K, the trips that each server step applies.
+      delay: the law of trip durations, see ``jafl.delays``.
+      server_steps: stop after so many server steps, or
+      client_trips: after as many whole steps as so many client trips allow, those thrown away included. Exactly one
+        of the two.
       restart: "at_once" or "not_twice_in_a_buffer", see ``jafl.asynchronous``.
+      dropout: clients that leave for ever, see ``jafl.Dropout``.
+      failure_rate: share of trips, drawn by (client, trip), that take their time and bring nothing.
+      availability: when clients are there to start a trip, see ``jafl.availability``.
+      seed: keys starts, durations, the choice of clients, failures, presence and who leaves.
+
+    Returns:
+      The schedule. Its ``concurrency`` is the most clients that were ever under way.
 
     Raises:
       SettingError: as ``jafl.asynchronous`` does.
+
+    Example:
+      >>> delay = jafl.delays.constant(2.5)
+      >>> jafl.open_arrivals(
+      ...     num_clients=10, start_rate=1.0, starts="constant", delay=delay, server_steps=3
+      ... ).step_time
+      array([3.5, 4.5, 5.5])
     """
     check_clients(num_clients, "num_clients", num_clients)
     check_delay_and_seed(delay, seed)
@@ -64,11 +83,8 @@ def open_arrivals(
     steps = steps_within(server_steps, client_trips, trips_per_step=buffer_size, setting="buffer_size")
     gaps = _gaps(start_rate, starts, seed)
     if not exclude_busy:
-        for name, value in (
-            ("dropout", dropout),
-            ("failure_rate", failure_rate),
-            ("availability", availability),
-        ):
+        options = {"dropout": dropout, "failure_rate": failure_rate, "availability": availability}
+        for name, value in options.items():
             require(not value, name, value, "left out where exclude_busy is False")
         require(restart == "at_once", "restart", restart, "'at_once' where exclude_busy is False")
         return _with_replacement(num_clients, gaps, buffer_size, delay, steps, seed)
@@ -85,7 +101,7 @@ def open_arrivals(
 
 
 def _gaps(rate: float, starts: str, seed: int) -> Callable[[], Iterator[list[float]]]:
-    """A function that begins a new endless series of lists of gaps between starts."""
+    """A function that returns a new endless iterator over lists of gaps between starts."""
 
     def lists() -> Iterator[list[float]]:
         random = generator(seed, STARTS)
@@ -104,38 +120,25 @@ def _with_replacement(
     steps: int,
     seed: int,
 ) -> EventSchedule:
-    """All starts at once: nobody's start depends on who is under way."""
+    """The schedule in one piece, without the event loop: no start depends on who is under way."""
     trips = steps * buffer_size
-    needed = trips + 4096
-    random = generator(seed, SELECTION)
-    start, client = np.empty(0), np.empty(0, np.int32)
-    flat = itertools.chain.from_iterable(gaps())
-    last = 0.0
-    while True:
-        more = np.array(list(itertools.islice(flat, needed)))
-        start = np.concatenate([start, np.cumsum(np.concatenate([[last], more]))[1:]])
-        last = float(start[-1])
-        client = np.concatenate([client, random.integers(0, num_clients, len(more), dtype=np.int32)])
-        trip = earlier_occurrences(client)
-        end = start + draw_durations(delay, seed, client, trip)
-        if np.sum(end < start[-1]) >= trips:
-            break
-        needed = len(start)
+    client, trip, start, end = _starts_with_replacement(num_clients, gaps, trips, delay, seed)
     # A trip that takes no time ends after those that end at its start.
     order = np.lexsort((trip, client, end == start, end))[:trips]
+    step = np.repeat(np.arange(steps, dtype=np.int32), buffer_size)
     step_time = end[order][buffer_size - 1 :: buffer_size]
     # A start sees the steps of its own instant, but the last one ends the run.
     version = np.minimum(np.searchsorted(step_time, start, side="right"), steps).astype(np.int32)
-    version[order] = np.minimum(version[order], np.repeat(np.arange(steps, dtype=np.int32), buffer_size))
-    waiting = np.ones(len(start), bool)
-    waiting[order] = False
-    under_way = np.flatnonzero(waiting & (start <= step_time[-1]))
+    version[order] = np.minimum(version[order], step)
+    not_applied = np.ones(len(start), bool)
+    not_applied[order] = False
+    under_way = np.flatnonzero(not_applied & (start <= step_time[-1]))
     under_way = under_way[np.lexsort((trip[under_way], client[under_way]))]
     schedule = EventSchedule(
         client=client[order],
         trip=trip[order],
         download_version=version[order],
-        step=np.repeat(np.arange(steps, dtype=np.int32), buffer_size),
+        step=step,
         download_time=start[order],
         arrival_time=end[order],
         step_time=step_time,
@@ -145,3 +148,23 @@ def _with_replacement(
         concurrency=num_clients,
     )
     return with_measured_concurrency(schedule)
+
+
+def _starts_with_replacement(
+    num_clients: int, gaps: Callable[[], Iterator[list[float]]], trips: int, delay: Delay, seed: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """(client, trip, start time, end time), [S] each: so many starts that ``trips`` trips end before the last one."""
+    random = generator(seed, SELECTION)
+    all_gaps = itertools.chain.from_iterable(gaps())
+    start, client = np.empty(0), np.empty(0, np.int32)
+    needed, last = trips + 4096, 0.0
+    while True:
+        more = np.array(list(itertools.islice(all_gaps, needed)))
+        start = np.concatenate([start, np.cumsum(np.concatenate([[last], more]))[1:]])
+        last = float(start[-1])
+        client = np.concatenate([client, random.integers(0, num_clients, len(more), dtype=np.int32)])
+        trip = earlier_occurrences(client)
+        end = start + draw_durations(delay, seed, client, trip)
+        if np.sum(end < last) >= trips:
+            return client, trip, start, end
+        needed = len(start)
