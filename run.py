@@ -22,7 +22,7 @@ from typing import Any
 
 from absl import app, flags, logging
 
-from jafl.config.settings import TYPES, Settings
+from jafl.config.settings import RENAMED, TYPES, Settings
 from jafl.errors import SettingError, require
 from jafl.runs import reader
 
@@ -115,6 +115,8 @@ def _define_settings() -> None:
     }
     for field in dataclasses.fields(Settings):
         define[TYPES[field.name][0]](field.name, field.default, field.metadata["help"])
+    for earlier, name in RENAMED.items():
+        flags.DEFINE_alias(earlier, name)
 
 
 def _typed() -> dict[str, Any]:

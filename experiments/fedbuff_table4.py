@@ -77,7 +77,7 @@ def staleness_weight(per_step: int) -> float:
     return float(np.mean((1 + (CONCURRENCY / per_step - 1) * durations) ** -0.5))
 
 
-def path(task: str, arm: str, *, summed: bool = False, normalised: bool = False) -> float | None:
+def path(task: str, arm: str, *, summed: bool = False, normalized: bool = False) -> float | None:
     """The length of the published path to the target, in units of a mean update with rate 1; None if not reached."""
     trips = table1.TRIPS[task][arm]
     if trips.startswith(">"):
@@ -89,7 +89,7 @@ def path(task: str, arm: str, *, summed: bool = False, normalised: bool = False)
         length *= staleness_weight(per_step)
     if arm in (FEDBUFF, FEDAVGM):
         length /= 1 - rest[0]
-    return length * (per_step if summed else 1) * (min(1.0, EXAMPLES[task] / BATCH) if normalised else 1)
+    return length * (per_step if summed else 1) * (min(1.0, EXAMPLES[task] / BATCH) if normalized else 1)
 
 
 READINGS = {
@@ -98,8 +98,8 @@ READINGS = {
     FEDAVG: {},
     "FedBuff, mean": {},
     "FedBuff, sum": {"summed": True},
-    "FedBuff, mean, LR-Norm": {"normalised": True},
-    "FedBuff, sum, LR-Norm": {"summed": True, "normalised": True},
+    "FedBuff, mean, LR-Norm": {"normalized": True},
+    "FedBuff, sum, LR-Norm": {"summed": True, "normalized": True},
 }
 
 

@@ -12,7 +12,7 @@ number of aggregated gradients N_ave. tau_ave is the mean over steps of sum p ta
 weights p are at least the largest divided by mu.
 
 Open choices: the rule of the figure "accumulates historical gradients" and "assigns exponential weights": here the
-buffer's gradients weighted by base^staleness, normalised, plus 0.1 times the step before's direction (server
+buffer's gradients weighted by base^staleness, normalized, plus 0.1 times the step before's direction (server
 momentum 0.1), which is WKAFL's estimate (equation 5). P, K, mu, and what was varied for (b), are not said: here P =
 1,000, K = 10 (the release's for MNIST), mu = 10, and the base, from 1 (the plain mean) over 2/e (the paper's) to
 0.1. WKAFL, whole and without its gradient selection, is no part of the paper's figure and stands beside it. Nothing

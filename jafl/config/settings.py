@@ -106,7 +106,7 @@ class Settings:
         None,
         "Use only so large a share of the data, whole clients (celeb_a, sentiment140). FedBuff: 0.15 of tweets.",
     )
-    normalisation: str | None = _setting(
+    normalization: str | None = _setting(
         None,
         "Of images, on the device: unit (to 0..1), half (to -1..1), data_set (by mean and standard deviation of the "
         "data set). Default: as in the papers.",
@@ -360,6 +360,7 @@ class Settings:
     @classmethod
     def from_mapping(cls, values: typing.Mapping[str, Any]) -> "Settings":
         """Settings from names and values; raises SettingError for an unknown name or a value of a wrong type."""
+        values = with_current_names(values)
         for name, value in values.items():
             if name not in TYPES:
                 near = difflib.get_close_matches(name, TYPES, n=1, cutoff=0.5)
@@ -387,7 +388,13 @@ class Settings:
         return self.from_mapping(values)
 
 
+def with_current_names(values: typing.Mapping[str, Any]) -> dict[str, Any]:
+    """``values`` by name, settings that had another name in earlier files under today's."""
+    return {RENAMED.get(name, name): value for name, value in values.items()}
+
+
 FORMAT = 1
+RENAMED = {"normalisation": "normalization"}  # {name in earlier files and commands: today's}
 NOT_SETTINGS = (
     "format",
     "versions",

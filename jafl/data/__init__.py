@@ -11,7 +11,7 @@ A source is any data set with a common test set; ``SOURCES`` and ``PARTITIONS`` 
 from jafl.data.celebrities import celeb_a
 from jafl.data.federation import Federation, HeldOut, Partition, Source, federate
 from jafl.data.image_sources import image_source
-from jafl.data.normalisation import NORMALISATIONS, Normalisation
+from jafl.data.normalization import NORMALIZATIONS, Normalization
 from jafl.data.partitions import PARTITIONS, dirichlet, iid, label_groups, labels_per_client
 from jafl.data.posts import newsgroups
 from jafl.data.prepared import PREPARED
@@ -22,14 +22,16 @@ from jafl.data.splits import hold_out
 from jafl.data.tweets import sentiment140
 from jafl.data.writers import femnist
 
+Normalisation, NORMALISATIONS = Normalization, NORMALIZATIONS  # the spelling of earlier versions
+
 __all__ = [
-    "NORMALISATIONS",
+    "NORMALIZATIONS",
     "PARTITIONS",
     "PREPARED",
     "SOURCES",
     "Federation",
     "HeldOut",
-    "Normalisation",
+    "Normalization",
     "Partition",
     "Source",
     "celeb_a",

@@ -10,7 +10,7 @@ import numpy as np
 
 from jafl.data.cache import Writer, cached
 from jafl.data.federation import Source
-from jafl.data.normalisation import PixelStatistics, normalisation_named
+from jafl.data.normalization import PixelStatistics, normalization_named
 from jafl.data.prepared import check_prepared, examples, folders, image_from
 from jafl.data.splits import check_client_split, client_source
 from jafl.errors import SettingError
@@ -27,14 +27,14 @@ def celeb_a(
     test_fraction: float | None = None,
     validation_fraction: float = 0.0,
     data_seed: int = 0,
-    normalisation: str | None = None,
+    normalization: str | None = None,
     split_by: str = "clients",
     data_fraction: float = 1.0,
 ) -> Source:
     """CelebA with celebrities as clients and the label whether they smile, through tensorflow-datasets.
 
     LEAF's rule (Caldas et al. 2018): all images of everyone with at least five, 9,343 clients. Each image is resized
-    so that its shorter side is 32 and cropped in its centre to 32 by 32 (FedBuff, appendix B.1); normalised to mean
+    so that its shorter side is 32 and cropped in its centre to 32 by 32 (FedBuff, appendix B.1); normalized to mean
     and standard deviation 0.5. x [E, 32, 32, 3] uint8; clients in the order of their identity numbers.
 
     Arguments as for ``image_source`` and ``split_clients``; by default a tenth of the clients are for the test.
@@ -42,7 +42,7 @@ def celeb_a(
     Raises:
       SettingError: if it is not prepared, damaged, or a fraction leaves a split empty.
     """
-    normalise = normalisation_named(normalisation or "half")
+    normalize = normalization_named(normalization or "half")
     if test_fraction is None:
         test_fraction = TEST_FRACTION
     check_client_split(split_by, test_fraction, validation_fraction, data_fraction, data_seed)
@@ -61,7 +61,7 @@ def celeb_a(
         data_fraction=data_fraction,
         data_seed=data_seed,
     )
-    return dataclasses.replace(source, normalisation=normalise(decoded.facts))
+    return dataclasses.replace(source, normalization=normalize(decoded.facts))
 
 
 def _celebrities(root: pathlib.Path) -> Iterator[tuple[int, int, bytes]]:

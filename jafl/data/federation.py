@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from jafl.data.checks import checked_labels, whole_number
-from jafl.data.normalisation import Normalisation
+from jafl.data.normalization import Normalization
 from jafl.errors import SettingError, require
 
 
@@ -131,7 +131,7 @@ class Source:
     train_indices, test_indices, validation_indices, server_indices  int64, each split's positions in the data set
                          as it was before jafl split it, in the order of x, or None where jafl did not split it
     natural_partition    the Partition that the data come with, or None
-    normalisation        how the device shall normalise uint8 images, or None (``jafl.models.Inputs``)
+    normalization        how the device shall normalize uint8 images, or None (``jafl.models.Inputs``)
     vocabulary           the words of token 0, 1, ..., or None where x holds no tokens
     """
 
@@ -150,7 +150,7 @@ class Source:
     server_x: np.ndarray | None = None
     server_y: np.ndarray | None = None
     server_indices: np.ndarray | None = None
-    normalisation: Normalisation | None = None
+    normalization: Normalization | None = None
     vocabulary: tuple[str, ...] | None = None
 
 

@@ -1,6 +1,6 @@
 """Image data sets through tensorflow-datasets: CIFAR-10 and -100, MNIST, FashionMNIST, EMNIST.
 
-Images stay uint8, memory-mapped from their decoded form on disk, until the device normalises them.
+Images stay uint8, memory-mapped from their decoded form on disk, until the device normalizes them.
 """
 
 import os
@@ -11,11 +11,11 @@ import numpy as np
 
 from jafl.data.cache import Writer, cached
 from jafl.data.federation import Source
-from jafl.data.normalisation import PixelStatistics, normalisation_named
+from jafl.data.normalization import PixelStatistics, normalization_named
 from jafl.data.prepared import check_prepared, examples, folders, pixels_from
 from jafl.data.splits import check_own_split, split_source
 
-# (classes, normalisation in the papers that train on it, whether the images are stored transposed)
+# (classes, normalization in the papers that train on it, whether the images are stored transposed)
 IMAGES: dict[str, tuple[int, str, bool]] = {
     "cifar10": (10, "data_set", False),
     "cifar100": (100, "data_set", False),
@@ -34,7 +34,7 @@ def image_source(
     test_fraction: float | None = None,
     validation_fraction: float = 0.0,
     data_seed: int = 0,
-    normalisation: str | None = None,
+    normalization: str | None = None,
 ) -> Source:
     """One of ``IMAGES``, prepared by tensorflow-datasets, with its own test split.
 
@@ -45,14 +45,14 @@ def image_source(
       data_dir: where it is prepared. Default: TFDS_DATA_DIR, or ~/tensorflow_datasets.
       cache_dir: where its decoded form is kept. Default: ``jafl_cache`` in ``data_dir``.
       test_fraction, validation_fraction, data_seed: see ``split_source``.
-      normalisation: "unit", "half" or "data_set"; default: that of the papers (data_set for CIFAR, half for
+      normalization: "unit", "half" or "data_set"; default: that of the papers (data_set for CIFAR, half for
         FashionMNIST, unit for the others).
 
     Raises:
       SettingError: if it is not prepared, damaged, or a fraction leaves a split empty.
     """
     classes, of_papers, transposed = IMAGES[name]
-    normalise = normalisation_named(normalisation or of_papers)
+    normalize = normalization_named(normalization or of_papers)
     check_own_split(test_fraction, validation_fraction)
     root, cache = folders(data_dir, cache_dir)
     files = check_prepared(name, root)
@@ -80,7 +80,7 @@ def image_source(
         arrays["test_x"],
         arrays["test_y"],
         classes,
-        normalisation=normalise(decoded.facts),
+        normalization=normalize(decoded.facts),
     )
     return split_source(
         source, test_fraction=test_fraction, validation_fraction=validation_fraction, data_seed=data_seed

@@ -48,7 +48,7 @@ def dirichlet(
     With ``equal_sizes`` each client draws its own label distribution from Dirichlet(alpha * prior), the prior
     being the class frequencies, and takes E // N examples without replacement (Hsu et al. 2019, "Measuring
     the Effects of Non-Identical Data Distribution"). Once a class has run out, the distribution is
-    renormalised over the rest, so those who draw late get what is left: clients draw in random order.
+    renormalized over the rest, so those who draw late get what is left: clients draw in random order.
     Up to N - 1 examples stay unused.
 
     ``labels`` [E] integers. Raises SettingError unless 0 < ``alpha`` <= 1e12, and for fewer examples than

@@ -12,7 +12,7 @@ import numpy as np
 from jafl.data.cache import Decoded, Writer, cached
 from jafl.data.federation import Partition, Source
 from jafl.data.leaf import Client, leaf_clients, leaf_files
-from jafl.data.normalisation import LARGEST_PIXEL, PixelStatistics, normalisation_named
+from jafl.data.normalization import LARGEST_PIXEL, PixelStatistics, normalization_named
 from jafl.data.prepared import folders
 from jafl.data.splits import check_own_split, split_source
 from jafl.data.sqlite_clients import fedjax_clients, fedjax_file, tff_clients, tff_file
@@ -33,7 +33,7 @@ def femnist(
     cache_dir: str | os.PathLike | None = None,
     validation_fraction: float = 0.0,
     data_seed: int = 0,
-    normalisation: str | None = None,
+    normalization: str | None = None,
 ) -> Source:
     """FEMNIST (Caldas et al. 2018) with its own training and test examples; the training writers are the clients.
 
@@ -45,14 +45,14 @@ def femnist(
         "tff": one, in ``data_dir``.
       cache_dir: where the decoded form is kept. Default: ``jafl_cache`` in ``data_dir``.
       validation_fraction: share of the training examples, in proportion from every class.
-      normalisation: "unit" (the default), "half" or "data_set".
+      normalization: "unit" (the default), "half" or "data_set".
 
     Raises:
       SettingError: if a file is not there or not whole; names it.
     """
     require(form in FORMS, "form", form, f"one of {', '.join(FORMS)}")
     require(data_dir, "data_dir", data_dir, "the folder that holds FEMNIST's files")
-    normalise = normalisation_named(normalisation or "unit")
+    normalize = normalization_named(normalization or "unit")
     check_own_split(None, validation_fraction)
     root, cache = folders(data_dir, cache_dir)
     files, clients = _files_and_clients(form, root)
@@ -73,10 +73,10 @@ def femnist(
         natural_partition=Partition(offsets, np.arange(offsets[-1])),
     )
     if source.x.dtype == np.uint8:
-        source = dataclasses.replace(source, normalisation=normalise(decoded.facts))
+        source = dataclasses.replace(source, normalization=normalize(decoded.facts))
     else:
         allowed = "left out: these images are no multiples of 1/255, and are used as they are"
-        require(normalisation is None, "normalisation", normalisation, allowed)
+        require(normalization is None, "normalization", normalization, allowed)
     if not validation_fraction:
         return source
     return _with_validation(source, offsets, validation_fraction, data_seed)

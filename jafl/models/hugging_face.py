@@ -51,7 +51,7 @@ _DISTILBERT_LAYER = {
 }
 # Beginnings of the names of an encoder's tensors, where the file holds nothing else.
 _PARTS = ("embeddings.", "encoder.", "transformer.", "pooler.")
-_OLD_NAMES = {"weight": "gamma", "bias": "beta"}  # of normalisation layers
+_OLD_NAMES = {"weight": "gamma", "bias": "beta"}  # of normalization layers
 
 
 def bert(

@@ -1,4 +1,4 @@
-"""From stored examples to a model's inputs, on the device: normalisation, and random crops and flips in training."""
+"""From stored examples to a model's inputs, on the device: normalization, and random crops and flips in training."""
 
 import dataclasses
 
@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jafl.data import Normalisation, Source
+from jafl.data import Normalization, Source
 from jafl.errors import require, whole_number
 from jafl.keyed_shuffle import mix
 
@@ -20,16 +20,16 @@ class Inputs:
     """How a model reads examples; without any of it, as they are stored.
 
     Attributes:
-      normalisation: (x - mean) / std, whenever the model is applied; None: x as it is.
+      normalization: (x - mean) / std, whenever the model is applied; None: x as it is.
       random_crop: pixels of zeros around an image, of which a part of its size is cut out at random, in training only
         (4 for CIFAR: He et al. 2016, section 4.2).
       random_flip: mirrors an image left to right with probability 1/2, in training only.
-      dtype: of the normalised numbers, "float32" or "float64".
+      dtype: of the normalized numbers, "float32" or "float64".
 
     Raises SettingError for a value outside its range.
     """
 
-    normalisation: Normalisation | None = None
+    normalization: Normalization | None = None
     random_crop: int = 0
     random_flip: bool = False
     dtype: str = "float32"
@@ -44,7 +44,7 @@ class Inputs:
     def of(
         cls, source: Source, *, random_crop: int = 0, random_flip: bool = False, dtype: str = "float32"
     ) -> "Inputs":
-        """The inputs of models for a source: normalised as it says. Arguments as above.
+        """The inputs of models for a source: normalized as it says. Arguments as above.
 
         Raises:
           SettingError: for crops or flips where the source has no images.
@@ -52,19 +52,19 @@ class Inputs:
         for name, value in (("random_crop", random_crop), ("random_flip", random_flip)):
             allowed = f"left out, for {source.name} has no images"
             require(not value or source.x.ndim == 4, name, value, allowed)
-        return cls(source.normalisation, random_crop, random_flip, dtype)
+        return cls(source.normalization, random_crop, random_flip, dtype)
 
     @property
     def random(self) -> bool:
         """Whether training sees other examples than evaluation."""
         return bool(self.random_crop or self.random_flip)
 
-    def normalise(self, x: jax.Array) -> jax.Array:
+    def normalize(self, x: jax.Array) -> jax.Array:
         """``x`` [B, ...] as the model gets it."""
-        if self.normalisation is None:
+        if self.normalization is None:
             return x
         mean, std = (
-            jnp.array(part, self.dtype) for part in (self.normalisation.mean, self.normalisation.std)
+            jnp.array(part, self.dtype) for part in (self.normalization.mean, self.normalization.std)
         )
         return (x.astype(self.dtype) - mean) / std
 

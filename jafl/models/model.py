@@ -35,7 +35,7 @@ class Model:
         seed, client, trip and local step; everybody else without.
       loss_per_example: (outputs, labels [B]) -> [B].
       dropout: False has clients, too, call the module without ``train``.
-      inputs: how examples are normalised for the module and, for clients, cropped and flipped; None: as they are.
+      inputs: how examples are normalized for the module and, for clients, cropped and flipped; None: as they are.
       frozen: parameters that nobody trains, sends or stores: {name of a top-level module: its parameters}, or None.
       initial: parameters to start from in place of random ones, likewise, or None.
     """
@@ -116,7 +116,7 @@ class Model:
         return dataclasses.replace(self, dropout=False, inputs=inputs)
 
     def _read(self, x: jax.Array) -> jax.Array:
-        return x if self.inputs is None else self.inputs.normalise(x)
+        return x if self.inputs is None else self.inputs.normalize(x)
 
     def losses(self, params: Any, x: jax.Array, y: jax.Array, key: jax.Array | None = None) -> jax.Array:
         """[B] losses, as ``apply``."""

@@ -63,7 +63,7 @@ def resnet18(num_classes: int, normalization_layer: str = "group") -> Model:
 
     11,173,962 parameters for three channels and ten classes. Source: He et al. 2016, "Deep Residual Learning for
     Image Recognition", with the stem of its section 4.2; GroupNorm as in Hsieh et al. 2020, "The Non-IID Data
-    Quagmire of Decentralized Machine Learning". ACE (appendix F) uses ResNet-18 without naming its normalisation.
+    Quagmire of Decentralized Machine Learning". ACE (appendix F) uses ResNet-18 without naming its normalization.
 
     Args:
       normalization_layer: "group" (32 groups) or "layer" (one group).
@@ -77,7 +77,7 @@ def resnet18(num_classes: int, normalization_layer: str = "group") -> Model:
         "normalization_layer",
         normalization_layer,
         "group or layer",
-        "BatchNorm's running statistics have no meaning across clients: each would normalise with those of its own "
+        "BatchNorm's running statistics have no meaning across clients: each would normalize with those of its own "
         "data, and the server could only average them. GroupNorm needs none.",
     )
     choose("normalization_layer", normalization_layer, NORMALIZATIONS)

@@ -59,7 +59,7 @@ def participation(
 def influence(schedule: EventSchedule, weights: Mapping[str, np.ndarray]) -> "Figure":
     """Each client's influence under one to three kinds of weights, in units of the fair share.
 
-    weights: {label: [J]}, a weight per applied trip, for example before and after normalisation within the
+    weights: {label: [J]}, a weight per applied trip, for example before and after normalization within the
       buffer. The client trips themselves are drawn beside them: influence where every trip counts alike.
 
     Drawn as ``participation`` is. The legend has FedStaleWeight's loss (equation 3) and the Gini index of each,

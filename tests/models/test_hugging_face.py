@@ -128,7 +128,7 @@ def test_only_the_head_is_a_parameter_when_only_the_head_is_trained(kind, tmp_pa
 
 def test_a_bare_model_gets_a_new_head_and_keeps_its_encoder(tmp_path):
     tensors = tensors_of("bert", prefix="")
-    # What pre-training leaves, and normalisation layers as TensorFlow named them.
+    # What pre-training leaves, and normalization layers as TensorFlow named them.
     tensors["cls.predictions.bias"] = np.zeros(40, np.float32)
     tensors["embeddings.LayerNorm.gamma"] = tensors.pop("embeddings.LayerNorm.weight")
     tensors["embeddings.LayerNorm.beta"] = tensors.pop("embeddings.LayerNorm.bias")

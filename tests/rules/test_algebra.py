@@ -239,7 +239,7 @@ def weights_in_the_engine(rule: Any, schedule: jafl.EventSchedule) -> np.ndarray
     return fixed.run(rule, schedule, fixed.by_client(updates), 3)[0].weights
 
 
-def test_fedstaleweight_gives_equal_influence_before_normalisation_and_not_after():
+def test_fedstaleweight_gives_equal_influence_before_normalization_and_not_after():
     """Equation 8 in a long run. Over seeds a client's share before varies by 0.8 %, a group's after by 0.5 %."""
     schedule = fifteen_clients()
     before = expected_staleness(schedule) * 5 + 1

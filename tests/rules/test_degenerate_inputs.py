@@ -187,8 +187,8 @@ def test_trips_that_are_thousands_of_steps_late(name: str, precision: str):
     np.testing.assert_allclose(found[kept], directions[kept], rtol=tolerance, atol=tolerance)
     np.testing.assert_allclose(final, -directions.sum(axis=0), rtol=1e-9 if exact else 1e-4)
     assert np.all(np.isfinite(history.weights))
-    normalised = ("fedstaleweight", "exponential weighting", "reverse", "wkafl")
-    if name.startswith(normalised):
+    normalized = ("fedstaleweight", "exponential weighting", "reverse", "wkafl")
+    if name.startswith(normalized):
         for step in both_late:
             of_step = history.weights[schedule.step == step]
             assert abs(of_step.sum() - 1) < 10 * tolerance

@@ -23,7 +23,7 @@ OF_SOME = (
     "data_seed",
     "split_by",
     "data_fraction",
-    "normalisation",
+    "normalization",
     "tokens",
     "vocabulary_size",
     "wordpiece_vocabulary",
@@ -103,7 +103,7 @@ def make_inputs(settings: Settings, source: Source) -> Inputs | None:
         random_flip=settings.random_flip,
         dtype=settings.precision,
     )
-    return inputs if inputs.normalisation or inputs.random else None
+    return inputs if inputs.normalization or inputs.random else None
 
 
 def filled_in(settings: Settings, source: Source) -> Settings:

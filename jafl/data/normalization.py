@@ -12,7 +12,7 @@ LARGEST_PIXEL = 255.0
 
 
 @dataclasses.dataclass(frozen=True)
-class Normalisation:
+class Normalization:
     """``mean`` and ``std``, in units of the stored numbers (0 to 255 for uint8 images): one for each entry of the
     last axis, or one for all.
 
@@ -33,31 +33,31 @@ class Normalisation:
         object.__setattr__(self, "std", tuple(std.tolist()))
 
 
-def unit(_: Mapping[str, Any]) -> Normalisation:
+def unit(_: Mapping[str, Any]) -> Normalization:
     """Pixels in 0..1, as LEAF has them."""
-    return Normalisation((0.0,), (LARGEST_PIXEL,))
+    return Normalization((0.0,), (LARGEST_PIXEL,))
 
 
-def half(_: Mapping[str, Any]) -> Normalisation:
+def half(_: Mapping[str, Any]) -> Normalization:
     """Pixels in -1..1: mean and standard deviation 0.5 (FedBuff's CelebA, FedStaleWeight's test bench)."""
-    return Normalisation((LARGEST_PIXEL / 2,), (LARGEST_PIXEL / 2,))
+    return Normalization((LARGEST_PIXEL / 2,), (LARGEST_PIXEL / 2,))
 
 
-def data_set(facts: Mapping[str, Any]) -> Normalisation:
+def data_set(facts: Mapping[str, Any]) -> Normalization:
     """Mean and standard deviation of the training pixels of each channel (FedBuff's CIFAR-10)."""
-    return Normalisation(tuple(facts["mean"]), tuple(facts["std"]))
+    return Normalization(tuple(facts["mean"]), tuple(facts["std"]))
 
 
-NORMALISATIONS: dict[str, Callable[[Mapping[str, Any]], Normalisation]] = {
+NORMALIZATIONS: dict[str, Callable[[Mapping[str, Any]], Normalization]] = {
     "unit": unit,
     "half": half,
     "data_set": data_set,
 }
 
 
-def normalisation_named(name: str) -> Callable[[Mapping[str, Any]], Normalisation]:
-    """What makes the normalisation ``name`` from facts with ``mean`` and ``std``; SettingError for no such name."""
-    return choose("normalisation", name, NORMALISATIONS)
+def normalization_named(name: str) -> Callable[[Mapping[str, Any]], Normalization]:
+    """What makes the normalization ``name`` from facts with ``mean`` and ``std``; SettingError for no such name."""
+    return choose("normalization", name, NORMALIZATIONS)
 
 
 class PixelStatistics:
