@@ -144,7 +144,7 @@ def _paper_claims() -> list[Claim]:
 def _pictures(runs: Runs, folder: pathlib.Path) -> None:
     """``dropout.png``: final accuracy against the share that leaves, and against ACED's memory, for each moment."""
     from jafl import plots
-    from jafl.plots.canvas import COLOURS, new_figure, per_cent
+    from jafl.plots.canvas import COLORS, new_figure, per_cent
 
     moments = list(dict.fromkeys(one.get("dropout_step") for one in runs.conditions))
     fractions = list(dict.fromkeys(one["dropout_fraction"] for one in runs.conditions))
@@ -153,11 +153,11 @@ def _pictures(runs: Runs, folder: pathlib.Path) -> None:
     figure, axes = new_figure(2, len(moments), 5.5 * len(moments), 7, sharey=True)
 
     def draw(panel: Any, places: Sequence[float], curves: Mapping[str, Sequence[tuple[str, float]]]) -> None:
-        for colour, (name, points) in zip(COLOURS, curves.items(), strict=False):
+        for color, (name, points) in zip(COLORS, curves.items(), strict=False):
             values = [list(runs.values(*_one(label, moment, share)).values()) for label, share in points]
             error = [np.std(own, ddof=1) / len(own) ** 0.5 if len(own) > 1 else 0.0 for own in values]
             mean = [np.mean(own) for own in values]
-            panel.errorbar(places, mean, error, marker="o", capsize=3, color=colour, label=name)
+            panel.errorbar(places, mean, error, marker="o", capsize=3, color=color, label=name)
         panel.spines[["top", "right"]].set_visible(False)
 
     for (above, below), moment in zip(axes.T, moments, strict=True):

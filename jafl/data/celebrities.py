@@ -34,7 +34,7 @@ def celeb_a(
     """CelebA with celebrities as clients and the label whether they smile, through tensorflow-datasets.
 
     LEAF's rule (Caldas et al. 2018): all images of everyone with at least five, 9,343 clients. Each image is resized
-    so that its shorter side is 32 and cropped in its centre to 32 by 32 (FedBuff, appendix B.1); normalized to mean
+    so that its shorter side is 32 and cropped in its center to 32 by 32 (FedBuff, appendix B.1); normalized to mean
     and standard deviation 0.5. x [E, 32, 32, 3] uint8; clients in the order of their identity numbers.
 
     Arguments as for ``image_source`` and ``split_clients``; by default a tenth of the clients are for the test.
@@ -101,7 +101,7 @@ def _decode_celeb_a(writer: Writer, root: pathlib.Path) -> Mapping[str, Any]:
 
 
 def _small(content: bytes) -> np.ndarray:
-    """[32, 32, 3] uint8: resized to a shorter side of 32, then cropped in the centre."""
+    """[32, 32, 3] uint8: resized to a shorter side of 32, then cropped in the center."""
     from PIL import Image
 
     image = image_from(content).convert("RGB")

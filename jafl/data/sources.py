@@ -176,7 +176,7 @@ def _logistic_examples(
     model_mean = alpha * rng.standard_normal((num_models, 1, 1))
     # The last row is b_k, which has the same distribution as the rows of W_k.
     models = model_mean + rng.standard_normal((num_models, num_features + 1, num_classes))
-    centre = beta * rng.standard_normal((num_clients, 1)) + rng.standard_normal((num_clients, num_features))
+    center = beta * rng.standard_normal((num_clients, 1)) + rng.standard_normal((num_clients, num_features))
     deviation = np.arange(1, num_features + 1, dtype=np.float32) ** np.float32(-0.6)  # variance j^-1.2
 
     x = rng.standard_normal((int(sizes.sum()), num_features), dtype=np.float32)
@@ -184,7 +184,7 @@ def _logistic_examples(
     y = np.empty(len(x), np.int32)
     ends = np.cumsum(sizes)
     for client, (start, end) in enumerate(zip(ends - sizes, ends, strict=True)):
-        x[start:end] += centre[client].astype(np.float32)
+        x[start:end] += center[client].astype(np.float32)
         model = models[0 if shared_labels else client]
         y[start:end] = np.argmax(x[start:end] @ model[:-1] + model[-1], axis=1)
     return x, y

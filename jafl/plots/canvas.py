@@ -1,4 +1,4 @@
-"""What all pictures share: the empty figure, its file, colours, numbers on axes, and the legend."""
+"""What all pictures share: the empty figure, its file, colors, numbers on axes, and the legend."""
 
 import functools
 import io
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-# Okabe and Ito's colours, which colour-blind readers tell apart.
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000")
+# Okabe and Ito's colors, which color-blind readers tell apart.
+COLORS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000")
 TIME = "simulated time (units of the delay law)"
 MOST_BARS = 40  # clients, or values of staleness, drawn one by one
 

@@ -8,7 +8,7 @@ import numpy as np
 from jafl import diagnostics
 from jafl.errors import require
 from jafl.plots.canvas import (
-    COLOURS,
+    COLORS,
     MOST_BARS,
     legend_above,
     name_clients,
@@ -53,7 +53,7 @@ def participation(
     shares = {TRIPS: diagnostics.influence(schedule), "effective influence": np.asarray(influence)}
     if num_examples is not None:
         shares["examples"] = np.asarray(num_examples) / max(np.sum(num_examples), 1)
-    return _shares(shares, (COLOURS[0], COLOURS[1], "0.55"), "share of all clients' total", per_cent)
+    return _shares(shares, (COLORS[0], COLORS[1], "0.55"), "share of all clients' total", per_cent)
 
 
 def influence(schedule: EventSchedule, weights: Mapping[str, np.ndarray]) -> "Figure":
@@ -78,8 +78,8 @@ def influence(schedule: EventSchedule, weights: Mapping[str, np.ndarray]) -> "Fi
     kinds = {TRIPS: diagnostics.influence(schedule)}
     kinds |= {label: diagnostics.influence(schedule, given) for label, given in weights.items()}
     shares = {_described(label, share): schedule.num_clients * share for label, share in kinds.items()}
-    colours = (COLOURS[0], COLOURS[2], COLOURS[1], COLOURS[4]) if len(weights) > 1 else COLOURS
-    return _shares(shares, colours, "influence (1 is the fair share)", thousands, fair=1.0)
+    colors = (COLORS[0], COLORS[2], COLORS[1], COLORS[4]) if len(weights) > 1 else COLORS
+    return _shares(shares, colors, "influence (1 is the fair share)", thousands, fair=1.0)
 
 
 def _described(label: str, share: np.ndarray) -> str:
@@ -91,7 +91,7 @@ def _described(label: str, share: np.ndarray) -> str:
 
 def _shares(
     shares: Mapping[str, np.ndarray],
-    colours: Sequence[str],
+    colors: Sequence[str],
     vertical: str,
     write: Any,
     fair: float | None = None,
@@ -103,7 +103,7 @@ def _shares(
     table = np.stack([share[order] for share in shares.values()])
     tidy(panel, "clients, most trips first", vertical, write)
     draw = _share_bars if clients <= MOST_BARS else _share_points
-    handles = draw(panel, table, colours)
+    handles = draw(panel, table, colors)
     for handle, label in zip(handles, shares, strict=True):
         handle.set_label(label)
     label = f"fair share, {100 / clients:.3g} %" if fair is None else "fair share"
@@ -119,33 +119,33 @@ def _shares(
     return figure
 
 
-def _share_bars(panel: "Axes", table: np.ndarray, colours: Sequence[str]) -> list[Any]:
+def _share_bars(panel: "Axes", table: np.ndarray, colors: Sequence[str]) -> list[Any]:
     """The shares [kinds, N] as bars; one legend handle per kind."""
     kinds, clients = table.shape
     ranks, width = np.arange(clients), 0.8 / kinds
     panel.set_xlim(-0.5, clients - 0.5)
     return [
-        panel.bar(ranks - 0.4 + (index + 0.5) * width, share, width, color=colour)
-        for index, (share, colour) in enumerate(zip(table, colours, strict=False))
+        panel.bar(ranks - 0.4 + (index + 0.5) * width, share, width, color=color)
+        for index, (share, color) in enumerate(zip(table, colors, strict=False))
     ]
 
 
-def _share_points(panel: "Axes", table: np.ndarray, colours: Sequence[str]) -> list[Any]:
+def _share_points(panel: "Axes", table: np.ndarray, colors: Sequence[str]) -> list[Any]:
     """The first of the shares [kinds, N] as a line, the others as points; one legend handle per kind."""
     clients = table.shape[1]
     ranks = np.arange(1, clients + 1)
     panel.set_xlim(0.5, clients + 0.5)
-    trips, *others = colours
+    trips, *others = colors
     handles = panel.step(ranks, table[0], where="mid", linewidth=2.2, zorder=4, color=trips)
-    for share, colour, marker in zip(table[1:], others, "os^", strict=False):
-        look: dict[str, Any] = {"color": colour, "markeredgewidth": 0, "linestyle": ""}
+    for share, color, marker in zip(table[1:], others, "os^", strict=False):
+        look: dict[str, Any] = {"color": color, "markeredgewidth": 0, "linestyle": ""}
         if clients < 400:
             handles += panel.plot(ranks, share, marker, markersize=4, **look)
         else:
             panel.plot(ranks, share, "o", markersize=2.5, alpha=0.35, **look)
             means = [part.mean(axis=1) for part in np.array_split(np.stack([ranks, share]), 50, axis=1)]
             panel.plot(*np.transpose(means), linewidth=4, color="white")  # an edge against its own cloud
-            handles += panel.plot(*np.transpose(means), linewidth=2.2, color=colour)
+            handles += panel.plot(*np.transpose(means), linewidth=2.2, color=color)
     return handles
 
 
@@ -173,10 +173,10 @@ def participating_examples(schedule: EventSchedule, num_examples: np.ndarray) ->
         edges = np.arange(least, most + width + 1, width) - 0.5
         panel.set_xlim(max(0, min(edges[0], least - 2)), max(edges[-1], most + 2))
     handles = []
-    for name, values, colour in (("started", held.started, "0.55"), ("applied", held.applied, COLOURS[0])):
+    for name, values, color in (("started", held.started, "0.55"), ("applied", held.applied, COLORS[0])):
         share, fill = np.histogram(values, edges)[0] / len(values), name == "started"
-        panel.stairs(share, edges, color=colour, fill=fill, alpha=0.5 if fill else 1, linewidth=2)
-        mean = panel.axvline(values.mean(), color=colour, linestyle="--", linewidth=1.5)
+        panel.stairs(share, edges, color=color, fill=fill, alpha=0.5 if fill else 1, linewidth=2)
+        mean = panel.axvline(values.mean(), color=color, linestyle="--", linewidth=1.5)
         mean.set_label(f"{name}: mean {_written(values.mean())}")
         handles.append(mean)
     panel.set_title(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from jafl.errors import require, unknown_name
-from jafl.plots.canvas import COLOURS, TIME, legend_above, new_figure, powers_of_ten, thousands, tidy
+from jafl.plots.canvas import COLORS, TIME, legend_above, new_figure, powers_of_ten, thousands, tidy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -151,12 +151,12 @@ def _after_start(curve: Curve) -> Curve:
 def _draw(axes: "Axes", curves: Mapping[str, Curve]) -> None:
     """Every label's line, and its band where there are several seeds."""
     for index, (label, curve) in enumerate(curves.items()):
-        colour = COLOURS[index % len(COLOURS)]
+        color = COLORS[index % len(COLORS)]
         axes.plot(
             curve.across,
             curve.mean,
             label=label,
-            color=colour,
+            color=color,
             linewidth=1.7,
             marker=MARKERS[index % len(MARKERS)],  # for who reads in grey
             markevery=(0.03 * (index % 4), 0.14),
@@ -166,7 +166,7 @@ def _draw(axes: "Axes", curves: Mapping[str, Curve]) -> None:
         )
         if curve.seeds > 1:
             low, high = curve.mean - curve.error, curve.mean + curve.error
-            axes.fill_between(curve.across, low, high, color=colour, alpha=0.22, linewidth=0)
+            axes.fill_between(curve.across, low, high, color=color, alpha=0.22, linewidth=0)
 
 
 def _legend(figure: "Figure", axes: "Axes", curves: Sequence[Curve]) -> None:

@@ -40,8 +40,8 @@ def _stacked_labels(counts: np.ndarray) -> "Figure":
     panel, clients = axes[0, 0], np.arange(len(counts))
     bottom = np.cumsum(counts, axis=1) - counts
     tidy(panel, "client", "examples", thousands)
-    for label, colour in zip(range(counts.shape[1]), color_sequences["petroff10"], strict=False):
-        look = {"label": str(label), "color": colour, "edgecolor": "white", "linewidth": 0.4}
+    for label, color in zip(range(counts.shape[1]), color_sequences["petroff10"], strict=False):
+        look = {"label": str(label), "color": color, "edgecolor": "white", "linewidth": 0.4}
         panel.bar(clients, counts[:, label], 0.85, bottom[:, label], **look)
     panel.set(xlim=(-0.6, len(counts) - 0.4), ylim=(0, 1.05 * max(1, counts.sum(axis=1).max())))
     name_clients(panel.xaxis, clients, 7 / len(counts))

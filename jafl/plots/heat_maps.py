@@ -22,7 +22,7 @@ def heat_maps(
     quantity: str = "test accuracy",
     write: str = "{:.3f}",
 ) -> "Figure":
-    """One map per label, all with the same colours; the best label of each pair of values is framed.
+    """One map per label, all with the same colors; the best label of each pair of values is framed.
 
     Args:
       values: {label: [R, C]}, of which NaN is left white.

@@ -7,7 +7,7 @@ import numpy as np
 
 from jafl import diagnostics
 from jafl.errors import require
-from jafl.plots.canvas import COLOURS, TIME, legend_above, new_figure, per_cent, thousands, tidy
+from jafl.plots.canvas import COLORS, TIME, legend_above, new_figure, per_cent, thousands, tidy
 from jafl.records import EventSchedule
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ FEW_BINS = 25  # of them with trips, below which each gets a dot
 MOST_SWINGS = 60  # times that the number of clients in training falls and rises again, drawn one by one
 MOST_INTERVALS = 200
 MOST_CHANGES = 2000  # of the number of clients in training, drawn one by one
-MOST_STACKED = 10  # classes with a colour each
+MOST_STACKED = 10  # classes with a color each
 STEPS = "server steps"
 
 
@@ -40,18 +40,18 @@ def staleness_over_time(schedule: EventSchedule, groups: diagnostics.Groups | No
     panel, handles = axes[0, 0], []
     tidy(panel, STEPS, "staleness (server steps)", thousands)
     for index, name in enumerate(over_time.groups):
-        colour = COLOURS[index % len(COLOURS)]
+        color = COLORS[index % len(COLORS)]
         filled = over_time.trips[index] > 0
         trips, mean, low, high = (column[index, filled] for column in over_time[2:])
-        panel.fill_between(middle[filled], low, high, color=colour, alpha=0.2, linewidth=0)
+        panel.fill_between(middle[filled], low, high, color=color, alpha=0.2, linewidth=0)
         overall = np.sum(trips * mean) / max(trips.sum(), 1)
         label = f"{name}: mean {_written(overall)}" if overall else f"{name}: every update is fresh"
         label = label if filled.any() else f"{name}: no trips"
         marker = "o" if filled.sum() < FEW_BINS else ""
         look: dict[str, Any] = {"marker": marker, "markersize": 4, "linewidth": 1.8}
-        handles += panel.plot(middle[filled], mean, color=colour, label=label, **look)
+        handles += panel.plot(middle[filled], mean, color=color, label=label, **look)
         if filled.sum() == 1:  # a band without width
-            panel.vlines(middle[filled], low, high, color=colour, alpha=0.4, linewidth=6)
+            panel.vlines(middle[filled], low, high, color=color, alpha=0.4, linewidth=6)
     handles.append(Patch(color="0.5", alpha=0.35, linewidth=0, label="5 % to 95 % of the trips"))
     panel.set_xlim(0, edges[-1])
     _scale_staleness(panel, over_time)
@@ -84,12 +84,12 @@ def in_flight(schedules: Mapping[str, EventSchedule]) -> "Figure":
         require(schedule.num_trips, f"schedules[{label!r}]", "without applied trips", "a schedule with trips")
     figure, axes = new_figure(len(schedules), 1, 7.0, 1.2 + 1.3 * len(schedules), sharex=True)
     for index, (label, schedule) in enumerate(schedules.items()):
-        panel, colour = axes[index, 0], COLOURS[index % len(COLOURS)]
+        panel, color = axes[index, 0], COLORS[index % len(COLORS)]
         time, clients = diagnostics.in_flight(schedule)
         end = schedule.step_time[-1]
         edges, low, mean, high = _drawn(time, clients, end)
-        panel.stairs(high, edges, baseline=low, fill=True, color=colour, alpha=0.3)
-        panel.stairs(mean, edges, baseline=None, color=colour, linewidth=1.5)
+        panel.stairs(high, edges, baseline=low, fill=True, color=color, alpha=0.3)
+        panel.stairs(mean, edges, baseline=None, color=color, linewidth=1.5)
         held = clients[time < end] if end > 0 else clients  # what the last step leaves lasts no time
         most = held.max()
         varies = f"mean {_written(diagnostics.mean_in_flight(schedule))}, most {most:,}"
@@ -191,10 +191,10 @@ def _stacked(left: "Axes", right: "Axes", seen: diagnostics.LabelsSeen) -> None:
     beside = np.nan_to_num(np.stack([seen.overall, seen.if_alike]))
     share = np.nan_to_num(seen.share)
     tops, stacks = np.cumsum(share, axis=1), np.cumsum(beside, axis=1)
-    for label, colour in zip(range(share.shape[1]), color_sequences["petroff10"], strict=False):
+    for label, color in zip(range(share.shape[1]), color_sequences["petroff10"], strict=False):
         below = tops[:, label] - share[:, label]
-        left.stairs(tops[:, label], seen.edges, baseline=below, fill=True, color=colour, label=str(label))
-        look: dict[str, Any] = {"color": colour, "edgecolor": "white", "linewidth": 0.4}
+        left.stairs(tops[:, label], seen.edges, baseline=below, fill=True, color=color, label=str(label))
+        look: dict[str, Any] = {"color": color, "edgecolor": "white", "linewidth": 0.4}
         right.bar([0, 1], beside[:, label], 0.85, stacks[:, label] - beside[:, label], **look)
     left.set_ylim(0, 1)
     left.yaxis.set_major_formatter(per_cent)

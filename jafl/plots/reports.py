@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jafl.errors import require
-from jafl.plots.canvas import COLOURS, new_figure, per_cent, tidy
+from jafl.plots.canvas import COLORS, new_figure, per_cent, tidy
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -40,7 +40,7 @@ def reports(evaluations: Sequence[Mapping[str, Any]]) -> "Figure":
         points = [(e["server_step"], _of_measured(e, name)) for e in evaluations if e.get(name) is not None]
         points = [(step, value) for step, value in points if value is not None]
         steps, values = np.array(points, float).T
-        panel.plot(steps, values, color=COLOURS[0], linewidth=1.5, marker="o" if len(steps) == 1 else "")
+        panel.plot(steps, values, color=COLORS[0], linewidth=1.5, marker="o" if len(steps) == 1 else "")
         if np.ptp(values) <= 1e-6 * np.abs(values).max():  # a constant, not its rounding magnified
             middle = values.mean()
             panel.set_ylim(middle - 0.5 * abs(middle) - 0.1, middle + 0.5 * abs(middle) + 0.1)
@@ -75,8 +75,8 @@ def weights(given: np.ndarray) -> "Figure":
     low, high = (counted.min(), counted.max()) if counted.size else (0.0, 1.0)
     if high - low <= 1e-6 * abs(high):
         low, high = low - 0.5 * abs(low), high + 0.5 * abs(high)
-    share, edges = np.histogram(counted, bins=41, range=(low, high))  # odd: one value is centred
-    panel.stairs(share / given.size, edges, fill=True, color=COLOURS[0], alpha=0.75)
+    share, edges = np.histogram(counted, bins=41, range=(low, high))  # odd: one value is centered
+    panel.stairs(share / given.size, edges, fill=True, color=COLORS[0], alpha=0.75)
     panel.axvline(given.mean(), color="black", linestyle="--", linewidth=1.5)
     nothing = 1 - counted.size / given.size
     title = f"mean {given.mean():.4g} (dashed), largest {given.max():.4g}"

@@ -7,7 +7,7 @@ import numpy as np
 
 from jafl.errors import require
 from jafl.plots.canvas import (
-    COLOURS,
+    COLORS,
     MOST_BARS,
     TIME,
     legend_above,
@@ -52,7 +52,7 @@ def staleness(schedules: Mapping[str, EventSchedule]) -> "Figure":
     for index, (label, schedule) in enumerate(schedules.items()):
         panel, values, mean = axes[index, 0], schedule.staleness, means[index]
         share = np.histogram(values, edges)[0] / len(values)
-        panel.stairs(share, places, fill=True, color=COLOURS[index % len(COLOURS)], alpha=0.75)
+        panel.stairs(share, places, fill=True, color=COLORS[index % len(COLORS)], alpha=0.75)
         summary = f"{label}: every update is fresh"
         if mean:
             panel.axvline(np.interp(mean, edges, places), color="black", linestyle="--", linewidth=1.5)
@@ -87,7 +87,7 @@ def timeline(schedule: EventSchedule, until: float | None = None, most_clients: 
         first two server steps.
       most_clients: rows at most; of the clients that train before ``until``, those with the lowest numbers.
 
-    Applied trips are coloured by staleness. A bar ends when the update arrives, which may be before the
+    Applied trips are colored by staleness. A bar ends when the update arrives, which may be before the
     server step that applies it. More than 30 server steps become ticks above the rows.
 
     Raises SettingError if ``most_clients`` is not positive, or nothing starts before ``until``.
@@ -148,17 +148,17 @@ def _bars(panel: "Axes", rows: np.ndarray, left: np.ndarray, right: np.ndarray, 
 
 
 def _look_of_staleness(figure: "Figure", panel: "Axes", values: np.ndarray) -> dict[str, Any]:
-    """How applied trips of the given staleness [trips] are painted; adds the colour bar if any is stale."""
+    """How applied trips of the given staleness [trips] are painted; adds the color bar if any is stale."""
     from matplotlib import colormaps
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import ListedColormap, Normalize
 
-    colours = ListedColormap(colormaps["YlGnBu"](np.linspace(0.15, 1, 256)))  # its first ones vanish on white
+    colors = ListedColormap(colormaps["YlGnBu"](np.linspace(0.15, 1, 256)))  # its first ones vanish on white
     if not values.any():
-        return {"label": "client trip (staleness 0)", "facecolor": colours(0)}
+        return {"label": "client trip (staleness 0)", "facecolor": colors(0)}
     scale = Normalize(0, values.max())
     bar = figure.colorbar(
-        ScalarMappable(scale, colours),
+        ScalarMappable(scale, colors),
         ax=panel,
         pad=0.01,
         fraction=0.03,
@@ -166,7 +166,7 @@ def _look_of_staleness(figure: "Figure", panel: "Axes", values: np.ndarray) -> d
         label="staleness (server steps)",
     )
     whole_numbers(bar.ax.yaxis)
-    return {"array": values, "norm": scale, "cmap": colours}
+    return {"array": values, "norm": scale, "cmap": colors}
 
 
 def _steps(panel: "Axes", times: np.ndarray, rows: int) -> None:
@@ -174,5 +174,5 @@ def _steps(panel: "Axes", times: np.ndarray, rows: int) -> None:
     bottom = rows - 0.4
     top, end, width = (-0.6, bottom, 1.2) if len(times) <= MOST_STEPS else (-1.7, -0.7, 0.5)
     label = f"server step ({len(times):,} shown)"
-    panel.vlines(times, top, end, color=COLOURS[3], zorder=3, linewidth=width, label=label)
+    panel.vlines(times, top, end, color=COLORS[3], zorder=3, linewidth=width, label=label)
     panel.set_ylim(bottom, top)

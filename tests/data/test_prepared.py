@@ -96,7 +96,7 @@ def test_celebrities_with_five_images_are_clients(data_dir):
     assert source.natural_partition.num_clients == int(0.6 * len(kept))
     total = len(source.y) + len(source.test_y) + len(source.validation_y)
     assert total == sum(archives.CELEBRITIES[number] for number in kept)
-    # Each image has one colour, which tells which it was: who is on it, and whether they smile.
+    # Each image has one color, which tells which it was: who is on it, and whether they smile.
     who = np.repeat(list(archives.CELEBRITIES), list(archives.CELEBRITIES.values()))
     held = np.split(source.x, source.natural_partition.offsets[1:-1])
     smiles = np.split(source.y, source.natural_partition.offsets[1:-1])

@@ -31,8 +31,8 @@ def logits_by_numpy(kind, tensors, tokens):
         return h @ get[f"{name}.weight"].T + get[f"{name}.bias"]
 
     def norm(name, h):
-        centred = h - h.mean(-1, keepdims=True)
-        h = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-12)
+        centered = h - h.mean(-1, keepdims=True)
+        h = centered / np.sqrt((centered**2).mean(-1, keepdims=True) + 1e-12)
         return h * get[f"{name}.weight"] + get[f"{name}.bias"]
 
     names = {
