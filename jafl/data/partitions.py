@@ -14,7 +14,7 @@ from jafl.data.checks import checked_labels, finite_number, generator, whole_num
 from jafl.data.federation import Partition, offsets_of
 from jafl.errors import require
 
-# One random stream per partition, so that two of them from one seed have nothing in common.
+# One random stream per kind of partition, so that two kinds made from one seed share no random numbers.
 _IID, _DIRICHLET, _LABELS_PER_CLIENT, _LABEL_GROUPS = 101, 102, 103, 104
 
 # Beyond this, Dirichlet proportions are equal to all digits that matter, and their sum may overflow.

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from jafl.data.cache import Decoded, Writer, cached
-from jafl.data.federation import Partition, Source
+from jafl.data.federation import Partition, Source, offsets_of
 from jafl.data.leaf import Client, leaf_clients, leaf_files
 from jafl.data.normalization import LARGEST_PIXEL, PixelStatistics, normalization_named
 from jafl.data.prepared import folders
-from jafl.data.splits import check_own_split, split_source
+from jafl.data.splits import check_own_split, fields_of, split_source
 from jafl.data.sqlite_clients import fedjax_clients, fedjax_file, tff_clients, tff_file
 from jafl.errors import SettingError, require
 
@@ -151,14 +151,6 @@ def _with_validation(source: Source, offsets: np.ndarray, fraction: float, data_
     trains[split.train_indices] = True
     trains[offsets[:-1][np.add.reduceat(trains, offsets[:-1]) == 0]] = True
     train, validation = np.flatnonzero(trains), np.flatnonzero(~trains)
-    ends = np.concatenate([[0], np.cumsum(np.add.reduceat(trains, offsets[:-1]))])
-    return dataclasses.replace(
-        split,
-        x=source.x[train],
-        y=source.y[train],
-        validation_x=source.x[validation],
-        validation_y=source.y[validation],
-        train_indices=train,
-        validation_indices=validation,
-        natural_partition=Partition(ends, np.arange(len(train))),
-    )
+    partition = Partition(offsets_of(np.add.reduceat(trains, offsets[:-1])), np.arange(len(train)))
+    fields = fields_of(source.x, source.y, train=train, validation=validation)
+    return dataclasses.replace(split, natural_partition=partition, **fields)
