@@ -1,11 +1,12 @@
-"""Examples and who holds them: sources, partitions among clients, and the federation they make. NumPy only.
+"""Data sets, partitions among clients, and the federations that they make. Needs NumPy only.
 
-    source = digits()
-    federation = federate(source, dirichlet(source.y, 100, alpha=0.3, seed=0))
+    >>> import jafl
+    >>> source = jafl.data.digits()
+    >>> federation = jafl.federate(source, jafl.data.dirichlet(source.y, 100, alpha=0.3, seed=0))
 
-A source is any data set with a common test set; ``SOURCES`` and ``PARTITIONS`` name the ones that jafl knows.
-``prepare`` downloads and prepares those of tensorflow-datasets, once. Your own arrays become a federation with
-``Federation.from_arrays``, your own division with ``Partition.from_lists``.
+A source is a data set with a common test set; ``SOURCES`` and ``PARTITIONS`` hold those that jafl knows, by name.
+``prepare`` downloads and prepares those of tensorflow-datasets, once. ``Federation.from_arrays`` takes any other
+arrays, ``Partition.from_lists`` any other division.
 """
 
 from jafl.data.celebrities import celeb_a

@@ -3,7 +3,9 @@
 Images stay uint8, memory-mapped from their decoded form on disk, until the device normalizes them.
 """
 
+import functools
 import os
+import pathlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -36,42 +38,32 @@ def image_source(
     data_seed: int = 0,
     normalization: str | None = None,
 ) -> Source:
-    """One of ``IMAGES``, prepared by tensorflow-datasets, with its own test split.
-
-    x [E, height, width, channels] uint8, memory-mapped unless it is split anew. EMNIST's images, which are stored
-    transposed, are turned upright.
+    """An image data set that tensorflow-datasets has prepared, with its own test set.
 
     Args:
-      data_dir: where it is prepared. Default: TFDS_DATA_DIR, or ~/tensorflow_datasets.
-      cache_dir: where its decoded form is kept. Default: ``jafl_cache`` in ``data_dir``.
-      test_fraction, validation_fraction, data_seed: see ``split_source``.
-      normalization: "unit", "half" or "data_set"; default: that of the papers (data_set for CIFAR, half for
-        FashionMNIST, unit for the others).
+      name: "cifar10", "cifar100", "mnist", "fashion_mnist", "emnist/byclass" or "emnist/mnist".
+      data_dir: folder of the data set. Default: TFDS_DATA_DIR, or ~/tensorflow_datasets.
+      cache_dir: folder of its decoded form. Default: ``jafl_cache`` in ``data_dir``.
+      test_fraction: share of all examples for the test. Default: the data set's own test set.
+      validation_fraction: share of the examples for validation, in proportion from every class.
+      data_seed: seed of the split.
+      normalization: "unit", "half" or "data_set", see ``NORMALIZATIONS``. Default: that of the papers (data_set for
+        CIFAR, half for FashionMNIST, unit for the others).
+
+    Returns:
+      The source: x [E, height, width, channels] uint8, memory-mapped unless it is split anew. EMNIST's images, which
+      are stored transposed, are turned upright.
 
     Raises:
       SettingError: if it is not prepared, damaged, or a fraction leaves a split empty.
     """
-    classes, of_papers, transposed = IMAGES[name]
-    normalize = normalization_named(normalization or of_papers)
+    classes, papers_normalization, transposed = IMAGES[name]
+    normalize = normalization_named(normalization or papers_normalization)
     check_own_split(test_fraction, validation_fraction)
     root, cache = folders(data_dir, cache_dir)
     files = check_prepared(name, root)
-
-    def decode(writer: Writer) -> Mapping[str, Any]:
-        facts: dict[str, Any] = {}
-        for split in ("train", "test"):
-            statistics = PixelStatistics()
-            for some in examples(name, root, split, as_stored=("image",)):
-                x = np.stack([pixels_from(example["image"]) for example in some])
-                if transposed:
-                    x = x.swapaxes(1, 2)
-                statistics.add(x)
-                writer.append(f"{split}_x", x)
-                writer.append(f"{split}_y", np.array([example["label"] for example in some], np.int32))
-            facts = facts or statistics.facts()
-        return facts
-
-    decoded = cached(name, decode, cache_dir=cache, asked={}, files=files)
+    decode = functools.partial(_decode, name=name, root=root, transposed=transposed)
+    decoded = cached(name, decode, cache_dir=cache, request={}, files=files)
     arrays = decoded.arrays
     source = Source(
         name,
@@ -85,3 +77,19 @@ def image_source(
     return split_source(
         source, test_fraction=test_fraction, validation_fraction=validation_fraction, data_seed=data_seed
     )
+
+
+def _decode(writer: Writer, name: str, root: pathlib.Path, transposed: bool) -> Mapping[str, Any]:
+    """Writes both splits' images and labels; returns the statistics of the training images."""
+    facts: dict[str, Any] = {}
+    for split in ("train", "test"):
+        statistics = PixelStatistics()
+        for batch in examples(name, root, split, as_stored=("image",)):
+            x = np.stack([pixels_from(example["image"]) for example in batch])
+            if transposed:
+                x = x.swapaxes(1, 2)
+            statistics.add(x)
+            writer.append(f"{split}_x", x)
+            writer.append(f"{split}_y", np.array([example["label"] for example in batch], np.int32))
+        facts = facts or statistics.facts()
+    return facts

@@ -23,7 +23,7 @@ IMAGE = (28, 28, 1)
 
 
 class _NotPixelsError(Exception):
-    """Examples that are no multiples of 1/255."""
+    """Raised for pixels that are no multiples of 1/255."""
 
 
 def femnist(
@@ -37,15 +37,18 @@ def femnist(
 ) -> Source:
     """FEMNIST (Caldas et al. 2018) with its own training and test examples; the training writers are the clients.
 
-    x [E, 28, 28, 1] uint8, if every pixel is a multiple of 1/255 (nothing is lost then), else float32 in 0..1.
-    Ink and paper are as in the files. Classes: one more than the largest label.
-
     Args:
       form: "leaf": JSON files in the folders ``train`` and ``test`` of ``data_dir``; "fedjax": two sqlite files,
         "tff": one, in ``data_dir``.
-      cache_dir: where the decoded form is kept. Default: ``jafl_cache`` in ``data_dir``.
+      data_dir: folder of the files.
+      cache_dir: folder of the decoded form. Default: ``jafl_cache`` in ``data_dir``.
       validation_fraction: share of the training examples, in proportion from every class.
-      normalization: "unit" (the default), "half" or "data_set".
+      data_seed: seed of the draw of validation examples.
+      normalization: "unit", "half" or "data_set", see ``NORMALIZATIONS``. Default: unit.
+
+    Returns:
+      The source: x [E, 28, 28, 1] uint8, if every pixel is a multiple of 1/255 (nothing is lost then), else float32
+      in 0..1. Ink and paper are as in the files. The number of classes is the largest label + 1.
 
     Raises:
       SettingError: if a file is not there or not whole; names it.
@@ -85,6 +88,7 @@ def femnist(
 def _files_and_clients(
     form: str, root: pathlib.Path
 ) -> tuple[list[pathlib.Path], Callable[[str], Iterator[Client]]]:
+    """The files of ``form``, and the function that reads the clients of a split from them."""
     if form == "leaf":
         files = [file for split in ("train", "test") for file in leaf_files(root, split)]
         return files, functools.partial(leaf_clients, root)
@@ -102,6 +106,8 @@ def _decoded(
     cache: pathlib.Path,
     files: list[pathlib.Path],
 ) -> Decoded:
+    """Both splits' images, labels and clients' offsets; ``pixels``: images as uint8."""
+
     def decode(writer: Writer) -> Mapping[str, Any]:
         facts: dict[str, Any] = {"classes": 0}
         for split in ("train", "test"):
@@ -116,16 +122,16 @@ def _decoded(
                 sizes.append(len(y))
             if not sizes:
                 raise SettingError(f"{name} in {str(files[0].parent)!r} holds no {split} clients.")
-            writer.append(f"{split}_offsets", np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
+            writer.append(f"{split}_offsets", offsets_of(sizes))
             if pixels and split == "train":
                 facts |= statistics.facts()
         return facts
 
-    return cached(name, decode, cache_dir=cache, asked={"pixels": pixels}, files=files)
+    return cached(name, decode, cache_dir=cache, request={"pixels": pixels}, files=files)
 
 
 def _images(x: np.ndarray, pixels: bool, client: str, name: str) -> np.ndarray:
-    """[n, 28, 28, 1] of ``x`` [n, 784] in 0..1."""
+    """``x`` [n, 784] in 0..1 as images [n, 28, 28, 1], uint8 if ``pixels``, else as they are."""
     if not len(x):
         raise SettingError(f"{name}: client {client!r} holds no examples. Leave such clients out.")
     if x.shape[1] != np.prod(IMAGE):
@@ -144,7 +150,7 @@ def _images(x: np.ndarray, pixels: bool, client: str, name: str) -> np.ndarray:
 
 
 def _with_validation(source: Source, offsets: np.ndarray, fraction: float, data_seed: int) -> Source:
-    """Holds out validation examples; a client that would have none left keeps its first one."""
+    """Holds out validation examples; a client that would have no training example left keeps its first one."""
     split = split_source(source, test_fraction=None, validation_fraction=fraction, data_seed=data_seed)
     assert split.train_indices is not None and split.validation_indices is not None
     trains = np.zeros(len(source.y), bool)

@@ -284,7 +284,7 @@ def test_refuses_an_unknown_name(tmp_path):
 
 
 def test_celeb_a_without_clients_is_refused_and_nothing_is_kept(data_dir, tmp_path, monkeypatch):
-    monkeypatch.setattr("jafl.data.celebrities.FEWEST", 100)
+    monkeypatch.setattr("jafl.data.celebrities.MIN_EXAMPLES", 100)
     with refuses("celeb_a", "nobody", "100 images"):
         data.celeb_a(data_dir=data_dir, cache_dir=tmp_path / "kept")
     assert list((tmp_path / "kept").iterdir()) == []
