@@ -30,7 +30,6 @@ class Partition:
         every index is a whole number of at least 0.
 
     Example:
-      >>> import jafl
       >>> jafl.Partition(offsets=[0, 2, 3], indices=[4, 0, 1]).num_clients
       2
     """
@@ -83,7 +82,6 @@ class Partition:
           SettingError: if there is no client, a client has no example, or a position is negative or no integer.
 
         Example:
-          >>> import jafl
           >>> jafl.Partition.from_lists([[0, 2], [1]]).sizes.tolist()
           [2, 1]
         """
@@ -266,7 +264,6 @@ class Federation:
             numbers below ``num_classes``, the partition points past the end, or a split is empty.
 
         Example:
-          >>> import jafl
           >>> clients = jafl.Partition.from_lists([[0, 2], [1]])
           >>> x, y = [[0.5], [1.5], [2.5]], [0, 1, 1]
           >>> federation = jafl.Federation.from_arrays(x, y, clients, test_x=x, test_y=y)
@@ -361,7 +358,6 @@ def federate(source: Source, partition: Partition, *, held_out: HeldOut | None =
       SettingError: as ``Federation.from_arrays``.
 
     Example:
-      >>> import jafl
       >>> source = jafl.data.digits()
       >>> jafl.federate(source, jafl.data.iid(source.y, 10, seed=0)).num_clients
       10

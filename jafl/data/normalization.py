@@ -24,7 +24,6 @@ class Normalization:
       SettingError: unless they are equally many finite numbers, and ``std`` above 0.
 
     Example:
-      >>> import jafl
       >>> jafl.data.Normalization(mean=127.5, std=127.5)
       Normalization(mean=(127.5,), std=(127.5,))
     """

@@ -38,7 +38,6 @@ def iid(labels: Any, num_clients: int, *, seed: int) -> Partition:
       SettingError: if there are fewer examples than clients.
 
     Example:
-      >>> import jafl
       >>> jafl.data.iid([0, 0, 1, 1, 1], 2, seed=0).sizes.tolist()
       [3, 2]
     """
@@ -81,7 +80,6 @@ def dirichlet(
       SettingError: for an ``alpha`` outside its range, and for fewer examples than clients.
 
     Example:
-      >>> import jafl
       >>> jafl.data.dirichlet([0, 0, 0, 1, 1, 1], 3, alpha=0.3, seed=0, equal_sizes=True).sizes.tolist()
       [2, 2, 2]
     """
@@ -134,7 +132,6 @@ def labels_per_client(
         ``labels_per_client`` rarest labels have together.
 
     Example:
-      >>> import jafl
       >>> labels = [0, 1, 2] * 10
       >>> clients = jafl.data.labels_per_client(labels, 4, labels_per_client=2, smallest=5, largest=5, seed=0)
       >>> clients.sizes.tolist()
@@ -177,7 +174,6 @@ def label_groups(labels: Any, groups: Sequence[tuple[int, Sequence[int]]], *, se
       SettingError: if a label is owned twice or does not occur, or if a group has fewer examples than clients.
 
     Example:
-      >>> import jafl
       >>> jafl.data.label_groups([0, 0, 1, 1, 1, 1], [(2, [0]), (1, [1])], seed=0).sizes.tolist()
       [1, 1, 4]
     """

@@ -32,7 +32,6 @@ def keep_for_server(
       SettingError: where there are not so many examples, or a client of the natural partition would have none left.
 
     Example:
-      >>> import jafl
       >>> source = jafl.data.keep_for_server(jafl.data.digits(), 100)
       >>> len(source.server_x), len(source.x)
       (100, 1338)

@@ -44,7 +44,6 @@ def digits(*, test_fraction: float = 0.2, validation_fraction: float = 0.0, data
       ImportError: without scikit-learn.
 
     Example:
-      >>> import jafl
       >>> jafl.data.digits(test_fraction=0.2).x.shape
       (1438, 8, 8, 1)
     """
@@ -122,7 +121,6 @@ def synthetic(
       SettingError: for a value outside its range.
 
     Example:
-      >>> import jafl
       >>> jafl.data.synthetic(num_clients=3, alpha=1, beta=1).natural_partition.num_clients
       3
     """

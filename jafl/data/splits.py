@@ -287,7 +287,6 @@ def hold_out(partition: Partition, fraction: float, *, seed: int) -> tuple[Parti
       SettingError: unless 0 < ``fraction`` < 1.
 
     Example:
-      >>> import jafl
       >>> clients = jafl.Partition.from_lists([range(10), [10]])
       >>> rest, held_out = jafl.data.hold_out(clients, 0.2, seed=0)
       >>> rest.sizes.tolist(), held_out.sizes.tolist()
