@@ -8,7 +8,7 @@ from jafl.models.common import check_classes, check_images, floating
 from jafl.models.convolution import Conv
 from jafl.models.model import Model
 
-# {name: groups for so many channels}
+# {name: number of channels -> number of groups}
 NORMALIZATIONS = {"group": lambda channels: min(32, channels), "layer": lambda channels: 1}
 
 _he_normal = nn.initializers.variance_scaling(2.0, "fan_out", "normal")
@@ -66,10 +66,15 @@ def resnet18(num_classes: int, normalization_layer: str = "group") -> Model:
     Quagmire of Decentralized Machine Learning". ACE (appendix F) uses ResNet-18 without naming its normalization.
 
     Args:
+      num_classes: number of classes, at least 2.
       normalization_layer: "group" (32 groups) or "layer" (one group).
 
+    Returns:
+      The model.
+
     Raises:
-      SettingError: for "batch": BatchNorm's statistics have no meaning across clients; and for an unknown name.
+      SettingError: for fewer than two classes, an unknown layer, and "batch": BatchNorm's statistics have no meaning
+        across clients.
     """
     check_classes(num_classes)
     require(
