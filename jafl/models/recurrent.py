@@ -52,8 +52,10 @@ def sent140_lstm(
 ) -> Model:
     """Sent140's two-layer LSTM, for token numbers [25] int32: 0 padding at the end, 1 unknown, then the vocabulary.
 
-    The dense layer of 128 units is linear, as in LEAF. The state is taken at the last word, while LEAF takes it
-    after the padding. 253,986 parameters for two classes and GloVe's 300 numbers per word; learned vectors come on top.
+    The dense layer of 128 units is linear, as in LEAF. The state is taken at the last word, while LEAF takes it after
+    the padding. For two classes and GloVe's 300 numbers per word there are 253,986 parameters; learned word vectors
+    come on top.
+
     Source: Caldas et al. 2018, "LEAF", released code; FedBuff, appendix B.1 (GloVe, 10,000 words, dropout .1).
 
     Args:

@@ -1,4 +1,4 @@
-"""Who took part, who counted, and whose data were seen."""
+"""Pictures of clients: which of them took part, and how much each counted."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,8 @@ from jafl.plots.canvas import (
     new_figure,
     per_cent,
     powers_of_ten,
+    require_trips,
+    rounded,
     thousands,
     tidy,
 )
@@ -25,27 +27,31 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TRIPS = "client trips"
-MOST_KINDS = 3  # of weights in one picture
+MOST_KINDS = 3  # kinds of weights in one picture
 
 
 def participation(
     schedule: EventSchedule, influence: np.ndarray, num_examples: np.ndarray | None = None
 ) -> "Figure":
-    """Who trained, and who counted: each client's share of the applied trips and its effective influence.
+    """Each client's share of the applied trips, and its effective influence.
+
+    Clients are sorted by their applied trips. Up to 40 are drawn as bars, more as points; from 400 on, a line is the
+    mean over 2 % of the clients. The axis becomes logarithmic, from a tenth of the fair share on, if a client has
+    more than 10 times the fair share.
 
     Args:
       schedule: of N clients.
       influence: [N], each client's share of the weight of all applied updates; sums to 1.
-      num_examples: [N], examples that each client holds; adds their shares.
+      num_examples: [N], numbers of examples that the clients hold; adds their shares.
 
-    Clients are sorted by their applied trips. Up to 40 are drawn as bars, more as points; from 400 on, a
-    line is the mean over 2 % of the clients. The axis becomes logarithmic, from a tenth of the fair share on,
-    if somebody has more than 10 times the fair share.
+    Returns:
+      The figure.
 
-    Raises SettingError if an array has another shape than [N], or no trip was applied.
+    Raises:
+      SettingError: if an array has another shape than [N], or no trip was applied.
     """
     clients = schedule.num_clients
-    require(schedule.num_trips, "schedule", "without applied trips", "a schedule with trips")
+    require_trips("schedule", schedule)
     arrays = {"influence": influence} | ({} if num_examples is None else {"num_examples": num_examples})
     for name, array in arrays.items():
         shape = np.shape(array)
@@ -59,16 +65,22 @@ def participation(
 def influence(schedule: EventSchedule, weights: Mapping[str, np.ndarray]) -> "Figure":
     """Each client's influence under one to three kinds of weights, in units of the fair share.
 
-    weights: {label: [J]}, a weight per applied trip, for example before and after normalization within the
-      buffer. The client trips themselves are drawn beside them: influence where every trip counts alike.
+    The client trips themselves are drawn beside them: the influence if every trip counted alike. Drawn as
+    ``participation`` is. The legend has FedStaleWeight's loss (equation 3) and the Gini index of each kind, the
+    latter only where no share is negative.
 
-    Drawn as ``participation`` is. The legend has FedStaleWeight's loss (equation 3) and the Gini index of each,
-    the latter only where no share is negative.
+    Args:
+      schedule: of J applied trips.
+      weights: {label: [J]}, a weight per applied trip, for example before and after normalization within the buffer.
 
-    Raises SettingError for no or too many kinds of weights, weights of another shape than [J] or not finite, or
-    a schedule without applied trips.
+    Returns:
+      The figure.
+
+    Raises:
+      SettingError: for no or too many kinds of weights, weights of another shape than [J] or not finite, or a
+        schedule without applied trips.
     """
-    require(schedule.num_trips, "schedule", "without applied trips", "a schedule with trips")
+    require_trips("schedule", schedule)
     require(
         1 <= len(weights) <= MOST_KINDS,
         "weights",
@@ -83,6 +95,7 @@ def influence(schedule: EventSchedule, weights: Mapping[str, np.ndarray]) -> "Fi
 
 
 def _described(label: str, share: np.ndarray) -> str:
+    """``label`` with the loss and, if possible, the Gini index of the shares [N]."""
     loss = f"loss {diagnostics.fairness_loss(share):.2f}"
     return (
         f"{label} ({loss}, Gini {diagnostics.gini(share):.2f})" if share.min() >= 0 else f"{label} ({loss})"
@@ -96,7 +109,7 @@ def _shares(
     write: Any,
     fair: float | None = None,
 ) -> "Figure":
-    """Shares [N] of several kinds, the clients sorted by the first; ``fair`` is by default 1/N."""
+    """A picture of shares [N] of several kinds, the clients sorted by the first; ``fair`` is by default 1/N."""
     clients = len(next(iter(shares.values())))
     figure, axes = new_figure(1, 1, 8.0, 4.0)
     panel, order = axes[0, 0], np.argsort(-next(iter(shares.values())), kind="stable")
@@ -131,53 +144,53 @@ def _share_bars(panel: "Axes", table: np.ndarray, colors: Sequence[str]) -> list
 
 
 def _share_points(panel: "Axes", table: np.ndarray, colors: Sequence[str]) -> list[Any]:
-    """The first of the shares [kinds, N] as a line, the others as points; one legend handle per kind."""
+    """The first of the shares [kinds, N] as a line, the rest as points; one legend handle per kind."""
     clients = table.shape[1]
     ranks = np.arange(1, clients + 1)
     panel.set_xlim(0.5, clients + 0.5)
-    trips, *others = colors
+    trips, *kinds = colors
     handles = panel.step(ranks, table[0], where="mid", linewidth=2.2, zorder=4, color=trips)
-    for share, color, marker in zip(table[1:], others, "os^", strict=False):
+    for share, color, marker in zip(table[1:], kinds, "os^", strict=False):
         look: dict[str, Any] = {"color": color, "markeredgewidth": 0, "linestyle": ""}
         if clients < 400:
             handles += panel.plot(ranks, share, marker, markersize=4, **look)
         else:
             panel.plot(ranks, share, "o", markersize=2.5, alpha=0.35, **look)
-            means = [part.mean(axis=1) for part in np.array_split(np.stack([ranks, share]), 50, axis=1)]
-            panel.plot(*np.transpose(means), linewidth=4, color="white")  # an edge against its own cloud
+            means = [group.mean(axis=1) for group in np.array_split(np.stack([ranks, share]), 50, axis=1)]
+            panel.plot(*np.transpose(means), linewidth=4, color="white")  # sets the line off from the points
             handles += panel.plot(*np.transpose(means), linewidth=2.2, color=color)
     return handles
 
 
 def participating_examples(schedule: EventSchedule, num_examples: np.ndarray) -> "Figure":
-    """How many examples the clients hold that take part: of all started trips, and of the applied ones.
+    """How many examples the clients of all started trips hold, and those of the applied trips.
 
-    num_examples: [N], of each client. Bins are equally wide, or grow by a constant factor where the largest client
-    holds more than 20 times the median; the means are marked (FedBuff, figure 7).
+    Bins are equally wide, or grow by a constant factor where the largest client holds more than 20 times the median;
+    the means are marked (FedBuff, figure 7).
 
-    Raises SettingError for another shape, numbers below 1, or a schedule without applied trips.
+    Args:
+      schedule: of N clients.
+      num_examples: [N], numbers of examples that the clients hold, at least 1.
+
+    Returns:
+      The figure.
+
+    Raises:
+      SettingError: for another shape, numbers below 1, or a schedule without applied trips.
     """
     held = diagnostics.participating_examples(schedule, num_examples)
-    least, most = held.started.min(), held.started.max()
+    least = held.started.min()
     require(least > 0, "the smallest of num_examples", least, "above 0")
     figure, axes = new_figure(1, 1, 7.0, 3.4)
     panel = axes[0, 0]
-    skewed = most > 20 * np.median(held.started)
     tidy(panel, "examples that the trip's client holds", "share of client trips", per_cent)
-    if skewed:
-        edges = np.unique(np.round(np.geomspace(least, most + 1, 26))) - 0.5  # whole numbers have no gaps
-        panel.set_xscale("log")
-        powers_of_ten(panel.xaxis, least, most, thousands)
-    else:
-        width = max(1, -(-(int(most) - int(least) + 1) // MOST_BARS))
-        edges = np.arange(least, most + width + 1, width) - 0.5
-        panel.set_xlim(max(0, min(edges[0], least - 2)), max(edges[-1], most + 2))
+    edges = _bins_of_examples(panel, held.started)
     handles = []
     for name, values, color in (("started", held.started, "0.55"), ("applied", held.applied, COLORS[0])):
         share, fill = np.histogram(values, edges)[0] / len(values), name == "started"
         panel.stairs(share, edges, color=color, fill=fill, alpha=0.5 if fill else 1, linewidth=2)
         mean = panel.axvline(values.mean(), color=color, linestyle="--", linewidth=1.5)
-        mean.set_label(f"{name}: mean {_written(values.mean())}")
+        mean.set_label(f"{name}: mean {rounded(values.mean())}")
         handles.append(mean)
     panel.set_title(
         f"the applied trips' mean is {held.ratio:.2f} of the started ones'", loc="left", fontsize="medium"
@@ -187,5 +200,14 @@ def participating_examples(schedule: EventSchedule, num_examples: np.ndarray) ->
     return figure
 
 
-def _written(mean: float) -> str:
-    return f"{mean:,.{0 if mean >= 100 else 1}f}"
+def _bins_of_examples(panel: "Axes", started: np.ndarray) -> np.ndarray:
+    """Edges of the bins for the numbers of examples of all started trips; sets the panel's horizontal axis."""
+    least, most = started.min(), started.max()
+    if most > 20 * np.median(started):
+        panel.set_xscale("log")
+        powers_of_ten(panel.xaxis, least, most, thousands)
+        return np.unique(np.round(np.geomspace(least, most + 1, 26))) - 0.5  # whole numbers have no gaps
+    width = max(1, -(-(int(most) - int(least) + 1) // MOST_BARS))
+    edges = np.arange(least, most + width + 1, width) - 0.5
+    panel.set_xlim(max(0, min(edges[0], least - 2)), max(edges[-1], most + 2))
+    return edges
