@@ -1,8 +1,8 @@
 """Estimates how much memory a traced program holds beside its arguments, from its jaxpr, without compiling it.
 
 A value takes memory from the operation that makes it to the last one that reads it. Values that compilers do not
-store are left out: scalars that are broadcast, reshapes, elementwise results that a single elementwise operation or sum
-reads, and results written over an operand that is not read again.
+store are left out: scalars that are broadcast, reshapes, elementwise results that a single elementwise operation or
+sum reads, and results written over an operand that is not read again.
 """
 
 import functools
