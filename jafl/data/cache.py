@@ -126,7 +126,7 @@ def _write(folder: pathlib.Path, decode: Callable[[Writer], Mapping[str, Any]]) 
         try:
             unfinished.rename(folder)
         except OSError:
-            if not folder.exists():  # Otherwise another process has written the same content meanwhile.
+            if not folder.exists():  # Otherwise another process has just written the same content.
                 raise
     finally:
         writer.close()

@@ -15,7 +15,7 @@ from jafl.data.cache import Writer, cached
 from jafl.data.federation import Source
 from jafl.data.normalization import PixelStatistics, normalization_named
 from jafl.data.prepared import check_prepared, examples, folders, pixels_from
-from jafl.data.splits import check_own_split, split_source
+from jafl.data.splits import check_own_split, split_source, stored_source
 
 # (classes, normalization in the papers that train on it, whether the images are stored transposed)
 IMAGES: dict[str, tuple[int, str, bool]] = {
@@ -64,16 +64,7 @@ def image_source(
     files = check_prepared(name, root)
     decode = functools.partial(_decode, name=name, root=root, transposed=transposed)
     decoded = cached(name, decode, cache_dir=cache, request={}, files=files)
-    arrays = decoded.arrays
-    source = Source(
-        name,
-        arrays["train_x"],
-        arrays["train_y"],
-        arrays["test_x"],
-        arrays["test_y"],
-        classes,
-        normalization=normalize(decoded.facts),
-    )
+    source = stored_source(name, decoded.arrays, classes, normalization=normalize(decoded.facts))
     return split_source(
         source, test_fraction=test_fraction, validation_fraction=validation_fraction, data_seed=data_seed
     )

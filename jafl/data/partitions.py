@@ -289,7 +289,7 @@ def _deal_evenly(
 
 
 def _by_owner(owner: np.ndarray, num_clients: int, rng: np.random.Generator) -> Partition:
-    """The partition in which ``owner`` [E] holds each example; -1 is nobody."""
+    """The partition in which ``owner`` [E] holds each example; -1 stands for no client."""
     used = np.flatnonzero(owner >= 0)
     return _grouped(owner[used], used, num_clients, rng)
 
@@ -345,16 +345,16 @@ def _feed_empty_clients(owner: np.ndarray, num_clients: int, rng: np.random.Gene
     empty = np.flatnonzero(sizes == 0)
     largest_first = [(-size, client) for client, size in enumerate(sizes.tolist())]
     heapq.heapify(largest_first)
-    given = np.zeros(num_clients, np.int64)
+    moved = np.zeros(num_clients, np.int64)  # examples that each client gives away
     for _ in empty:
         size, client = largest_first[0]
         heapq.heapreplace(largest_first, (size + 1, client))
-        given[client] += 1
+        moved[client] += 1
     shuffle = rng.permutation(np.flatnonzero(owner >= 0))
     order = shuffle[np.argsort(owner[shuffle], kind="stable")]
     first = np.cumsum(sizes) - sizes
     place_in_client = np.arange(len(order)) - first[owner[order]]
-    spare = order[place_in_client < given[owner[order]]]
+    spare = order[place_in_client < moved[owner[order]]]
     owner[rng.permutation(spare)] = empty
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from jafl.data.cache import Decoded, Writer, cached
 from jafl.data.federation import Source
-from jafl.data.splits import check_own_split, split_source
+from jafl.data.splits import check_own_split, split_source, stored_source
 from jafl.data.words import WordNumbers, by_frequency, wordpieces, words_of
 from jafl.errors import SettingError, whole_number
 
@@ -62,22 +62,14 @@ def newsgroups(
     check_own_split(test_fraction, validation_fraction)
     decoded = _decoded(data_dir, cache_dir, tokens, wordpiece_vocabulary)
     arrays = decoded.arrays
-    train_x, test_x = arrays["train_x"], arrays["test_x"]
     if wordpiece_vocabulary is None:
-        words = words_of(arrays["words"])
-        # The vocabulary is that of scikit-learn's training posts, whichever are held out of them.
-        (train_x, test_x), vocabulary = by_frequency([train_x, test_x], train_x, words, vocabulary_size)
+        words, rows = words_of(arrays["words"]), [arrays["train_x"], arrays["test_x"]]
+        # The vocabulary is that of scikit-learn's training posts, also where some of them are held out.
+        (train_x, test_x), vocabulary = by_frequency(rows, rows[0], words, vocabulary_size)
+        arrays = {**arrays, "train_x": train_x, "test_x": test_x}
     else:
         vocabulary = tuple(decoded.facts["vocabulary"])
-    source = Source(
-        "newsgroups",
-        train_x,
-        arrays["train_y"],
-        test_x,
-        arrays["test_y"],
-        len(decoded.facts["groups"]),
-        vocabulary=vocabulary,
-    )
+    source = stored_source("newsgroups", arrays, len(decoded.facts["groups"]), vocabulary=vocabulary)
     return split_source(
         source, test_fraction=test_fraction, validation_fraction=validation_fraction, data_seed=data_seed
     )

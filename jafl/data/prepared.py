@@ -92,7 +92,7 @@ def check_prepared(name: str, data_dir: str | os.PathLike) -> list[pathlib.Path]
 
 
 def _check_shard(name: str, file: pathlib.Path, records: int, remedy: str) -> None:
-    """Raises SettingError unless ``file`` is there and holds so many records."""
+    """Raises SettingError unless ``file`` is there and holds ``records`` records."""
     from array_record.python import array_record_module
 
     wrong = f"does not exist. Delete the folder {str(file.parent)!r}. {remedy}"

@@ -29,7 +29,7 @@ def keep_for_server(
       partition and ``train_indices`` no longer do.
 
     Raises:
-      SettingError: where there are not so many examples, or a client of the natural partition would have none left.
+      SettingError: where there are fewer examples, or a client of the natural partition would have none left.
 
     Example:
       >>> source = jafl.data.keep_for_server(jafl.data.digits(), 100)

@@ -195,6 +195,12 @@ def check_client_split(
     whole_number("data_seed", data_seed, 0)
 
 
+def stored_source(name: str, arrays: Mapping[str, np.ndarray], num_classes: int, **fields: Any) -> Source:
+    """The source of train_x, train_y, test_x and test_y in ``arrays``, with more ``fields``."""
+    train_x, train_y = arrays["train_x"], arrays["train_y"]
+    return Source(name, train_x, train_y, arrays["test_x"], arrays["test_y"], num_classes, **fields)
+
+
 def client_source(name: str, arrays: Mapping[str, np.ndarray], **split: Any) -> Source:
     """The source of two classes in ``arrays`` (x, y, clients' offsets). split: arguments of ``split_clients``."""
     parts = split_clients(np.asarray(arrays["offsets"]), **split)

@@ -14,7 +14,7 @@ from jafl.data.federation import Partition, Source, offsets_of
 from jafl.data.leaf import Client, leaf_clients, leaf_files
 from jafl.data.normalization import LARGEST_PIXEL, PixelStatistics, normalization_named
 from jafl.data.prepared import folders
-from jafl.data.splits import check_own_split, fields_of, split_source
+from jafl.data.splits import check_own_split, fields_of, split_source, stored_source
 from jafl.data.sqlite_clients import fedjax_clients, fedjax_file, tff_clients, tff_file
 from jafl.errors import SettingError, require
 
@@ -64,17 +64,9 @@ def femnist(
         decoded = _decoded(name, clients, True, cache, files)
     except _NotPixelsError:
         decoded = _decoded(name, clients, False, cache, files)
-    arrays = decoded.arrays
-    offsets = np.asarray(arrays["train_offsets"])
-    source = Source(
-        name,
-        arrays["train_x"],
-        arrays["train_y"],
-        arrays["test_x"],
-        arrays["test_y"],
-        decoded.facts["classes"],
-        natural_partition=Partition(offsets, np.arange(offsets[-1])),
-    )
+    offsets = np.asarray(decoded.arrays["train_offsets"])
+    partition = Partition(offsets, np.arange(offsets[-1]))
+    source = stored_source(name, decoded.arrays, decoded.facts["classes"], natural_partition=partition)
     if source.x.dtype == np.uint8:
         source = dataclasses.replace(source, normalization=normalize(decoded.facts))
     else:

@@ -292,8 +292,8 @@ def _one_by_one(function: Callable, fold_first: Callable | None, fold_second: Ca
         if fold_second and not is_batched[0]:
             return fold_second(batched, a, b), True
         a, b = (
-            array if batched_too else jnp.broadcast_to(array, (size, *array.shape))
-            for array, batched_too in zip((a, b), is_batched, strict=True)
+            array if has_axis else jnp.broadcast_to(array, (size, *array.shape))
+            for array, has_axis in zip((a, b), is_batched, strict=True)
         )
         return lax.map(lambda pair: batched(*pair), (a, b)), True
 
@@ -317,7 +317,7 @@ def _side_by_side(function: Callable, products: Callable) -> Callable:
     @batched.def_vmap
     def rule(size, is_batched, a, b):
         form = products if all(is_batched) else function
-        return jax.vmap(form, [0 if given else None for given in is_batched])(a, b), True
+        return jax.vmap(form, [0 if has_axis else None for has_axis in is_batched])(a, b), True
 
     return batched
 

@@ -69,7 +69,7 @@ def bert(
     that of the ``transformers`` library's BertForSequenceClassification.
 
     Args:
-      num_classes: number of classes, at least 2.
+      num_classes: number of labels of the texts, at least 2.
       model_dir: folder with config.json, model.safetensors and vocab.txt. A head in the file is used if there is one.
       fine_tune: "all": all parameters are trained; "head": only the layers on top of the encoder are trained, sent
         and kept by client memory.
@@ -101,18 +101,13 @@ def distilbert(
 
     Args:
       num_classes: number of classes, at least 2.
-      model_dir: folder with config.json, model.safetensors and vocab.txt. A head in the file is used if there is one.
-      fine_tune: "all": all parameters are trained; "head": only the layers on top of the encoder are trained, sent
-        and kept by client memory.
-      vocabulary: the pieces of token 0, 1, ... in the data (``source.vocabulary``), to check; or None.
-      param_dtype: floating type of the parameters.
+      model_dir, fine_tune, vocabulary, param_dtype: as for ``bert``.
 
     Returns:
       The model.
 
     Raises:
-      SettingError: for files that are missing, damaged, of another kind of model, or that do not fit each other or
-        the number of classes; names the file and the remedy.
+      SettingError: as ``bert``.
     """
     return _classifier("distilbert", num_classes, model_dir, fine_tune, vocabulary, param_dtype)
 

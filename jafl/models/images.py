@@ -109,17 +109,18 @@ class FedStaleWeightCNN(nn.Module):
 
 
 def emnist_cnn(num_classes: int) -> Model:
-    """The two-convolution CNN of MNIST and EMNIST, for images [28, 28, 1] and 10 or 62 classes.
+    """The two-convolution CNN of MNIST and EMNIST, for images [28, 28, 1].
 
-    5x5 convolutions keep the size of the images; pools are 2x2 maxima; ReLU. 1,663,370 parameters for 10 classes.
+    5x5 convolutions keep the size of the images; pools are 2x2 maxima; ReLU.
+
     Source: McMahan et al. 2017, "Communication-Efficient Learning of Deep Networks from Decentralized Data", section
     3; WKAFL, section 6.1.1, and its released code.
 
     Args:
-      num_classes: number of classes, at least 2.
+      num_classes: 10 for MNIST, 62 for all of EMNIST; at least 2.
 
     Returns:
-      The model.
+      The model, with 1,663,370 parameters for 10 classes.
 
     Raises:
       SettingError: for fewer than two classes.
@@ -136,14 +137,15 @@ def lenet5(num_classes: int) -> Model:
     """LeNet-5 as WKAFL uses it on CIFAR-10, for images [32, 32, channels]; 28 pixels are padded to 32.
 
     With ReLU and 2x2 maxima, as is usual today, in place of tanh and trained averages, and every feature map of the
-    second convolution connected to all of the first. 62,006 parameters for three channels and ten classes.
+    second convolution connected to all of the first.
+
     Source: LeCun et al. 1998, "Gradient-Based Learning Applied to Document Recognition", section II.B; WKAFL, 6.1.1.
 
     Args:
-      num_classes: number of classes, at least 2.
+      num_classes: 10 for CIFAR-10; at least 2.
 
     Returns:
-      The model.
+      The model, with 62,006 parameters for three channels and ten classes.
 
     Raises:
       SettingError: for fewer than two classes.
@@ -159,10 +161,10 @@ def celeba_cnn(num_classes: int) -> Model:
     40 x 40 x 10 values after convolution and pool, so those are the layer's inputs.
 
     Args:
-      num_classes: number of classes, at least 2.
+      num_classes: 2 for a yes-or-no attribute; at least 2.
 
     Returns:
-      The model.
+      The model, whose logits are [B, num_classes].
 
     Raises:
       SettingError: for fewer than two classes.
@@ -179,10 +181,10 @@ def leaf_celeba_cnn(num_classes: int) -> Model:
     no meaning across clients, and does not name the number of groups.
 
     Args:
-      num_classes: number of classes, at least 2.
+      num_classes: 2 for the label whether someone smiles; at least 2.
 
     Returns:
-      The model.
+      The model, without dropout.
 
     Raises:
       SettingError: for fewer than two classes.
@@ -198,11 +200,11 @@ def fedbuff_cnn(num_classes: int, dropout_rate: float = 0.1) -> Model:
     simulator, which shares one pair of GroupNorm parameters among the four layers; here each has its own.
 
     Args:
-      num_classes: number of classes, at least 2.
+      num_classes: 2 for CelebA, 10 for CIFAR-10; at least 2.
       dropout_rate: before the dense layer, at least 0 and below 1.
 
     Returns:
-      The model.
+      The model, with dropout in training.
 
     Raises:
       SettingError: for fewer than two classes, or a rate outside its range.
@@ -218,10 +220,10 @@ def fedstaleweight_fashion_cnn(num_classes: int) -> Model:
     Source: its released test bench, which does not state that convolutions keep the size of the images (by padding).
 
     Args:
-      num_classes: number of classes, at least 2.
+      num_classes: 10 for FashionMNIST; at least 2.
 
     Returns:
-      The model.
+      The model, with four convolutions.
 
     Raises:
       SettingError: for fewer than two classes.
@@ -234,10 +236,10 @@ def fedstaleweight_cifar_cnn(num_classes: int) -> Model:
     """FedStaleWeight's CNN for CIFAR-10, images [32, 32, 3]: as for FashionMNIST, and a pair of 128 channels.
 
     Args:
-      num_classes: number of classes, at least 2.
+      num_classes: 10 for CIFAR-10; at least 2.
 
     Returns:
-      The model.
+      The model, with six convolutions.
 
     Raises:
       SettingError: for fewer than two classes.

@@ -39,7 +39,7 @@ def softmax_cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
 class Model:
     """A Flax module with its loss.
 
-    Models are compared by value, so that a program compiled for one serves every equal one. A model is a pytree whose
+    Models are compared by value, so that equal models share a compiled program. A model is a pytree whose
     leaves are the frozen parameters, if there are any; everything else is static.
 
     Attributes:
@@ -114,14 +114,14 @@ class Model:
             )
             if not known:
                 return variables["params"]
-            return {part: values for part, values in variables["params"].items() if part not in known}
+            return {name: values for name, values in variables["params"].items() if name not in known}
 
-        given = {} if self.initial is None else jax.tree.map(jnp.asarray, dict(self.initial))
-        known = (*given, *(self.frozen or ()))
+        initial = {} if self.initial is None else jax.tree.map(jnp.asarray, dict(self.initial))
+        known = (*initial, *(self.frozen or ()))
         if not known:
             return fresh(key, ())
         # Compiled, so that no random numbers are drawn for parameters that are given.
-        return {**given, **jax.jit(fresh, static_argnums=1)(key, known)}
+        return {**initial, **jax.jit(fresh, static_argnums=1)(key, known)}
 
     def apply(self, params: Any, x: jax.Array, key: jax.Array | None = None) -> jax.Array:
         """Applies the model to a batch.

@@ -61,16 +61,16 @@ class ResNet18(nn.Module):
 def resnet18(num_classes: int, normalization_layer: str = "group") -> Model:
     """ResNet-18 with a 3x3 stem and no first pool, for images like CIFAR's, [32, 32, 3].
 
-    11,173,962 parameters for three channels and ten classes. Source: He et al. 2016, "Deep Residual Learning for
+    Source: He et al. 2016, "Deep Residual Learning for
     Image Recognition", with the stem of its section 4.2; GroupNorm as in Hsieh et al. 2020, "The Non-IID Data
     Quagmire of Decentralized Machine Learning". ACE (appendix F) uses ResNet-18 without naming its normalization.
 
     Args:
-      num_classes: number of classes, at least 2.
+      num_classes: 10 for CIFAR-10; at least 2.
       normalization_layer: "group" (32 groups) or "layer" (one group).
 
     Returns:
-      The model.
+      The model, with 11,173,962 parameters for three channels and ten classes.
 
     Raises:
       SettingError: for fewer than two classes, an unknown layer, and "batch": BatchNorm's statistics have no meaning

@@ -67,10 +67,10 @@ def softmax(num_classes: int) -> Model:
     """Softmax (multinomial logistic) regression on flattened examples, starting from zeros.
 
     Args:
-      num_classes: number of classes, at least 2.
+      num_classes: at least 2.
 
     Returns:
-      The model.
+      The model, with a single dense layer.
 
     Raises:
       SettingError: for fewer than two classes.
@@ -88,11 +88,11 @@ def mlp(num_classes: int, hidden_sizes: Sequence[int] = (64,)) -> Model:
     """A multilayer perceptron on flattened examples, with ReLU.
 
     Args:
-      num_classes: number of classes, at least 2.
+      num_classes: number of outputs, at least 2.
       hidden_sizes: widths of the hidden layers, first layer first, at least one.
 
     Returns:
-      The model.
+      The model, with a dense layer per width and one for the classes.
 
     Raises:
       SettingError: for fewer than two classes, or a width below 1.
@@ -109,11 +109,11 @@ def cnn(num_classes: int, channels: Sequence[int] = (16, 32)) -> Model:
     """A small CNN on images [height, width, channels]: 3x3 convolutions with ReLU and 2x2 max-pooling, then dense.
 
     Args:
-      num_classes: number of classes, at least 2.
+      num_classes: number of logits, at least 2.
       channels: widths of the convolutions, first layer first, at least one.
 
     Returns:
-      The model.
+      The model, with one dense layer after the convolutions.
 
     Raises:
       SettingError: for fewer than two classes, or a width below 1.

@@ -96,13 +96,13 @@ def in_flight(schedules: Mapping[str, EventSchedule]) -> "Figure":
     in each of up to 200 intervals, in a band from the least to the greatest number.
 
     Args:
-      schedules: {label: schedule}.
+      schedules: {label: schedule}, each with applied trips.
 
     Returns:
-      The figure.
+      The figure, one panel per schedule.
 
     Raises:
-      SettingError: if there is no schedule, or one without applied trips.
+      SettingError: if there is no schedule, or if one has no applied trips.
     """
     require_schedules(schedules)
     figure, axes = new_figure(len(schedules), 1, 7.0, 1.2 + 1.3 * len(schedules), sharex=True)
@@ -179,8 +179,8 @@ def labels_seen(
     kinds: Mapping[str, Any] = {"every client trip alike": None} if weights is None else weights
     require(kinds, "weights", kinds, "of at least one kind, or None")
     seen = {
-        label: diagnostics.labels_seen(schedule, label_counts, BINS, given, cumulative)
-        for label, given in kinds.items()
+        label: diagnostics.labels_seen(schedule, label_counts, BINS, of_trips, cumulative)
+        for label, of_trips in kinds.items()
     }
     classes = np.shape(label_counts)[1]
     figure, axes = new_figure(
