@@ -1,4 +1,4 @@
-"""Exponential weighting by staleness, normalized over the buffer: a baseline of FedStaleWeight's test bench."""
+"""Exponential weighting by staleness, normalised over the buffer: a baseline of FedStaleWeight's test bench."""
 
 import numpy as np
 

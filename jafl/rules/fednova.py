@@ -1,4 +1,4 @@
-"""FedNova: updates are normalized by the clients' numbers of local steps (Wang et al., NeurIPS 2020)."""
+"""FedNova: updates are normalised by the clients' numbers of local steps (Wang et al., NeurIPS 2020)."""
 
 from jafl.records import Rule
 from jafl.rules import accumulate

@@ -16,8 +16,8 @@ def fedstaleweight(
     """The server steps along sum_j alpha_j update_j, alpha_j growing with the client's average staleness E[tau_j].
 
     The paper contradicts itself: equation 8 has alpha_j proportional to E[tau_j] * K + 1, which gives every client
-    the same influence before normalization and is the default; algorithm 1 has E[tau_j] + 1 (its 1/n is the version
-    counter and cancels). Both are normalized to sum 1 over the buffer of K trips. E[tau_j] includes the trips that
+    the same influence before normalisation and is the default; algorithm 1 has E[tau_j] + 1 (its 1/n is the version
+    counter and cancels). Both are normalised to sum 1 over the buffer of K trips. E[tau_j] includes the trips that
     are being aggregated. It depends on the schedule alone, so it is computed on the host.
 
     Args:

@@ -13,7 +13,7 @@ from jafl.specifications import specification
 def twafl() -> Rule:
     """w <- w - eta sum_i (m_i / m) (e/2)^-staleness_i g_i, m_i the trip's minibatch and m their sum over the buffer.
 
-    WKAFL, section 6.1.2; the staleness weights are not normalized. A rule on gradients, see ``asgd``.
+    WKAFL, section 6.1.2; the staleness weights are not normalised. A rule on gradients, see ``asgd``.
     """
     rate = 1 - math.log(2)  # (e/2)^-t = exp(-rate t)
 
