@@ -153,11 +153,11 @@ def _pictures(runs: Runs, folder: pathlib.Path) -> None:
     figure, axes = new_figure(2, len(moments), 5.5 * len(moments), 7, sharey=True)
 
     def draw(panel: Any, places: Sequence[float], curves: Mapping[str, Sequence[tuple[str, float]]]) -> None:
-        for color, (name, points) in zip(COLORS, curves.items(), strict=False):
+        for colour, (name, points) in zip(COLORS, curves.items(), strict=False):
             values = [list(runs.values(*_one(label, moment, share)).values()) for label, share in points]
             error = [np.std(own, ddof=1) / len(own) ** 0.5 if len(own) > 1 else 0.0 for own in values]
             mean = [np.mean(own) for own in values]
-            panel.errorbar(places, mean, error, marker="o", capsize=3, color=color, label=name)
+            panel.errorbar(places, mean, error, marker="o", capsize=3, color=colour, label=name)
         panel.spines[["top", "right"]].set_visible(False)
 
     for (above, below), moment in zip(axes.T, moments, strict=True):

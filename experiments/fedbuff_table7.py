@@ -37,9 +37,9 @@ from experiments.machinery import (
     trips_to,
 )
 
-NORMALIZED, BY_EXAMPLES, UNIFORM = "LR-Norm", "example weight", "uniform weight"
+NORMALISED, BY_EXAMPLES, UNIFORM = "LR-Norm", "example weight", "uniform weight"
 ARMS: dict[str, dict[str, Any]] = {
-    NORMALIZED: {"algorithm": "fedbuff", "learning_rate_normalization": True},
+    NORMALISED: {"algorithm": "fedbuff", "learning_rate_normalization": True},
     BY_EXAMPLES: {"algorithm": "fedbuff", "weigh_by_examples": True},
     UNIFORM: {"algorithm": "fedbuff"},
 }
@@ -87,7 +87,7 @@ EXPERIMENT = PaperExperiment(
             ),
             tuned={
                 "buffer_size=1": {
-                    NORMALIZED: {"server_learning_rate": 0.3},
+                    NORMALISED: {"server_learning_rate": 0.3},
                     BY_EXAMPLES: {"server_learning_rate": 1.0},
                     UNIFORM: {"server_learning_rate": 1.0},
                 },
@@ -101,7 +101,7 @@ EXPERIMENT = PaperExperiment(
         "paper": Scale(
             settings=table1.PAPER_WORLD,
             arms={
-                NORMALIZED: ARMS[NORMALIZED] | SUM,
+                NORMALISED: ARMS[NORMALISED] | SUM,
                 BY_EXAMPLES: ARMS[BY_EXAMPLES],
                 UNIFORM: ARMS[UNIFORM] | SUM,
             },
@@ -121,7 +121,7 @@ EXPERIMENT = PaperExperiment(
     claims=[
         Claim(
             sentence=f"LR-Norm needs fewer trips than {other}",
-            better=NORMALIZED,
+            better=NORMALISED,
             worse=other,
             measure=to_target,
             lower_is_better=True,
