@@ -127,7 +127,7 @@ def _paper_claims() -> list[Claim]:
 def _pictures(runs: Runs, folder: pathlib.Path) -> None:
     """``dropout.png``: final accuracy against the share that leaves, and against ACED's memory, for each moment."""
     from jafl import plots
-    from jafl.plots.canvas import COLOURS, new_figure, per_cent
+    from jafl.plots.canvas import COLORS, new_figure, per_cent
     from jafl.runs import tables
 
     moments = list(dict.fromkeys(condition.get("dropout_step") for condition in runs.conditions))
@@ -142,7 +142,7 @@ def _pictures(runs: Runs, folder: pathlib.Path) -> None:
         return list(runs.values(label, final_accuracy, condition).values())
 
     def draw(panel: Any, places: Sequence[float], curves: Mapping[str, Sequence[tuple[str, float]]]) -> None:
-        for colour, (name, points) in zip(COLOURS, curves.items(), strict=False):
+        for colour, (name, points) in zip(COLORS, curves.items(), strict=False):
             values = [final_accuracies(label, moment, share) for label, share in points]
             errors = [tables.standard_error(accuracies) or 0.0 for accuracies in values]
             means = [np.mean(accuracies) for accuracies in values]

@@ -116,7 +116,7 @@ def _correlation(runs: Runs) -> Sequence[float]:
 
 def _pictures(runs: Runs, folder: pathlib.Path) -> None:
     from jafl import plots
-    from jafl.plots.canvas import COLOURS, new_figure
+    from jafl.plots.canvas import COLORS, new_figure
 
     figure, axes = new_figure(1, 2, 10, 3.6)
     left, right = axes[0]
@@ -124,7 +124,7 @@ def _pictures(runs: Runs, folder: pathlib.Path) -> None:
     for place, label in enumerate(shown):
         counts = np.concatenate([predominant(run) for run in runs.of(label).values()])
         shares = np.bincount(counts, minlength=11)[:11] / len(counts)
-        left.bar(np.arange(11) + 0.4 * place - 0.2, shares, 0.4, color=COLOURS[place], label=label)
+        left.bar(np.arange(11) + 0.4 * place - 0.2, shares, 0.4, color=COLORS[place], label=label)
     left.set(xlabel="gradients with a weight above 0.1", ylabel="share of steps", xticks=range(11))
     left.legend(frameon=False)
 
@@ -133,7 +133,7 @@ def _pictures(runs: Runs, folder: pathlib.Path) -> None:
 
     for label in runs.labels:
         point = (mean(aggregated, label), mean(average_staleness, label))
-        right.plot(*point, "o", color=COLOURS[0 if label in BY_STALENESS else 3])
+        right.plot(*point, "o", color=COLORS[0 if label in BY_STALENESS else 3])
         right.annotate(
             label, point, textcoords="offset points", xytext=SHIFTS.get(label, (6, -3)), fontsize=8
         )

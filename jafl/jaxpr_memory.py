@@ -1,8 +1,8 @@
-"""How much memory a traced program holds beside its arguments: an estimate from its jaxpr, without compiling.
+"""Estimates how much memory a traced program holds beside its arguments, from its jaxpr, without compiling it.
 
-A value is counted from the operation that makes it to the last one that reads it. What compilers do not store is
-left out: scalars spread out, reshapes, elementwise results that one elementwise operation or sum reads, and results
-written over an operand that nobody reads again.
+A value takes memory from the operation that makes it to the last one that reads it. Values that compilers do not
+store are left out: scalars that are broadcast, reshapes, elementwise results that a single elementwise operation or
+sum reads, and results written over an operand that is not read again.
 """
 
 import functools
@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+# Operations that run one other program.
 _CALLS = (
     "jit",
     "pjit",
@@ -21,66 +22,28 @@ _CALLS = (
     "custom_jvp_call",
     "custom_vjp_call",
 )
+# Operations whose result is their operand, in memory.
 _RENAMED = ("reshape", "squeeze", "expand_dims", "copy", "optimization_barrier", "stop_gradient")
+# Operations that are not computed before their result is read.
 _MADE_WHERE_READ = ("broadcast_in_dim", "iota")
-_ELEMENTWISE = {
-    *(
-        "abs",
-        "add",
-        "add_any",
-        "sub",
-        "mul",
-        "div",
-        "neg",
-        "rem",
-        "pow",
-        "integer_pow",
-        "square",
-        "sqrt",
-        "rsqrt",
-    ),
-    *(
-        "exp",
-        "exp2",
-        "expm1",
-        "log",
-        "log1p",
-        "logistic",
-        "tanh",
-        "erf",
-        "sin",
-        "cos",
-        "atan2",
-        "sign",
-        "round",
-    ),
-    *(
-        "floor",
-        "ceil",
-        "max",
-        "min",
-        "clamp",
-        "select_n",
-        "eq",
-        "ne",
-        "lt",
-        "le",
-        "gt",
-        "ge",
-        "and",
-        "or",
-        "xor",
-    ),
-    *("not", "is_finite", "shift_left", "shift_right_logical", "shift_right_arithmetic"),
-    *("convert_element_type", "broadcast_in_dim"),
-}
+_ARITHMETIC = ("abs", "add", "add_any", "sub", "mul", "div", "neg", "rem", "sign")
+_POWERS = ("pow", "integer_pow", "square", "sqrt", "rsqrt", "exp", "exp2", "expm1", "log", "log1p")
+_CURVES = ("logistic", "tanh", "erf", "sin", "cos", "atan2")
+_ROUNDING = ("round", "floor", "ceil", "max", "min", "clamp", "convert_element_type")
+_COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge", "is_finite", "select_n")
+_BITS = ("and", "or", "xor", "not", "shift_left", "shift_right_logical", "shift_right_arithmetic")
+_ELEMENTWISE = {*_ARITHMETIC, *_POWERS, *_CURVES, *_ROUNDING, *_COMPARISONS, *_BITS, "broadcast_in_dim"}
+# Operations that compute an elementwise operand themselves.
 _FUSED_INTO = _ELEMENTWISE | {"reduce_sum", "reduce_max", "reduce_min", "reduce_and", "reduce_or", "argmax"}
-# All others may write over an operand that is not read again.
+# All other operations may write their result over an operand that is not read again.
 _NOT_IN_PLACE = ("dot_general", "conv_general_dilated", "gather", "transpose", "rev", "sort", "concatenate")
 
 
 class _Value:
-    """A value while a program runs; ``size`` in bytes, ``scalar``: it has one entry at most, ``axes``: how many."""
+    """An array while a program runs.
+
+    size: in bytes. scalar: whether it has one entry at most. axes: number of axes.
+    """
 
     def __init__(self, aval: Any):
         entries = int(np.prod(getattr(aval, "shape", ()), dtype=np.int64))
@@ -90,6 +53,8 @@ class _Value:
 
 
 class _Operation(NamedTuple):
+    """An operation with the values that it reads and makes, and its parameters."""
+
     name: str
     reads: list[_Value]
     makes: list[_Value]
@@ -97,32 +62,38 @@ class _Operation(NamedTuple):
 
 
 class _Program(NamedTuple):
+    """A program with its arguments, its operations in order, and its results."""
+
     takes: list[_Value]
     operations: list[_Operation]
     returns: list[_Value]
 
 
 def temporary_bytes(traced: Any, donated: slice | None = None) -> int:
-    """The most bytes that live at one moment beside a program's arguments.
+    """Estimates the most bytes that a program holds at one moment beside its arguments.
 
     Args:
-      traced: what ``jax.jit(function).trace(...)`` returns; its arguments may have been shapes.
-      donated: which of the flattened arguments lend their memory to all the results, in order; none if None.
+      traced: the return value of ``jax.jit(function).trace(...)``; its arguments may have been shapes.
+      donated: the flattened arguments whose memory is donated to all the results, in order. Default: none.
+
+    Returns:
+      Bytes.
     """
-    return _of_program(traced.jaxpr.jaxpr, *((donated.start, donated.stop) if donated else (0, 0)))
+    return _cached_peak(traced.jaxpr.jaxpr, *((donated.start, donated.stop) if donated else (0, 0)))
 
 
-@functools.lru_cache(maxsize=64)  # JAX traces like programs once: seeds and rates of an experiment share one
-def _of_program(jaxpr: Any, first_lent: int, end_lent: int) -> int:
+@functools.lru_cache(maxsize=64)  # runs that differ in seeds and rates share one jaxpr
+def _cached_peak(jaxpr: Any, first_donated: int, end_donated: int) -> int:
+    """The peak of a program whose arguments from ``first_donated`` to ``end_donated`` are donated to its results."""
     program = _flat(jaxpr)
-    return _peak(program, program.takes[first_lent:end_lent])
+    return _peak(program, program.takes[first_donated:end_donated])
 
 
 def _flat(jaxpr: Any) -> _Program:
-    """A jaxpr with the programs that it calls written out; constants are values that no operation makes."""
+    """The program of a jaxpr, with the programs that it calls inlined; no operation makes the constants."""
     operations: list[_Operation] = []
 
-    def write_out(jaxpr: Any, takes: Sequence[_Value]) -> list[_Value]:
+    def inline(jaxpr: Any, takes: Sequence[_Value]) -> list[_Value]:
         values = dict(zip(jaxpr.invars, takes, strict=True))
 
         def value(variable: Any) -> _Value:
@@ -134,7 +105,7 @@ def _flat(jaxpr: Any) -> _Program:
             name, reads = equation.primitive.name, [value(variable) for variable in equation.invars]
             inner = _inner(equation.params) if name in _CALLS else []
             if len(inner) == 1 and len(inner[0].invars) == len(reads):
-                made = write_out(inner[0], reads)
+                made = inline(inner[0], reads)
             elif name in _RENAMED:
                 made = reads[: len(equation.outvars)]
             else:
@@ -144,65 +115,74 @@ def _flat(jaxpr: Any) -> _Program:
         return [value(variable) for variable in jaxpr.outvars]
 
     takes = [_Value(variable.aval) for variable in jaxpr.invars]
-    return _Program(takes, operations, write_out(jaxpr, takes))
+    return _Program(takes, operations, inline(jaxpr, takes))
 
 
-def _peak(program: _Program, lent: Sequence[_Value] = ()) -> int:
-    """The most bytes at one moment beside what the program takes. lent: inputs whose memory the results may take."""
+def _peak(program: _Program, donated: Sequence[_Value] = ()) -> int:
+    """The most bytes at one moment beside the program's arguments.
+
+    donated: arguments whose memory the results may take, in order.
+    """
     end = len(program.operations)
     fused = _fused(program)
-    last_read = dict.fromkeys(program.returns, end)
-    for number, operation in reversed(list(enumerate(program.operations))):
-        # A fused result is made where it is read: what it is made of is read there.
-        at = max([number, *(last_read.get(value, number) for value in operation.makes if value in fused)])
-        for value in operation.reads:
-            last_read[value] = max(at, last_read.get(value, at))
+    last_read = _last_reads(program, fused)
     dying: dict[int, list[_Value]] = {}
     for value, number in last_read.items():
         dying.setdefault(number, []).append(value)
-    free = set(
-        lent
-    )  # inputs, and what has taken their place: written over where they are read for the last time
-    # From which operation on a result finds the memory of its input free.
-    free_from = {new: last_read.get(old, -1) for old, new in zip(lent, program.returns, strict=False)}
+    # Donated arguments, and the values written over them: each may be written over where it is read last.
+    free = set(donated)
+    # The operation from which on a result may use the memory of its donated argument.
+    free_from = {new: last_read.get(old, -1) for old, new in zip(donated, program.returns, strict=False)}
     live, peak, sizes = 0, 0, dict[_Value, int]()
     for number, operation in enumerate(program.operations):
+        may_overwrite = operation.name not in _NOT_IN_PLACE
+        overwritten = [v for v in dying.get(number, ()) if v in free and may_overwrite]
         made = 0
-        over = [v for v in dying.get(number, ()) if v in free and operation.name not in _NOT_IN_PLACE]
         for value in operation.makes:
             in_place = free_from.get(value, end) <= number
-            if taken := next((v for v in over if v.size == value.size), None):
-                over.remove(taken)
+            if operand := next((v for v in overwritten if v.size == value.size), None):
+                overwritten.remove(operand)
                 free.add(value)
                 in_place = True
             left_out = in_place or value in fused or _made_where_read(operation)
             sizes[value] = value.size if last_read.get(value, -1) > number and not left_out else 0
             made += sizes[value]
         freed = sum(sizes.pop(value, 0) for value in dying.get(number, ()))
-        reused = 0 if operation.name in _NOT_IN_PLACE else min(freed, made)
+        reused = min(freed, made) if may_overwrite else 0
         peak = max(peak, live + _peak_inside(operation), live + made - reused)
         live += made - freed
     return peak
 
 
+def _last_reads(program: _Program, fused: set[_Value]) -> dict[_Value, int]:
+    """{value: number of the last operation that reads it}; results are read after the last operation."""
+    last_read = dict.fromkeys(program.returns, len(program.operations))
+    for number, operation in reversed(list(enumerate(program.operations))):
+        # A fused result is computed where it is read, so its operands are read there.
+        at = max([number, *(last_read.get(value, number) for value in operation.makes if value in fused)])
+        for value in operation.reads:
+            last_read[value] = max(at, last_read.get(value, at))
+    return last_read
+
+
 def _fused(program: _Program) -> set[_Value]:
-    """The elementwise results that one operation reads, which makes them itself."""
+    """The elementwise results that a single operation reads, which then computes them itself."""
     readers: dict[_Value, set[int]] = {}
     for number, operation in enumerate(program.operations):
         for value in operation.reads:
             readers.setdefault(value, set()).add(number)
     kept = set(program.returns)
 
-    def goes_into(value: _Value) -> bool:
-        by = readers.get(value, set())
-        return len(by) == 1 and all(program.operations[number].name in _FUSED_INTO for number in by)
+    def is_fused(value: _Value) -> bool:
+        numbers = readers.get(value, set())
+        return len(numbers) == 1 and all(program.operations[n].name in _FUSED_INTO for n in numbers)
 
     made = (v for operation in program.operations if operation.name in _ELEMENTWISE for v in operation.makes)
-    return {value for value in made if value not in kept and goes_into(value)}
+    return {value for value in made if value not in kept and is_fused(value)}
 
 
 def _peak_inside(operation: _Operation) -> int:
-    """The most bytes that the programs inside an operation hold, beside what it reads."""
+    """The most bytes that the programs inside an operation hold, beside its operands."""
     name, params = operation.name, operation.params
     programs = [_flat(jaxpr) for jaxpr in _inner(params)]
     if name == "while":
@@ -210,10 +190,10 @@ def _peak_inside(operation: _Operation) -> int:
         return _peak(body, body.takes[params["body_nconsts"] :])
     if name == "scan":
         (body,) = programs
-        # Constants, what is carried, slices: what is sliced or stacked has one axis more outside.
-        alike = [out.axes == inner.axes for out, inner in zip(operation.makes, body.returns, strict=True)]
+        # Arguments are constants, carry and slices; sliced and stacked arrays have one more axis outside.
+        carried = [out.axes == inner.axes for out, inner in zip(operation.makes, body.returns, strict=True)]
         end = sum(out.axes == inner.axes for out, inner in zip(operation.reads, body.takes, strict=True))
-        first = end - sum(alike)
+        first = end - sum(carried)
         return sum(value.size for value in body.takes[end:]) + _peak(body, body.takes[first:end])
     return max((_peak(program) for program in programs), default=0)
 
@@ -221,10 +201,11 @@ def _peak_inside(operation: _Operation) -> int:
 def _inner(params: Mapping[str, Any]) -> list[Any]:
     """The jaxprs among an operation's parameters."""
     values: Iterable[Any] = params.values()
-    several = (value if isinstance(value, (tuple, list)) else (value,) for value in values)
-    found = (getattr(one, "jaxpr", one) for group in several for one in group)
-    return [one for one in found if hasattr(one, "eqns")]
+    groups = (value if isinstance(value, (tuple, list)) else (value,) for value in values)
+    candidates = (getattr(value, "jaxpr", value) for group in groups for value in group)
+    return [jaxpr for jaxpr in candidates if hasattr(jaxpr, "eqns")]
 
 
 def _made_where_read(operation: _Operation) -> bool:
+    """Whether an operation broadcasts a scalar, which compilers do where the result is read."""
     return operation.name in _MADE_WHERE_READ and all(value.scalar for value in operation.reads)

@@ -230,7 +230,7 @@ class Settings:
         "Use only so large a share of the data, whole clients (celeb_a, sentiment140). FedBuff: 0.15 of tweets.",
         Declaration("data", only(dataset=BY_ARGUMENT)),
     )
-    normalisation: str | None = _setting(
+    normalization: str | None = _setting(
         None,
         "Of images, on the device: unit (to 0..1), half (to -1..1), data_set (by mean and standard deviation of the "
         "data set). Default: as in the papers.",

@@ -1,17 +1,18 @@
-"""Examples and who holds them: sources, partitions among clients, and the federation they make. NumPy only.
+"""Data sets, partitions among clients, and the federations that they make. Needs NumPy only.
 
-    source = digits()
-    federation = federate(source, dirichlet(source.y, 100, alpha=0.3, seed=0))
+    >>> import jafl
+    >>> source = jafl.data.digits()
+    >>> federation = jafl.federate(source, jafl.data.dirichlet(source.y, 100, alpha=0.3, seed=0))
 
-A source is any data set with a common test set; ``SOURCES`` and ``PARTITIONS`` name the ones that jafl knows.
-``prepare`` downloads and prepares those of tensorflow-datasets, once. Your own arrays become a federation with
-``Federation.from_arrays``, your own division with ``Partition.from_lists``.
+A source is a data set with a common test set; ``SOURCES`` and ``PARTITIONS`` hold those that jafl knows, by name.
+``prepare`` downloads and prepares those of tensorflow-datasets, once. ``Federation.from_arrays`` takes any other
+arrays, ``Partition.from_lists`` any other division.
 """
 
 from jafl.data.celebrities import celeb_a
 from jafl.data.federation import Federation, HeldOut, Partition, Source, federate
 from jafl.data.image_sources import image_source
-from jafl.data.normalisation import NORMALISATIONS, Normalisation
+from jafl.data.normalization import NORMALIZATIONS, Normalization
 from jafl.data.partitions import PARTITIONS, dirichlet, iid, label_groups, labels_per_client
 from jafl.data.posts import newsgroups
 from jafl.data.prepared import PREPARED
@@ -22,14 +23,16 @@ from jafl.data.splits import hold_out
 from jafl.data.tweets import sentiment140
 from jafl.data.writers import femnist
 
+Normalisation, NORMALISATIONS = Normalization, NORMALIZATIONS  # the spelling of earlier versions
+
 __all__ = [
-    "NORMALISATIONS",
+    "NORMALIZATIONS",
     "PARTITIONS",
     "PREPARED",
     "SOURCES",
     "Federation",
     "HeldOut",
-    "Normalisation",
+    "Normalization",
     "Partition",
     "Source",
     "celeb_a",

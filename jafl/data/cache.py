@@ -1,8 +1,8 @@
-"""Decoded data sets on disk: plain .npy arrays, opened as memory maps, in a folder that is whole or not there.
+"""Decoded data sets on disk: plain .npy arrays, opened as memory maps.
 
-A folder is named after the data set and a digest of all that its content depends on: this format's version, what was
-asked for, and the names, sizes and times of the files that were read. So nothing is ever overwritten, and a data set
-that has changed is decoded anew. It is written under another name and renamed when everything is in it.
+A folder is named after the data set and a digest of everything that its content depends on: the version of this
+format, the request, and the names, sizes and times of the files that were read. So nothing is ever overwritten, and a
+data set that has changed is decoded again. A folder is written under another name and renamed once it is complete.
 """
 
 import dataclasses
@@ -25,7 +25,10 @@ FACTS = "facts.json"
 
 @dataclasses.dataclass(frozen=True)
 class Decoded:
-    """A decoded data set: ``arrays`` by name, memory-mapped and read-only; ``facts``, numbers and texts about it."""
+    """A decoded data set on disk.
+
+    path: its folder. arrays: by name, memory-mapped and read-only. facts: numbers and texts about it.
+    """
 
     path: pathlib.Path
     arrays: Mapping[str, np.ndarray]
@@ -41,7 +44,7 @@ class Writer:
         self._rows: dict[str, int] = {}
 
     def append(self, name: str, rows: Any) -> None:
-        """Adds ``rows`` [n, ...] to the array ``name``; shape and dtype of a row are those of its first rows."""
+        """Adds ``rows`` [n, ...] to the array ``name``; all calls must agree in the shape and dtype of a row."""
         rows = np.ascontiguousarray(rows)
         if name not in self._files:
             file: BinaryIO = open(self._folder / f"{name}.npy", "wb")  # noqa: SIM115  (stays open until finish)
@@ -79,33 +82,36 @@ def cached(
     decode: Callable[[Writer], Mapping[str, Any]],
     *,
     cache_dir: str | os.PathLike,
-    asked: Mapping[str, Any],
+    request: Mapping[str, Any],
     files: Iterable[pathlib.Path],
 ) -> Decoded:
-    """The decoded data set ``name``: from its folder in ``cache_dir`` if it is there, else decoded and put there.
+    """Reads the decoded data set ``name`` from its folder in ``cache_dir``; decodes it first if there is none.
 
     Args:
-      decode: writes the arrays and returns the facts; called only where there is no folder yet.
+      name: of the data set.
+      decode: writes the arrays and returns the facts.
       cache_dir: made if it is not there.
-      asked: everything besides the files that the content depends on, as JSON.
-      files: the files that ``decode`` reads; a change of their names, sizes or times of change makes another folder.
+      request: everything besides the files that the content depends on, as JSON.
+      files: the files that ``decode`` reads; if their names, sizes or times change, another folder is made.
 
     Raises:
       SettingError: if the folder cannot be written, or one that is there is damaged.
     """
-    folder = pathlib.Path(cache_dir) / f"{name.replace('/', '-')}-v{FORMAT}-{_digest(name, asked, files)}"
+    folder = pathlib.Path(cache_dir) / f"{name.replace('/', '-')}-v{FORMAT}-{_digest(name, request, files)}"
     if not folder.exists():
         _write(folder, decode)
     return _read(folder)
 
 
-def _digest(name: str, asked: Mapping[str, Any], files: Iterable[pathlib.Path]) -> str:
+def _digest(name: str, request: Mapping[str, Any], files: Iterable[pathlib.Path]) -> str:
+    """The part of a folder's name that tells its content."""
     stats = sorted((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files)
-    text = json.dumps([FORMAT, name, dict(asked), stats], sort_keys=True)
+    text = json.dumps([FORMAT, name, dict(request), stats], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _write(folder: pathlib.Path, decode: Callable[[Writer], Mapping[str, Any]]) -> None:
+    """Makes ``folder``, or nothing if ``decode`` fails."""
     unfinished = folder.parent / f".unfinished-{folder.name}-{uuid.uuid4().hex[:8]}"
     try:
         unfinished.mkdir(parents=True)
@@ -121,7 +127,7 @@ def _write(folder: pathlib.Path, decode: Callable[[Writer], Mapping[str, Any]]) 
         try:
             unfinished.rename(folder)
         except OSError:
-            if not folder.exists():  # else another process was quicker, with the same content
+            if not folder.exists():  # Otherwise another process has just written the same content.
                 raise
     finally:
         writer.close()
@@ -129,6 +135,7 @@ def _write(folder: pathlib.Path, decode: Callable[[Writer], Mapping[str, Any]]) 
 
 
 def _read(folder: pathlib.Path) -> Decoded:
+    """Opens the arrays of ``folder``; raises SettingError if it is damaged."""
     arrays = {}
     try:
         content = json.loads((folder / FACTS).read_text())
@@ -146,6 +153,6 @@ def _read(folder: pathlib.Path) -> Decoded:
 
 
 def _write_header(file: BinaryIO, rows: int, shape: tuple[int, ...], dtype: np.dtype) -> None:
-    """The header of a .npy file, whose length does not depend on the number of rows (NumPy leaves room for it)."""
+    """Writes the header of a .npy file; its length does not depend on the number of rows (NumPy leaves room)."""
     fields = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (rows, *shape)}
     np.lib.format.write_array_header_1_0(file, fields)

@@ -1,4 +1,4 @@
-"""Small checks that partitions, sources and federations share, and their random generator."""
+"""Checks and the random generator that partitions, sources and federations share."""
 
 import math
 import numbers
@@ -47,7 +47,7 @@ def finite_number(value: Any) -> bool:
 
 
 def generator(setting: str, seed: Any, stream: int) -> np.random.Generator:
-    """The generator of one user's ``stream`` from ``seed``, so that users of one seed share nothing.
+    """The random generator of ``seed`` and ``stream``: different streams of one seed share no random numbers.
 
     Raises SettingError, naming ``setting``, unless the seed is a whole number from 0 on.
     """

@@ -1,29 +1,37 @@
-"""Examples once, clients as offsets into them: the data that a simulation trains on.
+"""The data that a simulation trains on: one array of examples, and for each client a range of positions in it.
 
-Letters in shapes: E training examples, N clients, A examples held, summed over the clients (A differs
-from E where clients overlap or examples are left out). Nothing is copied per client and nothing is padded.
+Letters in shapes: E training examples, N clients, A the sum of the clients' numbers of examples (A differs from E
+where clients overlap or examples are left out). Nothing is copied per client and nothing is padded.
 """
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from jafl.data.checks import checked_labels, whole_number
-from jafl.data.normalisation import Normalisation
+from jafl.data.normalization import Normalization
 from jafl.errors import SettingError, require
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Partition:
-    """Which training examples each client holds; clients may overlap, and examples may belong to nobody.
+    """Which training examples each client holds.
 
-      offsets [N + 1] int64  client c holds the examples ``indices[offsets[c]:offsets[c + 1]]``, in that order
-      indices [A] int64      positions in the training examples
+    Clients may overlap, and examples may belong to no client.
 
-    Raises SettingError unless the offsets run from 0 to A, every client holds at least one example and
-    every index is a whole number from 0 on.
+    Attributes:
+      offsets: [N + 1] int64; client c holds the examples ``indices[offsets[c]:offsets[c + 1]]``, in that order.
+      indices: [A] int64, positions in the training examples.
+
+    Raises:
+      SettingError: unless the offsets run from 0 to A without falling, every client holds at least one example and
+        every index is a whole number of at least 0.
+
+    Example:
+      >>> jafl.Partition(offsets=[0, 2, 3], indices=[4, 0, 1]).num_clients
+      2
     """
 
     offsets: np.ndarray
@@ -62,9 +70,20 @@ class Partition:
 
     @classmethod
     def from_lists(cls, lists: Iterable[Any]) -> "Partition":
-        """The partition in which client c holds the training examples ``lists[c]`` (any integer arrays).
+        """Makes a partition from one list of positions per client.
 
-        Raises SettingError as the class does.
+        Args:
+          lists: the positions of client c's training examples at place c, each [n] integers with n of at least 1.
+
+        Returns:
+          The partition of ``len(lists)`` clients.
+
+        Raises:
+          SettingError: if there is no client, a client has no example, or a position is negative or no integer.
+
+        Example:
+          >>> jafl.Partition.from_lists([[0, 2], [1]]).sizes.tolist()
+          [2, 1]
         """
         arrays = [np.asarray(indices) for indices in lists]
         require(arrays, "number of clients in partition", 0, "at least 1")
@@ -75,21 +94,26 @@ class Partition:
                 indices.shape,
                 "one-dimensional",
             )
-        offsets = np.concatenate([[0], np.cumsum([len(indices) for indices in arrays])])
-        return cls(offsets, np.concatenate(arrays))
+        return cls(offsets_of([len(indices) for indices in arrays]), np.concatenate(arrays))
 
     @property
     def num_clients(self) -> int:
-        """Clients, N."""
+        """Number of clients, N."""
         return len(self.offsets) - 1
 
     @property
     def sizes(self) -> np.ndarray:
-        """[N] int64: examples that each client holds."""
+        """[N] int64: number of examples that each client holds."""
         return np.diff(self.offsets)
 
 
+def offsets_of(sizes: Sequence[int] | np.ndarray) -> np.ndarray:
+    """[N + 1] int64: where each of N clients with ``sizes`` [N] begins when they lie end to end, and the end."""
+    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64, copy=False)
+
+
 def _check_sizes(sizes: np.ndarray) -> None:
+    """Raises SettingError where offsets fall, or a client holds no example."""
     if sizes.min() < 0:
         client = int(np.argmax(sizes < 0))
         raise SettingError(
@@ -107,33 +131,44 @@ def _check_sizes(sizes: np.ndarray) -> None:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class HeldOut:
-    """What each client holds out of its own training (``hold_out``): client c the training examples
-    ``indices[offsets[c]:offsets[c + 1]]``, of which there may be none; ``offsets`` [N + 1], ``indices`` int64."""
+    """The examples that each client keeps for measuring its own accuracy (see ``hold_out``).
+
+    Attributes:
+      offsets: [N + 1] int64; client c holds out ``indices[offsets[c]:offsets[c + 1]]``, possibly none.
+      indices: int64, positions in the training examples.
+    """
 
     offsets: np.ndarray
     indices: np.ndarray
 
     @property
     def sizes(self) -> np.ndarray:
-        """[N] int64: examples that each client holds out."""
+        """[N] int64: number of examples that each client holds out."""
         return np.diff(self.offsets)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Source:
-    """A data set with its test split, not yet divided among clients.
+    """A data set with a common test set, not yet divided among clients.
 
-    name                 what it is called in results
-    x [E, ...] float32, or uint8 images or int32 tokens, y [E] int32   training examples and labels in
-                         0..num_classes - 1; may be memory-mapped from a file
-    test_x, test_y                             the same for the common test set
-    validation_x, validation_y                 the same, or None unless a validation split was asked for
-    server_x, server_y   examples that the server keeps for itself, or None; see ``keep_for_server``
-    train_indices, test_indices, validation_indices, server_indices  int64, each split's positions in the data set
-                         as it was before jafl split it, in the order of x, or None where jafl did not split it
-    natural_partition    the Partition that the data come with, or None
-    normalisation        how the device shall normalise uint8 images, or None (``jafl.models.Inputs``)
-    vocabulary           the words of token 0, 1, ..., or None where x holds no tokens
+    Attributes:
+      name: what the data set is called in results.
+      x: [E, ...] training examples: float32, uint8 (images) or int32 (tokens); may be memory-mapped from a file.
+      y: [E] int32, labels from 0 to ``num_classes - 1``.
+      test_x: like ``x``, the common test set.
+      test_y: like ``y``, of the test set.
+      num_classes: number of classes.
+      validation_x: like ``x``, or None if no validation examples were asked for.
+      validation_y: like ``y``, or None.
+      train_indices: int64, positions of ``x`` in the data set before jafl split it; None if jafl did not split it.
+      test_indices: the same for ``test_x``.
+      validation_indices: the same for ``validation_x``.
+      natural_partition: the clients that the data come with, or None.
+      server_x: like ``x``, examples that the server keeps for itself (see ``keep_for_server``), or None.
+      server_y: like ``y``, or None.
+      server_indices: like ``train_indices``, for ``server_x``.
+      normalization: how the device normalizes uint8 images (see ``jafl.models.Inputs``), or None.
+      vocabulary: the words of token 0, 1, ..., or None where ``x`` holds no tokens.
     """
 
     name: str
@@ -151,20 +186,29 @@ class Source:
     server_x: np.ndarray | None = None
     server_y: np.ndarray | None = None
     server_indices: np.ndarray | None = None
-    normalisation: Normalisation | None = None
+    normalization: Normalization | None = None
     vocabulary: tuple[str, ...] | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Federation:
-    """Training examples, who holds which, and a common test set. Made by ``federate`` or ``from_arrays``.
+    """Training examples, the clients that hold them, and a common test set.
 
-    name        what the data are called in results
-    x [E, ...]  float32, or float64 or any integer type if given so;  y [E] int32
-    test_x, test_y, and validation_x, validation_y, server_x, server_y (or None)  of the same types
-    num_classes labels are 0..num_classes - 1
-    partition   the clients, as offsets into the examples
-    held_out    what each client keeps for measuring its own accuracy, or None
+    Made by ``federate`` from a source, or by ``Federation.from_arrays`` from NumPy arrays.
+
+    Attributes:
+      name: what the data are called in results.
+      x: [E, ...] training examples: float32, float64 or an integer type.
+      y: [E] int32, labels from 0 to ``num_classes - 1``.
+      test_x: like ``x``, the common test set.
+      test_y: like ``y``, of the test set.
+      num_classes: number of classes.
+      partition: which examples each client holds.
+      validation_x: like ``x``, or None.
+      validation_y: like ``y``, or None.
+      server_x: like ``x``, examples that the server keeps for itself, or None.
+      server_y: like ``y``, or None.
+      held_out: the examples that each client keeps for measuring its own accuracy, or None.
     """
 
     name: str
@@ -197,13 +241,35 @@ class Federation:
         held_out: HeldOut | None = None,
         name: str = "arrays",
     ) -> "Federation":
-        """The federation of any NumPy arrays; they are not copied unless their type must change.
+        """Makes a federation from NumPy arrays, which are not copied unless their type must change.
 
-        ``x`` [E, ...] keeps an integer type (token numbers, uint8 images) and float64; all else becomes
-        float32. ``y`` [E] becomes int32. ``num_classes`` is the largest label + 1 unless given.
+        Args:
+          x: [E, ...] training examples; an integer type and float64 are kept, everything else becomes float32.
+          y: [E] integer labels, from 0 on; become int32.
+          partition: which training examples each client holds.
+          test_x: like ``x``, the common test set.
+          test_y: like ``y``, of the test set.
+          num_classes: number of classes. Default: the largest label + 1.
+          validation_x: like ``x``, or None.
+          validation_y: like ``y``, or None.
+          server_x: like ``x``, examples that the server keeps for itself, or None.
+          server_y: like ``y``, or None.
+          held_out: what each client keeps for measuring its own accuracy, as ``hold_out`` returns it, or None.
+          name: what the data are called in results.
 
-        Raises SettingError where lengths, shapes or types disagree, x holds NaN or infinity, labels are not
-        whole numbers below ``num_classes``, the partition points past the end, or a split is empty.
+        Returns:
+          The federation.
+
+        Raises:
+          SettingError: where lengths, shapes or types disagree, x holds NaN or infinity, labels are not whole
+            numbers below ``num_classes``, the partition points past the end, or a split is empty.
+
+        Example:
+          >>> clients = jafl.Partition.from_lists([[0, 2], [1]])
+          >>> x, y = [[0.5], [1.5], [2.5]], [0, 1, 1]
+          >>> federation = jafl.Federation.from_arrays(x, y, clients, test_x=x, test_y=y)
+          >>> federation.label_counts().tolist()
+          [[1, 1], [0, 1]]
         """
         require(
             isinstance(partition, Partition),
@@ -235,22 +301,31 @@ class Federation:
         )
         if held_out is not None:
             _check_held_out(held_out, partition.num_clients, len(x))
-        nothing = (None, None)
-        validation, server = splits.get("validation_", nothing), splits.get("server_", nothing)
+        validation, server = (splits.get(prefix, (None, None)) for prefix in optional)
         return cls(name, x, y, *splits["test_"], num_classes, partition, *validation, *server, held_out)
 
     @property
     def num_clients(self) -> int:
-        """Clients, N."""
+        """Number of clients, N."""
         return self.partition.num_clients
 
     @property
     def num_examples(self) -> np.ndarray:
-        """[N] int32: examples that each client holds."""
+        """[N] int32: number of examples that each client holds."""
         return self.partition.sizes.astype(np.int32)
 
     def client(self, client: int) -> tuple[np.ndarray, np.ndarray]:
-        """Copies of one client's ``x`` [n, ...] and ``y`` [n]; SettingError if there is no such client."""
+        """Copies one client's examples.
+
+        Args:
+          client: number of the client, from 0 on.
+
+        Returns:
+          The client's ``x`` [n, ...] and ``y`` [n].
+
+        Raises:
+          SettingError: if there is no such client.
+        """
         client = whole_number("client", client, 0)
         require(client < self.num_clients, "client", client, f"less than num_clients = {self.num_clients}")
         start, end = self.partition.offsets[client : client + 2]
@@ -258,7 +333,11 @@ class Federation:
         return self.x[held], self.y[held]
 
     def label_counts(self) -> np.ndarray:
-        """[N, num_classes] int64: how many examples of each label each client holds."""
+        """Counts the examples of each label that each client holds.
+
+        Returns:
+          [N, num_classes] int64.
+        """
         holder = np.repeat(np.arange(self.num_clients), self.partition.sizes)
         cell = holder * self.num_classes + self.y[self.partition.indices]
         counts = np.bincount(cell, minlength=self.num_clients * self.num_classes)
@@ -266,11 +345,23 @@ class Federation:
 
 
 def federate(source: Source, partition: Partition, *, held_out: HeldOut | None = None) -> Federation:
-    """Divides a source's training examples among clients; ``source.natural_partition`` is one choice.
+    """Divides a source's training examples among clients.
 
-    ``held_out``: what each client keeps for measuring its own accuracy, as ``hold_out`` returns it.
+    Args:
+      source: the data set.
+      partition: which training examples each client holds; ``source.natural_partition`` is one choice.
+      held_out: what each client keeps for measuring its own accuracy, as ``hold_out`` returns it, or None.
 
-    Raises SettingError as ``Federation.from_arrays`` does.
+    Returns:
+      The federation.
+
+    Raises:
+      SettingError: as ``Federation.from_arrays``.
+
+    Example:
+      >>> source = jafl.data.digits()
+      >>> jafl.federate(source, jafl.data.iid(source.y, 10, seed=0)).num_clients
+      10
     """
     return Federation.from_arrays(
         source.x,
@@ -308,25 +399,7 @@ def _checked_split(x: Any, y: Any, prefix: str, like: np.ndarray | None = None) 
         f"{len(x)}, which is len({name_x})",
         "Every example needs one label.",
     )
-    wide = x.dtype.kind == "i" and x.dtype.itemsize > 4 or x.dtype.kind == "u" and x.dtype.itemsize > 2
-    if wide:  # the device computes with 32 bits; what is narrower need not be looked at, on a disk perhaps
-        smallest, largest = np.iinfo(np.int32).min, np.iinfo(np.int32).max
-        require(
-            smallest <= x.min() and x.max() <= largest,
-            f"{name_x}'s range",
-            (int(x.min()), int(x.max())),
-            f"from {smallest} to {largest}",
-            "Renumber tokens, or scale numbers into floats.",
-        )
-    if x.dtype.kind not in "iu" and x.dtype != np.float64:
-        x = x.astype(np.float32, copy=False)
-    if x.dtype.kind == "f" and not np.isfinite(x).all():
-        bad = ~np.isfinite(x.reshape(len(x), -1)).all(axis=1)
-        raise SettingError(
-            f"{name_x} holds NaN or infinity in {int(bad.sum())} of {len(x)} examples (the "
-            f"first is number {int(np.argmax(bad))}), but must be finite. Drop or fill these.",
-            setting=name_x,
-        )
+    x = _checked_numbers(x, name_x)
     if like is not None:
         shape, like_shape = x.shape[1:], like.shape[1:]
         require(shape == like_shape, f"{name_x}.shape[1:]", shape, f"{like_shape}, as in x")
@@ -336,7 +409,32 @@ def _checked_split(x: Any, y: Any, prefix: str, like: np.ndarray | None = None) 
     return x, y
 
 
+def _checked_numbers(x: np.ndarray, name: str) -> np.ndarray:
+    """``x`` in an integer type, float32 or float64; raises SettingError for numbers that a device cannot hold."""
+    wide = x.dtype.kind == "i" and x.dtype.itemsize > 4 or x.dtype.kind == "u" and x.dtype.itemsize > 2
+    if wide:  # Devices compute with 32 bits. Narrower types are not read, as they may be memory-mapped.
+        smallest, largest = np.iinfo(np.int32).min, np.iinfo(np.int32).max
+        require(
+            smallest <= x.min() and x.max() <= largest,
+            f"{name}'s range",
+            (int(x.min()), int(x.max())),
+            f"from {smallest} to {largest}",
+            "Renumber tokens, or scale numbers into floats.",
+        )
+    if x.dtype.kind not in "iu" and x.dtype != np.float64:
+        x = x.astype(np.float32, copy=False)
+    if x.dtype.kind == "f" and not np.isfinite(x).all():
+        bad = ~np.isfinite(x.reshape(len(x), -1)).all(axis=1)
+        raise SettingError(
+            f"{name} holds NaN or infinity in {int(bad.sum())} of {len(x)} examples (the "
+            f"first is number {int(np.argmax(bad))}), but must be finite. Drop or fill these.",
+            setting=name,
+        )
+    return x
+
+
 def _check_held_out(held_out: Any, num_clients: int, num_examples: int) -> None:
+    """Raises SettingError unless ``held_out`` has a range for each client, within the training examples."""
     require(isinstance(held_out, HeldOut), "held_out", held_out, "a HeldOut", "jafl.data.hold_out makes one.")
     offsets, indices = held_out.offsets, held_out.indices
     ends = (len(offsets), int(offsets[0]), int(offsets[-1]))
@@ -347,6 +445,7 @@ def _check_held_out(held_out: Any, num_clients: int, num_examples: int) -> None:
 
 
 def _checked_num_classes(num_classes: int | None, labels: dict[str, np.ndarray]) -> int:
+    """The number of classes of ``labels`` {name: [n]}; raises SettingError for a label beyond one that is given."""
     if num_classes is None:
         return 1 + max(int(y.max()) for y in labels.values())
     num_classes = whole_number("num_classes", num_classes, 1)

@@ -1,4 +1,4 @@
-"""LEAF's folders: JSON files in ``train`` and ``test``, each with some of the clients."""
+"""Reads LEAF's folders: JSON files in ``train`` and ``test``, each with several clients."""
 
 import json
 import os
@@ -10,7 +10,7 @@ import numpy as np
 
 from jafl.errors import SettingError
 
-Client = tuple[str, np.ndarray, np.ndarray]
+Client = tuple[str, np.ndarray, np.ndarray]  # name, x, y
 
 
 def leaf_files(folder: pathlib.Path, split: str) -> list[pathlib.Path]:
@@ -52,6 +52,7 @@ def leaf_clients(folder: pathlib.Path, split: str) -> Iterator[Client]:
 
 
 def _content(file: pathlib.Path) -> dict[str, Any]:
+    """The content of a file; raises SettingError unless it is one of LEAF's."""
     try:
         content = json.loads(file.read_bytes())
     except ValueError as error:
@@ -63,6 +64,7 @@ def _content(file: pathlib.Path) -> dict[str, Any]:
 
 
 def _client(file: pathlib.Path, user: str, count: int, data: Any) -> Client:
+    """A user's examples; raises SettingError unless there are ``count`` of them, of one shape."""
     try:
         x, y = np.asarray(data["x"], np.float32), np.asarray(data["y"])
     except (KeyError, TypeError, ValueError) as error:
@@ -72,10 +74,10 @@ def _client(file: pathlib.Path, user: str, count: int, data: Any) -> Client:
     if not len(x) == len(y) == count or x.ndim != 2 or y.ndim != 1:
         shapes = f"x of shape {x.shape} and y of shape {y.shape}"
         raise _broken(file, f"says that user {user!r} has {count} samples, but holds {shapes}")
-    whole = y.astype(np.int64)
-    if not np.array_equal(whole, y):
+    labels = y.astype(np.int64)
+    if not np.array_equal(labels, y):
         raise _broken(file, f"holds labels of user {user!r} that are not whole numbers")
-    return user, x, whole
+    return user, x, labels
 
 
 def _broken(file: str | os.PathLike, what: str) -> SettingError:

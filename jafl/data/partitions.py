@@ -1,7 +1,7 @@
 """Ways to divide labelled examples among clients, each ``(labels, ..., seed) -> Partition``.
 
-Letters in shapes: E examples, N clients, C classes that occur in the labels. Every client gets at least one
-example, and holds its examples in random order. The same arguments give the same partition.
+Letters in shapes: E examples, N clients, C classes that occur in the labels, L labels per client. Every client gets
+at least one example, and holds its examples in random order. The same arguments give the same partition.
 """
 
 import heapq
@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from jafl.data.checks import checked_labels, finite_number, generator, whole_number
-from jafl.data.federation import Partition
+from jafl.data.federation import Partition, offsets_of
 from jafl.errors import require
 
-# One random stream per partition, so that two of them from one seed have nothing in common.
+# One random stream per kind of partition, so that two kinds made from one seed share no random numbers.
 _IID, _DIRICHLET, _LABELS_PER_CLIENT, _LABEL_GROUPS = 101, 102, 103, 104
 
 # Beyond this, Dirichlet proportions are equal to all digits that matter, and their sum may overflow.
@@ -24,8 +24,22 @@ _LARGEST_ALPHA = 1e12
 def iid(labels: Any, num_clients: int, *, seed: int) -> Partition:
     """Deals all examples out at random; sizes differ by one at most.
 
-    ``labels`` [E] integers. Raises SettingError if there are fewer examples than clients.
     Source: McMahan et al. 2017, "Communication-Efficient Learning of Deep Networks", section 3 (IID).
+
+    Args:
+      labels: [E] integers, the label of each example, from 0 on.
+      num_clients: number of clients, N.
+      seed: seed of the draw, a whole number from 0 on.
+
+    Returns:
+      The partition of all examples among N clients.
+
+    Raises:
+      SettingError: if there are fewer examples than clients.
+
+    Example:
+      >>> jafl.data.iid([0, 0, 1, 1, 1], 2, seed=0).sizes.tolist()
+      [3, 2]
     """
     labels, num_clients = _checked(labels, num_clients)
     rng = generator("seed", seed, _IID)
@@ -39,20 +53,35 @@ def dirichlet(
 ) -> Partition:
     """Skews the labels by a Dirichlet distribution: the smaller ``alpha``, the more unlike the clients.
 
-    By default each class is divided among the clients in proportions drawn from Dirichlet(alpha), so that
-    sizes differ too (Yurochkin et al. 2019, "Bayesian Nonparametric Federated Learning of Neural Networks";
-    Li et al. 2022, "Federated Learning on Non-IID Data Silos"). All examples are used. Shares are rounded
-    up or down at random, so that a client's expected count is exact. A client left with nothing then gets
-    one random example from whichever client is the largest at that moment.
+    By default each class is divided among the clients in proportions drawn from Dirichlet(alpha), so that sizes
+    differ too. All examples are used. Shares are rounded up or down at random, so that a client's expected count is
+    exact. A client left without examples then gets a random one from whichever client is the largest at that moment.
 
-    With ``equal_sizes`` each client draws its own label distribution from Dirichlet(alpha * prior), the prior
-    being the class frequencies, and takes E // N examples without replacement (Hsu et al. 2019, "Measuring
-    the Effects of Non-Identical Data Distribution"). Once a class has run out, the distribution is
-    renormalised over the rest, so those who draw late get what is left: clients draw in random order.
-    Up to N - 1 examples stay unused.
+    With ``equal_sizes`` each client draws its own label distribution from Dirichlet(alpha * prior), the prior being
+    the class frequencies, and takes E // N examples without replacement. Once a class has run out, the distribution
+    is renormalized over the rest, so clients that draw late get what is left: they draw in random order. Up to N - 1
+    examples stay unused.
 
-    ``labels`` [E] integers. Raises SettingError unless 0 < ``alpha`` <= 1e12, and for fewer examples than
-    clients.
+    Sources: Yurochkin et al. 2019, "Bayesian Nonparametric Federated Learning of Neural Networks", and Li et al.
+    2022, "Federated Learning on Non-IID Data Silos"; for ``equal_sizes`` Hsu et al. 2019, "Measuring the Effects of
+    Non-Identical Data Distribution".
+
+    Args:
+      labels: [E] integers, the label of each example, from 0 on.
+      num_clients: number of clients, N.
+      alpha: concentration of the distribution, above 0 and at most 1e12.
+      seed: seed of the draw, a whole number from 0 on.
+      equal_sizes: whether all clients hold equally many examples.
+
+    Returns:
+      The partition among N clients.
+
+    Raises:
+      SettingError: for an ``alpha`` outside its range, and for fewer examples than clients.
+
+    Example:
+      >>> jafl.data.dirichlet([0, 0, 0, 1, 1, 1], 3, alpha=0.3, seed=0, equal_sizes=True).sizes.tolist()
+      [2, 2, 2]
     """
     labels, num_clients = _checked(labels, num_clients)
     require(
@@ -79,37 +108,39 @@ def labels_per_client(
 ) -> Partition:
     """Gives each client a few labels and a random number of examples; clients overlap.
 
-    Source: WKAFL, algorithm 4. A client draws ``labels_per_client`` labels, a size uniform on
-    [smallest, largest], both included, and a weight uniform on (0, 1) per label; it then takes
-    size * weight / sum(weights) examples of each label, without replacement inside the client.
-    The paper leaves the rounding open: here counts are rounded up or down so that they add up to the size
-    exactly. So a client may hold fewer labels than it drew. Should a label have too few examples, the
-    client's other labels make up for it.
+    A client draws ``labels_per_client`` labels, a size uniform on [smallest, largest], both included, and a weight
+    uniform on (0, 1) per label; it then takes size * weight / sum(weights) examples of each label, without
+    replacement inside the client. The paper leaves the rounding open: here counts are rounded up or down so that
+    they add up to the size exactly, so a client may hold fewer labels than it drew. Where a label has too few
+    examples, the client takes more of its other labels.
 
-    ``labels`` [E] integers. Raises SettingError if the labels asked for are more than occur, or if
-    ``largest`` is more than the ``labels_per_client`` rarest labels have together.
+    Source: WKAFL, algorithm 4.
+
+    Args:
+      labels: [E] integers, the label of each example, from 0 on.
+      num_clients: number of clients, N.
+      labels_per_client: number of labels that each client draws, at most the number of labels that occur.
+      smallest: least number of examples of a client, at least 1.
+      largest: greatest number of examples of a client.
+      seed: seed of the draw, a whole number from 0 on.
+
+    Returns:
+      The partition among N clients.
+
+    Raises:
+      SettingError: if the labels asked for are more than occur, or if ``largest`` is more than the
+        ``labels_per_client`` rarest labels have together.
+
+    Example:
+      >>> labels = [0, 1, 2] * 10
+      >>> clients = jafl.data.labels_per_client(labels, 4, labels_per_client=2, smallest=5, largest=5, seed=0)
+      >>> clients.sizes.tolist()
+      [5, 5, 5, 5]
     """
     labels, num_clients = _checked(labels, num_clients, overlap=True)
     pools = _class_pools(labels)
     class_sizes = np.array([len(pool) for pool in pools])
-    wanted = whole_number("labels_per_client", labels_per_client, 1)
-    require(
-        wanted <= len(pools),
-        "labels_per_client",
-        wanted,
-        f"at most {len(pools)}, the number of labels that occur",
-    )
-    smallest, largest = whole_number("smallest", smallest, 1), whole_number("largest", largest, 1)
-    require(smallest <= largest, "smallest", smallest, f"at most largest = {largest}")
-    supply = int(np.sort(class_sizes)[:wanted].sum())
-    require(
-        largest <= supply,
-        "largest",
-        largest,
-        f"at most {supply}, what the {wanted} rarest labels have together",
-        "Examples are drawn without replacement inside a client; ask for fewer.",
-    )
-
+    wanted, smallest, largest = _checked_sizes(class_sizes, labels_per_client, smallest, largest)
     rng = generator("seed", seed, _LABELS_PER_CLIENT)
     owned = np.argsort(rng.random((num_clients, len(pools))), axis=1)[:, :wanted]
     sizes = rng.integers(smallest, largest, size=num_clients, endpoint=True)
@@ -126,13 +157,25 @@ def labels_per_client(
 def label_groups(labels: Any, groups: Sequence[tuple[int, Sequence[int]]], *, seed: int) -> Partition:
     """Gives each group of clients some labels of its own, dealt out evenly at random inside the group.
 
-    ``labels`` [E] integers; ``groups`` holds a pair (number of clients, labels owned) per group, and clients
-    are numbered in the order of the groups. Examples whose label no group owns are left out.
+    Clients are numbered in the order of the groups. Examples whose label no group owns are left out.
+
     Source: FedStaleWeight, section 6.2, where ten clients own labels 4-9 and five own 0-3:
     ``groups=[(10, range(4, 10)), (5, range(4))]``.
 
-    Raises SettingError if a label is owned twice or does not occur, or if a group has fewer examples than
-    clients.
+    Args:
+      labels: [E] integers, the label of each example, from 0 on.
+      groups: a pair (number of clients, labels owned) per group.
+      seed: seed of the draw, a whole number from 0 on.
+
+    Returns:
+      The partition among the clients of all groups.
+
+    Raises:
+      SettingError: if a label is owned twice or does not occur, or if a group has fewer examples than clients.
+
+    Example:
+      >>> jafl.data.label_groups([0, 0, 1, 1, 1, 1], [(2, [0]), (1, [1])], seed=0).sizes.tolist()
+      [1, 1, 4]
     """
     labels = checked_labels(labels)
     groups = _checked_groups(groups, set(np.unique(labels).tolist()))
@@ -161,6 +204,7 @@ PARTITIONS: dict[str, Callable[..., Partition]] = {
 
 
 def _checked(labels: Any, num_clients: int, overlap: bool = False) -> tuple[np.ndarray, int]:
+    """Labels [E] int32 and N; raises SettingError for fewer examples than clients, unless clients ``overlap``."""
     labels, num_clients = checked_labels(labels), whole_number("num_clients", num_clients, 1)
     require(
         overlap or num_clients <= len(labels),
@@ -172,7 +216,32 @@ def _checked(labels: Any, num_clients: int, overlap: bool = False) -> tuple[np.n
     return labels, num_clients
 
 
+def _checked_sizes(
+    class_sizes: np.ndarray, labels_per_client: int, smallest: int, largest: int
+) -> tuple[int, int, int]:
+    """The numbers of ``labels_per_client``; raises SettingError unless classes of ``class_sizes`` [C] allow them."""
+    wanted = whole_number("labels_per_client", labels_per_client, 1)
+    require(
+        wanted <= len(class_sizes),
+        "labels_per_client",
+        wanted,
+        f"at most {len(class_sizes)}, the number of labels that occur",
+    )
+    smallest, largest = whole_number("smallest", smallest, 1), whole_number("largest", largest, 1)
+    require(smallest <= largest, "smallest", smallest, f"at most largest = {largest}")
+    supply = int(np.sort(class_sizes)[:wanted].sum())
+    require(
+        largest <= supply,
+        "largest",
+        largest,
+        f"at most {supply}, what the {wanted} rarest labels have together",
+        "Examples are drawn without replacement inside a client; ask for fewer.",
+    )
+    return wanted, smallest, largest
+
+
 def _checked_groups(groups: Any, occurring: set[int]) -> list[tuple[int, list[int]]]:
+    """``groups`` as [(number of clients, labels owned)]; raises SettingError as ``label_groups`` says."""
     checked: list[tuple[int, list[int]]] = []
     taken: set[int] = set()
     for number, group in enumerate(groups):
@@ -220,7 +289,7 @@ def _deal_evenly(
 
 
 def _by_owner(owner: np.ndarray, num_clients: int, rng: np.random.Generator) -> Partition:
-    """The partition in which ``owner`` [E] holds each example; -1 is nobody."""
+    """The partition in which ``owner`` [E] holds each example; -1 stands for no client."""
     used = np.flatnonzero(owner >= 0)
     return _grouped(owner[used], used, num_clients, rng)
 
@@ -228,11 +297,10 @@ def _by_owner(owner: np.ndarray, num_clients: int, rng: np.random.Generator) -> 
 def _grouped(
     clients: np.ndarray, indices: np.ndarray, num_clients: int, rng: np.random.Generator
 ) -> Partition:
-    """Client ``clients[a]`` holds example ``indices[a]``. Shuffled: no client's run class by class."""
+    """The partition in which client ``clients[a]`` holds example ``indices[a]``, each client's in random order."""
     shuffle = rng.permutation(len(clients))
     order = shuffle[np.argsort(clients[shuffle], kind="stable")]
-    offsets = np.concatenate([[0], np.cumsum(np.bincount(clients, minlength=num_clients))])
-    return Partition(offsets, indices[order])
+    return Partition(offsets_of(np.bincount(clients, minlength=num_clients)), indices[order])
 
 
 def _divided_class_counts(
@@ -242,8 +310,8 @@ def _divided_class_counts(
     counts = np.empty((num_clients, len(class_sizes)), np.int64)
     for number, size in enumerate(class_sizes):
         cumulative = np.cumsum(rng.dirichlet(np.full(num_clients, alpha)))
-        # One random shift for all cuts keeps every expected count exact. Cuts without it favour the same
-        # clients in every class when there are more clients than examples of a class.
+        # One random shift for all cuts keeps every expected count exact. Without it the same clients would gain in
+        # every class when there are more clients than examples of a class.
         cuts = np.floor(cumulative[:-1] * size + rng.random()).astype(np.int64)
         counts[:, number] = np.diff(np.minimum(cuts, size), prepend=0, append=size)
     return counts
@@ -252,7 +320,7 @@ def _divided_class_counts(
 def _own_distribution_counts(
     class_sizes: np.ndarray, num_clients: int, alpha: float, rng: np.random.Generator
 ) -> np.ndarray:
-    """[N, C] int64: each client's E // N examples by a distribution of its own, as far as classes last."""
+    """[N, C] int64: each client's E // N examples by its own label distribution, until classes run out."""
     size = int(class_sizes.sum()) // num_clients
     concentration = np.maximum(alpha * class_sizes / class_sizes.sum(), np.finfo(float).tiny)
     distributions = rng.dirichlet(concentration, size=num_clients)
@@ -262,7 +330,7 @@ def _own_distribution_counts(
         missing = size
         while missing:
             weights = np.where(left > 0, distributions[client], 0.0)
-            if weights.sum() < 1e-12:  # all that this client wanted has run out
+            if weights.sum() < 1e-12:  # the classes of this client's distribution have run out
                 weights = left.astype(float)
             taken = np.minimum(rng.multinomial(missing, weights / weights.sum()), left)
             counts[client] += taken
@@ -277,16 +345,16 @@ def _feed_empty_clients(owner: np.ndarray, num_clients: int, rng: np.random.Gene
     empty = np.flatnonzero(sizes == 0)
     largest_first = [(-size, client) for client, size in enumerate(sizes.tolist())]
     heapq.heapify(largest_first)
-    given = np.zeros(num_clients, np.int64)
+    moved = np.zeros(num_clients, np.int64)  # examples that each client gives away
     for _ in empty:
         size, client = largest_first[0]
         heapq.heapreplace(largest_first, (size + 1, client))
-        given[client] += 1
+        moved[client] += 1
     shuffle = rng.permutation(np.flatnonzero(owner >= 0))
     order = shuffle[np.argsort(owner[shuffle], kind="stable")]
     first = np.cumsum(sizes) - sizes
     place_in_client = np.arange(len(order)) - first[owner[order]]
-    spare = order[place_in_client < given[owner[order]]]
+    spare = order[place_in_client < moved[owner[order]]]
     owner[rng.permutation(spare)] = empty
 
 
@@ -300,7 +368,7 @@ def _rounded_to_sizes(weights: np.ndarray, sizes: np.ndarray) -> np.ndarray:
 
 
 def _move_excess(counts: np.ndarray, supply: np.ndarray) -> None:
-    """Moves what exceeds ``supply`` [N, L] to the client's other labels; changes ``counts`` [N, L]."""
+    """Moves counts above ``supply`` [N, L] to the client's other labels; changes ``counts`` [N, L]."""
     excess = np.maximum(counts - supply, 0)
     counts -= excess
     missing = excess.sum(axis=1)

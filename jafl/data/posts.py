@@ -2,6 +2,7 @@
 
 import codecs
 import contextlib
+import functools
 import os
 import pathlib
 import pickle
@@ -11,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from jafl.data.cache import Writer, cached
+from jafl.data.cache import Decoded, Writer, cached
 from jafl.data.federation import Source
-from jafl.data.splits import check_own_split, split_source
+from jafl.data.splits import check_own_split, split_source, stored_source
 from jafl.data.words import WordNumbers, by_frequency, wordpieces, words_of
 from jafl.errors import SettingError, whole_number
 
@@ -35,20 +36,23 @@ def newsgroups(
 ) -> Source:
     """18,846 posts in 20 groups (Lang 1995), split by date; headers, footers and quotes removed.
 
-    That is what scikit-learn advises; ACE does not say.
+    Removing them is scikit-learn's advice; ACE does not say what it does.
 
     Args:
       data_dir: holds scikit-learn's cache file ``20news-bydate_py3.pkz``, or the folders ``20news-bydate-train`` and
         ``20news-bydate-test`` of the publisher's archive. Default: SCIKIT_LEARN_DATA, or ~/scikit_learn_data.
         The cache file is a pickle: take only one that you or scikit-learn made.
-      cache_dir: where its decoded form is kept. Default: ``jafl_cache`` in ``data_dir``.
-      test_fraction, validation_fraction, data_seed: see ``split_source``.
+      cache_dir: folder of the decoded form. Default: ``jafl_cache`` in ``data_dir``.
+      test_fraction: share of all posts for the test. Default: the data set's own test posts.
+      validation_fraction: share of the posts for validation, in proportion from every group.
+      data_seed: seed of the split.
       tokens: length of x's rows.
-      vocabulary_size: words known, by frequency in the training posts, besides padding 0 and unknown 1.
+      vocabulary_size: number of words that are known, the most frequent ones of the training posts.
       wordpiece_vocabulary: BERT's ``vocab.txt``: x holds its word pieces instead, [CLS] first and [SEP] last.
 
     Returns:
-      x [E, tokens] int32.
+      The source: x [E, tokens] int32, 20 classes. ``vocabulary`` has 0 for padding, 1 for unknown words, then the
+      known words; or it is that of ``wordpiece_vocabulary``.
 
     Raises:
       SettingError: if the posts are not there or cannot be read.
@@ -56,11 +60,33 @@ def newsgroups(
     whole_number("tokens", tokens, 1)
     whole_number("vocabulary_size", vocabulary_size, 1)
     check_own_split(test_fraction, validation_fraction)
+    decoded = _decoded(data_dir, cache_dir, tokens, wordpiece_vocabulary)
+    arrays = decoded.arrays
+    if wordpiece_vocabulary is None:
+        words, rows = words_of(arrays["words"]), [arrays["train_x"], arrays["test_x"]]
+        # The vocabulary is that of scikit-learn's training posts, also where some of them are held out.
+        (train_x, test_x), vocabulary = by_frequency(rows, rows[0], words, vocabulary_size)
+        arrays = {**arrays, "train_x": train_x, "test_x": test_x}
+    else:
+        vocabulary = tuple(decoded.facts["vocabulary"])
+    source = stored_source("newsgroups", arrays, len(decoded.facts["groups"]), vocabulary=vocabulary)
+    return split_source(
+        source, test_fraction=test_fraction, validation_fraction=validation_fraction, data_seed=data_seed
+    )
+
+
+def _decoded(
+    data_dir: str | os.PathLike | None,
+    cache_dir: str | os.PathLike | None,
+    tokens: int,
+    wordpiece_vocabulary: str | os.PathLike | None,
+) -> Decoded:
+    """Both splits' tokens and labels, and all words unless a vocabulary is given."""
     home = data_dir or os.environ.get("SCIKIT_LEARN_DATA") or "~/scikit_learn_data"
     root = pathlib.Path(home).expanduser()
     cache = pathlib.Path(cache_dir).expanduser() if cache_dir else root / "jafl_cache"
     files = _files(root)
-    asked: dict[str, Any] = {"tokens": tokens, "folders": files[0].name != CACHE_FILE}
+    request: dict[str, Any] = {"tokens": tokens, "folders": files[0].name != CACHE_FILE}
     if wordpiece_vocabulary is not None:
         path = pathlib.Path(wordpiece_vocabulary).expanduser()
         if not path.is_file():
@@ -68,49 +94,34 @@ def newsgroups(
                 f"wordpiece_vocabulary is {str(path)!r}, but there is no such file.",
                 setting="wordpiece_vocabulary",
             )
-        asked["wordpieces"] = True
+        request["wordpieces"] = True
         files.append(path)
+    decode = functools.partial(_decode, root=root, tokens=tokens, wordpiece_vocabulary=wordpiece_vocabulary)
+    return cached("newsgroups", decode, cache_dir=cache, request=request, files=files)
 
-    def decode(writer: Writer) -> Mapping[str, Any]:
-        numbers = WordNumbers(tokens)
-        facts: Mapping[str, Any] = {}
-        for split in ("train", "test"):
-            texts, labels, names = _posts(root, split)
-            if wordpiece_vocabulary is None:
-                x = numbers.rows(texts)
-            else:
-                x, vocabulary = wordpieces(texts, wordpiece_vocabulary, tokens)
-                facts = {"vocabulary": vocabulary}
-            writer.append(f"{split}_x", x)
-            writer.append(f"{split}_y", labels.astype(np.int32))
+
+def _decode(
+    writer: Writer, root: pathlib.Path, tokens: int, wordpiece_vocabulary: str | os.PathLike | None
+) -> Mapping[str, Any]:
+    """Writes both splits' tokens and labels, and all words unless a vocabulary is given."""
+    numbers = WordNumbers(tokens)
+    facts: Mapping[str, Any] = {}
+    for split in ("train", "test"):
+        texts, labels, names = _posts(root, split)
         if wordpiece_vocabulary is None:
-            writer.append("words", numbers.words())
-        return {**facts, "groups": names}
-
-    decoded = cached("newsgroups", decode, cache_dir=cache, asked=asked, files=files)
-    arrays = decoded.arrays
-    train_x, test_x = arrays["train_x"], arrays["test_x"]
+            x = numbers.rows(texts)
+        else:
+            x, vocabulary = wordpieces(texts, wordpiece_vocabulary, tokens)
+            facts = {"vocabulary": vocabulary}
+        writer.append(f"{split}_x", x)
+        writer.append(f"{split}_y", labels.astype(np.int32))
     if wordpiece_vocabulary is None:
-        words = words_of(arrays["words"])
-        # The vocabulary is that of scikit-learn's training posts, whichever are held out of them.
-        (train_x, test_x), vocabulary = by_frequency([train_x, test_x], train_x, words, vocabulary_size)
-    else:
-        vocabulary = tuple(decoded.facts["vocabulary"])
-    source = Source(
-        "newsgroups",
-        train_x,
-        arrays["train_y"],
-        test_x,
-        arrays["test_y"],
-        len(decoded.facts["groups"]),
-        vocabulary=vocabulary,
-    )
-    return split_source(
-        source, test_fraction=test_fraction, validation_fraction=validation_fraction, data_seed=data_seed
-    )
+        writer.append("words", numbers.words())
+    return {**facts, "groups": names}
 
 
 def _files(root: pathlib.Path) -> list[pathlib.Path]:
+    """The cache file, or the files of the publisher's folders; SettingError if neither is there."""
     if (root / CACHE_FILE).is_file():
         return [root / CACHE_FILE]
     if all((root / folder).is_dir() for folder in FOLDERS.values()):
@@ -125,29 +136,29 @@ def _files(root: pathlib.Path) -> list[pathlib.Path]:
 
 
 def _posts(root: pathlib.Path, split: str) -> tuple[list[str], np.ndarray, list[str]]:
-    """(texts, labels [n], names of the groups)."""
+    """The posts of a split: (texts, labels [n], names of the groups)."""
     from sklearn.datasets import fetch_20newsgroups
 
-    what, home, temporary = root / CACHE_FILE, root, contextlib.ExitStack()
+    posts, home, temporary = root / CACHE_FILE, root, contextlib.ExitStack()
     try:
         with temporary:
-            if not what.is_file():
-                what, home = root, pathlib.Path(temporary.enter_context(tempfile.TemporaryDirectory()))
+            if not posts.is_file():
+                posts, home = root, pathlib.Path(temporary.enter_context(tempfile.TemporaryDirectory()))
                 _write_cache_file(root, home / CACHE_FILE)
             bunch = fetch_20newsgroups(
                 data_home=str(home), subset=split, remove=REMOVED, shuffle=False, download_if_missing=False
             )
     except Exception as error:  # a damaged pickle raises anything
         raise SettingError(
-            f"dataset is 'newsgroups', but {str(what)!r} cannot be read ({type(error).__name__}: {error}). Delete it "
-            "and fetch it again.",
+            f"dataset is 'newsgroups', but {str(posts)!r} cannot be read ({type(error).__name__}: {error}). "
+            "Delete it and fetch it again.",
             setting="dataset",
         ) from error
     return list(bunch.data), bunch.target, list(bunch.target_names)
 
 
 def _write_cache_file(root: pathlib.Path, file: pathlib.Path) -> None:
-    """What scikit-learn makes of the publisher's folders when it downloads them."""
+    """Writes the cache file that scikit-learn makes of the publisher's folders when it downloads them."""
     from sklearn.datasets import load_files
 
     bunches = {

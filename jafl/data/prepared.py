@@ -1,6 +1,6 @@
-"""Data sets that tensorflow-datasets has prepared: where they are, whether they are whole, and reading them.
+"""Data sets that tensorflow-datasets has prepared: finds them, checks that they are complete, and reads them.
 
-Reading needs no TensorFlow, but the array_record format.
+Reading them needs no TensorFlow, but they must be in the array_record format.
 """
 
 import io
@@ -35,7 +35,7 @@ def default_data_dir() -> pathlib.Path:
 def folders(
     data_dir: str | os.PathLike | None, cache_dir: str | os.PathLike | None
 ) -> tuple[pathlib.Path, pathlib.Path]:
-    """(where the data set is, where its decoded form is kept)."""
+    """The folders of the data sets and of their decoded forms."""
     root = pathlib.Path(data_dir).expanduser() if data_dir else default_data_dir()
     return root, pathlib.Path(cache_dir).expanduser() if cache_dir else root / "jafl_cache"
 
@@ -65,18 +65,18 @@ def check_prepared(name: str, data_dir: str | os.PathLike) -> list[pathlib.Path]
     """
     data_dir = pathlib.Path(data_dir)
     folder = pathlib.Path(builder_of(name, data_dir).data_path)
-    how = f"Prepare it with: python run.py --prepare={name} --data_dir={data_dir}"
+    remedy = f"Prepare it with: python run.py --prepare={name} --data_dir={data_dir}"
     if not (folder / "dataset_info.json").exists():
         begun = sorted(folder.parent.glob("*incomplete*")) if folder.parent.exists() else []
         if begun or folder.exists():
-            left = folder if folder.exists() else begun[0]
+            unfinished = folder if folder.exists() else begun[0]
             raise SettingError(
-                f"dataset is {name!r}, but its preparation in {str(left)!r} was broken off. Delete that folder. "
-                f"{how}",
+                f"dataset is {name!r}, but its preparation in {str(unfinished)!r} was broken off. "
+                f"Delete that folder. {remedy}",
                 setting="dataset",
             )
         raise SettingError(
-            f"dataset is {name!r}, but is not prepared in {str(folder)!r}. {how}", setting="dataset"
+            f"dataset is {name!r}, but is not prepared in {str(folder)!r}. {remedy}", setting="dataset"
         )
     info = builder_of(name, data_dir).info
     if info.file_format is None or info.file_format.value != "array_record":
@@ -90,25 +90,26 @@ def check_prepared(name: str, data_dir: str | os.PathLike) -> list[pathlib.Path]
     files = [folder / "dataset_info.json"]
     for split in info.splits.values():
         for file, records in zip(split.filepaths, split.shard_lengths, strict=True):
-            _check_shard(name, pathlib.Path(file), int(records), how)
+            _check_shard(name, pathlib.Path(file), int(records), remedy)
             files.append(pathlib.Path(file))
     return files
 
 
-def _check_shard(name: str, file: pathlib.Path, records: int, how: str) -> None:
+def _check_shard(name: str, file: pathlib.Path, records: int, remedy: str) -> None:
+    """Raises SettingError unless ``file`` is there and holds ``records`` records."""
     from array_record.python import array_record_module
 
-    wrong = f"does not exist. Delete the folder {str(file.parent)!r}. {how}"
+    wrong = f"does not exist. Delete the folder {str(file.parent)!r}. {remedy}"
     if file.exists():
-        wrong = f"is damaged. Delete the folder {str(file.parent)!r}. {how}"
+        wrong = f"is damaged. Delete the folder {str(file.parent)!r}. {remedy}"
         try:
             reader = array_record_module.ArrayRecordReader(os.fspath(file))
-            found = reader.num_records()
-            if reader.ok() and found == records:
+            held = reader.num_records()
+            if reader.ok() and held == records:
                 reader.close()
                 return
-            wrong = f"holds {found} of {records} records. Delete the folder {str(file.parent)!r}. {how}"
-        except Exception as error:  # whatever the reader makes of a damaged file
+            wrong = f"holds {held} of {records} records. Delete the folder {str(file.parent)!r}. {remedy}"
+        except Exception as error:  # a damaged file may raise any error
             raise SettingError(
                 f"dataset is {name!r}, but its file {str(file)!r} {wrong}", setting="dataset"
             ) from error

@@ -21,15 +21,19 @@ def prepare(
     manual_dir: str | os.PathLike | None = None,
     show: Callable[[str], None] = print,
 ) -> pathlib.Path:
-    """Downloads and prepares ``name`` under ``data_dir``; returns the folder that holds it then.
+    """Downloads and prepares a data set of tensorflow-datasets, once. Needs no TensorFlow.
 
-    Archives that lie in ``manual_dir`` are used instead of downloading, and checked. Needs no TensorFlow.
+    Archives that lie in ``manual_dir`` are used instead of downloading, and checked.
 
     Args:
       name: one of ``PREPARED``.
       data_dir: made if it is not there. Default: TFDS_DATA_DIR, or ~/tensorflow_datasets.
-      manual_dir: default: ``downloads/manual/<name>`` in ``data_dir``, without what stands after a slash in the name.
+      manual_dir: folder of archives downloaded by hand. Default: ``downloads/manual/<name>`` in ``data_dir``, without
+        what stands after a slash in the name.
       show: gets each line of text for the user.
+
+    Returns:
+      The folder that holds the prepared data set.
 
     Raises:
       SettingError: for an unknown name; a network that does not answer (within seconds; says which file goes where);
@@ -38,7 +42,6 @@ def prepare(
     if name not in PREPARED:
         raise unknown_name("prepare", name, PREPARED)
     root = pathlib.Path(data_dir).expanduser() if data_dir else default_data_dir()
-    tfds = tensorflow_datasets()
     builder = builder_of(name, root)
     by_hand = root / "downloads" / "manual" / builder.name
     if manual_dir:
@@ -48,15 +51,27 @@ def prepare(
         check_prepared(name, root)
         show(f"{name} is already prepared in {folder}")
         return folder
+    _check_archives(name, builder, by_hand, root / "downloads")
+    show(f"Preparing {name} in {folder} ...")
+    _download_and_prepare(name, builder, by_hand, root / "downloads")
+    check_prepared(name, root)
+    show(f"{name} is prepared in {folder}")
+    return folder
+
+
+def _check_archives(name: str, builder: Any, by_hand: pathlib.Path, downloads: pathlib.Path) -> None:
+    """Raises SettingError if an archive put there by hand is damaged, or one must be downloaded and cannot be."""
     archives = registered_archives(builder)
-    missing = [
-        url for url, info in archives.items() if not _at_hand(builder, url, info, by_hand, root / "downloads")
-    ]
+    missing = [url for url, info in archives.items() if not _at_hand(builder, url, info, by_hand, downloads)]
     for info in archives.values():
         if (by_hand / info.filename).exists():
             _check_archive(by_hand / info.filename, info)
     _check_network(name, missing, archives, by_hand)
-    show(f"Preparing {name} in {folder} ...")
+
+
+def _download_and_prepare(name: str, builder: Any, by_hand: pathlib.Path, downloads: pathlib.Path) -> None:
+    """Has the builder do its work; raises SettingError if it fails."""
+    tfds = tensorflow_datasets()
     tfds.disable_progress_bar()
     config = tfds.download.DownloadConfig(
         try_download_gcs=False, manual_dir=os.fspath(by_hand) if by_hand.exists() else None
@@ -64,34 +79,31 @@ def prepare(
     try:
         with preparing():
             builder.download_and_prepare(
-                download_dir=os.fspath(root / "downloads"), download_config=config, file_format="array_record"
+                download_dir=os.fspath(downloads), download_config=config, file_format="array_record"
             )
-    except Exception as error:  # whatever a builder makes of a broken archive or a lost network
-        names = ", ".join(sorted(info.filename for info in archives.values()))
+    except Exception as error:  # a broken archive or a lost network may raise any error
+        names = ", ".join(sorted(info.filename for info in registered_archives(builder).values()))
         raise SettingError(
             f"prepare is {name!r}, but preparing failed ({type(error).__name__}: {_first_line(error)}). Nothing was "
-            f"left half done. If an archive is truncated, delete it in {str(root / 'downloads')!r} and try again, or "
+            f"left half done. If an archive is truncated, delete it in {str(downloads)!r} and try again, or "
             f"put these files into {str(by_hand)!r}: {names}.",
             setting="prepare",
         ) from error
-    check_prepared(name, root)
-    show(f"{name} is prepared in {folder}")
-    return folder
 
 
 def registered_archives(builder: Any) -> dict[str, Any]:
-    """{url: its size, checksum and file name} of all archives that a builder reads."""
+    """{url: size, checksum and file name} of all archives that a builder reads."""
     from tensorflow_datasets.core.download import checksums
 
-    of_builder = builder.url_infos
-    if of_builder is None:  # an older builder: its checksums stand in a file of its name
+    archives = builder.url_infos
+    if archives is None:  # an older builder: its checksums stand in a file of its name
         path = checksums._checksum_paths()[builder.name]
-        of_builder = checksums.load_url_infos(path)
-    return dict(of_builder)
+        archives = checksums.load_url_infos(path)
+    return dict(archives)
 
 
 def _at_hand(builder: Any, url: str, info: Any, by_hand: pathlib.Path, downloads: pathlib.Path) -> bool:
-    """Whether an archive need not be downloaded: put there by hand, or kept from an earlier download."""
+    """Whether an archive is there, put there by hand or kept from an earlier download."""
     return (by_hand / info.filename).exists() or kept_archive(builder, url, info, downloads).exists()
 
 
@@ -99,8 +111,8 @@ def kept_archive(builder: Any, url: str, info: Any, downloads: pathlib.Path) -> 
     """Where tensorflow-datasets keeps an archive that it has downloaded."""
     from tensorflow_datasets.core.download import resource
 
-    where = resource.Resource(url=url).relative_download_dir
-    return downloads / builder.name / where / resource.get_dl_fname(url, info.checksum)
+    folder = resource.Resource(url=url).relative_download_dir
+    return downloads / builder.name / folder / resource.get_dl_fname(url, info.checksum)
 
 
 def _check_archive(path: pathlib.Path, info: Any) -> None:
@@ -122,7 +134,7 @@ def _check_archive(path: pathlib.Path, info: Any) -> None:
 
 
 def _check_network(name: str, missing: list[str], archives: dict[str, Any], by_hand: pathlib.Path) -> None:
-    """Raises SettingError if a host that an archive must come from does not answer."""
+    """Raises SettingError if a host of a missing archive does not answer."""
     import requests
 
     asked: set[str] = set()

@@ -1,4 +1,4 @@
-"""Examples that the server keeps for itself, for rules that compare clients' updates with a gradient of its own."""
+"""Training examples that the server keeps, for rules that compare clients' updates with the server's own gradient."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -7,27 +7,34 @@ import numpy as np
 
 from jafl.data.checks import generator, whole_number
 from jafl.data.federation import Partition, Source
+from jafl.data.splits import fields_of
 from jafl.errors import SettingError, require
 
-_SERVER = 203  # its own random stream
+_SERVER = 203  # the random stream of this draw
 
 
 def keep_for_server(
     source: Source, server_examples: int, classes: Sequence[int] | None = None, *, data_seed: int = 0
 ) -> Source:
-    """The source with some training examples taken out of training and given to the server (Zeno++'s data).
+    """Takes some training examples out of training and gives them to the server (Zeno++'s data).
 
     Args:
-      server_examples: how many, drawn uniformly among the training examples of ``classes``, at least 1.
-      classes: labels that the server has examples of; all of them if None.
-      data_seed: keys the draw.
+      source: the data set.
+      server_examples: number of examples, drawn uniformly among the training examples of ``classes``, at least 1.
+      classes: labels of the server's examples. Default: all labels.
+      data_seed: seed of the draw.
 
     Returns:
       A source whose ``server_x``, ``server_y`` and ``server_indices`` hold them, and whose training examples, natural
-      partition and ``train_indices`` do without.
+      partition and ``train_indices`` no longer do.
 
     Raises:
-      SettingError: where there are not so many examples, or a client of the natural partition would have none left.
+      SettingError: where there are fewer examples, or a client of the natural partition would have none left.
+
+    Example:
+      >>> source = jafl.data.keep_for_server(jafl.data.digits(), 100)
+      >>> len(source.server_x), len(source.x)
+      (100, 1338)
     """
     whole_number("server_examples", server_examples, 1)
     known = sorted(set(classes)) if classes is not None else range(source.num_classes)
@@ -47,20 +54,14 @@ def keep_for_server(
     chosen = np.sort(random.choice(pool, server_examples, replace=False))
     rest = np.setdiff1d(np.arange(len(source.y)), chosen)
     positions = np.arange(len(source.y)) if source.train_indices is None else source.train_indices
-    return dataclasses.replace(
-        source,
-        x=source.x[rest],
-        y=source.y[rest],
-        server_x=source.x[chosen],
-        server_y=source.y[chosen],
-        server_indices=positions[chosen],
-        train_indices=positions[rest],
-        natural_partition=_without(source.natural_partition, rest, len(source.y)),
-    )
+    fields = fields_of(source.x, source.y, server=chosen, train=rest)
+    fields |= {"server_indices": positions[chosen], "train_indices": positions[rest]}
+    partition = _without(source.natural_partition, rest, len(source.y))
+    return dataclasses.replace(source, natural_partition=partition, **fields)
 
 
 def _without(partition: Partition | None, rest: np.ndarray, count: int) -> Partition | None:
-    """The partition of the examples ``rest``, renumbered in their order."""
+    """The partition of the examples ``rest`` [R] of ``count``, which become examples 0 to R - 1."""
     if partition is None:
         return None
     new_place = np.full(count, -1)

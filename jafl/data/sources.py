@@ -8,15 +8,15 @@ import numpy as np
 
 from jafl.data.celebrities import celeb_a
 from jafl.data.checks import finite_number, generator, whole_number
-from jafl.data.federation import Partition, Source
+from jafl.data.federation import Partition, Source, offsets_of
 from jafl.data.image_sources import IMAGES, image_source
 from jafl.data.posts import newsgroups
-from jafl.data.splits import check_fractions, stratified
+from jafl.data.splits import check_fractions, draw_split, fields_of
 from jafl.data.tweets import sentiment140
 from jafl.data.writers import FORMS, femnist
 from jafl.errors import require
 
-# One random stream per source, so that two of them from one seed have nothing in common.
+# One random stream per source, so that two sources made from one seed share no random numbers.
 _DIGITS, _SYNTHETIC = 201, 202
 
 # FedProx draws sizes as 50 + lognormal(4, 2), whose mean is 50 + exp(6).
@@ -26,11 +26,26 @@ _FEDPROX_SMALLEST_OVER_MEAN = 50 / (50 + math.exp(6))
 def digits(*, test_fraction: float = 0.2, validation_fraction: float = 0.0, data_seed: int = 0) -> Source:
     """Handwritten digits, 8 by 8 pixels, 1,797 in all, that come with scikit-learn.
 
-    x [E, 8, 8, 1] float32 in 0..1, ten classes. Test and validation examples are drawn at random, in
-    proportion from every class; ``train_indices`` and its fellows (sorted) point into ``load_digits()``.
+    x [E, 8, 8, 1] float32 in 0..1, ten classes. Test and validation examples are drawn at random, in proportion from
+    every class; ``train_indices``, ``test_indices`` and ``validation_indices`` (sorted) point into ``load_digits()``.
 
-    Raises SettingError for fractions that leave a split empty, ImportError without scikit-learn.
     Source: Alpaydin and Kaynak 1998, "Optical Recognition of Handwritten Digits", UCI repository (test part).
+
+    Args:
+      test_fraction: share of the examples for the test, above 0.
+      validation_fraction: share of the examples for validation.
+      data_seed: seed of the draw.
+
+    Returns:
+      The source.
+
+    Raises:
+      SettingError: for fractions that leave a split empty.
+      ImportError: without scikit-learn.
+
+    Example:
+      >>> jafl.data.digits(test_fraction=0.2).x.shape
+      (1438, 8, 8, 1)
     """
     check_fractions(test_fraction, validation_fraction)
     from sklearn.datasets import load_digits  # here, so that nothing else needs scikit-learn
@@ -39,36 +54,18 @@ def digits(*, test_fraction: float = 0.2, validation_fraction: float = 0.0, data
     x = (bunch.images[..., None] / 16).astype(np.float32)
     y = bunch.target.astype(np.int32)
     rng = generator("data_seed", data_seed, _DIGITS)
-    test, rest = stratified(np.arange(len(y)), y, test_fraction, rng)
-    require(len(test) > 0, "test_fraction", test_fraction, f"large enough to hold one of {len(y)} examples")
+    test, rest = draw_split("test_fraction", test_fraction, test_fraction, np.arange(len(y)), y, rng)
     validation = None
     if validation_fraction > 0:
-        validation, rest = stratified(rest, y, validation_fraction / (1 - test_fraction), rng)
-        require(
-            len(validation) > 0,
-            "validation_fraction",
-            validation_fraction,
-            f"0, or large enough to hold one of {len(y)} examples",
-        )
+        share = validation_fraction / (1 - test_fraction)
+        validation, rest = draw_split("validation_fraction", validation_fraction, share, rest, y, rng)
     require(
         len(rest) > 0,
         "test_fraction + validation_fraction",
         test_fraction + validation_fraction,
         f"small enough to leave one of {len(y)} examples for training",
     )
-    return Source(
-        "digits",
-        x[rest],
-        y[rest],
-        x[test],
-        y[test],
-        num_classes=10,
-        validation_x=None if validation is None else x[validation],
-        validation_y=None if validation is None else y[validation],
-        train_indices=rest,
-        test_indices=test,
-        validation_indices=validation,
-    )
+    return Source("digits", num_classes=10, **fields_of(x, y, train=rest, test=test, validation=validation))
 
 
 def synthetic(
@@ -93,20 +90,39 @@ def synthetic(
       labels    y = argmax(W_k x + b_k), every entry of W_k and b_k ~ N(u_k, 1), u_k ~ N(0, alpha)
       examples  x ~ N(v_k, diag(j^-1.2)), every entry of v_k ~ N(B_k, 1), B_k ~ N(0, beta)
 
-    u_k adds the same to every class's logit, so ``alpha`` changes no label but by rounding: what makes
-    clients disagree is that each draws its own W_k. The more clients, the less can one model serve them
-    all. ``shared_labels`` gives all clients one W and b, so that global accuracy means something with many
-    clients; the examples' distributions still differ.
+    u_k adds the same to every class's logit, so ``alpha`` changes no label but by rounding: clients disagree because
+    each draws its own W_k. The more clients, the less well can one model serve them all.
 
     Sizes, test examples included, are 0.11 mean_examples + a log-normal number with ``size_spread`` as the
     standard deviation of its logarithm, rounded, at least 2 (3 with validation): FedProx's
-    50 + lognormal(4, 2), scaled from its mean of 453.4 to ``mean_examples``. With a spread of 2 the largest
-    of thousands of clients holds hundreds of times the mean; 0 makes all sizes equal. About ``test_fraction``
-    of every client's examples, at least one, go to the common test set, likewise for validation, and at
-    least one stays for training.
+    50 + lognormal(4, 2), scaled from its mean of 453.4 to ``mean_examples``. About ``test_fraction`` of every
+    client's examples, at least one, go to the common test set, likewise for validation, and at least one stays for
+    training.
 
-    x [E, num_features] float32, grouped by client; ``natural_partition`` says whose they are.
-    Raises SettingError for settings outside the ranges that its message names.
+    Args:
+      num_clients: number of clients, N.
+      alpha: standard deviation of u_k, at least 0.
+      beta: standard deviation of B_k, at least 0.
+      mean_examples: mean number of examples of a client, test examples included; at least 2 (3 with validation).
+      size_spread: standard deviation of the logarithm of the sizes. With 2 the largest of thousands of clients
+        holds hundreds of times the mean; 0 makes all sizes equal.
+      num_features: length of an example.
+      num_classes: number of classes, at least 2.
+      shared_labels: gives all clients one W and b, so that global accuracy means something with many clients; the
+        distributions of their examples still differ.
+      test_fraction: share of each client's examples for the common test set, above 0.
+      validation_fraction: share of each client's examples for validation.
+      data_seed: seed of all draws.
+
+    Returns:
+      The source, x [E, num_features] float32 grouped by client, with the clients as ``natural_partition``.
+
+    Raises:
+      SettingError: for a value outside its range.
+
+    Example:
+      >>> jafl.data.synthetic(num_clients=3, alpha=1, beta=1).natural_partition.num_clients
+      3
     """
     num_clients = whole_number("num_clients", num_clients, 1)
     num_features = whole_number("num_features", num_features, 1)
@@ -114,21 +130,21 @@ def synthetic(
     for setting, value in (("alpha", alpha), ("beta", beta), ("size_spread", size_spread)):
         require(finite_number(value) and value >= 0, setting, value, "a finite number of at least 0")
     check_fractions(test_fraction, validation_fraction)
-    fewest = 3 if validation_fraction > 0 else 2
+    min_examples = 3 if validation_fraction > 0 else 2
     require(
-        finite_number(mean_examples) and mean_examples >= fewest,
+        finite_number(mean_examples) and mean_examples >= min_examples,
         "mean_examples",
         mean_examples,
-        f"a finite number of at least {fewest}",
+        f"a finite number of at least {min_examples}",
         "Every client gives an example to every split.",
     )
 
     rng = generator("data_seed", data_seed, _SYNTHETIC)
-    sizes = _sizes(num_clients, mean_examples, size_spread, fewest, rng)
+    sizes = _sizes(num_clients, mean_examples, size_spread, min_examples, rng)
     x, y = _logistic_examples(sizes, alpha, beta, num_features, num_classes, shared_labels, rng)
     split, train_sizes = _split_of_examples(sizes, test_fraction, validation_fraction)
     train, test, validation = split == 0, split == 1, split == 2
-    offsets = np.concatenate([[0], np.cumsum(train_sizes)])
+    offsets = offsets_of(train_sizes)
     return Source(
         "synthetic",
         x[train],
@@ -153,12 +169,14 @@ SOURCES: dict[str, Callable[..., Source]] = {
 }
 
 
-def _sizes(num_clients: int, mean: float, spread: float, fewest: int, rng: np.random.Generator) -> np.ndarray:
+def _sizes(
+    num_clients: int, mean: float, spread: float, min_examples: int, rng: np.random.Generator
+) -> np.ndarray:
     """[N] int64: examples per client, training and test together."""
     smallest = mean * _FEDPROX_SMALLEST_OVER_MEAN
     log_mean = math.log(mean - smallest) - spread**2 / 2  # so that the log-normal's mean is mean - smallest
     sizes = smallest + rng.lognormal(log_mean, spread, num_clients)
-    return np.maximum(np.rint(sizes), fewest).astype(np.int64)
+    return np.maximum(np.rint(sizes), min_examples).astype(np.int64)
 
 
 def _logistic_examples(
@@ -176,7 +194,7 @@ def _logistic_examples(
     model_mean = alpha * rng.standard_normal((num_models, 1, 1))
     # The last row is b_k, which has the same distribution as the rows of W_k.
     models = model_mean + rng.standard_normal((num_models, num_features + 1, num_classes))
-    centre = beta * rng.standard_normal((num_clients, 1)) + rng.standard_normal((num_clients, num_features))
+    center = beta * rng.standard_normal((num_clients, 1)) + rng.standard_normal((num_clients, num_features))
     deviation = np.arange(1, num_features + 1, dtype=np.float32) ** np.float32(-0.6)  # variance j^-1.2
 
     x = rng.standard_normal((int(sizes.sum()), num_features), dtype=np.float32)
@@ -184,7 +202,7 @@ def _logistic_examples(
     y = np.empty(len(x), np.int32)
     ends = np.cumsum(sizes)
     for client, (start, end) in enumerate(zip(ends - sizes, ends, strict=True)):
-        x[start:end] += centre[client].astype(np.float32)
+        x[start:end] += center[client].astype(np.float32)
         model = models[0 if shared_labels else client]
         y[start:end] = np.argmax(x[start:end] @ model[:-1] + model[-1], axis=1)
     return x, y
@@ -194,10 +212,11 @@ def _split_of_examples(
     sizes: np.ndarray, test_fraction: float, validation_fraction: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """Each example's split (0 training, 1 test, 2 validation), and the training examples per client [N]."""
-    fewest = 1 if validation_fraction > 0 else 0
-    test = np.clip(np.rint(test_fraction * sizes), 1, sizes - 1 - fewest).astype(np.int64)
-    validation = np.clip(np.rint(validation_fraction * sizes), fewest, sizes - 1 - test).astype(np.int64)
+    min_examples = 1 if validation_fraction > 0 else 0  # for validation
+    test = np.clip(np.rint(test_fraction * sizes), 1, sizes - 1 - min_examples).astype(np.int64)
+    validation = np.clip(np.rint(validation_fraction * sizes), min_examples, sizes - 1 - test)
+    validation = validation.astype(np.int64)
     train = sizes - test - validation
-    # A client's examples are drawn independently, so its first ones are as good as any.
-    each = np.stack([train, test, validation], axis=1)
-    return np.repeat(np.tile(np.arange(3), len(sizes)), each.ravel()), train
+    # A client's examples are drawn independently, so the first ones may be those that train.
+    counts = np.stack([train, test, validation], axis=1)
+    return np.repeat(np.tile(np.arange(3), len(sizes)), counts.ravel()), train

@@ -1,4 +1,4 @@
-"""Training, test and validation examples, and what each client keeps for measuring its own accuracy.
+"""Divides examples into training, test and validation, and holds out examples of each client.
 
 Clients that come with a data set are given as ``offsets`` [N + 1]: client c holds the examples ``offsets[c]`` to
 ``offsets[c + 1] - 1`` of the whole data set.
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from jafl.data.checks import finite_number, generator, whole_number
-from jafl.data.federation import HeldOut, Partition, Source
+from jafl.data.federation import HeldOut, Partition, Source, offsets_of
 from jafl.errors import choose, require
 
 _STRATIFIED, _BY_EXAMPLE, _HELD_OUT = 301, 302, 303
@@ -20,7 +20,7 @@ SPLITS_OF_CLIENTS = ("clients", "examples")
 
 
 def check_fractions(test_fraction: float, validation_fraction: float) -> None:
-    """Raises SettingError unless both leave something for training, and the first something for the test."""
+    """Raises SettingError unless the fractions leave training examples, and the first is above 0."""
     require(
         finite_number(test_fraction) and 0 < test_fraction < 1,
         "test_fraction",
@@ -39,12 +39,45 @@ def check_fractions(test_fraction: float, validation_fraction: float) -> None:
 def stratified(
     pool: np.ndarray, labels: np.ndarray, fraction: float, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Positions (chosen, rest), both sorted: every class gives its share, to within one example."""
+    """Positions (chosen, rest), both sorted: ``fraction`` of every class is chosen, to within one example."""
     pool = rng.permutation(pool)
     pool = pool[np.argsort(labels[pool], kind="stable")]
-    # Evenly spaced picks along the classes laid end to end: shares per class and in all are right at once.
+    # Evenly spaced positions along the classes laid end to end: shares are right in each class and in total.
     chosen = np.diff(np.floor(np.arange(len(pool) + 1) * fraction + 0.5)) > 0
     return np.sort(pool[chosen]), np.sort(pool[~chosen])
+
+
+def draw_split(
+    setting: str,
+    fraction: float,
+    share: float,
+    pool: np.ndarray,
+    labels: np.ndarray,
+    rng: np.random.Generator,
+) -> tuple[np.ndarray, np.ndarray]:
+    """``stratified`` positions of a ``share`` of ``pool``; raises SettingError if there are none.
+
+    ``setting`` and its value ``fraction``, a fraction of all labels, are named in the message.
+    """
+    chosen, rest = stratified(pool, labels, share, rng)
+    zero = "" if setting == "test_fraction" else "0, or "
+    allowed = f"{zero}large enough to hold one of {len(labels)} examples"
+    require(len(chosen) > 0, setting, fraction, allowed)
+    return chosen, rest
+
+
+def fields_of(x: np.ndarray, y: np.ndarray, **splits: np.ndarray | None) -> dict[str, Any]:
+    """The fields of a ``Source`` whose splits are examples of ``x`` and ``y``.
+
+    splits: by name (train, test, validation, server), positions in ``x``; None where there is no such split.
+    """
+    fields: dict[str, Any] = {}
+    for split, indices in splits.items():
+        prefix = "" if split == "train" else f"{split}_"
+        fields[f"{prefix}x"] = None if indices is None else x[indices]
+        fields[f"{prefix}y"] = None if indices is None else y[indices]
+        fields[f"{split}_indices"] = indices
+    return fields
 
 
 def check_own_split(test_fraction: float | None, validation_fraction: float) -> None:
@@ -56,12 +89,17 @@ def check_own_split(test_fraction: float | None, validation_fraction: float) -> 
 def split_source(
     source: Source, *, test_fraction: float | None, validation_fraction: float, data_seed: int
 ) -> Source:
-    """A source that has a test split, split anew.
+    """Divides anew a source that has a test set of its own; without fractions, the source as it is.
 
-    With a ``test_fraction`` training and test examples are put together first, and so large a share of every class is
-    held out for the test (FedStaleWeight reserves 20 % of all labels). ``validation_fraction`` is a share of the
-    examples that are split: all of them then, else the training examples. Drawn by ``data_seed``, in proportion from
-    every class. The index arrays point into the training examples followed by the test examples.
+    The index arrays of the result point into the training examples followed by the test examples.
+
+    Args:
+      source: the data set.
+      test_fraction: share of every class that is held out for the test, after training and test examples have been
+        put together (FedStaleWeight reserves 20 % of all labels); None: the source's own test set.
+      validation_fraction: share held out for validation, in proportion from every class: of all examples if there is
+        a ``test_fraction``, else of the training examples.
+      data_seed: seed of the draw.
 
     Raises:
       SettingError: for fractions that leave a split empty.
@@ -72,37 +110,31 @@ def split_source(
     rng = generator("data_seed", data_seed, _STRATIFIED)
     count = len(source.y)
     x, y = source.x, source.y
-    test, rest = np.arange(count, count + len(source.test_y)), np.arange(count)
+    rest = np.arange(count)
+    splits: dict[str, np.ndarray] = {}
     if test_fraction is not None:
         x, y = np.concatenate([x, source.test_x]), np.concatenate([y, source.test_y])
-        test, rest = stratified(np.arange(len(y)), y, test_fraction, rng)
-        require(
-            len(test) > 0, "test_fraction", test_fraction, f"large enough to hold one of {len(y)} examples"
+        splits["test"], rest = draw_split(
+            "test_fraction", test_fraction, test_fraction, np.arange(len(y)), y, rng
         )
-    changes: dict[str, np.ndarray | None] = {}
     if validation_fraction:
         share = validation_fraction / (1 - (test_fraction or 0.0))
-        validation, rest = stratified(rest, y, share, rng)
-        allowed = f"0, or large enough to hold one of {len(y)} examples"
-        require(len(validation) > 0, "validation_fraction", validation_fraction, allowed)
-        changes |= {
-            "validation_x": x[validation],
-            "validation_y": y[validation],
-            "validation_indices": validation,
-        }
-    require(
-        len(rest) > 0, "test_fraction + validation_fraction", (test_fraction, validation_fraction), "smaller"
-    )
-    if test_fraction is not None:
-        changes |= {"test_x": x[test], "test_y": y[test]}
-    changes |= {"x": x[rest], "y": y[rest], "train_indices": rest, "test_indices": test}
-    return dataclasses.replace(source, **changes)  # type: ignore[arg-type]
+        splits["validation"], rest = draw_split(
+            "validation_fraction", validation_fraction, share, rest, y, rng
+        )
+    fractions = (test_fraction, validation_fraction)
+    require(len(rest) > 0, "test_fraction + validation_fraction", fractions, "smaller")
+    fields = {"test_indices": np.arange(count, count + len(source.test_y))}
+    return dataclasses.replace(source, **fields | fields_of(x, y, train=rest, **splits))
 
 
 @dataclasses.dataclass(frozen=True)
 class ClientSplit:
-    """Positions in the whole data set: ``train``, ``test``, ``validation`` (or None) int64; ``offsets`` [N + 1] of
-    the clients that train, into ``train``."""
+    """Which examples of a data set with clients train, test and validate.
+
+    train, test, validation: int64, positions in the whole data set; ``validation`` may be None.
+    offsets: [N + 1] int64, the range of each training client in ``train``.
+    """
 
     train: np.ndarray
     test: np.ndarray
@@ -111,7 +143,7 @@ class ClientSplit:
 
     @property
     def partition(self) -> Partition:
-        """Who holds which of the training examples."""
+        """The partition of the training examples among the training clients."""
         return Partition(self.offsets, np.arange(len(self.train)))
 
 
@@ -128,17 +160,21 @@ def split_clients(
 
     Args:
       offsets: [N + 1] int64, of all clients, in the order of their names.
-      split_by: "clients": every client trains, tests or validates with all that it has; who trains is LEAF's own draw
-        by ``data_seed``, who validates the next one. "examples": every client's examples are divided, at least one
-        for training and one for the test; clients with a single example are left out.
-      data_fraction: use only so large a share of the examples: whole clients in random order until it is reached.
+      split_by: "clients": every client trains, tests or validates with all its examples; LEAF's own draw by
+        ``data_seed`` decides which clients train, the next draw which validate. "examples": the examples of every
+        client are divided, at least one for training and one for the test; clients with a single example are left
+        out.
+      test_fraction: share of the clients or examples for the test.
+      validation_fraction: share of the clients or examples for validation.
+      data_fraction: share of the examples that is used: whole clients in random order until it is reached.
+      data_seed: seed of all draws.
 
     Raises:
-      SettingError: for fractions that leave nothing.
+      SettingError: for fractions that leave a split empty.
     """
     check_client_split(split_by, test_fraction, validation_fraction, data_fraction, data_seed)
     sizes = np.diff(offsets)
-    clients = _some_clients(sizes, data_fraction, data_seed)
+    clients = _sampled_clients(sizes, data_fraction, data_seed)
     if split_by == "clients":
         return _by_client(offsets, clients, test_fraction, validation_fraction, data_seed)
     return _by_example(offsets, clients, test_fraction, validation_fraction, data_seed)
@@ -159,27 +195,22 @@ def check_client_split(
     whole_number("data_seed", data_seed, 0)
 
 
+def stored_source(name: str, arrays: Mapping[str, np.ndarray], num_classes: int, **fields: Any) -> Source:
+    """The source of train_x, train_y, test_x and test_y in ``arrays``, with more ``fields``."""
+    train_x, train_y = arrays["train_x"], arrays["train_y"]
+    return Source(name, train_x, train_y, arrays["test_x"], arrays["test_y"], num_classes, **fields)
+
+
 def client_source(name: str, arrays: Mapping[str, np.ndarray], **split: Any) -> Source:
-    """The source of ``x``, ``y`` and clients' ``offsets``, with two classes; ``split``: for ``split_clients``."""
-    x, y = arrays["x"], arrays["y"]
+    """The source of two classes in ``arrays`` (x, y, clients' offsets). split: arguments of ``split_clients``."""
     parts = split_clients(np.asarray(arrays["offsets"]), **split)
-    return Source(
-        name,
-        x[parts.train],
-        y[parts.train],
-        x[parts.test],
-        y[parts.test],
-        2,
-        validation_x=None if parts.validation is None else x[parts.validation],
-        validation_y=None if parts.validation is None else y[parts.validation],
-        train_indices=parts.train,
-        test_indices=parts.test,
-        validation_indices=parts.validation,
-        natural_partition=parts.partition,
+    fields = fields_of(
+        arrays["x"], arrays["y"], train=parts.train, test=parts.test, validation=parts.validation
     )
+    return Source(name, num_classes=2, natural_partition=parts.partition, **fields)
 
 
-def _some_clients(sizes: np.ndarray, data_fraction: float, data_seed: int) -> np.ndarray:
+def _sampled_clients(sizes: np.ndarray, data_fraction: float, data_seed: int) -> np.ndarray:
     """Clients [n], sorted, that together hold ``data_fraction`` of the examples, to within one client."""
     if data_fraction == 1:
         return np.arange(len(sizes))
@@ -193,6 +224,7 @@ def _some_clients(sizes: np.ndarray, data_fraction: float, data_seed: int) -> np
 def _by_client(
     offsets: np.ndarray, clients: np.ndarray, test: float, validation: float, data_seed: int
 ) -> ClientSplit:
+    """Every client trains, tests or validates; ``test`` and ``validation`` are shares of the clients."""
     rng = random.Random(data_seed)
     count = len(clients)
     training = int((1 - test - validation) * count + 1e-9)
@@ -208,21 +240,22 @@ def _by_client(
     )
     trains = np.zeros(count, bool)
     trains[rng.sample(range(count), training)] = True
-    others = np.flatnonzero(~trains)
+    remaining = np.flatnonzero(~trains)
     validates = np.zeros(count, bool)
-    validates[others[rng.sample(range(len(others)), validating)]] = True
-    of_training = clients[trains]
+    validates[remaining[rng.sample(range(len(remaining)), validating)]] = True
+    training_clients = clients[trains]
     return ClientSplit(
-        _examples_of(offsets, of_training),
+        _examples_of(offsets, training_clients),
         _examples_of(offsets, clients[~trains & ~validates]),
         _examples_of(offsets, clients[validates]) if validating else None,
-        np.concatenate([[0], np.cumsum(np.diff(offsets)[of_training])]),
+        offsets_of(np.diff(offsets)[training_clients]),
     )
 
 
 def _by_example(
     offsets: np.ndarray, clients: np.ndarray, test: float, validation: float, data_seed: int
 ) -> ClientSplit:
+    """Every client's examples are divided; ``test`` and ``validation`` are shares of them."""
     clients = clients[np.diff(offsets)[clients] >= 2]
     require(len(clients) > 0, "split_by", "examples", "clients where every client has a single example")
     sizes = np.diff(offsets)[clients]
@@ -238,18 +271,32 @@ def _by_example(
         held[trains],
         held[~trains & ~validates],
         held[validates] if validation else None,
-        np.concatenate([[0], np.cumsum(training)]),
+        offsets_of(training),
     )
 
 
 def hold_out(partition: Partition, fraction: float, *, seed: int) -> tuple[Partition, HeldOut]:
     """Takes a share of every client's own examples out of training, to measure its own accuracy on them.
 
-    Of n examples round(fraction * n) are held out, drawn at random, but never the last one: a client with one example
+    Of n examples round(fraction * n) are held out, drawn at random, but at most n - 1: a client with one example
     holds out none. Where clients overlap, another client may still train on what this one holds out.
+
+    Args:
+      partition: the training examples of each client.
+      fraction: share of each client's examples, above 0 and below 1.
+      seed: seed of the draw, a whole number from 0 on.
+
+    Returns:
+      The partition of the remaining training examples, and the examples that are held out.
 
     Raises:
       SettingError: unless 0 < ``fraction`` < 1.
+
+    Example:
+      >>> clients = jafl.Partition.from_lists([range(10), [10]])
+      >>> rest, held_out = jafl.data.hold_out(clients, 0.2, seed=0)
+      >>> rest.sizes.tolist(), held_out.sizes.tolist()
+      ([8, 1], [2, 0])
     """
     require(
         finite_number(fraction) and 0 < fraction < 1, "client_test_fraction", fraction, "above 0 and below 1"
@@ -259,12 +306,8 @@ def hold_out(partition: Partition, fraction: float, *, seed: int) -> tuple[Parti
     place = _random_places(holder, sizes, generator("seed", seed, _HELD_OUT))
     held = np.minimum(np.rint(fraction * sizes).astype(np.int64), sizes - 1)
     out = place < held[holder]
-
-    def offsets(counts: np.ndarray) -> np.ndarray:
-        return np.concatenate([[0], np.cumsum(counts)])
-
-    rest = Partition(offsets(sizes - held), partition.indices[~out])
-    return rest, HeldOut(offsets(held), partition.indices[out])
+    rest = Partition(offsets_of(sizes - held), partition.indices[~out])
+    return rest, HeldOut(offsets_of(held), partition.indices[out])
 
 
 def _random_places(holder: np.ndarray, sizes: np.ndarray, rng: np.random.Generator) -> np.ndarray:

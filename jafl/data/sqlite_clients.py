@@ -42,7 +42,7 @@ def fedjax_clients(file: pathlib.Path) -> Iterator[Client]:
         try:
             content = _unpacked(zlib.decompress(data))
             x, y = np.asarray(content["pixels"], np.float32), np.asarray(content["label"])
-        except Exception as error:  # zlib, msgpack and NumPy each have their own
+        except Exception as error:  # zlib, msgpack and NumPy raise errors of their own
             raise _broken(
                 file, f"holds data of client {_text(name)!r} that cannot be read ({error})"
             ) from error
@@ -85,7 +85,7 @@ def tff_clients(file: pathlib.Path, split: str) -> Iterator[Client]:
 
 
 def _unpacked(content: bytes) -> Any:
-    """What Flax's ``msgpack_serialize`` packed, arrays as NumPy's."""
+    """The content that Flax's ``msgpack_serialize`` packed, with NumPy arrays."""
     import msgpack
 
     def array(code: int, packed: bytes) -> Any:
@@ -98,8 +98,9 @@ def _unpacked(content: bytes) -> Any:
 
 
 def _rows(file: pathlib.Path, query: str, values: tuple = ()) -> Iterator[tuple]:
+    """Yields the rows of an sqlite query; raises SettingError if the file cannot be read."""
     try:
-        # Read-only: sqlite would make an empty file of a name that is not there.
+        # Read-only, because sqlite would otherwise make an empty file where there is none.
         address = f"file:{urllib.parse.quote(str(file.resolve()))}?mode=ro"
         with contextlib.closing(sqlite3.connect(address, uri=True)) as connection:
             yield from connection.execute(query, values)
@@ -108,12 +109,13 @@ def _rows(file: pathlib.Path, query: str, values: tuple = ()) -> Iterator[tuple]
 
 
 def _only_file(folder: pathlib.Path, pattern: str, what: str) -> pathlib.Path:
+    """The single file of a folder that matches ``pattern``; SettingError if there is none or several."""
     files = sorted(folder.glob(pattern))
     if len(files) == 1:
         return files[0]
-    found = f"holds {len(files)}: {', '.join(file.name for file in files)}" if files else "holds none"
+    held = f"holds {len(files)}: {', '.join(file.name for file in files)}" if files else "holds none"
     raise SettingError(
-        f"data_dir is {str(folder)!r}, but must hold one file like {what}, and {found}.", setting="data_dir"
+        f"data_dir is {str(folder)!r}, but must hold one file like {what}, and {held}.", setting="data_dir"
     )
 
 

@@ -1,6 +1,7 @@
 """Sentiment140: tweets with their authors as clients, through tensorflow-datasets."""
 
 import dataclasses
+import functools
 import os
 import pathlib
 from collections.abc import Mapping
@@ -8,17 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from jafl.data.cache import Writer, cached
-from jafl.data.federation import Source
-from jafl.data.prepared import check_prepared, examples, folders
-from jafl.data.splits import check_client_split, client_source
+from jafl.data.cache import Writer
+from jafl.data.federation import Source, offsets_of
+from jafl.data.prepared import examples
+from jafl.data.prepared_clients import prepared_clients
 from jafl.data.words import WordNumbers, by_frequency, words_of
 from jafl.errors import whole_number
 
 # The split seed of FedBuff, appendix B.1.
 LEAF_SEED = 1549775860
-POSITIVE = 4
-TEST_FRACTION = 0.1
+POSITIVE = 4  # among the data set's numbers for sentiments
 
 
 def sentiment140(
@@ -41,30 +41,32 @@ def sentiment140(
     ``test_fraction`` and ``validation_fraction`` 0.1, ``data_fraction`` 0.15. It does not say how the script was
     called: by default whole users are divided.
 
-    x [E, tokens] int32: words in lower case, cut or padded with 0; ``vocabulary`` has 0 for padding, 1 for unknown
-    words, then the ``vocabulary_size`` most frequent words of the training tweets. Arguments else as for
-    ``split_clients``; by default a tenth is for the test.
+    Args:
+      data_dir: folder of the data set. Default: TFDS_DATA_DIR, or ~/tensorflow_datasets.
+      cache_dir: folder of its decoded form. Default: ``jafl_cache`` in ``data_dir``.
+      test_fraction: share of the clients, or of each client's examples, for the test. Default: a tenth.
+      validation_fraction: share of the clients or examples for validation.
+      data_seed: seed of the split. Default: that of FedBuff.
+      split_by: "clients": whole clients train, test or validate; "examples": each client's examples are divided.
+      data_fraction: share of the examples that is used: whole clients in random order until it is reached.
+      tokens: length of x's rows: words in lower case, cut or padded with 0.
+      vocabulary_size: number of words that are known, the most frequent ones of the training tweets.
+
+    Returns:
+      The source: x [E, tokens] int32, two classes, the users as ``natural_partition``. ``vocabulary`` has 0 for
+      padding, 1 for unknown words, then the known words.
 
     Raises:
       SettingError: if it is not prepared, damaged, or a fraction leaves a split empty.
     """
     whole_number("tokens", tokens, 1)
     whole_number("vocabulary_size", vocabulary_size, 1)
-    if test_fraction is None:
-        test_fraction = TEST_FRACTION
-    check_client_split(split_by, test_fraction, validation_fraction, data_fraction, data_seed)
-    root, cache = folders(data_dir, cache_dir)
-    files = check_prepared("sentiment140", root)
-    decoded = cached(
+    source, decoded = prepared_clients(
         "sentiment140",
-        lambda writer: _decode(writer, root, tokens),
-        cache_dir=cache,
-        asked={"tokens": tokens},
-        files=files,
-    )
-    source = client_source(
-        "sentiment140",
-        decoded.arrays,
+        functools.partial(_decode, tokens=tokens),
+        request={"tokens": tokens},
+        data_dir=data_dir,
+        cache_dir=cache_dir,
         split_by=split_by,
         test_fraction=test_fraction,
         validation_fraction=validation_fraction,
@@ -81,19 +83,19 @@ def sentiment140(
 
 
 def _decode(writer: Writer, root: pathlib.Path, tokens: int) -> Mapping[str, Any]:
-    """Writes ``x`` [E, tokens] int32, ``y``, ``offsets``, ``users`` (names) and ``words``, in the order of users."""
+    """Writes x [E, tokens] int32, y, offsets and users (names), in the order of users, and all words."""
     numbers = WordNumbers(tokens)
     rows, labels, users = [], [], []
     for split in ("train", "test"):
-        for some in examples("sentiment140", root, split):
-            rows.append(numbers.rows(_text(example["text"]) for example in some))
-            labels.append(np.array([example["polarity"] == POSITIVE for example in some], np.int32))
-            users.append(np.array([_utf8(example["user"]) for example in some]))
+        for batch in examples("sentiment140", root, split):
+            rows.append(numbers.rows(_text(example["text"]) for example in batch))
+            labels.append(np.array([example["polarity"] == POSITIVE for example in batch], np.int32))
+            users.append(np.array([_utf8(example["user"]) for example in batch]))
     names, user, sizes = np.unique(np.concatenate(users), return_inverse=True, return_counts=True)
     order = np.argsort(user, kind="stable")
     writer.append("x", np.concatenate(rows)[order])
     writer.append("y", np.concatenate(labels)[order])
-    writer.append("offsets", np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
+    writer.append("offsets", offsets_of(sizes))
     writer.append("users", names)
     writer.append("words", numbers.words())
     return {}

@@ -1,8 +1,8 @@
 """Lets tensorflow-datasets prepare data sets where TensorFlow is not installed.
 
-Its builders use three small things of TensorFlow's: opening a file, turning bytes into text, and encoding an image as
-PNG. Where TensorFlow is there, nothing is replaced. The names replaced are private to tensorflow-datasets, so its
-version is held below 4.10 (requirements), and the tests run every builder through this.
+Its builders use three functions of TensorFlow: opening a file, turning bytes into text, and encoding an image as PNG.
+They are replaced where TensorFlow is not installed. The replaced names are private to tensorflow-datasets, so its
+version is held below 4.10 (requirements), and the tests run every builder with the replacements.
 """
 
 import contextlib
@@ -23,8 +23,10 @@ SECONDS_WITHOUT_ANSWER = 30
 
 
 class _File:
-    """A file as tf.io.gfile.GFile opens it. One that is read stays open after ``with``: members of a zip archive
-    are read later on."""
+    """A file as tf.io.gfile.GFile opens it.
+
+    A file that is read stays open after ``with``, because members of a zip archive are read later.
+    """
 
     def __init__(self, path: Any, mode: str = "r"):
         self._file = open(path, mode)  # noqa: SIM115
@@ -60,7 +62,7 @@ def _encode_image(encoder: Any, pixels: Any) -> bytes:
 
 @contextlib.contextmanager
 def preparing() -> Iterator[None]:
-    """While it lasts, builders need no TensorFlow, and a download that fails does so within seconds."""
+    """A context in which builders need no TensorFlow, and a download that fails does so within seconds."""
     downloader = importlib.import_module("tensorflow_datasets.core.download.downloader")
     open_url = downloader._open_with_requests
 

@@ -16,14 +16,14 @@ _SEPARATOR = "\n"
 
 
 class WordNumbers:
-    """Numbers words in the order in which they come: 0 is no word, the first word is 1."""
+    """Numbers words from 1 on in the order of their first occurrence; 0 is padding."""
 
     def __init__(self, tokens: int):
         self._tokens = tokens
         self._number: dict[str, int] = {}
 
     def rows(self, texts: Iterable[str]) -> np.ndarray:
-        """[texts, tokens] int32: each text's first words, in lower case, then zeros."""
+        """[texts, tokens] int32: the numbers of each text's first words, in lower case, then zeros."""
         number, width = self._number, self._tokens
         rows = []
         for text in texts:
@@ -45,33 +45,46 @@ def words_of(content: np.ndarray) -> list[str]:
 def by_frequency(
     rows: Sequence[np.ndarray], training: np.ndarray, words: list[str], vocabulary_size: int
 ) -> tuple[list[np.ndarray], tuple[str, ...]]:
-    """Renumbers ``WordNumbers.rows`` by the words' frequency in ``training``.
+    """Renumbers words by their frequency in the training examples.
 
-    Returns the renumbered rows, int32, and the vocabulary: 0 is padding, 1 an unknown word, then the
-    ``vocabulary_size`` most frequent words of the training examples, fewer if there are fewer.
+    Args:
+      rows: arrays of ``WordNumbers.rows``.
+      training: that of the training examples.
+      words: all words, in the order of their numbers from 1 on.
+      vocabulary_size: number of words that are kept, the most frequent ones.
+
+    Returns:
+      The renumbered arrays, int32, and the vocabulary: 0 is padding, 1 an unknown word, then the words kept.
 
     Raises:
       SettingError: unless ``vocabulary_size`` is a whole number of at least 1.
     """
     whole_number("vocabulary_size", vocabulary_size, 1)
     counts = np.bincount(training.ravel(), minlength=len(words) + 1)[1:]
-    # Words as frequent as each other stand in the order of the alphabet.
+    # Equally frequent words stand in alphabetical order.
     alphabet = np.array(sorted(range(len(words)), key=words.__getitem__), np.int64)
-    most = alphabet[np.argsort(-counts[alphabet], kind="stable")][:vocabulary_size]
-    most = most[counts[most] > 0]
-    new = np.full(len(words) + 1, UNKNOWN, np.int32)
-    new[0] = PADDING
-    new[most + 1] = len(SPECIAL) + np.arange(len(most), dtype=np.int32)
-    return [new[one] for one in rows], (*SPECIAL, *(words[place] for place in most))
+    kept = alphabet[np.argsort(-counts[alphabet], kind="stable")][:vocabulary_size]
+    kept = kept[counts[kept] > 0]
+    token = np.full(len(words) + 1, UNKNOWN, np.int32)
+    token[0] = PADDING
+    token[kept + 1] = len(SPECIAL) + np.arange(len(kept), dtype=np.int32)
+    return [token[numbers] for numbers in rows], (*SPECIAL, *(words[index] for index in kept))
 
 
 def wordpieces(
     texts: Iterable[str], vocabulary_file: str | os.PathLike, tokens: int
 ) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Texts as BERT reads them: ([texts, tokens] int32, the file's vocabulary).
+    """Texts as BERT reads them: [CLS], the pieces of the lower-case text, as many as fit, [SEP], then [PAD].
 
-    [CLS], the pieces of the lower-case text, as many as fit, [SEP], then [PAD]. ``vocabulary_file``: BERT's
-    ``vocab.txt``, a piece a line. Needs the package ``tokenizers``.
+    Needs the package ``tokenizers``.
+
+    Args:
+      texts: the texts.
+      vocabulary_file: BERT's ``vocab.txt``, a piece a line.
+      tokens: length of a row.
+
+    Returns:
+      [texts, tokens] int32, and the file's vocabulary.
 
     Raises:
       SettingError: if the file cannot be read, or does not begin with [PAD] and hold [UNK], [CLS] and [SEP].

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from jafl.data.cache import Decoded, Writer, cached
-from jafl.data.federation import Partition, Source
+from jafl.data.federation import Partition, Source, offsets_of
 from jafl.data.leaf import Client, leaf_clients, leaf_files
-from jafl.data.normalisation import LARGEST_PIXEL, PixelStatistics, normalisation_named
+from jafl.data.normalization import LARGEST_PIXEL, PixelStatistics, normalization_named
 from jafl.data.prepared import folders
-from jafl.data.splits import check_own_split, split_source
+from jafl.data.splits import check_own_split, fields_of, split_source, stored_source
 from jafl.data.sqlite_clients import fedjax_clients, fedjax_file, tff_clients, tff_file
 from jafl.errors import SettingError, require
 
@@ -23,7 +23,7 @@ IMAGE = (28, 28, 1)
 
 
 class _NotPixelsError(Exception):
-    """Examples that are no multiples of 1/255."""
+    """Raised for pixels that are no multiples of 1/255."""
 
 
 def femnist(
@@ -33,26 +33,29 @@ def femnist(
     cache_dir: str | os.PathLike | None = None,
     validation_fraction: float = 0.0,
     data_seed: int = 0,
-    normalisation: str | None = None,
+    normalization: str | None = None,
 ) -> Source:
     """FEMNIST (Caldas et al. 2018) with its own training and test examples; the training writers are the clients.
-
-    x [E, 28, 28, 1] uint8, if every pixel is a multiple of 1/255 (nothing is lost then), else float32 in 0..1.
-    Ink and paper are as in the files. Classes: one more than the largest label.
 
     Args:
       form: "leaf": JSON files in the folders ``train`` and ``test`` of ``data_dir``; "fedjax": two sqlite files,
         "tff": one, in ``data_dir``.
-      cache_dir: where the decoded form is kept. Default: ``jafl_cache`` in ``data_dir``.
+      data_dir: folder of the files.
+      cache_dir: folder of the decoded form. Default: ``jafl_cache`` in ``data_dir``.
       validation_fraction: share of the training examples, in proportion from every class.
-      normalisation: "unit" (the default), "half" or "data_set".
+      data_seed: seed of the draw of validation examples.
+      normalization: "unit", "half" or "data_set", see ``NORMALIZATIONS``. Default: unit.
+
+    Returns:
+      The source: x [E, 28, 28, 1] uint8, if every pixel is a multiple of 1/255 (nothing is lost then), else float32
+      in 0..1. Ink and paper are as in the files. The number of classes is the largest label + 1.
 
     Raises:
       SettingError: if a file is not there or not whole; names it.
     """
     require(form in FORMS, "form", form, f"one of {', '.join(FORMS)}")
     require(data_dir, "data_dir", data_dir, "the folder that holds FEMNIST's files")
-    normalise = normalisation_named(normalisation or "unit")
+    normalize = normalization_named(normalization or "unit")
     check_own_split(None, validation_fraction)
     root, cache = folders(data_dir, cache_dir)
     files, clients = _files_and_clients(form, root)
@@ -61,22 +64,14 @@ def femnist(
         decoded = _decoded(name, clients, True, cache, files)
     except _NotPixelsError:
         decoded = _decoded(name, clients, False, cache, files)
-    arrays = decoded.arrays
-    offsets = np.asarray(arrays["train_offsets"])
-    source = Source(
-        name,
-        arrays["train_x"],
-        arrays["train_y"],
-        arrays["test_x"],
-        arrays["test_y"],
-        decoded.facts["classes"],
-        natural_partition=Partition(offsets, np.arange(offsets[-1])),
-    )
+    offsets = np.asarray(decoded.arrays["train_offsets"])
+    partition = Partition(offsets, np.arange(offsets[-1]))
+    source = stored_source(name, decoded.arrays, decoded.facts["classes"], natural_partition=partition)
     if source.x.dtype == np.uint8:
-        source = dataclasses.replace(source, normalisation=normalise(decoded.facts))
+        source = dataclasses.replace(source, normalization=normalize(decoded.facts))
     else:
         allowed = "left out: these images are no multiples of 1/255, and are used as they are"
-        require(normalisation is None, "normalisation", normalisation, allowed)
+        require(normalization is None, "normalization", normalization, allowed)
     if not validation_fraction:
         return source
     return _with_validation(source, offsets, validation_fraction, data_seed)
@@ -85,6 +80,7 @@ def femnist(
 def _files_and_clients(
     form: str, root: pathlib.Path
 ) -> tuple[list[pathlib.Path], Callable[[str], Iterator[Client]]]:
+    """The files of ``form``, and the function that reads the clients of a split from them."""
     if form == "leaf":
         files = [file for split in ("train", "test") for file in leaf_files(root, split)]
         return files, functools.partial(leaf_clients, root)
@@ -102,6 +98,8 @@ def _decoded(
     cache: pathlib.Path,
     files: list[pathlib.Path],
 ) -> Decoded:
+    """Both splits' images, labels and clients' offsets; ``pixels``: images as uint8."""
+
     def decode(writer: Writer) -> Mapping[str, Any]:
         facts: dict[str, Any] = {"classes": 0}
         for split in ("train", "test"):
@@ -116,16 +114,16 @@ def _decoded(
                 sizes.append(len(y))
             if not sizes:
                 raise SettingError(f"{name} in {str(files[0].parent)!r} holds no {split} clients.")
-            writer.append(f"{split}_offsets", np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
+            writer.append(f"{split}_offsets", offsets_of(sizes))
             if pixels and split == "train":
                 facts |= statistics.facts()
         return facts
 
-    return cached(name, decode, cache_dir=cache, asked={"pixels": pixels}, files=files)
+    return cached(name, decode, cache_dir=cache, request={"pixels": pixels}, files=files)
 
 
 def _images(x: np.ndarray, pixels: bool, client: str, name: str) -> np.ndarray:
-    """[n, 28, 28, 1] of ``x`` [n, 784] in 0..1."""
+    """``x`` [n, 784] in 0..1 as images [n, 28, 28, 1], uint8 if ``pixels``, else as they are."""
     if not len(x):
         raise SettingError(f"{name}: client {client!r} holds no examples. Leave such clients out.")
     if x.shape[1] != np.prod(IMAGE):
@@ -144,21 +142,13 @@ def _images(x: np.ndarray, pixels: bool, client: str, name: str) -> np.ndarray:
 
 
 def _with_validation(source: Source, offsets: np.ndarray, fraction: float, data_seed: int) -> Source:
-    """Holds out validation examples; a client that would have none left keeps its first one."""
+    """Holds out validation examples; a client that would have no training example left keeps its first one."""
     split = split_source(source, test_fraction=None, validation_fraction=fraction, data_seed=data_seed)
     assert split.train_indices is not None and split.validation_indices is not None
     trains = np.zeros(len(source.y), bool)
     trains[split.train_indices] = True
     trains[offsets[:-1][np.add.reduceat(trains, offsets[:-1]) == 0]] = True
     train, validation = np.flatnonzero(trains), np.flatnonzero(~trains)
-    ends = np.concatenate([[0], np.cumsum(np.add.reduceat(trains, offsets[:-1]))])
-    return dataclasses.replace(
-        split,
-        x=source.x[train],
-        y=source.y[train],
-        validation_x=source.x[validation],
-        validation_y=source.y[validation],
-        train_indices=train,
-        validation_indices=validation,
-        natural_partition=Partition(ends, np.arange(len(train))),
-    )
+    partition = Partition(offsets_of(np.add.reduceat(trains, offsets[:-1])), np.arange(len(train)))
+    fields = fields_of(source.x, source.y, train=train, validation=validation)
+    return dataclasses.replace(split, natural_partition=partition, **fields)

@@ -1,4 +1,4 @@
-"""Models: Flax modules with a loss per example. Any other Flax module works: ``Model(module)``."""
+"""Models: Flax modules with a loss per example. Any other Flax module becomes one by ``Model(module)``."""
 
 from jafl.models.convolution import Conv, convolution
 from jafl.models.gradients import server_gradient

@@ -1,4 +1,4 @@
-"""What models have in common: types, checks of their arguments, and flattening."""
+"""Functions that models share: types, checks of their arguments, and flattening."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from jafl.errors import require, whole_number
 
 
 def floating(x: jax.Array) -> jnp.dtype:
-    """Parameters in the type of the examples: float64 examples give a float64 model, integers a float32 one."""
+    """The type of a model's parameters: float64 for float64 examples, float32 for integers and float32."""
     return jnp.promote_types(x.dtype, jnp.float32)
 
 
@@ -44,6 +44,6 @@ def check_tokens(x: jax.Array) -> None:
 
 def widths(setting: str, sizes: Sequence[int]) -> tuple[int, ...]:
     """``sizes`` as a tuple; raises SettingError unless they are whole numbers of at least 1."""
-    several = isinstance(sizes, Sequence) and not isinstance(sizes, str) and len(sizes) > 0
-    require(several, setting, sizes, "a list of widths, [64] for example")
+    listed = isinstance(sizes, Sequence) and not isinstance(sizes, str) and len(sizes) > 0
+    require(listed, setting, sizes, "a list of widths, [64] for example")
     return tuple(whole_number(setting, size, 1) for size in sizes)

@@ -1,13 +1,14 @@
-"""Convolutions that are quick inside the engine's loop, also where every client has its own kernel.
+"""Convolutions that are fast inside a loop, also where every client has its own kernel.
 
 XLA's CPU compiler has a fast convolution, but inside a loop it uses it only for the plain form: images NHWC, kernels
-HWIO, nothing dilated or transposed. The two backward convolutions that automatic differentiation makes are of another
+HWIO, nothing dilated or transposed. The two backward convolutions that automatic differentiation makes have another
 form, and take up to a hundred times as long. Here, on a CPU, they are written out: the input's gradient as plain
-convolutions, the kernel's as one matrix product for each of its rows. Under ``vmap`` over clients, each with a kernel
-of its own, a CPU takes the clients one after the other. Elsewhere (GPU, TPU) XLA's own forms are used, and per-client
-kernels become grouped convolutions, or batched matrix products over patches: ``PER_CLIENT_KERNELS``. What the device
-is is settled when a program is lowered for it. ``experiments/benchmarks/convolution_speed.py`` measures. Forward-mode
-differentiation is not supported.
+convolutions, the kernel's gradient as one matrix product for each row of the kernel. Under ``vmap`` over clients that
+each have their own kernel, a CPU computes one client after the other. On other devices (GPU, TPU) XLA's own forms are
+used, and per-client kernels become grouped convolutions, or batched matrix products over patches
+(``PER_CLIENT_KERNELS``).
+The form is chosen when a program is lowered for a device. ``experiments/benchmarks/convolution_speed.py`` measures
+them. Forward-mode differentiation is not supported.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,9 +26,9 @@ from jafl.errors import require, whole_number
 Pairs = tuple[tuple[int, int], tuple[int, int]]
 Padding = str | int | Sequence[int | tuple[int, int]]
 
-# What clients side by side, each with a kernel of its own, become where the device is no CPU: "grouped", XLA's own
-# batching rule, or "products", one batched matrix product over patches, which hold each pixel once for each place of
-# the kernel. Equal to rounding. Not measured: no accelerator was at hand.
+# How clients that each have their own kernel are computed together on devices other than CPUs: "grouped", XLA's own
+# batching rule, or "products", one batched matrix product over patches, which repeat each pixel for each element of
+# the kernel. Both agree to rounding. Not measured on an accelerator.
 PER_CLIENT_KERNELS = "grouped"
 
 _PLAIN = ("NHWC", "HWIO", "NHWC")
@@ -36,17 +37,26 @@ _PLAIN = ("NHWC", "HWIO", "NHWC")
 def convolution(
     x: jax.Array, kernel: jax.Array, *, strides: int | Sequence[int] = 1, padding: Padding = "SAME"
 ) -> jax.Array:
-    """[B, rows', columns', features]: ``x`` [B, rows, columns, channels] with ``kernel`` [h, w, channels, features].
+    """The convolution of images with a kernel.
 
-    The value is ``lax.conv_general_dilated``'s to the last bit ("products" of per-client kernels: to rounding);
-    gradients agree with its own to rounding. Both arrays are of one floating type.
+    Values are those of ``lax.conv_general_dilated`` to the last bit ("products" of per-client kernels: to rounding);
+    gradients agree with its gradients to rounding.
 
     Args:
+      x: [B, rows, columns, channels] images, of a floating type.
+      kernel: [h, w, channels, features], of the same type.
       strides: one number, or one each for rows and columns.
       padding: "SAME", "VALID", one number, or (before, after) for rows and columns, as in ``flax.linen.Conv``.
 
+    Returns:
+      [B, rows', columns', features].
+
     Raises:
       SettingError: for shapes, strides or a padding that do not fit each other.
+
+    Example:
+      >>> jafl.models.convolution(jnp.ones((1, 8, 8, 3)), jnp.ones((5, 5, 3, 16)), padding="VALID").shape
+      (1, 4, 4, 16)
     """
     require(x.ndim == 4, "the shape of the images", x.shape, "[examples, rows, columns, channels]")
     require(kernel.ndim == 4, "the shape of the kernel", kernel.shape, "[rows, columns, channels, features]")
@@ -69,9 +79,19 @@ def convolution(
 
 
 class Conv(nn.Module):
-    """``flax.linen.Conv`` on images: same parameters, initial values and outputs, with ``convolution`` inside.
+    """``flax.linen.Conv`` on images: same parameters, initial values and outputs, computed by ``convolution``.
 
-    Leaves ``kernel`` [h, w, channels, features] and ``bias`` [features]; x is [B, rows, columns, channels].
+    Parameters: ``kernel`` [h, w, channels, features] and ``bias`` [features]. Input: [B, rows, columns, channels].
+
+    Attributes:
+      features: number of output channels.
+      kernel_size: height and width of the kernel.
+      strides: one number, or one each for rows and columns.
+      padding: as in ``convolution``.
+      use_bias: whether there is a ``bias``.
+      param_dtype: floating type of the parameters.
+      kernel_init: initializer of the kernel.
+      bias_init: initializer of the bias.
     """
 
     features: int
@@ -95,7 +115,7 @@ class Conv(nn.Module):
         return y if bias is None else y + bias
 
 
-# The three functions below are one another's derivatives: each is linear in both arguments.
+# Each of the three functions below is linear in both arguments, so the other two are its gradients.
 
 
 def _with_gradient(function: Callable, gradient: Callable) -> Callable:
@@ -181,7 +201,7 @@ def _plain(x: jax.Array, kernel: jax.Array, steps: tuple[int, int], pads: Pairs)
 
 
 def _as_product(x: jax.Array, kernel: jax.Array, steps: tuple[int, int], pads: Pairs) -> jax.Array:
-    """``_plain`` as one matrix product, over patches [B, rows', columns', h * w * channels]."""
+    """The value of ``_plain`` as one matrix product over patches [B, rows', columns', h * w * channels]."""
     height, width, channels, features = kernel.shape
     x = lax.pad(x, jnp.zeros((), x.dtype), ((0, 0, 0), *((low, high, 0) for low, high in pads), (0, 0, 0)))
     rows, columns = ((n - k) // s + 1 for n, k, s in zip(x.shape[1:3], (height, width), steps, strict=True))
@@ -190,11 +210,11 @@ def _as_product(x: jax.Array, kernel: jax.Array, steps: tuple[int, int], pads: P
 
 
 def _patches(x: jax.Array, size: Sequence[int], counts: Sequence[int], steps: tuple[int, int]) -> jax.Array:
-    """[B, *counts, h * w, channels]: what a kernel of ``size`` (h, w) sees of the padded ``x`` at each place."""
+    """[B, *counts, h * w, channels]: the pixels of the padded ``x`` under a kernel of ``size`` at each place."""
     down, right = ((n - 1) * s + 1 for n, s in zip(counts, steps, strict=True))
-    places = [(i, j) for i in range(size[0]) for j in range(size[1])]
-    seen = [x[:, i : i + down : steps[0], j : j + right : steps[1]] for i, j in places]
-    return jnp.stack(seen, axis=3)
+    elements = [(i, j) for i in range(size[0]) for j in range(size[1])]
+    pixels = [x[:, i : i + down : steps[0], j : j + right : steps[1]] for i, j in elements]
+    return jnp.stack(pixels, axis=3)
 
 
 def _transposed(
@@ -207,8 +227,8 @@ def _transposed(
 ) -> jax.Array:
     """The input's gradient [B, *size, channels] as plain convolutions, one for each remainder of the stride.
 
-    Pixel z of the padded input, z = q * stride + r, meets the kernel's rows r, r + stride, ... only: no convolution
-    multiplies by the zeros that a dilated gradient would hold. ``convolve``: ``_plain`` or its like.
+    Pixel z = q * stride + r of the padded input meets only the kernel's rows r, r + stride, ..., so no convolution
+    multiplies by the zeros of a dilated gradient. ``convolve``: ``_plain`` or ``_as_product``.
     """
     flipped = jnp.swapaxes(kernel, 2, 3)
     if steps == (1, 1) and all(p < k for pad, k in zip(pads, kernel.shape, strict=False) for p in pad):
@@ -217,13 +237,13 @@ def _transposed(
         )
         return convolve(gradient, flipped[::-1, ::-1], (1, 1), around)
     counts = tuple(-(-(low + n) // s) for (low, _), n, s in zip(pads, size, steps, strict=True))
-    gradient = gradient[:, : counts[0], : counts[1]]  # later pixels reach padding only
-    parts = [
+    gradient = gradient[:, : counts[0], : counts[1]]  # later pixels belong to padding only
+    phases = [
         jnp.stack([_phase(gradient, flipped, (r, c), steps, counts, convolve) for c in range(steps[1])], 3)
         for r in range(steps[0])
     ]
     shape = (len(gradient), counts[0] * steps[0], counts[1] * steps[1], kernel.shape[2])
-    padded = jnp.stack(parts, axis=2).reshape(shape)
+    padded = jnp.stack(phases, axis=2).reshape(shape)
     (top, _), (left, _) = pads
     return padded[:, top : top + size[0], left : left + size[1]]
 
@@ -232,32 +252,33 @@ def _phase(
     gradient: jax.Array, kernel: jax.Array, start, steps, counts, convolve: Callable[..., jax.Array]
 ) -> jax.Array:
     """[B, *counts, channels]: every ``steps``-th pixel of the padded input's gradient, from ``start`` on."""
-    some = kernel[start[0] :: steps[0], start[1] :: steps[1]][::-1, ::-1]
-    if 0 in some.shape:
+    rows = kernel[start[0] :: steps[0], start[1] :: steps[1]][::-1, ::-1]
+    if 0 in rows.shape:
         return jnp.zeros((len(gradient), *counts, kernel.shape[3]), gradient.dtype)
-    pads = tuple((k - 1, n - m) for k, n, m in zip(some.shape, counts, gradient.shape[1:], strict=False))
-    return convolve(gradient, some, (1, 1), pads)
+    pads = tuple((k - 1, n - m) for k, n, m in zip(rows.shape, counts, gradient.shape[1:], strict=False))
+    return convolve(gradient, rows, (1, 1), pads)
 
 
 def _products(x: jax.Array, gradient: jax.Array, steps, pads: Pairs, size: Sequence[int]) -> jax.Array:
-    """The kernel's gradient [*size, channels, features]: one matrix product over all pixels for each of its rows."""
+    """The kernel's gradient [*size, channels, features]: one matrix product over all pixels for each row."""
     height, width = size
     flat = gradient.reshape(-1, gradient.shape[3])
-    # The barrier has the padding done once, not again for each row.
+    # Without the barrier XLA would pad anew for each row.
     x = lax.optimization_barrier(jnp.pad(x, ((0, 0), *pads, (0, 0))))
 
     def row(i):
-        seen = _patches(x[:, i:], (1, width), gradient.shape[1:3], steps)
-        return seen.reshape(-1, width * x.shape[3]).T @ flat
+        patches = _patches(x[:, i:], (1, width), gradient.shape[1:3], steps)
+        return patches.reshape(-1, width * x.shape[3]).T @ flat
 
     shape = (height, width, x.shape[3], flat.shape[1])
     return jnp.stack([row(i) for i in range(height)]).reshape(shape)
 
 
 def _one_by_one(function: Callable, fold_first: Callable | None, fold_second: Callable | None) -> Callable:
-    """``function(a, b)`` that ``vmap`` takes one after the other where both are batched.
+    """``function(a, b)`` that ``vmap`` computes one after the other where both arguments are batched.
 
-    Where one argument alone is, ``fold_first`` or ``fold_second`` does all at once, if there is one.
+    Where only the first or only the second is batched, ``fold_first`` or ``fold_second``, if given, computes all at
+    once.
     """
 
     @custom_vmap
@@ -271,8 +292,8 @@ def _one_by_one(function: Callable, fold_first: Callable | None, fold_second: Ca
         if fold_second and not is_batched[0]:
             return fold_second(batched, a, b), True
         a, b = (
-            v if given else jnp.broadcast_to(v, (size, *v.shape))
-            for v, given in zip((a, b), is_batched, strict=True)
+            array if has_axis else jnp.broadcast_to(array, (size, *array.shape))
+            for array, has_axis in zip((a, b), is_batched, strict=True)
         )
         return lax.map(lambda pair: batched(*pair), (a, b)), True
 
@@ -282,7 +303,7 @@ def _one_by_one(function: Callable, fold_first: Callable | None, fold_second: Ca
 def _side_by_side(function: Callable, products: Callable) -> Callable:
     """``function(a, b)`` that ``vmap`` batches as XLA does, or, where both are batched, as ``products(a, b)``.
 
-    Of two nested ``vmap`` the inner one decides: where it batches one argument alone, XLA's own are used.
+    Of two nested ``vmap`` the inner one decides: where it batches one argument only, XLA's batching is used.
     """
     forms = ("grouped", "products")
     require(PER_CLIENT_KERNELS in forms, "PER_CLIENT_KERNELS", PER_CLIENT_KERNELS, " or ".join(forms))
@@ -295,14 +316,14 @@ def _side_by_side(function: Callable, products: Callable) -> Callable:
 
     @batched.def_vmap
     def rule(size, is_batched, a, b):
-        own = products if all(is_batched) else function
-        return jax.vmap(own, [0 if given else None for given in is_batched])(a, b), True
+        form = products if all(is_batched) else function
+        return jax.vmap(form, [0 if has_axis else None for has_axis in is_batched])(a, b), True
 
     return batched
 
 
 def _fold_images(function: Callable) -> Callable:
-    """Many batches of images with one kernel are one large batch."""
+    """Computes several batches of images with one kernel as one large batch."""
 
     def folded(batched, images, kernel):
         outputs = batched(images.reshape(-1, *images.shape[2:]), kernel)
@@ -312,7 +333,7 @@ def _fold_images(function: Callable) -> Callable:
 
 
 def _fold_kernels(function: Callable) -> Callable:
-    """Many kernels on the same images are one kernel with more features."""
+    """Computes several kernels on the same images as one kernel with more features."""
 
     def folded(batched, images, kernels):
         wide = jnp.moveaxis(kernels, 0, 3)  # [h, w, channels, clients, features]
@@ -323,20 +344,21 @@ def _fold_kernels(function: Callable) -> Callable:
 
 
 def _pair(setting: str, value: int | Sequence[int]) -> tuple[int, int]:
-    several = (value, value) if isinstance(value, int) else tuple(value)
-    require(len(several) == 2, setting, value, "one number, or one each for rows and columns")
-    first, second = (whole_number(setting, number, 1) for number in several)
+    """One number each for rows and columns."""
+    numbers = (value, value) if isinstance(value, int) else tuple(value)
+    require(len(numbers) == 2, setting, value, "one number, or one each for rows and columns")
+    first, second = (whole_number(setting, number, 1) for number in numbers)
     return first, second
 
 
 def _pads(padding: Padding, sizes: Sequence[int], kernel: Sequence[int], steps: Sequence[int]) -> Pairs:
-    """((top, bottom), (left, right))."""
+    """Padding in pixels: ((top, bottom), (left, right))."""
     if isinstance(padding, str):
         require(padding in ("SAME", "VALID"), "padding", padding, "SAME, VALID or numbers")
         pads = lax.padtype_to_pads(sizes, kernel, steps, padding)
     else:
-        several = (padding, padding) if isinstance(padding, int) else tuple(padding)
-        pads = [(pad, pad) if isinstance(pad, int) else tuple(pad) for pad in several]  # type: ignore[misc]
+        numbers = (padding, padding) if isinstance(padding, int) else tuple(padding)
+        pads = [(pad, pad) if isinstance(pad, int) else tuple(pad) for pad in numbers]  # type: ignore[misc]
     fits = len(pads) == 2 and all(len(pad) == 2 and min(pad) >= 0 for pad in pads)
     require(fits, "padding", padding, "SAME, VALID, a number of at least 0, or two such pairs")
     (top, bottom), (left, right) = pads

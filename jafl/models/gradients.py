@@ -12,8 +12,14 @@ from jafl.specifications import specification
 
 @specification
 def server_gradient(model: Model, x: Any, y: Any) -> Callable[[Any], Any]:
-    """params [*P] -> gradient [*P] of the mean loss on the server's own examples (for ``rules.zeno_plus_plus``).
+    """The gradient of a model's mean loss on the server's own examples (for ``rules.zeno_plus_plus``).
 
-    model: a ``jafl.Model``; x [E, ...], y [E] int32: for example ``federation.server_x`` and ``server_y``.
+    Args:
+      model: the model.
+      x: [E, ...] examples, for example ``federation.server_x``.
+      y: [E] int32 labels, for example ``federation.server_y``.
+
+    Returns:
+      A function of the parameters, a pytree, that returns the gradient, a pytree of the same structure and shapes.
     """
     return jax.grad(lambda params: jnp.mean(model.losses(params, x, y)))

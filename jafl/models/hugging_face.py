@@ -20,7 +20,8 @@ FINE_TUNE = ("all", "head")
 _REMEDY = (
     "Give a directory with config.json, model.safetensors and vocab.txt of one BERT or DistilBERT model."
 )
-# {this encoder's layer: that of the file}; a dense layer has weight [outputs, inputs] and bias, a table only weight.
+# {layer of our encoder: layer of the file}. In the file a dense layer has weight [outputs, inputs] and bias, a table
+# only weight.
 _BERT = {
     "token_table": "embeddings.word_embeddings",
     "position_table": "embeddings.position_embeddings",
@@ -49,9 +50,9 @@ _DISTILBERT_LAYER = {
     "output": "ffn.lin2",
     "output_norm": "output_layer_norm",
 }
-# Beginnings of the names of an encoder's tensors, where the file holds nothing else.
+# How the names of an encoder's tensors begin in a file without a prefix.
 _PARTS = ("embeddings.", "encoder.", "transformer.", "pooler.")
-_OLD_NAMES = {"weight": "gamma", "bias": "beta"}  # of normalisation layers
+_OLD_NAMES = {"weight": "gamma", "bias": "beta"}  # of normalization layers
 
 
 def bert(
@@ -64,15 +65,19 @@ def bert(
 ) -> Model:
     """A BERT classifier from a local directory, for token numbers [length] int32 of its vocabulary.
 
-    BERT-base has 109.5 million parameters, and a linear head on top. Source: Devlin et al. 2019, "BERT"; the head is
+    BERT-base has 109.5 million parameters, plus a linear head. Source: Devlin et al. 2019, "BERT"; the head is
     that of the ``transformers`` library's BertForSequenceClassification.
 
     Args:
-      model_dir: has config.json, model.safetensors and vocab.txt. A head in the file is taken over, if there is one.
-      fine_tune: "all" parameters are trained; "head": only what comes on top of the encoder is trained, sent and
-        kept by client memory.
-      vocabulary: the pieces of token 0, 1, ... in the data (``source.vocabulary``), to check.
-      param_dtype: floating type to train in.
+      num_classes: number of labels of the texts, at least 2.
+      model_dir: folder with config.json, model.safetensors and vocab.txt. A head in the file is used if there is one.
+      fine_tune: "all": all parameters are trained; "head": only the layers on top of the encoder are trained, sent
+        and kept by client memory.
+      vocabulary: the pieces of token 0, 1, ... in the data (``source.vocabulary``), to check; or None.
+      param_dtype: floating type of the parameters.
+
+    Returns:
+      The model.
 
     Raises:
       SettingError: for files that are missing, damaged, of another kind of model, or that do not fit each other or
@@ -89,22 +94,34 @@ def distilbert(
     vocabulary: Sequence[str] | None = None,
     param_dtype: Any = jnp.float32,
 ) -> Model:
-    """A DistilBERT classifier from a local directory; as ``bert``. 66.4 million parameters, 67.0 with its head.
+    """A DistilBERT classifier from a local directory, for token numbers [length] int32 of its vocabulary.
 
-    Source: Sanh et al. 2019, "DistilBERT"; the head is ``transformers``' DistilBertForSequenceClassification's.
+    66.4 million parameters, 67.0 with its head. Source: Sanh et al. 2019, "DistilBERT"; the head is that of
+    the ``transformers`` library's DistilBertForSequenceClassification.
+
+    Args:
+      num_classes: number of classes, at least 2.
+      model_dir, fine_tune, vocabulary, param_dtype: as for ``bert``.
+
+    Returns:
+      The model.
+
+    Raises:
+      SettingError: as ``bert``.
     """
     return _classifier("distilbert", num_classes, model_dir, fine_tune, vocabulary, param_dtype)
 
 
 def read_config(path: pathlib.Path, kind: str) -> TransformerConfig:
-    """The numbers in a ``config.json``; raises SettingError unless it is one of such a model (``kind``)."""
+    """Reads a ``config.json``; raises SettingError unless it is that of a model of this ``kind``."""
     try:
         content = json.loads(_bytes(path))
     except ValueError as error:
         raise SettingError(f"{path} is not JSON: {error}. {_REMEDY}") from error
     require(isinstance(content, dict), f"the content of {path}", type(content).__name__, "an object", _REMEDY)
-    found = content.get("model_type")
-    require(found == kind, f"model_type in {path}", found, repr(kind), f"Give --model={found}, or {_REMEDY}")
+    model_type = content.get("model_type")
+    remedy = f"Give --model={model_type}, or {_REMEDY}"
+    require(model_type == kind, f"model_type in {path}", model_type, repr(kind), remedy)
     absolute = content.get("position_embedding_type", "absolute")
     require(absolute == "absolute", f"position_embedding_type in {path}", absolute, "'absolute'")
     names, defaults = _FIELDS[kind]
@@ -123,12 +140,24 @@ def read_config(path: pathlib.Path, kind: str) -> TransformerConfig:
     return TransformerConfig(**values)
 
 
-# For each kind: {number: key in config.json}, and what a missing key stands for.
+# For each kind: {field of TransformerConfig: key in config.json}, and the values of missing keys.
+_SHARED_FIELDS = {
+    "tokens": "vocab_size",
+    "positions": "max_position_embeddings",
+    "padding": "pad_token_id",
+    "initial_deviation": "initializer_range",
+}
+_SHARED_DEFAULTS = {
+    "activation": "gelu",
+    "hidden_dropout": 0.1,
+    "attention_dropout": 0.1,
+    "padding": 0,
+    "initial_deviation": 0.02,
+}
 _FIELDS: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
     "bert": (
         {
-            "tokens": "vocab_size",
-            "positions": "max_position_embeddings",
+            **_SHARED_FIELDS,
             "types": "type_vocab_size",
             "size": "hidden_size",
             "layers": "num_hidden_layers",
@@ -139,24 +168,12 @@ _FIELDS: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
             "hidden_dropout": "hidden_dropout_prob",
             "attention_dropout": "attention_probs_dropout_prob",
             "classifier_dropout": "classifier_dropout",
-            "padding": "pad_token_id",
-            "initial_deviation": "initializer_range",
         },
-        {
-            "types": 2,
-            "activation": "gelu",
-            "epsilon": 1e-12,
-            "hidden_dropout": 0.1,
-            "attention_dropout": 0.1,
-            "classifier_dropout": None,
-            "padding": 0,
-            "initial_deviation": 0.02,
-        },
+        {**_SHARED_DEFAULTS, "types": 2, "epsilon": 1e-12, "classifier_dropout": None},
     ),
     "distilbert": (
         {
-            "tokens": "vocab_size",
-            "positions": "max_position_embeddings",
+            **_SHARED_FIELDS,
             "size": "dim",
             "layers": "n_layers",
             "heads": "n_heads",
@@ -165,19 +182,8 @@ _FIELDS: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
             "hidden_dropout": "dropout",
             "attention_dropout": "attention_dropout",
             "classifier_dropout": "seq_classif_dropout",
-            "padding": "pad_token_id",
-            "initial_deviation": "initializer_range",
         },
-        {
-            "types": 0,
-            "activation": "gelu",
-            "epsilon": 1e-12,
-            "hidden_dropout": 0.1,
-            "attention_dropout": 0.1,
-            "classifier_dropout": 0.2,
-            "padding": 0,
-            "initial_deviation": 0.02,
-        },
+        {**_SHARED_DEFAULTS, "types": 0, "epsilon": 1e-12, "classifier_dropout": 0.2},
     ),
 }
 
@@ -190,6 +196,7 @@ def _classifier(
     vocabulary: Sequence[str] | None,
     param_dtype: Any,
 ) -> Model:
+    """The classifier of a directory; see ``bert``."""
     check_classes(num_classes)
     require(fine_tune in FINE_TUNE, "fine_tune", fine_tune, "all or head")
     require(model_dir, "model_dir", model_dir, f"a directory for the model {kind}", _REMEDY)
@@ -202,12 +209,12 @@ def _classifier(
     encoder = _encoder(tensors, config)
     head = _head(tensors, config, num_classes)
     tensors.check_all_used()
-    place = {name: _placed(values, param_dtype) for name, values in (("encoder", encoder), ("head", head))}
+    params = {"encoder": _on_device(encoder, param_dtype)}
+    initial = {"head": _on_device(head, param_dtype)} if head else {}
     module = TransformerClassifier(config, num_classes, param_dtype)
-    initial = {"head": place["head"]} if head else {}
     if fine_tune == "head":
-        return Model(module, frozen={"encoder": place["encoder"]}, initial=initial)
-    return Model(module, initial={"encoder": place["encoder"], **initial})
+        return Model(module, frozen=params, initial=initial)
+    return Model(module, initial={**params, **initial})
 
 
 class _Tensors:
@@ -222,7 +229,7 @@ class _Tensors:
         return name in self._tensors
 
     def take(self, layer: str, part: str, shape: tuple[int, ...]) -> np.ndarray:
-        """The tensor ``layer.part`` of this shape; SettingError if it is missing or of another one."""
+        """The tensor ``layer.part``; SettingError if it is missing or has another shape."""
         name = f"{layer}.{part}"
         if name not in self._tensors:
             name = f"{layer}.{_OLD_NAMES[part]}"
@@ -249,14 +256,14 @@ class _Tensors:
         return value
 
     def check_all_used(self) -> None:
-        """Raises SettingError for tensors of the encoder that the configuration has no place for."""
+        """Raises SettingError for tensors of the encoder that the configuration does not use."""
         begins = (self.prefix,) if self.prefix else _PARTS
-        left = [name for name in self._tensors if name.startswith(begins) and name not in self._taken]
-        left = sorted(name for name in left if not name.endswith("position_ids"))
+        unused = [name for name in self._tensors if name.startswith(begins) and name not in self._taken]
+        unused = sorted(name for name in unused if not name.endswith("position_ids"))
         require(
-            not left,
+            not unused,
             f"the tensors in {self.path}",
-            left[:3],
+            unused[:3],
             "only those that config.json beside it has a place for",
             "Take both files from one model.",
         )
@@ -272,23 +279,23 @@ def _encoder(tensors: _Tensors, c: TransformerConfig) -> dict[str, Any]:
     rows = {"token_table": c.tokens, "position_table": c.positions, "type_table": c.types}
     sizes = {"inner": (c.size, c.inner_size), "output": (c.inner_size, c.size)}
     params: dict[str, Any] = {}
-    for name, theirs in outside.items():
-        layer = tensors.prefix + theirs
+    for name, file_layer in outside.items():
+        layer = tensors.prefix + file_layer
         if name in rows:
             if rows[name]:
                 params[name] = {"embedding": tensors.take(layer, "weight", (rows[name], c.size))}
         else:
             params[name] = _norm_or_dense(tensors, layer, name, (c.size, c.size))
     for number in range(c.layers):
-        for name, theirs in inside.items():
-            layer = f"{tensors.prefix}{stack}.{number}.{theirs}"
+        for name, file_layer in inside.items():
+            layer = f"{tensors.prefix}{stack}.{number}.{file_layer}"
             shape = sizes.get(name, (c.size, c.size))
             params[f"layer_{number}_{name}"] = _norm_or_dense(tensors, layer, name, shape)
     return params
 
 
 def _norm_or_dense(tensors: _Tensors, layer: str, name: str, shape: tuple[int, int]) -> dict[str, np.ndarray]:
-    """A layer from ``shape[0]`` inputs to ``shape[1]`` outputs."""
+    """The parameters of a layer from ``shape[0]`` inputs to ``shape[1]`` outputs."""
     bias = tensors.take(layer, "bias", shape[1:])
     if name.endswith("norm"):
         return {"scale": tensors.take(layer, "weight", shape[1:]), "bias": bias}
@@ -300,7 +307,7 @@ def _head(tensors: _Tensors, c: TransformerConfig, num_classes: int) -> dict[str
     layers = {"dense": ("classifier", (c.size, num_classes))}
     if c.kind == "distilbert":
         layers["hidden"] = ("pre_classifier", (c.size, c.size))
-    names = [f"{theirs}.{part}" for theirs, _ in layers.values() for part in ("weight", "bias")]
+    names = [f"{layer}.{part}" for layer, _ in layers.values() for part in ("weight", "bias")]
     if not any(name in tensors for name in names):
         return None
     if "classifier.bias" in tensors:
@@ -312,18 +319,21 @@ def _head(tensors: _Tensors, c: TransformerConfig, num_classes: int) -> dict[str
             f"the data's, {num_classes}",
             "Give a model that was fine-tuned for this data, or one without a head.",
         )
-    return {name: _norm_or_dense(tensors, theirs, name, shape) for name, (theirs, shape) in layers.items()}
+    return {name: _norm_or_dense(tensors, layer, name, shape) for name, (layer, shape) in layers.items()}
 
 
-def _placed(values: Any, dtype: Any) -> Any:
-    if values is None:
-        return None
+def _on_device(layers: Mapping[str, Mapping[str, np.ndarray]], dtype: Any) -> dict[str, Any]:
+    """Parameters {layer: {name: array}} on the device, in ``dtype``."""
     return {
-        layer: {name: jnp.asarray(v, dtype) for name, v in parts.items()} for layer, parts in values.items()
+        layer: {name: jnp.asarray(array, dtype) for name, array in arrays.items()}
+        for layer, arrays in layers.items()
     }
 
 
-def _check_vocabulary(path: pathlib.Path, config: TransformerConfig, ours: Sequence[str] | None) -> None:
+def _check_vocabulary(
+    path: pathlib.Path, config: TransformerConfig, vocabulary: Sequence[str] | None
+) -> None:
+    """Raises SettingError unless the file fits the model, and equals ``vocabulary`` if that is given."""
     pieces = _bytes(path).decode("utf-8", errors="replace").removesuffix("\n").split("\n")
     require(
         any(pieces) and len(pieces) <= config.tokens,
@@ -332,19 +342,22 @@ def _check_vocabulary(path: pathlib.Path, config: TransformerConfig, ours: Seque
         f"from 1 to {config.tokens}, vocab_size in config.json beside it",
         "Take both files from one model.",
     )
-    if ours is None:
+    if vocabulary is None:
         return
-    alike = [one.rstrip("\r") == other.rstrip("\r") for one, other in zip(pieces, ours, strict=False)]
+    equal = [
+        in_file.rstrip("\r") == piece.rstrip("\r") for in_file, piece in zip(pieces, vocabulary, strict=False)
+    ]
     require(
-        len(ours) == len(pieces) and all(alike),
+        len(vocabulary) == len(pieces) and all(equal),
         "the vocabulary by which the texts are numbered",
-        f"{len(ours)} pieces, of which {sum(alike)} stand at the same place",
+        f"{len(vocabulary)} pieces, of which {sum(equal)} stand at the same place",
         f"that of {path}, {len(pieces)} pieces",
         "Number the texts by that file.",
     )
 
 
 def _read_tensors(path: pathlib.Path) -> dict[str, np.ndarray]:
+    """All tensors of a safetensors file; raises SettingError if it cannot be read."""
     try:
         from safetensors import SafetensorError
         from safetensors.numpy import load_file
@@ -360,6 +373,7 @@ def _read_tensors(path: pathlib.Path) -> dict[str, np.ndarray]:
 
 
 def _bytes(path: pathlib.Path) -> bytes:
+    """The content of a file; raises SettingError if it cannot be read."""
     try:
         return path.read_bytes()
     except OSError as error:
@@ -367,7 +381,7 @@ def _bytes(path: pathlib.Path) -> bytes:
 
 
 def _value(path: pathlib.Path, content: Mapping[str, Any], key: str, *, whole: bool, text: bool) -> Any:
-    """A number, or text, of the configuration."""
+    """A number or text of the configuration; raises SettingError if it is missing or of another kind."""
     value: Any = content.get(key)
     if text:
         require(isinstance(value, str), f"{key} in {path}", value, "the name of an activation")

@@ -1,6 +1,6 @@
-"""The convolutional networks of the papers, but for ResNet-18. Examples are [rows, columns, channels].
+"""The convolutional networks of the papers except ResNet-18. Examples are [rows, columns, channels].
 
-Networks with dropout use it in client work only: see ``Model``. GroupNorm is as in Wu and He, "Group Normalization",
+Dropout is used in client work only: see ``Model``. GroupNorm is as in Wu and He, "Group Normalization",
 ECCV 2018, with epsilon 1e-5.
 """
 
@@ -9,6 +9,7 @@ import jax
 
 from jafl.models.common import check_classes, check_images, check_rate, flat, floating
 from jafl.models.convolution import Conv
+from jafl.models.layers import convolution_and_pool, dense
 from jafl.models.model import Model
 from jafl.models.pooling import max_pool
 
@@ -21,11 +22,10 @@ class EmnistCNN(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         check_images("emnist_cnn", x, 4)
-        dtype = floating(x)
-        for number, size in enumerate((32, 64)):
-            x = max_pool(nn.relu(Conv(size, (5, 5), param_dtype=dtype, name=f"convolution_{number}")(x)))
-        x = nn.relu(nn.Dense(512, param_dtype=dtype, name="hidden")(flat(x)))
-        return nn.Dense(self.num_classes, param_dtype=dtype, name="dense")(x)
+        x = convolution_and_pool(x, 32, 5, "convolution_0")
+        x = convolution_and_pool(x, 64, 5, "convolution_1")
+        x = nn.relu(dense(flat(x), 512, "hidden"))
+        return dense(x, self.num_classes, "dense")
 
 
 class LeNet5(nn.Module):
@@ -36,15 +36,12 @@ class LeNet5(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         check_images("lenet5", x, 12)
-        dtype = floating(x)
-        first = 2 if x.shape[1:3] == (28, 28) else 0
-        for number, (size, padding) in enumerate(((6, first), (16, 0))):
-            layer = Conv(size, (5, 5), padding=padding, param_dtype=dtype, name=f"convolution_{number}")
-            x = max_pool(nn.relu(layer(x)))
-        x = flat(x)
-        for number, size in enumerate((120, 84)):
-            x = nn.relu(nn.Dense(size, param_dtype=dtype, name=f"hidden_{number}")(x))
-        return nn.Dense(self.num_classes, param_dtype=dtype, name="dense")(x)
+        border = 2 if x.shape[1:3] == (28, 28) else 0
+        x = convolution_and_pool(x, 6, 5, "convolution_0", padding=border)
+        x = convolution_and_pool(x, 16, 5, "convolution_1", padding=0)
+        x = nn.relu(dense(flat(x), 120, "hidden_0"))
+        x = nn.relu(dense(x, 84, "hidden_1"))
+        return dense(x, self.num_classes, "dense")
 
 
 class CelebaCNN(nn.Module):
@@ -55,16 +52,15 @@ class CelebaCNN(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         check_images("celeba_cnn", x, 5)
-        dtype = floating(x)
-        x = max_pool(nn.relu(Conv(10, (4, 4), padding="VALID", param_dtype=dtype, name="convolution")(x)))
-        x = nn.relu(nn.Dense(100, param_dtype=dtype, name="hidden")(flat(x)))
-        return nn.Dense(self.num_classes, param_dtype=dtype, name="dense")(x)
+        x = convolution_and_pool(x, 10, 4, "convolution", padding="VALID")
+        x = nn.relu(dense(flat(x), 100, "hidden"))
+        return dense(x, self.num_classes, "dense")
 
 
 class FourLayerCNN(nn.Module):
     """Four times conv3x3-32, GroupNorm with a group per channel, pool, ReLU; then dropout and dense classes.
 
-    padding, pool_padding: of the convolutions, in pixels, and of the pools.
+    padding: of the convolutions, in pixels. pool_padding: of the pools, "SAME" or "VALID".
     """
 
     num_classes: int
@@ -74,23 +70,22 @@ class FourLayerCNN(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, *, train: bool = False) -> jax.Array:
-        check_images(
-            "a four-layer CNN", x, 9 if self.pool_padding == "SAME" else 4
-        )  # 2 pixels for the last norm
+        smallest = 9 if self.pool_padding == "SAME" else 4  # leaves 2 pixels for the last norm
+        check_images("a four-layer CNN", x, smallest)
         dtype = floating(x)
         for number in range(4):
             layer = Conv(32, (3, 3), padding=self.padding, param_dtype=dtype, name=f"convolution_{number}")
             norm = nn.GroupNorm(32, epsilon=1e-5, param_dtype=dtype, name=f"norm_{number}")
             x = nn.relu(max_pool(norm(layer(x)), padding=self.pool_padding))
         x = nn.Dropout(self.dropout_rate, deterministic=not train)(flat(x))
-        return nn.Dense(self.num_classes, param_dtype=dtype, name="dense")(x)
+        return dense(x, self.num_classes, "dense")
 
 
 class FedStaleWeightCNN(nn.Module):
     """Pairs of conv3x3, ReLU, GroupNorm, with a pool and dropout after each pair; dense 128, GroupNorm, dropout.
 
-    channels: widths of the pairs; groups of four channels each. dropout_rates: after each pair; the last also after
-    the dense layer.
+    channels: width of each pair, in groups of four channels. dropout_rates: after each pair; the last rate also
+    follows the dense layer.
     """
 
     num_classes: int
@@ -107,18 +102,32 @@ class FedStaleWeightCNN(nn.Module):
                 x = nn.relu(Conv(size, (3, 3), param_dtype=dtype, name=f"convolution_{name}")(x))
                 x = nn.GroupNorm(size // 4, epsilon=1e-5, param_dtype=dtype, name=f"norm_{name}")(x)
             x = nn.Dropout(rate, deterministic=not train)(max_pool(x))
-        x = nn.relu(nn.Dense(128, param_dtype=dtype, name="hidden")(flat(x)))
+        x = nn.relu(dense(flat(x), 128, "hidden"))
         x = nn.GroupNorm(32, epsilon=1e-5, param_dtype=dtype, name="norm")(x)
         x = nn.Dropout(self.dropout_rates[-1], deterministic=not train)(x)
-        return nn.Dense(self.num_classes, param_dtype=dtype, name="dense")(x)
+        return dense(x, self.num_classes, "dense")
 
 
 def emnist_cnn(num_classes: int) -> Model:
-    """The two-convolution CNN of MNIST and EMNIST, for images [28, 28, 1] and 10 or 62 classes.
+    """The two-convolution CNN of MNIST and EMNIST, for images [28, 28, 1].
 
-    5x5 convolutions keep the size of the images; pools are 2x2 maxima; ReLU. 1,663,370 parameters for 10 classes.
+    5x5 convolutions keep the size of the images; pools are 2x2 maxima; ReLU.
+
     Source: McMahan et al. 2017, "Communication-Efficient Learning of Deep Networks from Decentralized Data", section
     3; WKAFL, section 6.1.1, and its released code.
+
+    Args:
+      num_classes: 10 for MNIST, 62 for all of EMNIST; at least 2.
+
+    Returns:
+      The model, with 1,663,370 parameters for 10 classes.
+
+    Raises:
+      SettingError: for fewer than two classes.
+
+    Example:
+      >>> jafl.models.emnist_cnn(62).module.num_classes
+      62
     """
     check_classes(num_classes)
     return Model(EmnistCNN(num_classes))
@@ -128,8 +137,18 @@ def lenet5(num_classes: int) -> Model:
     """LeNet-5 as WKAFL uses it on CIFAR-10, for images [32, 32, channels]; 28 pixels are padded to 32.
 
     With ReLU and 2x2 maxima, as is usual today, in place of tanh and trained averages, and every feature map of the
-    second convolution connected to all of the first. 62,006 parameters for three channels and ten classes.
+    second convolution connected to all of the first.
+
     Source: LeCun et al. 1998, "Gradient-Based Learning Applied to Document Recognition", section II.B; WKAFL, 6.1.1.
+
+    Args:
+      num_classes: 10 for CIFAR-10; at least 2.
+
+    Returns:
+      The model, with 62,006 parameters for three channels and ten classes.
+
+    Raises:
+      SettingError: for fewer than two classes.
     """
     check_classes(num_classes)
     return Model(LeNet5(num_classes))
@@ -138,8 +157,17 @@ def lenet5(num_classes: int) -> Model:
 def celeba_cnn(num_classes: int) -> Model:
     """WKAFL's CNN for CelebA.
 
-    Source: its released code. The paper (section 6.1.1) gives the dense layer 16,000 units: what is left of an image
-    [84, 84, 3] after convolution and pool, 40 x 40 x 10, so those are the layer's inputs.
+    Source: its released code. The paper (section 6.1.1) gives the dense layer 16,000 units: an image [84, 84, 3] has
+    40 x 40 x 10 values after convolution and pool, so those are the layer's inputs.
+
+    Args:
+      num_classes: 2 for a yes-or-no attribute; at least 2.
+
+    Returns:
+      The model, whose logits are [B, num_classes].
+
+    Raises:
+      SettingError: for fewer than two classes.
     """
     check_classes(num_classes)
     return Model(CelebaCNN(num_classes))
@@ -149,8 +177,17 @@ def leaf_celeba_cnn(num_classes: int) -> Model:
     """LEAF's four-layer CNN for CelebA with GroupNorm in the place of BatchNorm.
 
     Images [32, 32, 3] (FedBuff) or [84, 84, 3] (LEAF). Convolutions keep the size, pools round it up.
-    Source: Caldas et al. 2018, "LEAF", released code; FedBuff (section
-    5) replaces BatchNorm, whose statistics have no meaning across clients, and does not name the number of groups.
+    Source: Caldas et al. 2018, "LEAF", released code; FedBuff (section 5) replaces BatchNorm, whose statistics have
+    no meaning across clients, and does not name the number of groups.
+
+    Args:
+      num_classes: 2 for the label whether someone smiles; at least 2.
+
+    Returns:
+      The model, without dropout.
+
+    Raises:
+      SettingError: for fewer than two classes.
     """
     check_classes(num_classes)
     return Model(FourLayerCNN(num_classes, padding=1, pool_padding="SAME", dropout_rate=0.0))
@@ -161,6 +198,16 @@ def fedbuff_cnn(num_classes: int, dropout_rate: float = 0.1) -> Model:
 
     Source: FedBuff, appendix B.1. 3x3 kernels, 32 channels and a group per channel are those of its authors' released
     simulator, which shares one pair of GroupNorm parameters among the four layers; here each has its own.
+
+    Args:
+      num_classes: 2 for CelebA, 10 for CIFAR-10; at least 2.
+      dropout_rate: before the dense layer, at least 0 and below 1.
+
+    Returns:
+      The model, with dropout in training.
+
+    Raises:
+      SettingError: for fewer than two classes, or a rate outside its range.
     """
     check_classes(num_classes)
     check_rate("dropout_rate", dropout_rate)
@@ -170,13 +217,32 @@ def fedbuff_cnn(num_classes: int, dropout_rate: float = 0.1) -> Model:
 def fedstaleweight_fashion_cnn(num_classes: int) -> Model:
     """FedStaleWeight's CNN for FashionMNIST, images [28, 28, 1]: pairs of 32 and 64 channels, dropout .3, .5, .5.
 
-    Source: its released test bench. The size that convolutions keep (by padding) is not stated there.
+    Source: its released test bench, which does not state that convolutions keep the size of the images (by padding).
+
+    Args:
+      num_classes: 10 for FashionMNIST; at least 2.
+
+    Returns:
+      The model, with four convolutions.
+
+    Raises:
+      SettingError: for fewer than two classes.
     """
     check_classes(num_classes)
     return Model(FedStaleWeightCNN(num_classes, channels=(32, 64), dropout_rates=(0.3, 0.5)))
 
 
 def fedstaleweight_cifar_cnn(num_classes: int) -> Model:
-    """FedStaleWeight's CNN for CIFAR-10, images [32, 32, 3]: as for FashionMNIST, and a pair of 128 channels."""
+    """FedStaleWeight's CNN for CIFAR-10, images [32, 32, 3]: as for FashionMNIST, and a pair of 128 channels.
+
+    Args:
+      num_classes: 10 for CIFAR-10; at least 2.
+
+    Returns:
+      The model, with six convolutions.
+
+    Raises:
+      SettingError: for fewer than two classes.
+    """
     check_classes(num_classes)
     return Model(FedStaleWeightCNN(num_classes, channels=(32, 64, 128), dropout_rates=(0.3, 0.5, 0.5)))

@@ -17,27 +17,47 @@ Loss = Callable[[jax.Array, jax.Array], jax.Array]
 
 
 def softmax_cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
-    """[B] losses of integer ``labels`` [B] under ``logits`` [B, classes]."""
+    """The cross-entropy of labels under the softmax of logits.
+
+    Args:
+      logits: [B, classes].
+      labels: [B] integers.
+
+    Returns:
+      [B] losses.
+
+    Example:
+      >>> losses = jafl.models.softmax_cross_entropy(jnp.array([[0.0, 100.0]]), jnp.array([0]))
+      >>> losses.tolist()
+      [100.0]
+    """
     return optax.softmax_cross_entropy_with_integer_labels(logits, labels)
 
 
 @jax.tree_util.register_pytree_node_class
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """A Flax module with its loss; compared by value, so that an equal model finds its program compiled.
+    """A Flax module with its loss.
 
-    A pytree whose leaves are the frozen parameters, if there are any; all else is static.
+    Models are compared by value, so that equal models share a compiled program. A model is a pytree whose
+    leaves are the frozen parameters, if there are any; everything else is static.
 
     Attributes:
       module: any Flax (linen) module that maps a batch [B, ...] to outputs, logits [B, classes] by default, and
         has parameters only (no batch statistics: they have no meaning across clients). If its ``__call__`` takes an
         argument ``train``, clients call it with ``train=True`` and a random key named "dropout", which depends on
-        seed, client, trip and local step; everybody else without.
+        seed, client, trip and local step; evaluation calls it without.
       loss_per_example: (outputs, labels [B]) -> [B].
-      dropout: False has clients, too, call the module without ``train``.
-      inputs: how examples are normalised for the module and, for clients, cropped and flipped; None: as they are.
-      frozen: parameters that nobody trains, sends or stores: {name of a top-level module: its parameters}, or None.
-      initial: parameters to start from in place of random ones, likewise, or None.
+      dropout: False makes clients, too, call the module without ``train``.
+      inputs: how examples are normalized for the module and, for clients, cropped and flipped; None: as they are.
+      frozen: parameters that are not trained, sent or stored: {name of a top-level module: its parameters}, or None.
+      initial: parameters to start from in place of random ones, in the same form, or None.
+
+    Example:
+      >>> import flax.linen
+      >>> model = jafl.Model(flax.linen.Dense(10))
+      >>> model.init(jax.random.key(0), jnp.zeros((1, 4)))["kernel"].shape
+      (4, 10)
     """
 
     module: nn.Module
@@ -54,7 +74,7 @@ class Model:
         return hash((type(self.module), self.loss_per_example))
 
     def tree_flatten(self) -> tuple[tuple[Any], Any]:
-        """For JAX: ((the frozen parameters,), all else). What training starts from is left behind."""
+        """For JAX: ((the frozen parameters,), everything else but the initial ones)."""
         return (self.frozen,), dataclasses.replace(self, frozen=None, initial=None)
 
     @classmethod
@@ -68,8 +88,14 @@ class Model:
         return self.dropout and "train" in inspect.signature(type(self.module).__call__).parameters
 
     def init(self, key: jax.Array, x: Any) -> Any:
-        """Initial parameters, without the frozen ones, for examples like ``x`` [B, ...], of which only shape and
-        dtype matter.
+        """Draws initial parameters.
+
+        Args:
+          key: a JAX random key.
+          x: [B, ...] examples, of which only shape and dtype matter.
+
+        Returns:
+          The parameters, a pytree without the frozen ones.
 
         Raises:
           SettingError: if the module is not one of Flax linen, or has other variables than parameters.
@@ -88,17 +114,26 @@ class Model:
             )
             if not known:
                 return variables["params"]
-            return {part: values for part, values in variables["params"].items() if part not in known}
+            return {name: values for name, values in variables["params"].items() if name not in known}
 
-        given = {} if self.initial is None else jax.tree.map(jnp.asarray, dict(self.initial))
-        known = (*given, *(self.frozen or ()))
+        initial = {} if self.initial is None else jax.tree.map(jnp.asarray, dict(self.initial))
+        known = (*initial, *(self.frozen or ()))
         if not known:
             return fresh(key, ())
-        # Compiled, so that no random numbers are drawn for what is known.
-        return {**given, **jax.jit(fresh, static_argnums=1)(key, known)}
+        # Compiled, so that no random numbers are drawn for parameters that are given.
+        return {**initial, **jax.jit(fresh, static_argnums=1)(key, known)}
 
     def apply(self, params: Any, x: jax.Array, key: jax.Array | None = None) -> jax.Array:
-        """Outputs for a batch ``x`` [B, ...]; with dropout if there is a ``key`` and the model has a use for it."""
+        """Applies the model to a batch.
+
+        Args:
+          params: parameters, as ``init`` returns them.
+          x: [B, ...] examples.
+          key: a JAX random key for dropout, if the model has any; None: no dropout.
+
+        Returns:
+          The outputs, logits [B, classes] for a classifier.
+        """
         variables = {"params": params if self.frozen is None else {**self.frozen, **params}}
         options: dict[str, Any] = {}
         if key is not None and self.random:
@@ -107,17 +142,37 @@ class Model:
         return outputs
 
     def augment(self, x: jax.Array, words: jax.Array, epoch: jax.Array, place: jax.Array) -> jax.Array:
-        """A client's examples ``x`` [B, ...], cropped and flipped if ``inputs`` says so; see ``Inputs.augment``."""
+        """Crops and flips a client's examples as ``inputs`` says; see ``Inputs.augment``.
+
+        Args:
+          x: [B, ...] examples.
+          words: [2] uint32, the trip's random words.
+          epoch: [] int32, number of the epoch within the trip.
+          place: [B] int32, the examples' places in this epoch's order.
+
+        Returns:
+          Examples of the same shape and dtype.
+        """
         return x if self.inputs is None else self.inputs.augment(x, words, epoch, place)
 
     def as_evaluated(self) -> "Model":
-        """The model whose training, too, is without dropout, crops and flips."""
+        """The same model without dropout, crops and flips in training."""
         inputs = self.inputs and dataclasses.replace(self.inputs, random_crop=0, random_flip=False)
         return dataclasses.replace(self, dropout=False, inputs=inputs)
 
     def _read(self, x: jax.Array) -> jax.Array:
-        return x if self.inputs is None else self.inputs.normalise(x)
+        return x if self.inputs is None else self.inputs.normalize(x)
 
     def losses(self, params: Any, x: jax.Array, y: jax.Array, key: jax.Array | None = None) -> jax.Array:
-        """[B] losses, as ``apply``."""
+        """Computes the loss of each example.
+
+        Args:
+          params: parameters, as ``init`` returns them.
+          x: [B, ...] examples.
+          y: [B] labels.
+          key: a JAX random key for dropout, or None; see ``apply``.
+
+        Returns:
+          [B] losses.
+        """
         return self.loss_per_example(self.apply(params, x, key), y)

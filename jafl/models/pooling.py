@@ -1,7 +1,7 @@
 """Max-pooling without overlap, whose gradient is quick on a CPU.
 
-XLA's gradient of a windowed maximum searches each window again, one by one. Where windows do not overlap, comparing
-whole strided slices does the same: ``experiments/benchmarks/convolution_speed.py`` measures both.
+XLA's gradient of a windowed maximum searches each window again. Where windows do not overlap, comparing whole strided
+slices gives the same values: ``experiments/benchmarks/convolution_speed.py`` measures both.
 """
 
 import functools
@@ -14,20 +14,29 @@ from jafl.errors import require, whole_number
 
 
 def max_pool(x: jax.Array, window: int = 2, *, padding: str = "VALID") -> jax.Array:
-    """The largest value of each ``window`` x ``window`` square of ``x`` [B, rows, columns, channels], floating.
+    """The largest value of each square of ``window`` by ``window`` pixels.
 
-    As ``flax.linen.max_pool(x, (window, window), strides=(window, window), padding=padding)``, gradient included:
-    among equal values the first, row by row, takes it all.
+    The same as ``flax.linen.max_pool(x, (window, window), strides=(window, window), padding=padding)``, gradient
+    included: among equal values the first, row by row, gets all of it.
 
     Args:
-      padding: "VALID" leaves out rows and columns that fill no square; "SAME" fills the last squares up.
+      x: [B, rows, columns, channels], of a floating type.
+      window: height and width of a square, and the step between squares.
+      padding: "VALID" leaves out rows and columns that do not fill a square; "SAME" pads them.
+
+    Returns:
+      [B, rows', columns', channels]: with "VALID" rows' is rows // window, with "SAME" it is rounded up.
 
     Raises:
       SettingError: for a window below 1 or another padding.
+
+    Example:
+      >>> jafl.models.max_pool(jnp.arange(16.0).reshape(1, 4, 4, 1))[0, :, :, 0].tolist()
+      [[5.0, 7.0], [13.0, 15.0]]
     """
     whole_number("window", window, 1)
     require(padding in ("VALID", "SAME"), "padding", padding, "VALID or SAME")
-    if padding == "SAME":  # as much before as after, the odd one after
+    if padding == "SAME":  # equally on both sides, an odd pixel at the end
         pads = lax.padtype_to_pads(x.shape[1:3], (window, window), (window, window), "SAME")
         lowest = jnp.array(-jnp.inf, x.dtype)
         x = lax.pad(x, lowest, ((0, 0, 0), *((low, high, 0) for low, high in pads), (0, 0, 0)))

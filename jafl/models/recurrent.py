@@ -16,7 +16,7 @@ from jafl.models.model import Model
 class LSTMClassifier(nn.Module):
     """Word vectors, two LSTM layers of 100 units, dense 128, dense classes, from the state at the last word.
 
-    tokens: rows of the table of word vectors. Dropout follows each LSTM layer.
+    tokens: number of word vectors. Dropout follows each LSTM layer.
     """
 
     num_classes: int
@@ -52,15 +52,23 @@ def sent140_lstm(
 ) -> Model:
     """Sent140's two-layer LSTM, for token numbers [25] int32: 0 padding at the end, 1 unknown, then the vocabulary.
 
-    The dense layer of 128 units is linear, as in LEAF. The state is taken at the last word, where LEAF takes it after
-    the padding. 253,986 parameters for two classes and GloVe's 300 numbers a word; learned word vectors come on top.
+    The dense layer of 128 units is linear, as in LEAF. The state is taken at the last word, while LEAF takes it after
+    the padding. For two classes and GloVe's 300 numbers per word there are 253,986 parameters; learned word vectors
+    come on top.
+
     Source: Caldas et al. 2018, "LEAF", released code; FedBuff, appendix B.1 (GloVe, 10,000 words, dropout .1).
 
     Args:
-      vocabulary: the words of token 0, 1, ... (``source.vocabulary``).
-      tokens: how many there are, where ``vocabulary`` is None.
-      embeddings_file: a GloVe file, whose vectors stay as they are and are no parameters; "" to learn vectors
-        of ``vector_size`` numbers.
+      num_classes: number of classes, at least 2.
+      vocabulary: the words of token 0, 1, ... (``source.vocabulary``), or None.
+      tokens: number of tokens, where ``vocabulary`` is None.
+      embeddings_file: a GloVe file, whose vectors stay fixed and are no parameters; "" to learn the vectors.
+      vector_size: length of learned vectors.
+      dropout_rate: after each LSTM layer, at least 0 and below 1.
+      param_dtype: floating type of the parameters.
+
+    Returns:
+      The model.
 
     Raises:
       SettingError: for numbers out of range, and for a file that cannot be read or has no word of the vocabulary.

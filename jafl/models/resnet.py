@@ -8,7 +8,7 @@ from jafl.models.common import check_classes, check_images, floating
 from jafl.models.convolution import Conv
 from jafl.models.model import Model
 
-# {name: groups for so many channels}
+# {name: number of channels -> number of groups}
 NORMALIZATIONS = {"group": lambda channels: min(32, channels), "layer": lambda channels: 1}
 
 _he_normal = nn.initializers.variance_scaling(2.0, "fan_out", "normal")
@@ -61,15 +61,20 @@ class ResNet18(nn.Module):
 def resnet18(num_classes: int, normalization_layer: str = "group") -> Model:
     """ResNet-18 with a 3x3 stem and no first pool, for images like CIFAR's, [32, 32, 3].
 
-    11,173,962 parameters for three channels and ten classes. Source: He et al. 2016, "Deep Residual Learning for
+    Source: He et al. 2016, "Deep Residual Learning for
     Image Recognition", with the stem of its section 4.2; GroupNorm as in Hsieh et al. 2020, "The Non-IID Data
-    Quagmire of Decentralized Machine Learning". ACE (appendix F) uses ResNet-18 without naming its normalisation.
+    Quagmire of Decentralized Machine Learning". ACE (appendix F) uses ResNet-18 without naming its normalization.
 
     Args:
+      num_classes: 10 for CIFAR-10; at least 2.
       normalization_layer: "group" (32 groups) or "layer" (one group).
 
+    Returns:
+      The model, with 11,173,962 parameters for three channels and ten classes.
+
     Raises:
-      SettingError: for "batch": BatchNorm's statistics have no meaning across clients; and for an unknown name.
+      SettingError: for fewer than two classes, an unknown layer, and "batch": BatchNorm's statistics have no meaning
+        across clients.
     """
     check_classes(num_classes)
     require(
@@ -77,7 +82,7 @@ def resnet18(num_classes: int, normalization_layer: str = "group") -> Model:
         "normalization_layer",
         normalization_layer,
         "group or layer",
-        "BatchNorm's running statistics have no meaning across clients: each would normalise with those of its own "
+        "BatchNorm's running statistics have no meaning across clients: each would normalize with those of its own "
         "data, and the server could only average them. GroupNorm needs none.",
     )
     choose("normalization_layer", normalization_layer, NORMALIZATIONS)

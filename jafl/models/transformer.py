@@ -22,11 +22,13 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
 
 @dataclasses.dataclass(frozen=True)
 class TransformerConfig:
-    """The numbers of an encoder, from ``config.json``.
+    """The configuration of an encoder, from ``config.json``.
 
-    kind: "bert" or "distilbert", which has neither token types nor a pooler. tokens: rows of the token table; types:
-    those of the token types, 0 for none. activation: a name in ``ACTIVATIONS``. *_dropout: after embeddings and
-    sublayers, on attention weights, before the classifier.
+    kind: "bert" or "distilbert", which has neither token types nor a pooler.
+    tokens: rows of the table of tokens. types: rows of the table of token types, 0 for none.
+    activation: a name in ``ACTIVATIONS``.
+    hidden_dropout: after embeddings and sublayers. attention_dropout: on attention weights.
+    classifier_dropout: before the classifier.
     """
 
     kind: str
@@ -47,7 +49,7 @@ class TransformerConfig:
 
 
 class Encoder(nn.Module):
-    """Token numbers [B, length] to one vector [B, size] each: the first token's, through the pooler for BERT.
+    """Token numbers [B, length] to vectors [B, size]: those of the first tokens, for BERT after the pooler.
 
     Source: Devlin et al. 2019, "BERT"; Sanh et al. 2019, "DistilBERT".
     """
@@ -70,24 +72,24 @@ class Encoder(nn.Module):
         if c.types:
             h = h + embed(c.types, name="type_table")(jnp.zeros((), jnp.int32))
         h = self._dropped(self._normalized(h, "norm"), train)
-        seen = jnp.where(x != c.padding, 0.0, jnp.finfo(h.dtype).min).astype(h.dtype)[:, None, None, :]
+        mask = jnp.where(x != c.padding, 0.0, jnp.finfo(h.dtype).min).astype(h.dtype)[:, None, None, :]
         for number in range(c.layers):
             name = f"layer_{number}"
-            attended = self._dropped(self._attention(h, seen, name, train), train)
+            attended = self._dropped(self._attention(h, mask, name, train), train)
             h = self._normalized(h + attended, f"{name}_attention_norm")
             inner = ACTIVATIONS[c.activation](self._dense(c.inner_size, f"{name}_inner")(h))
             inner = self._dropped(self._dense(c.size, f"{name}_output")(inner), train)
             h = self._normalized(h + inner, f"{name}_output_norm")
         return jnp.tanh(self._dense(c.size, "pooler")(h[:, 0])) if c.kind == "bert" else h[:, 0]
 
-    def _attention(self, h: jax.Array, seen: jax.Array, name: str, train: bool) -> jax.Array:
+    def _attention(self, h: jax.Array, mask: jax.Array, name: str, train: bool) -> jax.Array:
         c = self.config
         split = (*h.shape[:2], c.heads, c.size // c.heads)
         query, key, value = (
             self._dense(c.size, f"{name}_{part}")(h).reshape(split) for part in ("query", "key", "value")
         )
         scores = jnp.einsum("bqhd,bkhd->bhqk", query, key) * split[-1] ** -0.5
-        weights = nn.softmax(scores + seen)
+        weights = nn.softmax(scores + mask)
         weights = nn.Dropout(c.attention_dropout, deterministic=not train)(weights)
         mixed = jnp.einsum("bhqk,bkhd->bqhd", weights, value)
         return self._dense(c.size, f"{name}_attention")(mixed.reshape(h.shape))
@@ -107,7 +109,7 @@ class Encoder(nn.Module):
 
 
 class Head(nn.Module):
-    """From an encoder's vector to logits: for DistilBERT a dense layer with ReLU first."""
+    """An encoder's vectors [B, size] to logits [B, classes]; DistilBERT has a dense layer with ReLU first."""
 
     config: TransformerConfig
     num_classes: int

@@ -6,7 +6,6 @@ import flax.linen as nn
 import jax
 
 from jafl.models.common import check_classes, flat, floating, widths
-from jafl.models.convolution import Conv
 from jafl.models.hugging_face import bert, distilbert
 from jafl.models.images import (
     celeba_cnn,
@@ -17,8 +16,8 @@ from jafl.models.images import (
     leaf_celeba_cnn,
     lenet5,
 )
+from jafl.models.layers import convolution_and_pool, dense
 from jafl.models.model import Model
-from jafl.models.pooling import max_pool
 from jafl.models.recurrent import sent140_lstm
 from jafl.models.resnet import resnet18
 
@@ -47,8 +46,8 @@ class MLP(nn.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         x = flat(x)
         for number, size in enumerate(self.hidden_sizes):
-            x = nn.relu(nn.Dense(size, param_dtype=floating(x), name=f"hidden_{number}")(x))
-        return nn.Dense(self.num_classes, param_dtype=floating(x), name="dense")(x)
+            x = nn.relu(dense(x, size, f"hidden_{number}"))
+        return dense(x, self.num_classes, "dense")
 
 
 class CNN(nn.Module):
@@ -60,26 +59,69 @@ class CNN(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         for number, size in enumerate(self.channels):
-            layer = Conv(size, (3, 3), param_dtype=floating(x), name=f"convolution_{number}")
-            x = max_pool(nn.relu(layer(x)))
-        x = flat(x)
-        return nn.Dense(self.num_classes, param_dtype=floating(x), name="dense")(x)
+            x = convolution_and_pool(x, size, 3, f"convolution_{number}")
+        return dense(flat(x), self.num_classes, "dense")
 
 
 def softmax(num_classes: int) -> Model:
-    """Softmax (multinomial logistic) regression on flattened examples, starting from zeros."""
+    """Softmax (multinomial logistic) regression on flattened examples, starting from zeros.
+
+    Args:
+      num_classes: at least 2.
+
+    Returns:
+      The model, with a single dense layer.
+
+    Raises:
+      SettingError: for fewer than two classes.
+
+    Example:
+      >>> params = jafl.models.softmax(10).init(jax.random.key(0), jnp.zeros((1, 8, 8, 1)))
+      >>> params["dense"]["kernel"].shape
+      (64, 10)
+    """
     check_classes(num_classes)
     return Model(Softmax(num_classes))
 
 
 def mlp(num_classes: int, hidden_sizes: Sequence[int] = (64,)) -> Model:
-    """A multilayer perceptron on flattened examples; ``hidden_sizes`` lists the widths, first layer first."""
+    """A multilayer perceptron on flattened examples, with ReLU.
+
+    Args:
+      num_classes: number of outputs, at least 2.
+      hidden_sizes: widths of the hidden layers, first layer first, at least one.
+
+    Returns:
+      The model, with a dense layer per width and one for the classes.
+
+    Raises:
+      SettingError: for fewer than two classes, or a width below 1.
+
+    Example:
+      >>> jafl.models.mlp(10, [32, 16]).module.hidden_sizes
+      (32, 16)
+    """
     check_classes(num_classes)
     return Model(MLP(num_classes, widths("hidden_sizes", hidden_sizes)))
 
 
 def cnn(num_classes: int, channels: Sequence[int] = (16, 32)) -> Model:
-    """A small CNN on images [B, height, width, channels]; ``channels`` lists the convolutions' widths."""
+    """A small CNN on images [height, width, channels]: 3x3 convolutions with ReLU and 2x2 max-pooling, then dense.
+
+    Args:
+      num_classes: number of logits, at least 2.
+      channels: widths of the convolutions, first layer first, at least one.
+
+    Returns:
+      The model, with one dense layer after the convolutions.
+
+    Raises:
+      SettingError: for fewer than two classes, or a width below 1.
+
+    Example:
+      >>> jafl.models.cnn(10).module.channels
+      (16, 32)
+    """
     check_classes(num_classes)
     return Model(CNN(num_classes, widths("channels", channels)))
 

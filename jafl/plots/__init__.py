@@ -1,7 +1,7 @@
 """Pictures of runs and schedules. Every function returns a matplotlib Figure; ``save`` writes it as a PNG.
 
-Matplotlib is imported when a picture is asked for, and pyplot never: nothing here needs a screen or keeps
-figures alive. A figure that is the last value of a notebook cell shows itself.
+Matplotlib is imported when a picture is drawn. Pyplot is never imported, so no screen is needed and no figure stays
+in memory. A notebook shows a figure that is the last value of a cell.
 """
 
 from jafl.plots.canvas import png, save

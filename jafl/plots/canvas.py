@@ -1,38 +1,46 @@
-"""What all pictures share: the empty figure, its file, colours, numbers on axes, and the legend."""
+"""Functions that all pictures share: the empty figure, its file, colors, numbers on axes, and the legend."""
 
 import functools
 import io
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from jafl.errors import require
+from jafl.records import EventSchedule
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-# Okabe and Ito's colours, which colour-blind readers tell apart.
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000")
+# Okabe and Ito's colors, which color-blind readers can tell apart.
+COLORS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000")
 TIME = "simulated time (units of the delay law)"
-MOST_BARS = 40  # clients, or values of staleness, drawn one by one
+MOST_BARS = 40  # clients, or values of staleness, that are drawn as bars
 
 
 def save(figure: "Figure", path: str | os.PathLike) -> None:
-    """Writes a PNG at ``path``. The same picture gives the same bytes: no date or version is stored."""
+    """Writes a figure as a PNG. The same picture gives the same bytes: no date or version is stored.
+
+    Args:
+      figure: a figure that a function of ``jafl.plots`` has returned.
+      path: of the file; one that is there is replaced.
+    """
     _write(figure, path)
 
 
 def _write(figure: Any, file: Any) -> None:
-    """Draws once; ``Figure.savefig`` would lay the figure out a second time, which takes most of the time."""
+    """Draws the figure once; ``Figure.savefig`` would lay it out twice, which takes most of the time."""
     figure.canvas.print_png(file, metadata={"Software": None})
 
 
 def new_figure(
     rows: int, columns: int, width: float, height: float, **options: Any
 ) -> tuple["Figure", np.ndarray]:
-    """An empty figure, in inches, and its axes [rows, columns]."""
+    """An empty figure of ``width`` by ``height`` inches, and its axes [rows, columns]."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -43,7 +51,14 @@ def new_figure(
 
 
 def png(figure: "Figure") -> bytes:
-    """The bytes of a figure's PNG."""
+    """Draws a figure as a PNG.
+
+    Args:
+      figure: a figure that a function of ``jafl.plots`` has returned.
+
+    Returns:
+      The content of the file.
+    """
     buffer = io.BytesIO()
     _write(figure, buffer)
     return buffer.getvalue()
@@ -59,6 +74,23 @@ def per_cent(value: float, position: float | None = None) -> str:
     return f"{100 * value:.4g} %"
 
 
+def rounded(value: float, decimals: int = 1) -> str:
+    """A number with ``decimals``, without them from 100 on, and thousands separated: 12,500 or 3.2."""
+    return f"{value:,.{0 if value >= 100 else decimals}f}"
+
+
+def require_trips(setting: str, schedule: EventSchedule) -> None:
+    """Raises SettingError for a schedule without applied trips."""
+    require(schedule.num_trips, setting, "without applied trips", "a schedule with trips")
+
+
+def require_schedules(schedules: Mapping[str, EventSchedule]) -> None:
+    """Raises SettingError if there is no schedule, or one without applied trips."""
+    require(schedules, "schedules", schedules, "at least one schedule")
+    for label, schedule in schedules.items():
+        require_trips(f"schedules[{label!r}]", schedule)
+
+
 def whole_numbers(axis: "Axis") -> None:
     """Separates thousands, and puts no ticks between whole numbers unless the range is tiny."""
     from matplotlib.ticker import MaxNLocator
@@ -68,7 +100,7 @@ def whole_numbers(axis: "Axis") -> None:
 
 
 def tidy(axes: "Axes", horizontal: str, vertical: str, write: Any = None) -> None:
-    """Labels, whole numbers below, a faint grid, no box; ``write`` formats the numbers on the left."""
+    """Sets labels, whole numbers below, a faint grid and no box; ``write`` formats the numbers on the left."""
     axes.set(xlabel=horizontal, ylabel=vertical)
     whole_numbers(axes.xaxis)
     if write:
@@ -79,7 +111,7 @@ def tidy(axes: "Axes", horizontal: str, vertical: str, write: Any = None) -> Non
 
 
 def powers_of_ten(axis: "Axis", low: float, high: float, write: Any) -> None:
-    """Ticks of a logarithmic axis from ``low`` to ``high``: one or two for each power of ten."""
+    """Sets the ticks of a logarithmic axis from ``low`` to ``high``: one or two for each power of ten."""
     from matplotlib.ticker import LogLocator
 
     axis.set_major_locator(LogLocator(subs=(1, 3) if high < 1000 * low else (1,)))
@@ -88,7 +120,7 @@ def powers_of_ten(axis: "Axis", low: float, high: float, write: Any) -> None:
 
 
 def name_clients(axis: "Axis", clients: Sequence[int] | np.ndarray, room: float) -> None:
-    """One tick at 0, 1, 2, ... for each of ``clients``, in small print below ``room`` inches a client."""
+    """Sets ticks at 0, 1, 2, ... named after ``clients``; small print if a client has ``room`` for < 0.25 inches."""
     axis.set_ticks(range(len(clients)), [str(client) for client in clients])
     axis.set_tick_params(labelsize="medium" if room >= 0.25 else "small")
 

@@ -1,4 +1,4 @@
-"""Who took part, who counted, and whose data were seen."""
+"""Pictures of clients: which of them took part, and how much each counted."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -8,13 +8,15 @@ import numpy as np
 from jafl import diagnostics
 from jafl.errors import require
 from jafl.plots.canvas import (
-    COLOURS,
+    COLORS,
     MOST_BARS,
     legend_above,
     name_clients,
     new_figure,
     per_cent,
     powers_of_ten,
+    require_trips,
+    rounded,
     thousands,
     tidy,
 )
@@ -25,27 +27,31 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TRIPS = "client trips"
-MOST_KINDS = 3  # of weights in one picture
+MOST_KINDS = 3  # kinds of weights in one picture
 
 
 def participation(
     schedule: EventSchedule, influence: np.ndarray, num_examples: np.ndarray | None = None
 ) -> "Figure":
-    """Who trained, and who counted: each client's share of the applied trips and its effective influence.
+    """Each client's share of the applied trips, and its effective influence.
+
+    Clients are sorted by their applied trips. Up to 40 are drawn as bars, more as points; from 400 on, a line is the
+    mean over 2 % of the clients. The axis becomes logarithmic, from a tenth of the fair share on, if a client has
+    more than 10 times the fair share.
 
     Args:
       schedule: of N clients.
       influence: [N], each client's share of the weight of all applied updates; sums to 1.
-      num_examples: [N], examples that each client holds; adds their shares.
+      num_examples: [N], numbers of examples that the clients hold; adds their shares.
 
-    Clients are sorted by their applied trips. Up to 40 are drawn as bars, more as points; from 400 on, a
-    line is the mean over 2 % of the clients. The axis becomes logarithmic, from a tenth of the fair share on,
-    if somebody has more than 10 times the fair share.
+    Returns:
+      The figure.
 
-    Raises SettingError if an array has another shape than [N], or no trip was applied.
+    Raises:
+      SettingError: if an array has another shape than [N], or no trip was applied.
     """
     clients = schedule.num_clients
-    require(schedule.num_trips, "schedule", "without applied trips", "a schedule with trips")
+    require_trips("schedule", schedule)
     arrays = {"influence": influence} | ({} if num_examples is None else {"num_examples": num_examples})
     for name, array in arrays.items():
         shape = np.shape(array)
@@ -53,22 +59,28 @@ def participation(
     shares = {TRIPS: diagnostics.influence(schedule), "effective influence": np.asarray(influence)}
     if num_examples is not None:
         shares["examples"] = np.asarray(num_examples) / max(np.sum(num_examples), 1)
-    return _shares(shares, (COLOURS[0], COLOURS[1], "0.55"), "share of all clients' total", per_cent)
+    return _shares(shares, (COLORS[0], COLORS[1], "0.55"), "share of all clients' total", per_cent)
 
 
 def influence(schedule: EventSchedule, weights: Mapping[str, np.ndarray]) -> "Figure":
     """Each client's influence under one to three kinds of weights, in units of the fair share.
 
-    weights: {label: [J]}, a weight per applied trip, for example before and after normalisation within the
-      buffer. The client trips themselves are drawn beside them: influence where every trip counts alike.
+    The client trips themselves are drawn beside them: the influence if every trip counted alike. Drawn as
+    ``participation`` is. The legend has FedStaleWeight's loss (equation 3) and the Gini index of each kind, the
+    latter only where no share is negative.
 
-    Drawn as ``participation`` is. The legend has FedStaleWeight's loss (equation 3) and the Gini index of each,
-    the latter only where no share is negative.
+    Args:
+      schedule: of J applied trips.
+      weights: {label: [J]}, a weight per applied trip, for example before and after normalization within the buffer.
 
-    Raises SettingError for no or too many kinds of weights, weights of another shape than [J] or not finite, or
-    a schedule without applied trips.
+    Returns:
+      The figure.
+
+    Raises:
+      SettingError: for no or too many kinds of weights, weights of another shape than [J] or not finite, or a
+        schedule without applied trips.
     """
-    require(schedule.num_trips, "schedule", "without applied trips", "a schedule with trips")
+    require_trips("schedule", schedule)
     require(
         1 <= len(weights) <= MOST_KINDS,
         "weights",
@@ -76,13 +88,14 @@ def influence(schedule: EventSchedule, weights: Mapping[str, np.ndarray]) -> "Fi
         f"of one kind at least and {MOST_KINDS} at most",
     )
     kinds = {TRIPS: diagnostics.influence(schedule)}
-    kinds |= {label: diagnostics.influence(schedule, given) for label, given in weights.items()}
+    kinds |= {label: diagnostics.influence(schedule, of_trips) for label, of_trips in weights.items()}
     shares = {_described(label, share): schedule.num_clients * share for label, share in kinds.items()}
-    colours = (COLOURS[0], COLOURS[2], COLOURS[1], COLOURS[4]) if len(weights) > 1 else COLOURS
-    return _shares(shares, colours, "influence (1 is the fair share)", thousands, fair=1.0)
+    colors = (COLORS[0], COLORS[2], COLORS[1], COLORS[4]) if len(weights) > 1 else COLORS
+    return _shares(shares, colors, "influence (1 is the fair share)", thousands, fair=1.0)
 
 
 def _described(label: str, share: np.ndarray) -> str:
+    """``label`` with the loss and, if possible, the Gini index of the shares [N]."""
     loss = f"loss {diagnostics.fairness_loss(share):.2f}"
     return (
         f"{label} ({loss}, Gini {diagnostics.gini(share):.2f})" if share.min() >= 0 else f"{label} ({loss})"
@@ -91,19 +104,19 @@ def _described(label: str, share: np.ndarray) -> str:
 
 def _shares(
     shares: Mapping[str, np.ndarray],
-    colours: Sequence[str],
+    colors: Sequence[str],
     vertical: str,
     write: Any,
     fair: float | None = None,
 ) -> "Figure":
-    """Shares [N] of several kinds, the clients sorted by the first; ``fair`` is by default 1/N."""
+    """A picture of shares [N] of several kinds, the clients sorted by the first; ``fair`` is by default 1/N."""
     clients = len(next(iter(shares.values())))
     figure, axes = new_figure(1, 1, 8.0, 4.0)
     panel, order = axes[0, 0], np.argsort(-next(iter(shares.values())), kind="stable")
     table = np.stack([share[order] for share in shares.values()])
     tidy(panel, "clients, most trips first", vertical, write)
     draw = _share_bars if clients <= MOST_BARS else _share_points
-    handles = draw(panel, table, colours)
+    handles = draw(panel, table, colors)
     for handle, label in zip(handles, shares, strict=True):
         handle.set_label(label)
     label = f"fair share, {100 / clients:.3g} %" if fair is None else "fair share"
@@ -119,65 +132,65 @@ def _shares(
     return figure
 
 
-def _share_bars(panel: "Axes", table: np.ndarray, colours: Sequence[str]) -> list[Any]:
+def _share_bars(panel: "Axes", table: np.ndarray, colors: Sequence[str]) -> list[Any]:
     """The shares [kinds, N] as bars; one legend handle per kind."""
     kinds, clients = table.shape
     ranks, width = np.arange(clients), 0.8 / kinds
     panel.set_xlim(-0.5, clients - 0.5)
     return [
-        panel.bar(ranks - 0.4 + (index + 0.5) * width, share, width, color=colour)
-        for index, (share, colour) in enumerate(zip(table, colours, strict=False))
+        panel.bar(ranks - 0.4 + (index + 0.5) * width, share, width, color=color)
+        for index, (share, color) in enumerate(zip(table, colors, strict=False))
     ]
 
 
-def _share_points(panel: "Axes", table: np.ndarray, colours: Sequence[str]) -> list[Any]:
-    """The first of the shares [kinds, N] as a line, the others as points; one legend handle per kind."""
+def _share_points(panel: "Axes", table: np.ndarray, colors: Sequence[str]) -> list[Any]:
+    """The first of the shares [kinds, N] as a line, the rest as points; one legend handle per kind."""
     clients = table.shape[1]
     ranks = np.arange(1, clients + 1)
     panel.set_xlim(0.5, clients + 0.5)
-    trips, *others = colours
+    trips, *kinds = colors
     handles = panel.step(ranks, table[0], where="mid", linewidth=2.2, zorder=4, color=trips)
-    for share, colour, marker in zip(table[1:], others, "os^", strict=False):
-        look: dict[str, Any] = {"color": colour, "markeredgewidth": 0, "linestyle": ""}
+    for share, color, marker in zip(table[1:], kinds, "os^", strict=False):
+        look: dict[str, Any] = {"color": color, "markeredgewidth": 0, "linestyle": ""}
         if clients < 400:
             handles += panel.plot(ranks, share, marker, markersize=4, **look)
         else:
             panel.plot(ranks, share, "o", markersize=2.5, alpha=0.35, **look)
-            means = [part.mean(axis=1) for part in np.array_split(np.stack([ranks, share]), 50, axis=1)]
-            panel.plot(*np.transpose(means), linewidth=4, color="white")  # an edge against its own cloud
-            handles += panel.plot(*np.transpose(means), linewidth=2.2, color=colour)
+            means = [group.mean(axis=1) for group in np.array_split(np.stack([ranks, share]), 50, axis=1)]
+            panel.plot(*np.transpose(means), linewidth=4, color="white")  # sets the line off from the points
+            handles += panel.plot(*np.transpose(means), linewidth=2.2, color=color)
     return handles
 
 
 def participating_examples(schedule: EventSchedule, num_examples: np.ndarray) -> "Figure":
-    """How many examples the clients hold that take part: of all started trips, and of the applied ones.
+    """How many examples the clients of all started trips hold, and those of the applied trips.
 
-    num_examples: [N], of each client. Bins are equally wide, or grow by a constant factor where the largest client
-    holds more than 20 times the median; the means are marked (FedBuff, figure 7).
+    Bins are equally wide, or grow by a constant factor where the largest client holds more than 20 times the median;
+    the means are marked (FedBuff, figure 7).
 
-    Raises SettingError for another shape, numbers below 1, or a schedule without applied trips.
+    Args:
+      schedule: of N clients.
+      num_examples: [N], numbers of examples that the clients hold, at least 1.
+
+    Returns:
+      The figure.
+
+    Raises:
+      SettingError: for another shape, numbers below 1, or a schedule without applied trips.
     """
     held = diagnostics.participating_examples(schedule, num_examples)
-    least, most = held.started.min(), held.started.max()
+    least = held.started.min()
     require(least > 0, "the smallest of num_examples", least, "above 0")
     figure, axes = new_figure(1, 1, 7.0, 3.4)
     panel = axes[0, 0]
-    skewed = most > 20 * np.median(held.started)
     tidy(panel, "examples that the trip's client holds", "share of client trips", per_cent)
-    if skewed:
-        edges = np.unique(np.round(np.geomspace(least, most + 1, 26))) - 0.5  # whole numbers have no gaps
-        panel.set_xscale("log")
-        powers_of_ten(panel.xaxis, least, most, thousands)
-    else:
-        width = max(1, -(-(int(most) - int(least) + 1) // MOST_BARS))
-        edges = np.arange(least, most + width + 1, width) - 0.5
-        panel.set_xlim(max(0, min(edges[0], least - 2)), max(edges[-1], most + 2))
+    edges = _bins_of_examples(panel, held.started)
     handles = []
-    for name, values, colour in (("started", held.started, "0.55"), ("applied", held.applied, COLOURS[0])):
+    for name, values, color in (("started", held.started, "0.55"), ("applied", held.applied, COLORS[0])):
         share, fill = np.histogram(values, edges)[0] / len(values), name == "started"
-        panel.stairs(share, edges, color=colour, fill=fill, alpha=0.5 if fill else 1, linewidth=2)
-        mean = panel.axvline(values.mean(), color=colour, linestyle="--", linewidth=1.5)
-        mean.set_label(f"{name}: mean {_written(values.mean())}")
+        panel.stairs(share, edges, color=color, fill=fill, alpha=0.5 if fill else 1, linewidth=2)
+        mean = panel.axvline(values.mean(), color=color, linestyle="--", linewidth=1.5)
+        mean.set_label(f"{name}: mean {rounded(values.mean())}")
         handles.append(mean)
     panel.set_title(
         f"the applied trips' mean is {held.ratio:.2f} of the started ones'", loc="left", fontsize="medium"
@@ -187,5 +200,14 @@ def participating_examples(schedule: EventSchedule, num_examples: np.ndarray) ->
     return figure
 
 
-def _written(mean: float) -> str:
-    return f"{mean:,.{0 if mean >= 100 else 1}f}"
+def _bins_of_examples(panel: "Axes", started: np.ndarray) -> np.ndarray:
+    """Edges of the bins for the numbers of examples of all started trips; sets the panel's horizontal axis."""
+    least, most = started.min(), started.max()
+    if most > 20 * np.median(started):
+        panel.set_xscale("log")
+        powers_of_ten(panel.xaxis, least, most, thousands)
+        return np.unique(np.round(np.geomspace(least, most + 1, 26))) - 0.5  # whole numbers have no gaps
+    width = max(1, -(-(int(most) - int(least) + 1) // MOST_BARS))
+    edges = np.arange(least, most + width + 1, width) - 0.5
+    panel.set_xlim(max(0, min(edges[0], least - 2)), max(edges[-1], most + 2))
+    return edges

@@ -1,4 +1,4 @@
-"""Metrics over training.
+"""Pictures of metrics over training.
 
 A *run* is a sequence of evaluations as in ``metrics.jsonl``: mappings with ``server_step``, ``client_trips``,
 ``time`` and metrics such as ``test_accuracy``.
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from jafl.errors import require, unknown_name
-from jafl.plots.canvas import COLOURS, TIME, legend_above, new_figure, powers_of_ten, thousands, tidy
+from jafl.plots.canvas import COLORS, TIME, legend_above, new_figure, powers_of_ten, thousands, tidy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,7 +24,7 @@ MARKERS = "os^Dv"
 
 
 class Curve(NamedTuple):
-    """What is drawn for one label: ``mean`` and ``error`` [points] at ``across`` [points]; ``seeds`` runs."""
+    """The curve of one label: ``mean`` and standard ``error`` [points] of ``seeds`` runs at ``across`` [points]."""
 
     across: np.ndarray
     mean: np.ndarray
@@ -45,13 +45,17 @@ def accuracy(
     Args:
       runs: the runs of each label, one per seed. Several are drawn as their mean with a band of one standard
         error to each side, over the range that all of them cover; a single one as it is.
-      horizontal: "server_step", "client_trips" or "time". The axis becomes logarithmic, and starts
-        at the first evaluation after 0, where a linear one would show most of some label's change in its
-        first tenth.
-      metric: a key of the evaluations; those that lack it, or hold None, are left out.
+      horizontal: "server_step", "client_trips" or "time". The axis becomes logarithmic, and starts at the first
+        evaluation after 0, where a linear one would show most of a label's change in its first tenth.
+      metric: a key of the evaluations; evaluations that lack it, or hold None, are left out.
       target: a value of the metric to mark with a dashed line.
+      title: above the picture.
 
-    Raises SettingError for an unknown horizontal or metric, no runs, or seeds without a common range.
+    Returns:
+      The figure.
+
+    Raises:
+      SettingError: for an unknown horizontal or metric, no runs, or seeds without a common range.
     """
     if horizontal not in HORIZONTALS:
         raise unknown_name("horizontal", horizontal, HORIZONTALS)
@@ -64,6 +68,16 @@ def accuracy_panels(runs: Mapping[str, Sequence[Run]], *, target: float | None =
     """Test accuracy against server steps, client trips and simulated time, side by side; see ``accuracy``.
 
     If one of the three axes is better logarithmic, all are, so that distances compare.
+
+    Args:
+      runs: the runs of each label, one per seed.
+      target: an accuracy to mark with a dashed line.
+
+    Returns:
+      The figure.
+
+    Raises:
+      SettingError: as ``accuracy``.
     """
     return _panels(runs, list(HORIZONTALS), "test_accuracy", target, 11.0, 3.9)
 
@@ -76,7 +90,7 @@ def _panels(
     width: float,
     height: float,
 ) -> "Figure":
-    """The metric against each of ``horizontals``, side by side."""
+    """Panels of the metric against each of ``horizontals``, side by side."""
     require(isinstance(runs, Mapping) and runs, "runs", runs, "a mapping of labels to lists of runs")
     require(target is None or isinstance(target, numbers.Real), "target", target, "a number or None")
     panels = [
@@ -106,7 +120,7 @@ def _panels(
 
 
 def _curve(label: str, runs: Sequence[Run], horizontal: str, metric: str) -> Curve:
-    """Mean and standard error of runs, at every point of any of them in the range of all."""
+    """Mean and standard error of runs, at the points of all runs that lie in their common range."""
     require(runs, f"runs[{label!r}]", "empty", "a list of at least one run")
     points = [_points(label, run, horizontal, metric) for run in runs]
     if len(points) == 1:
@@ -132,33 +146,33 @@ def _points(label: str, run: Run, horizontal: str, metric: str) -> np.ndarray:
 
 
 def _changes_early(curves: Sequence[Curve]) -> bool:
-    """True if some curve makes 90 % of its way within the first tenth of what all of them cover."""
+    """True if a curve makes 90 % of its change within the first tenth of the range of all curves."""
     end = max(curve.across[-1] for curve in curves)
     for curve in curves:
-        way = np.abs(curve.mean - curve.mean[0])
-        way = np.where(np.isfinite(way), way, 0)
-        if way.any() and curve.across[np.argmax(way >= 0.9 * way.max())] < 0.1 * end:
+        change = np.abs(curve.mean - curve.mean[0])
+        change = np.where(np.isfinite(change), change, 0)
+        if change.any() and curve.across[np.argmax(change >= 0.9 * change.max())] < 0.1 * end:
             return True
     return False
 
 
 def _after_start(curve: Curve) -> Curve:
-    """The part that a logarithmic axis can show."""
+    """The part of a curve that a logarithmic axis can show."""
     kept = curve.across > 0
     return Curve(curve.across[kept], curve.mean[kept], curve.error[kept], curve.seeds)
 
 
 def _draw(axes: "Axes", curves: Mapping[str, Curve]) -> None:
-    """Every label's line, and its band where there are several seeds."""
+    """Draws every label's line, and its band where there are several seeds."""
     for index, (label, curve) in enumerate(curves.items()):
-        colour = COLOURS[index % len(COLOURS)]
+        color = COLORS[index % len(COLORS)]
         axes.plot(
             curve.across,
             curve.mean,
             label=label,
-            color=colour,
+            color=color,
             linewidth=1.7,
-            marker=MARKERS[index % len(MARKERS)],  # for who reads in grey
+            marker=MARKERS[index % len(MARKERS)],  # tells lines apart without color
             markevery=(0.03 * (index % 4), 0.14),
             markersize=5.5,
             markeredgecolor="white",
@@ -166,11 +180,11 @@ def _draw(axes: "Axes", curves: Mapping[str, Curve]) -> None:
         )
         if curve.seeds > 1:
             low, high = curve.mean - curve.error, curve.mean + curve.error
-            axes.fill_between(curve.across, low, high, color=colour, alpha=0.22, linewidth=0)
+            axes.fill_between(curve.across, low, high, color=color, alpha=0.22, linewidth=0)
 
 
 def _legend(figure: "Figure", axes: "Axes", curves: Sequence[Curve]) -> None:
-    """The labels of one panel's lines, and what the bands are."""
+    """Adds the legend: the labels of one panel's lines, and the meaning of the bands."""
     from matplotlib.patches import Patch
 
     handles: list[Any] = axes.get_legend_handles_labels()[0]

@@ -1,4 +1,4 @@
-"""What the clients of a federation hold."""
+"""Pictures of the examples that the clients of a federation hold."""
 
 from typing import TYPE_CHECKING
 
@@ -8,21 +8,27 @@ from jafl.errors import require
 from jafl.plots.canvas import MOST_BARS, name_clients, new_figure, per_cent, powers_of_ten, thousands, tidy
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MOST_COLUMNS = 500  # clients in a heat map: as many as a page can show
+MOST_COLUMNS = 500  # clients in a heat map
 
 
 def label_split(label_counts: np.ndarray) -> "Figure":
     """How the labels are spread over the clients, in client order.
 
-    Args:
-      label_counts: [N, classes], examples of each class that each client holds.
-
-    Up to 40 clients and 10 classes are stacked bars; more are a heat map of each client's own shares under
+    Up to 40 clients and 10 classes are drawn as stacked bars; more as a heat map of each client's own shares under
     the clients' numbers of examples. Of more than 500 clients, 500 at even distances are shown.
 
-    Raises SettingError unless the counts are a table of numbers that are not negative.
+    Args:
+      label_counts: [N, classes], numbers of examples of each class that each client holds, as
+        ``Federation.label_counts`` returns them.
+
+    Returns:
+      The figure.
+
+    Raises:
+      SettingError: unless the counts are a table of numbers that are not negative.
     """
     counts = np.asarray(label_counts)
     table = counts.ndim == 2 and counts.size > 0
@@ -40,8 +46,8 @@ def _stacked_labels(counts: np.ndarray) -> "Figure":
     panel, clients = axes[0, 0], np.arange(len(counts))
     bottom = np.cumsum(counts, axis=1) - counts
     tidy(panel, "client", "examples", thousands)
-    for label, colour in zip(range(counts.shape[1]), color_sequences["petroff10"], strict=False):
-        look = {"label": str(label), "color": colour, "edgecolor": "white", "linewidth": 0.4}
+    for label, color in zip(range(counts.shape[1]), color_sequences["petroff10"], strict=False):
+        look = {"label": str(label), "color": color, "edgecolor": "white", "linewidth": 0.4}
         panel.bar(clients, counts[:, label], 0.85, bottom[:, label], **look)
     panel.set(xlim=(-0.6, len(counts) - 0.4), ylim=(0, 1.05 * max(1, counts.sum(axis=1).max())))
     name_clients(panel.xaxis, clients, 7 / len(counts))
@@ -51,7 +57,7 @@ def _stacked_labels(counts: np.ndarray) -> "Figure":
 
 
 def _label_map(counts: np.ndarray) -> "Figure":
-    """One column per client: its shares of the labels, and above it its number of examples."""
+    """A heat map, one column per client: its shares of the labels; above it its number of examples."""
     clients, classes = counts.shape
     shown = np.arange(clients)
     if clients > MOST_COLUMNS:
@@ -61,7 +67,7 @@ def _label_map(counts: np.ndarray) -> "Figure":
     figure, axes = new_figure(2, 1, 8.0, 5.0, sharex=True, height_ratios=(1, 3.5))
     above, panel = axes[:, 0]
     above.stairs(totals, np.linspace(-0.5, clients - 0.5, len(shown) + 1), fill=True, color="0.45")
-    darkest = min(1, max(share.max(), 3 / classes))  # an even split shall look even
+    darkest = min(1, max(share.max(), 3 / classes))  # so that an even split is pale
     image = panel.imshow(
         share.T,
         aspect="auto",
@@ -80,12 +86,17 @@ def _label_map(counts: np.ndarray) -> "Figure":
     if len(shown) < clients:
         panel.set_xlabel(f"client ({len(shown)} of {clients:,} shown)")
     tidy(above, "", "examples", thousands)
-    if totals.max() > 20 * max(1, totals.mean()):  # a linear axis would show only the few largest clients
-        least = totals[totals > 0].min()
-        above.set_yscale("log")
-        powers_of_ten(above.yaxis, least / 2, totals.max(), thousands)
-        above.set_ylim(bottom=least / 2)
-    else:
-        above.set_ylim(bottom=0)
+    _scale_totals(above, totals)
     panel.grid(False)
     return figure
+
+
+def _scale_totals(panel: "Axes", totals: np.ndarray) -> None:
+    """Sets the vertical axis for numbers of examples: logarithmic where a linear one would show few clients only."""
+    if totals.max() > 20 * max(1, totals.mean()):
+        least = totals[totals > 0].min()
+        panel.set_yscale("log")
+        powers_of_ten(panel.yaxis, least / 2, totals.max(), thousands)
+        panel.set_ylim(bottom=least / 2)
+    else:
+        panel.set_ylim(bottom=0)

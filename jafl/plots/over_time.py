@@ -1,4 +1,4 @@
-"""What changes in the course of a schedule: staleness, clients in training, labels seen."""
+"""Pictures of what changes in the course of a schedule: staleness, clients in training, labels seen."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -7,7 +7,17 @@ import numpy as np
 
 from jafl import diagnostics
 from jafl.errors import require
-from jafl.plots.canvas import COLOURS, TIME, legend_above, new_figure, per_cent, thousands, tidy
+from jafl.plots.canvas import (
+    COLORS,
+    TIME,
+    legend_above,
+    new_figure,
+    per_cent,
+    require_schedules,
+    rounded,
+    thousands,
+    tidy,
+)
 from jafl.records import EventSchedule
 
 if TYPE_CHECKING:
@@ -15,21 +25,28 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BINS = 60  # ranges of server steps across a picture
-FEW_BINS = 25  # of them with trips, below which each gets a dot
-MOST_SWINGS = 60  # times that the number of clients in training falls and rises again, drawn one by one
+FEW_BINS = 25  # with fewer ranges that hold trips, each gets a dot
+MOST_SWINGS = 60  # falls and rises of the number of clients in training that are drawn exactly
 MOST_INTERVALS = 200
-MOST_CHANGES = 2000  # of the number of clients in training, drawn one by one
-MOST_STACKED = 10  # classes with a colour each
+MOST_CHANGES = 2000  # changes of the number of clients in training that are drawn exactly
+MOST_STACKED = 10  # classes with a color each
 STEPS = "server steps"
 
 
 def staleness_over_time(schedule: EventSchedule, groups: diagnostics.Groups | None = None) -> "Figure":
     """Mean staleness of the applied trips over server steps, with a band from the 5 % to the 95 % quantile.
 
-    groups: {label: its clients}, a line each; None is one line for all clients. Above 0 the axis is logarithmic
-    where some group's trips are 30 times as stale as another's are on average.
+    Above 0 the axis is logarithmic where some group's trips are 30 times as stale as another's are on average.
 
-    Raises SettingError for a schedule without applied trips, or groups as in ``jafl.diagnostics``.
+    Args:
+      schedule: the schedule.
+      groups: {label: its clients}, a line each. Default: one line for all clients.
+
+    Returns:
+      The figure.
+
+    Raises:
+      SettingError: for a schedule without applied trips, or groups as in ``jafl.diagnostics``.
     """
     from matplotlib.patches import Patch
 
@@ -40,18 +57,18 @@ def staleness_over_time(schedule: EventSchedule, groups: diagnostics.Groups | No
     panel, handles = axes[0, 0], []
     tidy(panel, STEPS, "staleness (server steps)", thousands)
     for index, name in enumerate(over_time.groups):
-        colour = COLOURS[index % len(COLOURS)]
+        color = COLORS[index % len(COLORS)]
         filled = over_time.trips[index] > 0
         trips, mean, low, high = (column[index, filled] for column in over_time[2:])
-        panel.fill_between(middle[filled], low, high, color=colour, alpha=0.2, linewidth=0)
+        panel.fill_between(middle[filled], low, high, color=color, alpha=0.2, linewidth=0)
         overall = np.sum(trips * mean) / max(trips.sum(), 1)
-        label = f"{name}: mean {_written(overall)}" if overall else f"{name}: every update is fresh"
+        label = f"{name}: mean {rounded(overall)}" if overall else f"{name}: every update is fresh"
         label = label if filled.any() else f"{name}: no trips"
         marker = "o" if filled.sum() < FEW_BINS else ""
         look: dict[str, Any] = {"marker": marker, "markersize": 4, "linewidth": 1.8}
-        handles += panel.plot(middle[filled], mean, color=colour, label=label, **look)
+        handles += panel.plot(middle[filled], mean, color=color, label=label, **look)
         if filled.sum() == 1:  # a band without width
-            panel.vlines(middle[filled], low, high, color=colour, alpha=0.4, linewidth=6)
+            panel.vlines(middle[filled], low, high, color=color, alpha=0.4, linewidth=6)
     handles.append(Patch(color="0.5", alpha=0.35, linewidth=0, label="5 % to 95 % of the trips"))
     panel.set_xlim(0, edges[-1])
     _scale_staleness(panel, over_time)
@@ -60,6 +77,7 @@ def staleness_over_time(schedule: EventSchedule, groups: diagnostics.Groups | No
 
 
 def _scale_staleness(panel: "Axes", over_time: diagnostics.StalenessOverTime) -> None:
+    """Sets the vertical axis: logarithmic above 0 where groups differ a lot."""
     top = np.nanmax(over_time.high, initial=0)
     total = np.nansum(over_time.trips * over_time.mean, axis=1)
     means = total[total > 0] / over_time.trips.sum(axis=1)[total > 0]
@@ -74,25 +92,30 @@ def _scale_staleness(panel: "Axes", over_time: diagnostics.StalenessOverTime) ->
 def in_flight(schedules: Mapping[str, EventSchedule]) -> "Figure":
     """How many clients train over simulated time, one row per schedule on a shared axis.
 
-    Where it falls and rises again more than 60 times, as in many synchronous rounds, it is drawn as the mean in each
-    of up to 200 intervals, in a band from the least to the most.
+    Where the number falls and rises again more than 60 times, as in many synchronous rounds, it is drawn as the mean
+    in each of up to 200 intervals, in a band from the least to the greatest number.
 
-    Raises SettingError if there is no schedule, or one without applied trips.
+    Args:
+      schedules: {label: schedule}, each with applied trips.
+
+    Returns:
+      The figure, one panel per schedule.
+
+    Raises:
+      SettingError: if there is no schedule, or if one has no applied trips.
     """
-    require(schedules, "schedules", schedules, "at least one schedule")
-    for label, schedule in schedules.items():
-        require(schedule.num_trips, f"schedules[{label!r}]", "without applied trips", "a schedule with trips")
+    require_schedules(schedules)
     figure, axes = new_figure(len(schedules), 1, 7.0, 1.2 + 1.3 * len(schedules), sharex=True)
     for index, (label, schedule) in enumerate(schedules.items()):
-        panel, colour = axes[index, 0], COLOURS[index % len(COLOURS)]
+        panel, color = axes[index, 0], COLORS[index % len(COLORS)]
         time, clients = diagnostics.in_flight(schedule)
         end = schedule.step_time[-1]
         edges, low, mean, high = _drawn(time, clients, end)
-        panel.stairs(high, edges, baseline=low, fill=True, color=colour, alpha=0.3)
-        panel.stairs(mean, edges, baseline=None, color=colour, linewidth=1.5)
-        held = clients[time < end] if end > 0 else clients  # what the last step leaves lasts no time
+        panel.stairs(high, edges, baseline=low, fill=True, color=color, alpha=0.3)
+        panel.stairs(mean, edges, baseline=None, color=color, linewidth=1.5)
+        held = clients[time < end] if end > 0 else clients  # after the last step no time passes
         most = held.max()
-        varies = f"mean {_written(diagnostics.mean_in_flight(schedule))}, most {most:,}"
+        varies = f"mean {rounded(diagnostics.mean_in_flight(schedule))}, most {most:,}"
         title = f"{label}: {varies}" if (held != most).any() else f"{label}: always {most:,}"
         panel.set_title(title, loc="left", fontsize="medium")
         tidy(panel, "", "", thousands)
@@ -104,7 +127,7 @@ def in_flight(schedules: Mapping[str, EventSchedule]) -> "Figure":
 
 
 def _drawn(time: np.ndarray, clients: np.ndarray, end: float) -> tuple[np.ndarray, ...]:
-    """What is drawn of a step function until ``end``: edges [I + 1]; bottom, line and top of the area, [I] each."""
+    """The picture of a step function until ``end``: edges [I + 1]; bottom, line and top of the area, [I] each."""
     rises = np.diff(clients) > 0
     swings = int(np.sum(rises[1:] & ~rises[:-1]))
     if swings > MOST_SWINGS:
@@ -120,7 +143,7 @@ def _drawn(time: np.ndarray, clients: np.ndarray, end: float) -> tuple[np.ndarra
 def _in_intervals(
     time: np.ndarray, clients: np.ndarray, edges: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Least, mean over time and most of a step function in each interval of ``edges`` [I + 1]; [I] each."""
+    """Least, mean over time and greatest value of a step function between ``edges`` [I + 1]; [I] each."""
     moments = np.union1d(time[time < edges[-1]], edges)
     values = clients[np.searchsorted(time, moments, side="right") - 1]
     area = np.concatenate([[0], np.cumsum(values[:-1] * np.diff(moments))])
@@ -138,50 +161,64 @@ def labels_seen(
 ) -> "Figure":
     """The labels behind the applied updates over server steps, one row per kind of weight.
 
+    On the right stand the whole run, and the labels if all clients counted alike. Up to 10 classes are stacked; more
+    are a map of each label's share relative to the one it would have if clients counted alike.
+
     Args:
-      label_counts: [N, C], examples of each class that each client holds.
-      weights: {label: [J]}, how much each applied trip counts, at least 0; by default every trip alike.
-      cumulative: all trips so far, instead of those of each of 60 ranges of steps.
+      schedule: of N clients and J applied trips.
+      label_counts: [N, C], numbers of examples of each class that each client holds.
+      weights: {label: [J]}, how much each applied trip counts, at least 0. Default: every trip alike.
+      cumulative: whether a range shows all trips so far instead of its own trips; there are 60 ranges of steps.
 
-    On the right stand the whole run, and what it would be if all clients counted alike. Up to 10 classes are
-    stacked; more are a map of each label's share relative to the one it would have if clients counted alike.
+    Returns:
+      The figure.
 
-    Raises SettingError as ``jafl.diagnostics.labels_seen``, or for an empty ``weights``.
+    Raises:
+      SettingError: as ``jafl.diagnostics.labels_seen``, or for an empty ``weights``.
     """
     kinds: Mapping[str, Any] = {"every client trip alike": None} if weights is None else weights
     require(kinds, "weights", kinds, "of at least one kind, or None")
     seen = {
-        label: diagnostics.labels_seen(schedule, label_counts, BINS, given, cumulative)
-        for label, given in kinds.items()
+        label: diagnostics.labels_seen(schedule, label_counts, BINS, of_trips, cumulative)
+        for label, of_trips in kinds.items()
     }
     classes = np.shape(label_counts)[1]
     figure, axes = new_figure(
         len(kinds), 2, 8.0, 1.2 + 2.1 * len(kinds), sharex="col", sharey=True, width_ratios=(6, 1)
     )
     draw = _stacked if classes <= MOST_STACKED else _relative
-    for (left, right), (label, one) in zip(axes, seen.items(), strict=True):
+    for (left, right), (label, labels) in zip(axes, seen.items(), strict=True):
         tidy(left, "", "")
-        draw(left, right, one)
-        away = diagnostics.label_distance(one.overall, one.if_alike)
-        title = f"{label}: {per_cent(round(away, 3))} differ from clients alike"
-        left.set_title(title if np.isfinite(away) else f"{label}: no weight", loc="left", fontsize="medium")
-        left.set_xlim(0, one.edges[-1])
+        draw(left, right, labels)
+        distance = diagnostics.label_distance(labels.overall, labels.if_alike)
+        title = f"{label}: {per_cent(round(distance, 3))} differ from clients alike"
+        title = title if np.isfinite(distance) else f"{label}: no weight"
+        left.set_title(title, loc="left", fontsize="medium")
+        left.set_xlim(0, labels.edges[-1])
     axes[-1, 0].set_xlabel(STEPS)
     if draw is _stacked:
-        figure.supylabel("share of the labels seen", fontsize="medium")
-        handles = axes[0, 0].get_legend_handles_labels()[0]
-        look: dict[str, Any] = {"loc": "outside right upper", "title": "label", "frameon": False}
-        figure.legend(handles=handles, reverse=True, handlelength=1, **look)
+        _legend_of_labels(figure, axes)
     else:
-        figure.supylabel("label", fontsize="medium")
-        ticks = 2.0 ** np.arange(-2, 3)
-        bar = figure.colorbar(
-            axes[0, 0].images[0], ax=axes, fraction=0.03, pad=0.02, ticks=ticks, extend="both"
-        )
-        bar.ax.set_yticks(ticks, ["1/4", "1/2", "1", "2", "4"])
-        bar.minorticks_off()
-        bar.set_label("share, relative to all clients alike")
+        _bar_of_shares(figure, axes)
     return figure
+
+
+def _legend_of_labels(figure: "Figure", axes: np.ndarray) -> None:
+    """Names the axis of stacked shares, and the color of each label."""
+    figure.supylabel("share of the labels seen", fontsize="medium")
+    handles = axes[0, 0].get_legend_handles_labels()[0]
+    look: dict[str, Any] = {"loc": "outside right upper", "title": "label", "frameon": False}
+    figure.legend(handles=handles, reverse=True, handlelength=1, **look)
+
+
+def _bar_of_shares(figure: "Figure", axes: np.ndarray) -> None:
+    """Names the axis of labels, and adds the bar of the colors of relative shares."""
+    figure.supylabel("label", fontsize="medium")
+    ticks = 2.0 ** np.arange(-2, 3)
+    bar = figure.colorbar(axes[0, 0].images[0], ax=axes, fraction=0.03, pad=0.02, ticks=ticks, extend="both")
+    bar.ax.set_yticks(ticks, ["1/4", "1/2", "1", "2", "4"])
+    bar.minorticks_off()
+    bar.set_label("share, relative to all clients alike")
 
 
 def _stacked(left: "Axes", right: "Axes", seen: diagnostics.LabelsSeen) -> None:
@@ -191,10 +228,10 @@ def _stacked(left: "Axes", right: "Axes", seen: diagnostics.LabelsSeen) -> None:
     beside = np.nan_to_num(np.stack([seen.overall, seen.if_alike]))
     share = np.nan_to_num(seen.share)
     tops, stacks = np.cumsum(share, axis=1), np.cumsum(beside, axis=1)
-    for label, colour in zip(range(share.shape[1]), color_sequences["petroff10"], strict=False):
+    for label, color in zip(range(share.shape[1]), color_sequences["petroff10"], strict=False):
         below = tops[:, label] - share[:, label]
-        left.stairs(tops[:, label], seen.edges, baseline=below, fill=True, color=colour, label=str(label))
-        look: dict[str, Any] = {"color": colour, "edgecolor": "white", "linewidth": 0.4}
+        left.stairs(tops[:, label], seen.edges, baseline=below, fill=True, color=color, label=str(label))
+        look: dict[str, Any] = {"color": color, "edgecolor": "white", "linewidth": 0.4}
         right.bar([0, 1], beside[:, label], 0.85, stacks[:, label] - beside[:, label], **look)
     left.set_ylim(0, 1)
     left.yaxis.set_major_formatter(per_cent)
@@ -203,26 +240,23 @@ def _stacked(left: "Axes", right: "Axes", seen: diagnostics.LabelsSeen) -> None:
 
 
 def _relative(left: "Axes", right: "Axes", seen: diagnostics.LabelsSeen) -> None:
-    """Maps of the shares of many classes, in units of those if all clients counted alike."""
+    """Maps of the shares of many classes, relative to the shares if all clients counted alike."""
     from matplotlib.colors import LogNorm
 
     classes = len(seen.if_alike)
-    wanted = np.where(seen.if_alike > 0, seen.if_alike, np.nan)
+    reference = np.where(seen.if_alike > 0, seen.if_alike, np.nan)
     look: dict[str, Any] = {"norm": LogNorm(0.25, 4), "cmap": "PuOr_r", "aspect": "auto"}
     look |= {"origin": "lower", "interpolation": "nearest"}
     for panel, share, end in ((left, seen.share, seen.edges[-1]), (right, seen.overall[None], 1)):
-        relative = np.maximum(share / wanted, 1e-3)  # a logarithm shows no 0
+        relative = np.maximum(share / reference, 1e-3)  # a logarithmic scale has no 0
         panel.imshow(relative.T, extent=(0, end, -0.5, classes - 0.5), **look)
         panel.grid(False)
     _name_columns(right, ["whole\nrun"], first=0.5)
 
 
 def _name_columns(panel: "Axes", names: list[str], first: float = 0.0) -> None:
+    """Names the columns of the right panel, the first of which is at ``first``; no ticks, no box."""
     panel.set_xticks(first + np.arange(len(names)), names, fontsize="small")
     panel.tick_params(axis="x", length=0)
     panel.tick_params(axis="y", left=False, labelleft=False)
     panel.spines[["top", "right", "left"]].set_visible(False)
-
-
-def _written(mean: float) -> str:
-    return f"{mean:,.{0 if mean >= 100 else 1}f}"

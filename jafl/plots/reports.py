@@ -1,4 +1,4 @@
-"""What a rule reports: its quantities over the run, and the weights that it gave."""
+"""Pictures of a rule's reports: its quantities over the run, and the weights that it gave."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jafl.errors import require
-from jafl.plots.canvas import COLOURS, new_figure, per_cent, tidy
+from jafl.plots.canvas import COLORS, new_figure, per_cent, tidy
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# What every evaluation has, whatever the rule.
+# Keys that every evaluation has, whatever the rule.
 NOT_REPORTS = ("server_step", "client_trips", "time", "measured")
 # Reports that are 0 at the steps that ``measured`` does not count.
 MEASURED_AT_TIMES = ("noise", "bias", "delay", "error", "gradient")
@@ -20,7 +20,18 @@ MOST_COLUMNS = 3
 
 
 def report_names(evaluations: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The names of the rule's reports in ``evaluations`` that hold numbers, in their order."""
+    """The names of a rule's reports that hold numbers, in their order.
+
+    Args:
+      evaluations: those of a ``History``, or of ``metrics.jsonl``.
+
+    Returns:
+      The names.
+
+    Example:
+      >>> jafl.plots.report_names([{"server_step": 1, "test_accuracy": 0.5, "staleness_weight": 1.0}])
+      ['staleness_weight']
+    """
     names = dict.fromkeys(name for evaluation in evaluations for name in evaluation)
     reported = [name for name in names if name not in NOT_REPORTS and not name.startswith(MEASURED)]
     return [name for name in reported if any(e.get(name) is not None for e in evaluations)]
@@ -29,7 +40,14 @@ def report_names(evaluations: Sequence[Mapping[str, Any]]) -> list[str]:
 def reports(evaluations: Sequence[Mapping[str, Any]]) -> "Figure":
     """One panel per quantity that the rule reports, over server steps: means between evaluations.
 
-    evaluations: those of a ``History``. Raises SettingError if they hold no report.
+    Args:
+      evaluations: those of a ``History``.
+
+    Returns:
+      The figure.
+
+    Raises:
+      SettingError: if they hold no report.
     """
     names = report_names(evaluations)
     require(names, "the reports in evaluations", names, "at least one", "This rule reports nothing.")
@@ -40,8 +58,8 @@ def reports(evaluations: Sequence[Mapping[str, Any]]) -> "Figure":
         points = [(e["server_step"], _of_measured(e, name)) for e in evaluations if e.get(name) is not None]
         points = [(step, value) for step, value in points if value is not None]
         steps, values = np.array(points, float).T
-        panel.plot(steps, values, color=COLOURS[0], linewidth=1.5, marker="o" if len(steps) == 1 else "")
-        if np.ptp(values) <= 1e-6 * np.abs(values).max():  # a constant, not its rounding magnified
+        panel.plot(steps, values, color=COLORS[0], linewidth=1.5, marker="o" if len(steps) == 1 else "")
+        if np.ptp(values) <= 1e-6 * np.abs(values).max():  # do not magnify the rounding of a constant
             middle = values.mean()
             panel.set_ylim(middle - 0.5 * abs(middle) - 0.1, middle + 0.5 * abs(middle) + 0.1)
         panel.set_title(name.replace("_", " "), loc="left", fontsize="medium")
@@ -61,9 +79,16 @@ def _of_measured(evaluation: Mapping[str, Any], name: str) -> float | None:
 
 
 def weights(given: np.ndarray) -> "Figure":
-    """Histogram of the weights that trips were given (``History.weights`` [J]), zeros apart, the mean marked.
+    """A histogram of the weights that trips were given; the share of zeros is in the title, the mean is marked.
 
-    Raises SettingError if there are none.
+    Args:
+      given: [J] weights of the applied trips (``History.weights``).
+
+    Returns:
+      The figure.
+
+    Raises:
+      SettingError: if there are none.
     """
     from matplotlib.ticker import AutoLocator
 
@@ -71,22 +96,24 @@ def weights(given: np.ndarray) -> "Figure":
     require(given.size, "the number of weights", given.size, "at least 1")
     figure, axes = new_figure(1, 1, 7.0, 3.2)
     panel = axes[0, 0]
-    counted = given[given != 0]
-    low, high = (counted.min(), counted.max()) if counted.size else (0.0, 1.0)
+    nonzero = given[given != 0]
+    low, high = (nonzero.min(), nonzero.max()) if nonzero.size else (0.0, 1.0)
     if high - low <= 1e-6 * abs(high):
         low, high = low - 0.5 * abs(low), high + 0.5 * abs(high)
-    share, edges = np.histogram(counted, bins=41, range=(low, high))  # odd: one value is centred
-    panel.stairs(share / given.size, edges, fill=True, color=COLOURS[0], alpha=0.75)
+    share, edges = np.histogram(
+        nonzero, bins=41, range=(low, high)
+    )  # an odd number, so that a single value is in the middle
+    panel.stairs(share / given.size, edges, fill=True, color=COLORS[0], alpha=0.75)
     panel.axvline(given.mean(), color="black", linestyle="--", linewidth=1.5)
-    nothing = 1 - counted.size / given.size
+    zeros = 1 - nonzero.size / given.size
     title = f"mean {given.mean():.4g} (dashed), largest {given.max():.4g}"
     panel.set_title(
-        f"{title}; {per_cent(round(nothing, 4))} were given none" if nothing else title,
+        f"{title}; {per_cent(round(zeros, 4))} were given none" if zeros else title,
         loc="left",
         fontsize="medium",
     )
     tidy(panel, "weight of a client trip's update", "share of client trips", per_cent)
-    panel.set_ylim(0, 1.08 * share.max() / given.size if counted.size else 1)
+    panel.set_ylim(0, 1.08 * share.max() / given.size if nonzero.size else 1)
     panel.xaxis.set_major_locator(AutoLocator())
     panel.xaxis.set_major_formatter(lambda value, position=None: f"{value:.4g}")
     return figure

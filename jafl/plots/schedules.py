@@ -1,4 +1,4 @@
-"""What a schedule looks like: how stale its updates are, and who trains when."""
+"""Pictures of schedules: how stale their updates are, and which clients train when."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -7,13 +7,16 @@ import numpy as np
 
 from jafl.errors import require
 from jafl.plots.canvas import (
-    COLOURS,
+    COLORS,
     MOST_BARS,
     TIME,
     legend_above,
     name_clients,
     new_figure,
     per_cent,
+    require_schedules,
+    require_trips,
+    rounded,
     tidy,
     whole_numbers,
 )
@@ -23,20 +26,25 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MOST_STEPS = 30  # server steps drawn across all rows
+MOST_STEPS = 30  # server steps that are drawn across all rows
 
 
 def staleness(schedules: Mapping[str, EventSchedule]) -> "Figure":
     """Histograms of staleness, one row per schedule on a shared axis, the mean marked.
 
-    Bins are equally wide where that shows every schedule; where means differ more than 10 times, or some
-    trips are 30 times staler than the mean, they are 0, 1, 2 to 3, 4 to 7 and so on.
+    Bins are equally wide where that shows every schedule; where means differ more than 10 times, or some trips are 30
+    times staler than the mean, they are 0, 1, 2 to 3, 4 to 7 and so on.
 
-    Raises SettingError if there is no schedule, or one without applied trips.
+    Args:
+      schedules: {label: schedule}.
+
+    Returns:
+      The figure.
+
+    Raises:
+      SettingError: if there is no schedule, or one without applied trips.
     """
-    require(schedules, "schedules", schedules, "at least one schedule")
-    for label, schedule in schedules.items():
-        require(schedule.num_trips, f"schedules[{label!r}]", "without applied trips", "a schedule with trips")
+    require_schedules(schedules)
     means = [schedule.staleness.mean() for schedule in schedules.values()]
     top = max(int(schedule.staleness.max()) for schedule in schedules.values())
     even = top < MOST_BARS or (top < 30 * max(means) and max(means) < 10 * min(means))
@@ -52,14 +60,10 @@ def staleness(schedules: Mapping[str, EventSchedule]) -> "Figure":
     for index, (label, schedule) in enumerate(schedules.items()):
         panel, values, mean = axes[index, 0], schedule.staleness, means[index]
         share = np.histogram(values, edges)[0] / len(values)
-        panel.stairs(share, places, fill=True, color=COLOURS[index % len(COLOURS)], alpha=0.75)
-        summary = f"{label}: every update is fresh"
+        panel.stairs(share, places, fill=True, color=COLORS[index % len(COLORS)], alpha=0.75)
         if mean:
             panel.axvline(np.interp(mean, edges, places), color="black", linestyle="--", linewidth=1.5)
-            written = f"{mean:,.{0 if mean >= 100 else 2}f}"
-            summary = f"{label}: mean {written} (dashed), median {np.median(values):,.0f}"
-            summary += f", largest {values.max():,}"
-        panel.set_title(summary, loc="left", fontsize="medium")
+        panel.set_title(f"{label}: {_summary(values)}", loc="left", fontsize="medium")
         panel.set_ylim(0, 1.08 * share.max())
         tidy(panel, "", "", per_cent)
     panel.set_xlabel("staleness (server steps)")
@@ -68,6 +72,14 @@ def staleness(schedules: Mapping[str, EventSchedule]) -> "Figure":
         _name_ranges(panel, edges)
     figure.supylabel("share of client trips", fontsize="medium")
     return figure
+
+
+def _summary(staleness: np.ndarray) -> str:
+    """Mean, median and largest of the staleness of trips."""
+    if not staleness.any():
+        return "every update is fresh"
+    mean = rounded(staleness.mean(), decimals=2)
+    return f"mean {mean} (dashed), median {np.median(staleness):,.0f}, largest {staleness.max():,}"
 
 
 def _name_ranges(panel: "Axes", edges: np.ndarray) -> None:
@@ -82,30 +94,28 @@ def _name_ranges(panel: "Axes", edges: np.ndarray) -> None:
 def timeline(schedule: EventSchedule, until: float | None = None, most_clients: int = 30) -> "Figure":
     """The first part of a schedule: clients as rows, trips as bars, server steps as vertical lines.
 
+    Applied trips are colored by staleness. A bar ends when the update arrives, which may be before the server step
+    that applies it. More than 30 server steps become ticks above the rows.
+
     Args:
-      until: end of the picture in simulated time; by default three mean trip durations, and at least the
-        first two server steps.
-      most_clients: rows at most; of the clients that train before ``until``, those with the lowest numbers.
+      schedule: the schedule.
+      until: end of the picture in simulated time. Default: three mean trip durations, and at least the first two
+        server steps.
+      most_clients: greatest number of rows; of the clients that train before ``until``, those with the lowest
+        numbers are shown.
 
-    Applied trips are coloured by staleness. A bar ends when the update arrives, which may be before the
-    server step that applies it. More than 30 server steps become ticks above the rows.
+    Returns:
+      The figure.
 
-    Raises SettingError if ``most_clients`` is not positive, or nothing starts before ``until``.
+    Raises:
+      SettingError: if ``most_clients`` is not positive, or nothing starts before ``until``.
     """
     require(most_clients > 0, "most_clients", most_clients, "at least 1")
-    require(schedule.num_trips, "schedule", "without applied trips", "a schedule with trips")
+    require_trips("schedule", schedule)
     if until is None:
         until = 3 * np.mean(schedule.arrival_time - schedule.download_time)
         until = min(max(until, 1.05 * schedule.step_time[:2][-1]), 1.02 * schedule.step_time[-1]) or 1.0
-    applied = (schedule.client, schedule.download_time, schedule.arrival_time)
-    never = np.full(len(schedule.inflight_client), np.inf)
-    inflight = (schedule.inflight_client, schedule.inflight_start_time, never)
-    discarded = (
-        schedule.discarded_client,
-        schedule.discarded_start_time,
-        schedule.discarded_end_time,
-    )
-    trips = (applied, inflight, discarded)
+    trips = _trips(schedule)
     active = np.unique(np.concatenate([client[start < until] for client, start, _ in trips]))
     require(active.size, "until", until, "later than the first download")
     shown = active[:most_clients]
@@ -113,7 +123,7 @@ def timeline(schedule: EventSchedule, until: float | None = None, most_clients: 
     figure, axes = new_figure(1, 1, 9.0, 1.4 + 0.16 * max(len(shown), 8))
     panel = axes[0, 0]
     looks = (
-        _look_of_staleness(figure, panel, schedule.staleness[_visible(*applied[:2], until, shown)]),
+        _look_of_staleness(figure, panel, schedule.staleness[_visible(*trips[0][:2], until, shown)]),
         {"label": "under way at the end of the run", "facecolor": "0.85"},
         {"label": "thrown away", "facecolor": "white", "hatch": "////"},
     )
@@ -132,13 +142,23 @@ def timeline(schedule: EventSchedule, until: float | None = None, most_clients: 
     return figure
 
 
+def _trips(schedule: EventSchedule) -> tuple[tuple[np.ndarray, np.ndarray, np.ndarray], ...]:
+    """(client, start, end), [trips] each, of applied trips, of those under way at the end, and of discarded ones."""
+    never = np.full(len(schedule.inflight_client), np.inf)
+    return (
+        (schedule.client, schedule.download_time, schedule.arrival_time),
+        (schedule.inflight_client, schedule.inflight_start_time, never),
+        (schedule.discarded_client, schedule.discarded_start_time, schedule.discarded_end_time),
+    )
+
+
 def _visible(client: np.ndarray, start: np.ndarray, until: float, shown: np.ndarray) -> np.ndarray:
-    """[trips], which of them start before ``until`` at a client that is shown."""
+    """[trips] bool: whether a trip starts before ``until`` at a client that is shown."""
     return (start < until) & np.isin(client, shown)
 
 
 def _bars(panel: "Axes", rows: np.ndarray, left: np.ndarray, right: np.ndarray, look: dict[str, Any]) -> None:
-    """All bars [trips] as one artist: one for each would take longer than all the rest."""
+    """Draws all bars [trips] as one artist; one artist per bar would take most of the time of the picture."""
     from matplotlib.collections import PolyCollection
 
     across = np.stack([left, right, right, left], axis=1)
@@ -148,17 +168,19 @@ def _bars(panel: "Axes", rows: np.ndarray, left: np.ndarray, right: np.ndarray, 
 
 
 def _look_of_staleness(figure: "Figure", panel: "Axes", values: np.ndarray) -> dict[str, Any]:
-    """How applied trips of the given staleness [trips] are painted; adds the colour bar if any is stale."""
+    """The style of applied trips of the given staleness [trips]; adds the color bar if any is stale."""
     from matplotlib import colormaps
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import ListedColormap, Normalize
 
-    colours = ListedColormap(colormaps["YlGnBu"](np.linspace(0.15, 1, 256)))  # its first ones vanish on white
+    colors = ListedColormap(
+        colormaps["YlGnBu"](np.linspace(0.15, 1, 256))
+    )  # the palest colors are invisible on white
     if not values.any():
-        return {"label": "client trip (staleness 0)", "facecolor": colours(0)}
+        return {"label": "client trip (staleness 0)", "facecolor": colors(0)}
     scale = Normalize(0, values.max())
     bar = figure.colorbar(
-        ScalarMappable(scale, colours),
+        ScalarMappable(scale, colors),
         ax=panel,
         pad=0.01,
         fraction=0.03,
@@ -166,13 +188,13 @@ def _look_of_staleness(figure: "Figure", panel: "Axes", values: np.ndarray) -> d
         label="staleness (server steps)",
     )
     whole_numbers(bar.ax.yaxis)
-    return {"array": values, "norm": scale, "cmap": colours}
+    return {"array": values, "norm": scale, "cmap": colors}
 
 
 def _steps(panel: "Axes", times: np.ndarray, rows: int) -> None:
-    """Server steps at ``times`` [steps]: lines across all rows, or ticks above them if there are many."""
+    """Draws server steps at ``times`` [steps]: lines across all rows, or ticks above them if there are many."""
     bottom = rows - 0.4
     top, end, width = (-0.6, bottom, 1.2) if len(times) <= MOST_STEPS else (-1.7, -0.7, 0.5)
     label = f"server step ({len(times):,} shown)"
-    panel.vlines(times, top, end, color=COLOURS[3], zorder=3, linewidth=width, label=label)
+    panel.vlines(times, top, end, color=COLORS[3], zorder=3, linewidth=width, label=label)
     panel.set_ylim(bottom, top)

@@ -72,11 +72,11 @@ def kinds_of_weights(experiment: Experiment, weights: np.ndarray | None) -> dict
         return {}
     schedule = experiment.schedule
     if experiment.settings.algorithm == "fedstaleweight":
-        return {"before normalisation": diagnostics.equation_8_weights(schedule), "as given": weights}
+        return {"before normalization": diagnostics.equation_8_weights(schedule), "as given": weights}
     kinds = {"as given": weights}
     several = np.any(np.diff(schedule.step_offsets) > 1)
     if several and not experiment.rule.build().remembers and np.all(weights > 0):
-        kinds["normalised in each step"] = diagnostics.normalized_within_steps(schedule, weights)
+        kinds["normalized in each step"] = diagnostics.normalized_within_steps(schedule, weights)
     return kinds
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from jafl.config.arms import overrides_in
-from jafl.config.settings import FORMAT, Settings
+from jafl.config.settings import FORMAT, Settings, with_current_names
 from jafl.errors import SettingError
 from jafl.records import EventSchedule
 
@@ -178,4 +178,4 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
             f"{path} has format {version!r}, but this version of jafl reads {FORMAT} only. "
             "Read it with the version of jafl that wrote it (versions.jafl in its config.json)."
         )
-    return content
+    return with_current_names(content)

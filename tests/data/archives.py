@@ -114,7 +114,7 @@ def emnist() -> Archives:
 
 
 def portrait(number: int) -> np.ndarray:
-    """[218, 178, 3]: one colour per image, which JPEG keeps."""
+    """[218, 178, 3]: one color per image, which JPEG keeps."""
     return np.full((218, 178, 3), [number * 3 % 256, 255 - number * 3 % 256, 128], np.uint8)
 
 

@@ -24,8 +24,8 @@ def decode(writer):
     return {"classes": 3}
 
 
-def read(tmp_path, decode=decode, asked=None, files=()):
-    return cached("some/data", decode, cache_dir=tmp_path / "kept", asked=asked or {}, files=files)
+def read(tmp_path, decode=decode, request=None, files=()):
+    return cached("some/data", decode, cache_dir=tmp_path / "kept", request=request or {}, files=files)
 
 
 def test_arrays_come_back_row_by_row_memory_mapped_and_read_only(tmp_path):

@@ -16,9 +16,10 @@ from test_writers import WRITE
 from jafl.config.builders import filled_in, make_partition, make_source
 from jafl.config.experiment import make_experiments
 from jafl.config.settings import Settings
-from jafl.data import NORMALISATIONS, SOURCES
+from jafl.data import NORMALISATIONS, NORMALIZATIONS, SOURCES, Normalisation, Normalization
 from jafl.engine.evaluation import per_client_accuracy
 from jafl.errors import SettingError
+from jafl.runs import reader
 
 SMALL = {"algorithm": "fedbuff", "model": "softmax", "concurrency": 3, "buffer_size": 2, "server_steps": 3}
 ROOT = pathlib.Path(__file__).parent.parent.parent
@@ -56,7 +57,7 @@ def prepared_dir(tmp_path_factory):
 def test_three_steps_on_images(name, prepared_dir):
     experiment, _ = run(dataset=name, data_dir=str(prepared_dir), num_clients=5, partition="iid")
     assert experiment.federation.x.dtype == np.uint8
-    assert experiment.model.inputs.normalisation == experiment.source.normalisation
+    assert experiment.model.inputs.normalization == experiment.source.normalization
 
 
 @pytest.mark.parametrize("name", ["celeb_a", "sentiment140"])
@@ -97,7 +98,7 @@ def test_crops_and_flips_change_training_but_not_evaluation(prepared_dir):
     assert plain.model.inputs.random_crop == 0
 
 
-def test_float64_normalises_in_float64(prepared_dir):
+def test_float64_normalizes_in_float64(prepared_dir):
     settings = Settings(**SMALL, dataset="mnist", data_dir=str(prepared_dir), num_clients=5, partition="iid")
     with jax.enable_x64(True):
         (experiment,) = make_experiments(dataclasses.replace(settings, precision="float64"))
@@ -138,9 +139,9 @@ def test_partition_seed_keeps_the_clients_over_seeds():
         ({"dataset": "cifr10"}, ("dataset is 'cifr10'", "Did you mean 'cifar10'?")),
         ({"dataset": "emnist/byclas"}, ("dataset is 'emnist/byclas'", "Did you mean 'emnist/byclass'?")),
         ({"tokens": 3}, ("tokens is 3", "digits does not read it", "sentiment140, newsgroups")),
-        ({"normalisation": "half"}, ("normalisation is 'half'", "digits does not read it")),
+        ({"normalization": "half"}, ("normalization is 'half'", "digits does not read it")),
         ({"dataset": "mnist", "split_by": "clients"}, ("split_by is 'clients'", "celeb_a, sentiment140")),
-        ({"dataset": "mnist", "normalisation": "halv"}, ("normalisation is 'halv'", "Did you mean 'half'?")),
+        ({"dataset": "mnist", "normalization": "halv"}, ("normalization is 'halv'", "Did you mean 'half'?")),
         ({"dataset": "celeb_a", "split_by": "client"}, ("split_by is 'client'", "Did you mean 'clients'?")),
         ({"dataset": "femnist/leaf"}, ("data_dir is None",)),
         ({"dataset": "synthetic", "random_flip": True}, ("random_flip is True", "no images")),
@@ -180,10 +181,23 @@ def test_the_clients_richest_in_some_labels_are_numbered_last():
         make_partition(dataclasses.replace(settings, richest_last="0,10"), source, 7)
 
 
-def test_every_normalisation_and_data_set_is_in_the_help():
+def test_every_normalization_and_data_set_is_in_the_help():
     help_of = {field.name: field.metadata["help"] for field in dataclasses.fields(Settings)}
     assert all(name in help_of["dataset"] for name in SOURCES)
-    assert all(name in help_of["normalisation"] for name in NORMALISATIONS)
+    assert all(name in help_of["normalization"] for name in NORMALIZATIONS)
+
+
+def test_the_earlier_spelling_of_normalization_is_understood(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"format": 1, "normalisation": "half"}))
+    assert Settings.from_mapping({"normalisation": "half"}) == Settings(normalization="half")
+    assert Settings.from_file(str(tmp_path / "config.json")) == Settings(normalization="half")
+    repeated = Settings.from_file(str(tmp_path / "config.json"), normalization="unit")
+    assert repeated == Settings(normalization="unit")
+    assert reader.read_json(tmp_path / "config.json") == {"format": 1, "normalization": "half"}
+    command = [sys.executable, "run.py", "--dataset=mnist", "--normalisation=halv"]
+    refused = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert refused.returncode == 2 and "normalization is 'halv'" in refused.stderr
+    assert Normalisation is Normalization and NORMALISATIONS is NORMALIZATIONS
 
 
 def test_run_py_prepares_and_says_where_it_is_or_what_is_missing(prepared_dir, tmp_path):

@@ -78,16 +78,16 @@ def test_images_stay_on_disk_as_bytes_and_are_decoded_once(data_dir, monkeypatch
     np.testing.assert_array_equal(first.x, again.x)
 
 
-def test_normalisation_is_that_of_the_papers_or_the_one_asked_for(data_dir):
+def test_normalization_is_that_of_the_papers_or_the_one_asked_for(data_dir):
     source = data.image_source("cifar10", data_dir=data_dir)
     pixels = source.x.reshape(-1, 3).astype(np.float64)
-    np.testing.assert_allclose(source.normalisation.mean, pixels.mean(axis=0), rtol=1e-12)
-    np.testing.assert_allclose(source.normalisation.std, pixels.std(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(source.normalization.mean, pixels.mean(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(source.normalization.std, pixels.std(axis=0), rtol=1e-12)
     for name, expected in (("unit", (0.0, 255.0)), ("half", (127.5, 127.5))):
-        asked = data.image_source("cifar10", data_dir=data_dir, normalisation=name).normalisation
+        asked = data.image_source("cifar10", data_dir=data_dir, normalization=name).normalization
         assert (asked.mean, asked.std) == ((expected[0],), (expected[1],))
-    assert data.image_source("fashion_mnist", data_dir=data_dir).normalisation.mean == (127.5,)
-    assert data.image_source("mnist", data_dir=data_dir).normalisation.std == (255.0,)
+    assert data.image_source("fashion_mnist", data_dir=data_dir).normalization.mean == (127.5,)
+    assert data.image_source("mnist", data_dir=data_dir).normalization.std == (255.0,)
 
 
 def test_celebrities_with_five_images_are_clients(data_dir):
@@ -96,7 +96,7 @@ def test_celebrities_with_five_images_are_clients(data_dir):
     assert source.natural_partition.num_clients == int(0.6 * len(kept))
     total = len(source.y) + len(source.test_y) + len(source.validation_y)
     assert total == sum(archives.CELEBRITIES[number] for number in kept)
-    # Each image has one colour, which tells which it was: who is on it, and whether they smile.
+    # Each image has one color, which tells which it was: who is on it, and whether they smile.
     who = np.repeat(list(archives.CELEBRITIES), list(archives.CELEBRITIES.values()))
     held = np.split(source.x, source.natural_partition.offsets[1:-1])
     smiles = np.split(source.y, source.natural_partition.offsets[1:-1])
@@ -109,7 +109,7 @@ def test_celebrities_with_five_images_are_clients(data_dir):
         assert sorted(number) == np.flatnonzero(who == client).tolist()
         clients.append(client)
     assert clients == sorted(clients)
-    assert source.normalisation.mean == source.normalisation.std == (127.5,)
+    assert source.normalization.mean == source.normalization.std == (127.5,)
 
 
 def tweets_by_user() -> dict[str, list[tuple[int, str]]]:
@@ -284,7 +284,7 @@ def test_refuses_an_unknown_name(tmp_path):
 
 
 def test_celeb_a_without_clients_is_refused_and_nothing_is_kept(data_dir, tmp_path, monkeypatch):
-    monkeypatch.setattr("jafl.data.celebrities.FEWEST", 100)
+    monkeypatch.setattr("jafl.data.celebrities.MIN_EXAMPLES", 100)
     with refuses("celeb_a", "nobody", "100 images"):
         data.celeb_a(data_dir=data_dir, cache_dir=tmp_path / "kept")
     assert list((tmp_path / "kept").iterdir()) == []

@@ -137,8 +137,8 @@ def client_means(source):
 
 def test_synthetic_features_have_the_variance_of_their_number():
     source = synthetic(num_clients=30, alpha=0, beta=0, mean_examples=1_000, size_spread=0, num_features=20)
-    centred = source.x - np.repeat(client_means(source), source.natural_partition.sizes, axis=0)
-    np.testing.assert_allclose(centred.var(axis=0), np.arange(1, 21) ** -1.2, rtol=0.05)
+    centered = source.x - np.repeat(client_means(source), source.natural_partition.sizes, axis=0)
+    np.testing.assert_allclose(centered.var(axis=0), np.arange(1, 21) ** -1.2, rtol=0.05)
 
 
 @pytest.mark.parametrize("beta", [0.0, 2.0])

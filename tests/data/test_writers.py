@@ -104,7 +104,7 @@ def test_every_writer_is_a_client_with_all_examples(form, exact, tmp_path):
             np.testing.assert_allclose(x, pixels, rtol=1e-6)
     assert source.x.dtype == (np.uint8 if exact else np.float32)
     assert isinstance(source.x, np.memmap)
-    assert (source.normalisation is None) != exact
+    assert (source.normalization is None) != exact
     assert data.federate(source, source.natural_partition).num_clients == 4
 
 

@@ -164,7 +164,7 @@ def test_equation_6_tells_the_staleness_of_each_client(fifteen):
     np.testing.assert_allclose([fast, slow], [1.95, 14.133], rtol=0.015)
 
 
-def test_fedstaleweight_makes_clients_alike_before_normalisation_only(fifteen):
+def test_fedstaleweight_makes_clients_alike_before_normalization_only(fifteen):
     """Equations 3, 7 and 8: slow .61, fast 1.20 of their fair share after it; plain averaging .21 and 1.40.
 
     Slow clients make about 1,300 of the trips; their shares have a standard error of .5 %.

@@ -31,8 +31,8 @@ def logits_by_numpy(kind, tensors, tokens):
         return h @ get[f"{name}.weight"].T + get[f"{name}.bias"]
 
     def norm(name, h):
-        centred = h - h.mean(-1, keepdims=True)
-        h = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-12)
+        centered = h - h.mean(-1, keepdims=True)
+        h = centered / np.sqrt((centered**2).mean(-1, keepdims=True) + 1e-12)
         return h * get[f"{name}.weight"] + get[f"{name}.bias"]
 
     names = {
@@ -128,7 +128,7 @@ def test_only_the_head_is_a_parameter_when_only_the_head_is_trained(kind, tmp_pa
 
 def test_a_bare_model_gets_a_new_head_and_keeps_its_encoder(tmp_path):
     tensors = tensors_of("bert", prefix="")
-    # What pre-training leaves, and normalisation layers as TensorFlow named them.
+    # What pre-training leaves, and normalization layers as TensorFlow named them.
     tensors["cls.predictions.bias"] = np.zeros(40, np.float32)
     tensors["embeddings.LayerNorm.gamma"] = tensors.pop("embeddings.LayerNorm.weight")
     tensors["embeddings.LayerNorm.beta"] = tensors.pop("embeddings.LayerNorm.bias")

@@ -7,7 +7,7 @@ import pytest
 from quick_compilation import quick_compilation  # noqa: F401
 
 from jafl.errors import SettingError
-from jafl.models import MODELS, images, resnet, resnet18, zoo
+from jafl.models import MODELS, images, layers, resnet, resnet18
 
 
 def dense(inputs, outputs):
@@ -95,7 +95,7 @@ def linen_layers(monkeypatch):
         return nn.max_pool(x, (window, window), strides=(window, window), padding=padding)
 
     def switch():
-        for module in (images, resnet, zoo):
+        for module in (images, layers, resnet):
             monkeypatch.setattr(module, "Conv", nn.Conv)
             if hasattr(module, "max_pool"):
                 monkeypatch.setattr(module, "max_pool", max_pool)

@@ -1,4 +1,4 @@
-"""How models read stored examples: normalised always, cropped and flipped in training only, keyed by the trip."""
+"""How models read stored examples: normalized always, cropped and flipped in training only, keyed by the trip."""
 
 import re
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import jafl
-from jafl.data import Federation, Normalisation, Partition, digits
+from jafl.data import Federation, Normalization, Partition, digits
 from jafl.errors import SettingError
 from jafl.models import Inputs
 
@@ -28,15 +28,15 @@ def augmented(inputs=AUGMENTED, words=WORDS, epoch=0, places=PLACES, x=IMAGES):
     )
 
 
-def test_normalises_by_channel_in_the_type_asked_for():
-    inputs = Inputs(Normalisation((1.0, 2.0, 3.0), (4.0, 5.0, 6.0)))
-    found = np.asarray(inputs.normalise(jnp.asarray(IMAGES)))
+def test_normalizes_by_channel_in_the_type_asked_for():
+    inputs = Inputs(Normalization((1.0, 2.0, 3.0), (4.0, 5.0, 6.0)))
+    found = np.asarray(inputs.normalize(jnp.asarray(IMAGES)))
     expected = (IMAGES.astype(np.float32) - np.float32([1, 2, 3])) / np.float32([4, 5, 6])
     np.testing.assert_allclose(found, expected, rtol=2e-7)
     assert found.dtype == np.float32
-    half = Inputs(Normalisation((127.5,), (127.5,))).normalise(np.uint8([[0, 255]]))
+    half = Inputs(Normalization((127.5,), (127.5,))).normalize(np.uint8([[0, 255]]))
     np.testing.assert_array_equal(half, [[-1, 1]])
-    assert Inputs().normalise(IMAGES) is IMAGES
+    assert Inputs().normalize(IMAGES) is IMAGES
 
 
 def shifts(found: np.ndarray, image: np.ndarray, border: int) -> set[tuple[int, int, bool]]:
@@ -89,7 +89,7 @@ def federation_of(x):
 @pytest.mark.parametrize("batch_size", [16, 0, 200])
 def test_a_trip_trains_on_the_augmented_images_and_evaluation_on_plain_ones(batch_size):
     federation = federation_of(IMAGES)
-    inputs = Inputs(Normalisation((127.5,), (127.5,)), random_crop=2, random_flip=True)
+    inputs = Inputs(Normalization((127.5,), (127.5,)), random_crop=2, random_flip=True)
     import dataclasses
 
     model = dataclasses.replace(jafl.models.softmax(4), inputs=inputs)
@@ -127,7 +127,7 @@ def test_a_trip_trains_on_the_augmented_images_and_evaluation_on_plain_ones(batc
         atol=1e-5,
     )
     assert not model.as_evaluated().inputs.random
-    assert model.as_evaluated().inputs.normalisation == inputs.normalisation
+    assert model.as_evaluated().inputs.normalization == inputs.normalization
 
 
 def test_inputs_of_a_source():
@@ -142,9 +142,9 @@ def test_inputs_of_a_source():
     [
         (lambda: Inputs(random_crop=-1), ("random_crop is -1", "at least 0")),
         (lambda: Inputs(dtype="float16"), ("'float16'", "float32 or float64")),
-        (lambda: Normalisation((1.0, 2.0), (1.0,)), ("mean and std", "equally many")),
-        (lambda: Normalisation((0.0,), (0.0,)), ("std is (0.0,)", "above 0")),
-        (lambda: Normalisation((float("nan"),), (1.0,)), ("mean is", "finite")),
+        (lambda: Normalization((1.0, 2.0), (1.0,)), ("mean and std", "equally many")),
+        (lambda: Normalization((0.0,), (0.0,)), ("std is (0.0,)", "above 0")),
+        (lambda: Normalization((float("nan"),), (1.0,)), ("mean is", "finite")),
     ],
 )
 def test_refuses_what_cannot_work(make, message):

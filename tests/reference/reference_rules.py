@@ -79,7 +79,7 @@ def cosine(first, second) -> float:
     return min(1.0, max(-1.0, inner_product(first, second) / lengths))
 
 
-def normalised(weights) -> list[float]:
+def normalized(weights) -> list[float]:
     """The weights divided by their sum."""
     total = sum(weights)
     return [weight / total for weight in weights]
@@ -121,7 +121,7 @@ def the_only_trip(rule, trips):
 
 
 # --------------------------------------------------------------------------------------------------
-# Weights by staleness, normalised over the buffer.
+# Weights by staleness, normalized over the buffer.
 # --------------------------------------------------------------------------------------------------
 
 
@@ -174,7 +174,7 @@ class FedStaleWeight(ReportingRule):
         for trip in trips:
             self.past[trip.client].append(trip.staleness)
         factor = len(trips) if self.weight == "equation_8" else 1
-        weights = normalised([self.expected_staleness(trip.client) * factor + 1.0 for trip in trips])
+        weights = normalized([self.expected_staleness(trip.client) * factor + 1.0 for trip in trips])
         self.reports.append({"weights": weights})
         return scale(-1.0, weighted_sum(weights, [trip.update for trip in trips]))
 
@@ -196,7 +196,7 @@ class ExponentialWeighting(ReportingRule):
     def pseudo_gradient(self, params, trips):
         staleness = [trip.staleness for trip in trips]
         heaviest = min(staleness) if self.base < 1.0 else max(staleness)
-        weights = normalised([self.base ** (tau - heaviest) for tau in staleness])
+        weights = normalized([self.base ** (tau - heaviest) for tau in staleness])
         self.reports.append({"weights": weights})
         return scale(-1.0, weighted_sum(weights, [trip.update for trip in trips]))
 
@@ -457,7 +457,7 @@ class TWAFL(ReportingRule):
         self.client_learning_rate = client_learning_rate
 
     def pseudo_gradient(self, params, trips):
-        shares = normalised([trip.batch_examples for trip in trips])
+        shares = normalized([trip.batch_examples for trip in trips])
         weights = [
             share * stale_exponential(trip.staleness) for share, trip in zip(shares, trips, strict=True)
         ]
@@ -618,9 +618,9 @@ class WKAFL(ReportingRule):
 
         freshest = min(trip.staleness for trip in trips)
         if self.without == "staleness":
-            estimate_weights = normalised([1.0 for trip in trips])
+            estimate_weights = normalized([1.0 for trip in trips])
         else:
-            estimate_weights = normalised([stale_exponential(trip.staleness - freshest) for trip in trips])
+            estimate_weights = normalized([stale_exponential(trip.staleness - freshest) for trip in trips])
         self.estimate = weighted_sum(estimate_weights, gradients)
 
         if self.without == "gradient_selection":
@@ -634,7 +634,7 @@ class WKAFL(ReportingRule):
         else:
             # Divided by exp(cosine_weight * the largest cosine), which cancels: no power is above 1.
             largest = max(cosines)
-            weights = normalised(
+            weights = normalized(
                 [
                     math.exp(self.cosine_weight * (similarity - largest))
                     if similarity >= self.minimum_similarity
@@ -747,7 +747,7 @@ class FedNova(ReportingRule):
         self.weight_by_examples = weight_by_examples
 
     def pseudo_gradient(self, params, trips):
-        shares = normalised([examples_of(trip) if self.weight_by_examples else 1 for trip in trips])
+        shares = normalized([examples_of(trip) if self.weight_by_examples else 1 for trip in trips])
         steps = [self.local_steps(trip) for trip in trips]
         per_step = [scale(1.0 / number, trip.update) for number, trip in zip(steps, trips, strict=True)]
         mean_steps = sum(share * number for share, number in zip(shares, steps, strict=True))

@@ -330,10 +330,10 @@ def test_weights_by_staleness_stay_within_the_bounds_of_fedstaleweight_appendix_
     assert close(extreme[0], 1 / (2 * (3 * 7 + 1) + 1))
 
 
-def test_fedstaleweight_gives_clients_of_unequal_speed_equal_influence_before_normalisation():
+def test_fedstaleweight_gives_clients_of_unequal_speed_equal_influence_before_normalization():
     """Ten clients with durations U(1, 2), five with U(8, 12), b = 5 (FedStaleWeight §6.2): equations 6 to 8.
 
-    Influences are in units of a fair share, 1/n. After the normalisation they are no longer equal.
+    Influences are in units of a fair share, 1/n. After the normalization they are no longer equal.
     """
     generator = np.random.default_rng(3)
     drawn = np.concatenate([generator.uniform(1, 2, (10, 9000)), generator.uniform(8, 12, (5, 9000))])

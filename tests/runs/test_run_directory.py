@@ -153,7 +153,7 @@ def test_config_holds_every_setting_resolved(any_run):
         "split_by",
         "data_fraction",
     }
-    unused |= {"normalisation", "tokens", "vocabulary_size", "wordpiece_vocabulary"}  # of images and texts
+    unused |= {"normalization", "tokens", "vocabulary_size", "wordpiece_vocabulary"}  # of images and texts
     unused |= {
         "dropout_step",
         "dropout_time",

@@ -61,7 +61,7 @@ def make_inputs(settings: Settings, source: Source) -> Inputs | None:
         random_flip=settings.random_flip,
         dtype=settings.precision,
     )
-    return inputs if inputs.normalisation or inputs.random else None
+    return inputs if inputs.normalization or inputs.random else None
 
 
 def filled_in(settings: Settings, source: Source) -> Settings:

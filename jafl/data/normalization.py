@@ -12,18 +12,27 @@ LARGEST_PIXEL = 255.0
 
 
 @dataclasses.dataclass(frozen=True)
-class Normalisation:
-    """``mean`` and ``std``, in units of the stored numbers (0 to 255 for uint8 images): one for each entry of the
-    last axis, or one for all.
+class Normalization:
+    """The mean and standard deviation by which a model's inputs are normalized.
 
-    Raises SettingError unless they are equally many finite numbers, and ``std`` above 0.
+    Attributes:
+      mean: one number for each entry of the last axis, or one for all, in units of the stored numbers (0 to 255 for
+        uint8 images).
+      std: likewise, above 0.
+
+    Raises:
+      SettingError: unless they are equally many finite numbers, and ``std`` above 0.
+
+    Example:
+      >>> jafl.data.Normalization(mean=127.5, std=127.5)
+      Normalization(mean=(127.5,), std=(127.5,))
     """
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        mean, std = (np.atleast_1d(np.asarray(part, np.float64)) for part in (self.mean, self.std))
+        mean, std = (np.atleast_1d(np.asarray(value, np.float64)) for value in (self.mean, self.std))
         require(
             mean.shape == std.shape and mean.ndim == 1, "mean and std", (self.mean, self.std), "equally many"
         )
@@ -33,31 +42,31 @@ class Normalisation:
         object.__setattr__(self, "std", tuple(std.tolist()))
 
 
-def unit(_: Mapping[str, Any]) -> Normalisation:
+def unit(_: Mapping[str, Any]) -> Normalization:
     """Pixels in 0..1, as LEAF has them."""
-    return Normalisation((0.0,), (LARGEST_PIXEL,))
+    return Normalization((0.0,), (LARGEST_PIXEL,))
 
 
-def half(_: Mapping[str, Any]) -> Normalisation:
+def half(_: Mapping[str, Any]) -> Normalization:
     """Pixels in -1..1: mean and standard deviation 0.5 (FedBuff's CelebA, FedStaleWeight's test bench)."""
-    return Normalisation((LARGEST_PIXEL / 2,), (LARGEST_PIXEL / 2,))
+    return Normalization((LARGEST_PIXEL / 2,), (LARGEST_PIXEL / 2,))
 
 
-def data_set(facts: Mapping[str, Any]) -> Normalisation:
+def data_set(facts: Mapping[str, Any]) -> Normalization:
     """Mean and standard deviation of the training pixels of each channel (FedBuff's CIFAR-10)."""
-    return Normalisation(tuple(facts["mean"]), tuple(facts["std"]))
+    return Normalization(tuple(facts["mean"]), tuple(facts["std"]))
 
 
-NORMALISATIONS: dict[str, Callable[[Mapping[str, Any]], Normalisation]] = {
+NORMALIZATIONS: dict[str, Callable[[Mapping[str, Any]], Normalization]] = {
     "unit": unit,
     "half": half,
     "data_set": data_set,
 }
 
 
-def normalisation_named(name: str) -> Callable[[Mapping[str, Any]], Normalisation]:
-    """What makes the normalisation ``name`` from facts with ``mean`` and ``std``; SettingError for no such name."""
-    return choose("normalisation", name, NORMALISATIONS)
+def normalization_named(name: str) -> Callable[[Mapping[str, Any]], Normalization]:
+    """The function that makes the normalization ``name`` of a data set's facts; SettingError if there is none."""
+    return choose("normalization", name, NORMALIZATIONS)
 
 
 class PixelStatistics:
@@ -67,14 +76,14 @@ class PixelStatistics:
         self._counts: np.ndarray | None = None
 
     def add(self, images: np.ndarray) -> None:
-        """Counts the pixel values of ``images``."""
+        """Counts the pixel values of a batch."""
         counts = np.stack(
             [np.bincount(channel.ravel(), minlength=256) for channel in np.moveaxis(images, -1, 0)]
         )
         self._counts = counts if self._counts is None else self._counts + counts
 
     def facts(self) -> dict[str, list[float]]:
-        """{"mean": [channels], "std": [channels]}, in 0..255; a channel that is all alike gets a std of 255."""
+        """{"mean": [channels], "std": [channels]}, in 0..255; a constant channel gets a std of 255."""
         counts = np.asarray(self._counts)
         values, total = np.arange(256), counts.sum(axis=1)
         mean = counts @ values / total
