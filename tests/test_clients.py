@@ -7,6 +7,7 @@ import numpy as np
 import optax
 import pytest
 from against_reference import MinibatchDraws
+from quick_compilation import quick_compilation  # noqa: F401
 
 import jafl
 from jafl.clients import ClientData, minibatches, trip_words

@@ -11,6 +11,8 @@ from jafl import engine, rules
 from jafl.planning import preparation
 from jafl.rules import staleness
 
+pytestmark = pytest.mark.without_compilation_cache
+
 MODEL = jafl.models.mlp(10, (8,))
 
 

@@ -1,8 +1,6 @@
 """The command line as a user meets it: processes, exit statuses, messages, Ctrl-C, divergence."""
 
 import json
-import os
-import pathlib
 import shutil
 import signal
 import statistics
@@ -12,9 +10,9 @@ import time
 
 import numpy as np
 import pytest
+from command_line import ROOT, environment, flags, python, run_py
 from run_files import read_arrays, read_json, read_lines, replay
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 SMALL = {
     "algorithm": "fedbuff",
     "num_clients": 10,
@@ -24,29 +22,6 @@ SMALL = {
     "model": "softmax",
     "seed": 3,
 }
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "COLUMNS": "100"}
-
-
-def flags(settings):
-    """Settings as --name=value."""
-    return [f"--{name}={value}" for name, value in settings.items()]
-
-
-def python(*arguments, folder):
-    """Runs Python in ``folder`` to its end, at most two minutes."""
-    return subprocess.run(
-        [sys.executable, *map(str, arguments)],
-        cwd=folder,
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-
-
-def run_py(*arguments, folder):
-    """Runs run.py in ``folder`` to its end."""
-    return python(ROOT / "run.py", *arguments, folder=folder)
 
 
 def contents(folder):
@@ -99,6 +74,7 @@ def test_a_run_in_the_way_is_left_as_it_is(first, tmp_path):
     assert contents(there) == before
 
 
+@pytest.mark.without_compilation_cache
 def test_the_same_seed_in_another_process_gives_the_same_bytes(first, tmp_path):
     """The settings from a flag file replace a run that is in the way, as asked."""
     earlier, there = first[0] / "runs" / "001", tmp_path / "there"
@@ -164,7 +140,7 @@ def test_ctrl_c_keeps_what_has_been_measured(tmp_path):
     process = subprocess.Popen(
         [sys.executable, ROOT / "run.py", *flags(settings), "--output_dir=long"],
         cwd=tmp_path,
-        env=ENVIRONMENT,
+        env=environment(),
         stdout=output,
         stderr=subprocess.DEVNULL,
     )
@@ -252,6 +228,7 @@ def test_a_second_ctrl_c_ends_at_once_and_without_a_traceback(tmp_path):
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.full
 def test_divergence_names_the_step_and_the_client(tmp_path):
     # With an L2 term every version is about 1e15 times as large as the one before: beyond float32 after three.
     settings = {

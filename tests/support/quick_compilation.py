@@ -1,4 +1,4 @@
-"""Compiles with little optimisation: for tests that compile large models, or many programs, and run them for a moment.
+"""Compiles with little optimisation, for tests that compile large models or many programs and run them briefly.
 
 A module whose tests want this imports ``quick_compilation``; its tests marked ``compiled_as_for_users`` are compiled
 with all optimisations all the same.
