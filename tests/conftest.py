@@ -1,6 +1,14 @@
-"""Settings that all tests share."""
+"""What all tests share: the two tiers, and how programs are compiled, kept and freed.
 
+The default tier leaves out the tests marked ``full``; ``--full`` runs every test, ``-m full`` those tests alone.
+"""
+
+import contextlib
 import os
+import pathlib
+import shutil
+import sys
+import tempfile
 
 # One process, one core: small programs run quicker without a thread pool, and compile less often the same twice.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -11,14 +19,70 @@ from hypothesis import settings  # noqa: E402
 settings.register_profile("jafl", deadline=None)  # the first example of a property may compile
 settings.load_profile("jafl")
 
+# Each compiled program holds several memory maps, of which Linux gives a process 65,530; a compiler that gets no
+# more aborts.
+MOST_MEMORY_MAPS = 20_000
+
+
+def pytest_addoption(parser):
+    parser.addoption("--full", action="store_true", help="run every test, those marked full too")
+
+
+def pytest_configure(config):
+    """Makes the session's compilation cache: an empty folder that all workers and the tests' processes share."""
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+        folder = tempfile.mkdtemp(prefix="jafl-tests-compiled-")
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+        os.environ["JAX_COMPILATION_CACHE_DIR"] = folder
+        os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+        os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+
+
+def pytest_collection_modifyitems(config, items):
+    """Deselects the tests marked ``full``, unless --full, -m or a test's own name asks for them."""
+    if config.option.full or config.option.markexpr or any("::" in word for word in config.args):
+        return
+    config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("full")])
+    items[:] = [item for item in items if not item.get_closest_marker("full")]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    """Compiles a test's programs, and those of its fixtures, in the way that the test asks for."""
+    quick = "quick_compilation" in item.fixturenames and not item.get_closest_marker("compiled_as_for_users")
+    if quick or "quick_compilation" in sys.modules:
+        from quick_compilation import compile_quickly
+
+        compile_quickly(quick)
+    alone = item.get_closest_marker("without_compilation_cache")
+    with without_compilation_cache() if alone else contextlib.nullcontext():
+        return (yield)
+
+
+@contextlib.contextmanager
+def without_compilation_cache():
+    """Neither this process nor those that it starts read or write the session's compilation cache."""
+    import jax
+    from jax.experimental.compilation_cache import compilation_cache
+
+    folder, before = os.environ.pop("JAX_COMPILATION_CACHE_DIR", None), jax.config.jax_compilation_cache_dir
+    jax.config.update("jax_compilation_cache_dir", None)
+    compilation_cache.reset_cache()
+    try:
+        yield
+    finally:
+        if folder is not None:
+            os.environ["JAX_COMPILATION_CACHE_DIR"] = folder
+        jax.config.update("jax_compilation_cache_dir", before)
+        compilation_cache.reset_cache()
+
 
 @pytest.fixture(autouse=True, scope="module")
-def _compiled_programs_go():
-    """Lets each module's compiled programs go.
-
-    Each holds several memory maps, of which Linux gives a process 65,530: a compiler that gets no more aborts.
-    """
+def _memory_maps_are_freed():
+    """Frees all compiled programs after a module where they hold many of the process's memory maps."""
     yield
-    import jax
+    maps = pathlib.Path("/proc/self/maps")  # Linux alone has this file, and the limit
+    if maps.exists() and maps.read_bytes().count(b"\n") > MOST_MEMORY_MAPS:
+        import jax
 
-    jax.clear_caches()
+        jax.clear_caches()

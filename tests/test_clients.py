@@ -6,6 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from against_reference import MinibatchDraws
+from quick_compilation import quick_compilation  # noqa: F401
 
 import jafl
 from jafl.clients import ClientData, minibatches, trip_words
@@ -56,6 +58,17 @@ def test_short_batches_are_never_empty_and_never_dropped(federation, client):
     assert sizes == (epoch * 10)[:10] and min(sizes) > 0
     result = train(federation, client, local_steps=10, batch_size=8)
     assert int(result.batch_examples) == sum(sizes)
+
+
+@pytest.mark.parametrize("num_examples, batch_size, steps", [(1, 5, 3), (21, 4, 12), (30, 10, 9)])
+def test_minibatches_drawn_many_trips_at_a_time_are_those_of_each_trip(num_examples, batch_size, steps):
+    """So that comparisons with the reference simulator may draw them so."""
+    given = {"num_examples": num_examples, "batch_size": batch_size, "steps": steps}
+    draw = MinibatchDraws(jax.random.key(9), trips=4, epochs=3, largest=30)
+    for client, trip in ((0, 0), (3, 2), (3, 7)):
+        expected = minibatches(jax.random.key(9), client, trip, **given)
+        for batch, expected_batch in zip(draw(client, trip, **given), expected, strict=True):
+            np.testing.assert_array_equal(batch, expected_batch)
 
 
 def test_minibatches_are_shuffled_afresh_by_epoch_trip_and_client_and_repeat_by_key():

@@ -10,8 +10,8 @@ import sys
 import jax
 import numpy as np
 import pytest
-from test_newsgroups import folders  # noqa: F401  (a fixture)
-from test_writers import WRITE
+from quick_compilation import quick_compilation  # noqa: F401
+from writer_files import WRITE
 
 from jafl.config.builders import filled_in, make_partition, make_source
 from jafl.config.experiment import make_experiments
@@ -75,7 +75,7 @@ def test_three_steps_on_writers(form, tmp_path):
     assert experiment.federation.num_clients == 4
 
 
-def test_three_steps_on_newsgroups(folders):  # noqa: F811
+def test_three_steps_on_newsgroups(folders):
     experiment, _ = run(
         dataset="newsgroups", data_dir=str(folders), num_clients=4, tokens=12, partition="iid"
     )

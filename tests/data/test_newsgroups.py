@@ -6,34 +6,16 @@ import re
 
 import numpy as np
 import pytest
+from post_files import WORDS
 from sklearn.datasets import load_files
 
 from jafl import data
 from jafl.data.posts import CACHE_FILE, FOLDERS
 from jafl.errors import SettingError
 
-GROUPS = ("alt.atheism", "comp.graphics", "sci.space")
-WORDS = ("heaven", "polygon", "orbit")
-
 
 def refuses(*parts):
     return pytest.raises(SettingError, match="(?s)" + ".*".join(map(re.escape, parts)))
-
-
-@pytest.fixture
-def folders(tmp_path):
-    """The publisher's two folders: a folder per group, a file per post, in Latin-1."""
-    for split, count in (("train", 4), ("test", 2)):
-        for label, (group, word) in enumerate(zip(GROUPS, WORDS, strict=True)):
-            folder = tmp_path / FOLDERS[split] / group
-            folder.mkdir(parents=True)
-            for number in range(count):
-                post = (
-                    f"From: somebody@{split}\nSubject: secret header\n\nJohn writes:\n> a quotation\n"
-                    f"Caf\xe9 {word} {word} number{number} {split}only.\n\n--\nsignature line\n"
-                )
-                (folder / f"{label}{number}").write_bytes(post.encode("latin-1"))
-    return tmp_path
 
 
 def make_cache_file(folders):

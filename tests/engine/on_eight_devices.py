@@ -10,10 +10,10 @@ import sys
 here = pathlib.Path(__file__).parent
 sys.path[:0] = [str(here), *(str(here.parent / room) for room in ("support", "reference", "rules"))]
 
-import jax  # noqa: E402  (the path comes first)
+import engine_cases  # noqa: E402  (the path comes first)
+import jax  # noqa: E402
 import numpy as np  # noqa: E402
 import rule_cases  # noqa: E402
-import test_engine_against_reference as engine_cases  # noqa: E402
 from against_reference import compare  # noqa: E402
 from preparing import placed  # noqa: E402
 

@@ -11,6 +11,8 @@ import jafl
 from jafl import engine, rules
 from jafl.rules import staleness
 
+pytestmark = pytest.mark.without_compilation_cache
+
 MODEL = jafl.models.mlp(10, (8,))
 
 

@@ -4,157 +4,26 @@ import os
 import pathlib
 import subprocess
 import sys
-from typing import Any
 
-import optax
 import pytest
-import reference as ref
-import reference_rules as papers
 from against_reference import Case, compare
+from engine_cases import CASES
+from quick_compilation import quick_compilation  # noqa: F401
+from tiers import in_tiers
 
-import jafl
-from jafl import delays, rules
-from jafl.rules import server_optimizers, staleness
-
-
-def fedasync_case(weight=None, expected=None, mixing=0.4) -> dict[str, Any]:
-    return {
-        "rule": rules.fedasync(weight) if weight else rules.fedasync(),
-        "expected_rule": lambda: ref.FedAsync(1.0, expected or ref.polynomial(0.5)),
-        "server": (jafl.specify(optax.sgd, learning_rate=mixing), ref.SGD(mixing)),
-        "buffer_size": 1,
-    }
+NAMED = {case.name: case for case in CASES}
+USUAL = ("fedbuff", "fedasync", "fedavg, over-selection", "local epochs, LR-Norm", "multilayer perceptron")
 
 
-def fedbuff_case(weight, expected, aggregate="mean", by_examples=False) -> dict[str, Any]:
-    return {
-        "rule": rules.fedbuff(weight, aggregate, by_examples),
-        "expected_rule": lambda: ref.FedBuff(expected, aggregate, by_examples),
-    }
-
-
-MINIBATCHES = {"batch_size": 4, "local_steps": 3}
-CASES = [
-    Case("fedbuff"),
-    Case("fedbuff, one trip a step", buffer_size=1),
-    Case("fedbuff, buffer above the concurrency", concurrency=3, buffer_size=7),
-    Case("fedbuff, half of the clients in flight", concurrency=6, delay=delays.half_normal(1.0)),
-    Case("fedbuff, one client", clients=1, concurrency=1, buffer_size=1),
-    Case("fedbuff, one client fills the buffer", clients=1, concurrency=1, buffer_size=3),
-    Case("fedbuff, one in flight", concurrency=1, buffer_size=2, delay=delays.uniform(1.0, 2.0)),
-    Case("fedbuff, all-equal delays", delay=delays.constant(1.0), buffer_size=5),
-    Case("fedbuff, all-equal delays, one trip a step", delay=delays.constant(1.0), buffer_size=1),
-    Case("fedbuff, all-equal delays, whole cohort", delay=delays.constant(2.0), buffer_size=12),
-    Case("fedbuff, log-normal once per client", delay=delays.once_per_client(delays.log_normal(1.0, 1.0))),
-    Case(
-        "fedbuff, fast and slow groups",
-        clients=15,
-        concurrency=15,
-        buffer_size=5,
-        delay=delays.groups(((10, delays.uniform(1, 2)), (5, delays.uniform(8, 12)))),
-    ),
-    Case("fedbuff, constant weight", **fedbuff_case(staleness.constant(), ref.constant())),
-    Case("fedbuff, steep polynomial", **fedbuff_case(staleness.polynomial(10.0), ref.polynomial(10.0))),
-    Case("fedbuff, hinge", **fedbuff_case(staleness.hinge(10.0, 2.0), ref.hinge(10.0, 2.0))),
-    Case("fedbuff, exponential", **fedbuff_case(staleness.exponential(0.3), ref.exponential(0.3))),
-    Case("fedbuff, a user's weight", **fedbuff_case(lambda t: 1 / (2 + t), lambda t: 1 / (2 + t))),
-    Case("fedbuff, sum", **fedbuff_case(staleness.polynomial(0.5), ref.polynomial(0.5), "sum")),
-    Case(
-        "fedbuff, by examples", **fedbuff_case(staleness.polynomial(0.5), ref.polynomial(0.5), "mean", True)
-    ),
-    Case(
-        "fedbuff, server momentum",
-        server=(jafl.specify(optax.sgd, learning_rate=0.3, momentum=0.9), ref.SGD(0.3, 0.9)),
-    ),
-    Case("fedbuff, server adam", server=(jafl.specify(optax.adam, learning_rate=0.02), ref.Adam(0.02))),
-    Case(
-        "fedbuff, FedAdam of Reddi et al.",
-        server=(jafl.specify(server_optimizers.fedadam, learning_rate=0.05), papers.FedAdam(0.05)),
-    ),
-    Case(
-        "fedbuff, FedYogi of Reddi et al.",
-        server=(jafl.specify(server_optimizers.fedyogi, learning_rate=0.05), papers.FedYogi(0.05)),
-    ),
-    Case(
-        "fedbuff, FedAdagrad of Reddi et al.",
-        server=(jafl.specify(server_optimizers.fedadagrad, learning_rate=0.05), papers.FedAdagrad(0.05)),
-    ),
-    Case("fedbuff, not twice in a buffer", concurrency=9, buffer_size=5, restart="not_twice_in_a_buffer"),
-    Case("fedbuff, after the step", concurrency=9, buffer_size=5, restart="after_step"),
-    Case(
-        "fedbuff, after the round, some leave", concurrency=9, restart="after_round", leaves=((0, 2, 7), 90)
-    ),
-    Case("fedasync", **fedasync_case()),
-    Case("fedasync, constant", **fedasync_case(staleness.constant(), ref.constant())),
-    Case("fedasync, hinge", **fedasync_case(staleness.hinge(2.0, 3.0), ref.hinge(2.0, 3.0))),
-    Case("fedasync, few in flight", **fedasync_case(), concurrency=5),
-    Case("fedasync, one client", **fedasync_case(), clients=1, concurrency=1),
-    Case("fedasync, all-equal delays", **fedasync_case(), delay=delays.constant(3.0)),
-    Case("fedavg", rule=rules.fedavg(), expected_rule=ref.FedAvg, over_selection=0.0, concurrency=6),
-    Case(
-        "fedavg, by examples",
-        rule=rules.fedavg(True),
-        expected_rule=lambda: ref.FedAvg(True),
-        over_selection=0.0,
-        concurrency=6,
-    ),
-    Case(
-        "fedavg, over-selection",
-        rule=rules.fedavg(),
-        expected_rule=ref.FedAvg,
-        over_selection=0.3,
-        concurrency=6,
-    ),
-    Case(
-        "fedavg, no delay",
-        rule=rules.fedavg(),
-        expected_rule=ref.FedAvg,
-        over_selection=0.5,
-        concurrency=4,
-        delay=delays.constant(0.0),
-    ),
-    Case(
-        "fedavgm",
-        rule=rules.fedavg(),
-        expected_rule=ref.FedAvg,
-        over_selection=0.0,
-        concurrency=6,
-        server=(jafl.specify(optax.sgd, learning_rate=0.3, momentum=0.9), ref.SGD(0.3, 0.9)),
-    ),
-    Case("buffered averaging", rule=rules.fedavg(), expected_rule=ref.FedAvg),
-    Case("local steps on minibatches", work=MINIBATCHES),
-    Case("local steps beyond an epoch", work={"batch_size": 5, "local_steps": 9}),
-    Case("local epochs", work={"batch_size": 4, "local_epochs": 2}),
-    Case(
-        "local epochs, LR-Norm",
-        work={"batch_size": 4, "local_epochs": 2, "learning_rate_normalization": True},
-        reference_work={"learning_rate_normalisation": True, "batch_size": 4},
-    ),
-    Case(
-        "one short minibatch, LR-Norm",
-        work={"batch_size": 200, "learning_rate_normalization": True},
-        reference_work={"learning_rate_normalisation": True, "batch_size": 200},
-    ),
-    Case("full batches, several steps", work={"batch_size": 0, "local_steps": 4}),
-    Case(
-        "proximal and L2",
-        work={**MINIBATCHES, "proximal": 0.5, "l2": 0.1},
-        reference_work={"proximal": 0.5, "l2": 0.1},
-    ),
-    Case(
-        "client momentum",
-        work={**MINIBATCHES, "optimizer": jafl.specify(optax.sgd, learning_rate=0.2, momentum=0.8)},
-        reference_work={"momentum": 0.8},
-    ),
-    Case("multilayer perceptron", model="mlp", work=MINIBATCHES),
-    Case("multilayer perceptron, fedasync", **fedasync_case(), model="mlp"),
-]
-
-
-@pytest.mark.parametrize("precision", ["float64", "float32"])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_engine_equals_reference(case: Case, precision: str):
-    compare(case, precision)
+def test_engine_equals_reference(case: Case):
+    compare(case, "float64")
+
+
+@pytest.mark.compiled_as_for_users
+@pytest.mark.parametrize("case", in_tiers(NAMED, USUAL))
+def test_engine_equals_reference_in_float32_with_all_optimisations(case: Case):
+    compare(case, "float32")
 
 
 # One of each kind of events and of client work; every rule trains in waves in tests/rules.
@@ -175,17 +44,16 @@ IN_WAVES = (
 
 @pytest.mark.parametrize("name", IN_WAVES)
 def test_engine_equals_reference_in_waves(name: str):
-    (case,) = [case for case in CASES if case.name == name]
-    compare(case, "float64", width=6, together=True)
+    compare(NAMED[name], "float64", width=6, together=True)
 
 
-@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize("mixed", [False, pytest.param(True, marks=pytest.mark.full)])
 @pytest.mark.parametrize("name", ["local epochs, LR-Norm", "full batches, several steps"])
 def test_engine_equals_reference_with_few_lanes_for_unequal_clients(name: str, mixed: bool):
-    (case,) = [case for case in CASES if case.name == name]
-    compare(case, "float64", width=7, lanes=3, mixed=mixed, together=True)
+    compare(NAMED[name], "float64", width=7, lanes=3, mixed=mixed, together=True)
 
 
+@pytest.mark.full
 def test_engine_equals_reference_on_eight_devices():
     """In a process of its own, whose devices are made before JAX starts."""
     environment = {

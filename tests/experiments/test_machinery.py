@@ -182,6 +182,7 @@ def test_seeds_of_search_and_results_differ():
         Scale(settings={}, minutes=1, hardware="", seeds=(0, 7), search=Search(space={}, seeds=(7,)))
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("known")
 def test_the_search_is_run_scored_on_validation_examples_and_used(tmp_path):
     said = []

@@ -15,7 +15,13 @@ def subject():
 
 @pytest.mark.parametrize(
     "rule, parts",
-    [(rule, baselines.ASYNCHRONOUS) for rule in comparison.RULES] + [("ace", tuple(baselines.PARTS))],
+    [
+        *(
+            pytest.param(rule, baselines.ASYNCHRONOUS, marks=() if rule == "fedbuff" else pytest.mark.full)
+            for rule in comparison.RULES
+        ),
+        pytest.param("ace", tuple(baselines.PARTS), marks=pytest.mark.full),
+    ],
 )
 def test_the_asynchronous_loop_by_hand_computes_what_the_engine_does(subject, rule, parts):
     made = []

@@ -121,6 +121,7 @@ def test_under_vmap_it_is_client_by_client(name, axes):
     side_by_side_as_one_by_one(name, axes)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("form", ["grouped", "products"])
 def test_what_accelerators_do_under_vmap(monkeypatch, form):
     """Lowered for a CPU, so that it runs anywhere."""

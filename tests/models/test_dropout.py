@@ -101,6 +101,7 @@ def test_models_without_dropout_draw_nothing(make):
     assert "random_fold_in" in text
 
 
+@pytest.mark.full
 def test_the_decomposed_objective_is_without_dropout():
     partition = jafl.Partition(np.array([0, 5, 165]), np.arange(165))
     federation = jafl.Federation.from_arrays(X, Y, partition, test_x=X, test_y=Y, num_classes=3)

@@ -8,6 +8,7 @@ import pytest
 from hugging_face_files import PIECES, TINY, tensors_of, write
 from preparing import placed
 from quick_compilation import quick_compilation  # noqa: F401
+from tiers import in_tiers
 
 import jafl
 from jafl import data, models
@@ -87,7 +88,7 @@ def trained(model, source, rule, steps=4, **arguments):
 
 
 @pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("name", models.MODELS)
+@pytest.mark.parametrize("name", in_tiers(list(models.MODELS), ("softmax", "mlp", "cnn", "celeba_cnn")))
 def test_every_model_trains(name, rule, tmp_path):
     source = source_of(name)
     history, params = trained(make_model(settings_of(name, tmp_path), source), source, rule)
@@ -101,7 +102,7 @@ def test_all_models_have_a_row():
     assert set(DATA) == set(models.MODELS)
 
 
-@pytest.mark.parametrize("precision", ["full", "bfloat16"])
+@pytest.mark.parametrize("precision", in_tiers(["full", "bfloat16"], ["bfloat16"]))
 def test_client_memory_holds_the_head_alone(precision, tmp_path):
     source = source_of("bert")
     model = make_model(settings_of("bert", tmp_path, fine_tune="head"), source)
@@ -121,6 +122,7 @@ def test_client_memory_holds_the_head_alone(precision, tmp_path):
     assert {leaf.dtype.name for leaf in rows} == {"float32" if precision == "full" else "bfloat16"}
 
 
+@pytest.mark.full
 def test_training_the_head_alone_is_training_all_with_the_encoder_held_still(tmp_path):
     source = source_of("distilbert")
     settings = settings_of("distilbert", tmp_path, fine_tune="head")

@@ -5,6 +5,8 @@ import math
 import numpy as np
 import pytest
 import reference as ref
+from both_simulators import both_simulators, halfway_to
+from both_simulators import by_reference as run
 
 # --------------------------------------------------------------------------------------------------
 # Helpers.
@@ -31,26 +33,6 @@ def trips_of(replay):
 
 def in_flight_of(replay):
     return [(t.client, t.trip, t.download_version, t.download_time, t.arrival_time) for t in replay.in_flight]
-
-
-def halfway_to(targets):
-    """Client work by hand: client c moves the one parameter half the way to targets[c]."""
-
-    def client_update(client, trip, params):
-        return {"w": 0.5 * (targets[client] - params["w"])}, 0.0, 1
-
-    return client_update
-
-
-def run(**changes):
-    """`ref.simulate` with plain settings: the server adds the mean update, without staleness weights."""
-    settings = {
-        "params": {},
-        "rule": ref.FedBuff(ref.constant()),
-        "optimizer": ref.SGD(1.0),
-        "client_update": ref.no_work,
-    }
-    return ref.simulate(**(settings | changes))
 
 
 def table(rows):
@@ -371,7 +353,8 @@ def test_server_optimizers_equal_those_of_optax(name):
 # --------------------------------------------------------------------------------------------------
 
 
-def test_two_clients_with_durations_one_and_three():
+@both_simulators
+def test_two_clients_with_durations_one_and_three(run):
     """At time 3 both arrive; client 0 is handled first, so client 1's update meets version 3."""
     replay = run(
         params=scalar(0.0),
@@ -397,7 +380,8 @@ def test_two_clients_with_durations_one_and_three():
     assert replay.discarded == []
 
 
-def test_staleness_weight_is_used_on_the_stale_trip():
+@both_simulators
+def test_staleness_weight_is_used_on_the_stale_trip(run):
     """The same as above with s = (1 + 3)^-0.5 = 1/2 for client 1 and a server learning rate of 1/2."""
     replay = run(
         params=scalar(0.0),
@@ -414,7 +398,8 @@ def test_staleness_weight_is_used_on_the_stale_trip():
     assert values(replay) == [0.0, 2.0, 3.5, 4.625, 3.625]
 
 
-def test_equal_durations_step_in_client_order_and_restart_together():
+@both_simulators
+def test_equal_durations_step_in_client_order_and_restart_together(run):
     replay = run(
         num_clients=4,
         concurrency=4,
@@ -436,7 +421,8 @@ def test_equal_durations_step_in_client_order_and_restart_together():
     assert in_flight_of(replay) == [(client, 2, 4, 2.0, 3.0) for client in range(4)]
 
 
-def test_a_buffer_that_fills_amid_ties_keeps_the_rest_for_the_next_step():
+@both_simulators
+def test_a_buffer_that_fills_amid_ties_keeps_the_rest_for_the_next_step(run):
     """K = 3 of 4 in flight. The last step comes at time 3 with client 0; clients 1 to 3 stay in flight."""
     replay = run(
         num_clients=4,
@@ -465,7 +451,8 @@ def test_a_buffer_that_fills_amid_ties_keeps_the_rest_for_the_next_step():
     ]
 
 
-def test_a_client_may_be_twice_in_one_buffer_and_replacements_take_the_newest_version():
+@both_simulators
+def test_a_client_may_be_twice_in_one_buffer_and_replacements_take_the_newest_version(run):
     """K = 2; client 0 arrives at 1 and 2 and fills the buffer alone; only then does it download version 1."""
     replay = run(
         params=scalar(0.0),
@@ -487,7 +474,8 @@ def test_a_client_may_be_twice_in_one_buffer_and_replacements_take_the_newest_ve
     assert in_flight_of(replay) == [(0, 3, 2, 3.0, 4.0), (1, 1, 1, 2.5, 5.0)]
 
 
-def test_trips_of_no_duration_arrive_at_the_same_instant_once_more():
+@both_simulators
+def test_trips_of_no_duration_arrive_at_the_same_instant_once_more(run):
     """Client 0: 0, 0, 1, 0 and then 1; client 1: 1. All that has arrived is handled before anybody starts."""
     replay = run(
         num_clients=2,
@@ -598,7 +586,8 @@ def test_a_skipped_step_counts_as_a_version_but_moves_neither_model_nor_momentum
     assert (last.client, last.trip, last.step, last.staleness, last.download_version) == (0, 2, 2, 0, 2)
 
 
-def test_weights_by_examples_use_the_sizes_of_the_data_sets():
+@both_simulators
+def test_weights_by_examples_use_the_sizes_of_the_data_sets(run):
     """Sizes 1 and 3; the trips themselves use 1 example each."""
     replay = run(
         params=scalar(0.0),
@@ -717,7 +706,8 @@ def test_after_a_step_as_many_start_as_it_applied():
     assert in_flight_of(replay) == [(1, 2, 4, 5.0, 7.0), (2, 1, 3, 4.0, 8.0), (3, 2, 4, 5.0, 6.0)]
 
 
-def test_after_a_step_those_whose_trips_it_applied_start_together():
+@both_simulators
+def test_after_a_step_those_whose_trips_it_applied_start_together(run):
     """3 clients with ties, K = 2: each time one update is left over, and its client waits.
 
     The last step comes at time 3 with client 0, so that client 2, due at that instant, stays in flight.
@@ -741,7 +731,8 @@ def test_after_a_step_those_whose_trips_it_applied_start_together():
     assert in_flight_of(replay) == [(0, 3, 3, 3.0, 4.0), (1, 2, 3, 3.0, 4.0), (2, 1, 2, 2.0, 3.0)]
 
 
-def test_several_steps_of_one_instant_restart_all_that_they_applied():
+@both_simulators
+def test_several_steps_of_one_instant_restart_all_that_they_applied(run):
     """K = 2; at time 1 clients 0 to 4 arrive: two steps, four restarts, and client 4 waits in the buffer."""
     replay = run(
         num_clients=5,
@@ -808,7 +799,8 @@ def test_after_a_round_by_hand():
     assert in_flight_of(replay) == [(0, 2, 2, 8.0, 10.0), (2, 2, 3, 9.0, 10.0)]
 
 
-def test_after_a_round_all_start_together_though_an_update_waits():
+@both_simulators
+def test_after_a_round_all_start_together_though_an_update_waits(run):
     """At time 3 client 2 ends round 0; its update waits in the buffer, and yet it starts with the others."""
     replay = run(
         num_clients=3,
@@ -831,7 +823,8 @@ def test_after_a_round_all_start_together_though_an_update_waits():
     assert in_flight_of(replay) == [(0, 2, 3, 6.0, 7.0), (1, 2, 3, 6.0, 7.0), (2, 2, 3, 6.0, 9.0)]
 
 
-def test_the_last_step_amid_ties_leaves_the_round_open():
+@both_simulators
+def test_the_last_step_amid_ties_leaves_the_round_open(run):
     """Client 2 would end the round at the very instant of the last step, but is not handled any more."""
     replay = run(
         num_clients=3,
@@ -845,8 +838,9 @@ def test_the_last_step_amid_ties_leaves_the_round_open():
     assert in_flight_of(replay) == [(2, 0, 0, 0.0, 1.0)]
 
 
+@both_simulators
 @pytest.mark.parametrize("restart", ["after_step", "after_round"])
-def test_a_round_of_trips_without_duration_is_an_instant_of_its_own(restart):
+def test_a_round_of_trips_without_duration_is_an_instant_of_its_own(run, restart):
     """Both clients take 0 and then 1 and 2; K = 2, so a step and a round are the same here."""
     replay = run(
         num_clients=2,
@@ -936,7 +930,8 @@ def test_clients_leave_at_a_step():
     assert values(replay) == [0.0, 4.0, 5.0]
 
 
-def test_who_leaves_at_a_step_leaves_after_all_arrivals_of_its_instant():
+@both_simulators
+def test_who_leaves_at_a_step_leaves_after_all_arrivals_of_its_instant(run):
     """K = 1. At time 1 clients 0 to 2 arrive: steps 1 to 3. Clients 2 and 3 leave at step 1 of these."""
     replay = run(
         num_clients=4,
@@ -957,7 +952,8 @@ def test_who_leaves_at_a_step_leaves_after_all_arrivals_of_its_instant():
     assert in_flight_of(replay) == [(0, 2, 5, 2.0, 3.0), (1, 2, 5, 2.0, 3.0)]
 
 
-def test_clients_leave_at_a_step_that_is_not_the_first_of_its_instant():
+@both_simulators
+def test_clients_leave_at_a_step_that_is_not_the_first_of_its_instant(run):
     """K = 1 again: step 2 comes at time 1, with client 1, as does step 1."""
     replay = run(
         num_clients=3,
@@ -993,7 +989,8 @@ def test_clients_leave_at_a_time_at_which_nothing_arrives():
     assert in_flight_of(replay) == [(0, 2, 3, 4.0, 6.0), (2, 1, 2, 3.5, 4.5)]
 
 
-def test_who_leaves_at_the_time_of_an_arrival_has_arrived():
+@both_simulators
+def test_who_leaves_at_the_time_of_an_arrival_has_arrived(run):
     """Client 1 arrives at time 2 and leaves then: its trip counts, and it starts no other."""
     replay = run(
         num_clients=2,
@@ -1132,7 +1129,8 @@ def test_a_free_place_is_taken_by_one_whose_update_is_not_in_the_buffer():
     assert in_flight_of(replay) == [(0, 1, 1, 2.5, 3.5), (2, 0, 0, 1.0, 3.0)]
 
 
-def test_a_round_ends_when_the_last_one_it_waits_for_leaves():
+@both_simulators
+def test_a_round_ends_when_the_last_one_it_waits_for_leaves(run):
     """Clients 0 and 1 have contributed by time 2; at time 4 client 2 leaves, and they start again then."""
     replay = run(
         num_clients=3,
@@ -1175,7 +1173,8 @@ def test_within_a_round_one_that_has_not_started_takes_the_place_of_one_that_lef
     assert in_flight_of(replay) == [(0, 2, 2, 4.5, 5.5), (2, 2, 2, 4.5, 6.5)]
 
 
-def test_who_left_is_not_waited_for_in_later_rounds():
+@both_simulators
+def test_who_left_is_not_waited_for_in_later_rounds(run):
     """Client 0 leaves with its first trip: round 0 needs it no more, and the later rounds are client 1's."""
     replay = run(
         num_clients=2,
@@ -1210,8 +1209,9 @@ def test_nobody_takes_the_place_of_one_that_left_before_the_first_larger_step():
     assert in_flight_of(replay) == [(0, 2, 2, 3.0, 4.0), (2, 1, 1, 2.0, 4.0), (3, 0, 1, 2.0, 3.0)]
 
 
+@both_simulators
 @pytest.mark.parametrize("vanish", [("step", (1,), 1), ("time", (1,), 1.5), ("trips", (1,), 1)])
-def test_nobody_leaves_at_the_instant_of_the_last_step(vanish):
+def test_nobody_leaves_at_the_instant_of_the_last_step(run, vanish):
     """Client 1 arrives at 1.5 with the first step. If that is the last, it starts again, else it leaves."""
 
     def in_flight_after(steps, vanish):
@@ -1231,7 +1231,8 @@ def test_nobody_leaves_at_the_instant_of_the_last_step(vanish):
     assert len(in_flight_after(2, None)) == 2
 
 
-def test_who_should_leave_after_the_end_does_not_leave():
+@both_simulators
+def test_who_should_leave_after_the_end_does_not_leave(run):
     for vanish in [("step", (0, 1), 4), ("time", (0, 1), 3.25), ("trips", (0, 1), 4)]:
         replay = run(
             num_clients=2,
@@ -1279,6 +1280,7 @@ def test_a_starved_run_is_refused(settings, where):
         run(**common, **settings)
 
 
+@both_simulators
 @pytest.mark.parametrize(
     ("buffer_size", "restart", "vanish", "clients"),
     [
@@ -1289,7 +1291,7 @@ def test_a_starved_run_is_refused(settings, where):
         (1, "not_twice_in_a_buffer", ("step", (1,), 1), [0, 0]),
     ],
 )
-def test_settings_close_to_these_do_not_starve(buffer_size, restart, vanish, clients):
+def test_settings_close_to_these_do_not_starve(run, buffer_size, restart, vanish, clients):
     replay = run(
         num_clients=2,
         concurrency=2,
@@ -1343,7 +1345,8 @@ def test_failed_trips_are_thrown_away_and_their_clients_start_again_at_once():
     assert values(replay) == [0.0, 4.0, 0.0, 4.0, 0.0]
 
 
-def test_a_failed_trip_is_handled_in_its_place_among_those_that_arrive_with_it():
+@both_simulators
+def test_a_failed_trip_is_handled_in_its_place_among_those_that_arrive_with_it(run):
     """At time 1 clients 0 to 2 arrive, K = 1: client 1 fails at version 1, client 2 meets version 1, too."""
     replay = run(
         num_clients=3,
@@ -1375,7 +1378,8 @@ def test_who_failed_has_nothing_in_the_buffer():
     assert [(t.client, t.trip, t.arrival_time) for t in replay.applied] == [(0, 1, 2.0), (2, 0, 5.0)]
 
 
-def test_the_place_of_a_failed_trip_opens_with_the_next_step():
+@both_simulators
+def test_the_place_of_a_failed_trip_opens_with_the_next_step(run):
     """Client 0 fails at time 1 and waits; the step at time 3 opens its place with those of 1 and 2."""
     replay = run(
         num_clients=3,
@@ -1396,8 +1400,9 @@ def test_the_place_of_a_failed_trip_opens_with_the_next_step():
     assert in_flight_of(replay) == [(0, 2, 2, 5.0, 6.0), (1, 2, 2, 5.0, 7.0), (2, 1, 1, 3.0, 6.0)]
 
 
+@both_simulators
 @pytest.mark.parametrize("failing", [0, 2])
-def test_a_failure_at_the_instant_of_a_step_starts_again_with_the_others(failing):
+def test_a_failure_at_the_instant_of_a_step_starts_again_with_the_others(run, failing):
     """Three arrive at time 1, K = 2. Whether handled ahead of the step or after it, the place opens."""
     replay = run(
         num_clients=3,
@@ -1455,7 +1460,8 @@ def test_nobody_starts_again_before_the_first_larger_step_though_it_failed():
         run(first_buffer_size=3, **settings)
 
 
-def test_failed_trips_count_for_those_who_leave_after_a_number_of_trips():
+@both_simulators
+def test_failed_trips_count_for_those_who_leave_after_a_number_of_trips(run):
     replay = run(
         num_clients=2,
         concurrency=2,
@@ -1490,7 +1496,8 @@ def windows(*rows):
     return next_available, present_until
 
 
-def test_an_open_place_is_taken_when_somebody_becomes_available():
+@both_simulators
+def test_an_open_place_is_taken_when_somebody_becomes_available(run):
     """Client 1 is there from 2.5 to 4, and client 2 never. Trips under way are not touched."""
     next_available, _ = windows(always(), [(2.5, 4.0)], [])
     replay = run(
@@ -1511,7 +1518,8 @@ def test_an_open_place_is_taken_when_somebody_becomes_available():
     assert in_flight_of(replay) == [(0, 2, 3, 4.0, 6.0)]
 
 
-def test_a_trip_is_lost_when_its_client_goes_away():
+@both_simulators
+def test_a_trip_is_lost_when_its_client_goes_away(run):
     """The same, but client 1 goes away at 4: its trip is handled then, after client 0's and its step."""
     next_available, present_until = windows(always(), [(2.5, 4.0)], [])
     replay = run(
@@ -1533,7 +1541,8 @@ def test_a_trip_is_lost_when_its_client_goes_away():
     assert replay.discarded[0].update is None
 
 
-def test_a_trip_that_arrives_at_the_very_end_of_presence_has_arrived():
+@both_simulators
+def test_a_trip_that_arrives_at_the_very_end_of_presence_has_arrived(run):
     """Client 0 is there for 1 and then for 0.75: its second trip is lost at 2.75, and it comes back at 3."""
     next_available, present_until = windows([(0.0, 1.0), (2.0, 2.75), (3.0, 4.0)])
     replay = run(
@@ -1550,7 +1559,8 @@ def test_a_trip_that_arrives_at_the_very_end_of_presence_has_arrived():
     assert replay.in_flight == []
 
 
-def test_a_client_that_is_lost_may_be_back_at_once():
+@both_simulators
+def test_a_client_that_is_lost_may_be_back_at_once(run):
     """Two windows that touch at time 1: the trip is lost there, and the next starts there."""
     next_available, present_until = windows([(0.0, 1.0), (1.0, 9.0)])
     replay = run(
@@ -1683,7 +1693,8 @@ def test_a_round_waits_for_one_that_is_away():
     assert len(run(vanish=("time", (2,), 4.0), **settings).applied) == 4
 
 
-def test_places_open_since_the_start_are_taken_before_the_first_larger_step():
+@both_simulators
+def test_places_open_since_the_start_are_taken_before_the_first_larger_step(run):
     """Client 0's update waits for step 0 from 0.25 on; client 2, who comes at 0.5, starts then."""
     next_available, _ = windows(always(), always(), always(0.5))
     replay = run(
@@ -1703,7 +1714,8 @@ def test_places_open_since_the_start_are_taken_before_the_first_larger_step():
     ]
 
 
-def test_who_waits_in_the_buffer_does_not_take_an_open_place():
+@both_simulators
+def test_who_waits_in_the_buffer_does_not_take_an_open_place(run):
     """Client 1 is away until 3. Client 0's update lies in the buffer from time 1, so the places stay open."""
     next_available, _ = windows(always(), always(3.0))
     replay = run(
@@ -1794,7 +1806,8 @@ SLOW_SECOND = {
 }
 
 
-def test_what_is_too_stale_is_dropped():
+@both_simulators
+def test_what_is_too_stale_is_dropped(run):
     """Client 1 arrives at 3.5 with staleness 3: too much for a limit of 2, but not for one of 3."""
     replay = run(stop_after_steps=4, staleness_limit=2, **SLOW_SECOND)
     assert trips_of(replay) == [(0, trip, trip, trip, 0, trip, trip + 1.0) for trip in range(4)]
@@ -1808,7 +1821,8 @@ def test_what_is_too_stale_is_dropped():
     assert replay.discarded == []
 
 
-def test_steps_of_the_same_instant_make_a_trip_too_stale():
+@both_simulators
+def test_steps_of_the_same_instant_make_a_trip_too_stale(run):
     """All three arrive at time 1, K = 1, limit 1: the third would be applied with staleness 2."""
     settings = {
         "num_clients": 3,
@@ -1823,7 +1837,8 @@ def test_steps_of_the_same_instant_make_a_trip_too_stale():
     assert in_flight_of(replay) == [(0, 2, 3, 2.0, 3.0), (1, 1, 2, 1.0, 2.0), (2, 1, 2, 1.0, 2.0)]
 
 
-def test_whose_trip_was_too_stale_has_not_contributed_to_the_round():
+@both_simulators
+def test_whose_trip_was_too_stale_has_not_contributed_to_the_round(run):
     """K = 1, limit 0: of the first round, client 0 is in time at 1, and 1 at its second trial from 2 to 4."""
     replay = run(
         num_clients=2,
@@ -1842,7 +1857,8 @@ def test_whose_trip_was_too_stale_has_not_contributed_to_the_round():
     assert discarded_of(replay) == [(1, 0, 0, 2.0, 2.0, 1)]
 
 
-def test_the_server_waits_for_what_would_become_too_stale():
+@both_simulators
+def test_the_server_waits_for_what_would_become_too_stale(run):
     """Limit 1. Step 0 at time 1 makes client 1's trip as old as it may be: step 1 waits for it, to 3.5.
 
     By then client 0 has arrived twice more, and its next trip started at time 3 from version 1.
@@ -1860,15 +1876,17 @@ def test_the_server_waits_for_what_would_become_too_stale():
     assert values(replay) == [0.0, 4.0, 4.0]
 
 
-def test_a_limit_that_nobody_exceeds_changes_nothing():
+@both_simulators
+def test_a_limit_that_nobody_exceeds_changes_nothing(run):
     plain = run(stop_after_steps=9, **SLOW_SECOND)
     for too_stale in ("drop", "wait"):
         limited = run(stop_after_steps=9, staleness_limit=4, too_stale=too_stale, **SLOW_SECOND)
         assert trips_of(limited) == trips_of(plain)
 
 
+@both_simulators
 @pytest.mark.parametrize("limit", [0, 1])
-def test_the_server_waits_for_those_that_arrive_at_the_same_instant(limit):
+def test_the_server_waits_for_those_that_arrive_at_the_same_instant(run, limit):
     """K = 1, all three arrive at time 1. Limit 0: one step of three. Limit 1: one of one, one of two."""
     replay = run(
         num_clients=3,
@@ -1887,6 +1905,7 @@ def test_the_server_waits_for_those_that_arrive_at_the_same_instant(limit):
         assert replay.step_times == [1.0, 1.0, 2.0, 2.0]
 
 
+@both_simulators
 @pytest.mark.parametrize(
     ("change", "time", "clients", "discarded"),
     [
@@ -1901,7 +1920,7 @@ def test_the_server_waits_for_those_that_arrive_at_the_same_instant(limit):
         ({"vanish": ("time", (1,), 3.0)}, 3.0, [0, 0], (1, 0, 0, 3.5, 3.0, 1)),
     ],
 )
-def test_the_server_steps_when_nothing_is_left_to_wait_for(change, time, clients, discarded):
+def test_the_server_steps_when_nothing_is_left_to_wait_for(run, change, time, clients, discarded):
     """As above, but client 1's trip, for which the buffer waits since time 2, comes to nothing."""
     replay = run(stop_after_steps=2, staleness_limit=1, too_stale="wait", **change, **SLOW_SECOND)
     assert replay.step_times == [1.0, time]
@@ -1935,7 +1954,8 @@ def test_a_full_buffer_of_a_waiting_server_steps_before_somebody_starts():
 # --------------------------------------------------------------------------------------------------
 
 
-def test_a_buffer_that_waits_too_long_is_applied_as_it_is():
+@both_simulators
+def test_a_buffer_that_waits_too_long_is_applied_as_it_is(run):
     """K = 3, and 2 is long enough. The first trip arrives at 1.5: a short step at 3.5, with two trips.
 
     The next first trip arrives at 4; at 6 the third of that buffer arrives, so that it is full, not late.
@@ -1963,7 +1983,8 @@ def test_a_buffer_that_waits_too_long_is_applied_as_it_is():
     assert in_flight_of(replay) == [(0, 4, 2, 6.0, 7.5), (1, 1, 1, 4.0, 8.0)]
 
 
-def test_arrivals_of_the_instant_are_in_the_short_step_and_who_starts_finds_it_done():
+@both_simulators
+def test_arrivals_of_the_instant_are_in_the_short_step_and_who_starts_finds_it_done(run):
     """K = 5: client 0 arrives at 1.5, 3.0, ...; each second arrival is 1.5 after the first of its buffer."""
     replay = run(
         num_clients=2,
@@ -1985,7 +2006,8 @@ def test_arrivals_of_the_instant_are_in_the_short_step_and_who_starts_finds_it_d
     assert [t.download_version for t in replay.in_flight] == [2, 2]
 
 
-def test_who_is_left_over_by_a_step_begins_a_new_wait():
+@both_simulators
+def test_who_is_left_over_by_a_step_begins_a_new_wait(run):
     """Three arrive at time 1, K = 2: the third waits from then on, for 1.75."""
     replay = run(
         num_clients=3,
@@ -1999,7 +2021,8 @@ def test_who_is_left_over_by_a_step_begins_a_new_wait():
     assert replay.step_times == [1.0, 2.75]
 
 
-def test_the_wait_begins_with_a_trip_that_is_used():
+@both_simulators
+def test_the_wait_begins_with_a_trip_that_is_used(run):
     """Client 0 fails at time 1, so the first trip of the buffer is client 1's, at time 2."""
     replay = run(
         num_clients=2,
@@ -2033,8 +2056,9 @@ def test_without_any_wait_each_instant_with_an_arrival_ends_with_a_step():
     assert replay.step_times == [1.0, 1.0, 2.0]
 
 
+@both_simulators
 @pytest.mark.parametrize("restart", ["not_twice_in_a_buffer", "after_step"])
-def test_a_buffer_that_will_be_applied_saves_from_starving(restart):
+def test_a_buffer_that_will_be_applied_saves_from_starving(run, restart):
     """Two clients never fill a buffer of 3, but from 1 to 6 the first one has waited for 5."""
     replay = run(
         num_clients=2,
@@ -2055,7 +2079,8 @@ def test_a_buffer_that_will_be_applied_saves_from_starving(restart):
     assert in_flight_of(replay) == [(0, 2, 2, 12.0, 13.0), (1, 2, 2, 12.0, 14.0)]
 
 
-def test_a_short_step_may_be_the_first_larger_one():
+@both_simulators
+def test_a_short_step_may_be_the_first_larger_one(run):
     replay = run(
         num_clients=2,
         concurrency=2,
@@ -2090,7 +2115,8 @@ def test_clients_leave_ahead_of_a_short_step_or_with_it(vanish, cancel_step):
     assert replay.step_times == [3.0, 6.0]
 
 
-def test_one_that_is_idle_leaves_with_a_short_step_and_takes_no_place_after_it():
+@both_simulators
+def test_one_that_is_idle_leaves_with_a_short_step_and_takes_no_place_after_it(run):
     replay = run(
         num_clients=2,
         concurrency=2,
@@ -2111,7 +2137,8 @@ def test_one_that_is_idle_leaves_with_a_short_step_and_takes_no_place_after_it()
 # --------------------------------------------------------------------------------------------------
 
 
-def test_the_first_two_of_three_make_the_step_and_all_start_again():
+@both_simulators
+def test_the_first_two_of_three_make_the_step_and_all_start_again(run):
     """K-sync. Client 2 is cancelled at time 2, client 0 at time 4."""
     replay = run(
         num_clients=3,
@@ -2133,7 +2160,8 @@ def test_the_first_two_of_three_make_the_step_and_all_start_again():
     assert in_flight_of(replay) == [(0, 2, 2, 4.0, 7.0), (1, 2, 2, 4.0, 5.0), (2, 2, 2, 4.0, 6.0)]
 
 
-def test_who_finishes_early_trains_again_from_the_same_version():
+@both_simulators
+def test_who_finishes_early_trains_again_from_the_same_version(run):
     """K-batch-sync: client 0 brings three updates, all from version 0, until client 1 is cancelled at 3."""
     replay = run(
         params=scalar(0.0),
@@ -2151,7 +2179,8 @@ def test_who_finishes_early_trains_again_from_the_same_version():
     assert in_flight_of(replay) == [(0, 3, 1, 3.0, 3.5), (1, 1, 1, 3.0, 8.0)]
 
 
-def test_those_that_arrive_with_the_step_and_are_not_handled_yet_are_cancelled():
+@both_simulators
+def test_those_that_arrive_with_the_step_and_are_not_handled_yet_are_cancelled(run):
     """All arrive at time 1, K = 1: 0's step cancels 1 and 2. At time 1.5, 1's does so with 2, not with 0."""
     replay = run(
         num_clients=3,
@@ -2171,7 +2200,8 @@ def test_those_that_arrive_with_the_step_and_are_not_handled_yet_are_cancelled()
     assert [t.download_time for t in replay.in_flight] == [1.5, 1.5, 1.5]
 
 
-def test_whose_trip_was_cancelled_has_not_contributed_to_the_round():
+@both_simulators
+def test_whose_trip_was_cancelled_has_not_contributed_to_the_round(run):
     replay = run(
         num_clients=3,
         concurrency=3,
@@ -2213,7 +2243,8 @@ def test_after_a_cancellation_the_restart_chooses_among_all():
     assert asked == [(0.0, [0, 1, 2], 2), (1.0, [0, 1, 2], 2)]
 
 
-def test_a_short_step_cancels_too():
+@both_simulators
+def test_a_short_step_cancels_too(run):
     replay = run(
         num_clients=2,
         concurrency=2,
@@ -2229,7 +2260,8 @@ def test_a_short_step_cancels_too():
     assert in_flight_of(replay) == [(0, 1, 1, 1.5, 2.5), (1, 1, 1, 1.5, 5.5)]
 
 
-def test_cancelled_trips_count_for_those_who_leave_after_a_number_of_trips():
+@both_simulators
+def test_cancelled_trips_count_for_those_who_leave_after_a_number_of_trips(run):
     """Client 1 is cancelled at times 1 and 2, and leaves at the second."""
     replay = run(
         num_clients=2,

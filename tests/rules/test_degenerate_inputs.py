@@ -13,6 +13,7 @@ import reference_rules as papers
 from against_reference import Case, compare
 from quick_compilation import quick_compilation  # noqa: F401
 from rule_cases import CLIENTS, RULES, SCHEDULES, of_rule, wkafl
+from tiers import in_tiers
 
 import jafl
 from jafl import delays, rules
@@ -39,7 +40,9 @@ STILL = {
 }
 
 
-@pytest.mark.parametrize("name", STILL)
+@pytest.mark.parametrize(
+    "name", in_tiers(STILL.keys(), ("fedbuff", "fedasync", "aced by cached age, 7", "zeno++, lazy", "wkafl"))
+)
 def test_updates_of_zero_move_nothing(name: str):
     """Clients with learning rate 0: as in the reference the model stays, and whatever is reported is finite."""
     case = on_schedule(STILL[name], "slow clients", name=name, learning_rate=0.0)
@@ -164,7 +167,8 @@ IN_FLOAT32 = {name for name in LATE if name.startswith(("fedbuff", "sasgd", "twa
 
 @pytest.mark.parametrize(
     "name, precision",
-    [(name, "float64") for name in LATE] + [(name, "float32") for name in sorted(IN_FLOAT32)],
+    [(name, "float64") for name in LATE]
+    + [pytest.param(name, "float32", marks=pytest.mark.full) for name in sorted(IN_FLOAT32)],
 )
 def test_trips_that_are_thousands_of_steps_late(name: str, precision: str):
     """Every direction equals the reference's; weights of steps whose trips are all as late do not underflow."""

@@ -1,6 +1,7 @@
 """The four papers' rules against the slow reference simulator: same parameters, same decisions."""
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import reference as ref
 import reference_rules as papers
 from against_reference import Case, compare, make_schedule
 from quick_compilation import quick_compilation  # noqa: F401
-from rule_cases import CASES, CLIENTS, RULES, of_rule
+from rule_cases import CASES, CLIENTS, RULES, SCHEDULES, of_rule
 
 from jafl import rules
 
@@ -17,11 +18,19 @@ CLOSE = 1e-5
 
 
 def in_every_precision() -> list:
-    """float64 for every case; float32, in which most rules differ by rounding alone, for one schedule each."""
-    pairs = [(case, "float64") for case in CASES] + [
-        (case, "float32") for case in CASES if "slow" in case.name
+    """float64 for every case; float32, in which most rules differ by rounding alone, for one schedule each.
+
+    The default tier runs each rule in float64 on one schedule, the next rule on the next one.
+    """
+    pairs = {f"{case.name}; float64": (case, "float64") for case in CASES} | {
+        f"{case.name}; float32": (case, "float32") for case in CASES if "slow" in case.name
+    }
+    schedules = itertools.cycle(SCHEDULES)
+    default = {f"{name}; {schedule}; float64" for name, schedule in zip(RULES, schedules, strict=False)}
+    return [
+        pytest.param(*pair, id=name, marks=() if name in default else pytest.mark.full)
+        for name, pair in pairs.items()
     ]
-    return [pytest.param(case, precision, id=f"{case.name}; {precision}") for case, precision in pairs]
 
 
 # Every rule under every kind of plan: trip by trip, in waves one after the other, in waves side by side.
@@ -85,6 +94,7 @@ def test_the_table_holds_hard_schedules(name: str):
     assert any(twice) == (case.buffer_size > 1 and not waits)
 
 
+@pytest.mark.full
 def test_the_table_holds_what_it_promises():
     """WKAFL selects and changes its stage, trips are dropped and refused, no client is active at some steps."""
     slow = next(case for case in CASES if case.name == "wkafl; slow clients")

@@ -28,6 +28,7 @@ def experiments(**changes):
     return make_experiments(dataclasses.replace(SETTINGS, **changes))
 
 
+@pytest.mark.full
 def test_seeds_and_rates_go_together_and_end_as_alone():
     found = [
         *experiments(seed="0,1", algorithm="fedbuff,fedavg"),

@@ -2,8 +2,6 @@
 
 import importlib
 import json
-import os
-import pathlib
 import re
 import shutil
 import signal
@@ -15,12 +13,12 @@ import tomllib
 
 import numpy as np
 import pytest
+from command_line import ROOT, environment, flags, python, run_py
 from run_files import read_arrays, read_json, read_lines, replay
 
 from jafl import command_help, command_line
 from jafl.config.settings import DEFAULTS, GROUPS, HELP
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 SMALL = {
     "algorithm": "fedbuff",
     "num_clients": 10,
@@ -30,29 +28,6 @@ SMALL = {
     "model": "softmax",
     "seed": 3,
 }
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "COLUMNS": "100"}
-
-
-def flags(settings):
-    """Settings as --name=value."""
-    return [f"--{name}={value}" for name, value in settings.items()]
-
-
-def python(*arguments, folder):
-    """Runs Python in ``folder`` to its end, at most two minutes."""
-    return subprocess.run(
-        [sys.executable, *map(str, arguments)],
-        cwd=folder,
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-
-
-def run_py(*arguments, folder):
-    """Runs run.py in ``folder`` to its end."""
-    return python(ROOT / "run.py", *arguments, folder=folder)
 
 
 def contents(folder):
@@ -105,6 +80,7 @@ def test_a_run_in_the_way_is_left_as_it_is(first, tmp_path):
     assert contents(there) == before
 
 
+@pytest.mark.without_compilation_cache
 def test_the_same_seed_in_another_process_gives_the_same_bytes(first, tmp_path):
     """The settings from a flag file replace a run that is in the way, as asked."""
     earlier, there = first[0] / "runs" / "001", tmp_path / "there"
@@ -189,7 +165,7 @@ def test_an_installed_package_says_where_the_experiments_are(tmp_path):
     result = subprocess.run(
         [sys.executable, "-m", "jafl", "--experiment=list"],
         cwd=tmp_path,
-        env={**ENVIRONMENT, "PYTHONPATH": str(tmp_path / "site")},
+        env={**environment(), "PYTHONPATH": str(tmp_path / "site")},
         capture_output=True,
         text=True,
         timeout=120,
@@ -236,7 +212,7 @@ def test_ctrl_c_keeps_what_has_been_measured(tmp_path):
     process = subprocess.Popen(
         [sys.executable, ROOT / "run.py", *flags(settings), "--output_dir=long"],
         cwd=tmp_path,
-        env=ENVIRONMENT,
+        env=environment(),
         stdout=output,
         stderr=subprocess.DEVNULL,
     )
@@ -323,6 +299,7 @@ def test_a_second_ctrl_c_ends_at_once_and_without_a_traceback(tmp_path):
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.full
 def test_divergence_names_the_step_and_the_client(tmp_path):
     # With an L2 term every version is about 1e15 times as large as the one before: beyond float32 after three.
     settings = {

@@ -5,6 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.without_compilation_cache
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -18,6 +22,7 @@ def run(folder: Path, output: str, *flags: str) -> set[str]:
     return {path.name for path in (folder / "jafl").glob("jit_run-*-cache")}
 
 
+@pytest.mark.full
 def test_the_second_start_compiles_no_long_program_again(tmp_path):
     assert run(tmp_path, "without", "--compilation_cache=") == set()
     kept = run(tmp_path, "first")

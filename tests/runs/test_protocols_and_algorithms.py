@@ -2,21 +2,20 @@
 
 import dataclasses
 import json
-import os
-import pathlib
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+from command_line import environment
 from run_files import read_arrays, read_json, read_lines
+from tiers import in_tiers
 
 from jafl.config import presets
 from jafl.config.settings import Settings
 from jafl.runs.directory import PICTURES
 from jafl.runs.runner import dry_run, run
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 SMALL = {"num_clients": 12, "model": "softmax", "delay_draw": "per_trip", "seed": "5"}
 RUNS = {
     "asynchronous": {
@@ -125,7 +124,7 @@ def repeated(tmp_path_factory):
         [sys.executable, "-c", MANY],
         input=json.dumps(calls),
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"},
+        env=environment(),
         capture_output=True,
         text=True,
         timeout=300,
@@ -232,7 +231,7 @@ def test_a_dry_run_of_several_leaves_a_folder_for_each(tmp_path, monkeypatch):
 # --------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module", params=presets.names())
+@pytest.fixture(scope="module", params=in_tiers(presets.names(), ("fedbuff", "ace", "fedavgm")))
 def trained(request, tmp_path_factory):
     """The folder of each algorithm's run of 100 trips, its settings all but left to it."""
     folder = tmp_path_factory.mktemp("trained") / request.param

@@ -7,8 +7,8 @@ import subprocess
 import sys
 
 import pytest
+from command_line import ROOT, environment
 from run_again import assert_same, at_step, checkpoints_in, contents, ctrl_c, quiet
-from test_command_line import ENVIRONMENT, ROOT
 
 from jafl.config.settings import Settings
 from jafl.errors import SettingError
@@ -64,7 +64,7 @@ def test_after_ctrl_c_it_goes_on_to_the_same_bits(whole, stopped, tmp_path):
 def test_the_command_line_goes_on_with_the_settings_that_are_there(whole, stopped, tmp_path):
     shutil.copytree(stopped, tmp_path / "run")
     command = [sys.executable, ROOT / "run.py", "--resume", "--output_dir=run", "--nopictures"]
-    ended = subprocess.run(command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True)
+    ended = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
     assert_same(tmp_path / "run", whole)
 
@@ -96,6 +96,7 @@ def test_checkpoints_by_trips_are_where_they_were_asked_for(whole, tmp_path):
     assert_same(tmp_path / "run", whole)
 
 
+@pytest.mark.full
 def test_a_comparison_stopped_in_its_second_run_equals_one_that_was_not(tmp_path):
     quiet(SEVERAL, tmp_path / "whole")
     trackers = [at_step(100, ctrl_c, run="aced_8bit-seed0")]
@@ -216,7 +217,7 @@ def test_a_run_of_another_process_is_refused(stopped):
         "with directory_lock(sys.argv[1]) as acquired: print(acquired, flush=True); time.sleep(60)"
     )
     command = [sys.executable, "-c", program, stopped]
-    other = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True)
+    other = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True)
     try:
         assert other.stdout.readline() == "True\n"
         for options in ({"resume": True}, {"overwrite": True}):
@@ -246,7 +247,7 @@ def test_overwriting_removes_checkpoints(stopped, whole, tmp_path):
 )
 def test_flags_that_cannot_go_together(arguments, message, tmp_path):
     command = [sys.executable, ROOT / "run.py", *arguments]
-    ended = subprocess.run(command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True)
+    ended = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True)
     assert ended.returncode == 2
     assert message in ended.stderr
     assert list(tmp_path.iterdir()) == []

@@ -42,7 +42,8 @@ def test_presence_lasts_until_its_end_and_not_longer(case):
             continue
         end = law.window_end(client, time)
         assert end > time
-        for moment in (time + (min(end, 1e6) - time) * share for share in (0.1, 0.5, 0.9)):
+        moments = (time + (min(end, 1e6) - time) * share for share in (0.1, 0.5, 0.9))
+        for moment in (moment for moment in moments if moment < end):  # which rounding may have made of it
             assert law.next_available(client, moment) == moment
         if end < math.inf and not isinstance(
             law, availability.on_and_off

@@ -5,11 +5,11 @@ import math
 
 import numpy as np
 import pytest
-import scipy.integrate
 import scipy.optimize
 import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from order_statistics import mean_of_order_statistic
 from schedule_cases import WholeNumbers, asynchronous_cases
 
 from jafl.schedule import asynchronous, delays, synchronous
@@ -221,14 +221,6 @@ def test_each_tie_of_many_clients_is_handled_in_client_order():
 # --------------------------------------------------------------------------------------------------
 # Means that the papers state.
 # --------------------------------------------------------------------------------------------------
-
-
-def mean_of_order_statistic(law, rank, number):
-    """E of the ``rank``-th smallest of ``number`` draws, by integration over the probability."""
-    weight = scipy.stats.beta(rank, number - rank + 1)
-    middle, spread = weight.mean(), weight.std()
-    low, high = max(0.0, middle - 12 * spread), min(1.0, middle + 12 * spread)
-    return scipy.integrate.quad(lambda u: law.ppf(u) * weight.pdf(u), low, high, limit=500)[0]
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ import pytest
 import scipy.stats
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
+from order_statistics import mean_of_order_statistic
 from replays import Endless, recorded
 from schedule_cases import Case, asynchronous_cases, open_cases, with_options
-from test_laws import mean_of_order_statistic
 
 from jafl import diagnostics, rules
 from jafl.errors import SettingError

@@ -11,6 +11,8 @@ from jax._src.monitoring import get_event_time_span_listeners
 import jafl
 from jafl.simulation.compile_time import CompileTime
 
+pytestmark = pytest.mark.without_compilation_cache
+
 COMPILE = "/jax/core/compile/backend_compile_duration"
 
 

@@ -12,11 +12,12 @@ import optax
 import pytest
 import reference as ref
 import reference_rules
+from against_reference import MinibatchDraws
 from quick_compilation import quick_compilation  # noqa: F401
+from tiers import in_tiers
 
 import jafl
 from jafl import engine, rules
-from jafl.clients import minibatches
 from jafl.simulation.error_decomposition.checks import NOT_LINEAR
 
 CLIENTS, STEPS = 8, 60
@@ -166,7 +167,9 @@ def squared(tree: Any) -> float:
     return ref.inner_product(tree, tree)
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+@pytest.mark.parametrize(
+    "case", in_tiers(CASES, ("delay-adaptive asgd that skips", "fedbuff", "ace", "ca2fl"))
+)
 def test_each_term_is_that_of_slow_sums_over_every_version(case: Case):
     """A, B, C and their sum u - grad F(w^t), at every chosen step, in float64."""
     with jax.enable_x64(True):
@@ -202,7 +205,12 @@ def test_each_term_is_that_of_slow_sums_over_every_version(case: Case):
 
 @pytest.mark.parametrize(
     "name, local_steps",
-    [("fedstaleweight", 3), ("fedbuff", 3), ("fedstaleweight", 1), ("delay-adaptive asgd that skips", 1)],
+    [
+        ("fedbuff", 3),
+        pytest.param("fedstaleweight", 3, marks=pytest.mark.full),
+        pytest.param("fedstaleweight", 1, marks=pytest.mark.full),
+        pytest.param("delay-adaptive asgd that skips", 1, marks=pytest.mark.full),
+    ],
 )
 def test_the_split_in_four_is_that_of_slow_sums_along_every_trip(name: str, local_steps: int):
     """Staleness, sampling, drift and re-weighting for each local step, from trips trained anew by hand."""
@@ -258,9 +266,10 @@ def path_of(slow: Slow, number: int, local_steps: int) -> list:
     """y_0, ..., y_(Q - 1) of a trip, by the minibatches that it used."""
     client, schedule = int(slow.schedule.client[number]), slow.schedule
     x, y = slow.federation.client(client)
-    batches = minibatches(
-        KEY, client, int(schedule.trip[number]), num_examples=len(y), batch_size=4, steps=local_steps
+    draw = MinibatchDraws(
+        KEY, trips=STEPS, epochs=local_steps, largest=int(slow.federation.num_examples.max())
     )
+    batches = draw(client, int(schedule.trip[number]), num_examples=len(y), batch_size=4, steps=local_steps)
     params = slow.versions[schedule.download_version[number]]
     path = [params]
     for batch in batches[:-1]:
@@ -282,12 +291,17 @@ def weights_of(judge: ref.Rule, params: Any, trips: list[ref.Trip]) -> list[floa
 # What tells whether a program rounds like another: the buffer is closed at once where K is 1, and Adam and momentum
 # read the direction more than once.
 SAME = [
-    ("asgd", "momentum", np.float32),
     ("fedbuff", "plain", np.float32),
-    ("ace", "momentum", np.float32),
-    ("ca2fl", "adam", np.float32),
-    ("gsgm", "plain", np.float32),
-    ("gsgm", "adam", np.float64),
+    *(
+        pytest.param(name, server, dtype, marks=pytest.mark.full)
+        for name, server, dtype in (
+            ("asgd", "momentum", np.float32),
+            ("ace", "momentum", np.float32),
+            ("ca2fl", "adam", np.float32),
+            ("gsgm", "plain", np.float32),
+            ("gsgm", "adam", np.float64),
+        )
+    ),
 ]
 OPTIMIZERS = {
     "plain": PLAIN,
@@ -311,6 +325,7 @@ def test_the_run_is_bit_for_bit_that_of_the_rule_alone(name: str, server: str, d
     assert_same_runs(alone, with_terms)
 
 
+@pytest.mark.full
 @pytest.mark.compiled_as_for_users
 def test_the_run_split_in_four_is_that_of_the_rule_alone():
     """To rounding: with several local steps and Adam the compiler contracts other products and sums there."""
@@ -336,6 +351,7 @@ def assert_same_runs(
         same(rows, with_terms.step_reports[name])
 
 
+@pytest.mark.full
 def test_full_batches_have_no_noise():
     with jax.enable_x64(True):
         federation, schedule = make_federation(), make_schedule(CASES["fedbuff"])
@@ -347,6 +363,7 @@ def test_full_batches_have_no_noise():
             assert min(reports["bias"].min(), reports["delay"][10:].min()) > 1e-6
 
 
+@pytest.mark.full
 def test_where_nothing_is_stale_there_is_no_delay():
     """All clients in every round: no staleness, no sampling, and a plain mean does not re-weight."""
     with jax.enable_x64(True):
@@ -386,6 +403,7 @@ def test_the_delay_is_bounded_by_how_far_the_clients_models_are_behind():
     assert delay[1:].min() > 0
 
 
+@pytest.mark.full
 def test_the_noise_of_ace_at_a_fixed_model_is_that_of_one_minibatch_over_the_clients():
     """E||A||^2 = (1/N^2) sum_i sigma_i^2: sigma^2 / N, where all clients have the same sigma.
 
@@ -415,6 +433,7 @@ def test_the_noise_of_ace_at_a_fixed_model_is_that_of_one_minibatch_over_the_cli
     assert abs(noise.mean() - expected) < 4 * error
 
 
+@pytest.mark.full
 def test_a_skipped_step_has_no_direction():
     """Whatever the rule returned with it: the error is the gradient, for a rule object of one's own as well."""
     plain = rules.fedavg().build()
@@ -450,6 +469,7 @@ def test_trips_that_train_side_by_side_have_the_same_terms():
         np.testing.assert_allclose(side_by_side.step_reports[name], values, rtol=1e-4, err_msg=name)
 
 
+@pytest.mark.full
 def test_averages_between_evaluations_are_those_of_the_measured_steps():
     federation, schedule = make_federation(np.float32), make_schedule(CASES["fedbuff"])
     work = jafl.client_work(jafl.models.softmax(3), learning_rate=CLIENT_RATE, batch_size=4)

@@ -174,6 +174,7 @@ def test_any_flax_module_and_any_loss_work(source):
     assert history.evaluations[-1]["test_loss"] < 0.5 * history.evaluations[0]["test_loss"]
 
 
+@pytest.mark.full
 def test_cnn_and_several_optimizers_learn(source):
     model = jafl.models.cnn(10, (8,))
     schedule, federation, _, rule, _, key = experiment(source, steps=150)

@@ -9,6 +9,7 @@ import optax
 import pytest
 from against_reference import make_federation
 from quick_compilation import quick_compilation  # noqa: F401
+from tiers import in_tiers
 
 import jafl
 from jafl import delays, rules
@@ -151,7 +152,9 @@ def assert_equal(found: jafl.History, expected: jafl.History) -> None:
     assert (found.server_steps, found.num_slots) == (expected.server_steps, expected.num_slots)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case", in_tiers({case.name: case for case in CASES}, ("ace, one schedule", "wkafl", ON_SHARED.name))
+)
 def test_together_equals_apart(case: Case):
     with jax.enable_x64(True):
         runs = make_runs(case)

@@ -1,18 +1,21 @@
 """Runs a case in the engine and in the slow reference simulator, and compares: what the tables of cases share."""
 
 import dataclasses
+import functools
 import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import reference as ref
 
 import jafl
 from jafl import delays, rules
-from jafl.clients import minibatches
+from jafl.clients import trip_words
+from jafl.keyed_shuffle import shuffled
 
 STEPS = 300
 
@@ -86,10 +89,60 @@ def choices(schedule: jafl.EventSchedule) -> Callable[[float, list[int], int], S
     return select
 
 
+class MinibatchDraws:
+    """What ``jafl.clients.minibatches`` returns, by one program for clients of all sizes, many trips at a time.
+
+    Args:
+      key: of the run.
+      trips: of one client that are drawn together.
+      epochs: the most that a trip begins.
+      largest: examples of the largest client, to which the others are padded.
+    """
+
+    def __init__(self, key: jax.Array, *, trips: int, epochs: int, largest: int):
+        self.key, self.trips, self.epochs, self.largest = key, trips, epochs, largest
+        self.drawn: dict[tuple[int, int], np.ndarray] = {}
+
+    def __call__(
+        self, client: int, trip: int, *, num_examples: int, batch_size: int, steps: int
+    ) -> list[np.ndarray]:
+        block, place = divmod(trip, self.trips)
+        if (client, block) not in self.drawn:
+            trips = np.arange(block * self.trips, (block + 1) * self.trips, dtype=np.int32)
+            orders = shuffled_epochs(
+                self.key, np.int32(client), trips, np.int32(num_examples), self.largest, self.epochs
+            )
+            self.drawn[client, block] = np.asarray(orders)[..., :num_examples]
+        orders = self.drawn[client, block][place]
+        per_epoch = -(-num_examples // batch_size)
+        starts = [(step // per_epoch, step % per_epoch * batch_size) for step in range(steps)]
+        return [orders[epoch, start : start + batch_size] for epoch, start in starts]
+
+
+@functools.partial(jax.jit, static_argnames=("largest", "epochs"))
+def shuffled_epochs(key, client, trips, num_examples, largest: int, epochs: int) -> jax.Array:
+    """[trips, epochs, largest] int32: a client's examples in the order of each epoch; beyond them, nothing of use."""
+    words = trip_words(key, jnp.full_like(trips, client), trips)
+    places = jnp.arange(largest, dtype=jnp.int32)
+
+    def of_trip(words):
+        of_epoch = functools.partial(shuffled, places, num_examples, words)
+        return jax.vmap(of_epoch)(jnp.arange(epochs, dtype=jnp.int32))
+
+    return jax.vmap(of_trip)(words)
+
+
 def reference_run(case: Case, expected_rule, federation, schedule, params, key) -> ref.Replay:
     """The reference's own events, training and aggregation of the same case."""
     data = [federation.client(client) for client in range(case.clients)]
     batch_size = case.work.get("batch_size", 0)
+
+    draw = MinibatchDraws(
+        key,
+        trips=case.steps,
+        epochs=case.work.get("local_epochs") or case.work.get("local_steps", 1),
+        largest=int(federation.num_examples.max()),
+    )
 
     def batches(client: int, trip: int) -> list[np.ndarray]:
         count = len(data[client][1])
@@ -97,7 +150,7 @@ def reference_run(case: Case, expected_rule, federation, schedule, params, key) 
         steps = case.work.get("local_epochs", 0) * per_epoch or case.work.get("local_steps", 1)
         if batch_size == 0:
             return [np.arange(count)] * steps
-        return minibatches(key, client, trip, num_examples=count, batch_size=batch_size, steps=steps)
+        return draw(client, trip, num_examples=count, batch_size=batch_size, steps=steps)
 
     def duration(client: int, trip: int) -> float:
         return float(case.delay.durations(3, np.array([client]), np.array([trip]))[0])

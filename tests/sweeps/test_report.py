@@ -8,8 +8,8 @@ import subprocess
 import sys
 
 import pytest
+from command_line import ROOT, environment
 from run_again import at_step, ctrl_c, quiet
-from test_command_line import ENVIRONMENT, ROOT
 
 from jafl.config.settings import Settings
 from jafl.errors import SettingError
@@ -164,7 +164,7 @@ def test_any_directory_of_runs_and_runs_that_are_there_twice(sweep, tmp_path):
 def test_what_cannot_be_reported_is_refused(sweep, tmp_path):
     ended = subprocess.run(
         [sys.executable, ROOT / "run.py", f"--report={tmp_path}"],
-        env=ENVIRONMENT,
+        env=environment(),
         capture_output=True,
         text=True,
     )

@@ -119,6 +119,7 @@ def test_a_finished_sweep_runs_nothing_and_more_values_only_themselves(tmp_path)
     assert [row["seeds"] for row in outcome.rows] == [2, 1]
 
 
+@pytest.mark.full
 def test_processes_share_a_sweep_and_take_over_from_one_that_was_killed(tmp_path):
     settings = {**SMALL.__dict__, "algorithm": "fedbuff", "seed": "0,1,2", "client_trips": 1500}
     folder, logs = tmp_path / "sweep", [tmp_path / "first.txt", tmp_path / "second.txt"]
@@ -178,6 +179,7 @@ def armed(tmp_path_factory):
     return folder, outcome
 
 
+@pytest.mark.full
 def test_arms_are_crossed_with_conditions_and_seeds(armed):
     folder, outcome = armed
     assert outcome.statuses == {"finished": 12}

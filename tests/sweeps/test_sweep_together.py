@@ -10,6 +10,7 @@ import killed
 import numpy as np
 import pytest
 from run_again import assert_same, at_step, contents, ctrl_c
+from tiers import in_tiers
 
 from jafl.config.data_cache import DataCache
 from jafl.config.settings import Settings
@@ -110,7 +111,7 @@ def assert_close(found, expected, tolerance):
             assert one[field] == other[field]
 
 
-@pytest.mark.parametrize("algorithm", ["fedbuff", "fedasync", "ace"])
+@pytest.mark.parametrize("algorithm", in_tiers(["fedbuff", "fedasync", "ace"], ["fedbuff"]))
 def test_together_equals_apart(algorithm, tmp_path):
     own = {"ace": {"concurrency": None, "buffer_size": None}, "fedasync": {"buffer_size": None}}
     changes = {
@@ -186,6 +187,7 @@ def test_stopped_between_two_last_files(over, whole, tmp_path, monkeypatch):
     assert_same(folder, whole)
 
 
+@pytest.mark.full
 def test_one_whose_files_were_removed_meanwhile_begins_anew_with_all(whole, tmp_path):
     """Of runs of unequal length: the shorter one had ended when the checkpoint was written."""
     arms = {
@@ -204,6 +206,7 @@ def test_one_whose_files_were_removed_meanwhile_begins_anew_with_all(whole, tmp_
     assert_same(tmp_path / "sweep", tmp_path / "expected")
 
 
+@pytest.mark.full
 def test_one_that_diverges_is_recorded_and_the_others_go_on(tmp_path):
     for how in ("auto", "never"):
         done = quiet({"seed": "0,1"}, {}, tmp_path / how, arms=WILD, runs_together=how)
@@ -220,6 +223,7 @@ def test_one_that_diverges_is_recorded_and_the_others_go_on(tmp_path):
     assert_same(tmp_path / "stopped", tmp_path / "auto")
 
 
+@pytest.mark.full
 def test_seeds_and_values_that_are_added_go_with_those_added_at_the_same_time(whole, tmp_path):
     folder = tmp_path / "sweep"
     stop = stop_at(6, "fedbuff-seed1")
@@ -239,6 +243,7 @@ def test_seeds_and_values_that_are_added_go_with_those_added_at_the_same_time(wh
     assert_same(other, whole)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("moment", [0.0, 0.3])
 def test_killed_and_on(moment, tmp_path, killed_whole):
     """After a kill nothing that can be seen is wrong, and what goes on ends with the same bits."""
@@ -268,6 +273,7 @@ def killed_whole(tmp_path_factory):
     return settings, folder
 
 
+@pytest.mark.full
 def test_two_processes_never_train_the_same_group(tmp_path):
     settings = {**SMALL, "algorithm": "fedbuff,fedasync", "buffer_size": None, "client_trips": 1000}
     folder, logs = tmp_path / "sweep", [tmp_path / "first.txt", tmp_path / "second.txt"]
@@ -315,6 +321,7 @@ def test_a_checkpoint_of_other_runs_is_told_and_removed(tmp_path, whole):
     assert_same(folder, whole)
 
 
+@pytest.mark.full
 def test_a_group_that_does_not_fit_is_halved(tmp_path, monkeypatch):
     train = training.simulate_many
 
