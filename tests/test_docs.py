@@ -95,6 +95,26 @@ def exists(name: str) -> bool:
     return False
 
 
+@functools.cache
+def words_of_the_code() -> set[str]:
+    """Every word of the Python files, strings and comments included."""
+    folders = ("jafl", "tests", "experiments")
+    files = [ROOT / "run.py", *(file for folder in folders for file in (ROOT / folder).rglob("*.py"))]
+    return {word for file in files for word in re.findall(r"\w+", file.read_text(encoding="utf-8"))}
+
+
+@pytest.mark.parametrize("page", ["BUILD.md", *(page for page in PAGES if page.startswith("docs"))])
+def test_names_in_code_spans_occur_in_the_code(page):
+    """Finds names, such as ``plan_choice.quickest_lanes`` or ``PRESETS``, that the code does not have any more."""
+    prose = re.sub(r"```.*?```", "", text(page), flags=re.DOTALL)
+    for span in re.findall(r"`-{0,2}([A-Za-z_][\w.]*\w)`", prose):
+        if (ROOT / span).exists() or page == "docs/dependencies.md":
+            continue
+        for word in span.split("."):
+            written = {word, word.partition("_")[2]}  # step_kept is the report kept of a step
+            assert written & words_of_the_code(), f"{page} names {span}, but no Python file has {word}"
+
+
 def test_the_examples_of_the_how_to_run(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     names: dict = {}
