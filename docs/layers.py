@@ -17,9 +17,9 @@ from package_layers import LAYERS, PACKAGE, room_imports  # noqa: E402  (its fol
 INTRODUCTION = """# The layers of jafl
 
 The packages of `jafl/` lie in layers. A module imports from its own layer or from a lower one, never from a higher
-one, and no two rooms import each other, not even through a third. A *room* is a package or a single module directly in
-`jafl/`. `tests/test_layers.py` checks the imports. `python docs/layers.py` writes this page from them; another test
-fails while the page is out of date.
+one, and no two rooms import each other, not even through a third. A *room* is a package or a single module directly
+in `jafl/`. `tests/test_layers.py` checks the imports. `python docs/layers.py` writes this page from them; another
+test fails while the page is out of date.
 
 An arrow means "imports from". An arrow that follows from two or more others is left out of the drawing; the table
 below has all imports.
