@@ -85,11 +85,15 @@ def listed_fields(docstring: str) -> set[str]:
 
 def parameters(value) -> list[str]:
     """The parameters of a call of a function or class, in the order of its signature."""
-    names = [name for name in inspect.signature(value).parameters if not name.startswith("_")]
-    inherited = (
-        nn.Module.__dataclass_fields__ if inspect.isclass(value) and issubclass(value, nn.Module) else {}
-    )
-    return [name for name in names if name not in inherited]
+    signature = inspect.signature(value).parameters
+    names = [name for name in signature if not name.startswith("_")]
+    if inspect.isclass(value):  # one that takes any keyword describes it in words
+        names = [name for name in names if signature[name].kind is not inspect.Parameter.VAR_KEYWORD]
+        if issubclass(value, nn.Module):
+            names = [
+                name for name in names if name not in ("parent", "name")
+            ]  # every module of Flax has these
+    return names
 
 
 def docstring_of(value) -> str:
@@ -114,7 +118,7 @@ def test_a_public_name_explains_itself(name):
     explained = entries(parts.get("Args", []) + parts.get("Attributes", []))
     if inspect.isclass(value):
         explained |= listed_fields(docstring)
-    if not (inspect.isclass(value) and issubclass(value, Exception)):  # raised by jafl, never by its users
+    if not (inspect.isclass(value) and issubclass(value, Exception)):  # users catch these, and never make one
         missing = [parameter for parameter in parameters(value) if parameter not in explained]
         assert not missing, f"jafl.{name} does not explain {', '.join(missing)}"
 
