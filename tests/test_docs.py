@@ -7,6 +7,7 @@ import re
 
 import pytest
 import yaml
+from package_layers import LAYER_OF
 from quick_compilation import quick_compilation  # noqa: F401
 
 import jafl
@@ -125,6 +126,11 @@ def test_the_examples_of_the_how_to_run(monkeypatch, tmp_path):
 
 def test_build_md_is_short():
     assert len(text("BUILD.md").splitlines()) <= 150
+
+
+def test_build_md_names_every_room():
+    for room in LAYER_OF:
+        assert f"`{room}`" in text("BUILD.md") or f"`{room}/`" in text("BUILD.md"), room
 
 
 def test_the_version_is_the_same_everywhere():
