@@ -7,7 +7,7 @@ factor of about three apart around the algorithm's usual scale (for rules on gra
 from 0.003 to 3, the clients' being 1), three seeds that the main job does not use, 8,000 client trips on the
 main job's digits with a fifth of the training examples held out. The pair with the fewest trips to 0.95
 accuracy on the held-out examples, averaged over seeds (the whole budget where it is never reached), wins; ties
-go to the higher final accuracy. Takes about ten minutes on two cores. BUILD.md holds its table.
+go to the higher final accuracy. Takes about ten minutes on two cores. benchmarks/README.md holds its table.
 """
 
 from typing import Any

@@ -1,4 +1,22 @@
-"""jafl: a simulator of asynchronous federated learning that runs a whole experiment as one program.
+"""jafl: a simulator of asynchronous federated learning that runs a whole experiment as one JAX program.
+
+A simulation has five ingredients, and a function that puts them together:
+
+    federation   who holds which examples             ``jafl.data``, ``jafl.federate``, ``jafl.Federation``
+    schedule     who trains when, and from what       ``jafl.asynchronous``, ``jafl.synchronous``, ``jafl.delays``
+    model        a Flax module with a loss            ``jafl.models``, ``jafl.Model``
+    client work  what a client does in one trip       ``jafl.client_work``
+    rule         how the server uses what arrives     ``jafl.rules``, ``jafl.Rule``
+
+    history = jafl.simulate(schedule, federation, work, rule, params, key)
+
+``jafl.plots`` draws histories and schedules; ``jafl.diagnostics`` says what a schedule means before anything is
+trained. ``jafl.specify`` defers a call so that another number in it does not compile again. Bad arguments raise
+``jafl.SettingError``, which says what to do. ``help(jafl.NAME)`` explains each public name.
+
+For experiments that are described by settings: ``jafl.config`` makes them, ``jafl.runs`` runs them and leaves run
+directories, ``jafl.sweeps`` crosses settings; ``run.py`` is their command line. In the repository, README.md has ten
+lines that train a model, docs/ explains everything else, and docs/layers.md draws the packages.
 
 The public names load on first use, so that ``import jafl`` stays quick.
 """

@@ -1,1 +1,1 @@
-"""Measurements of speed and memory: the commands behind the figures in BUILD.md."""
+"""Measurements of speed and memory: the commands behind the figures in README.md."""

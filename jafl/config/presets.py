@@ -38,7 +38,7 @@ COMMON: dict[str, Any] = {
 # A rule on gradients sees update = -gradient where the one local step is plain SGD with rate 1.
 ON_GRADIENTS = {"learning_rate": 1.0, "local_steps": 1}
 
-# The learning rates come from one equal search; BUILD.md tells which.
+# The learning rates come from one equal search; experiments/benchmarks/README.md has it.
 PRESETS: dict[str, dict[str, Any]] = {
     "fedbuff": {"learning_rate": 0.3, "server_learning_rate": 3.0},
     "fedasync": {"learning_rate": 1.0, "server_learning_rate": 0.9},

@@ -1,4 +1,4 @@
-"""The run directory: what a run leaves behind. ``RUN_DIRECTORY`` in BUILD.md documents every file and field.
+"""The run directory: what a run leaves behind. docs/run_directory.md explains every file and field.
 
 Files are written whole or not at all, under a temporary name first. Only ``metrics.jsonl`` grows, by one line for
 each evaluation, so that what has been measured survives whatever stops the run.
