@@ -32,6 +32,18 @@ def check_fit(schedule: EventSchedule, federation: Federation, rule: Rule, model
         schedule.num_clients,
         f"the federation's number of clients, {federation.num_clients}",
     )
+    _check_steps(schedule, rule)
+    classes = _check_model(federation, model, params)
+    require(
+        federation.num_classes <= classes,
+        "the model's number of classes",
+        classes,
+        f"at least the data's, {federation.num_classes} (labels 0 to {federation.num_classes - 1})",
+    )
+
+
+def _check_steps(schedule: EventSchedule, rule: Rule) -> None:
+    """Raises SettingError unless every server step applies as many trips as the rule needs."""
     sizes = np.diff(schedule.step_offsets)
     if rule.initial_round:
         require(
@@ -53,6 +65,10 @@ def check_fit(schedule: EventSchedule, federation: Federation, rule: Rule, model
     require(
         np.all(sizes >= 1), "the smallest number of trips per server step", int(sizes.min()), "at least 1"
     )
+
+
+def _check_model(federation: Federation, model: Model, params: Any) -> int:
+    """The model's number of classes; raises SettingError if it cannot be applied to the federation's examples."""
     x = jax.ShapeDtypeStruct((2, *federation.x.shape[1:]), federation.x.dtype)
     y = jax.ShapeDtypeStruct((2,), federation.y.dtype)
     try:
@@ -62,7 +78,8 @@ def check_fit(schedule: EventSchedule, federation: Federation, rule: Rule, model
         raise SettingError(
             f"The model {type(model.module).__name__} cannot be applied to the parameters and examples of shape "
             f"{x.shape[1:]} ({type(error).__name__}: {str(error).strip().splitlines()[0]}). Make the parameters with "
-            "its init, on examples like the federation's."
+            "its init, on examples like the federation's.",
+            setting="model",
         ) from error
     require(
         shapes[0] is not None and shapes[1] == (2,),
@@ -71,13 +88,7 @@ def check_fit(schedule: EventSchedule, federation: Federation, rule: Rule, model
         "(2, ...) and (2,)",
         "The loss must return one number per example, not their mean.",
     )
-    classes = outputs.shape[-1]
-    require(
-        federation.num_classes <= classes,
-        "the model's number of classes",
-        classes,
-        f"at least the data's, {federation.num_classes} (labels 0 to {federation.num_classes - 1})",
-    )
+    return int(outputs.shape[-1])
 
 
 def check_reports(carry: Carry) -> None:

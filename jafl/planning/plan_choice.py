@@ -1,4 +1,4 @@
-"""Which devices and which plan suit a rule: what to do when the user does not say."""
+"""Chooses devices and a plan for a run where the user does not."""
 
 import dataclasses
 from collections.abc import Callable
@@ -14,17 +14,17 @@ from jafl.specifications import as_specification
 
 # Trips in a wave for each device that trains them side by side, or one after the other.
 WIDTH_TOGETHER, WIDTH_APART = 64, 8
-# What a round of minibatches, or of folding what they made, costs whatever its width, in lanes: not measured on an
-# accelerator.
+# The fixed cost of a round of minibatches, or of folding their updates, in units of one lane's cost. Not measured on
+# an accelerator.
 LANES_WORTH_A_ROUND = 16
-# Of the device's memory, what trained trips that wait may take.
+# The share of a device's memory that trained trips may take until they are folded.
 WAITING_SHARE_OF_MEMORY = 0.125
 
 
 def default_spread(
     schedule: EventSchedule, rule: Any, devices: int | None = None, together: bool | None = None
 ) -> Spread:
-    """The devices to use: as many as asked for; else all, but one CPU device where several would only wait.
+    """The devices to use: as many as requested; by default all, or one CPU device where several would mostly wait.
 
     On CPUs sharing the trips of a wave costs more than it saves; sharing the steps of an additive rule pays.
 
@@ -46,21 +46,27 @@ def default_plan(
     cost: np.ndarray | None = None,
     fits: Callable[[ExecutionPlan], bool] | None = None,
 ) -> ExecutionPlan:
-    """The plan that suits a rule and the devices: trip by trip where a device gains nothing from width.
+    """The plan that suits a rule and the devices.
 
-    One CPU device trains no quicker side by side. Several devices share the trips of a step of an additive rule, each
-    folding its own; for other rules, and on accelerators, trips of this step and of later ones train in waves.
+    One CPU device trains trip by trip, since it trains no quicker side by side. Several CPU devices share the trips
+    of each step of an additive rule, and each folds its own. For other rules, and on accelerators, trips of this step
+    and of later ones train in waves.
 
-    cost: [J] minibatches of each trip; where they differ, trips side by side are of similar length. fits: whether a
-    plan fits into memory; waves are halved until one does, or a device trains one trip at a time.
+    Args:
+      schedule: the events.
+      rule: the algorithm.
+      params: [*P] the model, or its shapes.
+      spread: the devices.
+      cost: [J] minibatches of each trip. Where they differ, trips of similar cost train side by side.
+      fits: whether a plan fits into memory. Waves are halved until one does, or until they have one trip.
     """
     number = spread.number
     if not spread.together and (number == 1 or _shares_steps(schedule, rule, spread)):
         return trip_by_trip(schedule)
     width = WIDTH_TOGETHER if spread.together else WIDTH_APART
     room = int(device_memory() * WAITING_SHARE_OF_MEMORY / (2 * max(bytes_of(params), 1)))
-    most = max(schedule.concurrency, int(np.max(np.diff(schedule.step_offsets))))
-    width = max(1, min(width, most, room))
+    most_in_flight = max(schedule.concurrency, int(np.max(np.diff(schedule.step_offsets))))
+    width = max(1, min(width, most_in_flight, room))
     unequal = None if cost is None or np.all(cost == cost[:1]) else cost
 
     def waves(width: int) -> ExecutionPlan:
@@ -76,10 +82,11 @@ def default_plan(
 
 
 def quickest_lanes(sizes: np.ndarray) -> int:
-    """How many to take side by side of groups of these ``sizes`` [G], whose members all cost the same.
+    """The number of lanes with which groups of these ``sizes`` [G] take least time, all items costing the same.
 
-    A group takes as many rounds as it needs, and empty lanes are paid for. The largest group's size (as arrays get
-    it) or a power of two below: seeds then seldom differ in it, and share a compiled program.
+    A group takes as many rounds as it needs, and unfilled lanes waste computation. The result is the bucketed size of
+    the largest group or a power of two below it: then it seldom depends on the seed, and seeds share a compiled
+    program.
     """
     largest = bucket(int(sizes.max()))
     choices = [*(1 << power for power in range((largest - 1).bit_length())), largest]
@@ -96,11 +103,13 @@ def _shares_steps(schedule: EventSchedule, rule: Any, spread: Spread) -> bool:
 def _quickest_waves(
     schedule: EventSchedule, devices: int, width: int, cost: np.ndarray | None
 ) -> ExecutionPlan:
-    """Waves of at most ``width`` trips on each device, with the lanes that are quickest; ``cost`` [J] if it differs.
+    """Waves of at most ``width`` trips on each device, with the number of lanes that takes least time.
 
-    Lanes wait for the longest of them, and those that a wave does not fill compute in vain. Waves of trips that are
-    alike, or few lanes that take a wave's trips in turns, from the longest on, wait less but take more rounds: the
-    sum over rounds of what a round costs decides.
+    Lanes wait for the longest trip beside them, and unfilled lanes waste computation. Waves of similar trips wait
+    less, and so do few lanes that take a wave's trips in turns, the longest first; but both take more rounds. The
+    total cost of all rounds decides.
+
+    cost: [J] minibatches of each trip, or None where all are alike.
     """
     minibatches = np.ones(schedule.num_trips) if cost is None else cost
     choices: list[tuple[float, int, ExecutionPlan]] = []

@@ -1,4 +1,4 @@
-"""Trains an experiment, or several in one program, and leaves their run directories whatever happens on the way."""
+"""Trains an experiment, or a batch of them in one program, and writes their run directories as it goes."""
 
 import contextlib
 import dataclasses
@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from jafl.config.experiment import Experiment
-from jafl.planning.device_memory import Forecast
 from jafl.records import History
 from jafl.runs.batching import as_runs
 from jafl.runs.directory import RunDirectory, config, what_decides
@@ -16,7 +15,7 @@ from jafl.runs.recorder import Options, Outcome, Recording
 from jafl.simulation.checkpoints import Checkpoints, Saved
 from jafl.simulation.divergence import DivergenceError
 from jafl.simulation.simulate_many import simulate_many
-from jafl.simulation.stacking import TooManyTogether
+from jafl.simulation.stacking import BatchTooLarge
 
 
 def run_experiment(
@@ -24,7 +23,7 @@ def run_experiment(
 ) -> Outcome:
     """Runs one experiment, or what is left of it, and writes its directory.
 
-    The directory is to be claimed before (``jafl.runs.lock``).
+    The caller holds the lock on the directory (``jafl.runs.lock``).
 
     Raises SettingError if the directory holds a run of other settings; OSError if a file cannot be written.
     """
@@ -66,40 +65,37 @@ def run_experiment(
     return outcome
 
 
-class _BeganAnew(Exception):
-    """A checkpoint of several runs counts one as ended whose directory no longer says how."""
+class _BatchBeganAnew(Exception):
+    """A checkpoint of a batch says that a run had ended, and the directory of that run no longer says how."""
 
 
-def run_group(
+def run_batch(
     experiments: Sequence[Experiment],
     directories: Sequence[RunDirectory],
     options: Options,
     interrupt: Interrupt,
 ) -> None:
-    """Runs several experiments in one program, or what is left of them; each directory is as of a run alone.
+    """Runs a batch of experiments in one program, or what is left of it; each directory is as of a run alone.
 
-    Which runs share a program decides the last bits of each: so all of them train, and those whose directories say
-    that they are over are not written again. Their checkpoints lie in the first directory. A run that was begun alone
-    and has checkpoints of its own goes on alone. Runs that do not fit into the device's memory together train in two
-    halves. All directories are to be claimed before.
+    Which runs share a program decides the last bits of each: so all of them train, and directories that say that
+    their run is over are not written again. The checkpoints of the batch lie in the first directory. A run that was
+    begun alone and has checkpoints of its own goes on alone. A batch that does not fit into the device's memory
+    trains in two halves. The caller holds the locks on all directories.
 
     Raises as ``run_experiment`` does.
     """
     if len(experiments) == 1:
         run_experiment(experiments[0], directories[0], options, interrupt)
         return
-    recordings = [_recording(*one, options) for one in zip(experiments, directories, strict=True)]
-    for number, recording in enumerate(recordings):
-        if recording and any(recording.directory.checkpoints.glob("[0-9]*")):
-            run_experiment(experiments[number], directories[number], options, interrupt)
-            if interrupt.asked:
-                return
-            recordings[number] = None
-    if not any(recordings):
+    recordings = [
+        None if is_over(directory.path) else Recording(experiment, directory, options)
+        for experiment, directory in zip(experiments, directories, strict=True)
+    ]
+    _finish_runs_begun_alone(experiments, recordings, options, interrupt)
+    if interrupt.asked or not any(recordings):
         return
-    for recording in recordings:
-        if recording:
-            recording.write_setup()
+    for recording in filter(None, recordings):
+        recording.write_setup()
     checkpoints = Checkpoints(
         directories[0].batch_checkpoints,
         every=options.checkpoint_every,
@@ -108,40 +104,46 @@ def run_group(
         refuse=False,
     )
     try:
-        _train(experiments, recordings, options, interrupt, checkpoints)
-    except _BeganAnew:
-        checkpoints.delete()
-        _train(experiments, recordings, options, interrupt, checkpoints)
-    except TooManyTogether:
+        try:
+            _train(experiments, recordings, options, interrupt, checkpoints)
+        except _BatchBeganAnew:
+            checkpoints.delete()
+            _train(experiments, recordings, options, interrupt, checkpoints)
+    except BatchTooLarge:
         half = len(experiments) // 2
         for part in (slice(None, half), slice(half, None)):
             if not interrupt.asked:
-                run_group(experiments[part], directories[part], options, interrupt)
+                run_batch(experiments[part], directories[part], options, interrupt)
         return
-    if not interrupt.asked or all(_is_over(directory) for directory in directories):
+    if not interrupt.asked or all(is_over(directory.path) for directory in directories):
         checkpoints.delete()
 
 
-def _recording(experiment: Experiment, directory: RunDirectory, options: Options) -> Recording | None:
-    """None of a run that is over."""
-    return None if _is_over(directory) else Recording(experiment, directory, options)
-
-
-def _is_over(directory: RunDirectory) -> bool:
-    return is_over(directory.path)
+def _finish_runs_begun_alone(
+    experiments: Sequence[Experiment],
+    recordings: list[Recording | None],
+    options: Options,
+    interrupt: Interrupt,
+) -> None:
+    """Runs those that have checkpoints of their own; their places in ``recordings`` are then None."""
+    for number, recording in enumerate(recordings):
+        if recording and any(recording.directory.checkpoints.glob("[0-9]*")):
+            run_experiment(experiments[number], recording.directory, options, interrupt)
+            if interrupt.asked:
+                return
+            recordings[number] = None
 
 
 def _configuration(experiments: Sequence[Experiment], directories: Sequence[RunDirectory]) -> dict[str, Any]:
-    """What a group is: what decides the first one's results, and in what each other differs from it."""
-    each = [what_decides(config(dataclasses.asdict(one.settings), ())) for one in experiments]
-    first = each[0]
+    """What identifies a batch: what decides the first run's results, and how each other run differs from it."""
+    each = [what_decides(config(dataclasses.asdict(experiment.settings), ())) for experiment in experiments]
     own = {
         f"{directory.path.parent.name}/{directory.path.name}": {
-            name: value for name, value in decides.items() if value != first[name]
+            name: value for name, value in decides.items() if value != each[0][name]
         }
         for directory, decides in zip(directories, each, strict=True)
     }
-    return {**first, "runs that train together": own}
+    return {**each[0], "runs that train together": own}
 
 
 def _train(
@@ -151,7 +153,7 @@ def _train(
     interrupt: Interrupt,
     checkpoints: Checkpoints,
 ) -> None:
-    """Trains all, and records those that have a recording."""
+    """Trains a batch, and records the runs that have a recording."""
     memory: dict[str, Any] = {}
     longest = max(experiments, key=lambda experiment: experiment.schedule.num_trips)
     name = f"{len(experiments)} runs, {experiments[0].name} to {experiments[-1].name}"
@@ -160,16 +162,13 @@ def _train(
             stack.enter_context(recording)
         progress = stack.enter_context(Progress(name, longest.schedule, options.progress))
 
-        def on_memory(found: Forecast) -> None:
-            memory.update(found.summary())
-
         def on_restore(saved: Saved) -> None:
-            kept = list(zip(recordings, saved.runs, strict=True))
-            if any(recording and one["ended"] for recording, one in kept):
-                raise _BeganAnew
-            for recording, one in kept:
+            pairs = list(zip(recordings, saved.runs, strict=True))
+            if any(recording and run["ended"] for recording, run in pairs):
+                raise _BatchBeganAnew
+            for recording, run in pairs:
                 if recording:
-                    recording.start(one["evaluations"])
+                    recording.start(run["evaluations"])
             progress.start_from(saved.server_step)
 
         def on_evaluation(number: int, evaluation: dict[str, Any], params: Any) -> None:
@@ -186,7 +185,7 @@ def _train(
             as_runs(experiments),
             on_evaluation=on_evaluation,
             on_end=on_end,
-            on_memory=on_memory,
+            on_memory=lambda forecast: memory.update(forecast.summary()),
             on_progress=progress.update,
             should_stop=lambda: interrupt.asked,
             checkpoints=checkpoints,

@@ -192,7 +192,7 @@ def same_trips(schedule: EventSchedule, other: EventSchedule) -> bool:
 
 
 def _memory(runs: Sequence[Run], stack: stacking.Stack, carry: engine.Carry, width: int) -> Forecast:
-    """What all runs hold together; raises ``stacking.TooManyTogether`` if the device has less."""
+    """What all runs hold together; raises ``stacking.BatchTooLarge`` if the device has less."""
     held, evaluating = 0, 0
     counted: set[int] = set()
     for run in runs:

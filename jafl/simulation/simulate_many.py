@@ -30,7 +30,7 @@ def simulate_many(
     Runs may differ in every number with a fraction (learning rates, momentum, exponents), in what arrays hold
     (initial parameters, keys, data, schedules), and in how many server steps and trips they have. What they share is
     read once: best are runs over one schedule and federation object. Schedules whose server steps are of unequal
-    sizes are exact, too, but each step then costs what the largest does. ``jafl.runs.batching.most_together`` tells
+    sizes are exact, too, but each step then costs what the largest does. ``jafl.runs.batching.batch_limit`` tells
     where it pays.
 
     Args:
@@ -54,7 +54,7 @@ def simulate_many(
     Raises:
       SettingError: if the arguments of a run do not fit each other, if runs differ in more than numbers and contents
         of arrays (other rules, models, numbers of clients: says in what), or a checkpoint is of other runs.
-      stacking.TooManyTogether: a SettingError, if they do not fit into the device's memory together.
+      stacking.BatchTooLarge: a SettingError, if they do not fit into the device's memory together.
     """
     require(len(runs) > 0, "the number of runs", 0, "at least 1")
     runs = [

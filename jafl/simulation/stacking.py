@@ -23,7 +23,7 @@ from jafl.planning.device_memory import Forecast, device_memory, forecast, reada
 from jafl.specifications import Specification
 
 
-class TooManyTogether(SettingError):
+class BatchTooLarge(SettingError):
     """So many runs do not fit into the device's memory together."""
 
 
@@ -141,7 +141,7 @@ def check_memory(
     evaluation, evaluating: bytes that evaluators hold, and temporary ones of an evaluation of all members.
 
     Raises:
-      TooManyTogether: if the device has less.
+      BatchTooLarge: if the device has less.
     """
     first, count = len(jax.tree.leaves(stacked)), len(jax.tree.leaves(carries))
     training = temporary_bytes(run.trace(stacked, carries, 0, 0), slice(first, first + count))
@@ -150,7 +150,7 @@ def check_memory(
         stacked.member(stacked.own), carries, **sizes, width=members * width, available=device_memory()
     )
     if not found.fits:
-        raise TooManyTogether(
+        raise BatchTooLarge(
             f"the number of runs that go together is {members}, but must be fewer: they need "
             f"{readable(found.needed)} of device memory, which has {readable(found.available)}"
         )

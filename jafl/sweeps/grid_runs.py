@@ -200,7 +200,7 @@ def largest_batch(experiment: Experiment) -> int:
         column.nbytes for column in vars(experiment.schedule).values() if hasattr(column, "nbytes")
     )
     fit = int(SHARE_OF_SCHEDULES * device_memory() / (COPIES * max(schedule, 1)))
-    return max(1, min(limit, fit, batching.most_together([run, run])))
+    return max(1, min(limit, fit, batching.batch_limit([run, run])))
 
 
 def _batches(runs: Sequence[SweepRun], largest: int) -> list[list[SweepRun]]:

@@ -10,13 +10,13 @@ import jax
 
 from jafl.config.data_cache import DataCache
 from jafl.config.experiment import Experiment
-from jafl.runs.batching import groups_together
+from jafl.runs.batching import batches_of
 from jafl.runs.directory import RunDirectory
 from jafl.runs.lock import directory_lock, is_locked
 from jafl.runs.progress import Interrupt
 from jafl.runs.reader import is_over
 from jafl.runs.recorder import Options
-from jafl.runs.training import run_group
+from jafl.runs.training import run_batch
 from jafl.simulation import checkpoints
 from jafl.sweeps.grid_runs import SweepRun, SweepRuns
 
@@ -79,7 +79,7 @@ def _programs(
         yield batch, None
         return
     experiments = [run.experiment(loaded) for run in batch]
-    for numbers in groups_together(experiments):
+    for numbers in batches_of(experiments):
         yield [batch[number] for number in numbers], [experiments[number] for number in numbers]
 
 
@@ -90,7 +90,7 @@ def _train(
     interrupt: Interrupt,
 ) -> None:
     """Trains the runs of one program; the caller holds the locks on their directories."""
-    run_group(experiments, directories, options, interrupt)
+    run_batch(experiments, directories, options, interrupt)
     if len(experiments) == 1 and is_over(directories[0].path):  # checkpoints of a batch that it began with
         checkpoints.delete(directories[0].batch_checkpoints)
 

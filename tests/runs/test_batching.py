@@ -35,8 +35,8 @@ def test_seeds_and_rates_go_together_and_end_as_alone():
         *experiments(seed="0", algorithm="fedbuff", learning_rate=0.05, staleness_exponent=1.0),
         *experiments(seed="1", algorithm="fedbuff", learning_rate=1e30, server_learning_rate=1e30),
     ]
-    assert batching.groups_together(found) == [[0, 1, 4, 5], [2, 3]]
-    outcomes = batching.simulate_together(found)
+    assert batching.batches_of(found) == [[0, 1, 4, 5], [2, 3]]
+    outcomes = batching.simulate_in_batches(found)
     assert len(outcomes) == len(found)
     for experiment, outcome in zip(found[:5], outcomes, strict=False):
         expected = experiment.simulate()
@@ -61,25 +61,25 @@ def test_what_differs_in_more_than_numbers_stays_apart():
         *experiments(num_clients=21),
     ]
     for other in found:
-        assert batching.groups_together([first, other]) == [[0], [1]]
-    assert batching.groups_together([first, second]) == [[0, 1]]
+        assert batching.batches_of([first, other]) == [[0], [1]]
+    assert batching.batches_of([first, second]) == [[0, 1]]
 
 
 def test_groups_are_as_large_as_pays(monkeypatch):
     found = experiments(seed="0,1,2,3,4")
     monkeypatch.setattr(batching, "CPU_BYTES", 8000)
-    assert batching.groups_together(found) == [[0, 1, 2], [3, 4]]
+    assert batching.batches_of(found) == [[0, 1, 2], [3, 4]]
     monkeypatch.setattr(batching, "CPU_BYTES", 1000)
-    assert batching.groups_together(found) == [[0], [1], [2], [3], [4]]
+    assert batching.batches_of(found) == [[0], [1], [2], [3], [4]]
 
 
 def test_on_an_accelerator_memory_decides(monkeypatch):
     found = experiments(seed="0,1,2")
     runs = [experiment.run for experiment in found]
     monkeypatch.setattr(batching, "device_memory", lambda: 2**35)
-    assert batching.most_together(runs, "gpu") > 1000
+    assert batching.batch_limit(runs, "gpu") > 1000
     monkeypatch.setattr(batching, "device_memory", lambda: 2**20)
-    most = batching.most_together(runs, "gpu")
+    most = batching.batch_limit(runs, "gpu")
     assert 1 < most < 100
     monkeypatch.setattr(batching, "device_memory", lambda: 2**21)
-    assert batching.most_together(runs, "gpu") == pytest.approx(2 * most, abs=1)
+    assert batching.batch_limit(runs, "gpu") == pytest.approx(2 * most, abs=1)

@@ -17,7 +17,7 @@ from jafl.config.settings import Settings
 from jafl.errors import SettingError
 from jafl.runs import reader, training
 from jafl.runs.lock import directory_lock
-from jafl.simulation.stacking import TooManyTogether
+from jafl.simulation.stacking import BatchTooLarge
 from jafl.sweeps.grid_runs import SweepRuns, directories, requests_in
 from jafl.sweeps.sweep import run_sweep
 
@@ -327,7 +327,7 @@ def test_a_group_that_does_not_fit_is_halved(tmp_path, monkeypatch):
 
     def narrow(runs, **options):
         if len(runs) > 3:
-            raise TooManyTogether("the number of runs that go together is 6, but must be fewer")
+            raise BatchTooLarge("the number of runs that go together is 6, but must be fewer")
         return train(runs, **options)
 
     monkeypatch.setattr(training, "simulate_many", narrow)
