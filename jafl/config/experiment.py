@@ -106,7 +106,7 @@ def make_experiments(settings: Settings) -> list[Experiment]:
     loaded = DataCache()
     one_each = {label: settings.changed(own) for label, own in arms.of_algorithms(settings).items()}
     runs = resolve(one_each, loaded)
-    return [make_experiment(label, one, loaded) for label, one in runs]
+    return [make_experiment(label, resolved, loaded) for label, resolved in runs]
 
 
 def make_experiment(label: str, settings: Settings, loaded: DataCache) -> Experiment:

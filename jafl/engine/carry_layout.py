@@ -1,4 +1,4 @@
-"""How loops carry arrays: as vectors where their last axis is short."""
+"""How loops carry arrays: as vectors where the last axis is short."""
 
 from typing import Any
 
@@ -7,34 +7,33 @@ import jax.numpy as jnp
 
 from jafl.engine.client_memory import ClientMemory
 
-# Entries of the last axis from which an array is as quick in its shape as flat, on a CPU. Measured: 10 is short, 200
-# is long.
+# From this length of its last axis on, an array is as quick in its own shape as flat, on a CPU. Measured: 10 is
+# short, 200 is long.
 LONG_AXIS = 64
 
 
 def keeps_shape(leaf: Any) -> bool:
-    """Whether an array is carried as it is: of at most one axis, or with a long last one."""
+    """Whether an array is carried in its own shape: it has at most one axis, or a long last axis."""
     return jnp.ndim(leaf) <= 1 or jnp.shape(leaf)[-1] >= LONG_AXIS
 
 
 def flat(tree: Any) -> Any:
-    """Arrays as vectors, unless their last axis is long. What loops carry is flat, because a CPU goes through
-    [784, 10] in steps of ten.
+    """Arrays as vectors, unless their last axis is long: a CPU goes through [784, 10] only ten entries at a time.
 
-    The compiler takes the shapes out of the arithmetic between two flat ends; rules and optimizers see them. Arrays
-    with a long axis stay as they are: they are quick, and flat the compiler would copy some of them.
+    Rules and optimizers see the shapes; between two flat ends the compiler removes them from the arithmetic. Arrays
+    with a long last axis keep their shape: they are as quick, and the compiler would copy some of the flat ones.
     """
 
     return jax.tree.map(lambda leaf: leaf if keeps_shape(leaf) else jnp.reshape(leaf, -1), tree)
 
 
 def flat_rows(tree: Any) -> Any:
-    """Arrays [rows, ...] with each row as a vector."""
+    """Arrays [rows, ...], each row as a vector."""
     return jax.tree.map(lambda leaf: jnp.reshape(leaf, (len(leaf), -1)) if jnp.ndim(leaf) > 2 else leaf, tree)
 
 
 def flat_memory(memory: ClientMemory | None) -> ClientMemory | None:
-    """Clients' memory, if any, with the row that it holds flat; its rows are vectors already."""
+    """The clients' memory, if any, with its held row flat; its other rows are vectors already."""
     return memory and memory._replace(held=flat(memory.held))
 
 
@@ -52,4 +51,4 @@ def flat_carry(carry: Any) -> Any:
 
 def shaped(flat: Any, like: Any) -> Any:
     """The inverse of the functions above: ``flat`` in the shapes of ``like``."""
-    return jax.tree.map(lambda leaf, one: jnp.reshape(leaf, jnp.shape(one)), flat, like)
+    return jax.tree.map(lambda leaf, shape_of: jnp.reshape(leaf, jnp.shape(shape_of)), flat, like)

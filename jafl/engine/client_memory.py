@@ -1,10 +1,11 @@
-"""What the server keeps of every client: one row of a pytree each, in full, in bfloat16, or in 8 bits.
+"""What the server stores for every client: one row of a pytree each, in full, in bfloat16, or in 8 bits.
 
 Letters in shapes: N clients, ``*V`` the shape of one leaf of the value that a rule remembers, often ``*P``.
 
-Reading a row of an array that is then written makes XLA copy the whole array on a CPU unless it sees that the read
-follows the write. So a row waits (``held``) until the next trip begins: that trip writes it (``settle``), then reads
-its own client's row from the array just written, then holds its own. A trip costs the same for any number of clients.
+On a CPU, XLA copies the whole array if a row is read and another one then written, unless it sees that the read
+follows the write. So the newest row waits (``held``) until the next trip begins: that trip writes it (``settle``),
+then reads its own client's row from the array just written, and then holds its own. A trip costs the same for any
+number of clients.
 """
 
 from typing import Any, NamedTuple
@@ -25,8 +26,12 @@ class Row(NamedTuple):
 
 
 class ClientMemory(NamedTuple):
-    """``codes`` [N, entries of V] in the stored type; ``scales`` [N] per leaf for 8 bits, else (); ``held``, the row
-    of client number ``client`` that is still to be written.
+    """The memory of all clients, and the row that is still to be written.
+
+    codes   [N, entries of V] in the stored type
+    scales  [N] per leaf for 8 bits, else ()
+    held    the row that is still to be written
+    client  [] int32, whose row that is
     """
 
     codes: Any
@@ -35,9 +40,9 @@ class ClientMemory(NamedTuple):
     client: jax.Array
 
 
-# Stored type per precision; None is the parameters' own.
+# The stored type of each precision; None: that of the parameters.
 PRECISIONS = {"full": None, "bfloat16": jnp.bfloat16, "int8": jnp.int8}
-# By size in bits; arithmetic makes quiet ones only.
+# By size in bits. Arithmetic makes quiet NaNs only.
 SIGNALLING_NAN = {16: 0x7FA5, 32: 0x7FA5A5A5, 64: 0x7FF4A5A5A5A5A5A5}
 
 
@@ -61,8 +66,8 @@ def hold(memory: ClientMemory, client: jax.Array, value: Any, words: jax.Array) 
     """Holds ``value`` [*V] as the client's row; returns the memory and the value as it is stored.
 
     ``memory`` is settled. In 8 bits each leaf of a client has its own scale, its largest magnitude over 127, and is
-    rounded up or down at random so that the mean is right (unbiased, as ACE's appendix F.3.3 asks); ``words`` [2]
-    uint32 decide.
+    rounded up or down at random, so that the mean is right (unbiased, as ACE's appendix F.3.3 requires); ``words``
+    [2] uint32 are the random bits.
     """
     if memory.scales == ():
         row = Row(jax.tree.map(lambda v, c: v.astype(c.dtype), value, memory.codes), ())
@@ -74,7 +79,7 @@ def hold(memory: ClientMemory, client: jax.Array, value: Any, words: jax.Array) 
 
 
 def settle(memory: ClientMemory) -> ClientMemory:
-    """Writes the row that is held; the client's row is then up to date, and may be written again."""
+    """Writes the row that is held: all rows are then up to date."""
     codes = with_row(memory.codes, memory.client, memory.held.codes)
     scales = with_row(memory.scales, memory.client, memory.held.scales)
     return memory._replace(codes=codes, scales=scales)
@@ -86,10 +91,10 @@ def fetch(memory: ClientMemory, client: jax.Array, like: Any) -> Any:
 
 
 def nought_after(memory: ClientMemory) -> jax.Array:
-    """0, int32, in a way that the compiler must take for the outcome of ``settle``.
+    """0, int32, computed such that the compiler believes it to depend on the outcome of ``settle``.
 
-    What is computed from it comes after the held row has been written, so that the next one can take its place
-    without a copy.
+    Whatever depends on it is computed after the held row has been written. Then the next row can replace it without
+    a copy of the memory.
     """
     written = [
         row_of(_as_vectors(codes)[:, :1], memory.client)
@@ -98,51 +103,51 @@ def nought_after(memory: ClientMemory) -> jax.Array:
     ]
     if memory.scales == ():
         return nought_of(written)
-    return _count([code[0] == -128 for code in written])  # which rounding never makes
+    return _count([code[0] == -128 for code in written])  # rounding never makes -128
 
 
 def nought_of(tree: Any) -> jax.Array:
-    """0, int32, in a way that the compiler must take for an outcome of every array of ``tree`` [*V] of floats.
+    """0, int32, computed such that the compiler believes it to depend on every float array of ``tree`` [*V].
 
-    It counts entries of a bit pattern that no arithmetic makes. A rule's own whole numbers may be anything: they
-    do not count.
+    It counts entries with a bit pattern that no arithmetic makes. Whole numbers of a rule may have any pattern, so
+    they are left out.
     """
-    found = []
+    flags = []
     for leaf in jax.tree.leaves(tree):
         if leaf.size and jnp.issubdtype(leaf.dtype, jnp.floating):
             bits = 8 * leaf.dtype.itemsize
             kind = jnp.dtype(f"uint{bits}")
             entry = lax.bitcast_convert_type(leaf.reshape(-1)[0], kind)
-            found.append(entry == kind.type(SIGNALLING_NAN[bits]))
-    return _count(found)
+            flags.append(entry == kind.type(SIGNALLING_NAN[bits]))
+    return _count(flags)
 
 
-def _count(found: list[jax.Array]) -> jax.Array:
-    """How many of ``found``, [] each, hold, as one reduction.
+def _count(flags: list[jax.Array]) -> jax.Array:
+    """How many of ``flags``, [] bool each, are True, as one reduction.
 
-    XLA computes a reduction once. A chain of additions it would fuse into whatever reads at a place that depends on
-    the count, and go through it for every element: LeNet's pools took three times as long.
+    XLA computes a reduction once. It would fuse a chain of additions into whatever reads at a place that depends on
+    the count, and repeat it for every element: LeNet's pools took three times as long.
     """
-    return jnp.sum(jnp.stack(found), dtype=jnp.int32) if found else jnp.int32(0)
+    return jnp.sum(jnp.stack(flags), dtype=jnp.int32) if flags else jnp.int32(0)
 
 
 def row_of(arrays: Any, number: jax.Array) -> Any:
-    """[*V]: row ``number`` of arrays [rows, *V], read as a vector: a CPU goes through [784, 10] in steps of ten."""
+    """[*V]: row ``number`` of arrays [rows, *V], read as a vector: a CPU reads [784, 10] in steps of ten."""
 
-    def one(array):
+    def read(array):
         return lax.dynamic_index_in_dim(_as_vectors(array), number, keepdims=False).reshape(array.shape[1:])
 
-    return jax.tree.map(one, arrays)
+    return jax.tree.map(read, arrays)
 
 
 def with_row(arrays: Any, number: jax.Array, row: Any) -> Any:
     """Arrays [rows, *V] with ``row`` [*V] as their row ``number``, written as a vector."""
 
-    def one(array, value):
+    def write(array, value):
         vector = lax.dynamic_update_index_in_dim(_as_vectors(array), jnp.reshape(value, -1), number, 0)
         return vector.reshape(array.shape)
 
-    return jax.tree.map(one, arrays, row)
+    return jax.tree.map(write, arrays, row)
 
 
 def _as_vectors(array: jax.Array) -> jax.Array:

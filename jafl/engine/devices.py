@@ -1,4 +1,4 @@
-"""Devices: how trips are spread over them, and how they add up what each has folded."""
+"""Devices: how trips are spread over them, and how they add up what each of them has folded."""
 
 import functools
 from collections.abc import Callable
@@ -17,15 +17,18 @@ SMALL = 2**14  # entries of an array that is summed over devices with others
 
 
 class Spread(NamedTuple):
-    """How trips are spread over devices: hashable, a part of the program.
+    """How trips are spread over devices; static, and hashable.
 
-    devices   a mesh of one axis, ``DEVICES``, or None for one device
-    together  True if a device trains its trips side by side (``vmap``), False if one after the other
-    at_once   trips of one step that may be folded apart and added up (of an additive rule); 0: one after the other
-    lanes     trips of a wave that a device trains side by side, then the next ones; 0: all that it has
-    steps_at_once  server steps of one trip each whose models are one running sum; 0: one step after the other
-    memory_apart   whether each device holds its part of every row of the clients' memory
-    data_apart     0, or, where each device holds its part of the clients' examples, as many as no client has more
+    devices        a mesh of one axis, ``DEVICES``, or None for one device
+    together       True: a device trains its trips side by side (``vmap``); False: one after the other
+    at_once        the most trips of a server step that are folded apart and added up, for an additive rule; 0: trips
+                   are folded one after the other
+    lanes          the most trips of a wave that a device trains side by side, before it takes the next ones; 0: all
+    steps_at_once  the most server steps of one trip each whose models are made as one running sum; 0: one step after
+                   the other
+    memory_apart   whether each device holds a part of every row of the clients' memory
+    data_apart     0: every device holds all examples; else each holds a part of them, and no client has more than
+                   this many
     """
 
     devices: Mesh | None = None
@@ -38,7 +41,7 @@ class Spread(NamedTuple):
 
     @property
     def number(self) -> int:
-        """Devices."""
+        """The number of devices."""
         return 1 if self.devices is None else self.devices.size
 
     def everywhere(self) -> Sharding | None:
@@ -46,17 +49,17 @@ class Spread(NamedTuple):
         return None if self.devices is None else NamedSharding(self.devices, PartitionSpec())
 
     def of_memory(self, rows: Any) -> Sharding | None:
-        """The sharding of rows [N, entries] of the clients' memory: each device has its part of every row.
+        """The sharding of rows [N, entries] of the clients' memory: each device has a part of every row.
 
-        Then a row is written where it lies, the rule's arithmetic is shared as well, and only the new model is
-        exchanged. Rows that cannot be cut evenly are on every device.
+        Then each device writes its part of a row and does its part of the rule's arithmetic, and only the new model
+        is exchanged. Rows that cannot be divided evenly lie on every device.
         """
         if self.devices is None or not self.memory_apart or rows.shape[1] % self.devices.size:
             return self.everywhere()
         return NamedSharding(self.devices, PartitionSpec(None, DEVICES))
 
     def of_examples(self) -> Sharding | None:
-        """The sharding of the examples [E, ...]: all on every device, or each has its part of them."""
+        """The sharding of the examples [E, ...]: every device has all, or each has a part of them."""
         if self.devices is None or not self.data_apart:
             return self.everywhere()
         return NamedSharding(self.devices, PartitionSpec(DEVICES))
@@ -66,9 +69,11 @@ ONE_DEVICE = Spread()
 
 
 def spread_over(devices: int | None = None, together: bool | None = None) -> Spread:
-    """The spread over so many of this process's devices, all of them if None.
+    """The spread over some of this process's devices.
 
-    together: whether a device trains its trips side by side. Default: vmap on accelerators, sequential on a CPU.
+    Args:
+      devices: how many. Default: all.
+      together: whether a device trains its trips side by side. Default: vmap on accelerators, sequential on a CPU.
 
     Raises:
       SettingError: for more devices than there are, or fewer than 1.
@@ -85,7 +90,7 @@ def spread_over(devices: int | None = None, together: bool | None = None) -> Spr
 
 
 def on_all_devices(spread: Spread, tree: Any) -> Any:
-    """``tree``, whole on every device, also where parts of it were made apart."""
+    """``tree`` with every array whole on every device, also where devices have computed parts of it."""
     apart = spread.memory_apart or spread.data_apart
     return lax.with_sharding_constraint(tree, spread.everywhere()) if apart else tree
 
@@ -127,7 +132,7 @@ def fold_parts(
 def _sum_over_devices(tree: Any) -> Any:
     """The sum of every device's ``tree``, its small leaves in one vector of each type.
 
-    On CPUs each array is a meeting of all devices of its own: 0.1 ms, as much as half a megabyte takes.
+    On CPUs devices wait for each other once per array: 0.1 ms, as long as the sum of half a megabyte takes.
     """
     leaves, structure = jax.tree.flatten(tree)
     groups: dict[Any, list[int]] = {}
@@ -150,14 +155,14 @@ def _fold_share(spread, fold, first, stride, end, most, like):
         masked = lambda leaf: jnp.where(there.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, 0)  # noqa: E731
         return jax.tree.map(lambda leaf: jnp.sum(masked(leaf), axis=0, dtype=leaf.dtype), buffers), reports
 
-    def one(number, so_far):
+    def fold_next(number, so_far):
         buffer, reports = so_far
         buffer, mine = fold(first + number * stride, buffer)
         return buffer, jax.tree.map(lambda rows, value: rows.at[number].set(value), reports, mine)
 
     rows = jax.tree.map(lambda leaf: jnp.zeros((most, *leaf.shape), leaf.dtype), report)
     count = jnp.clip(-(-(end - first) // stride), 0, most)
-    return lax.fori_loop(0 * count, count, one, (empty, rows))
+    return lax.fori_loop(0 * count, count, fold_next, (empty, rows))
 
 
 def on_each_device(spread: Spread, function: Callable) -> Callable:

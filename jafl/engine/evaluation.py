@@ -17,7 +17,16 @@ EXAMPLES_AT_ONCE = 512
 class Evaluator:
     """Accuracy and loss on a fixed set of examples, placed on the device once and padded to whole batches.
 
-    x: [E, ...]; y: [E] integer labels.
+    Args:
+      model: the model, with its frozen parameters, if any.
+      x: [E, ...] the examples.
+      y: [E] integer labels.
+
+    Example:
+      >>> model = jafl.models.softmax(2)
+      >>> x, y = np.eye(2, dtype=np.float32), np.array([0, 1])
+      >>> jafl.Evaluator(model, x, y)(model.init(jax.random.key(0), x))["accuracy"]
+      0.5
     """
 
     def __init__(self, model: Model, x: np.ndarray, y: np.ndarray):
@@ -38,7 +47,7 @@ class Evaluator:
     def of_many(self, params: Any) -> list[dict[str, float]]:
         """What the call gives for each of M models, ``params`` [M, *P], in one program."""
         right, loss = jax.device_get(_totals_of_many(self._model, params, self._batches))
-        return [self._means(*one) for one in zip(right, loss, strict=True)]
+        return [self._means(*totals) for totals in zip(right, loss, strict=True)]
 
     def _means(self, right: Any, loss: Any) -> dict[str, float]:
         return {"accuracy": float(right) / self._count, "loss": float(loss) / self._count}
@@ -109,13 +118,13 @@ def _labels(model: Model, params: Any, x: jax.Array) -> jax.Array:
 
 @jax.jit
 def _totals(model: Model, params: Any, batches: tuple) -> tuple[jax.Array, jax.Array]:
-    def one(batch):
+    def total(batch):
         x, y, present = batch
         outputs = model.apply(params, x)
         right = (jnp.argmax(outputs, axis=-1) == y) & present
         return jnp.sum(right), jnp.sum(jnp.where(present, model.loss_per_example(outputs, y), 0))
 
-    right, loss = jax.lax.map(one, batches)
+    right, loss = jax.lax.map(total, batches)
     return jnp.sum(right), jnp.sum(loss)
 
 

@@ -190,7 +190,7 @@ def _record(program: Program, step: jax.Array, stepped: Carry, report: dict[str,
 def _fold_parts(
     program: Program, snapshots: Any, first: jax.Array, end: jax.Array, opened: OpenStep
 ) -> OpenStep:
-    """What folding the trips ``first`` to ``end - 1`` one by one gives, for a rule whose buffers add up."""
+    """Folds the trips ``first`` to ``end - 1`` in parts that are added up, for an additive rule."""
     buffer, memory, waiting, reports = opened
     numbers = jnp.arange(program.spread.at_once)
 
@@ -220,9 +220,9 @@ def _fold_parts(
 def show_recalled(
     program: Program, recall: Recall, memory: ClientMemory, step: jax.Array, buffer: Any, like: Any
 ) -> tuple[Any, ClientMemory]:
-    """Shows the rule the stored values, like ``like``, that it asked to see again before this step.
+    """Shows the rule the stored values, each like ``like``, that it recalls before this server step.
 
-    Returns its buffer and the memory, which the loop settles, so that what is written later comes after the reading.
+    Returns the rule's buffer and the memory. The loop settles the memory: so later writes come after these reads.
     """
     fold = program.rule.build().fold_recalled
 
@@ -243,13 +243,13 @@ def show_recalled(
 def _running_sum_of_steps(
     program: Program, step: jax.Array, last_step: int, carry: Carry
 ) -> tuple[jax.Array, Carry]:
-    """What ``_server_step`` makes of this step and all until the next wave is due, of one trip each.
+    """This server step and all others until the next wave is due, of one trip each, made at once.
 
-    No direction depends on the model or on another step: the models are a running sum, which a device adds up side
-    by side where a chain of small steps would leave it idle.
+    The result is that of ``_server_step``, step by step. No direction depends on the model or on another step, so the
+    models are a running sum. A device adds it up in parallel, where a chain of small steps would leave it idle.
 
     Returns:
-      The step to go on with, and the carry before it.
+      The next server step, and the carry before it.
     """
     rule, optimizer = program.rule.build(), program.server_optimizer.build()
     first, most = program.steps.first_trip[step], program.spread.steps_at_once
@@ -259,7 +259,7 @@ def _running_sum_of_steps(
     until = jnp.minimum(until, last_step).astype(step.dtype)
     numbers = step + jnp.arange(most, dtype=step.dtype)
 
-    def one(number):
+    def make_step(number):
         trip = program.steps.first_trip[jnp.minimum(number, until - 1)]
         arrival = arrival_of(program, trip, trained_trip(program, carry.snapshots, trip, waiting))
         buffer = rule.begin(carry.rule_state, carry.params)
@@ -270,7 +270,7 @@ def _running_sum_of_steps(
         update = jax.tree.map(lambda leaf: jnp.where(moves, leaf, 0), update)
         return update, trip_report, _with_applied(report, apply)
 
-    updates, trip_reports, step_reports = jax.vmap(one)(numbers)
+    updates, trip_reports, step_reports = jax.vmap(make_step)(numbers)
     moved = jax.tree.map(functools.partial(jnp.cumsum, axis=0), updates)
     models = jax.vmap(optax.apply_updates, (None, 0))(carry.params, moved)
     there = numbers < until

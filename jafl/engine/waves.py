@@ -19,13 +19,13 @@ Array = Any  # of JAX on the device, of NumPy before it is placed there
 class Waves(NamedTuple):
     """The waves of a plan on the device, int32: J trips, V waves (both padded), W trips in a wave, R rows.
 
-    due        [J]  the wave that is trained before this trip is folded, or -1
-    undisturbed  [J]  the next trip that a wave is due before
-    trips      [V, W]  the wave's trips in the order of their places, the last repeated where there are fewer
-    size       [V]  how many they are
-    write_row  [V, W]  where what each makes waits; R, one past the last row, for repeated ones
-    read_row   [J]  where the trip is found when it is folded
-    rows       [R]  zeros: as many as there are rows
+    due          [J]  the wave that trains before this trip is folded, or -1
+    undisturbed  [J]  the next trip before which a wave is due
+    trips        [V, W]  the trips of each wave in order; where there are fewer than W, the last one is repeated
+    size         [V]  the number of trips of each wave
+    write_row    [V, W]  the row in which each result waits; R, one past the last row, for repeated trips
+    read_row     [J]  the row from which the trip is folded
+    rows         [R]  zeros; their number is that of the rows
     """
 
     due: Array
@@ -94,10 +94,10 @@ def _train_one_after_the_other(
 ) -> Any:
     """A wave's first ``size`` trips, in a loop."""
 
-    def one(number, waiting):
+    def train_next(number, waiting):
         return jax.tree.map(lambda a, v: a.at[rows[number]].set(v), waiting, train(trips[number]))
 
-    return lax.fori_loop(0 * size, size, one, waiting)
+    return lax.fori_loop(0 * size, size, train_next, waiting)
 
 
 def _train_side_by_side(

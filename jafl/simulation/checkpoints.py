@@ -52,10 +52,11 @@ class Checkpoints:
       folder: made when the first checkpoint is written.
       every: client trips from one checkpoint to the next; 0: none is written. If None, one is written every minute,
         or less often where writing would take more than a twentieth of the time.
-      configuration: {name: JSON value} of what the run is; a checkpoint of another one is refused.
-      on_restore: called with the checkpoint that the run goes on from, before it does.
-      on_trouble: called with a sentence if a checkpoint could not be written or read; a warning if None.
-      refuse: whether a checkpoint of another run is an error; if False, it is told, and all are removed.
+      configuration: {name: JSON value} that identifies the run; a checkpoint of another run is refused.
+      on_restore: called with the checkpoint from which the run goes on, before it does.
+      on_trouble: called with a sentence if a checkpoint could not be written or read. Default: a warning.
+      refuse: whether a checkpoint of another run is an error. If False, ``on_trouble`` is told, and all checkpoints
+        are removed.
 
     Raises SettingError if ``every`` is not a whole number of at least 0.
     """
@@ -103,7 +104,8 @@ class Checkpoints:
           SettingError: if the checkpoint is one of another run, unless ``refuse`` is False; lists the differences.
         """
         self._reads = reads
-        numbers = sorted((int(one.name) for one in self.folder.glob("*") if one.name.isdigit()), reverse=True)
+        names = (path.name for path in self.folder.glob("*"))
+        numbers = sorted((int(name) for name in names if name.isdigit()), reverse=True)
         for number in numbers:
             try:
                 with self._manager() as manager:
@@ -112,8 +114,8 @@ class Checkpoints:
                 if isinstance(error, SettingError) and self._refuse:
                     raise
                 if isinstance(error, SettingError):
-                    found = str(error).rsplit("\n", 1)[0]  # without what to do
-                    self.on_trouble(f"{found}\nThey are removed, and these runs begin anew.")
+                    message = str(error).rsplit("\n", 1)[0]  # without what to do
+                    self.on_trouble(f"{message}\nThey are removed, and these runs begin anew.")
                     self.delete()
                     return None
                 self.on_trouble(f"The checkpoint {self.folder / str(number)} cannot be read ({error}).")
@@ -179,13 +181,13 @@ class Checkpoints:
         state = manager.restore(number, args=orbax.args.Composite(state=orbax.args.JsonRestore()))["state"]
         require(state["format"] == FORMAT, f"format of {self.folder}", state["format"], f"{FORMAT}")
         before = {**state["configuration"], "data, schedule and numbers": state["digest"]}
-        found = differences(before, {**self._configuration, "data, schedule and numbers": self._digest()})
-        if not found and state["arrays"] != _shapes(carry):
-            found = ["the arrays of the state have other shapes or dtypes"]
-        if found:
+        lines = differences(before, {**self._configuration, "data, schedule and numbers": self._digest()})
+        if not lines and state["arrays"] != _shapes(carry):
+            lines = ["the arrays of the state have other shapes or dtypes"]
+        if lines:
             raise SettingError(
                 f"The checkpoint in {self.folder} is of another run:\n  "
-                + "\n  ".join(found)
+                + "\n  ".join(lines)
                 + "\nGo on with what it was made with, or run into another directory."
             )
         template = {

@@ -1,13 +1,14 @@
-"""Several programs of the engine as one: what they have in common once, what is each one's own stacked.
+"""A batch of runs as one program: what the runs have in common is stored once, everything else is stacked.
 
-Members are batched by ``vmap`` over the engine's own loop. What all of them read alike (data, and whatever follows
-from a schedule that they share) has no axis of members: it is there once, and loops whose bounds it gives run no
-longer than one member's. Where bounds differ, loops run until the longest is through, and the others keep what they
-had.
+The runs of a batch go through ``vmap`` over the engine's own loop. What all of them read alike (data, and whatever
+follows from a schedule that they share) has no batch axis: it is stored once, and loops whose bounds it gives run no
+longer than those of one run. Where bounds differ, loops run until the longest has ended, and the other runs keep what
+they had.
 """
 
 import dataclasses
 import functools
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,11 +33,12 @@ class BatchTooLarge(SettingError):
 )
 @dataclasses.dataclass(frozen=True)
 class Stack:
-    """M programs of one structure.
+    """The programs of M runs, of one structure.
 
-    shared     leaves that all members read, in order
+    shared     leaves that all runs read, in order
     own        [M, ...] the other leaves, in order
-    structure  of an ``engine.Program``; is_own  of each of its leaves: whether it is in ``own``. Static.
+    structure  of an ``engine.Program``; static
+    is_own     for each of its leaves, whether it is in ``own``; static
     """
 
     shared: tuple
@@ -44,61 +46,58 @@ class Stack:
     structure: Any
     is_own: tuple[bool, ...]
 
-    def member(self, own: tuple) -> engine.Program:
+    def program(self, own: tuple) -> engine.Program:
         """The program whose own leaves are ``own``."""
-        shared, mine = iter(self.shared), iter(own)
-        leaves = [next(mine) if is_own else next(shared) for is_own in self.is_own]
+        of_all, of_this_run = iter(self.shared), iter(own)
+        leaves = [next(of_this_run) if is_own else next(of_all) for is_own in self.is_own]
         program: engine.Program = jax.tree.unflatten(self.structure, leaves)
         return program
 
 
 @functools.partial(jax.jit, static_argnames=("slots", "num_clients"))
 def allocate(stack: Stack, params: Any, *, slots: int, num_clients: int) -> engine.Carry:
-    """[M, ...] of every leaf: what ``engine.allocate`` gives each member, for ``params`` [M, *P]."""
+    """[M, ...] of every leaf: what ``engine.allocate`` gives each run, for ``params`` [M, *P]."""
 
-    def one(own, params):
-        return engine.allocate(stack.member(own), params, slots=slots, num_clients=num_clients)
+    def allocate_run(own, params):
+        return engine.allocate(stack.program(own), params, slots=slots, num_clients=num_clients)
 
-    carries: engine.Carry = jax.vmap(one)(stack.own, params)
+    carries: engine.Carry = jax.vmap(allocate_run)(stack.own, params)
     return carries
 
 
 @functools.partial(jax.jit, donate_argnames="carries")
 def run(stack: Stack, carries: engine.Carry, first_step: int, last_step: int) -> engine.Carry:
-    """``engine.run`` of all members together; donates ``carries``. Steps after a member's last are of no use."""
+    """``engine.run`` of all runs; donates ``carries``. Shorter runs compute until the longest ends."""
 
-    def one(own, carry):
-        return engine.run(stack.member(own), carry, first_step, last_step)
+    def train_run(own, carry):
+        return engine.run(stack.program(own), carry, first_step, last_step)
 
-    after: engine.Carry = jax.vmap(one)(stack.own, carries)
+    after: engine.Carry = jax.vmap(train_run)(stack.own, carries)
     return after
 
 
 @jax.jit
 def are_finite(params: Any) -> jax.Array:
-    """[M] bool: whether all parameters of a member, of ``params`` [M, *P], are free of NaN and infinity."""
+    """[M] bool: whether all parameters of a run, of ``params`` [M, *P], are free of NaN and infinity."""
 
-    def one(params):
+    def is_finite(params):
         return jnp.all(jnp.array([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(params)]))
 
-    return jax.vmap(one)(params)
+    return jax.vmap(is_finite)(params)
 
 
-@functools.partial(jax.jit, static_argnames="members")
-def unstack(tree: Any, members: int) -> list[Any]:
-    """One pytree for each member, of ``tree`` with leaves [M, ...]."""
+@functools.partial(jax.jit, static_argnames="runs")
+def unstack(tree: Any, runs: int) -> list[Any]:
+    """One pytree for each run, of ``tree`` with leaves [M, ...]."""
 
-    def one(member: int) -> Any:
-        return jax.tree.map(lambda leaf: leaf[member], tree)
-
-    return [one(member) for member in range(members)]
+    return [jax.tree.map(operator.itemgetter(number), tree) for number in range(runs)]
 
 
 def stack(programs: Sequence[engine.Program]) -> Stack:
     """Stacks the programs of several runs, on the host or on the device.
 
-    Arrays that are equal in all are kept once; numbers of specifications always get an axis of members, so that runs
-    that differ in other numbers find their program compiled. Columns of unequal length are padded to the longest.
+    Arrays that are equal in all runs are stored once. Numbers of specifications always get a batch axis, so that
+    batches that differ in other numbers find their program compiled. Shorter columns are padded to the longest.
 
     Raises:
       SettingError: if programs differ in anything but numbers and the contents of arrays: says in what.
@@ -134,11 +133,17 @@ def stack_params(params: Sequence[Any]) -> Any:
 
 
 def check_memory(
-    stacked: Stack, carries: engine.Carry, members: int, *, evaluation: int, evaluating: int, width: int
+    stacked: Stack, carries: engine.Carry, runs: int, *, evaluation: int, evaluating: int, width: int
 ) -> Forecast:
-    """What the arrays of all members, or their shapes, and temporary values take; ``width``: that of their plans.
+    """The memory that the arrays of all runs, or their shapes, and temporary values take.
 
-    evaluation, evaluating: bytes that evaluators hold, and temporary ones of an evaluation of all members.
+    Args:
+      stacked: the programs.
+      carries: their carries, or the shapes of these.
+      runs: M.
+      evaluation: bytes that evaluators hold.
+      evaluating: temporary bytes of an evaluation of all runs.
+      width: that of the runs' plans.
 
     Raises:
       BatchTooLarge: if the device has less.
@@ -146,37 +151,37 @@ def check_memory(
     first, count = len(jax.tree.leaves(stacked)), len(jax.tree.leaves(carries))
     training = temporary_bytes(run.trace(stacked, carries, 0, 0), slice(first, first + count))
     sizes = {"evaluation": evaluation, "temporaries": max(training, evaluating)}
-    found = forecast(
-        stacked.member(stacked.own), carries, **sizes, width=members * width, available=device_memory()
+    memory = forecast(
+        stacked.program(stacked.own), carries, **sizes, width=runs * width, available=device_memory()
     )
-    if not found.fits:
+    if not memory.fits:
         raise BatchTooLarge(
-            f"the number of runs that go together is {members}, but must be fewer: they need "
-            f"{readable(found.needed)} of device memory, which has {readable(found.available)}"
+            f"the number of runs that go together is {runs}, but must be fewer: they need "
+            f"{readable(memory.needed)} of device memory, which has {readable(memory.available)}"
         )
-    return found
+    return memory
 
 
 def _alike(programs: Sequence[engine.Program]) -> list[engine.Program]:
-    """The programs with the bounds of one and the same loop where their steps are of the same sizes.
+    """The programs with equal loop bounds where their server steps are of the same sizes.
 
-    A run that ends before another has the other's steps after its last: what they leave is of no use anyway. And a
-    run whose steps have one trip each can be looped over like one with more.
+    Shorter runs are padded to the longest; nobody reads what they compute after their last server step. A run with
+    one trip in each step can be looped over like a run with more.
     """
     longest = max((np.asarray(program.steps.first_trip) for program in programs), key=_steps)
     spread = max((program.spread for program in programs), key=lambda spread: spread.at_once)
     due = [np.asarray(program.waves.due if program.waves else ()) for program in programs]
-    if not all(np.array_equal(one, due[0]) for one in due[1:]):
-        spread = spread._replace(steps_at_once=0)  # each would wait for the other's waves
-    made = []
+    if not all(np.array_equal(waves, due[0]) for waves in due[1:]):
+        spread = spread._replace(steps_at_once=0)  # each run would wait for the other's waves
+    alike = []
     for program in programs:
         own = np.asarray(program.steps.first_trip)
         steps = _steps(own)
         same = np.array_equal(own[: steps + 1], longest[: steps + 1])
         steps_of = program.steps._replace(first_trip=longest if same else own)
         one_each = all(other.one_trip_per_step for other in programs)
-        made.append(dataclasses.replace(program, steps=steps_of, one_trip_per_step=one_each, spread=spread))
-    return made
+        alike.append(dataclasses.replace(program, steps=steps_of, one_trip_per_step=one_each, spread=spread))
+    return alike
 
 
 def _steps(first_trip: np.ndarray) -> int:
@@ -208,7 +213,7 @@ def _check_alike(first: engine.Program, other: engine.Program, number: int) -> N
 
 
 def _what_differs(mine: Specification, its: Specification) -> tuple[Specification, Specification]:
-    """Both, of different kinds, with the arguments alone that make the difference."""
+    """Both specifications, of different kinds, reduced to the arguments that differ in kind."""
 
     def argument(of: Specification, name: str) -> Specification:
         return Specification(of.factory, {name: of.arguments[name]})
@@ -223,16 +228,16 @@ def _what_differs(mine: Specification, its: Specification) -> tuple[Specificatio
 
 
 def kind(tree: Any, *, of_rows: bool = False) -> tuple:
-    """Structure, and of each leaf its type and shape, or that of a row: equal where leaves can be stacked."""
+    """The structure, and each leaf's type and shape, or that of its rows: equal for trees that can be stacked."""
     leaves, structure = jax.tree.flatten(tree)
     shapes = tuple(np.shape(leaf)[of_rows:] for leaf in leaves)
     return structure, tuple(jnp.result_type(leaf) for leaf in leaves), shapes
 
 
 def _stacked(leaves: Sequence[Any]) -> tuple[Any, bool]:
-    """(one leaf, False) if all are the same array; (their stack [M, ...], True) else."""
+    """(the leaf, False) if all are the same array, else (their stack [M, ...], True)."""
     first = leaves[0]
-    if np.ndim(first) == 0:  # under jit, so that a number that takes its type from others still does
+    if np.ndim(first) == 0:  # under jit, which keeps the types of numbers weak
         return _stack(*leaves), True
     if all(leaf is first or np.array_equal(leaf, first) for leaf in leaves[1:]):
         return first, False
