@@ -1,9 +1,10 @@
-"""What a schedule alone tells of an experiment, before anything is trained: NumPy only, seconds for a million trips.
+"""What a schedule alone tells about an experiment, before anything is trained; computed with NumPy.
 
-Every function takes an ``EventSchedule``; those about data take the clients' numbers of examples or of labels
-too, and those about influence a weight per applied trip, ``History.weights`` after a run, or before it the
-``weight`` column of a rule whose weights the schedule decides. Letters in shapes: J applied trips, T server steps,
-N clients, B bins, G groups of clients, C classes. ``jafl.plots`` draws them.
+Every function takes an ``EventSchedule``; those about data also take the clients' numbers of examples or of labels,
+and those about influence a weight per applied trip: ``History.weights`` after a run, or before it the ``weight``
+column of a rule whose weights depend on the schedule alone. Letters in shapes: J applied trips, T server steps, N
+clients, B bins, G groups of clients, C classes, D discarded trips, F trips under way at the end. ``jafl.plots`` draws
+the results.
 """
 
 from jafl.diagnostics.checks import Groups

@@ -1,4 +1,4 @@
-"""What several diagnostics ask of their arguments."""
+"""Checks of arguments that several diagnostics share."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -36,9 +36,9 @@ def per_trip(weights: Any, schedule: EventSchedule) -> np.ndarray:
 
 
 def group_numbers(groups: Groups | None, num_clients: int) -> tuple[tuple[str, ...], np.ndarray]:
-    """The groups' names [G], and [N] int64 the number of each client's group, -1 for a client of none.
+    """The groups' names [G], and [N] int64 the number of each client's group, -1 for a client without one.
 
-    None is one group of all clients. Raises SettingError for a client that there is not, or one of two groups.
+    None stands for one group of all clients. Raises SettingError for an unknown client, or one in two groups.
     """
     if groups is None:
         return ("all clients",), np.zeros(num_clients, np.int64)

@@ -11,21 +11,25 @@ from jafl.records import EventSchedule
 
 
 class Costs(NamedTuple):
-    """Communication of a whole run, and memory, in bytes but for the counts.
+    """Communication of a whole run, and memory, in bytes except for the counts.
 
-    uploads            applied trips. One that is thrown away counts as cancelled before its upload, as over-selection
-                       and dropout do; one that a staleness limit drops at its arrival had been uploaded too
-    downloads          trips started: applied, thrown away, under way at the end
-    uploads_per_step   the last column of ACE's table a.1: 1 for the rules that step at every arrival, M with a buffer
-    upload_bytes, download_bytes, communicated_bytes
-    model_bytes            the server's model
-    buffer_bytes           updates that wait for the step, or their running sum
-    clients_memory_bytes   what the server keeps of every client
-    server_overhead_bytes  the two together: the server's column of ACE's table a.3
-    client_overhead_bytes  what one client keeps between its trips: the clients' column of table a.3
-    total_overhead_bytes   the server's and all clients': its column "total cost"
-    snapshot_bytes         old versions that the simulator holds for clients under way. A real server has sent them
-                           away, unless its rule asks for a trip's ``start``
+    Attributes:
+      uploads: applied trips. A discarded trip counts as cancelled before its upload, which is true of over-selection
+        and dropout; one that a staleness limit drops at its arrival had been uploaded too.
+      downloads: started trips: applied, discarded, under way at the end.
+      uploads_per_step: the last column of ACE's table a.1: 1 for the rules that step at every arrival, K with a
+        buffer of K trips.
+      upload_bytes: of all uploads.
+      download_bytes: of all downloads.
+      communicated_bytes: the two together.
+      model_bytes: the server's model.
+      buffer_bytes: updates that wait for the step, or their running sum.
+      clients_memory_bytes: what the server stores of all clients.
+      server_overhead_bytes: buffer and clients' memory together: the server's column of ACE's table a.3.
+      client_overhead_bytes: what one client keeps between its trips: the clients' column of table a.3.
+      total_overhead_bytes: of the server and all clients: the column "total cost" of table a.3.
+      snapshot_bytes: old versions that the simulator holds for clients under way. A real server has sent them away,
+        unless its rule needs a trip's ``start``.
     """
 
     uploads: int
@@ -52,24 +56,37 @@ def costs(
     client_state_bytes: int = 0,
     snapshots: int = 0,
 ) -> Costs:
-    """Communication and memory as ACE compares them (tables a.1 and a.3), for one schedule and model, in bytes.
+    """Communication and memory of one schedule and model as ACE compares them (tables a.1 and a.3), in bytes.
 
-    Table a.1's communications per step and table a.3's three columns of overhead are here with their constants. What
-    is not: the rates of convergence; and the O(1) that table a.3 charges to a client or server without state
+    Table a.1's communications per step and table a.3's three columns of overhead are here with their constants. The
+    rates of convergence are left out, and so is the O(1) that table a.3 charges to a client or server without state
     (so "total cost" O(n) of vanilla ASGD is 0 here).
 
     Args:
-      parameter_bytes: of the model, d; an update or gradient has the same size, also where the server stores 8 bits
-        of it (ACE-8bit sends full precision, appendix F.3.3).
-      clients_memory_bytes_per_client: that the server stores of each of the N clients: d for CA2FL, ACE and ACED,
+      schedule: the event schedule.
+      parameter_bytes: size of the model, d; an update or gradient has the same size, also where the server stores it
+        with 8 bits (ACE-8bit sends full precision, appendix F.3.3).
+      clients_memory_bytes_per_client: what the server stores of each of the N clients: d for CA2FL, ACE and ACED,
         d/4 for 8 bits of float32, 0 for rules without client memory.
-      buffered_updates: of size d that the server holds until it steps. By default 1, a running sum, or 0 where
-        every step applies a single trip. Table a.3 charges FedBuff with all M: pass M for a server that keeps them.
-      client_state_bytes: that each client keeps between its trips: d for incremental ACE as the paper has it, with 0
+      buffered_updates: updates of size d that the server holds until it steps. Default: 1, a running sum, or 0 where
+        every step applies a single trip. Table a.3 charges FedBuff with the whole buffer: pass its size for a server
+        that keeps all updates.
+      client_state_bytes: what each client keeps between its trips: d for incremental ACE as the paper has it, with 0
         for the server (jafl's keeps the gradients on the server).
       snapshots: versions that the simulator holds, ``ExecutionPlan.num_slots``.
 
-    Raises SettingError for a number that is negative or not whole, or a schedule without applied trips.
+    Returns:
+      The ``Costs``.
+
+    Raises:
+      SettingError: for a number that is negative or not whole, or a schedule without applied trips.
+
+    Example:
+      >>> schedule = jafl.synchronous(
+      ...     num_clients=5, cohort_size=2, delay=jafl.delays.constant(1.0), server_steps=3
+      ... )
+      >>> jafl.diagnostics.costs(schedule, parameter_bytes=1000).upload_bytes
+      6000
     """
     check_has_trips(schedule)
     model = _whole_bytes("parameter_bytes", parameter_bytes)
@@ -102,7 +119,7 @@ def costs(
 
 
 def _whole_bytes(name: str, value: int) -> int:
-    """``value`` as an int; may be above 2**31, unlike other whole numbers."""
+    """``value`` as an int, which may be above 2**31, unlike other whole numbers."""
     whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
     require(whole and value >= 0, name, value, "a whole number of at least 0")
     return int(value)

@@ -1,4 +1,4 @@
-"""Whose data take part in training, and what is thrown away."""
+"""The examples that take part in training, and the trips that are thrown away."""
 
 from typing import Any, NamedTuple
 
@@ -11,8 +11,9 @@ from jafl.records import EventSchedule
 class ParticipatingExamples(NamedTuple):
     """How many examples the clients of trips hold.
 
-    started [J + D + F]: of every trip that was started: applied, thrown away, under way at the end
-    applied [J]: of every trip that the server applied
+    Attributes:
+      started: [J + D + F] of every started trip: applied, discarded, under way at the end.
+      applied: [J] of every applied trip.
     """
 
     started: np.ndarray
@@ -27,10 +28,11 @@ class ParticipatingExamples(NamedTuple):
 class Wasted(NamedTuple):
     """Trips that were started and thrown away.
 
-    trips       D
-    share       of the trips that ended, J + D
-    time        simulated time that clients spent in them, summed over clients
-    time_share  of the time that clients spent in trips that ended
+    Attributes:
+      trips: their number, D.
+      share: of the trips that ended, J + D.
+      time: simulated time that clients spent in them, summed over clients.
+      time_share: of the simulated time that clients spent in trips that ended.
     """
 
     trips: int
@@ -42,9 +44,25 @@ class Wasted(NamedTuple):
 def participating_examples(schedule: EventSchedule, num_examples: Any) -> ParticipatingExamples:
     """Examples held by the clients that take part, trip by trip (FedBuff, figure 7 and appendix C.3).
 
-    Over-selection throws the slowest away, and with durations that grow with the data those hold the most.
+    Over-selection discards the slowest trips; where durations grow with the data, those are of clients with many
+    examples.
 
-    num_examples: [N], of each client. Raises SettingError for another shape, or a schedule without applied trips.
+    Args:
+      schedule: the event schedule.
+      num_examples: [N] integers, examples of each client.
+
+    Returns:
+      The ``ParticipatingExamples``.
+
+    Raises:
+      SettingError: for another shape, or a schedule without applied trips.
+
+    Example:
+      >>> schedule = jafl.synchronous(
+      ...     num_clients=5, cohort_size=2, delay=jafl.delays.constant(1.0), server_steps=3
+      ... )
+      >>> jafl.diagnostics.participating_examples(schedule, [7, 7, 7, 7, 7]).ratio
+      1.0
     """
     check_has_trips(schedule)
     held = per_client("num_examples", num_examples, schedule)
@@ -53,7 +71,21 @@ def participating_examples(schedule: EventSchedule, num_examples: Any) -> Partic
 
 
 def wasted(schedule: EventSchedule) -> Wasted:
-    """What was thrown away (over-selection: FedBuff, appendix C.4; dropout)."""
+    """Trips that were thrown away, by over-selection (FedBuff, appendix C.4) or dropout for example.
+
+    Args:
+      schedule: the event schedule.
+
+    Returns:
+      Their number, their time, and both as shares: ``Wasted``.
+
+    Example:
+      >>> schedule = jafl.synchronous(
+      ...     num_clients=5, cohort_size=2, delay=jafl.delays.constant(1.0), server_steps=3
+      ... )
+      >>> jafl.diagnostics.wasted(schedule).trips
+      0
+    """
     lost, kept = len(schedule.discarded_client), schedule.num_trips
     time = float(np.sum(schedule.discarded_end_time - schedule.discarded_start_time))
     used = float(np.sum(schedule.arrival_time - schedule.download_time))

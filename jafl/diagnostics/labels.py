@@ -1,4 +1,4 @@
-"""Which labels the server has really seen."""
+"""The labels behind the updates that the server has applied."""
 
 from typing import Any, NamedTuple
 
@@ -13,11 +13,12 @@ from jafl.records import EventSchedule
 class LabelsSeen(NamedTuple):
     """The label distribution of the applied trips, per bin of server steps.
 
-    edges     [B + 1] int64: the trips that the steps ``edges[k]:edges[k + 1]`` apply, or, cumulative, those of
-              all steps before ``edges[k + 1]``
-    share     [B, C] float64: rows sum to 1; a row is NaN where the trips were given no weight at all
-    overall   [C] float64: of all trips together
-    if_alike  [C] float64: if every client counted alike, the mean of the clients' own shares
+    Attributes:
+      edges: [B + 1] int64; bin k holds the trips that the steps ``edges[k]:edges[k + 1]`` apply or, if cumulative,
+        those of all steps before ``edges[k + 1]``.
+      share: [B, C] float64; rows sum to 1; a row is NaN where all its trips have weight 0.
+      overall: [C] float64, of all trips together.
+      if_alike: [C] float64, if every client counted alike: the mean of the clients' own shares.
     """
 
     edges: np.ndarray
@@ -27,9 +28,21 @@ class LabelsSeen(NamedTuple):
 
 
 def label_shares(label_counts: Any) -> np.ndarray:
-    """[N, C] float64: each client's own label distribution; zeros for a client without examples.
+    """Each client's own label distribution.
 
-    Raises SettingError unless ``label_counts`` [N, C] is a table of numbers that are not negative, not all 0.
+    Args:
+      label_counts: [N, C] numbers, the examples of each class that each client holds.
+
+    Returns:
+      [N, C] float64; rows sum to 1, and are 0 for a client without examples.
+
+    Raises:
+      SettingError: for another shape, a negative number, or nothing but zeros.
+
+    Example:
+      >>> jafl.diagnostics.label_shares([[3, 1], [0, 2]])
+      array([[0.75, 0.25],
+             [0.  , 1.  ]])
     """
     counts = np.asarray(label_counts, np.float64)
     table = counts.ndim == 2 and counts.size > 0
@@ -49,13 +62,25 @@ def labels_seen(
     """The labels behind the updates that the server has applied: each trip counts its client's label shares.
 
     Args:
-      label_counts: [N, C], examples of each class that each client holds.
+      schedule: the event schedule.
+      label_counts: [N, C] numbers, the examples of each class that each client holds.
       bins: ranges of server steps.
-      weights: [J], how much each trip counts, at least 0; None counts every trip alike.
-      cumulative: all trips applied so far, instead of those of the bin.
+      weights: [J], how much each trip counts, at least 0. Default: all alike.
+      cumulative: whether a bin holds all trips applied so far, not only its own.
 
-    Raises SettingError for arrays of another shape, a weight that is negative or not finite, bins below 1 or a
-    schedule without applied trips.
+    Returns:
+      The label distributions: ``LabelsSeen``.
+
+    Raises:
+      SettingError: for arrays of another shape, a weight that is negative or not finite, bins below 1 or a schedule
+        without applied trips.
+
+    Example:
+      >>> schedule = jafl.synchronous(
+      ...     num_clients=5, cohort_size=2, delay=jafl.delays.constant(1.0), server_steps=3
+      ... )
+      >>> jafl.diagnostics.labels_seen(schedule, [[1, 1]] * 5, bins=1).overall
+      array([0.5, 0.5])
     """
     edges = step_bins(schedule, bins)
     shares, given = label_shares(label_counts), per_trip(weights, schedule)
@@ -80,7 +105,19 @@ def labels_seen(
 
 
 def label_distance(seen: Any, wanted: Any) -> float:
-    """Total variation between two label distributions [C]: 0 if they agree, 1 if they share no label."""
+    """Total variation between two label distributions: 0 if they agree, 1 if they share no label.
+
+    Args:
+      seen: [C], sums to 1.
+      wanted: [C], sums to 1.
+
+    Returns:
+      A number from 0 to 1.
+
+    Example:
+      >>> jafl.diagnostics.label_distance([0.5, 0.5], [0.25, 0.75])
+      0.25
+    """
     return float(0.5 * np.sum(np.abs(np.asarray(seen) - np.asarray(wanted))))
 
 

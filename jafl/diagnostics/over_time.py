@@ -11,13 +11,15 @@ from jafl.schedule import counting
 
 
 class StalenessOverTime(NamedTuple):
-    """Staleness (server steps) of the applied trips, per group of clients and bin of server steps.
+    """Staleness of the applied trips, in server steps, per group of clients and bin of server steps.
 
-    groups      [G] names
-    edges       [B + 1] int64: bin k holds the trips that the steps ``edges[k]:edges[k + 1]`` apply
-    trips       [G, B] int64
-    mean, low, high  [G, B] float64: mean, 5 % and 95 % quantile (linear between trips, as ``np.quantile``);
-                NaN where a group has no trip
+    Attributes:
+      groups: [G] names.
+      edges: [B + 1] int64; bin k holds the trips that the steps ``edges[k]:edges[k + 1]`` apply.
+      trips: [G, B] int64.
+      mean: [G, B] float64; NaN where a group has no trip, as in ``low`` and ``high``.
+      low: [G, B] float64, the 5 % quantile, linear between trips as ``np.quantile``.
+      high: [G, B] float64, the 95 % quantile.
     """
 
     groups: tuple[str, ...]
@@ -31,8 +33,9 @@ class StalenessOverTime(NamedTuple):
 class InFlight(NamedTuple):
     """How many clients train, as a step function: ``clients[e]`` from ``time[e]`` until ``time[e + 1]``.
 
-    time     [E] float64, simulated time, strictly increasing from 0
-    clients  [E] int64; the last one holds until the end of the run, ``schedule.step_time[-1]``
+    Attributes:
+      time: [E] float64, in units of simulated time, strictly increasing from 0.
+      clients: [E] int64; the last one holds until the end of the run, ``schedule.step_time[-1]``.
     """
 
     time: np.ndarray
@@ -40,9 +43,24 @@ class InFlight(NamedTuple):
 
 
 def step_bins(schedule: EventSchedule, bins: int) -> np.ndarray:
-    """[B + 1] int64: the edges of ``bins`` ranges of server steps as equal as can be; of fewer if T < bins.
+    """The edges of ``bins`` ranges of server steps that are as equal as possible.
 
-    Raises SettingError if ``bins`` is not positive, or no trip was applied.
+    Args:
+      schedule: the event schedule.
+      bins: their number; there are no more than server steps.
+
+    Returns:
+      [B + 1] int64, in server steps.
+
+    Raises:
+      SettingError: for bins below 1, or a schedule without applied trips.
+
+    Example:
+      >>> schedule = jafl.synchronous(
+      ...     num_clients=5, cohort_size=2, delay=jafl.delays.constant(1.0), server_steps=3
+      ... )
+      >>> jafl.diagnostics.step_bins(schedule, 2)
+      array([0, 1, 3])
     """
     whole_number("bins", bins, 1)
     check_has_trips(schedule)
@@ -55,10 +73,25 @@ def staleness_over_time(
 ) -> StalenessOverTime:
     """Mean and quantiles of the staleness in each of ``bins`` ranges of server steps.
 
-    groups: {name: its clients}; a client of no group is left out, one may not be in two. None is one group of all.
+    Args:
+      schedule: the event schedule.
+      bins: ranges of server steps.
+      groups: {name: its clients}; clients without a group are left out, and none may be in two. Default: one group of
+        all clients.
 
-    Raises SettingError for bins below 1, a schedule without applied trips, or groups that name no client, an
-    unknown one or one twice.
+    Returns:
+      The ``StalenessOverTime``.
+
+    Raises:
+      SettingError: for bins below 1, a schedule without applied trips, or groups that name no client, an unknown one
+        or one twice.
+
+    Example:
+      >>> schedule = jafl.synchronous(
+      ...     num_clients=5, cohort_size=2, delay=jafl.delays.constant(1.0), server_steps=3
+      ... )
+      >>> jafl.diagnostics.staleness_over_time(schedule, bins=3).mean
+      array([[0., 0., 0.]])
     """
     edges = step_bins(schedule, bins)
     names, number = group_numbers(groups, schedule.num_clients)
@@ -93,10 +126,23 @@ def _quantile(in_order: np.ndarray, first: np.ndarray, sizes: np.ndarray, probab
 
 
 def in_flight(schedule: EventSchedule) -> InFlight:
-    """How many clients train at each moment, in trips thrown away and those under way at the end too.
+    """How many clients train at each moment, also in trips that are discarded or under way at the end.
 
     At one instant all that ends and starts is counted together, so a trip that takes no time never shows, and
-    where every finished client is replaced at once the count is the concurrency throughout.
+    where every finished client is replaced at once the count is always the concurrency.
+
+    Args:
+      schedule: the event schedule.
+
+    Returns:
+      The count as a step function of simulated time: ``InFlight``.
+
+    Example:
+      >>> schedule = jafl.synchronous(
+      ...     num_clients=5, cohort_size=2, delay=jafl.delays.constant(1.0), server_steps=3
+      ... )
+      >>> jafl.diagnostics.in_flight(schedule).clients
+      array([2, 0])
     """
     moments, clients = counting.in_flight(schedule)
     if not len(moments) or moments[0] > 0:  # nobody trains at first
@@ -106,7 +152,21 @@ def in_flight(schedule: EventSchedule) -> InFlight:
 
 
 def mean_in_flight(schedule: EventSchedule) -> float:
-    """The mean of ``in_flight`` over simulated time, until the last server step; 0 for a run that takes no time."""
+    """The mean of ``in_flight`` over simulated time, until the last server step.
+
+    Args:
+      schedule: the event schedule.
+
+    Returns:
+      Clients; 0 for a run that takes no time.
+
+    Example:
+      >>> schedule = jafl.synchronous(
+      ...     num_clients=5, cohort_size=2, delay=jafl.delays.constant(1.0), server_steps=3
+      ... )
+      >>> jafl.diagnostics.mean_in_flight(schedule)
+      2.0
+    """
     time, clients = in_flight(schedule)
     end = float(schedule.step_time[-1]) if schedule.num_steps else 0.0
     return float(np.sum(clients * np.diff(np.append(time, end).clip(max=end))) / end) if end > 0 else 0.0

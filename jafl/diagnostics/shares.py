@@ -1,4 +1,4 @@
-"""Who takes part, who counts, and how unequal that is."""
+"""How often clients take part, how much they count, and how unequal that is."""
 
 from typing import Any
 
@@ -10,18 +10,45 @@ from jafl.records import EventSchedule
 
 
 def participation(schedule: EventSchedule) -> np.ndarray:
-    """[N] int64: applied trips of each client."""
+    """How many trips of each client were applied.
+
+    Args:
+      schedule: the event schedule.
+
+    Returns:
+      [N] int64.
+
+    Example:
+      >>> schedule = jafl.synchronous(
+      ...     num_clients=2, cohort_size=2, delay=jafl.delays.constant(1.0), server_steps=3
+      ... )
+      >>> jafl.diagnostics.participation(schedule)
+      array([3, 3])
+    """
     return np.bincount(schedule.client, minlength=schedule.num_clients)
 
 
 def influence(schedule: EventSchedule, weights: np.ndarray | None = None) -> np.ndarray:
-    """[N] float64: each client's share of all weight that its applied trips were given; sums to 1.
+    """Each client's share of all weight that the applied trips were given.
 
     This is alpha_i p_i of FedStaleWeight (equations 2 and 3), scaled to sum to 1 as equation 3 demands.
 
-    weights: [J], one per applied trip; None counts every trip alike. All shares are 0 if the weights sum to 0.
+    Args:
+      schedule: the event schedule.
+      weights: [J], one per applied trip. Default: all trips count alike.
 
-    Raises SettingError for another shape, or weights that are not finite.
+    Returns:
+      [N] float64, sums to 1; all 0 if the weights sum to 0.
+
+    Raises:
+      SettingError: for weights of another shape, or not finite.
+
+    Example:
+      >>> schedule = jafl.synchronous(
+      ...     num_clients=2, cohort_size=2, delay=jafl.delays.constant(1.0), server_steps=3
+      ... )
+      >>> jafl.diagnostics.influence(schedule)
+      array([0.5, 0.5])
     """
     total = np.bincount(schedule.client, per_trip(weights, schedule), minlength=schedule.num_clients)
     everything = total.sum()
@@ -29,10 +56,23 @@ def influence(schedule: EventSchedule, weights: np.ndarray | None = None) -> np.
 
 
 def client_staleness(schedule: EventSchedule) -> np.ndarray:
-    """[N] float64: mean staleness (server steps) of each client's applied trips; NaN for a client without any.
+    """Mean staleness of each client's applied trips.
 
-    Where finished clients are replaced at once by themselves, FedStaleWeight's equation 6 says what it tends to:
+    Where finished clients are replaced at once by themselves, FedStaleWeight's equation 6 gives its limit:
     (sum_j r_j / r_i - 1) / K for clients that finish at the rates r.
+
+    Args:
+      schedule: the event schedule.
+
+    Returns:
+      [N] float64, in server steps; NaN for a client without applied trips.
+
+    Example:
+      >>> schedule = jafl.synchronous(
+      ...     num_clients=2, cohort_size=2, delay=jafl.delays.constant(1.0), server_steps=3
+      ... )
+      >>> jafl.diagnostics.client_staleness(schedule)
+      array([0., 0.])
     """
     trips = participation(schedule)
     total = np.bincount(schedule.client, schedule.staleness, minlength=schedule.num_clients)
@@ -40,23 +80,51 @@ def client_staleness(schedule: EventSchedule) -> np.ndarray:
 
 
 def equation_8_weights(schedule: EventSchedule) -> np.ndarray:
-    """[J] float64: E[tau_i] * K + 1, FedStaleWeight's weights (equation 8 without its 1/n) before normalization.
+    """FedStaleWeight's weights E[tau_i] * K + 1 (equation 8 without its 1/n), before normalization.
 
-    E[tau_i] is the client's mean over the whole schedule, what the running mean of the algorithm tends to; K the
-    trips of the step. With them clients count alike where all are in flight, which equation 6 assumes; with fewer
-    places than clients only nearly so.
+    E[tau_i] is the client's mean staleness over the whole schedule, the limit of the algorithm's running mean; K is
+    the number of trips of the step. With these weights clients count alike where all are in flight, which equation 6
+    assumes; with a concurrency below the number of clients only nearly so.
+
+    Args:
+      schedule: the event schedule.
+
+    Returns:
+      [J] float64, one per applied trip.
+
+    Example:
+      >>> schedule = jafl.synchronous(
+      ...     num_clients=2, cohort_size=2, delay=jafl.delays.constant(1.0), server_steps=2
+      ... )
+      >>> jafl.diagnostics.equation_8_weights(schedule)
+      array([1., 1., 1., 1.])
     """
     size = np.diff(schedule.step_offsets)
     return client_staleness(schedule)[schedule.client] * size[schedule.step] + 1
 
 
 def normalized_within_steps(schedule: EventSchedule, weights: np.ndarray) -> np.ndarray:
-    """[J] float64: ``weights`` [J] divided by their sum over the trips of the same server step.
+    """``weights`` divided by their sum over the trips of the same server step.
 
-    This is what FedStaleWeight's algorithm 1 does to them, after which clients no longer count alike: a slow
-    client's large weight is divided by a sum that holds it. Where a step's weights sum to 0 they stay.
+    FedStaleWeight's algorithm 1 does so, after which clients no longer count alike: the large weight of a slow client
+    is divided by a sum that contains it.
 
-    Raises SettingError for another shape, or weights that are not finite.
+    Args:
+      schedule: the event schedule.
+      weights: [J], one per applied trip.
+
+    Returns:
+      [J] float64; unchanged in a step whose weights sum to 0.
+
+    Raises:
+      SettingError: for another shape, or weights that are not finite.
+
+    Example:
+      >>> schedule = jafl.synchronous(
+      ...     num_clients=2, cohort_size=2, delay=jafl.delays.constant(1.0), server_steps=1
+      ... )
+      >>> jafl.diagnostics.normalized_within_steps(schedule, [1.0, 3.0])
+      array([0.25, 0.75])
     """
     given = per_trip(weights, schedule)
     total = np.bincount(schedule.step, given, minlength=schedule.num_steps)
@@ -64,21 +132,41 @@ def normalized_within_steps(schedule: EventSchedule, weights: np.ndarray) -> np.
 
 
 def fairness_loss(shares: Any) -> float:
-    """sum_i |shares_i - 1/n|, 0 if all clients count alike: FedStaleWeight's objective (equation 3).
+    """FedStaleWeight's objective sum_i |shares_i - 1/n| (equation 3), 0 if all clients count alike.
 
-    shares: [n], each client's alpha_i p_i: p_i its share of the applied trips (equation 2), alpha_i the weight of
-    each of them. ``influence`` gives them for weights before and after normalization within the buffer.
+    Args:
+      shares: [n], each client's alpha_i p_i: p_i is its share of the applied trips (equation 2), alpha_i the weight
+        of each of them. ``influence`` gives them for weights before and after normalization within the buffer.
 
-    Raises SettingError unless the shares are a list of at least one number.
+    Returns:
+      A number from 0 on.
+
+    Raises:
+      SettingError: unless the shares are a list of at least one number.
+
+    Example:
+      >>> jafl.diagnostics.fairness_loss([0.25, 0.75])
+      0.5
     """
     values = _numbers("shares", shares)
     return float(np.sum(np.abs(values - 1 / len(values))))
 
 
 def gini(values: Any) -> float:
-    """The Gini index: half the mean difference of two of the ``values`` [n], over their mean (Gini 1912).
+    """The Gini index: half the mean difference between two of the values, over their mean (Gini 1912).
 
-    0 if all are alike, (n - 1)/n if one has everything. Raises SettingError unless all are 0 or more.
+    Args:
+      values: [n] numbers, at least 0.
+
+    Returns:
+      0 if all values are equal, (n - 1)/n if all but one are 0.
+
+    Raises:
+      SettingError: for a negative value, or no value.
+
+    Example:
+      >>> jafl.diagnostics.gini([0.0, 0.0, 0.0, 8.0])
+      0.75
     """
     rising = np.sort(_numbers("values", values, not_negative=True))
     count, total = len(rising), rising.sum()
@@ -88,9 +176,20 @@ def gini(values: Any) -> float:
 
 
 def jain(values: Any) -> float:
-    """Jain's fairness index, (sum x)^2 / (n sum x^2) of ``values`` [n] (Jain, Chiu and Hawe 1984).
+    """Jain's fairness index, (sum x)^2 / (n sum x^2) (Jain, Chiu and Hawe 1984).
 
-    1 if all are alike, 1/n if one has everything. Raises SettingError unless all are 0 or more.
+    Args:
+      values: [n] numbers x, at least 0.
+
+    Returns:
+      1 if all values are equal, 1/n if all but one are 0.
+
+    Raises:
+      SettingError: for a negative value, or no value.
+
+    Example:
+      >>> jafl.diagnostics.jain([0.0, 0.0, 0.0, 8.0])
+      0.25
     """
     given = _numbers("values", values, not_negative=True)
     if not given.any():
@@ -100,9 +199,25 @@ def jain(values: Any) -> float:
 
 
 def of_fair_share(schedule: EventSchedule, shares: Any, groups: Groups | None = None) -> dict[str, float]:
-    """{group: the mean of its clients' ``shares`` [N], in units of the fair share, 1/N}.
+    """The mean share of each group's clients, in units of the fair share, 1/N.
 
-    Raises SettingError for shares of another shape, or groups as in ``staleness_over_time``.
+    Args:
+      schedule: the event schedule.
+      shares: [N], one per client, as from ``influence``.
+      groups: {name: its clients}, as in ``staleness_over_time``. Default: one group of all clients.
+
+    Returns:
+      {name of the group: its mean}.
+
+    Raises:
+      SettingError: for shares of another shape, or groups as in ``staleness_over_time``.
+
+    Example:
+      >>> schedule = jafl.synchronous(
+      ...     num_clients=2, cohort_size=2, delay=jafl.delays.constant(1.0), server_steps=1
+      ... )
+      >>> jafl.diagnostics.of_fair_share(schedule, [0.25, 0.75], {"first": [0], "second": [1]})
+      {'first': 0.5, 'second': 1.5}
     """
     given = per_client("shares", shares, schedule)
     names, number = group_numbers(groups, schedule.num_clients)
@@ -110,6 +225,7 @@ def of_fair_share(schedule: EventSchedule, shares: Any, groups: Groups | None = 
 
 
 def _numbers(name: str, values: Any, not_negative: bool = False) -> np.ndarray:
+    """``values`` [n] as an array; raises SettingError for another shape, or numbers not finite or negative."""
     array = np.asarray(values, np.float64)
     require(array.ndim == 1 and array.size, f"the shape of {name}", array.shape, "(n,), n at least 1")
     require(np.isfinite(array).all(), name, array, "finite")
@@ -119,12 +235,24 @@ def _numbers(name: str, values: Any, not_negative: bool = False) -> np.ndarray:
 
 
 def groups_by_speed(schedule: EventSchedule, parts: int = 3) -> dict[str, np.ndarray] | None:
-    """The clients in ``parts`` groups of equal size, by the mean duration of their applied trips, quickest first.
+    """The clients in groups of equal size, by the mean duration of their applied trips, the quickest first.
 
-    Clients without an applied trip are a group of their own. None where all clients that took part took the same
-    time, or fewer than ``parts`` of them took part.
+    Args:
+      schedule: the event schedule.
+      parts: the number of groups, at least 2.
 
-    Raises SettingError for parts below 2, or a schedule without applied trips.
+    Returns:
+      {name of the group: its clients}; clients without an applied trip are a group of their own. None where all
+      clients that took part took the same time, or fewer than ``parts`` clients took part.
+
+    Raises:
+      SettingError: for parts below 2, or a schedule without applied trips.
+
+    Example:
+      >>> delay = jafl.delays.from_function(lambda client, trip: 1.0 + client)
+      >>> schedule = jafl.synchronous(num_clients=2, cohort_size=2, delay=delay, server_steps=1)
+      >>> jafl.diagnostics.groups_by_speed(schedule, parts=2)
+      {'quickest': array([0]), 'slowest': array([1])}
     """
     whole_number("parts", parts, 2)
     check_has_trips(schedule)

@@ -1,4 +1,4 @@
-"""All scalars of a schedule in one dictionary."""
+"""All scalar diagnostics of a schedule in one dictionary."""
 
 import math
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from jafl.diagnostics.shares import fairness_loss, gini, influence, jain, of_fai
 from jafl.errors import require
 from jafl.records import EventSchedule
 
-TRIPS = "client trips"  # the influence of clients whose every trip counts alike
+TRIPS = "client trips"  # the influence of clients where all trips count alike
 PERCENTILES = (5, 25, 50, 75, 95, 99)
 
 
@@ -28,32 +28,44 @@ def summary(
     groups: Groups | None = None,
     costs: Costs | None = None,
 ) -> dict[str, Any]:
-    """What the other functions say of a schedule, as plain numbers that JSON can hold.
+    """The results of the other diagnostics as plain numbers that JSON can hold.
 
-    None stands for what is undefined: indices of shares that are negative, or where no weight was given.
+    None stands for what is undefined: indices of shares that are negative, or where all weights are 0.
 
     Args:
-      num_examples: [N], of each client; adds ``examples``.
-      label_counts: [N, C]; adds ``label_distance`` to every entry of ``influence``.
+      schedule: the event schedule.
+      num_examples: [N], examples of each client; adds ``examples``.
+      label_counts: [N, C], examples of each class that each client holds; adds ``label_distance`` to every entry of
+        ``influence``.
       weights: {name: [J]}, for example before and after normalization within the buffer; each adds an entry of
         ``influence``, beside "client trips", where every trip counts alike.
       groups: {name: its clients}; adds ``groups``, and ``of_fair_share`` to every entry of ``influence``.
-      costs: of ``jafl.diagnostics.costs``; adds ``costs``.
+      costs: the result of ``jafl.diagnostics.costs``; adds ``costs``.
 
     Returns:
-      client_trips    applied and thrown away; beside it ``applied_trips``, ``server_steps``, ``time``
-      staleness       mean, percentiles, max
-      in_flight       mean over time, max
-      wasted          the fields of ``Wasted``
-      clients         all, those that took part
-      influence       per kind of weight: ``fairness_loss``, ``gini``, ``jain``; ``smallest`` and ``largest`` in
-                      units of the fair share, 1/N; ``label_distance`` between labels seen and all clients alike
-      groups          per group: clients, applied trips, mean staleness
-      examples        means of started and of applied trips, and their ratio
-      costs           the fields of ``Costs``
+      A dictionary with these entries:
 
-    Raises SettingError for arrays of a wrong shape, groups as in ``staleness_over_time``, a weight named "client
-    trips", or a schedule without applied trips.
+        client_trips    applied and thrown away; beside it ``applied_trips``, ``server_steps``, ``time``
+        staleness       mean, percentiles, max
+        in_flight       mean over time, max
+        wasted          the fields of ``Wasted``
+        clients         all, and those that took part
+        influence       per kind of weight: ``fairness_loss``, ``gini``, ``jain``; ``smallest`` and ``largest`` in
+                        units of the fair share, 1/N; ``label_distance`` between labels seen and all clients alike
+        groups          per group: clients, applied trips, mean staleness
+        examples        means of started and of applied trips, and their ratio
+        costs           the fields of ``Costs``
+
+    Raises:
+      SettingError: for arrays of a wrong shape, groups as in ``staleness_over_time``, a weight named "client trips",
+        or a schedule without applied trips.
+
+    Example:
+      >>> schedule = jafl.synchronous(
+      ...     num_clients=5, cohort_size=2, delay=jafl.delays.constant(1.0), server_steps=3
+      ... )
+      >>> jafl.diagnostics.summary(schedule)["applied_trips"]
+      6
     """
     check_has_trips(schedule)
     kinds: dict[str, np.ndarray | None] = {TRIPS: None, **(weights or {})}
@@ -94,7 +106,7 @@ def _influence(
     """How unequal clients are under one kind of ``weights`` [J]."""
     shares = influence(schedule, weights)
     given = bool(shares.any())
-    proper = given and shares.min() >= 0  # the indices have no meaning for rules that take weight back
+    proper = given and shares.min() >= 0  # the indices have no meaning for negative weights
     entry: dict[str, Any] = {
         "fairness_loss": fairness_loss(shares) if given else None,
         "gini": gini(shares) if proper else None,

@@ -12,15 +12,15 @@ from jafl.schedule.draws import PRESENCE, keyed_uniform
 
 
 class Availability:
-    """A law of presence. A client starts a trip only while it is there; a new law is a subclass of three methods.
+    """A law of presence. A client starts a trip only while it is there; a new law is a subclass with three methods.
 
-    Trips go on without regard to presence, unless ``loses_trips``: then the trip of a client that goes away is lost.
+    A trip goes on when its client goes away, unless ``loses_trips``: then the trip is lost.
     """
 
     loses_trips: bool = False
 
     def prepare(self, num_clients: int, seed: int) -> "Availability":
-        """The law for these clients, its draws made; SettingError if it is for others."""
+        """A copy of the law for these clients, ready to use; SettingError if it is for another number of clients."""
         raise NotImplementedError
 
     def next_available(self, client: int, time: float) -> float:
@@ -41,11 +41,15 @@ class diurnal(Availability):  # noqa: N801  (laws read as functions)
     """Each client is there for a share of every day, from a moment of its own on, the same every day.
 
     Args:
-      day: length of a day, in units of simulated time.
-      share: of the day, above 0 and at most 1.
-      spread: how far the clients' days are apart: 1 spreads their beginnings over the whole day, 0 lets all begin
-        together.
-      loses_trips: a trip is lost if its client goes away meanwhile.
+      day: length of a day, in units of simulated time, above 0.
+      share: of the day during which a client is there, above 0 and at most 1.
+      spread: how far the clients' moments are apart: 1 spreads them over the whole day, with 0 all are the same.
+      loses_trips: whether a trip is lost if its client goes away before its end.
+
+    Example:
+      >>> law = jafl.availability.diurnal(day=24.0, share=0.5, spread=0.0).prepare(num_clients=2, seed=0)
+      >>> law.next_available(client=1, time=13.0)
+      24.0
     """
 
     day: float = 24.0
@@ -60,7 +64,7 @@ class diurnal(Availability):  # noqa: N801  (laws read as functions)
         _require("spread", self.spread, 0 <= self.spread <= 1, "at least 0 and at most 1")
 
     def prepare(self, num_clients: int, seed: int) -> "diurnal":
-        """The clients' beginnings, keyed by client."""
+        """A copy with the moment at which each client's day begins, keyed by client."""
         clients = np.arange(num_clients)
         draws = keyed_uniform(seed, PRESENCE, clients, np.zeros_like(clients))
         ready = dataclasses.replace(self)
@@ -82,23 +86,29 @@ class diurnal(Availability):  # noqa: N801  (laws read as functions)
     def _day(self, client: int, time: float) -> int:
         """The number of the client's last day that has begun by ``time``."""
         number = math.floor((time - self._begins[client]) / self.day)
-        while self._begin(client, number) > time:  # what division has rounded
+        while self._begin(client, number) > time:  # corrects the rounding of the division
             number -= 1
         while self._begin(client, number + 1) <= time:
             number += 1
         return number
 
     def _begin(self, client: int, number: int) -> float:
+        """When the client's day of this number begins."""
         return self._begins[client] + number * self.day
 
 
 @dataclasses.dataclass
 class on_and_off(Availability):  # noqa: N801
-    """Temporary dropout: each client is there and away in turn, for exponential times, and begins being there.
+    """Temporary dropout: each client is there and away in turn, for exponential times; at time 0 all are there.
 
     Args:
-      mean_on, mean_off: in units of simulated time, above 0.
-      loses_trips: a trip is lost if its client goes away meanwhile.
+      mean_on: mean time for which a client is there, in units of simulated time, above 0.
+      mean_off: mean time for which a client is away, above 0.
+      loses_trips: whether a trip is lost if its client goes away before its end.
+
+    Example:
+      >>> jafl.availability.on_and_off(5.0, 1.0).prepare(num_clients=2, seed=0).next_available(client=1, time=0.0)
+      0.0
     """
 
     mean_on: float = 10.0
@@ -116,7 +126,7 @@ class on_and_off(Availability):  # noqa: N801
             _require(name, value, value > 0 and math.isfinite(value), "a finite number above 0")
 
     def prepare(self, num_clients: int, seed: int) -> "on_and_off":
-        """Windows are drawn as time goes on, keyed by client and number."""
+        """A copy that draws windows as time goes on, keyed by client and number."""
         ready = dataclasses.replace(self)
         ready._seed, ready._next = seed, [0.0] * num_clients
         ready._windows = [[] for _ in range(num_clients)]
@@ -138,6 +148,7 @@ class on_and_off(Availability):  # noqa: N801
         return windows[bisect.bisect_right(windows, time, key=lambda window: window[1])]
 
     def _draw_more(self, client: int) -> None:
+        """Draws the client's next 32 windows."""
         number = len(self._windows[client]) + np.arange(32)
         on, off = (
             -mean * np.log1p(-keyed_uniform(self._seed, PRESENCE, np.full(32, client), 2 * number + part))
@@ -151,13 +162,19 @@ class on_and_off(Availability):  # noqa: N801
 
 @dataclasses.dataclass
 class windows(Availability):  # noqa: N801
-    """Presence as given: each client's windows of time, once or again and again.
+    """Each client is there in given windows of time, which may repeat.
 
     Args:
       offsets: [N + 1]; client c has the windows ``offsets[c]:offsets[c + 1]``, in order and without overlap.
-      start, end: [W] simulated times.
-      period: the windows repeat after so much time; None: once, and then never again.
-      loses_trips: a trip is lost if its client goes away meanwhile.
+      start: [W] when the windows begin, in units of simulated time, at least 0.
+      end: [W] when the windows end, above their start.
+      period: the windows repeat after so much simulated time. Default: they do not.
+      loses_trips: whether a trip is lost if its client goes away before its end.
+
+    Example:
+      >>> law = jafl.availability.windows([0, 1], start=[2.0], end=[3.0], period=10.0)
+      >>> law.prepare(num_clients=1, seed=0).next_available(client=0, time=5.0)
+      12.0
     """
 
     offsets: Sequence[int] | np.ndarray
@@ -170,8 +187,10 @@ class windows(Availability):  # noqa: N801
     )
 
     def prepare(self, num_clients: int, seed: int) -> "windows":
-        """The windows of each client; SettingError if there are other clients, or windows that cannot be."""
-        offsets, start, end = (np.asarray(a, np.float64) for a in (self.offsets, self.start, self.end))
+        """A copy with the windows of each client; SettingError for other clients, or impossible windows."""
+        offsets, start, end = (
+            np.asarray(column, np.float64) for column in (self.offsets, self.start, self.end)
+        )
         require(
             len(offsets) == num_clients + 1,
             "the number of clients of the availability",
@@ -179,21 +198,25 @@ class windows(Availability):  # noqa: N801
             f"the number of clients of the experiment, {num_clients}",
         )
         ready = dataclasses.replace(self)
-        last = math.inf if self.period is None else self.period
         for client in range(num_clients):
-            mine = slice(int(offsets[client]), int(offsets[client + 1]))
-            edges = np.stack([start[mine], end[mine]], axis=1)
-            in_order = np.all(np.diff(edges.reshape(-1)) >= 0) and np.all(edges[:, 0] < edges[:, 1])
-            fits = in_order and np.all(edges >= 0) and np.all(edges <= last) and not np.any(np.isnan(edges))
-            require(
-                fits,
-                f"the windows of client {client} in the availability",
-                edges.tolist(),
-                "in order, without overlap, from 0 on"
-                + ("" if last == math.inf else f", to the period {last:g}"),
-            )
-            ready._of_client.append([(float(a), float(b)) for a, b in edges])
+            of_client = slice(int(offsets[client]), int(offsets[client + 1]))
+            edges = np.stack([start[of_client], end[of_client]], axis=1)
+            self._check_windows(client, edges)
+            ready._of_client.append([(float(begin), float(end)) for begin, end in edges])
         return ready
+
+    def _check_windows(self, client: int, edges: np.ndarray) -> None:
+        """Refuses windows [w, 2] of a client that overlap, are out of order, or exceed the period."""
+        last = math.inf if self.period is None else self.period
+        in_order = np.all(np.diff(edges.reshape(-1)) >= 0) and np.all(edges[:, 0] < edges[:, 1])
+        fits = in_order and np.all(edges >= 0) and np.all(edges <= last) and not np.any(np.isnan(edges))
+        require(
+            fits,
+            f"the windows of client {client} in the availability",
+            edges.tolist(),
+            "in order, without overlap, from 0 on"
+            + ("" if last == math.inf else f", to the period {last:g}"),
+        )
 
     def next_available(self, client: int, time: float) -> float:
         """See ``Availability``."""
@@ -205,32 +228,40 @@ class windows(Availability):  # noqa: N801
         window = self._window(client, time)
         end = -math.inf if window is None else window[1]
         following = self._window(client, end) if window is not None and end < math.inf else None
-        while following and following[0] <= end < time + (
-            self.period or 0.0
-        ):  # one that begins where this one ends
+        # A window that begins where this one ends prolongs it.
+        while following and following[0] <= end < time + (self.period or 0.0):
             end = following[1]
             following = self._window(client, end)
         return math.inf if self.period is not None and end >= time + self.period else end
 
     def _window(self, client: int, time: float) -> tuple[float, float] | None:
         """The client's first window that ends after ``time``."""
-        mine = self._of_client[client]
-        if not mine:
+        windows = self._of_client[client]
+        if not windows:
             return None
         turn = 0 if self.period is None else math.floor(time / self.period)
         for number in (0,) if self.period is None else (turn - 1, turn, turn + 1):  # division rounds
             begin = number * (self.period or 0.0)
-            place = bisect.bisect_right([begin + end for _, end in mine], time)
-            if number >= 0 and place < len(mine):
-                return begin + mine[place][0], begin + mine[place][1]
+            place = bisect.bisect_right([begin + end for _, end in windows], time)
+            if number >= 0 and place < len(windows):
+                return begin + windows[place][0], begin + windows[place][1]
         return None
 
 
 @dataclasses.dataclass
 class from_functions(Availability):  # noqa: N801
-    """Any Python callables: ``next_time(client, time) -> time`` and, if trips can be lost, ``until(client, time)``.
+    """Presence from functions of your own.
 
-    They mean what ``Availability.next_available`` and ``window_end`` do; ``until`` None: no trip is lost.
+    Args:
+      next_time: ``next_time(client, time) -> time``, the earliest moment from ``time`` on at which the client is
+        there; infinity if never again.
+      until: ``until(client, time) -> time``, until when a client that is there at ``time`` stays; infinity if for
+        ever. A trip that lasts longer is lost. Default: no trip is lost.
+
+    Example:
+      >>> law = jafl.availability.from_functions(lambda client, time: max(time, 10.0 * client))
+      >>> law.next_available(client=2, time=5.0)
+      20.0
     """
 
     next_time: Callable[[int, float], float]
@@ -240,7 +271,7 @@ class from_functions(Availability):  # noqa: N801
         self.loses_trips = self.until is not None
 
     def prepare(self, num_clients: int, seed: int) -> "from_functions":
-        """Itself."""
+        """The law itself, which has nothing to draw."""
         return self
 
     def next_available(self, client: int, time: float) -> float:

@@ -1,13 +1,13 @@
 """Delays: how long a client trip takes, from download to upload, in units of simulated time.
 
-A delay is a law that turns (seed, client, trip) into a duration. The draw is keyed by the three and by
-nothing else, so a client's durations stay the same when clients are added or the algorithm changes. The
-default is a fresh draw per trip; ``once_per_client`` turns any law into one draw per client.
+A delay is a law that turns (seed, client, trip) into a duration. The draw depends on these three alone, so a client's
+durations stay the same when clients are added or the algorithm changes. By default every trip has a draw of its own;
+``once_per_client`` turns any law into one draw per client.
 
 Simple laws: ``constant``, ``uniform``, ``half_normal``, ``exponential``, ``log_normal``, ``gamma``, ``pareto``,
-``proportional_to_examples``, and ``from_function`` for a callable of your own. Laws made of laws, any inside any:
-``groups``, ``slow_fraction``, ``once_per_client``, ``with_network``, ``throttled``. Durations read from a file are
-in ``jafl.schedule.traces``.
+``proportional_to_examples``, and ``from_function`` for a callable of your own. Laws made of laws, which may be
+nested: ``groups``, ``slow_fraction``, ``once_per_client``, ``with_network``, ``throttled``. ``jafl.duration_trace``
+reads durations from a file.
 """
 
 import dataclasses
@@ -20,17 +20,17 @@ import numpy as np
 from jafl.errors import SettingError, require, whole_number
 from jafl.schedule.draws import DURATION, keyed_uniform
 
-# What a draw of a law is for, beside the numbers in draws.py; these begin at 20, so that the two lists never meet.
+# Purposes of draws, beside those in draws.py; these begin at 20, so that no number stands for two purposes.
 SLOW, DOWNLOAD, UPLOAD = 20, 21, 22
 
 
 class NoSuchTrip(SettingError):
-    """A law has no duration for a trip: its record ends before. Who only asked ahead may ask for fewer trips."""
+    """A law has no duration for a trip, because its record ends before; fewer trips may be asked for."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Delay:
-    """A law of durations. A new law is a subclass with its own ``quantile``."""
+    """A law of trip durations. A new law is a subclass with its own ``quantile``."""
 
     def quantile(self, uniform: np.ndarray, client: np.ndarray) -> np.ndarray:
         """[n] float64 durations of ``client`` [n] at the probabilities ``uniform`` [n] in (0, 1)."""
@@ -52,7 +52,15 @@ class Delay:
 
 @dataclasses.dataclass(frozen=True)
 class constant(Delay):  # noqa: N801  (laws read as functions: delays.constant(1.0))
-    """Every trip takes ``duration``; 0 is for synchronous rounds only."""
+    """Every trip takes the same time.
+
+    Args:
+      duration: in units of simulated time, at least 0; 0 is for synchronous rounds only.
+
+    Example:
+      >>> jafl.delays.constant(2.0).durations(0, np.array([3, 7]), np.array([0, 0]))
+      array([2., 2.])
+    """
 
     duration: float = 1.0
 
@@ -65,7 +73,16 @@ class constant(Delay):  # noqa: N801  (laws read as functions: delays.constant(1
 
 @dataclasses.dataclass(frozen=True)
 class uniform(Delay):  # noqa: N801
-    """Uniform on [low, high]."""
+    """Durations uniform on [low, high].
+
+    Args:
+      low: the shortest duration, in units of simulated time, at least 0.
+      high: the longest duration, at least ``low``.
+
+    Example:
+      >>> jafl.delays.uniform(1.0, 3.0).quantile(np.array([0.5]), np.array([0]))
+      array([2.])
+    """
 
     low: float
     high: float
@@ -82,7 +99,15 @@ class uniform(Delay):  # noqa: N801
 
 @dataclasses.dataclass(frozen=True)
 class half_normal(Delay):  # noqa: N801
-    """|N(0, sigma)|, FedBuff's law (section 5); its mean is sigma * sqrt(2 / pi)."""
+    """Durations |N(0, sigma)|, FedBuff's law (section 5); their mean is sigma * sqrt(2 / pi).
+
+    Args:
+      sigma: standard deviation of the normal law, in units of simulated time, above 0.
+
+    Example:
+      >>> jafl.delays.half_normal(1.0).quantile(np.array([0.5]), np.array([0])).round(3)
+      array([0.674])
+    """
 
     sigma: float = 1.0
 
@@ -98,7 +123,15 @@ class half_normal(Delay):  # noqa: N801
 
 @dataclasses.dataclass(frozen=True)
 class exponential(Delay):  # noqa: N801
-    """Exponential with the given mean."""
+    """Exponential durations.
+
+    Args:
+      mean: in units of simulated time, above 0.
+
+    Example:
+      >>> jafl.delays.exponential(1.0).quantile(np.array([0.5]), np.array([0])).round(3)
+      array([0.693])
+    """
 
     mean: float = 1.0
 
@@ -111,7 +144,16 @@ class exponential(Delay):  # noqa: N801
 
 @dataclasses.dataclass(frozen=True)
 class log_normal(Delay):  # noqa: N801
-    """exp(N(mu, sigma)) with mu such that the mean is ``mean``; its median is mean * exp(-sigma**2 / 2)."""
+    """Durations exp(N(mu, sigma)) with mu such that their mean is ``mean``; the median is mean * exp(-sigma**2 / 2).
+
+    Args:
+      mean: in units of simulated time, above 0.
+      sigma: standard deviation of the duration's logarithm, at least 0.
+
+    Example:
+      >>> jafl.delays.log_normal(1.0, 1.0).quantile(np.array([0.5]), np.array([0])).round(3)
+      array([0.607])
+    """
 
     mean: float = 1.0
     sigma: float = 1.0
@@ -128,9 +170,17 @@ class log_normal(Delay):  # noqa: N801
 
 @dataclasses.dataclass(frozen=True)
 class gamma(Delay):  # noqa: N801
-    """Gamma with the given mean and shape; its standard deviation is mean / sqrt(shape).
+    """Gamma durations; their standard deviation is mean / sqrt(shape).
 
-    A whole number as the shape is the time of so many exponential tasks one after the other.
+    With a whole number k as the shape, a duration is the time of k exponential tasks one after the other.
+
+    Args:
+      mean: in units of simulated time, above 0.
+      shape: above 0; the larger, the less durations vary.
+
+    Example:
+      >>> jafl.delays.gamma(1.0, 2.0).quantile(np.array([0.5]), np.array([0])).round(3)
+      array([0.839])
     """
 
     mean: float = 1.0
@@ -148,10 +198,18 @@ class gamma(Delay):  # noqa: N801
 
 @dataclasses.dataclass(frozen=True)
 class pareto(Delay):  # noqa: N801
-    """Classical (type I) Pareto: P(longer than t) = (minimum / t)**shape from the minimum on.
+    """Classical (type I) Pareto durations: P(longer than t) = (minimum / t)**shape from the minimum on.
 
     The minimum is mean * (shape - 1) / shape, so that the mean is ``mean``. The smaller the shape, the longer
     the tail: up to 2 the variance is infinite, and the mean of a run's durations comes near ``mean`` slowly.
+
+    Args:
+      mean: in units of simulated time, above 0.
+      shape: above 1.
+
+    Example:
+      >>> jafl.delays.pareto(1.0, 2.0).quantile(np.array([0.5]), np.array([0])).round(3)
+      array([0.707])
     """
 
     mean: float = 1.0
@@ -168,9 +226,16 @@ class pareto(Delay):  # noqa: N801
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class proportional_to_examples(Delay):  # noqa: N801
-    """Exponential with mean ``mean_per_example`` times the client's number of examples (FedBuff, figure 7).
+    """Exponential durations whose mean grows with the client's number of examples (FedBuff, figure 7).
 
-    num_examples: [N] integers, for example ``federation.num_examples``.
+    Args:
+      num_examples: [N] integers above 0, one per client, for example ``federation.num_examples``.
+      mean_per_example: mean duration per example, in units of simulated time, above 0.
+
+    Example:
+      >>> law = jafl.delays.proportional_to_examples(np.array([10, 20]))
+      >>> law.quantile(np.array([0.5, 0.5]), np.array([0, 1])).round(3)
+      array([ 6.931, 13.863])
     """
 
     num_examples: np.ndarray
@@ -190,10 +255,16 @@ class proportional_to_examples(Delay):  # noqa: N801
 
 @dataclasses.dataclass(frozen=True)
 class groups(Delay):  # noqa: N801
-    """Groups of clients with laws of their own, numbered in order: clients 0.. follow the first law.
+    """Groups of clients with laws of their own, in the order of client numbers: the first group has clients 0, 1, ...
 
-    members: pairs (number of clients, law), for example ``((10, uniform(1, 2)), (5, uniform(8, 12)))``,
-    FedStaleWeight's ten fast and five slow clients (section 6.2).
+    Args:
+      members: pairs (number of clients, law), for example ``((10, uniform(1, 2)), (5, uniform(8, 12)))``,
+        FedStaleWeight's ten fast and five slow clients (section 6.2).
+
+    Example:
+      >>> law = jafl.delays.groups([(1, jafl.delays.constant(1.0)), (2, jafl.delays.constant(9.0))])
+      >>> law.durations(0, np.array([0, 1, 2]), np.array([0, 0, 0]))
+      array([1., 9., 9.])
     """
 
     members: Sequence[tuple[int, Delay]]
@@ -210,25 +281,35 @@ class groups(Delay):  # noqa: N801
         client, trip = np.asarray(client), np.asarray(trip)
         last = np.cumsum([count for count, _ in self.members])
         group = np.searchsorted(last, client, side="right")
-        durations = np.full(len(client), np.nan)  # what a client of no group would get is refused
+        durations = np.full(len(client), np.nan)  # of a client without a group, which is refused
         for number, (_, law) in enumerate(self.members):
-            mine = group == number
-            durations[mine] = law.durations(seed, client[mine], trip[mine])
+            in_group = group == number
+            durations[in_group] = law.durations(seed, client[in_group], trip[in_group])
         return durations
 
     def check_clients(self, num_clients):
         _require_same_clients("members", sum(count for count, _ in self.members), num_clients)
-        super().check_clients(num_clients)  # the members see the client's number in the whole experiment
+        super().check_clients(num_clients)  # laws of groups get the client's number in the whole experiment
 
 
 @dataclasses.dataclass(frozen=True)
 class slow_fraction(Delay):  # noqa: N801
-    """Slow clients among the others: each client is slow with probability ``fraction`` and follows ``slow_law``.
+    """Some clients are slow: each with probability ``fraction``, and then it follows ``slow_law``.
 
-    ``slow_fraction(exponential(0.5), exponential(5.0), 0.2)`` is a reading of ACE's delays (figure 2). Who is slow
-    is drawn once per client and keyed by (seed, client), so that more clients do not change who is slow, and a
-    larger fraction only makes more clients slow. The number of slow clients is therefore binomial, not exactly
-    fraction * N; for an exact number take ``groups``. Both laws draw as they would alone.
+    ``slow_fraction(exponential(0.5), exponential(5.0), 0.2)`` is a reading of ACE's delays (figure 2). Whether a
+    client is slow is drawn once per client and keyed by (seed, client): it does not change when clients are added,
+    and a larger fraction only makes more clients slow. The number of slow clients is therefore binomial, not exactly
+    fraction * N; for an exact number use ``groups``. Both laws draw as they would alone.
+
+    Args:
+      law: of the other clients.
+      slow_law: of the slow clients.
+      fraction: the probability to be slow, from 0 to 1.
+
+    Example:
+      >>> law = jafl.delays.slow_fraction(jafl.delays.constant(1.0), jafl.delays.constant(9.0), 0.2)
+      >>> law.slow_clients(seed=0, num_clients=10).shape
+      (10,)
     """
 
     law: Delay
@@ -248,13 +329,13 @@ class slow_fraction(Delay):  # noqa: N801
         client, trip = np.asarray(client), np.asarray(trip)
         slow = self._is_slow(seed, client)
         durations = np.empty(len(client))
-        for law, mine in ((self.law, ~slow), (self.slow_law, slow)):
-            if mine.any():
-                durations[mine] = law.durations(seed, client[mine], trip[mine])
+        for law, follows in ((self.law, ~slow), (self.slow_law, slow)):
+            if follows.any():
+                durations[follows] = law.durations(seed, client[follows], trip[follows])
         return durations
 
     def slow_clients(self, seed: int, num_clients: int) -> np.ndarray:
-        """[N] bool: who is slow in a schedule of this seed. (A law inside a bandwidth has draws of its own.)"""
+        """[N] bool: the slow clients of this seed. A law inside a bandwidth has draws of its own."""
         return self._is_slow(seed, np.arange(num_clients))
 
     def _is_slow(self, seed: int, client: np.ndarray) -> np.ndarray:
@@ -263,7 +344,16 @@ class slow_fraction(Delay):  # noqa: N801
 
 @dataclasses.dataclass(frozen=True)
 class once_per_client(Delay):  # noqa: N801
-    """``law`` drawn once per client: every trip of a client takes the same time."""
+    """``law`` drawn once per client: every trip of a client takes the same time.
+
+    Args:
+      law: of the clients' durations.
+
+    Example:
+      >>> law = jafl.delays.once_per_client(jafl.delays.exponential(1.0))
+      >>> bool(np.ptp(law.durations(0, np.array([4, 4, 4]), np.array([0, 1, 2]))) == 0)
+      True
+    """
 
     law: Delay
 
@@ -284,12 +374,18 @@ class with_network(Delay):  # noqa: N801
     Args:
       compute: the law of the computing time, in units of simulated time.
       model_bytes: size of what is sent each way, in bytes; four times the number of parameters in float32.
-      download_bandwidth, upload_bandwidth: in bytes per unit of simulated time. A number for all clients
-        (infinite: sending takes no time), or a law, drawn once per client. The draws of compute, download and
-        upload are independent, also where the three are the same law.
+      download_bandwidth: in bytes per unit of simulated time. A number for all clients (infinite: sending takes no
+        time), or a law, drawn once per client.
+      upload_bandwidth: likewise. The draws of compute, download and upload are independent, also where the three are
+        the same law.
 
     Raises:
-      SettingError: for a number outside its range, also for a bandwidth that is drawn and is not above 0.
+      SettingError: for a number outside its range, also for a drawn bandwidth that is not above 0.
+
+    Example:
+      >>> law = jafl.delays.with_network(jafl.delays.constant(1.0), 100, 50.0, 25.0)
+      >>> law.durations(0, np.array([0]), np.array([0]))
+      array([7.])
     """
 
     compute: Delay
@@ -316,7 +412,7 @@ class with_network(Delay):  # noqa: N801
         return download + self.compute.durations(seed, client, trip) + upload
 
     def _sending(self, seed: int, client: np.ndarray, purpose: int, name: str) -> Any:
-        """Time to send the model, one number or [n]."""
+        """Time to send the model, in units of simulated time: one number or [n]."""
         bandwidth = getattr(self, name)
         if not isinstance(bandwidth, Delay):
             return self.model_bytes / bandwidth
@@ -333,9 +429,18 @@ class with_network(Delay):  # noqa: N801
 class throttled(Delay):  # noqa: N801
     """Strategic clients that report at ``share`` of their true speed: each of their durations is divided by it.
 
-    FedStaleWeight, section 4.2.1: does it pay to appear slower than one is? The others' durations do not change.
+    FedStaleWeight, section 4.2.1, asks whether a client gains by appearing slower than it is. The durations of other
+    clients do not change.
 
-    clients: numbers of the clients that throttle.
+    Args:
+      law: of the true durations.
+      share: of the true speed, above 0 and at most 1.
+      clients: numbers of the clients that throttle.
+
+    Example:
+      >>> law = jafl.delays.throttled(jafl.delays.constant(1.0), 0.5, [1])
+      >>> law.durations(0, np.array([0, 1]), np.array([0, 0]))
+      array([1., 2.])
     """
 
     law: Delay
@@ -368,17 +473,22 @@ class throttled(Delay):  # noqa: N801
 class from_function(Delay):  # noqa: N801
     """Durations from a function of your own, in units of simulated time.
 
-    The function must depend on its arguments alone: it is asked in blocks, in any order, for the same trip more
+    The function must depend on its arguments alone: it is called in blocks, in any order, for the same trip more
     than once, and for trips that never happen.
 
     Args:
       function: ``function(client, trip) -> float`` with two ints; or, vectorised, with two [n] integer arrays,
-        returning [n] durations, which is many times quicker.
-      vectorised: which of the two it is.
+        returning [n] durations, which is faster.
+      vectorised: whether the function takes arrays.
 
     Raises:
       SettingError: when durations are drawn, for a value that is no number and for a result of another shape;
         like those of any law, durations must be finite and at least 0.
+
+    Example:
+      >>> law = jafl.delays.from_function(lambda client, trip: 1.0 + client)
+      >>> law.durations(0, np.array([0, 4]), np.array([0, 0]))
+      array([1., 5.])
     """
 
     function: Callable[[Any, Any], Any]
@@ -415,9 +525,10 @@ class from_function(Delay):  # noqa: N801
 
 
 def _own_seed(law: Delay, seed: int, purpose: int) -> int:
-    """A seed for draws of ``law`` that no other draws share, nor those of laws of its own kind inside it."""
+    """A seed for draws of ``law`` alone: laws of its own kind inside it get others."""
 
     def levels(inner: Delay) -> int:
+        """How deep laws of the same kind are nested."""
         return isinstance(inner, type(law)) + max(map(levels, inner.inside()), default=0)
 
     key = (abs(seed), int(seed < 0), purpose, levels(law))

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-# What a draw is for; one number each, so that two purposes never share a stream.
+# Purposes of draws: one number each, so that two purposes never share a stream.
 DURATION, SELECTION, LEAVING, FAILURE, PRESENCE, STARTS = 1, 2, 3, 4, 5, 6
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -16,7 +16,7 @@ def _mix(word: np.ndarray) -> np.ndarray:
 
 
 def keyed_uniform(seed: int, purpose: int, client: np.ndarray, trip: np.ndarray) -> np.ndarray:
-    """Uniform numbers in (0, 1), one per (client, trip): the same for ever for the same key.
+    """Uniform numbers in (0, 1), one per (client, trip); the same key always gives the same number.
 
     Args:
       seed: any integer.
@@ -34,5 +34,5 @@ def keyed_uniform(seed: int, purpose: int, client: np.ndarray, trip: np.ndarray)
 
 
 def generator(seed: int, purpose: int) -> np.random.Generator:
-    """A sequential NumPy generator for draws that have no client and trip, such as who is picked next."""
+    """A sequential NumPy generator for draws without a client and trip, such as which client starts next."""
     return np.random.default_rng(np.random.SeedSequence((abs(seed), int(seed < 0), purpose)))

@@ -11,17 +11,21 @@ from jafl.schedule.draws import LEAVING, keyed_uniform
 
 @dataclasses.dataclass(frozen=True)
 class Dropout:
-    """A part of the clients leaves for ever at one moment; the trip that a leaver is at is thrown away.
+    """Some of the clients leave for ever at one moment; their trips under way are thrown away.
 
     Args:
-      fraction: of all clients, drawn by the schedule's seed, rounded to whole clients; or
-      clients: who leaves. Exactly one of the two.
-      server_step: they leave when the server has taken so many steps,
-      time: or at this simulated time, after the arrivals of that moment,
-      trips: or each of them after so many trips of its own. Exactly one of the three.
+      fraction: of all clients, rounded to whole clients, which the schedule's seed draws; or
+      clients: numbers of the clients that leave. Exactly one of the two.
+      server_step: they leave when the server has taken so many steps, or
+      time: at this simulated time, after the arrivals of that moment, or
+      trips: each of them after so many trips of its own. Exactly one of the three.
 
     Raises:
-      SettingError: for a number outside its range, or not exactly one of those that exclude each other.
+      SettingError: for a number outside its range, or unless exactly one of those that exclude each other is given.
+
+    Example:
+      >>> sorted(jafl.Dropout(clients=[3, 1], time=5.0).leavers(num_clients=10, seed=0))
+      [1, 3]
     """
 
     fraction: float | None = None
@@ -46,7 +50,7 @@ class Dropout:
                 whole_number(f"the dropout's {name}", getattr(self, name), 1)
 
     def leavers(self, num_clients: int, seed: int) -> frozenset[int]:
-        """Who leaves; SettingError for a client that there is not."""
+        """The clients that leave; SettingError for one that does not exist."""
         if self.clients is not None:
             for client in self.clients:
                 fits = whole_number("a client of the dropout", client, 0) < num_clients

@@ -13,7 +13,10 @@ from jafl.schedule.delays import Delay, NoSuchTrip
 class Table:
     """Numbers by (client, trip), drawn in blocks: one for all clients, then doubling ones per client.
 
-    draw: (client [n], trip [n]) -> [n] float64; trips: about how many the run will make, over all clients.
+    Args:
+      draw: (client [n], trip [n]) -> [n] float64.
+      num_clients: N.
+      trips: about how many trips the run will make, over all clients.
     """
 
     def __init__(self, draw: Callable[[np.ndarray, np.ndarray], np.ndarray], num_clients: int, trips: int):
@@ -37,7 +40,7 @@ class Table:
         return values[trip - begin]
 
     def _first_trips(self, num_clients: int, block: int) -> np.ndarray:
-        """[N, block] numbers of everyone's first trips."""
+        """[N, block] numbers of the first trips of all clients."""
         table = np.empty((num_clients, block))
         rows = max(1, 2**20 // block)  # so that the temporary arrays stay small
         for first in range(0, num_clients, rows):
@@ -47,24 +50,25 @@ class Table:
 
     @staticmethod
     def _ahead(length: int, draw: Callable[[int], np.ndarray]) -> np.ndarray:
-        """``draw(length)``, or of half, a quarter, ... of the length where a law ends before; at least of 1."""
+        """``draw(length)``; where a law has fewer trips, of half the length, a quarter, ..., at least 1."""
         while True:
             try:
                 return draw(length)
             except NoSuchTrip:
-                if length == 1:  # not asked for ahead: the trip happens
+                if length == 1:  # this trip happens, so the law must have it
                     raise
                 length //= 2
 
     def _of_client(self, client: int, length: int, first_trip: int = 0) -> np.ndarray:
-        """[length] numbers of one client's trips, or fewer where the law ends before."""
+        """[length] numbers of one client's trips, or fewer where the law has fewer trips."""
         return self._ahead(length, lambda fewer: self._of(np.full(fewer, client), fewer, first_trip))
 
     def _of(self, clients: np.ndarray, per_client: int, first_trip: int = 0) -> np.ndarray:
+        """[n] numbers of ``clients`` [n], each repeated ``per_client`` times for trips from ``first_trip`` on."""
         return self._draw(clients, first_trip + np.arange(len(clients)) % per_client)
 
     def _check(self, table: np.ndarray) -> None:
-        """Refuses a table [N, block] that cannot be."""
+        """Refuses a table [N, block] with impossible numbers; here nothing is refused."""
 
 
 class Durations(Table):
@@ -87,7 +91,7 @@ class Durations(Table):
 
 
 def fast_view(array: np.ndarray) -> Any:
-    """``array`` for reading and writing single entries, three times quicker than through NumPy's indexing."""
+    """A view of ``array`` whose single entries are read and written faster than through NumPy's indexing."""
     return memoryview(array)  # type: ignore[arg-type]
 
 

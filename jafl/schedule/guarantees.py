@@ -1,15 +1,15 @@
-"""What every event schedule promises, one check each. A check raises AssertionError with the first offender.
+"""What every event schedule guarantees, one check each. A check raises AssertionError that names the first offender.
 
 1. ``check_shapes``: every column has the documented length and dtype; clients, steps and versions exist.
 2. ``check_order``: trips stand in the order of application and of arrival, ties in client order (a trip that
-   takes no time arrives after those that its instant began with); none is applied before its arrival; server
-   steps never go back in time, nor do the steps of trips thrown away.
+   takes no time arrives after the others of its instant); none is applied before its arrival; server steps never
+   go back in time, nor do the steps of discarded trips.
 3. ``check_buffer``: every server step applies exactly the stated number of trips.
 4. ``check_concurrency``: at most ``concurrency`` clients train at any moment.
 5. ``check_one_trip_at_a_time``: a client is never in two trips at once.
 6. ``check_trip_numbers``: a client's trips are numbered 0, 1, 2, ... in the order in which they start.
-7. ``check_durations``: arrival is download plus the duration drawn for (client, trip), to the last bit; no trip
-   thrown away or under way would have arrived before its end or the last step.
+7. ``check_durations``: arrival is download plus the duration drawn for (client, trip), to the last bit; no
+   discarded trip would have arrived before it was discarded, and none under way before the last step.
 8. ``check_versions``: a downloaded version exists by then, and is the newest; no trip is applied before it.
 9. ``check_conservation``: each server step makes every other trip under way one version older, so the staleness
    of applied trips and of those in flight sums to steps * (concurrency - 1) where a finished client is replaced

@@ -1,18 +1,18 @@
 """Traces: recorded durations and windows of availability, read from a file and checked.
 
 A duration trace has one row per trip: the client's number and the trip's duration in units of simulated time,
-finite and at least 0. An availability trace has one row per window: the client's number, from when (included) and
-until when (excluded) it is there, with 0 <= start < end, finite. Clients are numbered 0, 1, 2, ..., and each has at
-least one row. Rows of different clients may come in any order; a client's own come in order: its trips, and its
-windows, which must not overlap.
+finite and at least 0. An availability trace has one row per window of time in which a client is there: the client's
+number, the start (included) and the end (excluded), finite, with 0 <= start < end. Clients are numbered 0, 1, 2,
+..., and each has at least one row. Rows of different clients may come in any order; those of one client come in the
+order of its trips, or of its windows, which must not overlap.
 
-The file is one of two, told apart by its ending:
+The file has one of two formats, which its ending tells:
 
     .csv  UTF-8 text: the header ``client,duration`` or ``client,start,end``, then numbers, with a point as the
           decimal mark. Empty lines are skipped. Errors name the line; the header is line 1.
     .npz  one-dimensional arrays, as ``numpy.savez`` writes them: ``client`` and ``duration``, or ``client``,
           ``start`` and ``end``, one entry per row. Instead of ``client`` there may be ``offsets`` [N + 1], integers
-          from 0 up to the number of rows: the rows ``offsets[c]:offsets[c + 1]`` are client c's. Errors name the
+          from 0 up to the number of rows: client c has the rows ``offsets[c]:offsets[c + 1]``. Errors name the
           index of the row; the first is index 0.
 
 Examples are in ``experiments/traces``.
@@ -38,11 +38,12 @@ CLIENT = "a whole number, at least 0 and below 2**31"
 class DurationTrace(Delay):
     """Recorded durations, which no seed changes; made by ``duration_trace``.
 
-    path       where they were read
-    cycled     whether a client that has made all its trips begins again with the first
-    offsets    [N + 1] int64: client c has ``duration[offsets[c]:offsets[c + 1]]``, in the order of its trips
-    duration   [R] float64, in units of simulated time
-    first_row  [N] int64: the line or index in the file that names the client first
+    Attributes:
+      path: the file that they were read from.
+      cycled: whether a client that has made all its trips begins again with the first.
+      offsets: [N + 1] int64; client c has ``duration[offsets[c]:offsets[c + 1]]``, in the order of its trips.
+      duration: [R] float64, in units of simulated time.
+      first_row: [N] int64, the line or index in the file that names the client first.
     """
 
     path: str
@@ -73,17 +74,17 @@ class DurationTrace(Delay):
 class AvailabilityTrace:
     """When each client is there; made by ``read_availability``.
 
-    Times in units of simulated time. Client c has the windows ``offsets[c]:offsets[c + 1]``, at least one, sorted,
-    and with a gap between any two.
+    Client c has the windows ``offsets[c]:offsets[c + 1]``, at least one, sorted, and with a gap between any two.
 
-    offsets    [N + 1] int64
-    start      [W] float64: there from here on, this moment included
-    end        [W] float64: until here, this moment excluded; above ``start``
-    period     after so much time everything begins again, at least the latest ``end``. A window that ends with the
-               period and one that starts at 0 then follow each other without a gap. None: nobody is there after its
-               last window.
-    path       where the windows were read
-    first_row  [N] int64: the line or index in the file that names the client first
+    Attributes:
+      offsets: [N + 1] int64.
+      start: [W] float64, in units of simulated time: there from this moment on.
+      end: [W] float64, above ``start``: away from this moment on.
+      period: after so much simulated time the windows repeat; at least the latest ``end``. A window that ends with
+        the period and one that starts at 0 then follow each other without a gap. None: nobody is there after its last
+        window.
+      path: the file that the windows were read from.
+      first_row: [N] int64, the line or index in the file that names the client first.
     """
 
     offsets: np.ndarray
@@ -102,9 +103,13 @@ def duration_trace(path: str | os.PathLike[str], cycled: bool = True) -> Duratio
     """A delay that repeats recorded durations: trip k of client c takes the k-th duration of c in the file.
 
     Args:
-      path: a .csv or .npz file, see the head of this module.
-      cycled: after its last duration a client begins with its first again. Otherwise a trip beyond the end is
-        refused, when it is asked for.
+      path: a .csv or .npz file with one row per trip: ``client``, a whole number from 0 on, and ``duration``, in
+        units of simulated time. The module ``jafl.schedule.traces`` describes both formats.
+      cycled: whether a client begins again with its first duration after its last. Otherwise a trip beyond the end
+        is refused when it is asked for.
+
+    Returns:
+      The delay, for the arguments called ``delay``.
 
     Raises:
       SettingError: for a file that cannot be read or is not as described, naming the file and the row.
@@ -118,9 +123,13 @@ def read_availability(path: str | os.PathLike[str], cycle_after: float | None = 
     """Reads the windows of time in which clients are there. Windows of a client that touch are joined.
 
     Args:
-      path: a .csv or .npz file, see the head of this module.
-      cycle_after: everything begins again after so much simulated time, a day or a week for example; every window
-        must end by then. None: nobody is there after its last window.
+      path: a .csv or .npz file with one row per window: ``client``, a whole number from 0 on, ``start`` and ``end``,
+        in units of simulated time. The module ``jafl.schedule.traces`` describes both formats.
+      cycle_after: after so much simulated time the windows repeat, a day or a week for example; every window must end
+        by then. Default: nobody is there after its last window.
+
+    Returns:
+      The windows; ``jafl.availability.windows`` makes a law of presence of them.
 
     Raises:
       SettingError: for a file that cannot be read or is not as described, naming the file and the row.
@@ -152,9 +161,14 @@ def read_availability(path: str | os.PathLike[str], cycle_after: float | None = 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Rows:
-    """The rows of a file, sorted by client and in the file's order within each.
+    """The rows of a file, sorted by client, and for each client in the file's order.
 
-    number [R] lines or indices; client [R]; offsets [N + 1]; columns {name: [R] float64}
+    Attributes:
+      path: the file.
+      number: [R] lines or indices in the file.
+      client: [R].
+      offsets: [N + 1]; client c has the rows ``offsets[c]:offsets[c + 1]``.
+      columns: {name: [R] float64}.
     """
 
     path: str
@@ -177,13 +191,12 @@ class _Rows:
             require(False, name, float(self.columns[column][j]), allowed, remedy)
 
 
-_Table = tuple[
-    np.ndarray, np.ndarray, list[np.ndarray]
-]  # [R] row numbers, [R] clients, the other columns [R]
+# [R] row numbers, [R] clients, the other columns, [R] each.
+_Table = tuple[np.ndarray, np.ndarray, list[np.ndarray]]
 
 
 def _read(path: pathlib.Path, columns: Sequence[str]) -> _Rows:
-    """The rows of the file, all numbers finite, clients without gaps."""
+    """The rows of the file; refuses numbers that are not finite, and gaps between the clients' numbers."""
     readers: dict[str, Callable[[pathlib.Path, Sequence[str]], _Table]] = {
         ".csv": _read_csv,
         ".npz": _read_npz,
@@ -197,13 +210,7 @@ def _read(path: pathlib.Path, columns: Sequence[str]) -> _Rows:
         raise _unreadable(path, error) from error
     require(len(client) > 0, f"the number of rows in {path}", 0, "at least 1", "Every client needs a row.")
     clients, count = np.unique(client, return_counts=True)
-    if clients[-1] >= len(clients):
-        gap = np.flatnonzero(clients != np.arange(len(clients)))[0]
-        last = number[client == clients[-1]][0]
-        raise SettingError(
-            f"The trace file {str(path)!r} has no row of client {gap}, but one of client {clients[-1]} in "
-            f"{_row(path, last)}. Clients are numbered 0, 1, 2, ... without gaps."
-        )
+    _refuse_gaps(path, clients, client, number)
     order = np.argsort(client, kind="stable")
     offsets = np.concatenate([[0], np.cumsum(count)])
     by_name = {name: value[order] for name, value in zip(columns, values, strict=True)}
@@ -213,14 +220,26 @@ def _read(path: pathlib.Path, columns: Sequence[str]) -> _Rows:
     return rows
 
 
+def _refuse_gaps(path: pathlib.Path, clients: np.ndarray, client: np.ndarray, number: np.ndarray) -> None:
+    """Refuses a file whose ``clients``, its sorted client numbers, are not 0, 1, 2, ..."""
+    if clients[-1] >= len(clients):
+        gap = np.flatnonzero(clients != np.arange(len(clients)))[0]
+        last = number[client == clients[-1]][0]
+        raise SettingError(
+            f"The trace file {str(path)!r} has no row of client {gap}, but one of client {clients[-1]} in "
+            f"{_row(path, last)}. Clients are numbered 0, 1, 2, ... without gaps."
+        )
+
+
 def _read_csv(path: pathlib.Path, columns: Sequence[str]) -> _Table:
+    """Reads a text file."""
     header = ["client", *columns]
     lines, rows = [], []
     with path.open(encoding="utf-8-sig", newline="") as file:
         reader = csv.reader(file, strict=True)
         try:
-            found = ",".join(name.strip() for name in next(reader, []))
-            require(found == ",".join(header), f"the header of {_row(path, 1)},", found, ",".join(header))
+            names = ",".join(name.strip() for name in next(reader, []))
+            require(names == ",".join(header), f"the header of {_row(path, 1)},", names, ",".join(header))
             for row in reader:
                 if row:
                     rows.append(row)
@@ -232,8 +251,10 @@ def _read_csv(path: pathlib.Path, columns: Sequence[str]) -> _Table:
             require(False, _row(path, line), ",".join(row), f"{len(header)} numbers, {','.join(header)}")
     cells = list(zip(*rows, strict=True)) or [()] * len(header)
     client = np.array(_numbers(path, lines, "client", cells[0], _client_number, CLIENT), np.int64)
-    others = zip(columns, cells[1:], strict=True)
-    values = [np.array(_numbers(path, lines, name, column, float, "a number")) for name, column in others]
+    values = [
+        np.array(_numbers(path, lines, name, texts, float, "a number"))
+        for name, texts in zip(columns, cells[1:], strict=True)
+    ]
     return np.array(lines), client, values
 
 
@@ -245,7 +266,7 @@ def _numbers(
     number: Callable[[str], float],
     allowed: str,
 ) -> list[float]:
-    """The numbers in ``cells``; raises SettingError naming the line of one that is none."""
+    """The numbers in ``cells``; raises SettingError naming the line of a text that is no number."""
     values = []
     for line, cell in zip(lines, cells, strict=True):
         try:
@@ -256,6 +277,7 @@ def _numbers(
 
 
 def _client_number(text: str) -> int:
+    """The number of a client; raises ValueError for any other text."""
     client = int(text)
     if not 0 <= client < 2**31:
         raise ValueError
@@ -263,19 +285,20 @@ def _client_number(text: str) -> int:
 
 
 def _read_npz(path: pathlib.Path, columns: Sequence[str]) -> _Table:
+    """Reads a file of NumPy arrays."""
     arrays = _arrays(path)
-    whose = "offsets" if "offsets" in arrays else "client"
+    key = "offsets" if "offsets" in arrays else "client"
     names = ",".join(columns)
-    fits = sorted(arrays) == sorted([whose, *columns])
+    fits = sorted(arrays) == sorted([key, *columns])
     require(fits, f"the arrays in {path}", ",".join(arrays), f"client,{names} or offsets,{names}")
     for name, array in arrays.items():
-        kinds, allowed = ("iu", "whole numbers") if name == whose else ("iuf", "numbers")
-        found = f"{array.ndim}-dimensional, {array.dtype.name}"
+        kinds, allowed = ("iu", "whole numbers") if name == key else ("iuf", "numbers")
+        kind = f"{array.ndim}-dimensional, {array.dtype.name}"
         fits = array.ndim == 1 and array.dtype.kind in kinds
-        require(fits, f"the array {name} in {path}", found, f"one-dimensional, {allowed}")
+        require(fits, f"the array {name} in {path}", kind, f"one-dimensional, {allowed}")
     count = len(arrays[columns[0]])
     rows = np.arange(count)
-    client = _by_offsets(path, arrays["offsets"], count) if whose == "offsets" else arrays["client"]
+    client = _by_offsets(path, arrays["offsets"], count) if key == "offsets" else arrays["client"]
     for name, array in (("client", client), *arrays.items()):
         fits = name == "offsets" or len(array) == count
         require(
@@ -302,7 +325,7 @@ def _arrays(path: pathlib.Path) -> dict[str, np.ndarray]:
 
 
 def _by_offsets(path: pathlib.Path, offsets: np.ndarray, count: int) -> np.ndarray:
-    """[R] int64: whose each row is."""
+    """[R] int64: the client of each row."""
     name, ends = f"the array offsets in {path}", tuple(offsets[[0, -1]].tolist()) if len(offsets) else ()
     require(
         ends == (0, count),
@@ -324,6 +347,7 @@ def _row(path: str | pathlib.Path, number: int) -> str:
 
 
 def _unreadable(path: pathlib.Path, reason: object) -> SettingError:
+    """The error for a file that cannot be read."""
     return SettingError(f"The trace file {str(path)!r} cannot be read: {str(reason).rstrip('.')}.")
 
 
