@@ -24,7 +24,7 @@ examples, 20 seeds. As one local step makes only the product of both rates matte
 server's rate and momentum with clients' rate 1, the others for two rates or for FedProx's mu: 28 trials each.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from experiments.machinery import (
@@ -206,9 +206,9 @@ to_target = at_target(trips_to)
 FEWER_TRIPS: dict[str, Any] = {"measure": to_target, "lower_is_better": True}
 
 
-def of_tasks(condition: Mapping[str, Any], number: Callable[[str], str], tasks: Iterable[str] = TASKS) -> str:
-    """The published number of the condition's task, or those of all tasks if the condition names none."""
-    return " / ".join(number(task) for task in ([condition["dataset"]] if "dataset" in condition else tasks))
+def of_tasks(condition: Mapping[str, Any], numbers: Mapping[str, str]) -> str:
+    """Of {task: published number} that of the condition's task, or all if the condition names none."""
+    return numbers.get(condition["dataset"], "-") if "dataset" in condition else " / ".join(numbers.values())
 
 
 TRIPS = {
@@ -220,7 +220,7 @@ TRIPS = {
 
 def beside(condition: Mapping[str, Any], label: str) -> str:
     """The published thousands of trips: of the condition's task, or of all three."""
-    return of_tasks(condition, lambda task: TRIPS[task][label])
+    return of_tasks(condition, {task: trips[label] for task, trips in TRIPS.items()})
 
 
 EXPERIMENT = PaperExperiment(

@@ -29,13 +29,13 @@ from jafl.records import Arrival
 _recall, _fold, _read_once = loop.show_recalled, trip_work.fold_trip, trip_work.read_once
 _store, _record = snapshot_buffer.store, loop.record_row
 
-# What ``by_hand`` adds to (a'), in this order: {name: what it is}.
+# The parts that ``by_hand`` adds to (a'), in this order: {name: description}.
 PARTS = {
     "read": "the gradient is taken at the snapshot that the plan names",
     "write": "each step's model is written into the snapshot buffer",
     "shuffle": "the client's examples are drawn by the trip's key",
     "client work": "jafl's own: the loss, examples that may be absent, a local optimizer",
-    "reports": "what trips and steps report is recorded",
+    "reports": "the reports of trips and steps are recorded",
     "optimizer": "the server's step is an optimizer's",
 }
 ASYNCHRONOUS = tuple(PARTS)[:3]
@@ -81,7 +81,7 @@ def bare_waves(model: jafl.Model, models: Any, x: Any, y: Any, rows: jax.Array, 
 def by_hand(
     program: engine.Program, carry: engine.Carry, first: int, last: int, parts: tuple[str, ...]
 ) -> engine.Carry:
-    """(a') and ``parts`` over the server steps ``first`` to ``last - 1``; what no part needs is None in ``carry``.
+    """(a') and ``parts`` over the server steps ``first`` to ``last - 1``; in ``carry``, unneeded arrays are None.
 
     What the loop carries is flat, as in the engine.
     """

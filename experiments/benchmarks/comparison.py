@@ -15,7 +15,7 @@ from jafl import engine
 from jafl.models import images, resnet
 
 IN_FLIGHT = 100
-# Trips before those that are timed, of which only the schedule is made: then clients are as stale as they get, and
+# Trips before those that are timed, which are scheduled but not run: by then clients are as stale as they get, and
 # those that ACED counts as active come and go.
 TRIPS_BEFORE = 600
 
@@ -86,11 +86,12 @@ class Comparison:
             concurrency=in_flight,
             initial_round=bool(begins),
         )
-        partition = workloads.overlapping_clients(clients)
+        random = np.random.default_rng(0)
+        x, y = workloads.noise(random, subject.shape)
+        partition = workloads.overlapping_clients(random, clients)
+        federation = workloads.noise_federation(x, y, partition)
         self.program, carry = workloads.placed(
-            workloads.noise_run(
-                schedule, workloads.noise_federation(partition, subject.shape), subject.model, make()
-            ),
+            workloads.noise_run(schedule, federation, subject.model, make()),
             plan=jafl.in_waves(schedule, width) if width else jafl.trip_by_trip(schedule),
             devices=1,
             together=bool(width),
@@ -107,7 +108,7 @@ class Comparison:
         return -(-trips // self.size) * self.size
 
     def reset(self) -> None:
-        """Sets the model and what the rule keeps to the start, so that no number of runs diverges."""
+        """Sets the model and the rule's state back to the start, so that no number of runs diverges."""
         params, rule_state = jax.tree.map(jnp.copy, self._start)
         self.carry = self.carry._replace(params=params, rule_state=rule_state)
         jax.block_until_ready(self.carry)

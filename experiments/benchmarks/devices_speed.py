@@ -1,4 +1,4 @@
-"""How much two devices help: the engine on one host device and on two, alternating.
+"""The speed-up from two devices: the engine on one host device and on two, alternating.
 
     python -m experiments.benchmarks.devices_speed
 
@@ -26,6 +26,7 @@ from experiments.benchmarks.timing import seconds
 from experiments.benchmarks.workloads import (
     BATCH,
     exponential_schedule,
+    noise,
     noise_federation,
     noise_run,
     whole_run,
@@ -53,9 +54,8 @@ RULES = {
 
 def images(clients: int) -> jafl.Federation:
     """Noise [28, 28, 1] on clients of 32 examples each."""
-    examples = clients * BATCH
-    partition = jafl.data.iid(np.zeros(examples, np.int32), clients, seed=0)
-    return noise_federation(partition, (28, 28, 1), examples)
+    x, y = noise(np.random.default_rng(0), (28, 28, 1), clients * BATCH)
+    return noise_federation(x, y, jafl.data.iid(y, clients, seed=0))
 
 
 def program(

@@ -45,21 +45,21 @@ def generate(folder: pathlib.Path) -> None:
     """
     rng = np.random.default_rng(0)
     users = USERS.value
-    who = rng.permutation(
+    tweeting = rng.permutation(
         np.concatenate([np.arange(users), (users * rng.random(users) ** 3).astype(np.int64)])
     )
     vocabulary = np.array([f"w{number}{'ab'[number % 2]}" for number in range(WORDS)])
     with zipfile.ZipFile(folder / ARCHIVE, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-        for name, authors in zip(FILES, (who[:-498], who[-498:]), strict=True):
+        for name, authors in zip(FILES, (tweeting[:-498], tweeting[-498:]), strict=True):
             with archive.open(name, "w") as binary, io.TextIOWrapper(binary, "latin-1", newline="") as text:
                 writer = csv.writer(text, quoting=csv.QUOTE_ALL)
                 for start in range(0, len(authors), 10_000):
-                    some = authors[start : start + 10_000]
-                    mood = rng.integers(0, 2, len(some))
-                    ranks = (WORDS * rng.random((len(some), 14)) ** 4).astype(np.int64) // 2 * 2
+                    chunk = authors[start : start + 10_000]
+                    mood = rng.integers(0, 2, len(chunk))
+                    ranks = (WORDS * rng.random((len(chunk), 14)) ** 4).astype(np.int64) // 2 * 2
                     flipped = rng.random(ranks.shape) < 0.3
                     texts = vocabulary[ranks + (mood[:, None] ^ flipped)]
-                    for number, (author, label, words) in enumerate(zip(some, mood, texts, strict=True)):
+                    for number, (author, label, words) in enumerate(zip(chunk, mood, texts, strict=True)):
                         when, query = "Mon Apr 06 22:19:45 PDT 2009", "NO_QUERY"
                         row = (4 * label, start + number, when, query, f"user{author:07d}", " ".join(words))
                         writer.writerow(row)
@@ -80,13 +80,13 @@ def prepare(folder: pathlib.Path) -> None:
     kept.parent.mkdir(parents=True, exist_ok=True)
     (folder / ARCHIVE).rename(kept)
     about = {"size": kept.stat().st_size, "checksum": info.checksum, "filename": info.filename}
-    told = {
+    content = {
         "dataset_names": [builder.name],
         "urls": [url],
         "original_fname": info.filename,
         "url_info": about,
     }
-    pathlib.Path(f"{kept}.INFO").write_text(json.dumps(told))
+    pathlib.Path(f"{kept}.INFO").write_text(json.dumps(content))
     data.prepare("sentiment140", folder)
 
 
@@ -105,12 +105,11 @@ def decode(folder: pathlib.Path) -> None:
     print(f"  {federation.num_clients:,} clients train, {len(federation.y):,} tweets")
 
 
-def train(folder: pathlib.Path) -> None:
-    """Later starts: opens the kept tokens and runs FedBuff."""
+def bag_of_words() -> Any:
+    """Logistic regression on the words of a tweet."""
     import flax.linen as nn
     import jax
     import jax.numpy as jnp
-    import optax
 
     import jafl
 
@@ -119,6 +118,16 @@ def train(folder: pathlib.Path) -> None:
         def __call__(self, tokens: jax.Array) -> jax.Array:
             vectors = nn.Embed(10_002, 2, embedding_init=nn.initializers.zeros)(tokens)
             return jnp.sum(vectors * (tokens > 0)[..., None], axis=1)
+
+    return jafl.Model(BagOfWords())
+
+
+def train(folder: pathlib.Path) -> None:
+    """Later starts: opens the kept tokens and runs FedBuff."""
+    import jax
+    import optax
+
+    import jafl
 
     before = time.perf_counter()
     federation = load(folder)
@@ -130,15 +139,13 @@ def train(folder: pathlib.Path) -> None:
         client_trips=TRIPS.value,
         delay=jafl.delays.half_normal(1.0),
     )
-    model = jafl.Model(BagOfWords())
-    work = jafl.client_work(model, learning_rate=0.3, local_epochs=1, batch_size=32)
-    params = model.init(jax.random.key(0), federation.x)
+    model = bag_of_words()
     history = jafl.simulate(
         schedule,
         federation,
-        work,
+        jafl.client_work(model, learning_rate=0.3, local_epochs=1, batch_size=32),
         jafl.rules.fedbuff(),
-        params,
+        model.init(jax.random.key(0), federation.x),
         jax.random.key(1),
         server_optimizer=jafl.specify(optax.sgd, learning_rate=1.0),
         evaluate_at=[0, schedule.num_steps],

@@ -1,4 +1,4 @@
-"""How long the host takes to compute schedules, and how much memory.
+"""The time and memory that the host takes to compute schedules.
 
     python -m experiments.benchmarks.schedule_speed                 # one million trips each
     python -m experiments.benchmarks.schedule_speed --trips=10000000 --clients=660120 --concurrency=1000

@@ -1,4 +1,4 @@
-"""How much the engine costs beside the arithmetic: trips per second, side by side in one process.
+"""The cost of the engine beside the arithmetic: trips per second, side by side in one process.
 
     taskset -c 1 python -m experiments.benchmarks.speed --output=speed.md
     python -m experiments.benchmarks.speed --models=softmax,mlp --rules=fedbuff,ace --clients=100,10000
@@ -11,9 +11,8 @@ All clients' examples are rows of 3,200, so that the data are no larger where th
 Programs alternate. A row says: the engine's trips per second (median); the medians over the rounds of its time per
 trip over that of each program in the same round, which a machine that is slow for a while does not disturb, the
 engine with the first number of clients among them; its quickest and slowest run over its median; and the seconds that
-the engine's program took to compile. What does not fit into the memory says how much it would need. With
---output the rows are written to a file, too, behind those that are there, each when it is measured. Compare ratios,
-not seconds.
+the engine's program took to compile. A run that does not fit into the memory says how much it would need. With
+--output each row is also appended to a file as soon as it is measured. Compare ratios, not seconds.
 
 With --profile: where the engine's time over (a') goes. The parts of ``baselines.PARTS`` are added to (a') one after
 the other, and a row says the time of each program, and of the engine, over that of (a') in the same round.
@@ -62,7 +61,7 @@ PROFILE_COLUMNS = [*(f"+ {name}" for name in PARTS), "engine"]
 def measured(
     subject: Subject, clients: int, rule: str, first: Comparison | None
 ) -> tuple[list[str], Comparison]:
-    """A row's columns after the first three, and what was compared.
+    """A row's columns after the first three, and the comparison.
 
     first: the comparison with the first number of clients.
 

@@ -22,6 +22,7 @@ from experiments.benchmarks.workloads import (
     RATE,
     RULES,
     exponential_schedule,
+    noise,
     noise_federation,
     noise_run,
     overlapping_clients,
@@ -53,10 +54,13 @@ def runs(model: jafl.Model, shape: tuple[int, ...], rule: str, members: int, *, 
     make, size = RULES[rule]
     begins = make().build().initial_round
 
+    x, y = noise(np.random.default_rng(0), shape)
+
     def world(seed: int) -> tuple[jafl.EventSchedule, jafl.Federation]:
         trips = TRIPS.value + N.value * begins
         schedule = exponential_schedule(N.value, size, trips, initial_round=begins, seed=seed)
-        return schedule, noise_federation(overlapping_clients(N.value, seed), shape)
+        partition = overlapping_clients(np.random.default_rng(seed), N.value)
+        return schedule, noise_federation(x, y, partition)
 
     shared = world(0)
     return [

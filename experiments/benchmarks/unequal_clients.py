@@ -13,7 +13,13 @@ from absl import app, flags
 
 import jafl
 from experiments.benchmarks.timing import alternating
-from experiments.benchmarks.workloads import exponential_schedule, noise_federation, noise_run, whole_run
+from experiments.benchmarks.workloads import (
+    exponential_schedule,
+    noise,
+    noise_federation,
+    noise_run,
+    whole_run,
+)
 from jafl.planning import plan_choice, preparation
 from jafl.schedule import rounds
 
@@ -29,9 +35,9 @@ def federation(clients: int, share: float) -> jafl.Federation:
     """Noise [8, 8, 1]; a ``share`` of the clients, spread evenly, has many examples."""
     many = np.arange(clients) % round(1 / share) == 0
     sizes = np.where(many, MANY, FEW)
-    examples = int(sizes.sum())
-    partition = jafl.Partition.from_lists(np.split(np.arange(examples), np.cumsum(sizes)[:-1]))
-    return noise_federation(partition, (8, 8, 1), examples)
+    x, y = noise(np.random.default_rng(0), (8, 8, 1), int(sizes.sum()))
+    partition = jafl.Partition.from_lists(np.split(np.arange(len(x)), np.cumsum(sizes)[:-1]))
+    return noise_federation(x, y, partition)
 
 
 def compare(rule: str, share: float) -> str:

@@ -1,6 +1,5 @@
 """The work that benchmarks time: runs on Gaussian noise, as speed does not depend on what is learnt."""
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -26,26 +25,24 @@ RULES: dict[str, tuple[Callable[[], jafl.Specification], int]] = {
 }
 
 
-def overlapping_clients(clients: int, seed: int = 0) -> jafl.Partition:
+def noise(
+    random: np.random.Generator, shape: tuple[int, ...], examples: int = EXAMPLES
+) -> tuple[np.ndarray, np.ndarray]:
+    """Gaussian noise [examples, *shape] with random labels of ten classes."""
+    x = random.normal(size=(examples, *shape)).astype(np.float32)
+    return x, random.integers(0, 10, examples)
+
+
+def overlapping_clients(random: np.random.Generator, clients: int) -> jafl.Partition:
     """A batch of the 3,200 examples for each client: the data are no larger where there are more clients."""
     copies = np.tile(np.arange(EXAMPLES), (-(-clients * BATCH // EXAMPLES), 1))
-    order = np.random.default_rng(seed).permuted(copies, axis=1).reshape(-1)
+    order = random.permuted(copies, axis=1).reshape(-1)
     return jafl.Partition(np.arange(clients + 1) * BATCH, order[: clients * BATCH])
 
 
-def noise_federation(
-    partition: jafl.Partition, shape: tuple[int, ...], examples: int = EXAMPLES
-) -> jafl.Federation:
-    """Gaussian noise with random labels of ten classes; ``shape``: of one example."""
-    x, y = _noise(examples, shape)
+def noise_federation(x: np.ndarray, y: np.ndarray, partition: jafl.Partition) -> jafl.Federation:
+    """The federation of these examples, of which the first are the test examples, too."""
     return jafl.Federation.from_arrays(x, y, partition, test_x=x[:BATCH], test_y=y[:BATCH], num_classes=10)
-
-
-@functools.lru_cache(maxsize=1)  # several federations share the arrays
-def _noise(examples: int, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-    random = np.random.default_rng(0)
-    x = random.normal(size=(examples, *shape)).astype(np.float32)
-    return x, random.integers(0, 10, examples)
 
 
 def exponential_schedule(clients: int, buffer_size: int, trips: int, **options: Any) -> jafl.EventSchedule:

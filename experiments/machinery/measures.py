@@ -74,9 +74,9 @@ def accuracy_at(
 
     Interpolated between evaluations; NaN beyond the last one, 0 if the run diverged.
     """
-    given = {"client_trips": trips, "server_step": steps, "time": time}
-    (axis, place), *others = [(name, value) for name, value in given.items() if value is not None]
-    if others:
+    axes = {"client_trips": trips, "server_step": steps, "time": time}
+    (axis, place), *more = [(name, value) for name, value in axes.items() if value is not None]
+    if more:
         raise TypeError("accuracy_at takes one of trips, steps and time")
 
     def measure(run: PastRun) -> float:

@@ -46,9 +46,9 @@ def test_the_settings_of_every_arm_fit_together(name, scale):
     overrides = [*size.overrides, *running.tuned_overrides(size.tuned)]
     arms.check(size.arms, overrides)
     for condition in grid.product(size.conditions):
-        for label, one in arms.under(settings, size.arms, condition, overrides).items():
-            found = presets.resolve(one, one.algorithm, 0, alone=len(size.arms) == 1)
-            assert found.client_trips or found.server_steps, label
+        for label, own in arms.under(settings, size.arms, condition, overrides).items():
+            resolved = presets.resolve(own, own.algorithm, 0, alone=len(size.arms) == 1)
+            assert resolved.client_trips or resolved.server_steps, label
     for claim in experiment.claims:
         if scale in claim.scales and claim.differences is None:
             assert {claim.better, claim.worse} <= set(size.arms), claim.sentence
@@ -64,18 +64,18 @@ def test_the_search_and_its_results_agree(name):
     if size.search is None:
         return
     allowed = {label: search.trials(size.search, label) for label in size.arms}
-    where = [grid.folder(one) for one in grid.product(size.conditions)]
-    wanted = where if size.search.per_condition else [""]
+    conditions = [grid.folder(condition) for condition in grid.product(size.conditions)]
+    wanted = conditions if size.search.per_condition else [""]
     assert sorted(size.tuned) == sorted(wanted), "paste what --tune prints"
-    for own in size.tuned.values():
-        assert set(own) == {label for label, some in allowed.items() if some}
-        for label, settings in own.items():
+    for winners in size.tuned.values():
+        assert set(winners) == {label for label, trials in allowed.items() if trials}
+        for label, settings in winners.items():
             assert settings in allowed[label], f"{label}: no trial of the search"
 
 
 @pytest.mark.parametrize("name", in_tiers(NAMES, ("fedstaleweight_fig2", "fedbuff_table6", "wkafl_fig9")))
 def test_its_desk_size_runs(name, tmp_path):
-    experiment, said = discovery.load(name), []
+    experiment, lines = discovery.load(name), []
     size = experiment.scales["desk"]
     # One value of each condition; the budget is not one of those that say how long a run is.
     typed = {setting: values[0] for setting, values in size.conditions.items()} | {"seed": "0"}
@@ -83,23 +83,23 @@ def test_its_desk_size_runs(name, tmp_path):
     typed.pop("client_trips", None)
     folder = tmp_path / "out"
     status = running.run_paper_experiment(
-        name, typed=typed, output_dir=folder, processes=1, show=said.append, checkpoint_every=0
+        name, typed=typed, output_dir=folder, processes=1, show=lines.append, checkpoint_every=0
     )
-    assert status == 0, said
+    assert status == 0, lines
     verdicts = json.loads((folder / "verdicts.json").read_text())["verdicts"]
     judged = [claim for claim in experiment.claims if "desk" in claim.scales]
-    assert {one["claim"] for one in verdicts} <= {claim.sentence for claim in judged}
+    assert {verdict["claim"] for verdict in verdicts} <= {claim.sentence for claim in judged}
     table = (folder / "table.md").read_text(encoding="utf-8")
     assert table.startswith(f"# {name}, desk size")
     pictures = list(folder.rglob("*.png"))
     assert pictures
     assert all(picture.read_bytes().startswith(b"\x89PNG") for picture in pictures)
     if experiment.measure is None:
-        found = Runs.in_folder(folder / "runs")
-        assert found.labels == list(size.arms)
+        runs = Runs.in_folder(folder / "runs")
+        assert runs.labels == list(size.arms)
         assert all(f"| {label} |" in table for label in size.arms)
-        assert all(len(group.runs) == 1 for group in found.groups)
-        assert {run.status for group in found.groups for run in group.runs} == {"finished"}
+        assert all(len(group.runs) == 1 for group in runs.groups)
+        assert {run.status for group in runs.groups for run in group.runs} == {"finished"}
 
 
 def test_there_are_experiments_and_only_asked_for_ones_are_imported():

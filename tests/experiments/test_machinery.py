@@ -119,7 +119,7 @@ def test_a_run_that_diverged_has_accuracy_0_and_reaches_nothing():
 
 
 @pytest.mark.parametrize(
-    "better, worse, said",
+    "better, worse, verdict",
     [
         ([0.9, 0.91, 0.92], [0.8, 0.82, 0.81], "seen"),
         ([0.8, 0.82, 0.81], [0.9, 0.91, 0.92], "reversed"),
@@ -127,15 +127,15 @@ def test_a_run_that_diverged_has_accuracy_0_and_reaches_nothing():
         ([0.9], [0.1], verdicts.UNDECIDED),
     ],
 )
-def test_verdicts_are_of_paired_differences(better, worse, said):
-    found = some_runs(a=better, b=worse)
-    (one,) = verdicts.judge([Claim(sentence="a above b", better="a", worse="b")], "desk", found)
-    assert one["verdict"] == said
-    assert one["differences"] == pytest.approx(np.subtract(better, worse))
+def test_verdicts_are_of_paired_differences(better, worse, verdict):
+    runs = some_runs(a=better, b=worse)
+    (row,) = verdicts.judge([Claim(sentence="a above b", better="a", worse="b")], "desk", runs)
+    assert row["verdict"] == verdict
+    assert row["differences"] == pytest.approx(np.subtract(better, worse))
     (turned,) = verdicts.judge(
-        [Claim(sentence="a below b", better="a", worse="b", lower_is_better=True)], "desk", found
+        [Claim(sentence="a below b", better="a", worse="b", lower_is_better=True)], "desk", runs
     )
-    assert turned["difference"] == pytest.approx(-one["difference"])
+    assert turned["difference"] == pytest.approx(-row["difference"])
 
 
 def test_the_interval_is_students():
@@ -144,10 +144,38 @@ def test_the_interval_is_students():
 
 
 def test_claims_of_another_scale_and_of_ones_own():
-    own = Claim(sentence="own", differences=lambda found: [1.0, 1.1, 1.05], expected="a tie")
-    other = Claim(sentence="other", better="a", worse="b", scales=("paper",))
-    (one,) = verdicts.judge([own, other], "desk", some_runs(a=[0.1]))
-    assert (one["verdict"], one["agrees"]) == ("seen", False)
+    own = Claim(sentence="own", differences=lambda runs: [1.0, 1.1, 1.05], expected="a tie")
+    on_paper = Claim(sentence="other", better="a", worse="b", scales=("paper",))
+    (row,) = verdicts.judge([own, on_paper], "desk", some_runs(a=[0.1]))
+    assert (row["verdict"], row["agrees"]) == ("seen", False)
+
+
+def test_comparisons_are_a_claim_for_each_pair():
+    made = machinery.compare("{better} above {worse}", ("a", "b"), "c", expected="a tie")
+    assert [(claim.sentence, claim.better, claim.worse) for claim in made] == [
+        ("a above c", "a", "c"),
+        ("b above c", "b", "c"),
+    ]
+    assert {claim.expected for claim in made} == {"a tie"}
+
+
+def test_changes_between_conditions_are_paired_and_empty_where_one_was_not_run():
+    made = [
+        some_run([accuracy], seed, label=label, dirichlet_alpha=alpha)
+        for label, alpha, accuracies in (
+            ("a", 0.1, (0.5, 0.6)),
+            ("a", 10.0, (0.8, 0.7)),
+            ("b", 0.1, (0.2, 0.2)),
+            ("b", 10.0, (0.9, 0.8)),
+        )
+        for seed, accuracy in enumerate(accuracies)
+    ]
+    runs = Runs(seed_means.groups(made))
+    low, high = {"dirichlet_alpha": 0.1}, {"dirichlet_alpha": 10.0}
+    assert machinery.change("a", machinery.final_accuracy, high, low)(runs) == pytest.approx([-0.3, -0.1])
+    assert machinery.loses_less("a", "b", high, low)(runs) == pytest.approx([0.4, 0.5])
+    assert machinery.loses_less("a", "b", {"dirichlet_alpha": 1.0}, low)(runs) == []
+    assert machinery.change("a", machinery.final_accuracy, {"dirichlet_alpha": 1.0}, low)(runs) == []
 
 
 # The search
@@ -167,8 +195,8 @@ def test_every_arm_gets_as_many_trials():
 
 def test_random_trials_are_log_uniform_and_the_same_shares_for_each_arm():
     wide, low = LogUniform(1e-3, 10.0), LogUniform(1e-5, 0.1)
-    one = Search(space={"learning_rate": wide}, spaces={"b": {"learning_rate": low}}, trials=400)
-    a, b = ([trial["learning_rate"] for trial in search.trials(one, label)] for label in "ab")
+    both = Search(space={"learning_rate": wide}, spaces={"b": {"learning_rate": low}}, trials=400)
+    a, b = ([trial["learning_rate"] for trial in search.trials(both, label)] for label in "ab")
     assert min(a) >= 1e-3
     assert max(a) <= 10.0
     assert np.allclose(np.log10(a) - np.log10(b), 2, atol=0.01)
@@ -185,9 +213,9 @@ def test_seeds_of_search_and_results_differ():
 @pytest.mark.full
 @pytest.mark.usefixtures("known")
 def test_the_search_is_run_scored_on_validation_examples_and_used(tmp_path):
-    said = []
+    lines = []
     options = {"output_dir": tmp_path / "out", "processes": 1, "checkpoint_every": 0}
-    assert running.run_paper_experiment("nothing", tune=True, show=said.append, **options) == 0
+    assert running.run_paper_experiment("nothing", tune=True, show=lines.append, **options) == 0
     content = json.loads((tmp_path / "out" / "tuned.json").read_text())
     assert {label: own["runs"] for label, own in content["budget"].items()} == {BUFFERED: 6, PLAIN: 6}
     assert content["trials_of_each_arm"] == 3
@@ -215,9 +243,9 @@ def test_the_search_is_run_scored_on_validation_examples_and_used(tmp_path):
             for run in find_runs(tmp_path / "out" / "runs" / where):
                 if run.label == label:
                     assert run.config["server_learning_rate"] == own["server_learning_rate"]
-    assert any(line.startswith("tuned={") for line in said)
+    assert any(line.startswith("tuned={") for line in lines)
     for row in content["at_the_edge"]:
-        assert f"At the edge of what was tried: {row}." in said
+        assert f"At the edge of what was tried: {row}." in lines
     batches = {(r.label, r.path.parent.name): r.config["batch_size"] for r in trials}
     assert {
         size for (label, where), size in batches.items() if label.startswith(PLAIN) and "=10" in where
@@ -243,9 +271,9 @@ def test_two_processes_leave_what_one_leaves(tmp_path):
             show=lambda line: None,
             pictures=False,
         )
-    one, two = (find_runs(tmp_path / str(number) / "runs") for number in (1, 2))
-    assert [run.evaluations for run in one] == [run.evaluations for run in two]
-    assert len(one) == 8
+    alone, shared = (find_runs(tmp_path / str(number) / "runs") for number in (1, 2))
+    assert [run.evaluations for run in alone] == [run.evaluations for run in shared]
+    assert len(alone) == 8
     assert not list(tmp_path.rglob(".claim"))
 
 

@@ -31,7 +31,7 @@ def test_the_asynchronous_loop_by_hand_computes_what_the_engine_does(subject, ru
         start = jax.tree.map(np.array, compared.carry.params)
         run.run(run.trips)
         made.append(compared.carry)
-    engine, own = made
+    engine, baseline = made
     moved = jax.tree.map(lambda a, b: np.abs(a - b).max(), engine.params, start)
     assert min(jax.tree.leaves(moved)) > 1e-4
     checked = ["params", "rule_state", "snapshots"] + (
@@ -41,7 +41,7 @@ def test_the_asynchronous_loop_by_hand_computes_what_the_engine_does(subject, ru
         jax.tree.map(
             lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5),
             getattr(engine, name),
-            getattr(own, name),
+            getattr(baseline, name),
         )
 
 
