@@ -40,7 +40,8 @@ def pytest_configure(config):
 
 def pytest_collection_modifyitems(config, items):
     """Deselects the tests marked ``full``, unless --full, -m or a test's own name asks for them."""
-    if config.option.full or config.option.markexpr or any("::" in word for word in config.args):
+    asked_for = "full" in config.option.markexpr or any("::" in argument for argument in config.args)
+    if config.option.full or asked_for:
         return
     config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("full")])
     items[:] = [item for item in items if not item.get_closest_marker("full")]

@@ -39,6 +39,11 @@ def test_ci_runs_the_two_commands_as_they_stand():
     assert len(commands("run")) == len(commands("test")) == 1
 
 
+def test_ci_runs_the_tests_that_the_default_tier_leaves_out():
+    (command,) = commands("test")
+    assert command.split(" && ")[-1] + " -m full" in (ROOT / ".ci/run").read_text()
+
+
 @pytest.mark.parametrize(
     "name, requirements", [("run", "requirements.txt"), ("test", "requirements-test.txt")]
 )

@@ -7,7 +7,6 @@ import jax
 import numpy as np
 import pytest
 from preparing import placed
-from tiers import in_tiers
 
 import jafl
 from jafl import engine, rules
@@ -54,7 +53,8 @@ def fused(text, shape):
     return [found[0] for found in COMPUTATION.finditer(text) if made.search(found[0])]
 
 
-@pytest.mark.parametrize("rule", in_tiers(["asgd", "fedasync", "ace"], ["fedasync"]))
+@pytest.mark.full
+@pytest.mark.parametrize("rule", ["asgd", "fedasync", "ace"])
 def test_nothing_whole_is_copied_and_nothing_looked_up_for_every_pixel(rule):
     text, rows = compiled(jafl.models.images.lenet5(10), rule)
     copied = re.findall(r"^\s*(?:ROOT )?%\S+ = (\w+\[[\d,]*\])\S* copy\(", text, re.MULTILINE)

@@ -12,7 +12,7 @@ from quick_compilation import quick_compilation  # noqa: F401
 from tiers import in_tiers
 
 NAMED = {case.name: case for case in CASES}
-USUAL = ("fedbuff", "fedasync", "fedavg, over-selection", "local epochs, LR-Norm", "multilayer perceptron")
+USUAL = ("fedbuff", "fedasync", "multilayer perceptron")
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import lax
+from tiers import in_tiers
 
 from jafl.errors import SettingError
 from jafl.models import Conv, convolution, max_pool
@@ -69,7 +70,11 @@ IN_FLOAT64 = ("same", "stride 2, odd", "stride beyond the kernel")
 
 @pytest.mark.parametrize(
     ("case", "dtype"),
-    [*[(name, np.float32) for name in CASES], *[(name, np.float64) for name in IN_FLOAT64]],
+    [
+        *[(name, np.float64) for name in IN_FLOAT64],
+        *[pytest.param(name, np.float32, marks=pytest.mark.full) for name in CASES if name in IN_FLOAT64],
+        *[(name, np.float32) for name in CASES if name not in IN_FLOAT64],
+    ],
     ids=lambda part: part if isinstance(part, str) else part.__name__,
 )
 def test_values_and_gradients_are_xlas(case, dtype):
@@ -115,7 +120,7 @@ def test_any_strides_and_paddings(size, window, strides, pads):
         np.testing.assert_allclose(one, other, rtol=0, atol=CLOSE * max(float(np.abs(other).max()), 1.0))
 
 
-@pytest.mark.parametrize("name", ["same", "stride 2", "uneven"])
+@pytest.mark.parametrize("name", in_tiers(["same", "stride 2", "uneven"], ["uneven"]))
 @pytest.mark.parametrize("axes", [(0, 0), (0, None), (None, 0)], ids=["both", "images", "kernels"])
 def test_under_vmap_it_is_client_by_client(name, axes):
     side_by_side_as_one_by_one(name, axes)
@@ -239,7 +244,7 @@ def test_bad_arguments(change, message):
 
 @pytest.mark.parametrize("padding", ["VALID", "SAME"])
 @pytest.mark.parametrize("window", [1, 2, 3])
-@pytest.mark.parametrize("size", [(6, 6), (8, 7)], ids=str)
+@pytest.mark.parametrize("size", [pytest.param((6, 6), marks=pytest.mark.full), (8, 7)], ids=str)
 def test_pools_are_flaxs_ties_included(size, window, padding):
     # Few whole numbers: ties in nearly every window.
     x = jnp.asarray(np.random.default_rng(0).integers(-2, 2, (3, *size, 4)), jnp.float32)

@@ -105,6 +105,7 @@ def test_logits_are_those_of_transformers(kind, tmp_path):
     np.testing.assert_allclose(ours, theirs, atol=1e-5 * np.abs(theirs).max())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", FACTORIES)
 def test_only_the_head_is_a_parameter_when_only_the_head_is_trained(kind, tmp_path):
     directory = write(tmp_path, kind, tensors_of(kind, CLASSES))

@@ -86,7 +86,9 @@ def federation_of(x):
     return Federation.from_arrays(x, y, Partition.from_lists([range(32), range(32, 64)]), test_x=x, test_y=y)
 
 
-@pytest.mark.parametrize("batch_size", [16, 0, 200])
+@pytest.mark.parametrize(
+    "batch_size", [16, *(pytest.param(size, marks=pytest.mark.full) for size in (0, 200))]
+)
 def test_a_trip_trains_on_the_augmented_images_and_evaluation_on_plain_ones(batch_size):
     federation = federation_of(IMAGES)
     inputs = Inputs(Normalization((127.5,), (127.5,)), random_crop=2, random_flip=True)

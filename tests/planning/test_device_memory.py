@@ -78,24 +78,19 @@ def test_arrays_are_foretold_to_the_byte(rule, wide):
 @pytest.mark.parametrize(
     ("case", "width"),
     [
-        ({}, 1),
-        ({"rule": "wkafl"}, 1),
-        ({"rule": "aced"}, 1),
-        ({"local_epochs": 2, "batch_size": 8}, 1),
-        ({"rule": "ace"}, 8),
-        ({"local_epochs": 2, "batch_size": 8}, 16),
-        ({"model": jafl.models.cnn(10, (8,))}, 1),
-        ({"model": jafl.models.cnn(10, (8,))}, 4),
-    ],
-    ids=[
-        "fedbuff",
-        "wkafl",
-        "aced",
-        "two epochs",
-        "ace, 8 wide",
-        "two epochs, 16 wide",
-        "cnn",
-        "cnn, 4 wide",
+        pytest.param({}, 1, id="fedbuff"),
+        pytest.param({"local_epochs": 2, "batch_size": 8}, 16, id="two epochs, 16 wide"),
+        *(
+            pytest.param(case, width, id=name, marks=pytest.mark.full)
+            for name, case, width in (
+                ("wkafl", {"rule": "wkafl"}, 1),
+                ("aced", {"rule": "aced"}, 1),
+                ("two epochs", {"local_epochs": 2, "batch_size": 8}, 1),
+                ("ace, 8 wide", {"rule": "ace"}, 8),
+                ("cnn", {"model": jafl.models.cnn(10, (8,))}, 1),
+                ("cnn, 4 wide", {"model": jafl.models.cnn(10, (8,))}, 4),
+            )
+        ),
     ],
 )
 def test_temporary_values_are_foretold_within_a_factor(case, width):

@@ -12,6 +12,7 @@ import reference as ref
 from against_reference import Case, make_federation, make_schedule, work_of
 from quick_compilation import quick_compilation  # noqa: F401
 from rule_cases import CLIENTS, RULES, SCHEDULES
+from tiers import in_tiers
 
 import jafl
 from jafl import delays, rules
@@ -90,7 +91,7 @@ def test_aced_with_the_largest_applied_staleness_as_threshold_is_not_ace():
     assert set(aced.step_reports["active_clients"]) == {CLIENTS - 1.0, float(CLIENTS)}
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("schedule", in_tiers(SCHEDULES.keys(), ["very unequal clients"]))
 def test_incremental_ace_is_direct_ace(schedule: str):
     """At every step, not at the last alone."""
     forms = [path(case_of(name, delay=SCHEDULES[schedule])) for name in ("ace", "ace, direct")]
@@ -157,7 +158,7 @@ def test_ace_has_no_bias_term_and_its_delay_term_is_bounded_by_the_drift(schedul
     assert max(delayed) > 1e-4
 
 
-@pytest.mark.parametrize("name", ["asgd", "ace", "aced, short", "sasgd"])
+@pytest.mark.parametrize("name", in_tiers(["asgd", "ace", "aced, short", "sasgd"], ["ace"]))
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_the_bound_of_ace_on_gradient_norms_holds_on_every_path(name: str, schedule: str):
     """Inequality 2 with eta = 1 / (4L): mean |grad F|^2 <= 4 (F(w0) - F(wT)) / (T eta) + 3 mean |u - grad F|^2."""

@@ -91,6 +91,7 @@ def test_fedbuff_with_equal_durations_and_a_buffer_of_the_cohort_is_fedavg():
     assert_same(run(everyone, rules.fedbuff()), run(rounds, rules.fedavg()))
 
 
+@pytest.mark.full
 def test_fedprox_without_its_term_is_fedavg():
     rounds = jafl.synchronous(num_clients=CLIENTS, cohort_size=4, delay=delays.constant(1.0), server_steps=20)
     assert_same(run(rounds, rules.fedavg(), proximal=0.0), run(rounds, rules.fedavg()))
@@ -118,6 +119,7 @@ def test_fedasync_with_full_mixing_and_one_client_is_sequential_sgd():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9), history.params, params)
 
 
+@pytest.mark.full
 def test_rules_without_staleness_weight_coincide_where_nothing_is_stale():
     one_at_a_time = asynchronous(concurrency=1, buffer_size=1)
     assert one_at_a_time.staleness.max() == 0

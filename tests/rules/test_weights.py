@@ -16,6 +16,7 @@ import pytest
 import reference as ref
 import reference_rules as papers
 from quick_compilation import quick_compilation  # noqa: F401
+from tiers import in_tiers
 
 import jafl
 from jafl import delays, rules
@@ -98,7 +99,9 @@ WEIGHINGS = {
 }
 
 
-@pytest.mark.parametrize("name", WEIGHINGS)
+@pytest.mark.parametrize(
+    "name", in_tiers(WEIGHINGS.keys(), ("fedbuff", "fednova", "twafl", "ace", "aced by cached, 3", "ca2fl"))
+)
 def test_weights_are_the_factors_of_the_updates(name: str):
     case = WEIGHINGS[name]
     schedule = make_schedule(case.buffer_size, case.initial_round)
@@ -162,7 +165,7 @@ def test_weights_of_wkafl(selection: bool):
     assert np.any(history.weights == 0) == selection
 
 
-@pytest.mark.parametrize("name", ["fedbuff", "ace", "aced by start, 8", "ca2fl"])
+@pytest.mark.parametrize("name", in_tiers(["fedbuff", "ace", "aced by start, 8", "ca2fl"], ["ca2fl"]))
 def test_the_weights_of_a_stopped_run_are_those_of_its_own_steps(name: str):
     """What a trip's update would have weighed in steps that were never taken does not count."""
     case = WEIGHINGS[name]

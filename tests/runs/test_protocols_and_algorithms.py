@@ -106,17 +106,20 @@ for arguments in json.load(sys.stdin):
 """
 
 
-@pytest.fixture(scope="module")
-def repeated(tmp_path_factory):
+FIRST = [pytest.param("dry"), pytest.param("trained", marks=pytest.mark.full)]
+
+
+@pytest.fixture(scope="module", params=FIRST)
+def repeated(request, tmp_path_factory):
     """The folder of each run, and of the same run again from its config.json, dry, both by run.py.
 
-    To save time the first run is dry, too, unless it is one of ``TRAINED``.
+    The first run is dry, too, unless it is one of ``TRAINED`` and trained first runs are asked for.
     """
     folder = tmp_path_factory.mktemp("repeated")
     calls = []
     for name, settings in RUNS.items():
         flags = [f"--{setting}={value}" for setting, value in {**SMALL, **settings}.items()]
-        dry = [] if name in TRAINED else ["--dry_run"]
+        dry = [] if name in TRAINED and request.param == "trained" else ["--dry_run"]
         calls.append([*flags, f"--output_dir={folder / name / 'first'}", *dry])
         config = folder / name / "first" / "config.json"
         calls.append([f"--config={config}", f"--output_dir={folder / name / 'again'}", "--dry_run"])
@@ -146,6 +149,7 @@ def test_config_repeats_a_run_of_every_protocol(name, repeated):
     assert {setting: configs[0][setting] for setting in RUNS[name]} == RUNS[name]
 
 
+@pytest.mark.parametrize("repeated", FIRST[1:], indirect=True)
 @pytest.mark.parametrize("name", TRAINED)
 def test_a_dry_run_trains_nothing_and_writes_the_same_schedule(name, repeated):
     first, again = repeated / name / "first", repeated / name / "again"

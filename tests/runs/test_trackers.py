@@ -113,6 +113,7 @@ def test_a_tracker_of_ones_own_gets_every_evaluation_and_is_closed(tmp_path):
     assert told[-1] == "closed"
 
 
+@pytest.mark.full
 def test_a_tracker_is_closed_when_training_diverges(tmp_path):
     closed = []
 

@@ -291,17 +291,12 @@ def weights_of(judge: ref.Rule, params: Any, trips: list[ref.Trip]) -> list[floa
 # What tells whether a program rounds like another: the buffer is closed at once where K is 1, and Adam and momentum
 # read the direction more than once.
 SAME = [
+    ("asgd", "momentum", np.float32),
     ("fedbuff", "plain", np.float32),
-    *(
-        pytest.param(name, server, dtype, marks=pytest.mark.full)
-        for name, server, dtype in (
-            ("asgd", "momentum", np.float32),
-            ("ace", "momentum", np.float32),
-            ("ca2fl", "adam", np.float32),
-            ("gsgm", "plain", np.float32),
-            ("gsgm", "adam", np.float64),
-        )
-    ),
+    ("ace", "momentum", np.float32),
+    ("ca2fl", "adam", np.float32),
+    ("gsgm", "plain", np.float32),
+    ("gsgm", "adam", np.float64),
 ]
 OPTIMIZERS = {
     "plain": PLAIN,
@@ -310,6 +305,7 @@ OPTIMIZERS = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.compiled_as_for_users
 @pytest.mark.parametrize("name, server, dtype", SAME)
 def test_the_run_is_bit_for_bit_that_of_the_rule_alone(name: str, server: str, dtype):
