@@ -170,7 +170,7 @@ def test_changes_between_conditions_are_paired_and_empty_where_one_was_not_run()
         )
         for seed, accuracy in enumerate(accuracies)
     ]
-    runs = Runs(seed_means.groups(made))
+    runs = Runs(seed_means.by_arm(made))
     low, high = {"dirichlet_alpha": 0.1}, {"dirichlet_alpha": 10.0}
     assert machinery.change("a", machinery.final_accuracy, high, low)(runs) == pytest.approx([-0.3, -0.1])
     assert machinery.loses_less("a", "b", high, low)(runs) == pytest.approx([0.4, 0.5])
