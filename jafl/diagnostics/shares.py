@@ -40,7 +40,7 @@ def client_staleness(schedule: EventSchedule) -> np.ndarray:
 
 
 def equation_8_weights(schedule: EventSchedule) -> np.ndarray:
-    """[J] float64: E[tau_i] * K + 1, FedStaleWeight's weights (equation 8 without its 1/n) before normalization.
+    """[J] float64: E[tau_i] * K + 1, FedStaleWeight's weights (equation 8 without its 1/n) before normalisation.
 
     E[tau_i] is the client's mean over the whole schedule, what the running mean of the algorithm tends to; K the
     trips of the step. With them clients count alike where all are in flight, which equation 6 assumes; with fewer
@@ -67,7 +67,7 @@ def fairness_loss(shares: Any) -> float:
     """sum_i |shares_i - 1/n|, 0 if all clients count alike: FedStaleWeight's objective (equation 3).
 
     shares: [n], each client's alpha_i p_i: p_i its share of the applied trips (equation 2), alpha_i the weight of
-    each of them. ``influence`` gives them for weights before and after normalization within the buffer.
+    each of them. ``influence`` gives them for weights before and after normalisation within the buffer.
 
     Raises SettingError unless the shares are a list of at least one number.
     """

@@ -35,7 +35,7 @@ def summary(
     Args:
       num_examples: [N], of each client; adds ``examples``.
       label_counts: [N, C]; adds ``label_distance`` to every entry of ``influence``.
-      weights: {name: [J]}, for example before and after normalization within the buffer; each adds an entry of
+      weights: {name: [J]}, for example before and after normalisation within the buffer; each adds an entry of
         ``influence``, beside "client trips", where every trip counts alike.
       groups: {name: its clients}; adds ``groups``, and ``of_fair_share`` to every entry of ``influence``.
       costs: of ``jafl.diagnostics.costs``; adds ``costs``.
