@@ -123,12 +123,12 @@ CASES = [
     Case(
         "local epochs, LR-Norm",
         work={"batch_size": 4, "local_epochs": 2, "learning_rate_normalization": True},
-        reference_work={"learning_rate_normalisation": True, "batch_size": 4},
+        reference_work={"learning_rate_normalization": True, "batch_size": 4},
     ),
     Case(
         "one short minibatch, LR-Norm",
         work={"batch_size": 200, "learning_rate_normalization": True},
-        reference_work={"learning_rate_normalisation": True, "batch_size": 200},
+        reference_work={"learning_rate_normalization": True, "batch_size": 200},
     ),
     Case("full batches, several steps", work={"batch_size": 0, "local_steps": 4}),
     Case(

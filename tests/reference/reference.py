@@ -167,7 +167,7 @@ def local_update(
     learning_rate: float,
     l2: float = 0.0,
     proximal: float = 0.0,
-    learning_rate_normalisation: bool = False,
+    learning_rate_normalization: bool = False,
     batch_size: int | None = None,
     momentum: float = 0.0,
 ):
@@ -179,7 +179,7 @@ def local_update(
       batches: for each step, the indices of its examples.
       learning_rate: the client's learning rate.
       l2, proximal: see `objective`; the proximal term pulls towards the downloaded model.
-      learning_rate_normalisation: FedBuff §5, LR-Norm: a step on b < B examples uses `learning_rate * b / B`.
+      learning_rate_normalization: FedBuff §5, LR-Norm: a step on b < B examples uses `learning_rate * b / B`.
       batch_size: B, needed for LR-Norm only.
       momentum: heavy ball: m <- momentum * m + g; w <- w - (learning rate of this step) * m. m is 0 when the
         trip starts.
@@ -201,7 +201,7 @@ def local_update(
         if first_loss is None:
             first_loss = loss
         rate = learning_rate
-        if learning_rate_normalisation:
+        if learning_rate_normalization:
             if batch_size is None or len(batch) > batch_size:
                 raise ValueError("LR-Norm needs a batch_size that no batch exceeds")
             rate = learning_rate * len(batch) / batch_size

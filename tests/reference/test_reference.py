@@ -194,19 +194,19 @@ def test_local_update_is_plain_gradient_descent():
     assert examples == 5
 
 
-def test_learning_rate_normalisation_scales_each_step_by_its_share_of_a_batch():
+def test_learning_rate_normalization_scales_each_step_by_its_share_of_a_batch():
     generator = np.random.default_rng(1)
     params = softmax_params(generator)
     x, y = generator.normal(size=(8, 4)), generator.integers(0, 3, size=8)
     batches = [np.arange(4), np.array([4])]
-    normalised = {"learning_rate_normalisation": True}
-    update, _, _ = ref.local_update(params, x, y, batches, 0.5, batch_size=4, **normalised)
+    normalized = {"learning_rate_normalization": True}
+    update, _, _ = ref.local_update(params, x, y, batches, 0.5, batch_size=4, **normalized)
     full, _, _ = ref.local_update(params, x, y, batches[:1], 0.5)
     quarter, _, _ = ref.local_update(ref.add(params, full), x, y, batches[1:], 0.5 / 4)
     assert_close(update, ref.add(full, quarter))
     for batch_size in (None, 3):
         with pytest.raises(ValueError, match="LR-Norm"):
-            ref.local_update(params, x, y, batches, 0.5, batch_size=batch_size, **normalised)
+            ref.local_update(params, x, y, batches, 0.5, batch_size=batch_size, **normalized)
 
 
 def test_client_momentum_starts_anew_at_each_trip():
