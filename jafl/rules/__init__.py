@@ -29,17 +29,16 @@ it into the direction to descend:
 
         return Rule(init, begin, fold, finish, requirements=Requirements(linear=True, additive=True))
 
-``jafl.simulate(..., rule=half_mean(0.3), ...)`` runs it. What else a rule can have:
+A new rule in the package is one file, one import line below and one row in ``tests/rules/test_contract.py``; a rule
+of your own can stand in a notebook, and ``jafl.simulate(..., rule=half_mean(0.3), ...)`` runs it. What else a rule
+can have:
 
 - ``columns``: numbers per trip that depend on the schedule alone, made on the host before the run starts
-  (``fedstaleweight``); ``accumulate.weighted_sum`` makes a rule of nothing else.
+  (``fedstaleweight``). ``accumulate.weighted_sum`` makes a rule of nothing else.
 - ``requirements``: what the schedule and the engine must offer (the downloaded model: ``fedasync``; one trip per
-  step: ``asgd``; a round of all clients first: ``ace``), and what the rule itself promises (``Requirements`` tells).
-- ``memory``: a value per client, stored by the server from trip to trip (``ca2fl``).
+  step: ``asgd``; a round of all clients first: ``ace``), and what the rule itself promises (``jafl.Requirements``).
+- ``memory``: a value per client, stored by the server from trip to trip (``ca2fl``, ``jafl.ClientMemoryRequest``).
 - a step that is skipped: the last value that ``finish`` returns is False (``zeno_plus_plus``).
-
-A rule of the package is one file, one import line below and one row in ``tests/rules/test_contract.py``. A rule of
-your own can stand in a notebook.
 
 Pitfalls: return the direction to *descend* (minus the mean update); never reset state in ``fold`` (``begin`` does);
 make ``arrival.staleness``, an integer, a float before you calculate with it; keep the dtypes of ``params``, as the

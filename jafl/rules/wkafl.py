@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jafl.errors import whole_number
-from jafl.records import ArrayTree, Gradients, Params, Requirements, Rule
+from jafl.records import ArrayTree, Gradients, Params, Report, Requirements, Rule
 from jafl.rules import accumulate
 from jafl.specifications import specification
 
@@ -82,11 +82,7 @@ def wkafl(
         gradient = jax.tree.map(jnp.negative, arrival.update)
         if non_iid_part:
             gradient = _with_momentum(gradient, state.estimate, momentum)
-        rows = jax.tree.map(
-            lambda r, g: lax.dynamic_update_index_in_dim(r, jnp.reshape(g, -1), place, 0),
-            state.rows,
-            gradient,
-        )
+        rows = _with_row(state.rows, gradient, place)
         column = jnp.stack([accumulate.number(arrival.staleness), accumulate.number(arrival.loss)])
         columns = lax.dynamic_update_index_in_dim(columns, column, place, 1)
         return _Buffer(state._replace(rows=rows), columns, place + 1), {}
@@ -107,14 +103,7 @@ def wkafl(
         bound = jnp.where(stage_two & any_kept, stage_two_clip * estimate_norm, jnp.inf)
         direction = _weighted_sum(weight, gradients, clipped_to=bound)
         scale = _rate_scale(freshest, staleness_decay) if staleness_part else jnp.ones_like(freshest)
-        report = {
-            "kept": jnp.sum(keep) * 1.0,
-            "stage": 1.0 + stage_two,
-            "rate_scale": scale,
-            "average_staleness": jnp.sum(weight * staleness),
-            "aggregated": jnp.sum(weight >= jnp.max(weight) / COUNTED_FROM) * 1.0,
-            "weight": weight,
-        }
+        report = _report(keep, stage_two, scale, weight, staleness)
         state = _State(_shaped_like(params, estimate), stage_two, rows)
         return accumulate.scaled(scale, _shaped_like(params, direction)), state, report, True
 
@@ -147,6 +136,13 @@ class _Clipped(NamedTuple):
     rows: ArrayTree
     factors: jax.Array
     norms: jax.Array
+
+
+def _with_row(rows: ArrayTree, gradient: Gradients, place: jax.Array) -> ArrayTree:
+    """The rows with a gradient [*P] in the row number ``place``."""
+    return jax.tree.map(
+        lambda r, g: lax.dynamic_update_index_in_dim(r, jnp.reshape(g, -1), place, 0), rows, gradient
+    )
 
 
 def _with_momentum(gradient: Gradients, estimate: Gradients, momentum: jax.Array) -> Gradients:
@@ -198,6 +194,20 @@ def _weighted_sum(weights: jax.Array, gradients: _Clipped, clipped_to: jax.Array
     return jax.tree.map(
         lambda rows: jnp.dot(factors.astype(rows.dtype), rows, precision="highest"), gradients.rows
     )
+
+
+def _report(
+    keep: jax.Array, stage_two: jax.Array, scale: jax.Array, weight: jax.Array, staleness: jax.Array
+) -> Report:
+    """What a server step reports; see ``wkafl``."""
+    return {
+        "kept": jnp.sum(keep) * 1.0,
+        "stage": 1.0 + stage_two,
+        "rate_scale": scale,
+        "average_staleness": jnp.sum(weight * staleness),
+        "aggregated": jnp.sum(weight >= jnp.max(weight) / COUNTED_FROM) * 1.0,
+        "weight": weight,
+    }
 
 
 def _norms(rows: ArrayTree) -> jax.Array:

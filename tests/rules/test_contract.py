@@ -365,16 +365,6 @@ def test_a_skipped_step_counts_but_moves_nothing():
     assert not np.array_equal(always.params["dense"]["kernel"], never.params["dense"]["kernel"])
 
 
-def test_the_example_of_how_to_write_a_rule_runs():
-    """Half of FedBuff's mean without staleness weights."""
-    written: dict[str, Any] = {}
-    indented = (line[4:] for line in rules.__doc__.splitlines() if line.startswith("    ") or not line)
-    exec("\n".join(indented), written)
-    history = small_run(written["half_mean"](0.5), 3, learning_rate=0.1)
-    np.testing.assert_allclose(history.weights, 0.5 / 3)
-    assert written["half_mean"]().build().requirements == jafl.Requirements(linear=True, additive=True)
-
-
 def test_a_rule_from_a_notebook_needs_no_library_file():
     """A factory as a user would type it, with columns from the schedule."""
 
