@@ -19,6 +19,11 @@ from hypothesis import settings  # noqa: E402
 settings.register_profile("jafl", deadline=None)  # the first example of a property may compile
 settings.load_profile("jafl")
 
+# Every program is kept, whatever time it takes to compile. In the environment, for the tests' own processes, too.
+CACHE_ENVIRONMENT = {
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+}
 # Each compiled program holds several memory maps, of which Linux gives a process 65,530; a compiler that gets no
 # more aborts.
 MOST_MEMORY_MAPS = 20_000
@@ -33,9 +38,7 @@ def pytest_configure(config):
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
         folder = tempfile.mkdtemp(prefix="jafl-tests-compiled-")
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
-        os.environ["JAX_COMPILATION_CACHE_DIR"] = folder
-        os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
-        os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+        os.environ.update(CACHE_ENVIRONMENT, JAX_COMPILATION_CACHE_DIR=folder)
 
 
 def pytest_collection_modifyitems(config, items):
@@ -50,7 +53,8 @@ def pytest_collection_modifyitems(config, items):
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
     """Compiles a test's programs, and those of its fixtures, in the way that the test asks for."""
-    quick = "quick_compilation" in item.fixturenames and not item.get_closest_marker("compiled_as_for_users")
+    asked_for = "quick_compilation" in getattr(item, "fixturenames", ())
+    quick = asked_for and not item.get_closest_marker("compiled_as_for_users")
     if quick or "quick_compilation" in sys.modules:
         from quick_compilation import compile_quickly
 
@@ -66,16 +70,19 @@ def without_compilation_cache():
     import jax
     from jax.experimental.compilation_cache import compilation_cache
 
-    folder, before = os.environ.pop("JAX_COMPILATION_CACHE_DIR", None), jax.config.jax_compilation_cache_dir
-    jax.config.update("jax_compilation_cache_dir", None)
-    compilation_cache.reset_cache()
-    try:
-        yield
-    finally:
-        if folder is not None:
-            os.environ["JAX_COMPILATION_CACHE_DIR"] = folder
-        jax.config.update("jax_compilation_cache_dir", before)
+    def use(folder):
+        jax.config.update("jax_compilation_cache_dir", folder)
         compilation_cache.reset_cache()
+
+    names, folder = ("JAX_COMPILATION_CACHE_DIR", *CACHE_ENVIRONMENT), jax.config.jax_compilation_cache_dir
+    with pytest.MonkeyPatch.context() as patch:
+        for name in names:
+            patch.delenv(name, raising=False)
+        use(None)
+        try:
+            yield
+        finally:
+            use(folder)
 
 
 @pytest.fixture(autouse=True, scope="module")

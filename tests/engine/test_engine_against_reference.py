@@ -12,7 +12,7 @@ from quick_compilation import quick_compilation  # noqa: F401
 from tiers import in_tiers
 
 NAMED = {case.name: case for case in CASES}
-USUAL = ("fedbuff", "fedasync", "multilayer perceptron")
+USUAL = ("fedbuff", "multilayer perceptron")
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -42,7 +42,16 @@ IN_WAVES = (
 )
 
 
-@pytest.mark.parametrize("name", IN_WAVES)
+IN_WAVES_IN_THE_DEFAULT_TIER = (
+    "fedbuff",
+    "fedbuff, after the round, some leave",
+    "fedasync",
+    "fedavg, over-selection",
+    "local epochs, LR-Norm",
+)
+
+
+@pytest.mark.parametrize("name", in_tiers(IN_WAVES, IN_WAVES_IN_THE_DEFAULT_TIER))
 def test_engine_equals_reference_in_waves(name: str):
     compare(NAMED[name], "float64", width=6, together=True)
 

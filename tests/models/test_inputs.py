@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from quick_compilation import quick_compilation  # noqa: F401
 
 import jafl
 from jafl.data import Federation, Normalization, Partition, digits

@@ -47,7 +47,7 @@ def bytes_there(tree):
 
 @pytest.mark.parametrize("wide", [False, True], ids=["trip by trip", "in waves"])
 @pytest.mark.parametrize(
-    "rule", in_tiers(["fedbuff", "fedasync", "ace", "aced", "ca2fl", "wkafl"], ["fedasync", "ace", "wkafl"])
+    "rule", in_tiers(["fedbuff", "fedasync", "ace", "aced", "ca2fl", "wkafl"], ["fedasync", "ace"])
 )
 def test_arrays_are_foretold_to_the_byte(rule, wide):
     arguments = experiment(rule, buffer_size=1 if rule == "fedasync" else 5)

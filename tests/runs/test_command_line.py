@@ -206,6 +206,7 @@ def test_import_takes_less_than_a_second_and_little_with_it(tmp_path):
     assert statistics.median(seconds) < 1
 
 
+@pytest.mark.full
 def test_ctrl_c_keeps_what_has_been_measured(tmp_path):
     settings = {**SMALL, "client_trips": 100_000, "evaluate_every": 500}
     output = (tmp_path / "out.txt").open("w+")

@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 from command_line import environment
+from quick_compilation import quick_compilation  # noqa: F401
 from run_files import read_arrays, read_json, read_lines
 from tiers import in_tiers
 
@@ -216,6 +217,7 @@ def test_a_dry_run_leaves_four_files_and_pictures_of_the_schedule(tmp_path):
     assert any("Nothing was trained" in line for line in said)
 
 
+@pytest.mark.full
 def test_a_dry_run_of_several_leaves_a_folder_for_each(tmp_path, monkeypatch):
     monkeypatch.setattr("jafl.runs.runner.draw_schedule", lambda *_: None)
     settings = Settings(
@@ -235,7 +237,7 @@ def test_a_dry_run_of_several_leaves_a_folder_for_each(tmp_path, monkeypatch):
 # --------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module", params=in_tiers(presets.names(), ("fedbuff", "ace", "fedavgm")))
+@pytest.fixture(scope="module", params=in_tiers(presets.names(), ("fedbuff", "ace")))
 def trained(request, tmp_path_factory):
     """The folder of each algorithm's run of 100 trips, its settings all but left to it."""
     folder = tmp_path_factory.mktemp("trained") / request.param

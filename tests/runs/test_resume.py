@@ -61,6 +61,7 @@ def test_after_ctrl_c_it_goes_on_to_the_same_bits(whole, stopped, tmp_path):
     assert_same(folder, whole)
 
 
+@pytest.mark.full
 def test_the_command_line_goes_on_with_the_settings_that_are_there(whole, stopped, tmp_path):
     shutil.copytree(stopped, tmp_path / "run")
     command = [sys.executable, ROOT / "run.py", "--resume", "--output_dir=run", "--nopictures"]

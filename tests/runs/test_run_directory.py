@@ -6,6 +6,7 @@ import platform
 import jax
 import numpy as np
 import pytest
+from quick_compilation import quick_compilation  # noqa: F401
 from run_files import (
     accuracy_and_loss,
     clients,
@@ -17,6 +18,7 @@ from run_files import (
     scores,
     split,
 )
+from tiers import in_tiers
 
 import jafl
 from jafl.config.presets import COMMON, PRESETS
@@ -185,7 +187,10 @@ def test_config_says_what_ran_where_and_how(minibatches):
     assert config["command"] == ["python", "run.py", "--x=y"]
 
 
-@pytest.mark.parametrize("which", ["minibatches", "over_selected", "comparison/fedavgm-seed4"])
+@pytest.mark.parametrize(
+    "which",
+    in_tiers(["minibatches", "over_selected", "comparison/fedavgm-seed4"], ["minibatches", "over_selected"]),
+)
 def test_config_repeats_the_run_to_the_last_bit(which, request, tmp_path):
     name, _, child = which.partition("/")
     made = request.getfixturevalue(name)

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from quick_compilation import quick_compilation  # noqa: F401
 
 import jafl
 from jafl import engine, rules

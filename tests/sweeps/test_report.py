@@ -9,6 +9,7 @@ import sys
 
 import pytest
 from command_line import ROOT, environment
+from quick_compilation import quick_compilation  # noqa: F401
 from run_again import at_step, ctrl_c, quiet
 
 from jafl.config.settings import Settings
