@@ -80,11 +80,7 @@ def client_staleness(schedule: EventSchedule) -> np.ndarray:
 
 
 def equation_8_weights(schedule: EventSchedule) -> np.ndarray:
-<<<<<<< HEAD
     """FedStaleWeight's weights E[tau_i] * K + 1 (equation 8 without its 1/n), before normalization.
-=======
-    """[J] float64: E[tau_i] * K + 1, FedStaleWeight's weights (equation 8 without its 1/n) before normalization.
->>>>>>> data
 
     E[tau_i] is the client's mean staleness over the whole schedule, the limit of the algorithm's running mean; K is
     the number of trips of the step. With these weights clients count alike where all are in flight, which equation 6
@@ -138,14 +134,9 @@ def normalized_within_steps(schedule: EventSchedule, weights: np.ndarray) -> np.
 def fairness_loss(shares: Any) -> float:
     """FedStaleWeight's objective sum_i |shares_i - 1/n| (equation 3), 0 if all clients count alike.
 
-<<<<<<< HEAD
     Args:
       shares: [n], each client's alpha_i p_i: p_i is its share of the applied trips (equation 2), alpha_i the weight
         of each of them. ``influence`` gives them for weights before and after normalization within the buffer.
-=======
-    shares: [n], each client's alpha_i p_i: p_i its share of the applied trips (equation 2), alpha_i the weight of
-    each of them. ``influence`` gives them for weights before and after normalization within the buffer.
->>>>>>> data
 
     Returns:
       A number from 0 on.

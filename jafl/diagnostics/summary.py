@@ -30,48 +30,42 @@ def summary(
 ) -> dict[str, Any]:
     """The results of the other diagnostics as plain numbers that JSON can hold.
 
-        None stands for what is undefined: indices of shares that are negative, or where all weights are 0.
+    None stands for what is undefined: indices of shares that are negative, or where all weights are 0.
 
-        Args:
-    <<<<<<< HEAD
-          schedule: the event schedule.
-          num_examples: [N], examples of each client; adds ``examples``.
-          label_counts: [N, C], examples of each class that each client holds; adds ``label_distance`` to every entry of
-            ``influence``.
-          weights: {name: [J]}, for example before and after normalization within the buffer; each adds an entry of
-    =======
-          num_examples: [N], of each client; adds ``examples``.
-          label_counts: [N, C]; adds ``label_distance`` to every entry of ``influence``.
-          weights: {name: [J]}, for example before and after normalization within the buffer; each adds an entry of
-    >>>>>>> data
-            ``influence``, beside "client trips", where every trip counts alike.
-          groups: {name: its clients}; adds ``groups``, and ``of_fair_share`` to every entry of ``influence``.
-          costs: the result of ``jafl.diagnostics.costs``; adds ``costs``.
+    Args:
+      schedule: the event schedule.
+      num_examples: [N], examples of each client; adds ``examples``.
+      label_counts: [N, C], examples of each class that each client holds; adds ``label_distance`` to every entry of
+        ``influence``.
+      weights: {name: [J]}, for example before and after normalization within the buffer; each adds an entry of
+        ``influence``, beside "client trips", where every trip counts alike.
+      groups: {name: its clients}; adds ``groups``, and ``of_fair_share`` to every entry of ``influence``.
+      costs: the result of ``jafl.diagnostics.costs``; adds ``costs``.
 
-        Returns:
-          A dictionary with these entries:
+    Returns:
+      A dictionary with these entries:
 
-            client_trips    applied and thrown away; beside it ``applied_trips``, ``server_steps``, ``time``
-            staleness       mean, percentiles, max
-            in_flight       mean over time, max
-            wasted          the fields of ``Wasted``
-            clients         all, and those that took part
-            influence       per kind of weight: ``fairness_loss``, ``gini``, ``jain``; ``smallest`` and ``largest`` in
-                            units of the fair share, 1/N; ``label_distance`` between labels seen and all clients alike
-            groups          per group: clients, applied trips, mean staleness
-            examples        means of started and of applied trips, and their ratio
-            costs           the fields of ``Costs``
+        client_trips    applied and thrown away; beside it ``applied_trips``, ``server_steps``, ``time``
+        staleness       mean, percentiles, max
+        in_flight       mean over time, max
+        wasted          the fields of ``Wasted``
+        clients         all, and those that took part
+        influence       per kind of weight: ``fairness_loss``, ``gini``, ``jain``; ``smallest`` and ``largest`` in
+                        units of the fair share, 1/N; ``label_distance`` between labels seen and all clients alike
+        groups          per group: clients, applied trips, mean staleness
+        examples        means of started and of applied trips, and their ratio
+        costs           the fields of ``Costs``
 
-        Raises:
-          SettingError: for arrays of a wrong shape, groups as in ``staleness_over_time``, a weight named "client trips",
-            or a schedule without applied trips.
+    Raises:
+      SettingError: for arrays of a wrong shape, groups as in ``staleness_over_time``, a weight named "client trips",
+        or a schedule without applied trips.
 
-        Example:
-          >>> schedule = jafl.synchronous(
-          ...     num_clients=5, cohort_size=2, delay=jafl.delays.constant(1.0), server_steps=3
-          ... )
-          >>> jafl.diagnostics.summary(schedule)["applied_trips"]
-          6
+    Example:
+      >>> schedule = jafl.synchronous(
+      ...     num_clients=5, cohort_size=2, delay=jafl.delays.constant(1.0), server_steps=3
+      ... )
+      >>> jafl.diagnostics.summary(schedule)["applied_trips"]
+      6
     """
     check_has_trips(schedule)
     kinds: dict[str, np.ndarray | None] = {TRIPS: None, **(weights or {})}

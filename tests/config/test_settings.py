@@ -118,7 +118,7 @@ OF_SOME_DATA_SETS = {
     "data_seed",
     "split_by",
     "data_fraction",
-    "normalisation",
+    "normalization",
     "tokens",
     "vocabulary_size",
     "wordpiece_vocabulary",
