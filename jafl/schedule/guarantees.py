@@ -101,9 +101,11 @@ def check_trip_numbers(schedule: EventSchedule) -> None:
     client, trip, start, _ = all_trips(schedule)
     order = np.lexsort((trip, start, client))
     expected = 0
-    for place, j in enumerate(order):
-        expected = expected + 1 if place and client[j] == client[order[place - 1]] else 0
-        assert trip[j] == expected, f"client {client[j]} numbers a trip {trip[j]}, not {expected}"
+    previous_client = -1
+    for client_number, trip_number in zip(client[order], trip[order], strict=True):
+        expected = expected + 1 if client_number == previous_client else 0
+        assert trip_number == expected, f"client {client_number} numbers a trip {trip_number}, not {expected}"
+        previous_client = client_number
 
 
 def check_durations(schedule: EventSchedule, delay: Delay, seed: int) -> None:
@@ -121,7 +123,7 @@ def check_durations(schedule: EventSchedule, delay: Delay, seed: int) -> None:
 
 def check_versions(schedule: EventSchedule) -> None:
     """Guarantee 8. Where a trip takes no time, its instant holds several newest versions, one after the other."""
-    several = schedule.arrival_time[schedule.download_time == schedule.arrival_time]
+    instants_with_several = schedule.arrival_time[schedule.download_time == schedule.arrival_time]
     assert np.all(schedule.download_version <= schedule.step), "a trip is applied before its version exists"
     for version, time in (
         (schedule.download_version, schedule.download_time),
@@ -129,7 +131,7 @@ def check_versions(schedule: EventSchedule) -> None:
     ):
         newest = np.searchsorted(schedule.step_time, time, side="right")
         before = np.searchsorted(schedule.step_time, time, side="left")
-        at_least = np.where(np.isin(time, several), before, newest)
+        at_least = np.where(np.isin(time, instants_with_several), before, newest)
         assert np.all(version <= newest), "a version was downloaded before it existed"
         assert np.all(version >= at_least), "an old version was downloaded"
 

@@ -43,9 +43,9 @@ def rounds(plan: ExecutionPlan, cost: np.ndarray, lanes: int | None = None) -> f
       The sum, over the groups of trips side by side, of the largest cost in each.
     """
     lanes = plan.lanes if lanes is None else lanes
-    several = plan.wave.astype(np.int64) * (plan.width // lanes + 1) + plan.place // lanes
-    longest = np.zeros(int(several.max(initial=-1)) + 1)
-    np.maximum.at(longest, several, cost)
+    group = plan.wave.astype(np.int64) * (plan.width // lanes + 1) + plan.place // lanes
+    longest = np.zeros(int(group.max(initial=-1)) + 1)
+    np.maximum.at(longest, group, cost)
     return float(longest.sum())
 
 
