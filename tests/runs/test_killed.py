@@ -78,7 +78,7 @@ def test_killed_at_random_moments(kills, uninterrupted, tmp_path):
         if kept:  # every evaluation that the checkpoint covers is there
             written = (folder / "metrics.jsonl").read_text().splitlines()
             state = json.loads((folder / "checkpoints" / str(kept) / "state" / "metadata").read_text())
-            steps = [evaluation["server_step"] for evaluation in state["evaluations"]]
+            steps = [evaluation["server_step"] for evaluation in state["runs"][0]["evaluations"]]
             assert [json.loads(line)["server_step"] for line in written][: len(steps)] == steps
     assert len(set(progress)) > kills / 2
     process = killed.start(SETTINGS, folder, tmp_path / "cache", 0)
