@@ -261,6 +261,7 @@ def test_the_search_is_run_scored_on_validation_examples_and_used(tmp_path):
     assert "| .9 |" in text
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("known")
 def test_two_processes_leave_what_one_leaves(tmp_path):
     for number in (1, 2):

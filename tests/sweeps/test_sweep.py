@@ -70,6 +70,7 @@ def test_a_cell_is_what_a_run_with_its_settings_leaves(whole, tmp_path):
     assert_same(tmp_path / "run", whole[0] / FOLDERS[3] / "fedavgm-seed1")
 
 
+@pytest.mark.full
 def test_a_sweep_that_is_stopped_equals_one_that_was_not(whole, tmp_path):
     folder, begun = tmp_path / "sweep", []
 
@@ -201,6 +202,7 @@ def test_arms_are_crossed_with_conditions_and_seeds(armed):
     assert (folder / "delay_sigma=2" / "accuracy.png").is_file()
 
 
+@pytest.mark.full
 def test_an_arm_is_what_a_run_with_its_settings_leaves(armed, tmp_path):
     cell = armed[0] / "delay_sigma=2" / "FedBuff, K = 5-seed1"
     settings = Settings.from_file(str(cell / "config.json"))
