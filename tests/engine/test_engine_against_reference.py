@@ -26,6 +26,13 @@ def test_engine_equals_reference_in_float32_with_all_optimisations(case: Case):
     compare(case, "float32")
 
 
+@pytest.mark.full
+@pytest.mark.compiled_as_for_users
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_engine_equals_reference_with_all_optimisations(case: Case):
+    compare(case, "float64")
+
+
 # One of each kind of events and of client work; every rule trains in waves in tests/rules.
 IN_WAVES = (
     "fedbuff",
@@ -53,6 +60,13 @@ IN_WAVES_IN_THE_DEFAULT_TIER = (
 
 @pytest.mark.parametrize("name", in_tiers(IN_WAVES, IN_WAVES_IN_THE_DEFAULT_TIER))
 def test_engine_equals_reference_in_waves(name: str):
+    compare(NAMED[name], "float64", width=6, together=True)
+
+
+@pytest.mark.full
+@pytest.mark.compiled_as_for_users
+@pytest.mark.parametrize("name", IN_WAVES)
+def test_engine_equals_reference_in_waves_with_all_optimisations(name: str):
     compare(NAMED[name], "float64", width=6, together=True)
 
 
