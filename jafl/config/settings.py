@@ -234,7 +234,7 @@ class Settings:
         None,
         "Of images, on the device: unit (to 0..1), half (to -1..1), data_set (by mean and standard deviation of the "
         "data set). Default: as in the papers.",
-        Declaration("data", only(dataset=BY_ARGUMENT)),
+        Declaration("data", only(dataset=BY_ARGUMENT), earlier_name="normalisation"),
     )
     random_crop: int = _setting(
         0,
