@@ -213,6 +213,7 @@ def test_run_py_prepares_and_says_where_it_is_or_what_is_missing(prepared_dir, t
     assert "prepare is 'mnst'" in refused.stderr and "Did you mean 'mnist'?" in refused.stderr
 
 
+@pytest.mark.full
 def test_a_run_on_images_is_repeated_from_its_config(prepared_dir, tmp_path):
     from jafl.runs import runner
 

@@ -70,6 +70,7 @@ def test_a_share_of_the_data_is_whole_clients():
     assert set(clients) == set(order[: int(np.argmax(reached >= int(0.5 * reached[-1]))) + 1])
 
 
+@pytest.mark.full
 def test_many_clients_are_split_in_a_moment():
     sizes = np.random.default_rng(0).integers(1, 5, 660_120)
     offsets = np.concatenate([[0], np.cumsum(sizes)])

@@ -102,10 +102,11 @@ def test_unknown_precision_is_refused():
     "name, arguments",
     [
         ("ace", {}),
-        pytest.param("aced", {"active_steps": 40}, marks=pytest.mark.full),
-        pytest.param("ca2fl", {}, marks=pytest.mark.full),
+        ("aced", {"active_steps": 40}),
+        ("ca2fl", {}),
     ],
 )
+@pytest.mark.full
 def test_the_sum_equals_its_cache_after_100_000_arrivals(name, arguments, monkeypatch):
     """The rule's running sum against the sum over its memory, in float32, after 100,000 arrivals.
 

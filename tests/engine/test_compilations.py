@@ -81,6 +81,7 @@ def test_changing_a_number_compiles_nothing(source, change):
     assert not np.array_equal(first.params["dense"]["kernel"], second.params["dense"]["kernel"])
 
 
+@pytest.mark.full
 def test_a_changed_shape_does_compile(source):
     """The counters can fail: another model is another program."""
     arguments, keywords = experiment(source)

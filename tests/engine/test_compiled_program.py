@@ -67,6 +67,7 @@ def test_nothing_whole_is_copied_and_nothing_looked_up_for_every_pixel(rule):
     assert not looked_up, looked_up[0]
 
 
+@pytest.mark.full
 def test_that_a_row_is_written_is_not_asked_for_every_entry():
     text, _ = compiled(jafl.models.mlp(10, (200,)), "ace", (50,))
     hidden = fused(text, "200")

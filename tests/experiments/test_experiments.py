@@ -73,7 +73,7 @@ def test_the_search_and_its_results_agree(name):
             assert settings in allowed[label], f"{label}: no trial of the search"
 
 
-@pytest.mark.parametrize("name", in_tiers(NAMES, ("fedstaleweight_fig2", "fedbuff_table6", "wkafl_fig9")))
+@pytest.mark.parametrize("name", in_tiers(NAMES, ("fedstaleweight_fig2", "wkafl_fig9")))
 def test_its_desk_size_runs(name, tmp_path):
     experiment, lines = discovery.load(name), []
     size = experiment.scales["desk"]

@@ -102,6 +102,7 @@ def test_values_and_gradients_are_xlas(case, dtype):
     strides=st.tuples(st.integers(1, 4), st.integers(1, 4)),
     pads=st.tuples(*[st.tuples(st.integers(0, 4), st.integers(0, 4))] * 2),
 )
+@pytest.mark.full
 def test_any_strides_and_paddings(size, window, strides, pads):
     x, kernel = random(0, 2, *size, 2), random(1, *window, 2, 3)
     if any(n + sum(pad) < k for n, pad, k in zip(size, pads, window, strict=True)):

@@ -102,7 +102,8 @@ def test_all_models_have_a_row():
     assert set(DATA) == set(models.MODELS)
 
 
-@pytest.mark.parametrize("precision", in_tiers(["full", "bfloat16"], ["bfloat16"]))
+@pytest.mark.parametrize("precision", ["full", "bfloat16"])
+@pytest.mark.full
 def test_client_memory_holds_the_head_alone(precision, tmp_path):
     source = source_of("bert")
     model = make_model(settings_of("bert", tmp_path, fine_tune="head"), source)

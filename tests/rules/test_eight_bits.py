@@ -89,6 +89,7 @@ def test_directions_of_ca2fl():
 
 
 @pytest.mark.parametrize("name", ["ace", "ca2fl"])
+@pytest.mark.full
 def test_a_run_in_eight_bits_ends_where_the_full_one_does(name: str):
     """Softmax on digits, 20 unequal clients: parameters within 2 % of full precision, accuracy within 1 %."""
     source = jafl.data.digits()

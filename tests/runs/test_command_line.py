@@ -69,6 +69,7 @@ def test_nothing_of_tensorflow_or_torch_is_ever_imported(first):
     assert not {name for name in imported if name.startswith(("tensor", "torch"))} - {"tensorstore"}
 
 
+@pytest.mark.full
 def test_a_run_in_the_way_is_left_as_it_is(first, tmp_path):
     there = tmp_path / "there"
     shutil.copytree(first[0] / "runs" / "001", there)
@@ -81,6 +82,7 @@ def test_a_run_in_the_way_is_left_as_it_is(first, tmp_path):
 
 
 @pytest.mark.without_compilation_cache
+@pytest.mark.full
 def test_the_same_seed_in_another_process_gives_the_same_bytes(first, tmp_path):
     """The settings from a flag file replace a run that is in the way, as asked."""
     earlier, there = first[0] / "runs" / "001", tmp_path / "there"
@@ -144,6 +146,7 @@ def test_the_lines_of_the_help_are_of_a_hundred_columns():
         assert max(map(len, text("python run.py", []).splitlines())) <= 100
 
 
+@pytest.mark.full
 def test_python_m_jafl_is_run_py(tmp_path):
     result = python("-m", "jafl", *flags(SMALL), "--output_dir=dry", "--dry_run", folder=tmp_path)
     assert result.returncode == 0, result.stderr

@@ -180,6 +180,7 @@ def test_other_settings_are_refused_with_the_differences(stopped, tmp_path):
     assert contents(stopped) == before
 
 
+@pytest.mark.full
 def test_a_comparison_of_other_seeds_is_refused(tmp_path):
     quiet(SEVERAL, tmp_path / "run", trackers=[at_step(5, ctrl_c)])
     others = Settings(**{**SEVERAL.__dict__, "seed": "0,2"})

@@ -110,6 +110,7 @@ def test_every_kind_of_state_comes_back_to_the_last_bit(name, tmp_path, monkeypa
         jax.tree.map(np.testing.assert_array_equal, one, other)
 
 
+@pytest.mark.full
 def test_seconds_are_those_of_all_parts(tmp_path):
     positional, named = arguments("moments of Adam")
 
@@ -178,6 +179,7 @@ def test_by_the_clock_a_checkpoint_takes_no_more_than_its_share(tmp_path, monkey
     assert not jafl.Checkpoints(tmp_path, every=0).due()
 
 
+@pytest.mark.full
 def test_no_checkpoint_imports_no_orbax():
     import subprocess
     import sys

@@ -43,6 +43,7 @@ def with_model(parts, model):
     }
 
 
+@pytest.mark.full
 def test_modules_with_lists_in_them_run_and_do_not_recompile(parts):
     def sequential():
         return jafl.Model(nn.Sequential([nn.Dense(4), nn.relu, nn.Dense(10)]))

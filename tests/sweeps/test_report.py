@@ -137,6 +137,7 @@ def test_it_shows_a_heat_map_curves_of_each_condition_and_schedules(page):
     assert "dirichlet_alpha = 0.1" in page.text
 
 
+@pytest.mark.full
 def test_a_single_run_shows_its_own_pictures(sweep, tmp_path):
     quiet(
         Settings(**{**SMALL.__dict__, "algorithm": "fedbuff", "seed": "0"}), tmp_path / "run", pictures=True

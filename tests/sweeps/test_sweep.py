@@ -215,6 +215,7 @@ def test_an_arm_is_what_a_run_with_its_settings_leaves(armed, tmp_path):
         assert (cell / name).read_bytes() == (tmp_path / "run" / name).read_bytes()
 
 
+@pytest.mark.full
 def test_a_sweep_of_arms_goes_on_with_the_same_ones_only(armed, tmp_path):
     settings, more = Settings(**{**SMALL.__dict__, "seed": "0,1"}), {"fourth": {"algorithm": "fedasync"}}
     same = {"arms": ARMS, "overrides": OVERRIDES}

@@ -10,7 +10,6 @@ import killed
 import numpy as np
 import pytest
 from run_again import assert_same, at_step, contents, ctrl_c
-from tiers import in_tiers
 
 from jafl.config.data_cache import DataCache
 from jafl.config.settings import Settings
@@ -111,7 +110,8 @@ def assert_close(found, expected, tolerance):
             assert one[field] == other[field]
 
 
-@pytest.mark.parametrize("algorithm", in_tiers(["fedbuff", "fedasync", "ace"], ["fedbuff"]))
+@pytest.mark.parametrize("algorithm", ["fedbuff", "fedasync", "ace"])
+@pytest.mark.full
 def test_together_equals_apart(algorithm, tmp_path):
     own = {"ace": {"concurrency": None, "buffer_size": None}, "fedasync": {"buffer_size": None}}
     changes = {
@@ -288,6 +288,7 @@ def test_two_processes_never_train_the_same_group(tmp_path):
     assert {one["trained_together"] for one in summaries(folder).values()} == {6}
 
 
+@pytest.mark.full
 def test_a_batch_with_a_locked_run_is_left_to_its_process(tmp_path):
     cell = tmp_path / "sweep" / "dirichlet_alpha=10" / "fedbuff-seed2"
     cell.mkdir(parents=True)
