@@ -8,7 +8,11 @@ import pathlib
 import sys
 
 here = pathlib.Path(__file__).parent
-sys.path[:0] = [str(here), *(str(here.parent / room) for room in ("support", "reference", "rules"))]
+sys.path[:0] = [
+    str(here),
+    *(str(here.parent / room) for room in ("support", "reference", "rules")),
+    str(here.parents[1]),
+]
 
 import engine_cases  # noqa: E402  (the path comes first)
 import jax  # noqa: E402
