@@ -7,8 +7,15 @@ import jax
 import numpy as np
 
 from jafl.clients import client_work
-from jafl.config import arms, presets
-from jafl.config.builders import make_inputs, make_model, make_schedule
+from jafl.config import arms
+from jafl.config.builders import (
+    make_client_optimizer,
+    make_inputs,
+    make_model,
+    make_rule,
+    make_schedule,
+    make_server_optimizer,
+)
 from jafl.config.data_cache import DataCache
 from jafl.config.resolution import resolve
 from jafl.config.settings import Settings
@@ -114,7 +121,7 @@ def make_experiment(label: str, settings: Settings, loaded: DataCache) -> Experi
     source, federation = loaded.source(settings), loaded.federation(settings, int(settings.seed))
     model = dataclasses.replace(make_model(settings, source), inputs=make_inputs(settings, source))
     init_key, trips_key = jax.random.split(jax.random.key(int(settings.seed)))
-    initial_round = presets.make_rule(settings).build().initial_round
+    initial_round = make_rule(settings).build().initial_round
     shapes = jax.eval_shape(
         model.init, init_key, source.x[:1]
     )  # the memory needed is known before it is taken
@@ -123,7 +130,7 @@ def make_experiment(label: str, settings: Settings, loaded: DataCache) -> Experi
     )
     work = client_work(
         model,
-        optimizer=presets.make_client_optimizer(settings),
+        optimizer=make_client_optimizer(settings),
         local_steps=settings.local_steps,
         local_epochs=settings.local_epochs,
         batch_size=settings.batch_size,
@@ -134,7 +141,7 @@ def make_experiment(label: str, settings: Settings, loaded: DataCache) -> Experi
     own = (
         server_gradient(model, federation.server_x, federation.server_y) if settings.server_examples else None
     )
-    rule, server_optimizer = presets.make_rule(settings, own), presets.make_server_optimizer(settings)
+    rule, server_optimizer = make_rule(settings, own), make_server_optimizer(settings)
     if settings.decompose_steps:
         rule = decomposed(
             rule, work, federation, _measured_steps(settings.decompose_steps, schedule.num_steps)

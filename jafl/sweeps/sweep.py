@@ -14,9 +14,9 @@ from typing import Any
 from jafl.config import arms as all_arms
 from jafl.config import grid
 from jafl.config.arms import Arms, Override
+from jafl.config.builders import make_client_optimizer, make_server_optimizer
 from jafl.config.data_cache import DataCache
 from jafl.config.experiment import make_experiment
-from jafl.config.presets import make_client_optimizer, make_server_optimizer
 from jafl.config.resolution import resolve
 from jafl.config.settings import Settings
 from jafl.errors import SettingError, unknown_name, whole_number

@@ -9,7 +9,7 @@ import pytest
 
 from jafl import data, models, rules
 from jafl.config import arms, grid, presets
-from jafl.config.builders import PROTOCOLS, make_partition, make_source
+from jafl.config.builders import PROTOCOLS, algorithm, make_partition, make_source
 from jafl.config.experiment import make_experiments
 from jafl.config.parsing import refused_as
 from jafl.config.settings import (
@@ -51,8 +51,8 @@ FUNCTIONS = {
         **dict.fromkeys(FILES),
     },
     "staleness_weight": STALENESS_WEIGHTS,
-    "client_optimizer": presets.CLIENT_OPTIMIZERS,
-    "server_optimizer": presets.SERVER_OPTIMIZERS,
+    "client_optimizer": algorithm.CLIENT_OPTIMIZERS,
+    "server_optimizer": algorithm.SERVER_OPTIMIZERS,
 }
 
 

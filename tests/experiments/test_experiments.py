@@ -12,7 +12,8 @@ from tiers import in_tiers
 
 from experiments.machinery import Runs, discovery, running, search
 from experiments.machinery.declarations import SCALES
-from jafl.config import arms, grid, presets
+from jafl.config import arms, grid
+from jafl.config.resolution import resolve_run
 from jafl.errors import SettingError
 
 README = (pathlib.Path(discovery.FOLDER) / "README.md").read_text(encoding="utf-8")
@@ -47,7 +48,7 @@ def test_the_settings_of_every_arm_fit_together(name, scale):
     arms.check(size.arms, overrides)
     for condition in grid.product(size.conditions):
         for label, own in arms.under(settings, size.arms, condition, overrides).items():
-            resolved = presets.resolve(own, own.algorithm, 0, alone=len(size.arms) == 1)
+            resolved = resolve_run(own, own.algorithm, 0, alone=len(size.arms) == 1)
             assert resolved.client_trips or resolved.server_steps, label
     for claim in experiment.claims:
         if scale in claim.scales and claim.differences is None:

@@ -1,5 +1,6 @@
 """Builders: each makes one ingredient of an experiment from settings."""
 
+from jafl.config.builders.algorithm import make_client_optimizer, make_rule, make_server_optimizer
 from jafl.config.builders.data import (
     filled_in,
     make_federation,
@@ -14,11 +15,14 @@ from jafl.config.builders.schedule import PROTOCOLS, make_schedule
 __all__ = [
     "PROTOCOLS",
     "filled_in",
+    "make_client_optimizer",
     "make_federation",
     "make_inputs",
     "make_model",
     "make_partition",
+    "make_rule",
     "make_schedule",
+    "make_server_optimizer",
     "make_source",
     "partition_name",
 ]

@@ -1,0 +1,125 @@
+"""The rule, the staleness weight and the optimizers, from settings."""
+
+import ast
+import inspect
+from typing import Any
+
+import optax
+
+from jafl import rules
+from jafl.config import presets
+from jafl.config.settings import DEFAULTS, Settings, arguments_of
+from jafl.errors import choose, require, unknown_name
+from jafl.rules import server_optimizers
+from jafl.rules.staleness import STALENESS_WEIGHTS
+from jafl.specifications import Specification, specify
+
+SERVER_OPTIMIZERS = {
+    "sgd": optax.sgd,
+    "adam": optax.adam,
+    "adagrad": optax.adagrad,
+    "yogi": optax.yogi,
+    "reddi_adam": server_optimizers.fedadam,
+    "reddi_adagrad": server_optimizers.fedadagrad,
+    "reddi_yogi": server_optimizers.fedyogi,
+}
+CLIENT_OPTIMIZERS = {"sgd": optax.sgd, "adam": optax.adam, "adamw": optax.adamw}
+
+
+def make_rule(settings: Settings, server_gradient: Specification | None = None) -> Specification:
+    """The rule of a resolved run, its parameters taken from the settings of the same names.
+
+    server_gradient: for a rule that takes one; it can be left out as long as nothing trains.
+    """
+    factory = rules.RULES[presets.PRESETS.get(settings.algorithm, {}).get("rule", settings.algorithm)]
+    parameters = inspect.signature(factory).parameters
+    arguments = {name: getattr(settings, name) for name in parameters if name in DEFAULTS}
+    arguments = {name: value for name, value in arguments.items() if value is not None}
+    if "staleness_weight" in parameters:
+        arguments["staleness_weight"] = make_staleness_weight(settings)
+    if "server_gradient" in parameters:
+        remedy = f"{settings.algorithm} compares updates with a gradient on the server's own examples."
+        count = settings.server_examples
+        require(count >= 1, "server_examples", count, "at least 1", remedy)
+        arguments["server_gradient"] = server_gradient
+    for name, text in _rule_arguments(settings):
+        choose(f"an argument of {settings.algorithm} in rule_arguments", name, dict(parameters))
+        arguments[name] = _of_type(parameters[name].default, name, text)
+    return factory(**arguments)
+
+
+def _of_type(default: Any, name: str, text: str) -> Any:
+    """The value of an entry of ``rule_arguments``; raises SettingError unless it is a number where the default is."""
+    value = _literal(text)
+    if not isinstance(default, float):
+        return value
+    require(isinstance(value, (int, float)), f"{name} in rule_arguments", text, "a number")
+    return float(value)
+
+
+def _rule_arguments(settings: Settings) -> list[tuple[str, str]]:
+    """(parameter, text) of each entry of ``rule_arguments`` that is for this run's algorithm."""
+    pairs = []
+    for item in filter(None, settings.rule_arguments.split(",")):
+        name, equals, text = (part.strip() for part in item.partition("="))
+        require(name and equals and text, "rule_arguments", item, "name=value or algorithm.name=value")
+        algorithm, dot, parameter = name.rpartition(".")
+        if dot and algorithm not in presets.names():
+            raise unknown_name("an algorithm in rule_arguments", algorithm, presets.names())
+        if not dot or algorithm == settings.algorithm:
+            pairs.append((parameter, text))
+    return pairs
+
+
+def _literal(text: str) -> Any:
+    """A number, True, False or None as Python writes them; any other text as it is."""
+    try:
+        return ast.literal_eval(text)
+    except (SyntaxError, ValueError):
+        return text
+
+
+def make_staleness_weight(settings: Settings) -> Specification:
+    """The staleness weight, its parameters taken from the settings that only it reads."""
+    factory = choose("staleness_weight", settings.staleness_weight, STALENESS_WEIGHTS)
+    names = arguments_of("staleness_weight", settings.staleness_weight)
+    numbers = {argument: getattr(settings, name) for argument, name in names.items()}
+    for argument, value in numbers.items():
+        require(0 <= value < float("inf"), names[argument], value, "a finite number, at least 0")
+    return factory(**numbers)
+
+
+def make_server_optimizer(settings: Settings) -> Specification:
+    """The server's optax optimizer."""
+    return _optimizer(
+        "server",
+        SERVER_OPTIMIZERS,
+        settings.server_optimizer or "",
+        settings.server_learning_rate,
+        settings.server_momentum,
+    )
+
+
+def make_client_optimizer(settings: Settings) -> Specification:
+    """The clients' optax optimizer."""
+    return _optimizer(
+        "client",
+        CLIENT_OPTIMIZERS,
+        settings.client_optimizer,
+        settings.learning_rate,
+        settings.client_momentum,
+    )
+
+
+def _optimizer(
+    side: str, optimizers: dict, name: str, learning_rate: Any, momentum: float | None
+) -> Specification:
+    """side: "server" or "client", whose settings are checked."""
+    factory = choose(f"{side}_optimizer", name, optimizers)
+    rate = "server_learning_rate" if side == "server" else "learning_rate"
+    require(0 <= learning_rate < float("inf"), rate, learning_rate, "a finite number, at least 0")
+    if momentum is None:
+        return specify(factory, learning_rate=float(learning_rate))
+    require(name == "sgd", f"{side}_momentum", momentum, f"left out where {side}_optimizer is not sgd")
+    require(0 <= momentum < 1, f"{side}_momentum", momentum, "at least 0 and below 1")
+    return specify(factory, learning_rate=float(learning_rate), momentum=float(momentum))
