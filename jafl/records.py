@@ -19,7 +19,7 @@ ArrayTree: TypeAlias = Any  # a pytree of arrays
 Params: TypeAlias = ArrayTree  # [*P]: the parameters of a model
 Updates: TypeAlias = ArrayTree  # [*P], like the parameters: trained minus downloaded, or a sum of such
 Gradients: TypeAlias = (
-    ArrayTree  # [*P], like the parameters: a direction to ascend, a pseudo-gradient included
+    ArrayTree  # [*P], like the parameters: an optimizer subtracts it; also a pseudo-gradient
 )
 RuleState: TypeAlias = ArrayTree  # what a rule keeps from server step to server step
 Buffer: TypeAlias = ArrayTree  # what a rule gathers during one server step

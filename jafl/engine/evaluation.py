@@ -10,6 +10,7 @@ from jafl.data import Federation
 from jafl.errors import SettingError
 from jafl.jaxpr_memory import temporary_bytes
 from jafl.models import Model
+from jafl.records import Params
 
 EXAMPLES_AT_ONCE = 512
 
@@ -40,11 +41,11 @@ class Evaluator:
         self._batches = jax.device_put(tuple(batches))
         self._count = len(x)
 
-    def __call__(self, params: Any) -> dict[str, float]:
+    def __call__(self, params: Params) -> dict[str, float]:
         """{"accuracy": share of examples whose largest output is their label, "loss": mean loss}."""
         return self._means(*jax.device_get(_totals(self._model, params, self._batches)))
 
-    def of_many(self, params: Any) -> list[dict[str, float]]:
+    def of_many(self, params: Params) -> list[dict[str, float]]:
         """What the call gives for each of M models, ``params`` [M, *P], in one program."""
         right, loss = jax.device_get(_totals_of_many(self._model, params, self._batches))
         return [self._means(*totals) for totals in zip(right, loss, strict=True)]
@@ -53,7 +54,7 @@ class Evaluator:
         return {"accuracy": float(right) / self._count, "loss": float(loss) / self._count}
 
 
-def per_client_accuracy(model: Model, params: Any, federation: Federation) -> np.ndarray:
+def per_client_accuracy(model: Model, params: Params, federation: Federation) -> np.ndarray:
     """[N] float64: accuracy on what each client holds out of its own examples; NaN for who holds out none.
 
     Raises:
@@ -79,7 +80,7 @@ def per_client_accuracy(model: Model, params: Any, federation: Federation) -> np
 
 
 def evaluation_memory(
-    model: Model, params: Any, federation: Federation, *, on_training: bool = False
+    model: Model, params: Params, federation: Federation, *, on_training: bool = False
 ) -> tuple[int, int]:
     """(bytes that the evaluators on a federation's splits hold, temporary bytes of one evaluation).
 
@@ -112,12 +113,12 @@ def _batch_size(x: np.ndarray) -> int:
 
 
 @jax.jit
-def _labels(model: Model, params: Any, x: jax.Array) -> jax.Array:
+def _labels(model: Model, params: Params, x: jax.Array) -> jax.Array:
     return jnp.argmax(model.apply(params, x), axis=-1)
 
 
 @jax.jit
-def _totals(model: Model, params: Any, batches: tuple) -> tuple[jax.Array, jax.Array]:
+def _totals(model: Model, params: Params, batches: tuple) -> tuple[jax.Array, jax.Array]:
     def total(batch):
         x, y, present = batch
         outputs = model.apply(params, x)
@@ -129,5 +130,5 @@ def _totals(model: Model, params: Any, batches: tuple) -> tuple[jax.Array, jax.A
 
 
 @jax.jit
-def _totals_of_many(model: Model, params: Any, batches: tuple) -> tuple[jax.Array, jax.Array]:
+def _totals_of_many(model: Model, params: Params, batches: tuple) -> tuple[jax.Array, jax.Array]:
     return jax.vmap(lambda params: _totals(model, params, batches))(params)

@@ -20,7 +20,7 @@ from jafl.engine.trip import (
     trained_trip,
 )
 from jafl.errors import require
-from jafl.records import Recall
+from jafl.records import ArrayTree, Params, Recall
 
 
 class OpenStep(NamedTuple):
@@ -39,7 +39,7 @@ class OpenStep(NamedTuple):
 
 
 @functools.partial(jax.jit, static_argnames=("slots", "num_clients"))
-def allocate(program: Program, params: Any, *, slots: int, num_clients: int) -> Carry:
+def allocate(program: Program, params: Params, *, slots: int, num_clients: int) -> Carry:
     """Allocates everything that the run will write.
 
     Args:
@@ -125,7 +125,7 @@ def _open(program: Program, step: jax.Array, carry: Carry) -> OpenStep:
     return OpenStep(buffer, memory, carry.waiting, carry.trip_reports)
 
 
-def _fold(program: Program, step: jax.Array, snapshots: Any, opened: OpenStep) -> OpenStep:
+def _fold(program: Program, step: jax.Array, snapshots: ArrayTree, opened: OpenStep) -> OpenStep:
     """Folds the arrivals of the step, one after the other or in parts."""
     first, end = program.steps.first_trip[step], program.steps.first_trip[step + 1]
     if program.spread.at_once:
@@ -140,7 +140,7 @@ def _fold(program: Program, step: jax.Array, snapshots: Any, opened: OpenStep) -
     return folded
 
 
-def _client_trip(program: Program, snapshots: Any, trip: jax.Array, opened: OpenStep) -> OpenStep:
+def _client_trip(program: Program, snapshots: ArrayTree, trip: jax.Array, opened: OpenStep) -> OpenStep:
     """One trip: trains, or has trained in a wave, and is folded."""
     memory = opened.memory and client_memory.settle(opened.memory)
     waiting = train_if_due(program, snapshots, trip, opened.waiting)
@@ -188,7 +188,7 @@ def _record(program: Program, step: jax.Array, stepped: Carry, report: dict[str,
 
 
 def _fold_parts(
-    program: Program, snapshots: Any, first: jax.Array, end: jax.Array, opened: OpenStep
+    program: Program, snapshots: ArrayTree, first: jax.Array, end: jax.Array, opened: OpenStep
 ) -> OpenStep:
     """Folds the trips ``first`` to ``end - 1`` in parts that are added up, for an additive rule."""
     buffer, memory, waiting, reports = opened

@@ -10,7 +10,7 @@ from jafl.clients import ClientData, ClientResult
 from jafl.engine.client_memory import ClientMemory
 from jafl.engine.devices import Spread
 from jafl.engine.waves import Waves
-from jafl.records import Recall
+from jafl.records import ArrayTree, Params, Recall
 from jafl.specifications import Specification
 
 Array = Any  # of JAX on the device, of NumPy before it is placed there
@@ -81,10 +81,10 @@ class Carry(NamedTuple):
     step_reports     {name: [T, ...]}
     """
 
-    params: Any
+    params: Params
     optimizer_state: Any
     rule_state: Any
-    snapshots: Any
+    snapshots: ArrayTree
     memory: ClientMemory | None
     waiting: Trained | None
     trip_reports: dict[str, jax.Array]

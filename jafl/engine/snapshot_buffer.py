@@ -5,11 +5,12 @@ from typing import Any
 import jax
 
 from jafl.engine import client_memory
+from jafl.records import ArrayTree, Params
 
 ONE_LAYER = 2  # arrays: a kernel and a bias
 
 
-def store(snapshots: Any, slot: jax.Array, params: Any) -> Any:
+def store(snapshots: ArrayTree, slot: jax.Array, params: Params) -> Any:
     """``snapshots`` with ``params`` in ``slot``, written when all of them are there.
 
     Else XLA writes each leaf as soon as its own gradient exists. Where the backward pass reads other leaves of the

@@ -13,11 +13,11 @@ from jafl.engine import carry_layout, client_memory, devices, waves
 from jafl.engine.client_memory import ClientMemory
 from jafl.engine.program import Program, Trained
 from jafl.errors import require
-from jafl.records import Arrival
+from jafl.records import ArrayTree, Arrival
 
 
 def train_if_due(
-    program: Program, snapshots: Any, trip: jax.Array, waiting: Trained | None
+    program: Program, snapshots: ArrayTree, trip: jax.Array, waiting: Trained | None
 ) -> Trained | None:
     """``waiting`` after the wave, if any, that is due before ``trip`` is folded."""
     if not program.waves:
@@ -51,7 +51,7 @@ def _with_data_of(program: Program, trips: jax.Array) -> Program:
 
 def trained_trip(
     program: Program,
-    snapshots: Any,
+    snapshots: ArrayTree,
     trip: jax.Array,
     waiting: Trained | None,
     memory: ClientMemory | None = None,
@@ -63,7 +63,7 @@ def trained_trip(
     return trained
 
 
-def train(program: Program, snapshots: Any, trip: jax.Array) -> tuple[ClientResult, Any]:
+def train(program: Program, snapshots: ArrayTree, trip: jax.Array) -> tuple[ClientResult, Any]:
     """The work of client trip number ``trip``, and the snapshot [*P] that it trains from."""
     client = program.trips.client[trip]
     start = client_memory.row_of(snapshots, program.trips.read_slot[trip])
@@ -94,7 +94,7 @@ def read_once(start: Any, trip: jax.Array, for_rule: bool) -> Any:
 
 
 @functools.partial(jax.jit, inline=True)  # traced once, for the several places that ask for its shapes
-def train_trip(program: Program, snapshots: Any, trip: jax.Array) -> Trained:
+def train_trip(program: Program, snapshots: ArrayTree, trip: jax.Array) -> Trained:
     result, start = train(program, snapshots, trip)
     return Trained(result, start if program.rule.build().needs_start else None)
 
@@ -130,7 +130,7 @@ def fold_trip(
     return buffer, memory, {"loss": arrival.loss, **report}
 
 
-def remembered_shapes(program: Program, snapshots: Any) -> Any:
+def remembered_shapes(program: Program, snapshots: ArrayTree) -> Any:
     """What the rule remembers of a trip, as shapes and dtypes."""
     trip = jnp.int32(0)
 

@@ -10,7 +10,7 @@ from jafl.data import Federation
 from jafl.engine.loop import Carry
 from jafl.errors import SettingError, require
 from jafl.models import Model
-from jafl.records import EventSchedule, Rule
+from jafl.records import EventSchedule, Params, Rule
 from jafl.specifications import Specification
 
 
@@ -24,7 +24,9 @@ def check_types(federation: Any, client_work: Any, rule: Any) -> None:
     require(fits, "rule", rule, "a rule", "Call its factory: jafl.rules.fedbuff().")
 
 
-def check_fit(schedule: EventSchedule, federation: Federation, rule: Rule, model: Model, params: Any) -> None:
+def check_fit(
+    schedule: EventSchedule, federation: Federation, rule: Rule, model: Model, params: Params
+) -> None:
     """Raises SettingError where schedule, federation, rule and model do not fit each other."""
     require(
         schedule.num_clients == federation.num_clients,
@@ -67,7 +69,7 @@ def _check_steps(schedule: EventSchedule, rule: Rule) -> None:
     )
 
 
-def _check_model(federation: Federation, model: Model, params: Any) -> int:
+def _check_model(federation: Federation, model: Model, params: Params) -> int:
     """The model's number of classes; raises SettingError if it cannot be applied to the federation's examples."""
     x = jax.ShapeDtypeStruct((2, *federation.x.shape[1:]), federation.x.dtype)
     y = jax.ShapeDtypeStruct((2,), federation.y.dtype)

@@ -8,7 +8,7 @@ import numpy as np
 
 from jafl.engine.devices import Spread, spread_over
 from jafl.planning.device_memory import bytes_of, device_memory
-from jafl.records import EventSchedule, ExecutionPlan
+from jafl.records import EventSchedule, ExecutionPlan, Params
 from jafl.schedule import bucket, in_waves, rounds, trip_by_trip
 from jafl.specifications import as_specification
 
@@ -40,7 +40,7 @@ def default_spread(
 def default_plan(
     schedule: EventSchedule,
     rule: Any,
-    params: Any,
+    params: Params,
     spread: Spread,
     *,
     cost: np.ndarray | None = None,

@@ -17,7 +17,7 @@ from jafl.planning.compatibility import check_fit
 from jafl.planning.device_memory import bytes_of, device_memory
 from jafl.planning.plan_choice import quickest_lanes
 from jafl.planning.run import Run
-from jafl.records import EventSchedule, ExecutionPlan, Recall, Rule
+from jafl.records import EventSchedule, ExecutionPlan, Params, Recall, Rule
 from jafl.schedule import bucket
 from jafl.specifications import as_specification, specify
 
@@ -117,7 +117,7 @@ def _at_once(plan: ExecutionPlan, rule: Rule, spread: Spread) -> int:
     return spread.number * quickest_lanes(-(-sizes // spread.number))
 
 
-def _steps_at_once(plan: ExecutionPlan, program: engine.Program, params: Any) -> int:
+def _steps_at_once(plan: ExecutionPlan, program: engine.Program, params: Params) -> int:
     """How many steps of one trip each are made as one running sum at most; 0: one after the other.
 
     The sum is the same if no direction depends on the model or on an earlier step: that of a linear and additive rule
@@ -127,10 +127,10 @@ def _steps_at_once(plan: ExecutionPlan, program: engine.Program, params: Any) ->
     if plan.width == 1 or not (rule.linear and rule.additive):
         return 0
 
-    def states(params: Any) -> Any:
+    def states(params: Params) -> Any:
         return rule.init(params, len(program.data.offsets) - 1), optimizer.init(params)
 
-    def update(params: Any) -> Any:
+    def update(params: Params) -> Any:
         return optimizer.update(params, optimizer.init(params), None)[0]
 
     if jax.tree.leaves(jax.eval_shape(states, params)):

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 
 from jafl.data import Federation
-from jafl.records import EventSchedule, Rule
+from jafl.records import EventSchedule, Params, Rule
 from jafl.specifications import Specification
 
 
@@ -28,8 +28,8 @@ class Run(NamedTuple):
     federation: Federation
     client_work: Specification
     rule: Specification | Rule
-    params: Any
+    params: Params
     key: jax.Array
     server_optimizer: Any = None
     evaluate_at: Iterable[int] | None = None
-    evaluators: Mapping[str, Callable[[Any], Mapping[str, float]]] | None = None
+    evaluators: Mapping[str, Callable[[Params], Mapping[str, float]]] | None = None

@@ -19,7 +19,7 @@ import numpy as np
 from jafl.config.settings import FORMAT
 from jafl.data import Federation, Source
 from jafl.errors import SettingError
-from jafl.records import EventSchedule, History
+from jafl.records import EventSchedule, History, Params
 from jafl.runs.lock import directory_lock
 from jafl.runs.reader import read_json
 from jafl.simulation import checkpoints
@@ -205,7 +205,7 @@ class RunDirectory:
         finally:
             os.close(file)
 
-    def write_params(self, params: Any) -> None:
+    def write_params(self, params: Params) -> None:
         """``params.npz``: one array for each leaf, named by its path, such as ``dense/kernel``."""
         self._write_arrays("params.npz", named_leaves(params))
 
@@ -283,7 +283,7 @@ def next_free_directory(parent: str | os.PathLike[str]) -> pathlib.Path:
     return path
 
 
-def named_leaves(params: Any) -> dict[str, np.ndarray]:
+def named_leaves(params: Params) -> dict[str, np.ndarray]:
     """{path: array} of a pytree; slashes join the keys of a path."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(params)
     return {jax.tree_util.keystr(path, simple=True, separator="/"): np.asarray(leaf) for path, leaf in leaves}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jafl.config.experiment import Experiment
-from jafl.records import History
+from jafl.records import History, Params
 from jafl.runs.batching import as_runs
 from jafl.runs.directory import RunDirectory, config, what_decides
 from jafl.runs.progress import Interrupt, Progress
@@ -45,7 +45,7 @@ def run_experiment(
             recording.start(saved.runs[0]["evaluations"])
             progress.start_from(saved.server_step)
 
-        def on_evaluation(evaluation: dict[str, Any], params: Any) -> None:
+        def on_evaluation(evaluation: dict[str, Any], params: Params) -> None:
             recording.evaluated(evaluation)
             progress.accuracy = evaluation["test_accuracy"]
 
@@ -171,7 +171,7 @@ def _train(
                     recording.start(run["evaluations"])
             progress.start_from(saved.server_step)
 
-        def on_evaluation(number: int, evaluation: dict[str, Any], params: Any) -> None:
+        def on_evaluation(number: int, evaluation: dict[str, Any], params: Params) -> None:
             if recording := recordings[number]:
                 recording.evaluated(evaluation)
             progress.accuracy = evaluation["test_accuracy"]

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jafl.records import History
+from jafl.records import History, Params
 from jafl.simulation.batch import Batch
 from jafl.simulation.checkpoints import Checkpoints, Saved
 from jafl.simulation.compile_time import CompileTime
@@ -29,7 +29,7 @@ class Callbacks(NamedTuple):
     should_stop    asked between chunks; True ends all runs there, with a last evaluation
     """
 
-    on_evaluation: Callable[[int, dict[str, Any], Any], None] | None = None
+    on_evaluation: Callable[[int, dict[str, Any], Params], None] | None = None
     on_end: Callable[[int, Outcome], None] | None = None
     on_progress: Callable[[int], None] | None = None
     should_stop: Callable[[], bool] | None = None

@@ -15,7 +15,7 @@ from jafl.engine.evaluation import Evaluator
 from jafl.errors import require
 from jafl.planning.preparation import Preparation
 from jafl.planning.run import Run
-from jafl.records import EventSchedule, History
+from jafl.records import EventSchedule, History, Params
 from jafl.schedule.counting import first_steps
 from jafl.simulation.batch import Batch
 from jafl.simulation.checkpoints import Saved
@@ -24,7 +24,7 @@ from jafl.simulation.divergence import DivergenceError
 from jafl.specifications import as_specification
 
 DEFAULT_EVALUATIONS = 100
-Evaluators = Mapping[str, Callable[[Any], Mapping[str, float]]]
+Evaluators = Mapping[str, Callable[[Params], Mapping[str, float]]]
 
 
 @dataclasses.dataclass
@@ -145,7 +145,7 @@ def evaluate(
     states: Sequence[RunState],
     batch: Batch,
     done: int,
-    on_evaluation: Callable[[int, dict[str, Any], Any], None] | None,
+    on_evaluation: Callable[[int, dict[str, Any], Params], None] | None,
 ) -> None:
     """Evaluates runs after ``done`` server steps; those that share an evaluator in one program."""
     if not states:
@@ -167,12 +167,12 @@ def evaluate(
             on_evaluation(state.number, state.evaluations[-1], jax.tree.map(jnp.copy, params))
 
 
-def _already_measured(result: Mapping[str, float], params: Any) -> Mapping[str, float]:
+def _already_measured(result: Mapping[str, float], params: Params) -> Mapping[str, float]:
     return result
 
 
 def _measure(
-    state: RunState, evaluators: Evaluators, params: Any, reports: tuple[Mapping, Mapping], done: int
+    state: RunState, evaluators: Evaluators, params: Params, reports: tuple[Mapping, Mapping], done: int
 ) -> dict[str, Any]:
     """The evaluation after ``done`` server steps; reports are averaged over the steps since the last one."""
     schedule, since = state.schedule, state.evaluated_until

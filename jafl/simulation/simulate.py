@@ -9,7 +9,7 @@ from jafl.data import Federation
 from jafl.planning.compatibility import check_types
 from jafl.planning.preparation import Preparation, prepare
 from jafl.planning.run import Run
-from jafl.records import EventSchedule, ExecutionPlan, History, Rule
+from jafl.records import EventSchedule, ExecutionPlan, History, Params, Rule
 from jafl.simulation.batch import SingleRun
 from jafl.simulation.checkpoints import Checkpoints
 from jafl.simulation.divergence import DivergenceError
@@ -23,7 +23,7 @@ def simulate(
     federation: Federation,
     client_work: Specification,
     rule: Specification | Rule,
-    params: Any,
+    params: Params,
     key: jax.Array,
     *,
     server_optimizer: Any = None,
@@ -31,8 +31,8 @@ def simulate(
     devices: int | None = None,
     together: bool | None = None,
     evaluate_at: Iterable[int] | None = None,
-    evaluators: Mapping[str, Callable[[Any], Mapping[str, float]]] | None = None,
-    on_evaluation: Callable[[dict[str, Any], Any], None] | None = None,
+    evaluators: Mapping[str, Callable[[Params], Mapping[str, float]]] | None = None,
+    on_evaluation: Callable[[dict[str, Any], Params], None] | None = None,
     on_progress: Callable[[int], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
     checkpoints: Checkpoints | None = None,
@@ -85,7 +85,7 @@ def simulate(
 def simulate_prepared(
     prepared: Callable[[], Preparation],
     *,
-    on_evaluation: Callable[[dict[str, Any], Any], None] | None = None,
+    on_evaluation: Callable[[dict[str, Any], Params], None] | None = None,
     on_progress: Callable[[int], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
     checkpoints: Checkpoints | None = None,
@@ -96,7 +96,7 @@ def simulate_prepared(
       DivergenceError: if training reaches NaN or infinity.
     """
 
-    def of_the_run(number: int, evaluation: dict[str, Any], params: Any) -> None:
+    def of_the_run(number: int, evaluation: dict[str, Any], params: Params) -> None:
         if on_evaluation:
             on_evaluation(evaluation, params)
 

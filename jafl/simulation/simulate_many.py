@@ -6,7 +6,7 @@ from typing import Any
 from jafl.errors import require
 from jafl.planning.device_memory import Forecast
 from jafl.planning.run import Run
-from jafl.records import History
+from jafl.records import History, Params
 from jafl.simulation.batch import make_batch
 from jafl.simulation.checkpoints import Checkpoints
 from jafl.simulation.divergence import DivergenceError
@@ -18,7 +18,7 @@ def simulate_many(
     runs: Sequence[Run],
     *,
     together: bool | None = None,
-    on_evaluation: Callable[[int, dict[str, Any], Any], None] | None = None,
+    on_evaluation: Callable[[int, dict[str, Any], Params], None] | None = None,
     on_end: Callable[[int, History | DivergenceError], None] | None = None,
     on_memory: Callable[[Forecast], None] | None = None,
     on_progress: Callable[[int], None] | None = None,

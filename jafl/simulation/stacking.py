@@ -21,6 +21,7 @@ from jafl.clients import ClientData
 from jafl.errors import SettingError, require
 from jafl.jaxpr_memory import temporary_bytes
 from jafl.planning.device_memory import Forecast, device_memory, forecast, readable
+from jafl.records import Params
 from jafl.specifications import Specification
 
 
@@ -55,7 +56,7 @@ class Stack:
 
 
 @functools.partial(jax.jit, static_argnames=("slots", "num_clients"))
-def allocate(stack: Stack, params: Any, *, slots: int, num_clients: int) -> engine.Carry:
+def allocate(stack: Stack, params: Params, *, slots: int, num_clients: int) -> engine.Carry:
     """[M, ...] of every leaf: what ``engine.allocate`` gives each run, for ``params`` [M, *P]."""
 
     def allocate_run(own, params):
@@ -77,7 +78,7 @@ def run(stack: Stack, carries: engine.Carry, first_step: int, last_step: int) ->
 
 
 @jax.jit
-def are_finite(params: Any) -> jax.Array:
+def are_finite(params: Params) -> jax.Array:
     """[M] bool: whether all parameters of a run, of ``params`` [M, *P], are free of NaN and infinity."""
 
     def is_finite(params):
