@@ -100,7 +100,8 @@ class Experiment:
           evaluators: as for ``jafl.simulate``. Default: what the settings ask for.
           options: keyword arguments of ``jafl.simulate`` that say what is told, kept and when to stop.
         """
-        prepared = self.preparation.with_run(evaluators=evaluators or self.evaluators())
+        evaluators = self.evaluators() if evaluators is None else evaluators
+        prepared = self.preparation.with_run(evaluators=evaluators)
         return simulate_prepared(lambda: prepared, **options)
 
 

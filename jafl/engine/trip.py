@@ -56,7 +56,7 @@ def trained_trip(
     waiting: Trained | None,
     memory: ClientMemory | None = None,
 ) -> Trained:
-    """The trip's work: what waits, or done now, after ``memory`` has been settled."""
+    """The result of the trip's training, in its wave or now; if now, it comes after ``memory`` is settled."""
     if not program.waves:
         return train_trip(program, snapshots, trip + (client_memory.nought_after(memory) if memory else 0))
     trained: Trained = waves.fetch(program.waves, trip, waiting)

@@ -71,7 +71,7 @@ class SingleRun(Batch):
         self.carry = engine.run(self._program, self.carry, first, last)
 
     def models(self) -> list[Any]:
-        """[the current parameters]."""
+        """A list of one: the current parameters [*P]."""
         return [self.carry.params]
 
     def reports(self, number: int) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -79,15 +79,15 @@ class SingleRun(Batch):
         return self.carry.trip_reports, self.carry.step_reports
 
     def losses(self, number: int) -> Any:
-        """[J]."""
+        """[J] the loss of each trip."""
         return self.carry.trip_reports["loss"]
 
     def are_finite(self) -> np.ndarray:
-        """[1] bool."""
+        """[1] bool: whether the parameters are free of NaN and infinity."""
         return np.asarray(all_finite(self.carry.params))[None]
 
     def compiled_temporary_bytes(self) -> int | None:
-        """As the compiler tells."""
+        """What the program holds beside its arguments, in bytes; None if the compiler does not tell."""
         return _temporary_bytes_of(lambda: engine.run.lower(self._program, self.carry, 0, 0))
 
 
@@ -129,15 +129,15 @@ class StackedRuns(Batch):
         return trips, steps
 
     def losses(self, number: int) -> Any:
-        """[J], in NumPy."""
+        """[J] the loss of each trip of one run, in NumPy."""
         return np.asarray(self.carry.trip_reports["loss"])[number]
 
     def are_finite(self) -> np.ndarray:
-        """[M] bool."""
+        """[M] bool: whether the parameters of each run are free of NaN and infinity."""
         return np.asarray(stacking.are_finite(self.carry.params))
 
     def compiled_temporary_bytes(self) -> int | None:
-        """Of all runs together, as the compiler tells."""
+        """What the program of all runs holds beside its arguments, in bytes; None if the compiler does not tell."""
         return _temporary_bytes_of(lambda: stacking.run.lower(self.stack, self.carry, 0, 0))
 
 

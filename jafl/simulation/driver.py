@@ -144,7 +144,7 @@ class Driver:
     def _stop(self) -> None:
         """Ends all runs here, each with an evaluation."""
         going = active(self._states)
-        self._evaluate([s for s in going if not s.evaluations or s.evaluated_until < self.done])
+        self._evaluate([state for state in going if state.evaluated_until < self.done])
         self._end(going)
 
     def _evaluate(self, states: Sequence[RunState]) -> None:
@@ -173,5 +173,5 @@ class Driver:
         if not (self._checkpoints and 0 < self.done < self._last_step and active(self._states)):
             return
         if stopping or marked or self._checkpoints.due():
-            runs = [{"evaluations": s.evaluations, "ended": s.ended} for s in self._states]
+            runs = [{"evaluations": state.evaluations, "ended": state.ended} for state in self._states]
             self._checkpoints.save(Saved(self.done, self._batch.carry, runs, *self._clock.seconds()))
