@@ -29,6 +29,7 @@ class Spread(NamedTuple):
     memory_apart   whether each device holds a part of every row of the clients' memory
     data_apart     0: every device holds all examples; else each holds a part of them, and no client has more than
                    this many
+    platform       of the devices: "cpu", "gpu" or "tpu"
     """
 
     devices: Mesh | None = None
@@ -38,6 +39,7 @@ class Spread(NamedTuple):
     steps_at_once: int = 0
     memory_apart: bool = False
     data_apart: int = 0
+    platform: str = "cpu"
 
     @property
     def number(self) -> int:
@@ -84,9 +86,11 @@ def spread_over(devices: int | None = None, together: bool | None = None) -> Spr
     require(number <= len(local), "devices", number, f"at most {len(local)}, the devices here", remedy)
     if together is None:
         together = local[0].platform != "cpu"
+    platform = local[0].platform
     if number == 1:
-        return Spread(None, together)
-    return Spread(jax.make_mesh((number,), (DEVICES,), (AxisType.Auto,), devices=local[:number]), together)
+        return Spread(None, together, platform=platform)
+    mesh = jax.make_mesh((number,), (DEVICES,), (AxisType.Auto,), devices=local[:number])
+    return Spread(mesh, together, platform=platform)
 
 
 def on_all_devices(spread: Spread, tree: Any) -> Any:
