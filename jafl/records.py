@@ -120,6 +120,8 @@ class ExecutionPlan:
       row         [J] int32  where the trained trip waits until it is folded
       num_rows    rows for trips that wait
       lanes       trips side by side at most, where a device trains them so
+      form        "loop": the server makes one step after the other; "matrix": one product of matrices makes all
+                  versions that follow from a wave, for linear rules and server optimizers
     """
 
     read_slot: np.ndarray
@@ -133,6 +135,7 @@ class ExecutionPlan:
     row: np.ndarray
     num_rows: int
     lanes: int
+    form: str = "loop"
 
 
 class Arrival(NamedTuple):

@@ -29,7 +29,7 @@ from experiments.benchmarks.workloads import (
     whole_run,
 )
 from experiments.machinery import report
-from jafl.simulation.batch import make_batch
+from jafl.simulation.batches import make_batch
 
 # {name: (shape of an example, model)}
 MODELS = {

@@ -72,9 +72,7 @@ def hold(memory: ClientMemory, client: jax.Array, value: Any, words: jax.Array) 
     if memory.scales == ():
         row = Row(jax.tree.map(lambda v, c: v.astype(c.dtype), value, memory.codes), ())
     else:
-        leaves, tree = jax.tree.flatten(value)
-        pairs = [_quantized(leaf, words, number) for number, leaf in enumerate(leaves)]
-        row = Row(*(jax.tree.unflatten(tree, column) for column in zip(*pairs, strict=True)))
+        row = _quantized_row(value, words)
     return memory._replace(held=row, client=jnp.int32(client)), _as_value(row, value)
 
 
@@ -158,6 +156,20 @@ def _as_value(row: Row, like: Any) -> Any:
     """A row's values in the shapes and types of ``like``."""
     values = jax.tree.map(lambda c, v: c.astype(v.dtype).reshape(v.shape), row.codes, like)
     return values if row.scales == () else jax.tree.map(lambda c, s: c * s, values, row.scales)
+
+
+def as_row(value: Any, precision: str, words: jax.Array) -> Row:
+    """``value`` [*V] as a memory of this precision holds it; ``words`` as for ``hold``."""
+    dtype = PRECISIONS[precision]
+    if dtype == jnp.int8:
+        return _quantized_row(value, words)
+    return Row(jax.tree.map(lambda v: v.astype(dtype or v.dtype), value), ())
+
+
+def _quantized_row(value: Any, words: jax.Array) -> Row:
+    leaves, tree = jax.tree.flatten(value)
+    pairs = [_quantized(leaf, words, number) for number, leaf in enumerate(leaves)]
+    return Row(*(jax.tree.unflatten(tree, column) for column in zip(*pairs, strict=True)))
 
 
 def _quantized(value: jax.Array, words: jax.Array, leaf: int) -> tuple[jax.Array, jax.Array]:

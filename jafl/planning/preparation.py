@@ -10,10 +10,12 @@ from jafl import engine
 from jafl.clients import trip_words
 from jafl.engine.devices import Spread
 from jafl.engine.evaluation import evaluation_memory
-from jafl.errors import require
+from jafl.errors import refusal, require
 from jafl.jaxpr_memory import temporary_bytes
 from jafl.planning.compatibility import check_reports, check_types
 from jafl.planning.device_memory import Forecast, forecast
+from jafl.planning.linearity import LinearForm, NotLinear
+from jafl.planning.matrix_program import find_form
 from jafl.planning.plan_choice import default_plan, default_spread
 from jafl.planning.program import allocation, make_program, padded
 from jafl.planning.run import Run
@@ -30,12 +32,14 @@ class Preparation:
     plan      the order and memory in which its schedule is computed
     program   what the engine reads: on the host, without random keys
     forecast  the memory that it will take on each device
+    form      what is known of a linear rule and server optimizer, for a plan in the matrix form; else None
     """
 
     run: Run
     plan: ExecutionPlan
     program: engine.Program
     forecast: Forecast
+    form: LinearForm | None = None
 
     def with_run(self, **changes: Any) -> "Preparation":
         """The same with other ``params`` (of the same shapes), ``key``, ``evaluate_at`` or ``evaluators``."""
@@ -110,7 +114,16 @@ def prepare(
     candidate = candidates.of(plan)
     check_reports(candidate.carry)
     candidate.forecast.check()
-    return Preparation(run, plan, candidate.program, candidate.forecast)
+    form = _matrix_form(run, candidate.program) if plan.form == "matrix" else None
+    return Preparation(run, plan, candidate.program, candidate.forecast, form)
+
+
+def _matrix_form(run: Run, program: engine.Program) -> LinearForm:
+    """What the matrix form needs to know; raises SettingError if there is no such form."""
+    form = find_form(run, program)
+    if isinstance(form, NotLinear):
+        raise refusal("form", "matrix", f"loop here, because {form.reason}")
+    return form
 
 
 def fitting_plan(run: Run, spread: Spread, *, available: int | None = None) -> ExecutionPlan:

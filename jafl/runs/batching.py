@@ -13,7 +13,7 @@ from jafl.planning.run import Run
 from jafl.records import History
 from jafl.schedule import trip_by_trip
 from jafl.simulation import stacking
-from jafl.simulation.batch import same_trips
+from jafl.simulation.batches import same_trips
 from jafl.simulation.divergence import DivergenceError
 from jafl.simulation.simulate_many import simulate_many
 from jafl.specifications import as_specification

@@ -1,11 +1,14 @@
 """The execution plan: which trips train together, from which snapshot slot, and where each new version goes."""
 
+import dataclasses
 import heapq
 
 import numpy as np
 
-from jafl.errors import require, whole_number
+from jafl.errors import choose, require, whole_number
 from jafl.records import EventSchedule, ExecutionPlan
+
+FORMS = ("loop", "matrix")
 
 
 def trip_by_trip(schedule: EventSchedule) -> ExecutionPlan:
@@ -57,6 +60,7 @@ def in_waves(
     cost: np.ndarray | None = None,
     mixed: bool = False,
     lanes: int | None = None,
+    form: str = "loop",
 ) -> ExecutionPlan:
     """A plan that trains up to ``width`` trips together; its results are those of trip by trip, to rounding.
 
@@ -71,13 +75,15 @@ def in_waves(
         as each other, so that none waits long for the largest, and the longest come first. Default: all alike.
       mixed: trips of all costs may share a wave. With few lanes, short trips still wait little for long ones.
       lanes: trips of a wave that train side by side, then the next ones. Default: all of the wave.
+      form: "loop", one server step after the other, or "matrix", one product of matrices for each wave; the latter
+        for linear rules and server optimizers.
 
     Returns:
       The plan; ``trip_by_trip`` makes the one of width 1.
 
     Raises:
-      SettingError: for a width below 1, fewer rows or lanes than 1, more lanes than the width, or costs of another
-        length or not above 0.
+      SettingError: for a width below 1, fewer rows or lanes than 1, more lanes than the width, costs of another
+        length or not above 0, or an unknown form.
 
     Example:
       >>> delay = jafl.delays.constant(1.0)
@@ -85,6 +91,7 @@ def in_waves(
       >>> jafl.in_waves(schedule, 4).wave  # every round of four arrivals is a wave
       array([0, 0, 0, 0, 1, 1, 1, 1], dtype=int32)
     """
+    choose("form", form, dict.fromkeys(FORMS))
     whole_number("width", width, 1)
     lanes = whole_number("lanes", width if lanes is None else lanes, 1)
     require(lanes <= width, "lanes", lanes, f"at most the width, {width}")
@@ -93,7 +100,8 @@ def in_waves(
     kind = [0] * schedule.num_trips if mixed else kind
     wave, wave_before, row = _fill_waves(schedule, width, rows, kind)
     trained_in = schedule.step[wave_before][wave]
-    return _plan(schedule, trained_in, width, wave, wave_before, row, cost, lanes)
+    plan = _plan(schedule, trained_in, width, wave, wave_before, row, cost, lanes)
+    return dataclasses.replace(plan, form=form)
 
 
 def _fill_waves(

@@ -1,7 +1,7 @@
 """One or several runs as one program on the device, with the carry between their server steps."""
 
 import abc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -9,14 +9,10 @@ import numpy as np
 
 from jafl import engine
 from jafl.engine.evaluation import evaluation_memory
-from jafl.planning.compatibility import check_types
 from jafl.planning.device_memory import Forecast
-from jafl.planning.plan_choice import default_plan, default_spread
-from jafl.planning.preparation import Preparation, prepare
+from jafl.planning.preparation import Preparation
 from jafl.planning.program import slots_for
 from jafl.planning.run import Run
-from jafl.records import EventSchedule, ExecutionPlan
-from jafl.schedule import trip_by_trip
 from jafl.simulation import stacking
 from jafl.simulation.divergence import all_finite
 from jafl.specifications import as_specification
@@ -27,15 +23,28 @@ class Batch(abc.ABC):
 
     preparations  of the runs, in order
     carry         everything that lasts from one server step to the next, of all runs
+    stops         server steps after which somebody looks at the runs
     reads         what decides the result: another program, or other numbers, is another batch
     """
 
-    def __init__(self, preparations: Sequence[Preparation], reads: Any, carry: engine.Carry):
+    def __init__(self, preparations: Sequence[Preparation], reads: Any, carry: Any):
         self.preparations, self.reads, self.carry = list(preparations), reads, carry
 
     @abc.abstractmethod
     def advance(self, first: int, last: int) -> None:
         """Runs the server steps ``first`` to ``last - 1`` of all runs."""
+
+    def set_stops(self, steps: Iterable[int]) -> None:
+        """Says after which server steps somebody will look at the runs, before the first step is made."""
+        self.stops = frozenset(steps)
+
+    def chunk_end(self, first: int, last: int) -> int:
+        """The server step, ``last`` or near to it, up to which ``advance`` can go from ``first`` on."""
+        return last
+
+    def restore(self, step: int, carry: Any) -> None:
+        """Goes on from the carry of a checkpoint after ``step`` server steps."""
+        self.carry = carry
 
     @abc.abstractmethod
     def models(self) -> list[Any]:
@@ -88,7 +97,7 @@ class SingleRun(Batch):
 
     def compiled_temporary_bytes(self) -> int | None:
         """What the program holds beside its arguments, in bytes; None if the compiler does not tell."""
-        return _temporary_bytes_of(lambda: engine.run.lower(self._program, self.carry, 0, 0))
+        return temporary_bytes_of(lambda: engine.run.lower(self._program, self.carry, 0, 0))
 
 
 class StackedRuns(Batch):
@@ -138,57 +147,7 @@ class StackedRuns(Batch):
 
     def compiled_temporary_bytes(self) -> int | None:
         """What the program of all runs holds beside its arguments, in bytes; None if the compiler does not tell."""
-        return _temporary_bytes_of(lambda: stacking.run.lower(self.stack, self.carry, 0, 0))
-
-
-def make_batch(
-    runs: Sequence[Run], *, together: bool | None = None, on_memory: Callable[[Forecast], None] | None = None
-) -> Batch:
-    """Checks every run, and places all of them on one device.
-
-    Args:
-      runs: at least one.
-      together: whether trips of one run train side by side. Default: vmap on accelerators, sequential on a CPU.
-      on_memory: called, before anything is placed, with what all runs together will hold.
-
-    Raises:
-      SettingError: as ``jafl.simulate_many``.
-    """
-    if len(runs) == 1:
-        preparation = prepare(runs[0], devices=1, together=together)
-        if on_memory:
-            on_memory(preparation.forecast)
-        return SingleRun(preparation)
-    for run in runs:
-        check_types(run.federation, run.client_work, run.rule)
-    stacking.check_params([run.params for run in runs])
-    plans = _shared_plans(runs, together)
-    preparations = [
-        prepare(run, plan=plan, devices=1, together=together) for run, plan in zip(runs, plans, strict=True)
-    ]
-    return StackedRuns(preparations, on_memory)
-
-
-def _shared_plans(runs: Sequence[Run], together: bool | None) -> list[ExecutionPlan]:
-    """Waves where all share a schedule and the device gains from them; else trip by trip."""
-    first = runs[0]
-    spread = default_spread(first.schedule, first.rule, 1, together)
-    if spread.together and all(same_trips(run.schedule, first.schedule) for run in runs):
-        every_model = [run.params for run in runs]  # of each trip that waits, the updates of all runs wait
-        return [default_plan(first.schedule, first.rule, every_model, spread)] * len(runs)
-    plans: dict[int, ExecutionPlan] = {}
-    for run in runs:
-        if id(run.schedule) not in plans:
-            plans[id(run.schedule)] = trip_by_trip(run.schedule)
-    return [plans[id(run.schedule)] for run in runs]
-
-
-def same_trips(schedule: EventSchedule, other: EventSchedule) -> bool:
-    """Whether two schedules have the same clients train from the same versions for the same server steps."""
-    names = ("client", "download_version", "step")
-    return schedule is other or all(
-        np.array_equal(getattr(schedule, name), getattr(other, name)) for name in names
-    )
+        return temporary_bytes_of(lambda: stacking.run.lower(self.stack, self.carry, 0, 0))
 
 
 def _memory(runs: Sequence[Run], stack: stacking.Stack, carry: engine.Carry, width: int) -> Forecast:
@@ -206,7 +165,7 @@ def _memory(runs: Sequence[Run], stack: stacking.Stack, carry: engine.Carry, wid
     return stacking.check_memory(stack, carry, len(runs), **sizes, width=width)
 
 
-def _temporary_bytes_of(lower: Callable[[], Any]) -> int | None:
+def temporary_bytes_of(lower: Callable[[], Any]) -> int | None:
     """What a program holds beside its arguments, from its lowering; None if its compiler does not tell.
 
     It compiles, and a call of the same program afterwards does not compile again.

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jafl.records import History, Params
+from jafl.records import EventSchedule, History, Params
 from jafl.simulation.batch import Batch
 from jafl.simulation.checkpoints import Checkpoints, Saved
 from jafl.simulation.compile_time import CompileTime
@@ -54,15 +54,27 @@ def drive(
         batch.advance(0, 0)  # no step: compiles
         jax.block_until_ready(batch.carry)
         states = run_states(batch.preparations)
+        batch.set_stops(_stops(states, checkpoints))
         saved = checkpoints.restore(batch.reads, batch.carry) if checkpoints else None
         if saved:
-            batch.carry = saved.carry
+            batch.restore(saved.server_step, saved.carry)
             for state, kept in zip(states, saved.runs, strict=True):
                 state.evaluations, state.ended = kept["evaluations"], kept["ended"]
         clock.start(saved)
         driver = Driver(batch, states, clock, callbacks, checkpoints, saved)
         driver.train()
         return [state.outcome for state in states]
+
+
+def _longest(states: Sequence[RunState]) -> EventSchedule:
+    """The schedule with the most server steps."""
+    return max((state.schedule for state in states), key=lambda schedule: schedule.num_steps)
+
+
+def _stops(states: Sequence[RunState], checkpoints: Checkpoints | None) -> set[int]:
+    """The server steps after which one of the runs is evaluated or a checkpoint is due."""
+    saving = checkpoints.steps(_longest(states)) if checkpoints else []
+    return set(saving).union(*(state.stops for state in states))
 
 
 class Driver:
@@ -81,7 +93,7 @@ class Driver:
         self._callbacks, self._checkpoints = callbacks, checkpoints
         self._is_restored, self.done = saved is not None, saved.server_step if saved else 0
         self._steps_per_second = 0.0
-        longest = max((state.schedule for state in states), key=lambda schedule: schedule.num_steps)
+        longest = _longest(states)
         self._last_step = longest.num_steps
         steps = checkpoints.steps(longest) if checkpoints else []
         self._checkpoint_at = [step for step in steps if step > self.done]
@@ -122,6 +134,7 @@ class Driver:
         before = time.perf_counter()
         chunk = max(1, int(SECONDS_PER_CHUNK * self._steps_per_second))
         last = min(stop, self.done + chunk, *self._checkpoint_at[:1])
+        last = self._batch.chunk_end(self.done, last)
         self._batch.advance(self.done, last)
         self._end_diverged(self.done, last)
         self._steps_per_second = (last - self.done) / (time.perf_counter() - before)

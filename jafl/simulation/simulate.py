@@ -10,7 +10,7 @@ from jafl.planning.compatibility import check_types
 from jafl.planning.preparation import Preparation, prepare
 from jafl.planning.run import Run
 from jafl.records import EventSchedule, ExecutionPlan, History, Params, Rule
-from jafl.simulation.batch import SingleRun
+from jafl.simulation.batches import batch_of
 from jafl.simulation.checkpoints import Checkpoints
 from jafl.simulation.divergence import DivergenceError
 from jafl.simulation.driver import Callbacks, drive
@@ -101,7 +101,7 @@ def simulate_prepared(
             on_evaluation(evaluation, params)
 
     callbacks = Callbacks(of_the_run if on_evaluation else None, None, on_progress, should_stop)
-    (outcome,) = drive(lambda: SingleRun(prepared()), callbacks, checkpoints)
+    (outcome,) = drive(lambda: batch_of(prepared()), callbacks, checkpoints)
     if isinstance(outcome, DivergenceError):
         raise outcome
     assert outcome is not None  # no checkpoint is kept of a run that has ended

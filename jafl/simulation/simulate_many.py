@@ -7,7 +7,7 @@ from jafl.errors import require
 from jafl.planning.device_memory import Forecast
 from jafl.planning.run import Run
 from jafl.records import History, Params
-from jafl.simulation.batch import make_batch
+from jafl.simulation.batches import make_batch
 from jafl.simulation.checkpoints import Checkpoints
 from jafl.simulation.divergence import DivergenceError
 from jafl.simulation.driver import Callbacks, drive

@@ -117,6 +117,19 @@ def stack(programs: Sequence[engine.Program]) -> Stack:
     )
 
 
+def stack_leaves(trees: Sequence[Any]) -> tuple[tuple[bool, ...], Any]:
+    """Stacks pytrees of one structure: (for each leaf whether it is stacked [M, ...], the pytree of all).
+
+    Leaves that are equal in all are there once.
+    """
+    structure = jax.tree.structure(trees[0])
+    columns = zip(*[jax.tree.leaves(tree) for tree in trees], strict=True)
+    stacked = [_stacked(leaves) for leaves in columns]
+    return tuple(is_own for _, is_own in stacked), jax.tree.unflatten(
+        structure, [leaf for leaf, _ in stacked]
+    )
+
+
 def check_params(params: Sequence[Any]) -> None:
     """Raises SettingError unless structures, shapes and types of all runs' initial parameters are the same."""
     described = [

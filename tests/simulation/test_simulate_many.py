@@ -15,7 +15,8 @@ import jafl
 from jafl import delays, rules
 from jafl.rules import staleness
 from jafl.simulation import stacking
-from jafl.simulation.batch import StackedRuns, make_batch
+from jafl.simulation.batch import StackedRuns
+from jafl.simulation.batches import make_batch
 
 CLIENTS, STEPS = 12, 40
 SOFTMAX, MLP = jafl.models.softmax(3), jafl.models.mlp(3, (5,))

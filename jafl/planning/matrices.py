@@ -1,0 +1,305 @@
+"""Makes the matrices of the matrix form: the rule's own code, run on one-hot vectors in place of a model.
+
+Under a linear rule and a linear server optimizer every version of the model is a linear combination of what lasts
+(the model, momentum, a rule's running sum), of the updates that wait, and of what the clients' memory holds. Run on
+vectors of which each has a single 1, the rule and the optimizer leave the factors of the combination. This happens on
+the host, for the segments of one chunk after the other.
+"""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jafl.errors import SettingError
+from jafl.planning.linearity import LinearForm
+from jafl.planning.segments import SegmentOperations, Sizes
+from jafl.planning.server_operations import Operation, Reports, initial, operate
+from jafl.records import Arrival
+from jafl.specifications import Specification
+
+# Arrays that last are padded to a multiple of this, so that rules and optimizers share a program.
+LASTING_PADDED_TO = 8
+# Further entries of each vector, random ones: they are combined like all others only if the rule is linear.
+PROBES = 2
+TOLERANCE = 1e-6  # of the probes, relative
+_SEED = 20_250_923
+
+
+class Groups(NamedTuple):
+    """Which arrays wait for each trained trip; static.
+
+    updates, starts, stored  its update; the model that it started from; its update as the clients' memory holds it
+                             in few bits
+    """
+
+    updates: bool
+    starts: bool
+    stored: bool
+
+    @property
+    def number(self) -> int:
+        """How many arrays wait for a trip."""
+        return sum(self)
+
+    def first(self, name: str, rows: int) -> int:
+        """The first coordinate of a group, counted from the first row that waits; ``rows`` are those of a group."""
+        return rows * sum(self[: self._fields.index(name)])
+
+
+class Layout(NamedTuple):
+    """The coordinates of a segment's vectors, D in all; static.
+
+    lasting  arrays that last, M; padded
+    groups   arrays that wait for each trip, ``sizes.rows`` rows each
+    sizes    of the segments
+    """
+
+    lasting: int
+    groups: Groups
+    sizes: Sizes
+
+    @property
+    def memory(self) -> int:
+        """The first coordinate of the clients' stored values."""
+        return self.lasting + self.groups.number * self.sizes.rows
+
+    @property
+    def length(self) -> int:
+        """D, the number of coordinates."""
+        return self.memory + self.sizes.memory
+
+
+class TripColumns(NamedTuple):
+    """What the host knows of each applied trip, [J] each; ``columns`` are the rule's."""
+
+    client: np.ndarray
+    staleness: np.ndarray
+    num_examples: np.ndarray
+    batch_examples: np.ndarray
+    local_steps: np.ndarray
+    columns: dict[str, np.ndarray]
+
+
+class Made(NamedTuple):
+    """What the maker leaves of a chunk.
+
+    matrices      [P, M + S, D] float64: rows of what lasts after the segment, then of its versions
+    trip_reports  {name: [...]} of the trips that were folded, in order
+    step_reports  {name: [...]} of the steps that were closed, in order
+    """
+
+    matrices: np.ndarray
+    trip_reports: dict[str, np.ndarray]
+    step_reports: dict[str, np.ndarray]
+
+
+class MatrixMaker:
+    """Makes the matrices of one run, chunk after chunk in order.
+
+    Args:
+      rule: the algorithm, and ``optimizer``, the server optimizer, as specifications.
+      form: what ``linear_form`` has found.
+      layout: the coordinates.
+      trips: what is known of every trip.
+      recall_weight: [R, ...] of the rule's ``Recall``, or None.
+      num_clients: N.
+    """
+
+    def __init__(
+        self,
+        rule: Specification,
+        optimizer: Specification,
+        form: LinearForm,
+        layout: Layout,
+        trips: TripColumns,
+        recall_weight: np.ndarray | None,
+        num_clients: int,
+    ):
+        self._rule, self._optimizer, self._form = rule, optimizer, form
+        self._layout, self._trips, self._recall_weight = layout, trips, recall_weight
+        self._num_clients = num_clients
+        random = np.random.default_rng(_SEED)
+        self._probes = random.normal(size=(layout.length, PROBES)) * np.array([1.0, 1e3])
+        with _on_host():
+            self._known = _initial_known(rule, optimizer, form.is_vector, num_clients)
+
+    def make(self, operations: SegmentOperations) -> Made:
+        """The matrices and reports of the next chunk.
+
+        Raises:
+          SettingError: if the rule turns out not to be linear: names the rule and the trip.
+        """
+        with _on_host():
+            known, rows, reports = self._run(operations)
+            self._check(operations, rows)
+            self._known = known
+        folds, closes = (np.asarray(flags) for flags in (operations.folds, operations.closes))
+        matrices = np.asarray(rows)[..., : self._layout.length]
+        trip = {name: np.asarray(values)[folds] for name, values in reports.trip.items()}
+        step = {name: np.asarray(values)[closes] for name, values in reports.step.items()}
+        return Made(matrices, trip, step)
+
+    def _run(self, operations: SegmentOperations) -> Any:
+        trips = jax.tree.map(lambda column: column[operations.trip], self._trips)
+        weight = () if self._recall_weight is None else self._recall_weight[operations.recalled]
+        return _run_segments(
+            self._rule,
+            self._optimizer,
+            self._known,
+            operations,
+            trips,
+            weight,
+            self._probes,
+            is_vector=self._form.is_vector,
+            layout=self._layout,
+            num_clients=self._num_clients,
+        )
+
+    def _wrong(self, rows: Any) -> np.ndarray:
+        """[P] bool: segments whose vectors are not the combinations that their one-hot entries say."""
+        rows = np.asarray(rows)
+        made, expected = rows[..., self._layout.length :], rows[..., : self._layout.length] @ self._probes
+        scale = np.abs(rows[..., : self._layout.length]) @ np.abs(self._probes)
+        off = np.abs(made - expected) > TOLERANCE * scale + np.finfo(float).tiny
+        return np.any(off | ~np.isfinite(made), axis=(1, 2))
+
+    def _check(self, operations: SegmentOperations, rows: Any) -> None:
+        """Raises SettingError if the rule is not linear."""
+        wrong = np.flatnonzero(self._wrong(rows))
+        if not len(wrong):
+            return
+        segment, until = wrong[0], int(operations.number[wrong[0]])
+        count = np.where(np.arange(len(operations.number)) < segment, operations.number, 0)
+        first, last = 0, until  # the vectors are right after ``first`` operations, wrong after ``last``
+        while last - first > 1:
+            count[segment] = middle = (first + last) // 2
+            is_wrong = self._wrong(self._run(operations._replace(number=count))[1])[segment]
+            first, last = (first, middle) if is_wrong else (middle, last)
+        raise not_linear(self._rule, int(operations.trip[segment, last - 1]))
+
+
+def not_linear(rule: Specification, trip: int) -> SettingError:
+    """The error of a rule that says that it is linear and is not."""
+    name = getattr(rule.factory, "__name__", str(rule.factory))
+    return SettingError(
+        f"The rule {name} is declared linear, but what it makes of trip {trip} is not linear in the clients' "
+        'updates. Take linear=True out of its requirements, or compute it step by step, with form="loop".',
+        setting="linear",
+        value=True,
+    )
+
+
+def _on_host() -> Any:
+    """64 bits, on the host's CPU."""
+    import contextlib
+
+    stack = contextlib.ExitStack()
+    stack.enter_context(jax.enable_x64(True))
+    stack.enter_context(jax.default_device(jax.devices("cpu")[0]))
+    return stack
+
+
+def _initial_known(
+    rule: Specification, optimizer: Specification, is_vector: tuple[bool, ...], num_clients: int
+) -> list[Any]:
+    """The leaves of the state before the first operation that the schedule alone decides."""
+    state = initial(rule.build(), optimizer.build(), jnp.zeros(5), num_clients)
+    return [leaf for leaf, vector in zip(jax.tree.leaves(state), is_vector, strict=True) if not vector]
+
+
+@functools.partial(jax.jit, static_argnames=("is_vector", "layout", "num_clients"))
+def _run_segments(
+    rule: Specification,
+    optimizer: Specification,
+    known: list[Any],
+    operations: SegmentOperations,
+    trips: TripColumns,
+    weight: Any,
+    probes: Any,
+    *,
+    is_vector: tuple[bool, ...],
+    layout: Layout,
+    num_clients: int,
+) -> tuple[list[Any], Any, Reports]:
+    """Runs the operations of a chunk on vectors [D + probes].
+
+    Returns:
+      What is known of the state afterwards; [P, M + S, D + probes], the rows of what lasts and of the versions; the
+      reports [P, E] of all operations.
+    """
+    built, built_optimizer = rule.build(), optimizer.build()
+    sizes, groups = layout.sizes, layout.groups
+    # The last row is nought.
+    basis = jnp.pad(jnp.concatenate([jnp.eye(layout.length), probes], axis=1), ((0, 1), (0, 0)))
+    state_of = functools.partial(initial, built, built_optimizer, num_clients=num_clients)
+    structure = jax.tree.structure(jax.eval_shape(lambda: state_of(basis[0])))
+    number = sum(is_vector)
+    first_row = layout.lasting
+    updates = first_row + groups.first("updates", sizes.rows)
+    starts = first_row + groups.first("starts", sizes.rows)
+    stored = first_row + groups.first("stored", sizes.rows) if groups.stored else updates
+    beyond = layout.memory - sizes.rows  # of coordinates that count from the first row
+
+    def at(coordinate):
+        """A vector of what was stored, which waits in a row or lies in the memory."""
+        return basis[jnp.where(coordinate < sizes.rows, stored, beyond) + coordinate]
+
+    def state_from(vectors, known):
+        parts = (iter(known), iter(vectors))
+        return jax.tree.unflatten(structure, [next(parts[vector]) for vector in is_vector])
+
+    def parted(state):
+        made: tuple[list, list] = ([], [])
+        for leaf, vector in zip(jax.tree.leaves(state), is_vector, strict=True):
+            made[vector].append(leaf)
+        return made
+
+    def operation_of(segment, place):
+        here = jax.tree.map(lambda column: column[segment, place], operations._replace(number=None))
+        trip = jax.tree.map(lambda column: column[segment, place], trips)
+        arrival = Arrival(
+            update=basis[updates + here.row] if groups.updates else basis[-1],
+            start=basis[starts + here.row] if groups.starts else None,
+            client=trip.client,
+            staleness=trip.staleness,
+            num_examples=trip.num_examples,
+            batch_examples=trip.batch_examples,
+            local_steps=trip.local_steps,
+            loss=jnp.zeros(()),
+            columns=trip.columns,
+            previous=at(here.previous) if built.remembers else None,
+            stored=basis[stored + here.row] if built.remembers else None,
+        )
+        shown = jax.tree.map(lambda column: column[segment, place], weight)
+        marks = (here.opens, here.recalls, here.folds, here.closes)
+        return Operation(*marks, shown, at(here.recalled_at), arrival), here.version
+
+    def one(vectors, known, segment, place):
+        operation, version = operation_of(segment, place)
+        state, reports = operate(built, built_optimizer, state_from(vectors, known), operation)
+        return state, reports, version
+
+    def segment_of(known, segment):
+        def body(place, carry):
+            vectors, known, versions, reports = carry
+            state, reported, version = one(vectors, known, segment, place)
+            versions = versions.at[version].set(state.params, mode="drop")
+            reports = jax.tree.map(lambda rows, value: rows.at[place].set(value), reports, reported)
+            known, vectors = parted(state)
+            return vectors, known, versions, reports
+
+        vectors = [basis[place] for place in range(number)]
+        shapes = jax.eval_shape(one, vectors, known, segment, 0)[1]
+        reports = jax.tree.map(lambda leaf: jnp.zeros((sizes.operations, *leaf.shape), leaf.dtype), shapes)
+        versions = jnp.zeros((sizes.versions, basis.shape[1]))
+        start = (vectors, known, versions, reports)
+        vectors, known, versions, reports = lax.fori_loop(0, operations.number[segment], body, start)
+        lasting = jnp.zeros((layout.lasting, basis.shape[1])).at[:number].set(jnp.stack(vectors))
+        return known, (jnp.concatenate([lasting, versions]), reports)
+
+    known, (rows, reports) = lax.scan(segment_of, known, jnp.arange(len(operations.number)))
+    return known, rows, reports

@@ -1,0 +1,362 @@
+"""From prepared runs to the program of the matrix form, its arrays, and what the host makes for it chunk by chunk."""
+
+import functools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jafl import engine
+from jafl.clients import ClientData
+from jafl.engine import client_memory
+from jafl.engine.client_memory import Row
+from jafl.engine.devices import Spread
+from jafl.engine.matrix_form import FEW_VERSIONS, MatrixCarry, MatrixProgram, Segments, Waiting
+from jafl.jaxpr_dependence import dependences
+from jafl.planning.device_memory import bytes_of
+from jafl.planning.linearity import LinearForm, NotLinear, linear_form
+from jafl.planning.matrices import LASTING_PADDED_TO, Groups, Layout, MatrixMaker, TripColumns
+from jafl.planning.run import Run
+from jafl.planning.segments import SEGMENTS_PER_CHUNK, Chunk, SegmentArrays, Segmentation, Sizes
+from jafl.planning.server_operations import initial
+from jafl.records import ExecutionPlan, Params, Recall
+from jafl.schedule import bucket
+from jafl.specifications import Specification
+
+# Below this size there are rows for the clients' memory for rules that store nothing, too, to save compilations.
+MEMORY_BYTES_FREELY = 2**28
+# Below this size there are as many snapshots as any rule needs at this concurrency, likewise.
+SNAPSHOT_BYTES_FREELY = 2**30
+
+
+class MatrixRun(NamedTuple):
+    """One run in the matrix form, on the host.
+
+    run           the run
+    plan          its waves
+    program       of the loop form, with the random key of every trip: what its trips read
+    form          what is known of its rule and its server optimizer
+    """
+
+    run: Run
+    plan: ExecutionPlan
+    program: engine.Program
+    form: LinearForm
+
+    @property
+    def columns(self) -> dict[str, np.ndarray]:
+        """The rule's columns, [J, ...] each."""
+        return {
+            name: column[: self.run.schedule.num_trips] for name, column in self.program.trips.columns.items()
+        }
+
+    @property
+    def recall(self) -> Recall | None:
+        """What the rule recalls; there may be rows of padding at the end."""
+        return self.program.recall
+
+    @property
+    def stores(self) -> bool:
+        """Whether the rule stores its clients' updates."""
+        return self.program.rule.build().memory is not None
+
+    @property
+    def precision(self) -> str:
+        """Of the clients' memory."""
+        return str(self.program.rule.build().memory_precision)
+
+
+def find_form(run: Run, program: engine.Program) -> LinearForm | NotLinear:
+    """Finds out whether a run has a matrix form; ``program`` is that of its loop form."""
+    rule, optimizer = program.rule.build(), program.server_optimizer.build()
+    columns = {name: column[: run.schedule.num_trips] for name, column in program.trips.columns.items()}
+    form = linear_form(rule, optimizer, run.params, run.schedule.num_clients, columns, program.recall)
+    if isinstance(form, LinearForm) and form.reads_work and _work_depends_on_training(program, run.params):
+        return NotLinear("the rule reads how much work a trip was, which here depends on training")
+    return form
+
+
+def layout_of(runs: Sequence[MatrixRun], width: int) -> Layout:
+    """The coordinates of several runs that go together, in waves of ``width`` trips at most."""
+    most = max(run.form.num_vectors for run in runs)
+    stored = any(run.stores and run.precision != "full" for run in runs)
+    keeps = any(run.form.reads_update or (run.stores and run.precision == "full") for run in runs)
+    starts = any(run.form.reads_start for run in runs)
+    lasting = -(-most // LASTING_PADDED_TO) * LASTING_PADDED_TO
+    return Layout(lasting, Groups(keeps, starts, stored), Sizes.of_width(width))
+
+
+def program_of(run: MatrixRun, spread: Spread) -> MatrixProgram:
+    """The program of one run, on the host."""
+    data, work = run.program.data, run.program.client_work
+    is_own = (False,) * len(jax.tree.leaves((data, work)))
+    return MatrixProgram(data, work, is_own, 1, run.precision, spread)
+
+
+def allocate(runs: Sequence[MatrixRun], layout: Layout, precision: str) -> MatrixCarry:
+    """The carry before the first segment, of runs whose initial parameters are arrays, or all shapes."""
+    lasting = [_initial_lasting(run, layout.lasting) for run in runs]
+    slots = max(_slots(run, layout.sizes.width) for run in runs)
+    rows = max(_memory_rows(run) for run in runs)
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *lasting)
+    return _allocate(stacked, slots=slots, memory_rows=rows, layout=layout, precision=precision)
+
+
+class Columns(NamedTuple):
+    """What the segments of one run read of its trips, [J, ...] each; a trip's random words are its key."""
+
+    client: np.ndarray
+    key: np.ndarray
+    read_slot: np.ndarray
+
+
+class ChunkMaker:
+    """Makes the chunks of one run in order: what the device reads of them, and what their trips and steps report.
+
+    Args:
+      run: the run.
+      layout: the coordinates.
+      stops: server steps after which somebody looks at the run.
+    """
+
+    def __init__(self, run: MatrixRun, layout: Layout, stops: Iterable[int]):
+        self._run, self._layout = run, layout
+        schedule = run.run.schedule
+        self.segmentation = Segmentation(schedule, run.plan, run.recall, run.stores, layout.sizes, stops)
+        self._keys = np.asarray(run.program.trips.key)
+        self._maker = MatrixMaker(
+            run.program.rule,
+            run.program.server_optimizer,
+            run.form,
+            layout,
+            _trip_columns(run),
+            None if run.recall is None else np.asarray(run.recall.weight),
+            schedule.num_clients,
+        )
+        self.trip_reports: dict[str, np.ndarray] = {}
+        self.step_reports: dict[str, np.ndarray] = {}
+        self._trips_done = self._steps_done = 0
+
+    def skip(self, first: int, last: int) -> None:
+        """Goes from one server step to a later one without anything for the device; the reports are made."""
+        for chunk in self.segmentation.chunks(first, last):
+            self._matrices(chunk)
+
+    def segments(self, first: int, last: int) -> Iterator[tuple[SegmentArrays, Segments, int]]:
+        """The chunks between two server steps: (what they are, what the device reads [P, ...], how many segments)."""
+        for chunk in self.segmentation.chunks(first, last):
+            yield chunk.arrays, self._on_device(chunk.arrays, self._matrices(chunk)), chunk.count
+
+    def nothing(self) -> Segments:
+        """Segments [P, ...] that change nothing."""
+        arrays = self.segmentation.no_arrays()
+        sizes, lasting = self._layout.sizes, self._layout.lasting
+        matrices = np.zeros((SEGMENTS_PER_CHUNK, lasting + sizes.versions, self._layout.length))
+        matrices[:, range(lasting), range(lasting)] = 1
+        return self._on_device(arrays, matrices)
+
+    def _matrices(self, chunk: Chunk) -> np.ndarray:
+        """[P, M + S, D]; records the reports."""
+        made = self._maker.make(chunk.operations)
+        schedule = self._run.run.schedule
+        self._trips_done = _record(
+            self.trip_reports, made.trip_reports, self._trips_done, schedule.num_trips, chunk.num_trips
+        )
+        self._steps_done = _record(
+            self.step_reports, made.step_reports, self._steps_done, schedule.num_steps, chunk.num_steps
+        )
+        return made.matrices
+
+    def _on_device(self, arrays: SegmentArrays, matrices: np.ndarray) -> Segments:
+        trips, dtype = self._run.program.trips, jax.tree.leaves(self._run.run.params)[0].dtype
+        kept = np.sum(arrays.write_slot < np.iinfo(np.int32).max, axis=1)
+        clients = self._run.run.schedule.num_clients
+        return Segments(
+            trains=arrays.size > 0,
+            few=kept <= FEW_VERSIONS,
+            uses_memory=np.any(arrays.stored_client < clients, axis=1) | arrays.reads_memory,
+            size=arrays.size,
+            client=np.asarray(trips.client)[arrays.trip],
+            read_slot=np.asarray(trips.read_slot)[arrays.trip],
+            write_row=arrays.write_row,
+            key=self._keys[arrays.trip],
+            matrix=matrices.astype(dtype),
+            write_slot=arrays.write_slot,
+            memory_client=arrays.memory_client,
+            stored_client=np.where(
+                arrays.stored_client < clients, arrays.stored_client, np.iinfo(np.int32).max
+            ),
+            stored_row=arrays.stored_row,
+        )
+
+
+def together(chunks: Sequence[Segments]) -> Segments:
+    """The chunks of several runs as one: [P, B, ...] of each array; the flags, [P], are those of any or all runs."""
+    flags = {"trains": np.any, "few": np.all, "uses_memory": np.any}
+    arrays = {
+        name: combine([getattr(chunk, name) for chunk in chunks], axis=0) for name, combine in flags.items()
+    }
+    rest = [name for name in Segments._fields if name not in flags]
+    return Segments(
+        **arrays, **{name: np.stack([getattr(chunk, name) for chunk in chunks], axis=1) for name in rest}
+    )
+
+
+def shapes_of_segments(layout: Layout, runs: int, dtype: Any) -> Segments:
+    """The shapes of a chunk's segments [P, B, ...]."""
+    sizes, number = layout.sizes, SEGMENTS_PER_CHUNK
+
+    def of(dtype, *shape):
+        return jax.ShapeDtypeStruct((number, *shape), dtype)
+
+    whole, flag = np.dtype(np.int32), np.dtype(bool)
+    return Segments(
+        trains=of(flag),
+        few=of(flag),
+        uses_memory=of(flag),
+        size=of(whole, runs),
+        client=of(whole, runs, sizes.width),
+        read_slot=of(whole, runs, sizes.width),
+        write_row=of(whole, runs, sizes.width),
+        key=of(np.dtype(np.uint32), runs, sizes.width, 2),
+        matrix=of(dtype, runs, layout.lasting + sizes.versions, layout.length),
+        write_slot=of(whole, runs, sizes.versions),
+        memory_client=of(whole, runs, sizes.memory),
+        stored_client=of(whole, runs, sizes.memory),
+        stored_row=of(whole, runs, sizes.memory),
+    )
+
+
+@functools.partial(jax.jit, static_argnames=("slots", "memory_rows", "layout", "precision"))
+def _allocate(lasting: Any, *, slots: int, memory_rows: int, layout: Layout, precision: str) -> MatrixCarry:
+    """lasting: [B, M, *P] of the initial model, and of all else that lasts."""
+    params = jax.tree.map(lambda rows: rows[:, 0], lasting)
+
+    def rows(number, dtype=None):
+        return jax.tree.map(lambda p: jnp.zeros((len(p), number, *p.shape[1:]), dtype or p.dtype), params)
+
+    def stored(number):
+        dtype = client_memory.PRECISIONS[precision]
+        scales = jax.tree.map(lambda p: jnp.zeros((len(p), number), p.dtype), params)
+        return Row(rows(number, dtype), scales if dtype == jnp.int8 else ())
+
+    number, groups = layout.sizes.rows, layout.groups
+    return MatrixCarry(
+        lasting=lasting,
+        waiting=Waiting(
+            updates=rows(number) if groups.updates else None,
+            starts=rows(number) if groups.starts else None,
+            stored=stored(number) if groups.stored else None,
+        ),
+        snapshots=jax.tree.map(lambda rows, p: rows.at[:, 0].set(p), rows(slots), params),
+        memory=stored(memory_rows),
+    )
+
+
+def _initial_lasting(run: MatrixRun, lasting: int) -> Any:
+    """[M, *P] of what lasts before the first step."""
+    program = run.program
+    return _lasting(
+        program.rule,
+        program.server_optimizer,
+        run.run.params,
+        num_clients=run.run.schedule.num_clients,
+        is_vector=run.form.is_vector,
+        lasting=lasting,
+    )
+
+
+@functools.partial(jax.jit, static_argnames=("num_clients", "is_vector", "lasting"))
+def _lasting(
+    rule: Specification,
+    optimizer: Specification,
+    params: Params,
+    *,
+    num_clients: int,
+    is_vector: tuple[bool, ...],
+    lasting: int,
+) -> Any:
+    params = jax.tree.map(jnp.asarray, params)
+    leaves = iter(jax.tree.leaves(initial(rule.build(), optimizer.build(), params, num_clients)))
+    structure, number = jax.tree.structure(params), len(jax.tree.leaves(params))
+    trees = []
+    for vector in is_vector:
+        parts = [next(leaves) for _ in range(number if vector else 1)]
+        trees += [jax.tree.unflatten(structure, parts)] if vector else []
+    nothing = jax.tree.map(jnp.zeros_like, params)
+    trees += [nothing] * (lasting - len(trees))
+    return jax.tree.map(lambda *rows: jnp.stack(rows), *trees)
+
+
+def _slots(run: MatrixRun, width: int) -> int:
+    """Rows of the snapshot buffer: where that costs little, as many as any rule needs at this concurrency."""
+    enough = max(run.run.schedule.concurrency, run.plan.num_slots) + 1
+    if enough * bytes_of(run.run.params) <= SNAPSHOT_BYTES_FREELY:
+        return bucket(enough)
+    return bucket(run.plan.num_slots)
+
+
+def _memory_rows(run: MatrixRun) -> int:
+    """Rows of the clients' memory; one for rules without, unless a row for each client costs little."""
+    clients = run.run.schedule.num_clients
+    freely = clients * bytes_of(run.run.params) <= MEMORY_BYTES_FREELY
+    return clients if run.stores or freely else 1
+
+
+def _trip_columns(run: MatrixRun) -> TripColumns:
+    """What the host knows of every trip."""
+    schedule, data = run.run.schedule, run.program.data
+    examples = np.diff(np.asarray(data.offsets))[schedule.client].astype(np.int32)
+    used, steps = np.zeros((2, schedule.num_trips), np.int32)
+    if run.form.reads_work:
+        used, steps = _work_of_trips(run)
+    return TripColumns(schedule.client, schedule.staleness, examples, used, steps, run.columns)
+
+
+def _work_of_trips(run: MatrixRun) -> tuple[np.ndarray, np.ndarray]:
+    """[J] each: the examples and the local steps of every trip, from the client work's own code."""
+    number = run.run.schedule.num_trips
+    trips = run.program.trips
+    used, steps = _amounts(
+        run.program.client_work, run.program.data, run.run.params, trips.client[:number], trips.key[:number]
+    )
+    return np.asarray(used, np.int32), np.asarray(steps, np.int32)
+
+
+@jax.jit
+def _amounts(work: Specification, data: ClientData, params: Params, client: Any, key: Any) -> Any:
+    """(examples, local steps) of trips, [J] each; nothing else is computed."""
+    start = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), params)
+
+    def of_trip(client, key):
+        result = work.build().train(data, start, client, key)
+        return result.batch_examples, result.local_steps
+
+    return jax.vmap(of_trip)(client, key)
+
+
+def _work_depends_on_training(program: engine.Program, params: Params) -> bool:
+    """Whether how many examples or local steps a trip uses depends on the model that it starts from."""
+
+    def amounts(start, client, key, data, work):
+        result = work.build().train(data, start, client, key)
+        return result.batch_examples, result.local_steps
+
+    key = np.zeros(2, np.uint32)
+    found = dependences(amounts, params, np.int32(0), key, program.data, program.client_work)
+    own = set(range(len(jax.tree.leaves(params))))
+    return any(own & leaf for leaf in found)
+
+
+def _record(
+    columns: dict[str, np.ndarray], made: dict[str, np.ndarray], done: int, length: int, number: int
+) -> int:
+    """Appends what trips or steps have reported to whole columns; returns how many have reported now."""
+    for name, values in made.items():
+        if name not in columns:
+            dtype = jax.dtypes.canonicalize_dtype(values.dtype)
+            columns[name] = np.zeros((length, *values.shape[1:]), dtype)
+        columns[name][done : done + number] = values
+    return done + number

@@ -1,0 +1,71 @@
+"""Makes a batch of runs: in the loop form or in the matrix form, alone or several together."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from jafl.planning.compatibility import check_types
+from jafl.planning.device_memory import Forecast
+from jafl.planning.plan_choice import default_plan, default_spread
+from jafl.planning.preparation import Preparation, prepare
+from jafl.planning.run import Run
+from jafl.records import EventSchedule, ExecutionPlan
+from jafl.schedule import trip_by_trip
+from jafl.simulation import stacking
+from jafl.simulation.batch import Batch, SingleRun, StackedRuns
+from jafl.simulation.matrix_runs import MatrixRuns
+
+
+def batch_of(preparation: Preparation) -> Batch:
+    """A batch of one run, in the form of its plan."""
+    return MatrixRuns([preparation]) if preparation.form else SingleRun(preparation)
+
+
+def make_batch(
+    runs: Sequence[Run], *, together: bool | None = None, on_memory: Callable[[Forecast], None] | None = None
+) -> Batch:
+    """Checks every run, and places all of them on one device.
+
+    Args:
+      runs: at least one.
+      together: whether trips of one run train side by side. Default: vmap on accelerators, sequential on a CPU.
+      on_memory: called, before anything is placed, with what all runs together will hold.
+
+    Raises:
+      SettingError: as ``jafl.simulate_many``.
+    """
+    if len(runs) == 1:
+        preparation = prepare(runs[0], devices=1, together=together)
+        if on_memory:
+            on_memory(preparation.forecast)
+        return batch_of(preparation)
+    for run in runs:
+        check_types(run.federation, run.client_work, run.rule)
+    stacking.check_params([run.params for run in runs])
+    plans = _shared_plans(runs, together)
+    preparations = [
+        prepare(run, plan=plan, devices=1, together=together) for run, plan in zip(runs, plans, strict=True)
+    ]
+    return StackedRuns(preparations, on_memory)
+
+
+def _shared_plans(runs: Sequence[Run], together: bool | None) -> list[ExecutionPlan]:
+    """Waves where all share a schedule and the device gains from them; else trip by trip."""
+    first = runs[0]
+    spread = default_spread(first.schedule, first.rule, 1, together)
+    if spread.together and all(same_trips(run.schedule, first.schedule) for run in runs):
+        every_model = [run.params for run in runs]  # of each trip that waits, the updates of all runs wait
+        return [default_plan(first.schedule, first.rule, every_model, spread)] * len(runs)
+    plans: dict[int, ExecutionPlan] = {}
+    for run in runs:
+        if id(run.schedule) not in plans:
+            plans[id(run.schedule)] = trip_by_trip(run.schedule)
+    return [plans[id(run.schedule)] for run in runs]
+
+
+def same_trips(schedule: EventSchedule, other: EventSchedule) -> bool:
+    """Whether two schedules have the same clients train from the same versions for the same server steps."""
+    names = ("client", "download_version", "step")
+    return schedule is other or all(
+        np.array_equal(getattr(schedule, name), getattr(other, name)) for name in names
+    )

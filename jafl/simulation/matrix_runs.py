@@ -1,0 +1,159 @@
+"""One or several runs in the matrix form: the host makes matrices while the device trains."""
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jafl.engine import matrix_form
+from jafl.engine.matrix_form import MatrixCarry, MatrixProgram
+from jafl.planning import matrix_program
+from jafl.planning.matrix_program import ChunkMaker, MatrixRun
+from jafl.planning.preparation import Preparation
+from jafl.records import Params
+from jafl.simulation import stacking
+from jafl.simulation.batch import Batch, temporary_bytes_of
+
+
+class MatrixState(NamedTuple):
+    """What a checkpoint keeps of runs in the matrix form.
+
+    device  the device's carry
+    losses  [B, J] of every run's trips so far
+    """
+
+    device: MatrixCarry
+    losses: jax.Array
+
+    @property
+    def params(self) -> Params:
+        """[B, *P]: the models."""
+        return self.device.params
+
+
+class MatrixRuns(Batch):
+    """A batch of runs in the matrix form; they may differ in rules, server optimizers and schedules."""
+
+    def __init__(self, preparations: Sequence[Preparation]):
+        self._runs = [
+            MatrixRun(prepared.run, prepared.plan, prepared.program_with_keys(), prepared.form)
+            for prepared in preparations
+            if prepared.form is not None
+        ]
+        self._layout = matrix_program.layout_of(self._runs, max(run.plan.width for run in self._runs))
+        self._program = _program_of(self._runs, preparations[0].program.spread)
+        carry = matrix_program.allocate(self._runs, self._layout, self._program.precision)
+        trips = max(run.run.schedule.num_trips for run in self._runs)
+        losses = jnp.zeros((len(self._runs), trips), jax.tree.leaves(carry.lasting)[0].dtype)
+        self._device, self._losses = carry, np.array(losses)
+        self._pending: list[tuple[jax.Array, int, np.ndarray, np.ndarray, np.ndarray]] = []
+        reads = (self._program, [(run.run.params, run.run.key, run.program) for run in self._runs])
+        super().__init__(preparations, reads, MatrixState(carry, losses))
+        self.set_stops(())
+
+    def set_stops(self, steps: Iterable[int]) -> None:
+        """Says after which server steps somebody will look at the runs, before the first is made."""
+        super().set_stops(steps)
+        self._makers = [
+            ChunkMaker(run, self._layout, [step for step in self.stops if step <= run.run.schedule.num_steps])
+            for run in self._runs
+        ]
+        longest = max(self._makers, key=lambda maker: maker.segmentation.ends()[-1])
+        self._ends = longest.segmentation.ends()
+
+    def chunk_end(self, first: int, last: int) -> int:
+        """The last server step up to ``last`` at which a chunk may end, or the first one after ``first``."""
+        place = int(np.searchsorted(self._ends, last, side="right")) - 1
+        at_last = int(self._ends[place]) if place >= 0 else 0
+        return (
+            at_last if at_last > first else int(self._ends[np.searchsorted(self._ends, first, side="right")])
+        )
+
+    @property
+    def carry(self) -> Any:
+        """What a checkpoint keeps."""
+        self._collect()
+        return MatrixState(self._device, jnp.asarray(self._losses))
+
+    @carry.setter
+    def carry(self, state: Any) -> None:
+        self._device, self._losses = state.device, np.array(state.losses)
+
+    def restore(self, step: int, carry: Any) -> None:
+        """Goes on from a checkpoint after ``step`` server steps."""
+        self.carry = carry
+        for maker, run in zip(self._makers, self._runs, strict=True):
+            maker.skip(0, min(step, run.run.schedule.num_steps))
+
+    def advance(self, first: int, last: int) -> None:
+        """Computes the server steps ``first`` to ``last - 1``, which are ends of chunks."""
+        if first == last:
+            self._compute([maker.nothing() for maker in self._makers], 0, [])
+            return
+        streams = [
+            maker.segments(min(first, run.run.schedule.num_steps), min(last, run.run.schedule.num_steps))
+            for maker, run in zip(self._makers, self._runs, strict=True)
+        ]
+        while any(chunks := [next(stream, None) for stream in streams]):
+            made = [
+                maker.nothing() if chunk is None else chunk[1]
+                for maker, chunk in zip(self._makers, chunks, strict=True)
+            ]
+            trained = [None if chunk is None else chunk[0] for chunk in chunks]
+            self._compute(made, max(chunk[2] for chunk in chunks if chunk), trained)
+
+    def _compute(self, segments: list[Any], count: int, trained: list[Any]) -> None:
+        """Starts the computation of one chunk of every run; the host goes on while the device computes."""
+        self._device, losses = matrix_form.run(
+            self._program, self._device, matrix_program.together(segments), count
+        )
+        for number, arrays in enumerate(trained):
+            if arrays is not None:
+                lane = np.arange(arrays.trip.shape[1])
+                segment, lane = np.nonzero(lane < arrays.size[:, None])
+                self._pending.append((losses, number, segment, lane, arrays.trip[segment, lane]))
+
+    def _collect(self) -> None:
+        """Puts the losses that the device has computed where their trips are."""
+        for losses, number, segment, lane, trips in self._pending:
+            self._losses[number, trips] = np.asarray(losses)[segment, number, lane]
+        self._pending.clear()
+
+    def models(self) -> list[Any]:
+        """The current parameters [*P] of each run."""
+        return stacking.unstack(self._device.params, len(self._runs))
+
+    def reports(self, number: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The reports of trips and of server steps of one run, in NumPy."""
+        maker = self._makers[number]
+        return {"loss": self.losses(number), **maker.trip_reports}, maker.step_reports
+
+    def losses(self, number: int) -> Any:
+        """[J] the loss of each trip of one run, in NumPy."""
+        self._collect()
+        return self._losses[number, : self._runs[number].run.schedule.num_trips]
+
+    def are_finite(self) -> np.ndarray:
+        """[M] bool: whether the parameters of each run are free of NaN and infinity."""
+        return np.asarray(stacking.are_finite(self._device.params))
+
+    def compiled_temporary_bytes(self) -> int | None:
+        """What the program holds beside its arguments, in bytes; None if the compiler does not tell."""
+        nothing = matrix_program.together([maker.nothing() for maker in self._makers])
+        return temporary_bytes_of(lambda: matrix_form.run.lower(self._program, self._device, nothing, 0))
+
+
+def _program_of(runs: Sequence[MatrixRun], spread: Any) -> MatrixProgram:
+    """The program of several runs, on the device."""
+    spread = spread._replace(at_once=0, lanes=0, steps_at_once=0)
+    precisions = {run.precision for run in runs if run.stores} or {"full"}
+    (precision,) = precisions
+    first = dataclasses.replace(matrix_program.program_of(runs[0], spread), precision=precision)
+    if len(runs) == 1:
+        return jax.device_put(first)
+    read = [(run.program.data, run.program.client_work) for run in runs]
+    is_own, (data, work) = stacking.stack_leaves(read)
+    return jax.device_put(MatrixProgram(data, work, is_own, len(runs), precision, spread))
