@@ -25,17 +25,17 @@ from jafl.engine.devices import Spread
 from jafl.records import ArrayTree, Params
 from jafl.specifications import Specification
 
+# Versions that one product makes.
+VERSIONS_AT_ONCE = 32
 Array = Any  # of JAX on the device, of NumPy before it is placed there
-# Where a segment makes so few versions, a smaller product makes them.
-FEW_VERSIONS = 8
 
 
 class Segments(NamedTuple):
-    """The segments of a chunk; a segment's own axes follow [P, B].
+    """The segments of a chunk; a segment's own axes follow [P, B], but for the first three.
 
+    uses_memory    [] bool: whether clients' stored values are read or written in this chunk
     trains         [P] bool: whether a wave of one of the runs trains
-    few            [P] bool: whether all runs make ``FEW_VERSIONS`` versions at most
-    uses_memory    [P] bool: whether clients' stored values are read or written
+    rounds         [P] int32: in how many rounds of ``VERSIONS_AT_ONCE`` all versions are made
     size           [] trips of the wave
     client, read_slot, write_row   [W] int32; of lanes without a trip the row is R
     key            [W, 2] uint32
@@ -46,9 +46,9 @@ class Segments(NamedTuple):
     stored_row     [G] int32
     """
 
-    trains: Array
-    few: Array
     uses_memory: Array
+    trains: Array
+    rounds: Array
     size: Array
     client: Array
     read_slot: Array
@@ -62,14 +62,12 @@ class Segments(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """Trips that have trained, [B, R, ...] each; None for what no rule of the program reads.
+    """What trips leave, beside their updates, [B, R, ...] each; None for what no rule of the program reads.
 
-    updates  [*P]
     starts   [*P] the models that they trained from
     stored   ``Row``: their updates as the clients' memory holds them in few bits
     """
 
-    updates: ArrayTree | None
     starts: ArrayTree | None
     stored: Row | None
 
@@ -77,13 +75,14 @@ class Waiting(NamedTuple):
 class MatrixCarry(NamedTuple):
     """Everything that lasts from one segment to the next.
 
-    lasting    [B, M, *P]; the first is the model
-    waiting    trips that have trained
+    rows       [B, M + R, *P]: first what lasts, the model before all else, then the updates that wait; or [B, M, *P]
+               where no rule reads or stores whole updates
+    waiting    what else waits
     snapshots  [B, slots, *P]
     memory     the clients' stored values: ``Row`` of [B, N, *P]; of one row for rules without
     """
 
-    lasting: ArrayTree
+    rows: ArrayTree
     waiting: Waiting
     snapshots: ArrayTree
     memory: Row
@@ -91,7 +90,7 @@ class MatrixCarry(NamedTuple):
     @property
     def params(self) -> Params:
         """[B, *P]: the models."""
-        return jax.tree.map(lambda rows: rows[:, 0], self.lasting)
+        return jax.tree.map(lambda rows: rows[:, 0], self.rows)
 
 
 @functools.partial(
@@ -129,18 +128,24 @@ def run(program: MatrixProgram, carry: MatrixCarry, segments: Segments, count: i
     """
     losses = jnp.zeros(segments.write_row.shape, jax.eval_shape(_loss_of_one, program, carry, segments).dtype)
 
-    def body(number, state):
-        carry, losses = state
-        segment = jax.tree.map(lambda rows: lax.dynamic_index_in_dim(rows, number, keepdims=False), segments)
-        waiting, loss = _train(program, carry, segment)
-        carry = _combine(program, carry._replace(waiting=waiting), segment)
-        return carry, losses.at[number].set(loss)
+    uses_memory = segments.uses_memory
 
-    return lax.fori_loop(0, count, body, (carry, losses))
+    def loop(with_memory: bool, carry: MatrixCarry) -> Any:
+        def body(number, state):
+            carry, losses = state
+            rows = segments._replace(uses_memory=None)
+            segment = jax.tree.map(lambda rows: lax.dynamic_index_in_dim(rows, number, keepdims=False), rows)
+            carry, loss = _train(program, carry, segment)
+            return _combine(program, carry, segment, with_memory), losses.at[number].set(loss)
+
+        return lax.fori_loop(0, count, body, (carry, losses))
+
+    # Decided once a chunk: a condition inside the loop would copy what it passes on.
+    return lax.cond(uses_memory, functools.partial(loop, True), functools.partial(loop, False), carry)
 
 
-def _train(program: MatrixProgram, carry: MatrixCarry, segment: Segments) -> tuple[Waiting, jax.Array]:
-    """What waits after the wave of each run has trained, and [B, W] its losses."""
+def _train(program: MatrixProgram, carry: MatrixCarry, segment: Segments) -> tuple[MatrixCarry, jax.Array]:
+    """The carry after the wave of each run has trained, and [B, W] its losses."""
     lanes = (segment.client, segment.key, segment.read_slot)
     if not program.spread.together:
         return _train_one_after_the_other(program, carry, segment)
@@ -154,39 +159,61 @@ def _train(program: MatrixProgram, carry: MatrixCarry, segment: Segments) -> tup
     def rest():
         return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(train))
 
-    trained, losses = lax.cond(segment.trains, train, rest)
-    put = lambda rows, new, at: rows.at[at].set(new, mode="drop", unique_indices=True)  # noqa: E731
-    waiting = jax.tree.map(
-        lambda rows, new: _map_arrays(program, put, rows, new, segment.write_row),
-        carry.waiting,
-        _as_waiting(trained, carry.waiting),
-    )
-    return waiting, losses
+    *trained, losses = lax.cond(segment.trains, train, rest)
+    return _with_trained(program, carry, segment, segment.write_row, *trained), losses
 
 
 def _train_one_after_the_other(
     program: MatrixProgram, carry: MatrixCarry, segment: Segments
-) -> tuple[Waiting, jax.Array]:
+) -> tuple[MatrixCarry, jax.Array]:
     """As ``_train``, the lanes one after the other: quicker on a CPU."""
-    shape = jax.eval_shape(_loss_of_one, program, carry, segment)
 
     def train_next(lane, state):
-        waiting, losses = state
+        carry, losses = state
         client, key, slot, row = (
             lax.dynamic_index_in_dim(column, lane, axis=1, keepdims=False)
             for column in (segment.client, segment.key, segment.read_slot, segment.write_row)
         )
-        trained, loss = _map_runs(program, _train_trip, carry.snapshots, client, key, slot)
-        put = lambda rows, new, at: rows.at[at].set(new, mode="drop")  # noqa: E731
-        waiting = jax.tree.map(
-            lambda rows, new: _map_arrays(program, put, rows, new, row),
-            waiting,
-            _as_waiting(trained, waiting),
-        )
-        return waiting, losses.at[:, lane].set(loss)
+        *trained, loss = _map_runs(program, _train_trip, carry.snapshots, client, key, slot)
+        return _with_trained(program, carry, segment, row, *trained), losses.at[:, lane].set(loss)
 
-    losses = jnp.zeros(segment.write_row.shape, shape.dtype)
-    return lax.fori_loop(0, jnp.max(segment.size), train_next, (carry.waiting, losses))
+    losses = jnp.zeros(segment.write_row.shape, jax.eval_shape(_loss_of_one, program, carry, segment).dtype)
+    return lax.fori_loop(0, jnp.max(segment.size), train_next, (carry, losses))
+
+
+def _with_trained(
+    program: MatrixProgram,
+    carry: MatrixCarry,
+    segment: Segments,
+    row: Array,
+    update: ArrayTree,
+    else_: Waiting,
+) -> MatrixCarry:
+    """The carry with what trips have left in the rows [B, ...] in which they wait; rows from R on are dropped."""
+
+    def put(rows, new, at):
+        return rows.at[at].set(new, mode="drop", unique_indices=at.ndim > 0)
+
+    def in_rows(rows, new, at):
+        return jax.tree.map(lambda rows, new: _map_arrays(program, put, rows, new, at), rows, new)
+
+    wanted = Waiting(
+        *[new if old is not None else None for new, old in zip(else_, carry.waiting, strict=True)]
+    )
+    rows, lasting = carry.rows, _lasting(carry, segment)
+    if _rows(carry) > lasting:
+        rows = in_rows(rows, update, lasting + row)
+    return carry._replace(rows=rows, waiting=in_rows(carry.waiting, wanted, row))
+
+
+def _lasting(carry: MatrixCarry, segment: Segments) -> int:
+    """M, the number of arrays that last."""
+    return int(segment.matrix.shape[1] - segment.write_slot.shape[1])
+
+
+def _rows(carry: MatrixCarry) -> int:
+    """M + R, or M."""
+    return int(jax.tree.leaves(carry.rows)[0].shape[1])
 
 
 def _train_trip(program: Any, snapshots: ArrayTree, client: Array, key: Array, slot: Array) -> Any:
@@ -194,92 +221,74 @@ def _train_trip(program: Any, snapshots: ArrayTree, client: Array, key: Array, s
     data, client_work, precision = program
     start = jax.tree.map(lambda rows: lax.dynamic_index_in_dim(rows, slot, keepdims=False), snapshots)
     result = client_work.build().train(data, start, client, key)
-    stored = None
-    if precision != "full":
-        stored = client_memory.as_row(result.update, precision, key)
-    return Waiting(result.update, start, stored), result.loss
+    stored = None if precision == "full" else client_memory.as_row(result.update, precision, key)
+    return result.update, Waiting(start, stored), result.loss
 
 
-def _as_waiting(trained: Waiting, like: Waiting) -> Waiting:
-    """Of what trips leave, what is to wait."""
-    kept = [new if old is not None else None for new, old in zip(trained, like, strict=True)]
-    return Waiting(*kept)
+def _combine(program: MatrixProgram, carry: MatrixCarry, segment: Segments, with_memory: bool) -> MatrixCarry:
+    """The carry after the products of one segment, of runs with client memory or without."""
+    memory, first = carry.memory, _rows(carry)
+    blocks = [(0, carry.rows)]
+    if with_memory:
+        blocks.append((first, _gathered(program, carry, segment)))
+        memory = _stored(program, carry, segment)
+    first += segment.memory_client.shape[1]
+    if carry.waiting.starts is not None:
+        blocks.append((first, carry.waiting.starts))
+    if carry.waiting.stored is not None:
+        stored = _values(carry.waiting.stored, carry.rows)
+        blocks.append((segment.matrix.shape[2] - jax.tree.leaves(stored)[0].shape[1], stored))
+    lasting, at_once = _lasting(carry, segment), min(VERSIONS_AT_ONCE, segment.write_slot.shape[1])
+
+    def put(rows, new, at):
+        return rows.at[at].set(new, mode="drop", unique_indices=True)
+
+    def next_versions(number, snapshots):
+        factors = lax.dynamic_slice_in_dim(segment.matrix, lasting + number * at_once, at_once, axis=1)
+        slots = lax.dynamic_slice_in_dim(segment.write_slot, number * at_once, at_once, axis=1)
+        made = _product(program, factors, blocks)
+        return jax.tree.map(lambda rows, new: _map_arrays(program, put, rows, new, slots), snapshots, made)
+
+    snapshots = lax.fori_loop(0, segment.rounds, next_versions, carry.snapshots)
+    made = _product(program, segment.matrix[:, :lasting], blocks)
+    rows = jax.tree.map(lambda rows, new: rows.at[:, :lasting].set(new), carry.rows, made)
+    return carry._replace(rows=rows, snapshots=snapshots, memory=memory)
 
 
-def _combine(program: MatrixProgram, carry: MatrixCarry, segment: Segments) -> MatrixCarry:
-    """The carry after the products of one segment."""
-    few = segment.matrix.shape[1] - segment.write_slot.shape[1] + FEW_VERSIONS
+def _product(program: MatrixProgram, matrix: Array, blocks: list[tuple[int, ArrayTree]]) -> ArrayTree:
+    """[B, n, *P]: columns of the matrix [B, n, D] times the rows of all blocks, each given with its first column."""
 
-    def all_versions(carry):
-        return _with_versions(program, carry, segment, segment.matrix, segment.write_slot)
+    def of_leaf(matrix, *blocks):
+        products = [
+            lax.dot_general(
+                matrix[:, first : first + len(rows)].astype(rows.dtype),
+                rows,
+                (((1,), (0,)), ((), ())),
+                precision=lax.Precision.HIGHEST,
+            )
+            for first, rows in zip(columns, blocks, strict=True)
+        ]
+        return functools.reduce(jnp.add, products)
 
-    def few_versions(carry):
-        slots = segment.write_slot[:, :FEW_VERSIONS]
-        return _with_versions(program, carry, segment, segment.matrix[:, :few], slots)
-
-    if segment.write_slot.shape[1] <= FEW_VERSIONS:
-        lasting, snapshots = all_versions(carry)
-    else:
-        lasting, snapshots = lax.cond(segment.few, few_versions, all_versions, carry)
-    memory = lax.cond(
-        segment.uses_memory, lambda carry: _stored(program, carry, segment), lambda carry: carry.memory, carry
-    )
-    return carry._replace(lasting=lasting, snapshots=snapshots, memory=memory)
-
-
-def _with_versions(
-    program: MatrixProgram, carry: MatrixCarry, segment: Segments, matrix: Array, slots: Array
-) -> tuple[ArrayTree, ArrayTree]:
-    """What lasts, and the snapshots with the versions of a segment, from its matrix [B, M + S, D]."""
-    waiting = carry.waiting
-    groups = [group for group in (waiting.updates, waiting.starts) if group is not None]
-    if waiting.stored is not None:
-        groups.append(_values(waiting.stored, carry.lasting))
-    blocks = [carry.lasting, *groups]
-
-    def product(matrix, *rows):
-        """One array of the model: ``rows`` [n, *P] of each block."""
-        first, total = 0, None
-        for block in rows:
-            factors = matrix[:, first : first + len(block)].astype(block.dtype)
-            made = lax.dot_general(factors, block, (((1,), (0,)), ((), ())), precision=lax.Precision.HIGHEST)
-            total = made if total is None else total + made
-            first += len(block)
-        return total
-
-    made = jax.tree.map(lambda *rows: _map_arrays(program, product, matrix, *rows), *blocks)
-    first = sum(jax.tree.leaves(block)[0].shape[1] for block in blocks)
-
-    def add_memory(made):
-        rows = _gathered(program, carry, segment)
-        return jax.tree.map(
-            lambda total, block: total + _map_arrays(program, product, matrix[..., first:], block), made, rows
-        )
-
-    made = lax.cond(segment.uses_memory, add_memory, lambda made: made, made)
-    number = jax.tree.leaves(carry.lasting)[0].shape[1]
-    put = lambda rows, new, at: rows.at[at].set(new[number:], mode="drop", unique_indices=True)  # noqa: E731
-    snapshots = jax.tree.map(
-        lambda rows, new: _map_arrays(program, put, rows, new, slots), carry.snapshots, made
-    )
-    return jax.tree.map(lambda rows: rows[:, :number], made), snapshots
+    columns, trees = zip(*blocks, strict=True)
+    return jax.tree.map(lambda *blocks: _map_arrays(program, of_leaf, matrix, *blocks), *trees)
 
 
 def _gathered(program: MatrixProgram, carry: MatrixCarry, segment: Segments) -> ArrayTree:
     """[B, G, *P]: the clients' stored values that a segment reads."""
     take = lambda rows, at: rows[at]  # noqa: E731
     row = jax.tree.map(lambda rows: _map_arrays(program, take, rows, segment.memory_client), carry.memory)
-    return _values(row, carry.lasting)
+    return _values(row, carry.rows)
 
 
 def _stored(program: MatrixProgram, carry: MatrixCarry, segment: Segments) -> Row:
     """The clients' memory with what a segment stores."""
-    waiting = carry.waiting.stored
+    waiting, first = carry.waiting.stored, 0
     if waiting is None:
-        waiting = Row(carry.waiting.updates, ())
+        waiting, first = Row(carry.rows, ()), _lasting(carry, segment)
 
     def store(rows, waiting, client, row):
-        return rows.at[client].set(waiting[row], mode="drop")
+        return rows.at[client].set(waiting[first + row], mode="drop", unique_indices=True)
 
     return jax.tree.map(
         lambda rows, waiting: _map_arrays(
@@ -327,4 +336,4 @@ def _map_arrays(program: MatrixProgram, function: Callable, *arrays: Array) -> A
 
 def _loss_of_one(program: MatrixProgram, carry: MatrixCarry, segments: Segments) -> Array:
     columns = (segments.client[0, :, 0], segments.key[0, :, 0], segments.read_slot[0, :, 0])
-    return _map_runs(program, _train_trip, carry.snapshots, *columns)[1]
+    return _map_runs(program, _train_trip, carry.snapshots, *columns)[2]

@@ -21,8 +21,6 @@ from jafl.planning.server_operations import Operation, Reports, initial, operate
 from jafl.records import Arrival
 from jafl.specifications import Specification
 
-# Arrays that last are padded to a multiple of this, so that rules and optimizers share a program.
-LASTING_PADDED_TO = 8
 # Further entries of each vector, random ones: they are combined like all others only if the rule is linear.
 PROBES = 2
 TOLERANCE = 1e-6  # of the probes, relative
@@ -40,18 +38,12 @@ class Groups(NamedTuple):
     starts: bool
     stored: bool
 
-    @property
-    def number(self) -> int:
-        """How many arrays wait for a trip."""
-        return sum(self)
-
-    def first(self, name: str, rows: int) -> int:
-        """The first coordinate of a group, counted from the first row that waits; ``rows`` are those of a group."""
-        return rows * sum(self[: self._fields.index(name)])
-
 
 class Layout(NamedTuple):
     """The coordinates of a segment's vectors, D in all; static.
+
+    In order: what lasts, M; the updates that wait, R; the clients' stored values, G; the starts that wait, R; the
+    updates as they are stored, R. Groups that do not wait have no coordinates.
 
     lasting  arrays that last, M; padded
     groups   arrays that wait for each trip, ``sizes.rows`` rows each
@@ -65,12 +57,24 @@ class Layout(NamedTuple):
     @property
     def memory(self) -> int:
         """The first coordinate of the clients' stored values."""
-        return self.lasting + self.groups.number * self.sizes.rows
+        return self.lasting + self.groups.updates * self.sizes.rows
+
+    @property
+    def starts(self) -> int:
+        """The first coordinate of the starts that wait."""
+        return self.memory + self.sizes.memory
+
+    @property
+    def stored(self) -> int:
+        """The first coordinate of the updates as they are stored: those that wait, where they are stored whole."""
+        if self.groups.stored:
+            return self.starts + self.groups.starts * self.sizes.rows
+        return self.lasting
 
     @property
     def length(self) -> int:
         """D, the number of coordinates."""
-        return self.memory + self.sizes.memory
+        return self.starts + (self.groups.starts + self.groups.stored) * self.sizes.rows
 
 
 class TripColumns(NamedTuple):
@@ -238,15 +242,11 @@ def _run_segments(
     state_of = functools.partial(initial, built, built_optimizer, num_clients=num_clients)
     structure = jax.tree.structure(jax.eval_shape(lambda: state_of(basis[0])))
     number = sum(is_vector)
-    first_row = layout.lasting
-    updates = first_row + groups.first("updates", sizes.rows)
-    starts = first_row + groups.first("starts", sizes.rows)
-    stored = first_row + groups.first("stored", sizes.rows) if groups.stored else updates
-    beyond = layout.memory - sizes.rows  # of coordinates that count from the first row
 
     def at(coordinate):
         """A vector of what was stored, which waits in a row or lies in the memory."""
-        return basis[jnp.where(coordinate < sizes.rows, stored, beyond) + coordinate]
+        beyond = layout.memory - sizes.rows
+        return basis[jnp.where(coordinate < sizes.rows, layout.stored, beyond) + coordinate]
 
     def state_from(vectors, known):
         parts = (iter(known), iter(vectors))
@@ -262,8 +262,8 @@ def _run_segments(
         here = jax.tree.map(lambda column: column[segment, place], operations._replace(number=None))
         trip = jax.tree.map(lambda column: column[segment, place], trips)
         arrival = Arrival(
-            update=basis[updates + here.row] if groups.updates else basis[-1],
-            start=basis[starts + here.row] if groups.starts else None,
+            update=basis[layout.lasting + here.row] if groups.updates else basis[-1],
+            start=basis[layout.starts + here.row] if groups.starts else None,
             client=trip.client,
             staleness=trip.staleness,
             num_examples=trip.num_examples,
@@ -272,7 +272,7 @@ def _run_segments(
             loss=jnp.zeros(()),
             columns=trip.columns,
             previous=at(here.previous) if built.remembers else None,
-            stored=basis[stored + here.row] if built.remembers else None,
+            stored=basis[layout.stored + here.row] if built.remembers else None,
         )
         shown = jax.tree.map(lambda column: column[segment, place], weight)
         marks = (here.opens, here.recalls, here.folds, here.closes)

@@ -13,13 +13,21 @@ from jafl.clients import ClientData
 from jafl.engine import client_memory
 from jafl.engine.client_memory import Row
 from jafl.engine.devices import Spread
-from jafl.engine.matrix_form import FEW_VERSIONS, MatrixCarry, MatrixProgram, Segments, Waiting
+from jafl.engine.matrix_form import VERSIONS_AT_ONCE, MatrixCarry, MatrixProgram, Segments, Waiting
 from jafl.jaxpr_dependence import dependences
 from jafl.planning.device_memory import bytes_of
 from jafl.planning.linearity import LinearForm, NotLinear, linear_form
-from jafl.planning.matrices import LASTING_PADDED_TO, Groups, Layout, MatrixMaker, TripColumns
+from jafl.planning.matrices import Groups, Layout, MatrixMaker, TripColumns
 from jafl.planning.run import Run
-from jafl.planning.segments import SEGMENTS_PER_CHUNK, Chunk, SegmentArrays, Segmentation, Sizes
+from jafl.planning.segments import (
+    LASTING_PADDED_TO,
+    NO_SLOT,
+    SEGMENTS_PER_CHUNK,
+    Chunk,
+    SegmentArrays,
+    Segmentation,
+    Sizes,
+)
 from jafl.planning.server_operations import initial
 from jafl.records import ExecutionPlan, Params, Recall
 from jafl.schedule import bucket
@@ -85,7 +93,9 @@ def layout_of(runs: Sequence[MatrixRun], width: int) -> Layout:
     keeps = any(run.form.reads_update or (run.stores and run.precision == "full") for run in runs)
     starts = any(run.form.reads_start for run in runs)
     lasting = -(-most // LASTING_PADDED_TO) * LASTING_PADDED_TO
-    return Layout(lasting, Groups(keeps, starts, stored), Sizes.of_width(width))
+    sizes = Sizes.of_width(width)
+    sizes = sizes._replace(rows=max(sizes.rows, *(bucket(run.plan.num_rows) for run in runs)))
+    return Layout(lasting, Groups(keeps, starts, stored), sizes)
 
 
 def program_of(run: MatrixRun, spread: Spread) -> MatrixProgram:
@@ -171,12 +181,11 @@ class ChunkMaker:
 
     def _on_device(self, arrays: SegmentArrays, matrices: np.ndarray) -> Segments:
         trips, dtype = self._run.program.trips, jax.tree.leaves(self._run.run.params)[0].dtype
-        kept = np.sum(arrays.write_slot < np.iinfo(np.int32).max, axis=1)
-        clients = self._run.run.schedule.num_clients
+        kept = np.sum(arrays.write_slot < NO_SLOT, axis=1, dtype=np.int32)
         return Segments(
+            uses_memory=np.array(self._run.stores),
             trains=arrays.size > 0,
-            few=kept <= FEW_VERSIONS,
-            uses_memory=np.any(arrays.stored_client < clients, axis=1) | arrays.reads_memory,
+            rounds=-(-kept // VERSIONS_AT_ONCE),
             size=arrays.size,
             client=np.asarray(trips.client)[arrays.trip],
             read_slot=np.asarray(trips.read_slot)[arrays.trip],
@@ -185,19 +194,15 @@ class ChunkMaker:
             matrix=matrices.astype(dtype),
             write_slot=arrays.write_slot,
             memory_client=arrays.memory_client,
-            stored_client=np.where(
-                arrays.stored_client < clients, arrays.stored_client, np.iinfo(np.int32).max
-            ),
+            stored_client=arrays.stored_client,
             stored_row=arrays.stored_row,
         )
 
 
 def together(chunks: Sequence[Segments]) -> Segments:
-    """The chunks of several runs as one: [P, B, ...] of each array; the flags, [P], are those of any or all runs."""
-    flags = {"trains": np.any, "few": np.all, "uses_memory": np.any}
-    arrays = {
-        name: combine([getattr(chunk, name) for chunk in chunks], axis=0) for name, combine in flags.items()
-    }
+    """The chunks of several runs as one: [P, B, ...] of each array, but for what all share."""
+    flags = ("uses_memory", "trains", "rounds")
+    arrays = {name: np.max([getattr(chunk, name) for chunk in chunks], axis=0) for name in flags}
     rest = [name for name in Segments._fields if name not in flags]
     return Segments(
         **arrays, **{name: np.stack([getattr(chunk, name) for chunk in chunks], axis=1) for name in rest}
@@ -213,9 +218,9 @@ def shapes_of_segments(layout: Layout, runs: int, dtype: Any) -> Segments:
 
     whole, flag = np.dtype(np.int32), np.dtype(bool)
     return Segments(
+        uses_memory=jax.ShapeDtypeStruct((), flag),
         trains=of(flag),
-        few=of(flag),
-        uses_memory=of(flag),
+        rounds=of(whole),
         size=of(whole, runs),
         client=of(whole, runs, sizes.width),
         read_slot=of(whole, runs, sizes.width),
@@ -233,6 +238,7 @@ def shapes_of_segments(layout: Layout, runs: int, dtype: Any) -> Segments:
 def _allocate(lasting: Any, *, slots: int, memory_rows: int, layout: Layout, precision: str) -> MatrixCarry:
     """lasting: [B, M, *P] of the initial model, and of all else that lasts."""
     params = jax.tree.map(lambda rows: rows[:, 0], lasting)
+    number, groups = layout.sizes.rows, layout.groups
 
     def rows(number, dtype=None):
         return jax.tree.map(lambda p: jnp.zeros((len(p), number, *p.shape[1:]), dtype or p.dtype), params)
@@ -242,11 +248,11 @@ def _allocate(lasting: Any, *, slots: int, memory_rows: int, layout: Layout, pre
         scales = jax.tree.map(lambda p: jnp.zeros((len(p), number), p.dtype), params)
         return Row(rows(number, dtype), scales if dtype == jnp.int8 else ())
 
-    number, groups = layout.sizes.rows, layout.groups
+    if groups.updates:
+        lasting = jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=1), lasting, rows(number))
     return MatrixCarry(
-        lasting=lasting,
+        rows=lasting,
         waiting=Waiting(
-            updates=rows(number) if groups.updates else None,
             starts=rows(number) if groups.starts else None,
             stored=stored(number) if groups.stored else None,
         ),

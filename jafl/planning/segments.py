@@ -10,10 +10,15 @@ from typing import NamedTuple
 
 import numpy as np
 
+from jafl.engine.matrix_form import VERSIONS_AT_ONCE
 from jafl.records import EventSchedule, ExecutionPlan, Recall
 
 # Segments from one place to the next where a chunk of server steps may end.
 SEGMENTS_PER_CHUNK = 32
+# Arrays that last are padded to a multiple of this, so that rules and optimizers share a program.
+LASTING_PADDED_TO = 8
+# No snapshot buffer has so many slots.
+NO_SLOT = 2**30
 
 
 class Sizes(NamedTuple):
@@ -35,7 +40,8 @@ class Sizes(NamedTuple):
     @classmethod
     def of_width(cls, width: int) -> "Sizes":
         """The sizes for waves of this width: they depend on nothing else, so that rules share a program."""
-        return cls(width, 2 * width, width, max(width, 2), 4 * width)
+        versions = min(width, VERSIONS_AT_ONCE)
+        return cls(width, width, -(-width // versions) * versions, max(width, 2), 4 * width)
 
 
 class SegmentOperations(NamedTuple):
@@ -73,11 +79,11 @@ class SegmentArrays(NamedTuple):
 
     size           [P] trips that train in each segment
     trip           [P, W] these trips; further lanes repeat the last one
-    write_row      [P, W] the row in which each waits; R for further lanes
-    write_slot     [P, S] the snapshot slots of the versions; further ones lie past the last slot
+    write_row      [P, W] the row in which each waits; R or more, each another one, for further lanes
+    write_slot     [P, S] the snapshot slots of the versions; ``NO_SLOT`` or more for further ones
     reads_memory   [P] bool, whether stored values are read
     memory_client  [P, G] the clients whose stored values are read; 0 for further ones
-    stored_client  [P, G] the clients whose values are stored; N for further ones
+    stored_client  [P, G] the clients whose values are stored; N or more for further ones
     stored_row     [P, G] the rows in which these wait
     """
 
@@ -305,11 +311,11 @@ class Segmentation:
         return SegmentArrays(
             size=np.zeros(count, np.int32),
             trip=np.zeros((count, sizes.width), np.int32),
-            write_row=np.full((count, sizes.width), sizes.rows, np.int32),
-            write_slot=np.full((count, sizes.versions), np.iinfo(np.int32).max, np.int32),
+            write_row=_beyond(sizes.rows, count, sizes.width),
+            write_slot=_beyond(NO_SLOT, count, sizes.versions),
             reads_memory=np.zeros(count, bool),
             memory_client=np.zeros((count, sizes.memory), np.int32),
-            stored_client=np.full((count, sizes.memory), self._schedule.num_clients, np.int32),
+            stored_client=_beyond(self._schedule.num_clients, count, sizes.memory),
             stored_row=np.zeros((count, sizes.memory), np.int32),
         )
 
@@ -336,6 +342,11 @@ class Segmentation:
             trips = self._trip_of[self._access_operation[first:last][newest]]
             made.stored_row[place, : newest.sum()] = plan.row[trips]
         return made
+
+
+def _beyond(first: int, count: int, number: int) -> np.ndarray:
+    """[count, number] int32: ``first``, ``first + 1``, ...: places that do not exist, no two of a row alike."""
+    return np.tile(np.arange(first, first + number, dtype=np.int32), (count, 1))
 
 
 def _nearest(order: np.ndarray, new_group: np.ndarray, marked: np.ndarray) -> np.ndarray:

@@ -70,7 +70,7 @@ def in_waves(
     Args:
       schedule: the event schedule to plan.
       width: trips in a wave, at most.
-      rows: trips that may wait to be folded, at most. Default: twice the width.
+      rows: trips that may wait to be folded, at most. Default: twice the width; in the matrix form the width.
       cost: [J] numbers above 0, such as minibatches of each trip. Trips of one wave then cost at most twice as much
         as each other, so that none waits long for the largest, and the longest come first. Default: all alike.
       mixed: trips of all costs may share a wave. With few lanes, short trips still wait little for long ones.
@@ -95,7 +95,8 @@ def in_waves(
     whole_number("width", width, 1)
     lanes = whole_number("lanes", width if lanes is None else lanes, 1)
     require(lanes <= width, "lanes", lanes, f"at most the width, {width}")
-    rows = whole_number("rows", 2 * width if rows is None else rows, 1)
+    default_rows = width if form == "matrix" else 2 * width  # each row makes the products larger
+    rows = whole_number("rows", default_rows if rows is None else rows, 1)
     kind = _kinds(schedule, cost)
     kind = [0] * schedule.num_trips if mixed else kind
     wave, wave_before, row = _fill_waves(schedule, width, rows, kind)
