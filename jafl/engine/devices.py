@@ -60,6 +60,25 @@ class Spread(NamedTuple):
             return self.everywhere()
         return NamedSharding(self.devices, PartitionSpec(None, DEVICES))
 
+    def of_entries(self, rows: Any) -> Sharding | None:
+        """The sharding of rows [B, n, *P] of models: each device has a part of every row.
+
+        The longest axis that can be divided evenly is; rows without one lie on every device.
+        """
+        if self.devices is None:
+            return None
+        lengths = [
+            (size, axis) for axis, size in enumerate(rows.shape) if axis > 1 and not size % self.number
+        ]
+        if not lengths:
+            return self.everywhere()
+        _, cut = max(lengths)
+        return NamedSharding(self.devices, PartitionSpec(*[None] * cut, DEVICES))
+
+    def of_lanes(self) -> Sharding | None:
+        """The sharding of arrays [B, W, ...] whose trips are divided among the devices."""
+        return None if self.devices is None else NamedSharding(self.devices, PartitionSpec(None, DEVICES))
+
     def of_examples(self) -> Sharding | None:
         """The sharding of the examples [E, ...]: every device has all, or each has a part of them."""
         if self.devices is None or not self.data_apart:

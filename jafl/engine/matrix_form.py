@@ -126,7 +126,8 @@ def run(program: MatrixProgram, carry: MatrixCarry, segments: Segments, count: i
     Returns:
       The carry after them, and [P, B, W] the losses of the trips that have trained.
     """
-    losses = jnp.zeros(segments.write_row.shape, jax.eval_shape(_loss_of_one, program, carry, segments).dtype)
+    first = jax.tree.map(lambda rows: rows[0], segments._replace(uses_memory=None))
+    losses = jnp.zeros(segments.write_row.shape, _loss_type(program, carry, first))
 
     uses_memory = segments.uses_memory
 
@@ -146,21 +147,42 @@ def run(program: MatrixProgram, carry: MatrixCarry, segments: Segments, count: i
 
 def _train(program: MatrixProgram, carry: MatrixCarry, segment: Segments) -> tuple[MatrixCarry, jax.Array]:
     """The carry after the wave of each run has trained, and [B, W] its losses."""
-    lanes = (segment.client, segment.key, segment.read_slot)
-    if not program.spread.together:
+    if not program.spread.together and program.spread.number == 1:
         return _train_one_after_the_other(program, carry, segment)
+    lanes = _over_lanes(program, (segment.client, segment.key))
 
-    def train_run(program, snapshots, client, key, slot):
-        return jax.vmap(functools.partial(_train_trip, program, snapshots))(client, key, slot)
+    def train_lanes(program, starts, client, key):
+        return jax.vmap(functools.partial(_train_trip, program))(starts, client, key)
 
     def train():
-        return _map_runs(program, train_run, carry.snapshots, *lanes)
+        take = lambda rows, slots: rows[slots]  # noqa: E731
+        starts = jax.tree.map(
+            lambda rows: _map_arrays(program, take, rows, segment.read_slot), carry.snapshots
+        )
+        # Each device needs whole models of its own trips, and makes whole updates; it keeps a part of all of them.
+        trained = _map_runs(program, train_lanes, _over_lanes(program, starts), *lanes)
+        return _over_entries(program, trained[:2]), trained[2]
 
     def rest():
         return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(train))
 
-    *trained, losses = lax.cond(segment.trains, train, rest)
+    trained, losses = lax.cond(segment.trains, train, rest)
     return _with_trained(program, carry, segment, segment.write_row, *trained), losses
+
+
+def _over_lanes(program: MatrixProgram, tree: Any) -> Any:
+    """``tree`` [B, W, ...] with its trips divided among the devices."""
+    where = program.spread.of_lanes()
+    return tree if where is None else lax.with_sharding_constraint(tree, where)
+
+
+def _over_entries(program: MatrixProgram, tree: Any) -> Any:
+    """``tree`` [B, n, *P] with a part of each row on every device."""
+    if program.spread.devices is None:
+        return tree
+    return jax.tree.map(
+        lambda rows: lax.with_sharding_constraint(rows, program.spread.of_entries(rows)), tree
+    )
 
 
 def _train_one_after_the_other(
@@ -174,10 +196,10 @@ def _train_one_after_the_other(
             lax.dynamic_index_in_dim(column, lane, axis=1, keepdims=False)
             for column in (segment.client, segment.key, segment.read_slot, segment.write_row)
         )
-        *trained, loss = _map_runs(program, _train_trip, carry.snapshots, client, key, slot)
+        *trained, loss = _map_runs(program, _train_from, carry.snapshots, slot, client, key)
         return _with_trained(program, carry, segment, row, *trained), losses.at[:, lane].set(loss)
 
-    losses = jnp.zeros(segment.write_row.shape, jax.eval_shape(_loss_of_one, program, carry, segment).dtype)
+    losses = jnp.zeros(segment.write_row.shape, _loss_type(program, carry, segment))
     return lax.fori_loop(0, jnp.max(segment.size), train_next, (carry, losses))
 
 
@@ -216,10 +238,15 @@ def _rows(carry: MatrixCarry) -> int:
     return int(jax.tree.leaves(carry.rows)[0].shape[1])
 
 
-def _train_trip(program: Any, snapshots: ArrayTree, client: Array, key: Array, slot: Array) -> Any:
-    """One trip of one run: (what waits, its loss)."""
-    data, client_work, precision = program
+def _train_from(program: Any, snapshots: ArrayTree, slot: Array, client: Array, key: Array) -> Any:
+    """One trip of one run from a slot of the snapshots; see ``_train_trip``."""
     start = jax.tree.map(lambda rows: lax.dynamic_index_in_dim(rows, slot, keepdims=False), snapshots)
+    return _train_trip(program, start, client, key)
+
+
+def _train_trip(program: Any, start: ArrayTree, client: Array, key: Array) -> Any:
+    """One trip of one run: (its update, what else waits, its loss)."""
+    data, client_work, precision = program
     result = client_work.build().train(data, start, client, key)
     stored = None if precision == "full" else client_memory.as_row(result.update, precision, key)
     return result.update, Waiting(start, stored), result.loss
@@ -246,7 +273,7 @@ def _combine(program: MatrixProgram, carry: MatrixCarry, segment: Segments, with
     def next_versions(number, snapshots):
         factors = lax.dynamic_slice_in_dim(segment.matrix, lasting + number * at_once, at_once, axis=1)
         slots = lax.dynamic_slice_in_dim(segment.write_slot, number * at_once, at_once, axis=1)
-        made = _product(program, factors, blocks)
+        made = _over_entries(program, _product(program, factors, blocks))
         return jax.tree.map(lambda rows, new: _map_arrays(program, put, rows, new, slots), snapshots, made)
 
     snapshots = lax.fori_loop(0, segment.rounds, next_versions, carry.snapshots)
@@ -334,6 +361,11 @@ def _map_arrays(program: MatrixProgram, function: Callable, *arrays: Array) -> A
     return jax.vmap(function)(*arrays)
 
 
-def _loss_of_one(program: MatrixProgram, carry: MatrixCarry, segments: Segments) -> Array:
-    columns = (segments.client[0, :, 0], segments.key[0, :, 0], segments.read_slot[0, :, 0])
-    return _map_runs(program, _train_trip, carry.snapshots, *columns)[2]
+def _loss_type(program: MatrixProgram, carry: MatrixCarry, segment: Segments) -> Any:
+    """The dtype of a trip's loss."""
+
+    def loss():
+        lane = (segment.read_slot[:, 0], segment.client[:, 0], segment.key[:, 0])
+        return _map_runs(program, _train_from, carry.snapshots, *lane)[2]
+
+    return jax.eval_shape(loss).dtype

@@ -86,16 +86,17 @@ def find_form(run: Run, program: engine.Program) -> LinearForm | NotLinear:
     return form
 
 
-def layout_of(runs: Sequence[MatrixRun], width: int) -> Layout:
-    """The coordinates of several runs that go together, in waves of ``width`` trips at most."""
+def layout_of(runs: Sequence[MatrixRun], spread: Spread) -> Layout:
+    """The coordinates of several runs that go together, in waves as wide as the widest of their plans."""
     most = max(run.form.num_vectors for run in runs)
     stored = any(run.stores and run.precision != "full" for run in runs)
     keeps = any(run.form.reads_update or (run.stores and run.precision == "full") for run in runs)
     starts = any(run.form.reads_start for run in runs)
     lasting = -(-most // LASTING_PADDED_TO) * LASTING_PADDED_TO
-    sizes = Sizes.of_width(width)
-    sizes = sizes._replace(rows=max(sizes.rows, *(bucket(run.plan.num_rows) for run in runs)))
-    return Layout(lasting, Groups(keeps, starts, stored), sizes)
+    width = max(run.plan.width for run in runs)
+    sizes = Sizes.of_width(-(-width // spread.number) * spread.number)
+    rows = [bucket(run.plan.num_rows) for run in runs]
+    return Layout(lasting, Groups(keeps, starts, stored), sizes._replace(rows=max(sizes.rows, *rows)))
 
 
 def program_of(run: MatrixRun, spread: Spread) -> MatrixProgram:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jafl.engine import matrix_form
+from jafl.engine.devices import Spread
 from jafl.engine.matrix_form import MatrixCarry, MatrixProgram
 from jafl.planning import matrix_program
 from jafl.planning.matrix_program import ChunkMaker, MatrixRun
@@ -43,9 +44,10 @@ class MatrixRuns(Batch):
             for prepared in preparations
             if prepared.form is not None
         ]
-        self._layout = matrix_program.layout_of(self._runs, max(run.plan.width for run in self._runs))
-        self._program = _program_of(self._runs, preparations[0].program.spread)
-        carry = matrix_program.allocate(self._runs, self._layout, self._program.precision)
+        spread = preparations[0].program.spread
+        self._layout = matrix_program.layout_of(self._runs, spread)
+        self._program = _program_of(self._runs, spread)
+        carry = _placed(matrix_program.allocate(self._runs, self._layout, self._program.precision), spread)
         trips = max(run.run.schedule.num_trips for run in self._runs)
         losses = jnp.zeros((len(self._runs), trips), jax.tree.leaves(carry.rows)[0].dtype)
         self._device, self._losses = carry, np.array(losses)
@@ -146,14 +148,27 @@ class MatrixRuns(Batch):
         return temporary_bytes_of(lambda: matrix_form.run.lower(self._program, self._device, nothing, 0))
 
 
-def _program_of(runs: Sequence[MatrixRun], spread: Any) -> MatrixProgram:
+def _program_of(runs: Sequence[MatrixRun], spread: Spread) -> MatrixProgram:
     """The program of several runs, on the device."""
     spread = spread._replace(at_once=0, lanes=0, steps_at_once=0)
     precisions = {run.precision for run in runs if run.stores} or {"full"}
     (precision,) = precisions
     first = dataclasses.replace(matrix_program.program_of(runs[0], spread), precision=precision)
     if len(runs) == 1:
-        return jax.device_put(first)
+        return jax.device_put(first, spread.everywhere())
     read = [(run.program.data, run.program.client_work) for run in runs]
     is_own, (data, work) = stacking.stack_leaves(read)
-    return jax.device_put(MatrixProgram(data, work, is_own, len(runs), precision, spread))
+    return jax.device_put(
+        MatrixProgram(data, work, is_own, len(runs), precision, spread), spread.everywhere()
+    )
+
+
+def _placed(carry: MatrixCarry, spread: Spread) -> MatrixCarry:
+    """The carry on its device or devices, each of which holds a part of every row."""
+    if spread.devices is None:
+        return carry
+
+    def place(rows):
+        return jax.device_put(rows, spread.of_entries(rows))
+
+    return jax.tree.map(place, carry)
