@@ -113,9 +113,6 @@ def forecast(
     evaluation, temporaries: bytes of the parts of these names. available: ``device_memory()`` if None, shared by all
     devices that are CPUs.
     """
-    if available is None:
-        shared_by = program.spread.number if jax.devices()[0].platform == "cpu" else 1
-        available = device_memory() // shared_by
     parts = {
         "data": bytes_of(program.data._replace(x=None)) + _examples_on_a_device(program),
         "evaluation": evaluation,
@@ -128,9 +125,19 @@ def forecast(
         "reports": (carry.trip_reports, carry.step_reports),
         "temporaries": temporaries,
     }
-    sizes = {name: part if isinstance(part, int) else bytes_of(part) for name, part in parts.items()}
     slots = jax.tree.leaves(carry.snapshots)[0].shape[0]
-    return Forecast(sizes, available, slots, bytes_of(carry.params), width)
+    return of_parts(parts, program.spread, available, slots, bytes_of(carry.params), width)
+
+
+def of_parts(
+    parts: Mapping[str, Any], spread: Any, available: int | None, slots: int, model: int, width: int
+) -> Forecast:
+    """The forecast of these parts: bytes, or arrays that every device holds; other arguments as of ``Forecast``."""
+    if available is None:
+        shared_by = spread.number if jax.devices()[0].platform == "cpu" else 1
+        available = device_memory() // shared_by
+    sizes = {name: part if isinstance(part, int) else bytes_of(part) for name, part in parts.items()}
+    return Forecast(sizes, available, slots, model, width)
 
 
 def _examples_on_a_device(program: Any) -> int:

@@ -17,7 +17,7 @@ import optax
 from jafl.errors import SettingError
 from jafl.jaxpr_dependence import dependences
 from jafl.planning.server_operations import Operation, ServerState, initial, operate
-from jafl.records import ArrayTree, Arrival, Params, Recall, Rule
+from jafl.records import ArrayTree, Arrival, EventSchedule, Params, Recall, Rule
 
 # Entries per axis of the small model on which factors are compared; enough to tell one leaf from another.
 FEW = 3
@@ -102,6 +102,70 @@ def linear_form(
     return found
 
 
+def first_nonlinear_trip(
+    rule: Rule, schedule: EventSchedule, columns: Mapping[str, np.ndarray], recall: Recall | None
+) -> int | None:
+    """The first trip whose fold, or whose server step, is not linear in the updates; None if all are.
+
+    Random updates of two kinds and their sums are folded side by side, over the whole schedule.
+
+    Args:
+      rule: the algorithm.
+      schedule: the events.
+      columns: {name: [J, ...]} of the rule.
+      recall: what the rule recalls, or None; recalled values are left out.
+    """
+    new = schedule.step[1:] != schedule.step[:-1]
+    trips: Any = (schedule.client, schedule.staleness)
+    marks: Any = (np.append(True, new), np.append(new, True))
+    row: Any = {name: np.asarray(column) for name, column in columns.items()}
+    weight = np.ones(np.shape(recall.weight)[1:]) if recall else ()
+
+    def vectors(key: jax.Array) -> tuple:
+        """(update, previous) of three kinds, the last the sums of the others."""
+        first, second = jax.random.normal(key, (2, 2, 5)) * jnp.array([1.0, 1e3])[:, None, None]
+        return first, second, first + second
+
+    def fold(states, trip):
+        place, key = trip
+        opens, closes = (flags[place] for flags in marks)
+        client, staleness = (column[place] for column in trips)
+        after = []
+        for state, (update, previous) in zip(states, vectors(key), strict=True):
+            arrival = Arrival(
+                update=update,
+                start=previous if rule.needs_start else None,
+                client=client,
+                staleness=staleness,
+                num_examples=jnp.int32(10),
+                batch_examples=jnp.int32(5),
+                local_steps=jnp.int32(2),
+                loss=jnp.zeros(()),
+                columns={name: column[place] for name, column in row.items()},
+                previous=previous if rule.remembers else None,
+                stored=update if rule.remembers else None,
+            )
+            never, always = jnp.asarray(False), jnp.asarray(True)
+            operation = Operation(opens, never, always, closes, weight, previous, arrival)
+            after.append(operate(rule, optax.sgd(1.0), state, operation)[0])
+        leaves = zip(*map(jax.tree.leaves, after), strict=True)
+        off = [
+            jnp.any(jnp.abs(a + b - both) > 1e3 * TOLERANCE * (jnp.max(jnp.abs(a)) + jnp.max(jnp.abs(b))))
+            for a, b, both in leaves
+            if jnp.shape(both) == (5,)
+        ]
+        return tuple(after), jnp.any(jnp.array(off))
+
+    with jax.enable_x64(True):
+        row, marks, trips = jax.tree.map(jnp.asarray, (row, marks, trips))
+        state = initial(rule, optax.sgd(1.0), jnp.zeros(5), schedule.num_clients)
+        number = schedule.num_trips
+        keys = jax.random.split(jax.random.key(_SEED), number)
+        scanned = jax.jit(lambda: jax.lax.scan(fold, (state,) * 3, (jnp.arange(number), keys)))
+        wrong = np.flatnonzero(np.asarray(scanned()[1]))
+    return int(wrong[0]) if len(wrong) else None
+
+
 class _Examination:
     """Traces the operations of a rule and an optimizer on vectors and on a small model.
 
@@ -155,7 +219,7 @@ class _Examination:
 
     def _changes_structure(self) -> str | None:
         after = jax.eval_shape(self._operate, self._state, self._vectors(), self._scalars())[0]
-        same = [jax.tree.structure(tree) for tree in (after, self._state)]
+        same: list[Any] = [jax.tree.structure(tree) for tree in (after, self._state)]
         return None if same[0] == same[1] else f"{self._name} changes the structure of its state"
 
     def _is_not_additive(self) -> str | None:

@@ -19,7 +19,7 @@ from jafl.planning.linearity import LinearForm
 from jafl.planning.segments import SegmentOperations, Sizes
 from jafl.planning.server_operations import Operation, Reports, initial, operate
 from jafl.records import Arrival
-from jafl.specifications import Specification
+from jafl.specifications import Specification, as_specification
 
 # Further entries of each vector, random ones: they are combined like all others only if the rule is linear.
 PROBES = 2
@@ -188,7 +188,10 @@ class MatrixMaker:
 
 def not_linear(rule: Specification, trip: int) -> SettingError:
     """The error of a rule that says that it is linear and is not."""
-    name = getattr(rule.factory, "__name__", str(rule.factory))
+    built = rule.build()
+    name = (
+        built.fold.__qualname__ if rule.factory is as_specification(built).factory else rule.factory.__name__
+    )
     return SettingError(
         f"The rule {name} is declared linear, but what it makes of trip {trip} is not linear in the clients' "
         'updates. Take linear=True out of its requirements, or compute it step by step, with form="loop".',

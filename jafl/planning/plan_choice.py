@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import numpy as np
 
 from jafl.engine.devices import Spread, spread_over
@@ -14,11 +15,21 @@ from jafl.specifications import as_specification
 
 # Trips in a wave for each device that trains them side by side, or one after the other.
 WIDTH_TOGETHER, WIDTH_APART = 64, 8
+# Convolutions gain nothing from lanes, by the compiler's estimate for a TPU v5e, and unfilled ones waste computation.
+WIDTH_WITH_CONVOLUTIONS = 8
 # The fixed cost of a round of minibatches, or of folding their updates, in units of one lane's cost. Not measured on
 # an accelerator.
 LANES_WORTH_A_ROUND = 16
 # The share of a device's memory that trained trips may take until they are folded.
 WAITING_SHARE_OF_MEMORY = 0.125
+
+
+def default_form(spread: Spread) -> str:
+    """The form, of those that a run has, that is quickest on these devices; see ``ExecutionPlan.form``.
+
+    On a CPU a product of matrices costs more than the server's steps that it replaces.
+    """
+    return "loop" if spread.platform == "cpu" else "matrix"
 
 
 def default_spread(
@@ -45,6 +56,7 @@ def default_plan(
     *,
     cost: np.ndarray | None = None,
     fits: Callable[[ExecutionPlan], bool] | None = None,
+    form: str = "loop",
 ) -> ExecutionPlan:
     """The plan that suits a rule and the devices.
 
@@ -59,17 +71,22 @@ def default_plan(
       spread: the devices.
       cost: [J] minibatches of each trip. Where they differ, trips of similar cost train side by side.
       fits: whether a plan fits into memory. Waves are halved until one does, or until they have one trip.
+      form: "loop" or "matrix".
     """
     number = spread.number
-    if not spread.together and (number == 1 or _shares_steps(schedule, rule, spread)):
+    if form == "loop" and not spread.together and (number == 1 or _shares_steps(schedule, rule, spread)):
         return trip_by_trip(schedule)
     width = WIDTH_TOGETHER if spread.together else WIDTH_APART
     room = int(device_memory() * WAITING_SHARE_OF_MEMORY / (2 * max(bytes_of(params), 1)))
     most_in_flight = max(schedule.concurrency, int(np.max(np.diff(schedule.step_offsets))))
     width = max(1, min(width, most_in_flight, room))
+    if form == "matrix":
+        width = matrix_width(params, spread)
     unequal = None if cost is None or np.all(cost == cost[:1]) else cost
 
     def waves(width: int) -> ExecutionPlan:
+        if form == "matrix":
+            return in_waves(schedule, number * width, form=form)
         if not spread.together:
             return in_waves(schedule, number * width)
         return _quickest_waves(schedule, number, width, unequal)
@@ -79,6 +96,17 @@ def default_plan(
         width //= 2
         plan = waves(width)
     return plan
+
+
+def matrix_width(params: Params, spread: Spread) -> int:
+    """Trips in a wave of the matrix form on each device, whatever the rule, the schedule and the buffer size.
+
+    So they share a compiled program.
+    """
+    room = max(1, int(device_memory() * WAITING_SHARE_OF_MEMORY / (3 * max(bytes_of(params), 1))))
+    has_convolutions = any(np.ndim(leaf) == 4 for leaf in jax.tree.leaves(params))
+    width = WIDTH_WITH_CONVOLUTIONS if has_convolutions else WIDTH_TOGETHER
+    return min(width if spread.platform != "cpu" else WIDTH_APART, 1 << (room.bit_length() - 1))
 
 
 def quickest_lanes(sizes: np.ndarray) -> int:

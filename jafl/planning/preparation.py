@@ -10,18 +10,23 @@ from jafl import engine
 from jafl.clients import trip_words
 from jafl.engine.devices import Spread
 from jafl.engine.evaluation import evaluation_memory
-from jafl.errors import refusal, require
+from jafl.errors import SettingError, choose, require
 from jafl.jaxpr_memory import temporary_bytes
 from jafl.planning.compatibility import check_reports, check_types
 from jafl.planning.device_memory import Forecast, forecast
 from jafl.planning.linearity import LinearForm, NotLinear
-from jafl.planning.matrix_program import find_form
-from jafl.planning.plan_choice import default_plan, default_spread
+from jafl.planning.matrix_program import MatrixRun, find_form, matrix_forecast
+from jafl.planning.plan_choice import default_form, default_plan, default_spread
 from jafl.planning.program import allocation, make_program, padded
 from jafl.planning.run import Run
 from jafl.records import ExecutionPlan
-from jafl.schedule import check_plan
+from jafl.schedule import check_plan, trip_by_trip
+from jafl.schedule.plan import FORMS
 from jafl.specifications import as_specification
+
+
+class NoMatrixForm(SettingError):
+    """A run has no matrix form."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,6 +89,7 @@ def prepare(
     plan: ExecutionPlan | None = None,
     devices: int | None = None,
     together: bool | None = None,
+    form: str | None = None,
     on_training: bool = False,
     available: int | None = None,
 ) -> Preparation:
@@ -97,6 +103,7 @@ def prepare(
         their memory.
       devices: on how many of this process's devices to train. Default: all that pay.
       together: whether a device trains trips side by side. Default: vmap on accelerators, sequential on a CPU.
+      form: "loop" or "matrix", see ``ExecutionPlan``; that of ``plan`` if there is one. Default: the quicker one.
       on_training: whether the run will be evaluated on the training examples, too.
       available: bytes on each device. Default: as many as it offers.
 
@@ -108,27 +115,20 @@ def prepare(
     spread = default_spread(run.schedule, run.rule, devices, together)
     candidates = _Candidates(run, spread, available, on_training)
     if plan is None:
-        plan = candidates.fitting_plan()
+        plan = candidates.fitting_plan(form)
     else:
         check_plan(run.schedule, plan)
+        require(form in (None, plan.form), "form", form, f"{plan.form}, that of the plan")
     candidate = candidates.of(plan)
     check_reports(candidate.carry)
     candidate.forecast.check()
-    form = _matrix_form(run, candidate.program) if plan.form == "matrix" else None
-    return Preparation(run, plan, candidate.program, candidate.forecast, form)
-
-
-def _matrix_form(run: Run, program: engine.Program) -> LinearForm:
-    """What the matrix form needs to know; raises SettingError if there is no such form."""
-    form = find_form(run, program)
-    if isinstance(form, NotLinear):
-        raise refusal("form", "matrix", f"loop here, because {form.reason}")
-    return form
+    linear = candidates.linear_form() if plan.form == "matrix" else None
+    return Preparation(run, plan, candidate.program, candidate.forecast, linear)
 
 
 def fitting_plan(run: Run, spread: Spread, *, available: int | None = None) -> ExecutionPlan:
     """The plan that ``prepare`` chooses on devices with so many bytes each; one trip at a time if none fits."""
-    return _Candidates(run, spread, available, on_training=False).fitting_plan()
+    return _Candidates(run, spread, available, on_training=False).fitting_plan(None)
 
 
 class _Candidate(NamedTuple):
@@ -147,23 +147,63 @@ class _Candidates:
         self._run, self._spread = run, spread
         self._available, self._on_training = available, on_training
         self._last: _Candidate | None = None
+        self._found: LinearForm | NotLinear | None = None
 
     def of(self, plan: ExecutionPlan) -> _Candidate:
         """The candidate of this plan."""
         if self._last is None or self._last.plan is not plan:
             program, carry = make_program(self._run, plan, self._spread)
-            memory = _forecast(self._run, program, carry, plan.width, self._available, self._on_training)
+            if plan.form == "matrix":
+                run = MatrixRun(self._run, plan, program, self.linear_form(program))
+                memory = matrix_forecast([run], self._available, self._on_training)
+            else:
+                memory = _forecast(self._run, program, carry, plan.width, self._available, self._on_training)
             self._last = _Candidate(plan, program, carry, memory)
         return self._last
 
-    def fitting_plan(self) -> ExecutionPlan:
+    def fitting_plan(self, form: str | None) -> ExecutionPlan:
         """``default_plan``, with waves as wide as fits into memory and as suits clients of unequal sizes."""
         run = self._run
         minibatches = as_specification(run.client_work).build().minibatches
         cost = None
         if minibatches and run.schedule.num_clients == run.federation.num_clients:
             cost = minibatches(run.federation.num_examples)[run.schedule.client]
-        return default_plan(run.schedule, run.rule, run.params, self._spread, cost=cost, fits=self._fits)
+        form = self._form(form)
+        return default_plan(
+            run.schedule, run.rule, run.params, self._spread, cost=cost, fits=self._fits, form=form
+        )
+
+    def linear_form(self, program: engine.Program | None = None) -> LinearForm:
+        """What the matrix form needs to know.
+
+        Raises:
+          SettingError: if there is no such form.
+        """
+        if self._found is None:
+            if program is None:
+                program, _ = make_program(self._run, trip_by_trip(self._run.schedule), self._spread)
+            self._found = find_form(self._run, program)
+        if isinstance(self._found, NotLinear):
+            raise NoMatrixForm(
+                f"form is 'matrix', but must be 'loop' for this run: {self._found.reason}.",
+                setting="form",
+                value="matrix",
+                allowed="'loop'",
+            )
+        return self._found
+
+    def _form(self, form: str | None) -> str:
+        """The form that is wanted, or the quicker one of those that the run has."""
+        wanted = form or default_form(self._spread)
+        choose("form", wanted, dict.fromkeys(FORMS))
+        if wanted == "matrix":
+            try:
+                self.linear_form()
+            except NoMatrixForm:
+                if form:
+                    raise
+                return "loop"
+        return wanted
 
     def _fits(self, plan: ExecutionPlan) -> bool:
         """Whether a plan fits into memory, with room for twice the estimate of temporary values.

@@ -4,13 +4,14 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from jafl.errors import choose
 from jafl.planning.compatibility import check_types
 from jafl.planning.device_memory import Forecast
-from jafl.planning.plan_choice import default_plan, default_spread
-from jafl.planning.preparation import Preparation, prepare
+from jafl.planning.plan_choice import default_form, default_plan, default_spread, matrix_width
+from jafl.planning.preparation import NoMatrixForm, Preparation, prepare
 from jafl.planning.run import Run
 from jafl.records import EventSchedule, ExecutionPlan
-from jafl.schedule import trip_by_trip
+from jafl.schedule import in_waves, trip_by_trip
 from jafl.simulation import stacking
 from jafl.simulation.batch import Batch, SingleRun, StackedRuns
 from jafl.simulation.matrix_runs import MatrixRuns
@@ -22,31 +23,58 @@ def batch_of(preparation: Preparation) -> Batch:
 
 
 def make_batch(
-    runs: Sequence[Run], *, together: bool | None = None, on_memory: Callable[[Forecast], None] | None = None
+    runs: Sequence[Run],
+    *,
+    together: bool | None = None,
+    form: str | None = None,
+    on_memory: Callable[[Forecast], None] | None = None,
 ) -> Batch:
     """Checks every run, and places all of them on one device.
 
     Args:
       runs: at least one.
       together: whether trips of one run train side by side. Default: vmap on accelerators, sequential on a CPU.
+      form: "loop" or "matrix", see ``ExecutionPlan``. Default: the quicker one of those that all runs have.
       on_memory: called, before anything is placed, with what all runs together will hold.
 
     Raises:
       SettingError: as ``jafl.simulate_many``.
     """
     if len(runs) == 1:
-        preparation = prepare(runs[0], devices=1, together=together)
+        preparation = prepare(runs[0], devices=1, together=together, form=form)
         if on_memory:
             on_memory(preparation.forecast)
         return batch_of(preparation)
     for run in runs:
         check_types(run.federation, run.client_work, run.rule)
     stacking.check_params([run.params for run in runs])
+    if prepared := _in_matrix_form(runs, together, form):
+        return MatrixRuns(prepared, on_memory)
     plans = _shared_plans(runs, together)
     preparations = [
         prepare(run, plan=plan, devices=1, together=together) for run, plan in zip(runs, plans, strict=True)
     ]
     return StackedRuns(preparations, on_memory)
+
+
+def _in_matrix_form(runs: Sequence[Run], together: bool | None, form: str | None) -> list[Preparation] | None:
+    """The runs with plans in the matrix form; None where the loop is quicker, or one of them has no such form."""
+    spread = default_spread(runs[0].schedule, runs[0].rule, 1, together)
+    if choose("form", form or default_form(spread), {"loop": True, "matrix": False}):
+        return None
+    width = matrix_width(runs[0].params, spread)
+    plans: dict[int, ExecutionPlan] = {}
+    prepared = []
+    for run in runs:
+        if id(run.schedule) not in plans:
+            plans[id(run.schedule)] = in_waves(run.schedule, width, form="matrix")
+        try:
+            prepared.append(prepare(run, plan=plans[id(run.schedule)], devices=1, together=together))
+        except NoMatrixForm:
+            if form:
+                raise
+            return None
+    return prepared
 
 
 def _shared_plans(runs: Sequence[Run], together: bool | None) -> list[ExecutionPlan]:

@@ -1,7 +1,7 @@
 """One or several runs in the matrix form: the host makes matrices while the device trains."""
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -12,6 +12,7 @@ from jafl.engine import matrix_form
 from jafl.engine.devices import Spread
 from jafl.engine.matrix_form import MatrixCarry, MatrixProgram
 from jafl.planning import matrix_program
+from jafl.planning.device_memory import Forecast
 from jafl.planning.matrix_program import ChunkMaker, MatrixRun
 from jafl.planning.preparation import Preparation
 from jafl.records import Params
@@ -38,13 +39,19 @@ class MatrixState(NamedTuple):
 class MatrixRuns(Batch):
     """A batch of runs in the matrix form; they may differ in rules, server optimizers and schedules."""
 
-    def __init__(self, preparations: Sequence[Preparation]):
+    def __init__(
+        self,
+        preparations: Sequence[Preparation],
+        on_memory: Callable[[Forecast], None] | None = None,
+    ):
         self._runs = [
             MatrixRun(prepared.run, prepared.plan, prepared.program_with_keys(), prepared.form)
             for prepared in preparations
             if prepared.form is not None
         ]
         spread = preparations[0].program.spread
+        if on_memory:
+            on_memory(_checked_memory(self._runs))
         self._layout = matrix_program.layout_of(self._runs, spread)
         self._program = _program_of(self._runs, spread)
         carry = _placed(matrix_program.allocate(self._runs, self._layout, self._program.precision), spread)
@@ -148,18 +155,24 @@ class MatrixRuns(Batch):
         return temporary_bytes_of(lambda: matrix_form.run.lower(self._program, self._device, nothing, 0))
 
 
+def _checked_memory(runs: Sequence[MatrixRun]) -> Forecast:
+    """What all runs hold together; raises ``stacking.BatchTooLarge`` if the device has less."""
+    memory = matrix_program.matrix_forecast(runs, None, on_training=False)
+    if not memory.fits:
+        raise stacking.too_large(len(runs), memory)
+    return memory
+
+
 def _program_of(runs: Sequence[MatrixRun], spread: Spread) -> MatrixProgram:
     """The program of several runs, on the device."""
-    spread = spread._replace(at_once=0, lanes=0, steps_at_once=0)
-    precisions = {run.precision for run in runs if run.stores} or {"full"}
-    (precision,) = precisions
+    precision = matrix_program.precision_of(runs)
     first = dataclasses.replace(matrix_program.program_of(runs[0], spread), precision=precision)
     if len(runs) == 1:
         return jax.device_put(first, spread.everywhere())
     read = [(run.program.data, run.program.client_work) for run in runs]
     is_own, (data, work) = stacking.stack_leaves(read)
     return jax.device_put(
-        MatrixProgram(data, work, is_own, len(runs), precision, spread), spread.everywhere()
+        MatrixProgram(data, work, is_own, len(runs), precision, first.spread), spread.everywhere()
     )
 
 

@@ -30,6 +30,7 @@ def simulate(
     plan: ExecutionPlan | None = None,
     devices: int | None = None,
     together: bool | None = None,
+    form: str | None = None,
     evaluate_at: Iterable[int] | None = None,
     evaluators: Mapping[str, Callable[[Params], Mapping[str, float]]] | None = None,
     on_evaluation: Callable[[dict[str, Any], Params], None] | None = None,
@@ -49,9 +50,10 @@ def simulate(
       server_optimizer: any optax optimizer, best as ``specify(optax.sgd, learning_rate=1.0)``, which is the default;
         it is fed with the rule's pseudo-gradient.
       plan: in which order and memory to compute the schedule. Default: the one that suits the rule and the devices.
-        It changes results by rounding only, and so do the next two.
+        It changes results by rounding only, and so do the next three.
       devices: on how many of this process's devices to train. Default: all that pay.
       together: whether a device trains trips side by side. Default: vmap on accelerators, sequential on a CPU.
+      form: "loop" or "matrix", see ``ExecutionPlan``; that of ``plan`` if there is one. Default: the quicker one.
       evaluate_at: server steps at which to evaluate, beside the start (0) and the end, which always are. Default:
         about a hundred, evenly spaced.
       evaluators: {name: params -> {metric: number}}, recorded as ``name_metric``. Default: accuracy and loss on the
@@ -74,7 +76,7 @@ def simulate(
     steps = evaluation_steps(schedule.num_steps, evaluate_at)
     run = Run(schedule, federation, client_work, rule, params, key, server_optimizer, steps, evaluators)
     return simulate_prepared(
-        lambda: prepare(run, plan=plan, devices=devices, together=together),
+        lambda: prepare(run, plan=plan, devices=devices, together=together, form=form),
         on_evaluation=on_evaluation,
         on_progress=on_progress,
         should_stop=should_stop,

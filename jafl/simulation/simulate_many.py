@@ -18,6 +18,7 @@ def simulate_many(
     runs: Sequence[Run],
     *,
     together: bool | None = None,
+    form: str | None = None,
     on_evaluation: Callable[[int, dict[str, Any], Params], None] | None = None,
     on_end: Callable[[int, History | DivergenceError], None] | None = None,
     on_memory: Callable[[Forecast], None] | None = None,
@@ -37,6 +38,8 @@ def simulate_many(
       runs: at least one.
       together: whether trips of one run train side by side as well. Default: vmap on accelerators, sequential on a
         CPU.
+      form: "loop" or "matrix", see ``ExecutionPlan``. In the matrix form runs may differ in rules, buffer sizes and
+        server optimizers, too. Default: the quicker one of those that all runs have.
       on_evaluation: called with the number of a run, its evaluation and its parameters, as soon as it is made.
       on_end: called with the number of a run and its outcome, as soon as it has ended and before any checkpoint that
         counts it as ended.
@@ -61,4 +64,6 @@ def simulate_many(
         run._replace(evaluate_at=evaluation_steps(run.schedule.num_steps, run.evaluate_at)) for run in runs
     ]
     callbacks = Callbacks(on_evaluation, on_end, on_progress, should_stop)
-    return drive(lambda: make_batch(runs, together=together, on_memory=on_memory), callbacks, checkpoints)
+    return drive(
+        lambda: make_batch(runs, together=together, form=form, on_memory=on_memory), callbacks, checkpoints
+    )

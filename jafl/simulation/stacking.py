@@ -169,11 +169,16 @@ def check_memory(
         stacked.program(stacked.own), carries, **sizes, width=runs * width, available=device_memory()
     )
     if not memory.fits:
-        raise BatchTooLarge(
-            f"the number of runs that go together is {runs}, but must be fewer: they need "
-            f"{readable(memory.needed)} of device memory, which has {readable(memory.available)}"
-        )
+        raise too_large(runs, memory)
     return memory
+
+
+def too_large(runs: int, memory: Forecast) -> BatchTooLarge:
+    """The error of so many runs that do not fit into the device's memory together."""
+    return BatchTooLarge(
+        f"the number of runs that go together is {runs}, but must be fewer: they need {readable(memory.needed)} of "
+        f"device memory, which has {readable(memory.available)}"
+    )
 
 
 def _alike(programs: Sequence[engine.Program]) -> list[engine.Program]:
