@@ -95,7 +95,7 @@ def linear_form(
                 found = _Examination(name, rule, checked, num_clients, row, weight).form(params)
         except SettingError:
             raise
-        except (TypeError, ValueError, AttributeError, KeyError, IndexError) as error:
+        except Exception as error:  # a user's own code may raise anything where it gets a vector for a model
             return NotLinear(f"{name} cannot run on vectors ({type(error).__name__})")
         if isinstance(found, NotLinear):
             return found

@@ -131,6 +131,20 @@ class MatrixMaker:
         with _on_host():
             self._known = _initial_known(rule, optimizer, form.is_vector, num_clients)
 
+    def no_reports(self, nothing: SegmentOperations, trips: int, steps: int) -> tuple[dict, dict]:
+        """({name: [trips, ...]}, {name: [steps, ...]}) of zeros: what trips and steps report; compiles the program.
+
+        nothing: operations of segments in which nothing happens.
+        """
+        with _on_host():
+            _, _, reports = self._run(nothing)
+
+        def columns(made: dict[str, Any], length: int) -> dict[str, np.ndarray]:
+            types = {name: jax.dtypes.canonicalize_dtype(rows.dtype) for name, rows in made.items()}
+            return {name: np.zeros((length, *rows.shape[2:]), types[name]) for name, rows in made.items()}
+
+        return columns(reports.trip, trips), columns(reports.step, steps)
+
     def make(self, operations: SegmentOperations) -> Made:
         """The matrices and reports of the next chunk.
 

@@ -244,8 +244,9 @@ class ChunkMaker:
             None if run.recall is None else np.asarray(run.recall.weight),
             schedule.num_clients,
         )
-        self.trip_reports: dict[str, np.ndarray] = {}
-        self.step_reports: dict[str, np.ndarray] = {}
+        self.trip_reports, self.step_reports = self._maker.no_reports(
+            self.segmentation.no_operations(), schedule.num_trips, schedule.num_steps
+        )
         self._trips_done = self._steps_done = 0
 
     def skip(self, first: int, last: int) -> None:
@@ -269,13 +270,14 @@ class ChunkMaker:
     def _matrices(self, chunk: Chunk) -> np.ndarray:
         """[P, M + S, D]; records the reports."""
         made = self._maker.make(chunk.operations)
-        schedule = self._run.run.schedule
-        self._trips_done = _record(
-            self.trip_reports, made.trip_reports, self._trips_done, schedule.num_trips, chunk.num_trips
-        )
-        self._steps_done = _record(
-            self.step_reports, made.step_reports, self._steps_done, schedule.num_steps, chunk.num_steps
-        )
+        for columns, rows, done, number in (
+            (self.trip_reports, made.trip_reports, self._trips_done, chunk.num_trips),
+            (self.step_reports, made.step_reports, self._steps_done, chunk.num_steps),
+        ):
+            for name, values in rows.items():
+                columns[name][done : done + number] = values
+        self._trips_done += chunk.num_trips
+        self._steps_done += chunk.num_steps
         return made.matrices
 
     def _on_device(self, arrays: SegmentArrays, matrices: np.ndarray) -> Segments:
@@ -453,15 +455,3 @@ def _work_depends_on_training(program: engine.Program, params: Params) -> bool:
     found = dependences(amounts, params, np.int32(0), key, program.data, program.client_work)
     own = set(range(len(jax.tree.leaves(params))))
     return any(own & leaf for leaf in found)
-
-
-def _record(
-    columns: dict[str, np.ndarray], made: dict[str, np.ndarray], done: int, length: int, number: int
-) -> int:
-    """Appends what trips or steps have reported to whole columns; returns how many have reported now."""
-    for name, values in made.items():
-        if name not in columns:
-            dtype = jax.dtypes.canonicalize_dtype(values.dtype)
-            columns[name] = np.zeros((length, *values.shape[1:]), dtype)
-        columns[name][done : done + number] = values
-    return done + number

@@ -252,15 +252,15 @@ class Segmentation:
         over = int(np.searchsorted(new, self._sizes.memory, side="right"))
         return end if over == last - first else int(self._access_operation[first + over])
 
+    def no_operations(self) -> SegmentOperations:
+        """Segments in which the server does nothing."""
+        shape = (SEGMENTS_PER_CHUNK, self._sizes.operations)
+        flags, numbers = [np.zeros((4, *shape), bool), np.zeros((7, *shape), np.int32)]
+        return SegmentOperations(np.zeros(shape[0], np.int32), *flags, *numbers)
+
     def _operations(self, segments: range) -> SegmentOperations:
         """What the server does in these segments."""
-        sizes = self._sizes
-        shape = (SEGMENTS_PER_CHUNK, sizes.operations)
-        made = SegmentOperations(
-            np.zeros(shape[0], np.int32),
-            *(np.zeros(shape, bool) for _ in range(4)),
-            *(np.zeros(shape, np.int32) for _ in range(7)),
-        )
+        sizes, made = self._sizes, self.no_operations()
         for place, segment in enumerate(segments):
             begin, end = self._begin[segment : segment + 2].tolist()
             number = end - begin

@@ -29,6 +29,7 @@ class Batch(abc.ABC):
 
     def __init__(self, preparations: Sequence[Preparation], reads: Any, carry: Any):
         self.preparations, self.reads, self.carry = list(preparations), reads, carry
+        self.stops: frozenset[int] = frozenset()
 
     @abc.abstractmethod
     def advance(self, first: int, last: int) -> None:

@@ -50,11 +50,11 @@ def drive(
     """
     with CompileTime() as compiling:
         batch = make_batch()
+        states = run_states(batch.preparations)
+        batch.set_stops(_stops(states, checkpoints))
         clock = Clock(compiling, len(batch.preparations), batch.compiled_temporary_bytes())
         batch.advance(0, 0)  # no step: compiles
         jax.block_until_ready(batch.carry)
-        states = run_states(batch.preparations)
-        batch.set_stops(_stops(states, checkpoints))
         saved = checkpoints.restore(batch.reads, batch.carry) if checkpoints else None
         if saved:
             batch.restore(saved.server_step, saved.carry)

@@ -60,18 +60,30 @@ class MatrixRuns(Batch):
         self._device, self._losses = carry, np.array(losses)
         self._pending: list[tuple[jax.Array, int, np.ndarray, np.ndarray, np.ndarray]] = []
         reads = (self._program, [(run.run.params, run.run.key, run.program) for run in self._runs])
+        self._made: list[ChunkMaker] | None = None
         super().__init__(preparations, reads, MatrixState(carry, losses))
-        self.set_stops(())
 
     def set_stops(self, steps: Iterable[int]) -> None:
         """Says after which server steps somebody will look at the runs, before the first is made."""
         super().set_stops(steps)
-        self._makers = [
-            ChunkMaker(run, self._layout, [step for step in self.stops if step <= run.run.schedule.num_steps])
-            for run in self._runs
-        ]
-        longest = max(self._makers, key=lambda maker: maker.segmentation.ends()[-1])
-        self._ends = longest.segmentation.ends()
+        self._made = None
+
+    @property
+    def _makers(self) -> list[ChunkMaker]:
+        """Of each run."""
+        if self._made is None:
+            self._made = [
+                ChunkMaker(
+                    run, self._layout, [step for step in self.stops if step <= run.run.schedule.num_steps]
+                )
+                for run in self._runs
+            ]
+        return self._made
+
+    @property
+    def _ends(self) -> np.ndarray:
+        """The server steps at which chunks may end, of the longest run."""
+        return max((maker.segmentation.ends() for maker in self._makers), key=lambda ends: ends[-1])
 
     def chunk_end(self, first: int, last: int) -> int:
         """The last server step up to ``last`` at which a chunk may end, or the first one after ``first``."""

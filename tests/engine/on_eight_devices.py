@@ -38,6 +38,14 @@ CASES = (
     "wkafl; very unequal clients",
 )
 
+IN_MATRIX_FORM = (
+    "fedbuff, buffer above the concurrency",
+    "fedasync",
+    "ace; very unequal clients",
+    "aced, some leave; slow clients",
+    "ca2fl; simultaneous arrivals",
+)
+
 
 def check_what_is_chosen() -> None:
     """CPUs share the steps of an additive rule if these are large enough; other rules keep to one."""
@@ -103,6 +111,8 @@ def main() -> None:
     known = {case.name: case for case in (*engine_cases.CASES, *rule_cases.CASES)}
     for number, name in enumerate(CASES):
         compare(known[name], "float64", devices=8, together=number % 2 == 1)
+    for number, name in enumerate(IN_MATRIX_FORM):
+        compare(known[name], "float64", devices=8, together=number % 2 == 1, width=2, form="matrix")
     unequal = known["local epochs, LR-Norm"]
     compare(unequal, "float64", devices=2, together=True, width=8, lanes=4)  # two at a time on each
     compare(unequal, "float64", devices=3, together=True)

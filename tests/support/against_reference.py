@@ -202,13 +202,15 @@ def compare(
     width: int = 0,
     lanes: int | None = None,
     mixed: bool = False,
+    form: str = "loop",
     **how: Any,
 ) -> tuple[jafl.History, ref.Rule]:
     """Runs the case in both, checks that they agree, and returns the history and the reference's rule.
 
     moves: whether the parameters must have changed by the end, or must not.
     width: of the plan's waves; 0 leaves the plan to ``simulate``. lanes: trips side by side, the longest first, in
-    waves of trips that are alike, or mixed ones. how: the devices, and whether trips train together.
+    waves of trips that are alike, or mixed ones. form: of the plan. how: the devices, and whether trips train
+    together.
     """
     dtype, bound = {"float64": (np.float64, 1e-9), "float32": (np.float32, 1e-4)}[precision]
     with jax.enable_x64(precision == "float64"):
@@ -217,7 +219,7 @@ def compare(
         key = jax.random.key(zlib.crc32(case.name.encode()))
         params = model.init(jax.random.key(1), federation.x)
         cost = federation.num_examples[schedule.client] if lanes else None
-        waves = {"cost": cost, "lanes": lanes, "mixed": mixed}
+        waves = {"cost": cost, "lanes": lanes, "mixed": mixed, "form": form}
         assert all(leaf.dtype == dtype for leaf in jax.tree.leaves(params))
         history = jafl.simulate(
             schedule,

@@ -1,0 +1,63 @@
+"""The matrix form against the slow reference simulator: same parameters, for every rule that is linear."""
+
+import itertools
+
+import jax
+import numpy as np
+import pytest
+from against_reference import Case, compare, make_federation, make_schedule, work_of
+from engine_cases import CASES as ENGINE_CASES
+from quick_compilation import quick_compilation  # noqa: F401
+from rule_cases import CASES as RULE_CASES
+from rule_cases import RULES, SCHEDULES
+from tiers import in_tiers
+
+import jafl
+from jafl.planning.preparation import NoMatrixForm
+
+NAMED = {case.name: case for case in (*ENGINE_CASES, *RULE_CASES)}
+# Each rule on one schedule, the next rule on the next one; and every kind of events and of client work.
+ONE_EACH = [
+    f"{rule}; {schedule}" for rule, schedule in zip(RULES, itertools.cycle(SCHEDULES), strict=False)
+] + [case.name for case in ENGINE_CASES]
+DEFAULT_TIER = ("fedbuff, one trip a step", "fedasync", "fedavg, over-selection", "local epochs, LR-Norm")
+# Words in the names of cases whose rule or server optimizer is not linear.
+NOT_LINEAR = ("wkafl", "zeno", "adam", "yogi", "adagrad", "clip")
+
+
+def is_linear(case: Case) -> bool:
+    return not any(word in f"{case.name} {case.rule} {case.server[0]}".lower() for word in NOT_LINEAR)
+
+
+@pytest.mark.parametrize("name", in_tiers(ONE_EACH, DEFAULT_TIER))
+def test_the_matrix_form_equals_the_reference(name: str):
+    case = NAMED[name]
+    if is_linear(case):
+        compare(case, "float64", width=6, together=True, form="matrix")
+    else:
+        with pytest.raises(NoMatrixForm, match="is not linear|depend on the updates|cannot run on vectors"):
+            compare(case, "float64", width=6, together=True, form="matrix")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("width, together", [(1, True), (3, False), (40, True)])
+@pytest.mark.parametrize("name", ["fedbuff", "ace; slow clients", "ca2fl; very unequal clients"])
+def test_any_width_gives_the_same(name: str, width: int, together: bool):
+    compare(NAMED[name], "float64", width=width, together=together, form="matrix")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("precision", ["bfloat16", "int8"])
+def test_memory_in_few_bits_is_that_of_the_loop(precision: str):
+    """The memory rounds by itself, so the judge is the engine's own loop, trip by trip."""
+    case = NAMED["ace; slow clients"]
+    with jax.enable_x64(True):
+        federation, schedule = make_federation(case.clients, np.float64), make_schedule(case)
+        model = jafl.models.mlp(3, (5,))
+        params = model.init(jax.random.key(1), federation.x)
+        rule = jafl.rules.ace(memory_precision=precision)
+        arguments = (schedule, federation, work_of(case, model), rule, params, jax.random.key(0))
+        loop = jafl.simulate(*arguments, plan=jafl.trip_by_trip(schedule))
+        matrix = jafl.simulate(*arguments, plan=jafl.in_waves(schedule, 5, form="matrix"))
+    for mine, its in zip(jax.tree.leaves(matrix.params), jax.tree.leaves(loop.params), strict=True):
+        np.testing.assert_allclose(mine, its, rtol=1e-9, atol=1e-12)
