@@ -55,7 +55,8 @@ def batches_of(experiments: Sequence[Experiment]) -> list[list[int]]:
     """The numbers of the experiments in batches, ordered by the first number of each.
 
     Experiments of one batch differ only in numbers with a fraction and in the contents of arrays (so in seeds, rates,
-    exponents), run on one device, and are about equally long. A batch has at most ``batch_limit`` runs.
+    exponents), run on one device, and are about equally long. In the matrix form they may differ in rules, buffer
+    sizes and server optimizers, too. A batch has at most ``batch_limit`` runs.
     """
     alike: list[tuple[Any, list[int]]] = []
     for number, experiment in enumerate(experiments):
@@ -68,7 +69,7 @@ def batches_of(experiments: Sequence[Experiment]) -> list[list[int]]:
             alike.append((kind, [number]))
     batches = []
     for _, numbers in alike:
-        batches += evenly(numbers, batch_limit([experiments[number].run for number in numbers]))
+        batches += evenly(numbers, _limit([experiments[number] for number in numbers]))
     return sorted(batches)
 
 
@@ -81,6 +82,18 @@ def evenly(items: Sequence[Any], most: int) -> list[list[Any]]:
     fewest = -(-count // most)
     parts = next((parts for parts in range(fewest, 2 * fewest + 1) if count % parts == 0), fewest)
     return [[items[number] for number in part] for part in np.array_split(np.arange(count), parts)]
+
+
+def _limit(experiments: Sequence[Experiment]) -> int:
+    """The most of these experiments that pay to train in one program."""
+    if experiments[0].preparation.form is None:
+        return batch_limit([experiment.run for experiment in experiments])
+    # In the matrix form a run costs what it costs alone, but for the data that all share.
+    alone = max(
+        experiment.memory.needed - experiment.memory.parts["data"] - experiment.memory.parts["evaluation"]
+        for experiment in experiments
+    )
+    return max(1, int(SHARE_OF_MEMORY * device_memory() / alone))
 
 
 def batch_limit(runs: Sequence[Run], platform: str | None = None) -> int:
@@ -154,9 +167,14 @@ def _simulate_alone(experiment: Experiment) -> History | DivergenceError:
 def _kind(experiment: Experiment) -> tuple:
     """Equal for two experiments that may be in one batch."""
     federation, run = experiment.federation, experiment.run
-    described = (run.client_work, run.rule, run.server_optimizer, run.params)
+    described: tuple[Any, ...] = (run.client_work, run.rule, run.server_optimizer, run.params)
+    form, of_rule = experiment.preparation.form, None
+    if form is not None:
+        described = (run.client_work, run.params)
+        of_rule = (experiment.rule.build().memory_precision, form.reads_start)
     devices = experiment.settings.devices or len(jax.local_devices())
     return (
+        of_rule,
         *map(stacking.kind, described),
         federation.num_clients,
         *((array.dtype, array.shape[1:]) for array in (federation.x, federation.y)),
