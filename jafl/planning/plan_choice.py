@@ -57,6 +57,7 @@ def default_plan(
     cost: np.ndarray | None = None,
     fits: Callable[[ExecutionPlan], bool] | None = None,
     form: str = "loop",
+    device_bytes: int | None = None,
 ) -> ExecutionPlan:
     """The plan that suits a rule and the devices.
 
@@ -72,12 +73,14 @@ def default_plan(
       cost: [J] minibatches of each trip. Where they differ, trips of similar cost train side by side.
       fits: whether a plan fits into memory. Waves are halved until one does, or until they have one trip.
       form: "loop" or "matrix".
+      device_bytes: of memory on each device. Default: as many as the default device offers.
     """
     number = spread.number
     if form == "loop" and not spread.together and (number == 1 or _shares_steps(schedule, rule, spread)):
         return trip_by_trip(schedule)
     width = WIDTH_TOGETHER if spread.together else WIDTH_APART
-    room = int(device_memory() * WAITING_SHARE_OF_MEMORY / (2 * max(bytes_of(params), 1)))
+    memory = device_memory() if device_bytes is None else device_bytes
+    room = int(memory * WAITING_SHARE_OF_MEMORY / (2 * max(bytes_of(params), 1)))
     most_in_flight = max(schedule.concurrency, int(np.max(np.diff(schedule.step_offsets))))
     width = max(1, min(width, most_in_flight, room))
     if form == "matrix":

@@ -78,7 +78,7 @@ class Preparation:
         start = allocation(self.run, self.plan)
         if spread.number == 1:
             return program, start(program, self.run.params)
-        shardings = _shardings(spread, jax.eval_shape(start, program, self.run.params))
+        shardings = shardings_of(spread, jax.eval_shape(start, program, self.run.params))
         params = jax.device_put(self.run.params, spread.everywhere())
         return program, jax.jit(start, out_shardings=shardings)(program, params)
 
@@ -92,6 +92,7 @@ def prepare(
     form: str | None = None,
     on_training: bool = False,
     available: int | None = None,
+    spread: Spread | None = None,
 ) -> Preparation:
     """Checks that a run fits together and into memory, chooses its plan, and makes its program.
 
@@ -106,14 +107,18 @@ def prepare(
       form: "loop" or "matrix", see ``ExecutionPlan``; that of ``plan`` if there is one. Default: the quicker one.
       on_training: whether the run will be evaluated on the training examples, too.
       available: bytes on each device. Default: as many as it offers.
+      spread: over which devices, such as those of a chip that is not here, and how; in place of ``devices`` and
+        ``together``. It goes with ``available``.
 
     Raises:
       SettingError: if schedule, federation and rule do not fit each other, labels lie outside the model's classes,
         or the device's memory is too small (says by how much and which settings lower it).
     """
     check_types(run.federation, run.client_work, run.rule)
-    spread = default_spread(run.schedule, run.rule, devices, together)
-    candidates = _Candidates(run, spread, available, on_training)
+    device_bytes = None if spread is None else available
+    if spread is None:
+        spread = default_spread(run.schedule, run.rule, devices, together)
+    candidates = _Candidates(run, spread, available, on_training, device_bytes)
     if plan is None:
         plan = candidates.fitting_plan(form)
     else:
@@ -143,16 +148,24 @@ class _Candidate(NamedTuple):
 class _Candidates:
     """The plans of a run that were tried; the last one is kept, since it is the one that is mostly chosen."""
 
-    def __init__(self, run: Run, spread: Spread, available: int | None, on_training: bool):
+    def __init__(
+        self,
+        run: Run,
+        spread: Spread,
+        available: int | None,
+        on_training: bool,
+        device_bytes: int | None = None,
+    ):
         self._run, self._spread = run, spread
         self._available, self._on_training = available, on_training
+        self._device_bytes = device_bytes  # of a device that is not here
         self._last: _Candidate | None = None
         self._found: LinearForm | NotLinear | None = None
 
     def of(self, plan: ExecutionPlan) -> _Candidate:
         """The candidate of this plan."""
         if self._last is None or self._last.plan is not plan:
-            program, carry = make_program(self._run, plan, self._spread)
+            program, carry = make_program(self._run, plan, self._spread, self._device_bytes)
             if plan.form == "matrix":
                 run = MatrixRun(self._run, plan, program, self.linear_form(program))
                 memory = matrix_forecast([run], self._available, self._on_training)
@@ -170,7 +183,14 @@ class _Candidates:
             cost = minibatches(run.federation.num_examples)[run.schedule.client]
         form = self._form(form)
         return default_plan(
-            run.schedule, run.rule, run.params, self._spread, cost=cost, fits=self._fits, form=form
+            run.schedule,
+            run.rule,
+            run.params,
+            self._spread,
+            cost=cost,
+            fits=self._fits,
+            form=form,
+            device_bytes=self._device_bytes,
         )
 
     def linear_form(self, program: engine.Program | None = None) -> LinearForm:
@@ -181,7 +201,9 @@ class _Candidates:
         """
         if self._found is None:
             if program is None:
-                program, _ = make_program(self._run, trip_by_trip(self._run.schedule), self._spread)
+                program, _ = make_program(
+                    self._run, trip_by_trip(self._run.schedule), self._spread, self._device_bytes
+                )
             self._found = find_form(self._run, program)
         if isinstance(self._found, NotLinear):
             raise NoMatrixForm(
@@ -246,7 +268,7 @@ def _examples(spread: Spread, x: np.ndarray) -> jax.Array:
     return placed
 
 
-def _shardings(spread: Spread, carry: engine.Carry) -> engine.Carry:
+def shardings_of(spread: Spread, carry: engine.Carry) -> engine.Carry:
     """The sharding of each array of a carry: all of it on every device, but for large client memory."""
     shardings: engine.Carry = jax.tree.map(lambda _: spread.everywhere(), carry)
     if not carry.memory or not shardings.memory:

@@ -27,13 +27,16 @@ SNAPSHOT_BYTES_FREELY = 2**30
 LARGE_SHARE_OF_MEMORY = 1 / 16
 
 
-def make_program(run: Run, plan: ExecutionPlan, spread: Spread) -> tuple[engine.Program, engine.Carry]:
+def make_program(
+    run: Run, plan: ExecutionPlan, spread: Spread, device_bytes: int | None = None
+) -> tuple[engine.Program, engine.Carry]:
     """The program, on the host and without random keys, and the shapes of its carry.
 
     Args:
       run: ``params`` may be shapes.
       plan: the order and memory in which to compute the schedule.
       spread: how trips are spread over devices, but for what follows from plan and rule.
+      device_bytes: of memory on each device. Default: as many as the default device offers.
 
     Raises:
       SettingError: where the parts of the run do not fit each other.
@@ -68,7 +71,7 @@ def make_program(run: Run, plan: ExecutionPlan, spread: Spread) -> tuple[engine.
         program = dataclasses.replace(program, spread=program.spread._replace(steps_at_once=steps_at_once))
     carry = jax.eval_shape(allocation(run, plan), program, run.params)
     if spread.number > 1 and plan.width > 1:
-        program = dataclasses.replace(program, spread=_with_large_apart(program, carry, plan))
+        program = dataclasses.replace(program, spread=_with_large_apart(program, carry, plan, device_bytes))
     return program, carry
 
 
@@ -89,12 +92,14 @@ def _trips(schedule: EventSchedule, plan: ExecutionPlan, rule: Rule) -> engine.T
     )
 
 
-def _with_large_apart(program: engine.Program, carry: Any, plan: ExecutionPlan) -> Spread:
+def _with_large_apart(
+    program: engine.Program, carry: Any, plan: ExecutionPlan, device_bytes: int | None
+) -> Spread:
     """The spread of a program over several devices, with what is large in parts.
 
     Examples are if those that a wave needs, fetched before it trains, are fewer by far.
     """
-    large = LARGE_SHARE_OF_MEMORY * device_memory()
+    large = LARGE_SHARE_OF_MEMORY * (device_memory() if device_bytes is None else device_bytes)
     x = program.data.x
     longest = bucket(int(np.max(np.diff(program.data.offsets))))
     in_parts = x.nbytes > large and 2 * plan.width * longest < len(x)

@@ -14,7 +14,7 @@ LAYERS = {
     "ingredients": ("schedule", "data", "models", "rules", "clients", "diagnostics", "plots"),
     "engine": ("engine",),
     "planning": ("planning",),
-    "simulation": ("simulation",),
+    "simulation": ("simulation", "ahead_of_time"),
     "config": ("config",),
     "runs": ("runs", "sweeps", "command_line", "command_help", "__main__"),
 }

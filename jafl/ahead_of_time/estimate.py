@@ -1,0 +1,253 @@
+"""Compiles a program for chips that are not here, and reads memory and estimated time off the result."""
+
+import contextlib
+import dataclasses
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+
+from jafl.ahead_of_time import hlo
+from jafl.ahead_of_time.hlo import Instruction, Loop, Module
+from jafl.ahead_of_time.topologies import Topology
+from jafl.errors import SettingError
+
+# Arrays made anew in a loop count from this size on.
+LARGE = 2**20
+
+
+class DoesNotFitError(SettingError):
+    """A program needs more memory than a chip has: the compiler's own sentence."""
+
+
+@dataclasses.dataclass(frozen=True)
+class CompiledMemory:
+    """Bytes on each chip, as the compiler has laid them out: ``arguments`` (padded to tiles), ``outputs``, of which
+    ``aliased`` take the place of arguments, ``temporaries``, and the ``code`` itself."""
+
+    arguments: int
+    outputs: int
+    aliased: int
+    temporaries: int
+    code: int
+
+    @property
+    def needed(self) -> int:
+        """Bytes that the program takes while it runs."""
+        return self.arguments + self.outputs - self.aliased + self.temporaries + self.code
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+    """What a compiler says of one program on one kind of chip.
+
+    Times are the compiler's estimates: the clock has not been asked.
+
+    topology    what it was compiled for
+    memory      on each chip
+    module      the optimised program
+    program     its tree of loops
+    rounds      {Python function: rounds} of loops and branches whose rounds are data
+    seconds_to_compile    that compiling took here
+    """
+
+    topology: Topology
+    memory: CompiledMemory
+    module: Module
+    program: Loop
+    rounds: Mapping[str, float]
+    seconds_to_compile: float
+
+    @property
+    def main(self) -> Loop:
+        """The loop in which the program spends its time; the whole program where it has none."""
+        return hlo.main_loop(self.program, self.rounds_of)
+
+    @property
+    def cycles(self) -> float | None:
+        """Estimated cycles of one round of the main loop; None where the compiler notes none, as for GPUs."""
+        return self._cycles(self.main)
+
+    @property
+    def cycles_per_call(self) -> float | None:
+        """Estimated cycles of one call of the program, outside of its main loop."""
+        whole, main = self._cycles(self.program), self._cycles(self.main)
+        if whole is None or main is None:
+            return None
+        return max(0.0, whole - main) if self.main is not self.program else whole
+
+    @property
+    def unpriced(self) -> dict[str, float]:
+        """{operation and shape: bytes} of main memory that one round moves without an estimate, the most first."""
+        return self._listed(lambda one: hlo.unpriced_bytes(self.module, one), self._kind)
+
+    @property
+    def unpriced_cycles(self) -> float:
+        """The bytes of ``unpriced`` over the memory's bandwidth, as cycles."""
+        return sum(self.unpriced.values()) / self.topology.chip.bandwidth * self.topology.chip.clock
+
+    @property
+    def all_cycles(self) -> float | None:
+        """``cycles`` and ``unpriced_cycles``; collectives are in neither."""
+        return None if self.cycles is None else self.cycles + self.unpriced_cycles
+
+    @property
+    def seconds(self) -> float | None:
+        """Estimated seconds of one round of the main loop: ``all_cycles`` by the clock."""
+        return None if self.all_cycles is None else self.all_cycles / self.topology.chip.clock
+
+    @property
+    def collectives(self) -> dict[str, float]:
+        """{kind: bytes made on each chip in one round}."""
+        size = lambda one: hlo.collective_bytes(one) if one.collective else 0  # noqa: E731
+        return self._listed(size, lambda one: one.collective)
+
+    @property
+    def collective_count(self) -> dict[str, float]:
+        """{kind: how many in one round}."""
+        return self._listed(lambda one: 1 if one.collective else 0, lambda one: one.collective)
+
+    def made_anew(self, least: int = LARGE) -> list[Instruction]:
+        """The instructions in loops that only copy, convert or turn an array of at least ``least`` bytes."""
+        return hlo.made_anew(self.program, self.module, least)
+
+    @property
+    def unknown_rounds(self) -> list[str]:
+        """The loops in the main loop whose rounds are data and stand in no table; each is counted once."""
+        inside = [loop for top in self.main.loops for loop in top.inside()]
+        unknown = [loop for loop in inside if loop.rounds is None and self.rounds_of(loop) is None]
+        return sorted({str(loop) for loop in unknown})
+
+    def rounds_of(self, loop: Loop) -> float | None:
+        """The rounds of a loop, or how often a branch is taken, by the function that makes it; None: in no table."""
+        functions = loop.instruction.functions if loop.instruction else ()
+        if not functions:
+            return None
+        name = functions[-1]
+        share = self.rounds.get(name, self.rounds.get(name.split(".")[0]))
+        return 1 - share if share is not None and loop.branch == 1 else share
+
+    def _cycles(self, loop: Loop) -> float | None:
+        return hlo.cycles(loop, self.rounds_of) if self.topology.platform == "tpu" else None
+
+    def _kind(self, one: Instruction) -> str:
+        root = sorted(self.module.root_operations(one) & {"scatter", "gather", "dynamic-update-slice"})
+        largest = max((array for array in one.arrays), key=lambda array: array.bytes)
+        shape = ",".join(map(str, largest.dimensions))
+        return f"{root[0] if root else one.operation} {largest.kind}[{shape}]"
+
+    def _listed(
+        self, size: Callable[[Instruction], float], name: Callable[[Instruction], str]
+    ) -> dict[str, float]:
+        """{name: sum of sizes} over one round of the main loop; a branch in no table counts as taken."""
+        found: list[tuple[str, float]] = []
+
+        def walk(loop: Loop, times: float) -> None:
+            found.extend((name(one), times * size(one)) for one in loop.instructions if size(one))
+            for inner in loop.loops:
+                rounds = inner.rounds if inner.rounds is not None else self.rounds_of(inner)
+                walk(inner, times * (1 if rounds is None else rounds))
+
+        walk(self.main, 1)
+        return hlo.by_name(found)
+
+
+def estimate(
+    topology: Topology,
+    function: Any,
+    *arguments: Any,
+    rounds: Mapping[str, float] | None = None,
+    matmul_precision: str | None = None,
+    compiler_options: Mapping[str, Any] | None = None,
+    **keywords: Any,
+) -> Estimate:
+    """What the compiler says of a jitted function on chips that need not be here; nothing is placed or run.
+
+    Args:
+      topology: from ``topology("v5e:1x1")``.
+      function: what ``jax.jit`` returns, any: with donated or static arguments, too.
+      arguments: shapes on the chips (``topology.placed(tree)``), or Python numbers.
+      rounds: {name of a Python function: rounds} of the loops that it makes and whose rounds are data, each time that
+        they are reached; of a ``lax.cond`` that it makes, the share of the times that the condition holds. Names are
+        as in ``function.__qualname__``, or the part before the first full stop.
+      matmul_precision: as ``jax.default_matmul_precision`` takes it.
+      compiler_options: of XLA.
+      keywords: more arguments of the function.
+
+    Returns:
+      The estimate.
+
+    Raises:
+      DoesNotFitError: if the program needs more memory than a chip has.
+
+    Example:
+      >>> from jafl.ahead_of_time.topologies import topology       # doctest: +SKIP
+      >>> chip = topology("v5e:1x1")                                # doctest: +SKIP
+      >>> square = chip.placed(jax.ShapeDtypeStruct((4096, 4096), "bfloat16"))      # doctest: +SKIP
+      >>> estimate(chip, jax.jit(lambda a: a @ a), square).seconds                  # doctest: +SKIP
+      0.00072...
+    """
+    precision = (
+        jax.default_matmul_precision(matmul_precision) if matmul_precision else contextlib.nullcontext()
+    )
+    with precision:
+        lowered = function.trace(*arguments, **keywords).lower(
+            lowering_platforms=(topology.lowering_platform,)
+        )
+    return compiled(topology, lowered, rounds=rounds, compiler_options=compiler_options)
+
+
+def compiled(
+    topology: Topology,
+    lowered: Any,
+    *,
+    rounds: Mapping[str, float] | None = None,
+    compiler_options: Mapping[str, Any] | None = None,
+) -> Estimate:
+    """``estimate`` of a program that has been lowered for the topology's ``lowering_platform``."""
+    begin = time.perf_counter()
+    try:
+        with _without_compilation_cache():
+            executable = lowered.compile(
+                compiler_options=dict(compiler_options) if compiler_options else None
+            )
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        raise _too_large(topology, str(error)) from error
+    seconds = time.perf_counter() - begin
+    analysis = executable.memory_analysis()
+    memory = CompiledMemory(
+        arguments=int(analysis.argument_size_in_bytes),
+        outputs=int(analysis.output_size_in_bytes),
+        aliased=int(analysis.alias_size_in_bytes),
+        temporaries=int(analysis.temp_size_in_bytes),
+        code=int(analysis.generated_code_size_in_bytes),
+    )
+    module = hlo.parse(executable.as_text())
+    return Estimate(topology, memory, module, module.tree(), dict(rounds or {}), seconds)
+
+
+@contextlib.contextmanager
+def _without_compilation_cache() -> Iterator[None]:
+    """JAX writes such programs to its cache and cannot read them."""
+    from jax.experimental.compilation_cache import compilation_cache
+
+    before = jax.config.jax_enable_compilation_cache  # type: ignore[attr-defined]
+    jax.config.update("jax_enable_compilation_cache", False)
+    compilation_cache.reset_cache()
+    try:
+        yield
+    finally:
+        jax.config.update("jax_enable_compilation_cache", before)
+        compilation_cache.reset_cache()
+
+
+def _too_large(topology: Topology, message: str) -> DoesNotFitError:
+    sentence = re.search(r"(Ran out of memory.*?)(?:\. |\n|$)", message)
+    said = sentence[1].rstrip(".") if sentence else message.splitlines()[0]
+    return DoesNotFitError(
+        f"The program does not fit on {topology.name}: {said}.", setting="topology", value=topology.name
+    )
