@@ -51,6 +51,7 @@ class Estimate:
     program     its tree of loops
     rounds      {Python function: rounds} of loops and branches whose rounds are data
     seconds_to_compile    that compiling took here
+    text        of the optimised program
     """
 
     topology: Topology
@@ -59,6 +60,7 @@ class Estimate:
     program: Loop
     rounds: Mapping[str, float]
     seconds_to_compile: float
+    text: str = dataclasses.field(repr=False)
 
     @property
     def main(self) -> Loop:
@@ -226,13 +228,17 @@ def compiled(
         temporaries=int(analysis.temp_size_in_bytes),
         code=int(analysis.generated_code_size_in_bytes),
     )
-    module = hlo.parse(executable.as_text())
-    return Estimate(topology, memory, module, module.tree(), dict(rounds or {}), seconds)
+    text = executable.as_text()
+    module = hlo.parse(text)
+    return Estimate(topology, memory, module, module.tree(), dict(rounds or {}), seconds, text)
 
 
 @contextlib.contextmanager
 def _without_compilation_cache() -> Iterator[None]:
     """JAX writes such programs to its cache and cannot read them."""
+    if not jax.config.jax_compilation_cache_dir:
+        yield
+        return
     from jax.experimental.compilation_cache import compilation_cache
 
     before = jax.config.jax_enable_compilation_cache  # type: ignore[attr-defined]

@@ -1,6 +1,7 @@
 """The engine's loop over server steps, and a bare client step, as programs for chips that are not here."""
 
 import dataclasses
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -9,7 +10,8 @@ import numpy as np
 from jax import lax
 
 from jafl import engine
-from jafl.ahead_of_time.estimate import Estimate, estimate
+from jafl.ahead_of_time.estimate import LARGE, Estimate, estimate
+from jafl.ahead_of_time.hlo import Instruction
 from jafl.ahead_of_time.topologies import Topology, shape_on
 from jafl.models import Model
 from jafl.planning.preparation import Preparation, prepare, shardings_of
@@ -154,6 +156,25 @@ def _pieces(preparation: Preparation, cuts: np.ndarray, most: int) -> int:
     if preparation.program.waves is not None:
         cuts = np.union1d(cuts, preparation.plan.wave_before)
     return int(np.sum(-(-np.diff(cuts) // most)))
+
+
+def buffers_made_anew(found: Estimate, preparation: Preparation) -> list[Instruction]:
+    """The instructions in loops that do no more than write a whole buffer of the carry in another place.
+
+    Buffers are arrays of a MiB or more with a row for each snapshot, client or waiting trip, whole or as much of them
+    as a chip holds.
+    """
+    program, run = preparation.program, preparation.run
+    carry = jax.eval_shape(allocation(run, preparation.plan), program, run.params)
+    sizes: set[int] = set()
+    for leaf in jax.tree.leaves((carry.snapshots, carry.memory, carry.waiting)):
+        if leaf.size * leaf.dtype.itemsize >= LARGE:
+            sizes |= {leaf.size, leaf.size // program.spread.number}
+
+    def is_whole(one: Instruction) -> bool:
+        return any(math.prod(array.dimensions) in sizes for array in one.arrays)
+
+    return [one for one in found.made_anew(least=1) if is_whole(one)]
 
 
 def bare_step(

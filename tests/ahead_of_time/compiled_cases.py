@@ -1,0 +1,130 @@
+"""The gates' cases, compiled once per session, whichever process asks first."""
+
+import gzip
+import json
+import math
+from typing import NamedTuple
+
+import jax
+import pytest
+from filelock import FileLock
+
+from experiments.benchmarks.compiled import prepared
+from experiments.benchmarks.comparison import MODELS
+from jafl.ahead_of_time import hlo
+from jafl.ahead_of_time.estimate import CompiledMemory, Estimate
+from jafl.ahead_of_time.loop_form import bare_step, buffers_made_anew, estimate_run, trips_per_round
+from jafl.ahead_of_time.topologies import is_installed, topology
+from jafl.planning.device_memory import bytes_of
+
+MIB = 2**20
+
+
+class Case(NamedTuple):
+    """A rule with a model on a topology; ``width`` 1 is trip by trip."""
+
+    model: str
+    rule: str
+    width: int
+    topology: str = "v5e:1x1"
+    clients: int = 100
+
+    def __str__(self) -> str:
+        plan = "trip by trip" if self.width == 1 else f"waves of {self.width}"
+        many = f", {self.clients} clients" if self.clients != 100 else ""
+        return f"{self.model}, {self.rule}, {plan}, {self.topology}{many}"
+
+
+class Compiled(NamedTuple):
+    """What a case came to.
+
+    found        the compiler's estimate
+    trips        in a round of its main loop
+    arrays       bytes of the arrays that last, as the run's forecast has them
+    foretold     bytes of temporary values in that forecast
+    model_bytes  of the parameters
+    anew         text of the instructions in loops that make a whole buffer anew
+    """
+
+    found: Estimate
+    trips: float
+    arrays: int
+    foretold: int
+    model_bytes: int
+    anew: list[str]
+
+    @property
+    def cycles(self) -> float:
+        """Estimated kilocycles a trip, with what has no estimate by its bytes."""
+        assert self.found.all_cycles is not None
+        return self.found.all_cycles / self.trips / 1000
+
+
+class Compiler:
+    """Compiles cases and bare steps, and keeps the results in a folder that all test processes share."""
+
+    def __init__(self, folder):
+        self._folder, self._kept = folder, {}
+
+    def case(self, case: Case) -> Compiled:
+        """What the case came to; the test is skipped where its compiler is missing."""
+        self._skip_without_compiler(case.topology)
+        if case not in self._kept:
+            chip = topology(case.topology)
+            run = prepared(chip, MODELS[case.model], case.rule, width=case.width, clients=case.clients)
+            found = self._estimate(str(case), case.topology, lambda: estimate_run(chip, run))
+            parts = dict(run.forecast.parts)
+            foretold = parts.pop("temporaries")
+            del parts["evaluation"]
+            anew = [f"{one.operation} {one.shape}" for one in buffers_made_anew(found, run)]
+            size = bytes_of(run.run.params)
+            self._kept[case] = Compiled(found, trips_per_round(run), sum(parts.values()), foretold, size, anew)
+        return self._kept[case]
+
+    def bare(self, model: str, width: int, name: str = "v5e:1x1") -> float:
+        """Estimated kilocycles a trip of the bare client step."""
+        self._skip_without_compiler(name)
+        chip, subject = topology(name), MODELS[model]
+        found = self._estimate(
+            f"bare {model} {width} {name}",
+            name,
+            lambda: bare_step(chip, subject.model, subject.shape, width=width),
+        )
+        assert found.all_cycles is not None
+        return found.all_cycles / width / 1000
+
+    def _skip_without_compiler(self, name: str) -> None:
+        if not is_installed(name):
+            missing = "JAX's plugin for CUDA" if name == "h100" else 'libtpu (pip install "jafl[tpu]")'
+            pytest.skip(f"{missing} is not installed")
+
+    def _estimate(self, name: str, topology_name: str, make) -> Estimate:
+        """The estimate of this name, from the folder or newly compiled."""
+        file = self._folder / f"{''.join(c if c.isalnum() else '_' for c in name)}.json.gz"
+        with FileLock(f"{file}.lock"):
+            if not file.exists():
+                made = make()
+                kept = [made.memory.__dict__, dict(made.rounds), made.seconds_to_compile, made.text]
+                file.write_bytes(gzip.compress(json.dumps(kept).encode()))
+                jax.clear_caches()
+        memory, rounds, seconds, text = json.loads(gzip.decompress(file.read_bytes()))
+        module = hlo.parse(text)
+        memory = CompiledMemory(**memory)
+        return Estimate(topology(topology_name), memory, module, module.tree(), rounds, seconds, text)
+
+
+def lower_bound(case: Case, compiled: Compiled) -> float:
+    """Kilocycles in which 6 passes over a trip's model go through the chip's memory."""
+    chip = topology(case.topology).chip
+    return 6 * compiled.model_bytes / chip.bandwidth * chip.clock / 1000
+
+
+def readable(lines: list[str], most: int = 8) -> str:
+    """The first of several lines, for a message."""
+    rest = len(lines) - most
+    return "\n".join([*lines[:most], *([f"and {rest} more"] if rest > 0 else [])])
+
+
+def is_close(value: float, other: float, factor: float) -> bool:
+    """Whether two numbers are within a factor of each other."""
+    return math.isclose(math.log(max(value, 1e-9)), math.log(max(other, 1e-9)), abs_tol=math.log(factor))
