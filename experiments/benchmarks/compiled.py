@@ -33,6 +33,7 @@ from experiments.benchmarks.workloads import (
 from experiments.machinery import report
 from jafl.ahead_of_time.estimate import Estimate
 from jafl.ahead_of_time.loop_form import bare_step, estimate_run, prepare_for, trips_per_round
+from jafl.ahead_of_time.matrix_form import estimate_matrix_form, trips_per_segment
 from jafl.ahead_of_time.topologies import Topology, topology
 from jafl.errors import choose
 from jafl.planning.preparation import Preparation
@@ -55,6 +56,7 @@ def prepared(
     clients: int = 100,
     in_flight: int = 100,
     trips: int | None = None,
+    form: str = "loop",
     default_plan: bool = False,
 ) -> Preparation:
     """A run of ``rule`` on noise, for the chips of a topology; only shapes of its model.
@@ -67,6 +69,7 @@ def prepared(
       clients: how many there are.
       in_flight: of them at a time; all with rules that begin with all.
       trips: client trips. Default: 20 waves, and at least 600.
+      form: of the waves, "loop" or "matrix".
       default_plan: take the plan that jafl chooses, in place of one of this width.
     """
     make, size = choose("rules", rule, RULES)
@@ -88,8 +91,15 @@ def prepared(
     run = jafl.Run(schedule, federation, work, make(), params, jax.random.key(1))
     if default_plan:
         return prepare_for(chip, run)
-    plan = jafl.in_waves(schedule, width * number) if width > 1 else jafl.trip_by_trip(schedule)
+    plan = jafl.in_waves(schedule, width * number, form=form) if width > 1 else jafl.trip_by_trip(schedule)
     return prepare_for(chip, run, plan=plan, together=width > 1)
+
+
+def estimated(chip: Topology, run: Preparation, precision: str | None = None) -> tuple[Estimate, float]:
+    """What the compiler says of a preparation in the form of its plan, and the trips in a round of its main loop."""
+    if run.plan.form == "matrix":
+        return estimate_matrix_form(chip, run, matmul_precision=precision), trips_per_segment(run)
+    return estimate_run(chip, run, matmul_precision=precision), trips_per_round(run)
 
 
 def per_trip(cycles: float | None, trips: float) -> str:
@@ -148,7 +158,9 @@ def main(_: Sequence[str]) -> None:
                 (folder / f"{name}.hlo.gz").write_bytes(gzip.compress(found.text.encode()))
 
         for width in widths:
+            form = options.form if width > 1 else "loop"
             plan = "trip by trip" if width == 1 else f"waves of {width}"
+            plan += ", matrix form" if form == "matrix" else ""
             if chip.platform == "tpu" and options.bare:
                 found = bare_step(chip, subject.model, subject.shape, width=width, matmul_precision=precision)
                 bare[width] = (found.all_cycles or 0) / width / 1000
@@ -161,11 +173,11 @@ def main(_: Sequence[str]) -> None:
                     width=width,
                     clients=options.clients,
                     in_flight=options.in_flight,
+                    form=form,
                     default_plan=options.default_plan,
                 )
-                found = estimate_run(chip, run, matmul_precision=precision)
-                foretold = run.forecast.parts["temporaries"]
-                rest = cells(found, trips_per_round(run), bare.get(width), foretold)
+                found, trips = estimated(chip, run, precision)
+                rest = cells(found, trips, bare.get(width), run.forecast.parts["temporaries"])
                 show(plan, rule, rest, found, model, subject.title)
 
 
@@ -175,6 +187,7 @@ def define_flags() -> None:
     flags.DEFINE_list("rules", list(NAMES), "Rules.")
     flags.DEFINE_list("models", ["softmax", "mlp", "lenet5", "emnist_cnn"], "Models; resnet18 takes minutes.")
     flags.DEFINE_list("widths", ["1", "64"], "Trips in a wave on each chip; 1: trip by trip.")
+    flags.DEFINE_enum("form", "loop", ["loop", "matrix"], "Of waves; matrix for linear rules.")
     flags.DEFINE_string("matmul_precision", None, "Of products: default, high, highest. Default: JAX's.")
     flags.DEFINE_integer("clients", 100, "Clients.", lower_bound=1)
     flags.DEFINE_integer(

@@ -118,18 +118,28 @@ class Estimate:
     @property
     def unknown_rounds(self) -> list[str]:
         """The loops in the main loop whose rounds are data and stand in no table; each is counted once."""
-        inside = [loop for top in self.main.loops for loop in top.inside()]
-        unknown = [loop for loop in inside if loop.rounds is None and self.rounds_of(loop) is None]
-        return sorted({str(loop) for loop in unknown})
+        around = list(self.main.inside())
+        known = [pair for loop in around for pair in hlo.times_of(loop, self.rounds_of)]
+        return sorted({str(loop) for loop, times in known if times is None})
 
     def rounds_of(self, loop: Loop) -> float | None:
-        """The rounds of a loop, or how often a branch is taken, by the function that makes it; None: in no table."""
+        """The rounds of a loop, or how often a branch is taken, from the table; None: not in it.
+
+        A loop is known by the function that makes it; a branch by a function that runs in it and not around it.
+        """
         functions = loop.instruction.functions if loop.instruction else ()
-        if not functions:
-            return None
-        name = functions[-1]
-        share = self.rounds.get(name, self.rounds.get(name.split(".")[0]))
+        if loop.branch:
+            inside = {name for one in loop.inside() for i in one.instructions for name in i.functions}
+            for name in sorted(inside - set(functions)):
+                if (share := self._in_table(name)) is not None:
+                    return share
+        share = self._in_table(functions[-1]) if functions else None
         return 1 - share if share is not None and loop.branch == 1 else share
+
+    def _in_table(self, function: str) -> float | None:
+        """The table's entry of a function, by its whole name, or the first or last part of it."""
+        names = (function, function.split(".")[0], function.split(".")[-1])
+        return next((self.rounds[name] for name in names if name in self.rounds), None)
 
     def _cycles(self, loop: Loop) -> float | None:
         return hlo.cycles(loop, self.rounds_of) if self.topology.platform == "tpu" else None
@@ -148,8 +158,7 @@ class Estimate:
 
         def walk(loop: Loop, times: float) -> None:
             found.extend((name(one), times * size(one)) for one in loop.instructions if size(one))
-            for inner in loop.loops:
-                rounds = inner.rounds if inner.rounds is not None else self.rounds_of(inner)
+            for inner, rounds in hlo.times_of(loop, self.rounds_of):
                 walk(inner, times * (1 if rounds is None else rounds))
 
         walk(self.main, 1)
@@ -172,8 +181,9 @@ def estimate(
       function: what ``jax.jit`` returns, any: with donated or static arguments, too.
       arguments: shapes on the chips (``topology.placed(tree)``), or Python numbers.
       rounds: {name of a Python function: rounds} of the loops that it makes and whose rounds are data, each time that
-        they are reached; of a ``lax.cond`` that it makes, the share of the times that the condition holds. Names are
-        as in ``function.__qualname__``, or the part before the first full stop.
+        they are reached; of a ``lax.cond`` that it makes, the share of the times that the condition holds; or
+        {name of a function that runs in one branch alone: the share of the times that the branch is taken}. Names
+        are as in ``function.__qualname__``, or its first or last part.
       matmul_precision: as ``jax.default_matmul_precision`` takes it.
       compiler_options: of XLA.
       keywords: more arguments of the function.
@@ -236,7 +246,7 @@ def compiled(
 @contextlib.contextmanager
 def _without_compilation_cache() -> Iterator[None]:
     """JAX writes such programs to its cache and cannot read them."""
-    if not jax.config.jax_compilation_cache_dir:
+    if not jax.config.jax_compilation_cache_dir:  # type: ignore[attr-defined]
         yield
         return
     from jax.experimental.compilation_cache import compilation_cache

@@ -361,16 +361,30 @@ def cycles(loop: Loop, rounds: Rounds = lambda _: None) -> float:
 def summed(loop: Loop, cost: Callable[[Instruction], float], rounds: Rounds = lambda _: None) -> float:
     """The sum of ``cost`` over one round of ``loop``, as ``cycles`` counts rounds."""
     total = sum(map(cost, loop.instructions))
-    branches: dict[str, list[float]] = {}
-    for inner in loop.loops:
+    unknown: dict[str, list[float]] = {}
+    for inner, times in times_of(loop, rounds):
         found = summed(inner, cost, rounds)
-        times = inner.rounds if inner.rounds is not None else rounds(inner)
         if inner.branch and times is None:
             assert inner.instruction is not None
-            branches.setdefault(inner.instruction.name, []).append(found)
+            unknown.setdefault(inner.instruction.name, []).append(found)
         else:
             total += found * (1 if times is None else times)
-    return total + sum(map(max, branches.values()))
+    return total + sum(map(max, unknown.values()))
+
+
+def times_of(loop: Loop, rounds: Rounds) -> list[tuple[Loop, float | None]]:
+    """The loops and branches in ``loop``, each with how often it runs in one round; None where nobody knows.
+
+    Of a conditional's branches one is taken: where the others are known, the last one is.
+    """
+    times = [inner.rounds if inner.rounds is not None else rounds(inner) for inner in loop.loops]
+    made_by = [inner.instruction.name if inner.branch and inner.instruction else "" for inner in loop.loops]
+    for name in set(made_by) - {""}:
+        own = [place for place, other in enumerate(made_by) if other == name]
+        unknown = [place for place in own if times[place] is None]
+        if len(unknown) == 1 and len(own) > 1:
+            times[unknown[0]] = max(0.0, 1 - sum(times[place] or 0.0 for place in own))
+    return list(zip(loop.loops, times, strict=True))
 
 
 def main_loop(program: Loop, rounds: Rounds = lambda _: None) -> Loop:

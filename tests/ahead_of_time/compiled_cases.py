@@ -9,8 +9,8 @@ import jax
 import pytest
 from filelock import FileLock
 
-from experiments.benchmarks.compiled import prepared
 from experiments.benchmarks.comparison import MODELS
+from experiments.benchmarks.compiled import prepared
 from jafl.ahead_of_time import hlo
 from jafl.ahead_of_time.estimate import CompiledMemory, Estimate
 from jafl.ahead_of_time.loop_form import bare_step, buffers_made_anew, estimate_run, trips_per_round
@@ -78,7 +78,9 @@ class Compiler:
             del parts["evaluation"]
             anew = [f"{one.operation} {one.shape}" for one in buffers_made_anew(found, run)]
             size = bytes_of(run.run.params)
-            self._kept[case] = Compiled(found, trips_per_round(run), sum(parts.values()), foretold, size, anew)
+            self._kept[case] = Compiled(
+                found, trips_per_round(run), sum(parts.values()), foretold, size, anew
+            )
         return self._kept[case]
 
     def bare(self, model: str, width: int, name: str = "v5e:1x1") -> float:
