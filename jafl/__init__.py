@@ -53,6 +53,7 @@ _HOME = {
     "drawn_staleness": "schedule",
     "duration_trace": "schedule",
     "federate": "data",
+    "forecast": "ahead_of_time.forecast",
     "in_waves": "schedule",
     "open_arrivals": "schedule",
     "read_availability": "schedule",

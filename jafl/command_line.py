@@ -27,6 +27,12 @@ _OUTPUT = flags.DEFINE_string(
     "output_dir", None, "Directory for the results. Default: runs/001, or the next number."
 )
 _DRY_RUN = flags.DEFINE_bool("dry_run", False, "Compute and draw the schedules, and train nothing.")
+_FORECAST = flags.DEFINE_string(
+    "forecast",
+    None,
+    "Say whether the runs, or those of a sweep or an experiment, fit on these chips and how long they may take, and "
+    "train nothing: v5e:1x1, v5e:2x4, v6e:1x1, v4:2x2x1, ..., h100. Needs jafl[tpu], and no such chip.",
+)
 _PREPARE = flags.DEFINE_string(
     "prepare", None, "Download and prepare this data set under data_dir, and do nothing else."
 )
@@ -222,6 +228,7 @@ def _run_experiment(name: str) -> int:
         typed=typed,
         output_dir=_OUTPUT.value,
         processes=_PROCESSES.value,
+        forecast=_FORECAST.value,
         **_options(),
     )
 
@@ -255,6 +262,13 @@ def _run(settings: Settings) -> set[str]:
     _set_up_jax(settings.precision)
     from jafl.runs import directory, runner
 
+    if _FORECAST.value:
+        for flag in (_DRY_RUN, _RESUME, _OVERWRITE, _OUTPUT):
+            require(not flag.value, flag.name, flag.value, "left out with --forecast")
+        from jafl.sweeps.forecast import forecast_runs
+
+        forecast_runs(settings, _FORECAST.value, sweep=_SWEEP.value or "")
+        return set()
     output = _OUTPUT.value or directory.next_free_directory("runs")
     if _DRY_RUN.value and not _SWEEP.value:
         runner.dry_run(settings, output, overwrite=_OVERWRITE.value, command=_options()["command"])

@@ -32,8 +32,8 @@ from experiments.benchmarks.workloads import (
 )
 from experiments.machinery import report
 from jafl.ahead_of_time.estimate import Estimate
-from jafl.ahead_of_time.loop_form import bare_step, estimate_run, prepare_for, trips_per_round
-from jafl.ahead_of_time.matrix_form import estimate_matrix_form, trips_per_segment
+from jafl.ahead_of_time.loop_form import bare_step, prepare_for
+from jafl.ahead_of_time.runs import lowered_run
 from jafl.ahead_of_time.topologies import Topology, topology
 from jafl.errors import choose
 from jafl.planning.preparation import Preparation
@@ -95,16 +95,14 @@ def prepared(
     return prepare_for(chip, run, plan=plan, together=width > 1)
 
 
-def estimated(chip: Topology, run: Preparation, precision: str | None = None) -> tuple[Estimate, float]:
-    """What the compiler says of a preparation in the form of its plan, and the trips in a round of its main loop."""
-    if run.plan.form == "matrix":
-        return estimate_matrix_form(chip, run, matmul_precision=precision), trips_per_segment(run)
-    return estimate_run(chip, run, matmul_precision=precision), trips_per_round(run)
-
-
 def per_trip(cycles: float | None, trips: float) -> str:
     """Kilocycles a trip as text."""
-    return "-" if cycles is None else f"{cycles / trips / 1000:,.3g}"
+    return "-" if cycles is None else three_digits(cycles / trips / 1000)
+
+
+def three_digits(number: float) -> str:
+    """A number as text with three significant digits: 0.759, 27.2, 5,410."""
+    return f"{float(f'{number:.3g}'):,.10g}"
 
 
 def collectives(found: Estimate) -> str:
@@ -119,7 +117,7 @@ def collectives(found: Estimate) -> str:
 def cells(found: Estimate, trips: float, bare: float | None, foretold: int | None = None) -> list[str]:
     """The columns after the plan. bare: kilocycles a trip of the bare step. foretold: bytes of temporaries."""
     total = found.all_cycles
-    ratio = "-" if bare is None or total is None else f"{total / trips / 1000 / bare:.3g}"
+    ratio = "-" if bare is None or total is None else three_digits(total / trips / 1000 / bare)
     anew = sum(max(array.bytes for array in one.arrays) for one in found.made_anew())
     return [
         per_trip(found.cycles, trips),
@@ -151,6 +149,8 @@ def main(_: Sequence[str]) -> None:
 
         def show(plan: str, rule: str, rest: list[str], found: Estimate, model: str, title: str) -> None:
             print(report.row([title, rule, plan, *rest]), flush=True)
+            if options.tree:
+                print(found.tree(), flush=True)
             if options.hlo:
                 folder = pathlib.Path(options.hlo)
                 folder.mkdir(parents=True, exist_ok=True)
@@ -176,8 +176,9 @@ def main(_: Sequence[str]) -> None:
                     form=form,
                     default_plan=options.default_plan,
                 )
-                found, trips = estimated(chip, run, precision)
-                rest = cells(found, trips, bare.get(width), run.forecast.parts["temporaries"])
+                lowered = lowered_run(chip, run, matmul_precision=precision)
+                found = lowered.estimate(chip)
+                rest = cells(found, lowered.trips, bare.get(width), run.forecast.parts["temporaries"])
                 show(plan, rule, rest, found, model, subject.title)
 
 
@@ -197,6 +198,7 @@ def define_flags() -> None:
     flags.DEFINE_bool(
         "default_plan", False, "Take the plan that jafl chooses, in place of one of each width."
     )
+    flags.DEFINE_bool("tree", False, "Also print the loops of each program, with what costs most in them.")
     flags.DEFINE_string("hlo", None, "Folder for the optimised programs as text.")
 
 

@@ -28,6 +28,7 @@ def run_paper_experiment(
     typed: Mapping[str, Any] | None = None,
     output_dir: str | os.PathLike[str] | None = None,
     processes: int | None = None,
+    forecast: str | None = None,
     **options: Any,
 ) -> int:
     """Runs experiment ``name`` at a scale; returns 0, or 130 if it was interrupted.
@@ -40,6 +41,8 @@ def run_paper_experiment(
         the place of every arm's budget.
       output_dir: default: ``runs/<name>-<scale>``. The same command continues the runs that are there.
       processes: how many share the runs; default: two on a CPU with two cores, else one.
+      forecast: name of chips that need not be here. Then nothing is run: how long the runs, and those of the search
+        with ``tune``, may take there is shown.
       options: the fields of ``jafl.runs.recorder.Options``.
 
     Writes ``runs`` (and ``search``), sweeps with their tables and pictures; ``table.md``; ``verdicts.json``; with
@@ -58,6 +61,11 @@ def run_paper_experiment(
     job = _Job(experiment, scale, size, settings, _typed_budget(typed or {}), folder, Options(**options))
     job.show(f"{name}, {scale} size: {experiment.paper}, {experiment.figure}: {experiment.title}.")
     began = time.monotonic()
+    if forecast is not None:
+        allowed = "left out: this experiment trains nothing"
+        require(experiment.measure is None, "forecast", forecast, allowed)
+        _forecast(job, forecast, tune)
+        return 0
     if experiment.measure is not None:
         require(not tune, "tune", tune, "left out: this experiment searches for nothing")
         _measure(job)
@@ -87,6 +95,42 @@ class _Job:
     def show(self, line: str) -> None:
         """Shows the user a line of text."""
         self.options.show(line)
+
+
+def _forecast(job: _Job, topology: str, tune: bool) -> None:
+    """Shows what the results' runs would need on chips that are not here, and those of the search."""
+    from jafl.sweeps.forecast import forecast_runs
+
+    scale = job.scale
+    if tune:
+        require(scale.search is not None, "tune", tune, "left out: the experiment's file states no search")
+        assert scale.search is not None
+        arms, overrides = search.as_arms(scale)
+        seeds = ",".join(map(str, scale.search.seeds))
+        job.show("Search:")
+        settings = job.settings.changed(scale.search.settings, {"seed": seeds})
+        _forecast_sweep(forecast_runs, job, topology, settings, arms, overrides)
+    job.show("Results:")
+    overrides = [*scale.overrides, *tuned_overrides(scale.tuned)]
+    _forecast_sweep(forecast_runs, job, topology, job.settings, scale.arms, overrides)
+
+
+def _forecast_sweep(
+    forecast_runs: Any,
+    job: _Job,
+    topology: str,
+    settings: Settings,
+    arms: Arms,
+    overrides: Sequence[Override],
+) -> None:
+    forecast_runs(
+        settings,
+        topology,
+        sweep=job.scale.conditions,
+        arms=arms,
+        overrides=[*overrides, *job.budget],
+        show=job.show,
+    )
 
 
 def _measure(job: _Job) -> None:

@@ -5,7 +5,7 @@ import dataclasses
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -19,7 +19,9 @@ LARGE = 2**20
 
 
 class DoesNotFitError(SettingError):
-    """A program needs more memory than a chip has: the compiler's own sentence."""
+    """A program needs more memory than a chip has; ``said``: the compiler's own sentence."""
+
+    said: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,9 +78,22 @@ class Estimate:
     def cycles_per_call(self) -> float | None:
         """Estimated cycles of one call of the program, outside of its main loop."""
         whole, main = self._cycles(self.program), self._cycles(self.main)
-        if whole is None or main is None:
+        if whole is None or main is None or self.main is self.program:
+            return 0.0 if self.main is self.program and whole is not None else None
+        return max(0.0, whole - self.main_rounds * main)
+
+    @property
+    def main_rounds(self) -> float:
+        """Rounds of the main loop in a call; 1 where that is data and not in the table."""
+        known = self.main.rounds if self.main.rounds is not None else self.rounds_of(self.main)
+        return 1 if known is None else known
+
+    def seconds_of_call(self, main_rounds: float | None = None) -> float | None:
+        """Estimated seconds of a call in which the main loop makes so many rounds (``main_rounds`` if None)."""
+        if self.seconds is None or self.cycles_per_call is None:
             return None
-        return max(0.0, whole - main) if self.main is not self.program else whole
+        number = self.main_rounds if main_rounds is None else main_rounds
+        return number * self.seconds + self.cycles_per_call / self.topology.chip.clock
 
     @property
     def unpriced(self) -> dict[str, float]:
@@ -110,6 +125,34 @@ class Estimate:
     def collective_count(self) -> dict[str, float]:
         """{kind: how many in one round}."""
         return self._listed(lambda one: 1 if one.collective else 0, lambda one: one.collective)
+
+    def tree(self, least: float = 2000, most: int = 8) -> str:
+        """The main loop and what is in it as text: of each loop and branch how often, cycles, and what costs most.
+
+        least: cycles, or bytes over the bandwidth as cycles, from which on an instruction is listed. most: of them.
+        """
+        chip, lines = self.topology.chip, list[str]()
+
+        def cost(one: Instruction) -> float:
+            moved = hlo.unpriced_bytes(self.module, one) / chip.bandwidth * chip.clock
+            return float(one.cycles if one.cycles is not None else moved)
+
+        def show(loop: Loop, times: float | None, depth: int) -> None:
+            indent, kind = "  " * depth, f"branch {loop.branch}" if loop.branch else "loop"
+            rounds = "?" if times is None else f"{times:.3g}"
+            lines.append(f"{indent}{kind} {loop}: {rounds} x {hlo.cycles(loop, self.rounds_of):,.0f} cycles")
+            for one in sorted(loop.instructions, key=cost, reverse=True)[:most]:
+                if cost(one) >= least:
+                    priced = "" if one.cycles is not None else " (bytes)"
+                    shape = one.shape if len(one.shape) <= 60 else f"{one.shape[:57]}..."
+                    lines.append(
+                        f"{indent}    {cost(one):,.0f}{priced} {one.operation} {shape} {one.op_name[-50:]}"
+                    )
+            for inner, rounds_of_inner in hlo.times_of(loop, self.rounds_of):
+                show(inner, rounds_of_inner, depth + 1)
+
+        show(self.main, 1, 0)
+        return "\n".join(lines)
 
     def made_anew(self, least: int = LARGE) -> list[Instruction]:
         """The instructions in loops that only copy, convert or turn an array of at least ``least`` bytes."""
@@ -201,14 +244,36 @@ def estimate(
       >>> estimate(chip, jax.jit(lambda a: a @ a), square).seconds                  # doctest: +SKIP
       0.00072...
     """
+    lowered = lower(topology, function, *arguments, matmul_precision=matmul_precision, **keywords)
+    return compiled(topology, lowered, rounds=rounds, compiler_options=compiler_options)
+
+
+def lower(
+    topology: Topology, function: Any, *arguments: Any, matmul_precision: str | None = None, **keywords: Any
+) -> Any:
+    """A jitted function lowered for the chips; the arguments are those of ``estimate``."""
     precision = (
         jax.default_matmul_precision(matmul_precision) if matmul_precision else contextlib.nullcontext()
     )
     with precision:
-        lowered = function.trace(*arguments, **keywords).lower(
-            lowering_platforms=(topology.lowering_platform,)
-        )
-    return compiled(topology, lowered, rounds=rounds, compiler_options=compiler_options)
+        return function.trace(*arguments, **keywords).lower(lowering_platforms=(topology.lowering_platform,))
+
+
+class LoweredRun(NamedTuple):
+    """A run's program, lowered for a topology.
+
+    lowered  what JAX lowered
+    rounds   of its loops, as ``estimate`` takes them
+    trips    client trips in a round of its main loop, on average
+    """
+
+    lowered: Any
+    rounds: dict[str, float]
+    trips: float
+
+    def estimate(self, topology: Topology) -> Estimate:
+        """What the compiler says of it."""
+        return compiled(topology, self.lowered, rounds=self.rounds)
 
 
 def compiled(
@@ -264,6 +329,8 @@ def _without_compilation_cache() -> Iterator[None]:
 def _too_large(topology: Topology, message: str) -> DoesNotFitError:
     sentence = re.search(r"(Ran out of memory.*?)(?:\. |\n|$)", message)
     said = sentence[1].rstrip(".") if sentence else message.splitlines()[0]
-    return DoesNotFitError(
+    error = DoesNotFitError(
         f"The program does not fit on {topology.name}: {said}.", setting="topology", value=topology.name
     )
+    error.said = said
+    return error

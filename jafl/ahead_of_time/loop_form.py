@@ -10,7 +10,7 @@ import numpy as np
 from jax import lax
 
 from jafl import engine
-from jafl.ahead_of_time.estimate import LARGE, Estimate, estimate
+from jafl.ahead_of_time.estimate import LARGE, Estimate, LoweredRun, estimate, lower
 from jafl.ahead_of_time.hlo import Instruction
 from jafl.ahead_of_time.topologies import Topology, shape_on
 from jafl.models import Model
@@ -36,6 +36,7 @@ def prepare_for(
     devices: int | None = None,
     together: bool = True,
     on_training: bool = False,
+    must_fit: bool = True,
 ) -> Preparation:
     """``jafl.planning.preparation.prepare`` for chips that need not be here.
 
@@ -46,6 +47,7 @@ def prepare_for(
       devices: how many of the chips. Default: all.
       together: whether a chip trains trips side by side.
       on_training: whether the run will be evaluated on the training examples, too.
+      must_fit: whether to refuse what does not fit by jafl's own forecast.
 
     Returns:
       The preparation; ``shapes`` makes of it what ``engine.run`` compiles for.
@@ -54,7 +56,14 @@ def prepare_for(
       SettingError: as ``prepare`` does.
     """
     spread = topology.spread(devices, together)
-    return prepare(run, plan=plan, spread=spread, available=topology.chip.usable, on_training=on_training)
+    return prepare(
+        run,
+        plan=plan,
+        spread=spread,
+        available=topology.chip.usable,
+        on_training=on_training,
+        must_fit=must_fit,
+    )
 
 
 def shapes(topology: Topology, preparation: Preparation) -> Shapes:
@@ -76,15 +85,16 @@ def shapes(topology: Topology, preparation: Preparation) -> Shapes:
     return Shapes(placed, jax.tree.map(lambda leaf, sharding: shape_on(sharding, leaf), carry, where))
 
 
-def estimate_run(topology: Topology, preparation: Preparation, **options: Any) -> Estimate:
-    """``estimate`` of the engine's loop for a preparation that ``prepare_for`` has made; options are of that.
+def lowered_loop(
+    topology: Topology, preparation: Preparation, *, matmul_precision: str | None = None
+) -> LoweredRun:
+    """The engine's loop for a preparation that ``prepare_for`` has made, lowered for the topology.
 
-    The main loop goes over server steps, or over groups of them (``trips_per_round``).
+    The main loop goes over server steps, or over groups of them.
     """
     made = shapes(topology, preparation)
-    return estimate(
-        topology, engine.run, made.program, made.carry, 0, 0, rounds=loop_rounds(preparation), **options
-    )
+    lowered = lower(topology, engine.run, made.program, made.carry, 0, 0, matmul_precision=matmul_precision)
+    return LoweredRun(lowered, loop_rounds(preparation), trips_per_round(preparation))
 
 
 def trips_per_round(preparation: Preparation) -> float:

@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jafl.ahead_of_time.estimate import Estimate, estimate
+from jafl.ahead_of_time.estimate import LoweredRun, lower
 from jafl.ahead_of_time.topologies import Topology
 from jafl.engine import matrix_form
 from jafl.engine.matrix_form import FEW_VERSIONS
@@ -16,16 +16,10 @@ from jafl.planning.preparation import Preparation
 from jafl.planning.segments import Segmentation
 
 
-def estimate_matrix_form(topology: Topology, preparation: Preparation, **options: Any) -> Estimate:
-    """``estimate`` of a preparation whose plan has the matrix form; the main loop goes over segments.
-
-    Args:
-      topology: the chips.
-      preparation: from ``prepare_for``.
-      options: of ``estimate``.
-
-    Returns:
-      The estimate; a round of its main loop has ``trips_per_segment`` trips.
+def lowered_matrix_form(
+    topology: Topology, preparation: Preparation, *, matmul_precision: str | None = None
+) -> LoweredRun:
+    """The matrix form for a preparation whose plan has it, lowered; the main loop goes over segments.
 
     Raises:
       SettingError: if the plan has another form.
@@ -43,7 +37,8 @@ def estimate_matrix_form(topology: Topology, preparation: Preparation, **options
     dtype = jax.tree.leaves(run.run.params)[0].dtype
     segments = matrix_program.shapes_of_segments(layout, 1, dtype)
     placed = topology.placed((program, shapes, segments), program.spread)
-    return estimate(topology, matrix_form.run, *placed, 0, rounds=segment_shares(preparation), **options)
+    lowered = lower(topology, matrix_form.run, *placed, 0, matmul_precision=matmul_precision)
+    return LoweredRun(lowered, segment_shares(preparation), trips_per_segment(preparation))
 
 
 def trips_per_segment(preparation: Preparation) -> float:

@@ -117,8 +117,13 @@ def make_experiments(settings: Settings) -> list[Experiment]:
     return [make_experiment(label, resolved, loaded) for label, resolved in runs]
 
 
-def make_experiment(label: str, settings: Settings, loaded: DataCache) -> Experiment:
-    """The experiment of one run, from what ``resolve`` returns; raises SettingError for what cannot work."""
+def make_experiment(
+    label: str, settings: Settings, loaded: DataCache, *, must_fit: bool = True
+) -> Experiment:
+    """The experiment of one run, from what ``resolve`` returns; raises SettingError for what cannot work.
+
+    must_fit: whether to refuse what does not fit into the memory here; it may be meant for another machine.
+    """
     source, federation = loaded.source(settings), loaded.federation(settings, int(settings.seed))
     model = dataclasses.replace(make_model(settings, source), inputs=make_inputs(settings, source))
     init_key, trips_key = jax.random.split(jax.random.key(int(settings.seed)))
@@ -157,7 +162,9 @@ def make_experiment(label: str, settings: Settings, loaded: DataCache) -> Experi
         server_optimizer=server_optimizer,
         evaluate_at=_evaluation_steps(settings, schedule),
     )
-    preparation = prepare(run, devices=settings.devices, on_training=settings.train_accuracy)
+    preparation = prepare(
+        run, devices=settings.devices, on_training=settings.train_accuracy, must_fit=must_fit
+    )
     preparation = preparation.with_run(params=model.init(init_key, source.x))
     return Experiment(label, settings, source, model, preparation)
 

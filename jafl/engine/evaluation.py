@@ -43,12 +43,12 @@ class Evaluator:
 
     def __call__(self, params: Params) -> dict[str, float]:
         """{"accuracy": share of examples whose largest output is their label, "loss": mean loss}."""
-        return self._means(*jax.device_get(_totals(self._model, params, self._batches)))
+        return self._means(*jax.device_get(totals(self._model, params, self._batches)))
 
     def of_many(self, params: Params) -> list[dict[str, float]]:
         """What the call gives for each of M models, ``params`` [M, *P], in one program."""
         right, loss = jax.device_get(_totals_of_many(self._model, params, self._batches))
-        return [self._means(*totals) for totals in zip(right, loss, strict=True)]
+        return [self._means(*both) for both in zip(right, loss, strict=True)]
 
     def _means(self, right: Any, loss: Any) -> dict[str, float]:
         return {"accuracy": float(right) / self._count, "loss": float(loss) / self._count}
@@ -91,14 +91,14 @@ def evaluation_memory(
     held = temporary = 0
     for x, y in splits:
         if x is not None and y is not None and len(x):
-            batches = tuple(_shapes(x, y))
+            batches = tuple(batch_shapes(x, y))
             held += sum(batch.size * batch.dtype.itemsize for batch in batches)
             held += sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(model))
-            temporary = max(temporary, temporary_bytes(_totals.trace(model, params, batches)))
+            temporary = max(temporary, temporary_bytes(totals.trace(model, params, batches)))
     return held, temporary
 
 
-def _shapes(x: np.ndarray, y: np.ndarray) -> list[jax.ShapeDtypeStruct]:
+def batch_shapes(x: np.ndarray, y: np.ndarray) -> list[jax.ShapeDtypeStruct]:
     """Of an evaluator's batches."""
     size = _batch_size(x)
     columns = [(x.shape[1:], x.dtype), (y.shape[1:], y.dtype), ((), np.dtype(bool))]
@@ -118,7 +118,9 @@ def _labels(model: Model, params: Params, x: jax.Array) -> jax.Array:
 
 
 @jax.jit
-def _totals(model: Model, params: Params, batches: tuple) -> tuple[jax.Array, jax.Array]:
+def totals(model: Model, params: Params, batches: tuple) -> tuple[jax.Array, jax.Array]:
+    """(how many labels are right, the sum of losses) on an evaluator's batches."""
+
     def total(batch):
         x, y, present = batch
         outputs = model.apply(params, x)
@@ -131,4 +133,4 @@ def _totals(model: Model, params: Params, batches: tuple) -> tuple[jax.Array, ja
 
 @jax.jit
 def _totals_of_many(model: Model, params: Params, batches: tuple) -> tuple[jax.Array, jax.Array]:
-    return jax.vmap(lambda params: _totals(model, params, batches))(params)
+    return jax.vmap(lambda params: totals(model, params, batches))(params)

@@ -93,6 +93,7 @@ def prepare(
     on_training: bool = False,
     available: int | None = None,
     spread: Spread | None = None,
+    must_fit: bool = True,
 ) -> Preparation:
     """Checks that a run fits together and into memory, chooses its plan, and makes its program.
 
@@ -109,6 +110,7 @@ def prepare(
       available: bytes on each device. Default: as many as it offers.
       spread: over which devices, such as those of a chip that is not here, and how; in place of ``devices`` and
         ``together``. It goes with ``available``.
+      must_fit: whether to refuse what does not fit; the forecast says whether it does.
 
     Raises:
       SettingError: if schedule, federation and rule do not fit each other, labels lie outside the model's classes,
@@ -126,7 +128,8 @@ def prepare(
         require(form in (None, plan.form), "form", form, f"{plan.form}, that of the plan")
     candidate = candidates.of(plan)
     check_reports(candidate.carry)
-    candidate.forecast.check()
+    if must_fit:
+        candidate.forecast.check()
     linear = candidates.linear_form() if plan.form == "matrix" else None
     return Preparation(run, plan, candidate.program, candidate.forecast, linear)
 

@@ -13,7 +13,8 @@ from experiments.benchmarks.comparison import MODELS
 from experiments.benchmarks.compiled import prepared
 from jafl.ahead_of_time import hlo
 from jafl.ahead_of_time.estimate import CompiledMemory, Estimate
-from jafl.ahead_of_time.loop_form import bare_step, buffers_made_anew, estimate_run, trips_per_round
+from jafl.ahead_of_time.loop_form import bare_step, buffers_made_anew, trips_per_round
+from jafl.ahead_of_time.runs import lowered_run
 from jafl.ahead_of_time.topologies import is_installed, topology
 from jafl.planning.device_memory import bytes_of
 
@@ -72,7 +73,7 @@ class Compiler:
         if case not in self._kept:
             chip = topology(case.topology)
             run = prepared(chip, MODELS[case.model], case.rule, width=case.width, clients=case.clients)
-            found = self._estimate(str(case), case.topology, lambda: estimate_run(chip, run))
+            found = self._estimate(str(case), case.topology, lambda: lowered_run(chip, run).estimate(chip))
             parts = dict(run.forecast.parts)
             foretold = parts.pop("temporaries")
             del parts["evaluation"]

@@ -1,0 +1,83 @@
+"""What the runs of settings, or of a sweep, would need on chips that are not here, one by one and in all."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from jafl.ahead_of_time.forecast import Known, RunForecast, duration, forecast
+from jafl.ahead_of_time.topologies import topology
+from jafl.config import arms as all_arms
+from jafl.config import grid
+from jafl.config.arms import Arms, Override
+from jafl.config.data_cache import DataCache
+from jafl.config.experiment import make_experiment
+from jafl.config.resolution import resolve
+from jafl.config.settings import Settings
+from jafl.sweeps.grid_runs import Request
+
+
+def forecast_runs(
+    settings: Settings,
+    topology_name: str,
+    *,
+    sweep: str | Mapping[str, Sequence[Any]] = "",
+    arms: Arms | None = None,
+    overrides: Sequence[Override] = (),
+    show: Callable[[str], None] = print,
+) -> list[tuple[RunForecast, int]]:
+    """Shows the forecast of every run and their sum; nothing is trained but some hundred trips, to time them.
+
+    Of runs that differ in seeds alone the first is compiled, and counts for the others.
+
+    Args:
+      settings: those of every run, except what is swept and what an arm sets itself; ``seed`` may list several.
+      topology_name: of the chips, as ``jafl.forecast`` takes it.
+      sweep: as text (``jafl.config.grid``), or {setting: values}. Default: nothing is swept.
+      arms: {label: settings} of what is compared. Default: the algorithms that ``settings`` lists.
+      overrides: settings that hold for some arms or under some conditions only.
+      show: gets each text that is meant for the user.
+
+    Returns:
+      The forecasts, each with the number of runs for which it counts.
+
+    Raises:
+      SettingError: for any setting that cannot work, a topology that does not exist, or a compiler that is missing.
+    """
+    topology(topology_name)
+    compared = all_arms.of_algorithms(settings) if arms is None else arms
+    all_arms.check(compared, overrides)
+    values = grid.parse(sweep) if isinstance(sweep, str) and sweep else dict(sweep or {})
+    request = Request(values, {label: dict(own) for label, own in compared.items()}, settings.seed)
+    loaded, known, made = DataCache(), Known(), list[tuple[RunForecast, int]]()
+    for condition, arms_there in request.conditions(settings, overrides):
+        seeds: dict[str, list[Settings]] = {}
+        for label, run in resolve(arms_there, loaded):
+            seeds.setdefault(label, []).append(run)
+        for label, alike in seeds.items():
+            experiment = make_experiment(label, alike[0], loaded, must_fit=False)
+            found = forecast(experiment, topology_name, devices=alike[0].devices, known=known)
+            where = f"{grid.folder(condition)}, " if condition else ""
+            times = f", and {len(alike) - 1} more with other seeds" if len(alike) > 1 else ""
+            show(f"{where}{experiment.name}{times}\n{found}")
+            made.append((found, len(alike)))
+    if sum(number for _, number in made) > 1:
+        show(total(made, topology_name))
+    return made
+
+
+def total(made: Sequence[tuple[RunForecast, int]], topology_name: str) -> str:
+    """A line on all runs together, one after the other."""
+    runs = sum(number for _, number in made)
+    left_out = sum(number for found, number in made if not found.fits)
+    there = [(found.seconds, number) for found, number in made if found.fits]
+    here = [(found.measured_seconds, number) for found, number in made]
+    text = (
+        f"{runs:,} runs, {sum(found.trips * number for found, number in made):,} trips, one after the other: "
+    )
+    text += f"{_sum(there)} on {topology_name} by the estimates, {_sum(here)} here by the clock"
+    return f"{text}; {left_out:,} of them do not fit there" if left_out else text
+
+
+def _sum(seconds: Sequence[tuple[float | None, int]]) -> str:
+    known = [each * number for each, number in seconds if each is not None]
+    text = duration(sum(known)) if known else "unknown"
+    return f"{text} (and what is not known of others)" if known and len(known) < len(seconds) else text

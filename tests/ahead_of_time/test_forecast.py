@@ -1,0 +1,166 @@
+"""Forecasts for chips that are not here: what is told, what is refused, and sums over runs."""
+
+import dataclasses
+
+import jax
+import pytest
+
+import jafl
+from jafl.ahead_of_time import forecast as forecasts
+from jafl.ahead_of_time.forecast import RunForecast, duration, measured_here
+from jafl.ahead_of_time.topologies import is_installed
+from jafl.config.settings import Settings
+from jafl.sweeps.forecast import forecast_runs, total
+
+needs_libtpu = pytest.mark.skipif(
+    not is_installed("v5e:1x1"), reason='libtpu is not installed: pip install "jafl[tpu]"'
+)
+MADE = RunForecast(
+    topology="v5e:1x1",
+    chips=1,
+    fewest_chips=1,
+    fits=True,
+    reason="",
+    plan="trip by trip",
+    trips=1000,
+    parts={"snapshots": 3 * 2**20, "temporaries": 2**20},
+    available=2**30,
+    seconds_a_trip=1e-4,
+    training_seconds=0.1,
+    evaluation_seconds=0.02,
+    evaluations=10,
+    not_priced={"scatter f32[8]": 2**20},
+    collectives={},
+    unknown_rounds=(),
+    compile_seconds=8.0,
+    measured=4e-4,
+    platform="cpu, 1 device(s)",
+)
+
+
+def tiny_run(rule="fedbuff", trips=300, **work):
+    source = jafl.data.digits()
+    federation = jafl.federate(source, jafl.data.iid(source.y, 20, seed=0))
+    schedule = jafl.asynchronous(
+        num_clients=20,
+        concurrency=20,
+        buffer_size=10 if rule == "fedbuff" else 1,
+        client_trips=trips,
+        delay=jafl.delays.half_normal(1.0),
+        initial_round=rule == "ace",
+    )
+    model = jafl.models.mlp(10, hidden_sizes=[16])
+    made = jafl.client_work(model, learning_rate=0.1, **work)
+    shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), federation.x[:1]))
+    return jafl.Run(
+        schedule, federation, made, jafl.rules.RULES[rule](), shapes, jax.random.key(1), evaluate_at=[5, 10]
+    )
+
+
+def test_the_lines_say_what_is_an_estimate_and_what_was_measured():
+    text = str(MADE)
+    assert "v5e:1x1: a compiler's estimates; nothing has run there." in text
+    assert "fits on 1 of them (fewest: 1): 4 MiB of 1 GiB a chip: snapshots 3 MiB, temporaries 1 MiB" in text
+    assert "100 us a trip, 100 ms for 1,000 trips, 20 ms for 10 evaluations" in text
+    assert "400 us a trip by the clock, 400 ms in all, 4 times the estimate there" in text
+    assert "no price scatter f32[8] 1 MiB a trip" in text and "exchange" not in text
+
+
+def test_what_does_not_fit_or_has_no_time_is_said():
+    large = dataclasses.replace(MADE, fits=False, reason="Ran out of memory.", fewest_chips=None)
+    assert "does not fit (Ran out of memory.) on 1 of them (fewest: not found)" in str(large)
+    gpu = dataclasses.replace(
+        MADE,
+        topology="h100",
+        seconds_a_trip=None,
+        training_seconds=None,
+        evaluation_seconds=None,
+        measured=None,
+    )
+    assert gpu.seconds is None and "not said by this compiler" in str(gpu) and "not measured" in str(gpu)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(1.8e-5, "18 us"), (3.2e-3, "3.2 ms"), (41, "41 s"), (600, "10 min"), (9000, "2.5 h")],
+)
+def test_durations_for_people(seconds, text):
+    assert duration(seconds) == text
+
+
+def test_the_sum_counts_seeds_and_what_does_not_fit():
+    large = dataclasses.replace(MADE, fits=False, measured=None)
+    line = total([(MADE, 3), (large, 2)], "v5e:1x1")
+    assert line.startswith(
+        "5 runs, 5,000 trips, one after the other: 360 ms on v5e:1x1 by the estimates, 1.2 s"
+    )
+    assert line.endswith("2 of them do not fit there")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("rule", ["fedbuff", "ace"])
+def test_this_machine_is_measured_on_shapes_alone(rule, monkeypatch):
+    monkeypatch.setattr(forecasts, "SECONDS_MEASURED", 0.2)
+    seconds = measured_here(tiny_run(rule))
+    assert seconds is not None and 1e-7 < seconds < 1
+
+
+def test_a_topology_that_does_not_exist_is_refused_first():
+    with pytest.raises(jafl.SettingError, match="topology is 'v5e:9x9'"):
+        jafl.forecast(None, "v5e:9x9")
+    with pytest.raises(jafl.SettingError, match="Did you mean 'v5e:1x1'"):
+        forecast_runs(Settings(), "v5e:1x")
+
+
+@needs_libtpu
+@pytest.mark.full
+def test_a_run_on_one_chip():
+    found = jafl.forecast(tiny_run(), "v5e:1x1", measure=False)
+    assert found.fits and found.chips == found.fewest_chips == 1 and not found.unknown_rounds
+    assert found.evaluations == 4 and found.measured is None  # at 0, 5, 10 and the end
+    assert 1e-7 < found.seconds_a_trip < 1e-3
+    assert found.seconds > found.training_seconds >= found.trips * found.seconds_a_trip
+    assert {"snapshots", "temporaries", "code", "padding", "evaluation"} <= set(found.parts)
+
+
+@needs_libtpu
+@pytest.mark.full
+def test_local_steps_count_in_the_time():
+    once = jafl.forecast(tiny_run(batch_size=8, local_steps=2), "v5e:1x1", measure=False)
+    more = jafl.forecast(tiny_run(batch_size=8, local_steps=20), "v5e:1x1", measure=False)
+    assert not more.unknown_rounds
+    assert 3 < more.seconds_a_trip / once.seconds_a_trip < 10
+
+
+@needs_libtpu
+@pytest.mark.full
+def test_what_does_not_fit_says_so_and_on_how_many_chips_it_does():
+    source = jafl.data.digits()
+    federation = jafl.federate(source, jafl.data.iid(source.y, 1000, seed=0))
+    schedule = jafl.asynchronous(
+        num_clients=1000,
+        concurrency=1000,
+        buffer_size=1,
+        client_trips=2000,
+        delay=jafl.delays.half_normal(1.0),
+        initial_round=True,
+    )
+    model = jafl.models.mlp(10, hidden_sizes=[40_000])  # 11.5 MB: the memory of 1,000 clients is 11.2 GiB
+    work = jafl.client_work(model, learning_rate=0.1)
+    shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), federation.x[:1]))
+    run = jafl.Run(schedule, federation, work, jafl.rules.ace(), shapes, jax.random.key(1))
+    found = jafl.forecast(run, "v5e:1x1", measure=False)
+    assert not found.fits and (found.fewest_chips is None or found.fewest_chips > 1)
+    assert "does not fit" in str(found)
+
+
+@needs_libtpu
+@pytest.mark.full
+def test_runs_of_settings_are_added_up(capsys):
+    settings = Settings.from_mapping({"algorithm": "fedbuff", "seed": "0,1", "client_trips": 500})
+    made = forecast_runs(settings, "v5e:1x1", sweep="learning_rate=0.1,0.3")
+    assert [number for _, number in made] == [2, 2]
+    assert made[0][0].seconds_a_trip == made[1][0].seconds_a_trip  # one program
+    out = capsys.readouterr().out
+    assert "learning_rate=0.1, fedbuff-seed0, and 1 more with other seeds" in out
+    assert "4 runs, 2,000 trips" in out
