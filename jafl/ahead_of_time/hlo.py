@@ -388,11 +388,11 @@ def times_of(loop: Loop, rounds: Rounds) -> list[tuple[Loop, float | None]]:
 
 
 def main_loop(program: Loop, rounds: Rounds = lambda _: None) -> Loop:
-    """The loop at the top of a program that costs most, by cycles and then by instructions.
+    """The loop of a program, in no other loop, that costs most, by cycles and then by instructions.
 
     One whose rounds are data comes before those of known length, such as a copy in parts.
     """
-    loops = [loop for loop in program.loops if not loop.branch]
+    loops = _loops_at_the_top(program, rounds)
     if not loops:
         return program
 
@@ -405,6 +405,17 @@ def main_loop(program: Loop, rounds: Rounds = lambda _: None) -> Loop:
         )
 
     return max(loops, key=weight)
+
+
+def _loops_at_the_top(program: Loop, rounds: Rounds) -> list[Loop]:
+    """The loops that are in no other loop, those in branches that are never taken left out."""
+    found: list[Loop] = []
+    for inner, times in times_of(program, rounds):
+        if inner.branch and times != 0:
+            found += _loops_at_the_top(inner, rounds)
+        elif not inner.branch:
+            found.append(inner)
+    return found
 
 
 def unpriced_bytes(module: Module, one: Instruction) -> int:

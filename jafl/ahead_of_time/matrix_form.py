@@ -1,19 +1,20 @@
 """The matrix form as a program for chips that are not here."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import jax
 import numpy as np
 
 from jafl.ahead_of_time.estimate import LoweredRun, lower
-from jafl.ahead_of_time.topologies import Topology
+from jafl.ahead_of_time.topologies import Topology, shape_on
 from jafl.engine import matrix_form
-from jafl.engine.matrix_form import FEW_VERSIONS
+from jafl.engine.matrix_form import VERSIONS_AT_ONCE
 from jafl.errors import refusal
 from jafl.planning import matrix_program
 from jafl.planning.matrix_program import MatrixRun
 from jafl.planning.preparation import Preparation
-from jafl.planning.segments import Segmentation
+from jafl.planning.segments import NO_SLOT, SegmentArrays, Segmentation
 
 
 def lowered_matrix_form(
@@ -24,61 +25,63 @@ def lowered_matrix_form(
     Raises:
       SettingError: if the plan has another form.
     """
-    run = _matrix_run(preparation)
-    layout = matrix_program.layout_of([run], run.plan.width)
-    spread = preparation.program.spread._replace(at_once=0, lanes=0, steps_at_once=0)
-    program = matrix_program.program_of(run, spread)
+    run, spread = _matrix_run(preparation), preparation.program.spread
+    layout = matrix_program.layout_of([run], spread)
+    alone = spread._replace(at_once=0, lanes=0, steps_at_once=0)
+    program = matrix_program.program_of(run, alone)
 
-    def carry(params: Any) -> Any:
+    def first_carry(params: Any) -> Any:
         of_params = run._replace(run=run.run._replace(params=params))
         return matrix_program.allocate([of_params], layout, program.precision)
 
-    shapes = jax.eval_shape(carry, run.run.params)
+    carry = jax.eval_shape(first_carry, run.run.params)
+    if spread.devices is None:
+        carry = topology.placed(carry)
+    else:
+        carry = jax.tree.map(
+            lambda rows: shape_on(alone.of_entries(rows) or topology.everywhere(alone), rows), carry
+        )
     dtype = jax.tree.leaves(run.run.params)[0].dtype
     segments = matrix_program.shapes_of_segments(layout, 1, dtype)
-    placed = topology.placed((program, shapes, segments), program.spread)
-    lowered = lower(topology, matrix_form.run, *placed, 0, matmul_precision=matmul_precision)
-    return LoweredRun(lowered, segment_shares(preparation), trips_per_segment(preparation))
-
-
-def trips_per_segment(preparation: Preparation) -> float:
-    """Client trips in a segment, on average over the run."""
-    return preparation.run.schedule.num_trips / len(_segments(preparation)[0])
+    program, segments = topology.placed((program, segments), spread)
+    lowered = lower(topology, matrix_form.run, program, carry, segments, 0, matmul_precision=matmul_precision)
+    sizes, shares = _counted(preparation)
+    return LoweredRun(lowered, shares, preparation.run.schedule.num_trips / sizes)
 
 
 def segment_shares(preparation: Preparation) -> dict[str, float]:
-    """{function of the matrix form: the share of segments that run it}, for what is behind a condition."""
-    size, few, uses_memory = _segments(preparation)
-    memory = float(np.mean(uses_memory))
-    return {
-        "train_run": float(np.mean(size > 0)),
-        "few_versions": float(np.mean(few)),
+    """{function of the matrix form: how often a segment runs it, or the rounds of its loop, on average}."""
+    return _counted(preparation)[1]
+
+
+def _counted(preparation: Preparation) -> tuple[int, dict[str, float]]:
+    """The number of segments of a run, and ``segment_shares``."""
+    run = _matrix_run(preparation)
+    size, kept = (np.concatenate(column) for column in zip(*_sizes(preparation), strict=True))
+    versions = matrix_program.layout_of([run], preparation.program.spread).sizes.versions
+    memory = float(run.stores)
+    return len(size), {
+        "train_lanes": float(np.mean(size > 0)),
+        "_combine": float(np.mean(-(-kept // min(VERSIONS_AT_ONCE, versions)))),
         "_stored": memory,
         "_gathered": memory,
         "_train_one_after_the_other": float(np.mean(size)),
     }
 
 
+def _sizes(preparation: Preparation) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Chunk by chunk, of every segment: the trips that train, and the versions that are kept."""
+    run = _matrix_run(preparation)
+    sizes = matrix_program.layout_of([run], preparation.program.spread).sizes
+    schedule = run.run.schedule
+    segmentation = Segmentation(schedule, run.plan, run.recall, run.stores, sizes, ())
+    for chunk in segmentation.chunks(0, schedule.num_steps):
+        arrays: SegmentArrays = chunk.arrays
+        kept = np.sum(arrays.write_slot < NO_SLOT, axis=1)
+        yield arrays.size[: chunk.count], kept[: chunk.count]
+
+
 def _matrix_run(preparation: Preparation) -> MatrixRun:
     if preparation.form is None:
         raise refusal("the plan's form", preparation.plan.form, "matrix")
     return MatrixRun(preparation.run, preparation.plan, preparation.program, preparation.form)
-
-
-def _segments(preparation: Preparation) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of every segment: trips that train, whether few versions are made, whether the clients' memory is used."""
-    run = _matrix_run(preparation)
-    sizes = matrix_program.layout_of([run], run.plan.width).sizes
-    schedule = run.run.schedule
-    segmentation = Segmentation(schedule, run.plan, run.recall, run.stores, sizes, ())
-    chunks = list(segmentation.chunks(0, schedule.num_steps))
-    arrays = [(chunk.arrays, chunk.count) for chunk in chunks]
-    size = np.concatenate([a.size[:count] for a, count in arrays])
-    kept = np.concatenate(
-        [np.sum(a.write_slot < np.iinfo(np.int32).max, axis=1)[:count] for a, count in arrays]
-    )
-    stores = np.concatenate(
-        [np.any(a.stored_client < schedule.num_clients, axis=1)[:count] for a, count in arrays]
-    )
-    reads = np.concatenate([a.reads_memory[:count] for a, count in arrays])
-    return size, kept <= FEW_VERSIONS, stores | reads
