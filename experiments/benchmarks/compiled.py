@@ -32,7 +32,7 @@ from experiments.benchmarks.workloads import (
 )
 from experiments.machinery import report
 from jafl.ahead_of_time.estimate import Estimate
-from jafl.ahead_of_time.loop_form import bare_step, prepare_for
+from jafl.ahead_of_time.loop_form import lowered_bare_step, prepare_for
 from jafl.ahead_of_time.runs import lowered_run
 from jafl.ahead_of_time.topologies import Topology, topology
 from jafl.errors import choose
@@ -162,7 +162,10 @@ def main(_: Sequence[str]) -> None:
             plan = "trip by trip" if width == 1 else f"waves of {width}"
             plan += ", matrix form" if form == "matrix" else ""
             if chip.platform == "tpu" and options.bare:
-                found = bare_step(chip, subject.model, subject.shape, width=width, matmul_precision=precision)
+                step = lowered_bare_step(
+                    chip, subject.model, subject.shape, width=width, matmul_precision=precision
+                )
+                found = step.estimate(chip)
                 bare[width] = (found.all_cycles or 0) / width / 1000
                 show(plan, "bare", cells(found, width, None), found, model, subject.title)
             for rule in options.rules:

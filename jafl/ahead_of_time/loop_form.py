@@ -1,7 +1,6 @@
 """The engine's loop over server steps, and a bare client step, as programs for chips that are not here."""
 
 import dataclasses
-import math
 from typing import Any, NamedTuple
 
 import jax
@@ -10,8 +9,7 @@ import numpy as np
 from jax import lax
 
 from jafl import engine
-from jafl.ahead_of_time.estimate import LARGE, Estimate, LoweredRun, estimate, lower
-from jafl.ahead_of_time.hlo import Instruction
+from jafl.ahead_of_time.estimate import LoweredRun, lower
 from jafl.ahead_of_time.topologies import Topology, shape_on
 from jafl.models import Model
 from jafl.planning.preparation import Preparation, prepare, shardings_of
@@ -168,26 +166,7 @@ def _pieces(preparation: Preparation, cuts: np.ndarray, most: int) -> int:
     return int(np.sum(-(-np.diff(cuts) // most)))
 
 
-def buffers_made_anew(found: Estimate, preparation: Preparation) -> list[Instruction]:
-    """The instructions in loops that do no more than write a whole buffer of the carry in another place.
-
-    Buffers are arrays of a MiB or more with a row for each snapshot, client or waiting trip, whole or as much of them
-    as a chip holds.
-    """
-    program, run = preparation.program, preparation.run
-    carry = jax.eval_shape(allocation(run, preparation.plan), program, run.params)
-    sizes: set[int] = set()
-    for leaf in jax.tree.leaves((carry.snapshots, carry.memory, carry.waiting)):
-        if leaf.size * leaf.dtype.itemsize >= LARGE:
-            sizes |= {leaf.size, leaf.size // program.spread.number}
-
-    def is_whole(one: Instruction) -> bool:
-        return any(math.prod(array.dimensions) in sizes for array in one.arrays)
-
-    return [one for one in found.made_anew(least=1) if is_whole(one)]
-
-
-def bare_step(
+def lowered_bare_step(
     topology: Topology,
     model: Model,
     shape: tuple[int, ...],
@@ -196,9 +175,9 @@ def bare_step(
     batch: int = 32,
     examples: int = 3200,
     dtype: Any = np.float32,
-    **options: Any,
-) -> Estimate:
-    """``estimate`` of a loop of bare client steps: gradients of ``width`` models side by side, added up.
+    matmul_precision: str | None = None,
+) -> LoweredRun:
+    """A loop of bare client steps, lowered: gradients of ``width`` models side by side, added up.
 
     Every round fetches its minibatches by row, and does nothing else that a simulation does.
 
@@ -210,10 +189,10 @@ def bare_step(
       batch: examples in a minibatch.
       examples: rows of the data.
       dtype: of the examples.
-      options: of ``estimate``.
+      matmul_precision: as ``jax.default_matmul_precision`` takes it.
 
     Returns:
-      The estimate; a round of its main loop is ``width`` trips.
+      What ``LoweredRun.estimate`` compiles; a round of its main loop is ``width`` trips.
     """
     one = jax.eval_shape(lambda: model.init(jax.random.key(0), np.zeros((1, *shape), dtype)))
     params = jax.tree.map(
@@ -239,4 +218,5 @@ def bare_step(
         return jax.tree.map(lambda p: p[0] if width > 1 else p, params)
 
     placed = topology.placed((params, x, y, batches))
-    return estimate(topology, jax.jit(several), *placed, 5, **options)
+    lowered = lower(topology, jax.jit(several), *placed, 5, matmul_precision=matmul_precision)
+    return LoweredRun(lowered, {}, width)

@@ -1,6 +1,7 @@
 """The gates' cases, compiled once per session, whichever process asks first."""
 
 import gzip
+import hashlib
 import json
 import math
 from typing import NamedTuple
@@ -12,26 +13,30 @@ from filelock import FileLock
 from experiments.benchmarks.comparison import MODELS
 from experiments.benchmarks.compiled import prepared
 from jafl.ahead_of_time import hlo
-from jafl.ahead_of_time.estimate import CompiledMemory, Estimate
-from jafl.ahead_of_time.loop_form import bare_step, buffers_made_anew, trips_per_round
-from jafl.ahead_of_time.runs import lowered_run
-from jafl.ahead_of_time.topologies import is_installed, topology
+from jafl.ahead_of_time.estimate import CompiledMemory, Estimate, LoweredRun
+from jafl.ahead_of_time.loop_form import lowered_bare_step
+from jafl.ahead_of_time.runs import buffers_made_anew, lowered_run
+from jafl.ahead_of_time.topologies import Topology, is_installed, topology
 from jafl.planning.device_memory import bytes_of
 
 MIB = 2**20
 
 
 class Case(NamedTuple):
-    """A rule with a model on a topology; ``width`` 1 is trip by trip."""
+    """A rule with a model on a topology; ``width`` 1 is trip by trip, ``form`` that of waves.
+
+    All clients are in flight, so that waves are full.
+    """
 
     model: str
     rule: str
     width: int
+    form: str = "loop"
     topology: str = "v5e:1x1"
     clients: int = 100
 
     def __str__(self) -> str:
-        plan = "trip by trip" if self.width == 1 else f"waves of {self.width}"
+        plan = "trip by trip" if self.width == 1 else f"waves of {self.width}, {self.form} form"
         many = f", {self.clients} clients" if self.clients != 100 else ""
         return f"{self.model}, {self.rule}, {plan}, {self.topology}{many}"
 
@@ -41,8 +46,8 @@ class Compiled(NamedTuple):
 
     found        the compiler's estimate
     trips        in a round of its main loop
-    arrays       bytes of the arrays that last, as the run's forecast has them
-    foretold     bytes of temporary values in that forecast
+    arrays       bytes of the arrays that the program takes, without padding
+    foretold     bytes of temporary values in the run's forecast
     model_bytes  of the parameters
     anew         text of the instructions in loops that make a whole buffer anew
     """
@@ -72,15 +77,23 @@ class Compiler:
         self._skip_without_compiler(case.topology)
         if case not in self._kept:
             chip = topology(case.topology)
-            run = prepared(chip, MODELS[case.model], case.rule, width=case.width, clients=case.clients)
-            found = self._estimate(str(case), case.topology, lambda: lowered_run(chip, run).estimate(chip))
-            parts = dict(run.forecast.parts)
-            foretold = parts.pop("temporaries")
-            del parts["evaluation"]
-            anew = [f"{one.operation} {one.shape}" for one in buffers_made_anew(found, run)]
+            run = prepared(
+                chip,
+                MODELS[case.model],
+                case.rule,
+                width=case.width,
+                clients=case.clients,
+                in_flight=case.clients,
+                form=case.form,
+            )
+            lowered = lowered_run(chip, run)
+            found = self._estimate(lowered, chip)
+            taken = jax.tree.leaves(lowered.lowered.args_info)
+            arrays = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in taken)
+            anew = [f"{one.operation} {one.shape}" for one in buffers_made_anew(found, lowered, run)]
             size = bytes_of(run.run.params)
             self._kept[case] = Compiled(
-                found, trips_per_round(run), sum(parts.values()), foretold, size, anew
+                found, lowered.trips, arrays, run.forecast.parts["temporaries"], size, anew
             )
         return self._kept[case]
 
@@ -88,11 +101,8 @@ class Compiler:
         """Estimated kilocycles a trip of the bare client step."""
         self._skip_without_compiler(name)
         chip, subject = topology(name), MODELS[model]
-        found = self._estimate(
-            f"bare {model} {width} {name}",
-            name,
-            lambda: bare_step(chip, subject.model, subject.shape, width=width),
-        )
+        lowered = lowered_bare_step(chip, subject.model, subject.shape, width=width)
+        found = self._estimate(lowered, chip)
         assert found.all_cycles is not None
         return found.all_cycles / width / 1000
 
@@ -101,19 +111,19 @@ class Compiler:
             missing = "JAX's plugin for CUDA" if name == "h100" else 'libtpu (pip install "jafl[tpu]")'
             pytest.skip(f"{missing} is not installed")
 
-    def _estimate(self, name: str, topology_name: str, make) -> Estimate:
-        """The estimate of this name, from the folder or newly compiled."""
-        file = self._folder / f"{''.join(c if c.isalnum() else '_' for c in name)}.json.gz"
+    def _estimate(self, lowered: LoweredRun, chip: Topology) -> Estimate:
+        """The estimate of a program, from the folder or newly compiled; rules may share one."""
+        key = hashlib.sha256(lowered.lowered.as_text().encode()).hexdigest()[:24]
+        file = self._folder / f"{chip.name.replace(':', '_')}-{key}.json.gz"
         with FileLock(f"{file}.lock"):
             if not file.exists():
-                made = make()
-                kept = [made.memory.__dict__, dict(made.rounds), made.seconds_to_compile, made.text]
+                made = lowered.estimate(chip)
+                kept = [made.memory.__dict__, made.seconds_to_compile, made.text]
                 file.write_bytes(gzip.compress(json.dumps(kept).encode()))
-                jax.clear_caches()
-        memory, rounds, seconds, text = json.loads(gzip.decompress(file.read_bytes()))
+        memory, seconds, text = json.loads(gzip.decompress(file.read_bytes()))
         module = hlo.parse(text)
         memory = CompiledMemory(**memory)
-        return Estimate(topology(topology_name), memory, module, module.tree(), rounds, seconds, text)
+        return Estimate(chip, memory, module, module.tree(), lowered.rounds, seconds, text)
 
 
 def lower_bound(case: Case, compiled: Compiled) -> float:
@@ -126,8 +136,3 @@ def readable(lines: list[str], most: int = 8) -> str:
     """The first of several lines, for a message."""
     rest = len(lines) - most
     return "\n".join([*lines[:most], *([f"and {rest} more"] if rest > 0 else [])])
-
-
-def is_close(value: float, other: float, factor: float) -> bool:
-    """Whether two numbers are within a factor of each other."""
-    return math.isclose(math.log(max(value, 1e-9)), math.log(max(other, 1e-9)), abs_tol=math.log(factor))

@@ -8,15 +8,29 @@ tests must fail: whoever mends a cause strikes its line out.
 import pytest
 from compiled_cases import MIB, Case, lower_bound, readable
 
-RULES = ("asgd", "fedasync", "fedbuff", "ace", "aced", "ca2fl", "wkafl")
+from jafl.ahead_of_time.estimate import DoesNotFitError
+
+LINEAR_RULES = ("asgd", "fedasync", "fedbuff", "ace", "aced", "ca2fl")
 THREE = ("fedbuff", "ace", "wkafl")
+
+
+def waves(model, rule, form=None, name="v5e:1x1", clients=1000):
+    """Waves of 64 in the form that suits the rule."""
+    return Case(model, rule, 64, form or ("loop" if rule == "wkafl" else "matrix"), name, clients)
+
+
 CASES = [
-    *(Case("mlp", rule, width) for width in (1, 64) for rule in RULES),
-    *(Case("softmax", rule, width) for width in (1, 64) for rule in THREE),
+    *(Case("mlp", rule, 1) for rule in (*LINEAR_RULES, "wkafl")),
+    *(waves("mlp", rule) for rule in (*LINEAR_RULES, "wkafl")),
+    waves("mlp", "fedbuff", "loop"),  # as under an optimizer that is not linear
+    *(Case("softmax", rule, 1) for rule in THREE),
+    *(waves("softmax", rule) for rule in THREE),
     *(Case(model, rule, 1) for model in ("lenet5", "emnist_cnn") for rule in THREE),
-    *(Case("mlp", rule, 64, name) for name in ("v5e:2x2", "v5e:2x4") for rule in THREE),
-    *(Case("mlp", rule, width, "h100") for width in (1, 64) for rule in THREE),
+    *(waves("mlp", rule, name=name) for name in ("v5e:2x2", "v5e:2x4") for rule in THREE),
+    *(Case("mlp", rule, 1, topology="h100") for rule in THREE),
+    *(waves("mlp", rule, name="h100") for rule in THREE),
 ]
+MANY, FEWER = waves("mlp", "ace", clients=10_000), waves("mlp", "ace")
 # Of the bare step of the same width and precision.
 TRIP_BY_TRIP, CONVOLUTIONS, LINEAR, NOT_LINEAR = 2.5, 1.3, 3.0, 8.0
 # A chip pads arrays to tiles: arguments over the bytes of the arrays that last; temporary values over the forecast.
@@ -56,7 +70,7 @@ def goal(case, compiled, bare):
         return CONVOLUTIONS * bare
     if case.width == 1:
         return TRIP_BY_TRIP * bare
-    factor = NOT_LINEAR if case.rule == "wkafl" else LINEAR
+    factor = LINEAR if case.form == "matrix" else NOT_LINEAR
     return max(factor * bare, lower_bound(case, compiled))
 
 
@@ -66,7 +80,7 @@ CHECKS = {
     "temporaries": check_temporaries,
     "cycles": check_cycles,
 }
-MISSED: dict[tuple[str, str], str] = {}
+MISSED: dict[tuple[str, str] | str, str] = {}
 
 
 def gates():
@@ -87,5 +101,16 @@ def test_gate(compiler, check, case):
     check(compiler, case)
 
 
+@pytest.mark.full
+@pytest.mark.xfail(
+    condition="10,000" in MISSED,
+    reason=MISSED.get("10,000", ""),
+    strict=True,
+    raises=(AssertionError, DoesNotFitError),
+)
+def test_ten_times_the_clients_cost_no_more(compiler):
+    assert compiler.case(MANY).cycles <= 1.05 * compiler.case(FEWER).cycles
+
+
 def test_what_is_missed_is_a_gate():
-    assert set(MISSED) <= {(str(case), name) for case in CASES for name in CHECKS}
+    assert set(MISSED) - {"10,000"} <= {(str(case), name) for case in CASES for name in CHECKS}
