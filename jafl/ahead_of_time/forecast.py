@@ -280,8 +280,9 @@ class _Made:
         parts |= {"temporaries": memory.temporaries, "code": memory.code}
         told["parts"] = dict(sorted(parts.items(), key=lambda part: -part[1]))
         told["fits"] = sum(parts.values()) <= self._chip.chip.usable
+        unpriced = found.unpriced if found.cycles is not None else {}
         told["not_priced"] = {
-            name: size / trips for name, size in found.unpriced.items() if size / trips >= LEAST_LISTED
+            name: size / trips for name, size in unpriced.items() if size / trips >= LEAST_LISTED
         }
         told["collectives"] = {name: size / trips for name, size in found.collectives.items()}
         told["unknown_rounds"] = tuple(found.unknown_rounds)
