@@ -164,3 +164,39 @@ def test_runs_of_settings_are_added_up(capsys):
     out = capsys.readouterr().out
     assert "learning_rate=0.1, fedbuff-seed0, and 1 more with other seeds" in out
     assert "4 runs, 2,000 trips" in out
+
+
+@pytest.mark.parametrize(("tune", "parts"), [(False, ["Results:"]), (True, ["Search:", "Results:"])])
+def test_an_experiment_asks_for_the_runs_of_its_results_and_of_its_search(monkeypatch, tune, parts):
+    from experiments.machinery import discovery
+    from experiments.machinery.running import run_paper_experiment
+
+    asked, shown = [], []
+    monkeypatch.setattr(
+        "jafl.sweeps.forecast.forecast_runs", lambda *a, **options: asked.append((a, options))
+    )
+    status = run_paper_experiment(
+        "fedbuff_fig3", tune=tune, forecast="v5e:2x2", typed={"client_trips": 100}, show=shown.append
+    )
+    scale = discovery.load("fedbuff_fig3").scales["desk"]
+    assert status == 0 and shown[1:] == parts and len(asked) == len(parts)
+    (settings, name), options = asked[-1]
+    assert name == "v5e:2x2" and settings.seed == ",".join(map(str, scale.seeds))
+    assert options["arms"] == scale.arms and options["sweep"] == scale.conditions
+    assert options["overrides"][-1].settings == {"client_trips": 100}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--forecast=v5e:1x"], "Did you mean 'v5e:1x1'"),
+        (["--forecast=v5e:1x1", "--dry_run"], "dry_run is True, but must be left out with --forecast"),
+        (["--forecast=v5e:1x1", "--output_dir=there"], "output_dir is 'there', but must be left out"),
+    ],
+)
+def test_the_command_line_refuses_what_does_not_go_together(tmp_path, arguments, said):
+    from command_line import run_py
+
+    ended = run_py(*arguments, folder=tmp_path)
+    assert ended.returncode == 2 and said in ended.stderr and not list(tmp_path.iterdir())
