@@ -1,0 +1,117 @@
+"""Rounds of the engine's loops, counted as the engine goes through its arrays."""
+
+import jax
+import numpy as np
+import pytest
+
+import jafl
+from jafl.ahead_of_time.loop_form import loop_rounds, trips_per_round
+from jafl.ahead_of_time.matrix_form import segment_shares
+from jafl.engine.devices import Spread
+from jafl.planning.preparation import prepare
+
+
+def prepared(rule, width, *, form="loop", **work):
+    random = np.random.default_rng(0)
+    x, y = random.normal(size=(400, 6)).astype(np.float32), random.integers(0, 3, 400)
+    sizes = np.repeat([5, 10, 25, 40], 5)
+    partition = jafl.Partition(np.append(0, np.cumsum(sizes)), random.permutation(400)[: sizes.sum()])
+    federation = jafl.Federation.from_arrays(x, y, partition, test_x=x[:9], test_y=y[:9], num_classes=3)
+    schedule = jafl.asynchronous(
+        num_clients=20,
+        concurrency=20,
+        buffer_size=1 if rule in ("asgd", "ace") else 7,
+        client_trips=210,
+        delay=jafl.delays.exponential(1.0),
+        initial_round=rule == "ace",
+    )
+    model = jafl.models.softmax(3)
+    made = jafl.client_work(model, learning_rate=0.1, **work)
+    params = model.init(jax.random.key(0), x[:1])
+    run = jafl.Run(schedule, federation, made, jafl.rules.RULES[rule](), params, jax.random.key(1))
+    plan = jafl.in_waves(schedule, width, lanes=min(width, 4), form=form) if width > 1 else None
+    plan = plan or jafl.trip_by_trip(schedule)
+    return prepare(run, plan=plan, spread=Spread(None, width > 1), available=2**34)
+
+
+def counted(preparation):
+    """{loop: rounds each time that it is reached}, from walking through the program's arrays as the engine does."""
+    program = preparation.program
+    spread, waves, first_trip = program.spread, program.waves, program.steps.first_trip
+    reached, due, lanes, parts, outer = 0, 0, 0, 0, 0
+
+    def train_if_due(trip):
+        nonlocal reached, due, lanes
+        reached += 1
+        wave = waves.due[trip]
+        if wave >= 0:
+            due += 1
+            lanes += -(-int(waves.size[wave]) // spread.lanes)
+
+    step, steps = 0, preparation.run.schedule.num_steps
+    while step < steps:
+        outer += 1
+        begin, end = int(first_trip[step]), int(first_trip[step + 1])
+        if spread.steps_at_once:
+            train_if_due(begin)
+            step += min(int(waves.undisturbed[begin]) - begin, spread.steps_at_once, steps - step)
+            continue
+        while begin < end:
+            if waves is not None:
+                train_if_due(begin)
+            parts += 1
+            if not spread.at_once:
+                begin += 1
+                continue
+            until = min(end, begin + spread.at_once)
+            begin = min(until, int(waves.undisturbed[begin]))
+        step += 1
+    found = {"trips in a round": preparation.run.schedule.num_trips / outer}
+    if waves is not None:
+        found |= {"train_if_due": due / reached, "_train_side_by_side": lanes / due}
+    if spread.at_once:
+        found["_fold_parts"] = parts / steps
+    elif not spread.steps_at_once:
+        found["_fold"] = parts / steps
+    return found
+
+
+@pytest.mark.parametrize(
+    ("rule", "width", "form_of_steps"),
+    [
+        ("fedbuff", 1, ""),
+        ("ca2fl", 8, ""),
+        ("ace", 8, ""),
+        ("fedbuff", 8, "at_once"),
+        ("asgd", 8, "steps_at_once"),
+    ],
+)
+def test_rounds_are_those_of_the_engine(rule, width, form_of_steps):
+    preparation = prepared(rule, width, batch_size=5)
+    spread = preparation.program.spread
+    assert [name for name in ("at_once", "steps_at_once") if getattr(spread, name)] == [form_of_steps][
+        : len(form_of_steps)
+    ]
+    made = {**loop_rounds(preparation), "trips in a round": trips_per_round(preparation)}
+    for name, number in counted(preparation).items():
+        assert made[name] == pytest.approx(number), name
+
+
+def test_local_steps_are_those_of_the_longest_trip_side_by_side():
+    alone, together = (prepared("fedbuff", width, local_epochs=2, batch_size=5) for width in (1, 8))
+    minibatches = 2 * np.repeat([1, 2, 5, 8], 5)[alone.run.schedule.client]
+    assert loop_rounds(alone)["_LocalTraining.train"] == pytest.approx(minibatches.mean())
+    plan = together.plan
+    turns = {}
+    for trip, (wave, place) in enumerate(zip(plan.wave, plan.place, strict=True)):
+        turns.setdefault((wave, place // 4), []).append(minibatches[trip])
+    longest = np.mean([max(turn) for turn in turns.values()])
+    assert loop_rounds(together)["_LocalTraining.train"] == pytest.approx(longest)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("rule", ["fedbuff", "ace"])
+def test_shares_of_segments(rule):
+    shares = segment_shares(prepared(rule, 8, form="matrix", batch_size=5))
+    assert shares["_stored"] == shares["_gathered"] == (rule == "ace")
+    assert 0 < shares["train_lanes"] <= 1 and 0 <= shares["_combine"] <= 1
