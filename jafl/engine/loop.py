@@ -100,11 +100,12 @@ def run(program: Program, carry: Carry, first_step: int, last_step: int) -> Carr
         return step, carry_layout.flat_carry(after)
 
     flat = carry_layout.flat_carry(carry)
-    if program.spread.steps_at_once:
-        start = (jnp.asarray(first_step, jnp.int32), flat)
-        _, flat = lax.while_loop(lambda state: state[0] < last_step, several, start)
-    else:
-        flat = lax.fori_loop(first_step, last_step, body, flat)
+    with jax.named_scope("server_steps"):  # scopes name the loops in profiles and in compiled programs
+        if program.spread.steps_at_once:
+            start = (jnp.asarray(first_step, jnp.int32), flat)
+            _, flat = lax.while_loop(lambda state: state[0] < last_step, several, start)
+        else:
+            flat = lax.fori_loop(first_step, last_step, body, flat)
     return carry_layout.shaped(flat, carry)
 
 
@@ -136,7 +137,8 @@ def _fold(program: Program, step: jax.Array, snapshots: ArrayTree, opened: OpenS
     def body(trip, flat):
         return _flat(_client_trip(program, snapshots, trip, carry_layout.shaped(flat, opened)))
 
-    folded: OpenStep = carry_layout.shaped(lax.fori_loop(first, end, body, _flat(opened)), opened)
+    with jax.named_scope("client_trips"):
+        folded: OpenStep = carry_layout.shaped(lax.fori_loop(first, end, body, _flat(opened)), opened)
     return folded
 
 
@@ -213,7 +215,8 @@ def _fold_parts(
         return until, waiting, reports, jax.tree.map(jnp.add, folded, added)
 
     state = (first, waiting, reports, carry_layout.flat(buffer))
-    _, waiting, reports, folded = lax.while_loop(lambda state: state[0] < end, part, state)
+    with jax.named_scope("parts"):
+        _, waiting, reports, folded = lax.while_loop(lambda state: state[0] < end, part, state)
     return OpenStep(carry_layout.shaped(folded, buffer), memory, waiting, reports)
 
 
@@ -234,10 +237,9 @@ def show_recalled(
 
     start = (buffer, memory)
     first, end = recall.first_row[step], recall.first_row[step + 1]
-    return carry_layout.shaped(
-        lax.fori_loop(first, end, one_row, (carry_layout.flat(buffer), carry_layout.flat_memory(memory))),
-        start,
-    )
+    flat = (carry_layout.flat(buffer), carry_layout.flat_memory(memory))
+    with jax.named_scope("recalled"):
+        return carry_layout.shaped(lax.fori_loop(first, end, one_row, flat), start)
 
 
 def _running_sum_of_steps(

@@ -62,7 +62,8 @@ def train_if_due(
     def train_wave(_, waiting):
         return _train_wave(waves, spread, train, reads(waves.trips[wave]), wave, waiting)
 
-    return lax.fori_loop(0 * wave, is_due, train_wave, waiting)
+    with jax.named_scope("wave"):
+        return lax.fori_loop(0 * wave, is_due, train_wave, waiting)
 
 
 def fetch(waves: Waves, trip: jax.Array, waiting: Any) -> Any:
@@ -111,7 +112,8 @@ def _train_side_by_side(
         return _put(there, waiting, jax.vmap(train)(these))
 
     # A loop, if only of one round: XLA on a CPU takes many times as long for the same side by side without it.
-    return lax.fori_loop(0 * size, -(-size // lanes), some, waiting)
+    with jax.named_scope("lanes"):
+        return lax.fori_loop(0 * size, -(-size // lanes), some, waiting)
 
 
 def _train_over_devices(
