@@ -17,14 +17,16 @@ class Forms(NamedTuple):
 
     vectors     whether loops carry rows, and arrays whose last axis is short, as vectors; else all in their shapes
     conditions  whether a wave that may be due stands behind a condition; else in a loop of no or one round
+    barriers    whether an optimization barrier says what comes after what; else the values themselves do
     """
 
     vectors: bool
     conditions: bool
+    barriers: bool
 
 
-_ACCELERATOR = Forms(vectors=False, conditions=True)
-FORMS = {"cpu": Forms(vectors=True, conditions=False), "gpu": _ACCELERATOR, "tpu": _ACCELERATOR}
+_ACCELERATOR = Forms(vectors=False, conditions=True, barriers=True)
+FORMS = {"cpu": Forms(vectors=True, conditions=False, barriers=False), "gpu": _ACCELERATOR, "tpu": _ACCELERATOR}
 
 
 def by_platform(*arrays: Any, cpu: Callable[..., Any], elsewhere: Callable[..., Any]) -> Any:

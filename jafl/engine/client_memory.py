@@ -16,6 +16,7 @@ from jax import lax
 
 from jafl.errors import choose
 from jafl.keyed_shuffle import mix
+from jafl.platform_forms import Forms
 
 
 class Row(NamedTuple):
@@ -28,7 +29,7 @@ class Row(NamedTuple):
 class ClientMemory(NamedTuple):
     """The memory of all clients, and the row that is still to be written.
 
-    codes   [N, entries of V] in the stored type
+    codes   [N, entries of V] or [N, *V] in the stored type
     scales  [N] per leaf for 8 bits, else ()
     held    the row that is still to be written
     client  [] int32, whose row that is
@@ -46,14 +47,20 @@ PRECISIONS = {"full": None, "bfloat16": jnp.bfloat16, "int8": jnp.int8}
 SIGNALLING_NAN = {16: 0x7FA5, 32: 0x7FA5A5A5, 64: 0x7FF4A5A5A5A5A5A5}
 
 
-def allocate(value: Any, num_clients: int, precision: str) -> ClientMemory:
+def allocate(value: Any, num_clients: int, precision: str, as_vectors: bool = True) -> ClientMemory:
     """Rows of zeros for ``num_clients`` clients, each like ``value``, any pytree of arrays or their shapes.
+
+    as_vectors: whether a row is a vector, which suits a CPU; else it has the shape of its value.
 
     Raises:
       SettingError: for an unknown precision.
     """
     dtype = choose("memory_precision", precision, PRECISIONS)
-    codes = jax.tree.map(lambda v: jnp.zeros((num_clients, v.size), dtype or v.dtype), value)
+
+    def rows(v):
+        return jnp.zeros((num_clients, *((v.size,) if as_vectors else v.shape)), dtype or v.dtype)
+
+    codes = jax.tree.map(rows, value)
     scales = jax.tree.map(lambda v: jnp.zeros(num_clients, v.dtype), value) if dtype == jnp.int8 else ()
     held = Row(
         jax.tree.map(lambda v: jnp.zeros(v.shape, dtype or v.dtype), value),
@@ -78,21 +85,34 @@ def hold(memory: ClientMemory, client: jax.Array, value: Any, words: jax.Array) 
 
 def settle(memory: ClientMemory) -> ClientMemory:
     """Writes the row that is held: all rows are then up to date."""
-    codes = with_row(memory.codes, memory.client, memory.held.codes)
-    scales = with_row(memory.scales, memory.client, memory.held.scales)
+    codes = with_row(memory.codes, memory.client, memory.held.codes, as_vectors=False)
+    scales = with_row(memory.scales, memory.client, memory.held.scales, as_vectors=False)
     return memory._replace(codes=codes, scales=scales)
 
 
 def fetch(memory: ClientMemory, client: jax.Array, like: Any) -> Any:
     """One client's row in a settled memory, as values in the types of ``like``, a value."""
-    return _as_value(Row(row_of(memory.codes, client), row_of(memory.scales, client)), like)
+    codes, scales = (row_of(rows, client, as_vectors=False) for rows in (memory.codes, memory.scales))
+    return _as_value(Row(codes, scales), like)
+
+
+def after_settling(
+    memory: ClientMemory, trip: jax.Array, forms: Forms
+) -> tuple[ClientMemory, jax.Array]:
+    """The settled memory and ``trip``, such that what depends on the trip is computed after the row was written.
+
+    Then the next row can replace the held one without a copy of the memory.
+    """
+    if forms.barriers:
+        settled: tuple[ClientMemory, jax.Array] = lax.optimization_barrier((memory, trip))
+        return settled
+    return memory, trip + nought_after(memory)
 
 
 def nought_after(memory: ClientMemory) -> jax.Array:
     """0, int32, computed such that the compiler believes it to depend on the outcome of ``settle``.
 
-    Whatever depends on it is computed after the held row has been written. Then the next row can replace it without
-    a copy of the memory.
+    Whatever depends on it is computed after the held row has been written.
     """
     written = [
         row_of(_as_vectors(codes)[:, :1], memory.client)
@@ -129,19 +149,23 @@ def _count(flags: list[jax.Array]) -> jax.Array:
     return jnp.sum(jnp.stack(flags), dtype=jnp.int32) if flags else jnp.int32(0)
 
 
-def row_of(arrays: Any, number: jax.Array) -> Any:
+def row_of(arrays: Any, number: jax.Array, as_vectors: bool = True) -> Any:
     """[*V]: row ``number`` of arrays [rows, *V], read as a vector: a CPU reads [784, 10] in steps of ten."""
 
     def read(array):
+        if not as_vectors:
+            return lax.dynamic_index_in_dim(array, number, keepdims=False)
         return lax.dynamic_index_in_dim(_as_vectors(array), number, keepdims=False).reshape(array.shape[1:])
 
     return jax.tree.map(read, arrays)
 
 
-def with_row(arrays: Any, number: jax.Array, row: Any) -> Any:
+def with_row(arrays: Any, number: jax.Array, row: Any, as_vectors: bool = True) -> Any:
     """Arrays [rows, *V] with ``row`` [*V] as their row ``number``, written as a vector."""
 
     def write(array, value):
+        if not as_vectors:
+            return lax.dynamic_update_index_in_dim(array, jnp.reshape(value, array.shape[1:]), number, 0)
         vector = lax.dynamic_update_index_in_dim(_as_vectors(array), jnp.reshape(value, -1), number, 0)
         return vector.reshape(array.shape)
 

@@ -59,7 +59,9 @@ def allocate(program: Program, params: Params, *, slots: int, num_clients: int) 
     waiting = waves.allocate(program.waves, trained) if program.waves else None
     memory = None
     if rule.remembers:
-        memory = client_memory.allocate(remembered_shapes(program, rows), num_clients, rule.memory_precision)
+        memory = client_memory.allocate(
+            remembered_shapes(program, rows), num_clients, rule.memory_precision, program.spread.forms.vectors
+        )
 
     def reports_of_one_step():
         trip = jnp.int32(0)
@@ -76,7 +78,7 @@ def allocate(program: Program, params: Params, *, slots: int, num_clients: int) 
         params=params,
         optimizer_state=program.server_optimizer.build().init(params),
         rule_state=state,
-        snapshots=snapshot_buffer.store(rows, jnp.int32(0), params),
+        snapshots=snapshot_buffer.store(rows, jnp.int32(0), params, program.spread.forms),
         memory=memory,
         waiting=waiting,
         trip_reports=columns(len(program.trips.client), trip_report),
@@ -91,15 +93,17 @@ def run(program: Program, carry: Carry, first_step: int, last_step: int) -> Carr
     The carry is donated: its memory becomes the result's, so the one passed in cannot be used again.
     """
 
+    vectors = program.spread.forms.vectors
+
     def body(step, flat):
-        return carry_layout.flat_carry(_server_step(program, step, carry_layout.shaped(flat, carry)))
+        return carry_layout.flat_carry(_server_step(program, step, carry_layout.shaped(flat, carry)), vectors)
 
     def several(state):
         step, flat = state
         step, after = _running_sum_of_steps(program, step, last_step, carry_layout.shaped(flat, carry))
-        return step, carry_layout.flat_carry(after)
+        return step, carry_layout.flat_carry(after, vectors)
 
-    flat = carry_layout.flat_carry(carry)
+    flat = carry_layout.flat_carry(carry, vectors)
     with jax.named_scope("server_steps"):  # scopes name the loops in profiles and in compiled programs
         if program.spread.steps_at_once:
             start = (jnp.asarray(first_step, jnp.int32), flat)
@@ -135,28 +139,32 @@ def _fold(program: Program, step: jax.Array, snapshots: ArrayTree, opened: OpenS
         return _client_trip(program, snapshots, first, opened)
 
     def body(trip, flat):
-        return _flat(_client_trip(program, snapshots, trip, carry_layout.shaped(flat, opened)))
+        return _flat(_client_trip(program, snapshots, trip, carry_layout.shaped(flat, opened)), vectors)
 
+    vectors = program.spread.forms.vectors
     with jax.named_scope("client_trips"):
-        folded: OpenStep = carry_layout.shaped(lax.fori_loop(first, end, body, _flat(opened)), opened)
+        flat = lax.fori_loop(first, end, body, _flat(opened, vectors))
+    folded: OpenStep = carry_layout.shaped(flat, opened)
     return folded
 
 
 def _client_trip(program: Program, snapshots: ArrayTree, trip: jax.Array, opened: OpenStep) -> OpenStep:
     """One trip: trains, or has trained in a wave, and is folded."""
-    memory = opened.memory and client_memory.settle(opened.memory)
+    memory, begins = opened.memory and client_memory.settle(opened.memory), trip
     waiting = train_if_due(program, snapshots, trip, opened.waiting)
-    arrival = arrival_of(program, trip, trained_trip(program, snapshots, trip, waiting, memory))
+    if memory and not program.waves:
+        memory, begins = client_memory.after_settling(memory, trip, program.spread.forms)
+    arrival = arrival_of(program, trip, trained_trip(program, snapshots, begins, waiting))
     buffer, memory, report = fold_trip(program, trip, arrival, opened.buffer, memory)
     return OpenStep(buffer, memory, waiting, record_row(opened.trip_reports, trip, report))
 
 
-def _flat(opened: OpenStep) -> OpenStep:
+def _flat(opened: OpenStep, vectors: bool) -> OpenStep:
     """As the loop over trips carries it."""
     return OpenStep(
-        carry_layout.flat(opened.buffer),
-        carry_layout.flat_memory(opened.memory),
-        carry_layout.flat_rows(opened.waiting),
+        carry_layout.flat(opened.buffer, vectors),
+        carry_layout.flat_memory(opened.memory, vectors),
+        carry_layout.flat_rows(opened.waiting, vectors),
         opened.trip_reports,
     )
 
@@ -184,7 +192,7 @@ def _step(program: Program, carry: Carry, folded: OpenStep) -> tuple[Carry, dict
 def _record(program: Program, step: jax.Array, stepped: Carry, report: dict[str, Any]) -> Carry:
     """Stores the new version where others will read it, and the report of the step."""
     return stepped._replace(
-        snapshots=snapshot_buffer.store(stepped.snapshots, program.steps.write_slot[step], stepped.params),
+        snapshots=snapshot_buffer.store(stepped.snapshots, program.steps.write_slot[step], stepped.params, program.spread.forms),
         step_reports=record_row(stepped.step_reports, step, report),
     )
 
@@ -194,13 +202,14 @@ def _fold_parts(
 ) -> OpenStep:
     """Folds the trips ``first`` to ``end - 1`` in parts that are added up, for an additive rule."""
     buffer, memory, waiting, reports = opened
+    vectors = program.spread.forms.vectors
     numbers = jnp.arange(program.spread.at_once)
 
     def fold(reads, trip, flat):
         program, snapshots, waiting = reads
         arrival = arrival_of(program, trip, trained_trip(program, snapshots, trip, waiting))
         folded, _, report = fold_trip(program, trip, arrival, carry_layout.shaped(flat, buffer), None)
-        return carry_layout.flat(folded), report
+        return carry_layout.flat(folded, vectors), report
 
     def part(state):
         begin, waiting, reports, folded = state
@@ -214,7 +223,7 @@ def _fold_parts(
         reports = {name: column.at[rows].set(mine[name], mode="drop") for name, column in reports.items()}
         return until, waiting, reports, jax.tree.map(jnp.add, folded, added)
 
-    state = (first, waiting, reports, carry_layout.flat(buffer))
+    state = (first, waiting, reports, carry_layout.flat(buffer, vectors))
     with jax.named_scope("parts"):
         _, waiting, reports, folded = lax.while_loop(lambda state: state[0] < end, part, state)
     return OpenStep(carry_layout.shaped(folded, buffer), memory, waiting, reports)
@@ -227,19 +236,21 @@ def show_recalled(
 
     Returns the rule's buffer and the memory. The loop settles the memory: so later writes come after these reads.
     """
-    fold = program.rule.build().fold_recalled
+    fold, vectors = program.rule.build().fold_recalled, program.spread.forms.vectors
 
-    def one_row(number, flat):
-        shown, memory = carry_layout.shaped(flat, start)
+    def flat(shown, memory):
+        return carry_layout.flat(shown, vectors), carry_layout.flat_memory(memory, vectors)
+
+    def one_row(number, state):
+        shown, memory = carry_layout.shaped(state, start)
         memory = client_memory.settle(memory)
         row = client_memory.fetch(memory, recall.client[number], like)
-        return carry_layout.flat(fold(shown, recall.weight[number], row)), carry_layout.flat_memory(memory)
+        return flat(fold(shown, recall.weight[number], row), memory)
 
     start = (buffer, memory)
     first, end = recall.first_row[step], recall.first_row[step + 1]
-    flat = (carry_layout.flat(buffer), carry_layout.flat_memory(memory))
     with jax.named_scope("recalled"):
-        return carry_layout.shaped(lax.fori_loop(first, end, one_row, flat), start)
+        return carry_layout.shaped(lax.fori_loop(first, end, one_row, flat(buffer, memory)), start)
 
 
 def _running_sum_of_steps(

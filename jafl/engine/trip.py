@@ -13,6 +13,7 @@ from jafl.engine import carry_layout, client_memory, devices, waves
 from jafl.engine.client_memory import ClientMemory
 from jafl.engine.program import Program, Trained
 from jafl.errors import require
+from jafl.platform_forms import FORMS, Forms
 from jafl.records import ArrayTree, Arrival
 
 
@@ -54,11 +55,10 @@ def trained_trip(
     snapshots: ArrayTree,
     trip: jax.Array,
     waiting: Trained | None,
-    memory: ClientMemory | None = None,
 ) -> Trained:
-    """The result of the trip's training, in its wave or now; if now, it comes after ``memory`` is settled."""
+    """The result of the trip's training, in its wave or now."""
     if not program.waves:
-        return train_trip(program, snapshots, trip + (client_memory.nought_after(memory) if memory else 0))
+        return train_trip(program, snapshots, trip)
     trained: Trained = waves.fetch(program.waves, trip, waiting)
     return trained
 
@@ -66,20 +66,25 @@ def trained_trip(
 def train(program: Program, snapshots: ArrayTree, trip: jax.Array) -> tuple[ClientResult, Any]:
     """The work of client trip number ``trip``, and the snapshot [*P] that it trains from."""
     client = program.trips.client[trip]
-    start = client_memory.row_of(snapshots, program.trips.read_slot[trip])
-    start = read_once(start, trip, program.rule.build().needs_start)
+    forms = program.spread.forms
+    start = client_memory.row_of(snapshots, program.trips.read_slot[trip], forms.vectors)
+    start = read_once(start, trip, program.rule.build().needs_start, forms)
     work = program.client_work.build()
     return work.train(program.data, start, client, program.trips.key[trip]), start
 
 
-def read_once(start: Any, trip: jax.Array, for_rule: bool) -> Any:
-    """``start``, some of its leaves behind a condition that always holds and that the compiler cannot see through.
+def read_once(start: Any, trip: jax.Array, for_rule: bool, forms: Forms = FORMS["cpu"]) -> Any:
+    """``start``, its leaves, or on a CPU some, behind something that the compiler cannot see through.
 
-    Else, on a CPU, their reading is fused into what uses them. Of a rule that needs the start these are the flat
+    Else a TPU converts all snapshots to bfloat16 at every step, where it multiplies in bfloat16. There a barrier
+    serves. A CPU needs a condition that always holds, for it removes barriers before it fuses. Else the leaves'
+    reading is fused into what uses them. Of a rule that needs the start these are the flat
     leaves: the rule's arithmetic is fused into the writing of the step's snapshot, and reading and writing the same
     array would copy all snapshots at every step. Of models with kernels of more than two axes these are vectors:
     biases and scales would be looked up anew for every pixel or token, which cost an eighth of such a trip.
     """
+    if forms.barriers:
+        return lax.optimization_barrier(start)
     leaves, tree = jax.tree.flatten(start)
     deep = any(jnp.ndim(leaf) > 2 for leaf in leaves)
 
