@@ -76,15 +76,15 @@ def train(program: Program, snapshots: ArrayTree, trip: jax.Array) -> tuple[Clie
 def read_once(start: Any, trip: jax.Array, for_rule: bool, forms: Forms = FORMS["cpu"]) -> Any:
     """``start``, its leaves, or on a CPU some, behind something that the compiler cannot see through.
 
-    Else a TPU converts all snapshots to bfloat16 at every step, where it multiplies in bfloat16. There a barrier
-    serves. A CPU needs a condition that always holds, for it removes barriers before it fuses. Else the leaves'
+    Else a TPU converts all snapshots to bfloat16 at every step, where it multiplies in bfloat16. There a rounding
+    that changes nothing serves, which is not computed; a barrier does not, and a condition copies. A CPU needs a condition that always holds, for it removes barriers before it fuses. Else the leaves'
     reading is fused into what uses them. Of a rule that needs the start these are the flat
     leaves: the rule's arithmetic is fused into the writing of the step's snapshot, and reading and writing the same
     array would copy all snapshots at every step. Of models with kernels of more than two axes these are vectors:
     biases and scales would be looked up anew for every pixel or token, which cost an eighth of such a trip.
     """
     if forms.barriers:
-        return lax.optimization_barrier(start)
+        return jax.tree.map(_as_it_is, start)
     leaves, tree = jax.tree.flatten(start)
     deep = any(jnp.ndim(leaf) > 2 for leaf in leaves)
 
@@ -96,6 +96,14 @@ def read_once(start: Any, trip: jax.Array, for_rule: bool, forms: Forms = FORMS[
     if some:
         some = lax.cond(trip >= 0, lambda: some, lambda: jax.tree.map(jnp.zeros_like, some))
     return jax.tree.unflatten(tree, [some.get(number, leaf) for number, leaf in enumerate(leaves)])
+
+
+def _as_it_is(leaf: jax.Array) -> jax.Array:
+    """The leaf, rounded to its own type."""
+    if not jnp.issubdtype(leaf.dtype, jnp.floating):
+        return leaf
+    kind = jnp.finfo(leaf.dtype)
+    return lax.reduce_precision(leaf, int(kind.nexp), int(kind.nmant))
 
 
 @functools.partial(jax.jit, inline=True)  # traced once, for the several places that ask for its shapes
