@@ -18,15 +18,17 @@ class Forms(NamedTuple):
     vectors     whether loops carry rows, and arrays whose last axis is short, as vectors; else all in their shapes
     conditions  whether a wave that may be due stands behind a condition; else in a loop of no or one round
     barriers    whether an optimization barrier says what comes after what; else the values themselves do
+    packed      whether columns of numbers are packed into one vector, of which a row is read as one operation
     """
 
     vectors: bool
     conditions: bool
     barriers: bool
+    packed: bool
 
 
-_ACCELERATOR = Forms(vectors=False, conditions=True, barriers=True)
-FORMS = {"cpu": Forms(vectors=True, conditions=False, barriers=False), "gpu": _ACCELERATOR, "tpu": _ACCELERATOR}
+_ACCELERATOR = Forms(vectors=False, conditions=True, barriers=True, packed=True)
+FORMS = {"cpu": Forms(vectors=True, conditions=False, barriers=False, packed=False), "gpu": _ACCELERATOR, "tpu": _ACCELERATOR}
 
 
 def by_platform(*arrays: Any, cpu: Callable[..., Any], elsewhere: Callable[..., Any]) -> Any:

@@ -1,5 +1,6 @@
 """The engine's loop over server steps: open the rule's buffer, fold the arrivals, step the model, record."""
 
+import dataclasses
 import functools
 from typing import Any, NamedTuple
 
@@ -8,7 +9,7 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 
-from jafl.engine import carry_layout, client_memory, devices, snapshot_buffer, waves
+from jafl.engine import carry_layout, client_memory, columns, devices, snapshot_buffer, waves
 from jafl.engine.client_memory import ClientMemory
 from jafl.engine.program import Carry, Program, Trained
 from jafl.engine.trip import (
@@ -20,6 +21,7 @@ from jafl.engine.trip import (
     trained_trip,
 )
 from jafl.errors import require
+from jafl.platform_forms import FORMS, Forms
 from jafl.records import ArrayTree, Params, Recall
 
 
@@ -70,7 +72,7 @@ def allocate(program: Program, params: Params, *, slots: int, num_clients: int) 
         _, _, report, apply = rule.finish(buffer, params)
         return trip_report, _with_applied(report, apply)
 
-    def columns(count, report):
+    def rows_of(count, report):
         return {name: jnp.zeros((count, *value.shape), value.dtype) for name, value in report.items()}
 
     trip_report, step_report = jax.eval_shape(reports_of_one_step)
@@ -81,8 +83,8 @@ def allocate(program: Program, params: Params, *, slots: int, num_clients: int) 
         snapshots=snapshot_buffer.store(rows, jnp.int32(0), params, program.spread.forms),
         memory=memory,
         waiting=waiting,
-        trip_reports=columns(len(program.trips.client), trip_report),
-        step_reports=columns(len(program.steps.write_slot), step_report),
+        trip_reports=rows_of(len(program.trips.client), trip_report),
+        step_reports=rows_of(len(program.steps.write_slot), step_report),
     )
 
 
@@ -94,6 +96,8 @@ def run(program: Program, carry: Carry, first_step: int, last_step: int) -> Carr
     """
 
     vectors = program.spread.forms.vectors
+    if program.spread.forms.packed:
+        program = _packed(program)
 
     def body(step, flat):
         return carry_layout.flat_carry(_server_step(program, step, carry_layout.shaped(flat, carry)), vectors)
@@ -111,6 +115,21 @@ def run(program: Program, carry: Carry, first_step: int, last_step: int) -> Carr
         else:
             flat = lax.fori_loop(first_step, last_step, body, flat)
     return carry_layout.shaped(flat, carry)
+
+
+def _packed(program: Program) -> Program:
+    """The program with the columns that its loops read packed."""
+    waves, recall = program.waves, program.recall
+    of_waves = (waves.due, waves.undisturbed, waves.read_row) if waves else ()
+    trips, steps, of_waves, first_row = columns.packed(
+        (program.trips, program.steps, of_waves, recall and recall.first_row)
+    )
+    if waves:
+        due, undisturbed, read_row = of_waves
+        waves = waves._replace(due=due, undisturbed=undisturbed, read_row=read_row)
+    if recall:
+        recall = recall._replace(first_row=first_row)
+    return dataclasses.replace(program, trips=trips, steps=steps, waves=waves, recall=recall)
 
 
 def _server_step(program: Program, step: jax.Array, carry: Carry) -> Carry:
@@ -156,7 +175,8 @@ def _client_trip(program: Program, snapshots: ArrayTree, trip: jax.Array, opened
         memory, begins = client_memory.after_settling(memory, trip, program.spread.forms)
     arrival = arrival_of(program, trip, trained_trip(program, snapshots, begins, waiting))
     buffer, memory, report = fold_trip(program, trip, arrival, opened.buffer, memory)
-    return OpenStep(buffer, memory, waiting, record_row(opened.trip_reports, trip, report))
+    reports = record_row(opened.trip_reports, trip, report, program.spread.forms)
+    return OpenStep(buffer, memory, waiting, reports)
 
 
 def _flat(opened: OpenStep, vectors: bool) -> OpenStep:
@@ -193,7 +213,7 @@ def _record(program: Program, step: jax.Array, stepped: Carry, report: dict[str,
     """Stores the new version where others will read it, and the report of the step."""
     return stepped._replace(
         snapshots=snapshot_buffer.store(stepped.snapshots, program.steps.write_slot[step], stepped.params, program.spread.forms),
-        step_reports=record_row(stepped.step_reports, step, report),
+        step_reports=record_row(stepped.step_reports, step, report, program.spread.forms),
     )
 
 
@@ -219,7 +239,7 @@ def _fold_parts(
         reads = (program, snapshots, waiting)
         like = jax.eval_shape(fold, reads, begin, folded)
         added, mine = devices.fold_parts(program.spread, fold, reads, begin, until, like)
-        rows = jnp.where(begin + numbers < until, begin + numbers, len(program.trips.client))
+        rows = jnp.where(begin + numbers < until, begin + numbers, len(reports["loss"]))
         reports = {name: column.at[rows].set(mine[name], mode="drop") for name, column in reports.items()}
         return until, waiting, reports, jax.tree.map(jnp.add, folded, added)
 
@@ -313,9 +333,17 @@ def _with_applied(report: dict[str, Any], apply: Any) -> dict[str, Any]:
     return dict(report) if apply is True else {**report, "applied": jnp.where(apply, 1.0, 0.0)}
 
 
-def record_row(reports: dict[str, jax.Array], row: jax.Array, report: dict[str, Any]) -> dict[str, jax.Array]:
-    """``reports`` [rows] with one row of each set to what ``report`` says."""
-    return {name: column.at[row].set(report[name]) for name, column in reports.items()}
+def record_row(
+    reports: dict[str, jax.Array], row: jax.Array, report: dict[str, Any], forms: Forms = FORMS["cpu"]
+) -> dict[str, jax.Array]:
+    """``reports`` [rows] with one row of each set to what ``report`` says; the row is there."""
+
+    def write(column, value):
+        if forms.packed:
+            return lax.dynamic_update_index_in_dim(column, jnp.asarray(value, column.dtype), row, 0)
+        return column.at[row].set(value)
+
+    return {name: write(column, report[name]) for name, column in reports.items()}
 
 
 def _select(condition: jax.Array, if_true: Any, if_false: Any) -> Any:
