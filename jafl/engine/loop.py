@@ -151,6 +151,9 @@ def _open(program: Program, step: jax.Array, carry: Carry) -> OpenStep:
 
 def _fold(program: Program, step: jax.Array, snapshots: ArrayTree, opened: OpenStep) -> OpenStep:
     """Folds the arrivals of the step, one after the other or in parts."""
+    if program.one_trip_per_step and program.spread.forms.packed:  # a number less to read
+        trip = jnp.minimum(step, program.steps.first_trip[len(program.steps.first_trip) - 1])
+        return _client_trip(program, snapshots, trip.astype(jnp.int32), opened)
     first, end = program.steps.first_trip[step], program.steps.first_trip[step + 1]
     if program.spread.at_once:
         return _fold_parts(program, snapshots, first, end, opened)
