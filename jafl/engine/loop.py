@@ -95,26 +95,42 @@ def run(program: Program, carry: Carry, first_step: int, last_step: int) -> Carr
     The carry is donated: its memory becomes the result's, so the one passed in cannot be used again.
     """
 
-    vectors = program.spread.forms.vectors
-    if program.spread.forms.packed:
+    forms = program.spread.forms
+    if forms.packed:
         program = _packed(program)
 
-    def body(step, flat):
-        return carry_layout.flat_carry(_server_step(program, step, carry_layout.shaped(flat, carry)), vectors)
+    def one_after_the_other(program, flat, first_step, last_step):
+        def body(step, flat):
+            after = _server_step(program, step, carry_layout.shaped(flat, carry))
+            return carry_layout.flat_carry(after, forms.vectors)
+
+        return lax.fori_loop(first_step, last_step, body, flat)
 
     def several(state):
         step, flat = state
         step, after = _running_sum_of_steps(program, step, last_step, carry_layout.shaped(flat, carry))
-        return step, carry_layout.flat_carry(after, vectors)
+        return step, carry_layout.flat_carry(after, forms.vectors)
 
-    flat = carry_layout.flat_carry(carry, vectors)
+    flat = carry_layout.flat_carry(carry, forms.vectors)
+    if forms.packed and _one_trip_after_first_step(program):
+        with jax.named_scope("first_step"):
+            first_step, last_step = jnp.asarray(first_step, jnp.int32), jnp.asarray(last_step, jnp.int32)
+            flat = one_after_the_other(program, flat, first_step, jnp.minimum(last_step, 1))
+        program = dataclasses.replace(program, one_trip_per_step=True)
+        first_step = jnp.maximum(first_step, 1)
     with jax.named_scope("server_steps"):  # scopes name the loops in profiles and in compiled programs
         if program.spread.steps_at_once:
             start = (jnp.asarray(first_step, jnp.int32), flat)
             _, flat = lax.while_loop(lambda state: state[0] < last_step, several, start)
         else:
-            flat = lax.fori_loop(first_step, last_step, body, flat)
+            flat = one_after_the_other(program, flat, first_step, last_step)
     return carry_layout.shaped(flat, carry)
+
+
+def _one_trip_after_first_step(program: Program) -> bool:
+    """Whether every step but the first has one trip: a loop of its own for the first spares the others theirs."""
+    rule = program.rule.build()
+    return rule.initial_round and rule.buffer_size == 1 and not program.one_trip_per_step
 
 
 def _packed(program: Program) -> Program:
@@ -151,9 +167,6 @@ def _open(program: Program, step: jax.Array, carry: Carry) -> OpenStep:
 
 def _fold(program: Program, step: jax.Array, snapshots: ArrayTree, opened: OpenStep) -> OpenStep:
     """Folds the arrivals of the step, one after the other or in parts."""
-    if program.one_trip_per_step and program.spread.forms.packed:  # a number less to read
-        trip = jnp.minimum(step, program.steps.first_trip[len(program.steps.first_trip) - 1])
-        return _client_trip(program, snapshots, trip.astype(jnp.int32), opened)
     first, end = program.steps.first_trip[step], program.steps.first_trip[step + 1]
     if program.spread.at_once:
         return _fold_parts(program, snapshots, first, end, opened)
