@@ -19,16 +19,18 @@ class Forms(NamedTuple):
     conditions  whether a wave that may be due stands behind a condition; else in a loop of no or one round
     barriers    whether an optimization barrier says what comes after what; else the values themselves do
     packed      whether columns of numbers are packed into one vector, of which a row is read as one operation
+    writes_at_once  whether a client's row is written in its own trip; else held, and written by the next trip
     """
 
     vectors: bool
     conditions: bool
     barriers: bool
     packed: bool
+    writes_at_once: bool
 
 
-_ACCELERATOR = Forms(vectors=False, conditions=True, barriers=True, packed=True)
-FORMS = {"cpu": Forms(vectors=True, conditions=False, barriers=False, packed=False), "gpu": _ACCELERATOR, "tpu": _ACCELERATOR}
+_ACCELERATOR = Forms(vectors=False, conditions=True, barriers=True, packed=True, writes_at_once=True)
+FORMS = {"cpu": Forms(vectors=True, conditions=False, barriers=False, packed=False, writes_at_once=False), "gpu": _ACCELERATOR, "tpu": _ACCELERATOR}
 
 
 def by_platform(*arrays: Any, cpu: Callable[..., Any], elsewhere: Callable[..., Any]) -> Any:

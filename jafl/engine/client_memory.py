@@ -16,7 +16,7 @@ from jax import lax
 
 from jafl.errors import choose
 from jafl.keyed_shuffle import mix
-from jafl.platform_forms import Forms
+from jafl.platform_forms import FORMS, Forms
 
 
 class Row(NamedTuple):
@@ -69,8 +69,10 @@ def allocate(value: Any, num_clients: int, precision: str, as_vectors: bool = Tr
     return ClientMemory(codes, scales, held, jnp.int32(0))
 
 
-def hold(memory: ClientMemory, client: jax.Array, value: Any, words: jax.Array) -> tuple[ClientMemory, Any]:
-    """Holds ``value`` [*V] as the client's row; returns the memory and the value as it is stored.
+def hold(
+    memory: ClientMemory, client: jax.Array, value: Any, words: jax.Array, forms: Forms = FORMS["cpu"]
+) -> tuple[ClientMemory, Any]:
+    """Holds ``value`` [*V] as the client's row, or writes it; returns the memory and the value as it is stored.
 
     ``memory`` is settled. In 8 bits each leaf of a client has its own scale, its largest magnitude over 127, and is
     rounded up or down at random, so that the mean is right (unbiased, as ACE's appendix F.3.3 requires); ``words``
@@ -80,11 +82,16 @@ def hold(memory: ClientMemory, client: jax.Array, value: Any, words: jax.Array) 
         row = Row(jax.tree.map(lambda v, c: v.astype(c.dtype), value, memory.codes), ())
     else:
         row = _quantized_row(value, words)
+    if forms.writes_at_once:
+        codes, scales = with_row((memory.codes, memory.scales), client, tuple(row), as_vectors=False)
+        return memory._replace(codes=codes, scales=scales), _as_value(row, value)
     return memory._replace(held=row, client=jnp.int32(client)), _as_value(row, value)
 
 
-def settle(memory: ClientMemory) -> ClientMemory:
-    """Writes the row that is held: all rows are then up to date."""
+def settle(memory: ClientMemory, forms: Forms = FORMS["cpu"]) -> ClientMemory:
+    """Writes the row that is held, if any: all rows are then up to date."""
+    if forms.writes_at_once:
+        return memory
     codes = with_row(memory.codes, memory.client, memory.held.codes, as_vectors=False)
     scales = with_row(memory.scales, memory.client, memory.held.scales, as_vectors=False)
     return memory._replace(codes=codes, scales=scales)
@@ -96,23 +103,11 @@ def fetch(memory: ClientMemory, client: jax.Array, like: Any) -> Any:
     return _as_value(Row(codes, scales), like)
 
 
-def after_settling(
-    memory: ClientMemory, trip: jax.Array, forms: Forms
-) -> tuple[ClientMemory, jax.Array]:
-    """The settled memory and ``trip``, such that what depends on the trip is computed after the row was written.
-
-    Then the next row can replace the held one without a copy of the memory.
-    """
-    if forms.barriers:
-        settled: tuple[ClientMemory, jax.Array] = lax.optimization_barrier((memory, trip))
-        return settled
-    return memory, trip + nought_after(memory)
-
-
 def nought_after(memory: ClientMemory) -> jax.Array:
     """0, int32, computed such that the compiler believes it to depend on the outcome of ``settle``.
 
-    Whatever depends on it is computed after the held row has been written.
+    Whatever depends on it is computed after the held row has been written. Then the next row can replace it without
+    a copy of the memory.
     """
     written = [
         row_of(_as_vectors(codes)[:, :1], memory.client)

@@ -133,6 +133,12 @@ def _one_trip_after_first_step(program: Program) -> bool:
     return rule.initial_round and rule.buffer_size == 1 and not program.one_trip_per_step
 
 
+def _only_trip(program: Program, step: jax.Array) -> jax.Array:
+    """The trip of a step, where all steps but the first have one: counted, which spares the reading of a number."""
+    first_trip = program.steps.first_trip
+    return jnp.minimum(step + first_trip[1] - 1, first_trip[len(first_trip) - 1])
+
+
 def _packed(program: Program) -> Program:
     """The program with the columns that its loops read packed."""
     waves, recall = program.waves, program.recall
@@ -167,6 +173,8 @@ def _open(program: Program, step: jax.Array, carry: Carry) -> OpenStep:
 
 def _fold(program: Program, step: jax.Array, snapshots: ArrayTree, opened: OpenStep) -> OpenStep:
     """Folds the arrivals of the step, one after the other or in parts."""
+    if program.one_trip_per_step and program.spread.forms.packed and not program.spread.at_once:
+        return _client_trip(program, snapshots, _only_trip(program, step), opened)
     first, end = program.steps.first_trip[step], program.steps.first_trip[step + 1]
     if program.spread.at_once:
         return _fold_parts(program, snapshots, first, end, opened)
@@ -185,13 +193,14 @@ def _fold(program: Program, step: jax.Array, snapshots: ArrayTree, opened: OpenS
 
 def _client_trip(program: Program, snapshots: ArrayTree, trip: jax.Array, opened: OpenStep) -> OpenStep:
     """One trip: trains, or has trained in a wave, and is folded."""
-    memory, begins = opened.memory and client_memory.settle(opened.memory), trip
+    forms, begins = program.spread.forms, trip
+    memory = opened.memory and client_memory.settle(opened.memory, forms)
     waiting = train_if_due(program, snapshots, trip, opened.waiting)
-    if memory and not program.waves:
-        memory, begins = client_memory.after_settling(memory, trip, program.spread.forms)
+    if memory and not program.waves and not forms.writes_at_once:
+        begins = trip + client_memory.nought_after(memory)
     arrival = arrival_of(program, trip, trained_trip(program, snapshots, begins, waiting))
     buffer, memory, report = fold_trip(program, trip, arrival, opened.buffer, memory)
-    reports = record_row(opened.trip_reports, trip, report, program.spread.forms)
+    reports = record_row(opened.trip_reports, trip, report, forms)
     return OpenStep(buffer, memory, waiting, reports)
 
 
@@ -272,10 +281,18 @@ def show_recalled(
 
     Returns the rule's buffer and the memory. The loop settles the memory: so later writes come after these reads.
     """
-    fold, vectors = program.rule.build().fold_recalled, program.spread.forms.vectors
+    fold, forms = program.rule.build().fold_recalled, program.spread.forms
+    first, end = recall.first_row[step], recall.first_row[step + 1]
+    if forms.writes_at_once:  # nothing is written here
+
+        def add_row(number, shown):
+            return fold(shown, recall.weight[number], client_memory.fetch(memory, recall.client[number], like))
+
+        with jax.named_scope("recalled"):
+            return lax.fori_loop(first, end, add_row, buffer), memory
 
     def flat(shown, memory):
-        return carry_layout.flat(shown, vectors), carry_layout.flat_memory(memory, vectors)
+        return carry_layout.flat(shown, forms.vectors), carry_layout.flat_memory(memory, forms.vectors)
 
     def one_row(number, state):
         shown, memory = carry_layout.shaped(state, start)
@@ -284,7 +301,6 @@ def show_recalled(
         return flat(fold(shown, recall.weight[number], row), memory)
 
     start = (buffer, memory)
-    first, end = recall.first_row[step], recall.first_row[step + 1]
     with jax.named_scope("recalled"):
         return carry_layout.shaped(lax.fori_loop(first, end, one_row, flat(buffer, memory)), start)
 

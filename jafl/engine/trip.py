@@ -135,8 +135,10 @@ def fold_trip(
     rule = program.rule.build()
     if rule.remembers and memory:
         value = rule.remembers(arrival)
-        previous = client_memory.fetch(memory, arrival.client, value)
-        memory, stored = client_memory.hold(memory, arrival.client, value, program.trips.key[trip])
+        previous, forms = client_memory.fetch(memory, arrival.client, value), program.spread.forms
+        if forms.writes_at_once:  # the row is read, then written: else the memory is copied
+            previous, memory = lax.optimization_barrier((previous, memory))
+        memory, stored = client_memory.hold(memory, arrival.client, value, program.trips.key[trip], forms)
         arrival = arrival._replace(previous=previous, stored=stored)
     buffer, report = rule.fold(buffer, arrival)
     require("loss" not in report, "the name of a rule's report", "loss", "another: the engine reports it")
