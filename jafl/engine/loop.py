@@ -165,10 +165,15 @@ def _open(program: Program, step: jax.Array, carry: Carry) -> OpenStep:
     """Opens the rule's buffer, and shows the rule the stored values that it asked to see again."""
     rule = program.rule.build()
     buffer, memory = rule.begin(carry.rule_state, carry.params), carry.memory
-    if program.recall and memory:
+    if program.recall and memory and _recalls(program):
         like = remembered_shapes(program, carry.snapshots)
         buffer, memory = show_recalled(program, program.recall, memory, step, buffer, like)
     return OpenStep(buffer, memory, carry.waiting, carry.trip_reports)
+
+
+def _recalls(program: Program) -> bool:
+    """Whether the rule recalls anything. One row is padding; a loop over it would fix how the memory is laid out."""
+    return program.recall is not None and (len(program.recall.client) > 1 or not program.spread.forms.packed)
 
 
 def _fold(program: Program, step: jax.Array, snapshots: ArrayTree, opened: OpenStep) -> OpenStep:
