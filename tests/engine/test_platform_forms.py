@@ -83,6 +83,7 @@ def carry_after(platform: str, rule: str, together: bool, **options):
     built = rules.RULES[rule](**options)
     schedule = jafl.asynchronous(
         num_clients=12,
+        concurrency=12,
         buffer_size=1,
         delay=jafl.delays.exponential(1.0),
         server_steps=40,
