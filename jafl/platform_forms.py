@@ -20,6 +20,7 @@ class Forms(NamedTuple):
     barriers    whether an optimization barrier says what comes after what; else the values themselves do
     packed      whether columns of numbers are packed into one vector, of which a row is read as one operation
     writes_at_once  whether a client's row is written in its own trip; else held, and written by the next trip
+    tiled       whether rows of matrices are stored in whole tiles (``jafl/engine/tiled_rows.py``)
     """
 
     vectors: bool
@@ -27,10 +28,13 @@ class Forms(NamedTuple):
     barriers: bool
     packed: bool
     writes_at_once: bool
+    tiled: bool
 
 
-_ACCELERATOR = Forms(vectors=False, conditions=True, barriers=True, packed=True, writes_at_once=True)
-FORMS = {"cpu": Forms(vectors=True, conditions=False, barriers=False, packed=False, writes_at_once=False), "gpu": _ACCELERATOR, "tpu": _ACCELERATOR}
+_GPU = Forms(
+    vectors=False, conditions=True, barriers=True, packed=True, writes_at_once=True, tiled=False
+)
+FORMS = {"cpu": Forms(vectors=True, conditions=False, barriers=False, packed=False, writes_at_once=False, tiled=False), "gpu": _GPU, "tpu": _GPU._replace(tiled=True)}
 
 
 def by_platform(*arrays: Any, cpu: Callable[..., Any], elsewhere: Callable[..., Any]) -> Any:

@@ -8,7 +8,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.experimental.layout import Layout, with_layout_constraint
 
 from jafl.engine.client_memory import ClientMemory
 
@@ -41,34 +40,12 @@ def flat_rows(tree: Any, as_vectors: bool = True) -> Any:
 
 
 def flat_memory(memory: ClientMemory | None, as_vectors: bool = True) -> ClientMemory | None:
-    """The clients' memory, if any, with its held row flat; its other rows are vectors already.
-
-    Rows in their shapes lie in the order that pads least. Two loops would lay them out in two ways, each as suits it,
-    and copy all of them in between; and so would a program that is given them as they are placed by default.
-    """
-    if memory and not as_vectors:
-        return memory._replace(codes=jax.tree.map(_with_least_padding, memory.codes))
+    """The clients' memory, if any, with its held row flat; its other rows are vectors already."""
     return memory and memory._replace(held=flat(memory.held, as_vectors))
-
-
-def _with_least_padding(rows: jax.Array) -> jax.Array:
-    """Matrices [rows, a, b] with that of their axes last in memory that fills tiles of 8 x 128 entries better."""
-    if rows.ndim != 3:
-        return rows
-
-    def padded(high, wide):
-        return -(-high // 8) * -(-wide // 128)
-
-    high, wide = rows.shape[1:]
-    order = (0, 1, 2) if padded(high, wide) <= padded(wide, high) else (0, 2, 1)
-    return with_layout_constraint(rows, Layout(major_to_minor=order))
 
 
 def flat_carry(carry: Any, as_vectors: bool = True) -> Any:
     """An ``engine.Carry``, all of it flat."""
-    if carry.memory and not as_vectors:
-        snapshots = jax.tree.map(_with_least_padding, carry.snapshots)
-        return carry._replace(snapshots=snapshots, memory=flat_memory(carry.memory, as_vectors))
     return carry._replace(
         params=flat(carry.params, as_vectors),
         optimizer_state=flat(carry.optimizer_state, as_vectors),

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jafl.engine import tiled_rows
 from jafl.errors import choose
 from jafl.keyed_shuffle import mix
 from jafl.platform_forms import FORMS, Forms
@@ -29,7 +30,7 @@ class Row(NamedTuple):
 class ClientMemory(NamedTuple):
     """The memory of all clients, and the row that is still to be written.
 
-    codes   [N, entries of V] or [N, *V] in the stored type
+    codes   [N, entries of V] in the stored type; off a CPU [N, *V], on a TPU as ``TiledRows``
     scales  [N] per leaf for 8 bits, else ()
     held    the row that is still to be written
     client  [] int32, whose row that is
@@ -47,10 +48,10 @@ PRECISIONS = {"full": None, "bfloat16": jnp.bfloat16, "int8": jnp.int8}
 SIGNALLING_NAN = {16: 0x7FA5, 32: 0x7FA5A5A5, 64: 0x7FF4A5A5A5A5A5A5}
 
 
-def allocate(value: Any, num_clients: int, precision: str, as_vectors: bool = True) -> ClientMemory:
+def allocate(value: Any, num_clients: int, precision: str, forms: Forms = FORMS["cpu"]) -> ClientMemory:
     """Rows of zeros for ``num_clients`` clients, each like ``value``, any pytree of arrays or their shapes.
 
-    as_vectors: whether a row is a vector, which suits a CPU; else it has the shape of its value.
+    forms: whether a row is a vector, which suits a CPU; else it has the shape of its value.
 
     Raises:
       SettingError: for an unknown precision.
@@ -58,7 +59,9 @@ def allocate(value: Any, num_clients: int, precision: str, as_vectors: bool = Tr
     dtype = choose("memory_precision", precision, PRECISIONS)
 
     def rows(v):
-        return jnp.zeros((num_clients, *((v.size,) if as_vectors else v.shape)), dtype or v.dtype)
+        if forms.vectors:
+            return jnp.zeros((num_clients, v.size), dtype or v.dtype)
+        return tiled_rows.zeros(num_clients, v, forms, dtype)
 
     codes = jax.tree.map(rows, value)
     scales = jax.tree.map(lambda v: jnp.zeros(num_clients, v.dtype), value) if dtype == jnp.int8 else ()
@@ -99,7 +102,7 @@ def settle(memory: ClientMemory, forms: Forms = FORMS["cpu"]) -> ClientMemory:
 
 def fetch(memory: ClientMemory, client: jax.Array, like: Any) -> Any:
     """One client's row in a settled memory, as values in the types of ``like``, a value."""
-    codes, scales = (row_of(rows, client, as_vectors=False) for rows in (memory.codes, memory.scales))
+    codes, scales = (row_of(rows, client, as_vectors=False, many=False) for rows in (memory.codes, memory.scales))
     return _as_value(Row(codes, scales), like)
 
 
@@ -144,27 +147,31 @@ def _count(flags: list[jax.Array]) -> jax.Array:
     return jnp.sum(jnp.stack(flags), dtype=jnp.int32) if flags else jnp.int32(0)
 
 
-def row_of(arrays: Any, number: jax.Array, as_vectors: bool = True) -> Any:
+def row_of(arrays: Any, number: jax.Array, as_vectors: bool = True, many: bool = True) -> Any:
     """[*V]: row ``number`` of arrays [rows, *V], read as a vector: a CPU reads [784, 10] in steps of ten."""
 
     def read(array):
+        if tiled_rows.is_tiled(array):
+            return array.row(number, many)
         if not as_vectors:
             return lax.dynamic_index_in_dim(array, number, keepdims=False)
         return lax.dynamic_index_in_dim(_as_vectors(array), number, keepdims=False).reshape(array.shape[1:])
 
-    return jax.tree.map(read, arrays)
+    return jax.tree.map(read, arrays, is_leaf=tiled_rows.is_tiled)
 
 
 def with_row(arrays: Any, number: jax.Array, row: Any, as_vectors: bool = True) -> Any:
     """Arrays [rows, *V] with ``row`` [*V] as their row ``number``, written as a vector."""
 
     def write(array, value):
+        if tiled_rows.is_tiled(array):
+            return array.with_row(number, value)
         if not as_vectors:
             return lax.dynamic_update_index_in_dim(array, jnp.reshape(value, array.shape[1:]), number, 0)
         vector = lax.dynamic_update_index_in_dim(_as_vectors(array), jnp.reshape(value, -1), number, 0)
         return vector.reshape(array.shape)
 
-    return jax.tree.map(write, arrays, row)
+    return jax.tree.map(write, arrays, row, is_leaf=tiled_rows.is_tiled)
 
 
 def _as_vectors(array: jax.Array) -> jax.Array:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 
-from jafl.engine import carry_layout, client_memory, columns, devices, snapshot_buffer, waves
+from jafl.engine import carry_layout, client_memory, columns, devices, snapshot_buffer, tiled_rows, waves
 from jafl.engine.client_memory import ClientMemory
 from jafl.engine.program import Carry, Program, Trained
 from jafl.engine.trip import (
@@ -55,15 +55,14 @@ def allocate(program: Program, params: Params, *, slots: int, num_clients: int) 
     """
     rule = program.rule.build()
     params = jax.tree.map(jnp.asarray, params)
-    rows = jax.tree.map(lambda p: jnp.zeros((slots, *p.shape), p.dtype), params)
+    rows = jax.tree.map(lambda p: tiled_rows.zeros(slots, p, program.spread.forms), params)
     state = rule.init(params, num_clients)
     trained = jax.eval_shape(lambda: train_trip(program, rows, jnp.int32(0)))
     waiting = waves.allocate(program.waves, trained) if program.waves else None
     memory = None
     if rule.remembers:
-        memory = client_memory.allocate(
-            remembered_shapes(program, rows), num_clients, rule.memory_precision, program.spread.forms.vectors
-        )
+        value = remembered_shapes(program, rows)
+        memory = client_memory.allocate(value, num_clients, rule.memory_precision, program.spread.forms)
 
     def reports_of_one_step():
         trip = jnp.int32(0)
@@ -348,6 +347,11 @@ def _running_sum_of_steps(
     def put(column, rows, values):  # a row past the end is dropped
         return column.at[jnp.where(there, rows, len(column))].set(values, mode="drop")
 
+    def put_models(rows, new):
+        if tiled_rows.is_tiled(rows):
+            return rows.with_rows(jnp.where(there, slots, len(rows.tiles)), new)
+        return put(rows, slots, new)
+
     def record(reports, rows, values):
         return {name: put(column, rows, values[name]) for name, column in reports.items()}
 
@@ -355,7 +359,7 @@ def _running_sum_of_steps(
     slots, trips = program.steps.write_slot[numbers], program.steps.first_trip[numbers]
     return until, carry._replace(
         params=jax.tree.map(lambda rows: rows[-1], models),
-        snapshots=jax.tree.map(lambda rows, new: put(rows, slots, new), carry.snapshots, models),
+        snapshots=jax.tree.map(put_models, carry.snapshots, models, is_leaf=tiled_rows.is_tiled),
         waiting=waiting,
         trip_reports=record(carry.trip_reports, trips, trip_reports),
         step_reports=record(carry.step_reports, numbers, step_reports),
