@@ -45,9 +45,8 @@ class TiledRows:
         Then whole tiles are read, since gathering parts of them takes a TPU a loop; a single part is read quicker.
         """
         if not many:
-            first = (number, *[0] * len(self.shape))
-            part = lax.dynamic_slice(self.tiles, first, (1, *_order(self.shape, self.swapped)))[0]
-            return _swapped(part, self.swapped)
+            sizes = (1, *_order(self.shape, self.swapped))
+            return _swapped(lax.dynamic_slice(self.tiles, self._first(number), sizes)[0], self.swapped)
         whole = lax.dynamic_index_in_dim(self.tiles, number, keepdims=False)
         there = lax.slice(whole, [0] * whole.ndim, _order(self.shape, self.swapped))
         return _swapped(there, self.swapped)
@@ -55,8 +54,14 @@ class TiledRows:
     def with_row(self, number: jax.Array, row: jax.Array) -> "TiledRows":
         """The rows with one of them set to ``row`` [*shape]."""
         value = _swapped(row, self.swapped)[None]
-        tiles = lax.dynamic_update_slice(self.tiles, value, (number, *[0] * len(self.shape)))
-        return dataclasses.replace(self, tiles=tiles)
+        return dataclasses.replace(
+            self, tiles=lax.dynamic_update_slice(self.tiles, value, self._first(number))
+        )
+
+    def _first(self, number: jax.Array) -> tuple[jax.Array, ...]:
+        """Where a row begins; all of one type."""
+        number = jnp.asarray(number)
+        return (number, *[jnp.zeros_like(number)] * len(self.shape))
 
     def with_rows(self, numbers: jax.Array, rows: jax.Array) -> "TiledRows":
         """The rows with some of them set to ``rows`` [B, *shape]; those past the end are dropped."""
