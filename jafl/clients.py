@@ -391,7 +391,9 @@ class _LocalTraining:
             position = shuffled(position, trip.examples, trip.key, epoch)
         # The barrier keeps the look-up of rows out of the gather of examples, where it would run per feature.
         row = lax.optimization_barrier(_rows_of(data.indices, trip.first + jnp.where(present, position, 0)))
-        x = self.model.augment(_rows_of(data.x, row), trip.key, epoch, begin + jnp.arange(rows, dtype=jnp.int32))
+        x = self.model.augment(
+            _rows_of(data.x, row), trip.key, epoch, begin + jnp.arange(rows, dtype=jnp.int32)
+        )
         return x, _rows_of(data.y, row), present
 
     def _dropout_key(self, trip: _Trip, step: jax.Array, part: jax.Array | int) -> jax.Array | None:

@@ -15,12 +15,13 @@ from jax import lax
 class Forms(NamedTuple):
     """How the engine's loops are written for one platform; static.
 
-    vectors     whether loops carry rows, and arrays whose last axis is short, as vectors; else all in their shapes
-    conditions  whether a wave that may be due stands behind a condition; else in a loop of no or one round
-    barriers    whether an optimization barrier says what comes after what; else the values themselves do
-    packed      whether columns of numbers are packed into one vector, of which a row is read as one operation
+    vectors         whether loops carry rows, and arrays with a short last axis, as vectors; else all in their shapes
+    conditions      whether a wave that may be due stands behind a condition; else in a loop of no or one round
+    barriers        whether a barrier, or a rounding, says what comes after what; else a made-up dependence does
+    packed          whether each operation is dear, however small: numbers that loops read are packed into one vector,
+                    and what can be counted is not read
     writes_at_once  whether a client's row is written in its own trip; else held, and written by the next trip
-    tiled       whether rows of matrices are stored in whole tiles (``jafl/engine/tiled_rows.py``)
+    tiled           whether rows of matrices are stored in whole tiles (``jafl/engine/tiled_rows.py``)
     """
 
     vectors: bool
@@ -31,10 +32,14 @@ class Forms(NamedTuple):
     tiled: bool
 
 
-_GPU = Forms(
-    vectors=False, conditions=True, barriers=True, packed=True, writes_at_once=True, tiled=False
-)
-FORMS = {"cpu": Forms(vectors=True, conditions=False, barriers=False, packed=False, writes_at_once=False, tiled=False), "gpu": _GPU, "tpu": _GPU._replace(tiled=True)}
+_GPU = Forms(vectors=False, conditions=True, barriers=True, packed=True, writes_at_once=True, tiled=False)
+FORMS = {
+    "cpu": Forms(
+        vectors=True, conditions=False, barriers=False, packed=False, writes_at_once=False, tiled=False
+    ),
+    "gpu": _GPU,
+    "tpu": _GPU._replace(tiled=True),
+}
 
 
 def by_platform(*arrays: Any, cpu: Callable[..., Any], elsewhere: Callable[..., Any]) -> Any:

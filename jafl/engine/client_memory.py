@@ -102,7 +102,9 @@ def settle(memory: ClientMemory, forms: Forms = FORMS["cpu"]) -> ClientMemory:
 
 def fetch(memory: ClientMemory, client: jax.Array, like: Any) -> Any:
     """One client's row in a settled memory, as values in the types of ``like``, a value."""
-    codes, scales = (row_of(rows, client, as_vectors=False, many=False) for rows in (memory.codes, memory.scales))
+    codes, scales = (
+        row_of(rows, client, as_vectors=False, many=False) for rows in (memory.codes, memory.scales)
+    )
     return _as_value(Row(codes, scales), like)
 
 
@@ -148,7 +150,10 @@ def _count(flags: list[jax.Array]) -> jax.Array:
 
 
 def row_of(arrays: Any, number: jax.Array, as_vectors: bool = True, many: bool = True) -> Any:
-    """[*V]: row ``number`` of arrays [rows, *V], read as a vector: a CPU reads [784, 10] in steps of ten."""
+    """[*V]: row ``number`` of arrays [rows, *V].
+
+    as_vectors: whether to read it as a vector: a CPU reads [784, 10] in steps of ten. many: see ``TiledRows.row``.
+    """
 
     def read(array):
         if tiled_rows.is_tiled(array):
@@ -161,7 +166,7 @@ def row_of(arrays: Any, number: jax.Array, as_vectors: bool = True, many: bool =
 
 
 def with_row(arrays: Any, number: jax.Array, row: Any, as_vectors: bool = True) -> Any:
-    """Arrays [rows, *V] with ``row`` [*V] as their row ``number``, written as a vector."""
+    """Arrays [rows, *V] with ``row`` [*V] as their row ``number``; ``as_vectors``: whether written as a vector."""
 
     def write(array, value):
         if tiled_rows.is_tiled(array):

@@ -62,9 +62,6 @@ def packed(columns: Any) -> Any:
     words = jnp.concatenate([row for column in bits for row in column])
     made, begin = [], 0
     for leaf, is_packed in zip(leaves, fits, strict=True):
-        made.append(
-            PackedColumn(words, begin, len(leaf), leaf.dtype, leaf.shape[1:]) if is_packed else leaf
-        )
+        made.append(PackedColumn(words, begin, len(leaf), leaf.dtype, leaf.shape[1:]) if is_packed else leaf)
         begin += leaf.size if is_packed else 0
     return jax.tree.unflatten(structure, made)
-

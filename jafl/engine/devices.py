@@ -50,7 +50,7 @@ class Spread(NamedTuple):
     @property
     def forms(self) -> Forms:
         """How the engine's loops are written for these devices."""
-        return FORMS[self.platform]
+        return FORMS.get(self.platform, FORMS["gpu"])
 
     def everywhere(self) -> Sharding | None:
         """The sharding of arrays that every device holds; None for the default device alone."""

@@ -93,7 +93,6 @@ def run(program: Program, carry: Carry, first_step: int, last_step: int) -> Carr
 
     The carry is donated: its memory becomes the result's, so the one passed in cannot be used again.
     """
-
     forms = program.spread.forms
     if forms.packed:
         program = _packed(program)
@@ -111,18 +110,18 @@ def run(program: Program, carry: Carry, first_step: int, last_step: int) -> Carr
         return step, carry_layout.flat_carry(after, forms.vectors)
 
     flat = carry_layout.flat_carry(carry, forms.vectors)
+    begin: Any = first_step
     if forms.packed and _one_trip_after_first_step(program):
         with jax.named_scope("first_step"):
-            first_step, last_step = jnp.asarray(first_step, jnp.int32), jnp.asarray(last_step, jnp.int32)
             flat = one_after_the_other(program, flat, first_step, jnp.minimum(last_step, 1))
         program = dataclasses.replace(program, one_trip_per_step=True)
-        first_step = jnp.maximum(first_step, 1)
+        begin = jnp.maximum(first_step, 1)
     with jax.named_scope("server_steps"):  # scopes name the loops in profiles and in compiled programs
         if program.spread.steps_at_once:
-            start = (jnp.asarray(first_step, jnp.int32), flat)
+            start = (jnp.asarray(begin, jnp.int32), flat)
             _, flat = lax.while_loop(lambda state: state[0] < last_step, several, start)
         else:
-            flat = one_after_the_other(program, flat, first_step, last_step)
+            flat = one_after_the_other(program, flat, begin, last_step)
     return carry_layout.shaped(flat, carry)
 
 
@@ -171,7 +170,10 @@ def _open(program: Program, step: jax.Array, carry: Carry) -> OpenStep:
 
 
 def _recalls(program: Program) -> bool:
-    """Whether the rule recalls anything. One row is padding; a loop over it would fix how the memory is laid out."""
+    """Whether the rule recalls anything: a single row is padding.
+
+    On a TPU even a loop over nothing fixes how the memory is laid out, and all of it was copied at every step.
+    """
     return program.recall is not None and (len(program.recall.client) > 1 or not program.spread.forms.packed)
 
 
@@ -241,7 +243,9 @@ def _step(program: Program, carry: Carry, folded: OpenStep) -> tuple[Carry, dict
 def _record(program: Program, step: jax.Array, stepped: Carry, report: dict[str, Any]) -> Carry:
     """Stores the new version where others will read it, and the report of the step."""
     return stepped._replace(
-        snapshots=snapshot_buffer.store(stepped.snapshots, program.steps.write_slot[step], stepped.params, program.spread.forms),
+        snapshots=snapshot_buffer.store(
+            stepped.snapshots, program.steps.write_slot[step], stepped.params, program.spread.forms
+        ),
         step_reports=record_row(stepped.step_reports, step, report, program.spread.forms),
     )
 
@@ -290,7 +294,9 @@ def show_recalled(
     if forms.writes_at_once:  # nothing is written here
 
         def add_row(number, shown):
-            return fold(shown, recall.weight[number], client_memory.fetch(memory, recall.client[number], like))
+            return fold(
+                shown, recall.weight[number], client_memory.fetch(memory, recall.client[number], like)
+            )
 
         with jax.named_scope("recalled"):
             return lax.fori_loop(first, end, add_row, buffer), memory

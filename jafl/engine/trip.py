@@ -74,14 +74,16 @@ def train(program: Program, snapshots: ArrayTree, trip: jax.Array) -> tuple[Clie
 
 
 def read_once(start: Any, trip: jax.Array, for_rule: bool, forms: Forms = FORMS["cpu"]) -> Any:
-    """``start``, its leaves, or on a CPU some, behind something that the compiler cannot see through.
+    """``start``, its leaves behind something that the compiler does not move other operations across.
 
-    Else a TPU converts all snapshots to bfloat16 at every step, where it multiplies in bfloat16. There a rounding
-    that changes nothing serves, which is not computed; a barrier does not, and a condition copies. A CPU needs a condition that always holds, for it removes barriers before it fuses. Else the leaves'
-    reading is fused into what uses them. Of a rule that needs the start these are the flat
-    leaves: the rule's arithmetic is fused into the writing of the step's snapshot, and reading and writing the same
-    array would copy all snapshots at every step. Of models with kernels of more than two axes these are vectors:
-    biases and scales would be looked up anew for every pixel or token, which cost an eighth of such a trip.
+    On a TPU that is a rounding that changes nothing. Else it would convert all snapshots to bfloat16 at every step,
+    where it multiplies in bfloat16. A barrier does not prevent that, and a condition copies the leaves.
+
+    On a CPU it is, for some leaves, a condition that always holds. Else their reading is fused into what uses them.
+    Of a rule that needs the start these are the flat leaves: the rule's arithmetic is fused into the writing of the
+    step's snapshot, and reading and writing the same array would copy all snapshots at every step. Of models with
+    kernels of more than two axes these are vectors: biases and scales would be looked up anew for every pixel or
+    token, which cost an eighth of such a trip.
     """
     if forms.barriers:
         return jax.tree.map(_as_it_is, start)

@@ -9,7 +9,7 @@ from jax import lax
 
 from jafl.errors import whole_number
 from jafl.platform_forms import by_platform
-from jafl.records import ArrayTree, Gradients, Params, Report, Requirements, Rule
+from jafl.records import ArrayTree, Gradients, Report, Requirements, Rule
 from jafl.rules import accumulate
 from jafl.specifications import specification
 
