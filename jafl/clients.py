@@ -390,12 +390,19 @@ class _LocalTraining:
         if self.batch_size > 0:  # the order within one batch changes nothing
             position = shuffled(position, trip.examples, trip.key, epoch)
         # The barrier keeps the look-up of rows out of the gather of examples, where it would run per feature.
-        row = lax.optimization_barrier(data.indices[trip.first + jnp.where(present, position, 0)])
-        x = self.model.augment(data.x[row], trip.key, epoch, begin + jnp.arange(rows, dtype=jnp.int32))
-        return x, data.y[row], present
+        row = lax.optimization_barrier(_rows_of(data.indices, trip.first + jnp.where(present, position, 0)))
+        x = self.model.augment(
+            _rows_of(data.x, row), trip.key, epoch, begin + jnp.arange(rows, dtype=jnp.int32)
+        )
+        return x, _rows_of(data.y, row), present
 
     def _dropout_key(self, trip: _Trip, step: jax.Array, part: jax.Array | int) -> jax.Array | None:
         return dropout_key(trip.key, step, part) if self.model.random else None
+
+
+def _rows_of(array: jax.Array, numbers: jax.Array) -> jax.Array:
+    """[B, ...] rows of ``array``, which has them all: each check of a number would be another operation."""
+    return array.at[numbers].get(mode="promise_in_bounds", wrap_negative_indices=False)
 
 
 def _sum_and_gradient(

@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jafl.platform_forms import by_platform
+
 # A place moves in a round with probability 1/2, so the deviation from uniform halves with each round, about.
 ROUNDS = 32
 
@@ -33,18 +35,31 @@ def shuffled(position: jax.Array, count: jax.Array, key: jax.Array, epoch: jax.A
       [0, 1, 2, 3, 4]
     """
     size = count.astype(jnp.uint32)
-    word = jnp.arange(ROUNDS, dtype=jnp.uint32) + jnp.uint32(ROUNDS) * epoch.astype(jnp.uint32)
-    word = mix(mix(word * jnp.uint32(0x9E3779B9) ^ key[0]) + key[1])
-    pivots, salts = word % size, mix(word ^ jnp.uint32(0x5BD1E995))
 
-    def shuffle_once(number, place):
-        pivot, salt = pivots[number], salts[number]
+    def pivot_and_salt(number):
+        word = number + jnp.uint32(ROUNDS) * epoch.astype(jnp.uint32)
+        word = mix(mix(word * jnp.uint32(0x9E3779B9) ^ key[0]) + key[1])
+        return word % size, mix(word ^ jnp.uint32(0x5BD1E995))
+
+    def shuffle_once(place, pivot, salt):
         partner = jnp.where(place > pivot, pivot + size - place, pivot - place)
         coin = mix(jnp.maximum(place, partner) ^ salt) >> 31 == 1
         return jnp.where(coin, partner, place)
 
-    # A loop, not unrolled rounds, which XLA would fuse into the gather that follows and run once per feature.
-    place = lax.fori_loop(0, ROUNDS, shuffle_once, position.astype(jnp.uint32))
+    # A loop, not rounds in line, which a CPU would fuse into the gather that follows and run once per feature.
+    # Elsewhere each round of a loop is several operations that cost more to start than to do.
+    def in_loop(place):
+        pivots, salts = pivot_and_salt(jnp.arange(ROUNDS, dtype=jnp.uint32))
+        return lax.fori_loop(
+            0, ROUNDS, lambda number, place: shuffle_once(place, pivots[number], salts[number]), place
+        )
+
+    def in_line(place):
+        for number in range(ROUNDS):
+            place = shuffle_once(place, *pivot_and_salt(jnp.uint32(number)))
+        return place
+
+    place = by_platform(position.astype(jnp.uint32), cpu=in_loop, elsewhere=in_line)
     return place.astype(jnp.int32)
 
 

@@ -14,8 +14,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jafl.engine import tiled_rows
 from jafl.errors import choose
 from jafl.keyed_shuffle import mix
+from jafl.platform_forms import FORMS, Forms
 
 
 class Row(NamedTuple):
@@ -28,7 +30,7 @@ class Row(NamedTuple):
 class ClientMemory(NamedTuple):
     """The memory of all clients, and the row that is still to be written.
 
-    codes   [N, entries of V] in the stored type
+    codes   [N, entries of V] in the stored type; off a CPU [N, *V], on a TPU as ``TiledRows``
     scales  [N] per leaf for 8 bits, else ()
     held    the row that is still to be written
     client  [] int32, whose row that is
@@ -46,14 +48,22 @@ PRECISIONS = {"full": None, "bfloat16": jnp.bfloat16, "int8": jnp.int8}
 SIGNALLING_NAN = {16: 0x7FA5, 32: 0x7FA5A5A5, 64: 0x7FF4A5A5A5A5A5A5}
 
 
-def allocate(value: Any, num_clients: int, precision: str) -> ClientMemory:
+def allocate(value: Any, num_clients: int, precision: str, forms: Forms = FORMS["cpu"]) -> ClientMemory:
     """Rows of zeros for ``num_clients`` clients, each like ``value``, any pytree of arrays or their shapes.
+
+    forms: whether a row is a vector, which suits a CPU; else it has the shape of its value.
 
     Raises:
       SettingError: for an unknown precision.
     """
     dtype = choose("memory_precision", precision, PRECISIONS)
-    codes = jax.tree.map(lambda v: jnp.zeros((num_clients, v.size), dtype or v.dtype), value)
+
+    def rows(v):
+        if forms.vectors:
+            return jnp.zeros((num_clients, v.size), dtype or v.dtype)
+        return tiled_rows.zeros(num_clients, v, forms, dtype)
+
+    codes = jax.tree.map(rows, value)
     scales = jax.tree.map(lambda v: jnp.zeros(num_clients, v.dtype), value) if dtype == jnp.int8 else ()
     held = Row(
         jax.tree.map(lambda v: jnp.zeros(v.shape, dtype or v.dtype), value),
@@ -62,8 +72,10 @@ def allocate(value: Any, num_clients: int, precision: str) -> ClientMemory:
     return ClientMemory(codes, scales, held, jnp.int32(0))
 
 
-def hold(memory: ClientMemory, client: jax.Array, value: Any, words: jax.Array) -> tuple[ClientMemory, Any]:
-    """Holds ``value`` [*V] as the client's row; returns the memory and the value as it is stored.
+def hold(
+    memory: ClientMemory, client: jax.Array, value: Any, words: jax.Array, forms: Forms = FORMS["cpu"]
+) -> tuple[ClientMemory, Any]:
+    """Holds ``value`` [*V] as the client's row, or writes it; returns the memory and the value as it is stored.
 
     ``memory`` is settled. In 8 bits each leaf of a client has its own scale, its largest magnitude over 127, and is
     rounded up or down at random, so that the mean is right (unbiased, as ACE's appendix F.3.3 requires); ``words``
@@ -73,19 +85,27 @@ def hold(memory: ClientMemory, client: jax.Array, value: Any, words: jax.Array) 
         row = Row(jax.tree.map(lambda v, c: v.astype(c.dtype), value, memory.codes), ())
     else:
         row = _quantized_row(value, words)
+    if forms.writes_at_once:
+        codes, scales = with_row((memory.codes, memory.scales), client, tuple(row), as_vectors=False)
+        return memory._replace(codes=codes, scales=scales), _as_value(row, value)
     return memory._replace(held=row, client=jnp.int32(client)), _as_value(row, value)
 
 
-def settle(memory: ClientMemory) -> ClientMemory:
-    """Writes the row that is held: all rows are then up to date."""
-    codes = with_row(memory.codes, memory.client, memory.held.codes)
-    scales = with_row(memory.scales, memory.client, memory.held.scales)
+def settle(memory: ClientMemory, forms: Forms = FORMS["cpu"]) -> ClientMemory:
+    """Writes the row that is held, if any: all rows are then up to date."""
+    if forms.writes_at_once:
+        return memory
+    codes = with_row(memory.codes, memory.client, memory.held.codes, as_vectors=False)
+    scales = with_row(memory.scales, memory.client, memory.held.scales, as_vectors=False)
     return memory._replace(codes=codes, scales=scales)
 
 
 def fetch(memory: ClientMemory, client: jax.Array, like: Any) -> Any:
     """One client's row in a settled memory, as values in the types of ``like``, a value."""
-    return _as_value(Row(row_of(memory.codes, client), row_of(memory.scales, client)), like)
+    codes, scales = (
+        row_of(rows, client, as_vectors=False, many=False) for rows in (memory.codes, memory.scales)
+    )
+    return _as_value(Row(codes, scales), like)
 
 
 def nought_after(memory: ClientMemory) -> jax.Array:
@@ -129,23 +149,34 @@ def _count(flags: list[jax.Array]) -> jax.Array:
     return jnp.sum(jnp.stack(flags), dtype=jnp.int32) if flags else jnp.int32(0)
 
 
-def row_of(arrays: Any, number: jax.Array) -> Any:
-    """[*V]: row ``number`` of arrays [rows, *V], read as a vector: a CPU reads [784, 10] in steps of ten."""
+def row_of(arrays: Any, number: jax.Array, as_vectors: bool = True, many: bool = True) -> Any:
+    """[*V]: row ``number`` of arrays [rows, *V].
+
+    as_vectors: whether to read it as a vector: a CPU reads [784, 10] in steps of ten. many: see ``TiledRows.row``.
+    """
 
     def read(array):
+        if tiled_rows.is_tiled(array):
+            return array.row(number, many)
+        if not as_vectors:
+            return lax.dynamic_index_in_dim(array, number, keepdims=False)
         return lax.dynamic_index_in_dim(_as_vectors(array), number, keepdims=False).reshape(array.shape[1:])
 
-    return jax.tree.map(read, arrays)
+    return jax.tree.map(read, arrays, is_leaf=tiled_rows.is_tiled)
 
 
-def with_row(arrays: Any, number: jax.Array, row: Any) -> Any:
-    """Arrays [rows, *V] with ``row`` [*V] as their row ``number``, written as a vector."""
+def with_row(arrays: Any, number: jax.Array, row: Any, as_vectors: bool = True) -> Any:
+    """Arrays [rows, *V] with ``row`` [*V] as their row ``number``; ``as_vectors``: whether written as a vector."""
 
     def write(array, value):
+        if tiled_rows.is_tiled(array):
+            return array.with_row(number, value)
+        if not as_vectors:
+            return lax.dynamic_update_index_in_dim(array, jnp.reshape(value, array.shape[1:]), number, 0)
         vector = lax.dynamic_update_index_in_dim(_as_vectors(array), jnp.reshape(value, -1), number, 0)
         return vector.reshape(array.shape)
 
-    return jax.tree.map(write, arrays, row)
+    return jax.tree.map(write, arrays, row, is_leaf=tiled_rows.is_tiled)
 
 
 def _as_vectors(array: jax.Array) -> jax.Array:

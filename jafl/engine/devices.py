@@ -11,6 +11,7 @@ from jax.flatten_util import ravel_pytree
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
 
 from jafl.errors import require, whole_number
+from jafl.platform_forms import FORMS, Forms
 
 DEVICES = "devices"  # the name of the mesh's one axis
 SMALL = 2**14  # entries of an array that is summed over devices with others
@@ -45,6 +46,11 @@ class Spread(NamedTuple):
     def number(self) -> int:
         """The number of devices."""
         return 1 if self.devices is None else self.devices.size
+
+    @property
+    def forms(self) -> Forms:
+        """How the engine's loops are written for these devices."""
+        return FORMS.get(self.platform, FORMS["gpu"])
 
     def everywhere(self) -> Sharding | None:
         """The sharding of arrays that every device holds; None for the default device alone."""

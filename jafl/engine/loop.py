@@ -1,5 +1,6 @@
 """The engine's loop over server steps: open the rule's buffer, fold the arrivals, step the model, record."""
 
+import dataclasses
 import functools
 from typing import Any, NamedTuple
 
@@ -8,7 +9,7 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 
-from jafl.engine import carry_layout, client_memory, devices, snapshot_buffer, waves
+from jafl.engine import carry_layout, client_memory, columns, devices, snapshot_buffer, tiled_rows, waves
 from jafl.engine.client_memory import ClientMemory
 from jafl.engine.program import Carry, Program, Trained
 from jafl.engine.trip import (
@@ -20,6 +21,7 @@ from jafl.engine.trip import (
     trained_trip,
 )
 from jafl.errors import require
+from jafl.platform_forms import FORMS, Forms
 from jafl.records import ArrayTree, Params, Recall
 
 
@@ -53,13 +55,14 @@ def allocate(program: Program, params: Params, *, slots: int, num_clients: int) 
     """
     rule = program.rule.build()
     params = jax.tree.map(jnp.asarray, params)
-    rows = jax.tree.map(lambda p: jnp.zeros((slots, *p.shape), p.dtype), params)
+    rows = jax.tree.map(lambda p: tiled_rows.zeros(slots, p, program.spread.forms), params)
     state = rule.init(params, num_clients)
     trained = jax.eval_shape(lambda: train_trip(program, rows, jnp.int32(0)))
     waiting = waves.allocate(program.waves, trained) if program.waves else None
     memory = None
     if rule.remembers:
-        memory = client_memory.allocate(remembered_shapes(program, rows), num_clients, rule.memory_precision)
+        value = remembered_shapes(program, rows)
+        memory = client_memory.allocate(value, num_clients, rule.memory_precision, program.spread.forms)
 
     def reports_of_one_step():
         trip = jnp.int32(0)
@@ -68,7 +71,7 @@ def allocate(program: Program, params: Params, *, slots: int, num_clients: int) 
         _, _, report, apply = rule.finish(buffer, params)
         return trip_report, _with_applied(report, apply)
 
-    def columns(count, report):
+    def rows_of(count, report):
         return {name: jnp.zeros((count, *value.shape), value.dtype) for name, value in report.items()}
 
     trip_report, step_report = jax.eval_shape(reports_of_one_step)
@@ -76,11 +79,11 @@ def allocate(program: Program, params: Params, *, slots: int, num_clients: int) 
         params=params,
         optimizer_state=program.server_optimizer.build().init(params),
         rule_state=state,
-        snapshots=snapshot_buffer.store(rows, jnp.int32(0), params),
+        snapshots=snapshot_buffer.store(rows, jnp.int32(0), params, program.spread.forms),
         memory=memory,
         waiting=waiting,
-        trip_reports=columns(len(program.trips.client), trip_report),
-        step_reports=columns(len(program.steps.write_slot), step_report),
+        trip_reports=rows_of(len(program.trips.client), trip_report),
+        step_reports=rows_of(len(program.steps.write_slot), step_report),
     )
 
 
@@ -90,22 +93,63 @@ def run(program: Program, carry: Carry, first_step: int, last_step: int) -> Carr
 
     The carry is donated: its memory becomes the result's, so the one passed in cannot be used again.
     """
+    forms = program.spread.forms
+    if forms.packed:
+        program = _packed(program)
 
-    def body(step, flat):
-        return carry_layout.flat_carry(_server_step(program, step, carry_layout.shaped(flat, carry)))
+    def one_after_the_other(program, flat, first_step, last_step):
+        def body(step, flat):
+            after = _server_step(program, step, carry_layout.shaped(flat, carry))
+            return carry_layout.flat_carry(after, forms.vectors)
+
+        return lax.fori_loop(first_step, last_step, body, flat)
 
     def several(state):
         step, flat = state
         step, after = _running_sum_of_steps(program, step, last_step, carry_layout.shaped(flat, carry))
-        return step, carry_layout.flat_carry(after)
+        return step, carry_layout.flat_carry(after, forms.vectors)
 
-    flat = carry_layout.flat_carry(carry)
-    if program.spread.steps_at_once:
-        start = (jnp.asarray(first_step, jnp.int32), flat)
-        _, flat = lax.while_loop(lambda state: state[0] < last_step, several, start)
-    else:
-        flat = lax.fori_loop(first_step, last_step, body, flat)
+    flat = carry_layout.flat_carry(carry, forms.vectors)
+    begin: Any = first_step
+    if forms.packed and _one_trip_after_first_step(program):
+        with jax.named_scope("first_step"):
+            flat = one_after_the_other(program, flat, first_step, jnp.minimum(last_step, 1))
+        program = dataclasses.replace(program, one_trip_per_step=True)
+        begin = jnp.maximum(first_step, 1)
+    with jax.named_scope("server_steps"):  # scopes name the loops in profiles and in compiled programs
+        if program.spread.steps_at_once:
+            start = (jnp.asarray(begin, jnp.int32), flat)
+            _, flat = lax.while_loop(lambda state: state[0] < last_step, several, start)
+        else:
+            flat = one_after_the_other(program, flat, begin, last_step)
     return carry_layout.shaped(flat, carry)
+
+
+def _one_trip_after_first_step(program: Program) -> bool:
+    """Whether every step but the first has one trip: a loop of its own for the first spares the others theirs."""
+    rule = program.rule.build()
+    return rule.initial_round and rule.buffer_size == 1 and not program.one_trip_per_step
+
+
+def _only_trip(program: Program, step: jax.Array) -> jax.Array:
+    """The trip of a step, where all steps but the first have one: counted, which spares the reading of a number."""
+    first_trip = program.steps.first_trip
+    return jnp.minimum(step + first_trip[1] - 1, first_trip[len(first_trip) - 1])
+
+
+def _packed(program: Program) -> Program:
+    """The program with the columns that its loops read packed."""
+    waves, recall = program.waves, program.recall
+    of_waves = (waves.due, waves.undisturbed, waves.read_row) if waves else ()
+    trips, steps, of_waves, first_row = columns.packed(
+        (program.trips, program.steps, of_waves, recall and recall.first_row)
+    )
+    if waves:
+        due, undisturbed, read_row = of_waves
+        waves = waves._replace(due=due, undisturbed=undisturbed, read_row=read_row)
+    if recall:
+        recall = recall._replace(first_row=first_row)
+    return dataclasses.replace(program, trips=trips, steps=steps, waves=waves, recall=recall)
 
 
 def _server_step(program: Program, step: jax.Array, carry: Carry) -> Carry:
@@ -119,14 +163,24 @@ def _open(program: Program, step: jax.Array, carry: Carry) -> OpenStep:
     """Opens the rule's buffer, and shows the rule the stored values that it asked to see again."""
     rule = program.rule.build()
     buffer, memory = rule.begin(carry.rule_state, carry.params), carry.memory
-    if program.recall and memory:
+    if program.recall and memory and _recalls(program):
         like = remembered_shapes(program, carry.snapshots)
         buffer, memory = show_recalled(program, program.recall, memory, step, buffer, like)
     return OpenStep(buffer, memory, carry.waiting, carry.trip_reports)
 
 
+def _recalls(program: Program) -> bool:
+    """Whether the rule recalls anything: a single row is padding.
+
+    On a TPU even a loop over nothing fixes how the memory is laid out, and all of it was copied at every step.
+    """
+    return program.recall is not None and (len(program.recall.client) > 1 or not program.spread.forms.packed)
+
+
 def _fold(program: Program, step: jax.Array, snapshots: ArrayTree, opened: OpenStep) -> OpenStep:
     """Folds the arrivals of the step, one after the other or in parts."""
+    if program.one_trip_per_step and program.spread.forms.packed and not program.spread.at_once:
+        return _client_trip(program, snapshots, _only_trip(program, step), opened)
     first, end = program.steps.first_trip[step], program.steps.first_trip[step + 1]
     if program.spread.at_once:
         return _fold_parts(program, snapshots, first, end, opened)
@@ -134,27 +188,34 @@ def _fold(program: Program, step: jax.Array, snapshots: ArrayTree, opened: OpenS
         return _client_trip(program, snapshots, first, opened)
 
     def body(trip, flat):
-        return _flat(_client_trip(program, snapshots, trip, carry_layout.shaped(flat, opened)))
+        return _flat(_client_trip(program, snapshots, trip, carry_layout.shaped(flat, opened)), vectors)
 
-    folded: OpenStep = carry_layout.shaped(lax.fori_loop(first, end, body, _flat(opened)), opened)
+    vectors = program.spread.forms.vectors
+    with jax.named_scope("client_trips"):
+        flat = lax.fori_loop(first, end, body, _flat(opened, vectors))
+    folded: OpenStep = carry_layout.shaped(flat, opened)
     return folded
 
 
 def _client_trip(program: Program, snapshots: ArrayTree, trip: jax.Array, opened: OpenStep) -> OpenStep:
     """One trip: trains, or has trained in a wave, and is folded."""
-    memory = opened.memory and client_memory.settle(opened.memory)
+    forms, begins = program.spread.forms, trip
+    memory = opened.memory and client_memory.settle(opened.memory, forms)
     waiting = train_if_due(program, snapshots, trip, opened.waiting)
-    arrival = arrival_of(program, trip, trained_trip(program, snapshots, trip, waiting, memory))
+    if memory and not program.waves and not forms.writes_at_once:
+        begins = trip + client_memory.nought_after(memory)
+    arrival = arrival_of(program, trip, trained_trip(program, snapshots, begins, waiting))
     buffer, memory, report = fold_trip(program, trip, arrival, opened.buffer, memory)
-    return OpenStep(buffer, memory, waiting, record_row(opened.trip_reports, trip, report))
+    reports = record_row(opened.trip_reports, trip, report, forms)
+    return OpenStep(buffer, memory, waiting, reports)
 
 
-def _flat(opened: OpenStep) -> OpenStep:
+def _flat(opened: OpenStep, vectors: bool) -> OpenStep:
     """As the loop over trips carries it."""
     return OpenStep(
-        carry_layout.flat(opened.buffer),
-        carry_layout.flat_memory(opened.memory),
-        carry_layout.flat_rows(opened.waiting),
+        carry_layout.flat(opened.buffer, vectors),
+        carry_layout.flat_memory(opened.memory, vectors),
+        carry_layout.flat_rows(opened.waiting, vectors),
         opened.trip_reports,
     )
 
@@ -182,8 +243,10 @@ def _step(program: Program, carry: Carry, folded: OpenStep) -> tuple[Carry, dict
 def _record(program: Program, step: jax.Array, stepped: Carry, report: dict[str, Any]) -> Carry:
     """Stores the new version where others will read it, and the report of the step."""
     return stepped._replace(
-        snapshots=snapshot_buffer.store(stepped.snapshots, program.steps.write_slot[step], stepped.params),
-        step_reports=record_row(stepped.step_reports, step, report),
+        snapshots=snapshot_buffer.store(
+            stepped.snapshots, program.steps.write_slot[step], stepped.params, program.spread.forms
+        ),
+        step_reports=record_row(stepped.step_reports, step, report, program.spread.forms),
     )
 
 
@@ -192,13 +255,14 @@ def _fold_parts(
 ) -> OpenStep:
     """Folds the trips ``first`` to ``end - 1`` in parts that are added up, for an additive rule."""
     buffer, memory, waiting, reports = opened
+    vectors = program.spread.forms.vectors
     numbers = jnp.arange(program.spread.at_once)
 
     def fold(reads, trip, flat):
         program, snapshots, waiting = reads
         arrival = arrival_of(program, trip, trained_trip(program, snapshots, trip, waiting))
         folded, _, report = fold_trip(program, trip, arrival, carry_layout.shaped(flat, buffer), None)
-        return carry_layout.flat(folded), report
+        return carry_layout.flat(folded, vectors), report
 
     def part(state):
         begin, waiting, reports, folded = state
@@ -208,12 +272,13 @@ def _fold_parts(
         reads = (program, snapshots, waiting)
         like = jax.eval_shape(fold, reads, begin, folded)
         added, mine = devices.fold_parts(program.spread, fold, reads, begin, until, like)
-        rows = jnp.where(begin + numbers < until, begin + numbers, len(program.trips.client))
+        rows = jnp.where(begin + numbers < until, begin + numbers, len(reports["loss"]))
         reports = {name: column.at[rows].set(mine[name], mode="drop") for name, column in reports.items()}
         return until, waiting, reports, jax.tree.map(jnp.add, folded, added)
 
-    state = (first, waiting, reports, carry_layout.flat(buffer))
-    _, waiting, reports, folded = lax.while_loop(lambda state: state[0] < end, part, state)
+    state = (first, waiting, reports, carry_layout.flat(buffer, vectors))
+    with jax.named_scope("parts"):
+        _, waiting, reports, folded = lax.while_loop(lambda state: state[0] < end, part, state)
     return OpenStep(carry_layout.shaped(folded, buffer), memory, waiting, reports)
 
 
@@ -224,20 +289,30 @@ def show_recalled(
 
     Returns the rule's buffer and the memory. The loop settles the memory: so later writes come after these reads.
     """
-    fold = program.rule.build().fold_recalled
+    fold, forms = program.rule.build().fold_recalled, program.spread.forms
+    first, end = recall.first_row[step], recall.first_row[step + 1]
+    if forms.writes_at_once:  # nothing is written here
 
-    def one_row(number, flat):
-        shown, memory = carry_layout.shaped(flat, start)
+        def add_row(number, shown):
+            return fold(
+                shown, recall.weight[number], client_memory.fetch(memory, recall.client[number], like)
+            )
+
+        with jax.named_scope("recalled"):
+            return lax.fori_loop(first, end, add_row, buffer), memory
+
+    def flat(shown, memory):
+        return carry_layout.flat(shown, forms.vectors), carry_layout.flat_memory(memory, forms.vectors)
+
+    def one_row(number, state):
+        shown, memory = carry_layout.shaped(state, start)
         memory = client_memory.settle(memory)
         row = client_memory.fetch(memory, recall.client[number], like)
-        return carry_layout.flat(fold(shown, recall.weight[number], row)), carry_layout.flat_memory(memory)
+        return flat(fold(shown, recall.weight[number], row), memory)
 
     start = (buffer, memory)
-    first, end = recall.first_row[step], recall.first_row[step + 1]
-    return carry_layout.shaped(
-        lax.fori_loop(first, end, one_row, (carry_layout.flat(buffer), carry_layout.flat_memory(memory))),
-        start,
-    )
+    with jax.named_scope("recalled"):
+        return carry_layout.shaped(lax.fori_loop(first, end, one_row, flat(buffer, memory)), start)
 
 
 def _running_sum_of_steps(
@@ -278,6 +353,11 @@ def _running_sum_of_steps(
     def put(column, rows, values):  # a row past the end is dropped
         return column.at[jnp.where(there, rows, len(column))].set(values, mode="drop")
 
+    def put_models(rows, new):
+        if tiled_rows.is_tiled(rows):
+            return rows.with_rows(jnp.where(there, slots, len(rows.tiles)), new)
+        return put(rows, slots, new)
+
     def record(reports, rows, values):
         return {name: put(column, rows, values[name]) for name, column in reports.items()}
 
@@ -285,7 +365,7 @@ def _running_sum_of_steps(
     slots, trips = program.steps.write_slot[numbers], program.steps.first_trip[numbers]
     return until, carry._replace(
         params=jax.tree.map(lambda rows: rows[-1], models),
-        snapshots=jax.tree.map(lambda rows, new: put(rows, slots, new), carry.snapshots, models),
+        snapshots=jax.tree.map(put_models, carry.snapshots, models, is_leaf=tiled_rows.is_tiled),
         waiting=waiting,
         trip_reports=record(carry.trip_reports, trips, trip_reports),
         step_reports=record(carry.step_reports, numbers, step_reports),
@@ -300,9 +380,17 @@ def _with_applied(report: dict[str, Any], apply: Any) -> dict[str, Any]:
     return dict(report) if apply is True else {**report, "applied": jnp.where(apply, 1.0, 0.0)}
 
 
-def record_row(reports: dict[str, jax.Array], row: jax.Array, report: dict[str, Any]) -> dict[str, jax.Array]:
-    """``reports`` [rows] with one row of each set to what ``report`` says."""
-    return {name: column.at[row].set(report[name]) for name, column in reports.items()}
+def record_row(
+    reports: dict[str, jax.Array], row: jax.Array, report: dict[str, Any], forms: Forms = FORMS["cpu"]
+) -> dict[str, jax.Array]:
+    """``reports`` [rows] with one row of each set to what ``report`` says; the row is there."""
+
+    def write(column, value):
+        if forms.packed:
+            return lax.dynamic_update_index_in_dim(column, jnp.asarray(value, column.dtype), row, 0)
+        return column.at[row].set(value)
+
+    return {name: write(column, report[name]) for name, column in reports.items()}
 
 
 def _select(condition: jax.Array, if_true: Any, if_false: Any) -> Any:

@@ -13,6 +13,7 @@ from jafl.engine import carry_layout, client_memory, devices, waves
 from jafl.engine.client_memory import ClientMemory
 from jafl.engine.program import Program, Trained
 from jafl.errors import require
+from jafl.platform_forms import FORMS, Forms
 from jafl.records import ArrayTree, Arrival
 
 
@@ -54,11 +55,10 @@ def trained_trip(
     snapshots: ArrayTree,
     trip: jax.Array,
     waiting: Trained | None,
-    memory: ClientMemory | None = None,
 ) -> Trained:
-    """The result of the trip's training, in its wave or now; if now, it comes after ``memory`` is settled."""
+    """The result of the trip's training, in its wave or now."""
     if not program.waves:
-        return train_trip(program, snapshots, trip + (client_memory.nought_after(memory) if memory else 0))
+        return train_trip(program, snapshots, trip)
     trained: Trained = waves.fetch(program.waves, trip, waiting)
     return trained
 
@@ -66,20 +66,27 @@ def trained_trip(
 def train(program: Program, snapshots: ArrayTree, trip: jax.Array) -> tuple[ClientResult, Any]:
     """The work of client trip number ``trip``, and the snapshot [*P] that it trains from."""
     client = program.trips.client[trip]
-    start = client_memory.row_of(snapshots, program.trips.read_slot[trip])
-    start = read_once(start, trip, program.rule.build().needs_start)
+    forms = program.spread.forms
+    start = client_memory.row_of(snapshots, program.trips.read_slot[trip], forms.vectors)
+    start = read_once(start, trip, program.rule.build().needs_start, forms)
     work = program.client_work.build()
     return work.train(program.data, start, client, program.trips.key[trip]), start
 
 
-def read_once(start: Any, trip: jax.Array, for_rule: bool) -> Any:
-    """``start``, some of its leaves behind a condition that always holds and that the compiler cannot see through.
+def read_once(start: Any, trip: jax.Array, for_rule: bool, forms: Forms = FORMS["cpu"]) -> Any:
+    """``start``, its leaves behind something that the compiler does not move other operations across.
 
-    Else, on a CPU, their reading is fused into what uses them. Of a rule that needs the start these are the flat
-    leaves: the rule's arithmetic is fused into the writing of the step's snapshot, and reading and writing the same
-    array would copy all snapshots at every step. Of models with kernels of more than two axes these are vectors:
-    biases and scales would be looked up anew for every pixel or token, which cost an eighth of such a trip.
+    On a TPU that is a rounding that changes nothing. Else it would convert all snapshots to bfloat16 at every step,
+    where it multiplies in bfloat16. A barrier does not prevent that, and a condition copies the leaves.
+
+    On a CPU it is, for some leaves, a condition that always holds. Else their reading is fused into what uses them.
+    Of a rule that needs the start these are the flat leaves: the rule's arithmetic is fused into the writing of the
+    step's snapshot, and reading and writing the same array would copy all snapshots at every step. Of models with
+    kernels of more than two axes these are vectors: biases and scales would be looked up anew for every pixel or
+    token, which cost an eighth of such a trip.
     """
+    if forms.barriers:
+        return jax.tree.map(_as_it_is, start)
     leaves, tree = jax.tree.flatten(start)
     deep = any(jnp.ndim(leaf) > 2 for leaf in leaves)
 
@@ -91,6 +98,14 @@ def read_once(start: Any, trip: jax.Array, for_rule: bool) -> Any:
     if some:
         some = lax.cond(trip >= 0, lambda: some, lambda: jax.tree.map(jnp.zeros_like, some))
     return jax.tree.unflatten(tree, [some.get(number, leaf) for number, leaf in enumerate(leaves)])
+
+
+def _as_it_is(leaf: jax.Array) -> jax.Array:
+    """The leaf, rounded to its own type."""
+    if not jnp.issubdtype(leaf.dtype, jnp.floating):
+        return leaf
+    kind = jnp.finfo(leaf.dtype)
+    return lax.reduce_precision(leaf, int(kind.nexp), int(kind.nmant))
 
 
 @functools.partial(jax.jit, inline=True)  # traced once, for the several places that ask for its shapes
@@ -122,8 +137,10 @@ def fold_trip(
     rule = program.rule.build()
     if rule.remembers and memory:
         value = rule.remembers(arrival)
-        previous = client_memory.fetch(memory, arrival.client, value)
-        memory, stored = client_memory.hold(memory, arrival.client, value, program.trips.key[trip])
+        previous, forms = client_memory.fetch(memory, arrival.client, value), program.spread.forms
+        if forms.writes_at_once:  # the row is read, then written: else the memory is copied
+            previous, memory = lax.optimization_barrier((previous, memory))
+        memory, stored = client_memory.hold(memory, arrival.client, value, program.trips.key[trip], forms)
         arrival = arrival._replace(previous=previous, stored=stored)
     buffer, report = rule.fold(buffer, arrival)
     require("loss" not in report, "the name of a rule's report", "loss", "another: the engine reports it")

@@ -22,6 +22,7 @@ from jax import lax
 from jax.custom_batching import custom_vmap
 
 from jafl.errors import require, whole_number
+from jafl.platform_forms import by_platform
 
 Pairs = tuple[tuple[int, int], tuple[int, int]]
 Padding = str | int | Sequence[int | tuple[int, int]]
@@ -138,10 +139,6 @@ def _convolve(x, kernel, steps, pads):
     return _output(x, kernel, steps, pads, sizes)
 
 
-def _by_platform(cpu: Callable, elsewhere: Callable, *arrays: jax.Array) -> jax.Array:
-    return lax.platform_dependent(*arrays, cpu=cpu, default=elsewhere)
-
-
 def _output_value(x, kernel, steps, pads, sizes):
     def plain(x, kernel):
         return _plain(x, kernel, steps, pads)
@@ -150,7 +147,7 @@ def _output_value(x, kernel, steps, pads, sizes):
         return _as_product(x, kernel, steps, pads)
 
     one_by_one = _one_by_one(plain, _fold_images(plain), _fold_kernels(plain))
-    return _by_platform(one_by_one, _side_by_side(plain, products), x, kernel)
+    return by_platform(x, kernel, cpu=one_by_one, elsewhere=_side_by_side(plain, products))
 
 
 def _input_gradient_value(gradient, kernel, steps, pads, sizes):
@@ -165,7 +162,7 @@ def _input_gradient_value(gradient, kernel, steps, pads, sizes):
         return _transposed(gradient, kernel, steps, pads, sizes[0], _as_product)
 
     one_by_one = _one_by_one(plain, _fold_images(plain), None)
-    return _by_platform(one_by_one, _side_by_side(elsewhere, products), gradient, kernel)
+    return by_platform(gradient, kernel, cpu=one_by_one, elsewhere=_side_by_side(elsewhere, products))
 
 
 def _kernel_gradient_value(x, gradient, steps, pads, sizes):
@@ -176,7 +173,8 @@ def _kernel_gradient_value(x, gradient, steps, pads, sizes):
         kernel = jax.ShapeDtypeStruct((*sizes[1], x.shape[3], gradient.shape[3]), x.dtype)
         return jax.linear_transpose(lambda kernel: _plain(x, kernel, steps, pads), kernel)(gradient)[0]
 
-    return _by_platform(_one_by_one(plain, None, None), _side_by_side(elsewhere, plain), x, gradient)
+    one_by_one = _one_by_one(plain, None, None)
+    return by_platform(x, gradient, cpu=one_by_one, elsewhere=_side_by_side(elsewhere, plain))
 
 
 _output: Callable

@@ -1,16 +1,19 @@
 """Max-pooling without overlap, whose gradient is quick on a CPU.
 
 XLA's gradient of a windowed maximum searches each window again. Where windows do not overlap, comparing whole strided
-slices gives the same values: ``experiments/benchmarks/convolution_speed.py`` measures both.
+slices gives the same values: ``experiments/benchmarks/convolution_speed.py`` measures both. A TPU has an operation
+for each of the two and pays for strided slices, so there, and on a GPU, XLA's own forms are used.
 """
 
 import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from jafl.errors import require, whole_number
+from jafl.platform_forms import by_platform
 
 
 def max_pool(x: jax.Array, window: int = 2, *, padding: str = "VALID") -> jax.Array:
@@ -45,7 +48,15 @@ def max_pool(x: jax.Array, window: int = 2, *, padding: str = "VALID") -> jax.Ar
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
 def _pool(x: jax.Array, window: int) -> jax.Array:
-    return functools.reduce(jnp.maximum, _slices(x, window))
+    def by_slices(x):
+        return functools.reduce(jnp.maximum, _slices(x, window))
+
+    return by_platform(x, cpu=by_slices, elsewhere=functools.partial(_windowed_maximum, window=window))
+
+
+def _windowed_maximum(x: jax.Array, window: int) -> jax.Array:
+    sizes = (1, window, window, 1)
+    return lax.reduce_window(x, -np.inf, lax.max, sizes, sizes, "VALID")
 
 
 def _forward(x, window):
@@ -54,7 +65,15 @@ def _forward(x, window):
 
 
 def _backward(window, residuals, gradient):
-    x, largest = residuals
+    by_slices = functools.partial(_gradient_by_slices, window=window)
+
+    def windowed(x, largest, gradient):
+        return jax.vjp(functools.partial(_windowed_maximum, window=window), x)[1](gradient)[0]
+
+    return (by_platform(*residuals, gradient, cpu=by_slices, elsewhere=windowed),)
+
+
+def _gradient_by_slices(x: jax.Array, largest: jax.Array, gradient: jax.Array, window: int) -> jax.Array:
     taken = jnp.zeros(largest.shape, bool)
     parts = []
     for value in _slices(x, window):
@@ -65,7 +84,7 @@ def _backward(window, residuals, gradient):
     batch, height, width, channels = largest.shape
     covered = jnp.stack(rows, axis=2).reshape(batch, height * window, width * window, channels)
     rest = [(0, whole - part) for whole, part in zip(x.shape, covered.shape, strict=True)]
-    return (jnp.pad(covered, rest),)
+    return jnp.pad(covered, rest)
 
 
 _pool.defvjp(_forward, _backward)

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from jafl.errors import whole_number
-from jafl.records import ArrayTree, Gradients, Params, Report, Requirements, Rule
+from jafl.platform_forms import by_platform
+from jafl.records import ArrayTree, Gradients, Report, Requirements, Rule
 from jafl.rules import accumulate
 from jafl.specifications import specification
 
@@ -70,7 +71,7 @@ def wkafl(
     whole_number("buffer_size", buffer_size, 1)
 
     def init(params, num_clients):
-        rows = jax.tree.map(lambda p: jnp.zeros((buffer_size, p.size), p.dtype), params)
+        rows = jax.tree.map(lambda p: jnp.zeros((buffer_size, *p.shape), p.dtype), params)
         return _State(accumulate.zeros(params), jnp.asarray(False), rows)
 
     def begin(state, params):
@@ -104,15 +105,18 @@ def wkafl(
         direction = _weighted_sum(weight, gradients, clipped_to=bound)
         scale = _rate_scale(freshest, staleness_decay) if staleness_part else jnp.ones_like(freshest)
         report = _report(keep, stage_two, scale, weight, staleness)
-        state = _State(_shaped_like(params, estimate), stage_two, rows)
-        return accumulate.scaled(scale, _shaped_like(params, direction)), state, report, True
+        return accumulate.scaled(scale, direction), _State(estimate, stage_two, rows), report, True
 
     return Rule(init, begin, fold, finish, requirements=Requirements(buffer_size=buffer_size))
 
 
 class _State(NamedTuple):
-    """``estimate`` [*P] of the last step, whether stage two has begun ([] bool), and ``rows``, [K, n] per leaf: a
-    gradient of n entries each."""
+    """``estimate`` [*P] of the last step, whether stage two has begun ([] bool), and ``rows`` [K, *P]: a gradient
+    each.
+
+    A CPU computes with rows as vectors [K, n]: it goes through [K, 784, 10] in steps of ten. Other devices would copy
+    rows between the two.
+    """
 
     estimate: Gradients
     stage_two: jax.Array
@@ -128,7 +132,7 @@ class _Buffer(NamedTuple):
 
 
 class _Clipped(NamedTuple):
-    """K clipped gradients: the ``rows``, [K, n] per leaf, times ``factors`` [K]. ``norms`` [K] are theirs.
+    """K clipped gradients: the ``rows`` [K, *P] times ``factors`` [K]. ``norms`` [K] are theirs.
 
     The rows stay as they are: clipping and weighing are factors, so that each sum and product reads the rows once.
     """
@@ -140,9 +144,19 @@ class _Clipped(NamedTuple):
 
 def _with_row(rows: ArrayTree, gradient: Gradients, place: jax.Array) -> ArrayTree:
     """The rows with a gradient [*P] in the row number ``place``."""
-    return jax.tree.map(
-        lambda r, g: lax.dynamic_update_index_in_dim(r, jnp.reshape(g, -1), place, 0), rows, gradient
-    )
+
+    def write(rows, gradient):
+        return by_platform(
+            rows,
+            gradient,
+            cpu=lambda r, g: write_in(r.reshape(len(r), -1), g.reshape(-1)).reshape(r.shape),
+            elsewhere=write_in,
+        )
+
+    def write_in(rows, gradient):
+        return lax.dynamic_update_index_in_dim(rows, gradient, place, 0)
+
+    return jax.tree.map(write, rows, gradient)
 
 
 def _with_momentum(gradient: Gradients, estimate: Gradients, momentum: jax.Array) -> Gradients:
@@ -187,13 +201,20 @@ def _rate_scale(freshest: jax.Array, staleness_decay: jax.Array) -> jax.Array:
 
 
 def _weighted_sum(weights: jax.Array, gradients: _Clipped, clipped_to: jax.Array | None = None) -> ArrayTree:
-    """[n] per leaf: the sum of the gradients times ``weights`` [K], after clipping to a second bound (equation 9)."""
+    """[*P]: the sum of the gradients times ``weights`` [K], after clipping to a second bound (equation 9)."""
     factors = weights * gradients.factors
     if clipped_to is not None:
         factors = factors * _clip_factors(gradients.norms, clipped_to)
-    return jax.tree.map(
-        lambda rows: jnp.dot(factors.astype(rows.dtype), rows, precision="highest"), gradients.rows
-    )
+
+    def weigh(rows):
+        weights = factors.astype(rows.dtype)
+        return by_platform(
+            rows,
+            cpu=lambda r: jnp.dot(weights, r.reshape(len(r), -1), precision="highest").reshape(r.shape[1:]),
+            elsewhere=lambda r: jnp.sum(weights.reshape(-1, *[1] * (r.ndim - 1)) * r, axis=0),
+        )
+
+    return jax.tree.map(weigh, gradients.rows)
 
 
 def _report(
@@ -211,8 +232,15 @@ def _report(
 
 
 def _norms(rows: ArrayTree) -> jax.Array:
-    """[K]: the norms of K rows, over all leaves [K, n]."""
-    squares = [jnp.sum(jnp.square(leaf), axis=1) for leaf in jax.tree.leaves(rows)]
+    """[K]: the norms of K rows, over all leaves [K, ...]."""
+    squares = [
+        by_platform(
+            leaf,
+            cpu=lambda r: jnp.sum(jnp.square(r.reshape(len(r), -1)), axis=1),
+            elsewhere=lambda r: jnp.sum(jnp.square(r), axis=tuple(range(1, r.ndim))),
+        )
+        for leaf in jax.tree.leaves(rows)
+    ]
     return jnp.sqrt(sum(squares[1:], squares[0]))
 
 
@@ -222,12 +250,15 @@ def _clip_factors(norms: jax.Array, bound: jax.Array) -> jax.Array:
 
 
 def _products(rows: ArrayTree, vector: ArrayTree) -> jax.Array:
-    """[K]: the products of K rows with a vector, over all leaves."""
-    per_leaf = jax.tree.map(lambda leaf, v: jnp.dot(leaf, v, precision="highest"), rows, vector)
-    products: list[jax.Array] = jax.tree.leaves(per_leaf)
+    """[K]: the products of K rows with one more like them, over all leaves."""
+
+    def multiply(rows, vector):
+        return by_platform(
+            rows,
+            vector,
+            cpu=lambda r, v: jnp.dot(r.reshape(len(r), -1), v.reshape(-1), precision="highest"),
+            elsewhere=lambda r, v: jnp.sum(r * v, axis=tuple(range(1, r.ndim))),
+        )
+
+    products: list[jax.Array] = jax.tree.leaves(jax.tree.map(multiply, rows, vector))
     return sum(products[1:], products[0])
-
-
-def _shaped_like(params: Params, flat: ArrayTree) -> Gradients:
-    """[*P]: leaves [n] in the shapes of ``params``."""
-    return jax.tree.map(lambda leaf, p: leaf.reshape(p.shape), flat, params)

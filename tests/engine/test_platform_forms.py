@@ -1,0 +1,162 @@
+"""The forms for accelerators compute what those for CPUs do: here they run on a CPU, in float64."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from accelerator_forms import accelerator_forms
+from against_reference import compare
+from engine_cases import CASES
+from preparing import placed
+from quick_compilation import quick_compilation  # noqa: F401
+from rule_cases import CASES as RULE_CASES
+from tiers import in_tiers
+
+import jafl
+from jafl import engine, rules
+from jafl.engine.columns import packed
+from jafl.keyed_shuffle import shuffled
+from jafl.models import max_pool
+
+NAMED = {case.name: case for case in [*CASES, *RULE_CASES]}
+EVENTS_AND_WORK = (
+    "fedbuff",
+    "fedbuff, one trip a step",
+    "fedbuff, server adam",
+    "fedasync",
+    "local steps on minibatches",
+    "local epochs, LR-Norm",
+    "multilayer perceptron, fedasync",
+)
+RULES = (
+    "asgd",
+    "ace",
+    "ace, direct",
+    "aced, short",
+    "aced, bfloat16",
+    "ca2fl",
+    "wkafl",
+    "gsgm, whole rounds",
+    "zeno++",
+    "delay-adaptive, drop",
+    "fedstaleweight, equation 8",
+)
+PLANS = {
+    "trip by trip": {"together": False},
+    "in waves": {"width": 7, "together": True},
+    "few lanes": {"width": 7, "lanes": 3, "together": True},
+    "all lanes": {"width": 6, "lanes": 6, "together": True},
+}
+NAMES = (*EVENTS_AND_WORK, *(f"{rule}; slow clients" for rule in RULES))
+TABLE = [f"{name}: {plan}" for name in NAMES for plan in PLANS]
+DEFAULT = (
+    "multilayer perceptron, fedasync: trip by trip",
+    "ace; slow clients: trip by trip",
+    "wkafl; slow clients: in waves",
+)
+
+
+def compare_with_reference(row: str):
+    name, plan = row.split(": ")
+    with accelerator_forms():
+        compare(NAMED[name], "float64", **PLANS[plan])
+
+
+@pytest.mark.parametrize("row", in_tiers(TABLE, DEFAULT))
+def test_engine_equals_reference(row):
+    compare_with_reference(row)
+
+
+@pytest.mark.full
+@pytest.mark.compiled_as_for_users
+@pytest.mark.parametrize("row", TABLE)
+def test_engine_equals_reference_with_all_optimisations(row):
+    compare_with_reference(row)
+
+
+def carry_after(platform: str, rule: str, together: bool, **options):
+    """The carry of a small network of convolutions after 40 steps; LeNet has rows of every shape."""
+    random = np.random.default_rng(0)
+    x, y = random.normal(size=(96, 32, 32, 3)).astype(np.float32), random.integers(0, 10, 96)
+    parts = jafl.data.iid(y, 12, seed=0)
+    federation = jafl.Federation.from_arrays(x, y, parts, test_x=x[:8], test_y=y[:8], num_classes=10)
+    built = rules.RULES[rule](**options)
+    schedule = jafl.asynchronous(
+        num_clients=12,
+        concurrency=12,
+        buffer_size=1,
+        delay=jafl.delays.exponential(1.0),
+        server_steps=40,
+        initial_round=built.build().initial_round,
+    )
+    model = jafl.models.images.lenet5(10)
+    work = jafl.client_work(model, learning_rate=0.01, batch_size=8)
+    params = model.init(jax.random.key(0), x[:8])
+    with accelerator_forms(platform):
+        program, carry = placed(schedule, federation, work, built, params, devices=1, together=together)
+        assert program.spread.platform == platform
+        # In two chunks: each packs what it reads, and hands over all that lasts.
+        return engine.run(program, engine.run(program, carry, 0, 17), 17, 40)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize("rule, options", [("ace", {"memory_precision": "int8"}), ("asgd", {})])
+def test_chunks_and_stored_rows_are_the_same_on_a_gpu_and_a_tpu(rule, options, together):
+    carries = [carry_after(platform, rule, together, **options) for platform in ("gpu", "tpu")]
+    jax.tree.map(np.testing.assert_array_equal, *carries)
+
+
+def test_the_shuffle_has_the_same_bits_in_line():
+    places, words = np.arange(100, dtype=np.int32), np.array([7, 2**31 + 5], np.uint32)
+
+    def orders(count):
+        return jax.vmap(lambda epoch: shuffled(places, count, words, epoch))(np.arange(3, dtype=np.int32))
+
+    counts = [np.int32(count) for count in (1, 2, 7, 100)]
+    in_loop = list(map(jax.jit(orders), counts))
+    with accelerator_forms():
+        in_line = list(map(jax.jit(lambda count: orders(count)), counts))
+    for count, expected, seen in zip(counts, in_loop, in_line, strict=True):
+        np.testing.assert_array_equal(expected[:, :count], seen[:, :count])
+
+
+@pytest.mark.parametrize("padding", ["VALID", "SAME"])
+@pytest.mark.parametrize("window", [1, 2, 3])
+def test_both_pools_agree_with_gradients_and_ties(window, padding):
+    random = np.random.default_rng(window)
+    with jax.enable_x64():
+        x = np.round(random.normal(size=(3, 2, 7, 8, 4)))  # rounded: most windows have their maximum twice
+        y = random.normal(size=jax.eval_shape(lambda x: max_pool(x[0], window, padding=padding), x).shape)
+
+        def values_and_gradients(x):
+            def one(x):
+                value, back = jax.vjp(lambda x: max_pool(x, window, padding=padding), x)
+                return value, back(y)[0]
+
+            return jax.vmap(one)(x)
+
+        by_slices = jax.jit(values_and_gradients)(x)
+        with accelerator_forms():
+            windowed = jax.jit(lambda x: values_and_gradients(x))(x)
+    jax.tree.map(np.testing.assert_array_equal, by_slices, windowed)
+
+
+def test_packed_columns_are_read_as_they_were():
+    random = np.random.default_rng(0)
+    with jax.enable_x64():
+        columns = {
+            "client": jnp.asarray(random.integers(-5, 5, 6), jnp.int32),
+            "key": jnp.asarray(random.integers(0, 2**32, (6, 2)), jnp.uint32),
+            "weight": jnp.asarray(random.normal(size=6), jnp.float32),
+            "exact": jnp.asarray(random.normal(size=6)),
+            "longer": jnp.arange(9, dtype=jnp.int32),
+        }
+        table = packed(columns)
+        assert len(table["longer"]) == 9
+        for number in (0, 5, np.array([3, 0, 5])):
+            jax.tree.map(
+                np.testing.assert_array_equal,
+                {name: column[number] for name, column in columns.items()},
+                {name: column[number] for name, column in table.items()},
+            )

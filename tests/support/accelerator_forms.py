@@ -1,0 +1,35 @@
+"""Makes programs on a CPU as for an accelerator: the other half of what ``jafl/platform_forms.py`` decides."""
+
+import contextlib
+from collections.abc import Iterator
+from unittest import mock
+
+from jafl import platform_forms
+from jafl.engine import devices
+from jafl.planning import plan_choice
+
+
+@contextlib.contextmanager
+def accelerator_forms(platform: str = "tpu") -> Iterator[None]:
+    """While it lasts, runs are prepared and traced as for this platform, and run on the CPU.
+
+    The platform is a static part of a run's program, so programs traced before and after are others.
+    """
+
+    def spread_over(*arguments, **options):
+        return devices.spread_over(*arguments, **options)._replace(platform=platform)
+
+    with (
+        mock.patch.object(plan_choice, "spread_over", spread_over),
+        mock.patch.object(platform_forms, "lax", Elsewhere),
+    ):
+        yield
+
+
+class Elsewhere:
+    """In the place of ``jax.lax``: a platform that is no CPU."""
+
+    @staticmethod
+    def platform_dependent(*arrays, cpu, default):
+        """The form of other platforms."""
+        return default(*arrays)
