@@ -120,7 +120,12 @@ def make_experiments(settings: Settings) -> list[Experiment]:
 def make_experiment(label: str, settings: Settings, loaded: DataCache) -> Experiment:
     """The experiment of one run, from what ``resolve`` returns; raises SettingError for what cannot work."""
     source, federation = loaded.source(settings), loaded.federation(settings, int(settings.seed))
-    model = dataclasses.replace(make_model(settings, source), inputs=make_inputs(settings, source))
+    model = dataclasses.replace(
+        make_model(settings, source),
+        inputs=make_inputs(settings, source),
+        matmul_precision=settings.matmul_precision,
+        compute_dtype=settings.compute_dtype,
+    )
     init_key, trips_key = jax.random.split(jax.random.key(int(settings.seed)))
     initial_round = make_rule(settings).build().initial_round
     shapes = jax.eval_shape(
