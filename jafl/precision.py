@@ -36,8 +36,8 @@ def products_in(precision: str) -> contextlib.AbstractContextManager[Any]:
 
     Example:
       >>> with products_in("float32"):
-      ...     print(jax.make_jaxpr(jnp.dot)(jnp.ones(2), jnp.ones(2)).eqns[0].params["precision"])
-      (HIGHEST, HIGHEST)
+      ...     jax.make_jaxpr(jnp.dot)(jnp.ones(2), jnp.ones(2)).eqns[0].params["precision"]
+      (Precision.HIGHEST, Precision.HIGHEST)
     """
     return jax.default_matmul_precision(precision)
 
