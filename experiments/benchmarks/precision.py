@@ -43,12 +43,12 @@ RULES = {
     "fedbuff": (jafl.rules.fedbuff, 10, 20, {"local_epochs": 1}),
     "ace": (jafl.rules.ace, 1, CLIENTS, {"local_steps": 1}),
 }
-# {(data, rule): client trips}
+# {(data, model): client trips of each rule}
 TRIPS = {
-    ("digits", "fedbuff"): 3000,
-    ("mnist", "fedbuff"): 3000,
-    ("digits", "ace"): 12000,
-    ("mnist", "ace"): 6000,
+    ("digits", "mlp"): {"fedbuff": 3000, "ace": 12000},
+    ("digits", "cnn"): {"fedbuff": 3000, "ace": 12000},
+    ("mnist", "mlp"): {"fedbuff": 3000, "ace": 6000},
+    ("mnist", "cnn"): {"fedbuff": 1000, "ace": 6000},
 }
 # {precision: bits of the mantissa; None: as the model computes}
 PRECISIONS = {"float32": None, "control": 20, **MANTISSA_BITS, "mixed": None}
@@ -100,7 +100,7 @@ def final_accuracy(data: str, name: str, rule: str, precision: str, seed: int) -
         concurrency=in_flight,
         buffer_size=buffer_size,
         delay=jafl.delays.once_per_client(jafl.delays.exponential(1.0)),
-        client_trips=TRIPS[data, rule],
+        client_trips=TRIPS[data, name][rule],
         initial_round=rule == "ace",
         seed=seed,
     )

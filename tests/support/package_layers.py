@@ -10,7 +10,15 @@ PACKAGE = pathlib.Path(__file__).parents[2] / "jafl"
 
 # From the ground up. A room imports from lower layers, and from its own layer as long as that makes no cycle.
 LAYERS = {
-    "ground": ("errors", "records", "specifications", "keyed_shuffle", "jaxpr_memory", "jaxpr_dependence", "precision"),
+    "ground": (
+        "errors",
+        "records",
+        "specifications",
+        "keyed_shuffle",
+        "jaxpr_memory",
+        "jaxpr_dependence",
+        "precision",
+    ),
     "ingredients": ("schedule", "data", "models", "rules", "clients", "diagnostics", "plots"),
     "engine": ("engine",),
     "planning": ("planning",),
