@@ -8,9 +8,9 @@ each have their own kernel, a CPU computes one client after the other. On other 
 used, and per-client kernels become grouped convolutions, or batched matrix products over patches
 (``PER_CLIENT_KERNELS``).
 
-A TPU multiplies bfloat16 numbers. XLA's float32 convolutions there take minutes to compile, above all the gradient of
-a first layer's kernel. Here images and kernels are written as sums of bfloat16 numbers, and each product of two of
-these is a convolution of its own: as exact, and compiled as quickly as so many convolutions.
+A TPU multiplies bfloat16 numbers. XLA's own float32 convolutions there take minutes to compile, above all the gradient
+of a first layer's kernel. Here images and kernels are written as sums of bfloat16 numbers, and each product of two of
+these is a convolution of its own: as exact, and compiled in the time of so many convolutions (docs/precision.md).
 
 The form is chosen when a program is lowered for a device. ``experiments/benchmarks/convolution_speed.py`` measures
 them. Forward-mode differentiation is not supported.
@@ -172,8 +172,7 @@ def _in_parts(function: Callable, number: int) -> Callable:
     """
 
     def in_parts(a, b):
-        # The barrier keeps the parts of examples behind the gather of these, which else reads parts of all examples.
-        a, b = (_bfloat16_parts(array, number) for array in lax.optimization_barrier((a, b)))
+        a, b = _bfloat16_parts(a, number), _bfloat16_parts(b, number)
         with jax.default_matmul_precision("bfloat16"):
             terms = [function(a[i], b[n - i]) for n in reversed(range(number)) for i in range(n + 1)]
         return functools.reduce(jnp.add, terms)
