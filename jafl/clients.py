@@ -414,7 +414,8 @@ def _sum_and_gradient(
     def total(params):
         return jnp.sum(jnp.where(present, model.losses(params, x, y, key), 0))
 
-    return jax.value_and_grad(total)(params)
+    with model.products():
+        return jax.value_and_grad(total)(params)
 
 
 def _loss_zero(model: Model, params: Params, data: ClientData) -> jax.Array:

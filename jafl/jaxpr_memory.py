@@ -9,6 +9,7 @@ import functools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 # Operations that run one other program.
@@ -69,27 +70,30 @@ class _Program(NamedTuple):
     returns: list[_Value]
 
 
-def temporary_bytes(traced: Any, donated: slice | None = None) -> int:
+def temporary_bytes(traced: Any, donated: slice | None = None, platform: str | None = None) -> int:
     """Estimates the most bytes that a program holds at one moment beside its arguments.
 
     Args:
       traced: the return value of ``jax.jit(function).trace(...)``; its arguments may have been shapes.
       donated: the flattened arguments whose memory is donated to all the results, in order. Default: none.
+      platform: "cpu", "gpu" or "tpu": of what is written differently for each platform, its form counts. Default:
+        that of the devices here.
 
     Returns:
       Bytes.
     """
-    return _cached_peak(traced.jaxpr.jaxpr, *((donated.start, donated.stop) if donated else (0, 0)))
+    first, end = (donated.start, donated.stop) if donated else (0, 0)
+    return _cached_peak(traced.jaxpr.jaxpr, first, end, platform or jax.local_devices()[0].platform)
 
 
 @functools.lru_cache(maxsize=64)  # runs that differ in seeds and rates share one jaxpr
-def _cached_peak(jaxpr: Any, first_donated: int, end_donated: int) -> int:
+def _cached_peak(jaxpr: Any, first_donated: int, end_donated: int, platform: str) -> int:
     """The peak of a program whose arguments from ``first_donated`` to ``end_donated`` are donated to its results."""
-    program = _flat(jaxpr)
-    return _peak(program, program.takes[first_donated:end_donated])
+    program = _flat(jaxpr, platform)
+    return _peak(program, program.takes[first_donated:end_donated], platform)
 
 
-def _flat(jaxpr: Any) -> _Program:
+def _flat(jaxpr: Any, platform: str) -> _Program:
     """The program of a jaxpr, with the programs that it calls inlined; no operation makes the constants."""
     operations: list[_Operation] = []
 
@@ -104,6 +108,8 @@ def _flat(jaxpr: Any) -> _Program:
         for equation in jaxpr.eqns:
             name, reads = equation.primitive.name, [value(variable) for variable in equation.invars]
             inner = _inner(equation.params) if name in _CALLS else []
+            if equation.params.get("branches_platforms"):
+                inner, reads = [_of_platform(equation.params, platform)], reads[1:]
             if len(inner) == 1 and len(inner[0].invars) == len(reads):
                 made = inline(inner[0], reads)
             elif name in _RENAMED:
@@ -118,7 +124,18 @@ def _flat(jaxpr: Any) -> _Program:
     return _Program(takes, operations, inline(jaxpr, takes))
 
 
-def _peak(program: _Program, donated: Sequence[_Value] = ()) -> int:
+def _of_platform(params: Mapping[str, Any], platform: str) -> Any:
+    """Of an operation with a branch for each platform, the jaxpr of this one."""
+    names = {"gpu": ("cuda", "rocm", "gpu")}.get(platform, (platform,))
+    chosen = next(
+        branch
+        for branch, own in zip(params["branches"], params["branches_platforms"], strict=True)
+        if own is None or set(own) & set(names)
+    )
+    return chosen.jaxpr
+
+
+def _peak(program: _Program, donated: Sequence[_Value], platform: str) -> int:
     """The most bytes at one moment beside the program's arguments.
 
     donated: arguments whose memory the results may take, in order.
@@ -149,7 +166,7 @@ def _peak(program: _Program, donated: Sequence[_Value] = ()) -> int:
             made += sizes[value]
         freed = sum(sizes.pop(value, 0) for value in dying.get(number, ()))
         reused = min(freed, made) if may_overwrite else 0
-        peak = max(peak, live + _peak_inside(operation), live + made - reused)
+        peak = max(peak, live + _peak_inside(operation, platform), live + made - reused)
         live += made - freed
     return peak
 
@@ -181,21 +198,21 @@ def _fused(program: _Program) -> set[_Value]:
     return {value for value in made if value not in kept and is_fused(value)}
 
 
-def _peak_inside(operation: _Operation) -> int:
+def _peak_inside(operation: _Operation, platform: str) -> int:
     """The most bytes that the programs inside an operation hold, beside its operands."""
     name, params = operation.name, operation.params
-    programs = [_flat(jaxpr) for jaxpr in _inner(params)]
+    programs = [_flat(jaxpr, platform) for jaxpr in _inner(params)]
     if name == "while":
-        body = _flat(getattr(params["body_jaxpr"], "jaxpr", params["body_jaxpr"]))
-        return _peak(body, body.takes[params["body_nconsts"] :])
+        body = _flat(getattr(params["body_jaxpr"], "jaxpr", params["body_jaxpr"]), platform)
+        return _peak(body, body.takes[params["body_nconsts"] :], platform)
     if name == "scan":
         (body,) = programs
         # Arguments are constants, carry and slices; sliced and stacked arrays have one more axis outside.
         carried = [out.axes == inner.axes for out, inner in zip(operation.makes, body.returns, strict=True)]
         end = sum(out.axes == inner.axes for out, inner in zip(operation.reads, body.takes, strict=True))
         first = end - sum(carried)
-        return sum(value.size for value in body.takes[end:]) + _peak(body, body.takes[first:end])
-    return max((_peak(program) for program in programs), default=0)
+        return sum(value.size for value in body.takes[end:]) + _peak(body, body.takes[first:end], platform)
+    return max((_peak(program, (), platform) for program in programs), default=0)
 
 
 def _inner(params: Mapping[str, Any]) -> list[Any]:

@@ -22,6 +22,8 @@ class Forms(NamedTuple):
                     and what can be counted is not read
     writes_at_once  whether a client's row is written in its own trip; else held, and written by the next trip
     tiled           whether rows of matrices are stored in whole tiles (``jafl/engine/tiled_rows.py``)
+    matrix          whether plans have the matrix form (``jafl.ExecutionPlan``) where rule and server optimizer are
+                    linear; else the loop form
     """
 
     vectors: bool
@@ -30,12 +32,21 @@ class Forms(NamedTuple):
     packed: bool
     writes_at_once: bool
     tiled: bool
+    matrix: bool
 
 
-_GPU = Forms(vectors=False, conditions=True, barriers=True, packed=True, writes_at_once=True, tiled=False)
+_GPU = Forms(
+    vectors=False, conditions=True, barriers=True, packed=True, writes_at_once=True, tiled=False, matrix=True
+)
 FORMS = {
     "cpu": Forms(
-        vectors=True, conditions=False, barriers=False, packed=False, writes_at_once=False, tiled=False
+        vectors=True,
+        conditions=False,
+        barriers=False,
+        packed=False,
+        writes_at_once=False,
+        tiled=False,
+        matrix=False,
     ),
     "gpu": _GPU,
     "tpu": _GPU._replace(tiled=True),

@@ -105,7 +105,9 @@ def main(_: list[str]) -> None:
             runs = runs_of(model, shape, rule)
             steps, trips = runs[0].schedule.num_steps, runs[0].schedule.num_trips * len(runs)
             programs = batches(runs)
-            spent = np.array([[timed(make, steps) for make in programs] for _ in range(REPEATS.value + 1)])[1:]
+            spent = np.array([[timed(make, steps) for make in programs] for _ in range(REPEATS.value + 1)])[
+                1:
+            ]
             ratios = np.median(spent[:, :1] / spent, axis=0)[1:]
             rate = trips / np.median(spent[:, 0])
             print(report.row([name, rule, f"{rate:,.0f}", *(f"{ratio:.2f}" for ratio in ratios)]), flush=True)

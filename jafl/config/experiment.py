@@ -125,7 +125,12 @@ def make_experiment(
     must_fit: whether to refuse what does not fit into the memory here; it may be meant for another machine.
     """
     source, federation = loaded.source(settings), loaded.federation(settings, int(settings.seed))
-    model = dataclasses.replace(make_model(settings, source), inputs=make_inputs(settings, source))
+    model = dataclasses.replace(
+        make_model(settings, source),
+        inputs=make_inputs(settings, source),
+        matmul_precision=settings.matmul_precision,
+        compute_dtype=settings.compute_dtype,
+    )
     init_key, trips_key = jax.random.split(jax.random.key(int(settings.seed)))
     initial_round = make_rule(settings).build().initial_round
     shapes = jax.eval_shape(

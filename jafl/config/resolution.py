@@ -21,6 +21,7 @@ from jafl.config.settings import (
     readers_by,
 )
 from jafl.errors import choose, require, unknown_name
+from jafl.precision import COMPUTE_DTYPES, MATMUL_PRECISIONS
 from jafl.records import Rule
 
 LARGEST_SEED = 2**32 - 1  # JAX's random keys take no more without float64
@@ -142,6 +143,11 @@ def _check(settings: Settings) -> None:
         "float32 while JAX computes in 32 bits",
         "Call jax.config.update('jax_enable_x64', True) first.",
     )
+    for name, known in (("matmul_precision", MATMUL_PRECISIONS), ("compute_dtype", COMPUTE_DTYPES)):
+        value = getattr(settings, name)
+        choose(name, value, dict.fromkeys(known))
+        allowed = "float32 where precision is float64: nothing is rounded then"
+        require(value == "float32" or settings.precision == "float32", name, value, allowed)
     target = settings.target_accuracy
     require(0 < target <= 1, "target_accuracy", target, "above 0, at most 1")
 

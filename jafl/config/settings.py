@@ -126,6 +126,18 @@ class Settings:
         "float32, or float64 to compare with other programs to the last digits.",
         Declaration("run", EVERY_RUN, decides_examples_of=EVERY_RUN),
     )
+    matmul_precision: str = _setting(
+        "float32",
+        "Of the model's matrix products and convolutions: float32, tensorfloat32 (GPU; TPU: three of bfloat16) or "
+        "bfloat16 (TPU). The server's arithmetic is always in float32. docs/precision.md has costs and effects.",
+        Declaration("run", EVERY_RUN),
+    )
+    compute_dtype: str = _setting(
+        "float32",
+        "float32, or bfloat16 for mixed precision: the model computes in bfloat16, while parameters, updates and the "
+        "server's arithmetic stay in float32.",
+        Declaration("run", EVERY_RUN),
+    )
     devices: int | None = _setting(
         None,
         "On how many of this machine's devices to train. Default: all that pay.",

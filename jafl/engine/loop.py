@@ -22,6 +22,7 @@ from jafl.engine.trip import (
 )
 from jafl.errors import require
 from jafl.platform_forms import FORMS, Forms
+from jafl.precision import float32_products
 from jafl.records import ArrayTree, Params, Recall
 
 
@@ -41,6 +42,7 @@ class OpenStep(NamedTuple):
 
 
 @functools.partial(jax.jit, static_argnames=("slots", "num_clients"))
+@float32_products
 def allocate(program: Program, params: Params, *, slots: int, num_clients: int) -> Carry:
     """Allocates everything that the run will write.
 
@@ -88,10 +90,12 @@ def allocate(program: Program, params: Params, *, slots: int, num_clients: int) 
 
 
 @functools.partial(jax.jit, donate_argnames="carry")
+@float32_products
 def run(program: Program, carry: Carry, first_step: int, last_step: int) -> Carry:
     """Runs the server steps ``first_step`` to ``last_step - 1``; compiled once for any bounds.
 
-    The carry is donated: its memory becomes the result's, so the one passed in cannot be used again.
+    The carry is donated: its memory becomes the result's, so the one passed in cannot be used again. Rule and server
+    optimizer multiply in float32 on every platform; a model says its own precision.
     """
     forms = program.spread.forms
     if forms.packed:

@@ -7,10 +7,17 @@ convolutions, the kernel's gradient as one matrix product for each row of the ke
 each have their own kernel, a CPU computes one client after the other. On other devices (GPU, TPU) XLA's own forms are
 used, and per-client kernels become grouped convolutions, or batched matrix products over patches
 (``PER_CLIENT_KERNELS``).
+
+A TPU multiplies bfloat16 numbers. XLA's own float32 convolutions there take minutes to compile, above all the
+gradient of a first layer's kernel. Here images and kernels are written as sums of bfloat16 numbers, and each product
+of two of these is a convolution of its own: as exact, and compiled in the time of so many convolutions
+(docs/precision.md).
+
 The form is chosen when a program is lowered for a device. ``experiments/benchmarks/convolution_speed.py`` measures
 them. Forward-mode differentiation is not supported.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -33,6 +40,8 @@ Padding = str | int | Sequence[int | tuple[int, int]]
 PER_CLIENT_KERNELS = "grouped"
 
 _PLAIN = ("NHWC", "HWIO", "NHWC")
+# Of how many bfloat16 numbers a TPU makes each number, by precision; n of them take n (n + 1) / 2 convolutions.
+_BFLOAT16_PARTS = {"float32": 3, "highest": 3, "tensorfloat32": 2, "high": 2}
 
 
 def convolution(
@@ -124,19 +133,58 @@ def _with_gradient(function: Callable, gradient: Callable) -> Callable:
     differentiable = jax.custom_vjp(function, nondiff_argnums=(2, 3, 4))
 
     def forward(a, b, *static):
-        return differentiable(a, b, *static), (a, b)
+        with jax.default_matmul_precision(static[-1][-1]):
+            return differentiable(a, b, *static), (a, b)
 
     def backward(*arguments):
         *static, (a, b), cotangent = arguments
-        return gradient(a, b, cotangent, *static)
+        with jax.default_matmul_precision(static[-1][-1]):
+            return gradient(a, b, cotangent, *static)
 
     differentiable.defvjp(forward, backward)
     return differentiable
 
 
 def _convolve(x, kernel, steps, pads):
-    sizes = (x.shape[1:3], kernel.shape[:2])
+    # With the precision of products that holds here, for the gradients, which are traced elsewhere.
+    sizes = (x.shape[1:3], kernel.shape[:2], jax.config.jax_default_matmul_precision)
     return _output(x, kernel, steps, pads, sizes)
+
+
+def _with_parts_on_tpu(function: Callable, sizes: tuple) -> Callable:
+    """``function(a, b)``, linear in both, computed by ``_in_parts`` on a TPU where bfloat16 is not precise enough."""
+    number = _BFLOAT16_PARTS.get(sizes[-1])
+
+    def with_parts(a, b):
+        if not number or a.dtype != jnp.float32:
+            return function(a, b)
+        return lax.platform_dependent(a, b, tpu=_in_parts(function, number), default=function)
+
+    return with_parts
+
+
+def _in_parts(function: Callable, number: int) -> Callable:
+    """``function(a, b)``, linear in both, as a sum of its values for parts of a and b that bfloat16 numbers hold.
+
+    The products of small parts with each other, below the last bits of the result, are left out.
+    """
+
+    def in_parts(a, b):
+        a, b = _bfloat16_parts(a, number), _bfloat16_parts(b, number)
+        with jax.default_matmul_precision("bfloat16"):
+            terms = [function(a[i], b[n - i]) for n in reversed(range(number)) for i in range(n + 1)]
+        return functools.reduce(jnp.add, terms)
+
+    return in_parts
+
+
+def _bfloat16_parts(x: jax.Array, number: int) -> list[jax.Array]:
+    """So many float32 arrays, from large to small, that add up to ``x`` and whose numbers bfloat16 holds exactly."""
+    parts = []
+    for _ in range(number):
+        parts.append(lax.reduce_precision(x, exponent_bits=8, mantissa_bits=7))
+        x = x - parts[-1]
+    return parts
 
 
 def _output_value(x, kernel, steps, pads, sizes):
@@ -147,7 +195,8 @@ def _output_value(x, kernel, steps, pads, sizes):
         return _as_product(x, kernel, steps, pads)
 
     one_by_one = _one_by_one(plain, _fold_images(plain), _fold_kernels(plain))
-    return by_platform(x, kernel, cpu=one_by_one, elsewhere=_side_by_side(plain, products))
+    elsewhere = _with_parts_on_tpu(_side_by_side(plain, products), sizes)
+    return by_platform(x, kernel, cpu=one_by_one, elsewhere=elsewhere)
 
 
 def _input_gradient_value(gradient, kernel, steps, pads, sizes):
@@ -162,7 +211,8 @@ def _input_gradient_value(gradient, kernel, steps, pads, sizes):
         return _transposed(gradient, kernel, steps, pads, sizes[0], _as_product)
 
     one_by_one = _one_by_one(plain, _fold_images(plain), None)
-    return by_platform(gradient, kernel, cpu=one_by_one, elsewhere=_side_by_side(elsewhere, products))
+    side_by_side = _with_parts_on_tpu(_side_by_side(elsewhere, products), sizes)
+    return by_platform(gradient, kernel, cpu=one_by_one, elsewhere=side_by_side)
 
 
 def _kernel_gradient_value(x, gradient, steps, pads, sizes):
@@ -174,7 +224,8 @@ def _kernel_gradient_value(x, gradient, steps, pads, sizes):
         return jax.linear_transpose(lambda kernel: _plain(x, kernel, steps, pads), kernel)(gradient)[0]
 
     one_by_one = _one_by_one(plain, None, None)
-    return by_platform(x, gradient, cpu=one_by_one, elsewhere=_side_by_side(elsewhere, plain))
+    side_by_side = _with_parts_on_tpu(_side_by_side(elsewhere, plain), sizes)
+    return by_platform(x, gradient, cpu=one_by_one, elsewhere=side_by_side)
 
 
 _output: Callable

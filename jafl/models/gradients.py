@@ -22,4 +22,10 @@ def server_gradient(model: Model, x: Any, y: Any) -> Callable[[Any], Any]:
     Returns:
       A function of the parameters, a pytree, that returns the gradient, a pytree of the same structure and shapes.
     """
-    return jax.grad(lambda params: jnp.mean(model.losses(params, x, y)))
+    gradient = jax.grad(lambda params: jnp.mean(model.losses(params, x, y)))
+
+    def of(params: Any) -> Any:
+        with model.products():
+            return gradient(params)
+
+    return of

@@ -1,5 +1,6 @@
 """What the engine needs of a model: initial parameters, outputs, and a loss per example."""
 
+import contextlib
 import dataclasses
 import inspect
 from collections.abc import Callable
@@ -10,8 +11,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jafl.errors import require
+from jafl.errors import choose, require
 from jafl.models.inputs import Inputs
+from jafl.precision import COMPUTE_DTYPES, MATMUL_PRECISIONS, products_in
 
 Loss = Callable[[jax.Array, jax.Array], jax.Array]
 
@@ -52,12 +54,21 @@ class Model:
       inputs: how examples are normalized for the module and, for clients, cropped and flipped; None: as they are.
       frozen: parameters that are not trained, sent or stored: {name of a top-level module: its parameters}, or None.
       initial: parameters to start from in place of random ones, in the same form, or None.
+      matmul_precision: of its matrix products and convolutions, in training and evaluation: "float32",
+        "tensorfloat32" or "bfloat16" (docs/precision.md); products of float64 numbers are never rounded.
+      compute_dtype: in which the module is applied. "float32": in the type of its parameters. "bfloat16", mixed
+        precision: parameters and floating inputs are rounded to bfloat16 before the module, and its outputs are
+        returned in the type of the parameters. Parameters, gradients, updates and the loss keep that type.
+
+    Raises:
+      SettingError: for an unknown ``matmul_precision`` or ``compute_dtype``.
 
     Example:
       >>> import flax.linen
       >>> model = jafl.Model(flax.linen.Dense(10))
       >>> model.init(jax.random.key(0), jnp.zeros((1, 4)))["kernel"].shape
       (4, 10)
+      >>> mixed = dataclasses.replace(jafl.models.mlp(10, [64]), compute_dtype="bfloat16")
     """
 
     module: nn.Module
@@ -66,6 +77,12 @@ class Model:
     inputs: Inputs | None = None
     frozen: Any = dataclasses.field(default=None, compare=False, repr=False)
     initial: Any = dataclasses.field(default=None, compare=False, repr=False)
+    matmul_precision: str = "float32"
+    compute_dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        choose("matmul_precision", self.matmul_precision, dict.fromkeys(MATMUL_PRECISIONS))
+        choose("compute_dtype", self.compute_dtype, dict.fromkeys(COMPUTE_DTYPES))
 
     def __hash__(self) -> int:
         if self.frozen is not None:
@@ -134,12 +151,25 @@ class Model:
         Returns:
           The outputs, logits [B, classes] for a classifier.
         """
-        variables = {"params": params if self.frozen is None else {**self.frozen, **params}}
+        every = params if self.frozen is None else {**self.frozen, **params}
         options: dict[str, Any] = {}
         if key is not None and self.random:
             options = {"train": True, "rngs": {"dropout": key}}
-        outputs: Any = self.module.apply(variables, self._read(x), **options)
-        return outputs
+        with self.products():
+            if self.compute_dtype == "float32":
+                outputs: Any = self.module.apply({"params": every}, self._read(x), **options)
+                return outputs
+            rounded, inputs = _floats_as((every, self._read(x)), jnp.bfloat16)
+            outputs = self.module.apply({"params": rounded}, inputs, **options)
+            return _floats_as(outputs, jnp.result_type(jnp.float32, *jax.tree.leaves(every)))
+
+    def products(self) -> contextlib.AbstractContextManager[Any]:
+        """A context in which matrix products are traced in the model's ``matmul_precision``.
+
+        ``apply`` and ``losses`` enter it themselves. Take gradients in it, too, for the backward pass of a function
+        with a derivative of its own (``jax.custom_vjp``) is traced where the gradient is taken.
+        """
+        return products_in(self.matmul_precision)
 
     def augment(self, x: jax.Array, words: jax.Array, epoch: jax.Array, place: jax.Array) -> jax.Array:
         """Crops and flips a client's examples as ``inputs`` says; see ``Inputs.augment``.
@@ -175,4 +205,14 @@ class Model:
         Returns:
           [B] losses.
         """
-        return self.loss_per_example(self.apply(params, x, key), y)
+        with self.products():
+            return self.loss_per_example(self.apply(params, x, key), y)
+
+
+def _floats_as(tree: Any, dtype: Any) -> Any:
+    """``tree`` with its floating arrays in this type, and all others as they are."""
+
+    def cast(leaf: Any) -> Any:
+        return leaf.astype(dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
+
+    return jax.tree.map(cast, tree)

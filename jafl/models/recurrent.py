@@ -28,13 +28,15 @@ class LSTMClassifier(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array, *, train: bool = False) -> jax.Array:
         check_tokens(x)
-        dtype = self.param_dtype
+        dtype = self.param_dtype  # of parameters; what is computed has the type of the vectors
         last = jnp.maximum(jnp.sum(x != PADDING, axis=1) - 1, 0)
-        table = nn.Embed(self.tokens, self.vector_size, dtype=dtype, param_dtype=dtype, name="word_vectors")
+        table = nn.Embed(self.tokens, self.vector_size, param_dtype=dtype, name="word_vectors")
         h = table(x)
         for layer in range(2):
-            cell = nn.OptimizedLSTMCell(100, dtype=dtype, param_dtype=dtype, name=f"lstm_{layer}")
-            h = nn.Dropout(self.dropout_rate, deterministic=not train)(nn.RNN(cell)(h))
+            cell = nn.OptimizedLSTMCell(100, dtype=h.dtype, param_dtype=dtype, name=f"lstm_{layer}")
+            start = (jnp.zeros((len(x), 100), h.dtype),) * 2
+            h = nn.RNN(cell)(h, initial_carry=start)
+            h = nn.Dropout(self.dropout_rate, deterministic=not train)(h)
         state = h[jnp.arange(len(x)), last]
         state = nn.Dense(128, param_dtype=dtype, name="hidden")(state)
         return nn.Dense(self.num_classes, param_dtype=dtype, name="dense")(state)

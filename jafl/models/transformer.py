@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from jafl.errors import require
-from jafl.models.common import check_tokens
+from jafl.models.common import check_tokens, floating
 
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "gelu": functools.partial(jax.nn.gelu, approximate=False),
@@ -63,7 +63,6 @@ class Encoder(nn.Module):
         embed = functools.partial(
             nn.Embed,
             features=c.size,
-            dtype=self.param_dtype,
             param_dtype=self.param_dtype,
             embedding_init=nn.initializers.normal(c.initial_deviation),
         )
@@ -89,7 +88,8 @@ class Encoder(nn.Module):
             self._dense(c.size, f"{name}_{part}")(h).reshape(split) for part in ("query", "key", "value")
         )
         scores = jnp.einsum("bqhd,bkhd->bhqk", query, key) * split[-1] ** -0.5
-        weights = nn.softmax(scores + mask)
+        scores = (scores + mask).astype(floating(scores))  # a sum over many tokens: in float32 at least
+        weights = nn.softmax(scores).astype(h.dtype)
         weights = nn.Dropout(c.attention_dropout, deterministic=not train)(weights)
         mixed = jnp.einsum("bhqk,bkhd->bqhd", weights, value)
         return self._dense(c.size, f"{name}_attention")(mixed.reshape(h.shape))

@@ -10,6 +10,7 @@ from jafl.data import Federation
 from jafl.engine.loop import Carry
 from jafl.errors import SettingError, require
 from jafl.models import Model
+from jafl.precision import check_precision
 from jafl.records import EventSchedule, Params, Rule
 from jafl.specifications import Specification
 
@@ -42,6 +43,13 @@ def check_fit(
         classes,
         f"at least the data's, {federation.num_classes} (labels 0 to {federation.num_classes - 1})",
     )
+
+
+def check_model_precision(model: Model, platform: str) -> None:
+    """Raises SettingError where the devices of a platform lack the model's ``matmul_precision``."""
+    here = jax.local_devices()[0]
+    known = getattr(here, "compute_capability", None) if here.platform == platform else None
+    check_precision(model.matmul_precision, platform, known)
 
 
 def _check_steps(schedule: EventSchedule, rule: Rule) -> None:

@@ -25,11 +25,8 @@ WAITING_SHARE_OF_MEMORY = 0.125
 
 
 def default_form(spread: Spread) -> str:
-    """The form, of those that a run has, that is quickest on these devices; see ``ExecutionPlan.form``.
-
-    On a CPU a product of matrices costs more than the server's steps that it replaces.
-    """
-    return "loop" if spread.platform == "cpu" else "matrix"
+    """The form, of those that a run has, that is quickest on these devices; see ``ExecutionPlan.form``."""
+    return "matrix" if spread.forms.matrix else "loop"
 
 
 def default_spread(

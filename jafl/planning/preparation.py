@@ -12,7 +12,7 @@ from jafl.engine.devices import Spread
 from jafl.engine.evaluation import evaluation_memory
 from jafl.errors import SettingError, choose, require
 from jafl.jaxpr_memory import temporary_bytes
-from jafl.planning.compatibility import check_reports, check_types
+from jafl.planning.compatibility import check_model_precision, check_reports, check_types
 from jafl.planning.device_memory import Forecast, forecast
 from jafl.planning.linearity import LinearForm, NotLinear
 from jafl.planning.matrix_program import MatrixRun, find_form, matrix_forecast
@@ -114,7 +114,8 @@ def prepare(
 
     Raises:
       SettingError: if schedule, federation and rule do not fit each other, labels lie outside the model's classes,
-        or the device's memory is too small (says by how much and which settings lower it).
+        the model's precision is one that the devices lack, or their memory is too small (says by how much and which
+        settings lower it).
     """
     check_types(run.federation, run.client_work, run.rule)
     device_bytes = None if spread is None else available
@@ -127,6 +128,7 @@ def prepare(
         check_plan(run.schedule, plan)
         require(form in (None, plan.form), "form", form, f"{plan.form}, that of the plan")
     candidate = candidates.of(plan)
+    check_model_precision(candidate.program.client_work.build().model, spread.platform)
     check_reports(candidate.carry)
     if must_fit:
         candidate.forecast.check()

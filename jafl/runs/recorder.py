@@ -18,6 +18,8 @@ from jafl.simulation.checkpoints import differences
 from jafl.simulation.divergence import DivergenceError
 
 RUNS_TOGETHER = ("auto", "never")
+# The settings that say how numbers are rounded; the summary has them, too.
+PRECISION = ("precision", "matmul_precision", "compute_dtype")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,6 +138,7 @@ class Recording:
         summary = summarize(history, target_accuracy=experiment.settings.target_accuracy, status=status)
         compiled = {"compiled_temporary_bytes": history.temporary_bytes}
         summary |= {"memory": {**memory, **compiled}, "trained_together": trained_together}
+        summary |= {name: getattr(experiment.settings, name) for name in PRECISION}
         if error:
             summary |= {"diverged_at_step": error.server_step, "diverged_by_client": error.client}
             options.show(f"{experiment.name}: {error}")

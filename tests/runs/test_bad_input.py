@@ -87,6 +87,12 @@ BAD_ASYNCHRONOUS = [
     ({"aggregate": "summ"}, ["aggregate is 'summ'", "mean", "Did you mean 'sum'?"]),
     ({"precision": "float46"}, ["precision is 'float46'", "float32", "Did you mean 'float64'?"]),
     (
+        {"matmul_precision": "bfloat16"},
+        ["matmul_precision is 'bfloat16'", "float32, all that a cpu has", "compute_dtype=bfloat16"],
+    ),
+    ({"matmul_precision": "float23"}, ["matmul_precision is 'float23'", "Did you mean 'float32'?"]),
+    ({"compute_dtype": "float16"}, ["compute_dtype is 'float16'", "bfloat16, float32"]),
+    (
         {"precision": "float64"},
         ["precision is 'float64'", "float32 while JAX computes in 32 bits", "jax_enable_x64"],
     ),

@@ -18,6 +18,7 @@ LAYERS = {
         "jaxpr_memory",
         "jaxpr_dependence",
         "platform_forms",
+        "precision",
     ),
     "ingredients": ("schedule", "data", "models", "rules", "clients", "diagnostics", "plots"),
     "engine": ("engine",),
