@@ -132,7 +132,7 @@ def test_under_vmap_it_is_client_by_client(name, axes):
 @pytest.mark.parametrize("form", ["grouped", "products"])
 def test_what_accelerators_do_under_vmap(monkeypatch, form):
     """Lowered for a CPU, so that it runs anywhere."""
-    monkeypatch.setattr(module, "_by_platform", lambda cpu, elsewhere, *arrays: elsewhere(*arrays))
+    monkeypatch.setattr(module, "by_platform", lambda *arrays, cpu, elsewhere: elsewhere(*arrays))
     monkeypatch.setattr(module, "PER_CLIENT_KERNELS", form)
     for name in CASES:
         side_by_side_as_one_by_one(name, (0, 0))
@@ -142,7 +142,7 @@ def test_what_accelerators_do_under_vmap(monkeypatch, form):
 
 @pytest.mark.parametrize(("form", "grouped"), [("grouped", 3), ("products", 0)])
 def test_the_form_of_per_client_kernels_is_the_one_asked_for(monkeypatch, form, grouped):
-    monkeypatch.setattr(module, "_by_platform", lambda cpu, elsewhere, *arrays: elsewhere(*arrays))
+    monkeypatch.setattr(module, "by_platform", lambda *arrays, cpu, elsewhere: elsewhere(*arrays))
     monkeypatch.setattr(module, "PER_CLIENT_KERNELS", form)
     x, kernel = random(0, 3, 2, 8, 8, 3), random(1, 3, 3, 3, 3, 4)
     both = jax.vmap(value_and_slopes(lambda a, b: convolution(a, b, strides=2), 1.0))
