@@ -135,7 +135,8 @@ def shapes(runs: Sequence[MatrixRun], layout: Layout) -> tuple[MatrixCarry, Segm
         alike = [run._replace(run=run.run._replace(params=params)) for run in runs]
         return allocate(alike, layout, precision_of(runs))
 
-    params = jax.eval_shape(lambda: jax.tree.map(jnp.asarray, runs[0].run.params))
+    # They may be shapes already, of which JAX makes no array.
+    params = jax.eval_shape(lambda params: params, runs[0].run.params)
     made: MatrixCarry = jax.eval_shape(carry, params)
     return made, shapes_of_segments(layout, len(runs), jax.tree.leaves(params)[0].dtype)
 

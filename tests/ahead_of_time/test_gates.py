@@ -96,7 +96,7 @@ def gates():
             yield pytest.param(check, case, id=f"{case}: {name}", marks=marks)
 
 
-@pytest.mark.parametrize(("check", "case"), gates())
+@pytest.mark.parametrize(("check", "case"), list(gates()))
 def test_gate(compiler, check, case):
     check(compiler, case)
 

@@ -11,7 +11,7 @@ from jafl.engine.devices import Spread
 from jafl.planning.preparation import prepare
 
 
-def prepared(rule, width, *, form="loop", **work):
+def prepared(rule, width, *, form="loop", shapes=False, **work):
     random = np.random.default_rng(0)
     x, y = random.normal(size=(400, 6)).astype(np.float32), random.integers(0, 3, 400)
     sizes = np.repeat([5, 10, 25, 40], 5)
@@ -28,6 +28,8 @@ def prepared(rule, width, *, form="loop", **work):
     model = jafl.models.softmax(3)
     made = jafl.client_work(model, learning_rate=0.1, **work)
     params = model.init(jax.random.key(0), x[:1])
+    if shapes:
+        params = jax.eval_shape(lambda: params)
     run = jafl.Run(schedule, federation, made, jafl.rules.RULES[rule](), params, jax.random.key(1))
     plan = jafl.in_waves(schedule, width, lanes=min(width, 4), form=form) if width > 1 else None
     plan = plan or jafl.trip_by_trip(schedule)
@@ -112,6 +114,9 @@ def test_local_steps_are_those_of_the_longest_trip_side_by_side():
 @pytest.mark.full
 @pytest.mark.parametrize("rule", ["fedbuff", "ace"])
 def test_shares_of_segments(rule):
-    shares = segment_shares(prepared(rule, 8, form="matrix", batch_size=5))
+    preparation = prepared(rule, 8, form="matrix", batch_size=5)
+    of_shapes = prepared(rule, 8, form="matrix", shapes=True, batch_size=5)
+    assert of_shapes.forecast == preparation.forecast
+    shares = segment_shares(of_shapes)
     assert shares["_stored"] == shares["_gathered"] == (rule == "ace")
     assert 0 < shares["train_lanes"] <= 1 and 0 <= shares["_combine"] <= 1
