@@ -11,8 +11,8 @@ device does: it says how far a run moves when nothing but its last bits change. 
 
 100 clients, labels divided by a Dirichlet distribution of concentration 0.3, exponential durations, one per client;
 FedBuff with 20 clients in flight, K = 10 and one local epoch; ACE with all clients in flight and one local step;
-batches of 8, and, but for ``OWN_RATES``, the learning rates of jafl's presets. Accuracy is that of the final model, in the run's own
-precision, on a fifth of all examples.
+batches of 8, and, but for ``OWN_RATES``, the learning rates of jafl's presets. Accuracy is that of the final model,
+in the run's own precision, on a fifth of all examples.
 """
 
 import dataclasses
