@@ -21,7 +21,7 @@ from jafl.config.resolution import resolve
 from jafl.config.settings import Settings
 from jafl.data import Federation, Source
 from jafl.engine.evaluation import Evaluator
-from jafl.errors import require, whole_number
+from jafl.errors import SettingError, require, whole_number
 from jafl.models import Model, server_gradient
 from jafl.planning.device_memory import Forecast, bytes_of
 from jafl.planning.preparation import Preparation, prepare
@@ -167,9 +167,16 @@ def make_experiment(
         server_optimizer=server_optimizer,
         evaluate_at=_evaluation_steps(settings, schedule),
     )
-    preparation = prepare(
-        run, devices=settings.devices, on_training=settings.train_accuracy, must_fit=must_fit
-    )
+    try:
+        preparation = prepare(
+            run,
+            devices=settings.devices,
+            form=settings.plan_form,
+            on_training=settings.train_accuracy,
+            must_fit=must_fit,
+        )
+    except SettingError as error:
+        raise (error.of("plan_form") if error.setting == "form" else error) from None
     preparation = preparation.with_run(params=model.init(init_key, source.x))
     return Experiment(label, settings, source, model, preparation)
 

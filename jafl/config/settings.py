@@ -143,6 +143,12 @@ class Settings:
         "On how many of this machine's devices to train. Default: all that pay.",
         Declaration("run", EVERY_RUN),
     )
+    plan_form: str | None = _setting(
+        None,
+        "How the server's steps are computed: loop (one after the other) or matrix (one product of matrices for each "
+        "wave of trips; for linear rules and server optimizers). Default: the quicker one on these devices.",
+        Declaration("run", EVERY_RUN),
+    )
     dataset: str = _setting(
         "digits",
         "digits (1,797 real 8x8 images, bundled), synthetic (FedProx's logistic data, at any size); cifar10, "

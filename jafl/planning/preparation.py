@@ -10,7 +10,7 @@ from jafl import engine
 from jafl.clients import trip_words
 from jafl.engine.devices import Spread
 from jafl.engine.evaluation import evaluation_memory
-from jafl.errors import SettingError, choose, require
+from jafl.errors import SettingError, choose, refusal, require
 from jafl.jaxpr_memory import temporary_bytes
 from jafl.planning.compatibility import check_model_precision, check_reports, check_types
 from jafl.planning.device_memory import Forecast, forecast
@@ -211,11 +211,10 @@ class _Candidates:
                 )
             self._found = find_form(self._run, program)
         if isinstance(self._found, NotLinear):
+            reason = f"{self._found.reason[0].upper()}{self._found.reason[1:]}."
+            told = refusal("form", "matrix", "loop for this run", reason)
             raise NoMatrixForm(
-                f"form is 'matrix', but must be 'loop' for this run: {self._found.reason}.",
-                setting="form",
-                value="matrix",
-                allowed="'loop'",
+                str(told), setting=told.setting, value=told.value, allowed=told.allowed, remedy=told.remedy
             )
         return self._found
 

@@ -46,7 +46,8 @@ def simulate_in_batches(experiments: Sequence[Experiment]) -> list[History | Div
         if len(numbers) == 1:
             outcomes[numbers[0]] = _simulate_alone(experiments[numbers[0]])
         else:
-            ended = simulate_many(as_runs([experiments[number] for number in numbers]))
+            together = [experiments[number] for number in numbers]
+            ended = simulate_many(as_runs(together), form=together[0].settings.plan_form)
             outcomes |= {number: end for number, end in zip(numbers, ended, strict=True) if end is not None}
     return [outcomes[number] for number in range(len(experiments))]
 
@@ -175,6 +176,7 @@ def _kind(experiment: Experiment) -> tuple:
     devices = experiment.settings.devices or len(jax.local_devices())
     return (
         of_rule,
+        experiment.settings.plan_form,
         *map(stacking.kind, described),
         federation.num_clients,
         *((array.dtype, array.shape[1:]) for array in (federation.x, federation.y)),

@@ -183,6 +183,7 @@ def _train(
         checkpoints.on_restore = on_restore
         simulate_many(
             as_runs(experiments),
+            form=experiments[0].settings.plan_form,
             on_evaluation=on_evaluation,
             on_end=on_end,
             on_memory=lambda forecast: memory.update(forecast.summary()),

@@ -83,3 +83,26 @@ def test_on_an_accelerator_memory_decides(monkeypatch):
     assert 1 < most < 100
     monkeypatch.setattr(batching, "device_memory", lambda: 2**21)
     assert batching.batch_limit(runs, "gpu") == pytest.approx(2 * most, abs=1)
+
+
+def test_in_the_matrix_form_different_rules_go_together_and_end_as_alone():
+    found = [
+        *experiments(algorithm="fedbuff,asgd,fedstaleweight", plan_form="matrix"),
+        *experiments(algorithm="fedbuff", plan_form="matrix", server_optimizer="sgd", server_momentum=0.5),
+        *experiments(algorithm="fedasync", buffer_size=1, plan_form="matrix"),
+    ]
+    assert batching.batches_of(found) == [[0, 1, 2, 3], [4]]
+    outcomes = batching.simulate_in_batches(found)
+    for experiment, outcome in zip(found, outcomes, strict=True):
+        loop = dataclasses.replace(experiment.settings, plan_form="loop", algorithm=experiment.name)
+        (other,) = make_experiments(loop)
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5),
+            outcome.params,
+            other.simulate().params,
+        )
+
+
+def test_a_plan_form_that_a_rule_lacks_is_refused():
+    with pytest.raises(jafl.SettingError, match="plan_form is 'matrix', but must be loop .* not linear"):
+        experiments(algorithm="fedbuff", server_optimizer="adam", plan_form="matrix")

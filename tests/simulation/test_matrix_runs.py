@@ -145,7 +145,9 @@ def test_different_rules_go_in_one_program(names, in_64_bits):
 def test_what_is_not_linear_is_refused_with_the_reason():
     run = run_of("fedbuff", trips=40)
     adam = jafl.specify(optax.adam, learning_rate=0.1)
-    with pytest.raises(NoMatrixForm, match="server optimizer is not linear"):
+    with pytest.raises(
+        NoMatrixForm, match="form is 'matrix', but must be loop .* The server optimizer is not linear"
+    ):
         simulate(run._replace(server_optimizer=adam), form="matrix")
     with pytest.raises(jafl.SettingError, match="form is 'tensor', but must be"):
         simulate(run, form="tensor")
