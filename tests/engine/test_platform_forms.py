@@ -14,9 +14,11 @@ from tiers import in_tiers
 
 import jafl
 from jafl import engine, rules
+from jafl.engine import client_memory, tiled_rows
 from jafl.engine.columns import packed
 from jafl.keyed_shuffle import shuffled
 from jafl.models import max_pool
+from jafl.platform_forms import FORMS
 
 NAMED = {case.name: case for case in [*CASES, *RULE_CASES]}
 EVENTS_AND_WORK = (
@@ -101,10 +103,45 @@ def carry_after(platform: str, rule: str, together: bool, **options):
 
 @pytest.mark.full
 @pytest.mark.parametrize("together", [False, True])
-@pytest.mark.parametrize("rule, options", [("ace", {"memory_precision": "int8"}), ("asgd", {})])
+@pytest.mark.parametrize("rule, options", [("ace", {"memory_precision": "bfloat16"}), ("asgd", {})])
 def test_chunks_and_stored_rows_are_the_same_on_a_gpu_and_a_tpu(rule, options, together):
-    carries = [carry_after(platform, rule, together, **options) for platform in ("gpu", "tpu")]
-    jax.tree.map(np.testing.assert_array_equal, *carries)
+    def all_of(platform):
+        """What lasts, its rows read one by one: a TPU stores them in tiles."""
+        carry = carry_after(platform, rule, together, **options)
+        memory, slots = carry.memory, program_slots(carry)
+        read = {slot: client_memory.row_of(carry.snapshots, slot) for slot in range(slots)}
+        rows = memory and [client_memory.row_of(memory.codes, client) for client in range(12)]
+        return carry._replace(snapshots=read, memory=(rows, memory and memory.scales), waiting=None)
+
+    def program_slots(carry):
+        return len(jax.tree.leaves(carry.snapshots)[0])
+
+    on_gpu, on_tpu = all_of("gpu"), all_of("tpu")
+    assert any(np.any(leaf) for leaf in jax.tree.leaves(on_tpu.memory if rule == "ace" else on_tpu.params))
+
+    def close(ours, theirs):  # bfloat16 may round to neighbours
+        bound = 1e-2 if ours.dtype == jnp.bfloat16 else 1e-4
+        ours, theirs = (np.asarray(array, np.float64) for array in (ours, theirs))
+        np.testing.assert_allclose(ours, theirs, rtol=bound, atol=bound * np.max(np.abs(theirs), initial=0))
+
+    jax.tree.map(close, on_gpu, on_tpu)
+
+
+def test_rows_in_tiles_are_read_as_they_were_written():
+    random = np.random.default_rng(0)
+    forms, shapes = FORMS["tpu"], {"kernel": (5, 5, 3, 6), "wide": (3, 200), "high": (200, 3), "bias": (7,)}
+    value = {name: jnp.asarray(random.normal(size=shape), jnp.float32) for name, shape in shapes.items()}
+    rows = {name: tiled_rows.zeros(4, leaf, forms) for name, leaf in value.items()}
+    assert rows["high"].tiles.shape == rows["wide"].tiles.shape == (4, 8, 256)
+    assert not tiled_rows.is_tiled(rows["bias"])
+    rows = client_memory.with_row(rows, jnp.int32(2), value, as_vectors=False)
+    for many in (False, True):
+        for number, factor in ((2, 1), (1, 0)):
+            read = client_memory.row_of(rows, jnp.int32(number), as_vectors=False, many=many)
+            jax.tree.map(lambda r, v, f=factor: np.testing.assert_array_equal(r, f * v), read, value)
+    several = rows["high"].with_rows(jnp.array([3, 4]), jnp.stack([value["high"] + 1, value["high"]]))
+    np.testing.assert_array_equal(several.row(jnp.int32(3), True), value["high"] + 1)
+    np.testing.assert_array_equal(several.row(jnp.int32(2), True), value["high"])
 
 
 def test_the_shuffle_has_the_same_bits_in_line():
