@@ -11,6 +11,7 @@ Collectives are in neither. A trip is one local step on 32 examples; 100 clients
 buffers. Needs libtpu: pip install "jafl[tpu]".
 """
 
+import dataclasses
 import gzip
 import pathlib
 from collections.abc import Sequence
@@ -37,6 +38,7 @@ from jafl.ahead_of_time.runs import lowered_run
 from jafl.ahead_of_time.topologies import Topology, topology
 from jafl.errors import choose
 from jafl.planning.preparation import Preparation
+from jafl.precision import MATMUL_PRECISIONS
 
 NAMES = ("asgd", "fedasync", "fedbuff", "ace", "aced", "ca2fl", "wkafl")
 # Rules whose clients are all in flight at the start.
@@ -145,6 +147,8 @@ def main(_: Sequence[str]) -> None:
     print(report.heading(COLUMNS), flush=True)
     for model in options.models:
         subject = choose("models", model, MODELS)
+        in_precision = dataclasses.replace(subject.model, matmul_precision=precision)
+        subject = subject._replace(model=in_precision)
         bare: dict[int, float | None] = {}
 
         def show(plan: str, rule: str, rest: list[str], found: Estimate, model: str, title: str) -> None:
@@ -162,9 +166,7 @@ def main(_: Sequence[str]) -> None:
             plan = "trip by trip" if width == 1 else f"waves of {width}"
             plan += ", matrix form" if form == "matrix" else ""
             if chip.platform == "tpu" and options.bare:
-                step = lowered_bare_step(
-                    chip, subject.model, subject.shape, width=width, matmul_precision=precision
-                )
+                step = lowered_bare_step(chip, subject.model, subject.shape, width=width)
                 found = step.estimate(chip)
                 bare[width] = (found.all_cycles or 0) / width / 1000
                 show(plan, "bare", cells(found, width, None), found, model, subject.title)
@@ -179,7 +181,7 @@ def main(_: Sequence[str]) -> None:
                     form=form,
                     default_plan=options.default_plan,
                 )
-                lowered = lowered_run(chip, run, matmul_precision=precision)
+                lowered = lowered_run(chip, run)
                 found = lowered.estimate(chip)
                 rest = cells(found, lowered.trips, bare.get(width), run.forecast.parts["temporaries"])
                 show(plan, rule, rest, found, model, subject.title)
@@ -192,7 +194,7 @@ def define_flags() -> None:
     flags.DEFINE_list("models", ["softmax", "mlp", "lenet5", "emnist_cnn"], "Models; resnet18 takes minutes.")
     flags.DEFINE_list("widths", ["1", "64"], "Trips in a wave on each chip; 1: trip by trip.")
     flags.DEFINE_enum("form", "loop", ["loop", "matrix"], "Of waves; matrix for linear rules.")
-    flags.DEFINE_string("matmul_precision", None, "Of products: default, high, highest. Default: JAX's.")
+    flags.DEFINE_enum("matmul_precision", "float32", MATMUL_PRECISIONS, "Of the models' products.")
     flags.DEFINE_integer("clients", 100, "Clients.", lower_bound=1)
     flags.DEFINE_integer(
         "in_flight", 100, "Clients in flight, for rules that do not need all.", lower_bound=1

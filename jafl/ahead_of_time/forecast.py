@@ -16,6 +16,7 @@ from jafl.ahead_of_time.runs import lowered_run
 from jafl.ahead_of_time.topologies import NAMES, Topology, topology
 from jafl.engine.evaluation import batch_shapes, totals
 from jafl.errors import SettingError
+from jafl.planning.compatibility import check_model_precision
 from jafl.planning.device_memory import readable
 from jafl.planning.preparation import Preparation, prepare
 from jafl.planning.run import Run
@@ -317,7 +318,7 @@ class _Made:
 
 
 def measured_here(subject: Any) -> float | None:
-    """Seconds a trip of a run, or of an experiment, on this machine; None if it does not fit here.
+    """Seconds a trip of a run, or of an experiment, on this machine; None if memory or a precision is missing here.
 
     Some hundred trips are timed, or those of some seconds, after the program has been compiled.
     """
@@ -326,6 +327,8 @@ def measured_here(subject: Any) -> float | None:
     try:
         preparation = preparation or prepare(run)
         preparation.forecast.check()
+        model = preparation.program.client_work.build().model
+        check_model_precision(model, preparation.program.spread.platform)
     except SettingError:
         return None
     zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), run.params)

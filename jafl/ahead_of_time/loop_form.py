@@ -12,6 +12,7 @@ from jafl import engine
 from jafl.ahead_of_time.estimate import LoweredRun, lower
 from jafl.ahead_of_time.topologies import Topology, shape_on
 from jafl.models import Model
+from jafl.planning.compatibility import check_model_precision, check_types
 from jafl.planning.preparation import Preparation, prepare, shardings_of
 from jafl.planning.program import allocation
 from jafl.planning.run import Run
@@ -54,6 +55,8 @@ def prepare_for(
       SettingError: as ``prepare`` does.
     """
     spread = topology.spread(devices, together)
+    check_types(run.federation, run.client_work, run.rule)
+    check_model_precision(as_specification(run.client_work).build().model, topology.platform)
     return prepare(
         run,
         plan=plan,
@@ -83,15 +86,13 @@ def shapes(topology: Topology, preparation: Preparation) -> Shapes:
     return Shapes(placed, jax.tree.map(lambda leaf, sharding: shape_on(sharding, leaf), carry, where))
 
 
-def lowered_loop(
-    topology: Topology, preparation: Preparation, *, matmul_precision: str | None = None
-) -> LoweredRun:
+def lowered_loop(topology: Topology, preparation: Preparation) -> LoweredRun:
     """The engine's loop for a preparation that ``prepare_for`` has made, lowered for the topology.
 
     The main loop goes over server steps, or over groups of them.
     """
     made = shapes(topology, preparation)
-    lowered = lower(topology, engine.run, made.program, made.carry, 0, 0, matmul_precision=matmul_precision)
+    lowered = lower(topology, engine.run, made.program, made.carry, 0, 0)
     return LoweredRun(lowered, loop_rounds(preparation), trips_per_round(preparation))
 
 
@@ -108,17 +109,13 @@ def loop_rounds(preparation: Preparation) -> dict[str, float]:
     schedule, plan, program = preparation.run.schedule, preparation.plan, preparation.program
     spread = program.spread
     steps, trips = schedule.num_steps, schedule.num_trips
-    work = as_specification(preparation.run.client_work).build()
-    minibatches = np.ones(trips)
-    if work.minibatches:
-        minibatches = work.minibatches(preparation.run.federation.num_examples)[schedule.client]
+    lanes = 1
     rounds: dict[str, float] = {"_fold": trips / steps}
     if spread.at_once:
         rounds["_fold_parts"] = _parts(preparation) / steps
         rounds["_fold_share"] = trips / _parts(preparation) / spread.number
     if program.recall is not None:
         rounds["show_recalled"] = float(program.recall.first_row[-1]) / steps
-    cost = minibatches
     if program.waves is not None:
         waves = len(plan.wave_before)
         reached = trips
@@ -130,15 +127,27 @@ def loop_rounds(preparation: Preparation) -> dict[str, float]:
         lanes = spread.number * max(1, spread.lanes) if spread.together else spread.number
         turns = -(-sizes // lanes)
         rounds["_train_side_by_side"] = rounds["_train_share"] = float(np.mean(turns))
-        if spread.together:
-            cost = _longest_of_turns(plan, minibatches, lanes)
-    # Local steps, or parts of a large minibatch: whichever of the two a program loops over.
-    rounds["_LocalTraining.train"] = rounds["_LocalTraining._sums"] = float(np.mean(cost))
-    return rounds
+    return rounds | rounds_of_local_training(preparation, lanes if spread.together else 1)
+
+
+def rounds_of_local_training(preparation: Preparation, lanes: int) -> dict[str, float]:
+    """Rounds of the loop over local steps, or over parts of a large minibatch, whichever of the two there is.
+
+    lanes: trips of a wave side by side. All of them wait for the longest.
+    """
+    run, plan = preparation.run, preparation.plan
+    work = as_specification(run.client_work).build()
+    minibatches = np.ones(run.schedule.num_trips)
+    if work.minibatches:
+        minibatches = work.minibatches(run.federation.num_examples)[run.schedule.client]
+    if lanes > 1 and plan.width > 1:
+        minibatches = _longest_of_turns(plan, minibatches, lanes)
+    number = float(np.mean(minibatches))
+    return {"_LocalTraining.train": number, "_LocalTraining._sums": number}
 
 
 def _longest_of_turns(plan: ExecutionPlan, minibatches: np.ndarray, lanes: int) -> np.ndarray:
-    """The minibatches of the longest trip of each group of lanes, which the others wait for."""
+    """The minibatches of the longest trip of each group of lanes."""
     turn = plan.wave.astype(np.int64) * (1 + int(plan.place.max()) // lanes) + plan.place // lanes
     longest = np.zeros(int(turn.max()) + 1)
     np.maximum.at(longest, turn, minibatches)
@@ -175,7 +184,6 @@ def lowered_bare_step(
     batch: int = 32,
     examples: int = 3200,
     dtype: Any = np.float32,
-    matmul_precision: str | None = None,
 ) -> LoweredRun:
     """A loop of bare client steps, lowered: gradients of ``width`` models side by side, added up.
 
@@ -189,7 +197,6 @@ def lowered_bare_step(
       batch: examples in a minibatch.
       examples: rows of the data.
       dtype: of the examples.
-      matmul_precision: as ``jax.default_matmul_precision`` takes it.
 
     Returns:
       What ``LoweredRun.estimate`` compiles; a round of its main loop is ``width`` trips.
@@ -218,5 +225,5 @@ def lowered_bare_step(
         return jax.tree.map(lambda p: p[0] if width > 1 else p, params)
 
     placed = topology.placed((params, x, y, batches))
-    lowered = lower(topology, jax.jit(several), *placed, 5, matmul_precision=matmul_precision)
+    lowered = lower(topology, jax.jit(several), *placed, 5)
     return LoweredRun(lowered, {}, width)

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 from jafl.ahead_of_time.estimate import LoweredRun, lower
+from jafl.ahead_of_time.loop_form import rounds_of_local_training
 from jafl.ahead_of_time.topologies import Topology, shape_on
 from jafl.engine import matrix_form
 from jafl.engine.matrix_form import VERSIONS_AT_ONCE
@@ -17,9 +18,7 @@ from jafl.planning.preparation import Preparation
 from jafl.planning.segments import NO_SLOT, SegmentArrays, Segmentation
 
 
-def lowered_matrix_form(
-    topology: Topology, preparation: Preparation, *, matmul_precision: str | None = None
-) -> LoweredRun:
+def lowered_matrix_form(topology: Topology, preparation: Preparation) -> LoweredRun:
     """The matrix form for a preparation whose plan has it, lowered; the main loop goes over segments.
 
     Raises:
@@ -44,7 +43,7 @@ def lowered_matrix_form(
     dtype = jax.tree.leaves(run.run.params)[0].dtype
     segments = matrix_program.shapes_of_segments(layout, 1, dtype)
     program, segments = topology.placed((program, segments), spread)
-    lowered = lower(topology, matrix_form.run, program, carry, segments, 0, matmul_precision=matmul_precision)
+    lowered = lower(topology, matrix_form.run, program, carry, segments, 0)
     sizes, shares = _counted(preparation)
     return LoweredRun(lowered, shares, preparation.run.schedule.num_trips / sizes)
 
@@ -60,12 +59,14 @@ def _counted(preparation: Preparation) -> tuple[int, dict[str, float]]:
     size, kept = (np.concatenate(column) for column in zip(*_sizes(preparation), strict=True))
     versions = matrix_program.layout_of([run], preparation.program.spread).sizes.versions
     memory = float(run.stores)
+    lanes = run.plan.width if preparation.program.spread.together else 1
     return len(size), {
         "train_lanes": float(np.mean(size > 0)),
         "_combine": float(np.mean(-(-kept // min(VERSIONS_AT_ONCE, versions)))),
         "_stored": memory,
         "_gathered": memory,
         "_train_one_after_the_other": float(np.mean(size)),
+        **rounds_of_local_training(preparation, lanes),
     }
 
 

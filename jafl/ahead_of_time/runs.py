@@ -12,21 +12,18 @@ from jafl.ahead_of_time.topologies import Topology
 from jafl.planning.preparation import Preparation
 
 
-def lowered_run(
-    topology: Topology, preparation: Preparation, *, matmul_precision: str | None = None
-) -> LoweredRun:
+def lowered_run(topology: Topology, preparation: Preparation) -> LoweredRun:
     """The program of a preparation that ``prepare_for`` has made, lowered for the topology.
 
     Args:
       topology: the chips.
       preparation: of a run, for these chips.
-      matmul_precision: as ``jax.default_matmul_precision`` takes it.
 
     Returns:
       What ``LoweredRun.estimate`` compiles.
     """
     make = lowered_matrix_form if preparation.plan.form == "matrix" else lowered_loop
-    return make(topology, preparation, matmul_precision=matmul_precision)
+    return make(topology, preparation)
 
 
 def buffers_made_anew(found: Estimate, lowered: LoweredRun, preparation: Preparation) -> list[Instruction]:

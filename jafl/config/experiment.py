@@ -122,7 +122,7 @@ def make_experiment(
 ) -> Experiment:
     """The experiment of one run, from what ``resolve`` returns; raises SettingError for what cannot work.
 
-    must_fit: whether to refuse what does not fit into the memory here; it may be meant for another machine.
+    must_fit: whether to refuse what the devices here lack, memory or a precision; it may be meant for others.
     """
     source, federation = loaded.source(settings), loaded.federation(settings, int(settings.seed))
     model = dataclasses.replace(

@@ -110,7 +110,8 @@ def prepare(
       available: bytes on each device. Default: as many as it offers.
       spread: over which devices, such as those of a chip that is not here, and how; in place of ``devices`` and
         ``together``. It goes with ``available``.
-      must_fit: whether to refuse what does not fit; the forecast says whether it does.
+      must_fit: whether to refuse a run that does not fit into memory (the forecast says whether it does), or whose
+        precision the devices lack: it may be meant for others.
 
     Raises:
       SettingError: if schedule, federation and rule do not fit each other, labels lie outside the model's classes,
@@ -128,9 +129,9 @@ def prepare(
         check_plan(run.schedule, plan)
         require(form in (None, plan.form), "form", form, f"{plan.form}, that of the plan")
     candidate = candidates.of(plan)
-    check_model_precision(candidate.program.client_work.build().model, spread.platform)
     check_reports(candidate.carry)
     if must_fit:
+        check_model_precision(candidate.program.client_work.build().model, spread.platform)
         candidate.forecast.check()
     linear = candidates.linear_form() if plan.form == "matrix" else None
     return Preparation(run, plan, candidate.program, candidate.forecast, linear)

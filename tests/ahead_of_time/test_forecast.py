@@ -9,6 +9,9 @@ import jafl
 from jafl.ahead_of_time import forecast as forecasts
 from jafl.ahead_of_time.forecast import RunForecast, duration, measured_here
 from jafl.ahead_of_time.topologies import is_installed
+from jafl.config.data_cache import DataCache
+from jafl.config.experiment import make_experiment, make_experiments
+from jafl.config.resolution import resolve
 from jafl.config.settings import Settings
 from jafl.sweeps.forecast import forecast_runs, total
 
@@ -200,3 +203,15 @@ def test_the_command_line_refuses_what_does_not_go_together(tmp_path, arguments,
 
     ended = run_py(*arguments, folder=tmp_path)
     assert ended.returncode == 2 and said in ended.stderr and not list(tmp_path.iterdir())
+
+
+def test_what_this_machine_lacks_may_be_there_on_others():
+    settings = Settings.from_mapping(
+        {"algorithm": "fedbuff", "client_trips": 500, "matmul_precision": "bfloat16"}
+    )
+    with pytest.raises(jafl.SettingError, match="matmul_precision is 'bfloat16', but must be float32"):
+        make_experiments(settings)
+    loaded = DataCache()
+    ((label, resolved),) = resolve({"fedbuff": settings}, loaded)
+    experiment = make_experiment(label, resolved, loaded, must_fit=False)
+    assert measured_here(experiment) is None  # this machine has no such products

@@ -109,6 +109,9 @@ def test_local_steps_are_those_of_the_longest_trip_side_by_side():
         turns.setdefault((wave, place // 4), []).append(minibatches[trip])
     longest = np.mean([max(turn) for turn in turns.values()])
     assert loop_rounds(together)["_LocalTraining.train"] == pytest.approx(longest)
+    matrix = prepared("fedbuff", 8, form="matrix", local_epochs=2, batch_size=5)
+    waves = [minibatches[matrix.plan.wave == wave].max() for wave in range(len(matrix.plan.wave_before))]
+    assert segment_shares(matrix)["_LocalTraining.train"] == pytest.approx(np.mean(waves))
 
 
 @pytest.mark.full
