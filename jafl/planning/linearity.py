@@ -66,6 +66,14 @@ class NotLinear(NamedTuple):
     reason: str
 
 
+def has_host() -> bool:
+    """Whether JAX may use the host's CPU, on which the matrices are made."""
+    try:
+        return bool(jax.devices("cpu"))
+    except RuntimeError:
+        return False
+
+
 def linear_form(
     rule: Rule,
     optimizer: Any,
@@ -87,6 +95,10 @@ def linear_form(
     Returns:
       What the matrix form needs, or why there is none.
     """
+    if not has_host():
+        return NotLinear(
+            "the matrices are made on the host's CPU, which JAX_PLATFORMS leaves out: add cpu to it"
+        )
     row = {name: np.asarray(column)[0] for name, column in columns.items()}
     weight = np.ones(np.shape(recall.weight)[1:]) if recall else ()
     for checked, name in ((optax.sgd(1.0), "the rule"), (optimizer, "the server optimizer")):

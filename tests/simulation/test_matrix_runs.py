@@ -10,6 +10,7 @@ from quick_compilation import quick_compilation  # noqa: F401
 
 import jafl
 from jafl.engine import matrix_form
+from jafl.planning import linearity
 from jafl.planning.preparation import NoMatrixForm
 
 CLIENTS = 12
@@ -169,3 +170,10 @@ def test_a_rule_that_wrongly_says_that_it_is_linear_is_named_with_its_trip(kind)
     wrong = rule._replace(fold=fold_late_ones_otherwise)
     with pytest.raises(jafl.SettingError, match=rf"fold_late_ones_otherwise .*what it makes of trip {late} "):
         simulate(run._replace(rule=wrong), form="matrix")
+
+
+def test_without_the_hosts_cpu_there_is_no_matrix_form(monkeypatch):
+    monkeypatch.setattr(linearity, "has_host", lambda: False)
+    run = run_of("fedbuff", trips=40)
+    with pytest.raises(NoMatrixForm, match="JAX_PLATFORMS leaves out: add cpu"):
+        simulate(run, form="matrix")
