@@ -155,9 +155,8 @@ def _train(program: MatrixProgram, carry: MatrixCarry, segment: Segments) -> tup
         return jax.vmap(functools.partial(_train_trip, program))(starts, client, key)
 
     def train():
-        take = lambda rows, slots: rows[slots]  # noqa: E731
         starts = jax.tree.map(
-            lambda rows: _map_arrays(program, take, rows, segment.read_slot), carry.snapshots
+            lambda rows: _map_arrays(program, _rows_at, rows, segment.read_slot), carry.snapshots
         )
         # Each device needs whole models of its own trips, and makes whole updates; it keeps a part of all of them.
         trained = _map_runs(program, train_lanes, _over_lanes(program, starts), *lanes)
@@ -238,6 +237,11 @@ def _rows(carry: MatrixCarry) -> int:
     return int(jax.tree.leaves(carry.rows)[0].shape[1])
 
 
+def _rows_at(rows: Array, numbers: Array) -> Array:
+    """[n, ...]: these rows [n], all of which exist: a look-up with checks would lay all rows out anew on a TPU."""
+    return jax.vmap(lambda number: lax.dynamic_index_in_dim(rows, number, keepdims=False))(numbers)
+
+
 def _train_from(program: Any, snapshots: ArrayTree, slot: Array, client: Array, key: Array) -> Any:
     """One trip of one run from a slot of the snapshots; see ``_train_trip``."""
     start = jax.tree.map(lambda rows: lax.dynamic_index_in_dim(rows, slot, keepdims=False), snapshots)
@@ -303,8 +307,7 @@ def _product(program: MatrixProgram, matrix: Array, blocks: list[tuple[int, Arra
 
 def _gathered(program: MatrixProgram, carry: MatrixCarry, segment: Segments) -> ArrayTree:
     """[B, G, *P]: the clients' stored values that a segment reads."""
-    take = lambda rows, at: rows[at]  # noqa: E731
-    row = jax.tree.map(lambda rows: _map_arrays(program, take, rows, segment.memory_client), carry.memory)
+    row = jax.tree.map(lambda rows: _map_arrays(program, _rows_at, rows, segment.memory_client), carry.memory)
     return _values(row, carry.rows)
 
 
@@ -315,7 +318,7 @@ def _stored(program: MatrixProgram, carry: MatrixCarry, segment: Segments) -> Ro
         waiting, first = Row(carry.rows, ()), _lasting(carry, segment)
 
     def store(rows, waiting, client, row):
-        return rows.at[client].set(waiting[first + row], mode="drop", unique_indices=True)
+        return rows.at[client].set(_rows_at(waiting, first + row), mode="drop", unique_indices=True)
 
     return jax.tree.map(
         lambda rows, waiting: _map_arrays(
