@@ -1,6 +1,7 @@
 """What all tests share: the two tiers, and how programs are compiled, kept and freed.
 
-The default tier leaves out the tests marked ``full``; ``--full`` runs every test, ``-m full`` those tests alone.
+The default tier leaves out the tests marked ``full``; ``--full`` runs these, too, ``-m full`` those tests alone. Tests
+marked ``gates`` run by ``-m gates`` alone: they compile for chips that are not here, for many minutes.
 """
 
 import contextlib
@@ -30,7 +31,7 @@ MOST_MEMORY_MAPS = 20_000
 
 
 def pytest_addoption(parser):
-    parser.addoption("--full", action="store_true", help="run every test, those marked full too")
+    parser.addoption("--full", action="store_true", help="run the tests marked full, too")
 
 
 def pytest_configure(config):
@@ -42,12 +43,17 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Deselects the tests marked ``full``, unless --full, -m or a test's own name asks for them."""
-    asked_for = "full" in config.option.markexpr or any("::" in argument for argument in config.args)
-    if config.option.full or asked_for:
+    """Deselects the tests marked ``full`` or ``gates``, unless --full, -m or a test's own name asks for them."""
+    if any("::" in argument for argument in config.args):
         return
-    config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("full")])
-    items[:] = [item for item in items if not item.get_closest_marker("full")]
+    kept = {name for name in ("full", "gates") if name in config.option.markexpr}
+    left_out = {"full", "gates"} - kept - ({"full"} if config.option.full else set())
+
+    def is_left_out(item):
+        return any(item.get_closest_marker(name) for name in left_out)
+
+    config.hook.pytest_deselected(items=[item for item in items if is_left_out(item)])
+    items[:] = [item for item in items if not is_left_out(item)]
 
 
 @pytest.hookimpl(wrapper=True)

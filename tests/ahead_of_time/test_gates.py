@@ -90,7 +90,7 @@ def gates():
             if name == "cycles" and case.topology != "v5e:1x1":
                 continue
             reason = MISSED.get((str(case), name))
-            marks = [pytest.mark.full]
+            marks = [pytest.mark.gates]
             if reason:
                 marks.append(pytest.mark.xfail(reason=reason, strict=True, raises=AssertionError))
             yield pytest.param(check, case, id=f"{case}: {name}", marks=marks)
@@ -101,7 +101,7 @@ def test_gate(compiler, check, case):
     check(compiler, case)
 
 
-@pytest.mark.full
+@pytest.mark.gates
 @pytest.mark.xfail(
     condition="10,000" in MISSED,
     reason=MISSED.get("10,000", ""),
