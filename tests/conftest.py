@@ -1,7 +1,7 @@
 """What all tests share: the two tiers, and how programs are compiled, kept and freed.
 
-The default tier leaves out the tests marked ``full``; ``--full`` runs these, too, ``-m full`` those tests alone. Tests
-marked ``gates`` run by ``-m gates`` alone: they compile for chips that are not here, for many minutes.
+The default tier leaves out the tests marked ``full``; ``--full`` runs these, too, ``-m full`` those tests alone.
+Tests marked ``gates`` run by ``-m gates`` alone: they compile for chips that are not here, for many minutes.
 """
 
 import contextlib
