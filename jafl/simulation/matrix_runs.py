@@ -61,6 +61,7 @@ class MatrixRuns(Batch):
         self._pending: list[tuple[jax.Array, int, np.ndarray, np.ndarray, np.ndarray]] = []
         reads = (self._program, [(run.run.params, run.run.key, run.program) for run in self._runs])
         self._made: list[ChunkMaker] | None = None
+        self._ends = np.zeros(0, np.int64)
         super().__init__(preparations, reads, MatrixState(carry, losses))
 
     def set_stops(self, steps: Iterable[int]) -> None:
@@ -70,28 +71,29 @@ class MatrixRuns(Batch):
 
     @property
     def _makers(self) -> list[ChunkMaker]:
-        """Of each run."""
+        """Of each run. Wherever a chunk of the longest run may end, those of the others end, too."""
         if self._made is None:
+            steps = [run.run.schedule.num_steps for run in self._runs]
+            longest = int(np.argmax(steps))
+            leading = self._maker(longest, self.stops)
+            self._ends = leading.segmentation.ends()
             self._made = [
-                ChunkMaker(
-                    run, self._layout, [step for step in self.stops if step <= run.run.schedule.num_steps]
-                )
-                for run in self._runs
+                leading if number == longest else self._maker(number, self._ends.tolist())
+                for number in range(len(self._runs))
             ]
         return self._made
 
-    @property
-    def _ends(self) -> np.ndarray:
-        """The server steps at which chunks may end, of the longest run."""
-        return max((maker.segmentation.ends() for maker in self._makers), key=lambda ends: ends[-1])
+    def _maker(self, number: int, stops: Iterable[int]) -> ChunkMaker:
+        run = self._runs[number]
+        return ChunkMaker(run, self._layout, [step for step in stops if step <= run.run.schedule.num_steps])
 
     def chunk_end(self, first: int, last: int) -> int:
         """The last server step up to ``last`` at which a chunk may end, or the first one after ``first``."""
-        place = int(np.searchsorted(self._ends, last, side="right")) - 1
-        at_last = int(self._ends[place]) if place >= 0 else 0
-        return (
-            at_last if at_last > first else int(self._ends[np.searchsorted(self._ends, first, side="right")])
-        )
+        assert self._makers  # which know where chunks end
+        at_last, after_first = np.searchsorted(self._ends, [last, first], side="right") - [1, 0]
+        if at_last >= 0 and self._ends[at_last] > first:
+            return int(self._ends[at_last])
+        return int(self._ends[after_first])
 
     @property
     def carry(self) -> Any:

@@ -177,3 +177,31 @@ def test_without_the_hosts_cpu_there_is_no_matrix_form(monkeypatch):
     run = run_of("fedbuff", trips=40)
     with pytest.raises(NoMatrixForm, match="JAX_PLATFORMS leaves out: add cpu"):
         simulate(run, form="matrix")
+
+
+@pytest.mark.full
+def test_runs_that_are_stopped_together_stop_at_the_same_server_step(in_64_bits):
+    """Their schedules differ, and so do the places where their waves begin."""
+    runs = [run_of(name, trips=900, seed=seed) for seed, name in enumerate(("asgd", "ace", "fedbuff"))]
+    done: list[int] = []
+    stopped = jafl.simulate_many(
+        runs, form="matrix", on_progress=done.append, should_stop=lambda: len(done) == 2
+    )
+    assert 0 < done[-1] < runs[0].schedule.num_steps
+    for run, history in zip(runs, stopped, strict=True):
+        steps = min(done[-1], run.schedule.num_steps)
+        assert history.server_steps == steps
+        until = simulate(run._replace(evaluate_at=[steps]), form="loop").evaluations
+        expected = next(e for e in until if e["server_step"] == steps)
+        assert history.evaluations[-1]["test_loss"] == pytest.approx(expected["test_loss"], abs=1e-9)
+
+
+def test_divergence_names_the_step_that_the_loop_names():
+    run = run_of("fedbuff", trips=120)._replace(evaluate_at=None)
+    wild = run._replace(server_optimizer=jafl.specify(optax.sgd, learning_rate=1e38))
+    errors = []
+    for how in ({"form": "loop"}, {"plan": in_waves(run)}):
+        with pytest.raises(jafl.DivergenceError) as told:
+            simulate(wild, **how)
+        errors.append((told.value.server_step, told.value.client))
+    assert errors[0] == errors[1]
