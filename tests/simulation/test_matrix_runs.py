@@ -197,8 +197,8 @@ def test_runs_that_are_stopped_together_stop_at_the_same_server_step(in_64_bits)
 
 
 def test_divergence_names_the_step_that_the_loop_names():
-    run = run_of("fedbuff", trips=120)._replace(evaluate_at=None)
-    wild = run._replace(server_optimizer=jafl.specify(optax.sgd, learning_rate=1e38))
+    run = run_of("fedbuff, sum", trips=120)._replace(evaluate_at=None)
+    wild = run._replace(server_optimizer=jafl.specify(optax.sgd, learning_rate=3e38))
     errors = []
     for how in ({"form": "loop"}, {"plan": in_waves(run)}):
         with pytest.raises(jafl.DivergenceError) as told:
