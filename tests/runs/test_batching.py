@@ -87,6 +87,7 @@ def test_on_an_accelerator_memory_decides(monkeypatch):
     assert batching.batch_limit(runs, "gpu") == pytest.approx(2 * most, abs=1)
 
 
+@pytest.mark.full
 def test_in_the_matrix_form_different_rules_go_together_and_end_as_alone():
     found = [
         *experiments(algorithm="fedbuff,fednova,fedstaleweight", plan_form="matrix"),

@@ -148,6 +148,7 @@ def test_config_holds_every_setting_resolved(any_run):
     unused |= {"memory_precision"}  # of rules with memory
     unused |= {
         "devices",
+        "plan_form",
         "data_dir",
         "cache_dir",
         "partition_seed",

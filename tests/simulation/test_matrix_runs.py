@@ -115,6 +115,7 @@ def test_a_run_that_goes_on_ends_with_the_same_bits(name, tmp_path):
     assert went_on.evaluations == whole.evaluations
 
 
+@pytest.mark.full
 def test_one_program_serves_all_linear_rules_buffer_sizes_and_optimizers():
     """Rules that read the start keep more of a trip, and have a program of their own."""
     matrix_form.run.clear_cache()
@@ -156,7 +157,7 @@ def test_what_is_not_linear_is_refused_with_the_reason():
         simulate(run, plan=in_waves(run), form="loop")
 
 
-@pytest.mark.parametrize("kind", ["square", "sign"])
+@pytest.mark.parametrize("kind", ["square", pytest.param("sign", marks=pytest.mark.full)])
 def test_a_rule_that_wrongly_says_that_it_is_linear_is_named_with_its_trip(kind):
     run = run_of("fedbuff", trips=120)
     rule = run.rule.build()
