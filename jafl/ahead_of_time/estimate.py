@@ -51,7 +51,9 @@ class Estimate:
     memory      on each chip
     module      the optimised program
     program     its tree of loops
-    rounds      {Python function: rounds} of loops and branches whose rounds are data
+    rounds      {Python function: rounds} of the loops that it makes and whose rounds are data
+    shares      {Python function: share} of the times that a branch is taken: that of a condition that the function
+                makes and that holds, or one in which alone it runs
     seconds_to_compile    that compiling took here
     text        of the optimised program
     """
@@ -61,6 +63,7 @@ class Estimate:
     module: Module
     program: Loop
     rounds: Mapping[str, float]
+    shares: Mapping[str, float]
     seconds_to_compile: float
     text: str = dataclasses.field(repr=False)
 
@@ -166,23 +169,20 @@ class Estimate:
         return sorted({str(loop) for loop, times in known if times is None})
 
     def rounds_of(self, loop: Loop) -> float | None:
-        """The rounds of a loop, or how often a branch is taken, from the table; None: not in it.
+        """The rounds of a loop, or how often a branch is taken, from the tables; None: in neither.
 
-        A loop is known by the function that makes it; a branch by a function that runs in it and not around it.
+        A loop is known by the function that makes it. A branch is, too, or by a function that runs in it and not
+        around it.
         """
         functions = loop.instruction.functions if loop.instruction else ()
-        if loop.branch:
-            inside = {name for one in loop.inside() for i in one.instructions for name in i.functions}
-            for name in sorted(inside - set(functions)):
-                if (share := self._in_table(name)) is not None:
-                    return share
-        share = self._in_table(functions[-1]) if functions else None
-        return 1 - share if share is not None and loop.branch == 1 else share
-
-    def _in_table(self, function: str) -> float | None:
-        """The table's entry of a function, by its whole name, or the first or last part of it."""
-        names = (function, function.split(".")[0], function.split(".")[-1])
-        return next((self.rounds[name] for name in names if name in self.rounds), None)
+        maker = functions[-1] if functions else ""
+        if not loop.branch:
+            return _entry(self.rounds, maker)
+        if (share := _entry(self.shares, maker)) is not None:
+            return 1 - share if loop.branch == 1 else share
+        inside = {name for one in loop.inside() for i in one.instructions for name in i.functions}
+        found = (_entry(self.shares, name) for name in sorted(inside - set(functions)))
+        return next((share for share in found if share is not None), None)
 
     def _cycles(self, loop: Loop) -> float | None:
         return hlo.cycles(loop, self.rounds_of) if self.topology.platform == "tpu" else None
@@ -213,6 +213,7 @@ def estimate(
     function: Any,
     *arguments: Any,
     rounds: Mapping[str, float] | None = None,
+    shares: Mapping[str, float] | None = None,
     matmul_precision: str | None = None,
     compiler_options: Mapping[str, Any] | None = None,
     **keywords: Any,
@@ -224,9 +225,9 @@ def estimate(
       function: what ``jax.jit`` returns, any: with donated or static arguments, too.
       arguments: shapes on the chips (``topology.placed(tree)``), or Python numbers.
       rounds: {name of a Python function: rounds} of the loops that it makes and whose rounds are data, each time that
-        they are reached; of a ``lax.cond`` that it makes, the share of the times that the condition holds; or
-        {name of a function that runs in one branch alone: the share of the times that the branch is taken}. Names
-        are as in ``function.__qualname__``, or its first or last part.
+        they are reached. Names are as in ``function.__qualname__``, or its first or last part.
+      shares: {name of a Python function: share} of the times that the condition of a ``lax.cond`` that it makes holds,
+        or that a branch is taken in which it runs.
       matmul_precision: as ``jax.default_matmul_precision`` takes it.
       compiler_options: of XLA.
       keywords: more arguments of the function.
@@ -245,7 +246,7 @@ def estimate(
       0.00072...
     """
     lowered = lower(topology, function, *arguments, matmul_precision=matmul_precision, **keywords)
-    return compiled(topology, lowered, rounds=rounds, compiler_options=compiler_options)
+    return compiled(topology, lowered, rounds=rounds, shares=shares, compiler_options=compiler_options)
 
 
 def lower(
@@ -264,16 +265,18 @@ class LoweredRun(NamedTuple):
 
     lowered  what JAX lowered
     rounds   of its loops, as ``estimate`` takes them
+    shares   of its branches, likewise
     trips    client trips in a round of its main loop, on average
     """
 
     lowered: Any
     rounds: dict[str, float]
+    shares: dict[str, float]
     trips: float
 
     def estimate(self, topology: Topology) -> Estimate:
         """What the compiler says of it."""
-        return compiled(topology, self.lowered, rounds=self.rounds)
+        return compiled(topology, self.lowered, rounds=self.rounds, shares=self.shares)
 
 
 def compiled(
@@ -281,6 +284,7 @@ def compiled(
     lowered: Any,
     *,
     rounds: Mapping[str, float] | None = None,
+    shares: Mapping[str, float] | None = None,
     compiler_options: Mapping[str, Any] | None = None,
 ) -> Estimate:
     """``estimate`` of a program that has been lowered for the topology's ``lowering_platform``."""
@@ -305,7 +309,8 @@ def compiled(
     )
     text = executable.as_text()
     module = hlo.parse(text)
-    return Estimate(topology, memory, module, module.tree(), dict(rounds or {}), seconds, text)
+    tables = dict(rounds or {}), dict(shares or {})
+    return Estimate(topology, memory, module, module.tree(), *tables, seconds, text)
 
 
 @contextlib.contextmanager
@@ -324,6 +329,12 @@ def _without_compilation_cache() -> Iterator[None]:
     finally:
         jax.config.update("jax_enable_compilation_cache", before)
         compilation_cache.reset_cache()
+
+
+def _entry(table: Mapping[str, float], function: str) -> float | None:
+    """The table's entry of a function, by its whole name, or the first or last part of it."""
+    names = (function, function.split(".")[0], function.split(".")[-1])
+    return next((table[name] for name in names if name in table), None)
 
 
 def _too_large(topology: Topology, message: str) -> DoesNotFitError:

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from jafl.ahead_of_time import estimate as estimates
-from jafl.ahead_of_time.estimate import DoesNotFitError, Estimate
+from jafl.ahead_of_time.estimate import DoesNotFitError, Estimate, LoweredRun
 from jafl.ahead_of_time.loop_form import prepare_for
 from jafl.ahead_of_time.runs import lowered_run
 from jafl.ahead_of_time.topologies import NAMES, Topology, topology
@@ -145,12 +145,12 @@ class Known:
         self._estimates: dict[str, Estimate] = {}
         self._measured: dict[str, float | None] = {}
 
-    def estimate(self, chip: Topology, lowered: Any, rounds: Mapping[str, float]) -> tuple[str, Estimate]:
+    def estimate(self, chip: Topology, program: LoweredRun) -> tuple[str, Estimate]:
         """(what identifies the program, its estimate)."""
-        key = hashlib.sha256(f"{chip.name}\n{lowered.as_text()}".encode()).hexdigest()
+        key = hashlib.sha256(f"{chip.name}\n{program.lowered.as_text()}".encode()).hexdigest()
         if key not in self._estimates:
-            self._estimates[key] = estimates.compiled(chip, lowered)
-        return key, dataclasses.replace(self._estimates[key], rounds=dict(rounds))
+            self._estimates[key] = estimates.compiled(chip, program.lowered)
+        return key, dataclasses.replace(self._estimates[key], rounds=program.rounds, shares=program.shares)
 
     def measured(self, key: str, subject: Any) -> float | None:
         """Seconds a trip on this machine of a run with this program."""
@@ -261,7 +261,7 @@ class _Made:
         """Compiles training and evaluation; returns what identifies the program, "" if it does not fit."""
         lowered = lowered_run(self._chip, self._preparation)
         try:
-            key, found = known.estimate(self._chip, lowered.lowered, lowered.rounds)
+            key, found = known.estimate(self._chip, lowered)
             self._tell_of_training(found, lowered.trips)
             self._tell_of_evaluation(known, on_training)
         except DoesNotFitError as error:
@@ -310,7 +310,8 @@ class _Made:
                 continue
             spread = self._preparation.program.spread
             placed = self._chip.placed((model, self._run.params, tuple(batch_shapes(x, y))), spread)
-            _, found = known.estimate(self._chip, estimates.lower(self._chip, totals, *placed), {})
+            program = LoweredRun(estimates.lower(self._chip, totals, *placed), {}, {}, 1)
+            _, found = known.estimate(self._chip, program)
             told["compile_seconds"] += found.seconds_to_compile
             once = found.seconds_of_call()
             seconds = None if once is None or seconds is None else seconds + once

@@ -93,7 +93,9 @@ def lowered_loop(topology: Topology, preparation: Preparation) -> LoweredRun:
     """
     made = shapes(topology, preparation)
     lowered = lower(topology, engine.run, made.program, made.carry, 0, 0)
-    return LoweredRun(lowered, loop_rounds(preparation), trips_per_round(preparation))
+    rounds = loop_rounds(preparation)
+    shares = {name: rounds[name] for name in ("train_if_due",) if name in rounds}
+    return LoweredRun(lowered, rounds, shares, trips_per_round(preparation))
 
 
 def trips_per_round(preparation: Preparation) -> float:
@@ -226,4 +228,4 @@ def lowered_bare_step(
 
     placed = topology.placed((params, x, y, batches))
     lowered = lower(topology, jax.jit(several), *placed, 5)
-    return LoweredRun(lowered, {}, width)
+    return LoweredRun(lowered, {}, {}, width)

@@ -1,7 +1,7 @@
 """The matrix form as a program for chips that are not here."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -44,30 +44,34 @@ def lowered_matrix_form(topology: Topology, preparation: Preparation) -> Lowered
     segments = matrix_program.shapes_of_segments(layout, 1, dtype)
     program, segments = topology.placed((program, segments), spread)
     lowered = lower(topology, matrix_form.run, program, carry, segments, 0)
-    sizes, shares = _counted(preparation)
-    return LoweredRun(lowered, shares, preparation.run.schedule.num_trips / sizes)
+    counted = count_segments(preparation)
+    trips = preparation.run.schedule.num_trips / counted.number
+    return LoweredRun(lowered, counted.rounds, counted.shares, trips)
 
 
-def segment_shares(preparation: Preparation) -> dict[str, float]:
-    """{function of the matrix form: how often a segment runs it, or the rounds of its loop, on average}."""
-    return _counted(preparation)[1]
+class SegmentCounts(NamedTuple):
+    """What is counted on a run's segments: their ``number``, and on average over them the ``rounds`` of the loops
+    and the ``shares`` of the branches of the matrix form, as ``estimate`` takes them."""
+
+    number: int
+    rounds: dict[str, float]
+    shares: dict[str, float]
 
 
-def _counted(preparation: Preparation) -> tuple[int, dict[str, float]]:
-    """The number of segments of a run, and ``segment_shares``."""
+def count_segments(preparation: Preparation) -> SegmentCounts:
+    """The segments of a preparation whose plan has the matrix form."""
     run = _matrix_run(preparation)
     size, kept = (np.concatenate(column) for column in zip(*_sizes(preparation), strict=True))
     versions = matrix_program.layout_of([run], preparation.program.spread).sizes.versions
     memory = float(run.stores)
     lanes = run.plan.width if preparation.program.spread.together else 1
-    return len(size), {
-        "train_lanes": float(np.mean(size > 0)),
+    rounds = {
         "_combine": float(np.mean(-(-kept // min(VERSIONS_AT_ONCE, versions)))),
-        "_stored": memory,
-        "_gathered": memory,
         "_train_one_after_the_other": float(np.mean(size)),
         **rounds_of_local_training(preparation, lanes),
     }
+    shares = {"train_lanes": float(np.mean(size > 0)), "_stored": memory, "_gathered": memory}
+    return SegmentCounts(len(size), rounds, shares)
 
 
 def _sizes(preparation: Preparation) -> Iterator[tuple[np.ndarray, np.ndarray]]:

@@ -123,7 +123,7 @@ class Compiler:
         memory, seconds, text = json.loads(gzip.decompress(file.read_bytes()))
         module = hlo.parse(text)
         memory = CompiledMemory(**memory)
-        return Estimate(chip, memory, module, module.tree(), lowered.rounds, seconds, text)
+        return Estimate(chip, memory, module, module.tree(), lowered.rounds, lowered.shares, seconds, text)
 
 
 def lower_bound(case: Case, compiled: Compiled) -> float:

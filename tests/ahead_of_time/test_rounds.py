@@ -6,7 +6,7 @@ import pytest
 
 import jafl
 from jafl.ahead_of_time.loop_form import loop_rounds, trips_per_round
-from jafl.ahead_of_time.matrix_form import segment_shares
+from jafl.ahead_of_time.matrix_form import count_segments
 from jafl.engine.devices import Spread
 from jafl.planning.preparation import prepare
 
@@ -111,7 +111,7 @@ def test_local_steps_are_those_of_the_longest_trip_side_by_side():
     assert loop_rounds(together)["_LocalTraining.train"] == pytest.approx(longest)
     matrix = prepared("fedbuff", 8, form="matrix", local_epochs=2, batch_size=5)
     waves = [minibatches[matrix.plan.wave == wave].max() for wave in range(len(matrix.plan.wave_before))]
-    assert segment_shares(matrix)["_LocalTraining.train"] == pytest.approx(np.mean(waves))
+    assert count_segments(matrix).rounds["_LocalTraining.train"] == pytest.approx(np.mean(waves))
 
 
 @pytest.mark.full
@@ -120,6 +120,6 @@ def test_shares_of_segments(rule):
     preparation = prepared(rule, 8, form="matrix", batch_size=5)
     of_shapes = prepared(rule, 8, form="matrix", shapes=True, batch_size=5)
     assert of_shapes.forecast == preparation.forecast
-    shares = segment_shares(of_shapes)
-    assert shares["_stored"] == shares["_gathered"] == (rule == "ace")
-    assert 0 < shares["train_lanes"] <= 1 and 0 <= shares["_combine"] <= 1
+    counted = count_segments(of_shapes)
+    assert counted.shares["_stored"] == counted.shares["_gathered"] == (rule == "ace")
+    assert 0 < counted.shares["train_lanes"] <= 1 and 0 <= counted.rounds["_combine"] <= 1

@@ -102,3 +102,29 @@ def test_rounds_come_from_the_table_by_the_function_that_makes_the_loop():
     (inside,) = (loop for loop in once.program.loops[0].loops)
     cost = sum(one.cycles or 0 for one in inside.instructions)
     assert tenfold.cycles - once.cycles == pytest.approx(9 * cost) and cost > 0
+
+
+@needs_libtpu
+@pytest.mark.full
+def test_branches_are_taken_as_often_as_the_table_says_whatever_loops_are_in_them():
+    chip = topology("v5e:1x1")
+    vector = chip.placed(jax.ShapeDtypeStruct((512, 1024), jnp.float32))
+    flags = chip.placed(jax.ShapeDtypeStruct((8,), jnp.bool_))
+
+    def work(a, number):
+        return lax.fori_loop(0, number, lambda _, x: jnp.sin(x), a)
+
+    def step(a, due, number):
+        return lax.cond(due, lambda a: work(a, number), lambda a: a, a)
+
+    def steps(a, due, number):
+        return lax.fori_loop(0, number, lambda n, a: step(a, due[n % 8], number) + 1, a)
+
+    def cycles(**tables):
+        return estimate(chip, jax.jit(steps), vector, flags, 7, **tables).cycles
+
+    rounds = {work.__qualname__: 3}
+    by_maker = [cycles(rounds=rounds, shares={step.__qualname__: share}) for share in (0, 0.25, 1)]
+    assert by_maker[1] == pytest.approx(0.75 * by_maker[0] + 0.25 * by_maker[2]) and by_maker[2] > by_maker[0]
+    assert cycles(rounds=rounds, shares={work.__qualname__: 0.25}) == pytest.approx(by_maker[1])
+    assert cycles(rounds=rounds) == pytest.approx(by_maker[2])  # unknown: the costliest branch
