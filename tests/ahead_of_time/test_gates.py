@@ -5,10 +5,10 @@ values within bounds, and do a trip's estimated cycles meet the goal. ``MISSED``
 tests must fail: whoever mends a cause strikes its line out.
 """
 
+import fnmatch
+
 import pytest
 from compiled_cases import MIB, Case, lower_bound, readable
-
-from jafl.ahead_of_time.estimate import DoesNotFitError
 
 LINEAR_RULES = ("asgd", "fedasync", "fedbuff", "ace", "aced", "ca2fl")
 THREE = ("fedbuff", "ace", "wkafl")
@@ -80,7 +80,37 @@ CHECKS = {
     "temporaries": check_temporaries,
     "cycles": check_cycles,
 }
-MISSED: dict[tuple[str, str] | str, str] = {}
+# (check, pattern of cases, why): what is missed. Each of these tests must fail.
+OPERATIONS = "the number of operations of a trip, the cheapest of which is noted with 1,820 cycles"
+MOVING = "moving rows, not products: look-ups, scatters and copies of the rows that wait; a third of the lanes is empty"
+FETCHED = "the look-up of starts fetches or copies the rows of a layer whole (--tree shows which)"
+ONE_BY_ONE = (
+    "trips are folded one after the other, and each of K gradients is read several times at each step"
+)
+CONVOLUTIONS_IN_FLOAT32 = (
+    "convolutions of float32 numbers in several bfloat16 passes, which the forecast does not know"
+)
+MISSED = (
+    ("cycles", "mlp, ace, trip by trip, *", OPERATIONS),
+    ("cycles", "mlp, aced, trip by trip, *", OPERATIONS),
+    ("cycles", "mlp, ca2fl, trip by trip, *", OPERATIONS),
+    ("cycles", "mlp, wkafl, trip by trip, *", OPERATIONS),
+    ("cycles", "softmax, ace, trip by trip, *", OPERATIONS),
+    ("cycles", "softmax, wkafl, trip by trip, *", OPERATIONS),
+    ("cycles", "*, matrix form, *", MOVING),
+    ("cycles", "*, wkafl, waves of 64, *", ONE_BY_ONE),
+    ("buffers", "*, matrix form, v5e:1x1, *", FETCHED),
+    ("buffers", "*, wkafl, waves of 64, loop form, v5e:1x1, *", ONE_BY_ONE),
+    ("temporaries", "mlp, fedasync, waves of 64, *", MOVING),
+    ("temporaries", "*, wkafl, waves of 64, loop form, v5e:1x1, *", ONE_BY_ONE),
+    ("temporaries", "lenet5, *", CONVOLUTIONS_IN_FLOAT32),
+)
+
+
+def missed(name, case):
+    """Why a check of a case must fail; "" if it must not."""
+    found = (why for check, pattern, why in MISSED if check == name and fnmatch.fnmatch(str(case), pattern))
+    return next(found, "")
 
 
 def gates():
@@ -89,7 +119,7 @@ def gates():
             # A GPU's compiler notes no cycles, and a bare step for several chips would be another program.
             if name == "cycles" and case.topology != "v5e:1x1":
                 continue
-            reason = MISSED.get((str(case), name))
+            reason = missed(name, case)
             marks = [pytest.mark.gates]
             if reason:
                 marks.append(pytest.mark.xfail(reason=reason, strict=True, raises=AssertionError))
@@ -102,15 +132,10 @@ def test_gate(compiler, check, case):
 
 
 @pytest.mark.gates
-@pytest.mark.xfail(
-    condition="10,000" in MISSED,
-    reason=MISSED.get("10,000", ""),
-    strict=True,
-    raises=(AssertionError, DoesNotFitError),
-)
 def test_ten_times_the_clients_cost_no_more(compiler):
     assert compiler.case(MANY).cycles <= 1.05 * compiler.case(FEWER).cycles
 
 
 def test_what_is_missed_is_a_gate():
-    assert set(MISSED) - {"10,000"} <= {(str(case), name) for case in CASES for name in CHECKS}
+    for check, pattern, _ in MISSED:
+        assert check in CHECKS and any(fnmatch.fnmatch(str(case), pattern) for case in CASES), pattern
