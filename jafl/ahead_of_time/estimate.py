@@ -226,8 +226,8 @@ def estimate(
       arguments: shapes on the chips (``topology.placed(tree)``), or Python numbers.
       rounds: {name of a Python function: rounds} of the loops that it makes and whose rounds are data, each time that
         they are reached. Names are as in ``function.__qualname__``, or its first or last part.
-      shares: {name of a Python function: share} of the times that the condition of a ``lax.cond`` of its making holds,
-        or that a branch is taken in which it runs.
+      shares: {name of a Python function: share} of the times that the condition of a ``lax.cond`` it makes holds, or
+        that a branch is taken in which it runs.
       matmul_precision: as ``jax.default_matmul_precision`` takes it.
       compiler_options: of XLA.
       keywords: more arguments of the function.
