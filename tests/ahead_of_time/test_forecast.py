@@ -128,7 +128,6 @@ def test_a_run_on_one_chip():
 
 @needs_libtpu
 @pytest.mark.full
-@pytest.mark.xfail(reason="a trip of 20 local steps is said to take 67 times one of 2; not understood yet")
 def test_local_steps_count_in_the_time():
     once = jafl.forecast(tiny_run(batch_size=8, local_steps=2), "v5e:1x1", measure=False)
     more = jafl.forecast(tiny_run(batch_size=8, local_steps=20), "v5e:1x1", measure=False)
