@@ -37,12 +37,12 @@ class Segments(NamedTuple):
     trains         [P] bool: whether a wave of one of the runs trains
     rounds         [P] int32: in how many rounds of ``VERSIONS_AT_ONCE`` all versions are made
     size           [] trips of the wave
-    client, read_slot, write_row   [W] int32; of lanes without a trip the row is R
+    client, read_slot, write_row   [W] int32; of lanes without a trip the row is R or more
     key            [W, 2] uint32
     matrix         [M + S, D]
     write_slot     [S] int32, past the last slot where there is no version
     memory_client  [G] int32
-    stored_client  [G] int32, N where nothing is stored
+    stored_client  [G] int32, N or more where nothing is stored
     stored_row     [G] int32
     """
 

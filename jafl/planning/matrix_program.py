@@ -122,7 +122,7 @@ def program_of(run: MatrixRun, spread: Spread) -> MatrixProgram:
 def allocate(runs: Sequence[MatrixRun], layout: Layout, precision: str) -> MatrixCarry:
     """The carry before the first segment, of runs whose initial parameters are arrays, or all shapes."""
     lasting = [_initial_lasting(run, layout.lasting) for run in runs]
-    slots = max(_slots(run, layout.sizes.width) for run in runs)
+    slots = max(_slots(run) for run in runs)
     rows = max(_memory_rows(run) for run in runs)
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *lasting)
     return _allocate(stacked, slots=slots, memory_rows=rows, layout=layout, precision=precision)
@@ -398,7 +398,7 @@ def _lasting(
     return jax.tree.map(lambda *rows: jnp.stack(rows), *trees)
 
 
-def _slots(run: MatrixRun, width: int) -> int:
+def _slots(run: MatrixRun) -> int:
     """Rows of the snapshot buffer: where that costs little, as many as any rule needs at this concurrency."""
     enough = max(run.run.schedule.concurrency, run.plan.num_slots) + 1
     if enough * bytes_of(run.run.params) <= SNAPSHOT_BYTES_FREELY:

@@ -50,8 +50,10 @@ class MatrixRuns(Batch):
             if prepared.form is not None
         ]
         spread = preparations[0].program.spread
-        if on_memory:
-            on_memory(_checked_memory(self._runs))
+        if len(self._runs) > 1:  # one run has been checked in its preparation
+            memory = _checked_memory(self._runs)
+            if on_memory:
+                on_memory(memory)
         self._layout = matrix_program.layout_of(self._runs, spread)
         self._program = _program_of(self._runs, spread)
         carry = _placed(matrix_program.allocate(self._runs, self._layout, self._program.precision), spread)
