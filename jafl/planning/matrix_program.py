@@ -1,6 +1,5 @@
 """From prepared runs to the program of the matrix form, its arrays, and what the host makes for it chunk by chunk."""
 
-import dataclasses
 import functools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -11,15 +10,13 @@ import numpy as np
 
 from jafl import engine
 from jafl.clients import ClientData
-from jafl.engine import client_memory, matrix_form
+from jafl.engine import client_memory
 from jafl.engine.client_memory import Row
 from jafl.engine.devices import Spread
-from jafl.engine.evaluation import evaluation_memory
 from jafl.engine.matrix_form import VERSIONS_AT_ONCE, MatrixCarry, MatrixProgram, Segments, Waiting
 from jafl.errors import require
 from jafl.jaxpr_dependence import dependences
-from jafl.jaxpr_memory import temporary_bytes
-from jafl.planning.device_memory import Forecast, bytes_of, of_parts
+from jafl.planning.device_memory import bytes_of
 from jafl.planning.linearity import LinearForm, NotLinear, first_nonlinear_trip, linear_form
 from jafl.planning.matrices import Groups, Layout, MatrixMaker, TripColumns, not_linear
 from jafl.planning.run import Run
@@ -139,76 +136,6 @@ def shapes(runs: Sequence[MatrixRun], layout: Layout) -> tuple[MatrixCarry, Segm
     params = jax.eval_shape(lambda params: params, runs[0].run.params)
     made: MatrixCarry = jax.eval_shape(carry, params)
     return made, shapes_of_segments(layout, len(runs), jax.tree.leaves(params)[0].dtype)
-
-
-def matrix_forecast(runs: Sequence[MatrixRun], available: int | None, on_training: bool) -> Forecast:
-    """What runs that go together in the matrix form will hold on each device; ``available`` as in ``Forecast``."""
-    spread = runs[0].program.spread
-    layout = layout_of(runs, spread)
-    carry, segments = shapes(runs, layout)
-    program = program_of(runs[0], spread)
-    if len(runs) > 1:
-        program = _of_many(program, len(runs))
-    first, count = len(jax.tree.leaves(program)), len(jax.tree.leaves(carry))
-    traced = matrix_form.run.trace(program, carry, segments, 0)
-    held, evaluating = _evaluation(runs, on_training)
-    rows = jax.tree.map(lambda leaf: leaf.shape[1], carry.rows)
-    number = jax.tree.leaves(rows)[0]
-
-    def on_a_device(tree: Any) -> int:
-        return sum(_bytes_on_a_device(spread, leaf) for leaf in jax.tree.leaves(tree))
-
-    kept = on_a_device(carry.rows)
-    model = len(runs) * bytes_of(runs[0].run.params)
-    parts = {
-        "data": len({id(run.program.data.x) for run in runs}) * bytes_of(program.data),
-        "evaluation": held,
-        "schedule": 2 * bytes_of(segments),  # the next chunk is made while one is computed
-        "model": kept // number + bytes_of(program.client_work),
-        "snapshots": on_a_device(carry.snapshots),
-        "client_memory": on_a_device(carry.memory),
-        "rule_state": kept * (layout.lasting - 1) // number,
-        "waiting": kept * (number - layout.lasting) // number + on_a_device(carry.waiting),
-        "reports": bytes_of(segments.write_row),
-        "temporaries": max(
-            temporary_bytes(traced, slice(first, first + count)) // spread.number, len(runs) * evaluating
-        ),
-    }
-    slots = jax.tree.leaves(carry.snapshots)[0].shape[1]
-    return of_parts(parts, spread, available, slots, model // len(runs), len(runs) * layout.sizes.width)
-
-
-def _of_many(program: MatrixProgram, runs: int) -> MatrixProgram:
-    """The program of so many runs that share their examples, and differ in numbers of the client work."""
-    leaves, structure = jax.tree.flatten((program.data, program.client_work))
-    is_own = tuple(np.ndim(leaf) == 0 for leaf in leaves)
-    stacked = [np.repeat(leaf, runs) if own else leaf for leaf, own in zip(leaves, is_own, strict=True)]
-    data, work = jax.tree.unflatten(structure, stacked)
-    return dataclasses.replace(program, data=data, client_work=work, is_own=is_own, runs=runs)
-
-
-def _evaluation(runs: Sequence[MatrixRun], on_training: bool) -> tuple[int, int]:
-    """Bytes that the evaluators of all runs hold, and temporary bytes of one evaluation of one of them."""
-    held = evaluating = 0
-    counted: set[int] = set()
-    for run in runs:
-        if id(run.run.federation.test_x) not in counted:
-            counted.add(id(run.run.federation.test_x))
-            model = run.program.client_work.build().model
-            training = on_training or "train" in (run.run.evaluators or {})
-            size, temporary = evaluation_memory(
-                model, run.run.params, run.run.federation, on_training=training
-            )
-            held, evaluating = held + size, max(evaluating, temporary)
-    return held, evaluating
-
-
-def _bytes_on_a_device(spread: Spread, leaf: Any) -> int:
-    """Bytes of an array of the carry on each device."""
-    where = spread.of_entries(leaf)
-    if where is None:
-        return bytes_of(leaf)
-    return bytes_of(jax.ShapeDtypeStruct(where.shard_shape(leaf.shape), leaf.dtype))
 
 
 def precision_of(runs: Sequence[MatrixRun]) -> str:

@@ -15,7 +15,8 @@ from jafl.jaxpr_memory import temporary_bytes
 from jafl.planning.compatibility import check_model_precision, check_reports, check_types
 from jafl.planning.device_memory import Forecast, forecast
 from jafl.planning.linearity import LinearForm, NotLinear
-from jafl.planning.matrix_program import MatrixRun, find_form, matrix_forecast
+from jafl.planning.matrix_forecast import matrix_forecast
+from jafl.planning.matrix_program import MatrixRun, find_form
 from jafl.planning.plan_choice import default_form, default_plan, default_spread
 from jafl.planning.program import allocation, make_program, padded
 from jafl.planning.run import Run

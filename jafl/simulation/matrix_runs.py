@@ -13,6 +13,7 @@ from jafl.engine.devices import Spread
 from jafl.engine.matrix_form import MatrixCarry, MatrixProgram
 from jafl.planning import matrix_program
 from jafl.planning.device_memory import Forecast
+from jafl.planning.matrix_forecast import matrix_forecast
 from jafl.planning.matrix_program import ChunkMaker, MatrixRun
 from jafl.planning.preparation import Preparation
 from jafl.records import Params
@@ -173,7 +174,7 @@ class MatrixRuns(Batch):
 
 def _checked_memory(runs: Sequence[MatrixRun]) -> Forecast:
     """What all runs hold together; raises ``stacking.BatchTooLarge`` if the device has less."""
-    memory = matrix_program.matrix_forecast(runs, None, on_training=False)
+    memory = matrix_forecast(runs, None, on_training=False)
     if not memory.fits:
         raise stacking.too_large(len(runs), memory)
     return memory
