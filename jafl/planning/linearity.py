@@ -16,7 +16,7 @@ import optax
 
 from jafl.errors import SettingError
 from jafl.jaxpr_dependence import dependences
-from jafl.planning.server_operations import Operation, ServerState, initial, operate
+from jafl.planning.server_operations import Operation, ServerState, initial, on_host, operate
 from jafl.records import ArrayTree, Arrival, EventSchedule, Params, Recall, Rule
 
 # Entries per axis of the small model on which factors are compared; enough to tell one leaf from another.
@@ -103,7 +103,7 @@ def linear_form(
     weight = np.ones(np.shape(recall.weight)[1:]) if recall else ()
     for checked, name in ((optax.sgd(1.0), "the rule"), (optimizer, "the server optimizer")):
         try:
-            with jax.enable_x64(True):
+            with on_host():
                 found = _Examination(name, rule, checked, num_clients, row, weight).form(params)
         except SettingError:
             raise
@@ -168,7 +168,7 @@ def first_nonlinear_trip(
         ]
         return tuple(after), jnp.any(jnp.array(off))
 
-    with jax.enable_x64(True):
+    with on_host():
         row, marks, trips = jax.tree.map(jnp.asarray, (row, marks, trips))
         state = initial(rule, optax.sgd(1.0), jnp.zeros(5), schedule.num_clients)
         number = schedule.num_trips

@@ -128,7 +128,7 @@ class MatrixMaker:
         self._num_clients = num_clients
         random = np.random.default_rng(_SEED)
         self._probes = random.normal(size=(layout.length, PROBES)) * np.array([1.0, 1e3])
-        with _on_host():
+        with on_host():
             self._known = _initial_known(rule, optimizer, form.is_vector, num_clients)
 
     def no_reports(self, nothing: SegmentOperations, trips: int, steps: int) -> tuple[dict, dict]:
@@ -136,7 +136,7 @@ class MatrixMaker:
 
         nothing: operations of segments in which nothing happens.
         """
-        with _on_host():
+        with on_host():
             _, _, reports = self._run(nothing)
 
         def columns(made: dict[str, Any], length: int) -> dict[str, np.ndarray]:
@@ -151,7 +151,7 @@ class MatrixMaker:
         Raises:
           SettingError: if the rule turns out not to be linear: names the rule and the trip.
         """
-        with _on_host():
+        with on_host():
             known, rows, reports = self._run(operations)
             self._check(operations, rows)
             self._known = known
@@ -212,16 +212,6 @@ def not_linear(rule: Specification, trip: int) -> SettingError:
         setting="linear",
         value=True,
     )
-
-
-def _on_host() -> Any:
-    """64 bits, on the host's CPU."""
-    import contextlib
-
-    stack = contextlib.ExitStack()
-    stack.enter_context(jax.enable_x64(True))
-    stack.enter_context(jax.default_device(jax.devices("cpu")[0]))
-    return stack
 
 
 def _initial_known(
