@@ -17,7 +17,7 @@ from jax import lax
 from jafl.errors import SettingError
 from jafl.planning.linearity import LinearForm
 from jafl.planning.segments import SegmentOperations, Sizes
-from jafl.planning.server_operations import Operation, Reports, initial, operate
+from jafl.planning.server_operations import Operation, Reports, initial, on_host, operate
 from jafl.records import Arrival
 from jafl.specifications import Specification, as_specification
 
