@@ -121,7 +121,8 @@ class ExecutionPlan:
       num_rows    rows for trips that wait
       lanes       trips side by side at most, where a device trains them so
       form        "loop": the server makes one step after the other; "matrix": one product of matrices makes all
-                  versions that follow from a wave, for linear rules and server optimizers
+                  versions that follow from a wave, for linear rules and server optimizers. Its waves hold trips
+                  that are folded one after the other, and none waits while another wave trains.
     """
 
     read_slot: np.ndarray

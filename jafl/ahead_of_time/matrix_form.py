@@ -10,7 +10,6 @@ from jafl.ahead_of_time.estimate import LoweredRun, lower
 from jafl.ahead_of_time.loop_form import rounds_of_local_training
 from jafl.ahead_of_time.topologies import Topology, shape_on
 from jafl.engine import matrix_form
-from jafl.engine.matrix_form import VERSIONS_AT_ONCE
 from jafl.errors import refusal
 from jafl.planning import matrix_program
 from jafl.planning.matrix_program import MatrixRun
@@ -62,11 +61,10 @@ def count_segments(preparation: Preparation) -> SegmentCounts:
     """The segments of a preparation whose plan has the matrix form."""
     run = _matrix_run(preparation)
     size, kept = (np.concatenate(column) for column in zip(*_sizes(preparation), strict=True))
-    versions = matrix_program.layout_of([run], preparation.program.spread).sizes.versions
     memory = float(run.stores)
     lanes = run.plan.width if preparation.program.spread.together else 1
     rounds = {
-        "_combine": float(np.mean(-(-kept // min(VERSIONS_AT_ONCE, versions)))),
+        "_combine": float(np.mean(matrix_program.further_products(kept))),
         "_train_one_after_the_other": float(np.mean(size)),
         **rounds_of_local_training(preparation, lanes),
     }

@@ -66,15 +66,17 @@ class Spread(NamedTuple):
             return self.everywhere()
         return NamedSharding(self.devices, PartitionSpec(None, DEVICES))
 
-    def of_entries(self, rows: Any) -> Sharding | None:
+    def of_entries(self, rows: Any, leading: int = 2) -> Sharding | None:
         """The sharding of rows [B, n, *P] of models: each device has a part of every row.
 
         The longest axis that can be divided evenly is; rows without one lie on every device.
+
+        leading: axes before those of a model; 1 for the rows [n, *P] of one run.
         """
         if self.devices is None:
             return None
         lengths = [
-            (size, axis) for axis, size in enumerate(rows.shape) if axis > 1 and not size % self.number
+            (size, axis) for axis, size in enumerate(rows.shape) if axis >= leading and not size % self.number
         ]
         if not lengths:
             return self.everywhere()
@@ -82,8 +84,8 @@ class Spread(NamedTuple):
         return NamedSharding(self.devices, PartitionSpec(*[None] * cut, DEVICES))
 
     def of_lanes(self) -> Sharding | None:
-        """The sharding of arrays [B, W, ...] whose trips are divided among the devices."""
-        return None if self.devices is None else NamedSharding(self.devices, PartitionSpec(None, DEVICES))
+        """The sharding of arrays [W, ...] whose trips are divided among the devices."""
+        return None if self.devices is None else NamedSharding(self.devices, PartitionSpec(DEVICES))
 
     def of_examples(self) -> Sharding | None:
         """The sharding of the examples [E, ...]: every device has all, or each has a part of them."""

@@ -1,12 +1,12 @@
 """The matrix form on the device: a wave trains, and one product of matrices makes all versions that follow from it.
 
 Under a linear rule and a linear server optimizer each version of the model is a linear combination of what lasts (the
-model, momentum, a rule's running sum), of the updates that wait, and of the clients' stored values. The host makes
-the factors (``jafl.planning.matrices``); here they are data, so one program serves all rules, buffer sizes and
+model, momentum, a rule's running sum), of the wave's updates, and of the clients' stored values. The host makes the
+factors (``jafl.planning.matrices``); here they are data, so one program serves all rules, buffer sizes and
 optimizers. Several runs go side by side, each with its own schedule.
 
-Letters in shapes: B runs, P segments of a chunk, W trips of a wave, R rows that wait, S versions, G stored values, M
-arrays that last, D = M + R * groups + G.
+Letters in shapes: B runs, P segments of a chunk, W trips of a wave, S versions, G stored values, M arrays that last,
+D = M + W * groups + G.
 """
 
 import dataclasses
@@ -25,44 +25,45 @@ from jafl.engine.devices import Spread
 from jafl.records import ArrayTree, Params
 from jafl.specifications import Specification
 
-# Versions that one product makes.
-VERSIONS_AT_ONCE = 32
+# Versions that a segment's first product makes, beside what lasts; and those that each further product makes.
+FIRST_VERSIONS, VERSIONS_AT_ONCE = 8, 32
 Array = Any  # of JAX on the device, of NumPy before it is placed there
+
+
+# Of ``Segments``, what all runs share.
+SHARED = ("uses_memory", "most", "rounds")
 
 
 class Segments(NamedTuple):
     """The segments of a chunk; a segment's own axes follow [P, B], but for the first three.
 
     uses_memory    [] bool: whether clients' stored values are read or written in this chunk
-    trains         [P] bool: whether a wave of one of the runs trains
-    rounds         [P] int32: in how many rounds of ``VERSIONS_AT_ONCE`` all versions are made
+    most           [P] int32: trips of the largest wave of all runs; 0 where none trains
+    rounds         [P] int32: how many further products, of ``VERSIONS_AT_ONCE`` versions, make all of them
     size           [] trips of the wave
-    client, read_slot, write_row   [W] int32; of lanes without a trip the row is R or more
+    client, read_slot  [W] int32
     key            [W, 2] uint32
     matrix         [M + S, D]
     write_slot     [S] int32, past the last slot where there is no version
     memory_client  [G] int32
-    stored_client  [G] int32, N or more where nothing is stored
-    stored_row     [G] int32
+    stored_client  [W] int32, the client for which a lane's update is stored; N or more where it is not
     """
 
     uses_memory: Array
-    trains: Array
+    most: Array
     rounds: Array
     size: Array
     client: Array
     read_slot: Array
-    write_row: Array
     key: Array
     matrix: Array
     write_slot: Array
     memory_client: Array
     stored_client: Array
-    stored_row: Array
 
 
-class Waiting(NamedTuple):
-    """What trips leave, beside their updates, [B, R, ...] each; None for what no rule of the program reads.
+class Wave(NamedTuple):
+    """What the trips of the newest wave leave beside their updates, [B, W, ...]; None for what no rule reads.
 
     starts   [*P] the models that they trained from
     stored   ``Row``: their updates as the clients' memory holds them in few bits
@@ -75,15 +76,15 @@ class Waiting(NamedTuple):
 class MatrixCarry(NamedTuple):
     """Everything that lasts from one segment to the next.
 
-    rows       [B, M + R, *P]: first what lasts, the model before all else, then the updates that wait; or [B, M, *P]
-               where no rule reads or stores whole updates
-    waiting    what else waits
+    rows       [B, M + W, *P]: first what lasts, the model before all else, then the updates of the newest wave, of
+               which later segments may fold some; or [B, M, *P] where no rule reads or stores whole updates
+    wave       what else the trips of that wave have left
     snapshots  [B, slots, *P]
     memory     the clients' stored values: ``Row`` of [B, N, *P]; of one row for rules without
     """
 
     rows: ArrayTree
-    waiting: Waiting
+    wave: Wave
     snapshots: ArrayTree
     memory: Row
 
@@ -117,6 +118,14 @@ class MatrixProgram:
     spread: Spread
 
 
+class _Run(NamedTuple):
+    """What one run reads; ``program`` for what all runs share."""
+
+    data: ClientData
+    client_work: Specification
+    program: MatrixProgram
+
+
 @functools.partial(jax.jit, donate_argnames="carry")
 def run(program: MatrixProgram, carry: MatrixCarry, segments: Segments, count: int) -> Any:
     """Computes the first ``count`` segments.
@@ -126,115 +135,154 @@ def run(program: MatrixProgram, carry: MatrixCarry, segments: Segments, count: i
     Returns:
       The carry after them, and [P, B, W] the losses of the trips that have trained.
     """
-    first = jax.tree.map(lambda rows: rows[0], segments._replace(uses_memory=None))
-    losses = jnp.zeros(segments.write_row.shape, _loss_type(program, carry, first))
-
-    uses_memory = segments.uses_memory
+    uses_memory, segments = segments.uses_memory, segments._replace(uses_memory=None)
+    if program.runs == 1:
+        carry, segments = jax.tree.map(lambda rows: rows[0], carry), _without_runs(segments)
 
     def loop(with_memory: bool, carry: MatrixCarry) -> Any:
+        compute = _of_all_runs(program, with_memory)
+
         def body(number, state):
             carry, losses = state
-            rows = segments._replace(uses_memory=None)
-            segment = jax.tree.map(lambda rows: lax.dynamic_index_in_dim(rows, number, keepdims=False), rows)
-            carry, loss = _train(program, carry, segment)
-            return _combine(program, carry, segment, with_memory), losses.at[number].set(loss)
+            carry, loss = compute(carry, _segment(segments, number))
+            return carry, losses.at[number].set(loss)
 
+        shape = jax.eval_shape(compute, carry, _segment(segments, 0))[1]
+        losses = jnp.zeros((len(segments.most), *shape.shape), shape.dtype)
         return lax.fori_loop(0, count, body, (carry, losses))
 
     # Decided once a chunk: a condition inside the loop would copy what it passes on.
-    return lax.cond(uses_memory, functools.partial(loop, True), functools.partial(loop, False), carry)
+    carry, losses = lax.cond(
+        uses_memory, functools.partial(loop, True), functools.partial(loop, False), carry
+    )
+    if program.runs == 1:
+        carry, losses = jax.tree.map(lambda rows: rows[None], carry), losses[:, None]
+    return carry, losses
 
 
-def _train(program: MatrixProgram, carry: MatrixCarry, segment: Segments) -> tuple[MatrixCarry, jax.Array]:
-    """The carry after the wave of each run has trained, and [B, W] its losses."""
-    if not program.spread.together and program.spread.number == 1:
-        return _train_one_after_the_other(program, carry, segment)
-    lanes = _over_lanes(program, (segment.client, segment.key))
+def _without_runs(segments: Segments) -> Segments:
+    """The segments of a single run: a chip lays out arrays without the axis of the runs better."""
+    own = {name: rows[:, 0] for name, rows in segments._asdict().items() if name not in SHARED}
+    return segments._replace(**own)
 
-    def train_lanes(program, starts, client, key):
-        return jax.vmap(functools.partial(_train_trip, program))(starts, client, key)
 
-    def train():
-        starts = jax.tree.map(
-            lambda rows: _map_arrays(program, _rows_at, rows, segment.read_slot), carry.snapshots
-        )
+def _segment(segments: Segments, number: Any) -> Segments:
+    return jax.tree.map(lambda rows: lax.dynamic_index_in_dim(rows, number, keepdims=False), segments)
+
+
+def _of_all_runs(program: MatrixProgram, with_memory: bool) -> Callable[[MatrixCarry, Segments], Any]:
+    """Computes one segment of every run: (carry, segment) -> (carry, losses)."""
+    parts, structure = jax.tree.flatten((program.data, program.client_work))
+
+    def of_run(parts: list[Any], carry: MatrixCarry, segment: Segments) -> Any:
+        own = _Run(*jax.tree.unflatten(structure, parts), program)
+        carry, losses = _train(own, carry, segment)
+        return _combine(own, carry, segment, with_memory), losses
+
+    if program.runs == 1:
+        alone = [part[0] if is_own else part for part, is_own in zip(parts, program.is_own, strict=True)]
+        return functools.partial(of_run, alone)
+    axes = Segments(*[None if name in SHARED else 0 for name in Segments._fields])
+    every = jax.vmap(of_run, in_axes=([0 if is_own else None for is_own in program.is_own], 0, axes))
+    return functools.partial(every, parts)
+
+
+def _train(run: _Run, carry: MatrixCarry, segment: Segments) -> tuple[MatrixCarry, jax.Array]:
+    """The carry after the wave has trained, if one does, and [W] its losses."""
+    spread = run.program.spread
+    if not spread.together and spread.number == 1:
+        return _train_one_after_the_other(run, carry, segment)
+    lasting = _lasting(carry, segment)
+    keeps = _rows(carry) > lasting
+    client, key = _over_lanes(run, (segment.client, segment.key))
+
+    def train(rows, wave):
+        starts = jax.tree.map(lambda rows: _rows_at(rows, segment.read_slot), carry.snapshots)
         # Each device needs whole models of its own trips, and makes whole updates; it keeps a part of all of them.
-        trained = _map_runs(program, train_lanes, _over_lanes(program, starts), *lanes)
-        return _over_entries(program, trained[:2]), trained[2]
+        trained = jax.vmap(functools.partial(_train_trip, run))(_over_lanes(run, starts), client, key)
+        updates, left, losses = trained
+        updates, left = _over_entries(run, (updates, _wanted(left, wave)))
+        if run.program.runs > 1:  # those that do not train in this segment keep what they have
+            trains, old = segment.size > 0, jax.tree.map(lambda rows: rows[lasting:], rows)
+            pick = functools.partial(jnp.where, trains)
+            updates = jax.tree.map(pick, updates, old) if keeps else updates
+            left = jax.tree.map(pick, left, wave)
+        if keeps:
+            rows = jax.tree.map(lambda rows, new: _with_rows(rows, new, lasting), rows, updates)
+        return rows, left, losses
 
-    def rest():
-        return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(train))
+    def rest(rows, wave):
+        losses = jax.eval_shape(train, rows, wave)[2]
+        return rows, wave, jnp.zeros(losses.shape, losses.dtype)
 
-    trained, losses = lax.cond(segment.trains, train, rest)
-    return _with_trained(program, carry, segment, segment.write_row, *trained), losses
-
-
-def _over_lanes(program: MatrixProgram, tree: Any) -> Any:
-    """``tree`` [B, W, ...] with its trips divided among the devices."""
-    where = program.spread.of_lanes()
-    return tree if where is None else lax.with_sharding_constraint(tree, where)
-
-
-def _over_entries(program: MatrixProgram, tree: Any) -> Any:
-    """``tree`` [B, n, *P] with a part of each row on every device."""
-    if program.spread.devices is None:
-        return tree
-    return jax.tree.map(
-        lambda rows: lax.with_sharding_constraint(rows, program.spread.of_entries(rows)), tree
-    )
+    rows, wave, losses = lax.cond(segment.most > 0, train, rest, carry.rows, carry.wave)
+    return carry._replace(rows=rows, wave=wave), losses
 
 
-def _train_one_after_the_other(
-    program: MatrixProgram, carry: MatrixCarry, segment: Segments
-) -> tuple[MatrixCarry, jax.Array]:
-    """As ``_train``, the lanes one after the other: quicker on a CPU."""
-
-    def train_next(lane, state):
-        carry, losses = state
-        client, key, slot, row = (
-            lax.dynamic_index_in_dim(column, lane, axis=1, keepdims=False)
-            for column in (segment.client, segment.key, segment.read_slot, segment.write_row)
-        )
-        *trained, loss = _map_runs(program, _train_from, carry.snapshots, slot, client, key)
-        return _with_trained(program, carry, segment, row, *trained), losses.at[:, lane].set(loss)
-
-    losses = jnp.zeros(segment.write_row.shape, _loss_type(program, carry, segment))
-    return lax.fori_loop(0, jnp.max(segment.size), train_next, (carry, losses))
-
-
-def _with_trained(
-    program: MatrixProgram,
-    carry: MatrixCarry,
-    segment: Segments,
-    row: Array,
-    update: ArrayTree,
-    else_: Waiting,
-) -> MatrixCarry:
-    """The carry with what trips have left in the rows [B, ...] in which they wait; rows from R on are dropped."""
-
-    def put(rows, new, at):
-        return rows.at[at].set(new, mode="drop", unique_indices=at.ndim > 0)
-
-    def in_rows(rows, new, at):
-        return jax.tree.map(lambda rows, new: _map_arrays(program, put, rows, new, at), rows, new)
-
-    wanted = Waiting(
-        *[new if old is not None else None for new, old in zip(else_, carry.waiting, strict=True)]
-    )
-    rows, lasting = carry.rows, _lasting(carry, segment)
-    if _rows(carry) > lasting:
-        rows = in_rows(rows, update, lasting + row)
-    return carry._replace(rows=rows, waiting=in_rows(carry.waiting, wanted, row))
+def _with_rows(rows: Array, new: Array, first: Any) -> Array:
+    """The rows with others in place of those from ``first`` on."""
+    return lax.dynamic_update_slice_in_dim(rows, new.astype(rows.dtype), first, axis=0)
 
 
 def _lasting(carry: MatrixCarry, segment: Segments) -> int:
     """M, the number of arrays that last."""
-    return int(segment.matrix.shape[1] - segment.write_slot.shape[1])
+    return int(segment.matrix.shape[0] - segment.write_slot.shape[0])
 
 
 def _rows(carry: MatrixCarry) -> int:
-    """M + R, or M."""
-    return int(jax.tree.leaves(carry.rows)[0].shape[1])
+    """M + W, or M."""
+    return int(jax.tree.leaves(carry.rows)[0].shape[0])
+
+
+def _wanted(made: Wave, wave: Wave) -> Wave:
+    """Of what trips leave, what the carry keeps."""
+    return Wave(*[new if old is not None else None for new, old in zip(made, wave, strict=True)])
+
+
+def _over_lanes(run: _Run, tree: Any) -> Any:
+    """``tree`` [W, ...] with its trips divided among the devices."""
+    where = run.program.spread.of_lanes()
+    return tree if where is None else lax.with_sharding_constraint(tree, where)
+
+
+def _over_entries(run: _Run, tree: Any) -> Any:
+    """``tree`` [n, *P] with a part of each row on every device."""
+    spread = run.program.spread
+    if spread.devices is None:
+        return tree
+    return jax.tree.map(
+        lambda rows: lax.with_sharding_constraint(rows, spread.of_entries(rows, leading=1)), tree
+    )
+
+
+def _train_one_after_the_other(
+    run: _Run, carry: MatrixCarry, segment: Segments
+) -> tuple[MatrixCarry, jax.Array]:
+    """As ``_train``, the lanes one after the other: quicker on a CPU."""
+    lasting = _lasting(carry, segment)
+
+    def train_next(lane, state):
+        rows, wave, losses = state
+        client, key, slot = (
+            lax.dynamic_index_in_dim(column, lane, keepdims=False)
+            for column in (segment.client, segment.key, segment.read_slot)
+        )
+        update, left, loss = _train_from(run, carry.snapshots, slot, client, key)
+
+        def put(at, rows, new):
+            if run.program.runs > 1:  # those with fewer trips keep what they have
+                old = lax.dynamic_index_in_dim(rows, at, keepdims=False)
+                new = jnp.where(lane < segment.size, new, old)
+            return lax.dynamic_update_index_in_dim(rows, new, at, axis=0)
+
+        if _rows(carry) > lasting:
+            rows = jax.tree.map(functools.partial(put, lasting + lane), rows, update)
+        wave = jax.tree.map(functools.partial(put, lane), wave, _wanted(left, wave))
+        return rows, wave, losses.at[lane].set(loss)
+
+    losses = jnp.zeros(segment.client.shape, _loss_type(run, carry, segment))
+    rows, wave, losses = lax.fori_loop(0, segment.most, train_next, (carry.rows, carry.wave, losses))
+    return carry._replace(rows=rows, wave=wave), losses
 
 
 def _rows_at(rows: Array, numbers: Array) -> Array:
@@ -242,54 +290,72 @@ def _rows_at(rows: Array, numbers: Array) -> Array:
     return jax.vmap(lambda number: lax.dynamic_index_in_dim(rows, number, keepdims=False))(numbers)
 
 
-def _train_from(program: Any, snapshots: ArrayTree, slot: Array, client: Array, key: Array) -> Any:
-    """One trip of one run from a slot of the snapshots; see ``_train_trip``."""
+def _train_from(run: _Run, snapshots: ArrayTree, slot: Array, client: Array, key: Array) -> Any:
+    """One trip from a slot of the snapshots; see ``_train_trip``."""
     start = jax.tree.map(lambda rows: lax.dynamic_index_in_dim(rows, slot, keepdims=False), snapshots)
-    return _train_trip(program, start, client, key)
+    return _train_trip(run, start, client, key)
 
 
-def _train_trip(program: Any, start: ArrayTree, client: Array, key: Array) -> Any:
-    """One trip of one run: (its update, what else waits, its loss)."""
-    data, client_work, precision = program
-    result = client_work.build().train(data, start, client, key)
+def _train_trip(run: _Run, start: ArrayTree, client: Array, key: Array) -> Any:
+    """One trip: (its update, what else it leaves, its loss)."""
+    result = run.client_work.build().train(run.data, start, client, key)
+    precision = run.program.precision
     stored = None if precision == "full" else client_memory.as_row(result.update, precision, key)
-    return result.update, Waiting(start, stored), result.loss
+    return result.update, Wave(start, stored), result.loss
 
 
-def _combine(program: MatrixProgram, carry: MatrixCarry, segment: Segments, with_memory: bool) -> MatrixCarry:
-    """The carry after the products of one segment, of runs with client memory or without."""
-    memory, first = carry.memory, _rows(carry)
-    blocks = [(0, carry.rows)]
+def _loss_type(run: _Run, carry: MatrixCarry, segment: Segments) -> Any:
+    """The dtype of a trip's loss."""
+    lane = (segment.read_slot[0], segment.client[0], segment.key[0])
+    return jax.eval_shape(lambda: _train_from(run, carry.snapshots, *lane)[2]).dtype
+
+
+def _combine(run: _Run, carry: MatrixCarry, segment: Segments, with_memory: bool) -> MatrixCarry:
+    """The carry after the products of one segment, with client memory or without."""
+    blocks, memory = _blocks(carry, segment, with_memory), carry.memory
     if with_memory:
-        blocks.append((first, _gathered(program, carry, segment)))
-        memory = _stored(program, carry, segment)
-    first += segment.memory_client.shape[1]
-    if carry.waiting.starts is not None:
-        blocks.append((first, carry.waiting.starts))
-    if carry.waiting.stored is not None:
-        stored = _values(carry.waiting.stored, carry.rows)
-        blocks.append((segment.matrix.shape[2] - jax.tree.leaves(stored)[0].shape[1], stored))
-    lasting, at_once = _lasting(carry, segment), min(VERSIONS_AT_ONCE, segment.write_slot.shape[1])
+        memory = _stored(carry, segment)
 
-    def put(rows, new, at):
-        return rows.at[at].set(new, mode="drop", unique_indices=True)
+    def in_slots(snapshots, made, first):
+        slots = lax.dynamic_slice_in_dim(segment.write_slot, first, len(jax.tree.leaves(made)[0]))
+        return jax.tree.map(
+            lambda rows, new: rows.at[slots].set(new, mode="drop", unique_indices=True), snapshots, made
+        )
+
+    lasting = _lasting(carry, segment)
+    made = _over_entries(run, _product(segment.matrix[: lasting + FIRST_VERSIONS], blocks))
+    snapshots = in_slots(carry.snapshots, jax.tree.map(lambda rows: rows[lasting:], made), 0)
 
     def next_versions(number, snapshots):
-        factors = lax.dynamic_slice_in_dim(segment.matrix, lasting + number * at_once, at_once, axis=1)
-        slots = lax.dynamic_slice_in_dim(segment.write_slot, number * at_once, at_once, axis=1)
-        made = _over_entries(program, _product(program, factors, blocks))
-        return jax.tree.map(lambda rows, new: _map_arrays(program, put, rows, new, slots), snapshots, made)
+        first = FIRST_VERSIONS + number * VERSIONS_AT_ONCE
+        factors = lax.dynamic_slice_in_dim(segment.matrix, lasting + first, VERSIONS_AT_ONCE)
+        return in_slots(snapshots, _over_entries(run, _product(factors, blocks)), first)
 
-    snapshots = lax.fori_loop(0, segment.rounds, next_versions, carry.snapshots)
-    made = _product(program, segment.matrix[:, :lasting], blocks)
-    rows = jax.tree.map(lambda rows, new: rows.at[:, :lasting].set(new), carry.rows, made)
+    if len(segment.write_slot) > FIRST_VERSIONS:
+        snapshots = lax.fori_loop(0, segment.rounds, next_versions, snapshots)
+    rows = jax.tree.map(lambda rows, made: _with_rows(rows, made[:lasting], 0), carry.rows, made)
     return carry._replace(rows=rows, snapshots=snapshots, memory=memory)
 
 
-def _product(program: MatrixProgram, matrix: Array, blocks: list[tuple[int, ArrayTree]]) -> ArrayTree:
-    """[B, n, *P]: columns of the matrix [B, n, D] times the rows of all blocks, each given with its first column."""
+def _blocks(carry: MatrixCarry, segment: Segments, with_memory: bool) -> list[tuple[int, ArrayTree]]:
+    """All rows that a segment's products read, [n, *P] each, with the first column of their factors."""
+    wave, first = carry.wave, _rows(carry)
+    blocks = [(0, carry.rows)]
+    if with_memory:
+        blocks.append((first, _gathered(carry, segment)))
+    first += len(segment.memory_client)
+    if wave.starts is not None:
+        blocks.append((first, wave.starts))
+        first += len(segment.client)
+    if wave.stored is not None:
+        blocks.append((first, _values(wave.stored, carry.rows)))
+    return blocks
 
-    def of_leaf(matrix, *blocks):
+
+def _product(matrix: Array, blocks: list[tuple[int, ArrayTree]]) -> ArrayTree:
+    """[n, *P]: columns of the matrix [n, D] times the rows of all blocks, each given with its first column."""
+
+    def of_leaf(*blocks):
         products = [
             lax.dot_general(
                 matrix[:, first : first + len(rows)].astype(rows.dtype),
@@ -302,35 +368,28 @@ def _product(program: MatrixProgram, matrix: Array, blocks: list[tuple[int, Arra
         return functools.reduce(jnp.add, products)
 
     columns, trees = zip(*blocks, strict=True)
-    return jax.tree.map(lambda *blocks: _map_arrays(program, of_leaf, matrix, *blocks), *trees)
+    return jax.tree.map(of_leaf, *trees)
 
 
-def _gathered(program: MatrixProgram, carry: MatrixCarry, segment: Segments) -> ArrayTree:
-    """[B, G, *P]: the clients' stored values that a segment reads."""
-    row = jax.tree.map(lambda rows: _map_arrays(program, _rows_at, rows, segment.memory_client), carry.memory)
+def _gathered(carry: MatrixCarry, segment: Segments) -> ArrayTree:
+    """[G, *P]: the clients' stored values that a segment reads."""
+    row = jax.tree.map(lambda rows: _rows_at(rows, segment.memory_client), carry.memory)
     return _values(row, carry.rows)
 
 
-def _stored(program: MatrixProgram, carry: MatrixCarry, segment: Segments) -> Row:
+def _stored(carry: MatrixCarry, segment: Segments) -> Row:
     """The clients' memory with what a segment stores."""
-    waiting, first = carry.waiting.stored, 0
-    if waiting is None:
-        waiting, first = Row(carry.rows, ()), _lasting(carry, segment)
-
-    def store(rows, waiting, client, row):
-        return rows.at[client].set(_rows_at(waiting, first + row), mode="drop", unique_indices=True)
-
+    stored = carry.wave.stored
+    if stored is None:
+        stored = Row(jax.tree.map(lambda rows: rows[_lasting(carry, segment) :], carry.rows), ())
+    client = segment.stored_client
     return jax.tree.map(
-        lambda rows, waiting: _map_arrays(
-            program, store, rows, waiting, segment.stored_client, segment.stored_row
-        ),
-        carry.memory,
-        waiting,
+        lambda rows, new: rows.at[client].set(new, mode="drop", unique_indices=True), carry.memory, stored
     )
 
 
 def _values(row: Row, like: ArrayTree) -> ArrayTree:
-    """[B, n, *P]: what rows in few bits stand for, in the types of ``like``."""
+    """[n, *P]: what rows in few bits stand for, in the types of ``like``."""
     values = jax.tree.map(lambda codes, leaf: codes.astype(leaf.dtype), row.codes, like)
     if row.scales == ():
         return values
@@ -339,36 +398,3 @@ def _values(row: Row, like: ArrayTree) -> ArrayTree:
         values,
         row.scales,
     )
-
-
-def _map_runs(program: MatrixProgram, function: Callable, *arrays: Any) -> Any:
-    """``function`` (what a run reads, its arrays) of every run; [B, ...] in, [B, ...] out."""
-    leaves, structure = jax.tree.flatten((program.data, program.client_work))
-
-    def of_run(leaves, *arrays):
-        data, client_work = jax.tree.unflatten(structure, leaves)
-        return function((data, client_work, program.precision), *arrays)
-
-    if program.runs == 1:
-        own = [leaf[0] if is_own else leaf for leaf, is_own in zip(leaves, program.is_own, strict=True)]
-        made = of_run(own, *jax.tree.map(lambda array: array[0], arrays))
-        return jax.tree.map(lambda array: array[None], made)
-    axes = [0 if is_own else None for is_own in program.is_own]
-    return jax.vmap(of_run, in_axes=(axes, *[0] * len(arrays)))(leaves, *arrays)
-
-
-def _map_arrays(program: MatrixProgram, function: Callable, *arrays: Array) -> Array:
-    """``function`` of the arrays of every run; [B, ...] in, [B, ...] out."""
-    if program.runs == 1:
-        return function(*[array[0] for array in arrays])[None]
-    return jax.vmap(function)(*arrays)
-
-
-def _loss_type(program: MatrixProgram, carry: MatrixCarry, segment: Segments) -> Any:
-    """The dtype of a trip's loss."""
-
-    def loss():
-        lane = (segment.read_slot[:, 0], segment.client[:, 0], segment.key[:, 0])
-        return _map_runs(program, _train_from, carry.snapshots, *lane)[2]
-
-    return jax.eval_shape(loss).dtype

@@ -1,7 +1,7 @@
 """Makes the matrices of the matrix form: the rule's own code, run on one-hot vectors in place of a model.
 
 Under a linear rule and a linear server optimizer every version of the model is a linear combination of what lasts
-(the model, momentum, a rule's running sum), of the updates that wait, and of what the clients' memory holds. Run on
+(the model, momentum, a rule's running sum), of the wave's updates, and of what the clients' memory holds. Run on
 vectors of which each has a single 1, the rule and the optimizer leave the factors of the combination. This happens on
 the host, for the segments of one chunk after the other.
 """
@@ -28,7 +28,7 @@ _SEED = 20_250_923
 
 
 class Groups(NamedTuple):
-    """Which arrays wait for each trained trip; static.
+    """Which arrays a trained trip leaves; static.
 
     updates, starts, stored  its update; the model that it started from; its update as the clients' memory holds it
                              in few bits
@@ -42,11 +42,11 @@ class Groups(NamedTuple):
 class Layout(NamedTuple):
     """The coordinates of a segment's vectors, D in all; static.
 
-    In order: what lasts, M; the updates that wait, R; the clients' stored values, G; the starts that wait, R; the
-    updates as they are stored, R. Groups that do not wait have no coordinates.
+    In order: what lasts, M; the wave's updates, W; the clients' stored values, G; the wave's starts, W; its updates
+    as they are stored, W. Groups that nobody reads have no coordinates.
 
     lasting  arrays that last, M; padded
-    groups   arrays that wait for each trip, ``sizes.rows`` rows each
+    groups   arrays that each trip of the wave leaves
     sizes    of the segments
     """
 
@@ -57,24 +57,24 @@ class Layout(NamedTuple):
     @property
     def memory(self) -> int:
         """The first coordinate of the clients' stored values."""
-        return self.lasting + self.groups.updates * self.sizes.rows
+        return self.lasting + self.groups.updates * self.sizes.width
 
     @property
     def starts(self) -> int:
-        """The first coordinate of the starts that wait."""
+        """The first coordinate of the wave's starts."""
         return self.memory + self.sizes.memory
 
     @property
     def stored(self) -> int:
-        """The first coordinate of the updates as they are stored: those that wait, where they are stored whole."""
+        """The first coordinate of the updates as they are stored: the updates, where they are stored whole."""
         if self.groups.stored:
-            return self.starts + self.groups.starts * self.sizes.rows
+            return self.starts + self.groups.starts * self.sizes.width
         return self.lasting
 
     @property
     def length(self) -> int:
         """D, the number of coordinates."""
-        return self.starts + (self.groups.starts + self.groups.stored) * self.sizes.rows
+        return self.starts + (self.groups.starts + self.groups.stored) * self.sizes.width
 
 
 class TripColumns(NamedTuple):
@@ -251,9 +251,9 @@ def _run_segments(
     number = sum(is_vector)
 
     def at(coordinate):
-        """A vector of what was stored, which waits in a row or lies in the memory."""
-        beyond = layout.memory - sizes.rows
-        return basis[jnp.where(coordinate < sizes.rows, layout.stored, beyond) + coordinate]
+        """A vector of what was stored, by a trip of the wave or before."""
+        beyond = layout.memory - sizes.width
+        return basis[jnp.where(coordinate < sizes.width, layout.stored, beyond) + coordinate]
 
     def state_from(vectors, known):
         parts = (iter(known), iter(vectors))
@@ -269,8 +269,8 @@ def _run_segments(
         here = jax.tree.map(lambda column: column[segment, place], operations._replace(number=None))
         trip = jax.tree.map(lambda column: column[segment, place], trips)
         arrival = Arrival(
-            update=basis[layout.lasting + here.row] if groups.updates else basis[-1],
-            start=basis[layout.starts + here.row] if groups.starts else None,
+            update=basis[layout.lasting + here.lane] if groups.updates else basis[-1],
+            start=basis[layout.starts + here.lane] if groups.starts else None,
             client=trip.client,
             staleness=trip.staleness,
             num_examples=trip.num_examples,
@@ -279,7 +279,7 @@ def _run_segments(
             loss=jnp.zeros(()),
             columns=trip.columns,
             previous=at(here.previous) if built.remembers else None,
-            stored=basis[layout.stored + here.row] if built.remembers else None,
+            stored=basis[layout.stored + here.lane] if built.remembers else None,
         )
         shown = jax.tree.map(lambda column: column[segment, place], weight)
         marks = (here.opens, here.recalls, here.folds, here.closes)

@@ -27,13 +27,12 @@ def matrix_forecast(runs: Sequence[MatrixRun], available: int | None, on_trainin
     first, count = len(jax.tree.leaves(program)), len(jax.tree.leaves(carry))
     traced = matrix_form.run.trace(program, carry, segments, 0)
     held, evaluating = _evaluation(runs, on_training)
-    rows = jax.tree.map(lambda leaf: leaf.shape[1], carry.rows)
-    number = jax.tree.leaves(rows)[0]
 
     def on_a_device(tree: Any) -> int:
         return sum(_bytes_on_a_device(spread, leaf) for leaf in jax.tree.leaves(tree))
 
     kept = on_a_device(carry.rows)
+    number = jax.tree.leaves(carry.rows)[0].shape[1]
     model = len(runs) * bytes_of(runs[0].run.params)
     parts = {
         "data": len({id(run.program.data.x) for run in runs}) * bytes_of(program.data),
@@ -43,8 +42,8 @@ def matrix_forecast(runs: Sequence[MatrixRun], available: int | None, on_trainin
         "snapshots": on_a_device(carry.snapshots),
         "client_memory": on_a_device(carry.memory),
         "rule_state": kept * (layout.lasting - 1) // number,
-        "waiting": kept * (number - layout.lasting) // number + on_a_device(carry.waiting),
-        "reports": bytes_of(segments.write_row),
+        "waiting": kept * (number - layout.lasting) // number + on_a_device(carry.wave),
+        "reports": bytes_of(segments.client),
         "temporaries": max(
             temporary_bytes(traced, slice(first, first + count)) // spread.number, len(runs) * evaluating
         ),

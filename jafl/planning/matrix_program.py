@@ -13,7 +13,15 @@ from jafl.clients import ClientData
 from jafl.engine import client_memory
 from jafl.engine.client_memory import Row
 from jafl.engine.devices import Spread
-from jafl.engine.matrix_form import VERSIONS_AT_ONCE, MatrixCarry, MatrixProgram, Segments, Waiting
+from jafl.engine.matrix_form import (
+    FIRST_VERSIONS,
+    SHARED,
+    VERSIONS_AT_ONCE,
+    MatrixCarry,
+    MatrixProgram,
+    Segments,
+    Wave,
+)
 from jafl.errors import require
 from jafl.jaxpr_dependence import dependences
 from jafl.planning.device_memory import bytes_of
@@ -104,8 +112,7 @@ def layout_of(runs: Sequence[MatrixRun], spread: Spread) -> Layout:
     lasting = -(-most // LASTING_PADDED_TO) * LASTING_PADDED_TO
     width = max(run.plan.width for run in runs)
     sizes = Sizes.of_width(-(-width // spread.number) * spread.number)
-    rows = [bucket(run.plan.num_rows) for run in runs]
-    return Layout(lasting, Groups(keeps, starts, stored), sizes._replace(rows=max(sizes.rows, *rows)))
+    return Layout(lasting, Groups(keeps, starts, stored), sizes)
 
 
 def program_of(run: MatrixRun, spread: Spread) -> MatrixProgram:
@@ -213,26 +220,28 @@ class ChunkMaker:
         kept = np.sum(arrays.write_slot < NO_SLOT, axis=1, dtype=np.int32)
         return Segments(
             uses_memory=np.array(self._run.stores),
-            trains=arrays.size > 0,
-            rounds=-(-kept // VERSIONS_AT_ONCE),
+            most=arrays.size,
+            rounds=further_products(kept),
             size=arrays.size,
             client=np.asarray(trips.client)[arrays.trip],
             read_slot=np.asarray(trips.read_slot)[arrays.trip],
-            write_row=arrays.write_row,
             key=self._keys[arrays.trip],
             matrix=matrices.astype(dtype),
             write_slot=arrays.write_slot,
             memory_client=arrays.memory_client,
             stored_client=arrays.stored_client,
-            stored_row=arrays.stored_row,
         )
+
+
+def further_products(kept: np.ndarray) -> np.ndarray:
+    """How many products a segment takes after its first one, to make so many versions; ``Segments.rounds``."""
+    return -(-np.maximum(kept - FIRST_VERSIONS, 0) // VERSIONS_AT_ONCE)
 
 
 def together(chunks: Sequence[Segments]) -> Segments:
     """The chunks of several runs as one: [P, B, ...] of each array, but for what all share."""
-    flags = ("uses_memory", "trains", "rounds")
-    arrays = {name: np.max([getattr(chunk, name) for chunk in chunks], axis=0) for name in flags}
-    rest = [name for name in Segments._fields if name not in flags]
+    arrays = {name: np.max([getattr(chunk, name) for chunk in chunks], axis=0) for name in SHARED}
+    rest = [name for name in Segments._fields if name not in SHARED]
     return Segments(
         **arrays, **{name: np.stack([getattr(chunk, name) for chunk in chunks], axis=1) for name in rest}
     )
@@ -248,18 +257,16 @@ def shapes_of_segments(layout: Layout, runs: int, dtype: Any) -> Segments:
     whole, flag = np.dtype(np.int32), np.dtype(bool)
     return Segments(
         uses_memory=jax.ShapeDtypeStruct((), flag),
-        trains=of(flag),
+        most=of(whole),
         rounds=of(whole),
         size=of(whole, runs),
         client=of(whole, runs, sizes.width),
         read_slot=of(whole, runs, sizes.width),
-        write_row=of(whole, runs, sizes.width),
         key=of(np.dtype(np.uint32), runs, sizes.width, 2),
         matrix=of(dtype, runs, layout.lasting + sizes.versions, layout.length),
         write_slot=of(whole, runs, sizes.versions),
         memory_client=of(whole, runs, sizes.memory),
-        stored_client=of(whole, runs, sizes.memory),
-        stored_row=of(whole, runs, sizes.memory),
+        stored_client=of(whole, runs, sizes.width),
     )
 
 
@@ -267,7 +274,7 @@ def shapes_of_segments(layout: Layout, runs: int, dtype: Any) -> Segments:
 def _allocate(lasting: Any, *, slots: int, memory_rows: int, layout: Layout, precision: str) -> MatrixCarry:
     """lasting: [B, M, *P] of the initial model, and of all else that lasts."""
     params = jax.tree.map(lambda rows: rows[:, 0], lasting)
-    number, groups = layout.sizes.rows, layout.groups
+    number, groups = layout.sizes.width, layout.groups
 
     def rows(number, dtype=None):
         return jax.tree.map(lambda p: jnp.zeros((len(p), number, *p.shape[1:]), dtype or p.dtype), params)
@@ -281,7 +288,7 @@ def _allocate(lasting: Any, *, slots: int, memory_rows: int, layout: Layout, pre
         lasting = jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=1), lasting, rows(number))
     return MatrixCarry(
         rows=lasting,
-        waiting=Waiting(
+        wave=Wave(
             starts=rows(number) if groups.starts else None,
             stored=stored(number) if groups.stored else None,
         ),

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jafl.engine.matrix_form import VERSIONS_AT_ONCE
+from jafl.engine.matrix_form import FIRST_VERSIONS, VERSIONS_AT_ONCE
 from jafl.records import EventSchedule, ExecutionPlan, Recall
 
 # Segments from one place to the next where a chunk of server steps may end.
@@ -25,14 +25,12 @@ class Sizes(NamedTuple):
     """What a segment may take at most; of all segments alike, so that one program computes them.
 
     width       trips that train together, W
-    rows        trained trips that wait, R
     versions    versions of the model that later trips read, S
     memory      clients whose stored values are read or written, G
     operations  arrivals and recalled values, E
     """
 
     width: int
-    rows: int
     versions: int
     memory: int
     operations: int
@@ -40,20 +38,20 @@ class Sizes(NamedTuple):
     @classmethod
     def of_width(cls, width: int) -> "Sizes":
         """The sizes for waves of this width: they depend on nothing else, so that rules share a program."""
-        versions = min(width, VERSIONS_AT_ONCE)
-        return cls(width, width, -(-width // versions) * versions, max(width, 2), 4 * width)
+        rounds = -(-max(0, width - FIRST_VERSIONS) // VERSIONS_AT_ONCE)
+        return cls(width, FIRST_VERSIONS + rounds * VERSIONS_AT_ONCE, max(width, 2), 4 * width)
 
 
 class SegmentOperations(NamedTuple):
     """What the server does in segments [P, E], for ``jafl.planning.matrices``; P segments, E operations.
 
-    Coordinates count rows that wait from 0 to R - 1, and then, from R on, the clients of ``Segments.memory_client``.
+    Coordinates count the wave's lanes from 0 to W - 1, and from W on the clients of ``Segments.memory_client``.
 
     number      [P] operations of each segment
     opens, recalls, folds, closes  bool, as in ``Operation``
     trip        the trip that is folded; any where none is
     recalled    the row of ``Recall``; any where none is
-    row         the row in which the trip waits
+    lane        the trip's lane in its wave
     previous    coordinate of what was stored for its client before
     recalled_at coordinate of the recalled value
     version     place among the versions that are kept; S where nobody reads it
@@ -67,7 +65,7 @@ class SegmentOperations(NamedTuple):
     closes: np.ndarray
     trip: np.ndarray
     recalled: np.ndarray
-    row: np.ndarray
+    lane: np.ndarray
     previous: np.ndarray
     recalled_at: np.ndarray
     version: np.ndarray
@@ -79,22 +77,18 @@ class SegmentArrays(NamedTuple):
 
     size           [P] trips that train in each segment
     trip           [P, W] these trips; further lanes repeat the last one
-    write_row      [P, W] the row in which each waits; R or more, each another one, for further lanes
     write_slot     [P, S] the snapshot slots of the versions; ``NO_SLOT`` or more for further ones
     reads_memory   [P] bool, whether stored values are read
     memory_client  [P, G] the clients whose stored values are read; 0 for further ones
-    stored_client  [P, G] the clients whose values are stored; N or more for further ones
-    stored_row     [P, G] the rows in which these wait
+    stored_client  [P, W] the client for which the value of each lane is stored; N or more for none
     """
 
     size: np.ndarray
     trip: np.ndarray
-    write_row: np.ndarray
     write_slot: np.ndarray
     reads_memory: np.ndarray
     memory_client: np.ndarray
     stored_client: np.ndarray
-    stored_row: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,7 +115,7 @@ class Segmentation:
 
     Args:
       schedule: the events.
-      plan: waves of at most ``sizes.width`` trips, with at most ``sizes.rows`` rows.
+      plan: waves of at most ``sizes.width`` trips, none of which waits for a later wave.
       recall: what the rule recalls, or None.
       remembers: whether the rule stores its clients' updates.
       sizes: what a segment may take.
@@ -277,7 +271,7 @@ class Segmentation:
                 "closes": self._closes[here],
                 "trip": np.maximum(trip, 0),
                 "recalled": np.maximum(recalled, 0),
-                "row": self._plan.row[np.maximum(trip, 0)],
+                "lane": self._plan.place[np.maximum(trip, 0)],
                 "previous": previous_at,
                 "recalled_at": recalled_at,
                 "version": np.where(self._kept[here], version, sizes.versions),
@@ -296,10 +290,10 @@ class Segmentation:
         new = self._access_before[first:last] < first
         client = self._access_client[first:last]
         place = dict(zip(client[new].tolist(), range(int(new.sum())), strict=True))
-        of_memory = self._sizes.rows + np.array([place[number] for number in client.tolist()])
+        of_memory = self._sizes.width + np.array([place[number] for number in client.tolist()])
         stored = self._stored_before[first:last]
-        row = self._plan.row[np.maximum(self._trip_of[self._access_operation[np.maximum(stored, 0)]], 0)]
-        found = np.where(stored >= first, row, of_memory)
+        lane = self._plan.place[np.maximum(self._trip_of[self._access_operation[np.maximum(stored, 0)]], 0)]
+        found = np.where(stored >= first, lane, of_memory)
         operation, stores = self._access_operation[first:last] - begin, self._is_store[first:last]
         previous[operation[stores]] = found[stores]
         recalled[operation[~stores]] = found[~stores]
@@ -311,12 +305,10 @@ class Segmentation:
         return SegmentArrays(
             size=np.zeros(count, np.int32),
             trip=np.zeros((count, sizes.width), np.int32),
-            write_row=_beyond(sizes.rows, count, sizes.width),
             write_slot=_beyond(NO_SLOT, count, sizes.versions),
             reads_memory=np.zeros(count, bool),
             memory_client=np.zeros((count, sizes.memory), np.int32),
-            stored_client=_beyond(self._schedule.num_clients, count, sizes.memory),
-            stored_row=np.zeros((count, sizes.memory), np.int32),
+            stored_client=_beyond(self._schedule.num_clients, count, sizes.width),
         )
 
     def _arrays(self, segments: range) -> SegmentArrays:
@@ -329,7 +321,6 @@ class Segmentation:
                 made.size[place] = len(members)
                 made.trip[place, : len(members)] = members
                 made.trip[place, len(members) :] = members[-1]
-                made.write_row[place, : len(members)] = plan.row[members]
             kept = np.flatnonzero(self._kept[begin:end]) + begin
             made.write_slot[place, : len(kept)] = plan.write_slot[self._step_of[kept]]
             first, last = self._first_access[[begin, end]].tolist()
@@ -338,9 +329,8 @@ class Segmentation:
             made.memory_client[place, : new.sum()] = self._access_client[first:last][new]
             after = self._stored_after[first:last]
             newest = self._is_store[first:last] & ((after < 0) | (after >= last))
-            made.stored_client[place, : newest.sum()] = self._access_client[first:last][newest]
             trips = self._trip_of[self._access_operation[first:last][newest]]
-            made.stored_row[place, : newest.sum()] = plan.row[trips]
+            made.stored_client[place, plan.place[trips]] = self._access_client[first:last][newest]
         return made
 
 

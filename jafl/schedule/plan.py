@@ -66,14 +66,17 @@ def in_waves(
 
     A wave is trained when a trip that is to be folded has not trained yet. It is filled up with the trips that are
     folded soonest among those whose versions exist, of later steps too. Versions live no longer than trip by trip.
+    In the matrix form a wave ends before the first trip whose version does not exist: so no trip waits while another
+    wave trains.
 
     Args:
       schedule: the event schedule to plan.
       width: trips in a wave, at most.
-      rows: trips that may wait to be folded, at most. Default: twice the width; in the matrix form the width.
+      rows: trips that may wait to be folded, at most; in the loop form only. Default: twice the width.
       cost: [J] numbers above 0, such as minibatches of each trip. Trips of one wave then cost at most twice as much
         as each other, so that none waits long for the largest, and the longest come first. Default: all alike.
-      mixed: trips of all costs may share a wave. With few lanes, short trips still wait little for long ones.
+      mixed: trips of all costs may share a wave, as they always may in the matrix form. With few lanes, short trips
+        still wait little for long ones.
       lanes: trips of a wave that train side by side, then the next ones. Default: all of the wave.
       form: "loop", one server step after the other, or "matrix", one product of matrices for each wave; the latter
         for linear rules and server optimizers.
@@ -83,7 +86,7 @@ def in_waves(
 
     Raises:
       SettingError: for a width below 1, fewer rows or lanes than 1, more lanes than the width, costs of another
-        length or not above 0, or an unknown form.
+        length or not above 0, an unknown form, or rows in the matrix form.
 
     Example:
       >>> delay = jafl.delays.constant(1.0)
@@ -95,14 +98,35 @@ def in_waves(
     whole_number("width", width, 1)
     lanes = whole_number("lanes", width if lanes is None else lanes, 1)
     require(lanes <= width, "lanes", lanes, f"at most the width, {width}")
-    default_rows = width if form == "matrix" else 2 * width  # each row makes the products larger
-    rows = whole_number("rows", default_rows if rows is None else rows, 1)
     kind = _kinds(schedule, cost)
-    kind = [0] * schedule.num_trips if mixed else kind
-    wave, wave_before, row = _fill_waves(schedule, width, rows, kind)
+    if form == "matrix":
+        require(rows is None, "rows", rows, "None in the matrix form, where no trip waits for another wave")
+        wave, wave_before = _consecutive_waves(schedule, width)
+        row = _places(wave, cost)
+    else:
+        rows = whole_number("rows", 2 * width if rows is None else rows, 1)
+        kind = [0] * schedule.num_trips if mixed else kind
+        wave, wave_before, row = _fill_waves(schedule, width, rows, kind)
     trained_in = schedule.step[wave_before][wave]
     plan = _plan(schedule, trained_in, width, wave, wave_before, row, cost, lanes)
     return dataclasses.replace(plan, form=form)
+
+
+def _consecutive_waves(schedule: EventSchedule, width: int) -> tuple[np.ndarray, np.ndarray]:
+    """``wave`` and ``wave_before`` of an ``ExecutionPlan``: each wave's trips are folded one after the other.
+
+    A wave ends before the first trip whose version does not exist when the wave trains.
+    """
+    needed = schedule.step_offsets[
+        schedule.download_version
+    ]  # the first trip before which the version exists
+    wave_before = [0]
+    while wave_before[-1] < schedule.num_trips:
+        begin = wave_before[-1]
+        late = needed[begin : begin + width] > begin
+        wave_before.append(begin + (int(np.argmax(late)) if late.any() else len(late)))
+    first = np.array(wave_before[:-1], np.int32)
+    return np.repeat(np.arange(len(first), dtype=np.int32), np.diff(wave_before)), first
 
 
 def _fill_waves(
@@ -225,6 +249,8 @@ def check_plan(schedule: EventSchedule, plan: ExecutionPlan) -> None:
     late = np.flatnonzero(trained_before > np.arange(schedule.num_trips))
     require(not late.size, "a trip that is folded before it trains", late[:1], "none", REMEDY)
     _check_rows(plan, trained_before)
+    if plan.form == "matrix":
+        _check_consecutive(plan)
     _check_slots(schedule, plan, trained_before)
 
 
@@ -293,6 +319,19 @@ def _check_rows(plan: ExecutionPlan, trained_before: np.ndarray) -> None:
     same_row = np.diff(plan.row[order]) == 0
     taken = np.flatnonzero(same_row & (trained_before[order][1:] <= order[:-1]))
     require(not taken.size, "a trip whose row is taken before it is folded", order[taken[:1]], "none", REMEDY)
+
+
+def _check_consecutive(plan: ExecutionPlan) -> None:
+    """Refuses waves in which a trip waits while another wave trains: the matrix form keeps one wave."""
+    members = np.bincount(plan.wave, minlength=len(plan.wave_before))
+    ends = np.cumsum(members)
+    first, in_order = ends - members, bool(np.all(np.diff(plan.wave) >= 0))
+    later = np.flatnonzero(plan.wave_before != first)
+    if not (in_order and not later.size):
+        wave = int(later[0]) if later.size else int(plan.wave[np.flatnonzero(np.diff(plan.wave) < 0)[0]])
+        allowed = "none in the matrix form, where a wave holds trips that are folded one after the other"
+        remedy = 'Make it with jafl.in_waves(schedule, width, form="matrix").'
+        require(False, "the first wave that trains while an earlier one waits", wave, allowed, remedy)
 
 
 def bucket(size: int) -> int:
