@@ -63,12 +63,14 @@ class Segments(NamedTuple):
 
 
 class Wave(NamedTuple):
-    """What the trips of the newest wave leave beside their updates, [B, W, ...]; None for what no rule reads.
+    """What the trips of the newest wave leave, [B, W, ...] each; None for what no rule of the program reads.
 
+    updates  [*P]
     starts   [*P] the models that they trained from
     stored   ``Row``: their updates as the clients' memory holds them in few bits
     """
 
+    updates: ArrayTree | None
     starts: ArrayTree | None
     stored: Row | None
 
@@ -76,14 +78,13 @@ class Wave(NamedTuple):
 class MatrixCarry(NamedTuple):
     """Everything that lasts from one segment to the next.
 
-    rows       [B, M + W, *P]: first what lasts, the model before all else, then the updates of the newest wave, of
-               which later segments may fold some; or [B, M, *P] where no rule reads or stores whole updates
-    wave       what else the trips of that wave have left
+    lasting    [B, M, *P]: the model before all else
+    wave       the newest wave, of which later segments may fold trips
     snapshots  [B, slots, *P]
     memory     the clients' stored values: ``Row`` of [B, N, *P]; of one row for rules without
     """
 
-    rows: ArrayTree
+    lasting: ArrayTree
     wave: Wave
     snapshots: ArrayTree
     memory: Row
@@ -91,7 +92,7 @@ class MatrixCarry(NamedTuple):
     @property
     def params(self) -> Params:
         """[B, *P]: the models."""
-        return jax.tree.map(lambda rows: rows[:, 0], self.rows)
+        return jax.tree.map(lambda rows: rows[:, 0], self.lasting)
 
 
 @functools.partial(
@@ -192,46 +193,23 @@ def _train(run: _Run, carry: MatrixCarry, segment: Segments) -> tuple[MatrixCarr
     spread = run.program.spread
     if not spread.together and spread.number == 1:
         return _train_one_after_the_other(run, carry, segment)
-    lasting = _lasting(carry, segment)
-    keeps = _rows(carry) > lasting
     client, key = _over_lanes(run, (segment.client, segment.key))
 
-    def train(rows, wave):
+    def train(wave):
         starts = jax.tree.map(lambda rows: _rows_at(rows, segment.read_slot), carry.snapshots)
         # Each device needs whole models of its own trips, and makes whole updates; it keeps a part of all of them.
-        trained = jax.vmap(functools.partial(_train_trip, run))(_over_lanes(run, starts), client, key)
-        updates, left, losses = trained
-        updates, left = _over_entries(run, (updates, _wanted(left, wave)))
+        made, losses = jax.vmap(functools.partial(_train_trip, run))(_over_lanes(run, starts), client, key)
+        made = _over_entries(run, _wanted(made, wave))
         if run.program.runs > 1:  # those that do not train in this segment keep what they have
-            trains, old = segment.size > 0, jax.tree.map(lambda rows: rows[lasting:], rows)
-            pick = functools.partial(jnp.where, trains)
-            updates = jax.tree.map(pick, updates, old) if keeps else updates
-            left = jax.tree.map(pick, left, wave)
-        if keeps:
-            rows = jax.tree.map(lambda rows, new: _with_rows(rows, new, lasting), rows, updates)
-        return rows, left, losses
+            made = jax.tree.map(functools.partial(jnp.where, segment.size > 0), made, wave)
+        return made, losses
 
-    def rest(rows, wave):
-        losses = jax.eval_shape(train, rows, wave)[2]
-        return rows, wave, jnp.zeros(losses.shape, losses.dtype)
+    def rest(wave):
+        losses = jax.eval_shape(train, wave)[1]
+        return wave, jnp.zeros(losses.shape, losses.dtype)
 
-    rows, wave, losses = lax.cond(segment.most > 0, train, rest, carry.rows, carry.wave)
-    return carry._replace(rows=rows, wave=wave), losses
-
-
-def _with_rows(rows: Array, new: Array, first: Any) -> Array:
-    """The rows with others in place of those from ``first`` on."""
-    return lax.dynamic_update_slice_in_dim(rows, new.astype(rows.dtype), first, axis=0)
-
-
-def _lasting(carry: MatrixCarry, segment: Segments) -> int:
-    """M, the number of arrays that last."""
-    return int(segment.matrix.shape[0] - segment.write_slot.shape[0])
-
-
-def _rows(carry: MatrixCarry) -> int:
-    """M + W, or M."""
-    return int(jax.tree.leaves(carry.rows)[0].shape[0])
+    wave, losses = lax.cond(segment.most > 0, train, rest, carry.wave)
+    return carry._replace(wave=wave), losses
 
 
 def _wanted(made: Wave, wave: Wave) -> Wave:
@@ -259,30 +237,26 @@ def _train_one_after_the_other(
     run: _Run, carry: MatrixCarry, segment: Segments
 ) -> tuple[MatrixCarry, jax.Array]:
     """As ``_train``, the lanes one after the other: quicker on a CPU."""
-    lasting = _lasting(carry, segment)
 
     def train_next(lane, state):
-        rows, wave, losses = state
+        wave, losses = state
         client, key, slot = (
             lax.dynamic_index_in_dim(column, lane, keepdims=False)
             for column in (segment.client, segment.key, segment.read_slot)
         )
-        update, left, loss = _train_from(run, carry.snapshots, slot, client, key)
+        made, loss = _train_from(run, carry.snapshots, slot, client, key)
 
-        def put(at, rows, new):
+        def put(rows, new):
             if run.program.runs > 1:  # those with fewer trips keep what they have
-                old = lax.dynamic_index_in_dim(rows, at, keepdims=False)
+                old = lax.dynamic_index_in_dim(rows, lane, keepdims=False)
                 new = jnp.where(lane < segment.size, new, old)
-            return lax.dynamic_update_index_in_dim(rows, new, at, axis=0)
+            return lax.dynamic_update_index_in_dim(rows, new, lane, axis=0)
 
-        if _rows(carry) > lasting:
-            rows = jax.tree.map(functools.partial(put, lasting + lane), rows, update)
-        wave = jax.tree.map(functools.partial(put, lane), wave, _wanted(left, wave))
-        return rows, wave, losses.at[lane].set(loss)
+        return jax.tree.map(put, wave, _wanted(made, wave)), losses.at[lane].set(loss)
 
     losses = jnp.zeros(segment.client.shape, _loss_type(run, carry, segment))
-    rows, wave, losses = lax.fori_loop(0, segment.most, train_next, (carry.rows, carry.wave, losses))
-    return carry._replace(rows=rows, wave=wave), losses
+    wave, losses = lax.fori_loop(0, segment.most, train_next, (carry.wave, losses))
+    return carry._replace(wave=wave), losses
 
 
 def _rows_at(rows: Array, numbers: Array) -> Array:
@@ -297,17 +271,17 @@ def _train_from(run: _Run, snapshots: ArrayTree, slot: Array, client: Array, key
 
 
 def _train_trip(run: _Run, start: ArrayTree, client: Array, key: Array) -> Any:
-    """One trip: (its update, what else it leaves, its loss)."""
+    """One trip: (what it leaves, its loss)."""
     result = run.client_work.build().train(run.data, start, client, key)
     precision = run.program.precision
     stored = None if precision == "full" else client_memory.as_row(result.update, precision, key)
-    return result.update, Wave(start, stored), result.loss
+    return Wave(result.update, start, stored), result.loss
 
 
 def _loss_type(run: _Run, carry: MatrixCarry, segment: Segments) -> Any:
     """The dtype of a trip's loss."""
     lane = (segment.read_slot[0], segment.client[0], segment.key[0])
-    return jax.eval_shape(lambda: _train_from(run, carry.snapshots, *lane)[2]).dtype
+    return jax.eval_shape(lambda: _train_from(run, carry.snapshots, *lane)[1]).dtype
 
 
 def _combine(run: _Run, carry: MatrixCarry, segment: Segments, with_memory: bool) -> MatrixCarry:
@@ -322,25 +296,29 @@ def _combine(run: _Run, carry: MatrixCarry, segment: Segments, with_memory: bool
             lambda rows, new: rows.at[slots].set(new, mode="drop", unique_indices=True), snapshots, made
         )
 
-    lasting = _lasting(carry, segment)
-    made = _over_entries(run, _product(segment.matrix[: lasting + FIRST_VERSIONS], blocks))
-    snapshots = in_slots(carry.snapshots, jax.tree.map(lambda rows: rows[lasting:], made), 0)
+    lasting = len(segment.matrix) - len(segment.write_slot)
 
-    def next_versions(number, snapshots):
-        first = FIRST_VERSIONS + number * VERSIONS_AT_ONCE
-        factors = lax.dynamic_slice_in_dim(segment.matrix, lasting + first, VERSIONS_AT_ONCE)
+    def versions(snapshots, first, number):
+        factors = lax.dynamic_slice_in_dim(segment.matrix, lasting + first, number)
         return in_slots(snapshots, _over_entries(run, _product(factors, blocks)), first)
 
+    def next_versions(number, snapshots):
+        return versions(snapshots, FIRST_VERSIONS + number * VERSIONS_AT_ONCE, VERSIONS_AT_ONCE)
+
+    snapshots = versions(carry.snapshots, 0, FIRST_VERSIONS)
     if len(segment.write_slot) > FIRST_VERSIONS:
         snapshots = lax.fori_loop(0, segment.rounds, next_versions, snapshots)
-    rows = jax.tree.map(lambda rows, made: _with_rows(rows, made[:lasting], 0), carry.rows, made)
-    return carry._replace(rows=rows, snapshots=snapshots, memory=memory)
+    lasts = _over_entries(run, _product(segment.matrix[:lasting], blocks))
+    return carry._replace(lasting=lasts, snapshots=snapshots, memory=memory)
 
 
 def _blocks(carry: MatrixCarry, segment: Segments, with_memory: bool) -> list[tuple[int, ArrayTree]]:
     """All rows that a segment's products read, [n, *P] each, with the first column of their factors."""
-    wave, first = carry.wave, _rows(carry)
-    blocks = [(0, carry.rows)]
+    wave, first = carry.wave, len(jax.tree.leaves(carry.lasting)[0])
+    blocks = [(0, carry.lasting)]
+    if wave.updates is not None:
+        blocks.append((first, wave.updates))
+        first += len(segment.client)
     if with_memory:
         blocks.append((first, _gathered(carry, segment)))
     first += len(segment.memory_client)
@@ -348,7 +326,7 @@ def _blocks(carry: MatrixCarry, segment: Segments, with_memory: bool) -> list[tu
         blocks.append((first, wave.starts))
         first += len(segment.client)
     if wave.stored is not None:
-        blocks.append((first, _values(wave.stored, carry.rows)))
+        blocks.append((first, _values(wave.stored, carry.lasting)))
     return blocks
 
 
@@ -374,14 +352,13 @@ def _product(matrix: Array, blocks: list[tuple[int, ArrayTree]]) -> ArrayTree:
 def _gathered(carry: MatrixCarry, segment: Segments) -> ArrayTree:
     """[G, *P]: the clients' stored values that a segment reads."""
     row = jax.tree.map(lambda rows: _rows_at(rows, segment.memory_client), carry.memory)
-    return _values(row, carry.rows)
+    return _values(row, carry.lasting)
 
 
 def _stored(carry: MatrixCarry, segment: Segments) -> Row:
     """The clients' memory with what a segment stores."""
-    stored = carry.wave.stored
-    if stored is None:
-        stored = Row(jax.tree.map(lambda rows: rows[_lasting(carry, segment) :], carry.rows), ())
+    wave = carry.wave
+    stored = Row(wave.updates, ()) if wave.stored is None else wave.stored
     client = segment.stored_client
     return jax.tree.map(
         lambda rows, new: rows.at[client].set(new, mode="drop", unique_indices=True), carry.memory, stored

@@ -31,18 +31,17 @@ def matrix_forecast(runs: Sequence[MatrixRun], available: int | None, on_trainin
     def on_a_device(tree: Any) -> int:
         return sum(_bytes_on_a_device(spread, leaf) for leaf in jax.tree.leaves(tree))
 
-    kept = on_a_device(carry.rows)
-    number = jax.tree.leaves(carry.rows)[0].shape[1]
+    kept = on_a_device(carry.lasting)
     model = len(runs) * bytes_of(runs[0].run.params)
     parts = {
         "data": len({id(run.program.data.x) for run in runs}) * bytes_of(program.data),
         "evaluation": held,
         "schedule": 2 * bytes_of(segments),  # the next chunk is made while one is computed
-        "model": kept // number + bytes_of(program.client_work),
+        "model": kept // layout.lasting + bytes_of(program.client_work),
         "snapshots": on_a_device(carry.snapshots),
         "client_memory": on_a_device(carry.memory),
-        "rule_state": kept * (layout.lasting - 1) // number,
-        "waiting": kept * (number - layout.lasting) // number + on_a_device(carry.wave),
+        "rule_state": kept * (layout.lasting - 1) // layout.lasting,
+        "waiting": on_a_device(carry.wave),
         "reports": bytes_of(segments.client),
         "temporaries": max(
             temporary_bytes(traced, slice(first, first + count)) // spread.number, len(runs) * evaluating

@@ -284,11 +284,10 @@ def _allocate(lasting: Any, *, slots: int, memory_rows: int, layout: Layout, pre
         scales = jax.tree.map(lambda p: jnp.zeros((len(p), number), p.dtype), params)
         return Row(rows(number, dtype), scales if dtype == jnp.int8 else ())
 
-    if groups.updates:
-        lasting = jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=1), lasting, rows(number))
     return MatrixCarry(
-        rows=lasting,
+        lasting=lasting,
         wave=Wave(
+            updates=rows(number) if groups.updates else None,
             starts=rows(number) if groups.starts else None,
             stored=stored(number) if groups.stored else None,
         ),

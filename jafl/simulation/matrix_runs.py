@@ -59,7 +59,7 @@ class MatrixRuns(Batch):
         self._program = _program_of(self._runs, spread)
         carry = _placed(matrix_program.allocate(self._runs, self._layout, self._program.precision), spread)
         trips = max(run.run.schedule.num_trips for run in self._runs)
-        losses = jnp.zeros((len(self._runs), trips), jax.tree.leaves(carry.rows)[0].dtype)
+        losses = jnp.zeros((len(self._runs), trips), jax.tree.leaves(carry.lasting)[0].dtype)
         self._device, self._losses = carry, np.array(losses)
         self._pending: list[tuple[jax.Array, int, np.ndarray, np.ndarray, np.ndarray]] = []
         reads = (self._program, [(run.run.params, run.run.key, run.program) for run in self._runs])
