@@ -122,7 +122,8 @@ class ExecutionPlan:
       lanes       trips side by side at most, where a device trains them so
       form        "loop": the server makes one step after the other; "matrix": one product of matrices makes all
                   versions that follow from a wave, for linear rules and server optimizers. Its waves hold trips
-                  that are folded one after the other, and none waits while another wave trains.
+                  that are folded one after the other, and each version stays until its trips are folded: so a wave
+                  can be cut where somebody looks at the run
     """
 
     read_slot: np.ndarray

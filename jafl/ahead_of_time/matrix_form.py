@@ -26,7 +26,7 @@ def lowered_matrix_form(topology: Topology, preparation: Preparation) -> Lowered
     run, spread = _matrix_run(preparation), preparation.program.spread
     layout = matrix_program.layout_of([run], spread)
     alone = spread._replace(at_once=0, lanes=0, steps_at_once=0)
-    program = matrix_program.program_of(run, alone)
+    program = matrix_program.program_of(run, layout, alone)
 
     def first_carry(params: Any) -> Any:
         of_params = run._replace(run=run.run._replace(params=params))
@@ -68,7 +68,7 @@ def count_segments(preparation: Preparation) -> SegmentCounts:
         "_train_one_after_the_other": float(np.mean(size)),
         **rounds_of_local_training(preparation, lanes),
     }
-    shares = {"train_lanes": float(np.mean(size > 0)), "_stored": memory, "_gathered": memory}
+    shares = {"_stored": memory, "_gathered": memory}
     return SegmentCounts(len(size), rounds, shares)
 
 

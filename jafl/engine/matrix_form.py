@@ -38,7 +38,7 @@ class Segments(NamedTuple):
     """The segments of a chunk; a segment's own axes follow [P, B], but for the first three.
 
     uses_memory    [] bool: whether clients' stored values are read or written in this chunk
-    most           [P] int32: trips of the largest wave of all runs; 0 where none trains
+    most           [P] int32: trips of the largest wave of all runs
     rounds         [P] int32: how many further products, of ``VERSIONS_AT_ONCE`` versions, make all of them
     size           [] trips of the wave
     client, read_slot  [W] int32
@@ -62,8 +62,16 @@ class Segments(NamedTuple):
     stored_client: Array
 
 
+class Groups(NamedTuple):
+    """Which arrays of a ``Wave`` some rule of the program reads."""
+
+    updates: bool
+    starts: bool
+    stored: bool
+
+
 class Wave(NamedTuple):
-    """What the trips of the newest wave leave, [B, W, ...] each; None for what no rule of the program reads.
+    """What the trips of a wave leave, [W, ...] each; None for what no rule of the program reads.
 
     updates  [*P]
     starts   [*P] the models that they trained from
@@ -79,13 +87,11 @@ class MatrixCarry(NamedTuple):
     """Everything that lasts from one segment to the next.
 
     lasting    [B, M, *P]: the model before all else
-    wave       the newest wave, of which later segments may fold trips
     snapshots  [B, slots, *P]
     memory     the clients' stored values: ``Row`` of [B, N, *P]; of one row for rules without
     """
 
     lasting: ArrayTree
-    wave: Wave
     snapshots: ArrayTree
     memory: Row
 
@@ -98,7 +104,7 @@ class MatrixCarry(NamedTuple):
 @functools.partial(
     jax.tree_util.register_dataclass,
     data_fields=["data", "client_work"],
-    meta_fields=["is_own", "runs", "precision", "spread"],
+    meta_fields=["is_own", "runs", "groups", "precision", "spread"],
 )
 @dataclasses.dataclass(frozen=True)
 class MatrixProgram:
@@ -107,6 +113,7 @@ class MatrixProgram:
     data, client_work  as in ``Program``; a leaf has a leading axis [B] where the runs' leaves differ
     is_own             for each leaf of the two, whether it has that axis
     runs               B
+    groups             which arrays of a wave are read
     precision          in which the clients' memory holds its values
     spread             how trips are spread over devices
     """
@@ -115,6 +122,7 @@ class MatrixProgram:
     client_work: Specification
     is_own: tuple[bool, ...]
     runs: int
+    groups: Groups
     precision: str
     spread: Spread
 
@@ -177,8 +185,8 @@ def _of_all_runs(program: MatrixProgram, with_memory: bool) -> Callable[[MatrixC
 
     def of_run(parts: list[Any], carry: MatrixCarry, segment: Segments) -> Any:
         own = _Run(*jax.tree.unflatten(structure, parts), program)
-        carry, losses = _train(own, carry, segment)
-        return _combine(own, carry, segment, with_memory), losses
+        wave, losses = _train(own, carry.snapshots, segment)
+        return _combine(own, carry, wave, segment, with_memory), losses
 
     if program.runs == 1:
         alone = [part[0] if is_own else part for part, is_own in zip(parts, program.is_own, strict=True)]
@@ -188,33 +196,16 @@ def _of_all_runs(program: MatrixProgram, with_memory: bool) -> Callable[[MatrixC
     return functools.partial(every, parts)
 
 
-def _train(run: _Run, carry: MatrixCarry, segment: Segments) -> tuple[MatrixCarry, jax.Array]:
-    """The carry after the wave has trained, if one does, and [W] its losses."""
+def _train(run: _Run, snapshots: ArrayTree, segment: Segments) -> tuple[Wave, jax.Array]:
+    """What the segment's trips leave, and [W] their losses."""
     spread = run.program.spread
     if not spread.together and spread.number == 1:
-        return _train_one_after_the_other(run, carry, segment)
-    client, key = _over_lanes(run, (segment.client, segment.key))
-
-    def train(wave):
-        starts = jax.tree.map(lambda rows: _rows_at(rows, segment.read_slot), carry.snapshots)
-        # Each device needs whole models of its own trips, and makes whole updates; it keeps a part of all of them.
-        made, losses = jax.vmap(functools.partial(_train_trip, run))(_over_lanes(run, starts), client, key)
-        made = _over_entries(run, _wanted(made, wave))
-        if run.program.runs > 1:  # those that do not train in this segment keep what they have
-            made = jax.tree.map(functools.partial(jnp.where, segment.size > 0), made, wave)
-        return made, losses
-
-    def rest(wave):
-        losses = jax.eval_shape(train, wave)[1]
-        return wave, jnp.zeros(losses.shape, losses.dtype)
-
-    wave, losses = lax.cond(segment.most > 0, train, rest, carry.wave)
-    return carry._replace(wave=wave), losses
-
-
-def _wanted(made: Wave, wave: Wave) -> Wave:
-    """Of what trips leave, what the carry keeps."""
-    return Wave(*[new if old is not None else None for new, old in zip(made, wave, strict=True)])
+        return _train_one_after_the_other(run, snapshots, segment)
+    starts = jax.tree.map(lambda rows: _rows_at(rows, segment.read_slot), snapshots)
+    # Each device needs whole models of its own trips, and makes whole updates; it keeps a part of all of them.
+    lanes = _over_lanes(run, (starts, segment.client, segment.key))
+    made, losses = jax.vmap(functools.partial(_train_trip, run))(*lanes)
+    return _over_entries(run, made), losses
 
 
 def _over_lanes(run: _Run, tree: Any) -> Any:
@@ -233,30 +224,21 @@ def _over_entries(run: _Run, tree: Any) -> Any:
     )
 
 
-def _train_one_after_the_other(
-    run: _Run, carry: MatrixCarry, segment: Segments
-) -> tuple[MatrixCarry, jax.Array]:
+def _train_one_after_the_other(run: _Run, snapshots: ArrayTree, segment: Segments) -> tuple[Wave, jax.Array]:
     """As ``_train``, the lanes one after the other: quicker on a CPU."""
 
-    def train_next(lane, state):
-        wave, losses = state
+    def train_next(lane, made):
         client, key, slot = (
             lax.dynamic_index_in_dim(column, lane, keepdims=False)
             for column in (segment.client, segment.key, segment.read_slot)
         )
-        made, loss = _train_from(run, carry.snapshots, slot, client, key)
+        start = jax.tree.map(lambda rows: lax.dynamic_index_in_dim(rows, slot, keepdims=False), snapshots)
+        trip = _train_trip(run, start, client, key)
+        return jax.tree.map(lambda rows, new: rows.at[lane].set(new), made, trip)
 
-        def put(rows, new):
-            if run.program.runs > 1:  # those with fewer trips keep what they have
-                old = lax.dynamic_index_in_dim(rows, lane, keepdims=False)
-                new = jnp.where(lane < segment.size, new, old)
-            return lax.dynamic_update_index_in_dim(rows, new, lane, axis=0)
-
-        return jax.tree.map(put, wave, _wanted(made, wave)), losses.at[lane].set(loss)
-
-    losses = jnp.zeros(segment.client.shape, _loss_type(run, carry, segment))
-    wave, losses = lax.fori_loop(0, segment.most, train_next, (carry.wave, losses))
-    return carry._replace(wave=wave), losses
+    trip = jax.eval_shape(train_next, 0, None)
+    made = jax.tree.map(lambda leaf: jnp.zeros((len(segment.client), *leaf.shape), leaf.dtype), trip)
+    return lax.fori_loop(0, segment.most, train_next, made)
 
 
 def _rows_at(rows: Array, numbers: Array) -> Array:
@@ -264,31 +246,20 @@ def _rows_at(rows: Array, numbers: Array) -> Array:
     return jax.vmap(lambda number: lax.dynamic_index_in_dim(rows, number, keepdims=False))(numbers)
 
 
-def _train_from(run: _Run, snapshots: ArrayTree, slot: Array, client: Array, key: Array) -> Any:
-    """One trip from a slot of the snapshots; see ``_train_trip``."""
-    start = jax.tree.map(lambda rows: lax.dynamic_index_in_dim(rows, slot, keepdims=False), snapshots)
-    return _train_trip(run, start, client, key)
-
-
-def _train_trip(run: _Run, start: ArrayTree, client: Array, key: Array) -> Any:
+def _train_trip(run: _Run, start: ArrayTree, client: Array, key: Array) -> tuple[Wave, Array]:
     """One trip: (what it leaves, its loss)."""
     result = run.client_work.build().train(run.data, start, client, key)
-    precision = run.program.precision
-    stored = None if precision == "full" else client_memory.as_row(result.update, precision, key)
-    return Wave(result.update, start, stored), result.loss
+    groups, precision = run.program.groups, run.program.precision
+    stored = client_memory.as_row(result.update, precision, key) if groups.stored else None
+    wave = Wave(result.update if groups.updates else None, start if groups.starts else None, stored)
+    return wave, result.loss
 
 
-def _loss_type(run: _Run, carry: MatrixCarry, segment: Segments) -> Any:
-    """The dtype of a trip's loss."""
-    lane = (segment.read_slot[0], segment.client[0], segment.key[0])
-    return jax.eval_shape(lambda: _train_from(run, carry.snapshots, *lane)[1]).dtype
-
-
-def _combine(run: _Run, carry: MatrixCarry, segment: Segments, with_memory: bool) -> MatrixCarry:
+def _combine(run: _Run, carry: MatrixCarry, wave: Wave, segment: Segments, with_memory: bool) -> MatrixCarry:
     """The carry after the products of one segment, with client memory or without."""
-    blocks, memory = _blocks(carry, segment, with_memory), carry.memory
+    blocks, memory = _blocks(carry, wave, segment, with_memory), carry.memory
     if with_memory:
-        memory = _stored(carry, segment)
+        memory = _stored(carry, wave, segment)
 
     def in_slots(snapshots, made, first):
         slots = lax.dynamic_slice_in_dim(segment.write_slot, first, len(jax.tree.leaves(made)[0]))
@@ -312,9 +283,11 @@ def _combine(run: _Run, carry: MatrixCarry, segment: Segments, with_memory: bool
     return carry._replace(lasting=lasts, snapshots=snapshots, memory=memory)
 
 
-def _blocks(carry: MatrixCarry, segment: Segments, with_memory: bool) -> list[tuple[int, ArrayTree]]:
+def _blocks(
+    carry: MatrixCarry, wave: Wave, segment: Segments, with_memory: bool
+) -> list[tuple[int, ArrayTree]]:
     """All rows that a segment's products read, [n, *P] each, with the first column of their factors."""
-    wave, first = carry.wave, len(jax.tree.leaves(carry.lasting)[0])
+    first = len(jax.tree.leaves(carry.lasting)[0])
     blocks = [(0, carry.lasting)]
     if wave.updates is not None:
         blocks.append((first, wave.updates))
@@ -355,9 +328,8 @@ def _gathered(carry: MatrixCarry, segment: Segments) -> ArrayTree:
     return _values(row, carry.lasting)
 
 
-def _stored(carry: MatrixCarry, segment: Segments) -> Row:
+def _stored(carry: MatrixCarry, wave: Wave, segment: Segments) -> Row:
     """The clients' memory with what a segment stores."""
-    wave = carry.wave
     stored = Row(wave.updates, ()) if wave.stored is None else wave.stored
     client = segment.stored_client
     return jax.tree.map(

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jafl.engine.matrix_form import Groups
 from jafl.errors import SettingError
 from jafl.planning.linearity import LinearForm
 from jafl.planning.segments import SegmentOperations, Sizes
@@ -25,18 +26,6 @@ from jafl.specifications import Specification, as_specification
 PROBES = 2
 TOLERANCE = 1e-6  # of the probes, relative
 _SEED = 20_250_923
-
-
-class Groups(NamedTuple):
-    """Which arrays a trained trip leaves; static.
-
-    updates, starts, stored  its update; the model that it started from; its update as the clients' memory holds it
-                             in few bits
-    """
-
-    updates: bool
-    starts: bool
-    stored: bool
 
 
 class Layout(NamedTuple):

@@ -21,7 +21,7 @@ def matrix_forecast(runs: Sequence[MatrixRun], available: int | None, on_trainin
     spread = runs[0].program.spread
     layout = layout_of(runs, spread)
     carry, segments = shapes(runs, layout)
-    program = program_of(runs[0], spread)
+    program = program_of(runs[0], layout, spread)
     if len(runs) > 1:
         program = _of_many(program, len(runs))
     first, count = len(jax.tree.leaves(program)), len(jax.tree.leaves(carry))
@@ -41,7 +41,6 @@ def matrix_forecast(runs: Sequence[MatrixRun], available: int | None, on_trainin
         "snapshots": on_a_device(carry.snapshots),
         "client_memory": on_a_device(carry.memory),
         "rule_state": kept * (layout.lasting - 1) // layout.lasting,
-        "waiting": on_a_device(carry.wave),
         "reports": bytes_of(segments.client),
         "temporaries": max(
             temporary_bytes(traced, slice(first, first + count)) // spread.number, len(runs) * evaluating

@@ -17,16 +17,16 @@ from jafl.engine.matrix_form import (
     FIRST_VERSIONS,
     SHARED,
     VERSIONS_AT_ONCE,
+    Groups,
     MatrixCarry,
     MatrixProgram,
     Segments,
-    Wave,
 )
 from jafl.errors import require
 from jafl.jaxpr_dependence import dependences
 from jafl.planning.device_memory import bytes_of
 from jafl.planning.linearity import LinearForm, NotLinear, first_nonlinear_trip, linear_form
-from jafl.planning.matrices import Groups, Layout, MatrixMaker, TripColumns, not_linear
+from jafl.planning.matrices import Layout, MatrixMaker, TripColumns, not_linear
 from jafl.planning.run import Run
 from jafl.planning.segments import (
     LASTING_PADDED_TO,
@@ -115,12 +115,12 @@ def layout_of(runs: Sequence[MatrixRun], spread: Spread) -> Layout:
     return Layout(lasting, Groups(keeps, starts, stored), sizes)
 
 
-def program_of(run: MatrixRun, spread: Spread) -> MatrixProgram:
+def program_of(run: MatrixRun, layout: Layout, spread: Spread) -> MatrixProgram:
     """The program of one run, on the host."""
     spread = spread._replace(at_once=0, lanes=0, steps_at_once=0, memory_apart=False, data_apart=0)
     data, work = run.program.data, run.program.client_work
     is_own = (False,) * len(jax.tree.leaves((data, work)))
-    return MatrixProgram(data, work, is_own, 1, run.precision, spread)
+    return MatrixProgram(data, work, is_own, 1, layout.groups, run.precision, spread)
 
 
 def allocate(runs: Sequence[MatrixRun], layout: Layout, precision: str) -> MatrixCarry:
@@ -129,7 +129,7 @@ def allocate(runs: Sequence[MatrixRun], layout: Layout, precision: str) -> Matri
     slots = max(_slots(run) for run in runs)
     rows = max(_memory_rows(run) for run in runs)
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *lasting)
-    return _allocate(stacked, slots=slots, memory_rows=rows, layout=layout, precision=precision)
+    return _allocate(stacked, slots=slots, memory_rows=rows, precision=precision)
 
 
 def shapes(runs: Sequence[MatrixRun], layout: Layout) -> tuple[MatrixCarry, Segments]:
@@ -270,11 +270,10 @@ def shapes_of_segments(layout: Layout, runs: int, dtype: Any) -> Segments:
     )
 
 
-@functools.partial(jax.jit, static_argnames=("slots", "memory_rows", "layout", "precision"))
-def _allocate(lasting: Any, *, slots: int, memory_rows: int, layout: Layout, precision: str) -> MatrixCarry:
+@functools.partial(jax.jit, static_argnames=("slots", "memory_rows", "precision"))
+def _allocate(lasting: Any, *, slots: int, memory_rows: int, precision: str) -> MatrixCarry:
     """lasting: [B, M, *P] of the initial model, and of all else that lasts."""
     params = jax.tree.map(lambda rows: rows[:, 0], lasting)
-    number, groups = layout.sizes.width, layout.groups
 
     def rows(number, dtype=None):
         return jax.tree.map(lambda p: jnp.zeros((len(p), number, *p.shape[1:]), dtype or p.dtype), params)
@@ -286,11 +285,6 @@ def _allocate(lasting: Any, *, slots: int, memory_rows: int, layout: Layout, pre
 
     return MatrixCarry(
         lasting=lasting,
-        wave=Wave(
-            updates=rows(number) if groups.updates else None,
-            starts=rows(number) if groups.starts else None,
-            stored=stored(number) if groups.stored else None,
-        ),
         snapshots=jax.tree.map(lambda rows, p: rows.at[:, 0].set(p), rows(slots), params),
         memory=stored(memory_rows),
     )

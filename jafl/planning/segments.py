@@ -1,7 +1,8 @@
 """Cuts a run into segments, each of which the matrix form computes with one product of matrices.
 
-A segment begins where a wave trains, or in between: it then trains nothing. It ends where the next wave is due, where
-somebody looks at the run (an evaluation, a checkpoint), or where one of the sizes of ``Sizes`` is used up.
+A segment trains the trips that are folded in it, at its beginning. It is a wave of the plan, or a part of one: where
+somebody looks at the run (an evaluation, a checkpoint), and where one of the sizes of ``Sizes`` is used up, a segment
+ends and the rest of the wave is the next one.
 """
 
 import dataclasses
@@ -45,13 +46,13 @@ class Sizes(NamedTuple):
 class SegmentOperations(NamedTuple):
     """What the server does in segments [P, E], for ``jafl.planning.matrices``; P segments, E operations.
 
-    Coordinates count the wave's lanes from 0 to W - 1, and from W on the clients of ``Segments.memory_client``.
+    Coordinates count the lanes from 0 to W - 1, and from W on the clients of ``Segments.memory_client``.
 
     number      [P] operations of each segment
     opens, recalls, folds, closes  bool, as in ``Operation``
     trip        the trip that is folded; any where none is
     recalled    the row of ``Recall``; any where none is
-    lane        the trip's lane in its wave
+    lane        the trip's lane
     previous    coordinate of what was stored for its client before
     recalled_at coordinate of the recalled value
     version     place among the versions that are kept; S where nobody reads it
@@ -115,7 +116,7 @@ class Segmentation:
 
     Args:
       schedule: the events.
-      plan: waves of at most ``sizes.width`` trips, none of which waits for a later wave.
+      plan: waves of at most ``sizes.width`` trips that are folded one after the other.
       recall: what the rule recalls, or None.
       remembers: whether the rule stores its clients' updates.
       sizes: what a segment may take.
@@ -134,7 +135,6 @@ class Segmentation:
         self._schedule, self._plan, self._sizes = schedule, plan, sizes
         self._order(recall)
         self._accesses(recall, remembers)
-        self._waves()
         self._cut(np.array(sorted({0, schedule.num_steps, *stops}), np.int64))
 
     def ends(self) -> np.ndarray:
@@ -202,14 +202,8 @@ class Segmentation:
         self._stored_after = _nearest(order[::-1], ends_group[::-1], is_store)
         self._access_operation = np.repeat(np.arange(total), count)
 
-    def _waves(self) -> None:
-        """The trips of each wave, in the order of its lanes."""
-        plan = self._plan
-        self._by_wave = np.lexsort((plan.place, plan.wave))
-        self._first_of_wave = np.searchsorted(plan.wave[self._by_wave], np.arange(len(plan.wave_before) + 1))
-
     def _cut(self, stops: np.ndarray) -> None:
-        """The first operation of each segment, the wave that it trains or -1, and the chunks of segments."""
+        """The first operation of each segment, and the chunks of segments."""
         total, sizes = len(self._trip_of), self._sizes
         due = self._operation_of_trip[self._plan.wave_before]
         stop_at = self._first_of_step[stops]
@@ -225,9 +219,6 @@ class Segmentation:
                 fits = np.searchsorted(kept_before, kept_before[begin] + sizes.versions, side="right") - 1
                 begin = self._memory_until(begin, min(end, begin + sizes.operations, int(fits)))
         self._begin = np.array([*begins, total])
-        self._wave = np.full(len(begins), -1)
-        trains = np.isin(self._begin[:-1], due)
-        self._wave[trains] = np.searchsorted(due, self._begin[:-1][trains])
         # A chunk ends at every stop, and else after some segments, where a step does.
         begins_step = np.isin(self._begin, self._first_of_step)
         must = np.isin(self._begin, stop_at)
@@ -245,6 +236,10 @@ class Segmentation:
         new = np.cumsum(self._access_before[first:last] < first)
         over = int(np.searchsorted(new, self._sizes.memory, side="right"))
         return end if over == last - first else int(self._access_operation[first + over])
+
+    def _first_trip(self, begin: int) -> int:
+        """The first trip that is folded from the operation ``begin`` on."""
+        return int(np.searchsorted(self._operation_of_trip, begin))
 
     def no_operations(self) -> SegmentOperations:
         """Segments in which the server does nothing."""
@@ -271,7 +266,7 @@ class Segmentation:
                 "closes": self._closes[here],
                 "trip": np.maximum(trip, 0),
                 "recalled": np.maximum(recalled, 0),
-                "lane": self._plan.place[np.maximum(trip, 0)],
+                "lane": np.maximum(trip, 0) - self._first_trip(begin),
                 "previous": previous_at,
                 "recalled_at": recalled_at,
                 "version": np.where(self._kept[here], version, sizes.versions),
@@ -292,7 +287,7 @@ class Segmentation:
         place = dict(zip(client[new].tolist(), range(int(new.sum())), strict=True))
         of_memory = self._sizes.width + np.array([place[number] for number in client.tolist()])
         stored = self._stored_before[first:last]
-        lane = self._plan.place[np.maximum(self._trip_of[self._access_operation[np.maximum(stored, 0)]], 0)]
+        lane = self._trip_of[self._access_operation[np.maximum(stored, 0)]] - self._first_trip(begin)
         found = np.where(stored >= first, lane, of_memory)
         operation, stores = self._access_operation[first:last] - begin, self._is_store[first:last]
         previous[operation[stores]] = found[stores]
@@ -316,11 +311,12 @@ class Segmentation:
         plan, made = self._plan, self.no_arrays()
         for place, segment in enumerate(segments):
             begin, end = self._begin[segment : segment + 2].tolist()
-            if (wave := self._wave[segment]) >= 0:
-                members = self._by_wave[self._first_of_wave[wave] : self._first_of_wave[wave + 1]]
-                made.size[place] = len(members)
-                made.trip[place, : len(members)] = members
-                made.trip[place, len(members) :] = members[-1]
+            trips = self._trip_of[begin:end]
+            trips = trips[trips >= 0]
+            made.size[place] = len(trips)
+            if len(trips):
+                made.trip[place, : len(trips)] = trips
+                made.trip[place, len(trips) :] = trips[-1]
             kept = np.flatnonzero(self._kept[begin:end]) + begin
             made.write_slot[place, : len(kept)] = plan.write_slot[self._step_of[kept]]
             first, last = self._first_access[[begin, end]].tolist()
@@ -329,8 +325,8 @@ class Segmentation:
             made.memory_client[place, : new.sum()] = self._access_client[first:last][new]
             after = self._stored_after[first:last]
             newest = self._is_store[first:last] & ((after < 0) | (after >= last))
-            trips = self._trip_of[self._access_operation[first:last][newest]]
-            made.stored_client[place, plan.place[trips]] = self._access_client[first:last][newest]
+            lanes = self._trip_of[self._access_operation[first:last][newest]] - self._first_trip(begin)
+            made.stored_client[place, lanes] = self._access_client[first:last][newest]
         return made
 
 

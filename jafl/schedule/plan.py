@@ -103,11 +103,13 @@ def in_waves(
         require(rows is None, "rows", rows, "None in the matrix form, where no trip waits for another wave")
         wave, wave_before = _consecutive_waves(schedule, width)
         row = _places(wave, cost)
+        # Versions live until their trips are folded: so a wave may be cut in parts that train when they are folded.
+        trained_in = schedule.step
     else:
         rows = whole_number("rows", 2 * width if rows is None else rows, 1)
         kind = [0] * schedule.num_trips if mixed else kind
         wave, wave_before, row = _fill_waves(schedule, width, rows, kind)
-    trained_in = schedule.step[wave_before][wave]
+        trained_in = schedule.step[wave_before][wave]
     plan = _plan(schedule, trained_in, width, wave, wave_before, row, cost, lanes)
     return dataclasses.replace(plan, form=form)
 
@@ -249,9 +251,10 @@ def check_plan(schedule: EventSchedule, plan: ExecutionPlan) -> None:
     late = np.flatnonzero(trained_before > np.arange(schedule.num_trips))
     require(not late.size, "a trip that is folded before it trains", late[:1], "none", REMEDY)
     _check_rows(plan, trained_before)
+    _check_slots(schedule, plan, trained_before)
     if plan.form == "matrix":
         _check_consecutive(plan)
-    _check_slots(schedule, plan, trained_before)
+        _check_slots(schedule, plan, np.arange(schedule.num_trips))
 
 
 def _check_lengths(schedule: EventSchedule, plan: ExecutionPlan) -> None:

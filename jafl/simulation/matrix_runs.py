@@ -13,6 +13,7 @@ from jafl.engine.devices import Spread
 from jafl.engine.matrix_form import MatrixCarry, MatrixProgram
 from jafl.planning import matrix_program
 from jafl.planning.device_memory import Forecast
+from jafl.planning.matrices import Layout
 from jafl.planning.matrix_forecast import matrix_forecast
 from jafl.planning.matrix_program import ChunkMaker, MatrixRun
 from jafl.planning.preparation import Preparation
@@ -56,7 +57,7 @@ class MatrixRuns(Batch):
             if on_memory:
                 on_memory(memory)
         self._layout = matrix_program.layout_of(self._runs, spread)
-        self._program = _program_of(self._runs, spread)
+        self._program = _program_of(self._runs, self._layout, spread)
         carry = _placed(matrix_program.allocate(self._runs, self._layout, self._program.precision), spread)
         trips = max(run.run.schedule.num_trips for run in self._runs)
         losses = jnp.zeros((len(self._runs), trips), jax.tree.leaves(carry.lasting)[0].dtype)
@@ -180,16 +181,17 @@ def _checked_memory(runs: Sequence[MatrixRun]) -> Forecast:
     return memory
 
 
-def _program_of(runs: Sequence[MatrixRun], spread: Spread) -> MatrixProgram:
+def _program_of(runs: Sequence[MatrixRun], layout: Layout, spread: Spread) -> MatrixProgram:
     """The program of several runs, on the device."""
     precision = matrix_program.precision_of(runs)
-    first = dataclasses.replace(matrix_program.program_of(runs[0], spread), precision=precision)
+    first = dataclasses.replace(matrix_program.program_of(runs[0], layout, spread), precision=precision)
     if len(runs) == 1:
         return jax.device_put(first, spread.everywhere())
     read = [(run.program.data, run.program.client_work) for run in runs]
     is_own, (data, work) = stacking.stack_leaves(read)
     return jax.device_put(
-        MatrixProgram(data, work, is_own, len(runs), precision, first.spread), spread.everywhere()
+        dataclasses.replace(first, data=data, client_work=work, is_own=is_own, runs=len(runs)),
+        spread.everywhere(),
     )
 
 
