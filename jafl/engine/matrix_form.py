@@ -276,10 +276,11 @@ def _combine(run: _Run, carry: MatrixCarry, wave: Wave, segment: Segments, with_
     def next_versions(number, snapshots):
         return versions(snapshots, FIRST_VERSIONS + number * VERSIONS_AT_ONCE, VERSIONS_AT_ONCE)
 
-    snapshots = versions(carry.snapshots, 0, FIRST_VERSIONS)
+    made = _over_entries(run, _product(segment.matrix[: lasting + FIRST_VERSIONS], blocks))
+    snapshots = in_slots(carry.snapshots, jax.tree.map(lambda rows: rows[lasting:], made), 0)
     if len(segment.write_slot) > FIRST_VERSIONS:
         snapshots = lax.fori_loop(0, segment.rounds, next_versions, snapshots)
-    lasts = _over_entries(run, _product(segment.matrix[:lasting], blocks))
+    lasts = jax.tree.map(lambda rows: rows[:lasting], made)
     return carry._replace(lasting=lasts, snapshots=snapshots, memory=memory)
 
 
@@ -309,7 +310,7 @@ def _product(matrix: Array, blocks: list[tuple[int, ArrayTree]]) -> ArrayTree:
     def of_leaf(*blocks):
         products = [
             lax.dot_general(
-                matrix[:, first : first + len(rows)].astype(rows.dtype),
+                lax.optimization_barrier(matrix[:, first : first + len(rows)].astype(rows.dtype)),
                 rows,
                 (((1,), (0,)), ((), ())),
                 precision=lax.Precision.HIGHEST,
