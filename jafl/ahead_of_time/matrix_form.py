@@ -68,7 +68,7 @@ def count_segments(preparation: Preparation) -> SegmentCounts:
         "_train_one_after_the_other": float(np.mean(size)),
         **rounds_of_local_training(preparation, lanes),
     }
-    shares = {"_stored": memory, "_gathered": memory}
+    shares = {"_of_memory": memory}
     return SegmentCounts(len(size), rounds, shares)
 
 

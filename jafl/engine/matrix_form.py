@@ -26,7 +26,7 @@ from jafl.records import ArrayTree, Params
 from jafl.specifications import Specification
 
 # Versions that a segment's first product makes, beside what lasts; and those that each further product makes.
-FIRST_VERSIONS, VERSIONS_AT_ONCE = 8, 32
+FIRST_VERSIONS, VERSIONS_AT_ONCE = 8, 16
 Array = Any  # of JAX on the device, of NumPy before it is placed there
 
 
@@ -185,8 +185,14 @@ def _of_all_runs(program: MatrixProgram, with_memory: bool) -> Callable[[MatrixC
 
     def of_run(parts: list[Any], carry: MatrixCarry, segment: Segments) -> Any:
         own = _Run(*jax.tree.unflatten(structure, parts), program)
+        recalled = None
+        if with_memory:
+            recalled = _of_memory(carry, segment, 0, _lasting(segment) + FIRST_VERSIONS)
+            # First this product, then the training: otherwise the rows would take room while the wave trains.
+            snapshots, recalled = lax.optimization_barrier((carry.snapshots, recalled))
+            carry = carry._replace(snapshots=snapshots)
         wave, losses = _train(own, carry.snapshots, segment)
-        return _combine(own, carry, wave, segment, with_memory), losses
+        return _combine(own, carry, wave, recalled, segment), losses
 
     if program.runs == 1:
         alone = [part[0] if is_own else part for part, is_own in zip(parts, program.is_own, strict=True)]
@@ -236,7 +242,8 @@ def _train_one_after_the_other(run: _Run, snapshots: ArrayTree, segment: Segment
         trip = _train_trip(run, start, client, key)
         return jax.tree.map(lambda rows, new: rows.at[lane].set(new), made, trip)
 
-    trip = jax.eval_shape(train_next, 0, None)
+    start = jax.tree.map(lambda rows: rows[0], snapshots)
+    trip = jax.eval_shape(functools.partial(_train_trip, run), start, segment.client[0], segment.key[0])
     made = jax.tree.map(lambda leaf: jnp.zeros((len(segment.client), *leaf.shape), leaf.dtype), trip)
     return lax.fori_loop(0, segment.most, train_next, made)
 
@@ -255,52 +262,64 @@ def _train_trip(run: _Run, start: ArrayTree, client: Array, key: Array) -> tuple
     return wave, result.loss
 
 
-def _combine(run: _Run, carry: MatrixCarry, wave: Wave, segment: Segments, with_memory: bool) -> MatrixCarry:
-    """The carry after the products of one segment, with client memory or without."""
-    blocks, memory = _blocks(carry, wave, segment, with_memory), carry.memory
-    if with_memory:
-        memory = _stored(carry, wave, segment)
+def _combine(
+    run: _Run, carry: MatrixCarry, wave: Wave, recalled: ArrayTree | None, segment: Segments
+) -> MatrixCarry:
+    """The carry after the products of one segment; recalled: ``_of_memory``, None for runs without client memory."""
+    lasting, blocks = _lasting(segment), _blocks(carry.lasting, wave, segment)
 
     def in_slots(snapshots, made, first):
         slots = lax.dynamic_slice_in_dim(segment.write_slot, first, len(jax.tree.leaves(made)[0]))
-        return jax.tree.map(
-            lambda rows, new: rows.at[slots].set(new, mode="drop", unique_indices=True), snapshots, made
-        )
+        return jax.tree.map(functools.partial(_with_rows, slots), snapshots, made)
 
-    lasting = len(segment.matrix) - len(segment.write_slot)
-
-    def versions(snapshots, first, number):
-        factors = lax.dynamic_slice_in_dim(segment.matrix, lasting + first, number)
-        return in_slots(snapshots, _over_entries(run, _product(factors, blocks)), first)
+    made = _product(segment.matrix[: lasting + FIRST_VERSIONS], blocks)
+    if recalled is not None:
+        made = jax.tree.map(jnp.add, made, recalled)
+    made = _over_entries(run, made)
+    snapshots = in_slots(carry.snapshots, jax.tree.map(lambda rows: rows[lasting:], made), 0)
 
     def next_versions(number, snapshots):
-        return versions(snapshots, FIRST_VERSIONS + number * VERSIONS_AT_ONCE, VERSIONS_AT_ONCE)
+        first = FIRST_VERSIONS + number * VERSIONS_AT_ONCE
+        factors = lax.dynamic_slice_in_dim(segment.matrix, lasting + first, VERSIONS_AT_ONCE)
+        made = _product(factors, blocks)
+        if recalled is not None:
+            made = jax.tree.map(jnp.add, made, _of_memory(carry, segment, lasting + first, VERSIONS_AT_ONCE))
+        return in_slots(snapshots, _over_entries(run, made), first)
 
-    made = _over_entries(run, _product(segment.matrix[: lasting + FIRST_VERSIONS], blocks))
-    snapshots = in_slots(carry.snapshots, jax.tree.map(lambda rows: rows[lasting:], made), 0)
     if len(segment.write_slot) > FIRST_VERSIONS:
         snapshots = lax.fori_loop(0, segment.rounds, next_versions, snapshots)
-    lasts = jax.tree.map(lambda rows: rows[:lasting], made)
-    return carry._replace(lasting=lasts, snapshots=snapshots, memory=memory)
+    memory = carry.memory
+    if recalled is not None:
+        stored = Row(wave.updates, ()) if wave.stored is None else wave.stored
+        memory = jax.tree.map(functools.partial(_with_rows, segment.stored_client), memory, stored)
+    return MatrixCarry(jax.tree.map(lambda rows: rows[:lasting], made), snapshots, memory)
 
 
-def _blocks(
-    carry: MatrixCarry, wave: Wave, segment: Segments, with_memory: bool
-) -> list[tuple[int, ArrayTree]]:
-    """All rows that a segment's products read, [n, *P] each, with the first column of their factors."""
-    first = len(jax.tree.leaves(carry.lasting)[0])
-    blocks = [(0, carry.lasting)]
-    if wave.updates is not None:
-        blocks.append((first, wave.updates))
-        first += len(segment.client)
-    if with_memory:
-        blocks.append((first, _gathered(carry, segment)))
-    first += len(segment.memory_client)
-    if wave.starts is not None:
-        blocks.append((first, wave.starts))
-        first += len(segment.client)
-    if wave.stored is not None:
-        blocks.append((first, _values(wave.stored, carry.lasting)))
+def _with_rows(numbers: Array, rows: Array, new: Array) -> Array:
+    """The rows with new ones in place of these; numbers of rows that do not exist are left out."""
+    return rows.at[numbers].set(new, mode="drop", unique_indices=True)
+
+
+def _lasting(segment: Segments) -> int:
+    """M, the number of arrays that last."""
+    return len(segment.matrix) - len(segment.write_slot)
+
+
+def _of_memory(carry: MatrixCarry, segment: Segments, first: Any, number: int) -> ArrayTree:
+    """[number, *P]: the stored values of clients, times their factors in these rows of the matrix."""
+    row = jax.tree.map(lambda rows: _rows_at(rows, segment.memory_client), carry.memory)
+    factors = lax.dynamic_slice_in_dim(segment.matrix, first, number)
+    return _product(factors, [(factors.shape[1] - len(segment.memory_client), _values(row, carry.lasting))])
+
+
+def _blocks(lasting: ArrayTree, wave: Wave, segment: Segments) -> list[tuple[int, ArrayTree]]:
+    """The rows that a segment's products read, [n, *P] each, with the first column of their factors."""
+    stored = None if wave.stored is None else _values(wave.stored, lasting)
+    blocks, first = [], 0
+    for rows in (lasting, wave.updates, wave.starts, stored):
+        if rows is not None:
+            blocks.append((first, rows))
+            first += len(jax.tree.leaves(rows)[0])
     return blocks
 
 
@@ -321,21 +340,6 @@ def _product(matrix: Array, blocks: list[tuple[int, ArrayTree]]) -> ArrayTree:
 
     columns, trees = zip(*blocks, strict=True)
     return jax.tree.map(of_leaf, *trees)
-
-
-def _gathered(carry: MatrixCarry, segment: Segments) -> ArrayTree:
-    """[G, *P]: the clients' stored values that a segment reads."""
-    row = jax.tree.map(lambda rows: _rows_at(rows, segment.memory_client), carry.memory)
-    return _values(row, carry.lasting)
-
-
-def _stored(carry: MatrixCarry, wave: Wave, segment: Segments) -> Row:
-    """The clients' memory with what a segment stores."""
-    stored = Row(wave.updates, ()) if wave.stored is None else wave.stored
-    client = segment.stored_client
-    return jax.tree.map(
-        lambda rows, new: rows.at[client].set(new, mode="drop", unique_indices=True), carry.memory, stored
-    )
 
 
 def _values(row: Row, like: ArrayTree) -> ArrayTree:

@@ -31,8 +31,8 @@ _SEED = 20_250_923
 class Layout(NamedTuple):
     """The coordinates of a segment's vectors, D in all; static.
 
-    In order: what lasts, M; the wave's updates, W; the clients' stored values, G; the wave's starts, W; its updates
-    as they are stored, W. Groups that nobody reads have no coordinates.
+    In order: what lasts, M; the wave's updates, W, its starts, W, and its updates as they are stored, W; the clients'
+    stored values, G. Groups that nobody reads have no coordinates.
 
     lasting  arrays that last, M; padded
     groups   arrays that each trip of the wave leaves
@@ -44,14 +44,9 @@ class Layout(NamedTuple):
     sizes: Sizes
 
     @property
-    def memory(self) -> int:
-        """The first coordinate of the clients' stored values."""
-        return self.lasting + self.groups.updates * self.sizes.width
-
-    @property
     def starts(self) -> int:
         """The first coordinate of the wave's starts."""
-        return self.memory + self.sizes.memory
+        return self.lasting + self.groups.updates * self.sizes.width
 
     @property
     def stored(self) -> int:
@@ -61,9 +56,14 @@ class Layout(NamedTuple):
         return self.lasting
 
     @property
+    def memory(self) -> int:
+        """The first coordinate of the clients' stored values."""
+        return self.lasting + sum(self.groups) * self.sizes.width
+
+    @property
     def length(self) -> int:
         """D, the number of coordinates."""
-        return self.starts + (self.groups.starts + self.groups.stored) * self.sizes.width
+        return self.memory + self.sizes.memory
 
 
 class TripColumns(NamedTuple):
