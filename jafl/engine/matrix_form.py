@@ -184,7 +184,8 @@ def _of_all_runs(program: MatrixProgram, with_memory: bool) -> Callable[[MatrixC
     parts, structure = jax.tree.flatten((program.data, program.client_work))
 
     def of_run(parts: list[Any], carry: MatrixCarry, segment: Segments) -> Any:
-        own = _Run(*jax.tree.unflatten(structure, parts), program)
+        data, client_work = jax.tree.unflatten(structure, parts)
+        own = _Run(data, client_work, program)
         recalled = None
         if with_memory:
             recalled = _of_memory(carry, segment, 0, _lasting(segment) + FIRST_VERSIONS)

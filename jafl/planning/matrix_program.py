@@ -26,7 +26,7 @@ from jafl.errors import require
 from jafl.jaxpr_dependence import dependences
 from jafl.planning.device_memory import bytes_of
 from jafl.planning.linearity import LinearForm, NotLinear, first_nonlinear_trip, linear_form
-from jafl.planning.matrices import Layout, MatrixMaker, TripColumns, not_linear
+from jafl.planning.matrices import Layout, Made, MatrixMaker, TripColumns, not_linear
 from jafl.planning.run import Run
 from jafl.planning.segments import (
     LASTING_PADDED_TO,
@@ -156,8 +156,23 @@ def precision_of(runs: Sequence[MatrixRun]) -> str:
     return precisions[0]
 
 
+class MadeChunk(NamedTuple):
+    """A chunk as the device reads it.
+
+    chunk     what it is
+    segments  [P, ...] what the device reads
+    reports   of its trips and of its server steps
+    """
+
+    chunk: Chunk
+    segments: Segments
+    reports: Made
+
+
 class ChunkMaker:
     """Makes the chunks of one run in order: what the device reads of them, and what their trips and steps report.
+
+    The next one is made beforehand, by ``make_next``, while the device computes.
 
     Args:
       run: the run.
@@ -183,16 +198,40 @@ class ChunkMaker:
             self.segmentation.no_operations(), schedule.num_trips, schedule.num_steps
         )
         self._trips_done = self._steps_done = 0
+        self._chunks = self._making(0)
+        self._next: MadeChunk | Exception | None = None
 
-    def skip(self, first: int, last: int) -> None:
-        """Goes from one server step to a later one without anything for the device; the reports are made."""
-        for chunk in self.segmentation.chunks(first, last):
-            self._matrices(chunk)
+    def skip(self, last: int) -> None:
+        """Goes on to a server step, without anything for the device; the reports are made."""
+        for chunk in self.segmentation.chunks(0, last):
+            self._record(chunk, self._maker.make(chunk.operations))
+        self._chunks = self._making(last)
 
-    def segments(self, first: int, last: int) -> Iterator[tuple[SegmentArrays, Segments, int]]:
-        """The chunks between two server steps: (what they are, what the device reads [P, ...], how many segments)."""
-        for chunk in self.segmentation.chunks(first, last):
-            yield chunk.arrays, self._on_device(chunk.arrays, self._matrices(chunk)), chunk.count
+    def make_next(self) -> None:
+        """Makes the next chunk, if there is one; what goes wrong is raised where the chunk is taken."""
+        if self._next is None:
+            try:
+                self._next = next(self._chunks, None)
+            except Exception as error:
+                self._next = error
+
+    def take(self, last: int) -> MadeChunk | None:
+        """The next chunk that ends at the server step ``last`` or before; None if there is none."""
+        self.make_next()
+        made = self._next
+        if isinstance(made, Exception):
+            raise made
+        if made is None or made.chunk.end > last:
+            return None
+        self._next = None
+        self._record(made.chunk, made.reports)
+        return made
+
+    def _making(self, first: int) -> Iterator[MadeChunk]:
+        """Makes all chunks from a server step on."""
+        for chunk in self.segmentation.chunks(first, self._run.run.schedule.num_steps):
+            made = self._maker.make(chunk.operations)
+            yield MadeChunk(chunk, self._on_device(chunk.arrays, made.matrices), made)
 
     def nothing(self) -> Segments:
         """Segments [P, ...] that change nothing."""
@@ -202,9 +241,8 @@ class ChunkMaker:
         matrices[:, range(lasting), range(lasting)] = 1
         return self._on_device(arrays, matrices)
 
-    def _matrices(self, chunk: Chunk) -> np.ndarray:
-        """[P, M + S, D]; records the reports."""
-        made = self._maker.make(chunk.operations)
+    def _record(self, chunk: Chunk, made: Made) -> None:
+        """Puts what a chunk's trips and steps report where it belongs."""
         for columns, rows, done, number in (
             (self.trip_reports, made.trip_reports, self._trips_done, chunk.num_trips),
             (self.step_reports, made.step_reports, self._steps_done, chunk.num_steps),
@@ -213,11 +251,10 @@ class ChunkMaker:
                 columns[name][done : done + number] = values
         self._trips_done += chunk.num_trips
         self._steps_done += chunk.num_steps
-        return made.matrices
 
     def _on_device(self, arrays: SegmentArrays, matrices: np.ndarray) -> Segments:
         trips, dtype = self._run.program.trips, jax.tree.leaves(self._run.run.params)[0].dtype
-        kept = np.sum(arrays.write_slot < NO_SLOT, axis=1, dtype=np.int32)
+        kept = np.asarray(np.sum(arrays.write_slot < NO_SLOT, axis=1, dtype=np.int32))
         return Segments(
             uses_memory=np.array(self._run.stores),
             most=arrays.size,
@@ -235,7 +272,7 @@ class ChunkMaker:
 
 def further_products(kept: np.ndarray) -> np.ndarray:
     """How many products a segment takes after its first one, to make so many versions; ``Segments.rounds``."""
-    return -(-np.maximum(kept - FIRST_VERSIONS, 0) // VERSIONS_AT_ONCE)
+    return np.asarray(-(-np.maximum(kept - FIRST_VERSIONS, 0) // VERSIONS_AT_ONCE))
 
 
 def together(chunks: Sequence[Segments]) -> Segments:

@@ -94,8 +94,12 @@ class SegmentArrays(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Chunk:
-    """Segments that are computed in one go, ``count`` of P."""
+    """Segments that are computed in one go, ``count`` of P; ``end``: the server step at which ``advance`` may stop.
 
+    Of several chunks with one end all are computed up to it.
+    """
+
+    end: int
     count: int
     operations: SegmentOperations
     arrays: SegmentArrays
@@ -148,7 +152,8 @@ class Segmentation:
             segments = range(self._chunk_segments[number], self._chunk_segments[number + 1])
             for part in range(segments.start, segments.stop, SEGMENTS_PER_CHUNK):
                 some = range(part, min(part + SEGMENTS_PER_CHUNK, segments.stop))
-                yield Chunk(len(some), self._operations(some), self._arrays(some))
+                end = int(self._chunk_steps[number + 1])
+                yield Chunk(end, len(some), self._operations(some), self._arrays(some))
 
     def _order(self, recall: Recall | None) -> None:
         """All operations in order. The first arrival of a step shares one with the step's last recalled value."""

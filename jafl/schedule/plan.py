@@ -250,11 +250,11 @@ def check_plan(schedule: EventSchedule, plan: ExecutionPlan) -> None:
     trained_before = plan.wave_before[plan.wave]
     late = np.flatnonzero(trained_before > np.arange(schedule.num_trips))
     require(not late.size, "a trip that is folded before it trains", late[:1], "none", REMEDY)
-    _check_rows(plan, trained_before)
-    _check_slots(schedule, plan, trained_before)
     if plan.form == "matrix":
         _check_consecutive(plan)
         _check_slots(schedule, plan, np.arange(schedule.num_trips))
+    _check_rows(plan, trained_before)
+    _check_slots(schedule, plan, trained_before)
 
 
 def _check_lengths(schedule: EventSchedule, plan: ExecutionPlan) -> None:

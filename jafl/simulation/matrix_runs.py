@@ -15,7 +15,7 @@ from jafl.planning import matrix_program
 from jafl.planning.device_memory import Forecast
 from jafl.planning.matrices import Layout
 from jafl.planning.matrix_forecast import matrix_forecast
-from jafl.planning.matrix_program import ChunkMaker, MatrixRun
+from jafl.planning.matrix_program import ChunkMaker, MadeChunk, MatrixRun
 from jafl.planning.preparation import Preparation
 from jafl.records import Params
 from jafl.simulation import stacking
@@ -113,32 +113,31 @@ class MatrixRuns(Batch):
         """Goes on from a checkpoint after ``step`` server steps."""
         self.carry = carry
         for maker, run in zip(self._makers, self._runs, strict=True):
-            maker.skip(0, min(step, run.run.schedule.num_steps))
+            maker.skip(min(step, run.run.schedule.num_steps))
 
     def advance(self, first: int, last: int) -> None:
         """Computes the server steps ``first`` to ``last - 1``, which are ends of chunks."""
         if first == last:
-            self._compute([maker.nothing() for maker in self._makers], 0, [])
+            self._compute([None] * len(self._makers))
             return
-        streams = [
-            maker.segments(min(first, run.run.schedule.num_steps), min(last, run.run.schedule.num_steps))
-            for maker, run in zip(self._makers, self._runs, strict=True)
-        ]
-        while any(chunks := [next(stream, None) for stream in streams]):
-            made = [
-                maker.nothing() if chunk is None else chunk[1]
-                for maker, chunk in zip(self._makers, chunks, strict=True)
-            ]
-            trained = [None if chunk is None else chunk[0] for chunk in chunks]
-            self._compute(made, max(chunk[2] for chunk in chunks if chunk), trained)
+        while any(chunks := [maker.take(last) for maker in self._makers]):
+            self._compute(chunks)
+            for maker in self._makers:  # while the device computes
+                maker.make_next()
 
-    def _compute(self, segments: list[Any], count: int, trained: list[Any]) -> None:
+    def _compute(self, chunks: list[MadeChunk | None]) -> None:
         """Starts the computation of one chunk of every run; the host goes on while the device computes."""
+        segments = [
+            chunk.segments if chunk else maker.nothing()
+            for chunk, maker in zip(chunks, self._makers, strict=True)
+        ]
+        count = max(chunk.chunk.count if chunk else 0 for chunk in chunks)
         self._device, losses = matrix_form.run(
             self._program, self._device, matrix_program.together(segments), count
         )
-        for number, arrays in enumerate(trained):
-            if arrays is not None:
+        for number, chunk in enumerate(chunks):
+            if chunk is not None:
+                arrays = chunk.chunk.arrays
                 lane = np.arange(arrays.trip.shape[1])
                 segment, lane = np.nonzero(lane < arrays.size[:, None])
                 self._pending.append((losses, number, segment, lane, arrays.trip[segment, lane]))

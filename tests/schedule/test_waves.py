@@ -1,6 +1,7 @@
 """Waves: every trip trains once, from its own version, before it is folded, and waits undisturbed."""
 
 import dataclasses
+import math
 
 import numpy as np
 import pytest
@@ -95,6 +96,57 @@ def test_the_mean_wave_is_as_long_as_what_depends_on_it_allows(clients, width, e
     assert np.mean(replay(schedule, in_waves(schedule, width))) == pytest.approx(expected, rel=0.06)
 
 
+@settings(max_examples=150)
+@given(asynchronous_cases() | synchronous_cases(), st.integers(1, 12), st.booleans())
+def test_waves_of_the_matrix_form_hold_trips_that_follow_one_another(case, width, unequal):
+    schedule = case.schedule()
+    cost = 1.0 + 30.0 * (schedule.client % 5) if unequal else None
+    plan = in_waves(schedule, width, cost=cost, form="matrix")
+    sizes = replay(schedule, plan)
+    check_plan(schedule, plan)
+    assert np.all(np.diff(plan.wave) >= 0)
+    # A version stays until its trips are folded, so that each of them could train as late as that.
+    assert plan.num_slots == trip_by_trip(schedule).num_slots
+    replay(schedule, dataclasses.replace(trip_by_trip(schedule), read_slot=plan.read_slot))
+    # No wave ends before it is full, but where the next trip's version does not exist yet.
+    for begin, size in zip(plan.wave_before, sizes, strict=True):
+        if size < width and begin + size < schedule.num_trips:
+            assert schedule.download_version[begin + size] > schedule.step[begin]
+
+
+@pytest.mark.parametrize("clients", [100, 1000, 4000, 10_000])
+def test_waves_of_the_matrix_form_are_as_long_as_what_depends_on_them_allows(clients):
+    """One trip a step: a wave ends before the first trip of a client that started within it.
+
+    Of the n-th trip of a wave the share n / clients is such a one, so n trips pass without one with the probability
+    exp(-n^2 / (2 clients)); its integral up to 64 is the mean.
+    """
+    schedule = asynchronous(
+        num_clients=clients, concurrency=clients, delay=delays.exponential(1.0), client_trips=40_000
+    )
+    mean = math.sqrt(math.pi * clients / 2) * math.erf(64 / math.sqrt(2 * clients))
+    assert np.mean(replay(schedule, in_waves(schedule, 64, form="matrix"))) == pytest.approx(mean, rel=0.04)
+
+
+def test_a_plan_in_which_trips_wait_has_no_matrix_form():
+    plan = in_waves(SCHEDULE, 8)
+    with pytest.raises(
+        SettingError, match="trains while an earlier one waits is [0-9]+, but must be none in the matrix"
+    ):
+        check_plan(SCHEDULE, dataclasses.replace(plan, form="matrix"))
+    early = in_waves(SCHEDULE, 8, form="matrix")
+    wave_before = early.wave_before.copy()
+    wave_before[3] -= 1
+    with pytest.raises(SettingError, match="trains while an earlier one waits is 3,"):
+        check_plan(SCHEDULE, dataclasses.replace(early, wave_before=wave_before))
+    # Slots that are free as soon as a wave has trained are too few.
+    reused = dataclasses.replace(
+        plan, form="matrix", wave=early.wave, wave_before=early.wave_before, row=early.row, place=early.place
+    )
+    with pytest.raises(SettingError, match="the version that the plan has for trip"):
+        check_plan(SCHEDULE, reused)
+
+
 def test_what_is_not_a_plan_of_this_schedule_is_refused():
     plan = in_waves(SCHEDULE, 8)
 
@@ -124,6 +176,8 @@ def test_what_is_not_a_plan_of_this_schedule_is_refused():
         ({"width": 3, "lanes": 4}, "lanes is 4, but must be at most the width, 3"),
         ({"width": 3, "cost": np.ones(3)}, "one for each of the 600 trips"),
         ({"width": 3, "cost": np.zeros(600)}, "above 0"),
+        ({"width": 3, "rows": 6, "form": "matrix"}, "rows is 6, but must be None in the matrix form"),
+        ({"width": 3, "form": "matrices"}, "form is 'matrices'"),
     ],
 )
 def test_bad_waves_are_refused(arguments, match):
