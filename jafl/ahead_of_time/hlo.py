@@ -71,6 +71,8 @@ COLLECTIVES = (
     "ragged-all-to-all",
 )
 VECTOR_MEMORY = 1  # of a TPU, on the chip
+# What makes the same numbers in another shape or order.
+_SAME_NUMBERS = ("bitcast", "reshape", "transpose", "copy")
 
 
 class Array(NamedTuple):
@@ -427,7 +429,7 @@ def unpriced_bytes(module: Module, one: Instruction) -> int:
         return 0
     inside = module.root_operations(one)
     if inside & {"scatter", "dynamic-update-slice"}:  # in place: only the rows that are written move
-        return 2 * _updated_bytes(module, one)
+        return _updated_bytes(module, one)
     if one.operation.endswith("-start"):  # its shape has source and destination
         source, *others = [array for array in one.arrays if array.dimensions]
         moved = min(array.bytes for array in (source, *others))
@@ -436,17 +438,28 @@ def unpriced_bytes(module: Module, one: Instruction) -> int:
 
 
 def _updated_bytes(module: Module, one: Instruction) -> int:
-    """The bytes of the rows that a scatter or an update of a slice writes."""
+    """The bytes of main memory that a scatter or an update of a slice reads as new rows and writes."""
     computations = [module.computations[name] for name in one.called.get("calls", ())] or [[one]]
     total = 0
     for computation in computations:
         made = {inner.name: inner for inner in computation}
         for inner in computation:
             place = {"scatter": 2, "dynamic-update-slice": 1}.get(inner.operation)
-            if place is not None and len(inner.operands) > place:
-                update = made.get(inner.operands[place])
-                total += sum(array.bytes for array in update.arrays) if update else 0
+            if place is None or len(inner.operands) <= place:
+                continue
+            # Inside a fusion arrays have no place of their own: what it reads has, and so has what it makes.
+            new = made.get(inner.operands[place])
+            while new and new.operation in _SAME_NUMBERS and new.operands:
+                new = made.get(new.operands[0])
+            if new:
+                total += sum(array.bytes for array in new.arrays if array.memory == 0)
+                share = sum(map(_entries, new.arrays)) / max(sum(map(_entries, inner.arrays)), 1)
+                total += int(share * sum(array.bytes for array in inner.arrays if array.memory == 0))
     return total
+
+
+def _entries(array: Array) -> int:
+    return math.prod(array.dimensions)
 
 
 def made_anew(program: Loop, module: Module, least: int) -> list[Instruction]:

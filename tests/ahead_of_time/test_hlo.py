@@ -130,7 +130,8 @@ def test_cycles_are_summed_over_rounds_and_branches(program):
 def test_what_has_no_estimate_is_counted_in_bytes(module, program):
     (trips,) = program.loops
     found = {one.name: hlo.unpriced_bytes(module, one) for one in trips.instructions}
-    assert found["rows"] == 2 * 8 * 256 * 4  # three rows of 200, padded to tiles of 8 x 128, read and written
+    # Three rows of 200, padded to 256: read from a whole tile of 8 rows, and written as three.
+    assert found["rows"] == (8 + 3) * 256 * 4
     assert found["fetch"] == 16 * 256 * 4  # written to memory on the chip
     assert found["again"] == found["sum"] == found["both"] == 0
 
