@@ -212,6 +212,8 @@ def _train(run: _Run, snapshots: ArrayTree, segment: Segments) -> tuple[Wave, ja
     # Each device needs whole models of its own trips, and makes whole updates; it keeps a part of all of them.
     lanes = _over_lanes(run, (starts, segment.client, segment.key))
     made, losses = jax.vmap(functools.partial(_train_trip, run))(*lanes)
+    # Lanes without a trip repeat the last one. Where there is none, what they train may be NaN, and so is 0 * NaN.
+    made = jax.tree.map(lambda rows: jnp.where(segment.size > 0, rows, jnp.zeros_like(rows)), made)
     return _over_entries(run, made), losses
 
 
@@ -241,6 +243,8 @@ def _train_one_after_the_other(run: _Run, snapshots: ArrayTree, segment: Segment
         )
         start = jax.tree.map(lambda rows: lax.dynamic_index_in_dim(rows, slot, keepdims=False), snapshots)
         trip = _train_trip(run, start, client, key)
+        if run.program.runs > 1:  # see ``_train``
+            trip = jax.tree.map(lambda new: jnp.where(segment.size > 0, new, jnp.zeros_like(new)), trip)
         return jax.tree.map(lambda rows, new: rows.at[lane].set(new), made, trip)
 
     start = jax.tree.map(lambda rows: rows[0], snapshots)
@@ -328,6 +332,7 @@ def _product(matrix: Array, blocks: list[tuple[int, ArrayTree]]) -> ArrayTree:
     """[n, *P]: columns of the matrix [n, D] times the rows of all blocks, each given with its first column."""
 
     def of_leaf(*blocks):
+        # Without the barrier a TPU cuts the factors out inside the product, which is then three times as slow.
         products = [
             lax.dot_general(
                 lax.optimization_barrier(matrix[:, first : first + len(rows)].astype(rows.dtype)),

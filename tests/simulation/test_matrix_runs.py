@@ -10,8 +10,9 @@ from quick_compilation import quick_compilation  # noqa: F401
 
 import jafl
 from jafl.engine import matrix_form
-from jafl.planning import linearity
+from jafl.planning import linearity, matrix_program
 from jafl.planning.preparation import NoMatrixForm
+from jafl.simulation.batches import make_batch
 
 CLIENTS = 12
 RULES = {
@@ -142,6 +143,26 @@ def test_different_rules_go_in_one_program(names, in_64_bits):
         alone = simulate(run, form="loop")
         assert_same(history, alone)
         np.testing.assert_allclose(history.trip_reports["loss"], alone.trip_reports["loss"], rtol=1e-9)
+
+
+@pytest.mark.parametrize("runs", [1, 2])
+@pytest.mark.parametrize("together", [True, False])
+def test_what_lanes_without_a_trip_train_is_not_read(runs, together):
+    """They train from whatever lies in a slot; that may be NaN, which no factor of nought removes."""
+    batch = make_batch(
+        [run_of("fedbuff", seed=seed) for seed in range(runs)], together=together, form="matrix"
+    )
+    carry = batch.carry.device
+    params = jax.tree.map(np.asarray, carry.params)
+    poisoned = carry._replace(
+        snapshots=jax.tree.map(lambda rows: jnp.full_like(rows, jnp.nan), carry.snapshots)
+    )
+    nothing = matrix_program.together([maker.nothing() for maker in batch._makers])
+    if runs > 1:  # some run has trips
+        nothing = nothing._replace(most=np.full_like(nothing.most, 3))
+    after, _ = matrix_form.run(batch._program, poisoned, nothing, 2)
+    for leaf, other in zip(jax.tree.leaves(after.params), jax.tree.leaves(params), strict=True):
+        np.testing.assert_array_equal(leaf, other)
 
 
 def test_what_is_not_linear_is_refused_with_the_reason():
