@@ -27,6 +27,7 @@ from experiments.benchmarks.workloads import (
     EXAMPLES,
     RATE,
     RULES,
+    exponential_schedule,
     noise_federation,
     overlapping_clients,
 )
@@ -43,7 +44,6 @@ NAMES = ("asgd", "fedasync", "fedbuff", "ace", "aced", "ca2fl", "wkafl")
 # Rules whose clients are all in flight at the start.
 OF_ALL_CLIENTS = ("ace", "aced", "ace_8_bits")
 MIB = 2**20
-DELAYS = {"exponential": jafl.delays.exponential(1.0), "constant": jafl.delays.constant(1.0)}
 
 COLUMNS = ["model", "rule", "plan", "kilocycles a trip", "+ bytes", "/ bare", "a call", "arguments, MiB"]
 COLUMNS += ["temporaries, MiB", "forecast, MiB", "made anew, MiB", "collectives a round", "compiling, s"]
@@ -60,7 +60,6 @@ def prepared(
     trips: int | None = None,
     form: str = "loop",
     default_plan: bool = False,
-    delay: str = "exponential",
 ) -> Preparation:
     """A run of ``rule`` on noise, for the chips of a topology; only shapes of its model.
 
@@ -74,17 +73,15 @@ def prepared(
       trips: client trips. Default: 20 waves, and at least 600 and four times those in flight.
       form: of the waves, "loop" or "matrix".
       default_plan: take the plan that jafl chooses, in place of one of this width.
-      delay: a name of ``DELAYS``. Under constant ones the waves of the matrix form fill all their lanes.
     """
     make, size = choose("rules", rule, RULES)
     everyone = bool(make().build().initial_round)
     number = len(chip.devices)
     trips = trips or max(20 * width * number, 600, 4 * in_flight)
-    schedule = jafl.asynchronous(
-        num_clients=clients,
-        buffer_size=size,
-        delay=choose("delay", delay, DELAYS),
-        client_trips=-(-trips // size) * size + clients * everyone,
+    schedule = exponential_schedule(
+        clients,
+        size,
+        -(-trips // size) * size + clients * everyone,
         concurrency=clients if everyone else min(clients, in_flight),
         initial_round=everyone,
     )
@@ -183,7 +180,6 @@ def main(_: Sequence[str]) -> None:
                     in_flight=options.in_flight,
                     form=form,
                     default_plan=options.default_plan,
-                    delay=options.delay,
                 )
                 lowered = lowered_run(chip, run)
                 found = lowered.estimate(chip)
@@ -203,7 +199,6 @@ def define_flags() -> None:
     flags.DEFINE_integer(
         "in_flight", 100, "Clients in flight, for rules that do not need all.", lower_bound=1
     )
-    flags.DEFINE_enum("delay", "exponential", list(DELAYS), "Law of the durations.")
     flags.DEFINE_bool("bare", True, "Also the bare client step, for the ratio.")
     flags.DEFINE_bool(
         "default_plan", False, "Take the plan that jafl chooses, in place of one of each width."
