@@ -120,7 +120,7 @@ def loop_rounds(preparation: Preparation) -> dict[str, float]:
         rounds["show_recalled"] = float(program.recall.first_row[-1]) / steps
     if program.waves is not None:
         waves = len(plan.wave_before)
-        reached = trips
+        reached = steps if spread.whole_steps else trips
         if spread.at_once or spread.steps_at_once:
             reached = _parts(preparation) if spread.at_once else _outer_rounds(preparation)
         rounds["train_if_due"] = waves / reached

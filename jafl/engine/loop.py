@@ -9,7 +9,16 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 
-from jafl.engine import carry_layout, client_memory, columns, devices, snapshot_buffer, tiled_rows, waves
+from jafl.engine import (
+    carry_layout,
+    client_memory,
+    columns,
+    devices,
+    snapshot_buffer,
+    tiled_rows,
+    waves,
+    whole_step,
+)
 from jafl.engine.client_memory import ClientMemory
 from jafl.engine.program import Carry, Program, Trained
 from jafl.engine.trip import (
@@ -157,9 +166,13 @@ def _packed(program: Program) -> Program:
 
 
 def _server_step(program: Program, step: jax.Array, carry: Carry) -> Carry:
-    opened = _open(program, step, carry)
-    folded = _fold(program, step, carry.snapshots, opened)
-    stepped, report = _step(program, carry, folded)
+    if program.spread.whole_steps:
+        finished, waiting, trip_reports = whole_step.fold_and_finish(program, step, carry)
+        folded = OpenStep(None, carry.memory, waiting, trip_reports)
+    else:
+        folded = _fold(program, step, carry.snapshots, _open(program, step, carry))
+        finished = program.rule.build().finish(folded.buffer, carry.params)
+    stepped, report = _step(program, carry, folded, finished)
     return _record(program, step, stepped, report)
 
 
@@ -224,10 +237,15 @@ def _flat(opened: OpenStep, vectors: bool) -> OpenStep:
     )
 
 
-def _step(program: Program, carry: Carry, folded: OpenStep) -> tuple[Carry, dict[str, Any]]:
-    """Closes the buffer and steps the model: the carry but for snapshots and step reports, and the step's report."""
-    rule, optimizer = program.rule.build(), program.server_optimizer.build()
-    pseudo_gradient, rule_state, report, apply = rule.finish(folded.buffer, carry.params)
+def _step(
+    program: Program, carry: Carry, folded: OpenStep, finished: tuple[Any, ...]
+) -> tuple[Carry, dict[str, Any]]:
+    """Steps the model: the carry but for snapshots and step reports, and the step's report.
+
+    finished: what the rule's ``finish`` has returned.
+    """
+    optimizer = program.server_optimizer.build()
+    pseudo_gradient, rule_state, report, apply = finished
     updates, optimizer_state = optimizer.update(pseudo_gradient, carry.optimizer_state, carry.params)
     params = optax.apply_updates(carry.params, updates)
     if apply is not True:

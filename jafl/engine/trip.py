@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jafl.clients import ClientData, ClientResult
-from jafl.engine import carry_layout, client_memory, devices, waves
+from jafl.engine import carry_layout, client_memory, columns, devices, waves
 from jafl.engine.client_memory import ClientMemory
 from jafl.engine.program import Program, Trained
 from jafl.errors import require
@@ -127,6 +127,35 @@ def arrival_of(program: Program, trip: jax.Array, trained: Trained) -> Arrival:
         local_steps=trained.result.local_steps,
         loss=trained.result.loss,
         columns={name: column[trip] for name, column in program.trips.columns.items()},
+    )
+
+
+def arrivals_of(program: Program, first: jax.Array, count: int, waiting: Trained) -> Arrival:
+    """What a rule sees of the trips ``first`` to ``first + count - 1``, all of which wait (``Rule.whole_step``)."""
+    assert program.waves is not None
+    trips, of_waves = program.trips, program.waves
+
+    def part(column):
+        return columns.part(column, first, count)
+
+    rows = part(of_waves.read_row)
+    numbers = waiting.result._replace(update=None)
+    numbers = jax.tree.map(lambda column: column.at[rows].get(mode="promise_in_bounds"), numbers)
+    large = (waiting.result.update, waiting.start)
+    updates, starts = zip(
+        *(client_memory.row_of(large, rows[number], as_vectors=False) for number in range(count)), strict=True
+    )
+    client = part(trips.client)
+    return Arrival(
+        update=updates,
+        start=None if waiting.start is None else starts,
+        client=client,
+        staleness=part(trips.staleness),
+        num_examples=program.data.offsets[client + 1] - program.data.offsets[client],
+        batch_examples=numbers.batch_examples,
+        local_steps=numbers.local_steps,
+        loss=numbers.loss,
+        columns={name: part(column) for name, column in trips.columns.items()},
     )
 
 

@@ -17,6 +17,7 @@ from jafl.planning.compatibility import check_fit
 from jafl.planning.device_memory import bytes_of, device_memory
 from jafl.planning.plan_choice import quickest_lanes
 from jafl.planning.run import Run
+from jafl.planning.whole_steps import due_at_steps, takes_whole_steps
 from jafl.records import EventSchedule, ExecutionPlan, Params, Recall, Rule
 from jafl.schedule import bucket
 from jafl.specifications import as_specification, specify
@@ -49,6 +50,10 @@ def make_program(
     built = rule.build()
     require(isinstance(built, Rule), "rule", built, "a jafl.Rule", "Call its factory: jafl.rules.fedbuff().")
     check_fit(run.schedule, run.federation, built, client_work.build().model, run.params)
+    whole = takes_whole_steps(plan, built, spread)
+    plan = due_at_steps(plan) if whole else plan
+    at_once = _at_once(plan, built, spread)
+    spread = spread._replace(at_once=at_once, lanes=_lanes(plan, spread), whole_steps=whole)
     program = engine.Program(
         trips=_trips(run.schedule, plan, built),
         steps=engine.Steps(padded(plan.first_trip), padded(plan.write_slot)),
@@ -64,7 +69,7 @@ def make_program(
         rule=rule,
         server_optimizer=as_specification(server_optimizer),
         one_trip_per_step=bool(np.all(np.diff(plan.first_trip) == 1)),
-        spread=spread._replace(at_once=_at_once(plan, built, spread), lanes=_lanes(plan, spread)),
+        spread=spread,
     )
     if program.one_trip_per_step and spread.together:
         steps_at_once = _steps_at_once(plan, program, run.params)

@@ -72,7 +72,7 @@ class StackedRows(NamedTuple):
 
 
 class SeparateRows(NamedTuple):
-    """K rows apart from each other: ``rows``, a sequence of K pytrees [*P], and ``squares`` [K, K], their products."""
+    """K rows apart from each other: ``rows``, K pytrees [*P], and ``squares`` [K, K], the products of all pairs."""
 
     rows: Sequence[ArrayTree]
     squares: jax.Array

@@ -11,7 +11,7 @@ from jafl.errors import whole_number
 from jafl.platform_forms import by_platform
 from jafl.records import ArrayTree, Gradients, Report, Requirements, Rule
 from jafl.rules import accumulate
-from jafl.rules.rows import Rows, of_stored
+from jafl.rules.rows import MOST_SEPARATE_ROWS, Rows, SeparateRows, of_stored
 from jafl.specifications import specification
 
 # N_ave counts the trips whose weight is at least the largest one divided by this.
@@ -76,7 +76,7 @@ def wkafl(
         return _State(accumulate.zeros(params), jnp.asarray(False), rows)
 
     def begin(state, params):
-        # The rows of the last step are all written again: they need not be cleared.
+        # The rows of the last step, if any, are all written again: they need not be cleared.
         return _Buffer(state, jnp.zeros((2, buffer_size), accumulate.number(0).dtype), jnp.int32(0))
 
     def fold(buffer, arrival):
@@ -89,7 +89,7 @@ def wkafl(
         columns = lax.dynamic_update_index_in_dim(columns, column, place, 1)
         return _Buffer(state._replace(rows=rows), columns, place + 1), {}
 
-    def step_along(rows: Rows, stage_two, staleness, loss):
+    def step_along(rows, stage_two, staleness, loss):
         """(direction, estimate, whether stage two has begun, report) of K gradients and their columns [K]."""
         stage_two = stage_two | (jnp.mean(loss) < stage_two_loss)
         gradients = _clipped(rows, clip_norm)
@@ -116,7 +116,23 @@ def wkafl(
         )
         return direction, _State(estimate, stage_two, stored), report, True
 
-    return Rule(init, begin, fold, finish, requirements=Requirements(buffer_size=buffer_size))
+    def whole_step(state, params, arrivals):
+        gradients = [jax.tree.map(jnp.negative, update) for update in arrivals.update]
+        if non_iid_part:
+            gradients = [_with_momentum(gradient, state.estimate, momentum) for gradient in gradients]
+        columns = accumulate.number(arrivals.staleness), accumulate.number(arrivals.loss)
+        rows = SeparateRows.of(gradients)
+        direction, estimate, stage_two, report = step_along(rows, state.stage_two, *columns)
+        return direction, _State(estimate, stage_two, state.rows), report, True, {}
+
+    return Rule(
+        init,
+        begin,
+        fold,
+        finish,
+        requirements=Requirements(buffer_size=buffer_size),
+        whole_step=whole_step if buffer_size <= MOST_SEPARATE_ROWS else None,
+    )
 
 
 class _State(NamedTuple):
