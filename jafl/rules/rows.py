@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from jafl.platform_forms import by_platform
@@ -91,14 +92,14 @@ class SeparateRows(NamedTuple):
             return jnp.stack(sums)
 
         products = functools.reduce(jnp.add, map(of_leaf, leaves))
-        place = {pair: number for number, pair in enumerate(pairs)}
-        order = [place[max(i, j), min(i, j)] for i in range(len(rows)) for j in range(len(rows))]
-        square = jnp.stack([products[number] for number in order])
-        return cls(rows, square.reshape(len(rows), len(rows)))
+        spread = np.zeros((len(rows), len(rows), len(pairs)), bool)
+        for number, (i, j) in enumerate(pairs):
+            spread[i, j, number] = spread[j, i, number] = True
+        return cls(rows, jnp.sum(jnp.where(spread, products, 0), axis=-1))
 
     def norms(self) -> jax.Array:
         """[K]: the norms of the rows, over all leaves."""
-        return jnp.sqrt(jnp.diagonal(self.squares))
+        return jnp.sqrt(jnp.sum(jnp.where(np.eye(len(self.rows), dtype=bool), self.squares, 0), axis=1))
 
     def weighted_sum(self, weights: jax.Array) -> ArrayTree:
         """[*P]: the sum of the rows times ``weights`` [K]."""
