@@ -21,6 +21,7 @@ from jafl.engine import (
 )
 from jafl.engine.client_memory import ClientMemory
 from jafl.engine.program import Carry, Program, Trained
+from jafl.engine.reports import columns_in_report, record_row, with_applied
 from jafl.engine.trip import (
     arrival_of,
     fold_trip,
@@ -29,8 +30,6 @@ from jafl.engine.trip import (
     train_trip,
     trained_trip,
 )
-from jafl.errors import require
-from jafl.platform_forms import FORMS, Forms
 from jafl.precision import float32_products
 from jafl.records import ArrayTree, Params, Recall
 
@@ -75,17 +74,22 @@ def allocate(program: Program, params: Params, *, slots: int, num_clients: int) 
         value = remembered_shapes(program, rows)
         memory = client_memory.allocate(value, num_clients, rule.memory_precision, program.spread.forms)
 
+    as_columns: dict[str, str] = {}
+
     def reports_of_one_step():
         trip = jnp.int32(0)
         arrival = arrival_of(program, trip, train_trip(program, rows, trip))
         buffer, _, trip_report = fold_trip(program, trip, arrival, rule.begin(state, params), memory)
+        as_columns.update(columns_in_report(program, arrival, trip_report))
         _, _, report, apply = rule.finish(buffer, params)
-        return trip_report, _with_applied(report, apply)
+        return trip_report, with_applied(report, apply)
 
     def rows_of(count, report):
         return {name: jnp.zeros((count, *value.shape), value.dtype) for name, value in report.items()}
 
     trip_report, step_report = jax.eval_shape(reports_of_one_step)
+    trip_reports = rows_of(len(program.trips.client), trip_report)
+    trip_reports |= {name: program.trips.columns[column] for name, column in as_columns.items()}
     return Carry(
         params=params,
         optimizer_state=program.server_optimizer.build().init(params),
@@ -93,7 +97,7 @@ def allocate(program: Program, params: Params, *, slots: int, num_clients: int) 
         snapshots=snapshot_buffer.store(rows, jnp.int32(0), params, program.spread.forms),
         memory=memory,
         waiting=waiting,
-        trip_reports=rows_of(len(program.trips.client), trip_report),
+        trip_reports=trip_reports,
         step_reports=rows_of(len(program.steps.write_slot), step_report),
     )
 
@@ -223,8 +227,9 @@ def _client_trip(program: Program, snapshots: ArrayTree, trip: jax.Array, opened
         begins = trip + client_memory.nought_after(memory)
     arrival = arrival_of(program, trip, trained_trip(program, snapshots, begins, waiting))
     buffer, memory, report = fold_trip(program, trip, arrival, opened.buffer, memory)
-    reports = record_row(opened.trip_reports, trip, report, forms)
-    return OpenStep(buffer, memory, waiting, reports)
+    there = columns_in_report(program, arrival, report)
+    report = {name: value for name, value in report.items() if name not in there}
+    return OpenStep(buffer, memory, waiting, record_row(opened.trip_reports, trip, report, forms))
 
 
 def _flat(opened: OpenStep, vectors: bool) -> OpenStep:
@@ -259,7 +264,7 @@ def _step(
         waiting=folded.waiting,
         trip_reports=folded.trip_reports,
     )
-    return stepped, _with_applied(report, apply)
+    return stepped, with_applied(report, apply)
 
 
 def _record(program: Program, step: jax.Array, stepped: Carry, report: dict[str, Any]) -> Carry:
@@ -365,7 +370,7 @@ def _running_sum_of_steps(
         update, _ = optimizer.update(pseudo_gradient, carry.optimizer_state, None)
         moves = (number < until) & apply
         update = jax.tree.map(lambda leaf: jnp.where(moves, leaf, 0), update)
-        return update, trip_report, _with_applied(report, apply)
+        return update, trip_report, with_applied(report, apply)
 
     updates, trip_reports, step_reports = jax.vmap(make_step)(numbers)
     moved = jax.tree.map(functools.partial(jnp.cumsum, axis=0), updates)
@@ -392,27 +397,6 @@ def _running_sum_of_steps(
         trip_reports=record(carry.trip_reports, trips, trip_reports),
         step_reports=record(carry.step_reports, numbers, step_reports),
     )
-
-
-def _with_applied(report: dict[str, Any], apply: Any) -> dict[str, Any]:
-    """The rule's report, with ``applied``, 1 or 0, of a rule that may skip a step."""
-    require(
-        "applied" not in report, "the name of a rule's report", "applied", "another: the engine reports it"
-    )
-    return dict(report) if apply is True else {**report, "applied": jnp.where(apply, 1.0, 0.0)}
-
-
-def record_row(
-    reports: dict[str, jax.Array], row: jax.Array, report: dict[str, Any], forms: Forms = FORMS["cpu"]
-) -> dict[str, jax.Array]:
-    """``reports`` [rows] with one row of each set to what ``report`` says; the row is there."""
-
-    def write(column, value):
-        if forms.packed:
-            return lax.dynamic_update_index_in_dim(column, jnp.asarray(value, column.dtype), row, 0)
-        return column.at[row].set(value)
-
-    return {name: write(column, report[name]) for name, column in reports.items()}
 
 
 def _select(condition: jax.Array, if_true: Any, if_false: Any) -> Any:
