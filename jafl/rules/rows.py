@@ -72,44 +72,70 @@ class StackedRows(NamedTuple):
         return sum(products[1:], products[0]), norm
 
 
-class SeparateRows(NamedTuple):
-    """K rows apart from each other: ``rows``, K pytrees [*P], and ``squares`` [K, K], the products of all pairs."""
+class Change(NamedTuple):
+    """How a row follows from what arrives: ``sign`` (1 or -1) times that plus ``factor`` [] times ``vector`` [*P]."""
 
-    rows: Sequence[ArrayTree]
+    sign: int
+    factor: Any
+    vector: ArrayTree
+
+    def applied(self, arrived: ArrayTree) -> ArrayTree:
+        """[*P]: the row."""
+        return jax.tree.map(lambda a, v: self.sign * a + self.factor * v, arrived, self.vector)
+
+
+class SeparateRows(NamedTuple):
+    """K rows apart from each other, and the products of all pairs of them; no row of matrices is ever made.
+
+    apart    for each leaf of the rows the K arrays from which they follow, or of vectors, which are small, the rows
+             themselves, [K, n]
+    change   by which a row follows, its vector as a list of leaves; or None
+    squares  [K, K] the products of the rows
+    tree     of a row
+    """
+
+    apart: Sequence[Sequence[jax.Array] | jax.Array]
+    change: Change | None
     squares: jax.Array
+    tree: Any
 
     @classmethod
-    def of(cls, rows: Sequence[ArrayTree]) -> "SeparateRows":
-        """These rows, at most ``MOST_SEPARATE_ROWS``."""
-        leaves = list(zip(*map(jax.tree.leaves, rows), strict=True))
-        pairs = [(i, j) for i in range(len(rows)) for j in range(i + 1)]
-
-        def of_leaf(same: Sequence[jax.Array]) -> jax.Array:
-            """[pairs], in one reduction: of several the compiler makes some passes more."""
-            multiplied = [same[i] * same[j] for i, j in pairs]
-            noughts = [jnp.zeros((), one.dtype) for one in multiplied]
-            sums = lax.reduce(multiplied, noughts, _each_plus, tuple(range(same[0].ndim)))
-            return jnp.stack(sums)
-
-        products = functools.reduce(jnp.add, map(of_leaf, leaves))
-        spread = np.zeros((len(rows), len(rows), len(pairs)), bool)
-        for number, (i, j) in enumerate(pairs):
-            spread[i, j, number] = spread[j, i, number] = True
-        return cls(rows, jnp.sum(jnp.where(spread, products, 0), axis=-1))
+    def of(cls, arrived: Sequence[ArrayTree], change: Change | None = None) -> "SeparateRows":
+        """The rows that follow from these K pytrees [*P], at most ``MOST_SEPARATE_ROWS``; without a change these."""
+        tree = jax.tree.structure(arrived[0])
+        leaves = zip(*map(jax.tree.leaves, arrived), strict=True)
+        change = change and change._replace(vector=jax.tree.leaves(change.vector))
+        apart: list[Any] = []
+        for place, leaf in enumerate(leaves):
+            if leaf[0].ndim > 1:
+                apart.append(leaf)
+            else:
+                joined = jnp.stack(leaf).reshape(len(arrived), -1)
+                own = change and change._replace(vector=change.vector[place].reshape(-1))
+                apart.append(own.applied(joined) if own else joined)
+        return cls(apart, change, _squares(apart, change), tree)
 
     def norms(self) -> jax.Array:
         """[K]: the norms of the rows, over all leaves."""
-        return jnp.sqrt(jnp.sum(jnp.where(np.eye(len(self.rows), dtype=bool), self.squares, 0), axis=1))
+        diagonal = np.eye(len(self.squares), dtype=bool)
+        return jnp.sqrt(jnp.maximum(jnp.sum(jnp.where(diagonal, self.squares, 0), axis=1), 0))
 
     def weighted_sum(self, weights: jax.Array) -> ArrayTree:
         """[*P]: the sum of the rows times ``weights`` [K]."""
+        signed = weights if self.change is None else self.change.sign * weights
 
-        def weigh(*rows: jax.Array) -> jax.Array:
-            own = weights.astype(rows[0].dtype)
-            return functools.reduce(jnp.add, [own[number] * row for number, row in enumerate(rows)])
+        def weigh(place: int) -> jax.Array:
+            leaf = self.apart[place]
+            if isinstance(leaf, jax.Array):
+                return jnp.sum(weights.astype(leaf.dtype)[:, None] * leaf, axis=0)
+            own = signed.astype(leaf[0].dtype)
+            terms = [own[number] * row for number, row in enumerate(leaf)]
+            if self.change:
+                rest = self.change.factor * jnp.sum(weights)
+                terms.append(rest.astype(own.dtype) * self.change.vector[place])
+            return functools.reduce(jnp.add, terms)
 
-        weighted: ArrayTree = jax.tree.map(weigh, *self.rows)
-        return weighted
+        return jax.tree.unflatten(self.tree, [weigh(place) for place in range(len(self.apart))])
 
     def products(self, weights: jax.Array, weighted: ArrayTree) -> tuple[jax.Array, jax.Array]:
         """[K], []: the products of the rows with ``weighted``, their sum with these weights, and the sum's norm."""
@@ -117,22 +143,63 @@ class SeparateRows(NamedTuple):
         return products, jnp.sqrt(jnp.maximum(jnp.sum(products * weights), 0))
 
 
-def _each_plus(sums: Sequence[jax.Array], more: Sequence[jax.Array]) -> list[jax.Array]:
-    return [one + another for one, another in zip(sums, more, strict=True)]
-
-
 Rows = StackedRows | SeparateRows
 
 
-def of_stored(stacked: ArrayTree, use: Callable[[Rows], Made]) -> Made:
-    """What ``use`` makes of K stored rows [K, *P], in the way that suits the platform."""
-    number = len(jax.tree.leaves(stacked)[0])
+def of_stored(stored: ArrayTree, use: Callable[[Rows], Made]) -> Made:
+    """What ``use`` makes of K rows [K, *P], in the way that suits the platform."""
+    number = len(jax.tree.leaves(stored)[0])
     if number > MOST_SEPARATE_ROWS:
-        return use(StackedRows(stacked))
+        return use(StackedRows(stored))
 
-    def apart(stacked: ArrayTree) -> Made:
-        rows = [jax.tree.map(lambda leaf, k=k: leaf[k], stacked) for k in range(number)]
-        return use(SeparateRows.of(rows))
+    def apart(stored: ArrayTree) -> Made:
+        return use(SeparateRows.of([jax.tree.map(lambda leaf, k=k: leaf[k], stored) for k in range(number)]))
 
-    made: Made = by_platform(stacked, cpu=lambda stacked: use(StackedRows(stacked)), elsewhere=apart)
+    made: Made = by_platform(stored, cpu=lambda stored: use(StackedRows(stored)), elsewhere=apart)
     return made
+
+
+def _squares(apart: Sequence[Any], change: Change | None) -> jax.Array:
+    """[K, K]: the products of all pairs of rows; the arguments are fields of ``SeparateRows``."""
+    squares, of_pairs = [], []
+    for place, leaf in enumerate(apart):
+        if isinstance(leaf, jax.Array):
+            squares.append(jnp.sum(leaf[:, None] * leaf, axis=-1))
+        else:
+            of_pairs.append(_products_of_pairs([*leaf, change.vector[place]] if change else leaf))
+    if of_pairs:
+        number = next(len(leaf) for leaf in apart if not isinstance(leaf, jax.Array))
+        squares.append(_of_rows(sum(of_pairs[1:], of_pairs[0]), number, change))
+    return sum(squares[1:], squares[0])
+
+
+def _products_of_pairs(leaves: Sequence[jax.Array]) -> jax.Array:
+    """[P]: the products of all pairs of M arrays, in one reduction: of several the compiler makes more passes."""
+    multiplied = [leaves[i] * leaves[j] for i, j in _pairs(len(leaves))]
+    noughts = [jnp.zeros((), one.dtype) for one in multiplied]
+
+    def add(sums: Sequence[jax.Array], more: Sequence[jax.Array]) -> list[jax.Array]:
+        return [one + another for one, another in zip(sums, more, strict=True)]
+
+    return jnp.stack(lax.reduce(multiplied, noughts, add, tuple(range(leaves[0].ndim))))
+
+
+def _of_rows(products: jax.Array, number: int, change: Change | None) -> jax.Array:
+    """[K, K]: the products of the rows, from those of all pairs of what arrives and, last, the change's vector."""
+    pairs, rows = np.array(_pairs(number + (change is not None))), np.arange(number)
+
+    def chosen(one: np.ndarray, another: np.ndarray) -> jax.Array:
+        larger, smaller = np.maximum(one, another)[..., None], np.minimum(one, another)[..., None]
+        return jnp.where((pairs[:, 0] == larger) & (pairs[:, 1] == smaller), products, 0)
+
+    of_two = chosen(rows[:, None], rows)
+    if change is None:
+        return jnp.sum(of_two, axis=-1)
+    everywhere = np.full((number, number), number)
+    mixed = chosen(everywhere, rows) + chosen(everywhere, rows[:, None])
+    of_vector = change.factor * chosen(everywhere, everywhere)
+    return jnp.sum(of_two + change.factor * (change.sign * mixed + of_vector), axis=-1)
+
+
+def _pairs(number: int) -> list[tuple[int, int]]:
+    return [(i, j) for i in range(number) for j in range(i + 1)]

@@ -11,7 +11,7 @@ from jafl.errors import whole_number
 from jafl.platform_forms import by_platform
 from jafl.records import ArrayTree, Gradients, Report, Requirements, Rule
 from jafl.rules import accumulate
-from jafl.rules.rows import MOST_SEPARATE_ROWS, Rows, SeparateRows, of_stored
+from jafl.rules.rows import MOST_SEPARATE_ROWS, Change, Rows, SeparateRows, of_stored
 from jafl.specifications import specification
 
 # N_ave counts the trips whose weight is at least the largest one divided by this.
@@ -77,17 +77,20 @@ def wkafl(
 
     def begin(state, params):
         # The rows of the last step, if any, are all written again: they need not be cleared.
-        return _Buffer(state, jnp.zeros((2, buffer_size), accumulate.number(0).dtype), jnp.int32(0))
+        empty = jnp.zeros(buffer_size, accumulate.number(0).dtype)
+        return _Buffer(state, jnp.zeros(buffer_size, jnp.int32), empty, jnp.int32(0))
+
+    def change(estimate):
+        """How a gradient follows from an update (equation 4)."""
+        return Change(-1, momentum if non_iid_part else 0.0, estimate)
 
     def fold(buffer, arrival):
-        state, columns, place = buffer
-        gradient = jax.tree.map(jnp.negative, arrival.update)
-        if non_iid_part:
-            gradient = _with_momentum(gradient, state.estimate, momentum)
-        rows = _with_row(state.rows, gradient, place)
-        column = jnp.stack([accumulate.number(arrival.staleness), accumulate.number(arrival.loss)])
-        columns = lax.dynamic_update_index_in_dim(columns, column, place, 1)
-        return _Buffer(state._replace(rows=rows), columns, place + 1), {}
+        state, staleness, loss, place = buffer
+        rows = _with_row(state.rows, change(state.estimate).applied(arrival.update), place)
+        # Not one array of both, in which a trip would first have to put the two numbers beside each other.
+        staleness = lax.dynamic_update_index_in_dim(staleness, arrival.staleness, place, 0)
+        loss = lax.dynamic_update_index_in_dim(loss, accumulate.number(arrival.loss), place, 0)
+        return _Buffer(state._replace(rows=rows), staleness, loss, place + 1), {}
 
     def step_along(rows, stage_two, staleness, loss):
         """(direction, estimate, whether stage two has begun, report) of K gradients and their columns [K]."""
@@ -110,19 +113,16 @@ def wkafl(
         return accumulate.scaled(scale, direction), estimate, stage_two, report
 
     def finish(buffer, params):
-        (_, stage_two, stored), columns, _ = buffer
+        (_, stage_two, stored), staleness, loss, _ = buffer
         direction, estimate, stage_two, report = of_stored(
-            stored, lambda rows: step_along(rows, stage_two, *columns)
+            stored, lambda rows: step_along(rows, stage_two, accumulate.number(staleness), loss)
         )
         return direction, _State(estimate, stage_two, stored), report, True
 
     def whole_step(state, params, arrivals):
-        gradients = [jax.tree.map(jnp.negative, update) for update in arrivals.update]
-        if non_iid_part:
-            gradients = [_with_momentum(gradient, state.estimate, momentum) for gradient in gradients]
-        columns = accumulate.number(arrivals.staleness), accumulate.number(arrivals.loss)
-        rows = SeparateRows.of(gradients)
-        direction, estimate, stage_two, report = step_along(rows, state.stage_two, *columns)
+        rows = SeparateRows.of(arrivals.update, change(state.estimate))
+        staleness, loss = accumulate.number(arrivals.staleness), accumulate.number(arrivals.loss)
+        direction, estimate, stage_two, report = step_along(rows, state.stage_two, staleness, loss)
         return direction, _State(estimate, stage_two, state.rows), report, True, {}
 
     return Rule(
@@ -146,10 +146,11 @@ class _State(NamedTuple):
 
 
 class _Buffer(NamedTuple):
-    """The state, whose rows are being written; ``columns`` [2, K], staleness and loss; ``trips`` [] int32 so far."""
+    """The state, whose rows are being written; ``staleness`` and ``loss`` [K]; ``trips`` [] int32 so far."""
 
     state: _State
-    columns: jax.Array
+    staleness: jax.Array
+    loss: jax.Array
     trips: jax.Array
 
 
@@ -178,11 +179,6 @@ def _with_row(rows: ArrayTree, gradient: Gradients, place: jax.Array) -> ArrayTr
         return lax.dynamic_update_index_in_dim(rows, gradient, place, 0)
 
     return jax.tree.map(write, rows, gradient)
-
-
-def _with_momentum(gradient: Gradients, estimate: Gradients, momentum: jax.Array) -> Gradients:
-    """[*P]: a gradient plus the momentum times the last estimate (equation 4)."""
-    return jax.tree.map(lambda g, e: g + momentum * e, gradient, estimate)
 
 
 def _clipped(rows: Rows, clip_norm: jax.Array) -> _Clipped:
