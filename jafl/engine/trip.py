@@ -116,12 +116,14 @@ def train_trip(program: Program, snapshots: ArrayTree, trip: jax.Array) -> Train
 
 def arrival_of(program: Program, trip: jax.Array, trained: Trained) -> Arrival:
     """What the rule sees of a trip, but for what the server has stored."""
-    client = program.trips.client[trip]
+    client, staleness = program.trips.client[trip], program.trips.staleness[trip]
+    if program.spread.forms.packed:  # read with the others, not where it is used
+        staleness = lax.optimization_barrier(staleness)
     return Arrival(
         update=trained.result.update,
         start=trained.start,
         client=client,
-        staleness=program.trips.staleness[trip],
+        staleness=staleness,
         num_examples=program.data.offsets[client + 1] - program.data.offsets[client],
         batch_examples=trained.result.batch_examples,
         local_steps=trained.result.local_steps,
