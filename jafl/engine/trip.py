@@ -70,7 +70,15 @@ def train(program: Program, snapshots: ArrayTree, trip: jax.Array) -> tuple[Clie
     start = client_memory.row_of(snapshots, program.trips.read_slot[trip], forms.vectors)
     start = read_once(start, trip, program.rule.build().needs_start, forms)
     work = program.client_work.build()
-    return work.train(program.data, start, client, program.trips.key[trip]), start
+    return work.train(_data_of(program, trip), start, client, program.trips.key[trip]), start
+
+
+def _data_of(program: Program, trip: jax.Array) -> ClientData:
+    """The clients' examples, as the trip reads them."""
+    if program.trips.examples is None:
+        return program.data
+    begin, end = program.trips.examples
+    return program.data._replace(own=(begin[trip], end[trip]))
 
 
 def read_once(start: Any, trip: jax.Array, for_rule: bool, forms: Forms = FORMS["cpu"]) -> Any:
@@ -119,12 +127,13 @@ def arrival_of(program: Program, trip: jax.Array, trained: Trained) -> Arrival:
     client, staleness = program.trips.client[trip], program.trips.staleness[trip]
     if program.spread.forms.packed:  # read with the others, not where it is used
         staleness = lax.optimization_barrier(staleness)
+    begin, end = _data_of(program, trip).own_offsets(client)
     return Arrival(
         update=trained.result.update,
         start=trained.start,
         client=client,
         staleness=staleness,
-        num_examples=program.data.offsets[client + 1] - program.data.offsets[client],
+        num_examples=end - begin,
         batch_examples=trained.result.batch_examples,
         local_steps=trained.result.local_steps,
         loss=trained.result.loss,
