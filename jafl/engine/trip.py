@@ -151,7 +151,9 @@ def arrivals_of(program: Program, first: jax.Array, count: int, waiting: Trained
 
     rows = part(of_waves.read_row)
     numbers = waiting.result._replace(update=None)
-    numbers = jax.tree.map(lambda column: column.at[rows].get(mode="promise_in_bounds"), numbers)
+    numbers = jax.tree.map(
+        lambda column: column.at[rows].get(mode="promise_in_bounds", wrap_negative_indices=False), numbers
+    )
     large = (waiting.result.update, waiting.start)
     updates, starts = zip(
         *(client_memory.row_of(large, rows[number], as_vectors=False) for number in range(count)), strict=True

@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax import lax
 
 from jafl.engine.program import Carry, Program, Trained
@@ -20,9 +21,11 @@ def fold_and_finish(
       What ``Rule.finish`` would return, what waits afterwards, and the reports of all trips.
     """
     rule = program.rule.build()
-    first = program.steps.first_trip[step]
+    assert rule.buffer_size is not None
+    first_trip = program.steps.first_trip  # counted, which spares the reading of a number
+    first = jnp.minimum(step * rule.buffer_size, first_trip[len(first_trip) - 1])
     waiting = train_if_due(program, carry.snapshots, first, carry.waiting)
-    assert rule.whole_step and rule.buffer_size and waiting is not None
+    assert rule.whole_step and waiting is not None
     arrivals = arrivals_of(program, first, rule.buffer_size, waiting)
     *finished, report = rule.whole_step(carry.rule_state, carry.params, arrivals)
 
