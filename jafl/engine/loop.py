@@ -114,12 +114,15 @@ def run(program: Program, carry: Carry, first_step: int, last_step: int) -> Carr
     if forms.packed:
         program = _packed(program)
 
-    def one_after_the_other(program, flat, first_step, last_step):
-        def body(step, flat):
-            after = _server_step(program, step, carry_layout.shaped(flat, carry))
-            return carry_layout.flat_carry(after, forms.vectors)
+    def body(program, step, flat):
+        after = _server_step(program, step, carry_layout.shaped(flat, carry))
+        return carry_layout.flat_carry(after, forms.vectors)
 
-        return lax.fori_loop(first_step, last_step, body, flat)
+    def one_after_the_other(program, flat, begin):
+        return lax.fori_loop(begin, last_step, functools.partial(body, program), flat)
+
+    def step_zero(program, flat):  # named apart: of a program of both loops, this one is run once
+        return lax.fori_loop(first_step, jnp.minimum(last_step, 1), functools.partial(body, program), flat)
 
     def several(state):
         step, flat = state
@@ -128,9 +131,9 @@ def run(program: Program, carry: Carry, first_step: int, last_step: int) -> Carr
 
     flat = carry_layout.flat_carry(carry, forms.vectors)
     begin: Any = first_step
-    if forms.packed and _one_trip_after_first_step(program):
+    if one_trip_after_first_step(program):
         with jax.named_scope("first_step"):
-            flat = one_after_the_other(program, flat, first_step, jnp.minimum(last_step, 1))
+            flat = step_zero(program, flat)
         program = dataclasses.replace(program, one_trip_per_step=True)
         begin = jnp.maximum(first_step, 1)
     with jax.named_scope("server_steps"):  # scopes name the loops in profiles and in compiled programs
@@ -138,14 +141,15 @@ def run(program: Program, carry: Carry, first_step: int, last_step: int) -> Carr
             start = (jnp.asarray(begin, jnp.int32), flat)
             _, flat = lax.while_loop(lambda state: state[0] < last_step, several, start)
         else:
-            flat = one_after_the_other(program, flat, begin, last_step)
+            flat = one_after_the_other(program, flat, begin)
     return carry_layout.shaped(flat, carry)
 
 
-def _one_trip_after_first_step(program: Program) -> bool:
-    """Whether every step but the first has one trip: a loop of its own for the first spares the others theirs."""
+def one_trip_after_first_step(program: Program) -> bool:
+    """Whether every step but the first has one trip, and a loop of its own for the first spares the others theirs."""
     rule = program.rule.build()
-    return rule.initial_round and rule.buffer_size == 1 and not program.one_trip_per_step
+    one_trip = rule.initial_round and rule.buffer_size == 1 and not program.one_trip_per_step
+    return program.spread.forms.packed and bool(one_trip)
 
 
 def _only_trip(program: Program, step: jax.Array) -> jax.Array:
