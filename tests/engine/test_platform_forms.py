@@ -207,7 +207,6 @@ def test_both_cross_entropies_agree_with_gradients(shift):
     random = np.random.default_rng(0)
     logits, labels = random.normal(size=(3, 8, 5)) + shift, random.integers(0, 5, (3, 8))
     with jax.enable_x64():
-
         weights = jnp.asarray(random.normal(size=(3, 8)))
 
         def losses_and_gradient(logits):
