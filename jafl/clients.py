@@ -35,12 +35,18 @@ _DROPOUT = 301
 
 class ClientData(NamedTuple):
     """Every client's examples on the device: ``x`` [E, ...] and ``y`` [E], each example once; client c holds the
-    examples ``indices[offsets[c]:offsets[c + 1]]``; ``indices`` [A] and ``offsets`` [N + 1] are int32."""
+    examples ``indices[offsets[c]:offsets[c + 1]]``; ``indices`` [A] and ``offsets`` [N + 1] are int32. ``own``: those
+    two offsets of the client that trains, where they are at hand; else None."""
 
     x: Array
     y: Array
     indices: Array
     offsets: Array
+    own: tuple[Array, Array] | None = None
+
+    def own_offsets(self, client: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """([], []) int32: where the examples of ``client``, the one that trains, begin and end in ``indices``."""
+        return self.own or (self.offsets[client], self.offsets[client + 1])
 
 
 class ClientResult(NamedTuple):
@@ -333,8 +339,8 @@ class _LocalTraining:
         return self.local_steps if self.local_epochs is None else self.local_epochs * batches_per_epoch
 
     def _trip(self, data: ClientData, start: Params, client: jax.Array, key: jax.Array) -> _Trip:
-        first = data.offsets[client]
-        count = data.offsets[client + 1] - first
+        first, end = data.own_offsets(client)
+        count = end - first
         size = count if self.batch_size == 0 else self.batch_size
         return _Trip(data, start, key, first, count, size, -(-count // size))
 

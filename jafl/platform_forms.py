@@ -22,6 +22,7 @@ class Forms(NamedTuple):
                     and what can be counted is not read
     writes_at_once  whether a client's row is written in its own trip; else held, and written by the next trip
     tiled           whether rows of matrices are stored in whole tiles (``jafl/engine/tiled_rows.py``)
+    whole_steps     whether a rule that can takes all trips of a step that have waited at once (``Rule.whole_step``)
     matrix          whether plans have the matrix form (``jafl.ExecutionPlan``) where rule and server optimizer are
                     linear; else the loop form
     """
@@ -32,11 +33,19 @@ class Forms(NamedTuple):
     packed: bool
     writes_at_once: bool
     tiled: bool
+    whole_steps: bool
     matrix: bool
 
 
 _GPU = Forms(
-    vectors=False, conditions=True, barriers=True, packed=True, writes_at_once=True, tiled=False, matrix=True
+    vectors=False,
+    conditions=True,
+    barriers=True,
+    packed=True,
+    writes_at_once=True,
+    tiled=False,
+    whole_steps=True,
+    matrix=True,
 )
 FORMS = {
     "cpu": Forms(
@@ -46,6 +55,7 @@ FORMS = {
         packed=False,
         writes_at_once=False,
         tiled=False,
+        whole_steps=False,
         matrix=False,
     ),
     "gpu": _GPU,

@@ -236,6 +236,9 @@ class _RuleFields(NamedTuple):
     columns: Callable[[EventSchedule], Columns]
     memory: ClientMemoryRequest | None
     requirements: Requirements
+    whole_step: (
+        Callable[[RuleState, Params, Arrival], tuple[Gradients, RuleState, Report, Any, Report]] | None
+    )
 
 
 class Rule(_RuleFields):
@@ -255,6 +258,11 @@ class Rule(_RuleFields):
                   alone; a trip's rows arrive in ``Arrival.columns``. Default: none.
     memory        a ``ClientMemoryRequest``; None, the default, for a rule without client memory
     requirements  a ``Requirements``; by default the rule requires nothing, and is neither linear nor additive
+    whole_step    (state, params, arrivals) -> (pseudo_gradient, state, report, apply, trip_reports), or None: what
+                  ``begin``, ``fold`` of each arrival and ``finish`` come to, in one go; for a rule with a
+                  ``buffer_size`` K, without memory. Of ``arrivals`` the numbers are [K], ``update`` and ``start``
+                  tuples of K; ``trip_reports`` are the reports of ``fold``, {name: [K]}. It serves where trips wait
+                  on an accelerator, and a pass over K updates is dear.
     fields        fields of the last two records, one by one
 
     Preferred: ``memory`` and ``requirements``, as in the rules of the package. ``fields`` is shorter where there is
@@ -274,15 +282,21 @@ class Rule(_RuleFields):
         columns: Callable[[EventSchedule], Columns] = _no_columns,
         memory: ClientMemoryRequest | None = None,
         requirements: Requirements | None = None,
+        whole_step: Callable[..., Any] | None = None,
         **fields: Any,
     ):
         memory = _memory_with(memory, fields)
         required = (requirements or Requirements())._asdict() | fields
-        return super().__new__(cls, init, begin, fold, finish, columns, memory, Requirements(**required))
+        required_fields = Requirements(**required)
+        return super().__new__(cls, init, begin, fold, finish, columns, memory, required_fields, whole_step)
 
     def _replace(self, **changes: Any) -> "Rule":
-        """The rule with some fields changed, those of its two records included."""
-        return Rule(**(self._asdict() | changes))
+        """The rule with some fields changed, those of its two records included.
+
+        Where what a step does changes, ``whole_step`` is gone, unless it is given anew.
+        """
+        outdated = {"begin", "fold", "finish"} & changes.keys()
+        return Rule(**(self._asdict() | ({"whole_step": None} if outdated else {}) | changes))
 
     @property
     def remembers(self) -> Callable[[Arrival], StoredValue] | None:

@@ -399,7 +399,7 @@ def main_loop(program: Loop, rounds: Rounds = lambda _: None) -> Loop:
         return program
 
     def weight(loop: Loop) -> tuple:
-        times = loop.rounds or 1
+        times = loop.rounds or rounds(loop) or 1
         return (
             loop.rounds is None,
             times * cycles(loop, rounds),

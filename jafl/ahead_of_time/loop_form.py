@@ -11,6 +11,7 @@ from jax import lax
 from jafl import engine
 from jafl.ahead_of_time.estimate import LoweredRun, lower
 from jafl.ahead_of_time.topologies import Topology, shape_on
+from jafl.engine.loop import one_trip_after_first_step
 from jafl.models import Model
 from jafl.planning.compatibility import check_model_precision, check_types
 from jafl.planning.preparation import Preparation, prepare, shardings_of
@@ -99,7 +100,9 @@ def lowered_loop(topology: Topology, preparation: Preparation) -> LoweredRun:
 
 
 def trips_per_round(preparation: Preparation) -> float:
-    """Client trips in a round of the engine's outermost loop, on average."""
+    """Client trips in a round of the engine's main loop, on average."""
+    if one_trip_after_first_step(preparation.program):
+        return 1
     return preparation.run.schedule.num_trips / _outer_rounds(preparation)
 
 
@@ -113,6 +116,8 @@ def loop_rounds(preparation: Preparation) -> dict[str, float]:
     steps, trips = schedule.num_steps, schedule.num_trips
     lanes = 1
     rounds: dict[str, float] = {"_fold": trips / steps}
+    if one_trip_after_first_step(program):  # step 0 has a loop of its own, and it alone has one over trips
+        rounds |= {"_fold": float(plan.first_trip[1]), "step_zero": 1 / steps}
     if spread.at_once:
         rounds["_fold_parts"] = _parts(preparation) / steps
         rounds["_fold_share"] = trips / _parts(preparation) / spread.number
@@ -120,7 +125,7 @@ def loop_rounds(preparation: Preparation) -> dict[str, float]:
         rounds["show_recalled"] = float(program.recall.first_row[-1]) / steps
     if program.waves is not None:
         waves = len(plan.wave_before)
-        reached = trips
+        reached = steps if spread.whole_steps else trips
         if spread.at_once or spread.steps_at_once:
             reached = _parts(preparation) if spread.at_once else _outer_rounds(preparation)
         rounds["train_if_due"] = waves / reached

@@ -44,6 +44,16 @@ class PackedColumn:
         return lax.bitcast_convert_type(bits.reshape(*jnp.shape(number), *self.shape), self.dtype)
 
 
+def part(column: Any, first: jax.Array, count: int) -> jax.Array:
+    """[count, ...]: the rows of a column, packed or not, from ``first`` on; they are all there."""
+    if not isinstance(column, PackedColumn):
+        return lax.dynamic_slice_in_dim(column, first, count)
+    begins = (column.begin + e * column.rows + first for e in range(math.prod(column.shape)))
+    entries = [lax.dynamic_slice_in_dim(column.words, begin, count) for begin in begins]
+    bits = jnp.stack(entries, axis=-1) if column.shape else entries[0]
+    return lax.bitcast_convert_type(bits.reshape(count, *column.shape), column.dtype)
+
+
 def packed(columns: Any) -> Any:
     """The pytree with its columns [rows, ...], those of numbers of 32 bits, packed into one vector.
 

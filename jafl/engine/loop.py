@@ -9,9 +9,19 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 
-from jafl.engine import carry_layout, client_memory, columns, devices, snapshot_buffer, tiled_rows, waves
+from jafl.engine import (
+    carry_layout,
+    client_memory,
+    columns,
+    devices,
+    snapshot_buffer,
+    tiled_rows,
+    waves,
+    whole_step,
+)
 from jafl.engine.client_memory import ClientMemory
 from jafl.engine.program import Carry, Program, Trained
+from jafl.engine.reports import columns_in_report, record_row, with_applied
 from jafl.engine.trip import (
     arrival_of,
     fold_trip,
@@ -20,8 +30,6 @@ from jafl.engine.trip import (
     train_trip,
     trained_trip,
 )
-from jafl.errors import require
-from jafl.platform_forms import FORMS, Forms
 from jafl.precision import float32_products
 from jafl.records import ArrayTree, Params, Recall
 
@@ -66,17 +74,22 @@ def allocate(program: Program, params: Params, *, slots: int, num_clients: int) 
         value = remembered_shapes(program, rows)
         memory = client_memory.allocate(value, num_clients, rule.memory_precision, program.spread.forms)
 
+    as_columns: dict[str, str] = {}
+
     def reports_of_one_step():
         trip = jnp.int32(0)
         arrival = arrival_of(program, trip, train_trip(program, rows, trip))
         buffer, _, trip_report = fold_trip(program, trip, arrival, rule.begin(state, params), memory)
+        as_columns.update(columns_in_report(program, arrival, trip_report))
         _, _, report, apply = rule.finish(buffer, params)
-        return trip_report, _with_applied(report, apply)
+        return trip_report, with_applied(report, apply)
 
     def rows_of(count, report):
         return {name: jnp.zeros((count, *value.shape), value.dtype) for name, value in report.items()}
 
     trip_report, step_report = jax.eval_shape(reports_of_one_step)
+    trip_reports = rows_of(len(program.trips.client), trip_report)
+    trip_reports |= {name: program.trips.columns[column] for name, column in as_columns.items()}
     return Carry(
         params=params,
         optimizer_state=program.server_optimizer.build().init(params),
@@ -84,7 +97,7 @@ def allocate(program: Program, params: Params, *, slots: int, num_clients: int) 
         snapshots=snapshot_buffer.store(rows, jnp.int32(0), params, program.spread.forms),
         memory=memory,
         waiting=waiting,
-        trip_reports=rows_of(len(program.trips.client), trip_report),
+        trip_reports=trip_reports,
         step_reports=rows_of(len(program.steps.write_slot), step_report),
     )
 
@@ -101,12 +114,15 @@ def run(program: Program, carry: Carry, first_step: int, last_step: int) -> Carr
     if forms.packed:
         program = _packed(program)
 
-    def one_after_the_other(program, flat, first_step, last_step):
-        def body(step, flat):
-            after = _server_step(program, step, carry_layout.shaped(flat, carry))
-            return carry_layout.flat_carry(after, forms.vectors)
+    def body(program, step, flat):
+        after = _server_step(program, step, carry_layout.shaped(flat, carry))
+        return carry_layout.flat_carry(after, forms.vectors)
 
-        return lax.fori_loop(first_step, last_step, body, flat)
+    def one_after_the_other(program, flat, begin):
+        return lax.fori_loop(begin, last_step, functools.partial(body, program), flat)
+
+    def step_zero(program, flat):  # named apart: of a program of both loops, this one is run once
+        return lax.fori_loop(first_step, jnp.minimum(last_step, 1), functools.partial(body, program), flat)
 
     def several(state):
         step, flat = state
@@ -115,9 +131,9 @@ def run(program: Program, carry: Carry, first_step: int, last_step: int) -> Carr
 
     flat = carry_layout.flat_carry(carry, forms.vectors)
     begin: Any = first_step
-    if forms.packed and _one_trip_after_first_step(program):
+    if one_trip_after_first_step(program):
         with jax.named_scope("first_step"):
-            flat = one_after_the_other(program, flat, first_step, jnp.minimum(last_step, 1))
+            flat = step_zero(program, flat)
         program = dataclasses.replace(program, one_trip_per_step=True)
         begin = jnp.maximum(first_step, 1)
     with jax.named_scope("server_steps"):  # scopes name the loops in profiles and in compiled programs
@@ -125,14 +141,15 @@ def run(program: Program, carry: Carry, first_step: int, last_step: int) -> Carr
             start = (jnp.asarray(begin, jnp.int32), flat)
             _, flat = lax.while_loop(lambda state: state[0] < last_step, several, start)
         else:
-            flat = one_after_the_other(program, flat, begin, last_step)
+            flat = one_after_the_other(program, flat, begin)
     return carry_layout.shaped(flat, carry)
 
 
-def _one_trip_after_first_step(program: Program) -> bool:
-    """Whether every step but the first has one trip: a loop of its own for the first spares the others theirs."""
+def one_trip_after_first_step(program: Program) -> bool:
+    """Whether every step but the first has one trip, and a loop of its own for the first spares the others theirs."""
     rule = program.rule.build()
-    return rule.initial_round and rule.buffer_size == 1 and not program.one_trip_per_step
+    one_trip = rule.initial_round and rule.buffer_size == 1 and not program.one_trip_per_step
+    return program.spread.forms.packed and bool(one_trip)
 
 
 def _only_trip(program: Program, step: jax.Array) -> jax.Array:
@@ -157,9 +174,13 @@ def _packed(program: Program) -> Program:
 
 
 def _server_step(program: Program, step: jax.Array, carry: Carry) -> Carry:
-    opened = _open(program, step, carry)
-    folded = _fold(program, step, carry.snapshots, opened)
-    stepped, report = _step(program, carry, folded)
+    if program.spread.whole_steps:
+        finished, waiting, trip_reports = whole_step.fold_and_finish(program, step, carry)
+        folded = OpenStep(None, carry.memory, waiting, trip_reports)
+    else:
+        folded = _fold(program, step, carry.snapshots, _open(program, step, carry))
+        finished = program.rule.build().finish(folded.buffer, carry.params)
+    stepped, report = _step(program, carry, folded, finished)
     return _record(program, step, stepped, report)
 
 
@@ -210,8 +231,9 @@ def _client_trip(program: Program, snapshots: ArrayTree, trip: jax.Array, opened
         begins = trip + client_memory.nought_after(memory)
     arrival = arrival_of(program, trip, trained_trip(program, snapshots, begins, waiting))
     buffer, memory, report = fold_trip(program, trip, arrival, opened.buffer, memory)
-    reports = record_row(opened.trip_reports, trip, report, forms)
-    return OpenStep(buffer, memory, waiting, reports)
+    there = columns_in_report(program, arrival, report)
+    report = {name: value for name, value in report.items() if name not in there}
+    return OpenStep(buffer, memory, waiting, record_row(opened.trip_reports, trip, report, forms))
 
 
 def _flat(opened: OpenStep, vectors: bool) -> OpenStep:
@@ -224,10 +246,15 @@ def _flat(opened: OpenStep, vectors: bool) -> OpenStep:
     )
 
 
-def _step(program: Program, carry: Carry, folded: OpenStep) -> tuple[Carry, dict[str, Any]]:
-    """Closes the buffer and steps the model: the carry but for snapshots and step reports, and the step's report."""
-    rule, optimizer = program.rule.build(), program.server_optimizer.build()
-    pseudo_gradient, rule_state, report, apply = rule.finish(folded.buffer, carry.params)
+def _step(
+    program: Program, carry: Carry, folded: OpenStep, finished: tuple[Any, ...]
+) -> tuple[Carry, dict[str, Any]]:
+    """Steps the model: the carry but for snapshots and step reports, and the step's report.
+
+    finished: what the rule's ``finish`` has returned.
+    """
+    optimizer = program.server_optimizer.build()
+    pseudo_gradient, rule_state, report, apply = finished
     updates, optimizer_state = optimizer.update(pseudo_gradient, carry.optimizer_state, carry.params)
     params = optax.apply_updates(carry.params, updates)
     if apply is not True:
@@ -241,7 +268,7 @@ def _step(program: Program, carry: Carry, folded: OpenStep) -> tuple[Carry, dict
         waiting=folded.waiting,
         trip_reports=folded.trip_reports,
     )
-    return stepped, _with_applied(report, apply)
+    return stepped, with_applied(report, apply)
 
 
 def _record(program: Program, step: jax.Array, stepped: Carry, report: dict[str, Any]) -> Carry:
@@ -347,7 +374,7 @@ def _running_sum_of_steps(
         update, _ = optimizer.update(pseudo_gradient, carry.optimizer_state, None)
         moves = (number < until) & apply
         update = jax.tree.map(lambda leaf: jnp.where(moves, leaf, 0), update)
-        return update, trip_report, _with_applied(report, apply)
+        return update, trip_report, with_applied(report, apply)
 
     updates, trip_reports, step_reports = jax.vmap(make_step)(numbers)
     moved = jax.tree.map(functools.partial(jnp.cumsum, axis=0), updates)
@@ -374,27 +401,6 @@ def _running_sum_of_steps(
         trip_reports=record(carry.trip_reports, trips, trip_reports),
         step_reports=record(carry.step_reports, numbers, step_reports),
     )
-
-
-def _with_applied(report: dict[str, Any], apply: Any) -> dict[str, Any]:
-    """The rule's report, with ``applied``, 1 or 0, of a rule that may skip a step."""
-    require(
-        "applied" not in report, "the name of a rule's report", "applied", "another: the engine reports it"
-    )
-    return dict(report) if apply is True else {**report, "applied": jnp.where(apply, 1.0, 0.0)}
-
-
-def record_row(
-    reports: dict[str, jax.Array], row: jax.Array, report: dict[str, Any], forms: Forms = FORMS["cpu"]
-) -> dict[str, jax.Array]:
-    """``reports`` [rows] with one row of each set to what ``report`` says; the row is there."""
-
-    def write(column, value):
-        if forms.packed:
-            return lax.dynamic_update_index_in_dim(column, jnp.asarray(value, column.dtype), row, 0)
-        return column.at[row].set(value)
-
-    return {name: write(column, report[name]) for name, column in reports.items()}
 
 
 def _select(condition: jax.Array, if_true: Any, if_false: Any) -> Any:

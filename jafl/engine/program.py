@@ -20,6 +20,8 @@ class Trips(NamedTuple):
     """What the device knows of each applied trip, [J] each (padded).
 
     ``client``, ``staleness`` and ``read_slot`` are int32, ``key`` [J, 2] uint32; ``columns`` are the rule's.
+    ``examples``, two columns [J] int32: where those of its client begin and end, if that is read with the rest of a
+    trip's numbers (``Forms.packed``); else None.
     """
 
     client: Array
@@ -27,6 +29,7 @@ class Trips(NamedTuple):
     staleness: Array
     read_slot: Array
     columns: dict[str, Array]
+    examples: tuple[Array, Array] | None = None
 
 
 class Steps(NamedTuple):

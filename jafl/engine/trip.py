@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jafl.clients import ClientData, ClientResult
-from jafl.engine import carry_layout, client_memory, devices, waves
+from jafl.engine import carry_layout, client_memory, columns, devices, waves
 from jafl.engine.client_memory import ClientMemory
 from jafl.engine.program import Program, Trained
 from jafl.errors import require
@@ -70,7 +70,15 @@ def train(program: Program, snapshots: ArrayTree, trip: jax.Array) -> tuple[Clie
     start = client_memory.row_of(snapshots, program.trips.read_slot[trip], forms.vectors)
     start = read_once(start, trip, program.rule.build().needs_start, forms)
     work = program.client_work.build()
-    return work.train(program.data, start, client, program.trips.key[trip]), start
+    return work.train(_data_of(program, trip), start, client, program.trips.key[trip]), start
+
+
+def _data_of(program: Program, trip: jax.Array) -> ClientData:
+    """The clients' examples, as the trip reads them."""
+    if program.trips.examples is None:
+        return program.data
+    begin, end = program.trips.examples
+    return program.data._replace(own=(begin[trip], end[trip]))
 
 
 def read_once(start: Any, trip: jax.Array, for_rule: bool, forms: Forms = FORMS["cpu"]) -> Any:
@@ -116,17 +124,51 @@ def train_trip(program: Program, snapshots: ArrayTree, trip: jax.Array) -> Train
 
 def arrival_of(program: Program, trip: jax.Array, trained: Trained) -> Arrival:
     """What the rule sees of a trip, but for what the server has stored."""
-    client = program.trips.client[trip]
+    client, staleness = program.trips.client[trip], program.trips.staleness[trip]
+    if program.spread.forms.packed:  # read with the others, not where it is used
+        staleness = lax.optimization_barrier(staleness)
+    begin, end = _data_of(program, trip).own_offsets(client)
     return Arrival(
         update=trained.result.update,
         start=trained.start,
         client=client,
-        staleness=program.trips.staleness[trip],
-        num_examples=program.data.offsets[client + 1] - program.data.offsets[client],
+        staleness=staleness,
+        num_examples=end - begin,
         batch_examples=trained.result.batch_examples,
         local_steps=trained.result.local_steps,
         loss=trained.result.loss,
         columns={name: column[trip] for name, column in program.trips.columns.items()},
+    )
+
+
+def arrivals_of(program: Program, first: jax.Array, count: int, waiting: Trained) -> Arrival:
+    """What a rule sees of the trips ``first`` to ``first + count - 1``, all of which wait (``Rule.whole_step``)."""
+    assert program.waves is not None
+    trips, of_waves = program.trips, program.waves
+
+    def part(column):
+        return columns.part(column, first, count)
+
+    rows = part(of_waves.read_row)
+    numbers = waiting.result._replace(update=None)
+    numbers = jax.tree.map(
+        lambda column: column.at[rows].get(mode="promise_in_bounds", wrap_negative_indices=False), numbers
+    )
+    large = (waiting.result.update, waiting.start)
+    updates, starts = zip(
+        *(client_memory.row_of(large, rows[number], as_vectors=False) for number in range(count)), strict=True
+    )
+    client = part(trips.client)
+    return Arrival(
+        update=updates,
+        start=None if waiting.start is None else starts,
+        client=client,
+        staleness=part(trips.staleness),
+        num_examples=program.data.offsets[client + 1] - program.data.offsets[client],
+        batch_examples=numbers.batch_examples,
+        local_steps=numbers.local_steps,
+        loss=numbers.loss,
+        columns={name: part(column) for name, column in trips.columns.items()},
     )
 
 

@@ -13,6 +13,7 @@ import optax
 
 from jafl.errors import choose, require
 from jafl.models.inputs import Inputs
+from jafl.platform_forms import by_platform
 from jafl.precision import COMPUTE_DTYPES, MATMUL_PRECISIONS, products_in
 
 Loss = Callable[[jax.Array, jax.Array], jax.Array]
@@ -33,7 +34,17 @@ def softmax_cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
       >>> losses.tolist()
       [100.0]
     """
-    return optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+
+    def by_comparison(logits: jax.Array, labels: jax.Array) -> jax.Array:
+        """Without a look-up of the labels' logits, which takes a TPU five operations."""
+        is_label = labels[..., None] == jnp.arange(logits.shape[-1])
+        of_label = jnp.sum(jnp.where(is_label, logits, 0), axis=-1)
+        return jax.nn.logsumexp(logits, axis=-1) - of_label
+
+    losses: jax.Array = by_platform(
+        logits, labels, cpu=optax.softmax_cross_entropy_with_integer_labels, elsewhere=by_comparison
+    )
+    return losses
 
 
 @jax.tree_util.register_pytree_node_class

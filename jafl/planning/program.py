@@ -17,6 +17,7 @@ from jafl.planning.compatibility import check_fit
 from jafl.planning.device_memory import bytes_of, device_memory
 from jafl.planning.plan_choice import quickest_lanes
 from jafl.planning.run import Run
+from jafl.planning.whole_steps import due_at_steps, takes_whole_steps
 from jafl.records import EventSchedule, ExecutionPlan, Params, Recall, Rule
 from jafl.schedule import bucket
 from jafl.specifications import as_specification, specify
@@ -49,8 +50,12 @@ def make_program(
     built = rule.build()
     require(isinstance(built, Rule), "rule", built, "a jafl.Rule", "Call its factory: jafl.rules.fedbuff().")
     check_fit(run.schedule, run.federation, built, client_work.build().model, run.params)
+    whole = takes_whole_steps(plan, built, spread)
+    plan = due_at_steps(plan) if whole else plan
+    at_once = _at_once(plan, built, spread)
+    spread = spread._replace(at_once=at_once, lanes=_lanes(plan, spread), whole_steps=whole)
     program = engine.Program(
-        trips=_trips(run.schedule, plan, built),
+        trips=_trips(run, plan, built, spread),
         steps=engine.Steps(padded(plan.first_trip), padded(plan.write_slot)),
         waves=_waves(plan, spread) if plan.width > 1 else None,
         recall=_padded_recall(built.recalls(run.schedule)) if built.recalls else None,
@@ -64,7 +69,7 @@ def make_program(
         rule=rule,
         server_optimizer=as_specification(server_optimizer),
         one_trip_per_step=bool(np.all(np.diff(plan.first_trip) == 1)),
-        spread=spread._replace(at_once=_at_once(plan, built, spread), lanes=_lanes(plan, spread)),
+        spread=spread,
     )
     if program.one_trip_per_step and spread.together:
         steps_at_once = _steps_at_once(plan, program, run.params)
@@ -81,14 +86,19 @@ def allocation(run: Run, plan: ExecutionPlan) -> Any:
     return functools.partial(engine.allocate, slots=slots, num_clients=run.schedule.num_clients)
 
 
-def _trips(schedule: EventSchedule, plan: ExecutionPlan, rule: Rule) -> engine.Trips:
+def _trips(run: Run, plan: ExecutionPlan, rule: Rule, spread: Spread) -> engine.Trips:
     """What the device knows of each trip, its random key still zero."""
+    schedule, examples = run.schedule, None
+    if spread.forms.packed and plan.form == "loop":
+        offsets = run.federation.partition.offsets.astype(np.int32)
+        examples = padded(offsets[schedule.client]), padded(offsets[schedule.client + 1])
     return engine.Trips(
         client=padded(schedule.client),
         key=np.zeros((bucket(schedule.num_trips), 2), np.uint32),
         staleness=padded(schedule.staleness),
         read_slot=padded(plan.read_slot),
         columns={name: padded(column) for name, column in _columns(schedule, rule).items()},
+        examples=examples,
     )
 
 

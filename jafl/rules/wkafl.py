@@ -11,6 +11,7 @@ from jafl.errors import whole_number
 from jafl.platform_forms import by_platform
 from jafl.records import ArrayTree, Gradients, Report, Requirements, Rule
 from jafl.rules import accumulate
+from jafl.rules.rows import MOST_SEPARATE_ROWS, Change, Rows, SeparateRows, of_stored
 from jafl.specifications import specification
 
 # N_ave counts the trips whose weight is at least the largest one divided by this.
@@ -75,47 +76,69 @@ def wkafl(
         return _State(accumulate.zeros(params), jnp.asarray(False), rows)
 
     def begin(state, params):
-        # The rows of the last step are all written again: they need not be cleared.
-        return _Buffer(state, jnp.zeros((2, buffer_size), accumulate.number(0).dtype), jnp.int32(0))
+        # The rows of the last step, if any, are all written again: they need not be cleared.
+        empty = jnp.zeros(buffer_size, accumulate.number(0).dtype)
+        return _Buffer(state, jnp.zeros(buffer_size, jnp.int32), empty, jnp.int32(0))
+
+    def change(estimate):
+        """How a gradient follows from an update (equation 4)."""
+        return Change(-1, momentum if non_iid_part else 0.0, estimate)
 
     def fold(buffer, arrival):
-        state, columns, place = buffer
-        gradient = jax.tree.map(jnp.negative, arrival.update)
-        if non_iid_part:
-            gradient = _with_momentum(gradient, state.estimate, momentum)
-        rows = _with_row(state.rows, gradient, place)
-        column = jnp.stack([accumulate.number(arrival.staleness), accumulate.number(arrival.loss)])
-        columns = lax.dynamic_update_index_in_dim(columns, column, place, 1)
-        return _Buffer(state._replace(rows=rows), columns, place + 1), {}
+        state, staleness, loss, place = buffer
+        rows = _with_row(state.rows, change(state.estimate).applied(arrival.update), place)
+        # Not one array of both, in which a trip would first have to put the two numbers beside each other.
+        staleness = lax.dynamic_update_index_in_dim(staleness, arrival.staleness, place, 0)
+        loss = lax.dynamic_update_index_in_dim(loss, accumulate.number(arrival.loss), place, 0)
+        return _Buffer(state._replace(rows=rows), staleness, loss, place + 1), {}
 
-    def finish(buffer, params):
-        (_, stage_two, rows), (staleness, loss), _ = buffer
+    def step_along(rows, stage_two, staleness, loss):
+        """(direction, estimate, whether stage two has begun, report) of K gradients and their columns [K]."""
         stage_two = stage_two | (jnp.mean(loss) < stage_two_loss)
         gradients = _clipped(rows, clip_norm)
         freshest = jnp.min(staleness)
         trust = _staleness_weights(staleness, freshest, staleness_part)
-        estimate = _weighted_sum(trust, gradients)
-        estimate_norm = _norms(jax.tree.map(lambda leaf: leaf[None], estimate))[0]
-        cosines = _cosines(gradients, estimate, estimate_norm)
+        estimate = rows.weighted_sum(trust * gradients.factors)
+        products, estimate_norm = rows.products(trust * gradients.factors, estimate)
+        cosines = _cosines(products * gradients.factors, gradients.norms * estimate_norm)
         keep = (cosines >= smallest_cosine) if gradient_selection else jnp.zeros_like(cosines, bool)
         # Where none is kept the estimate itself is the direction: its gradients are not clipped again.
-        any_kept = jnp.any(keep)
+        kept = jnp.sum(keep)
+        any_kept = kept > 0
         weight = jnp.where(any_kept, _selection_weights(cosines, keep, cosine_weight), trust)
         bound = jnp.where(stage_two & any_kept, stage_two_clip * estimate_norm, jnp.inf)
-        direction = _weighted_sum(weight, gradients, clipped_to=bound)
+        clipped_again = weight * gradients.factors * _clip_factors(gradients.norms, bound)
+        direction = rows.weighted_sum(clipped_again)
         scale = _rate_scale(freshest, staleness_decay) if staleness_part else jnp.ones_like(freshest)
-        report = _report(keep, stage_two, scale, weight, staleness)
-        return accumulate.scaled(scale, direction), _State(estimate, stage_two, rows), report, True
+        report = _report(kept, stage_two, scale, weight, staleness)
+        return accumulate.scaled(scale, direction), estimate, stage_two, report
 
-    return Rule(init, begin, fold, finish, requirements=Requirements(buffer_size=buffer_size))
+    def finish(buffer, params):
+        (_, stage_two, stored), staleness, loss, _ = buffer
+        direction, estimate, stage_two, report = of_stored(
+            stored, lambda rows: step_along(rows, stage_two, accumulate.number(staleness), loss)
+        )
+        return direction, _State(estimate, stage_two, stored), report, True
+
+    def whole_step(state, params, arrivals):
+        rows = SeparateRows.of(arrivals.update, change(state.estimate))
+        staleness, loss = accumulate.number(arrivals.staleness), accumulate.number(arrivals.loss)
+        direction, estimate, stage_two, report = step_along(rows, state.stage_two, staleness, loss)
+        return direction, _State(estimate, stage_two, state.rows), report, True, {}
+
+    return Rule(
+        init,
+        begin,
+        fold,
+        finish,
+        requirements=Requirements(buffer_size=buffer_size),
+        whole_step=whole_step if buffer_size <= MOST_SEPARATE_ROWS else None,
+    )
 
 
 class _State(NamedTuple):
     """``estimate`` [*P] of the last step, whether stage two has begun ([] bool), and ``rows`` [K, *P]: a gradient
     each.
-
-    A CPU computes with rows as vectors [K, n]: it goes through [K, 784, 10] in steps of ten. Other devices would copy
-    rows between the two.
     """
 
     estimate: Gradients
@@ -124,20 +147,20 @@ class _State(NamedTuple):
 
 
 class _Buffer(NamedTuple):
-    """The state, whose rows are being written; ``columns`` [2, K], staleness and loss; ``trips`` [] int32 so far."""
+    """The state, whose rows are being written; ``staleness`` and ``loss`` [K]; ``trips`` [] int32 so far."""
 
     state: _State
-    columns: jax.Array
+    staleness: jax.Array
+    loss: jax.Array
     trips: jax.Array
 
 
 class _Clipped(NamedTuple):
-    """K clipped gradients: the ``rows`` [K, *P] times ``factors`` [K]. ``norms`` [K] are theirs.
+    """K clipped gradients: rows times ``factors`` [K]. ``norms`` [K] are theirs.
 
     The rows stay as they are: clipping and weighing are factors, so that each sum and product reads the rows once.
     """
 
-    rows: ArrayTree
     factors: jax.Array
     norms: jax.Array
 
@@ -159,16 +182,11 @@ def _with_row(rows: ArrayTree, gradient: Gradients, place: jax.Array) -> ArrayTr
     return jax.tree.map(write, rows, gradient)
 
 
-def _with_momentum(gradient: Gradients, estimate: Gradients, momentum: jax.Array) -> Gradients:
-    """[*P]: a gradient plus the momentum times the last estimate (equation 4)."""
-    return jax.tree.map(lambda g, e: g + momentum * e, gradient, estimate)
-
-
-def _clipped(rows: ArrayTree, clip_norm: jax.Array) -> _Clipped:
+def _clipped(rows: Rows, clip_norm: jax.Array) -> _Clipped:
     """The gradients, those longer than ``clip_norm`` brought down to it."""
-    norms = _norms(rows)
+    norms = rows.norms()
     factors = _clip_factors(norms, clip_norm)
-    return _Clipped(rows, factors, norms * factors)
+    return _Clipped(factors, norms * factors)
 
 
 def _staleness_weights(staleness: jax.Array, freshest: jax.Array, staleness_part: bool) -> jax.Array:
@@ -178,10 +196,11 @@ def _staleness_weights(staleness: jax.Array, freshest: jax.Array, staleness_part
     return weights / jnp.sum(weights)
 
 
-def _cosines(gradients: _Clipped, estimate: ArrayTree, estimate_norm: jax.Array) -> jax.Array:
-    """[K]: the cosines of the gradients with the estimate (equation 6); 0 where either is zero."""
-    products = _products(gradients.rows, estimate) * gradients.factors
-    lengths = gradients.norms * estimate_norm
+def _cosines(products: jax.Array, lengths: jax.Array) -> jax.Array:
+    """[K]: the cosines of the gradients with the estimate (equation 6); 0 where either is zero.
+
+    products: [K] of the gradients with the estimate. lengths: [K] the products of their norms.
+    """
     cosines = products / jnp.where(lengths > 0, lengths, 1)
     return jnp.where(lengths > 0, jnp.clip(cosines, -1, 1), 0)  # rounding must not fail a threshold of -1
 
@@ -200,29 +219,12 @@ def _rate_scale(freshest: jax.Array, staleness_decay: jax.Array) -> jax.Array:
     return 1 / (1 + staleness_decay * freshest)
 
 
-def _weighted_sum(weights: jax.Array, gradients: _Clipped, clipped_to: jax.Array | None = None) -> ArrayTree:
-    """[*P]: the sum of the gradients times ``weights`` [K], after clipping to a second bound (equation 9)."""
-    factors = weights * gradients.factors
-    if clipped_to is not None:
-        factors = factors * _clip_factors(gradients.norms, clipped_to)
-
-    def weigh(rows):
-        weights = factors.astype(rows.dtype)
-        return by_platform(
-            rows,
-            cpu=lambda r: jnp.dot(weights, r.reshape(len(r), -1), precision="highest").reshape(r.shape[1:]),
-            elsewhere=lambda r: jnp.sum(weights.reshape(-1, *[1] * (r.ndim - 1)) * r, axis=0),
-        )
-
-    return jax.tree.map(weigh, gradients.rows)
-
-
 def _report(
-    keep: jax.Array, stage_two: jax.Array, scale: jax.Array, weight: jax.Array, staleness: jax.Array
+    kept: jax.Array, stage_two: jax.Array, scale: jax.Array, weight: jax.Array, staleness: jax.Array
 ) -> Report:
     """What a server step reports; see ``wkafl``."""
     return {
-        "kept": jnp.sum(keep) * 1.0,
+        "kept": kept * 1.0,
         "stage": 1.0 + stage_two,
         "rate_scale": scale,
         "average_staleness": jnp.sum(weight * staleness),
@@ -231,34 +233,6 @@ def _report(
     }
 
 
-def _norms(rows: ArrayTree) -> jax.Array:
-    """[K]: the norms of K rows, over all leaves [K, ...]."""
-    squares = [
-        by_platform(
-            leaf,
-            cpu=lambda r: jnp.sum(jnp.square(r.reshape(len(r), -1)), axis=1),
-            elsewhere=lambda r: jnp.sum(jnp.square(r), axis=tuple(range(1, r.ndim))),
-        )
-        for leaf in jax.tree.leaves(rows)
-    ]
-    return jnp.sqrt(sum(squares[1:], squares[0]))
-
-
 def _clip_factors(norms: jax.Array, bound: jax.Array) -> jax.Array:
     """[K]: what scales rows longer than ``bound`` down to it; 1 for the others."""
     return jnp.where(norms > bound, bound / jnp.where(norms > 0, norms, 1), 1)
-
-
-def _products(rows: ArrayTree, vector: ArrayTree) -> jax.Array:
-    """[K]: the products of K rows with one more like them, over all leaves."""
-
-    def multiply(rows, vector):
-        return by_platform(
-            rows,
-            vector,
-            cpu=lambda r, v: jnp.dot(r.reshape(len(r), -1), v.reshape(-1), precision="highest"),
-            elsewhere=lambda r, v: jnp.sum(r * v, axis=tuple(range(1, r.ndim))),
-        )
-
-    products: list[jax.Array] = jax.tree.leaves(jax.tree.map(multiply, rows, vector))
-    return sum(products[1:], products[0])

@@ -17,7 +17,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from jafl import engine
-from jafl.clients import ClientData
 from jafl.errors import SettingError, require
 from jafl.jaxpr_memory import temporary_bytes
 from jafl.planning.device_memory import Forecast, device_memory, forecast, readable
@@ -192,6 +191,7 @@ def _alike(programs: Sequence[engine.Program]) -> list[engine.Program]:
     due = [np.asarray(program.waves.due if program.waves else ()) for program in programs]
     if not all(np.array_equal(waves, due[0]) for waves in due[1:]):
         spread = spread._replace(steps_at_once=0)  # each run would wait for the other's waves
+    spread = spread._replace(whole_steps=all(program.spread.whole_steps for program in programs))
     alike = []
     for program in programs:
         own = np.asarray(program.steps.first_trip)
@@ -220,7 +220,7 @@ def _check_alike(first: engine.Program, other: engine.Program, number: int) -> N
     clients = [len(program.data.offsets) - 1 for program in (first, other)]
     allowed = f"{clients[0]}, that of run 0"
     require(clients[0] == clients[1], f"the number of clients of run {number}", clients[1], allowed)
-    for name in ClientData._fields:
+    for name in ("x", "y", "indices", "offsets"):
         mine, its = (getattr(program.data, name) for program in (first, other))
         kinds = [(array.dtype.name, array.shape[1:]) for array in (mine, its)]
         allowed = f"{kinds[0]}, that of run 0"

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from accelerator_forms import accelerator_forms
-from against_reference import compare
+from against_reference import compare, make_federation, make_schedule
 from engine_cases import CASES
 from preparing import placed
 from quick_compilation import quick_compilation  # noqa: F401
@@ -15,9 +15,9 @@ from tiers import in_tiers
 import jafl
 from jafl import engine, rules
 from jafl.engine import client_memory, tiled_rows
-from jafl.engine.columns import packed
+from jafl.engine.columns import packed, part
 from jafl.keyed_shuffle import shuffled
-from jafl.models import max_pool
+from jafl.models import max_pool, softmax_cross_entropy
 from jafl.platform_forms import FORMS
 
 NAMED = {case.name: case for case in [*CASES, *RULE_CASES]}
@@ -195,3 +195,44 @@ def test_packed_columns_are_read_as_they_were():
                 {name: column[number] for name, column in columns.items()},
                 {name: column[number] for name, column in table.items()},
             )
+        for of in (columns, table):
+            rows = {name: part(column, jnp.int32(2), 3) for name, column in of.items()}
+            jax.tree.map(
+                np.testing.assert_array_equal, {name: column[2:5] for name, column in columns.items()}, rows
+            )
+
+
+@pytest.mark.parametrize("shift", [0.0, 500.0])
+def test_both_cross_entropies_agree_with_gradients(shift):
+    random = np.random.default_rng(0)
+    logits, labels = random.normal(size=(3, 8, 5)) + shift, random.integers(0, 5, (3, 8))
+    with jax.enable_x64():
+        weights = jnp.asarray(random.normal(size=(3, 8)))
+
+        def losses_and_gradient(logits):
+            losses, back = jax.vjp(lambda logits: softmax_cross_entropy(logits, jnp.asarray(labels)), logits)
+            return losses, back(weights)[0]
+
+        looked_up = losses_and_gradient(jnp.asarray(logits))
+        with accelerator_forms():
+            compared = losses_and_gradient(jnp.asarray(logits))
+    np.testing.assert_allclose(compared[0], looked_up[0], rtol=1e-11)
+    np.testing.assert_allclose(compared[1], looked_up[1], rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("rule", ["ace", "fedstaleweight"])
+def test_what_is_reported_as_a_column_has_it_is_there_from_the_beginning(rule):
+    case = next(case for name, case in NAMED.items() if name.startswith(rule))
+    with accelerator_forms():
+        carry = carry_of(case)
+    zeros = carry_of(case)
+    assert np.all(np.asarray(carry.trip_reports["weight"]) != 0)
+    assert not np.any(zeros.trip_reports["weight"]) and not np.any(carry.trip_reports["loss"])
+
+
+def carry_of(case):
+    """The carry before the first step."""
+    federation, schedule = make_federation(case.clients, np.float32), make_schedule(case)
+    model = jafl.models.softmax(3)
+    params = model.init(jax.random.key(1), federation.x)
+    return placed(schedule, federation, jafl.client_work(model, learning_rate=0.1), case.rule, params)[1]

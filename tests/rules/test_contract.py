@@ -121,6 +121,7 @@ def test_every_file_of_the_package_is_imported():
         "cached",
         "compensated",
         "expected_staleness",
+        "rows",
         "server_optimizers",
         "staleness",
     }

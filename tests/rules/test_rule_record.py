@@ -55,6 +55,14 @@ def test_replace_changes_fields_of_the_records_and_keeps_the_others():
     assert ace._replace() == ace
 
 
+def test_a_whole_step_is_gone_where_its_parts_change():
+    rule = jafl.Rule(*FUNCTIONS, buffer_size=2, whole_step=lambda state, params, arrivals: None)
+    assert rule._replace(buffer_size=3).whole_step is rule.whole_step
+    for name, function in zip(("begin", "fold", "finish"), FUNCTIONS[1:], strict=True):
+        assert rule._replace(**{name: function}).whole_step is None
+        assert rule._replace(**{name: function}, whole_step=remembers).whole_step is remembers
+
+
 def test_an_unknown_field_is_refused():
     with pytest.raises(TypeError, match="needs_begin"):
         jafl.Rule(*FUNCTIONS, needs_begin=True)

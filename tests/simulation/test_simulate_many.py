@@ -229,7 +229,7 @@ def test_other_numbers_compile_nothing_and_what_is_shared_is_there_once():
     stack = batch.stack
     program = jax.tree.unflatten(stack.structure, stack.is_own)
     assert not any(jax.tree.leaves((program.data, program.steps)))
-    assert program.trips == (False, True, False, False, {})
+    assert program.trips == (False, True, False, False, {}, None)
     assert all(jax.tree.leaves((program.client_work, program.rule, program.server_optimizer)))
 
 
