@@ -25,7 +25,9 @@ CASES = [
     waves("mlp", "fedbuff", "loop"),  # as under an optimizer that is not linear
     *(Case("softmax", rule, 1) for rule in THREE),
     *(waves("softmax", rule) for rule in THREE),
-    *(Case(model, rule, 1) for model in ("lenet5", "emnist_cnn") for rule in THREE),
+    *(Case("lenet5", rule, 1) for rule in THREE),
+    # Float32 products of its convolutions compile for minutes a rule: the benchmark command has those.
+    *(Case("emnist_cnn", rule, 1, precision="bfloat16") for rule in THREE),
     *(waves("mlp", rule, name=name) for name in ("v5e:2x2", "v5e:2x4") for rule in THREE),
     *(Case("mlp", rule, 1, topology="h100") for rule in THREE),
     *(waves("mlp", rule, name="h100") for rule in THREE),
@@ -47,21 +49,21 @@ def check_buffers(compiler, case):
 def check_arguments(compiler, case):
     """What lasts takes little more than its bytes."""
     compiled = compiler.case(case)
-    assert compiled.found.memory.arguments <= MOST_ARGUMENTS * compiled.arrays + MIB
+    assert compiled.arguments <= MOST_ARGUMENTS * compiled.arrays + MIB
 
 
 def check_temporaries(compiler, case):
     """Temporary values take little more than was foretold."""
     compiled = compiler.case(case)
-    assert compiled.found.memory.temporaries <= MOST_TEMPORARIES * compiled.foretold + FREE_TEMPORARIES
+    assert compiled.temporaries <= MOST_TEMPORARIES * compiled.foretold + FREE_TEMPORARIES
 
 
 def check_cycles(compiler, case):
     """A trip's estimated cycles are within the goal; where collectives take part, they are not counted."""
     compiled = compiler.case(case)
-    assert not compiled.found.unknown_rounds
-    bare = compiler.bare(case.model, case.width, case.topology)
-    assert compiled.cycles <= goal(case, compiled, bare), f"bare: {bare:.3g} kilocycles"
+    assert not compiled.unknown_rounds
+    bare = compiler.bare(case)
+    assert compiled.kilocycles <= goal(case, compiled, bare), f"bare: {bare:.3g} kilocycles"
 
 
 def goal(case, compiled, bare):
@@ -90,6 +92,7 @@ ONE_BY_ONE = (
     "trips are folded one after the other, and each of K gradients is read several times at each step"
 )
 IN_FLOAT32 = "convolutions of float32 numbers take several bfloat16 passes; the forecast does not know"
+IN_BFLOAT16 = "a step with bfloat16 products is half as long as one with float32 ones, the rule's work is not"
 EXCHANGED = "whole models of a wave on their way between chips, which the forecast does not know"
 MISSED = (
     ("cycles", "mlp, ace, trip by trip, *", OPERATIONS),
@@ -98,6 +101,7 @@ MISSED = (
     ("cycles", "mlp, wkafl, trip by trip, *", OPERATIONS),
     ("cycles", "softmax, ace, trip by trip, *", OPERATIONS),
     ("cycles", "softmax, wkafl, trip by trip, *", OPERATIONS),
+    ("cycles", "emnist_cnn, ace, trip by trip, *", IN_BFLOAT16),
     ("cycles", "emnist_cnn, wkafl, trip by trip, *", ONE_BY_ONE),
     ("cycles", "*, matrix form, *", MOVING),
     ("cycles", "*, wkafl, waves of 64, *", ONE_BY_ONE),
@@ -109,7 +113,6 @@ MISSED = (
     ("temporaries", "mlp, wkafl, waves of 64, loop form, *", ONE_BY_ONE),
     ("temporaries", "softmax, wkafl, waves of 64, *", ONE_BY_ONE),
     ("temporaries", "lenet5, *", IN_FLOAT32),
-    ("temporaries", "emnist_cnn, *", IN_FLOAT32),
 )
 
 
@@ -126,7 +129,7 @@ def gates():
             if name == "cycles" and case.topology != "v5e:1x1":
                 continue
             reason = missed(name, case)
-            marks = [pytest.mark.gates]
+            marks = [pytest.mark.full]
             if reason:
                 marks.append(pytest.mark.xfail(reason=reason, strict=True, raises=AssertionError))
             yield pytest.param(check, case, id=f"{case}: {name}", marks=marks)
@@ -137,7 +140,7 @@ def test_gate(compiler, check, case):
     check(compiler, case)
 
 
-@pytest.mark.gates
+@pytest.mark.full
 @pytest.mark.xfail(
     reason="1.15 times: with 10,000 rows the look-ups have no estimate, and their bytes count for more than the "
     "estimate of those with 1,000",
@@ -145,7 +148,7 @@ def test_gate(compiler, check, case):
     raises=AssertionError,
 )
 def test_ten_times_the_clients_cost_no_more(compiler):
-    assert compiler.case(MANY).cycles <= 1.05 * compiler.case(FEWER).cycles
+    assert compiler.case(MANY).kilocycles <= 1.05 * compiler.case(FEWER).kilocycles
 
 
 def test_what_is_missed_is_a_gate():
