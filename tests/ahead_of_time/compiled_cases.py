@@ -53,7 +53,9 @@ class Compiled(NamedTuple):
     arguments       bytes of what the program takes, as it lies on a chip
     arrays          bytes of the same, without padding
     temporaries     bytes of temporary values on a chip
-    foretold        bytes of temporary values in the run's forecast
+    foretold        bytes of temporary values in jafl's own forecast
+    needed          bytes of the program's arrays and temporary values on a chip
+    all_foretold    bytes of the same in jafl's own forecast
     model_bytes     of the parameters
     anew            text of the instructions in loops that make a whole buffer anew
     """
@@ -64,6 +66,8 @@ class Compiled(NamedTuple):
     arrays: int
     temporaries: int
     foretold: int
+    needed: int
+    all_foretold: int
     model_bytes: int
     anew: list[str]
 
@@ -112,6 +116,8 @@ class Compiler:
             arrays=sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in taken),
             temporaries=found.memory.temporaries,
             foretold=run.forecast.parts["temporaries"],
+            needed=found.memory.lasting + found.memory.temporaries,
+            all_foretold=run.forecast.needed - run.forecast.parts["evaluation"],
             model_bytes=bytes_of(run.run.params),
             anew=[f"{one.operation} {one.shape}" for one in buffers_made_anew(found, lowered, run)],
         )
