@@ -272,7 +272,7 @@ class _Made:
     def _tell_of_training(self, found: Estimate, trips: float) -> None:
         run, told = self._run, self.told
         compiled = self._preparation.forecast.as_compiled(found.memory)
-        told["parts"] = {name: size for name, size in compiled.largest() if size}
+        told["parts"] = dict(compiled.largest())
         told["fits"] = compiled.fits
         unpriced = found.unpriced if found.cycles is not None else {}
         told["not_priced"] = {

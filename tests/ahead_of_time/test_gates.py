@@ -103,6 +103,9 @@ ONE_BY_ONE = (
 )
 FLOATING_IMAGES = "float32 images with 3 channels are laid out anew at the start of a call, 4 times as large"
 IN_BFLOAT16 = "a step with bfloat16 products is half as long as one with float32 ones, the rule's work is not"
+LOOKED_UP = (
+    "the forecast counts rows that are looked up as copies of their whole buffer, which a GPU does not make"
+)
 EXCHANGED = "whole models of a wave on their way between chips, which the forecast does not know"
 MISSED = (
     ("cycles", "mlp, ace, trip by trip, *", OPERATIONS),
@@ -119,13 +122,15 @@ MISSED = (
     ("buffers", "*, wkafl, waves of 64, *", ONE_BY_ONE),
     ("buffers", "emnist_cnn, wkafl, trip by trip, *", ONE_BY_ONE),
     ("temporaries", "mlp, fedasync, waves of 64, *", MOVING),
-    ("temporaries", "mlp, *, waves of 64, matrix form, v5e:2x*", EXCHANGED),
-    ("temporaries", "mlp, wkafl, waves of 64, loop form, *", ONE_BY_ONE),
+    ("temporaries", "mlp, *, v5e:2x*", EXCHANGED),
+    ("temporaries", "mlp, wkafl, waves of 64, loop form, h100*", ONE_BY_ONE),
     ("temporaries", "softmax, wkafl, waves of 64, *", ONE_BY_ONE),
     ("temporaries", "lenet5, *", FLOATING_IMAGES),
     ("forecast", "lenet5, *", FLOATING_IMAGES),
-    ("forecast", "softmax, wkafl, waves of 64, *", ONE_BY_ONE),
-    ("forecast", "mlp, *, v5e:2x*", EXCHANGED),
+    ("forecast", "mlp, ace, *, v5e:2x2*", EXCHANGED),
+    ("forecast", "mlp, wkafl, *, v5e:2x2*", EXCHANGED),
+    ("forecast", "mlp, *, v5e:2x4*", EXCHANGED),
+    ("forecast", "mlp, *, matrix form, h100*", LOOKED_UP),
 )
 
 
