@@ -2,7 +2,8 @@
 
 A value takes memory from the operation that makes it to the last one that reads it. Values that compilers do not
 store are left out: scalars that are broadcast, reshapes, elementwise results that a single elementwise operation or
-sum reads, and results written over an operand that is not read again.
+sum reads, and results written over an operand that is not read again. On a TPU the last two axes of a value fill
+whole tiles, as they mostly do; its compiler may order axes otherwise, and keeps small values on the chip.
 """
 
 import functools
@@ -38,19 +39,33 @@ _ELEMENTWISE = {*_ARITHMETIC, *_POWERS, *_CURVES, *_ROUNDING, *_COMPARISONS, *_B
 _FUSED_INTO = _ELEMENTWISE | {"reduce_sum", "reduce_max", "reduce_min", "reduce_and", "reduce_or", "argmax"}
 # All other operations may write their result over an operand that is not read again.
 _NOT_IN_PLACE = ("dot_general", "conv_general_dilated", "gather", "transpose", "rev", "sort", "concatenate")
+# Of a TPU's arrays: a tile has so many rows and columns.
+_TILE = (8, 128)
 
 
 class _Value:
     """An array while a program runs.
 
-    size: in bytes. scalar: whether it has one entry at most. axes: number of axes.
+    size: in bytes, on a TPU with the padding of its tiles. scalar: whether it has one entry at most. axes: number of
+    axes.
     """
 
-    def __init__(self, aval: Any):
-        entries = int(np.prod(getattr(aval, "shape", ()), dtype=np.int64))
-        self.size = entries * getattr(getattr(aval, "dtype", None), "itemsize", 4)
+    def __init__(self, aval: Any, platform: str):
+        shape = getattr(aval, "shape", ())
+        entries = int(np.prod(shape, dtype=np.int64))
+        stored = _in_tiles(shape) if platform == "tpu" else entries
+        self.size = stored * getattr(getattr(aval, "dtype", None), "itemsize", 4)
         self.scalar = entries <= 1
-        self.axes = len(getattr(aval, "shape", ()))
+        self.axes = len(shape)
+
+
+def _in_tiles(shape: Sequence[int]) -> int:
+    """Entries of an array where its last two axes lie in whole tiles, whichever of the two along the longer side."""
+    if len(shape) < 2:
+        return int(np.prod(shape, dtype=np.int64))
+    rows, columns = ([-(-size // side) * side for side in _TILE] for size in shape[-2:])
+    pairs = (rows[0] * columns[1], rows[1] * columns[0])
+    return int(np.prod(shape[:-2], dtype=np.int64)) * min(pairs)
 
 
 class _Operation(NamedTuple):
@@ -76,8 +91,8 @@ def temporary_bytes(traced: Any, donated: slice | None = None, platform: str | N
     Args:
       traced: the return value of ``jax.jit(function).trace(...)``; its arguments may have been shapes.
       donated: the flattened arguments whose memory is donated to all the results, in order. Default: none.
-      platform: "cpu", "gpu" or "tpu": of what is written differently for each platform, its form counts. Default:
-        that of the devices here.
+      platform: "cpu", "gpu" or "tpu": of what is written differently for each platform, its form counts, and on a
+        TPU arrays fill whole tiles. Default: that of the devices here.
 
     Returns:
       Bytes.
@@ -102,8 +117,8 @@ def _flat(jaxpr: Any, platform: str) -> _Program:
 
         def value(variable: Any) -> _Value:
             if hasattr(variable, "val"):  # a literal
-                return _Value(variable.aval)
-            return values.setdefault(variable, _Value(variable.aval))
+                return _Value(variable.aval, platform)
+            return values.setdefault(variable, _Value(variable.aval, platform))
 
         for equation in jaxpr.eqns:
             name, reads = equation.primitive.name, [value(variable) for variable in equation.invars]
@@ -115,12 +130,12 @@ def _flat(jaxpr: Any, platform: str) -> _Program:
             elif name in _RENAMED:
                 made = reads[: len(equation.outvars)]
             else:
-                made = [_Value(variable.aval) for variable in equation.outvars]
+                made = [_Value(variable.aval, platform) for variable in equation.outvars]
                 operations.append(_Operation(name, reads, made, equation.params))
             values.update(zip(equation.outvars, made, strict=True))
         return [value(variable) for variable in jaxpr.outvars]
 
-    takes = [_Value(variable.aval) for variable in jaxpr.invars]
+    takes = [_Value(variable.aval, platform) for variable in jaxpr.invars]
     return _Program(takes, operations, inline(jaxpr, takes))
 
 

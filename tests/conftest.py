@@ -1,7 +1,6 @@
 """What all tests share: the two tiers, and how programs are compiled, kept and freed.
 
 The default tier leaves out the tests marked ``full``; ``--full`` runs these, too, ``-m full`` those tests alone.
-Tests marked ``gates`` run by ``-m gates`` alone: they compile for chips that are not here, for many minutes.
 """
 
 import contextlib
@@ -31,7 +30,7 @@ MOST_MEMORY_MAPS = 20_000
 
 
 def pytest_addoption(parser):
-    parser.addoption("--full", action="store_true", help="run the tests marked full, too")
+    parser.addoption("--full", action="store_true", help="run every test, those marked full too")
 
 
 def pytest_configure(config):
@@ -43,17 +42,12 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Deselects the tests marked ``full`` or ``gates``, unless --full, -m or a test's own name asks for them."""
-    if any("::" in argument for argument in config.args):
+    """Deselects the tests marked ``full``, unless --full, -m or a test's own name asks for them."""
+    asked_for = "full" in config.option.markexpr or any("::" in argument for argument in config.args)
+    if config.option.full or asked_for:
         return
-    kept = {name for name in ("full", "gates") if name in config.option.markexpr}
-    left_out = {"full", "gates"} - kept - ({"full"} if config.option.full else set())
-
-    def is_left_out(item):
-        return any(item.get_closest_marker(name) for name in left_out)
-
-    config.hook.pytest_deselected(items=[item for item in items if is_left_out(item)])
-    items[:] = [item for item in items if not is_left_out(item)]
+    config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("full")])
+    items[:] = [item for item in items if not item.get_closest_marker("full")]
 
 
 @pytest.hookimpl(wrapper=True)

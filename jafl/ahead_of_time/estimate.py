@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -13,6 +12,7 @@ from jafl.ahead_of_time import hlo
 from jafl.ahead_of_time.hlo import Instruction, Loop, Module
 from jafl.ahead_of_time.topologies import Topology
 from jafl.errors import SettingError
+from jafl.planning.device_memory import CompiledMemory, memory_of, ran_out_of_memory
 
 # Arrays made anew in a loop count from this size on.
 LARGE = 2**20
@@ -22,23 +22,6 @@ class DoesNotFitError(SettingError):
     """A program needs more memory than a chip has; ``said``: the compiler's own sentence."""
 
     said: str = ""
-
-
-@dataclasses.dataclass(frozen=True)
-class CompiledMemory:
-    """Bytes on each chip, as the compiler has laid them out: ``arguments`` (padded to tiles), ``outputs``, of which
-    ``aliased`` take the place of arguments, ``temporaries``, and the ``code`` itself."""
-
-    arguments: int
-    outputs: int
-    aliased: int
-    temporaries: int
-    code: int
-
-    @property
-    def needed(self) -> int:
-        """Bytes that the program takes while it runs."""
-        return self.arguments + self.outputs - self.aliased + self.temporaries + self.code
 
 
 @dataclasses.dataclass(frozen=True)
@@ -295,18 +278,11 @@ def compiled(
                 compiler_options=dict(compiler_options) if compiler_options else None
             )
     except jax.errors.JaxRuntimeError as error:
-        if "RESOURCE_EXHAUSTED" not in str(error):
+        if not (said := ran_out_of_memory(error)):
             raise
-        raise _too_large(topology, str(error)) from error
+        raise _too_large(topology, said) from error
     seconds = time.perf_counter() - begin
-    analysis = executable.memory_analysis()
-    memory = CompiledMemory(
-        arguments=int(analysis.argument_size_in_bytes),
-        outputs=int(analysis.output_size_in_bytes),
-        aliased=int(analysis.alias_size_in_bytes),
-        temporaries=int(analysis.temp_size_in_bytes),
-        code=int(analysis.generated_code_size_in_bytes),
-    )
+    memory = memory_of(executable)
     text = executable.as_text()
     module = hlo.parse(text)
     tables = dict(rounds or {}), dict(shares or {})
@@ -337,9 +313,7 @@ def _entry(table: Mapping[str, float], function: str) -> float | None:
     return next((table[name] for name in names if name in table), None)
 
 
-def _too_large(topology: Topology, message: str) -> DoesNotFitError:
-    sentence = re.search(r"(Ran out of memory.*?)(?:\. |\n|$)", message)
-    said = sentence[1].rstrip(".") if sentence else message.splitlines()[0]
+def _too_large(topology: Topology, said: str) -> DoesNotFitError:
     error = DoesNotFitError(
         f"The program does not fit on {topology.name}: {said}.", setting="topology", value=topology.name
     )

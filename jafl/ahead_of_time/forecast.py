@@ -271,16 +271,9 @@ class _Made:
 
     def _tell_of_training(self, found: Estimate, trips: float) -> None:
         run, told = self._run, self.told
-        arrays = {
-            name: size for name, size in told["parts"].items() if name not in ("temporaries", "evaluation")
-        }
-        memory = found.memory
-        lasting = memory.arguments + memory.outputs - memory.aliased
-        parts = {**arrays, "padding": max(0, lasting - sum(arrays.values()))}
-        parts |= {"evaluation": told["parts"].get("evaluation", 0)}
-        parts |= {"temporaries": memory.temporaries, "code": memory.code}
-        told["parts"] = dict(sorted(parts.items(), key=lambda part: -part[1]))
-        told["fits"] = sum(parts.values()) <= self._chip.chip.usable
+        compiled = self._preparation.forecast.as_compiled(found.memory)
+        told["parts"] = dict(compiled.largest())
+        told["fits"] = compiled.fits
         unpriced = found.unpriced if found.cycles is not None else {}
         told["not_priced"] = {
             name: size / trips for name, size in unpriced.items() if size / trips >= LEAST_LISTED

@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import pathlib
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -24,6 +25,8 @@ _REMEDIES = {
     "waiting": "Take a plan of less width, or a smaller model.",
     "reports": "Take fewer client_trips.",
     "temporaries": "Take a smaller batch_size or model, or a plan of less width.",
+    "padding": "Take a smaller model.",
+    "code": "Take a smaller model.",
 }
 _NAMES = {
     "data": "the data",
@@ -35,7 +38,52 @@ _NAMES = {
     "waiting": "trained updates that wait",
     "reports": "the reports of trips and steps",
     "temporaries": "activations, gradients and other temporary values",
+    "padding": "what the device adds to the shapes of arrays",
+    "code": "the program",
 }
+
+
+@dataclasses.dataclass(frozen=True)
+class CompiledMemory:
+    """Bytes on each device, as the compiler has laid them out: ``arguments`` (padded to tiles), ``outputs``, of which
+    ``aliased`` take the place of arguments, ``temporaries``, and the ``code`` itself."""
+
+    arguments: int
+    outputs: int
+    aliased: int
+    temporaries: int
+    code: int
+
+    @property
+    def lasting(self) -> int:
+        """Bytes of what the program takes and leaves."""
+        return self.arguments + self.outputs - self.aliased
+
+    @property
+    def needed(self) -> int:
+        """Bytes that the program takes while it runs."""
+        return self.lasting + self.temporaries + self.code
+
+
+def memory_of(executable: Any) -> CompiledMemory:
+    """What the compiler says of a program that it has compiled; AttributeError or so where it says nothing."""
+    analysis = executable.memory_analysis()
+    return CompiledMemory(
+        arguments=int(analysis.argument_size_in_bytes),
+        outputs=int(analysis.output_size_in_bytes),
+        aliased=int(analysis.alias_size_in_bytes),
+        temporaries=int(analysis.temp_size_in_bytes),
+        code=int(analysis.generated_code_size_in_bytes),
+    )
+
+
+def ran_out_of_memory(error: jax.errors.JaxRuntimeError) -> str:
+    """The compiler's own sentence, if it says that a program takes more memory than the device has; else ""."""
+    message = str(error)
+    if "RESOURCE_EXHAUSTED" not in message:
+        return ""
+    sentence = re.search(r"(Ran out of memory.*?)(?:\. |\n|$)", message)
+    return sentence[1].rstrip(".") if sentence else message.splitlines()[0]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,11 +94,13 @@ class Forecast:
                test on), ``schedule`` (trips, steps and waves of the plan), ``model`` (the server's, with parameters
                that nobody trains), ``snapshots``, ``client_memory``, ``rule_state`` (of rule and server optimizer),
                ``waiting`` (what a wave has trained), ``reports``. Estimated: ``temporaries``, such as activations and
-               gradients of the trips that train side by side
+               gradients of the trips that train side by side. By a compiler's figures there are also ``padding``
+               (what a chip's tiles add to arrays) and ``code``, and ``temporaries`` is what it allocates
     available  bytes that each device offers
     slots      rows of the snapshot buffer
     model      bytes of the model that is trained
     width      trips that train together
+    compiled   whether the figures are a compiler's, of the program that runs
     """
 
     parts: Mapping[str, int]
@@ -58,6 +108,7 @@ class Forecast:
     slots: int
     model: int
     width: int
+    compiled: bool = False
 
     @property
     def needed(self) -> int:
@@ -76,32 +127,51 @@ class Forecast:
             "available_bytes": self.available,
             "width": self.width,
             "parts": dict(self.parts),
+            "figures_of": "the compiler" if self.compiled else "the forecast",
         }
+
+    def as_compiled(self, memory: CompiledMemory) -> "Forecast":
+        """The same with what the compiler says of the program that trains, in place of estimates."""
+        kept = {name: size for name, size in self.parts.items() if name not in ("temporaries", "evaluation")}
+        parts = {**kept, "padding": max(0, memory.lasting - sum(kept.values()))}
+        parts |= {"evaluation": self.parts.get("evaluation", 0)}
+        parts |= {"temporaries": memory.temporaries, "code": memory.code}
+        return dataclasses.replace(self, parts=parts, compiled=True)
 
     def __str__(self) -> str:
         """One line: the sum, and the parts that count, the largest first."""
         listed = ", ".join(
             f"{name.replace('_', ' ')} {readable(size)}"
-            for name, size in self._largest()
+            for name, size in self.largest()
             if size > self.needed / 100
         )
         return f"{readable(self.needed)} of {readable(self.available)} device memory needed: {listed}"
 
-    def check(self) -> None:
-        """Raises SettingError if it does not fit, with what to lower."""
-        if self.fits:
+    def check(self, *, temporaries: bool = True) -> None:
+        """Raises SettingError if it does not fit, with what to lower.
+
+        Args:
+          temporaries: whether temporary values count, too. Without them only what is known for sure does: on an
+            accelerator its compiler has the last word.
+        """
+        if self.needed - (0 if temporaries else self.parts["temporaries"]) <= self.available:
             return
+        raise self.too_large()
+
+    def too_large(self, said: str = "") -> SettingError:
+        """The error of a run that does not fit, with what to lower, and with what the compiler ``said``."""
         names = _NAMES | {"snapshots": f"{self.slots} snapshots of a model of {readable(self.model)}"}
-        listed = ", ".join(f"{readable(size)} for {names[name]}" for name, size in self._largest() if size)
-        remedies = [_REMEDIES[name] for name, size in self._largest() if size > self.needed / 100]
-        raise SettingError(
+        listed = ", ".join(f"{readable(size)} for {names[name]}" for name, size in self.largest() if size)
+        remedies = [_REMEDIES[name] for name, size in self.largest() if size > self.needed / 100]
+        return SettingError(
             f"The run needs {readable(self.needed)} of device memory, but the device has {readable(self.available)}: "
-            f"{listed}. {' '.join(dict.fromkeys(remedies))}",
+            f"{listed}. {' '.join(dict.fromkeys(remedies))}{said}",
             setting="device memory",
             value=self.needed,
         )
 
-    def _largest(self) -> list[tuple[str, int]]:
+    def largest(self) -> list[tuple[str, int]]:
+        """(name, bytes) of the parts, the most first."""
         return sorted(self.parts.items(), key=lambda part: -part[1])
 
 

@@ -43,7 +43,8 @@ def matrix_forecast(runs: Sequence[MatrixRun], available: int | None, on_trainin
         "rule_state": kept * (layout.lasting - 1) // layout.lasting,
         "reports": bytes_of(segments.client),
         "temporaries": max(
-            temporary_bytes(traced, slice(first, first + count)) // spread.number, len(runs) * evaluating
+            temporary_bytes(traced, slice(first, first + count), spread.platform) // spread.number,
+            len(runs) * evaluating,
         ),
     }
     slots = jax.tree.leaves(carry.snapshots)[0].shape[1]

@@ -133,7 +133,7 @@ def prepare(
     check_reports(candidate.carry)
     if must_fit:
         check_model_precision(candidate.program.client_work.build().model, spread.platform)
-        candidate.forecast.check()
+        candidate.forecast.check(temporaries=spread.platform == "cpu")
     linear = candidates.linear_form() if plan.form == "matrix" else None
     return Preparation(run, plan, candidate.program, candidate.forecast, linear)
 
@@ -252,7 +252,8 @@ def _forecast(
 ) -> Forecast:
     """What a program and its carry, or their shapes, and evaluation will hold on each device."""
     first, count = len(jax.tree.leaves(program)), len(jax.tree.leaves(carry))
-    training = temporary_bytes(engine.run.trace(program, carry, 0, 0), slice(first, first + count))
+    traced, platform = engine.run.trace(program, carry, 0, 0), program.spread.platform
+    training = temporary_bytes(traced, slice(first, first + count), platform)
     model = program.client_work.build().model
     held, evaluating = evaluation_memory(model, carry.params, run.federation, on_training=on_training)
     sizes = {"evaluation": held, "temporaries": max(training, evaluating)}

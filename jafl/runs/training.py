@@ -50,16 +50,18 @@ def run_experiment(
             progress.accuracy = evaluation["test_accuracy"]
 
         checkpoints.on_restore = on_restore
+        memory = experiment.memory.summary()
         try:
             ended: History | DivergenceError = experiment.simulate(
                 on_evaluation=on_evaluation,
                 on_progress=progress.update,
                 should_stop=lambda: interrupt.asked,
                 checkpoints=checkpoints,
+                on_memory=lambda found: memory.update(found.summary()),
             )
         except DivergenceError as error:
             ended = error
-    outcome = recording.end(ended, experiment.memory.summary())
+    outcome = recording.end(ended, memory)
     if outcome.status != "interrupted":
         checkpoints.delete()
     return outcome

@@ -9,7 +9,8 @@ import numpy as np
 
 from jafl import engine
 from jafl.engine.evaluation import evaluation_memory
-from jafl.planning.device_memory import Forecast
+from jafl.errors import SettingError
+from jafl.planning.device_memory import CompiledMemory, Forecast, memory_of, ran_out_of_memory
 from jafl.planning.preparation import Preparation
 from jafl.planning.program import slots_for
 from jafl.planning.run import Run
@@ -18,10 +19,15 @@ from jafl.simulation.divergence import all_finite
 from jafl.specifications import as_specification
 
 
+class OutOfMemory(Exception):
+    """A compiler refuses a program that takes more memory than the device has; the text is its own sentence."""
+
+
 class Batch(abc.ABC):
     """A batch of M runs on the device.
 
     preparations  of the runs, in order
+    memory        what all runs hold together on each device: jafl's forecast until ``compile``
     carry         everything that lasts from one server step to the next, of all runs
     stops         server steps after which somebody looks at the runs
     reads         what decides the result: another program, or other numbers, is another batch
@@ -29,6 +35,7 @@ class Batch(abc.ABC):
 
     def __init__(self, preparations: Sequence[Preparation], reads: Any, carry: Any):
         self.preparations, self.reads, self.carry = list(preparations), reads, carry
+        self.memory: Forecast = self.preparations[0].forecast
         self.stops: frozenset[int] = frozenset()
 
     @abc.abstractmethod
@@ -64,8 +71,38 @@ class Batch(abc.ABC):
         """[M] bool: whether the parameters of each run are free of NaN and infinity."""
 
     @abc.abstractmethod
-    def compiled_temporary_bytes(self) -> int | None:
-        """What the compiled program holds beside its arguments; None if the device's compiler does not tell."""
+    def compiled_memory(self) -> CompiledMemory | None:
+        """What the compiled program takes on each device; None if the device's compiler does not tell.
+
+        Raises:
+          OutOfMemory: if it compiles nothing that takes more memory than the device has.
+        """
+
+    def compile(self) -> CompiledMemory | None:
+        """Compiles the program. On an accelerator ``memory`` is then what the compiler says, and must fit.
+
+        On a CPU, whose memory is not laid out by the compiler alone, ``memory`` stays the forecast.
+
+        Returns:
+          ``compiled_memory()``.
+
+        Raises:
+          SettingError: if the program does not fit into the device's memory; ``stacking.BatchTooLarge`` of several.
+        """
+        try:
+            compiled = self.compiled_memory()
+        except OutOfMemory as error:
+            raise self._too_large(f" The compiler says: {error}.") from error
+        if compiled and self.preparations[0].program.spread.platform != "cpu":
+            self.memory = self.memory.as_compiled(compiled)
+            if not self.memory.fits:
+                raise self._too_large()
+        return compiled
+
+    def _too_large(self, said: str = "") -> SettingError:
+        if len(self.preparations) > 1:
+            return stacking.too_large(len(self.preparations), self.memory)
+        return self.memory.too_large(said)
 
 
 class SingleRun(Batch):
@@ -96,15 +133,15 @@ class SingleRun(Batch):
         """[1] bool: whether the parameters are free of NaN and infinity."""
         return np.asarray(all_finite(self.carry.params))[None]
 
-    def compiled_temporary_bytes(self) -> int | None:
-        """What the program holds beside its arguments, in bytes; None if the compiler does not tell."""
-        return temporary_bytes_of(lambda: engine.run.lower(self._program, self.carry, 0, 0))
+    def compiled_memory(self) -> CompiledMemory | None:
+        """What the program takes, in bytes; None if the compiler does not tell."""
+        return compiled_memory_of(lambda: engine.run.lower(self._program, self.carry, 0, 0))
 
 
 class StackedRuns(Batch):
     """A batch of several runs, on one device: their programs stacked, and ``vmap`` over the engine's loop."""
 
-    def __init__(self, preparations: Sequence[Preparation], on_memory: Callable[[Forecast], None] | None):
+    def __init__(self, preparations: Sequence[Preparation]):
         runs = [preparation.run for preparation in preparations]
         params = stacking.stack_params([run.params for run in runs])
         stack = stacking.stack([preparation.program_with_keys() for preparation in preparations])
@@ -116,11 +153,10 @@ class StackedRuns(Batch):
             lambda stack, params: stacking.allocate(stack, params, **sizes), stack, params
         )
         memory = _memory(runs, stack, shapes, preparations[0].plan.width)
-        if on_memory:
-            on_memory(memory)
         self.stack = jax.device_put(stack)
         carry = stacking.allocate(self.stack, params, **sizes)
         super().__init__(preparations, (self.stack, [run.params for run in runs]), carry)
+        self.memory = memory
 
     def advance(self, first: int, last: int) -> None:
         """Runs the server steps ``first`` to ``last - 1``; those after a run's last change nothing that is kept."""
@@ -146,9 +182,9 @@ class StackedRuns(Batch):
         """[M] bool: whether the parameters of each run are free of NaN and infinity."""
         return np.asarray(stacking.are_finite(self.carry.params))
 
-    def compiled_temporary_bytes(self) -> int | None:
-        """What the program of all runs holds beside its arguments, in bytes; None if the compiler does not tell."""
-        return temporary_bytes_of(lambda: stacking.run.lower(self.stack, self.carry, 0, 0))
+    def compiled_memory(self) -> CompiledMemory | None:
+        """What the program of all runs takes, in bytes; None if the compiler does not tell."""
+        return compiled_memory_of(lambda: stacking.run.lower(self.stack, self.carry, 0, 0))
 
 
 def _memory(runs: Sequence[Run], stack: stacking.Stack, carry: engine.Carry, width: int) -> Forecast:
@@ -166,13 +202,19 @@ def _memory(runs: Sequence[Run], stack: stacking.Stack, carry: engine.Carry, wid
     return stacking.check_memory(stack, carry, len(runs), **sizes, width=width)
 
 
-def temporary_bytes_of(lower: Callable[[], Any]) -> int | None:
-    """What a program holds beside its arguments, from its lowering; None if its compiler does not tell.
+def compiled_memory_of(lower: Callable[[], Any]) -> CompiledMemory | None:
+    """What a program takes, from its lowering; None if its compiler does not tell.
 
     It compiles, and a call of the same program afterwards does not compile again.
+
+    Raises:
+      OutOfMemory: if the compiler refuses the program for want of memory.
     """
     try:
-        analysis = lower().compile().memory_analysis()
-        return int(analysis.temp_size_in_bytes) if analysis else None
-    except (AttributeError, NotImplementedError, TypeError, jax.errors.JaxRuntimeError):
+        return memory_of(lower().compile())
+    except jax.errors.JaxRuntimeError as error:
+        if said := ran_out_of_memory(error):
+            raise OutOfMemory(said) from error
+        return None
+    except (AttributeError, NotImplementedError, TypeError):
         return None

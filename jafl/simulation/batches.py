@@ -1,6 +1,6 @@
 """Makes a batch of runs: in the loop form or in the matrix form, alone or several together."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -27,7 +27,6 @@ def make_batch(
     *,
     together: bool | None = None,
     form: str | None = None,
-    on_memory: Callable[[Forecast], None] | None = None,
 ) -> Batch:
     """Checks every run, and places all of them on one device.
 
@@ -35,26 +34,25 @@ def make_batch(
       runs: at least one.
       together: whether trips of one run train side by side. Default: vmap on accelerators, sequential on a CPU.
       form: "loop" or "matrix", see ``ExecutionPlan``. Default: the quicker one of those that all runs have.
-      on_memory: called, before anything is placed, with what all runs together will hold.
 
     Raises:
       SettingError: as ``jafl.simulate_many``.
     """
     if len(runs) == 1:
-        preparation = prepare(runs[0], devices=1, together=together, form=form)
-        if on_memory:
-            on_memory(preparation.forecast)
-        return batch_of(preparation)
+        return batch_of(prepare(runs[0], devices=1, together=together, form=form))
     for run in runs:
         check_types(run.federation, run.client_work, run.rule)
     stacking.check_params([run.params for run in runs])
     if prepared := _in_matrix_form(runs, together, form):
-        return MatrixRuns(prepared, on_memory)
+        memory: list[Forecast] = []
+        batch = MatrixRuns(prepared, memory.append)
+        batch.memory = memory[-1]
+        return batch
     plans = _shared_plans(runs, together)
     preparations = [
         prepare(run, plan=plan, devices=1, together=together) for run, plan in zip(runs, plans, strict=True)
     ]
-    return StackedRuns(preparations, on_memory)
+    return StackedRuns(preparations)
 
 
 def _in_matrix_form(runs: Sequence[Run], together: bool | None, form: str | None) -> list[Preparation] | None:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from jafl.planning.device_memory import Forecast
 from jafl.records import EventSchedule, History, Params
 from jafl.simulation.batch import Batch
 from jafl.simulation.checkpoints import Checkpoints, Saved
@@ -25,6 +26,7 @@ class Callbacks(NamedTuple):
 
     on_evaluation  (number, evaluation, parameters), as soon as an evaluation is made
     on_end         (number, outcome), as soon as a run has ended and before any checkpoint that counts it as ended
+    on_memory      (what all runs hold together on each device), once the program has been compiled
     on_progress    (number of server steps done), several times a second at most
     should_stop    asked between chunks; True ends all runs there, with a last evaluation
     """
@@ -33,6 +35,7 @@ class Callbacks(NamedTuple):
     on_end: Callable[[int, Outcome], None] | None = None
     on_progress: Callable[[int], None] | None = None
     should_stop: Callable[[], bool] | None = None
+    on_memory: Callable[[Forecast], None] | None = None
 
 
 def drive(
@@ -47,12 +50,18 @@ def drive(
 
     Returns:
       How each run ended; None for a run that had ended before the checkpoint from which the others go on.
+
+    Raises:
+      SettingError: if the program, once compiled, does not fit into the memory of an accelerator.
     """
     with CompileTime() as compiling:
         batch = make_batch()
         states = run_states(batch.preparations)
         batch.set_stops(_stops(states, checkpoints))
-        clock = Clock(compiling, len(batch.preparations), batch.compiled_temporary_bytes())
+        compiled = batch.compile()
+        if callbacks.on_memory:
+            callbacks.on_memory(batch.memory)
+        clock = Clock(compiling, len(batch.preparations), compiled.temporaries if compiled else None)
         batch.advance(0, 0)  # no step: compiles
         jax.block_until_ready(batch.carry)
         saved = checkpoints.restore(batch.reads, batch.carry) if checkpoints else None

@@ -12,14 +12,14 @@ from jafl.engine import matrix_form
 from jafl.engine.devices import Spread
 from jafl.engine.matrix_form import MatrixCarry, MatrixProgram
 from jafl.planning import matrix_program
-from jafl.planning.device_memory import Forecast
+from jafl.planning.device_memory import CompiledMemory, Forecast
 from jafl.planning.matrices import Layout
 from jafl.planning.matrix_forecast import matrix_forecast
 from jafl.planning.matrix_program import ChunkMaker, MadeChunk, MatrixRun
 from jafl.planning.preparation import Preparation
 from jafl.records import Params
 from jafl.simulation import stacking
-from jafl.simulation.batch import Batch, temporary_bytes_of
+from jafl.simulation.batch import Batch, compiled_memory_of
 
 
 class MatrixState(NamedTuple):
@@ -166,10 +166,10 @@ class MatrixRuns(Batch):
         """[M] bool: whether the parameters of each run are free of NaN and infinity."""
         return np.asarray(stacking.are_finite(self._device.params))
 
-    def compiled_temporary_bytes(self) -> int | None:
-        """What the program holds beside its arguments, in bytes; None if the compiler does not tell."""
+    def compiled_memory(self) -> CompiledMemory | None:
+        """What the program takes, in bytes; None if the compiler does not tell."""
         nothing = matrix_program.together([maker.nothing() for maker in self._makers])
-        return temporary_bytes_of(lambda: matrix_form.run.lower(self._program, self._device, nothing, 0))
+        return compiled_memory_of(lambda: matrix_form.run.lower(self._program, self._device, nothing, 0))
 
 
 def _checked_memory(runs: Sequence[MatrixRun]) -> Forecast:

@@ -7,6 +7,7 @@ import jax
 
 from jafl.data import Federation
 from jafl.planning.compatibility import check_types
+from jafl.planning.device_memory import Forecast
 from jafl.planning.preparation import Preparation, prepare
 from jafl.planning.run import Run
 from jafl.records import EventSchedule, ExecutionPlan, History, Params, Rule
@@ -91,8 +92,11 @@ def simulate_prepared(
     on_progress: Callable[[int], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
     checkpoints: Checkpoints | None = None,
+    on_memory: Callable[[Forecast], None] | None = None,
 ) -> History:
     """Trains the run that ``prepared()`` returns; the options are those of ``simulate``.
+
+    on_memory: called, before training, with what it will hold: on an accelerator by its compiler.
 
     Raises:
       DivergenceError: if training reaches NaN or infinity.
@@ -102,7 +106,7 @@ def simulate_prepared(
         if on_evaluation:
             on_evaluation(evaluation, params)
 
-    callbacks = Callbacks(of_the_run if on_evaluation else None, None, on_progress, should_stop)
+    callbacks = Callbacks(of_the_run if on_evaluation else None, None, on_progress, should_stop, on_memory)
     (outcome,) = drive(lambda: batch_of(prepared()), callbacks, checkpoints)
     if isinstance(outcome, DivergenceError):
         raise outcome

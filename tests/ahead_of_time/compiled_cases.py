@@ -1,23 +1,25 @@
-"""The gates' cases, compiled once per session, whichever process asks first."""
+"""The gates' cases: each is prepared, lowered and compiled once per session, by whichever process asks first."""
 
+import dataclasses
 import gzip
 import hashlib
 import json
 import math
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import pytest
 from filelock import FileLock
 
-from experiments.benchmarks.comparison import MODELS
+from experiments.benchmarks.comparison import MODELS, Subject
 from experiments.benchmarks.compiled import prepared
 from jafl.ahead_of_time import hlo
-from jafl.ahead_of_time.estimate import CompiledMemory, Estimate, LoweredRun
+from jafl.ahead_of_time.estimate import Estimate, LoweredRun
 from jafl.ahead_of_time.loop_form import lowered_bare_step
 from jafl.ahead_of_time.runs import buffers_made_anew, lowered_run
 from jafl.ahead_of_time.topologies import Topology, is_installed, topology
-from jafl.planning.device_memory import bytes_of
+from jafl.planning.device_memory import CompiledMemory, bytes_of
 
 MIB = 2**20
 
@@ -34,96 +36,131 @@ class Case(NamedTuple):
     form: str = "loop"
     topology: str = "v5e:1x1"
     clients: int = 100
+    precision: str = "float32"
 
     def __str__(self) -> str:
         plan = "trip by trip" if self.width == 1 else f"waves of {self.width}, {self.form} form"
         many = f", {self.clients} clients" if self.clients != 100 else ""
-        return f"{self.model}, {self.rule}, {plan}, {self.topology}{many}"
+        rounded = f", {self.precision} products" if self.precision != "float32" else ""
+        return f"{self.model}, {self.rule}, {plan}, {self.topology}{many}{rounded}"
 
 
 class Compiled(NamedTuple):
     """What a case came to.
 
-    found        the compiler's estimate
-    trips        in a round of its main loop
-    arrays       bytes of the arrays that the program takes, without padding
-    foretold     bytes of temporary values in the run's forecast
-    model_bytes  of the parameters
-    anew         text of the instructions in loops that make a whole buffer anew
+    cycles          estimated, in a trip, with what has no estimate by its bytes; in the matrix form in a lane, since
+                    a wave costs the same however many lanes are filled; None where a compiler notes none
+    unknown_rounds  loops of which nobody knows how many rounds they make
+    arguments       bytes of what the program takes, as it lies on a chip
+    arrays          bytes of the same, without padding
+    temporaries     bytes of temporary values on a chip
+    foretold        bytes of temporary values in jafl's own forecast
+    needed          bytes of the program's arrays and temporary values on a chip
+    all_foretold    bytes of the same in jafl's own forecast
+    model_bytes     of the parameters
+    anew            text of the instructions in loops that make a whole buffer anew
     """
 
-    found: Estimate
-    trips: float
+    cycles: float | None
+    unknown_rounds: list[str]
+    arguments: int
     arrays: int
+    temporaries: int
     foretold: int
+    needed: int
+    all_foretold: int
     model_bytes: int
     anew: list[str]
 
     @property
-    def cycles(self) -> float:
-        """Estimated kilocycles a trip, with what has no estimate by its bytes."""
-        assert self.found.all_cycles is not None
-        return self.found.all_cycles / self.trips / 1000
+    def kilocycles(self) -> float:
+        """Thousands of ``cycles``."""
+        assert self.cycles is not None
+        return self.cycles / 1000
 
 
 class Compiler:
-    """Compiles cases and bare steps, and keeps the results in a folder that all test processes share."""
+    """Compiles cases and bare steps, and keeps what they came to in a folder that all test processes share."""
 
     def __init__(self, folder):
-        self._folder, self._kept = folder, {}
+        self._folder = folder
 
     def case(self, case: Case) -> Compiled:
         """What the case came to; the test is skipped where its compiler is missing."""
         self._skip_without_compiler(case.topology)
-        if case not in self._kept:
-            chip = topology(case.topology)
-            run = prepared(
-                chip,
-                MODELS[case.model],
-                case.rule,
-                width=case.width,
-                clients=case.clients,
-                in_flight=case.clients,
-                form=case.form,
-            )
-            lowered = lowered_run(chip, run)
-            found = self._estimate(lowered, chip)
-            taken = jax.tree.leaves(lowered.lowered.args_info)
-            arrays = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in taken)
-            anew = [f"{one.operation} {one.shape}" for one in buffers_made_anew(found, lowered, run)]
-            size = bytes_of(run.run.params)
-            self._kept[case] = Compiled(
-                found, lowered.trips, arrays, run.forecast.parts["temporaries"], size, anew
-            )
-        return self._kept[case]
+        return Compiled(**self._once(str(case), lambda: self._of_case(case)._asdict()))
 
-    def bare(self, model: str, width: int, name: str = "v5e:1x1") -> float:
-        """Estimated kilocycles a trip of the bare client step."""
-        self._skip_without_compiler(name)
-        chip, subject = topology(name), MODELS[model]
-        lowered = lowered_bare_step(chip, subject.model, subject.shape, width=width)
+    def bare(self, case: Case) -> float:
+        """Estimated kilocycles a trip of the bare client step of the case's model, width and precision."""
+        self._skip_without_compiler(case.topology)
+        name = f"bare {case.model} {case.width} {case.topology} {case.precision}"
+        return self._once(name, lambda: self._of_bare_step(case))
+
+    def _of_case(self, case: Case) -> Compiled:
+        chip = topology(case.topology)
+        run = prepared(
+            chip,
+            _subject(case),
+            case.rule,
+            width=case.width,
+            clients=case.clients,
+            in_flight=case.clients,
+            form=case.form,
+        )
+        lowered = lowered_run(chip, run)
+        found = self._estimate(lowered, chip)
+        taken = jax.tree.leaves(lowered.lowered.args_info)
+        trips = case.width if case.form == "matrix" else lowered.trips
+        return Compiled(
+            cycles=None if found.all_cycles is None else found.all_cycles / trips,
+            unknown_rounds=found.unknown_rounds,
+            arguments=found.memory.arguments,
+            arrays=sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in taken),
+            temporaries=found.memory.temporaries,
+            foretold=run.forecast.parts["temporaries"],
+            needed=found.memory.lasting + found.memory.temporaries,
+            all_foretold=run.forecast.needed - run.forecast.parts["evaluation"],
+            model_bytes=bytes_of(run.run.params),
+            anew=[f"{one.operation} {one.shape}" for one in buffers_made_anew(found, lowered, run)],
+        )
+
+    def _of_bare_step(self, case: Case) -> float:
+        chip, subject = topology(case.topology), _subject(case)
+        lowered = lowered_bare_step(chip, subject.model, subject.shape, width=case.width)
         found = self._estimate(lowered, chip)
         assert found.all_cycles is not None
-        return found.all_cycles / width / 1000
+        return found.all_cycles / case.width / 1000
 
     def _skip_without_compiler(self, name: str) -> None:
         if not is_installed(name):
-            missing = "JAX's plugin for CUDA" if name == "h100" else 'libtpu (pip install "jafl[tpu]")'
-            pytest.skip(f"{missing} is not installed")
+            extra = "requirements-gpu.txt" if name == "h100" else "requirements-tpu.txt"
+            pytest.skip(f"the compiler for {name} is not installed ({extra})")
 
     def _estimate(self, lowered: LoweredRun, chip: Topology) -> Estimate:
         """The estimate of a program, from the folder or newly compiled; rules may share one."""
-        key = hashlib.sha256(lowered.lowered.as_text().encode()).hexdigest()[:24]
-        file = self._folder / f"{chip.name.replace(':', '_')}-{key}.json.gz"
-        with FileLock(f"{file}.lock"):
-            if not file.exists():
-                made = lowered.estimate(chip)
-                kept = [made.memory.__dict__, made.seconds_to_compile, made.text]
-                file.write_bytes(gzip.compress(json.dumps(kept).encode()))
-        memory, seconds, text = json.loads(gzip.decompress(file.read_bytes()))
+
+        def compiled() -> list[Any]:
+            made = lowered.estimate(chip)
+            return [dataclasses.asdict(made.memory), made.seconds_to_compile, made.text]
+
+        memory, seconds, text = self._once(f"{chip.name} {lowered.lowered.as_text()}", compiled)
         module = hlo.parse(text)
         memory = CompiledMemory(**memory)
         return Estimate(chip, memory, module, module.tree(), lowered.rounds, lowered.shares, seconds, text)
+
+    def _once(self, name: str, make: Callable[[], Any]) -> Any:
+        """What ``make`` gives, from the folder if it was ever called for this name."""
+        file = self._folder / f"{hashlib.sha256(name.encode()).hexdigest()[:24]}.json.gz"
+        with FileLock(f"{file}.lock"):
+            if not file.exists():
+                file.write_bytes(gzip.compress(json.dumps(make()).encode()))
+        return json.loads(gzip.decompress(file.read_bytes()))
+
+
+def _subject(case: Case) -> Subject:
+    """The model of a case, in its precision."""
+    subject = MODELS[case.model]
+    return subject._replace(model=dataclasses.replace(subject.model, matmul_precision=case.precision))
 
 
 def lower_bound(case: Case, compiled: Compiled) -> float:

@@ -1,8 +1,8 @@
 """Gates that need no accelerator: the engine compiled for chips that are not here.
 
-Each case is compiled once, and asked four things: does a loop make a whole buffer anew, are arguments and temporary
-values within bounds, and do a trip's estimated cycles meet the goal. ``MISSED`` lists what is missed, and why. Those
-tests must fail: whoever mends a cause strikes its line out.
+Each case is compiled once, and asked: does a loop make a whole buffer anew, are arguments and temporary values within
+bounds, is jafl's own forecast near to them, and do a trip's estimated cycles meet the goal. ``MISSED`` lists what is
+missed, and why. Those tests must fail: whoever mends a cause strikes its line out.
 """
 
 import fnmatch
@@ -25,7 +25,9 @@ CASES = [
     waves("mlp", "fedbuff", "loop"),  # as under an optimizer that is not linear
     *(Case("softmax", rule, 1) for rule in THREE),
     *(waves("softmax", rule) for rule in THREE),
-    *(Case(model, rule, 1) for model in ("lenet5", "emnist_cnn") for rule in THREE),
+    *(Case("lenet5", rule, 1) for rule in THREE),
+    # Float32 products of its convolutions compile for minutes a rule: the benchmark command has those.
+    *(Case("emnist_cnn", rule, 1, precision="bfloat16") for rule in THREE),
     *(waves("mlp", rule, name=name) for name in ("v5e:2x2", "v5e:2x4") for rule in THREE),
     *(Case("mlp", rule, 1, topology="h100") for rule in THREE),
     *(waves("mlp", rule, name="h100") for rule in THREE),
@@ -36,6 +38,8 @@ TRIP_BY_TRIP, CONVOLUTIONS, LINEAR, NOT_LINEAR = 2.5, 1.3, 3.0, 8.0
 # A chip pads arrays to tiles: arguments over the bytes of the arrays that last; temporary values over the forecast.
 MOST_ARGUMENTS, MOST_TEMPORARIES = 1.3, 1.3
 FREE_TEMPORARIES = 2 * MIB
+# What is foretold in all may be so far from what the compiler says.
+FORETOLD_WITHIN = 1.3
 
 
 def check_buffers(compiler, case):
@@ -47,21 +51,31 @@ def check_buffers(compiler, case):
 def check_arguments(compiler, case):
     """What lasts takes little more than its bytes."""
     compiled = compiler.case(case)
-    assert compiled.found.memory.arguments <= MOST_ARGUMENTS * compiled.arrays + MIB
+    assert compiled.arguments <= MOST_ARGUMENTS * compiled.arrays + MIB
 
 
 def check_temporaries(compiler, case):
     """Temporary values take little more than was foretold."""
     compiled = compiler.case(case)
-    assert compiled.found.memory.temporaries <= MOST_TEMPORARIES * compiled.foretold + FREE_TEMPORARIES
+    assert compiled.temporaries <= MOST_TEMPORARIES * compiled.foretold + FREE_TEMPORARIES
+
+
+def check_forecast(compiler, case):
+    """What is foretold in all is about what the compiler needs, in both directions."""
+    compiled = compiler.case(case)
+    few, many = sorted((compiled.needed, compiled.all_foretold))
+    assert many <= FORETOLD_WITHIN * few + FREE_TEMPORARIES
 
 
 def check_cycles(compiler, case):
-    """A trip's estimated cycles are within the goal; where collectives take part, they are not counted."""
+    """A trip's estimated cycles are within the goal; where collectives take part, they are not counted.
+
+    In the matrix form a lane's are: the bare step has all its lanes filled, too.
+    """
     compiled = compiler.case(case)
-    assert not compiled.found.unknown_rounds
-    bare = compiler.bare(case.model, case.width, case.topology)
-    assert compiled.cycles <= goal(case, compiled, bare), f"bare: {bare:.3g} kilocycles"
+    assert not compiled.unknown_rounds
+    bare = compiler.bare(case)
+    assert compiled.kilocycles <= goal(case, compiled, bare), f"bare: {bare:.3g} kilocycles"
 
 
 def goal(case, compiled, bare):
@@ -78,6 +92,7 @@ CHECKS = {
     "buffers": check_buffers,
     "arguments": check_arguments,
     "temporaries": check_temporaries,
+    "forecast": check_forecast,
     "cycles": check_cycles,
 }
 # (check, pattern of cases, why): what is missed. Each of these tests must fail.
@@ -89,27 +104,31 @@ FETCHED = "the look-up of starts fetches or copies the rows of a layer whole (--
 ONE_BY_ONE = (
     "trips are folded one after the other, and each of K gradients is read several times at each step"
 )
-IN_FLOAT32 = "convolutions of float32 numbers take several bfloat16 passes; the forecast does not know"
+FLOATING_IMAGES = "float32 images with 3 channels are laid out anew at the start of a call, 4 times as large"
+IN_BFLOAT16 = "a step with bfloat16 products is half as long as one with float32 ones, the rule's work is not"
+LOOKED_UP = (
+    "the forecast counts rows that are looked up as copies of their whole buffer, which a GPU does not make"
+)
 EXCHANGED = "whole models of a wave on their way between chips, which the forecast does not know"
 MISSED = (
-    ("cycles", "mlp, ace, trip by trip, *", OPERATIONS),
     ("cycles", "mlp, aced, trip by trip, *", OPERATIONS),
     ("cycles", "mlp, ca2fl, trip by trip, *", OPERATIONS),
-    ("cycles", "mlp, wkafl, trip by trip, *", OPERATIONS),
-    ("cycles", "softmax, ace, trip by trip, *", OPERATIONS),
-    ("cycles", "softmax, wkafl, trip by trip, *", OPERATIONS),
-    ("cycles", "emnist_cnn, wkafl, trip by trip, *", ONE_BY_ONE),
-    ("cycles", "*, matrix form, *", MOVING),
-    ("cycles", "*, wkafl, waves of 64, *", ONE_BY_ONE),
+    ("cycles", "emnist_cnn, ace, trip by trip, *", IN_BFLOAT16),
+    ("cycles", "mlp, fedasync, *, matrix form, *", MOVING),
+    ("cycles", "mlp, a*, *, matrix form, *", MOVING),
+    ("cycles", "mlp, ca2fl, *, matrix form, *", MOVING),
     ("buffers", "*, matrix form, *", FETCHED),
-    ("buffers", "*, wkafl, waves of 64, *", ONE_BY_ONE),
+    ("buffers", "mlp, wkafl, waves of 64, *", ONE_BY_ONE),
     ("buffers", "emnist_cnn, wkafl, trip by trip, *", ONE_BY_ONE),
     ("temporaries", "mlp, fedasync, waves of 64, *", MOVING),
-    ("temporaries", "mlp, *, waves of 64, matrix form, v5e:2x*", EXCHANGED),
-    ("temporaries", "mlp, wkafl, waves of 64, loop form, *", ONE_BY_ONE),
+    ("temporaries", "mlp, *, v5e:2x*", EXCHANGED),
     ("temporaries", "softmax, wkafl, waves of 64, *", ONE_BY_ONE),
-    ("temporaries", "lenet5, *", IN_FLOAT32),
-    ("temporaries", "emnist_cnn, *", IN_FLOAT32),
+    ("temporaries", "lenet5, *", FLOATING_IMAGES),
+    ("forecast", "lenet5, *", FLOATING_IMAGES),
+    ("forecast", "mlp, ace, *, v5e:2x2*", EXCHANGED),
+    ("forecast", "mlp, wkafl, *, v5e:2x2*", EXCHANGED),
+    ("forecast", "mlp, *, v5e:2x4*", EXCHANGED),
+    ("forecast", "mlp, *, matrix form, h100*", LOOKED_UP),
 )
 
 
@@ -126,7 +145,7 @@ def gates():
             if name == "cycles" and case.topology != "v5e:1x1":
                 continue
             reason = missed(name, case)
-            marks = [pytest.mark.gates]
+            marks = [pytest.mark.full]
             if reason:
                 marks.append(pytest.mark.xfail(reason=reason, strict=True, raises=AssertionError))
             yield pytest.param(check, case, id=f"{case}: {name}", marks=marks)
@@ -137,7 +156,7 @@ def test_gate(compiler, check, case):
     check(compiler, case)
 
 
-@pytest.mark.gates
+@pytest.mark.full
 @pytest.mark.xfail(
     reason="1.15 times: with 10,000 rows the look-ups have no estimate, and their bytes count for more than the "
     "estimate of those with 1,000",
@@ -145,7 +164,7 @@ def test_gate(compiler, check, case):
     raises=AssertionError,
 )
 def test_ten_times_the_clients_cost_no_more(compiler):
-    assert compiler.case(MANY).cycles <= 1.05 * compiler.case(FEWER).cycles
+    assert compiler.case(MANY).kilocycles <= 1.05 * compiler.case(FEWER).kilocycles
 
 
 def test_what_is_missed_is_a_gate():

@@ -11,6 +11,7 @@ import jafl
 from jafl import engine, rules
 from jafl.engine.devices import Spread
 from jafl.engine.evaluation import Evaluator
+from jafl.jaxpr_memory import temporary_bytes
 from jafl.planning import device_memory
 from jafl.planning.preparation import fitting_plan
 
@@ -98,6 +99,25 @@ def test_temporary_values_are_foretold_within_a_factor(case, width):
     found, (program, carry) = preparation.forecast, preparation.place()
     compiled = engine.run.lower(program, carry, 0, 0).compile().memory_analysis().temp_size_in_bytes
     assert AT_LEAST * compiled <= found.parts["temporaries"] <= AT_MOST * compiled
+
+
+@pytest.mark.parametrize(
+    ("shape", "stored"),
+    [
+        ((3, 100, 10), 3 * 16 * 128),  # 100 along the longer side of tiles of 8 x 128
+        ((10, 200), 16 * 256),
+        ((200, 120), 200 * 128),
+        ((300,), 300),
+    ],
+)
+def test_on_a_tpu_temporary_values_fill_tiles(shape, stored):
+    @jax.jit
+    def sorted_twice(x):  # no result takes the place of an operand, so there are two at once
+        return jax.numpy.sort(jax.numpy.sort(x))
+
+    traced = sorted_twice.trace(jax.ShapeDtypeStruct(shape, np.float32))
+    assert temporary_bytes(traced, platform="gpu") == 2 * 4 * np.prod(shape)
+    assert temporary_bytes(traced, platform="tpu") == 2 * 4 * stored
 
 
 @pytest.mark.full

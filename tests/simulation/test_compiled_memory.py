@@ -1,0 +1,123 @@
+"""The memory of runs on accelerators is what their compiler says, before the first step; on a CPU it is foretold.
+
+A CPU stands in for an accelerator: the engine takes the form of that platform, and this machine's compiler is asked.
+"""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+import jafl
+from jafl import engine
+from jafl.engine.devices import Spread
+from jafl.planning import device_memory
+from jafl.planning.preparation import prepare
+from jafl.simulation import batch as batches
+from jafl.simulation.batch import SingleRun, StackedRuns
+from jafl.simulation.simulate import simulate_prepared
+from jafl.simulation.stacking import BatchTooLarge
+
+ON_A_GPU = Spread(None, False, platform="gpu")
+REFUSED = (
+    "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm. Used 20.01G of "
+    "15.75G hbm. Exceeded hbm capacity by 4.26G.\n\nTotal hbm usage >= 20.26G"
+)
+
+
+def prepared(available=2**34, spread=ON_A_GPU, seed=1):
+    random = np.random.default_rng(0)
+    x, y = random.normal(size=(120, 6)).astype(np.float32), random.integers(0, 3, 120)
+    parts = jafl.data.iid(y, 6, seed=0)
+    federation = jafl.Federation.from_arrays(x, y, parts, test_x=x[:9], test_y=y[:9], num_classes=3)
+    delay = jafl.delays.exponential(1.0)
+    schedule = jafl.asynchronous(num_clients=6, concurrency=6, buffer_size=2, server_steps=8, delay=delay)
+    model = jafl.models.mlp(3, (20,))
+    work = jafl.client_work(model, learning_rate=0.1, batch_size=4)
+    params = model.init(jax.random.key(0), x[:1])
+    run = jafl.Run(schedule, federation, work, jafl.rules.fedbuff(), params, jax.random.key(seed))
+    return prepare(run, plan=jafl.trip_by_trip(schedule), spread=spread, available=available)
+
+
+def compiled(preparation):
+    program, carry = preparation.place()
+    return device_memory.memory_of(engine.run.lower(program, carry, 0, 0).compile())
+
+
+def trained(preparation):
+    told, evaluated = [], []
+    on_evaluation = lambda evaluation, params: evaluated.append(evaluation)  # noqa: E731
+    try:
+        history = simulate_prepared(lambda: preparation, on_memory=told.append, on_evaluation=on_evaluation)
+    except jafl.SettingError as error:
+        return error, told, evaluated
+    return history, told, evaluated
+
+
+def test_on_an_accelerator_the_compiler_is_asked():
+    preparation = prepared()
+    found = compiled(preparation)
+    history, (told,), _ = trained(preparation)
+    assert history.temporary_bytes == told.parts["temporaries"] == found.temporaries > 0
+    assert told.needed == found.needed + told.parts["evaluation"] and told.parts["evaluation"] > 0
+    assert told.summary()["figures_of"] == "the compiler"
+    assert {**preparation.forecast.parts, **told.parts} == {**told.parts}  # each part is still named
+
+
+def test_on_a_cpu_the_forecast_stays():
+    preparation = prepared(spread=Spread())
+    history, (told,), _ = trained(preparation)
+    assert told == preparation.forecast and told.summary()["figures_of"] == "the forecast"
+    assert history.temporary_bytes > 0
+
+
+def test_what_the_compiler_says_must_fit_before_the_first_step():
+    needed = trained(prepared())[1][0].needed
+    history, _, _ = trained(prepared(available=needed))
+    assert isinstance(history, jafl.History)
+    error, told, evaluated = trained(prepared(available=needed - 1))
+    assert isinstance(error, jafl.SettingError) and error.setting == "device memory" and error.value == needed
+    assert "Take a smaller" in str(error) and not told and not evaluated
+
+
+def test_an_estimate_refuses_nothing_on_an_accelerator():
+    foretold = prepared().forecast
+    arrays = foretold.needed - foretold.parts["temporaries"]
+    assert not prepared(available=arrays).forecast.fits
+    with pytest.raises(jafl.SettingError, match="The run needs"):
+        prepared(available=arrays - 1)
+    on_a_cpu = prepared(spread=Spread()).forecast
+    with pytest.raises(jafl.SettingError, match="The run needs"):
+        prepared(available=on_a_cpu.needed - 1, spread=Spread())
+
+
+def test_a_compiler_that_refuses_is_quoted(monkeypatch):
+    def refuse(executable):
+        raise jax.errors.JaxRuntimeError(REFUSED)
+
+    monkeypatch.setattr(batches, "memory_of", refuse)
+    error, _, evaluated = trained(prepared())
+    assert "The compiler says: Ran out of memory in memory space hbm." in str(error) and not evaluated
+
+
+def test_other_errors_of_a_compiler_leave_the_forecast(monkeypatch):
+    def fail(executable):
+        raise jax.errors.JaxRuntimeError("UNIMPLEMENTED: no such analysis")
+
+    monkeypatch.setattr(batches, "memory_of", fail)
+    preparation = prepared()
+    history, (told,), _ = trained(preparation)
+    assert told == preparation.forecast and history.temporary_bytes is None
+
+
+def test_a_batch_that_is_too_large_when_compiled_says_so():
+    batch = StackedRuns([prepared(seed=1), prepared(seed=2)])
+    alone = SingleRun(prepared())
+    both, one = batch.compile(), alone.compile()
+    assert batch.memory.compiled and both.needed > one.needed
+    assert batch.memory.needed == both.needed + batch.memory.parts["evaluation"]
+    batch = StackedRuns([prepared(seed=1), prepared(seed=2)])
+    batch.memory = dataclasses.replace(batch.memory, available=both.needed)
+    with pytest.raises(BatchTooLarge, match="number of runs that go together is 2"):
+        batch.compile()
