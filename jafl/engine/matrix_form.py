@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jafl.clients import ClientData
-from jafl.engine import client_memory
+from jafl.engine import client_memory, tiled_rows
 from jafl.engine.client_memory import Row
 from jafl.engine.devices import Spread
 from jafl.records import ArrayTree, Params
@@ -208,7 +208,7 @@ def _train(run: _Run, snapshots: ArrayTree, segment: Segments) -> tuple[Wave, ja
     spread = run.program.spread
     if not spread.together and spread.number == 1:
         return _train_one_after_the_other(run, snapshots, segment)
-    starts = jax.tree.map(lambda rows: _rows_at(rows, segment.read_slot), snapshots)
+    starts = _rows_at(snapshots, segment.read_slot)
     # Each device needs whole models of its own trips, and makes whole updates; it keeps a part of all of them.
     lanes = _over_lanes(run, (starts, segment.client, segment.key))
     made, losses = jax.vmap(functools.partial(_train_trip, run))(*lanes)
@@ -241,21 +241,28 @@ def _train_one_after_the_other(run: _Run, snapshots: ArrayTree, segment: Segment
             lax.dynamic_index_in_dim(column, lane, keepdims=False)
             for column in (segment.client, segment.key, segment.read_slot)
         )
-        start = jax.tree.map(lambda rows: lax.dynamic_index_in_dim(rows, slot, keepdims=False), snapshots)
+        start = jax.tree.map(lambda rows: rows[0], _rows_at(snapshots, slot[None]))
         trip = _train_trip(run, start, client, key)
         if run.program.runs > 1:  # see ``_train``
             trip = jax.tree.map(lambda new: jnp.where(segment.size > 0, new, jnp.zeros_like(new)), trip)
         return jax.tree.map(lambda rows, new: rows.at[lane].set(new), made, trip)
 
-    start = jax.tree.map(lambda rows: rows[0], snapshots)
+    start = jax.tree.map(lambda rows: rows[0], _rows_at(snapshots, segment.read_slot[:1]))
     trip = jax.eval_shape(functools.partial(_train_trip, run), start, segment.client[0], segment.key[0])
     made = jax.tree.map(lambda leaf: jnp.zeros((len(segment.client), *leaf.shape), leaf.dtype), trip)
     return lax.fori_loop(0, segment.most, train_next, made)
 
 
-def _rows_at(rows: Array, numbers: Array) -> Array:
-    """[n, ...]: these rows [n], all of which exist: a look-up with checks would lay all rows out anew on a TPU."""
-    return jax.vmap(lambda number: lax.dynamic_index_in_dim(rows, number, keepdims=False))(numbers)
+def _rows_at(rows: ArrayTree, numbers: Array) -> ArrayTree:
+    """[n, ...]: these rows [n] of every array."""
+    return jax.tree.map(lambda leaf: tiled_rows.rows_at(leaf, numbers), rows, is_leaf=tiled_rows.is_tiled)
+
+
+def _with_rows(rows: ArrayTree, numbers: Array, new: ArrayTree) -> ArrayTree:
+    """Every array with ``new`` rows [n, ...] in place of these [n]; numbers past the end are left out."""
+    return jax.tree.map(
+        lambda leaf, new: tiled_rows.with_rows(leaf, numbers, new), rows, new, is_leaf=tiled_rows.is_tiled
+    )
 
 
 def _train_trip(run: _Run, start: ArrayTree, client: Array, key: Array) -> tuple[Wave, Array]:
@@ -275,7 +282,7 @@ def _combine(
 
     def in_slots(snapshots, made, first):
         slots = lax.dynamic_slice_in_dim(segment.write_slot, first, len(jax.tree.leaves(made)[0]))
-        return jax.tree.map(functools.partial(_with_rows, slots), snapshots, made)
+        return _with_rows(snapshots, slots, made)
 
     made = _product(segment.matrix[: lasting + FIRST_VERSIONS], blocks)
     if recalled is not None:
@@ -296,13 +303,8 @@ def _combine(
     memory = carry.memory
     if recalled is not None:
         stored = Row(wave.updates, ()) if wave.stored is None else wave.stored
-        memory = jax.tree.map(functools.partial(_with_rows, segment.stored_client), memory, stored)
+        memory = Row(*map(lambda rows, new: _with_rows(rows, segment.stored_client, new), memory, stored))
     return MatrixCarry(jax.tree.map(lambda rows: rows[:lasting], made), snapshots, memory)
-
-
-def _with_rows(numbers: Array, rows: Array, new: Array) -> Array:
-    """The rows with new ones in place of these; numbers of rows that do not exist are left out."""
-    return rows.at[numbers].set(new, mode="drop", unique_indices=True)
 
 
 def _lasting(segment: Segments) -> int:
@@ -312,7 +314,7 @@ def _lasting(segment: Segments) -> int:
 
 def _of_memory(carry: MatrixCarry, segment: Segments, first: Any, number: int) -> ArrayTree:
     """[number, *P]: the stored values of clients, times their factors in these rows of the matrix."""
-    row = jax.tree.map(lambda rows: _rows_at(rows, segment.memory_client), carry.memory)
+    row = Row(*[_rows_at(rows, segment.memory_client) for rows in carry.memory])
     factors = lax.dynamic_slice_in_dim(segment.matrix, first, number)
     return _product(factors, [(factors.shape[1] - len(segment.memory_client), _values(row, carry.lasting))])
 

@@ -89,6 +89,24 @@ def zeros(count: int, row: Any, forms: Forms, dtype: Any = None) -> Any:
     return TiledRows(jnp.zeros((count, *filled(swapped)), dtype), tuple(row.shape), swapped)
 
 
+def rows_at(rows: Any, numbers: jax.Array) -> jax.Array:
+    """[n, ...]: these rows [n], all of which exist: a look-up with checks would lay all rows out anew on a TPU."""
+
+    def read(number):
+        if is_tiled(rows):
+            return rows.row(number, many=True)
+        return lax.dynamic_index_in_dim(rows, number, keepdims=False)
+
+    return jax.vmap(read)(numbers)
+
+
+def with_rows(rows: Any, numbers: jax.Array, new: jax.Array) -> Any:
+    """The rows with ``new`` [n, ...] in place of these [n], no two alike; those past the end are dropped."""
+    if is_tiled(rows):
+        return rows.with_rows(numbers, new)
+    return rows.at[numbers].set(new, mode="drop", unique_indices=True)
+
+
 def is_tiled(rows: Any) -> bool:
     """Whether these are ``TiledRows``; for ``is_leaf``."""
     return isinstance(rows, TiledRows)

@@ -10,7 +10,7 @@ import numpy as np
 
 from jafl import engine
 from jafl.clients import ClientData
-from jafl.engine import client_memory
+from jafl.engine import client_memory, tiled_rows
 from jafl.engine.client_memory import Row
 from jafl.engine.devices import Spread
 from jafl.engine.matrix_form import (
@@ -38,6 +38,7 @@ from jafl.planning.segments import (
     Sizes,
 )
 from jafl.planning.server_operations import initial
+from jafl.platform_forms import Forms
 from jafl.records import ExecutionPlan, Params, Recall
 from jafl.schedule import bucket
 from jafl.specifications import Specification
@@ -129,7 +130,10 @@ def allocate(runs: Sequence[MatrixRun], layout: Layout, precision: str) -> Matri
     slots = max(_slots(run) for run in runs)
     rows = max(_memory_rows(run) for run in runs)
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *lasting)
-    return _allocate(stacked, slots=slots, memory_rows=rows, precision=precision)
+    spread = runs[0].program.spread
+    # Several devices hold a part of every row each; a tile may not lie across two of them.
+    forms = spread.forms if spread.devices is None else spread.forms._replace(tiled=False)
+    return _allocate(stacked, slots=slots, memory_rows=rows, precision=precision, forms=forms)
 
 
 def shapes(runs: Sequence[MatrixRun], layout: Layout) -> tuple[MatrixCarry, Segments]:
@@ -307,13 +311,19 @@ def shapes_of_segments(layout: Layout, runs: int, dtype: Any) -> Segments:
     )
 
 
-@functools.partial(jax.jit, static_argnames=("slots", "memory_rows", "precision"))
-def _allocate(lasting: Any, *, slots: int, memory_rows: int, precision: str) -> MatrixCarry:
+@functools.partial(jax.jit, static_argnames=("slots", "memory_rows", "precision", "forms"))
+def _allocate(lasting: Any, *, slots: int, memory_rows: int, precision: str, forms: Forms) -> MatrixCarry:
     """lasting: [B, M, *P] of the initial model, and of all else that lasts."""
     params = jax.tree.map(lambda rows: rows[:, 0], lasting)
 
     def rows(number, dtype=None):
-        return jax.tree.map(lambda p: jnp.zeros((len(p), number, *p.shape[1:]), dtype or p.dtype), params)
+        return jax.tree.map(
+            lambda p: jax.vmap(lambda row: tiled_rows.zeros(number, row, forms, dtype))(p), params
+        )
+
+    def with_first(rows, params):
+        first = jnp.zeros(1, jnp.int32)
+        return jax.vmap(lambda rows, p: tiled_rows.with_rows(rows, first, p[None]))(rows, params)
 
     def stored(number):
         dtype = client_memory.PRECISIONS[precision]
@@ -322,7 +332,7 @@ def _allocate(lasting: Any, *, slots: int, memory_rows: int, precision: str) -> 
 
     return MatrixCarry(
         lasting=lasting,
-        snapshots=jax.tree.map(lambda rows, p: rows.at[:, 0].set(p), rows(slots), params),
+        snapshots=jax.tree.map(with_first, rows(slots), params, is_leaf=tiled_rows.is_tiled),
         memory=stored(memory_rows),
     )
 
