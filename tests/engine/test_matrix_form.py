@@ -5,6 +5,7 @@ import itertools
 import jax
 import numpy as np
 import pytest
+from accelerator_forms import accelerator_forms
 from against_reference import Case, compare, make_federation, make_schedule, work_of
 from engine_cases import CASES as ENGINE_CASES
 from quick_compilation import quick_compilation  # noqa: F401
@@ -44,6 +45,25 @@ def test_the_matrix_form_equals_the_reference(name: str):
 @pytest.mark.parametrize("name", ["fedbuff", "ace; slow clients", "ca2fl; very unequal clients"])
 def test_any_width_gives_the_same(name: str, width: int, together: bool):
     compare(NAMED[name], "float64", width=width, together=together, form="matrix")
+
+
+@pytest.mark.parametrize(
+    "name",
+    in_tiers(
+        [
+            "fedbuff",
+            "ace; slow clients",
+            "fedasync",
+            "aced, some leave; slow clients",
+            "ca2fl; very unequal clients",
+        ],
+        ["ace; slow clients"],
+    ),
+)
+def test_rows_in_tiles_give_the_same(name: str):
+    """As on a TPU, where snapshots and client memory lie in whole tiles."""
+    with accelerator_forms("tpu"):
+        compare(NAMED[name], "float64", width=6, together=True, form="matrix")
 
 
 @pytest.mark.full
