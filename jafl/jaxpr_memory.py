@@ -169,6 +169,7 @@ def _peak(program: _Program, donated: Sequence[_Value], platform: str) -> int:
     for number, operation in enumerate(program.operations):
         may_overwrite = operation.name not in _NOT_IN_PLACE
         overwritten = [v for v in dying.get(number, ()) if v in free and may_overwrite]
+        inside = _peak_inside(operation, platform, set(overwritten))
         made = 0
         for value in operation.makes:
             in_place = free_from.get(value, end) <= number
@@ -181,7 +182,7 @@ def _peak(program: _Program, donated: Sequence[_Value], platform: str) -> int:
             made += sizes[value]
         freed = sum(sizes.pop(value, 0) for value in dying.get(number, ()))
         reused = min(freed, made) if may_overwrite else 0
-        peak = max(peak, live + _peak_inside(operation, platform), live + made - reused)
+        peak = max(peak, live + inside, live + made - reused)
         live += made - freed
     return peak
 
@@ -213,8 +214,11 @@ def _fused(program: _Program) -> set[_Value]:
     return {value for value in made if value not in kept and is_fused(value)}
 
 
-def _peak_inside(operation: _Operation, platform: str) -> int:
-    """The most bytes that the programs inside an operation hold, beside its operands."""
+def _peak_inside(operation: _Operation, platform: str, overwritten: set[_Value]) -> int:
+    """The most bytes that the programs inside an operation hold, beside its operands.
+
+    overwritten: operands that nobody reads afterwards, and whose memory the results may take.
+    """
     name, params = operation.name, operation.params
     programs = [_flat(jaxpr, platform) for jaxpr in _inner(params)]
     if name == "while":
@@ -227,7 +231,16 @@ def _peak_inside(operation: _Operation, platform: str) -> int:
         end = sum(out.axes == inner.axes for out, inner in zip(operation.reads, body.takes, strict=True))
         first = end - sum(carried)
         return sum(value.size for value in body.takes[end:]) + _peak(body, body.takes[first:end], platform)
-    return max((_peak(program, (), platform) for program in programs), default=0)
+    donated: list[list[_Value]] = [[] for _ in programs]
+    if name == "cond":  # operands go on as they are, in order; the first decides
+        for place, program in enumerate(programs):
+            takes = zip(operation.reads[1:], program.takes, strict=True)
+            candidates = [inner for outer, inner in takes if outer in overwritten]
+            pairs = zip(candidates, program.returns, strict=False)
+            donated[place] = candidates if all(one.size == other.size for one, other in pairs) else []
+    return max(
+        (_peak(program, given, platform) for program, given in zip(programs, donated, strict=True)), default=0
+    )
 
 
 def _inner(params: Mapping[str, Any]) -> list[Any]:
