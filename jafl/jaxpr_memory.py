@@ -36,7 +36,15 @@ _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge", "is_finite", "select_n")
 _BITS = ("and", "or", "xor", "not", "shift_left", "shift_right_logical", "shift_right_arithmetic")
 _ELEMENTWISE = {*_ARITHMETIC, *_POWERS, *_CURVES, *_ROUNDING, *_COMPARISONS, *_BITS, "broadcast_in_dim"}
 # Operations that compute an elementwise operand themselves.
-_FUSED_INTO = _ELEMENTWISE | {"reduce_sum", "reduce_max", "reduce_min", "reduce_and", "reduce_or", "argmax"}
+_FUSED_INTO = _ELEMENTWISE | {
+    "reduce",
+    "reduce_sum",
+    "reduce_max",
+    "reduce_min",
+    "reduce_and",
+    "reduce_or",
+    "argmax",
+}
 # All other operations may write their result over an operand that is not read again.
 _NOT_IN_PLACE = ("dot_general", "conv_general_dilated", "gather", "transpose", "rev", "sort", "concatenate")
 # Of a TPU's arrays: a tile has so many rows and columns.
