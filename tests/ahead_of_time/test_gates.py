@@ -102,9 +102,6 @@ FETCHED = "the look-up of starts fetches or copies the rows of a layer whole (--
 OF_A_LAYER = "the rows of a layer that wait, or K rows of the rule's state, are fetched whole"
 FLOATING_IMAGES = "float32 images with 3 channels are laid out anew at the start of a call, 4 times as large"
 IN_BFLOAT16 = "a step with bfloat16 products is half as long as one with float32 ones, the rule's work is not"
-LOOKED_UP = (
-    "the forecast counts rows that are looked up as copies of their whole buffer, which a GPU does not make"
-)
 EXCHANGED = "whole models of a wave on their way between chips, which the forecast does not know"
 MISSED = (
     ("cycles", "mlp, aced, trip by trip, *", OPERATIONS),
@@ -120,10 +117,10 @@ MISSED = (
     ("buffers", "emnist_cnn, wkafl, trip by trip, *", OF_A_LAYER),
     ("temporaries", "mlp, *, v5e:2x*", EXCHANGED),
     ("temporaries", "softmax, wkafl, waves of 64, *", OF_A_LAYER),
+    ("temporaries", "mlp, wkafl, waves of 64, *, h100*", OF_A_LAYER),
     ("temporaries", "lenet5, *", FLOATING_IMAGES),
     ("forecast", "lenet5, *", FLOATING_IMAGES),
     ("forecast", "mlp, *, v5e:2x*", EXCHANGED),
-    ("forecast", "mlp, *, matrix form, h100*", LOOKED_UP),
 )
 
 
