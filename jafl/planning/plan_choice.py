@@ -1,6 +1,7 @@
 """Chooses devices and a plan for a run where the user does not."""
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -81,7 +82,7 @@ def default_plan(
     most_in_flight = max(schedule.concurrency, int(np.max(np.diff(schedule.step_offsets))))
     width = max(1, min(width, most_in_flight, room))
     if form == "matrix":
-        width = matrix_width(params, spread)
+        width = matrix_width(params, spread, schedule.num_clients)
     unequal = None if cost is None or np.all(cost == cost[:1]) else cost
 
     def waves(width: int) -> ExecutionPlan:
@@ -98,14 +99,18 @@ def default_plan(
     return plan
 
 
-def matrix_width(params: Params, spread: Spread) -> int:
-    """Trips in a wave of the matrix form on each device, whatever the rule, the schedule and the buffer size.
+def matrix_width(params: Params, spread: Spread, clients: int) -> int:
+    """Trips in a wave of the matrix form on each device, whatever the rule and the buffer size: they share a program.
 
-    So they share a compiled program.
+    A wave costs the same however many of its lanes are filled. With so many clients in flight and exponential
+    durations about sqrt(pi / 2 * clients) trips follow one another before one needs a newer version: the width is the
+    power of two that holds them, as far as it pays at all.
     """
     room = max(1, int(device_memory() * WAITING_SHARE_OF_MEMORY / (3 * max(bytes_of(params), 1))))
     has_convolutions = any(np.ndim(leaf) == 4 for leaf in jax.tree.leaves(params))
     width = WIDTH_WITH_CONVOLUTIONS if has_convolutions else WIDTH_TOGETHER
+    follow = math.ceil(math.sqrt(math.pi / 2 * clients))
+    width = min(width, max(WIDTH_WITH_CONVOLUTIONS, 1 << (follow - 1).bit_length()))
     return min(width if spread.platform != "cpu" else WIDTH_APART, 1 << (room.bit_length() - 1))
 
 

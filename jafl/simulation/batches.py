@@ -60,7 +60,7 @@ def _in_matrix_form(runs: Sequence[Run], together: bool | None, form: str | None
     spread = default_spread(runs[0].schedule, runs[0].rule, 1, together)
     if choose("form", form or default_form(spread), {"loop": True, "matrix": False}):
         return None
-    width = matrix_width(runs[0].params, spread)
+    width = matrix_width(runs[0].params, spread, max(run.schedule.num_clients for run in runs))
     plans: dict[int, ExecutionPlan] = {}
     prepared = []
     for run in runs:

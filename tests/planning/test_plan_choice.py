@@ -45,6 +45,19 @@ def test_waves_that_are_full_train_at_once():
     assert plan.lanes == plan.width == plan_choice.WIDTH_TOGETHER
 
 
+@pytest.mark.parametrize(
+    ("clients", "width"), [(5, 8), (20, 8), (100, 16), (400, 32), (1000, 64), (100_000, 64)]
+)
+def test_waves_of_the_matrix_form_have_few_lanes_where_few_would_be_filled(clients, width):
+    on_accelerator = Spread(together=True, platform="tpu")
+    assert plan_choice.matrix_width(np.zeros(5), on_accelerator, clients) == width
+    assert plan_choice.matrix_width(np.zeros((3, 3, 1, 4)), on_accelerator, clients) == 8
+    if clients >= 100:
+        schedule = schedule_of(clients, 1, min(20 * clients, 40_000))
+        plan = jafl.in_waves(schedule, width, form="matrix")
+        assert np.mean(np.bincount(plan.wave)) > width / 2 - 1
+
+
 def test_the_plan_taken_side_by_side_computes_what_trip_by_trip_does():
     """As an accelerator would: lanes in turns, and running sums in rounds."""
     with jax.enable_x64(True):
