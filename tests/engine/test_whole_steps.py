@@ -10,6 +10,7 @@ from accelerator_forms import accelerator_forms
 from against_reference import Case, make_federation, make_schedule
 from preparing import placed
 from quick_compilation import quick_compilation  # noqa: F401
+from tiers import in_tiers
 
 import jafl
 from jafl import engine, rules
@@ -96,8 +97,8 @@ RULES = {
 }
 
 
-@pytest.mark.parametrize("lanes", [9, 3])
-@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+@pytest.mark.parametrize("lanes", [pytest.param(9, marks=pytest.mark.full), 3])
+@pytest.mark.parametrize("rule", in_tiers(RULES, ["wkafl", "a rule of one's own"]))
 def test_a_whole_step_is_its_trips_one_by_one(rule, lanes):
     with jax.enable_x64(True):
         given = arguments(rule)
@@ -112,6 +113,7 @@ def test_a_whole_step_is_its_trips_one_by_one(rule, lanes):
         assert_same_history(at_once, jafl.simulate(*given, **how, plan=jafl.trip_by_trip(given[0])))
 
 
+@pytest.mark.full
 def test_runs_of_several_seeds_go_together():
     with jax.enable_x64(True):
         given = [arguments(RULES["wkafl"], seed=seed) for seed in (2, 3)]
@@ -142,9 +144,9 @@ def test_waves_before_steps_are_a_valid_plan(width):
     ("rule", "width", "platform"),
     [
         (rules.wkafl(K), 3, "tpu"),  # two waves in one step
-        (rules.wkafl(K), 9, "cpu"),
-        (rules.wkafl(K), 1, "tpu"),
-        (rules.fedbuff(), 9, "tpu"),
+        pytest.param(rules.wkafl(K), 9, "cpu", marks=pytest.mark.full),
+        pytest.param(rules.wkafl(K), 1, "tpu", marks=pytest.mark.full),
+        pytest.param(rules.fedbuff(), 9, "tpu", marks=pytest.mark.full),
     ],
     ids=["narrow waves", "on a CPU", "trip by trip", "a sum"],
 )
@@ -157,6 +159,7 @@ def test_where_trips_are_folded_one_by_one(rule, width, platform):
         engine.run(program, carry, 0, 3)
 
 
+@pytest.mark.full
 def test_more_rows_than_pairs_are_multiplied_of_are_read_again():
     number = rows.MOST_SEPARATE_ROWS + 1
     rule = rules.wkafl(number, **SELECTIVE)

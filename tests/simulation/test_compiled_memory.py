@@ -111,6 +111,7 @@ def test_other_errors_of_a_compiler_leave_the_forecast(monkeypatch):
     assert told == preparation.forecast and history.temporary_bytes is None
 
 
+@pytest.mark.full
 def test_a_batch_that_is_too_large_when_compiled_says_so():
     batch = StackedRuns([prepared(seed=1), prepared(seed=2)])
     alone = SingleRun(prepared())

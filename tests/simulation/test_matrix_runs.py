@@ -145,8 +145,10 @@ def test_different_rules_go_in_one_program(names, in_64_bits):
         np.testing.assert_allclose(history.trip_reports["loss"], alone.trip_reports["loss"], rtol=1e-9)
 
 
-@pytest.mark.parametrize("runs", [1, 2])
-@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize(
+    ("runs", "together"),
+    [(1, True), *[pytest.param(runs, how, marks=pytest.mark.full) for runs, how in [(2, True), (2, False)]]],
+)
 def test_what_lanes_without_a_trip_train_is_not_read(runs, together):
     """They train from whatever lies in a slot; that may be NaN, which no factor of nought removes."""
     batch = make_batch(
