@@ -148,7 +148,7 @@ def test_what_does_not_fit_says_so_and_on_how_many_chips_it_does():
         delay=jafl.delays.half_normal(1.0),
         initial_round=True,
     )
-    model = jafl.models.mlp(10, hidden_sizes=[40_000])  # 11.5 MB: the memory of 1,000 clients is 11.2 GiB
+    model = jafl.models.mlp(10, hidden_sizes=[60_000])  # 18 MB: the memory of 1,000 clients is 16.8 GiB
     work = jafl.client_work(model, learning_rate=0.1)
     shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), federation.x[:1]))
     run = jafl.Run(schedule, federation, work, jafl.rules.ace(), shapes, jax.random.key(1))

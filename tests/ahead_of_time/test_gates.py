@@ -111,7 +111,6 @@ MISSED = (
     ("cycles", "mlp, fedasync, *, matrix form, *", MOVING),
     ("cycles", "mlp, ace*, *, matrix form, *", MOVING),
     ("cycles", "mlp, ca2fl, *, matrix form, *", MOVING),
-    ("cycles", "softmax, ace, *, matrix form, *", MOVING),
     ("buffers", "mlp, *, matrix form, *", FETCHED),
     ("buffers", "mlp, wkafl, waves of 64, *", OF_A_LAYER),
     ("buffers", "emnist_cnn, wkafl, trip by trip, *", OF_A_LAYER),
