@@ -119,9 +119,8 @@ def _consecutive_waves(schedule: EventSchedule, width: int) -> tuple[np.ndarray,
 
     A wave ends before the first trip whose version does not exist when the wave trains.
     """
-    needed = schedule.step_offsets[
-        schedule.download_version
-    ]  # the first trip before which the version exists
+    # The trip before whose fold each trip's version exists.
+    needed = schedule.step_offsets[schedule.download_version]
     wave_before = [0]
     while wave_before[-1] < schedule.num_trips:
         begin = wave_before[-1]
