@@ -79,7 +79,6 @@ class SegmentArrays(NamedTuple):
     size           [P] trips that train in each segment
     trip           [P, W] these trips; further lanes repeat the last one
     write_slot     [P, S] the snapshot slots of the versions; ``NO_SLOT`` or more for further ones
-    reads_memory   [P] bool, whether stored values are read
     memory_client  [P, G] the clients whose stored values are read; 0 for further ones
     stored_client  [P, W] the client for which the value of each lane is stored; N or more for none
     """
@@ -87,7 +86,6 @@ class SegmentArrays(NamedTuple):
     size: np.ndarray
     trip: np.ndarray
     write_slot: np.ndarray
-    reads_memory: np.ndarray
     memory_client: np.ndarray
     stored_client: np.ndarray
 
@@ -306,7 +304,6 @@ class Segmentation:
             size=np.zeros(count, np.int32),
             trip=np.zeros((count, sizes.width), np.int32),
             write_slot=_beyond(NO_SLOT, count, sizes.versions),
-            reads_memory=np.zeros(count, bool),
             memory_client=np.zeros((count, sizes.memory), np.int32),
             stored_client=_beyond(self._schedule.num_clients, count, sizes.width),
         )
@@ -326,7 +323,6 @@ class Segmentation:
             made.write_slot[place, : len(kept)] = plan.write_slot[self._step_of[kept]]
             first, last = self._first_access[[begin, end]].tolist()
             new = self._access_before[first:last] < first
-            made.reads_memory[place] = bool(new.any())
             made.memory_client[place, : new.sum()] = self._access_client[first:last][new]
             after = self._stored_after[first:last]
             newest = self._is_store[first:last] & ((after < 0) | (after >= last))

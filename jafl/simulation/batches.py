@@ -6,7 +6,6 @@ import numpy as np
 
 from jafl.errors import choose
 from jafl.planning.compatibility import check_types
-from jafl.planning.device_memory import Forecast
 from jafl.planning.plan_choice import default_form, default_plan, default_spread, matrix_width
 from jafl.planning.preparation import NoMatrixForm, Preparation, prepare
 from jafl.planning.run import Run
@@ -44,10 +43,7 @@ def make_batch(
         check_types(run.federation, run.client_work, run.rule)
     stacking.check_params([run.params for run in runs])
     if prepared := _in_matrix_form(runs, together, form):
-        memory: list[Forecast] = []
-        batch = MatrixRuns(prepared, memory.append)
-        batch.memory = memory[-1]
-        return batch
+        return MatrixRuns(prepared)
     plans = _shared_plans(runs, together)
     preparations = [
         prepare(run, plan=plan, devices=1, together=together) for run, plan in zip(runs, plans, strict=True)

@@ -1,7 +1,7 @@
 """One or several runs in the matrix form: the host makes matrices while the device trains."""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -41,21 +41,15 @@ class MatrixState(NamedTuple):
 class MatrixRuns(Batch):
     """A batch of runs in the matrix form; they may differ in rules, server optimizers and schedules."""
 
-    def __init__(
-        self,
-        preparations: Sequence[Preparation],
-        on_memory: Callable[[Forecast], None] | None = None,
-    ):
+    def __init__(self, preparations: Sequence[Preparation]):
         self._runs = [
             MatrixRun(prepared.run, prepared.plan, prepared.program_with_keys(), prepared.form)
             for prepared in preparations
             if prepared.form is not None
         ]
         spread = preparations[0].program.spread
-        if len(self._runs) > 1:  # one run has been checked in its preparation
-            memory = _checked_memory(self._runs)
-            if on_memory:
-                on_memory(memory)
+        # One run has been checked in its preparation.
+        memory = _checked_memory(self._runs) if len(self._runs) > 1 else preparations[0].forecast
         self._layout = matrix_program.layout_of(self._runs, spread)
         self._program = _program_of(self._runs, self._layout, spread)
         carry = _placed(matrix_program.allocate(self._runs, self._layout, self._program.precision), spread)
@@ -67,6 +61,7 @@ class MatrixRuns(Batch):
         self._made: list[ChunkMaker] | None = None
         self._ends = np.zeros(0, np.int64)
         super().__init__(preparations, reads, MatrixState(carry, losses))
+        self.memory = memory
 
     def set_stops(self, steps: Iterable[int]) -> None:
         """Says after which server steps somebody will look at the runs, before the first is made."""
