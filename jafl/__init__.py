@@ -11,8 +11,9 @@ A simulation has five ingredients, and a function that puts them together:
     history = jafl.simulate(schedule, federation, work, rule, params, key)
 
 ``jafl.plots`` draws histories and schedules; ``jafl.diagnostics`` says what a schedule means before anything is
-trained. ``jafl.specify`` defers a call so that another number in it does not compile again. Bad arguments raise
-``jafl.SettingError``, which says what to do. ``help(jafl.NAME)`` explains each public name.
+trained, ``jafl.privacy`` what a run tells about one client. ``jafl.specify`` defers a call so that another number in
+it does not compile again. Bad arguments raise ``jafl.SettingError``, which says what to do. ``help(jafl.NAME)``
+explains each public name.
 
 For experiments that are described by settings: ``jafl.config`` makes them, ``jafl.runs`` runs them and leaves run
 directories, ``jafl.sweeps`` crosses settings; ``run.py`` is their command line. In the repository, README.md has ten
@@ -37,7 +38,9 @@ _HOME = {
     "ExecutionPlan": "records",
     "Federation": "data",
     "History": "records",
+    "Interrupted": "simulation.interruption",
     "Model": "models",
+    "NotLearningWarning": "simulation.not_learning",
     "Partition": "data",
     "Requirements": "records",
     "Rule": "records",
@@ -56,7 +59,9 @@ _HOME = {
     "forecast": "ahead_of_time.forecast",
     "in_waves": "schedule",
     "open_arrivals": "schedule",
+    "private": "privacy.private",
     "read_availability": "schedule",
+    "secure": "privacy.secure",
     "server_gradient": "models",
     "simulate": "simulation.simulate",
     "simulate_many": "simulation.simulate_many",
@@ -67,17 +72,23 @@ _HOME = {
 }
 _ROOMS = (
     "clients",
+    "config",
     "data",
     "diagnostics",
     "engine",
     "models",
     "plots",
+    "privacy",
     "records",
     "rules",
+    "runs",
     "schedule",
+    "sweeps",
 )
 
-__all__ = sorted([*_HOME, "availability", "data", "delays", "diagnostics", "models", "plots", "rules"])
+__all__ = sorted(
+    [*_HOME, "availability", "data", "delays", "diagnostics", "models", "plots", "privacy", "rules"]
+)
 
 
 def __getattr__(name: str):
@@ -87,8 +98,18 @@ def __getattr__(name: str):
         return importlib.import_module(f"jafl.schedule.{name}")
     if name in _ROOMS:
         return importlib.import_module(f"jafl.{name}")
-    raise AttributeError(f"module 'jafl' has no attribute {name!r}")
+    raise AttributeError(f"module 'jafl' has no attribute {name!r}. {_nearest(name)}".rstrip())
+
+
+def _nearest(name: str) -> str:
+    """A question with the public name that is most like ``name``, "" if none is."""
+    from jafl.errors import did_you_mean
+
+    return "" if name.startswith("_") else did_you_mean(name, __dir__())
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    """The public names alone, so that a completion of ``jafl.`` lists nothing else."""
+    return sorted(
+        [*__all__, *_ROOMS, "__all__", "__doc__", "__file__", "__name__", "__path__", "__version__"]
+    )

@@ -28,21 +28,25 @@ from jafl.specifications import Specification, specification, specify
 LARGEST_BATCH_AT_ONCE = 128
 # Larger ones, and those without a fixed size, so many at a time: small clients do not pay for the rows of large ones.
 ROWS_AT_ONCE = 32
+# Local steps of a trip. Each takes a microsecond at least.
+MOST_STEPS_OF_A_TRIP = 10**8
 
 # Keeps the keys of dropout apart from all other uses of a trip's random words.
 _DROPOUT = 301
 
 
 class ClientData(NamedTuple):
-    """Every client's examples on the device: ``x`` [E, ...] and ``y`` [E], each example once; client c holds the
+    """Every client's examples on the device: ``x`` [E, ...] and ``y`` [E, ...], each example once; client c holds the
     examples ``indices[offsets[c]:offsets[c + 1]]``; ``indices`` [A] and ``offsets`` [N + 1] are int32. ``own``: those
-    two offsets of the client that trains, where they are at hand; else None."""
+    two offsets of the client that trains, where they are at hand; else None. ``version`` [] int32: the server step at
+    which it downloaded the model, where the work reads it; else None."""
 
     x: Array
     y: Array
     indices: Array
     offsets: Array
     own: tuple[Array, Array] | None = None
+    version: Array | None = None
 
     def own_offsets(self, client: jax.Array) -> tuple[jax.Array, jax.Array]:
         """([], []) int32: where the examples of ``client``, the one that trains, begin and end in ``indices``."""
@@ -68,17 +72,20 @@ class ClientWork(NamedTuple):
 
     minibatches(num_examples) -> [N], on the host: how many minibatches, or parts of them, clients with so many
     examples [N] train on in a trip, one after the other; None if that is not known.
+
+    reads_version: whether ``train`` reads ``data.version``.
     """
 
     train: Callable[[ClientData, Params, jax.Array, jax.Array], ClientResult]
     model: Model
     minibatches: Callable[[np.ndarray], np.ndarray] | None = None
+    reads_version: bool = False
 
 
 def client_work(
     model: Model,
     *,
-    learning_rate: float | None = None,
+    learning_rate: float | jax.Array | Callable[[jax.Array], Any] | Specification | None = None,
     optimizer: Specification | optax.GradientTransformation | None = None,
     local_steps: int | None = None,
     local_epochs: int | None = None,
@@ -93,9 +100,13 @@ def client_work(
 
     Args:
       model: what is trained, with its loss.
-      learning_rate: of plain SGD, the default optimizer. Exactly one of this and ``optimizer``.
+      learning_rate: of plain SGD, the default optimizer: a number, a JAX scalar, or a schedule, such as optax has:
+        a function from the number of server steps that had been made when the client downloaded the model (its
+        version) to the rate of all local steps of that trip. Best as
+        ``specify(optax.cosine_decay_schedule, 0.1, 500)``: then another rate is the same program. Exactly one of
+        this and ``optimizer``.
       optimizer: any optax optimizer, best as ``specify(optax.adam, learning_rate=0.01)``. Its state is new at each
-        trip.
+        trip, so that a schedule in it counts the local steps of a trip.
       local_steps: minibatch steps per trip (Q), going on to a fresh shuffle when an epoch ends. At most one of this
         and ``local_epochs``; 1 step if neither is given.
       local_epochs: passes over the client's examples per trip.
@@ -121,23 +132,25 @@ def client_work(
         "model",
         model,
         "a jafl.Model",
-        "Write jafl.Model(module) around a Flax one.",
+        "Write jafl.Model(module) around a module of Flax or Equinox, or a pair of functions (init, apply).",
     )
-    optimizer = _optimizer(learning_rate, optimizer)
+    optimizer, schedule = _optimizer(learning_rate, optimizer)
     _check_steps(local_steps, local_epochs)
     _check_batches(batch_size, learning_rate_normalization)
-    for name, number in (("proximal", proximal), ("l2", l2)):
-        if number is not None:
-            check_number(name, number, minimum=0.0)
+    proximal, l2 = (
+        None if number is None else _number(name, number)
+        for name, number in (("proximal", proximal), ("l2", l2))
+    )
     return _client_work(
         model,
         optimizer,
         1 if local_steps is None and local_epochs is None else local_steps,
         local_epochs,
         batch_size,
-        None if proximal is None else float(proximal),
-        None if l2 is None else float(l2),
+        proximal,
+        l2,
         learning_rate_normalization,
+        schedule,
     )
 
 
@@ -211,8 +224,19 @@ def check_optimizer(name: str, optimizer: Any) -> None:
     )
 
 
-def _optimizer(learning_rate: float | None, optimizer: Any) -> Any:
-    """The optimizer, plain SGD if only its learning rate is given; checks both."""
+def _number(name: str, value: Any) -> Any:
+    """``value`` as data of a program; a number that JAX is tracing stays what it is."""
+    if isinstance(value, jax.core.Tracer):
+        require(value.ndim == 0, name, f"of the shape {value.shape}", "a number")
+        return value
+    if isinstance(value, (jax.Array, np.ndarray)) and value.ndim == 0 and value.dtype.kind in "iuf":
+        value = value.item()
+    check_number(name, value, minimum=0.0)
+    return float(value)
+
+
+def _optimizer(learning_rate: Any, optimizer: Any) -> tuple[Any, Any]:
+    """(the optimizer, plain SGD if only its learning rate is given; the schedule of its rate or None), checked."""
     require(
         (learning_rate is None) != (optimizer is None),
         "learning_rate and optimizer",
@@ -220,11 +244,29 @@ def _optimizer(learning_rate: float | None, optimizer: Any) -> Any:
         "one given and one None",
         "Give the learning rate of plain SGD, or an optimizer of your own.",
     )
-    if optimizer is None:
-        check_number("learning_rate", learning_rate, minimum=0.0)
-        optimizer = specify(optax.sgd, learning_rate=float(learning_rate or 0.0))
-    check_optimizer("optimizer", optimizer)
-    return optimizer
+    if optimizer is not None:
+        check_optimizer("optimizer", optimizer)
+        return optimizer, None
+    if callable(learning_rate) or isinstance(learning_rate, Specification):
+        _check_schedule(learning_rate)
+        return specify(optax.sgd, learning_rate=1.0), learning_rate
+    return specify(optax.sgd, learning_rate=_number("learning_rate", learning_rate)), None
+
+
+def _check_schedule(schedule: Any) -> None:
+    """Raises SettingError unless a schedule makes a number of a number of server steps."""
+    built = schedule.build() if isinstance(schedule, Specification) else schedule
+    require(
+        callable(built), "learning_rate", schedule, "a number, or a schedule: a function of the server step"
+    )
+    try:
+        rate = jax.eval_shape(built, jnp.int32(0))
+        fits = rate.shape == () and jnp.issubdtype(rate.dtype, jnp.number)
+        found = f"{rate.dtype} {rate.shape}"
+    except Exception as error:
+        fits, found = False, f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
+    allowed = "a number for a server step that JAX traces"
+    require(fits, "what the schedule learning_rate returns", found, allowed)
 
 
 def _check_steps(local_steps: int | None, local_epochs: int | None) -> None:
@@ -238,6 +280,8 @@ def _check_steps(local_steps: int | None, local_epochs: int | None) -> None:
     for name, value in (("local_steps", local_steps), ("local_epochs", local_epochs)):
         if value is not None:
             whole_number(name, value, 1)
+            remedy = "A trip cannot be interrupted, and tells nothing before its end."
+            require(value <= MOST_STEPS_OF_A_TRIP, name, value, f"at most {MOST_STEPS_OF_A_TRIP:,}", remedy)
 
 
 def _check_batches(batch_size: int, learning_rate_normalization: bool) -> None:
@@ -256,13 +300,29 @@ def _check_batches(batch_size: int, learning_rate_normalization: bool) -> None:
 
 @specification
 def _client_work(
-    model, optimizer, local_steps, local_epochs, batch_size, proximal, l2, learning_rate_normalization
+    model,
+    optimizer,
+    local_steps,
+    local_epochs,
+    batch_size,
+    proximal,
+    l2,
+    learning_rate_normalization,
+    schedule=None,
 ) -> ClientWork:
     """The work that ``client_work`` describes; the arguments are checked."""
     training = _LocalTraining(
-        model, optimizer, local_steps, local_epochs, batch_size, proximal, l2, learning_rate_normalization
+        model,
+        optimizer,
+        local_steps,
+        local_epochs,
+        batch_size,
+        proximal,
+        l2,
+        learning_rate_normalization,
+        schedule,
     )
-    return ClientWork(training.train, model, training.minibatches)
+    return ClientWork(training.train, model, training.minibatches, reads_version=schedule is not None)
 
 
 class _Trip(NamedTuple):
@@ -295,6 +355,7 @@ class _LocalTraining:
     proximal: Any
     l2: Any
     learning_rate_normalization: bool
+    schedule: Callable[[jax.Array], Any] | None = None
 
     @property
     def whole_batches(self) -> bool:
@@ -350,6 +411,10 @@ class _LocalTraining:
         """One optimizer step: (updates, optimizer state, mean loss, examples used)."""
         gradient, loss, used = self._gradient(trip, number, params)
         updates, state = self.optimizer.update(gradient, state, params)
+        if self.schedule is not None:
+            assert trip.data.version is not None, "the engine passes the version"
+            rate = self.schedule(trip.data.version)
+            updates = jax.tree.map(lambda u: u * jnp.asarray(rate, u.dtype), updates)
         if self.learning_rate_normalization:
             updates = jax.tree.map(lambda u: u * (used.astype(u.dtype) / self.batch_size), updates)
         return updates, state, loss, used
@@ -376,13 +441,13 @@ class _LocalTraining:
         used = jnp.minimum(trip.size, trip.examples - begin)
         if self.whole_batches:
             rows = self._rows(trip, epoch, begin, self.batch_size)
-            return *_sum_and_gradient(self.model, params, rows, self._dropout_key(trip, step, 0)), used
+            return *sum_and_gradient(self.model, params, rows, self._dropout_key(trip, step, 0)), used
 
         def add_part(number, sums):
             x, y, present = self._rows(trip, epoch, begin + number * ROWS_AT_ONCE, ROWS_AT_ONCE)
             within = number * ROWS_AT_ONCE + jnp.arange(ROWS_AT_ONCE) < used
             rows = (x, y, present & within)
-            part = _sum_and_gradient(self.model, params, rows, self._dropout_key(trip, step, number))
+            part = sum_and_gradient(self.model, params, rows, self._dropout_key(trip, step, number))
             return jax.tree.map(jnp.add, sums, part)
 
         empty = jax.tree.map(jnp.zeros_like, (_loss_zero(self.model, params, trip.data), params))
@@ -411,10 +476,18 @@ def _rows_of(array: jax.Array, numbers: jax.Array) -> jax.Array:
     return array.at[numbers].get(mode="promise_in_bounds", wrap_negative_indices=False)
 
 
-def _sum_and_gradient(
+def rows_at_once(batch_size: int) -> int:
+    """How many examples of a minibatch of this size are computed at once; ``batch_size`` 0: all of a client's."""
+    return batch_size if 0 < batch_size <= LARGEST_BATCH_AT_ONCE else ROWS_AT_ONCE
+
+
+def sum_and_gradient(
     model: Model, params: Params, rows: tuple, key: jax.Array | None
 ) -> tuple[jax.Array, Gradients]:
-    """The summed loss over the rows that are present, and its gradient [*P]."""
+    """The summed loss over the rows that are present, and its gradient [*P].
+
+    rows: (x [B, ...], y [B, ...], present [B] bool). key: of the model's dropout, or None.
+    """
     x, y, present = rows
 
     def total(params):

@@ -4,7 +4,8 @@ import textwrap
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from jafl.config.settings import DECLARED, DEFAULTS, FILES, GROUPS, HELP, TYPES
+from jafl.config.declaration import GROUPS, Case, State, told
+from jafl.config.settings import DECLARED, DEFAULTS, HELP, TYPES
 
 WIDTH = 100
 MOST_LISTED = 4  # of longer lists of readers the setting's own text tells
@@ -19,9 +20,12 @@ USAGE = """Simulates asynchronous federated learning: flags in, a run directory 
     python run.py --sweep="dirichlet_alpha=0.1,1;delay_sigma=0.5,2" --output_dir=runs/sweep
     python run.py --experiment=list                   the papers' figures and tables
     python run.py --experiment=NAME                   runs one of them
+    python run.py --experiment=NAME --dry_run         says what it would take
+    python run.py --benchmark=clients                 how fast this machine trains
     python run.py --forecast=v5e:1x1                  would it fit on a chip that is not here
     python run.py --report=runs/sweep                 one page on everything in it: report.html
     python run.py --resume --output_dir=runs/001      goes on with what was stopped or killed
+    python run.py --distributed                       one run on several hosts: docs/clusters.md
 
 Every setting has a default. Settings can also stand in a file, one --name=value a line:
 --flagfile=FILE.
@@ -59,8 +63,13 @@ def short(command: str, flags: Iterable[Explained]) -> str:
 
 def full(command: str, flags: Iterable[Explained]) -> str:
     """Usage, ``flags`` of the command, and every setting, by group; ``command`` as above."""
-    sections = [_section(title, map(_setting, _names(group))) for group, title in GROUPS.items()]
+    sections = [_section(title, settings) for title, settings in by_group().items()]
     return "\n".join([_usage(command), _section("What to do", flags), *sections])
+
+
+def by_group() -> dict[str, list[Explained]]:
+    """{title of a group: its settings}, for the help and for the site of pages."""
+    return {title: [_setting(name) for name in _names(group)] for group, title in GROUPS.items()}
 
 
 def _usage(command: str) -> str:
@@ -77,18 +86,18 @@ def _names(group: str) -> list[str]:
 
 def _setting(name: str) -> Explained:
     """A setting, with the runs that read it where not all do."""
-    where = DECLARED[name].readers.where
-    conditions = [
-        f"{setting} is {_either(names)}" for setting, names in where.items() if 0 < len(names) <= MOST_LISTED
-    ]
-    only = f" Only where {', and '.join(conditions)}." if conditions else ""
+    cases = [told(_short(case)) for case in DECLARED[name].readers.cases]
+    only = f" Only where {', or '.join(cases)}." if all(cases) else ""
     return Explained(name, DEFAULTS[name], HELP[name] + only, is_switch=bool in TYPES[name])
 
 
-def _either(names: tuple[str, ...]) -> str:
-    if names == FILES:
-        return "a .csv or .npz file"
-    return " or ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+def _short(case: Case) -> Case:
+    """The conditions of a case that name few readers."""
+    return {
+        name: values
+        for name, values in case.items()
+        if isinstance(values, State) or 0 < len(values) <= MOST_LISTED
+    }
 
 
 def _explained(flag: Explained) -> str:

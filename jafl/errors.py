@@ -2,8 +2,8 @@
 
 import difflib
 import numbers
-from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeGuard, TypeVar
 
 Value = TypeVar("Value")
 
@@ -43,7 +43,7 @@ class SettingError(ValueError):
 
 def refusal(setting: str, value: Any, allowed: str, remedy: str = "") -> SettingError:
     """The error for a setting that is ``value``, but must be ``allowed``."""
-    message = f"{setting} is {value!r}, but must be {allowed}."
+    message = f"{setting} is {shown(value)}, but must be {allowed}."
     return SettingError(
         f"{message} {remedy}" if remedy else message,
         setting=setting,
@@ -53,10 +53,27 @@ def refusal(setting: str, value: Any, allowed: str, remedy: str = "") -> Setting
     )
 
 
+def shown(value: Any, length: int = 400) -> str:
+    """``repr(value)`` in one line, cut in its middle where it is longer."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= length else f"{text[: length // 2]} ... {text[-length // 4 :]}"
+
+
 def require(condition: Any, setting: str, value: Any, allowed: str, remedy: str = "") -> None:
     """Raises SettingError unless ``condition`` holds."""
     if not condition:
         raise refusal(setting, value, allowed, remedy)
+
+
+LARGEST_SEED = 2**32 - 1  # JAX's random keys take no more without float64
+
+
+def seed_number(setting: str, value: Any) -> int:
+    """``value`` as an int; raises SettingError unless it is a whole number that all draws take as a seed."""
+    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    fits = whole and 0 <= int(value) <= LARGEST_SEED
+    require(fits, setting, value, f"a whole number, at least 0, at most {LARGEST_SEED}")
+    return int(value)
 
 
 def whole_number(setting: str, value: Any, at_least: int) -> int:
@@ -65,6 +82,21 @@ def whole_number(setting: str, value: Any, at_least: int) -> int:
     require(whole and int(value) >= at_least, setting, value, f"a whole number of at least {at_least}")
     require(int(value) < 2**31, setting, value, "below 2**31")
     return int(value)
+
+
+def is_number(value: Any) -> TypeGuard[float]:
+    """Whether ``value`` is one real number: no text, no truth value, no array."""
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def real_number(setting: str, value: Any, fits: Callable[[float], bool], allowed: str) -> None:
+    """Raises SettingError unless ``value`` is a number, not NaN, for which ``fits`` holds."""
+    require(is_number(value) and value == value and fits(float(value)), setting, value, allowed)
+
+
+def true_or_false(setting: str, value: Any) -> None:
+    """Raises SettingError unless ``value`` is True or False; a text such as "no" would count as True."""
+    require(type(value).__name__ in ("bool", "bool_"), setting, value, "True or False")
 
 
 def choose(setting: str, name: str, options: Mapping[str, Value]) -> Value:

@@ -130,9 +130,9 @@ def _flat(jaxpr: Any, platform: str) -> _Program:
 
         for equation in jaxpr.eqns:
             name, reads = equation.primitive.name, [value(variable) for variable in equation.invars]
-            inner = _inner(equation.params) if name in _CALLS else []
+            inner = inner_programs(equation.params) if name in _CALLS else []
             if equation.params.get("branches_platforms"):
-                inner, reads = [_of_platform(equation.params, platform)], reads[1:]
+                inner, reads = [program_of_platform(equation.params, platform)], reads[1:]
             if len(inner) == 1 and len(inner[0].invars) == len(reads):
                 made = inline(inner[0], reads)
             elif name in _RENAMED:
@@ -147,7 +147,7 @@ def _flat(jaxpr: Any, platform: str) -> _Program:
     return _Program(takes, operations, inline(jaxpr, takes))
 
 
-def _of_platform(params: Mapping[str, Any], platform: str) -> Any:
+def program_of_platform(params: Mapping[str, Any], platform: str) -> Any:
     """Of an operation with a branch for each platform, the jaxpr of this one."""
     names = {"gpu": ("cuda", "rocm", "gpu")}.get(platform, (platform,))
     chosen = next(
@@ -228,7 +228,7 @@ def _peak_inside(operation: _Operation, platform: str, overwritten: set[_Value])
     overwritten: operands that nobody reads afterwards, and whose memory the results may take.
     """
     name, params = operation.name, operation.params
-    programs = [_flat(jaxpr, platform) for jaxpr in _inner(params)]
+    programs = [_flat(jaxpr, platform) for jaxpr in inner_programs(params)]
     if name == "while":
         body = _flat(getattr(params["body_jaxpr"], "jaxpr", params["body_jaxpr"]), platform)
         return _peak(body, body.takes[params["body_nconsts"] :], platform)
@@ -251,8 +251,8 @@ def _peak_inside(operation: _Operation, platform: str, overwritten: set[_Value])
     )
 
 
-def _inner(params: Mapping[str, Any]) -> list[Any]:
-    """The jaxprs among an operation's parameters."""
+def inner_programs(params: Mapping[str, Any]) -> list[Any]:
+    """The jaxprs among the parameters of an operation: the programs that it runs."""
     values: Iterable[Any] = params.values()
     groups = (value if isinstance(value, (tuple, list)) else (value,) for value in values)
     candidates = (getattr(value, "jaxpr", value) for group in groups for value in group)

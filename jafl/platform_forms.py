@@ -17,7 +17,8 @@ class Forms(NamedTuple):
 
     vectors         whether loops carry rows, and arrays with a short last axis, as vectors; else all in their shapes
     conditions      whether a wave that may be due stands behind a condition; else in a loop of no or one round
-    barriers        whether a barrier, or a rounding, says what comes after what; else a made-up dependence does
+    barriers        whether a barrier, or a rounding, says what comes after what; else a made-up dependence does, or a
+                    loop of no rounds
     packed          whether each operation is dear, however small: numbers that loops read are packed into one vector,
                     and what can be counted is not read
     writes_at_once  whether a client's row is written in its own trip; else held, and written by the next trip

@@ -7,7 +7,8 @@ each precision means, what it costs, and how far it moves accuracy.
 
 import contextlib
 import functools
-from collections.abc import Callable
+import importlib
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import jax
@@ -40,6 +41,29 @@ def products_in(precision: str) -> contextlib.AbstractContextManager[Any]:
       (Precision.HIGHEST, Precision.HIGHEST)
     """
     return jax.default_matmul_precision(precision)
+
+
+def in_64_bits() -> contextlib.AbstractContextManager[Any]:
+    """A context in which arrays may have 64 bits, whatever the flag says; under its older name where JAX is older.
+
+    Example:
+      >>> with in_64_bits():
+      ...     jnp.ones(1).dtype
+      dtype('float64')
+    """
+    if hasattr(jax, "enable_x64"):  # from JAX 0.8 on
+        return jax.enable_x64(True)
+    older: contextlib.AbstractContextManager[Any] = importlib.import_module("jax.experimental").enable_x64(
+        True
+    )
+    return older
+
+
+@contextlib.contextmanager
+def on_host() -> Iterator[None]:
+    """Computes in 64 bits, on the host's CPU, whatever the default device is: accelerators may lack 64 bits."""
+    with in_64_bits(), jax.default_device(jax.local_devices(backend="cpu")[0]):
+        yield
 
 
 def float32_products(function: Function) -> Function:

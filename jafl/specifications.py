@@ -14,6 +14,10 @@ from typing import Any
 import jax
 import numpy as np
 
+from jafl import display
+from jafl.errors import SettingError, require
+from jafl.records import EventSchedule, Rule
+
 
 @jax.tree_util.register_pytree_node_class
 class Specification:
@@ -56,7 +60,16 @@ class Specification:
 
     def __repr__(self) -> str:
         arguments = ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())
-        return f"{getattr(self.factory, '__name__', self.factory)}({arguments})"
+        name = str(getattr(self.factory, "__name__", self.factory)).lstrip("_")
+        return f"{name}({arguments})"
+
+    def _repr_html_(self) -> str | None:
+        """In a notebook, the table of a rule under its own line; None of anything else, which has its line."""
+        try:
+            built = self.build()
+        except (SettingError, TypeError, ValueError):
+            return None
+        return built._repr_html_(display.shortened(repr(self), 100)) if isinstance(built, Rule) else None
 
 
 def specify(factory: Callable[..., Any], *args: Any, **kwargs: Any) -> Specification:
@@ -113,6 +126,8 @@ def specification(factory: Callable[..., Any]) -> Callable[..., Specification]:
         bound.apply_defaults()
         for name, value in bound.arguments.items():
             wants_float = isinstance(signature.parameters[name].default, float)
+            text = isinstance(value, str) or value is None
+            require(not (wants_float and text), f"{name} of {factory.__name__}", value, "a number")
             if wants_float and isinstance(value, int) and not isinstance(value, bool):
                 bound.arguments[name] = float(value)
         return Specification(factory, _flat(bound))
@@ -123,6 +138,23 @@ def specification(factory: Callable[..., Any]) -> Callable[..., Specification]:
 def as_specification(value: Any) -> Specification:
     """``value`` itself if it is a specification, else one that builds ``value``, as a static object."""
     return value if isinstance(value, Specification) else Specification(_itself, {"value": value})
+
+
+def for_schedule(rule: Any, schedule: EventSchedule, num_examples: np.ndarray) -> Any:
+    """The rule to run on a schedule: what ``Rule.for_schedule`` makes of ``rule``, or ``rule`` as it is.
+
+    Args:
+      rule: a rule or a specification of one.
+      schedule: the events of the run.
+      num_examples: [N] ints, examples that each client holds.
+
+    Raises:
+      SettingError: if the rule cannot run on this schedule.
+    """
+    built = as_specification(rule).build()
+    if not isinstance(built, Rule) or built.for_schedule is None:
+        return rule
+    return for_schedule(built.for_schedule(schedule, num_examples), schedule, num_examples)
 
 
 def _itself(value: Any) -> Any:

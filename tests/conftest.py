@@ -39,6 +39,12 @@ def pytest_configure(config):
         folder = tempfile.mkdtemp(prefix="jafl-tests-compiled-")
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
         os.environ.update(CACHE_ENVIRONMENT, JAX_COMPILATION_CACHE_DIR=folder)
+    import jax
+
+    if not hasattr(jax, "enable_x64"):  # its name before JAX 0.8; tests of the oldest version need it
+        from jax.experimental import enable_x64
+
+        jax.enable_x64 = enable_x64
 
 
 def pytest_collection_modifyitems(config, items):

@@ -60,6 +60,7 @@ def test_short_batches_are_never_empty_and_never_dropped(federation, client):
     assert int(result.batch_examples) == sum(sizes)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("num_examples, batch_size, steps", [(1, 5, 3), (21, 4, 12), (30, 10, 9)])
 def test_minibatches_drawn_many_trips_at_a_time_are_those_of_each_trip(num_examples, batch_size, steps):
     """So that comparisons with the reference simulator may draw them so."""
@@ -165,3 +166,103 @@ def all_equations(jaxpr):
         yield equation
         for inner in jax.extend.core.jaxprs_in_params(equation.params):
             yield from all_equations(inner)
+
+
+def scheduled(version, rate):
+    """What a trip from a version of the model makes, with a schedule."""
+    work = jafl.client_work(MODEL, learning_rate=rate, local_steps=3, batch_size=4).build()
+    assert work.reads_version
+
+    def train(data, start, words):
+        return work.train(data._replace(version=jnp.int32(version)), start, jnp.int32(2), words)
+
+    return train
+
+
+@pytest.mark.parametrize("version", [0, 7])
+def test_a_schedule_counts_the_server_steps_before_the_download(federation, version):
+    schedule = optax.exponential_decay(0.5, transition_steps=4, decay_rate=0.3)
+    start = MODEL.init(jax.random.key(0), federation.x)
+    words = trip_words(jax.random.key(9), np.array([2], np.int32), np.array([0], np.int32))[0]
+    for rate in (schedule, jafl.specify(optax.exponential_decay, 0.5, transition_steps=4, decay_rate=0.3)):
+        ours = jax.jit(scheduled(version, rate))(data_of(federation), start, words)
+        fixed = train(
+            federation, 2, start=start, learning_rate=float(schedule(version)), local_steps=3, batch_size=4
+        )
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), ours.update, fixed.update)
+
+
+@pytest.mark.full
+def test_a_run_with_a_schedule_is_its_trips_with_their_own_rates(federation):
+    """A constant one gives the bits of its number; a step to 0 leaves the model as it was from there on."""
+    events = jafl.asynchronous(
+        num_clients=5,
+        concurrency=4,
+        buffer_size=1,
+        delay=jafl.delays.exponential(1.0),
+        server_steps=12,
+        seed=4,
+    )
+    params, key = MODEL.init(jax.random.key(0), federation.x), jax.random.key(1)
+
+    def run(rate, **options):
+        work = jafl.client_work(MODEL, learning_rate=rate, local_steps=2, batch_size=4)
+        rule = jafl.rules.asgd()
+        return jafl.simulate(events, federation, work, rule, params, key, **options).params
+
+    number = run(0.25)
+    jax.tree.map(np.testing.assert_array_equal, run(optax.constant_schedule(0.25)), number)
+    jax.tree.map(np.testing.assert_array_equal, run(jnp.float32(0.25)), number)
+    jax.tree.map(np.testing.assert_array_equal, run(np.float64(0.25)), number)
+    fades = run(lambda version: jnp.where(version < 5, 0.25, 0.0))
+    for options in ({"together": True}, {"plan": jafl.in_waves(events, 4)}):
+        other = run(lambda version: jnp.where(version < 5, 0.25, 0.0), **options)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), other, fades)
+    # By hand: only trips that were downloaded before version 5 move the model.
+    moved = events.download_version < 5
+    assert moved.any() and not moved.all()
+    assert np.abs(fades["dense"]["kernel"] - number["dense"]["kernel"]).max() > 1e-3
+    with pytest.raises(jafl.SettingError, match="form is 'matrix'.*schedule over server steps"):
+        run(lambda version: 0.1, form="matrix")
+
+
+def test_another_number_in_a_schedule_does_not_compile_again(federation):
+    events = jafl.asynchronous(
+        num_clients=5, concurrency=4, buffer_size=2, delay=jafl.delays.exponential(1.0), server_steps=4
+    )
+    params = MODEL.init(jax.random.key(0), federation.x)
+    sizes, ends = [], []
+    for rate in (0.1, 0.2):
+        schedule = jafl.specify(optax.cosine_decay_schedule, rate, 100)
+        work = jafl.client_work(MODEL, learning_rate=schedule, batch_size=4)
+        history = jafl.simulate(events, federation, work, jafl.rules.fedbuff(), params, jax.random.key(1))
+        sizes.append(jafl.engine.run._cache_size())
+        ends.append(history.params["dense"]["kernel"])
+    assert sizes[0] == sizes[1] and np.abs(ends[0] - ends[1]).max() > 1e-4
+
+
+@pytest.mark.parametrize(
+    ("rate", "message"),
+    [
+        (lambda version: jnp.ones(3), r"schedule learning_rate returns is 'float32 \(3,\)'"),
+        (lambda version: "fast", "schedule learning_rate returns is .TypeError"),
+        (lambda version: 0.1 if version > 3 else 0.2, "schedule learning_rate returns is .*Tracer.*traces"),
+        (jnp.ones(2), "learning_rate is "),
+        (jnp.float32(-1), "learning_rate is -1.0"),
+        (jnp.float32(np.nan), "learning_rate is nan"),
+    ],
+)
+def test_rates_that_are_none(rate, message):
+    with pytest.raises(jafl.SettingError, match=message):
+        jafl.client_work(MODEL, learning_rate=rate)
+
+
+def test_a_schedule_is_no_rate_that_a_decomposition_divides_by(federation):
+    work = jafl.client_work(MODEL, learning_rate=optax.constant_schedule(0.1), batch_size=4)
+    with pytest.raises(jafl.SettingError, match="learning_rate is 'a schedule'.*one number"):
+        jafl.decomposed(jafl.rules.fedbuff(), work, federation, at_steps=[0])
+
+
+def test_a_trip_that_would_not_end_is_refused():
+    with pytest.raises(jafl.SettingError, match="local_steps is 2000000000, but must be at most 100,000,000"):
+        jafl.client_work(jafl.models.softmax(3), learning_rate=0.1, local_steps=2_000_000_000)

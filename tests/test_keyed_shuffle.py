@@ -37,6 +37,7 @@ def test_is_a_permutation(count, word, epoch):
     assert sorted(order.tolist()) == list(range(count))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("count", [2, 3, 4, 5])
 def test_every_permutation_is_equally_likely(count):
     draws = 40_000

@@ -9,6 +9,9 @@ from package_layers import LAYER_OF, PACKAGE, files, imported_rooms, imports, ro
 # A room, or a file in one.
 HOST_ONLY = (
     "errors",
+    "extras",
+    "array_files",
+    "display",
     "records",
     "schedule",
     "data",
@@ -16,6 +19,11 @@ HOST_ONLY = (
     "plots",
     "config/settings",
     "command_help",
+    "privacy/mechanisms",
+    "privacy/sensitivity",
+    "privacy/gaussian",
+    "privacy/amplified",
+    "privacy/report",
 )
 READS_FLAGS = "command_line"
 # Where a module may be used inside a function only, because importing it takes long.
@@ -34,8 +42,10 @@ HEAVY = (
     "array_record",
     "PIL",
     "requests",
+    "pandas",
     "msgpack",
     "tokenizers",
+    "dp_accounting",
 )
 
 

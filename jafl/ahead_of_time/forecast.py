@@ -2,33 +2,28 @@
 
 import dataclasses
 import hashlib
-import time
 from collections.abc import Mapping
 from typing import Any
 
 import jax
-import numpy as np
 
 from jafl.ahead_of_time import estimate as estimates
 from jafl.ahead_of_time.estimate import DoesNotFitError, Estimate, LoweredRun
 from jafl.ahead_of_time.loop_form import prepare_for
 from jafl.ahead_of_time.runs import lowered_run
+from jafl.ahead_of_time.timed import measured_here
 from jafl.ahead_of_time.topologies import NAMES, Topology, topology
 from jafl.engine.evaluation import batch_shapes, totals
-from jafl.errors import SettingError
-from jafl.planning.compatibility import check_model_precision
+from jafl.errors import require
 from jafl.planning.device_memory import readable
-from jafl.planning.preparation import Preparation, prepare
+from jafl.planning.preparation import Preparation
 from jafl.planning.run import Run
 from jafl.planning.segments import SEGMENTS_PER_CHUNK
 from jafl.records import ExecutionPlan
-from jafl.simulation.batches import batch_of
 from jafl.simulation.driver import SECONDS_PER_CHUNK
 from jafl.simulation.run_state import evaluation_steps
 from jafl.specifications import as_specification
 
-# Of the measurement on this machine: it ends as soon as one of the two is reached.
-TRIPS_MEASURED, SECONDS_MEASURED = 300, 5.0
 MOST_LISTED = 5
 LEAST_LISTED = 1000  # bytes a trip without a price
 
@@ -200,8 +195,9 @@ def forecast(
       v5e:1x1: a compiler's estimates; nothing has run there.
         memory   fits on 1 of them (fewest: 1): ...
     """
-    chip, known = topology(topology_name), known or Known()
     run: Run = getattr(subject, "run", subject)
+    require(isinstance(run, Run), "subject", subject, "a jafl.Run, or an experiment of jafl.config")
+    chip, known = topology(topology_name), known or Known()
     on_training = bool(getattr(getattr(subject, "settings", None), "train_accuracy", False))
     preparation = prepare_for(chip, run, devices=devices, on_training=on_training, must_fit=False)
     made = _Made(chip, run, preparation)
@@ -309,41 +305,6 @@ class _Made:
             once = found.seconds_of_call()
             seconds = None if once is None or seconds is None else seconds + once
         told["evaluation_seconds"] = None if seconds is None else seconds * told["evaluations"]
-
-
-def measured_here(subject: Any) -> float | None:
-    """Seconds a trip of a run, or of an experiment, on this machine; None if memory or a precision is missing here.
-
-    Some hundred trips are timed, or those of some seconds, after the program has been compiled.
-    """
-    run: Run = getattr(subject, "run", subject)
-    preparation = getattr(subject, "preparation", None)
-    try:
-        preparation = preparation or prepare(run)
-        preparation.forecast.check()
-        model = preparation.program.client_work.build().model
-        check_model_precision(model, preparation.program.spread.platform)
-    except SettingError:
-        return None
-    zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), run.params)
-    batch = batch_of(preparation.with_run(params=zeros))
-    last = run.schedule.num_steps
-    batch.set_stops([last])
-    batch.advance(0, 0)
-    done = batch.chunk_end(0, 1)
-    batch.advance(0, done)  # what is made at the first step alone does not count
-    jax.block_until_ready(batch.carry)
-    offsets, first, steps = run.schedule.step_offsets, done, 1
-    begin = time.perf_counter()
-    while done < last and offsets[done] - offsets[first] < TRIPS_MEASURED:
-        if time.perf_counter() - begin > SECONDS_MEASURED:
-            break
-        after = batch.chunk_end(done, min(last, done + steps))
-        batch.advance(done, after)
-        jax.block_until_ready(batch.carry)
-        done, steps = after, min(2 * steps, 64)
-    seconds, trips = time.perf_counter() - begin, int(offsets[done] - offsets[first])
-    return seconds / trips if trips else None
 
 
 def listed(sizes: Mapping[str, float], suffix: str = "") -> str:

@@ -73,18 +73,21 @@ def shapes(topology: Topology, preparation: Preparation) -> Shapes:
     program, run = preparation.program, preparation.run
     spread = program.spread
     carry = jax.eval_shape(allocation(run, preparation.plan), program, run.params)
-    placed = topology.placed(program, spread)
-    x = program.data.x
-    if spread.data_apart:
-        rows = -(-len(x) // spread.number) * spread.number
-        sharding = spread.of_examples()
-        assert sharding is not None
-        apart = shape_on(sharding, jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype))
-        placed = dataclasses.replace(placed, data=placed.data._replace(x=apart))
+    placed = with_examples_apart(topology.placed(program, spread), program.data.x)
     if spread.number == 1:
         return Shapes(placed, topology.placed(carry))
     where = shardings_of(spread, carry)
     return Shapes(placed, jax.tree.map(lambda leaf, sharding: shape_on(sharding, leaf), carry, where))
+
+
+def with_examples_apart(placed: Any, x: Any) -> Any:
+    """The shapes of a program of either form with those of its examples [E, ...], in parts if they are large."""
+    spread = placed.spread
+    if not spread.data_apart:
+        return placed
+    rows = -(-len(x) // spread.number) * spread.number
+    apart = shape_on(spread.of_examples(), jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype))
+    return dataclasses.replace(placed, data=placed.data._replace(x=apart))
 
 
 def lowered_loop(topology: Topology, preparation: Preparation) -> LoweredRun:

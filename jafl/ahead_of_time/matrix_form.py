@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from jafl.ahead_of_time.estimate import LoweredRun, lower
-from jafl.ahead_of_time.loop_form import rounds_of_local_training
+from jafl.ahead_of_time.loop_form import rounds_of_local_training, with_examples_apart
 from jafl.ahead_of_time.topologies import Topology, shape_on
 from jafl.engine import matrix_form
 from jafl.errors import refusal
@@ -41,7 +41,9 @@ def lowered_matrix_form(topology: Topology, preparation: Preparation) -> Lowered
         )
     dtype = jax.tree.leaves(run.run.params)[0].dtype
     segments = matrix_program.shapes_of_segments(layout, 1, dtype)
+    examples = program.data.x
     program, segments = topology.placed((program, segments), spread)
+    program = with_examples_apart(program, examples)
     lowered = lower(topology, matrix_form.run, program, carry, segments, 0)
     counted = count_segments(preparation)
     trips = preparation.run.schedule.num_trips / counted.number

@@ -1,46 +1,98 @@
-"""Data sets and federations that were made before, for runs of the same data."""
+"""Data sets, federations and initial models that were made before, for runs of the same data."""
 
-import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from jafl.config.builders import make_federation, make_source
-from jafl.config.builders.data import data_seed
+from jafl import stopwatch
+from jafl.config.builders import make_federation, make_model, make_source
+from jafl.config.builders.data import split_of, with_data
 from jafl.config.settings import OF_FEDERATION, Settings, of_source
 from jafl.data import Federation, Source
+from jafl.models import Model
 
 
 class DataCache:
     """Data sets and federations that were made before, for runs of the same data.
 
-    Keeps the federations of the last ``FEDERATIONS`` seeds and partitions, and of one data set at a time.
+    Keeps the federations of the last ``FEDERATIONS`` seeds and partitions, and of the last model its initial
+    parameters. Of data sets it keeps the last ``SOURCES``, as long as they take ``BYTES_OF_SOURCES``, and one in any
+    case: several are in use at once where each seed has its own split (``resample_data``).
     """
 
-    FEDERATIONS = 16
+    FEDERATIONS, SOURCES = 16, 64
+    BYTES_OF_SOURCES = 2**28
 
     def __init__(self) -> None:
-        self._source: tuple[str, Source] | None = None
-        self._federations: dict[tuple[str, int], Federation] = {}
+        self._sources: dict[str, Source] = {}
+        self._federations: dict[tuple[str, str, int], Federation] = {}
+        self._initial: tuple[Any, dict[str, Any]] = None, {}
 
     def source(self, settings: Settings) -> Source:
-        """The data set of these settings."""
+        """The data set of these settings; where each seed has its own split, that of the first seed."""
         what = _written(settings, of_source(settings.dataset))
-        if self._source is None or self._source[0] != what:
-            self._federations.clear()
-            self._source = what, make_source(settings)
-        return self._source[1]
+        if what not in self._sources:
+            with stopwatch.part("data"):
+                source = self.read(settings)
+            self._make_room(_bytes(source))
+            self._sources[what] = source
+        return self._sources[what]
+
+    def read(self, settings: Settings) -> Source:
+        """The data set of these settings, read anew."""
+        return make_source(settings)
+
+    def model(self, settings: Settings, source: Source) -> Model:
+        """The model of these settings, without what it does to the data set's examples."""
+        return make_model(settings, source)
+
+    def _make_room(self, needed: int) -> None:
+        """Forgets the data sets that have been here the longest, and all federations with them."""
+        while self._sources and (
+            len(self._sources) >= self.SOURCES
+            or needed + sum(map(_bytes, self._sources.values())) > self.BYTES_OF_SOURCES
+        ):
+            forgotten = next(iter(self._sources))
+            del self._sources[forgotten]
+            for key in [key for key in self._federations if key[0] == forgotten]:
+                del self._federations[key]
 
     def federation(self, settings: Settings, seed: int) -> Federation:
         """The clients of these settings, filled in from the data set (``filled_in``)."""
         source = self.source(settings)
-        key = _written(settings, OF_FEDERATION), seed
+        key = _written(settings, of_source(settings.dataset)), _written(settings, OF_FEDERATION), seed
         if key not in self._federations:
             if len(self._federations) >= self.FEDERATIONS:
                 del self._federations[next(iter(self._federations))]
-            self._federations[key] = make_federation(settings, source, seed)
+            with stopwatch.part("data"):
+                self._federations[key] = make_federation(settings, source, seed)
         return self._federations[key]
+
+    def initial(self, what: str, model: Model, settings: Settings, source: Source, make: Callable) -> Any:
+        """What ``make`` returns, or returned before for the same model and seed.
+
+        Drawing parameters takes a second for each run of a comparison, and all its runs start from the same ones.
+
+        what: a name for it: "shapes" or "parameters".
+        """
+        if model.frozen is not None or model.initial is not None:  # models are equal whatever these hold
+            return make()
+        key = model, settings.seed, settings.precision, source.x.shape[1:], source.x.dtype
+        if self._initial[0] != key:
+            self._initial = key, {}
+        made = self._initial[1]
+        if what not in made:
+            made[what] = make()
+        return made[what]
 
 
 def _written(settings: Settings, names: Sequence[str]) -> str:
-    decisive = dataclasses.replace(settings, data_seed=data_seed(settings))
-    return json.dumps({name: getattr(decisive, name) for name in names})
+    decisive = with_data(settings)
+    return json.dumps(
+        [split_of(settings), {name: getattr(decisive, name) for name in names if name != "data_seed"}]
+    )
+
+
+def _bytes(source: Source) -> int:
+    """What a data set takes in memory; memory-mapped files count, too, for their pages are read."""
+    return sum(value.nbytes for value in vars(source).values() if hasattr(value, "nbytes"))

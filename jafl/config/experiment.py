@@ -1,23 +1,26 @@
 """From settings to the objects of an experiment: data, schedule, model, client work, rule, optimizer."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
 
+from jafl import stopwatch
 from jafl.clients import client_work
-from jafl.config import arms
+from jafl.config import arms, foretold
 from jafl.config.builders import (
     make_client_optimizer,
     make_inputs,
-    make_model,
     make_rule,
     make_schedule,
     make_server_optimizer,
 )
+from jafl.config.builders.privacy import in_settings
+from jafl.config.builders.secure import in_secure_settings
 from jafl.config.data_cache import DataCache
-from jafl.config.resolution import resolve
+from jafl.config.resolution import refuse_unread, resolve
 from jafl.config.settings import Settings
 from jafl.data import Federation, Source
 from jafl.engine.evaluation import Evaluator
@@ -105,16 +108,28 @@ class Experiment:
         return simulate_prepared(lambda: prepared, **options)
 
 
-def make_experiments(settings: Settings) -> list[Experiment]:
+def make_experiments(
+    settings: Settings, *, tell: Callable[[str], None] = lambda text: None
+) -> list[Experiment]:
     """One experiment for each algorithm and seed that the settings list, all checked before any trains.
+
+    tell: gets a line on what is made next: a schedule of a hundred million trips takes minutes.
 
     Raises:
       SettingError: for any setting that cannot work.
     """
     loaded = DataCache()
     one_each = {label: settings.changed(own) for label, own in arms.of_algorithms(settings).items()}
-    runs = resolve(one_each, loaded)
-    return [make_experiment(label, resolved, loaded) for label, resolved in runs]
+    refuse_unread([one_each])
+    first = arms.folder(next(iter(one_each)), settings.seed.partition(",")[0])
+    tell(f"{first}: the data set {settings.dataset}")
+    experiments = []
+    for label, resolved in resolve(one_each, loaded):
+        steps, trips = resolved.server_steps, resolved.client_trips
+        length = f"{trips:,} trips" if steps is None else f"{steps:,} steps"
+        tell(f"{arms.folder(label, resolved.seed)}: its schedule of {length}, and how to compute it")
+        experiments.append(make_experiment(label, resolved, loaded))
+    return experiments
 
 
 def make_experiment(
@@ -126,19 +141,25 @@ def make_experiment(
     """
     source, federation = loaded.source(settings), loaded.federation(settings, int(settings.seed))
     model = dataclasses.replace(
-        make_model(settings, source),
+        loaded.model(settings, source),
         inputs=make_inputs(settings, source),
         matmul_precision=settings.matmul_precision,
         compute_dtype=settings.compute_dtype,
     )
+    foretold.check_epochs(settings, int(np.max(federation.num_examples)))
     init_key, trips_key = jax.random.split(jax.random.key(int(settings.seed)))
     initial_round = make_rule(settings).build().initial_round
-    shapes = jax.eval_shape(
-        model.init, init_key, source.x[:1]
-    )  # the memory needed is known before it is taken
-    schedule = make_schedule(
-        settings, federation.num_examples, initial_round=initial_round, model_bytes=float(bytes_of(shapes))
+    # The memory needed is known before it is taken.
+    shapes = loaded.initial(
+        "shapes", model, settings, source, lambda: jax.eval_shape(model.init, init_key, source.x[:1])
     )
+    with stopwatch.part("schedule"):
+        schedule = make_schedule(
+            settings,
+            federation.num_examples,
+            initial_round=initial_round,
+            model_bytes=float(bytes_of(shapes)),
+        )
     work = client_work(
         model,
         optimizer=make_client_optimizer(settings),
@@ -168,16 +189,20 @@ def make_experiment(
         evaluate_at=_evaluation_steps(settings, schedule),
     )
     try:
-        preparation = prepare(
-            run,
-            devices=settings.devices,
-            form=settings.plan_form,
-            on_training=settings.train_accuracy,
-            must_fit=must_fit,
-        )
+        with stopwatch.part("planning"):
+            preparation = prepare(
+                run,
+                devices=settings.devices,
+                form=settings.plan_form,
+                on_training=settings.train_accuracy,
+                must_fit=must_fit,
+            )
     except SettingError as error:
+        if settings.clip_norm is not None:
+            error = in_settings(in_secure_settings(error), settings)
         raise (error.of("plan_form") if error.setting == "form" else error) from None
-    preparation = preparation.with_run(params=model.init(init_key, source.x))
+    params = loaded.initial("parameters", model, settings, source, lambda: model.init(init_key, source.x))
+    preparation = preparation.with_run(params=params)
     return Experiment(label, settings, source, model, preparation)
 
 

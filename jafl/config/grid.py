@@ -39,6 +39,20 @@ def parse(text: str) -> dict[str, list[Any]]:
     return sweep
 
 
+def checked(content: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """What a file crosses: ``sweep``, ``arms`` and ``overrides``, of which the first is {setting: values}.
+
+    Raises SettingError, naming the file, unless the sweep lists values of settings.
+    """
+    sweep, where = content.get("sweep", {}), f"sweep in {path}"
+    require(isinstance(sweep, Mapping), where, sweep, "{setting: [values]}, as sweep.json has it")
+    for name, values in sweep.items():
+        _check_name(name, str(values))
+        fits = isinstance(values, list) and values
+        require(fits, f"{name} in sweep of {path}", values, "a list of values, at least one")
+    return dict(content)
+
+
 def _check_name(name: str, values: str) -> None:
     """Raises SettingError unless ``name`` is a setting that a sweep may list."""
     if name in ELSEWHERE:
@@ -91,6 +105,17 @@ def written(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return str(value).lower()
     return repr(value).removesuffix(".0") if isinstance(value, float) else str(value)
+
+
+def shown(value: Any) -> str:
+    """A value for readers: as ``written``, an empty text as (empty)."""
+    return written(value) or "(empty)"
+
+
+def readable(name: str) -> str:
+    """The name of a condition's folder for readers: ``delay=groups, delay_groups=4:exponential(5)``."""
+    parts = [part.partition("=") for part in name.split(",")] if name else []
+    return ", ".join(f"{setting}={shown(urllib.parse.unquote(value))}" for setting, _, value in parts)
 
 
 def _split(text: str, separator: str) -> list[str]:

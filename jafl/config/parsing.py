@@ -4,7 +4,9 @@ import contextlib
 import re
 from collections.abc import Iterator, Mapping
 
-from jafl.errors import SettingError, require
+from jafl.errors import SettingError, refusal, require
+
+MOST_IN_A_RANGE = 10**6
 
 
 def items(setting: str, text: str) -> list[str]:
@@ -32,21 +34,40 @@ def labels_in(setting: str, text: str) -> list[int]:
         match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", item)
         require(match, setting, text, "labels and ranges of them, as in 0-3,7")
         assert match
-        labels.extend(range(int(match[1]), int(match[2] or match[1]) + 1))
+        first, last = int(match[1]), int(match[2] or match[1])
+        require(first <= last, setting, text, "ranges from the smaller number to the larger one, as in 0-3")
+        require(
+            last - first < MOST_IN_A_RANGE, setting, text, f"ranges of at most {MOST_IN_A_RANGE:,} numbers"
+        )
+        labels.extend(range(first, last + 1))
     return labels
 
 
 @contextlib.contextmanager
 def refused_as(names: Mapping[str, str], otherwise: str = "") -> Iterator[None]:
-    """Makes a refusal name the setting instead of the argument that it filled.
+    """Makes a refusal name the settings instead of the arguments that they filled, in what is allowed, too.
 
     names: {argument: setting}. Where ``otherwise`` is given, a refusal of anything else begins with it.
     """
     try:
         yield
     except SettingError as error:
+        error = _in_other_words(error, names)
         if error.setting in names:
             raise error.of(names[error.setting]) from error
         if otherwise and otherwise not in error.setting:
             raise error.within(otherwise, setting=otherwise) from error
-        raise
+        raise error from error.__cause__
+
+
+def _in_other_words(error: SettingError, names: Mapping[str, str]) -> SettingError:
+    """The refusal, with settings in place of arguments that its sentences give a value: "low (2)", "low = 2"."""
+    if not error.allowed:
+        return error
+    texts = [error.allowed, error.remedy]
+    for argument, setting in names.items():
+        word = argument.rpartition("'s ")[2]
+        texts = [re.sub(rf"\b{word}\b(?= \(| =|, [\d.])", setting, text) for text in texts]
+    if texts == [error.allowed, error.remedy]:
+        return error
+    return refusal(error.setting, error.value, *texts)

@@ -1,34 +1,41 @@
 """From settings as given to those of each run: presets and defaults filled in, and what no run reads refused."""
 
 import dataclasses
-from collections.abc import Mapping, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
-from jafl.config import presets
+from jafl.config import arms as all_arms
+from jafl.config import foretold, grid, presets, readers
+from jafl.config.arms import Arms, Override
 from jafl.config.builders import filled_in, make_rule
+from jafl.config.builders.algorithm import rule_arguments
 from jafl.config.builders.data import PRECISIONS
 from jafl.config.data_cache import DataCache
 from jafl.config.parsing import items, whole_number_in
+from jafl.config.readers import Unread
 from jafl.config.settings import (
     DEFAULTS,
     EXCLUSIVE,
     TRIPS_PER_STEP,
     TYPES,
+    VARYING,
     Settings,
     excluded_by,
-    readers_by,
 )
-from jafl.errors import choose, require, unknown_name
+from jafl.errors import SettingError, choose, require, seed_number, unknown_name
 from jafl.precision import COMPUTE_DTYPES, MATMUL_PRECISIONS
 from jafl.records import Rule
 
-LARGEST_SEED = 2**32 - 1  # JAX's random keys take no more without float64
+LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 
 
 def resolve(arms: Mapping[str, Settings], loaded: DataCache) -> list[tuple[str, Settings]]:
     """(label, settings of one run with every default filled in) for each arm and seed, the seeds of one together.
+
+    What a run does not read is at its default. Where no run reads it at all, ``refuse_unread`` refuses it.
 
     arms: {label: settings}, each of one algorithm; several arms are compared with each other.
 
@@ -37,25 +44,86 @@ def resolve(arms: Mapping[str, Settings], loaded: DataCache) -> list[tuple[str, 
     """
     for settings in arms.values():
         _check(settings)
-    _resolved(arms)  # refuses what cannot work before the data set is read
+    for _, run in _resolved(arms):  # refuses what cannot work before the data set is read
+        foretold.check(run)
     return _resolved({label: filled_in(arm, loaded.source(arm)) for label, arm in arms.items()})
 
 
 def _resolved(arms: Mapping[str, Settings]) -> list[tuple[str, Settings]]:
-    """Each run with what its algorithm fills in, and without what its protocol does not read."""
-    runs = [
-        (label, resolve_run(settings, settings.algorithm, seed, alone=len(arms) == 1))
+    """Each run with what its algorithm fills in, and without what it does not read."""
+    return [
+        (label, readers.as_read(resolve_run(settings, settings.algorithm, seed, alone=len(arms) == 1)))
         for label, settings in arms.items()
         for seed in seeds_of(settings)
     ]
-    _refuse_unread(arms, {settings.protocol or "" for _, settings in runs})
-    readers = readers_by("protocol")
 
-    def as_read(settings: Settings) -> Settings:
-        unread = [name for name, protocols in readers.items() if settings.protocol not in protocols]
-        return dataclasses.replace(settings, **{name: DEFAULTS[name] for name in unread})
 
-    return [(label, as_read(settings)) for label, settings in runs]
+def unread(comparisons: Iterable[Mapping[str, Settings]], given: Collection[str] = ()) -> list[Unread]:
+    """The settings that are given and that no run reads; none where an arm cannot work, which is refused for itself.
+
+    Args:
+      comparisons: the arms of each condition, {label: settings}; one mapping where nothing is swept.
+      given: names of settings that count as given even if they have their default.
+    """
+    given_arms: list[Settings] = []
+    runs: list[Settings] = []
+    for arms in comparisons:
+        given_arms += arms.values()
+        try:
+            runs += [resolve_run(arm, arm.algorithm, 0, alone=len(arms) == 1) for arm in arms.values()]
+        except SettingError:
+            return []
+    return readers.unread(given_arms, runs, given)
+
+
+def refuse_unread(comparisons: Iterable[Mapping[str, Settings]], given: Collection[str] = ()) -> None:
+    """Raises SettingError for a setting that is given and that no run reads; arguments as of ``unread``."""
+    readers.refuse(unread(comparisons, given))
+
+
+def refuse_unread_in_sweep(conditions: Sequence[tuple[Mapping[str, Any], Mapping[str, Settings]]]) -> None:
+    """Raises SettingError for a setting that is given or swept and that no run of a sweep reads.
+
+    conditions: (condition, the arms under it). What an override replaces under some condition counts as not swept.
+    """
+    swept = {
+        name
+        for name in (conditions[0][0] if conditions else ())
+        if all(value[name] in [getattr(arm, name) for arm in arms.values()] for value, arms in conditions)
+    }
+    refuse_unread([arms for _, arms in conditions], swept)
+
+
+def without_unread(
+    settings: Settings,
+    typed: Collection[str],
+    *,
+    sweep: str | Mapping[str, Sequence[Any]] = "",
+    arms: Arms | None = None,
+    overrides: Sequence[Override] = (),
+) -> tuple[Settings, list[Unread]]:
+    """The settings without those that no run reads, and which these were.
+
+    Args:
+      settings: those that all runs share; some may come from a file.
+      typed: names of those that come from no file.
+      sweep, arms, overrides: as of ``jafl.sweeps.sweep.run_sweep``.
+
+    Raises:
+      SettingError: for one of ``typed`` that no run reads, even if it has its default.
+    """
+    values = grid.parse(sweep) if isinstance(sweep, str) and sweep else dict(sweep or {})
+    compared = all_arms.of_algorithms(settings) if arms is None else arms
+    conditions = [all_arms.under(settings, compared, each, overrides) for each in grid.product(values)]
+    found = [each for each in unread(conditions, typed) if each.setting not in values]
+    readers.refuse(each for each in found if each.setting in typed)
+    left_out = [each for each in found if getattr(settings, each.setting) != DEFAULTS[each.setting]]
+    defaults = {each.setting: DEFAULTS[each.setting] for each in left_out}
+    if "rule_arguments" in defaults:
+        entries = {each.value for each in left_out if each.setting == "rule_arguments"}
+        kept = [entry for entry, _ in rule_arguments(settings) if entry not in entries]
+        defaults["rule_arguments"] = ",".join(kept)
+    return settings.changed(defaults), left_out
 
 
 def resolve_run(settings: Settings, algorithm: str, seed: int, *, alone: bool = True) -> Settings:
@@ -69,12 +137,14 @@ def resolve_run(settings: Settings, algorithm: str, seed: int, *, alone: bool = 
     if algorithm not in presets.names():
         raise unknown_name("algorithm", algorithm, presets.names())
     _refuse_both(settings)
+    _refuse_presets_restart(settings, algorithm)
     settings = dataclasses.replace(
         settings, **_of_preset(settings, algorithm), algorithm=algorithm, seed=str(seed)
     )
     size = choose("protocol", settings.protocol or "", TRIPS_PER_STEP)
     rule = make_rule(settings).build()
     filled = dataclasses.replace(settings, **_of_rule(settings, rule, size, alone))
+    _refuse_waiting(filled, rule)
     require(
         rule.buffer_size in (None, getattr(filled, size)),
         size,
@@ -84,12 +154,36 @@ def resolve_run(settings: Settings, algorithm: str, seed: int, *, alone: bool = 
     return filled
 
 
+def _refuse_waiting(run: Settings, rule: Rule) -> None:
+    """Raises SettingError where the server would wait, and then apply more trips than the rule is defined for."""
+    if rule.buffer_size is None or run.staleness_limit is None or run.protocol != "asynchronous":
+        return
+    remedy = (
+        f"A server that waits applies all trips that have arrived; {run.algorithm} takes {rule.buffer_size}."
+    )
+    require(run.too_stale != "wait", "too_stale", run.too_stale, f"'drop' for {run.algorithm}", remedy)
+
+
 def _refuse_both(settings: Settings) -> None:
     """Raises SettingError where two settings are given that exclude each other."""
     for name, partner in EXCLUSIVE:
         value, partners = getattr(settings, name), getattr(settings, partner)
         allowed = f"left out where {partner} is given ({partners!r})"
         require(value is None or partners is None, name, value, allowed)
+
+
+def _refuse_presets_restart(settings: Settings, algorithm: str) -> None:
+    """Raises SettingError for open arrivals of an algorithm whose clients wait for each other before they start."""
+    restart = presets.PRESETS.get(algorithm, {}).get("restart")
+    require(
+        settings.protocol != "open_arrivals"
+        or settings.restart
+        or restart not in ("after_step", "after_round"),
+        "protocol",
+        settings.protocol,
+        f"asynchronous for {algorithm}, whose clients start again {(restart or '').replace('_', ' a ')} only",
+        "With --restart=at_once it is another algorithm, and allowed.",
+    )
 
 
 def _of_preset(settings: Settings, algorithm: str) -> dict[str, Any]:
@@ -126,9 +220,8 @@ def seeds_of(settings: Settings) -> list[int]:
     Raises SettingError if one is no whole number, too large, or there twice.
     """
     seeds = [whole_number_in("seed", seed) for seed in items("seed", settings.seed)]
-    require(
-        min(seeds) >= 0 and max(seeds) <= LARGEST_SEED, "seed", settings.seed, f"from 0 to {LARGEST_SEED}"
-    )
+    for seed in seeds:
+        seed_number("seed", seed)
     require(len(set(seeds)) == len(seeds), "seed", settings.seed, "a list without repetitions")
     return seeds
 
@@ -143,21 +236,20 @@ def _check(settings: Settings) -> None:
         "float32 while JAX computes in 32 bits",
         "Call jax.config.update('jax_enable_x64', True) first.",
     )
+    choose("dataset", settings.dataset, dict.fromkeys(readers.KNOWN["dataset"]))
+    if settings.model is not None:
+        choose("model", settings.model, dict.fromkeys(readers.KNOWN["model"]))
     for name, known in (("matmul_precision", MATMUL_PRECISIONS), ("compute_dtype", COMPUTE_DTYPES)):
         value = getattr(settings, name)
         choose(name, value, dict.fromkeys(known))
         allowed = "float32 where precision is float64: nothing is rounded then"
         require(value == "float32" or settings.precision == "float32", name, value, allowed)
+    for name in ("partition_seed", "data_seed"):
+        if getattr(settings, name) is not None:
+            seed_number(name, getattr(settings, name))
+    for name in VARYING:
+        value = getattr(settings, name)
+        fits = value is None or settings.precision == "float64" or not abs(value) > LARGEST_FLOAT32
+        require(fits, name, value, f"a finite number, at most {LARGEST_FLOAT32:.3g}, the largest in float32")
     target = settings.target_accuracy
     require(0 < target <= 1, "target_accuracy", target, "above 0, at most 1")
-
-
-def _refuse_unread(arms: Mapping[str, Settings], protocols: Set[str]) -> None:
-    """Raises SettingError for a setting that is given, but that none of the runs' protocols reads."""
-    for name, readers in sorted(readers_by("protocol").items()):
-        if protocols.isdisjoint(readers):
-            allowed = f"left out: {' and '.join(sorted(protocols))} training does not read it"
-            for settings in arms.values():
-                value = getattr(settings, name)
-                remedy = f"It is for --protocol={' or '.join(readers)}."
-                require(value == DEFAULTS[name], name, value, allowed, remedy)

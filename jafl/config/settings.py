@@ -12,86 +12,20 @@ import typing
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from jafl.errors import SettingError, did_you_mean, require
-
-# In the order in which --helpfull prints them.
-GROUPS = {
-    "run": "What to run, and for how long",
-    "data": "Data set",
-    "partition": "Partition among the clients",
-    "model": "Model",
-    "training": "Clients' training",
-    "server": "Server and aggregation rule",
-    "protocol": "Protocol: who trains when, and when the server steps",
-    "delay": "Delays",
-    "presence": "Presence: availability, dropout and failures",
-    "output": "What is measured",
-}
-# In place of the names of readers: those whose function takes an argument of the setting's name.
-BY_ARGUMENT: tuple[str, ...] = ()
-FILES = (".csv", ".npz")
-MOVING = ("asynchronous", "open_arrivals")  # protocols in which clients come, leave and fail
-LAWS_WITH_A_MEAN = (
-    "constant",
-    "uniform",
-    "half_normal",
-    "exponential",
-    "log_normal",
-    "gamma",
-    "pareto",
-    "proportional_to_examples",
+from jafl.config.declaration import (
+    BY_ARGUMENT,
+    EVERY_RUN,
+    FILES,
+    GIVEN,
+    LAWS_WITH_A_MEAN,
+    LEFT_OUT,
+    MOVING,
+    NOT_IN_ROUNDS,
+    SAME,
+    Declaration,
+    only,
 )
-
-
-@dataclasses.dataclass(frozen=True)
-class Readers:
-    """Which runs read a setting: those in which each setting of ``where`` has one of these values."""
-
-    where: Mapping[str, tuple[str, ...]]
-
-    def include(self, setting: str, value: str) -> bool:
-        """Whether runs whose ``setting`` has this value may read it, ``BY_ARGUMENT`` taken for all."""
-        return value in (self.where.get(setting) or (value,))
-
-
-def only(**where: str | tuple[str, ...]) -> Readers:
-    """The runs in which each of these settings has this value, or one of these."""
-    return Readers({name: (names,) if isinstance(names, str) else names for name, names in where.items()})
-
-
-EVERY_RUN = Readers({})
-
-
-@dataclasses.dataclass(frozen=True)
-class Declaration:
-    """What is known of a setting beside its name, type, default and help text.
-
-    group                of ``GROUPS``, under which the help prints it. Those of data decide which examples there
-                         are, those of partition who holds them
-    readers              the runs that read it. By protocol and data set it is refused elsewhere; by model where
-                         ``refused`` says so
-    argument             the name under which its readers take it, if that is another
-    varies               a number on which neither schedule nor partition depend: runs that differ in it share one
-                         compiled program
-    preset               whether an algorithm's preset fills it in where it is None
-    excludes             the setting that must not be given beside it
-    trips_per_step       whether it holds the trips per server step, in the protocols that read it
-    decides_examples_of  the data sets whose examples it decides, of a setting of another group than data
-    most_used            whether --help explains it, too
-    earlier_name         under which earlier files and commands have it
-    """
-
-    group: str
-    readers: Readers
-    argument: str = ""
-    refused: bool = False
-    varies: bool = False
-    preset: bool = False
-    excludes: str = ""
-    trips_per_step: bool = False
-    decides_examples_of: Readers | None = None
-    most_used: bool = False
-    earlier_name: str = ""
+from jafl.errors import SettingError, did_you_mean, require
 
 
 def _setting(default: Any, help_text: str, declaration: Declaration) -> Any:
@@ -111,7 +45,7 @@ class Settings:
     )
     seed: str = _setting(
         "0",
-        "Seed of the partition, schedule, initial model and shuffles. Several, with commas: 0,1,2.",
+        "Seed of the partition, schedule, initial model, shuffles and noise. Several, with commas: 0,1,2.",
         Declaration("run", EVERY_RUN, most_used=True),
     )
     protocol: str | None = _setting(
@@ -151,9 +85,11 @@ class Settings:
     )
     dataset: str = _setting(
         "digits",
-        "digits (1,797 real 8x8 images, bundled), synthetic (FedProx's logistic data, at any size); cifar10, "
-        "cifar100, mnist, fashion_mnist, emnist/byclass, emnist/mnist, celeb_a, sentiment140 (once "
-        "--prepare=NAME has been run); femnist/leaf, femnist/fedjax, femnist/tff, newsgroups (files in data_dir).",
+        "digits (1,797 real 8x8 images, bundled), synthetic (FedProx's logistic data, at any size), mnist_5000 "
+        "(5,000 digits of MNIST, bundled), mnist_1d (signals in ten classes, at any size), python_source (next "
+        "characters of Python's own source files); cifar10, cifar100, mnist, fashion_mnist, emnist/byclass, "
+        "emnist/mnist, celeb_a, sentiment140 (once --prepare=NAME has been run); femnist/leaf, femnist/fedjax, "
+        "femnist/tff, newsgroups (files in data_dir).",
         Declaration("data", EVERY_RUN, most_used=True),
     )
     data_dir: str | None = _setting(
@@ -170,7 +106,12 @@ class Settings:
     num_clients: int = _setting(
         100,
         "Number of clients.",
-        Declaration("partition", EVERY_RUN, most_used=True, decides_examples_of=only(dataset="synthetic")),
+        Declaration(
+            "partition",
+            EVERY_RUN,
+            most_used=True,
+            decides_examples_of=only(dataset=("synthetic", "python_source")),
+        ),
     )
     partition: str | None = _setting(
         None,
@@ -211,11 +152,17 @@ class Settings:
     richest_last: str = _setting(
         "",
         "Labels, like 0-2: number the clients by the share of their examples that have these, the richest last, "
-        "where delay_groups can make them slow (ACE's question). Default: as drawn.",
+        "where delay_groups can make them slow. Default: as drawn.",
         Declaration("partition", EVERY_RUN),
     )
     partition_seed: int | None = _setting(
-        None, "Seed of the partition. Default: the run's seed.", Declaration("partition", EVERY_RUN)
+        None,
+        "Seed of the partition. Default: the run's seed.",
+        Declaration(
+            "partition",
+            only(partition=("iid", "dirichlet", "labels_per_client", "label_groups"))
+            | only(client_test_fraction=GIVEN),
+        ),
     )
     client_test_fraction: float = _setting(
         0.0,
@@ -227,20 +174,72 @@ class Settings:
     )
     test_fraction: float | None = _setting(
         None,
-        "Share of all examples held out for the test. Default: the data set's own test examples; 0.2 of digits and "
-        "synthetic, 0.1 of celeb_a and sentiment140.",
+        "Share of all examples held out for the test. Default: the data set's own test examples; 0.2 of digits, "
+        "synthetic, mnist_5000, mnist_1d and python_source, 0.1 of celeb_a and sentiment140.",
         Declaration("data", only(dataset=BY_ARGUMENT)),
+    )
+    evaluation_examples: int | None = _setting(
+        None,
+        "How many of the test examples, and of the validation examples, are evaluated on: the same ones each time, "
+        "drawn with data_seed, in proportion from every class. The others are left out. Default: all.",
+        Declaration("data", EVERY_RUN),
     )
     data_seed: int | None = _setting(
         None,
-        "Seed of the train/validation/test split and of synthetic examples. Default: 0; LEAF's 1549775860 for "
-        "sentiment140.",
-        Declaration("data", only(dataset=BY_ARGUMENT)),
+        "Seed of the train/validation/test split, of examples of synthetic and mnist_1d, and of python_source's "
+        "files. Default: 0; LEAF's 1549775860 for sentiment140.",
+        Declaration(
+            "data",
+            only(
+                dataset=(
+                    *("digits", "synthetic", "mnist_5000", "mnist_1d", "python_source"),
+                    *("celeb_a", "sentiment140"),
+                )
+            )
+            | only(test_fraction=GIVEN)
+            | only(validation_fraction=GIVEN)
+            | only(server_examples=GIVEN)
+            | only(test_folds=GIVEN)
+            | only(evaluation_examples=GIVEN)
+            | only(shuffle_labels=GIVEN),
+        ),
+    )
+    resample_data: bool = _setting(
+        False,
+        "Another train/validation/test split, and other synthetic examples, for each seed: drawn with data_seed plus "
+        "the seed.",
+        Declaration(
+            "data",
+            only(
+                dataset=(
+                    *("digits", "synthetic", "mnist_5000", "mnist_1d", "python_source"),
+                    *("celeb_a", "sentiment140"),
+                )
+            )
+            | only(test_fraction=GIVEN)
+            | only(validation_fraction=GIVEN)
+            | only(server_examples=GIVEN)
+            | only(evaluation_examples=GIVEN)
+            | only(shuffle_labels=GIVEN),
+        ),
+    )
+    test_folds: int | None = _setting(
+        None,
+        "k of k-fold cross-validation: all examples are divided into k parts, and seed s tests on part s modulo k. "
+        "Every k seeds test each example once; the next k divide anew, with data_seed plus 1, 2, ... Takes the place "
+        "of test_fraction; not for data sets with clients of their own.",
+        Declaration("data", EVERY_RUN, excludes="test_fraction"),
+    )
+    shuffle_labels: bool = _setting(
+        False,
+        "Shuffle the labels among the training, test and validation examples: a control, in which nothing can be "
+        "learnt and no algorithm is better than another.",
+        Declaration("data", EVERY_RUN),
     )
     split_by: str | None = _setting(
         None,
-        "What is divided into training, validation and test (celeb_a, sentiment140): clients, or each client's "
-        "examples. Default: clients.",
+        "What is divided into training, validation and test (python_source, celeb_a, sentiment140): clients, or each "
+        "client's examples. Default: clients.",
         Declaration("data", only(dataset=BY_ARGUMENT)),
     )
     data_fraction: float | None = _setting(
@@ -264,8 +263,25 @@ class Settings:
     )
     tokens: int | None = _setting(
         None,
-        "Tokens of a text, cut or padded. Default: 25 (sentiment140), 128 (newsgroups).",
+        "Tokens of a text, cut or padded. Default: 25 (sentiment140), 128 (newsgroups), 80 (python_source: "
+        "characters of an example).",
         Declaration("data", only(dataset=BY_ARGUMENT)),
+    )
+    text_digest: str | None = _setting(
+        None,
+        "Which texts python_source reads. Runs write it into config.json, so that another Python's texts are refused "
+        "there. Default: those that are here.",
+        Declaration("data", only(dataset=BY_ARGUMENT)),
+    )
+    most_characters: int | None = _setting(
+        None,
+        "Most characters of a file that are used, the first ones (python_source). Default: 20000.",
+        Declaration("data", only(dataset=BY_ARGUMENT)),
+    )
+    mnist_1d_examples: int = _setting(
+        5000,
+        "Number of examples, those of the test and of validation included.",
+        Declaration("data", only(dataset="mnist_1d"), argument="examples"),
     )
     vocabulary_size: int | None = _setting(
         None,
@@ -279,7 +295,8 @@ class Settings:
     )
     synthetic_alpha: float = _setting(
         1.0,
-        "How much the clients' labelling models differ.",
+        "FedProx's alpha: the spread of the means of the clients' labelling models. It adds the same to every class, "
+        "so it changes no label but by rounding.",
         Declaration("data", only(dataset="synthetic"), argument="alpha"),
     )
     synthetic_beta: float = _setting(
@@ -297,15 +314,18 @@ class Settings:
         "One labelling model for all clients, so that global accuracy means something.",
         Declaration("data", only(dataset="synthetic"), argument="shared_labels"),
     )
-    model: str = _setting(
-        "mlp",
+    model: str | None = _setting(
+        None,
         "For any data: softmax (from zeros), mlp. Images: cnn, emnist_cnn, lenet5, celeba_cnn, leaf_celeba_cnn, "
-        "fedbuff_cnn, fedstaleweight_fashion_cnn, fedstaleweight_cifar_cnn, resnet18. Texts: sent140_lstm, "
-        "distilbert, bert. help(jafl.models.NAME) in Python tells where each is from.",
+        "fedbuff_cnn, fedstaleweight_fashion_cnn, fedstaleweight_cifar_cnn, resnet18. Signals: mnist_1d_cnn. Texts: "
+        "sent140_lstm, distilbert, bert; their next characters: character_lstm. Default: mlp; character_lstm for "
+        "python_source. help(jafl.models.NAME) in Python tells where each is from.",
         Declaration("model", EVERY_RUN, most_used=True),
     )
     hidden_sizes: str = _setting(
-        "64", "Widths of the hidden layers, with commas.", Declaration("model", only(model="mlp"))
+        "64",
+        "Widths of the hidden layers, with commas.",
+        Declaration("model", only(model=("mlp", "character_lstm"))),
     )
     channels: str = _setting(
         "16,32", "Widths of the convolutions, with commas.", Declaration("model", only(model="cnn"))
@@ -313,22 +333,22 @@ class Settings:
     normalization_layer: str = _setting(
         "group",
         "group (32 groups) or layer (one group).",
-        Declaration("model", only(model="resnet18"), refused=True),
+        Declaration("model", only(model="resnet18")),
     )
     embeddings_file: str = _setting(
         "",
         "GloVe file with the word vectors, which then stay fixed. Default: they are learned.",
-        Declaration("model", only(model="sent140_lstm"), refused=True),
+        Declaration("model", only(model="sent140_lstm")),
     )
     model_dir: str = _setting(
         "",
         "Directory with config.json, model.safetensors and vocab.txt, as Hugging Face has them.",
-        Declaration("model", only(model=("distilbert", "bert")), refused=True),
+        Declaration("model", only(model=("distilbert", "bert"))),
     )
     fine_tune: str = _setting(
         "all",
         "What is trained: all, or head, what comes on top of the encoder.",
-        Declaration("model", only(model=("distilbert", "bert")), refused=True),
+        Declaration("model", only(model=("distilbert", "bert"))),
     )
     server_examples: int = _setting(
         0,
@@ -338,7 +358,7 @@ class Settings:
     server_classes: str = _setting(
         "",
         "Labels of the server's examples, like 0-3 or 1,5. Default: all of them.",
-        Declaration("data", EVERY_RUN),
+        Declaration("data", only(server_examples=GIVEN)),
     )
     concurrency: int | None = _setting(
         None,
@@ -346,7 +366,9 @@ class Settings:
         "and aced, where every client takes part.",
         Declaration(
             "protocol",
-            only(protocol=("asynchronous", "synchronous", "open_arrivals")),
+            only(protocol="asynchronous")
+            | only(protocol="synchronous", cohort_size=SAME)
+            | only(protocol="open_arrivals", start_rate=LEFT_OUT),
             preset=True,
             most_used=True,
         ),
@@ -357,6 +379,18 @@ class Settings:
         "whose update waits in the buffer); after_step (K-asynchronous: together, after the server's step); "
         "after_round (who has contributed waits until all have). Default: the algorithm's, mostly at_once.",
         Declaration("protocol", only(protocol=MOVING), preset=True),
+    )
+    replace_lost: str = _setting(
+        "at_once",
+        "With restart=after_step, when a trip is replaced that fails, is lost or comes too late: at_once, "
+        "after_time_out (the server notices it trip_time_out later) or after_step (with the next step; the run "
+        "starves where too few are left for one).",
+        Declaration("protocol", only(protocol="asynchronous", restart="after_step")),
+    )
+    trip_time_out: float | None = _setting(
+        None,
+        "Simulated time until the server notices that a trip is lost, with replace_lost=after_time_out.",
+        Declaration("protocol", only(protocol="asynchronous", replace_lost="after_time_out")),
     )
     cancel_at_step: bool = _setting(
         False,
@@ -372,12 +406,24 @@ class Settings:
     too_stale: str = _setting(
         "drop",
         "What happens beyond staleness_limit: drop the update, or wait with the step for stale trips.",
-        Declaration("protocol", only(protocol="asynchronous")),
+        Declaration("protocol", only(protocol="asynchronous", staleness_limit=GIVEN)),
     )
     flush_after: float | None = _setting(
         None,
         "Apply a buffer that is not full once its first update has waited for so much simulated time.",
         Declaration("protocol", only(protocol="asynchronous")),
+    )
+    most_trips: int | None = _setting(
+        None,
+        "Most trips of one client that the server applies; 1 is selection without replacement, one pass over the "
+        "clients. Trips that are thrown away do not count.",
+        Declaration("protocol", only(protocol=NOT_IN_ROUNDS) | only(protocol="synchronous", cohorts="fixed")),
+    )
+    smallest_gap: int = _setting(
+        0,
+        "Server steps from one that applies a client's trip to the next that does, at least; 1 forbids two trips of "
+        "a client in one step.",
+        Declaration("protocol", only(protocol=NOT_IN_ROUNDS) | only(protocol="synchronous", cohorts="fixed")),
     )
     start_rate: float | None = _setting(
         None,
@@ -438,7 +484,11 @@ class Settings:
     lose_trips: bool | None = _setting(
         None,
         "A trip is lost if its client goes away meanwhile. Default: true for on_and_off, else false.",
-        Declaration("presence", only(protocol=MOVING)),
+        Declaration(
+            "presence",
+            only(protocol=MOVING, availability=("diurnal", "on_and_off", *FILES)),
+            argument="loses_trips",
+        ),
     )
     dropout_fraction: float = _setting(
         0.0,
@@ -446,22 +496,26 @@ class Settings:
         Declaration("presence", only(protocol=MOVING)),
     )
     dropout_step: int | None = _setting(
-        None, "They leave after so many server steps.", Declaration("presence", only(protocol=MOVING))
+        None,
+        "They leave after so many server steps.",
+        Declaration("presence", only(protocol=MOVING, dropout_fraction=GIVEN)),
     )
     dropout_time: float | None = _setting(
-        None, "They leave at this simulated time.", Declaration("presence", only(protocol=MOVING))
+        None,
+        "They leave at this simulated time.",
+        Declaration("presence", only(protocol=MOVING, dropout_fraction=GIVEN)),
     )
     dropout_trips: int | None = _setting(
         None,
         "Each of them leaves after so many trips of its own.",
-        Declaration("presence", only(protocol=MOVING)),
+        Declaration("presence", only(protocol=MOVING, dropout_fraction=GIVEN)),
     )
     buffer_size: int | None = _setting(
         None,
         "Trips per server step when asynchronous (K). Default: the algorithm's, 10 for FedBuff.",
         Declaration(
             "protocol",
-            only(protocol=("asynchronous", "open_arrivals", "drawn_staleness")),
+            only(protocol=NOT_IN_ROUNDS),
             preset=True,
             most_used=True,
             trips_per_step=True,
@@ -475,6 +529,13 @@ class Settings:
     over_selection: float = _setting(
         0.0,
         "Share of extra clients started in each synchronous round and cancelled when late, 0.3 say.",
+        Declaration("protocol", only(protocol="synchronous", cohorts="fixed")),
+    )
+    cohorts: str = _setting(
+        "fixed",
+        "Of synchronous rounds: fixed (always cohort_size trips) or poisson (every client takes part in a round with "
+        "probability cohort_size / num_clients, by itself, as DP-SGD with amplification by sampling needs it; FedAvg "
+        "then divides by cohort_size).",
         Declaration("protocol", only(protocol="synchronous")),
     )
     client_trips: int | None = _setting(
@@ -496,7 +557,12 @@ class Settings:
     delay_mean: float = _setting(
         1.0,
         "Mean duration, in units of simulated time (every law but groups).",
-        Declaration("delay", only(delay=LAWS_WITH_A_MEAN)),
+        Declaration(
+            "delay",
+            only(delay=tuple(law for law in LAWS_WITH_A_MEAN if law != "uniform"))
+            | only(delay="uniform", delay_high=LEFT_OUT)
+            | only(protocol="open_arrivals", start_rate=LEFT_OUT),
+        ),
     )
     delay_low: float = _setting(
         0.0, "Shortest duration.", Declaration("delay", only(delay="uniform"), argument="low")
@@ -532,7 +598,7 @@ class Settings:
     delay_slow_factor: float = _setting(
         10.0,
         "How many times longer the trips of slow clients take.",
-        Declaration("delay", only(delay=LAWS_WITH_A_MEAN)),
+        Declaration("delay", only(delay=LAWS_WITH_A_MEAN, delay_slow_fraction=GIVEN)),
     )
     delay_download_bandwidth: float | None = _setting(
         None,
@@ -545,12 +611,16 @@ class Settings:
     delay_bandwidth_sigma: float = _setting(
         0.0,
         "Spread of the logarithm of the clients' bandwidths, drawn once for each; 0: all the same.",
-        Declaration("delay", EVERY_RUN),
+        Declaration("delay", only(delay_download_bandwidth=GIVEN) | only(delay_upload_bandwidth=GIVEN)),
     )
     delay_model_bytes: float | None = _setting(
         None,
         "Bytes sent each way. Default: those of the model's parameters.",
-        Declaration("delay", EVERY_RUN, argument="model_bytes"),
+        Declaration(
+            "delay",
+            only(delay_download_bandwidth=GIVEN) | only(delay_upload_bandwidth=GIVEN),
+            argument="model_bytes",
+        ),
     )
     delay_throttled: str = _setting(
         "",
@@ -560,7 +630,9 @@ class Settings:
     delay_draw: str = _setting(
         "per_client",
         "per_trip: a fresh duration for every trip; per_client: one for each client.",
-        Declaration("delay", EVERY_RUN),
+        Declaration(
+            "delay", only(delay=tuple(law for law in (*LAWS_WITH_A_MEAN, "groups") if law != "constant"))
+        ),
     )
     learning_rate: float | None = _setting(
         None,
@@ -664,6 +736,60 @@ class Settings:
         "active_steps=10,wkafl.momentum=0.2. help(jafl.rules.NAME) in Python tells them.",
         Declaration("server", EVERY_RUN),
     )
+    clip_norm: float | None = _setting(
+        None,
+        "Train with differential privacy: each trip's update is clipped to this L2 norm, and each server step gets "
+        "noise. Goes with delta, and with epsilon or noise_multiplier. docs/privacy.md says what is claimed.",
+        Declaration("privacy", EVERY_RUN, varies=True),
+    )
+    mechanism: str = _setting(
+        "tree_honaker",
+        "How the noise is spread over the server steps: tree (DP-FTRL's binary tree), tree_honaker (the same, with "
+        "Honaker's estimate, which has less noise), banded_toeplitz, independent (DP-SGD's).",
+        Declaration("privacy", only(clip_norm=GIVEN)),
+    )
+    noise_multiplier: float | None = _setting(
+        None,
+        "Standard deviation of one node's noise, in units of clip_norm times the largest weight of a trip.",
+        Declaration("privacy", only(clip_norm=GIVEN), varies=True, excludes="epsilon"),
+    )
+    epsilon: float | None = _setting(
+        None,
+        "Find the noise that meets this epsilon, in place of noise_multiplier.",
+        Declaration("privacy", only(clip_norm=GIVEN), varies=True),
+    )
+    delta: float | None = _setting(
+        None,
+        "Of (epsilon, delta)-differential privacy; below 1 / num_clients is usual.",
+        Declaration("privacy", only(clip_norm=GIVEN), varies=True),
+    )
+    dp_restarts: int = _setting(
+        0,
+        "How often a new tree begins.",
+        Declaration("privacy", only(mechanism=("tree", "tree_honaker"))),
+    )
+    dp_bands: int | None = _setting(
+        None,
+        "Steps over which a node's noise is spread. Default: 64.",
+        Declaration("privacy", only(mechanism="banded_toeplitz")),
+    )
+    epsilon_reading: str = _setting(
+        "realised",
+        "Which epsilon the noise meets: realised (of this schedule), once (as if each client took part once, the "
+        "published reading) or worst_case (any schedule with as many trips of a client, as far apart).",
+        Declaration("privacy", only(epsilon=GIVEN)),
+    )
+    secure_fraction_bits: int | None = _setting(
+        None,
+        "Train under simulated secure aggregation, alone or with differential privacy: bits after the binary point "
+        "of a clipped update. The server adds up whole numbers of 32 bits.",
+        Declaration("privacy", only(clip_norm=GIVEN)),
+    )
+    secure_weight_bits: int = _setting(
+        8,
+        "Bits after the binary point of a trip's weight under secure aggregation.",
+        Declaration("privacy", only(secure_fraction_bits=GIVEN)),
+    )
     target_accuracy: float = _setting(
         0.95, "Test accuracy whose first reaching is reported.", Declaration("output", EVERY_RUN, varies=True)
     )
@@ -690,7 +816,7 @@ class Settings:
 
         Raises SettingError if the file is not there, is not such a file, or holds an unknown setting.
         """
-        values = {name: value for name, value in _read(path).items() if name not in NOT_SETTINGS}
+        values = {name: value for name, value in config_content(path).items() if name not in NOT_SETTINGS}
         left_out = excluded_by(name for name, value in explicit.items() if value is not None)
         if explicit.get("algorithm", values.get("algorithm")) != values.get("algorithm"):
             # What the earlier algorithm filled in is not what the user asked of this one.
@@ -772,7 +898,7 @@ TRIPS_PER_STEP = {
     protocol: name
     for name, declared in DECLARED.items()
     if declared.trips_per_step
-    for protocol in declared.readers.where["protocol"]
+    for protocol in declared.readers.values_of("protocol") or ()
 }
 
 
@@ -784,9 +910,9 @@ def with_current_names(values: Mapping[str, Any]) -> dict[str, Any]:
 def readers_by(setting: str) -> dict[str, tuple[str, ...]]:
     """{name: the values of ``setting`` that read it} of the settings that only some of these read."""
     return {
-        name: declared.readers.where[setting]
+        name: values
         for name, declared in DECLARED.items()
-        if setting in declared.readers.where
+        if (values := declared.readers.values_of(setting)) is not None
     }
 
 
@@ -816,7 +942,7 @@ def excluded_by(given: Iterable[str]) -> set[str]:
     return {partners[name] for name in given if name in partners}
 
 
-def _read(path: str) -> dict[str, Any]:
+def config_content(path: str) -> dict[str, Any]:
     """The content of a config.json; raises SettingError if it is none of this version."""
     try:
         content = json.loads(pathlib.Path(path).read_text())
@@ -830,5 +956,6 @@ def _read(path: str) -> dict[str, Any]:
         ) from error
     version = content.get("format") if isinstance(content, dict) else None
     fits = isinstance(content, dict) and version == FORMAT
-    require(fits, f"format in {path}", version, f"{FORMAT}, this version's")
+    remedy = "Runs write such a file as config.json." if version is None else ""
+    require(fits, f"format in {path}", version, f"{FORMAT}, this version's", remedy)
     return content

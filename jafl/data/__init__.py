@@ -17,7 +17,10 @@ from jafl.data.partitions import PARTITIONS, dirichlet, iid, label_groups, label
 from jafl.data.posts import newsgroups
 from jafl.data.prepared import PREPARED
 from jafl.data.preparing import prepare
+from jafl.data.programs import python_source, python_source_digest
 from jafl.data.server_examples import keep_for_server
+from jafl.data.signals import mnist_1d
+from jafl.data.small_mnist import mnist_5000
 from jafl.data.sources import SOURCES, digits, synthetic
 from jafl.data.splits import hold_out
 from jafl.data.tweets import sentiment140
@@ -46,8 +49,17 @@ __all__ = [
     "keep_for_server",
     "label_groups",
     "labels_per_client",
+    "mnist_1d",
+    "mnist_5000",
     "newsgroups",
     "prepare",
+    "python_source",
+    "python_source_digest",
     "sentiment140",
     "synthetic",
 ]
+
+
+def __dir__() -> list[str]:
+    """The public names, for ``dir`` and for completion at a prompt."""
+    return __all__

@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from jafl.array_files import read_array
 from jafl.errors import SettingError, require
 
 FORMAT = 1
@@ -143,7 +144,7 @@ def _read(folder: pathlib.Path) -> Decoded:
             file = folder / f"{name}.npy"
             if file.stat().st_size != size:
                 raise ValueError(f"{file.name} has {file.stat().st_size} bytes of {size}")
-            arrays[name] = np.load(file, mmap_mode="r", allow_pickle=False)
+            arrays[name] = read_array(file, mapped=True)
     except (OSError, ValueError, KeyError) as error:
         raise SettingError(
             f"The decoded data set in {str(folder)!r} is damaged: {error}. Delete this folder; it is made anew "

@@ -14,6 +14,7 @@ from jafl.data.normalization import PixelStatistics, normalization_named
 from jafl.data.prepared import examples, image_from
 from jafl.data.prepared_clients import prepared_clients
 from jafl.errors import SettingError
+from jafl.extras import importing
 
 SIDE = 32
 MIN_EXAMPLES = 5  # images of a client
@@ -108,7 +109,8 @@ def _decode_celeb_a(writer: Writer, root: pathlib.Path) -> Mapping[str, Any]:
 
 def _small(content: bytes) -> np.ndarray:
     """[32, 32, 3] uint8: resized to a shorter side of 32, then cropped in the center."""
-    from PIL import Image
+    with importing():
+        from PIL import Image
 
     image = image_from(content).convert("RGB")
     scale = SIDE / min(image.size)

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from jafl.errors import require, whole_number
+from jafl.errors import require, seed_number
+from jafl.errors import whole_number as whole_number
 
 _LARGEST_LABEL = np.iinfo(np.int32).max - 1
 
@@ -49,6 +50,6 @@ def finite_number(value: Any) -> bool:
 def generator(setting: str, seed: Any, stream: int) -> np.random.Generator:
     """The random generator of ``seed`` and ``stream``: different streams of one seed share no random numbers.
 
-    Raises SettingError, naming ``setting``, unless the seed is a whole number from 0 on.
+    Raises SettingError, naming ``setting``, unless the seed is one (``seed_number``).
     """
-    return np.random.default_rng(np.random.SeedSequence((whole_number(setting, seed, 0), stream)))
+    return np.random.default_rng(np.random.SeedSequence((seed_number(setting, seed), stream)))

@@ -5,12 +5,14 @@ where clients overlap or examples are left out). Nothing is copied per client an
 """
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from jafl.data.checks import checked_labels, whole_number
+from jafl.data import displays
+from jafl.data.arrays import checked_clients, checked_num_classes, checked_split, pair_of, taken_out
+from jafl.data.checks import whole_number
 from jafl.data.normalization import Normalization
 from jafl.errors import SettingError, require
 
@@ -85,6 +87,8 @@ class Partition:
           >>> jafl.Partition.from_lists([[0, 2], [1]]).sizes.tolist()
           [2, 1]
         """
+        fits = isinstance(lists, Iterable) and not isinstance(lists, (str, Mapping))
+        require(fits, "lists", lists, "a list with one list of positions for each client")
         arrays = [np.asarray(indices) for indices in lists]
         require(arrays, "number of clients in partition", 0, "at least 1")
         for client, indices in enumerate(arrays):
@@ -105,6 +109,12 @@ class Partition:
     def sizes(self) -> np.ndarray:
         """[N] int64: number of examples that each client holds."""
         return np.diff(self.offsets)
+
+    def __repr__(self) -> str:
+        return displays.partition_line(self)
+
+    def _repr_html_(self) -> str:
+        return displays.partition_html(self)
 
 
 def offsets_of(sizes: Sequence[int] | np.ndarray) -> np.ndarray:
@@ -189,6 +199,37 @@ class Source:
     normalization: Normalization | None = None
     vocabulary: tuple[str, ...] | None = None
 
+    def __repr__(self) -> str:
+        return displays.source_line(self)
+
+    def _repr_html_(self) -> str:
+        return displays.source_html(self)
+
+    def in_precision(self, dtype: str) -> "Source":
+        """The source with its floating examples in this type; images and tokens stay as they are stored.
+
+        Models of jafl take the type of their parameters from the examples.
+
+        Args:
+          dtype: "float32" or "float64"; for the latter JAX needs ``jax_enable_x64``.
+
+        Returns:
+          The source.
+
+        Raises:
+          SettingError: for another type.
+
+        Example:
+          >>> jafl.data.digits().in_precision("float64").x.dtype
+          dtype('float64')
+        """
+        require(dtype in ("float32", "float64"), "dtype", dtype, "float32 or float64")
+        splits = ("x", "test_x", "validation_x", "server_x")
+        floats = {
+            name: x for name in splits if (x := getattr(self, name)) is not None and x.dtype.kind == "f"
+        }
+        return dataclasses.replace(self, **{name: x.astype(dtype, copy=False) for name, x in floats.items()})
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Federation:
@@ -199,16 +240,18 @@ class Federation:
     Attributes:
       name: what the data are called in results.
       x: [E, ...] training examples: float32, float64 or an integer type.
-      y: [E] int32, labels from 0 to ``num_classes - 1``.
+      y: labels. For classification [E] int32, from 0 to ``num_classes - 1``; for a label for each token [E, T] int32,
+        negative where there is none; for several labels [E, L] bool; for regression [E] or [E, ...] floats.
       test_x: like ``x``, the common test set.
       test_y: like ``y``, of the test set.
-      num_classes: number of classes.
+      num_classes: number of classes; 0 where ``y`` holds floats.
       partition: which examples each client holds.
       validation_x: like ``x``, or None.
       validation_y: like ``y``, or None.
       server_x: like ``x``, examples that the server keeps for itself, or None.
       server_y: like ``y``, or None.
       held_out: the examples that each client keeps for measuring its own accuracy, or None.
+      client_names: what client 0, 1, ... are called by whom the data come from, or None.
     """
 
     name: str
@@ -223,6 +266,61 @@ class Federation:
     server_x: np.ndarray | None = None
     server_y: np.ndarray | None = None
     held_out: HeldOut | None = None
+    client_names: tuple[Any, ...] | None = None
+
+    @classmethod
+    def from_clients(
+        cls,
+        clients: Mapping[Any, tuple[Any, Any]] | Sequence[tuple[Any, Any]],
+        *,
+        test: tuple[Any, Any] | None = None,
+        test_fraction: float | None = None,
+        seed: int = 0,
+        name: str = "clients",
+        **arrays: Any,
+    ) -> "Federation":
+        """Makes a federation from the examples of each client.
+
+        Args:
+          clients: {client: (x, y)}, or a list of (x, y). Clients are numbered in the order given; where the keys are
+            the numbers 0 to N - 1, by these.
+          test: (x, y) of the common test set. Exactly one of this and ``test_fraction``.
+          test_fraction: the share of each client's examples, above 0 and below 1, that is taken out at random for the
+            common test set; a client with one example keeps it.
+          seed: of that draw.
+          name: what the data are called in results.
+          arrays: further arguments of ``from_arrays``: ``num_classes``, ``validation_x``, ...
+
+        Returns:
+          The federation, its ``client_names`` the keys.
+
+        Raises:
+          SettingError: as ``from_arrays``, and for clients whose examples differ in shape or have no examples.
+
+        Example:
+          >>> homes = {"Ann": ([[0.5], [1.5]], [0, 1]), "Bob": ([[2.5]], [1])}
+          >>> federation = jafl.Federation.from_clients(homes, test=([[0.7]], [0]))
+          >>> federation.client_names, federation.num_examples.tolist()
+          (('Ann', 'Bob'), [2, 1])
+        """
+        names, pairs = checked_clients(clients)
+        require(
+            (test is None) != (test_fraction is None),
+            "test and test_fraction",
+            ("given" if test is not None else None, test_fraction),
+            "one given and one None",
+            "The server is evaluated on test examples: give (x, y), or the share of the clients' to take.",
+        )
+        x, y = (np.concatenate([pair[place] for pair in pairs]) for place in (0, 1))
+        parts = np.split(np.arange(len(x)), offsets_of([len(pair[0]) for pair in pairs])[1:-1])
+        if test_fraction is not None:
+            parts, taken = taken_out(parts, test_fraction, seed)
+            test = (x[taken], y[taken])
+        test_x, test_y = pair_of("test", test)
+        federation = cls.from_arrays(
+            x, y, Partition.from_lists(parts), test_x=test_x, test_y=test_y, name=name, **arrays
+        )
+        return dataclasses.replace(federation, client_names=names)
 
     @classmethod
     def from_arrays(
@@ -245,11 +343,12 @@ class Federation:
 
         Args:
           x: [E, ...] training examples; an integer type and float64 are kept, everything else becomes float32.
-          y: [E] integer labels, from 0 on; become int32.
+          y: [E] whole numbers from 0 on, for classification; [E, T] whole numbers, one for each token, negative where
+            there is none; [E, L] bool, for several labels; or floats, for regression. Whole numbers become int32.
           partition: which training examples each client holds.
           test_x: like ``x``, the common test set.
           test_y: like ``y``, of the test set.
-          num_classes: number of classes. Default: the largest label + 1.
+          num_classes: number of classes. Default: the largest label + 1, of several labels their number.
           validation_x: like ``x``, or None.
           validation_y: like ``y``, or None.
           server_x: like ``x``, examples that the server keeps for itself, or None.
@@ -278,8 +377,8 @@ class Federation:
             "a Partition",
             "Make one with a function of jafl.data.PARTITIONS or with Partition.from_lists.",
         )
-        x, y = _checked_split(x, y, "")
-        splits = {"": (x, y), "test_": _checked_split(test_x, test_y, "test_", x)}
+        x, y = checked_split(x, y, "")
+        splits = {"": (x, y), "test_": checked_split(test_x, test_y, "test_", (x, y))}
         optional = {"validation_": (validation_x, validation_y), "server_": (server_x, server_y)}
         for prefix, (split_x, split_y) in optional.items():
             require(
@@ -289,8 +388,8 @@ class Federation:
                 "both or neither",
             )
             if split_x is not None:
-                splits[prefix] = _checked_split(split_x, split_y, prefix, x)
-        num_classes = _checked_num_classes(num_classes, {f"{key}y": pair[1] for key, pair in splits.items()})
+                splits[prefix] = checked_split(split_x, split_y, prefix, (x, y))
+        num_classes = checked_num_classes(num_classes, {f"{key}y": pair[1] for key, pair in splits.items()})
         largest = int(partition.indices.max())
         require(
             largest < len(x),
@@ -333,15 +432,35 @@ class Federation:
         return self.x[held], self.y[held]
 
     def label_counts(self) -> np.ndarray:
-        """Counts the examples of each label that each client holds.
+        """Counts the examples of each label that each client holds; of texts, the tokens.
 
         Returns:
           [N, num_classes] int64.
+
+        Raises:
+          SettingError: where ``y`` holds floats.
         """
+        require(
+            self.y.dtype.kind != "f", "y.dtype", str(self.y.dtype), "whole numbers: floats are not counted"
+        )
+        labels = self.y[self.partition.indices]
         holder = np.repeat(np.arange(self.num_clients), self.partition.sizes)
-        cell = holder * self.num_classes + self.y[self.partition.indices]
+        if labels.dtype == bool:
+            example, labels = np.nonzero(labels.reshape(len(labels), -1))
+            holder = holder[example]
+        elif labels.ndim > 1:
+            holder = np.repeat(holder, labels[0].size)
+            there = labels.reshape(-1) >= 0
+            holder, labels = holder[there], labels.reshape(-1)[there]
+        cell = holder * self.num_classes + labels
         counts = np.bincount(cell, minlength=self.num_clients * self.num_classes)
         return counts.reshape(self.num_clients, self.num_classes)
+
+    def __repr__(self) -> str:
+        return displays.federation_line(self)
+
+    def _repr_html_(self) -> str:
+        return displays.federation_html(self)
 
 
 def federate(source: Source, partition: Partition, *, held_out: HeldOut | None = None) -> Federation:
@@ -363,6 +482,8 @@ def federate(source: Source, partition: Partition, *, held_out: HeldOut | None =
       >>> jafl.federate(source, jafl.data.iid(source.y, 10, seed=0)).num_clients
       10
     """
+    remedy = "Arrays become a federation with jafl.Federation.from_arrays(x, y, partition, ...)."
+    require(isinstance(source, Source), "source", source, "a jafl.Source", remedy)
     return Federation.from_arrays(
         source.x,
         source.y,
@@ -379,60 +500,6 @@ def federate(source: Source, partition: Partition, *, held_out: HeldOut | None =
     )
 
 
-def _checked_split(x: Any, y: Any, prefix: str, like: np.ndarray | None = None) -> tuple[Any, Any]:
-    """One split's arrays in their final types; ``like`` is the training x, which the others must match."""
-    name_x, name_y = f"{prefix}x", f"{prefix}y"
-    x = np.asarray(x)
-    require(x.dtype.kind in "biuf", f"{name_x}.dtype", str(x.dtype), "a real number type")
-    require(
-        x.ndim >= 1 and len(x) > 0,
-        f"{name_x}.shape",
-        x.shape,
-        "[examples, ...], at least one example",
-        "Nothing can be evaluated without test examples." if prefix == "test_" else "",
-    )
-    y = checked_labels(y, name_y)
-    require(
-        len(x) == len(y),
-        f"len({name_y})",
-        len(y),
-        f"{len(x)}, which is len({name_x})",
-        "Every example needs one label.",
-    )
-    x = _checked_numbers(x, name_x)
-    if like is not None:
-        shape, like_shape = x.shape[1:], like.shape[1:]
-        require(shape == like_shape, f"{name_x}.shape[1:]", shape, f"{like_shape}, as in x")
-        fits = x.dtype == like.dtype or (x.dtype.kind == "f" and like.dtype.kind == "f")
-        require(fits, f"{name_x}.dtype", str(x.dtype), f"{like.dtype}, as in x")
-        x = x.astype(like.dtype, copy=False)
-    return x, y
-
-
-def _checked_numbers(x: np.ndarray, name: str) -> np.ndarray:
-    """``x`` in an integer type, float32 or float64; raises SettingError for numbers that a device cannot hold."""
-    wide = x.dtype.kind == "i" and x.dtype.itemsize > 4 or x.dtype.kind == "u" and x.dtype.itemsize > 2
-    if wide:  # Devices compute with 32 bits. Narrower types are not read, as they may be memory-mapped.
-        smallest, largest = np.iinfo(np.int32).min, np.iinfo(np.int32).max
-        require(
-            smallest <= x.min() and x.max() <= largest,
-            f"{name}'s range",
-            (int(x.min()), int(x.max())),
-            f"from {smallest} to {largest}",
-            "Renumber tokens, or scale numbers into floats.",
-        )
-    if x.dtype.kind not in "iu" and x.dtype != np.float64:
-        x = x.astype(np.float32, copy=False)
-    if x.dtype.kind == "f" and not np.isfinite(x).all():
-        bad = ~np.isfinite(x.reshape(len(x), -1)).all(axis=1)
-        raise SettingError(
-            f"{name} holds NaN or infinity in {int(bad.sum())} of {len(x)} examples (the "
-            f"first is number {int(np.argmax(bad))}), but must be finite. Drop or fill these.",
-            setting=name,
-        )
-    return x
-
-
 def _check_held_out(held_out: Any, num_clients: int, num_examples: int) -> None:
     """Raises SettingError unless ``held_out`` has a range for each client, within the training examples."""
     require(isinstance(held_out, HeldOut), "held_out", held_out, "a HeldOut", "jafl.data.hold_out makes one.")
@@ -442,19 +509,3 @@ def _check_held_out(held_out: Any, num_clients: int, num_examples: int) -> None:
     require(ends == allowed, "length, first and last of held_out.offsets", ends, f"{allowed}")
     inside = len(indices) == 0 or (indices.min() >= 0 and indices.max() < num_examples)
     require(inside, "held_out.indices", "out of range", f"from 0 to {num_examples - 1}")
-
-
-def _checked_num_classes(num_classes: int | None, labels: dict[str, np.ndarray]) -> int:
-    """The number of classes of ``labels`` {name: [n]}; raises SettingError for a label beyond one that is given."""
-    if num_classes is None:
-        return 1 + max(int(y.max()) for y in labels.values())
-    num_classes = whole_number("num_classes", num_classes, 1)
-    for name, y in labels.items():
-        require(
-            y.max() < num_classes,
-            f"largest label in {name}",
-            int(y.max()),
-            f"less than num_classes = {num_classes}",
-            "Raise num_classes, or number the classes from 0.",
-        )
-    return num_classes

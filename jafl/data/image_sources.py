@@ -16,6 +16,7 @@ from jafl.data.federation import Source
 from jafl.data.normalization import PixelStatistics, normalization_named
 from jafl.data.prepared import check_prepared, examples, folders, pixels_from
 from jafl.data.splits import check_own_split, split_source, stored_source
+from jafl.errors import choose
 
 # (classes, normalization in the papers that train on it, whether the images are stored transposed)
 IMAGES: dict[str, tuple[int, str, bool]] = {
@@ -57,7 +58,7 @@ def image_source(
     Raises:
       SettingError: if it is not prepared, damaged, or a fraction leaves a split empty.
     """
-    classes, papers_normalization, transposed = IMAGES[name]
+    classes, papers_normalization, transposed = choose("name", name, IMAGES)
     normalize = normalization_named(normalization or papers_normalization)
     check_own_split(test_fraction, validation_fraction)
     root, cache = folders(data_dir, cache_dir)

@@ -1,8 +1,8 @@
 """20 Newsgroups, through scikit-learn's loader."""
 
 import codecs
-import contextlib
 import functools
+import io
 import os
 import pathlib
 import pickle
@@ -17,6 +17,7 @@ from jafl.data.federation import Source
 from jafl.data.splits import check_own_split, split_source, stored_source
 from jafl.data.words import WordNumbers, by_frequency, wordpieces, words_of
 from jafl.errors import SettingError, whole_number
+from jafl.extras import importing
 
 CACHE_FILE = "20news-bydate_py3.pkz"
 FOLDERS = {"train": "20news-bydate-train", "test": "20news-bydate-test"}
@@ -41,7 +42,7 @@ def newsgroups(
     Args:
       data_dir: holds scikit-learn's cache file ``20news-bydate_py3.pkz``, or the folders ``20news-bydate-train`` and
         ``20news-bydate-test`` of the publisher's archive. Default: SCIKIT_LEARN_DATA, or ~/scikit_learn_data.
-        The cache file is a pickle: take only one that you or scikit-learn made.
+        The cache file is a pickle; nothing but texts and arrays is read out of it, and no program in it is run.
       cache_dir: folder of the decoded form. Default: ``jafl_cache`` in ``data_dir``.
       test_fraction: share of all posts for the test. Default: the data set's own test posts.
       validation_fraction: share of the posts for validation, in proportion from every group.
@@ -137,32 +138,95 @@ def _files(root: pathlib.Path) -> list[pathlib.Path]:
 
 def _posts(root: pathlib.Path, split: str) -> tuple[list[str], np.ndarray, list[str]]:
     """The posts of a split: (texts, labels [n], names of the groups)."""
-    from sklearn.datasets import fetch_20newsgroups
+    with importing():
+        from sklearn.datasets import fetch_20newsgroups
 
-    posts, home, temporary = root / CACHE_FILE, root, contextlib.ExitStack()
+    file = root / CACHE_FILE
+    source, read = (file, _from_cache_file) if file.is_file() else (root, _from_folders)
     try:
-        with temporary:
-            if not posts.is_file():
-                posts, home = root, pathlib.Path(temporary.enter_context(tempfile.TemporaryDirectory()))
-                _write_cache_file(root, home / CACHE_FILE)
+        with tempfile.TemporaryDirectory() as home:
+            # scikit-learn removes headers, footers and quotes, and reads nothing but a pickle: it gets one of ours.
+            content = codecs.encode(pickle.dumps(read(source)), "zlib_codec")
+            pathlib.Path(home, CACHE_FILE).write_bytes(content)
             bunch = fetch_20newsgroups(
-                data_home=str(home), subset=split, remove=REMOVED, shuffle=False, download_if_missing=False
+                data_home=home, subset=split, remove=REMOVED, shuffle=False, download_if_missing=False
             )
-    except Exception as error:  # a damaged pickle raises anything
+    except Exception as error:  # a damaged file raises anything
         raise SettingError(
-            f"dataset is 'newsgroups', but {str(posts)!r} cannot be read ({type(error).__name__}: {error}). "
+            f"dataset is 'newsgroups', but {str(source)!r} cannot be read ({type(error).__name__}: {error}). "
             "Delete it and fetch it again.",
             setting="dataset",
         ) from error
     return list(bunch.data), bunch.target, list(bunch.target_names)
 
 
-def _write_cache_file(root: pathlib.Path, file: pathlib.Path) -> None:
-    """Writes the cache file that scikit-learn makes of the publisher's folders when it downloads them."""
-    from sklearn.datasets import load_files
+def _from_folders(root: pathlib.Path) -> dict[str, Any]:
+    """{split: what scikit-learn makes of the publisher's folder}."""
+    with importing():
+        from sklearn.datasets import load_files
 
-    bunches = {
+    return {
         split: load_files(root / folder, encoding="latin1", shuffle=False)
         for split, folder in FOLDERS.items()
     }
-    file.write_bytes(codecs.encode(pickle.dumps(bunches), "zlib_codec"))
+
+
+def _from_cache_file(file: pathlib.Path) -> dict[str, Any]:
+    """{split: its texts, labels and names} in scikit-learn's cache file, made anew of nothing but these.
+
+    Raises:
+      pickle.UnpicklingError: if the file holds anything else, which a pickle could use to run a program.
+    """
+    with importing():
+        from sklearn.utils import Bunch
+
+    pickled = codecs.decode(file.read_bytes(), "zlib_codec")
+    splits = _TextsAndLabels(io.BytesIO(pickled)).load()
+    clean = {}
+    for split in FOLDERS:
+        held = dict(splits[split])
+        texts, labels, names = list(held["data"]), np.asarray(held["target"]), list(held["target_names"])
+        are_texts = all(type(text) is str for text in (*texts, *names))
+        if not are_texts or labels.dtype.kind not in "iu" or labels.shape != (len(texts),):
+            raise pickle.UnpicklingError("it does not hold one text and one label for each post")
+        clean[split] = Bunch(data=texts, target=labels, target_names=names, filenames=np.arange(len(texts)))
+    return clean
+
+
+class _TextsAndLabels(pickle.Unpickler):
+    """Reads a pickle of texts and NumPy arrays, and nothing else: a pickle may name any function to be called."""
+
+    # What NumPy's arrays are pickled with, under the names of its old versions, too.
+    ALLOWED = (
+        ("numpy._core.multiarray", "_reconstruct"),
+        ("numpy.core.multiarray", "_reconstruct"),
+        ("numpy._core.numeric", "_frombuffer"),
+        ("numpy.core.numeric", "_frombuffer"),
+        ("numpy", "ndarray"),
+        ("numpy", "dtype"),
+        ("_codecs", "encode"),
+    )
+
+    def find_class(self, module: str, name: str) -> Any:
+        """The object of this name, if posts are made of such; scikit-learn's own dict becomes a plain one."""
+        if name == "Bunch" and module.startswith("sklearn."):
+            return _Fields
+        if (module, name) not in self.ALLOWED:
+            raise pickle.UnpicklingError(f"it names {module}.{name}, which no file of posts does")
+        if name == "encode":
+            return _latin1
+        return super().find_class(module, name)
+
+
+class _Fields(dict):
+    """What stands in for scikit-learn's ``Bunch``, whose attributes are its entries."""
+
+    def __setstate__(self, state: Any) -> None:
+        """Nothing: the entries are there already."""
+
+
+def _latin1(text: str, encoding: str) -> bytes:
+    """The bytes of a pickle of the second protocol, which writes them so."""
+    if encoding != "latin1":
+        raise pickle.UnpicklingError(f"it has bytes in the encoding {encoding!r}")
+    return text.encode("latin1")

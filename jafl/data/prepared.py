@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from jafl.errors import SettingError
+from jafl.extras import MissingLibraryError, importing
 
 # Every data set of tensorflow-datasets that jafl reads.
 PREPARED = (
@@ -43,11 +44,14 @@ def folders(
 def tensorflow_datasets() -> Any:
     """The module tensorflow_datasets, imported here for the first time; SettingError where it is not installed."""
     try:
-        import tensorflow_datasets
+        with importing():
+            import tensorflow_datasets
+    except MissingLibraryError:
+        raise
     except ImportError as error:
         raise SettingError(
             f"This data set is read by tensorflow-datasets, which cannot be imported ({error}). Install it with "
-            "pip install -r requirements.txt; TensorFlow itself is not needed."
+            "pip install 'jafl[data]'; TensorFlow itself is not needed."
         ) from error
     return tensorflow_datasets
 
@@ -97,7 +101,8 @@ def check_prepared(name: str, data_dir: str | os.PathLike) -> list[pathlib.Path]
 
 def _check_shard(name: str, file: pathlib.Path, records: int, remedy: str) -> None:
     """Raises SettingError unless ``file`` is there and holds ``records`` records."""
-    from array_record.python import array_record_module
+    with importing():
+        from array_record.python import array_record_module
 
     wrong = f"does not exist. Delete the folder {str(file.parent)!r}. {remedy}"
     if file.exists():
@@ -137,7 +142,8 @@ def examples(
 
 def image_from(content: bytes) -> Any:
     """A Pillow image from the bytes of its file."""
-    from PIL import Image
+    with importing():
+        from PIL import Image
 
     return Image.open(io.BytesIO(content))
 

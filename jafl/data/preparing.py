@@ -10,6 +10,7 @@ from typing import Any
 from jafl.data.prepared import PREPARED, builder_of, check_prepared, default_data_dir, tensorflow_datasets
 from jafl.data.without_tensorflow import preparing
 from jafl.errors import SettingError, unknown_name
+from jafl.extras import importing
 
 SECONDS_TO_CONNECT = 5
 
@@ -93,7 +94,8 @@ def _download_and_prepare(name: str, builder: Any, by_hand: pathlib.Path, downlo
 
 def registered_archives(builder: Any) -> dict[str, Any]:
     """{url: size, checksum and file name} of all archives that a builder reads."""
-    from tensorflow_datasets.core.download import checksums
+    with importing():
+        from tensorflow_datasets.core.download import checksums
 
     archives = builder.url_infos
     if archives is None:  # an older builder: its checksums stand in a file of its name
@@ -109,7 +111,8 @@ def _at_hand(builder: Any, url: str, info: Any, by_hand: pathlib.Path, downloads
 
 def kept_archive(builder: Any, url: str, info: Any, downloads: pathlib.Path) -> pathlib.Path:
     """Where tensorflow-datasets keeps an archive that it has downloaded."""
-    from tensorflow_datasets.core.download import resource
+    with importing():
+        from tensorflow_datasets.core.download import resource
 
     folder = resource.Resource(url=url).relative_download_dir
     return downloads / builder.name / folder / resource.get_dl_fname(url, info.checksum)
@@ -135,7 +138,8 @@ def _check_archive(path: pathlib.Path, info: Any) -> None:
 
 def _check_network(name: str, missing: list[str], archives: dict[str, Any], by_hand: pathlib.Path) -> None:
     """Raises SettingError if a host of a missing archive does not answer."""
-    import requests
+    with importing():
+        import requests
 
     asked: set[str] = set()
     for url in missing:

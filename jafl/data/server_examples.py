@@ -42,7 +42,10 @@ def keep_for_server(
         require(
             0 <= label < source.num_classes, "server_classes", label, f"from 0 to {source.num_classes - 1}"
         )
-    pool = np.flatnonzero(np.isin(source.y, list(known)))
+    several = source.y.ndim > 1  # a label at each place of a text
+    allowed = f"left out, for an example of {source.name} has no label of its own"
+    require(classes is None or not several, "server_classes", classes, allowed)
+    pool = np.arange(len(source.y)) if several else np.flatnonzero(np.isin(source.y, list(known)))
     most = min(len(pool), len(source.y) - 1)
     require(
         server_examples <= most,

@@ -1,6 +1,7 @@
 """Data sets with a common test set, ready to be divided among clients: ``name(..., data_seed) -> Source``."""
 
 import functools
+import gzip
 import math
 from collections.abc import Callable
 
@@ -11,13 +12,20 @@ from jafl.data.checks import finite_number, generator, whole_number
 from jafl.data.federation import Partition, Source, offsets_of
 from jafl.data.image_sources import IMAGES, image_source
 from jafl.data.posts import newsgroups
-from jafl.data.splits import check_fractions, draw_split, fields_of
+from jafl.data.programs import python_source
+from jafl.data.signals import mnist_1d
+from jafl.data.small_mnist import mnist_5000
+from jafl.data.splits import check_fractions, drawn_fields
 from jafl.data.tweets import sentiment140
 from jafl.data.writers import FORMS, femnist
 from jafl.errors import require
+from jafl.extras import file_of_library, importing
 
-# One random stream per source, so that two sources made from one seed share no random numbers.
+# One random stream per source, so that two sources made from one seed share no random numbers; 203 to 206 are those
+# of server_examples, small_mnist, signals and programs.
 _DIGITS, _SYNTHETIC = 201, 202
+
+_LARGEST_SPREAD = 1e30  # beyond it examples are infinite in float32
 
 # FedProx draws sizes as 50 + lognormal(4, 2), whose mean is 50 + exp(6).
 _FEDPROX_SMALLEST_OVER_MEAN = 50 / (50 + math.exp(6))
@@ -41,31 +49,41 @@ def digits(*, test_fraction: float = 0.2, validation_fraction: float = 0.0, data
 
     Raises:
       SettingError: for fractions that leave a split empty.
-      ImportError: without scikit-learn.
+      MissingLibraryError: without scikit-learn, which brings them.
 
     Example:
       >>> jafl.data.digits(test_fraction=0.2).x.shape
       (1438, 8, 8, 1)
     """
     check_fractions(test_fraction, validation_fraction)
-    from sklearn.datasets import load_digits  # here, so that nothing else needs scikit-learn
+    table = _digits_of_scikit_learn()
+    x = (table[:, :-1].reshape(-1, 8, 8, 1) / 16).astype(np.float32)
+    y = table[:, -1].astype(np.int32)
+    fields = drawn_fields(
+        x,
+        y,
+        test_fraction=test_fraction,
+        validation_fraction=validation_fraction,
+        rng=generator("data_seed", data_seed, _DIGITS),
+    )
+    return Source("digits", num_classes=10, **fields)
+
+
+@functools.cache
+def _digits_of_scikit_learn() -> np.ndarray:
+    """[1797, 65] float64: 64 pixels from 0 to 16, and the digit.
+
+    The file is read as it lies in scikit-learn's folder, for importing scikit-learn takes longer than training on it.
+    """
+    file = file_of_library("sklearn", "datasets/data/digits.csv.gz")
+    if file is not None:
+        with gzip.open(file, "rt") as lines:
+            return np.loadtxt(lines, delimiter=",")
+    with importing():  # a version that keeps it elsewhere
+        from sklearn.datasets import load_digits
 
     bunch = load_digits()
-    x = (bunch.images[..., None] / 16).astype(np.float32)
-    y = bunch.target.astype(np.int32)
-    rng = generator("data_seed", data_seed, _DIGITS)
-    test, rest = draw_split("test_fraction", test_fraction, test_fraction, np.arange(len(y)), y, rng)
-    validation = None
-    if validation_fraction > 0:
-        share = validation_fraction / (1 - test_fraction)
-        validation, rest = draw_split("validation_fraction", validation_fraction, share, rest, y, rng)
-    require(
-        len(rest) > 0,
-        "test_fraction + validation_fraction",
-        test_fraction + validation_fraction,
-        f"small enough to leave one of {len(y)} examples for training",
-    )
-    return Source("digits", num_classes=10, **fields_of(x, y, train=rest, test=test, validation=validation))
+    return np.column_stack([bunch.data, bunch.target])
 
 
 def synthetic(
@@ -129,6 +147,7 @@ def synthetic(
     num_classes = whole_number("num_classes", num_classes, 2)
     for setting, value in (("alpha", alpha), ("beta", beta), ("size_spread", size_spread)):
         require(finite_number(value) and value >= 0, setting, value, "a finite number of at least 0")
+        require(value <= _LARGEST_SPREAD, setting, value, f"at most {_LARGEST_SPREAD:g}")
     check_fractions(test_fraction, validation_fraction)
     min_examples = 3 if validation_fraction > 0 else 2
     require(
@@ -161,6 +180,9 @@ def synthetic(
 SOURCES: dict[str, Callable[..., Source]] = {
     "digits": digits,
     "synthetic": synthetic,
+    "mnist_5000": mnist_5000,
+    "mnist_1d": mnist_1d,
+    "python_source": python_source,
     **{name: functools.partial(image_source, name) for name in IMAGES},
     "celeb_a": celeb_a,
     "sentiment140": sentiment140,

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from jafl.data.checks import finite_number, generator, whole_number
+from jafl.data.checks import finite_number, generator
 from jafl.data.federation import HeldOut, Partition, Source, offsets_of
-from jafl.errors import choose, require
+from jafl.errors import choose, require, seed_number, whole_number
 
-_STRATIFIED, _BY_EXAMPLE, _HELD_OUT = 301, 302, 303
+_STRATIFIED, _BY_EXAMPLE, _HELD_OUT, _FOLDS, _SHUFFLED, _EVALUATED = 301, 302, 303, 304, 305, 306
 SPLITS_OF_CLIENTS = ("clients", "examples")
 
 
@@ -64,6 +64,34 @@ def draw_split(
     allowed = f"{zero}large enough to hold one of {len(labels)} examples"
     require(len(chosen) > 0, setting, fraction, allowed)
     return chosen, rest
+
+
+def drawn_fields(
+    x: np.ndarray,
+    y: np.ndarray,
+    *,
+    test_fraction: float,
+    validation_fraction: float,
+    rng: np.random.Generator,
+) -> dict[str, Any]:
+    """The fields of a ``Source`` of examples without a test set of their own, drawn in proportion from every class.
+
+    Raises:
+      SettingError: for fractions that leave a split empty.
+    """
+    check_fractions(test_fraction, validation_fraction)
+    test, rest = draw_split("test_fraction", test_fraction, test_fraction, np.arange(len(y)), y, rng)
+    validation = None
+    if validation_fraction > 0:
+        share = validation_fraction / (1 - test_fraction)
+        validation, rest = draw_split("validation_fraction", validation_fraction, share, rest, y, rng)
+    require(
+        len(rest) > 0,
+        "test_fraction + validation_fraction",
+        test_fraction + validation_fraction,
+        f"small enough to leave one of {len(y)} examples for training",
+    )
+    return fields_of(x, y, train=rest, test=test, validation=validation)
 
 
 def fields_of(x: np.ndarray, y: np.ndarray, **splits: np.ndarray | None) -> dict[str, Any]:
@@ -126,6 +154,145 @@ def split_source(
     require(len(rest) > 0, "test_fraction + validation_fraction", fractions, "smaller")
     fields = {"test_indices": np.arange(count, count + len(source.test_y))}
     return dataclasses.replace(source, **fields | fields_of(x, y, train=rest, **splits))
+
+
+def fold_source(
+    source: Source, *, folds: int, fold: int, validation_fraction: float = 0.0, data_seed: int = 0
+) -> Source:
+    """Divides all examples of a source into ``folds`` parts, in proportion from every class; one of them is the test.
+
+    The folds of one ``data_seed`` hold each example once. Index arrays of the result point to where those of the
+    source do; if it has none, into its training examples followed by its test examples.
+
+    Args:
+      source: the data set, without validation examples and without clients of its own.
+      folds: how many parts, at least 2.
+      fold: which one is the test, from 0.
+      validation_fraction: share of all examples that is held out for validation, drawn from the other folds.
+      data_seed: seed of the draw.
+
+    Returns:
+      The source, split anew.
+
+    Raises:
+      SettingError: for a source with clients of its own, or numbers that leave a split empty.
+
+    Example:
+      >>> from jafl.data.splits import fold_source
+      >>> whole = jafl.data.digits()
+      >>> [len(fold_source(whole, folds=4, fold=k).test_y) for k in range(4)]
+      [450, 449, 449, 449]
+    """
+    require(
+        source.natural_partition is None,
+        "test_folds",
+        folds,
+        f"left out for {source.name}, whose clients come with it",
+        "resample_data draws its split anew for each seed.",
+    )
+    remedy = "Draw the validation examples here: by validation_fraction."
+    require(source.validation_x is None, "the source", source.name, "without validation examples", remedy)
+    x, y = np.concatenate([source.x, source.test_x]), np.concatenate([source.y, source.test_y])
+    places = _places(source)
+    order = np.argsort(places)  # so that the source's own split decides nothing
+    x, y, places = x[order], y[order], places[order]
+    whole_number("test_folds", folds, 2)
+    require(folds <= len(y), "test_folds", folds, f"at most the number of examples, {len(y)}")
+    allowed = f"at least 0 and below 1 - 1 / test_folds = {1 - 1 / folds:g}"
+    fits = finite_number(validation_fraction) and 0 <= validation_fraction < 1 - 1 / folds
+    require(fits, "validation_fraction", validation_fraction, allowed)
+    rng = generator("data_seed", data_seed, _FOLDS)
+    pool = rng.permutation(len(y))
+    pool = pool[
+        np.argsort(y[pool], kind="stable")
+    ]  # classes end to end, so that folds have equal shares of each
+    is_test = np.arange(len(pool)) % folds == fold
+    splits = {"test": np.sort(pool[is_test])}
+    rest = np.sort(pool[~is_test])
+    if validation_fraction:
+        share = validation_fraction / (1 - 1 / folds)
+        splits["validation"], rest = draw_split(
+            "validation_fraction", validation_fraction, share, rest, y, rng
+        )
+    fields = fields_of(x, y, train=rest, **splits)
+    indices = {name: places[fields[name]] for name in (f"{split}_indices" for split in ("train", *splits))}
+    return dataclasses.replace(source, **fields | indices)
+
+
+def _places(source: Source) -> np.ndarray:
+    """[E] Where the training and then the test examples stand in what the source was drawn from."""
+    if source.train_indices is None or source.test_indices is None:
+        return np.arange(len(source.y) + len(source.test_y))
+    return np.concatenate([source.train_indices, source.test_indices])
+
+
+def fewer_for_evaluation(source: Source, evaluation_examples: int, data_seed: int = 0) -> Source:
+    """The source with so many of its test and of its validation examples; those that train stay.
+
+    Where evaluating on all of them would take longer than training. Of a source that has not been split, index
+    arrays point into its training examples followed by its test examples.
+
+    Args:
+      source: the data set.
+      evaluation_examples: how many test examples, and at most how many validation examples, are left; drawn in
+        proportion from every class, in their order.
+      data_seed: seed of the draw.
+
+    Returns:
+      The source.
+
+    Raises:
+      SettingError: for a number that is not from 1 to that of the test examples.
+
+    Example:
+      >>> from jafl.data.splits import fewer_for_evaluation
+      >>> len(fewer_for_evaluation(jafl.data.digits(), 100).test_y)
+      100
+    """
+    whole_number("evaluation_examples", evaluation_examples, 1)
+    count = len(source.test_y)
+    allowed = f"at most {count}, the number of test examples of {source.name}"
+    require(evaluation_examples <= count, "evaluation_examples", evaluation_examples, allowed)
+    rng = generator("data_seed", data_seed, _EVALUATED)
+    fields: dict[str, Any] = {}
+    if source.test_indices is None:
+        fields["train_indices"] = np.arange(len(source.y))
+        fields["test_indices"] = np.arange(len(source.y), len(source.y) + count)
+    for split in ("test", "validation"):
+        x, y = getattr(source, f"{split}_x"), getattr(source, f"{split}_y")
+        if x is None or len(y) <= evaluation_examples:
+            continue
+        classes = y if y.ndim == 1 else np.zeros(len(y), np.int32)
+        chosen, _ = stratified(np.arange(len(y)), classes, evaluation_examples / len(y), rng)
+        places = fields.get(f"{split}_indices", getattr(source, f"{split}_indices"))
+        fields |= {f"{split}_x": x[chosen], f"{split}_y": y[chosen]}
+        fields[f"{split}_indices"] = None if places is None else places[chosen]
+    return dataclasses.replace(source, **fields)
+
+
+def with_shuffled_labels(source: Source, data_seed: int = 0) -> Source:
+    """The source with the labels of each split shuffled among its examples: nothing can be learnt of it.
+
+    Args:
+      source: the data set.
+      data_seed: seed of the shuffles.
+
+    Returns:
+      The source with the same examples and the same number of examples of each class.
+
+    Example:
+      >>> from jafl.data.splits import with_shuffled_labels
+      >>> shuffled = with_shuffled_labels(jafl.data.digits())
+      >>> bool((shuffled.y == jafl.data.digits().y).mean() < 0.2)
+      True
+    """
+    rng = generator("data_seed", data_seed, _SHUFFLED)
+    splits: dict[str, Any] = {
+        name: rng.permutation(values)
+        for name in ("y", "test_y", "validation_y")
+        if (values := getattr(source, name)) is not None
+    }
+    return dataclasses.replace(source, **splits)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,7 +359,7 @@ def check_client_split(
         data_fraction,
         "above 0, at most 1",
     )
-    whole_number("data_seed", data_seed, 0)
+    seed_number("data_seed", data_seed)
 
 
 def stored_source(name: str, arrays: Mapping[str, np.ndarray], num_classes: int, **fields: Any) -> Source:
@@ -245,9 +412,9 @@ def _by_client(
     validates[remaining[rng.sample(range(len(remaining)), validating)]] = True
     training_clients = clients[trains]
     return ClientSplit(
-        _examples_of(offsets, training_clients),
-        _examples_of(offsets, clients[~trains & ~validates]),
-        _examples_of(offsets, clients[validates]) if validating else None,
+        examples_of(offsets, training_clients),
+        examples_of(offsets, clients[~trains & ~validates]),
+        examples_of(offsets, clients[validates]) if validating else None,
         offsets_of(np.diff(offsets)[training_clients]),
     )
 
@@ -262,7 +429,7 @@ def _by_example(
     training = np.maximum(1, ((1 - test - validation) * sizes + 1e-9).astype(np.int64))
     left = sizes - training
     validating = np.minimum(np.rint(left * validation / (test + validation)).astype(np.int64), left - 1)
-    held = _examples_of(offsets, clients)
+    held = examples_of(offsets, clients)
     holder = np.repeat(np.arange(len(clients)), sizes)
     place = _random_places(holder, sizes, generator("data_seed", data_seed, _BY_EXAMPLE))
     trains = place < training[holder]
@@ -318,7 +485,7 @@ def _random_places(holder: np.ndarray, sizes: np.ndarray, rng: np.random.Generat
     return place
 
 
-def _examples_of(offsets: np.ndarray, clients: np.ndarray) -> np.ndarray:
+def examples_of(offsets: np.ndarray, clients: np.ndarray) -> np.ndarray:
     """Positions of all examples of ``clients``, one client after the other."""
     sizes = np.diff(offsets)[clients]
     first = np.repeat(offsets[clients] - (np.cumsum(sizes) - sizes), sizes)

@@ -12,6 +12,7 @@ import numpy as np
 
 from jafl.data.leaf import Client
 from jafl.errors import SettingError
+from jafl.extras import MissingLibraryError, importing
 
 _NDARRAY = 1  # the extension code under which Flax packs an array
 
@@ -42,6 +43,8 @@ def fedjax_clients(file: pathlib.Path) -> Iterator[Client]:
         try:
             content = _unpacked(zlib.decompress(data))
             x, y = np.asarray(content["pixels"], np.float32), np.asarray(content["label"])
+        except MissingLibraryError:
+            raise
         except Exception as error:  # zlib, msgpack and NumPy raise errors of their own
             raise _broken(
                 file, f"holds data of client {_text(name)!r} that cannot be read ({error})"
@@ -57,7 +60,8 @@ def tff_clients(file: pathlib.Path, split: str) -> Iterator[Client]:
 
     Its table ``examples`` has a row per example: a serialized tf.train.Example of {"pixels", "label"}.
     """
-    from tensorflow_datasets.proto import tf_example_pb2
+    with importing():
+        from tensorflow_datasets.proto import tf_example_pb2
 
     query = "SELECT client_id, serialized_example_proto FROM examples WHERE split_name = ? ORDER BY client_id, rowid"
     name: Any = None
@@ -86,7 +90,8 @@ def tff_clients(file: pathlib.Path, split: str) -> Iterator[Client]:
 
 def _unpacked(content: bytes) -> Any:
     """The content that Flax's ``msgpack_serialize`` packed, with NumPy arrays."""
-    import msgpack
+    with importing():
+        import msgpack
 
     def array(code: int, packed: bytes) -> Any:
         if code != _NDARRAY:

@@ -13,6 +13,8 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
+from jafl.extras import importing
+
 MODULES = (
     "tensorflow_datasets.core.download.extractor",
     "tensorflow_datasets.image_classification.cifar",
@@ -52,7 +54,8 @@ def _as_text(text: Any) -> str:
 
 def _encode_image(encoder: Any, pixels: Any) -> bytes:
     """``pixels`` [height, width, channels] uint8 as a file in the encoder's format."""
-    from PIL import Image
+    with importing():
+        from PIL import Image
 
     content = io.BytesIO()
     image = Image.fromarray(pixels.squeeze(-1) if pixels.shape[-1] == 1 else pixels)

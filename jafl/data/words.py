@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from jafl.errors import SettingError, require, whole_number
+from jafl.extras import importing
 
 PADDING, UNKNOWN = 0, 1
 SPECIAL = ("[PAD]", "[UNK]")
@@ -89,13 +90,8 @@ def wordpieces(
     Raises:
       SettingError: if the file cannot be read, or does not begin with [PAD] and hold [UNK], [CLS] and [SEP].
     """
-    try:
+    with importing():
         from tokenizers import BertWordPieceTokenizer
-    except ImportError as error:
-        raise SettingError(
-            "wordpiece_vocabulary needs the package tokenizers: pip install tokenizers.",
-            setting="wordpiece_vocabulary",
-        ) from error
     path = os.fspath(vocabulary_file)
     require(tokens >= 2, "tokens", tokens, "at least 2, for [CLS] and [SEP]")
     try:

@@ -74,7 +74,7 @@ def femnist(
         require(normalization is None, "normalization", normalization, allowed)
     if not validation_fraction:
         return source
-    return _with_validation(source, offsets, validation_fraction, data_seed)
+    return with_validation(source, offsets, validation_fraction, data_seed)
 
 
 def _files_and_clients(
@@ -141,7 +141,7 @@ def _images(x: np.ndarray, pixels: bool, client: str, name: str) -> np.ndarray:
     return scaled.astype(np.uint8)
 
 
-def _with_validation(source: Source, offsets: np.ndarray, fraction: float, data_seed: int) -> Source:
+def with_validation(source: Source, offsets: np.ndarray, fraction: float, data_seed: int) -> Source:
     """Holds out validation examples; a client that would have no training example left keeps its first one."""
     split = split_source(source, test_fraction=None, validation_fraction=fraction, data_seed=data_seed)
     assert split.train_indices is not None and split.validation_indices is not None

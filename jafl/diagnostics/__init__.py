@@ -63,3 +63,8 @@ __all__ = [
     "summary",
     "wasted",
 ]
+
+
+def __dir__() -> list[str]:
+    """The public names, for ``dir`` and for completion at a prompt."""
+    return __all__

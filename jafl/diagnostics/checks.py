@@ -6,14 +6,25 @@ from typing import Any
 import numpy as np
 
 from jafl.errors import require
-from jafl.records import EventSchedule
+from jafl.records import EventSchedule, check_schedule
 
 Groups = Mapping[str, Sequence[int] | np.ndarray]  # {name of a group: its clients}
 
 
 def check_has_trips(schedule: EventSchedule) -> None:
-    """Raises SettingError for a schedule without applied trips."""
+    """Raises SettingError for what is no schedule, and for a schedule without applied trips."""
+    check_schedule(schedule)
     require(schedule.num_trips, "schedule", "without applied trips", "a schedule with trips")
+
+
+def numbers_of(name: str, values: Any) -> np.ndarray:
+    """``values`` as float64; raises SettingError for what is made of no numbers."""
+    if isinstance(values, (np.ndarray, list, tuple)) or hasattr(values, "__array__"):
+        array = np.asarray(values)
+        if array.dtype.kind in "biuf":
+            return array.astype(np.float64, copy=False)
+    require(False, name, values, "an array of numbers")
+    raise AssertionError
 
 
 def per_client(name: str, values: Any, schedule: EventSchedule) -> np.ndarray:
@@ -28,7 +39,8 @@ def per_trip(weights: Any, schedule: EventSchedule) -> np.ndarray:
     """``weights`` [J] float64, ones for None; raises SettingError for another shape or a number not finite."""
     if weights is None:
         return np.ones(schedule.num_trips)
-    array = np.asarray(weights, np.float64)
+    check_schedule(schedule)
+    array = numbers_of("weights", weights)
     wanted = (schedule.num_trips,)
     require(array.shape == wanted, "the shape of weights", array.shape, f"{wanted}, one per applied trip")
     require(np.isfinite(array).all(), "weights", array, "finite")

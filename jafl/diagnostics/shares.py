@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from jafl.diagnostics.checks import Groups, check_has_trips, group_numbers, per_client, per_trip
+from jafl.diagnostics.checks import Groups, check_has_trips, group_numbers, numbers_of, per_client, per_trip
 from jafl.errors import require, whole_number
-from jafl.records import EventSchedule
+from jafl.records import EventSchedule, check_schedule
 
 
 def participation(schedule: EventSchedule) -> np.ndarray:
@@ -25,6 +25,7 @@ def participation(schedule: EventSchedule) -> np.ndarray:
       >>> jafl.diagnostics.participation(schedule)
       array([3, 3])
     """
+    check_schedule(schedule)
     return np.bincount(schedule.client, minlength=schedule.num_clients)
 
 
@@ -226,7 +227,7 @@ def of_fair_share(schedule: EventSchedule, shares: Any, groups: Groups | None = 
 
 def _numbers(name: str, values: Any, not_negative: bool = False) -> np.ndarray:
     """``values`` [n] as an array; raises SettingError for another shape, or numbers not finite or negative."""
-    array = np.asarray(values, np.float64)
+    array = numbers_of(name, values)
     require(array.ndim == 1 and array.size, f"the shape of {name}", array.shape, "(n,), n at least 1")
     require(np.isfinite(array).all(), name, array, "finite")
     least = array.min()

@@ -1,4 +1,4 @@
-"""Devices: how trips are spread over them, and how they add up what each of them has folded."""
+"""Devices, of one process or of several: how trips are spread over them, and how they add up what each has folded."""
 
 import functools
 from collections.abc import Callable
@@ -6,10 +6,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.flatten_util import ravel_pytree
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
 
+from jafl import processes
 from jafl.errors import require, whole_number
 from jafl.platform_forms import FORMS, Forms
 
@@ -101,26 +103,91 @@ ONE_DEVICE = Spread()
 
 
 def spread_over(devices: int | None = None, together: bool | None = None) -> Spread:
-    """The spread over some of this process's devices.
+    """The spread over some of this process's devices, or over all devices of all processes.
 
     Args:
       devices: how many. Default: all.
       together: whether a device trains its trips side by side. Default: vmap on accelerators, sequential on a CPU.
 
     Raises:
-      SettingError: for more devices than there are, or fewer than 1.
+      SettingError: for more devices than there are, or fewer than 1; for fewer than all if there are several
+        processes.
     """
-    local = jax.local_devices()
-    number = len(local) if devices is None else whole_number("devices", devices, 1)
+    there = jax.devices() if processes.count() > 1 else jax.local_devices()
+    number = len(there) if devices is None else whole_number("devices", devices, 1)
+    if processes.count() > 1:
+        remedy = "Several processes train on all their devices: leave it out."
+        require(number == len(there), "devices", number, f"{len(there)}, those of all processes", remedy)
     remedy = "On a CPU, XLA_FLAGS=--xla_force_host_platform_device_count=8 makes 8 of them."
-    require(number <= len(local), "devices", number, f"at most {len(local)}, the devices here", remedy)
+    require(number <= len(there), "devices", number, f"at most {len(there)}, the devices here", remedy)
     if together is None:
-        together = local[0].platform != "cpu"
-    platform = local[0].platform
+        together = there[0].platform != "cpu"
+    platform = there[0].platform
     if number == 1:
         return Spread(None, together, platform=platform)
-    mesh = jax.make_mesh((number,), (DEVICES,), (AxisType.Auto,), devices=local[:number])
+    mesh = jax.make_mesh((number,), (DEVICES,), (AxisType.Auto,), devices=there[:number])
     return Spread(mesh, together, platform=platform)
+
+
+def put(tree: Any, where: Sharding | None = None) -> Any:
+    """A pytree on the device, or on all devices of a sharding, which may be other processes' too.
+
+    Each process gives the same tree. Older versions of JAX refuse to place one whose classes have parts that are
+    None.
+    """
+    leaves, structure = jax.tree.flatten(tree)
+    if where is None or where.is_fully_addressable:
+        placed = jax.device_put(leaves, where)
+    else:  # a program takes what each process gives it as the same everywhere; device_put would compare it all
+        placed = jax.jit(lambda leaves: leaves, out_shardings=where)([_on_host(leaf) for leaf in leaves])
+    return jax.tree.unflatten(structure, placed)
+
+
+def _on_host(leaf: Any) -> Any:
+    """A leaf that no device has committed to; numbers stay such, since arrays decide the types of results."""
+    if not isinstance(leaf, jax.Array):
+        return leaf
+    return np.asarray(leaf).item() if leaf.aval.weak_type and leaf.ndim == 0 else np.asarray(leaf)
+
+
+def put_rows(read: Callable[[int, int], np.ndarray], like: Any, sharding: Sharding, length: int) -> jax.Array:
+    """An array in parts; each process reads only the rows that its own devices hold.
+
+    Args:
+      read: (first, end) -> these rows.
+      like: has the shape [E, ...] and the dtype of the array.
+      sharding: over the first axis, on this process's devices or on all processes'.
+      length: of the result, E or more; it is padded with the last row.
+    """
+    number = len(like)
+
+    def part(index: Any) -> np.ndarray:
+        first, end, _ = index[0].indices(length)
+        rows = read(min(first, number - 1), max(min(end, number), min(first, number - 1) + 1))
+        padding = end - first - len(rows)
+        return np.concatenate([rows, np.repeat(rows[-1:], padding, axis=0)]) if padding else rows
+
+    placed: jax.Array = jax.make_array_from_callback((length, *like.shape[1:]), sharding, part)
+    return placed
+
+
+def at_hand(tree: Any) -> Any:
+    """A pytree whose arrays this process can read: as it is, or whole on its first device if others hold parts."""
+    leaves, structure = jax.tree.flatten(tree)
+    apart = [isinstance(leaf, jax.Array) and not leaf.is_fully_addressable for leaf in leaves]
+    if not any(apart):
+        return tree
+    far = [leaf for leaf, is_far in zip(leaves, apart, strict=True) if is_far]
+    cut = [number for number, leaf in enumerate(far) if not leaf.is_fully_replicated]
+    if cut:
+        everywhere = NamedSharding(far[cut[0]].sharding.mesh, PartitionSpec())
+        whole = jax.jit(lambda leaves: leaves, out_shardings=everywhere)([far[number] for number in cut])
+        for number, leaf in zip(cut, whole, strict=True):
+            far[number] = leaf
+    here = iter([leaf.addressable_data(0) for leaf in far])
+    return jax.tree.unflatten(
+        structure, [next(here) if is_far else leaf for leaf, is_far in zip(leaves, apart, strict=True)]
+    )
 
 
 def on_all_devices(spread: Spread, tree: Any) -> Any:

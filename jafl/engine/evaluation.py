@@ -1,5 +1,7 @@
 """Evaluation of a server model on held-out examples."""
 
+import numbers
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -7,21 +9,22 @@ import jax.numpy as jnp
 import numpy as np
 
 from jafl.data import Federation
-from jafl.errors import SettingError
+from jafl.engine.devices import put
+from jafl.errors import SettingError, require
 from jafl.jaxpr_memory import temporary_bytes
-from jafl.models import Model
+from jafl.models import Metric, Model
 from jafl.records import Params
 
 EXAMPLES_AT_ONCE = 512
 
 
 class Evaluator:
-    """Accuracy and loss on a fixed set of examples, placed on the device once and padded to whole batches.
+    """What a model's task measures, on fixed examples, placed on the device once and padded to whole batches.
 
     Args:
       model: the model, with its frozen parameters, if any.
       x: [E, ...] the examples.
-      y: [E] integer labels.
+      y: [E, ...] labels as the model's task reads them.
 
     Example:
       >>> model = jafl.models.softmax(2)
@@ -31,7 +34,16 @@ class Evaluator:
     """
 
     def __init__(self, model: Model, x: np.ndarray, y: np.ndarray):
-        self._model = jax.device_put(model)  # its frozen parameters, if any
+        require(
+            isinstance(model, Model),
+            "model",
+            model,
+            "a jafl.Model",
+            "Write jafl.Model(module) around a module.",
+        )
+        require(len(x) > 0, "the number of examples", len(x), "at least 1")
+        require(len(y) == len(x), "the number of labels", len(y), f"that of the examples, {len(x)}")
+        self._model = put(model)  # its frozen parameters, if any
         size, padding = _batch_size(x), -len(x) % _batch_size(x)
         batches = [
             np.concatenate([a, np.repeat(a[:1], padding, axis=0)]).reshape(-1, size, *a.shape[1:])
@@ -42,24 +54,66 @@ class Evaluator:
         self._count = len(x)
 
     def __call__(self, params: Params) -> dict[str, float]:
-        """{"accuracy": share of examples whose largest output is their label, "loss": mean loss}."""
-        return self._means(*jax.device_get(totals(self._model, params, self._batches)))
+        """{name: number} of the task's metrics, "accuracy" of a classifier for example, and "loss", the mean loss."""
+        return self._means(jax.device_get(totals(self._model, params, self._batches)))
 
     def of_many(self, params: Params) -> list[dict[str, float]]:
         """What the call gives for each of M models, ``params`` [M, *P], in one program."""
-        right, loss = jax.device_get(_totals_of_many(self._model, params, self._batches))
-        return [self._means(*both) for both in zip(right, loss, strict=True)]
+        every = jax.device_get(_totals_of_many(self._model, params, self._batches))
+        number = len(every["loss"][0])
+        return [self._means(jax.tree.map(lambda sums, i=i: sums[i], every)) for i in range(number)]
 
-    def _means(self, right: Any, loss: Any) -> dict[str, float]:
-        return {"accuracy": float(right) / self._count, "loss": float(loss) / self._count}
+    def _means(self, sums: Mapping[str, tuple[Any, ...]]) -> dict[str, float]:
+        means = {}
+        for name in (*self._model.measured, "loss"):
+            total, count = (*sums[name], self._count)[:2]
+            mean = float(total) / float(count) if count else float("nan")
+            metric = self._model.measured.get(name)
+            finish = metric.finish if isinstance(metric, Metric) else None
+            means[name] = float(finish(mean)) if finish else mean
+        return means
+
+
+def recorded(name: str, result: Any) -> dict[str, float]:
+    """What an evaluation records of an evaluator's result: ``name_metric`` for each metric, or ``name`` for a number.
+
+    Args:
+      name: the evaluator's.
+      result: {metric: number}, or a number.
+
+    Returns:
+      {name: number}.
+
+    Raises:
+      SettingError: for any other result.
+
+    Example:
+      >>> recorded("mine", {"accuracy": 0.5}), recorded("mine", 0.5)
+      ({'mine_accuracy': 0.5}, {'mine': 0.5})
+    """
+    if not isinstance(result, Mapping):
+        return {f"{name}": _number(name, result)}
+    return {f"{name}_{metric}": _number(name, value) for metric, value in result.items()}
+
+
+def _number(name: str, value: Any) -> float:
+    is_array = hasattr(value, "dtype") and np.size(value) == 1
+    if is_array and np.dtype(value.dtype).kind in "biuf" or isinstance(value, numbers.Real):
+        return float(np.asarray(value).reshape(()))
+    found = f"of the shape {np.shape(value)}" if hasattr(value, "shape") else repr(value)
+    allowed = "a number, or {metric: number}"
+    require(False, f"the result of the evaluator {name!r}", found, allowed)
+    raise AssertionError
 
 
 def per_client_accuracy(model: Model, params: Params, federation: Federation) -> np.ndarray:
     """[N] float64: accuracy on what each client holds out of its own examples; NaN for who holds out none.
 
     Raises:
-      SettingError: if the federation holds nothing out.
+      SettingError: if the federation holds nothing out, or the model's task has no accuracy.
     """
+    measured = model.measured
+    require("accuracy" in measured, "what the model measures", ", ".join(measured) or "loss", "accuracy, too")
     held = federation.held_out
     if held is None:
         raise SettingError(
@@ -67,16 +121,18 @@ def per_client_accuracy(model: Model, params: Params, federation: Federation) ->
             "jafl.data.hold_out.",
             setting="federation.held_out",
         )
-    right = np.zeros(len(held.indices), bool)
+    right, counted = np.zeros((2, len(held.indices)))
     for start in range(0, len(right), EXAMPLES_AT_ONCE):
         rows = held.indices[start : start + EXAMPLES_AT_ONCE]
         # Always as many rows, so that one program serves all.
         padded = np.concatenate([rows, np.repeat(rows[:1], EXAMPLES_AT_ONCE - len(rows))])
-        labels = _labels(model, params, federation.x[padded])
-        right[start : start + len(rows)] = np.asarray(labels)[: len(rows)] == federation.y[rows]
+        values = _accuracy(model, params, federation.x[padded], federation.y[padded])
+        for column, value in zip((right, counted), values, strict=True):
+            column[start : start + len(rows)] = np.asarray(value)[: len(rows)]
     holder = np.repeat(np.arange(federation.num_clients), held.sizes)
+    sums, counts = (np.bincount(holder, column, federation.num_clients) for column in (right, counted))
     with np.errstate(invalid="ignore"):
-        return np.bincount(holder[right], minlength=federation.num_clients) / held.sizes
+        return sums / counts
 
 
 def evaluation_memory(
@@ -113,24 +169,39 @@ def _batch_size(x: np.ndarray) -> int:
 
 
 @jax.jit
-def _labels(model: Model, params: Params, x: jax.Array) -> jax.Array:
-    return jnp.argmax(model.apply(params, x), axis=-1)
+def _accuracy(model: Model, params: Params, x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """([B] how much of each example is right, [B] how much there is)."""
+    values = model.measured["accuracy"](model.apply(params, x), y)
+    return values if isinstance(values, tuple) else (values, jnp.ones(len(x), int))
 
 
 @jax.jit
-def totals(model: Model, params: Params, batches: tuple) -> tuple[jax.Array, jax.Array]:
-    """(how many labels are right, the sum of losses) on an evaluator's batches."""
+def totals(model: Model, params: Params, batches: tuple) -> dict[str, tuple[jax.Array, ...]]:
+    """{metric: (sum,) or (sum, count)} on an evaluator's batches; among them the sum of losses."""
 
     def total(batch):
         x, y, present = batch
         outputs = model.apply(params, x)
-        right = (jnp.argmax(outputs, axis=-1) == y) & present
-        return jnp.sum(right), jnp.sum(jnp.where(present, model.loss_per_example(outputs, y), 0))
+        values = {name: metric(outputs, y) for name, metric in model.measured.items()}
+        values["loss"] = model.loss_per_example(outputs, y)
+        return {name: _sums(name, value, present) for name, value in values.items()}
 
-    right, loss = jax.lax.map(total, batches)
-    return jnp.sum(right), jnp.sum(loss)
+    return jax.tree.map(jnp.sum, jax.lax.map(total, batches))
+
+
+def _sums(name: str, values: Any, present: jax.Array) -> tuple[jax.Array, ...]:
+    """The sums of what a metric returns, over the examples that are present."""
+    columns = tuple(values) if isinstance(values, (tuple, list)) else (values,)
+    fits = len(columns) <= 2 and all(jnp.shape(column) == present.shape for column in columns)
+    found = [jnp.shape(column) for column in columns]
+    allowed = "[B], one number for each example, or two such arrays (sums, counts)"
+    require(fits, f"the shape of the metric {name!r}", found, allowed)
+    return tuple(
+        jnp.sum(column & present if column.dtype == bool else jnp.where(present, column, 0))
+        for column in map(jnp.asarray, columns)
+    )
 
 
 @jax.jit
-def _totals_of_many(model: Model, params: Params, batches: tuple) -> tuple[jax.Array, jax.Array]:
+def _totals_of_many(model: Model, params: Params, batches: tuple) -> dict[str, tuple[jax.Array, ...]]:
     return jax.vmap(lambda params: totals(model, params, batches))(params)

@@ -20,6 +20,7 @@ from jafl.engine import (
     whole_step,
 )
 from jafl.engine.client_memory import ClientMemory
+from jafl.engine.directions import check_finished
 from jafl.engine.program import Carry, Program, Trained
 from jafl.engine.reports import columns_in_report, record_row, with_applied
 from jafl.engine.trip import (
@@ -81,7 +82,7 @@ def allocate(program: Program, params: Params, *, slots: int, num_clients: int) 
         arrival = arrival_of(program, trip, train_trip(program, rows, trip))
         buffer, _, trip_report = fold_trip(program, trip, arrival, rule.begin(state, params), memory)
         as_columns.update(columns_in_report(program, arrival, trip_report))
-        _, _, report, apply = rule.finish(buffer, params)
+        _, _, report, apply = check_finished(rule.finish(buffer, params), params)
         return trip_report, with_applied(report, apply)
 
     def rows_of(count, report):
@@ -94,7 +95,7 @@ def allocate(program: Program, params: Params, *, slots: int, num_clients: int) 
         params=params,
         optimizer_state=program.server_optimizer.build().init(params),
         rule_state=state,
-        snapshots=snapshot_buffer.store(rows, jnp.int32(0), params, program.spread.forms),
+        snapshots=jax.tree.map(tiled_rows.starting_with, params, rows),
         memory=memory,
         waiting=waiting,
         trip_reports=trip_reports,
@@ -273,12 +274,9 @@ def _step(
 
 def _record(program: Program, step: jax.Array, stepped: Carry, report: dict[str, Any]) -> Carry:
     """Stores the new version where others will read it, and the report of the step."""
-    return stepped._replace(
-        snapshots=snapshot_buffer.store(
-            stepped.snapshots, program.steps.write_slot[step], stepped.params, program.spread.forms
-        ),
-        step_reports=record_row(stepped.step_reports, step, report, program.spread.forms),
-    )
+    forms = program.spread.forms
+    stored = snapshot_buffer.store(stepped, program.steps.write_slot[step], forms)
+    return stored._replace(step_reports=record_row(stored.step_reports, step, report, forms))
 
 
 def _fold_parts(

@@ -22,6 +22,7 @@ from jafl.clients import ClientData
 from jafl.engine import client_memory, tiled_rows
 from jafl.engine.client_memory import Row
 from jafl.engine.devices import Spread
+from jafl.engine.trip import data_of_clients
 from jafl.records import ArrayTree, Params
 from jafl.specifications import Specification
 
@@ -166,6 +167,8 @@ def run(program: MatrixProgram, carry: MatrixCarry, segments: Segments, count: i
     )
     if program.runs == 1:
         carry, losses = jax.tree.map(lambda rows: rows[None], carry), losses[:, None]
+    if program.spread.devices is not None:  # every process reads the losses
+        losses = lax.with_sharding_constraint(losses, program.spread.everywhere())
     return carry, losses
 
 
@@ -209,6 +212,8 @@ def _train(run: _Run, snapshots: ArrayTree, segment: Segments) -> tuple[Wave, ja
     if not spread.together and spread.number == 1:
         return _train_one_after_the_other(run, snapshots, segment)
     starts = _rows_at(snapshots, segment.read_slot)
+    if spread.data_apart:
+        run = run._replace(data=data_of_clients(spread, run.data, segment.client))
     # Each device needs whole models of its own trips, and makes whole updates; it keeps a part of all of them.
     lanes = _over_lanes(run, (starts, segment.client, segment.key))
     made, losses = jax.vmap(functools.partial(_train_trip, run))(*lanes)

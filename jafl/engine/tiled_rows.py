@@ -89,6 +89,14 @@ def zeros(count: int, row: Any, forms: Forms, dtype: Any = None) -> Any:
     return TiledRows(jnp.zeros((count, *filled(swapped)), dtype), tuple(row.shape), swapped)
 
 
+def starting_with(row: jax.Array, rows: Any) -> Any:
+    """``rows``, all zeros, with ``row`` [*shape] in the first one; made at once, where a write would copy them."""
+    if is_tiled(rows):
+        return rows.with_row(jnp.int32(0), row)
+    is_first = jnp.arange(len(rows)).reshape(-1, *[1] * row.ndim) == 0
+    return jnp.where(is_first, row, jnp.zeros((), rows.dtype))
+
+
 def rows_at(rows: Any, numbers: jax.Array) -> jax.Array:
     """[n, ...]: these rows [n], all of which exist: a look-up with checks would lay all rows out anew on a TPU."""
 

@@ -11,6 +11,7 @@ from jax import lax
 from jafl.clients import ClientData, ClientResult
 from jafl.engine import carry_layout, client_memory, columns, devices, waves
 from jafl.engine.client_memory import ClientMemory
+from jafl.engine.devices import Spread
 from jafl.engine.program import Program, Trained
 from jafl.errors import require
 from jafl.platform_forms import FORMS, Forms
@@ -35,19 +36,24 @@ def train_if_due(
 
 
 def _with_data_of(program: Program, trips: jax.Array) -> Program:
-    """The program with the examples of the clients of ``trips`` [W] alone, fetched from where they lie.
+    """The program with the examples of the clients of ``trips`` [W] alone."""
+    own = data_of_clients(program.spread, program.data, program.trips.client[trips])
+    return dataclasses.replace(program, data=own)
 
-    Clients' row numbers then point into these, up to ``data_apart`` for each trip.
+
+def data_of_clients(spread: Spread, data: ClientData, client: jax.Array) -> ClientData:
+    """The examples of these clients [W] alone, on every device, fetched from the devices that hold parts of all.
+
+    Clients' row numbers then point into these, up to ``spread.data_apart`` for each client.
     """
-    data, client = program.data, program.trips.client[trips]
-    begin, place = data.offsets[client][:, None], jnp.arange(program.spread.data_apart)
+    begin, place = data.offsets[client][:, None], jnp.arange(spread.data_apart)
     held = begin + place < data.offsets[client + 1][:, None]
     rows = data.indices[jnp.where(held, begin + place, begin)].reshape(-1)
-    x, y = devices.on_all_devices(program.spread, (data.x[rows], data.y[rows]))
+    x, y = devices.on_all_devices(spread, (data.x[rows], data.y[rows]))
     fetched = jnp.arange(len(rows), dtype=data.indices.dtype).reshape(held.shape)
     entries = jnp.where(held, begin + place, len(data.indices))
     indices = data.indices.at[entries].set(fetched, mode="drop")
-    return dataclasses.replace(program, data=ClientData(x, y, indices, data.offsets))
+    return ClientData(x, y, indices, data.offsets)
 
 
 def trained_trip(
@@ -75,10 +81,13 @@ def train(program: Program, snapshots: ArrayTree, trip: jax.Array) -> tuple[Clie
 
 def _data_of(program: Program, trip: jax.Array) -> ClientData:
     """The clients' examples, as the trip reads them."""
-    if program.trips.examples is None:
-        return program.data
-    begin, end = program.trips.examples
-    return program.data._replace(own=(begin[trip], end[trip]))
+    data, trips = program.data, program.trips
+    if trips.version is not None:
+        data = data._replace(version=trips.version[trip])
+    if trips.examples is None:
+        return data
+    begin, end = trips.examples
+    return data._replace(own=(begin[trip], end[trip]))
 
 
 def read_once(start: Any, trip: jax.Array, for_rule: bool, forms: Forms = FORMS["cpu"]) -> Any:

@@ -1,4 +1,4 @@
-"""Models: Flax modules with a loss per example. Any other Flax module becomes one by ``Model(module)``."""
+"""Models: networks with a loss per example. A module of Flax or Equinox becomes one by ``Model(module)``."""
 
 from jafl.models.convolution import Conv, convolution
 from jafl.models.gradients import server_gradient
@@ -13,19 +13,33 @@ from jafl.models.images import (
     lenet5,
 )
 from jafl.models.inputs import Inputs
-from jafl.models.model import Model, softmax_cross_entropy
+from jafl.models.model import Model
 from jafl.models.pooling import max_pool
-from jafl.models.recurrent import sent140_lstm
+from jafl.models.recurrent import character_lstm, sent140_lstm
 from jafl.models.resnet import resnet18
+from jafl.models.signals import mnist_1d_cnn
+from jafl.models.tasks import (
+    TASKS,
+    Metric,
+    Task,
+    language_modelling,
+    sigmoid_cross_entropy,
+    softmax_cross_entropy,
+    squared_error,
+)
 from jafl.models.zoo import MODELS, cnn, mlp, softmax
 
 __all__ = [
     "MODELS",
+    "TASKS",
     "Conv",
     "Inputs",
+    "Metric",
     "Model",
+    "Task",
     "bert",
     "celeba_cnn",
+    "character_lstm",
     "cnn",
     "convolution",
     "distilbert",
@@ -33,13 +47,22 @@ __all__ = [
     "fedbuff_cnn",
     "fedstaleweight_cifar_cnn",
     "fedstaleweight_fashion_cnn",
+    "language_modelling",
     "leaf_celeba_cnn",
     "lenet5",
     "max_pool",
     "mlp",
+    "mnist_1d_cnn",
     "resnet18",
     "sent140_lstm",
     "server_gradient",
+    "sigmoid_cross_entropy",
     "softmax",
     "softmax_cross_entropy",
+    "squared_error",
 ]
+
+
+def __dir__() -> list[str]:
+    """The public names, for ``dir`` and for completion at a prompt."""
+    return __all__

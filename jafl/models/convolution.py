@@ -85,7 +85,7 @@ def convolution(
         (x.shape[1:3], pads),
         f"at least {kernel.shape[:2]}, the kernel's",
     )
-    return _convolve(x, kernel, steps, pads)
+    return convolve(x, kernel, steps, pads)
 
 
 class Conv(nn.Module):
@@ -128,9 +128,12 @@ class Conv(nn.Module):
 # Each of the three functions below is linear in both arguments, so the other two are its gradients.
 
 
-def _with_gradient(function: Callable, gradient: Callable) -> Callable:
-    """``function(a, b, *shape)`` whose gradients are ``gradient(a, b, cotangent, *shape)``; ``shape`` is static."""
-    differentiable = jax.custom_vjp(function, nondiff_argnums=(2, 3, 4))
+def with_gradient(function: Callable, gradient: Callable, static: int = 3) -> Callable:
+    """``function(a, b, *shape)`` whose gradients are ``gradient(a, b, cotangent, *shape)``.
+
+    ``shape`` are so many static arguments; the last one ends with the precision of products.
+    """
+    differentiable = jax.custom_vjp(function, nondiff_argnums=tuple(range(2, 2 + static)))
 
     def forward(a, b, *static):
         with jax.default_matmul_precision(static[-1][-1]):
@@ -145,13 +148,23 @@ def _with_gradient(function: Callable, gradient: Callable) -> Callable:
     return differentiable
 
 
-def _convolve(x, kernel, steps, pads):
-    # With the precision of products that holds here, for the gradients, which are traced elsewhere.
-    sizes = (x.shape[1:3], kernel.shape[:2], jax.config.jax_default_matmul_precision)
-    return _output(x, kernel, steps, pads, sizes)
+def convolve(
+    x: jax.Array, kernel: jax.Array, steps: tuple[int, ...], pads: tuple[tuple[int, int], ...]
+) -> jax.Array:
+    """``convolution`` with numbers that are known to fit."""
+    # With the precision of products, for the gradients, which are traced elsewhere.
+    result: jax.Array = _output(x, kernel, steps, pads, (x.shape[1:3], kernel.shape[:2], precision_here()))
+    return result
 
 
-def _with_parts_on_tpu(function: Callable, sizes: tuple) -> Callable:
+def precision_here() -> str | None:
+    """The precision of products that holds where this is called."""
+    config: Any = jax.config
+    precision: str | None = config.jax_default_matmul_precision
+    return precision
+
+
+def with_parts_on_tpu(function: Callable, sizes: tuple) -> Callable:
     """``function(a, b)``, linear in both, computed by ``_in_parts`` on a TPU where bfloat16 is not precise enough."""
     number = _BFLOAT16_PARTS.get(sizes[-1])
 
@@ -195,7 +208,7 @@ def _output_value(x, kernel, steps, pads, sizes):
         return _as_product(x, kernel, steps, pads)
 
     one_by_one = _one_by_one(plain, _fold_images(plain), _fold_kernels(plain))
-    elsewhere = _with_parts_on_tpu(_side_by_side(plain, products), sizes)
+    elsewhere = with_parts_on_tpu(_side_by_side(plain, products), sizes)
     return by_platform(x, kernel, cpu=one_by_one, elsewhere=elsewhere)
 
 
@@ -211,7 +224,7 @@ def _input_gradient_value(gradient, kernel, steps, pads, sizes):
         return _transposed(gradient, kernel, steps, pads, sizes[0], _as_product)
 
     one_by_one = _one_by_one(plain, _fold_images(plain), None)
-    side_by_side = _with_parts_on_tpu(_side_by_side(elsewhere, products), sizes)
+    side_by_side = with_parts_on_tpu(_side_by_side(elsewhere, products), sizes)
     return by_platform(gradient, kernel, cpu=one_by_one, elsewhere=side_by_side)
 
 
@@ -224,24 +237,24 @@ def _kernel_gradient_value(x, gradient, steps, pads, sizes):
         return jax.linear_transpose(lambda kernel: _plain(x, kernel, steps, pads), kernel)(gradient)[0]
 
     one_by_one = _one_by_one(plain, None, None)
-    side_by_side = _with_parts_on_tpu(_side_by_side(elsewhere, plain), sizes)
+    side_by_side = with_parts_on_tpu(_side_by_side(elsewhere, plain), sizes)
     return by_platform(x, gradient, cpu=one_by_one, elsewhere=side_by_side)
 
 
 _output: Callable
-_input_gradient: Callable
+input_gradient: Callable
 _kernel_gradient: Callable
-_output = _with_gradient(
+_output = with_gradient(
     _output_value,
-    lambda x, kernel, g, *static: (_input_gradient(g, kernel, *static), _kernel_gradient(x, g, *static)),
+    lambda x, kernel, g, *static: (input_gradient(g, kernel, *static), _kernel_gradient(x, g, *static)),
 )
-_input_gradient = _with_gradient(
+input_gradient = with_gradient(
     _input_gradient_value,
     lambda g, kernel, x, *static: (_output(x, kernel, *static), _kernel_gradient(x, g, *static)),
 )
-_kernel_gradient = _with_gradient(
+_kernel_gradient = with_gradient(
     _kernel_gradient_value,
-    lambda x, g, kernel, *static: (_input_gradient(g, kernel, *static), _output(x, kernel, *static)),
+    lambda x, g, kernel, *static: (input_gradient(g, kernel, *static), _output(x, kernel, *static)),
 )
 
 

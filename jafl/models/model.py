@@ -1,78 +1,65 @@
-"""What the engine needs of a model: initial parameters, outputs, and a loss per example."""
+"""What the engine needs of a model: initial parameters, outputs, a loss per example, and what is measured."""
 
 import contextlib
 import dataclasses
-import inspect
-from collections.abc import Callable
+import functools
+from collections.abc import Mapping
 from typing import Any
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import optax
 
-from jafl.errors import choose, require
+from jafl.errors import SettingError, choose, require
+from jafl.models import displays
 from jafl.models.inputs import Inputs
-from jafl.platform_forms import by_platform
+from jafl.models.networks import Network, as_setting_error, differences, network_of
+from jafl.models.quick_forms import in_quick_forms
+from jafl.models.tasks import Loss, MetricFunction, Task, task_of
 from jafl.precision import COMPUTE_DTYPES, MATMUL_PRECISIONS, products_in
-
-Loss = Callable[[jax.Array, jax.Array], jax.Array]
-
-
-def softmax_cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
-    """The cross-entropy of labels under the softmax of logits.
-
-    Args:
-      logits: [B, classes].
-      labels: [B] integers.
-
-    Returns:
-      [B] losses.
-
-    Example:
-      >>> losses = jafl.models.softmax_cross_entropy(jnp.array([[0.0, 100.0]]), jnp.array([0]))
-      >>> losses.tolist()
-      [100.0]
-    """
-
-    def by_comparison(logits: jax.Array, labels: jax.Array) -> jax.Array:
-        """Without a look-up of the labels' logits, which takes a TPU five operations."""
-        is_label = labels[..., None] == jnp.arange(logits.shape[-1])
-        of_label = jnp.sum(jnp.where(is_label, logits, 0), axis=-1)
-        return jax.nn.logsumexp(logits, axis=-1) - of_label
-
-    losses: jax.Array = by_platform(
-        logits, labels, cpu=optax.softmax_cross_entropy_with_integer_labels, elsewhere=by_comparison
-    )
-    return losses
 
 
 @jax.tree_util.register_pytree_node_class
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """A Flax module with its loss.
+    """A neural network with its loss and what is measured of it.
+
+    Convolutions and max-pools in it, of whatever library, are computed in jafl's quick form, which has the same
+    values and gradients to rounding (``jafl/models/quick_forms.py``).
 
     Models are compared by value, so that equal models share a compiled program. A model is a pytree whose
     leaves are the frozen parameters, if there are any; everything else is static.
 
     Attributes:
-      module: any Flax (linen) module that maps a batch [B, ...] to outputs, logits [B, classes] by default, and
-        has parameters only (no batch statistics: they have no meaning across clients). If its ``__call__`` takes an
-        argument ``train``, clients call it with ``train=True`` and a random key named "dropout", which depends on
-        seed, client, trip and local step; evaluation calls it without.
-      loss_per_example: (outputs, labels [B]) -> [B].
-      dropout: False makes clients, too, call the module without ``train``.
+      module: one of
+        a Flax linen module;
+        a Flax nnx module, which is trained from the parameters that it has;
+        an Equinox module, likewise, whose call takes one example, as Equinox's layers do;
+        a pair of functions (init, apply): init(key, x) or init(key) -> parameters, a pytree of floating arrays, and
+        apply(params, x) -> outputs.
+        It maps a batch [B, ...] to outputs, logits [B, classes] by default, and has parameters only (no batch
+        statistics: they have no meaning across clients). If the call of a Flax module takes an argument ``train``,
+        ``training`` or ``deterministic``, it is told what it is; if it can use a random key for dropout, clients
+        give it one, which depends on seed, client, trip and local step, and evaluation gives it none.
+      loss_per_example: (outputs, labels [B, ...]) -> [B]. Default: the task's.
+      dropout: False makes clients, too, call the module as in evaluation.
       inputs: how examples are normalized for the module and, for clients, cropped and flipped; None: as they are.
-      frozen: parameters that are not trained, sent or stored: {name of a top-level module: its parameters}, or None.
+      frozen: what is not trained, sent or stored: of a linen module parameters {name of a top-level module: its
+        parameters}; of an Equinox module by itself its arrays of whole numbers; else None.
       initial: parameters to start from in place of random ones, in the same form, or None.
       matmul_precision: of its matrix products and convolutions, in training and evaluation: "float32",
         "tensorfloat32" or "bfloat16" (docs/precision.md); products of float64 numbers are never rounded.
       compute_dtype: in which the module is applied. "float32": in the type of its parameters. "bfloat16", mixed
         precision: parameters and floating inputs are rounded to bfloat16 before the module, and its outputs are
         returned in the type of the parameters. Parameters, gradients, updates and the loss keep that type.
+      task: "classification", "regression" (targets of floats, [E] or [E, ...]), "language_modelling" (a label for
+        each token, [E, T]), "multi_label" (0 or 1 for each label, [E, L]), or a ``jafl.models.Task``. It decides the
+        loss, what is measured, and which labels fit.
+      metrics: {name: metric} to measure in addition: (outputs, labels) -> [B] values, see ``jafl.models.Task``. One
+        that is called as one of the task's takes its place.
 
     Raises:
-      SettingError: for an unknown ``matmul_precision`` or ``compute_dtype``.
+      SettingError: for a module that is none of these or has other variables than parameters, and for an unknown
+        ``matmul_precision``, ``compute_dtype`` or task.
 
     Example:
       >>> import flax.linen
@@ -82,18 +69,50 @@ class Model:
       >>> mixed = dataclasses.replace(jafl.models.mlp(10, [64]), compute_dtype="bfloat16")
     """
 
-    module: nn.Module
-    loss_per_example: Loss = softmax_cross_entropy
+    module: Any
+    loss_per_example: Loss = None  # type: ignore[assignment]  # becomes the task's
     dropout: bool = True
     inputs: Inputs | None = None
     frozen: Any = dataclasses.field(default=None, compare=False, repr=False)
     initial: Any = dataclasses.field(default=None, compare=False, repr=False)
     matmul_precision: str = "float32"
     compute_dtype: str = "float32"
+    task: Task | str = "classification"
+    metrics: Mapping[str, MetricFunction] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         choose("matmul_precision", self.matmul_precision, dict.fromkeys(MATMUL_PRECISIONS))
         choose("compute_dtype", self.compute_dtype, dict.fromkeys(COMPUTE_DTYPES))
+        network, own, constants = network_of(self.module)
+        task = task_of(self.task)
+        require(
+            isinstance(self.metrics, Mapping) and all(map(callable, self.metrics.values())),
+            "metrics",
+            self.metrics,
+            "{name: function of (outputs, labels)}",
+        )
+        found = {"task": task, "metrics": dict(self.metrics)}
+        if own is not None:  # the network takes the place of a module that is no static value
+            require(self.initial is None, "initial", "given", f"None: {network.name} has parameters")
+            found |= {"module": network, "initial": own, "frozen": constants}
+        if isinstance(self.module, tuple):
+            found["module"] = network
+        require(
+            "loss" not in self.metrics, "the name of a metric", "loss", "another: the loss is measured anyway"
+        )
+        fits = self.loss_per_example is None or callable(self.loss_per_example)
+        remedy = 'A task brings its loss: jafl.Model(module, task="regression").'
+        require(fits, "loss_per_example", self.loss_per_example, "a function of (outputs, labels)", remedy)
+        if self.loss_per_example is None:
+            found["loss_per_example"] = task.loss_per_example
+        for name, value in found.items():
+            object.__setattr__(self, name, value)
+
+    def __repr__(self) -> str:
+        return displays.line(self)
+
+    def _repr_html_(self) -> str:
+        return displays.html(self)
 
     def __hash__(self) -> int:
         if self.frozen is not None:
@@ -111,38 +130,48 @@ class Model:
         return dataclasses.replace(static, frozen=children[0])
 
     @property
+    def network(self) -> Network:
+        """The module as two functions."""
+        return network_of(self.module)[0]
+
+    @property
     def random(self) -> bool:
         """Whether clients need a random key to train it."""
-        return self.dropout and "train" in inspect.signature(type(self.module).__call__).parameters
+        return self.dropout and self.network.random
+
+    @property
+    def measured(self) -> dict[str, MetricFunction]:
+        """{name: metric}: what is recorded in evaluation beside the loss, the task's metrics and the model's own."""
+        assert isinstance(self.task, Task)
+        return {**self.task.metrics, **self.metrics}
 
     def init(self, key: jax.Array, x: Any) -> Any:
         """Draws initial parameters.
 
         Args:
-          key: a JAX random key.
+          key: a JAX random key; nnx and Equinox modules do not use it, for they have parameters already.
           x: [B, ...] examples, of which only shape and dtype matter.
 
         Returns:
           The parameters, a pytree without the frozen ones.
 
         Raises:
-          SettingError: if the module is not one of Flax linen, or has other variables than parameters.
+          SettingError: if the module has other variables than parameters, or cannot be called with such examples.
         """
-        name = type(self.module).__name__
-        require(isinstance(self.module, nn.Module), "the model's module", name, "a flax.linen module")
+        network = self.network
+        if network.has_parameters:
+            return jax.tree.map(jnp.asarray, self.initial)
 
         def fresh(key: jax.Array, known: tuple[str, ...]) -> Any:
-            variables = self.module.init(key, self._read(jnp.asarray(x[:1])))
-            require(
-                set(variables) == {"params"},
-                f"the variables of the model's module {name}",
-                sorted(variables),
-                "parameters only",
-                "Batch statistics have no meaning across clients: use GroupNorm or LayerNorm in place of BatchNorm.",
-            )
+            try:
+                params = network.init(key, self._read(jnp.asarray(x[:1])))
+            except SettingError:
+                raise
+            except Exception as error:
+                raise as_setting_error(network.name, error) from error
             if not known:
-                return variables["params"]
-            return {name: values for name, values in variables["params"].items() if name not in known}
+                return params
+            return {name: values for name, values in params.items() if name not in known}
 
         initial = {} if self.initial is None else jax.tree.map(jnp.asarray, dict(self.initial))
         known = (*initial, *(self.frozen or ()))
@@ -162,17 +191,44 @@ class Model:
         Returns:
           The outputs, logits [B, classes] for a classifier.
         """
-        every = params if self.frozen is None else {**self.frozen, **params}
-        options: dict[str, Any] = {}
-        if key is not None and self.random:
-            options = {"train": True, "rngs": {"dropout": key}}
+        static = self.tree_flatten()[1]
         with self.products():
-            if self.compute_dtype == "float32":
-                outputs: Any = self.module.apply({"params": every}, self._read(x), **options)
-                return outputs
-            rounded, inputs = _floats_as((every, self._read(x)), jnp.bfloat16)
-            outputs = self.module.apply({"params": rounded}, inputs, **options)
-            return _floats_as(outputs, jnp.result_type(jnp.float32, *jax.tree.leaves(every)))
+            outputs: Any = in_quick_forms(
+                functools.partial(_traced, static),
+                functools.partial(_outputs, static),
+                *(self.frozen, params, x, key if self.random else None),
+            )
+            return outputs
+
+    def with_params(self, params: Any) -> Any:
+        """The module that was given, with other parameters: those of a history, for example.
+
+        Args:
+          params: parameters, as ``init`` returns them or as ``history.params`` holds them.
+
+        Returns:
+          A linen module that is bound to them, an nnx or Equinox module like the one that was given, or for a pair
+          of functions a function of examples.
+
+        Example:
+          >>> import flax.linen
+          >>> model = jafl.Model(flax.linen.Dense(10))
+          >>> trained = model.with_params(model.init(jax.random.key(0), jnp.zeros((1, 4))))
+          >>> trained(jnp.zeros((3, 4))).shape
+          (3, 10)
+        """
+        return self.network.with_params(params, self.frozen)
+
+    def unlike(self, params: Any, x: Any) -> list[str]:
+        """How parameters differ from those that ``init`` makes for examples like ``x`` [B, ...], a phrase each.
+
+        Nothing is said of parameters that come from a file, of which ``initial`` holds some.
+        """
+        if self.network.has_parameters == (self.initial is None):
+            return []
+        example = jnp.zeros((1, *x.shape[1:]), jax.dtypes.canonicalize_dtype(x.dtype))
+        shapes = jax.eval_shape(self.init, jax.random.key(0), example)
+        return list(differences(shapes, params))
 
     def products(self) -> contextlib.AbstractContextManager[Any]:
         """A context in which matrix products are traced in the model's ``matmul_precision``.
@@ -210,7 +266,7 @@ class Model:
         Args:
           params: parameters, as ``init`` returns them.
           x: [B, ...] examples.
-          y: [B] labels.
+          y: [B, ...] labels.
           key: a JAX random key for dropout, or None; see ``apply``.
 
         Returns:
@@ -218,6 +274,24 @@ class Model:
         """
         with self.products():
             return self.loss_per_example(self.apply(params, x, key), y)
+
+
+def _outputs(model: Model, frozen: Any, params: Any, x: jax.Array, key: jax.Array | None) -> Any:
+    """``Model.apply`` of a model without its frozen parameters."""
+    network, x = model.network, model._read(x)
+    if model.compute_dtype == "float32":
+        return network.apply(params, frozen, x, key)
+    # Those of the type of the parameters; of whole numbers, none.
+    kept = jnp.result_type(jnp.float32, *jax.tree.leaves((frozen, params)))
+    params, frozen, x = _floats_as((params, frozen, x), jnp.bfloat16)
+    return _floats_as(network.apply(params, frozen, x, key), kept)
+
+
+_jitted_outputs = jax.jit(_outputs, static_argnums=0)
+
+
+def _traced(model: Model, *arguments: Any) -> Any:
+    return _jitted_outputs.trace(model, *arguments)
 
 
 def _floats_as(tree: Any, dtype: Any) -> Any:

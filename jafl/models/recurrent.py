@@ -1,4 +1,7 @@
-"""The two-layer LSTM of Sent140. Examples are token numbers: 0 for padding at the end, 1 for unknown words."""
+"""LSTMs for texts. Examples are token numbers: 0 for padding at the end, 1 for unknown words or characters.
+
+``sent140_lstm`` tells the class of a text, ``character_lstm`` the next token at each place in it.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,9 +11,10 @@ import jax
 import jax.numpy as jnp
 
 from jafl.errors import require, whole_number
-from jafl.models.common import check_classes, check_rate, check_tokens
+from jafl.models.common import check_classes, check_rate, check_tokens, widths
 from jafl.models.embeddings import FIRST_WORD, PADDING, read_word_vectors
 from jafl.models.model import Model
+from jafl.models.tasks import language_modelling
 
 
 class LSTMClassifier(nn.Module):
@@ -89,3 +93,58 @@ def sent140_lstm(
     size = whole_number("vector_size", vector_size, 1)
     module = LSTMClassifier(num_classes, count, size, float(dropout_rate), param_dtype)
     return Model(module, frozen=frozen)
+
+
+class CharacterLSTM(nn.Module):
+    """Vectors of characters, LSTM layers of these widths, and dense scores of the next token at each place."""
+
+    tokens: int
+    vector_size: int
+    hidden_sizes: tuple[int, ...]
+    param_dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        check_tokens(x)
+        dtype = self.param_dtype
+        h = nn.Embed(self.tokens, self.vector_size, param_dtype=dtype, name="vectors")(x)
+        for layer, size in enumerate(self.hidden_sizes):
+            cell = nn.OptimizedLSTMCell(size, dtype=h.dtype, param_dtype=dtype, name=f"lstm_{layer}")
+            start = (jnp.zeros((len(x), size), h.dtype),) * 2
+            h = nn.RNN(cell)(h, initial_carry=start)
+        return nn.Dense(self.tokens, param_dtype=dtype, name="dense")(h)
+
+
+def character_lstm(
+    num_classes: int,
+    hidden_sizes: Sequence[int] = (64,),
+    *,
+    vector_size: int = 8,
+    param_dtype: Any = jnp.float32,
+) -> Model:
+    """A character LSTM: for each place of a text, the scores of the character that follows; padding does not count.
+
+    With ``hidden_sizes`` (256, 256) it has the layers of McMahan et al. 2017, "Communication-Efficient Learning of
+    Deep Networks from Decentralized Data", section 3, for Shakespeare: a vector of 8 numbers for each character, two
+    LSTM layers of 256 units, and the scores of the next character, in texts of 80 characters.
+
+    Args:
+      num_classes: number of characters, padding and unknown ones included; at least 2.
+      hidden_sizes: widths of the LSTM layers, first layer first, at least one.
+      vector_size: length of a character's vector.
+      param_dtype: floating type of the parameters.
+
+    Returns:
+      The model, of the task ``jafl.models.language_modelling(padding=0)``: y is [B, T], as x.
+
+    Raises:
+      SettingError: for fewer than two characters, or a width below 1.
+
+    Example:
+      >>> jafl.models.character_lstm(99, [32]).task.name
+      'language_modelling'
+    """
+    check_classes(num_classes)
+    size = whole_number("vector_size", vector_size, 1)
+    module = CharacterLSTM(num_classes, size, widths("hidden_sizes", hidden_sizes), param_dtype)
+    return Model(module, task=language_modelling(padding=PADDING))

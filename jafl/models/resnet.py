@@ -7,6 +7,7 @@ from jafl.errors import choose, require
 from jafl.models.common import check_classes, check_images, floating
 from jafl.models.convolution import Conv
 from jafl.models.model import Model
+from jafl.models.pooling import max_pool
 
 # {name: number of channels -> number of groups}
 NORMALIZATIONS = {"group": lambda channels: min(32, channels), "layer": lambda channels: 1}
@@ -15,10 +16,14 @@ _he_normal = nn.initializers.variance_scaling(2.0, "fan_out", "normal")
 
 
 class ResNet18(nn.Module):
-    """conv3x3-64, then four stages of two residual blocks with 64, 128, 256, 512 channels, mean, dense classes."""
+    """conv3x3-64, then four stages of two residual blocks with 64, 128, 256, 512 channels, mean, dense classes.
+
+    large_images: begin as He et al. do for ImageNet: conv7x7-64 with stride 2, and a 3x3 pool with stride 2.
+    """
 
     num_classes: int
     normalization_layer: str = "group"
+    large_images: bool = False
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -42,7 +47,10 @@ class ResNet18(nn.Module):
             groups = NORMALIZATIONS[self.normalization_layer](x.shape[-1])
             return nn.GroupNorm(groups, epsilon=1e-5, param_dtype=dtype, name=name)(x)
 
-        x = nn.relu(normalize(convolve(x, 64, 3, 1, "stem"), "stem_norm"))
+        size, strides = (7, 2) if self.large_images else (3, 1)
+        x = nn.relu(normalize(convolve(x, 64, size, strides, "stem"), "stem_norm"))
+        if self.large_images:
+            x = max_pool(x, (3, 3), (2, 2), padding=((1, 1), (1, 1)))
         for stage, features in enumerate((64, 128, 256, 512)):
             for block in range(2):
                 name = f"block_{stage}_{block}"

@@ -18,8 +18,9 @@ from jafl.models.images import (
 )
 from jafl.models.layers import convolution_and_pool, dense
 from jafl.models.model import Model
-from jafl.models.recurrent import sent140_lstm
+from jafl.models.recurrent import character_lstm, sent140_lstm
 from jafl.models.resnet import resnet18
+from jafl.models.signals import mnist_1d_cnn
 
 
 class Softmax(nn.Module):
@@ -138,7 +139,9 @@ MODELS: dict[str, Callable[..., Model]] = {
     "fedstaleweight_fashion_cnn": fedstaleweight_fashion_cnn,
     "fedstaleweight_cifar_cnn": fedstaleweight_cifar_cnn,
     "resnet18": resnet18,
+    "mnist_1d_cnn": mnist_1d_cnn,
     "sent140_lstm": sent140_lstm,
+    "character_lstm": character_lstm,
     "distilbert": distilbert,
     "bert": bert,
 }

@@ -1,5 +1,7 @@
 """Whether the parts of an experiment fit each other, said on the host, before anything runs."""
 
+import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -10,6 +12,8 @@ from jafl.data import Federation
 from jafl.engine.loop import Carry
 from jafl.errors import SettingError, require
 from jafl.models import Model
+from jafl.models.networks import told
+from jafl.models.tasks import check_labels, check_values, task_of
 from jafl.precision import check_precision
 from jafl.records import EventSchedule, Params, Rule
 from jafl.specifications import Specification
@@ -17,7 +21,10 @@ from jafl.specifications import Specification
 
 def check_types(federation: Any, client_work: Any, rule: Any) -> None:
     """Raises SettingError where an argument is not of the kind that it must be."""
-    remedy = "Make one with jafl.federate(source, partition) or jafl.Federation.from_arrays."
+    made_by = "jafl.federate(source, partition) or jafl.Federation.from_arrays"
+    if isinstance(federation, Mapping):
+        made_by = "jafl.Federation.from_clients({client: (x, y)})"
+    remedy = f"Make one with {made_by}."
     require(isinstance(federation, Federation), "federation", federation, "a jafl.Federation", remedy)
     fits = isinstance(client_work, (Specification, ClientWork))
     require(fits, "client_work", client_work, "what jafl.client_work returns")
@@ -36,13 +43,9 @@ def check_fit(
         f"the federation's number of clients, {federation.num_clients}",
     )
     _check_steps(schedule, rule)
-    classes = _check_model(federation, model, params)
-    require(
-        federation.num_classes <= classes,
-        "the model's number of classes",
-        classes,
-        f"at least the data's, {federation.num_classes} (labels 0 to {federation.num_classes - 1})",
-    )
+    _check_model(federation, model, params)
+    if rule.check_model:
+        rule.check_model(params)
 
 
 def check_model_precision(model: Model, platform: str) -> None:
@@ -66,29 +69,55 @@ def _check_steps(schedule: EventSchedule, rule: Rule) -> None:
         allowed = f"all {schedule.num_clients}, once each, for this rule"
         require(first == sizes[0], "the number of clients in the initial round", first, allowed)
         sizes = sizes[1:]
+    if rule.buffer_size is not None:
+        _check_sizes(sizes, rule.buffer_size)
+    smallest = int(sizes.min(initial=1))
     require(
-        rule.buffer_size is None or np.all(sizes == rule.buffer_size),
-        "buffer_size",
-        int(sizes[sizes != rule.buffer_size][0]) if np.any(sizes != rule.buffer_size) else None,
-        f"{rule.buffer_size}, the only number of trips per server step that this rule is defined for",
-    )
-    require(
-        np.all(sizes >= 1), "the smallest number of trips per server step", int(sizes.min()), "at least 1"
+        smallest >= 1 or rule.empty_steps,
+        "the smallest number of trips per server step",
+        smallest,
+        "at least 1 for this rule",
+        "A Poisson cohort may be empty: raise cohort_size, or take a rule that divides by the expected size of a "
+        "cohort, jafl.rules.fedavg(divide_by=cohort_size).",
     )
 
 
-def _check_model(federation: Federation, model: Model, params: Params) -> int:
-    """The model's number of classes; raises SettingError if it cannot be applied to the federation's examples."""
+def _check_sizes(sizes: np.ndarray, only: int) -> None:
+    """Raises SettingError unless all server steps, of ``sizes`` trips, have the ``only`` size of their rule."""
+    allowed = f"{only}, the only number of trips per server step that this rule is defined for"
+    others = sizes[sizes != only]
+    if len(others) == 0:
+        return
+    size, name, remedy = int(others[0]), "buffer_size", ""
+    if len(others) < len(sizes):
+        name = "the number of trips in a server step"
+        remedy = (
+            "A server that waits for stale trips (too_stale='wait') makes larger steps: drop them instead."
+        )
+        if size < only:
+            remedy = "A buffer that is flushed (flush_after) makes smaller steps: leave it to fill."
+    require(False, name, size, allowed, remedy)
+
+
+def _check_model(federation: Federation, model: Model, params: Params) -> None:
+    """Raises SettingError if the model cannot be applied to the federation's examples, or trained on its labels."""
     x = jax.ShapeDtypeStruct((2, *federation.x.shape[1:]), federation.x.dtype)
-    y = jax.ShapeDtypeStruct((2,), federation.y.dtype)
+    y = jax.ShapeDtypeStruct((2, *federation.y.shape[1:]), federation.y.dtype)
+    name = model.network.name
     try:
-        outputs, losses = jax.eval_shape(model.apply, params, x), jax.eval_shape(model.losses, params, x, y)
+        outputs = jax.eval_shape(model.apply, params, x)
+        check_labels(task_of(model.task), federation.y, outputs, federation.num_classes)
+        check_values(task_of(model.task), {"y": federation.y, "test_y": federation.test_y})
+        losses = jax.eval_shape(model.losses, params, x, y)
         shapes = (getattr(outputs, "shape", None), getattr(losses, "shape", None))
+    except SettingError:
+        raise
     except Exception as error:
+        differences = "; ".join(model.unlike(params, federation.x)[:3])
+        reason = f"{differences})." if differences else told(error)
         raise SettingError(
-            f"The model {type(model.module).__name__} cannot be applied to the parameters and examples of shape "
-            f"{x.shape[1:]} ({type(error).__name__}: {str(error).strip().splitlines()[0]}). Make the parameters with "
-            "its init, on examples like the federation's.",
+            f"The model {name} cannot be applied to the parameters and examples of shape "
+            f"{x.shape[1:]} ({reason} Make the parameters with its init, on examples like the federation's.",
             setting="model",
         ) from error
     require(
@@ -98,7 +127,25 @@ def _check_model(federation: Federation, model: Model, params: Params) -> int:
         "(2, ...) and (2,)",
         "The loss must return one number per example, not their mean.",
     )
-    return int(outputs.shape[-1])
+    if unlike := model.unlike(params, federation.x):
+        raise SettingError(
+            f"The parameters do not fit the model {name}: {'; '.join(unlike[:3])}. Make them with its init.",
+            setting="params",
+        )
+    _tell_of_float32(params)
+
+
+def _tell_of_float32(params: Params) -> None:
+    """Warns where JAX may compute in float64, and the model does not."""
+    kinds = {np.dtype(leaf.dtype) for leaf in jax.tree.leaves(params) if hasattr(leaf, "dtype")}
+    config: Any = jax.config
+    if config.jax_enable_x64 and kinds == {np.dtype(np.float32)}:
+        warnings.warn(
+            "jax_enable_x64 is set, but the model's parameters are float32, and stay so. To compute in float64, "
+            "train one of jafl's models on examples in float64, such as those of source.in_precision('float64'); a "
+            "module of your own needs param_dtype=float64, too.",
+            stacklevel=2,
+        )
 
 
 def check_reports(carry: Carry) -> None:

@@ -101,6 +101,8 @@ class Forecast:
     model      bytes of the model that is trained
     width      trips that train together
     compiled   whether the figures are a compiler's, of the program that runs
+    devices    that train
+    divided    bytes on each device of arrays that more devices would divide among them
     """
 
     parts: Mapping[str, int]
@@ -109,6 +111,8 @@ class Forecast:
     model: int
     width: int
     compiled: bool = False
+    devices: int = 1
+    divided: int = 0
 
     @property
     def needed(self) -> int:
@@ -119,6 +123,14 @@ class Forecast:
     def fits(self) -> bool:
         """Whether a device has as much."""
         return self.needed <= self.available
+
+    @property
+    def fewest_devices(self) -> int | None:
+        """On how many such devices the run would fit by this forecast; None if more of them are no help."""
+        room = self.available - (self.needed - self.divided)
+        if self.fits:
+            return self.devices
+        return -(-self.divided * self.devices // room) if self.divided and room > 0 else None
 
     def summary(self) -> dict[str, Any]:
         """What ``summary.json`` says of it."""
@@ -163,6 +175,11 @@ class Forecast:
         names = _NAMES | {"snapshots": f"{self.slots} snapshots of a model of {readable(self.model)}"}
         listed = ", ".join(f"{readable(size)} for {names[name]}" for name, size in self.largest() if size)
         remedies = [_REMEDIES[name] for name, size in self.largest() if size > self.needed / 100]
+        if self.fewest_devices:
+            remedies.append(
+                f"Or take {self.fewest_devices} such devices, on one host or several (docs/clusters.md): they divide "
+                "the largest arrays among them."
+            )
         return SettingError(
             f"The run needs {readable(self.needed)} of device memory, but the device has {readable(self.available)}: "
             f"{listed}. {' '.join(dict.fromkeys(remedies))}{said}",
@@ -184,7 +201,7 @@ def forecast(
     devices that are CPUs.
     """
     parts = {
-        "data": bytes_of(program.data._replace(x=None)) + _examples_on_a_device(program),
+        "data": data_on_a_device(program.data, program.spread, width_of(program)),
         "evaluation": evaluation,
         "schedule": (program.trips, program.steps, program.waves, program.recall),
         "model": (carry.params, program.client_work, program.rule, program.server_optimizer),
@@ -196,7 +213,13 @@ def forecast(
         "temporaries": temporaries,
     }
     slots = jax.tree.leaves(carry.snapshots)[0].shape[0]
-    return of_parts(parts, program.spread, available, slots, bytes_of(carry.params), width)
+    found = of_parts(parts, program.spread, available, slots, bytes_of(carry.params), width)
+    divided = 0
+    if carry.memory and (program.spread.memory_apart or program.spread.number == 1):
+        divided += found.parts["client_memory"]
+    if program.spread.data_apart:
+        divided += bytes_of(program.data.x) // program.spread.number
+    return dataclasses.replace(found, divided=divided)
 
 
 def of_parts(
@@ -204,19 +227,25 @@ def of_parts(
 ) -> Forecast:
     """The forecast of these parts: bytes, or arrays that every device holds; other arguments as of ``Forecast``."""
     if available is None:
-        shared_by = spread.number if jax.devices()[0].platform == "cpu" else 1
+        own = min(spread.number, jax.local_device_count())
+        shared_by = own if jax.local_devices()[0].platform == "cpu" else 1
         available = device_memory() // shared_by
     sizes = {name: part if isinstance(part, int) else bytes_of(part) for name, part in parts.items()}
-    return Forecast(sizes, available, slots, model, width)
+    return Forecast(sizes, available, slots, model, width, devices=spread.number)
 
 
-def _examples_on_a_device(program: Any) -> int:
+def width_of(program: Any) -> int:
+    """Trips of a wave."""
+    return int(program.waves.trips.shape[1]) if program.waves else 1
+
+
+def data_on_a_device(data: Any, spread: Any, width: int) -> int:
     """Bytes of the clients' examples on each device, with those of a wave where devices share the others."""
-    x, spread = program.data.x, program.spread
     if not spread.data_apart:
-        return bytes_of(x)
-    fetched = program.waves.trips.shape[1] * spread.data_apart
-    return bytes_of(x) // spread.number + bytes_of(x) // len(x) * fetched
+        return bytes_of(data)
+    own = bytes_of(data.x) // spread.number
+    fetched = bytes_of(data.x) // len(data.x) * width * spread.data_apart
+    return bytes_of(data._replace(x=None)) + own + fetched
 
 
 def _on_a_device(spread: Any, memory: Any) -> int:
@@ -233,9 +262,14 @@ def device_memory() -> int:
 
     Not what is free at the moment: then two starts of one run could differ in their plans, and so in rounding.
     """
-    stats = jax.devices()[0].memory_stats()
+    stats = jax.local_devices()[0].memory_stats()
     if stats and "bytes_limit" in stats:
         return int(stats["bytes_limit"])
+    return host_memory()
+
+
+def host_memory() -> int:
+    """Bytes of the machine's physical memory, or of this process's share of it."""
     return min([os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *_group_limits()])
 
 
@@ -280,4 +314,4 @@ def readable(size: float) -> str:
         if size < 1024:
             return f"{size:.3g} {unit}"
         size /= 1024
-    return f"{size:.3g} GiB"
+    return f"{size:.3g} GiB" if size < 10_000 else f"{size:,.0f} GiB"

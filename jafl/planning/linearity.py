@@ -16,7 +16,8 @@ import optax
 
 from jafl.errors import SettingError
 from jafl.jaxpr_dependence import dependences
-from jafl.planning.server_operations import Operation, ServerState, initial, on_host, operate
+from jafl.planning.server_operations import Operation, ServerState, initial, operate
+from jafl.precision import on_host
 from jafl.records import ArrayTree, Arrival, EventSchedule, Params, Recall, Rule
 
 # Entries per axis of the small model on which factors are compared; enough to tell one leaf from another.
@@ -69,7 +70,7 @@ class NotLinear(NamedTuple):
 def has_host() -> bool:
     """Whether JAX may use the host's CPU, on which the matrices are made."""
     try:
-        return bool(jax.devices("cpu"))
+        return bool(jax.local_devices(backend="cpu"))
     except RuntimeError:
         return False
 

@@ -18,7 +18,8 @@ from jafl.engine.matrix_form import Groups
 from jafl.errors import SettingError
 from jafl.planning.linearity import LinearForm
 from jafl.planning.segments import SegmentOperations, Sizes
-from jafl.planning.server_operations import Operation, Reports, initial, on_host, operate
+from jafl.planning.server_operations import Operation, Reports, initial, operate
+from jafl.precision import on_host
 from jafl.records import Arrival
 from jafl.specifications import Specification, as_specification
 

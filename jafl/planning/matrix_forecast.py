@@ -12,7 +12,7 @@ from jafl.engine.devices import Spread
 from jafl.engine.evaluation import evaluation_memory
 from jafl.engine.matrix_form import MatrixProgram
 from jafl.jaxpr_memory import temporary_bytes
-from jafl.planning.device_memory import Forecast, bytes_of, of_parts
+from jafl.planning.device_memory import Forecast, bytes_of, data_on_a_device, of_parts
 from jafl.planning.matrix_program import MatrixRun, layout_of, program_of, shapes
 
 
@@ -21,7 +21,7 @@ def matrix_forecast(runs: Sequence[MatrixRun], available: int | None, on_trainin
     spread = runs[0].program.spread
     layout = layout_of(runs, spread)
     carry, segments = shapes(runs, layout)
-    program = program_of(runs[0], layout, spread)
+    program = program_of(runs[0], layout, spread, alone=len(runs) == 1)
     if len(runs) > 1:
         program = _of_many(program, len(runs))
     first, count = len(jax.tree.leaves(program)), len(jax.tree.leaves(carry))
@@ -34,7 +34,8 @@ def matrix_forecast(runs: Sequence[MatrixRun], available: int | None, on_trainin
     kept = on_a_device(carry.lasting)
     model = len(runs) * bytes_of(runs[0].run.params)
     parts = {
-        "data": len({id(run.program.data.x) for run in runs}) * bytes_of(program.data),
+        "data": len({id(run.program.data.x) for run in runs})
+        * data_on_a_device(program.data, program.spread, layout.sizes.width),
         "evaluation": held,
         "schedule": 2 * bytes_of(segments),  # the next chunk is made while one is computed
         "model": kept // layout.lasting + bytes_of(program.client_work),
@@ -48,7 +49,11 @@ def matrix_forecast(runs: Sequence[MatrixRun], available: int | None, on_trainin
         ),
     }
     slots = jax.tree.leaves(carry.snapshots)[0].shape[1]
-    return of_parts(parts, spread, available, slots, model // len(runs), len(runs) * layout.sizes.width)
+    found = of_parts(parts, spread, available, slots, model // len(runs), len(runs) * layout.sizes.width)
+    divided = kept + found.parts["snapshots"] + found.parts["client_memory"]
+    if program.spread.data_apart:
+        divided += bytes_of(program.data.x) // spread.number
+    return dataclasses.replace(found, divided=divided)
 
 
 def _of_many(program: MatrixProgram, runs: int) -> MatrixProgram:

@@ -7,12 +7,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from jafl import engine
 from jafl.clients import ClientData
 from jafl.engine import client_memory, tiled_rows
 from jafl.engine.client_memory import Row
-from jafl.engine.devices import Spread
+from jafl.engine.devices import ONE_DEVICE, Spread, put
 from jafl.engine.matrix_form import (
     FIRST_VERSIONS,
     SHARED,
@@ -92,6 +93,8 @@ def find_form(run: Run, program: engine.Program) -> LinearForm | NotLinear:
     Raises:
       SettingError: if the rule is declared linear and is not: names the rule and the first trip that shows it.
     """
+    if program.trips.version is not None:
+        return NotLinear("the clients' learning rate follows a schedule over server steps")
     rule, optimizer = program.rule.build(), program.server_optimizer.build()
     columns = {name: column[: run.schedule.num_trips] for name, column in program.trips.columns.items()}
     form = linear_form(rule, optimizer, run.params, run.schedule.num_clients, columns, program.recall)
@@ -116,9 +119,10 @@ def layout_of(runs: Sequence[MatrixRun], spread: Spread) -> Layout:
     return Layout(lasting, Groups(keeps, starts, stored), sizes)
 
 
-def program_of(run: MatrixRun, layout: Layout, spread: Spread) -> MatrixProgram:
-    """The program of one run, on the host."""
-    spread = spread._replace(at_once=0, lanes=0, steps_at_once=0, memory_apart=False, data_apart=0)
+def program_of(run: MatrixRun, layout: Layout, spread: Spread, *, alone: bool = True) -> MatrixProgram:
+    """The program of one run, on the host; large examples are in parts where it is ``alone``."""
+    spread = spread._replace(at_once=0, lanes=0, steps_at_once=0, memory_apart=False)
+    spread = spread if alone else spread._replace(data_apart=0)
     data, work = run.program.data, run.program.client_work
     is_own = (False,) * len(jax.tree.leaves((data, work)))
     return MatrixProgram(data, work, is_own, 1, layout.groups, run.precision, spread)
@@ -131,9 +135,15 @@ def allocate(runs: Sequence[MatrixRun], layout: Layout, precision: str) -> Matri
     rows = max(_memory_rows(run) for run in runs)
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *lasting)
     spread = runs[0].program.spread
+    sizes = {"slots": slots, "memory_rows": rows, "precision": precision}
+    if spread.devices is None:
+        return _allocate(stacked, **sizes, forms=spread.forms)
+    if not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(stacked)):
+        stacked = put(stacked, spread.everywhere())
     # Several devices hold a part of every row each; a tile may not lie across two of them.
-    forms = spread.forms if spread.devices is None else spread.forms._replace(tiled=False)
-    return _allocate(stacked, slots=slots, memory_rows=rows, precision=precision, forms=forms)
+    return _allocate(
+        stacked, **sizes, forms=spread.forms._replace(tiled=False), spread=Spread(spread.devices)
+    )
 
 
 def shapes(runs: Sequence[MatrixRun], layout: Layout) -> tuple[MatrixCarry, Segments]:
@@ -311,8 +321,16 @@ def shapes_of_segments(layout: Layout, runs: int, dtype: Any) -> Segments:
     )
 
 
-@functools.partial(jax.jit, static_argnames=("slots", "memory_rows", "precision", "forms"))
-def _allocate(lasting: Any, *, slots: int, memory_rows: int, precision: str, forms: Forms) -> MatrixCarry:
+@functools.partial(jax.jit, static_argnames=("slots", "memory_rows", "precision", "forms", "spread"))
+def _allocate(
+    lasting: Any,
+    *,
+    slots: int,
+    memory_rows: int,
+    precision: str,
+    forms: Forms,
+    spread: Spread = ONE_DEVICE,
+) -> MatrixCarry:
     """lasting: [B, M, *P] of the initial model, and of all else that lasts."""
     params = jax.tree.map(lambda rows: rows[:, 0], lasting)
 
@@ -321,20 +339,20 @@ def _allocate(lasting: Any, *, slots: int, memory_rows: int, precision: str, for
             lambda p: jax.vmap(lambda row: tiled_rows.zeros(number, row, forms, dtype))(p), params
         )
 
-    def with_first(rows, params):
-        first = jnp.zeros(1, jnp.int32)
-        return jax.vmap(lambda rows, p: tiled_rows.with_rows(rows, first, p[None]))(rows, params)
-
     def stored(number):
         dtype = client_memory.PRECISIONS[precision]
         scales = jax.tree.map(lambda p: jnp.zeros((len(p), number), p.dtype), params)
         return Row(rows(number, dtype), scales if dtype == jnp.int8 else ())
 
-    return MatrixCarry(
+    carry = MatrixCarry(
         lasting=lasting,
-        snapshots=jax.tree.map(with_first, rows(slots), params, is_leaf=tiled_rows.is_tiled),
+        snapshots=jax.tree.map(jax.vmap(tiled_rows.starting_with), params, rows(slots)),
         memory=stored(memory_rows),
     )
+    if spread.devices is None:
+        return carry
+    # No device ever holds more than its part.
+    return jax.tree.map(lambda rows: lax.with_sharding_constraint(rows, spread.of_entries(rows)), carry)
 
 
 def _initial_lasting(run: MatrixRun, lasting: int) -> Any:

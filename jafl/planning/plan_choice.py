@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jafl import processes
 from jafl.engine.devices import Spread, spread_over
 from jafl.planning.device_memory import bytes_of, device_memory
 from jafl.records import EventSchedule, ExecutionPlan, Params
@@ -25,9 +26,15 @@ LANES_WORTH_A_ROUND = 16
 WAITING_SHARE_OF_MEMORY = 0.125
 
 
-def default_form(spread: Spread) -> str:
-    """The form, of those that a run has, that is quickest on these devices; see ``ExecutionPlan.form``."""
-    return "matrix" if spread.forms.matrix else "loop"
+def default_form(schedule: EventSchedule, rule: Any, spread: Spread) -> str:
+    """The form, of those that a run has, that is quickest on these devices; see ``ExecutionPlan.form``.
+
+    Where several CPU devices are asked for, and cannot share the steps of an additive rule, the loop exchanges
+    something at every fold, the matrix form twice in a wave: it was measured to be several times as quick
+    (experiments/benchmarks/README.md, "Loop or matrix form on a CPU").
+    """
+    exchanges = spread.number > 1 and not spread.together and not _shares_steps(schedule, rule, spread)
+    return "matrix" if spread.forms.matrix or exchanges else "loop"
 
 
 def default_spread(
@@ -41,7 +48,8 @@ def default_spread(
       SettingError: as ``spread_over`` does.
     """
     spread = spread_over(devices, together)
-    if devices is None and not spread.together and not _shares_steps(schedule, rule, spread):
+    several = processes.count() > 1  # each of which has its part in the run
+    if devices is None and not (several or spread.together or _shares_steps(schedule, rule, spread)):
         return spread_over(1, together)
     return spread
 

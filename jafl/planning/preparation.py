@@ -8,7 +8,8 @@ import numpy as np
 
 from jafl import engine
 from jafl.clients import trip_words
-from jafl.engine.devices import Spread
+from jafl.data.arrays import check_finite, is_memory_map
+from jafl.engine.devices import Spread, put, put_rows
 from jafl.engine.evaluation import evaluation_memory
 from jafl.errors import SettingError, choose, refusal, require
 from jafl.jaxpr_memory import temporary_bytes
@@ -64,23 +65,28 @@ class Preparation:
         keys = jax.jit(trip_words)(self.run.key, trips.client, padded(self.run.schedule.trip))
         return dataclasses.replace(self.program, trips=trips._replace(key=keys))
 
-    def place(self) -> tuple[engine.Program, engine.Carry]:
+    def with_plan(self, plan: ExecutionPlan) -> "Preparation":
+        """The same with another plan of the same schedule; on the same devices."""
+        if all(np.array_equal(getattr(plan, name), value) for name, value in vars(self.plan).items()):
+            return self
+        spread = self.program.spread
+        return prepare(self.run, plan=plan, devices=spread.number, together=spread.together)
+
+    def place(self, program: engine.Program | None = None) -> tuple[engine.Program, engine.Carry]:
         """The program and the carry before the first step, on the device or devices.
+
+        program: ``program_with_keys()``, if it has been made.
 
         Raises:
           SettingError: if the initial parameters are not finite.
         """
-        program = self.program_with_keys()
-        spread = program.spread
-        x = _examples(spread, program.data.x)
-        program = dataclasses.replace(program, data=program.data._replace(x=None))
-        program = jax.device_put(program, spread.everywhere())
-        program = dataclasses.replace(program, data=program.data._replace(x=x))
+        program = program or self.program_with_keys()
+        spread, program = program.spread, place_program(program)
         start = allocation(self.run, self.plan)
         if spread.number == 1:
             return program, start(program, self.run.params)
         shardings = shardings_of(spread, jax.eval_shape(start, program, self.run.params))
-        params = jax.device_put(self.run.params, spread.everywhere())
+        params = put(self.run.params, spread.everywhere())
         return program, jax.jit(start, out_shardings=shardings)(program, params)
 
 
@@ -120,6 +126,7 @@ def prepare(
         settings lower it).
     """
     check_types(run.federation, run.client_work, run.rule)
+    run = run.for_its_schedule()
     device_bytes = None if spread is None else available
     if spread is None:
         spread = default_spread(run.schedule, run.rule, devices, together)
@@ -222,7 +229,7 @@ class _Candidates:
 
     def _form(self, form: str | None) -> str:
         """The form that is wanted, or the quicker one of those that the run has."""
-        wanted = form or default_form(self._spread)
+        wanted = form or default_form(self._run.schedule, self._run.rule, self._spread)
         choose("form", wanted, dict.fromkeys(FORMS))
         if wanted == "matrix":
             try:
@@ -260,19 +267,29 @@ def _forecast(
     return forecast(program, carry, **sizes, width=width, available=available)
 
 
-def _examples(spread: Spread, x: np.ndarray) -> jax.Array:
-    """The clients' examples [E, ...] where they belong; where devices share them, padded to a multiple of these."""
-    sharding = spread.of_examples()
-    if sharding is None or not spread.data_apart:
-        return jax.device_put(x, sharding)
-    size = -(-len(x) // spread.number) * spread.number
+def place_program(program: Any) -> Any:
+    """A program of either form on the device or devices; large examples in parts.
 
-    def part(index: Any) -> np.ndarray:
-        rows = np.arange(size)[index[0]]
-        return np.asarray(x[np.minimum(rows, len(x) - 1)])
+    Raises:
+      SettingError: for examples in a memory map that are not finite; others were checked when they were given.
+    """
+    spread, x = program.spread, program.data.x
+    is_mapped = is_memory_map(x)
+    if not spread.data_apart:
+        if is_mapped:
+            check_finite(x, "x")
+        return put(program, spread.everywhere())
+    rest = put(dataclasses.replace(program, data=program.data._replace(x=None)), spread.everywhere())
 
-    placed: jax.Array = jax.make_array_from_callback((size, *x.shape[1:]), sharding, part)
-    return placed
+    def read(first: int, end: int) -> np.ndarray:
+        rows = np.asarray(x[first:end])
+        if is_mapped:
+            check_finite(rows, "x", first)
+        return rows
+
+    length = -(-len(x) // spread.number) * spread.number
+    parts = put_rows(read, x, spread.of_examples(), length)
+    return dataclasses.replace(rest, data=rest.data._replace(x=parts))
 
 
 def shardings_of(spread: Spread, carry: engine.Carry) -> engine.Carry:

@@ -55,7 +55,7 @@ def make_program(
     at_once = _at_once(plan, built, spread)
     spread = spread._replace(at_once=at_once, lanes=_lanes(plan, spread), whole_steps=whole)
     program = engine.Program(
-        trips=_trips(run, plan, built, spread),
+        trips=_trips(run, plan, built, spread, client_work.build().reads_version),
         steps=engine.Steps(padded(plan.first_trip), padded(plan.write_slot)),
         waves=_waves(plan, spread) if plan.width > 1 else None,
         recall=_padded_recall(built.recalls(run.schedule)) if built.recalls else None,
@@ -86,7 +86,7 @@ def allocation(run: Run, plan: ExecutionPlan) -> Any:
     return functools.partial(engine.allocate, slots=slots, num_clients=run.schedule.num_clients)
 
 
-def _trips(run: Run, plan: ExecutionPlan, rule: Rule, spread: Spread) -> engine.Trips:
+def _trips(run: Run, plan: ExecutionPlan, rule: Rule, spread: Spread, reads_version: bool) -> engine.Trips:
     """What the device knows of each trip, its random key still zero."""
     schedule, examples = run.schedule, None
     if spread.forms.packed and plan.form == "loop":
@@ -99,6 +99,7 @@ def _trips(run: Run, plan: ExecutionPlan, rule: Rule, spread: Spread) -> engine.
         read_slot=padded(plan.read_slot),
         columns={name: padded(column) for name, column in _columns(schedule, rule).items()},
         examples=examples,
+        version=padded(schedule.download_version) if reads_version else None,
     )
 
 

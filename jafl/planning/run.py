@@ -7,7 +7,7 @@ import jax
 
 from jafl.data import Federation
 from jafl.records import EventSchedule, Params, Rule
-from jafl.specifications import Specification
+from jafl.specifications import Specification, for_schedule
 
 
 class Run(NamedTuple):
@@ -33,3 +33,12 @@ class Run(NamedTuple):
     server_optimizer: Any = None
     evaluate_at: Iterable[int] | None = None
     evaluators: Mapping[str, Callable[[Params], Mapping[str, float]]] | None = None
+
+    def for_its_schedule(self) -> "Run":
+        """The run with the numbers of its rule that follow from the schedule (``Rule.for_schedule``).
+
+        A schedule for other clients than the federation's is refused later, by name; nothing follows from it.
+        """
+        if self.schedule.num_clients != self.federation.num_clients:
+            return self
+        return self._replace(rule=for_schedule(self.rule, self.schedule, self.federation.num_examples))

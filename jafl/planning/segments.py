@@ -154,20 +154,24 @@ class Segmentation:
                 yield Chunk(end, len(some), self._operations(some), self._arrays(some))
 
     def _order(self, recall: Recall | None) -> None:
-        """All operations in order. The first arrival of a step shares one with the step's last recalled value."""
+        """All operations in order. The first arrival of a step shares one with the step's last recalled value.
+
+        A step without arrivals has an operation of its own.
+        """
         schedule = self._schedule
         step, trips = schedule.step.astype(np.int64), np.arange(schedule.num_trips)
         first_trip = schedule.step_offsets
         shown: np.ndarray = np.zeros(schedule.num_steps, np.int64)
         if recall is not None:
             shown = np.diff(np.asarray(recall.first_row[: schedule.num_steps + 1], np.int64))
-        before = np.cumsum(np.maximum(shown - 1, 0))  # operations of recalled values alone, up to each step
+        without_arrival = np.maximum(shown - 1, 0) + (np.diff(first_trip) == 0)
+        before = np.cumsum(without_arrival)  # operations up to each step
         self._operation_of_trip = trips + before[step]
         total = schedule.num_trips + int(before[-1])
         self._trip_of = np.full(total, -1)
         self._trip_of[self._operation_of_trip] = trips
         self._step_of = np.empty(total, np.int64)
-        sizes = np.diff(first_trip) + np.maximum(shown - 1, 0)
+        sizes = np.diff(first_trip) + without_arrival
         self._step_of[:] = np.repeat(np.arange(schedule.num_steps), sizes)
         self._first_of_step = np.concatenate([[0], np.cumsum(sizes)])
         self._recall_of = np.full(total, -1)

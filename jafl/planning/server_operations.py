@@ -5,8 +5,6 @@ The operations call the rule's and the server optimizer's own functions, in the 
 buffer and moves the model.
 """
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -55,13 +53,6 @@ class Reports(NamedTuple):
 
     trip: dict[str, Array]
     step: dict[str, Array]
-
-
-@contextlib.contextmanager
-def on_host() -> Iterator[None]:
-    """Computes in 64 bits, on the host's CPU, whatever the default device is: accelerators may lack 64 bits."""
-    with jax.enable_x64(True), jax.default_device(jax.devices("cpu")[0]):
-        yield
 
 
 def initial(rule: Any, optimizer: Any, params: Params, num_clients: int) -> ServerState:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jafl.errors import require
-from jafl.records import EventSchedule
+from jafl.extras import importing
+from jafl.records import EventSchedule, check_schedule
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,6 +35,8 @@ def save(figure: "Figure", path: str | os.PathLike) -> None:
 
 def _write(figure: Any, file: Any) -> None:
     """Draws the figure once; ``Figure.savefig`` would lay it out twice, which takes most of the time."""
+    fits = hasattr(figure, "canvas")
+    require(fits, "figure", figure, "a figure, as a function of jafl.plots returns it")
     figure.canvas.print_png(file, metadata={"Software": None})
 
 
@@ -41,13 +44,18 @@ def new_figure(
     rows: int, columns: int, width: float, height: float, **options: Any
 ) -> tuple["Figure", np.ndarray]:
     """An empty figure of ``width`` by ``height`` inches, and its axes [rows, columns]."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    with importing():
+        from cycler import cycler
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
 
     figure: Any = Figure(figsize=(width, height), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     figure._repr_png_ = functools.partial(png, figure)  # the name that notebooks look for
-    return figure, figure.subplots(rows, columns, squeeze=False, **options)
+    axes = figure.subplots(rows, columns, squeeze=False, **options)
+    for panel in axes.flat:  # lines are told apart by colors, and dashed ones by the same colors once more
+        panel.set_prop_cycle(cycler(linestyle=["-", "--"]) * cycler(color=COLORS))
+    return figure, axes
 
 
 def png(figure: "Figure") -> bytes:
@@ -79,21 +87,65 @@ def rounded(value: float, decimals: int = 1) -> str:
     return f"{value:,.{0 if value >= 100 else decimals}f}"
 
 
+def is_constant(values: np.ndarray) -> bool:
+    """Whether numbers are the same but for rounding, so that a picture of them would show nothing.
+
+    Args:
+      values: numbers of any shape.
+
+    Returns:
+      True if none differs from another by more than a millionth of the largest, or there are none.
+
+    Example:
+      >>> is_constant(np.array([0.1, 0.1])), is_constant(np.array([0.1, 0.2]))
+      (True, False)
+    """
+    values = np.asarray(values, np.float64)
+    return not values.size or bool(np.ptp(values) <= 1e-6 * np.abs(values).max())
+
+
 def require_trips(setting: str, schedule: EventSchedule) -> None:
-    """Raises SettingError for a schedule without applied trips."""
+    """Raises SettingError for what is no schedule, and for a schedule without applied trips."""
+    check_schedule(schedule, setting)
     require(schedule.num_trips, setting, "without applied trips", "a schedule with trips")
 
 
 def require_schedules(schedules: Mapping[str, EventSchedule]) -> None:
     """Raises SettingError if there is no schedule, or one without applied trips."""
-    require(schedules, "schedules", schedules, "at least one schedule")
+    fits = isinstance(schedules, Mapping) and schedules
+    require(fits, "schedules", schedules, "{label: schedule}", "One alone is {'': schedule}.")
     for label, schedule in schedules.items():
         require_trips(f"schedules[{label!r}]", schedule)
 
 
+def with_rows(
+    schedules: Mapping[str, EventSchedule], same: Mapping[str, str]
+) -> tuple[list[tuple[str, EventSchedule, str]], str]:
+    """Which schedules get a row of a picture, and what is said of the others.
+
+    Args:
+      schedules: {label: schedule}.
+      same: {label: a few words} of those that a picture would show as a constant.
+
+    Returns:
+      (label, schedule, color) of all others, or of all if no other is left; and a note on the rest, on a line of its
+      own, which may be empty.
+    """
+    colors = {label: COLORS[index % len(COLORS)] for index, label in enumerate(schedules)}
+    chosen = [label for label in schedules if label not in same] or list(schedules)
+    rest: dict[str, list[str]] = {}
+    for label, words in same.items():
+        if label not in chosen:
+            rest.setdefault(words, []).append(label)
+    told = [f"{', '.join(labels)} ({words})" for words, labels in rest.items()]
+    note = f"\nNot drawn: {'; '.join(told)}" if told else ""
+    return [(label, schedules[label], colors[label]) for label in chosen], note
+
+
 def whole_numbers(axis: "Axis") -> None:
     """Separates thousands, and puts no ticks between whole numbers unless the range is tiny."""
-    from matplotlib.ticker import MaxNLocator
+    with importing():
+        from matplotlib.ticker import MaxNLocator
 
     axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10], integer=True))
     axis.set_major_formatter(thousands)
@@ -112,11 +164,18 @@ def tidy(axes: "Axes", horizontal: str, vertical: str, write: Any = None) -> Non
 
 def powers_of_ten(axis: "Axis", low: float, high: float, write: Any) -> None:
     """Sets the ticks of a logarithmic axis from ``low`` to ``high``: one or two for each power of ten."""
-    from matplotlib.ticker import LogLocator
+    with importing():
+        from matplotlib.ticker import LogLocator
 
     axis.set_major_locator(LogLocator(subs=(1, 3) if high < 1000 * low else (1,)))
     axis.set_major_formatter(write)
     axis.minorticks_off()
+
+
+def name_log_scale(axis: "Axis", above: str = "") -> None:
+    """Adds to an axis's name that it is logarithmic; ``above``: from this value on, where it is linear below."""
+    name, scale = axis.get_label_text(), f"log scale above {above}" if above else "log scale"
+    axis.set_label_text(f"{name[:-1]}; {scale})" if name.endswith(")") else f"{name} ({scale})")
 
 
 def name_clients(axis: "Axis", clients: Sequence[int] | np.ndarray, room: float) -> None:

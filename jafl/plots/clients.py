@@ -7,11 +7,13 @@ import numpy as np
 
 from jafl import diagnostics
 from jafl.errors import require
+from jafl.extras import importing
 from jafl.plots.canvas import (
     COLORS,
     MOST_BARS,
     legend_above,
     name_clients,
+    name_log_scale,
     new_figure,
     per_cent,
     powers_of_ten,
@@ -28,6 +30,14 @@ if TYPE_CHECKING:
 
 TRIPS = "client trips"
 MOST_KINDS = 3  # kinds of weights in one picture
+FEW_POINTS = 400  # clients; with more, their means are drawn over the points
+MEANS = 50  # of so many groups of equal size
+# What the numbers in the legend mean (FedStaleWeight's equation 3; Gini 1912).
+FAIRNESS = (
+    "Fairness loss: the sum over clients of |share of all weight - 1/N|. It is 0 where all clients count alike, and "
+    "nears 2 where one alone counts.\nGini index: half the mean difference between two clients' shares, over their "
+    "mean. It is 0 where all clients count alike, and nears 1 where one alone counts."
+)
 
 
 def participation(
@@ -66,8 +76,8 @@ def influence(schedule: EventSchedule, weights: Mapping[str, np.ndarray]) -> "Fi
     """Each client's influence under one to three kinds of weights, in units of the fair share.
 
     The client trips themselves are drawn beside them: the influence if every trip counted alike. Drawn as
-    ``participation`` is. The legend has FedStaleWeight's loss (equation 3) and the Gini index of each kind, the
-    latter only where no share is negative.
+    ``participation`` is. The legend has FedStaleWeight's fairness loss (equation 3) and the Gini index of each kind,
+    the latter only where no share is negative; below the picture stands what they mean.
 
     Args:
       schedule: of J applied trips.
@@ -91,12 +101,18 @@ def influence(schedule: EventSchedule, weights: Mapping[str, np.ndarray]) -> "Fi
     kinds |= {label: diagnostics.influence(schedule, of_trips) for label, of_trips in weights.items()}
     shares = {_described(label, share): schedule.num_clients * share for label, share in kinds.items()}
     colors = (COLORS[0], COLORS[2], COLORS[1], COLORS[4]) if len(weights) > 1 else COLORS
-    return _shares(shares, colors, "influence (1 is the fair share)", thousands, fair=1.0)
+    figure = _shares(shares, colors, "influence (1 is the fair share)", thousands, fair=1.0)
+    (panel,) = figure.axes
+    panel.set_ylabel(
+        panel.get_ylabel().replace("; log", ";\nlog")
+    )  # in one line it would reach the text below
+    figure.supxlabel(FAIRNESS, fontsize="x-small", color="0.35", x=0.01, ha="left")
+    return figure
 
 
 def _described(label: str, share: np.ndarray) -> str:
     """``label`` with the loss and, if possible, the Gini index of the shares [N]."""
-    loss = f"loss {diagnostics.fairness_loss(share):.2f}"
+    loss = f"fairness loss {diagnostics.fairness_loss(share):.2f}"
     return (
         f"{label} ({loss}, Gini {diagnostics.gini(share):.2f})" if share.min() >= 0 else f"{label} ({loss})"
     )
@@ -125,10 +141,11 @@ def _shares(
     if table.max() > 10 * fair:
         panel.set_yscale("symlog", linthresh=0.1 * fair, linscale=0.4)
         panel.yaxis.set_major_formatter(write)
+        name_log_scale(panel.yaxis, above=write(float(f"{0.1 * fair:.2g}")))
     panel.set_ylim(bottom=min(0, table.min()))
     if clients <= MOST_BARS:
         name_clients(panel.xaxis, order, 7 / clients)
-    legend_above(figure, handles)
+    legend_above(figure, [*handles, *(_key_of_points(clients) if len(shares) > 1 else [])])
     return figure
 
 
@@ -152,14 +169,26 @@ def _share_points(panel: "Axes", table: np.ndarray, colors: Sequence[str]) -> li
     handles = panel.step(ranks, table[0], where="mid", linewidth=2.2, zorder=4, color=trips)
     for share, color, marker in zip(table[1:], kinds, "os^", strict=False):
         look: dict[str, Any] = {"color": color, "markeredgewidth": 0, "linestyle": ""}
-        if clients < 400:
+        if clients < FEW_POINTS:
             handles += panel.plot(ranks, share, marker, markersize=4, **look)
         else:
             panel.plot(ranks, share, "o", markersize=2.5, alpha=0.35, **look)
-            means = [group.mean(axis=1) for group in np.array_split(np.stack([ranks, share]), 50, axis=1)]
+            means = [group.mean(axis=1) for group in np.array_split(np.stack([ranks, share]), MEANS, axis=1)]
             panel.plot(*np.transpose(means), linewidth=4, color="white")  # sets the line off from the points
             handles += panel.plot(*np.transpose(means), linewidth=2.2, color=color)
     return handles
+
+
+def _key_of_points(clients: int) -> list[Any]:
+    """What points and lines are, where the clients are too many for the points alone."""
+    with importing():
+        from matplotlib.lines import Line2D
+
+    if clients < FEW_POINTS:
+        return []
+    text = f"points: single clients; lines: means of {100 // MEANS} % of the clients"
+    look: dict[str, Any] = {"color": "0.5", "marker": "o", "markersize": 3, "linewidth": 2.2, "alpha": 0.6}
+    return [Line2D([], [], label=text, **look)]
 
 
 def participating_examples(schedule: EventSchedule, num_examples: np.ndarray) -> "Figure":
@@ -188,10 +217,10 @@ def participating_examples(schedule: EventSchedule, num_examples: np.ndarray) ->
     handles = []
     for name, values, color in (("started", held.started, "0.55"), ("applied", held.applied, COLORS[0])):
         share, fill = np.histogram(values, edges)[0] / len(values), name == "started"
-        panel.stairs(share, edges, color=color, fill=fill, alpha=0.5 if fill else 1, linewidth=2)
-        mean = panel.axvline(values.mean(), color=color, linestyle="--", linewidth=1.5)
-        mean.set_label(f"{name}: mean {rounded(values.mean())}")
-        handles.append(mean)
+        label = f"{name}: mean {rounded(values.mean())} (dashed)"
+        look: dict[str, Any] = {"color": color, "fill": fill, "alpha": 0.5 if fill else 1, "linewidth": 2}
+        handles.append(panel.stairs(share, edges, label=label, **look))
+        panel.axvline(values.mean(), color=color, linestyle="--", linewidth=1.5)
     panel.set_title(
         f"the applied trips' mean is {held.ratio:.2f} of the started ones'", loc="left", fontsize="medium"
     )
@@ -206,6 +235,7 @@ def _bins_of_examples(panel: "Axes", started: np.ndarray) -> np.ndarray:
     if most > 20 * np.median(started):
         panel.set_xscale("log")
         powers_of_ten(panel.xaxis, least, most, thousands)
+        name_log_scale(panel.xaxis)
         return np.unique(np.round(np.geomspace(least, most + 1, 26))) - 0.5  # whole numbers have no gaps
     width = max(1, -(-(int(most) - int(least) + 1) // MOST_BARS))
     edges = np.arange(least, most + width + 1, width) - 0.5

@@ -10,8 +10,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from jafl.errors import require, unknown_name
-from jafl.plots.canvas import COLORS, TIME, legend_above, new_figure, powers_of_ten, thousands, tidy
+from jafl.errors import choose, require, unknown_name
+from jafl.extras import importing
+from jafl.plots.accuracy_axis import NAME, SCALES, set_error_scale, shows_errors
+from jafl.plots.canvas import (
+    COLORS,
+    TIME,
+    legend_above,
+    name_log_scale,
+    new_figure,
+    powers_of_ten,
+    thousands,
+    tidy,
+)
+from jafl.plots.histories import runs_by_label
+from jafl.records import History
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,6 +34,8 @@ Run = Sequence[Mapping[str, Any]]
 
 HORIZONTALS = {"server_step": "server steps", "client_trips": "client trips", "time": TIME}
 MARKERS = "os^Dv"
+MARKERS_PER_CURVE = 7
+MOST_LETTERS = 120  # of the names of all horizontal axes side by side
 
 
 class Curve(NamedTuple):
@@ -33,45 +48,57 @@ class Curve(NamedTuple):
 
 
 def accuracy(
-    runs: Mapping[str, Sequence[Run]],
+    runs: Mapping[str, Sequence[Run | History]] | History | Sequence[History],
     horizontal: str = "client_trips",
     *,
-    metric: str = "test_accuracy",
+    metric: str | None = None,
     target: float | None = None,
     title: str | None = None,
+    scale: str = "auto",
 ) -> "Figure":
     """A metric over training, one line per label.
 
     Args:
       runs: the runs of each label, one per seed. Several are drawn as their mean with a band of one standard
-        error to each side, over the range that all of them cover; a single one as it is.
+        error to each side, over the range that all of them cover; a single one as it is. Histories may stand for
+        runs, and a single history, or a list of them, for one label.
       horizontal: "server_step", "client_trips" or "time". The axis becomes logarithmic, and starts at the first
         evaluation after 0, where a linear one would show most of a label's change in its first tenth.
-      metric: a key of the evaluations; evaluations that lack it, or hold None, are left out.
-      target: a value of the metric to mark with a dashed line.
+      metric: a key of the evaluations; evaluations that lack it, or hold None, are left out. Default:
+        "test_accuracy", or "test_loss" where the runs have no accuracy.
+      target: a value of the metric to mark with a dashed line. Of one that is farther away than half the height
+        of all curves, only the number is written.
       title: above the picture.
+      scale: of the vertical axis. "linear"; "error": logarithmic in the error, 1 - accuracy, so that what happens
+        near 1 can be seen; "auto": the latter where an accuracy rises above 0.9 from far below.
 
     Returns:
       The figure.
 
     Raises:
-      SettingError: for an unknown horizontal or metric, no runs, or seeds without a common range.
+      SettingError: for an unknown horizontal, metric or scale, no runs, or seeds without a common range.
     """
     if horizontal not in HORIZONTALS:
         raise unknown_name("horizontal", horizontal, HORIZONTALS)
-    figure = _panels(runs, [horizontal], metric, target, 7.0, 4.4)
+    figure = _panels(runs, [horizontal], metric, target, scale, 7.0, 4.4)
     figure.axes[0].set_title(title or "")
     return figure
 
 
-def accuracy_panels(runs: Mapping[str, Sequence[Run]], *, target: float | None = None) -> "Figure":
-    """Test accuracy against server steps, client trips and simulated time, side by side; see ``accuracy``.
+def accuracy_panels(
+    runs: Mapping[str, Sequence[Run | History]] | History | Sequence[History],
+    *,
+    target: float | None = None,
+    scale: str = "auto",
+) -> "Figure":
+    """Test accuracy (or loss) against server steps, client trips and simulated time, side by side; see ``accuracy``.
 
     If one of the three axes is better logarithmic, all are, so that distances compare.
 
     Args:
-      runs: the runs of each label, one per seed.
-      target: an accuracy to mark with a dashed line.
+      runs: as in ``accuracy``.
+      target: an accuracy to mark, as in ``accuracy``.
+      scale: of the vertical axis, as in ``accuracy``.
 
     Returns:
       The figure.
@@ -79,44 +106,101 @@ def accuracy_panels(runs: Mapping[str, Sequence[Run]], *, target: float | None =
     Raises:
       SettingError: as ``accuracy``.
     """
-    return _panels(runs, list(HORIZONTALS), "test_accuracy", target, 11.0, 3.9)
+    return _panels(runs, list(HORIZONTALS), None, target, scale, 11.0, 3.9)
 
 
 def _panels(
-    runs: Mapping[str, Sequence[Run]],
+    runs: Any,
     horizontals: Sequence[str],
-    metric: str,
+    metric: str | None,
     target: float | None,
+    scale: str,
     width: float,
     height: float,
 ) -> "Figure":
     """Panels of the metric against each of ``horizontals``, side by side."""
+    runs = runs_by_label(runs)
     require(isinstance(runs, Mapping) and runs, "runs", runs, "a mapping of labels to lists of runs")
     require(target is None or isinstance(target, numbers.Real), "target", target, "a number or None")
+    choose("scale", scale, dict.fromkeys(SCALES))
+    metric = metric or _default_metric(runs)
+    possible = "accuracy" not in metric or target is None or 0 <= target <= 1
+    require(possible, "target", target, f"from 0 to 1 for {metric}", "0.95 stands for 95 %.")
     panels = [
         {label: _curve(label, seeds, horizontal, metric) for label, seeds in runs.items()}
         for horizontal in horizontals
     ]
     change_early = any(_changes_early(list(curves.values())) for curves in panels)
+    if change_early:
+        panels = [{label: _after_start(curve) for label, curve in curves.items()} for curves in panels]
     figure, axes = new_figure(1, len(panels), width, height, sharey=True)
     for panel, curves, horizontal in zip(axes[0], panels, horizontals, strict=True):
         tidy(panel, HORIZONTALS[horizontal], "")
         if change_early:
-            curves = {label: _after_start(curve) for label, curve in curves.items()}
             ends = [curve.across[[0, -1]] for curve in curves.values() if curve.across.size]
             panel.set_xscale("log")
             powers_of_ten(panel.xaxis, np.min(ends), np.max(ends), thousands)
+            name_log_scale(panel.xaxis)
+            if len(panel.get_xlabel()) > MOST_LETTERS / len(panels):
+                panel.set_xlabel(panel.get_xlabel().replace(" (", "\n("))
         _draw(panel, curves)
         if not change_early:
             panel.set_xlim(left=0)
-        if target is not None:
-            panel.axhline(target, color="black", linestyle="--", linewidth=1)
-    axes[0, 0].set_ylabel(metric.replace("_", " "))
+    drawn = [curve for of_panel in panels for curve in of_panel.values()]
+    far = 0 if target is None else _far(target, drawn)
+    _name_metric(axes[0, 0], drawn, metric, None if far else target, scale)
     if target is not None:
-        text, right_of_axes = f"target\n{target:g}", ("axes fraction", "data")
-        panel.annotate(text, (1, target), (4, 0), right_of_axes, "offset points", va="center")
+        _mark_target(axes[0], target, far)
     _legend(figure, panel, list(curves.values()))
     return figure
+
+
+def _far(target: float, curves: Sequence[Curve]) -> int:
+    """1 for a target far above all curves, -1 for one far below them, 0 for others.
+
+    Far is more than half the height of the curves: a picture with such a target would show little else.
+    """
+    values = np.concatenate([curve.mean for curve in curves])
+    values = values[np.isfinite(values)]
+    if not values.size or not np.ptp(values):
+        return 0
+    half = np.ptp(values) / 2
+    return int(target > values.max() + half) - int(target < values.min() - half)
+
+
+def _mark_target(panels: Sequence["Axes"], target: float, far: int) -> None:
+    """A dashed line with the target's value at the right; of one that is far, only on which side it is."""
+    if far:
+        text, end = (
+            (f"target\n{target:g}:\nfar above", 1) if far > 0 else (f"target\n{target:g}:\nfar below", 0)
+        )
+        side = "top" if end else "bottom"
+        panels[-1].annotate(text, (1, end), (4, 0), "axes fraction", "offset points", va=side)
+        return
+    for panel in panels:
+        panel.axhline(target, color="black", linestyle="--", linewidth=1)
+    text, right_of_axes = f"target\n{target:g}", ("axes fraction", "data")
+    panels[-1].annotate(text, (1, target), (4, 0), right_of_axes, "offset points", va="center")
+
+
+def _default_metric(runs: Mapping[str, Sequence[Run]]) -> str:
+    """ "test_accuracy", or "test_loss" where no evaluation has an accuracy: of regression, for example."""
+    rows = [row for seeds in runs.values() for run in seeds for row in run if isinstance(row, Mapping)]
+    only_loss = any("test_loss" in row for row in rows) and not any("test_accuracy" in row for row in rows)
+    return "test_loss" if only_loss else "test_accuracy"
+
+
+def _name_metric(
+    panel: "Axes", curves: Sequence[Curve], metric: str, target: float | None, scale: str
+) -> None:
+    """Sets the name and the scale of the vertical axis, which all panels share."""
+    name = metric.replace("_", " ")
+    drawn = [curve.mean for curve in curves] + [np.maximum(curve.mean - curve.error, 0) for curve in curves]
+    values = np.concatenate(drawn if target is None else [*drawn, np.array([target], np.float64)])
+    if shows_errors(scale, metric, values):
+        set_error_scale(panel, values)
+        name = f"{name} {NAME}"
+    panel.set_ylabel(name)
 
 
 def _curve(label: str, runs: Sequence[Run], horizontal: str, metric: str) -> Curve:
@@ -173,7 +257,7 @@ def _draw(axes: "Axes", curves: Mapping[str, Curve]) -> None:
             color=color,
             linewidth=1.7,
             marker=MARKERS[index % len(MARKERS)],  # tells lines apart without color
-            markevery=(0.03 * (index % 4), 0.14),
+            markevery=_marked(curve.across, axes.get_xscale(), index),
             markersize=5.5,
             markeredgecolor="white",
             markeredgewidth=0.5,
@@ -183,9 +267,20 @@ def _draw(axes: "Axes", curves: Mapping[str, Curve]) -> None:
             axes.fill_between(curve.across, low, high, color=color, alpha=0.22, linewidth=0)
 
 
+def _marked(across: np.ndarray, scale: str, index: int) -> list[int]:
+    """The points of a curve that get a marker: at even distances, and not where the next curves have theirs."""
+    if across.size < 2:
+        return list(range(across.size))
+    places = np.log(across) if scale == "log" else across
+    wanted = (np.arange(MARKERS_PER_CURVE) + 0.25 * (index % 4)) / MARKERS_PER_CURVE
+    wanted = places[0] + wanted * (places[-1] - places[0])
+    return np.unique(np.abs(places[:, None] - wanted).argmin(axis=0)).tolist()
+
+
 def _legend(figure: "Figure", axes: "Axes", curves: Sequence[Curve]) -> None:
     """Adds the legend: the labels of one panel's lines, and the meaning of the bands."""
-    from matplotlib.patches import Patch
+    with importing():
+        from matplotlib.patches import Patch
 
     handles: list[Any] = axes.get_legend_handles_labels()[0]
     seeds = [curve.seeds for curve in curves if curve.seeds > 1]

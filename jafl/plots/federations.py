@@ -5,7 +5,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from jafl.errors import require
-from jafl.plots.canvas import MOST_BARS, name_clients, new_figure, per_cent, powers_of_ten, thousands, tidy
+from jafl.extras import importing
+from jafl.plots.canvas import (
+    MOST_BARS,
+    name_clients,
+    new_figure,
+    per_cent,
+    powers_of_ten,
+    thousands,
+    tidy,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -14,7 +23,7 @@ if TYPE_CHECKING:
 MOST_COLUMNS = 500  # clients in a heat map
 
 
-def label_split(label_counts: np.ndarray) -> "Figure":
+def label_split(label_counts: np.ndarray, counted: str = "examples") -> "Figure":
     """How the labels are spread over the clients, in client order.
 
     Up to 40 clients and 10 classes are drawn as stacked bars; more as a heat map of each client's own shares under
@@ -23,6 +32,7 @@ def label_split(label_counts: np.ndarray) -> "Figure":
     Args:
       label_counts: [N, classes], numbers of examples of each class that each client holds, as
         ``Federation.label_counts`` returns them.
+      counted: what is counted: "labels", where an example has several of them, as each place of a text has.
 
     Returns:
       The figure.
@@ -35,17 +45,18 @@ def label_split(label_counts: np.ndarray) -> "Figure":
     require(table, "label_counts", f"of shape {counts.shape}", "of shape [clients, classes]")
     require(counts.min() >= 0, "the smallest of label_counts", counts.min(), "zero or more")
     stacked = len(counts) <= MOST_BARS and counts.shape[1] <= 10
-    return _stacked_labels(counts) if stacked else _label_map(counts)
+    return _stacked_labels(counts, counted) if stacked else _label_map(counts, counted)
 
 
-def _stacked_labels(counts: np.ndarray) -> "Figure":
+def _stacked_labels(counts: np.ndarray, counted: str) -> "Figure":
     """One stacked bar per client."""
-    from matplotlib import color_sequences
+    with importing():
+        from matplotlib import color_sequences
 
     figure, axes = new_figure(1, 1, 8.0, 4.0)
     panel, clients = axes[0, 0], np.arange(len(counts))
     bottom = np.cumsum(counts, axis=1) - counts
-    tidy(panel, "client", "examples", thousands)
+    tidy(panel, "client", counted, thousands)
     for label, color in zip(range(counts.shape[1]), color_sequences["petroff10"], strict=False):
         look = {"label": str(label), "color": color, "edgecolor": "white", "linewidth": 0.4}
         panel.bar(clients, counts[:, label], 0.85, bottom[:, label], **look)
@@ -56,7 +67,7 @@ def _stacked_labels(counts: np.ndarray) -> "Figure":
     return figure
 
 
-def _label_map(counts: np.ndarray) -> "Figure":
+def _label_map(counts: np.ndarray, counted: str) -> "Figure":
     """A heat map, one column per client: its shares of the labels; above it its number of examples."""
     clients, classes = counts.shape
     shown = np.arange(clients)
@@ -79,24 +90,25 @@ def _label_map(counts: np.ndarray) -> "Figure":
         extent=(-0.5, clients - 0.5, -0.5, classes - 0.5),
     )
     bar = figure.colorbar(image, ax=panel, pad=0.01, fraction=0.04, format=per_cent)
-    bar.set_label("share of the client's examples")
+    bar.set_label(f"share of the client's {counted}")
     tidy(panel, "client", "label")
     if classes <= 20:
         panel.set_yticks(range(classes))
     if len(shown) < clients:
         panel.set_xlabel(f"client ({len(shown)} of {clients:,} shown)")
-    tidy(above, "", "examples", thousands)
+    tidy(above, "", counted, thousands)
     _scale_totals(above, totals)
     panel.grid(False)
     return figure
 
 
 def _scale_totals(panel: "Axes", totals: np.ndarray) -> None:
-    """Sets the vertical axis for numbers of examples: logarithmic where a linear one would show few clients only."""
+    """Sets the vertical axis for the clients' totals: logarithmic where a linear one would show few clients only."""
     if totals.max() > 20 * max(1, totals.mean()):
         least = totals[totals > 0].min()
         panel.set_yscale("log")
         powers_of_ten(panel.yaxis, least / 2, totals.max(), thousands)
+        panel.set_ylabel(f"{panel.get_ylabel()}\n(log scale)")
         panel.set_ylim(bottom=least / 2)
     else:
         panel.set_ylim(bottom=0)

@@ -7,16 +7,20 @@ import numpy as np
 
 from jafl import diagnostics
 from jafl.errors import require
+from jafl.extras import importing
 from jafl.plots.canvas import (
     COLORS,
     TIME,
+    is_constant,
     legend_above,
+    name_log_scale,
     new_figure,
     per_cent,
     require_schedules,
     rounded,
     thousands,
     tidy,
+    with_rows,
 )
 from jafl.records import EventSchedule
 
@@ -48,7 +52,8 @@ def staleness_over_time(schedule: EventSchedule, groups: diagnostics.Groups | No
     Raises:
       SettingError: for a schedule without applied trips, or groups as in ``jafl.diagnostics``.
     """
-    from matplotlib.patches import Patch
+    with importing():
+        from matplotlib.patches import Patch
 
     over_time = diagnostics.staleness_over_time(schedule, BINS, groups)
     edges = over_time.edges
@@ -84,16 +89,37 @@ def _scale_staleness(panel: "Axes", over_time: diagnostics.StalenessOverTime) ->
     if means.size and top > 30 * means.min():
         panel.set_yscale("symlog", linthresh=1, linscale=0.5)
         panel.yaxis.set_major_formatter(thousands)
+        name_log_scale(panel.yaxis, above="1")
         panel.set_ylim(-0.05, 1.3 * top)
     else:
         panel.set_ylim(-0.03 * max(top, 1), 1.05 * max(top, 1))
+
+
+def in_flight_changes(schedule: EventSchedule) -> bool:
+    """Whether the number of clients that train ever changes, so that a picture of it would show something.
+
+    Args:
+      schedule: with applied trips.
+
+    Returns:
+      True or False.
+    """
+    return not is_constant(_held(schedule))
+
+
+def _held(schedule: EventSchedule) -> np.ndarray:
+    """The numbers of clients that train for any time."""
+    time, clients = diagnostics.in_flight(schedule)
+    end = schedule.step_time[-1]
+    return clients[time < end] if end > 0 else clients  # after the last step no time passes
 
 
 def in_flight(schedules: Mapping[str, EventSchedule]) -> "Figure":
     """How many clients train over simulated time, one row per schedule on a shared axis.
 
     Where the number falls and rises again more than 60 times, as in many synchronous rounds, it is drawn as the mean
-    in each of up to 200 intervals, in a band from the least to the greatest number.
+    in each of up to 200 intervals, in a band from the least to the greatest number, which a key above then explains.
+    Schedules whose number never changes are told of below the others, and get a row only if there are no others.
 
     Args:
       schedules: {label: schedule}, each with applied trips.
@@ -105,25 +131,37 @@ def in_flight(schedules: Mapping[str, EventSchedule]) -> "Figure":
       SettingError: if there is no schedule, or if one has no applied trips.
     """
     require_schedules(schedules)
-    figure, axes = new_figure(len(schedules), 1, 7.0, 1.2 + 1.3 * len(schedules), sharex=True)
-    for index, (label, schedule) in enumerate(schedules.items()):
-        panel, color = axes[index, 0], COLORS[index % len(COLORS)]
-        time, clients = diagnostics.in_flight(schedule)
-        end = schedule.step_time[-1]
-        edges, low, mean, high = _drawn(time, clients, end)
+    most = {label: int(_held(schedule).max()) for label, schedule in schedules.items()}
+    same = {label: f"always {most[label]:,}" for label, s in schedules.items() if not in_flight_changes(s)}
+    rows, note = with_rows(schedules, same)
+    figure, axes = new_figure(len(rows), 1, 7.0, 1.2 + 1.3 * len(rows) + 0.2 * bool(note), sharex=True)
+    bands = False
+    for panel, (label, schedule, color) in zip(axes[:, 0], rows, strict=True):
+        edges, low, mean, high = _drawn(*diagnostics.in_flight(schedule), schedule.step_time[-1])
         panel.stairs(high, edges, baseline=low, fill=True, color=color, alpha=0.3)
         panel.stairs(mean, edges, baseline=None, color=color, linewidth=1.5)
-        held = clients[time < end] if end > 0 else clients  # after the last step no time passes
-        most = held.max()
-        varies = f"mean {rounded(diagnostics.mean_in_flight(schedule))}, most {most:,}"
-        title = f"{label}: {varies}" if (held != most).any() else f"{label}: always {most:,}"
-        panel.set_title(title, loc="left", fontsize="medium")
+        bands |= mean is not high
+        varies = f"mean {rounded(diagnostics.mean_in_flight(schedule))}, most {most[label]:,}"
+        panel.set_title(f"{label}: {same.get(label, varies)}", loc="left", fontsize="medium")
         tidy(panel, "", "", thousands)
-        panel.set_ylim(0, 1.12 * max(most, 1))
-    panel.set_xlabel(TIME)
+        panel.set_ylim(0, 1.12 * max(most[label], 1))
+    panel.set_xlabel(f"{TIME}{note}")
     panel.set_xlim(left=0)
     figure.supylabel("clients in training", fontsize="medium")
+    if bands:
+        _key_of_intervals(figure)
     return figure
+
+
+def _key_of_intervals(figure: "Figure") -> None:
+    """What line and band are where intervals are drawn."""
+    with importing():
+        from matplotlib.lines import Line2D
+        from matplotlib.patches import Patch
+
+    line = Line2D([], [], color="0.4", linewidth=1.5, label="mean of an interval of time")
+    band = Patch(color="0.5", alpha=0.35, linewidth=0, label="from the least to the most in it")
+    legend_above(figure, [line, band])
 
 
 def _drawn(time: np.ndarray, clients: np.ndarray, end: float) -> tuple[np.ndarray, ...]:
@@ -218,12 +256,13 @@ def _bar_of_shares(figure: "Figure", axes: np.ndarray) -> None:
     bar = figure.colorbar(axes[0, 0].images[0], ax=axes, fraction=0.03, pad=0.02, ticks=ticks, extend="both")
     bar.ax.set_yticks(ticks, ["1/4", "1/2", "1", "2", "4"])
     bar.minorticks_off()
-    bar.set_label("share, relative to all clients alike")
+    bar.set_label("share, relative to all clients alike (log scale)")
 
 
 def _stacked(left: "Axes", right: "Axes", seen: diagnostics.LabelsSeen) -> None:
     """Shares of up to 10 classes as stacked areas, and two bars beside them."""
-    from matplotlib import color_sequences
+    with importing():
+        from matplotlib import color_sequences
 
     beside = np.nan_to_num(np.stack([seen.overall, seen.if_alike]))
     share = np.nan_to_num(seen.share)
@@ -241,7 +280,8 @@ def _stacked(left: "Axes", right: "Axes", seen: diagnostics.LabelsSeen) -> None:
 
 def _relative(left: "Axes", right: "Axes", seen: diagnostics.LabelsSeen) -> None:
     """Maps of the shares of many classes, relative to the shares if all clients counted alike."""
-    from matplotlib.colors import LogNorm
+    with importing():
+        from matplotlib.colors import LogNorm
 
     classes = len(seen.if_alike)
     reference = np.where(seen.if_alike > 0, seen.if_alike, np.nan)

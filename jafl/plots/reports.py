@@ -6,7 +6,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jafl.errors import require
-from jafl.plots.canvas import COLORS, new_figure, per_cent, tidy
+from jafl.extras import importing
+from jafl.plots.canvas import COLORS, is_constant, new_figure, per_cent, tidy
+from jafl.plots.histories import evaluations_of
+from jafl.records import History
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -23,7 +26,7 @@ def report_names(evaluations: Sequence[Mapping[str, Any]]) -> list[str]:
     """The names of a rule's reports that hold numbers, in their order.
 
     Args:
-      evaluations: those of a ``History``, or of ``metrics.jsonl``.
+      evaluations: those of a ``History``, or it itself, or of ``metrics.jsonl``.
 
     Returns:
       The names.
@@ -32,6 +35,7 @@ def report_names(evaluations: Sequence[Mapping[str, Any]]) -> list[str]:
       >>> jafl.plots.report_names([{"server_step": 1, "test_accuracy": 0.5, "staleness_weight": 1.0}])
       ['staleness_weight']
     """
+    evaluations = evaluations_of(evaluations)
     names = dict.fromkeys(name for evaluation in evaluations for name in evaluation)
     reported = [name for name in names if name not in NOT_REPORTS and not name.startswith(MEASURED)]
     return [name for name in reported if any(e.get(name) is not None for e in evaluations)]
@@ -40,8 +44,10 @@ def report_names(evaluations: Sequence[Mapping[str, Any]]) -> list[str]:
 def reports(evaluations: Sequence[Mapping[str, Any]]) -> "Figure":
     """One panel per quantity that the rule reports, over server steps: means between evaluations.
 
+    What never changes gets no panel where something else does; its value then stands below the picture.
+
     Args:
-      evaluations: those of a ``History``.
+      evaluations: those of a ``History``, or it itself.
 
     Returns:
       The figure.
@@ -49,25 +55,58 @@ def reports(evaluations: Sequence[Mapping[str, Any]]) -> "Figure":
     Raises:
       SettingError: if they hold no report.
     """
+    evaluations = evaluations_of(evaluations)
     names = report_names(evaluations)
     require(names, "the reports in evaluations", names, "at least one", "This rule reports nothing.")
-    columns = min(MOST_COLUMNS, len(names))
-    rows = -(-len(names) // columns)
-    figure, axes = new_figure(rows, columns, 3.6 * columns, 0.4 + 2.1 * rows)
-    for panel, name in zip(axes.flat, names, strict=False):
-        points = [(e["server_step"], _of_measured(e, name)) for e in evaluations if e.get(name) is not None]
-        points = [(step, value) for step, value in points if value is not None]
-        steps, values = np.array(points, float).T
+    curves = {name: _over_steps(evaluations, name) for name in names}
+    drawn = {name: curve for name, curve in curves.items() if not is_constant(curve[1])} or curves
+    same = ", ".join(f"{_title(name)} {_value(c[1])}" for name, c in curves.items() if name not in drawn)
+    columns = min(MOST_COLUMNS, len(drawn))
+    rows = -(-len(drawn) // columns)
+    figure, axes = new_figure(rows, columns, max(3.6 * columns, 5.0), (0.6 if same else 0.4) + 2.1 * rows)
+    for panel, (name, (steps, values)) in zip(axes.flat, drawn.items(), strict=False):
         panel.plot(steps, values, color=COLORS[0], linewidth=1.5, marker="o" if len(steps) == 1 else "")
-        if np.ptp(values) <= 1e-6 * np.abs(values).max():  # do not magnify the rounding of a constant
+        if values.size and is_constant(values):  # do not magnify its rounding
             middle = values.mean()
             panel.set_ylim(middle - 0.5 * abs(middle) - 0.1, middle + 0.5 * abs(middle) + 0.1)
-        panel.set_title(name.replace("_", " "), loc="left", fontsize="medium")
+        panel.set_title(_title(name), loc="left", fontsize="medium")
         tidy(panel, "", "")
-    for panel in axes.flat[len(names) :]:
+    for panel in axes.flat[len(drawn) :]:
         panel.set_visible(False)
-    figure.supxlabel("server steps", fontsize="medium")
+    figure.supylabel("mean since the evaluation before", fontsize="medium")
+    figure.supxlabel(
+        "server steps" + (f"\nThe same in the whole run: {same}" if same else ""), fontsize="medium"
+    )
     return figure
+
+
+def reports_change(evaluations: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a rule's reports hold anything that ``reports`` would draw.
+
+    Args:
+      evaluations: of one run, as in ``History.evaluations``.
+
+    Returns:
+      True if one of its reports changes over the server steps.
+    """
+    names = report_names(evaluations)
+    return not all(is_constant(_over_steps(evaluations, name)[1]) for name in names)
+
+
+def _over_steps(evaluations: Sequence[Mapping[str, Any]], name: str) -> np.ndarray:
+    """The server steps and values [2, points] of a report."""
+    points = [(e["server_step"], _of_measured(e, name)) for e in evaluations if e.get(name) is not None]
+    known = [(step, value) for step, value in points if value is not None]
+    return np.array(known, np.float64).reshape(-1, 2).T
+
+
+def _title(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _value(values: np.ndarray) -> str:
+    """The value of a constant report."""
+    return f"{values.mean():.4g}" if values.size else "never measured"
 
 
 def _of_measured(evaluation: Mapping[str, Any], name: str) -> float | None:
@@ -82,7 +121,7 @@ def weights(given: np.ndarray) -> "Figure":
     """A histogram of the weights that trips were given; the share of zeros is in the title, the mean is marked.
 
     Args:
-      given: [J] weights of the applied trips (``History.weights``).
+      given: [J] weights of the applied trips (``History.weights``), or the history.
 
     Returns:
       The figure.
@@ -90,9 +129,10 @@ def weights(given: np.ndarray) -> "Figure":
     Raises:
       SettingError: if there are none.
     """
-    from matplotlib.ticker import AutoLocator
+    with importing():
+        from matplotlib.ticker import AutoLocator
 
-    given = np.asarray(given, np.float64)
+    given = np.asarray(given.weights if isinstance(given, History) else given, np.float64)
     require(given.size, "the number of weights", given.size, "at least 1")
     figure, axes = new_figure(1, 1, 7.0, 3.2)
     panel = axes[0, 0]

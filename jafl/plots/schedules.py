@@ -1,15 +1,17 @@
 """Pictures of schedules: how stale their updates are, and which clients train when."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from jafl.errors import require
+from jafl.extras import importing
 from jafl.plots.canvas import (
     COLORS,
     MOST_BARS,
     TIME,
+    is_constant,
     legend_above,
     name_clients,
     new_figure,
@@ -19,6 +21,7 @@ from jafl.plots.canvas import (
     rounded,
     tidy,
     whole_numbers,
+    with_rows,
 )
 from jafl.records import EventSchedule
 
@@ -33,7 +36,8 @@ def staleness(schedules: Mapping[str, EventSchedule]) -> "Figure":
     """Histograms of staleness, one row per schedule on a shared axis, the mean marked.
 
     Bins are equally wide where that shows every schedule; where means differ more than 10 times, or some trips are 30
-    times staler than the mean, they are 0, 1, 2 to 3, 4 to 7 and so on.
+    times staler than the mean, they are 0, 1, 2 to 3, 4 to 7 and so on. Schedules of one staleness are told of below
+    the others, and get a row only if there are no others.
 
     Args:
       schedules: {label: schedule}.
@@ -45,39 +49,45 @@ def staleness(schedules: Mapping[str, EventSchedule]) -> "Figure":
       SettingError: if there is no schedule, or one without applied trips.
     """
     require_schedules(schedules)
-    means = [schedule.staleness.mean() for schedule in schedules.values()]
-    top = max(int(schedule.staleness.max()) for schedule in schedules.values())
-    even = top < MOST_BARS or (top < 30 * max(means) and max(means) < 10 * min(means))
-    if even:
-        width = -(-(top + 1) // MOST_BARS)
-        edges = np.arange(0, top + 1 + width, width) - 0.5
-        places = edges
-    else:
-        edges = np.append(0, 2 ** np.arange(top.bit_length() + 1)) - 0.5
-        places = np.arange(len(edges)) - 0.5
-
-    figure, axes = new_figure(len(schedules), 1, 7.0, 1.2 + 1.2 * len(schedules), sharex=True)
-    for index, (label, schedule) in enumerate(schedules.items()):
-        panel, values, mean = axes[index, 0], schedule.staleness, means[index]
+    constant = {label: s.staleness for label, s in schedules.items() if is_constant(s.staleness)}
+    rows, note = with_rows(schedules, {label: _summary(values) for label, values in constant.items()})
+    edges, places, even = _bins([schedule.staleness for _, schedule, _ in rows])
+    figure, axes = new_figure(len(rows), 1, 7.0, 1.2 + 1.2 * len(rows) + 0.2 * bool(note), sharex=True)
+    for panel, (label, schedule, color) in zip(axes[:, 0], rows, strict=True):
+        values, mean = schedule.staleness, schedule.staleness.mean()
         share = np.histogram(values, edges)[0] / len(values)
-        panel.stairs(share, places, fill=True, color=COLORS[index % len(COLORS)], alpha=0.75)
+        panel.stairs(share, places, fill=True, color=color, alpha=0.75)
         if mean:
             panel.axvline(np.interp(mean, edges, places), color="black", linestyle="--", linewidth=1.5)
         panel.set_title(f"{label}: {_summary(values)}", loc="left", fontsize="medium")
         panel.set_ylim(0, 1.08 * share.max())
         tidy(panel, "", "", per_cent)
-    panel.set_xlabel("staleness (server steps)")
-    panel.set_xlim(-0.5 - 0.02 * places[-1], max(4.5, places[-1]))
     if not even:
         _name_ranges(panel, edges)
+    panel.set_xlabel(f"staleness (server steps{'' if even else '; ranges that double'}){note}")
+    panel.set_xlim(-0.5 - 0.02 * places[-1], max(4.5, places[-1]))
     figure.supylabel("share of client trips", fontsize="medium")
     return figure
+
+
+def _bins(staleness: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, bool]:
+    """Edges of the bins, their places on the axis, and whether the bins are equally wide."""
+    means = [values.mean() for values in staleness]
+    top = max(int(values.max()) for values in staleness)
+    if top < MOST_BARS or (top < 30 * max(means) and max(means) < 10 * min(means)):
+        width = -(-(top + 1) // MOST_BARS)
+        edges = np.arange(0, top + 1 + width, width) - 0.5
+        return edges, edges, True
+    edges = np.append(0, 2 ** np.arange(top.bit_length() + 1)) - 0.5
+    return edges, np.arange(len(edges)) - 0.5, False
 
 
 def _summary(staleness: np.ndarray) -> str:
     """Mean, median and largest of the staleness of trips."""
     if not staleness.any():
         return "every update is fresh"
+    if is_constant(staleness):
+        return f"every update is stale by {staleness[0]:,}"
     mean = rounded(staleness.mean(), decimals=2)
     return f"mean {mean} (dashed), median {np.median(staleness):,.0f}, largest {staleness.max():,}"
 
@@ -88,7 +98,6 @@ def _name_ranges(panel: "Axes", edges: np.ndarray) -> None:
     names = [f"{a:,}–{b:,}" if a < b else f"{a:,}" for a, b in zip(first, last, strict=True)]
     every = -(-len(names) * max(map(len, names)) // 75)
     panel.set_xticks(range(0, len(names), every), names[::every])
-    panel.set_xlabel("staleness (server steps; ranges that double)")
 
 
 def timeline(schedule: EventSchedule, until: float | None = None, most_clients: int = 30) -> "Figure":
@@ -159,7 +168,8 @@ def _visible(client: np.ndarray, start: np.ndarray, until: float, shown: np.ndar
 
 def _bars(panel: "Axes", rows: np.ndarray, left: np.ndarray, right: np.ndarray, look: dict[str, Any]) -> None:
     """Draws all bars [trips] as one artist; one artist per bar would take most of the time of the picture."""
-    from matplotlib.collections import PolyCollection
+    with importing():
+        from matplotlib.collections import PolyCollection
 
     across = np.stack([left, right, right, left], axis=1)
     down = rows[:, None] + np.array([-0.4, -0.4, 0.4, 0.4])
@@ -169,9 +179,10 @@ def _bars(panel: "Axes", rows: np.ndarray, left: np.ndarray, right: np.ndarray, 
 
 def _look_of_staleness(figure: "Figure", panel: "Axes", values: np.ndarray) -> dict[str, Any]:
     """The style of applied trips of the given staleness [trips]; adds the color bar if any is stale."""
-    from matplotlib import colormaps
-    from matplotlib.cm import ScalarMappable
-    from matplotlib.colors import ListedColormap, Normalize
+    with importing():
+        from matplotlib import colormaps
+        from matplotlib.cm import ScalarMappable
+        from matplotlib.colors import ListedColormap, Normalize
 
     colors = ListedColormap(
         colormaps["YlGnBu"](np.linspace(0.15, 1, 256))

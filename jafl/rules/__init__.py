@@ -35,6 +35,8 @@ can have:
 
 - ``columns``: numbers per trip that depend on the schedule alone, made on the host before the run starts
   (``fedstaleweight``). ``accumulate.weighted_sum`` makes a rule of nothing else.
+- ``for_schedule``: numbers of the whole run that follow from its schedule, such as how much noise a private run
+  needs; the rule that it returns is run in its place (``jafl.private``).
 - ``requirements``: what the schedule and the engine must offer (the downloaded model: ``fedasync``; one trip per
   step: ``asgd``; a round of all clients first: ``ace``), and what the rule itself promises (``jafl.Requirements``).
 - ``memory``: a value per client, stored by the server from trip to trip (``ca2fl``, ``jafl.ClientMemoryRequest``).
@@ -76,3 +78,10 @@ RULES = {
     for name, value in sorted(globals().items())
     if _inspect.isfunction(value) and _inspect.signature(value).return_annotation is _Rule
 }
+
+__all__ = sorted([*RULES, "RULES", "accumulate", "server_optimizers", "staleness"])
+
+
+def __dir__() -> list[str]:
+    """The public names, for ``dir`` and for completion at a prompt."""
+    return __all__

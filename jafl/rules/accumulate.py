@@ -56,3 +56,17 @@ def weighted_sum(
         columns=lambda schedule: {"weight": weights(schedule)},
         requirements=Requirements(buffer_size=buffer_size, linear=True, additive=True),
     )
+
+
+__all__ = [
+    "add",
+    "number",
+    "scaled",
+    "weighted_sum",
+    "zeros",
+]
+
+
+def __dir__() -> list[str]:
+    """The public names, for ``dir`` and for completion at a prompt."""
+    return __all__

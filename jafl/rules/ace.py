@@ -1,4 +1,8 @@
-"""ACE: all-client engagement, the mean of every client's newest gradient (ACE paper, algorithms 1 and a.5)."""
+"""ACE: all-client engagement, the mean of every client's newest gradient (Chang et al., algorithms 1 and a.5).
+
+"ACE paper" stands for: Chang, Yao, Krishnamurthy et al., "Mitigating participation imbalance bias in asynchronous
+federated learning".
+"""
 
 import numpy as np
 
@@ -12,9 +16,9 @@ from jafl.specifications import specification
 def ace(form: str = "incremental", memory_precision: str = "full") -> Rule:
     """ACE: the server steps along the mean over all N clients of the newest gradient that each has sent.
 
-    w <- w - eta u with u that mean (ACE paper, algorithm 1). Every client computes a gradient at the initial model
-    first (the schedule's ``initial_round``: N trips in step 0); afterwards one trip makes a step. A rule on
-    gradients, see ``asgd``.
+    w <- w - eta u with u that mean (Chang et al., the ACE paper, algorithm 1). Every client computes a gradient at
+    the initial model first (the schedule's ``initial_round``: N trips in step 0); afterwards one trip makes a step. A
+    rule on gradients, see ``asgd``.
 
     Reports ``weight`` per trip: 1 / N for each step for which its gradient stays in the cache.
 

@@ -1,4 +1,4 @@
-"""ACED: ACE over the clients heard of lately (ACE paper, algorithm a.1)."""
+"""ACED: ACE over the clients heard of lately (Chang et al., the ACE paper, algorithm a.1)."""
 
 from typing import NamedTuple
 

@@ -25,7 +25,9 @@ def ca2fl(changes: str = "arrival", memory_precision: str = "full") -> Rule:
         so that a client that arrives twice in one buffer counts once, with its last update. "step": with the server
         step (their indices t and t + 1), so that both count, each against the same h_i. |S| counts the client once
         either way.
-      memory_precision: of the cached updates: "full", "bfloat16" or "int8".
+      memory_precision: of the cached updates: "full", "bfloat16" or "int8". Rounded, both sides of the difference
+        update_i - h_i are as the memory stores them, the new update too, so that h stays the mean of what is stored.
+        (The paper has no rounding.)
 
     Returns:
       The rule, as a specification, for ``jafl.simulate``.

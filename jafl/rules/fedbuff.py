@@ -22,7 +22,8 @@ def fedbuff(
 
     The direction is (1/K) sum_i s(staleness_i) update_i (Nguyen et al., AISTATS 2022, algorithm 1). The staleness
     weight s scales each update down (section 5); the sum is divided by K and never by the sum of the weights. K is
-    the schedule's buffer size and may differ between steps.
+    the schedule's buffer size and may differ between steps. The FedBuff that the ACE paper compares with
+    (its algorithm a.2) has no staleness weight: ``staleness.constant()``.
 
     Reports ``weight`` per trip.
 
@@ -62,4 +63,5 @@ def fedbuff(
         scale = 1 / count if mean else jnp.ones_like(count)
         return accumulate.scaled(-scale, total), (), {"weight_scale": scale}, True
 
-    return Rule(init, begin, fold, finish, requirements=Requirements(linear=True, additive=True))
+    required = Requirements(linear=True, additive=True, empty_steps=not mean)
+    return Rule(init, begin, fold, finish, requirements=required)

@@ -1,4 +1,4 @@
-"""FedStaleWeight: clients that are late on average count more (Ma, Wang, Sun, Hu and Vakili 2024)."""
+"""FedStaleWeight: clients that are late on average count more (Ma, Tu, Chen and Reddi 2024)."""
 
 import numpy as np
 
@@ -11,12 +11,12 @@ from jafl.specifications import specification
 
 @specification
 def fedstaleweight(
-    weight_form: str = "equation_8", average: str = "all", window: int = 5, decay: float = 0.9
+    weight_form: str = "equation_8", average: str = "window", window: int = 5, decay: float = 0.9
 ) -> Rule:
     """FedStaleWeight: updates of clients that are late on average count more.
 
     The direction is sum_j alpha_j update_j, alpha_j growing with E[tau_j], the average staleness of the trip's client
-    (Ma, Wang, Sun, Hu and Vakili 2024). The paper contradicts itself: equation 8 has alpha_j proportional to
+    (Ma, Tu, Chen and Reddi 2024). The paper contradicts itself: equation 8 has alpha_j proportional to
     E[tau_j] * K + 1, which gives every client the same influence before normalization and is the default; algorithm 1
     has E[tau_j] + 1 (its 1/n is the version counter and cancels). Both are normalized to sum 1 over the buffer of K
     trips. E[tau_j] includes the trips that are being aggregated. It depends on the schedule alone, so it is computed
@@ -26,10 +26,13 @@ def fedstaleweight(
 
     Args:
       weight_form: "equation_8" or "algorithm_1".
-      average: E over "all" past trips, as in the paper, the last "window" ones (5 in the authors' test bench, which
-        drops the newest by mistake; here it counts), or "exponential": each trip's staleness enters with 1 - decay,
-        the client's first with 1.
-      window: how many trips, for "window".
+      average: how E[tau_j] is estimated. The paper says "a moving average of previous staleness for that agent"
+        (section 4.3), and neither of what kind nor over how many trips: "window", the default, is over the client's
+        last ``window`` trips, as in the authors' test bench (which drops the newest by mistake; here it counts, as
+        a client's first trip has no other); "exponential": each trip's staleness enters with 1 - decay, the client's
+        first with 1; "all": over all its trips so far, which tends to the expectation in equation 6, but is no
+        moving average.
+      window: how many trips, for "window"; 5 is the test bench's.
       decay: weight of the past, for "exponential", at least 0 and below 1.
 
     Returns:

@@ -84,3 +84,15 @@ def _reddi(learning_rate, b1, epsilon, second_moment) -> optax.GradientTransform
         return step, ReddiState(first, second)
 
     return optax.GradientTransformation(init, update)
+
+
+__all__ = [
+    "fedadagrad",
+    "fedadam",
+    "fedyogi",
+]
+
+
+def __dir__() -> list[str]:
+    """The public names, for ``dir`` and for completion at a prompt."""
+    return __all__

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from jafl.errors import require
 from jafl.rules.accumulate import number
-from jafl.specifications import specification
+from jafl.specifications import Specification, specification
 
 StalenessWeight = Callable[[jax.Array], jax.Array]
 
@@ -29,7 +29,10 @@ def weigh(function: StalenessWeight, staleness: jax.Array) -> jax.Array:
     Raises:
       SettingError: if it does not return one number.
     """
-    weight = number(function(number(staleness)))
+    result = function(number(staleness))
+    remedy = "Is it a factory? Call it first, as in staleness.polynomial(0.5)."
+    require(not isinstance(result, Specification), "staleness_weight's result", result, "a number", remedy)
+    weight = number(result)
     require(weight.shape == (), "the shape of staleness_weight's result", weight.shape, "()", HINT)
     return weight
 
@@ -99,3 +102,16 @@ STALENESS_WEIGHTS = {
     "hinge": hinge,
     "exponential": exponential,
 }
+
+__all__ = [
+    "STALENESS_WEIGHTS",
+    "constant",
+    "exponential",
+    "hinge",
+    "polynomial",
+]
+
+
+def __dir__() -> list[str]:
+    """The public names, for ``dir`` and for completion at a prompt."""
+    return __all__

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jafl.errors import whole_number
+from jafl.errors import choose, whole_number
 from jafl.platform_forms import by_platform
 from jafl.records import ArrayTree, Gradients, Report, Requirements, Rule
 from jafl.rules import accumulate
@@ -31,18 +31,19 @@ def wkafl(
     gradient_selection: bool = True,
     staleness_part: bool = True,
     non_iid_part: bool = True,
+    stage_two_by: str = "mean",
 ) -> Rule:
     """WKAFL: the server steps along those of K gradients that agree with an estimate of the true one.
 
     At each step, in this order (Zhou, Li, Ren et al. 2021, algorithms 1 to 3): the last estimate is added to every
     gradient, times ``momentum`` (equation 4); stage two begins once the mean loss of the K trips is below
-    ``stage_two_loss``, and is never left; gradients are clipped to ``clip_norm``; the estimate is their mean weighted
-    by (e/2)^-(staleness - smallest staleness) (equation 5; the shift cancels, and keeps float32 from underflow at
-    staleness 339); gradients whose cosine with the estimate is at least ``smallest_cosine`` get the weight
-    exp(cosine_weight * cosine) (equations 6 to 8), and in stage two are clipped to ``stage_two_clip`` times the
-    estimate's norm (equation 9); their weighted mean, times 1 / (1 + staleness_decay * smallest staleness) (equation
-    10), is the direction. If none passes, the estimate is. A gradient of zero has cosine 0. Norms are over all
-    leaves.
+    ``stage_two_loss`` (section 4.3.3; algorithm 2 has their sum, see ``stage_two_by``), and is never left; gradients
+    are clipped to ``clip_norm``; the estimate is their mean weighted by (e/2)^-(staleness - smallest staleness)
+    (equation 5; the shift cancels, and keeps float32 from underflow at staleness 339); gradients whose cosine with
+    the estimate is at least ``smallest_cosine`` get the weight exp(cosine_weight * cosine) (equations 6 to 8), and in
+    stage two are clipped to ``stage_two_clip`` times the estimate's norm (equation 9); their weighted mean, times 1 /
+    (1 + staleness_decay * smallest staleness) (equation 10), is the direction. If none passes, the estimate is. A
+    gradient of zero has cosine 0. Norms are over all leaves.
 
     A rule on gradients, see ``asgd``. Its paper's protocol restarts the K participants together after the step.
 
@@ -57,19 +58,24 @@ def wkafl(
       smallest_cosine: sim_min.
       clip_norm: CB.
       stage_two_clip: B.
-      stage_two_loss: epsilon.
+      stage_two_loss: epsilon. The paper gives no value, and its released code begins stage two at a server step fixed
+        beforehand instead; 0.5 is a choice of jafl's.
       staleness_decay: gamma.
       gradient_selection: False for the paper's ablation (section 6.2) in which the estimate itself is the direction.
       staleness_part: False for the ablation in which all staleness weights are 1 and gamma is 0.
       non_iid_part: False for the ablation in which alpha is 0.
+      stage_two_by: which number of the K losses stage two waits for. "mean": until it is below epsilon, as section
+        4.3.3 says ("the average loss of K participant clients is smaller than a constant threshold"). "sum": until it
+        is at most epsilon, as line 10 of algorithm 2 has it: a threshold K times as strict.
 
     Returns:
       The rule, as a specification, for ``jafl.simulate``.
 
     Raises:
-      SettingError: for a ``buffer_size`` below 1, when the rule is built.
+      SettingError: for a ``buffer_size`` below 1 or an unknown ``stage_two_by``, when the rule is built.
     """
     whole_number("buffer_size", buffer_size, 1)
+    begins = choose("stage_two_by", stage_two_by, {"mean": _mean_is_below, "sum": _sum_is_at_most})
 
     def init(params, num_clients):
         rows = jax.tree.map(lambda p: jnp.zeros((buffer_size, *p.shape), p.dtype), params)
@@ -94,7 +100,7 @@ def wkafl(
 
     def step_along(rows, stage_two, staleness, loss):
         """(direction, estimate, whether stage two has begun, report) of K gradients and their columns [K]."""
-        stage_two = stage_two | (jnp.mean(loss) < stage_two_loss)
+        stage_two = stage_two | begins(loss, stage_two_loss)
         gradients = _clipped(rows, clip_norm)
         freshest = jnp.min(staleness)
         trust = _staleness_weights(staleness, freshest, staleness_part)
@@ -163,6 +169,16 @@ class _Clipped(NamedTuple):
 
     factors: jax.Array
     norms: jax.Array
+
+
+def _mean_is_below(loss: jax.Array, epsilon: jax.Array) -> jax.Array:
+    """[]: whether stage two begins with these losses [K] (section 4.3.3)."""
+    return jnp.mean(loss) < epsilon
+
+
+def _sum_is_at_most(loss: jax.Array, epsilon: jax.Array) -> jax.Array:
+    """[]: whether stage two begins with these losses [K] (algorithm 2, line 10)."""
+    return jnp.sum(loss) <= epsilon
 
 
 def _with_row(rows: ArrayTree, gradient: Gradients, place: jax.Array) -> ArrayTree:

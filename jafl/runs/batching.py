@@ -15,6 +15,7 @@ from jafl.schedule import trip_by_trip
 from jafl.simulation import stacking
 from jafl.simulation.batches import same_trips
 from jafl.simulation.divergence import DivergenceError
+from jafl.simulation.not_learning import warn, why_not_learned
 from jafl.simulation.simulate_many import simulate_many
 from jafl.specifications import as_specification
 
@@ -160,9 +161,11 @@ def as_runs(experiments: Sequence[Experiment]) -> list[Run]:
 
 def _simulate_alone(experiment: Experiment) -> History | DivergenceError:
     try:
-        return experiment.simulate()
+        history = experiment.simulate()
     except DivergenceError as error:
         return error
+    warn(why_not_learned(experiment.run, history))
+    return history
 
 
 def _kind(experiment: Experiment) -> tuple:

@@ -4,13 +4,14 @@ Files are written whole or not at all, under a temporary name first. Only ``metr
 each evaluation, so that what has been measured survives whatever stops the run.
 """
 
-import errno
+import contextlib
+import itertools
 import json
 import math
 import os
 import pathlib
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -20,44 +21,21 @@ from jafl.config.settings import FORMAT
 from jafl.data import Federation, Source
 from jafl.errors import SettingError
 from jafl.records import EventSchedule, History, Params
-from jafl.runs.lock import directory_lock
-from jafl.runs.reader import read_json
-from jafl.simulation import checkpoints
-
-FILES = (
-    "config.json",
-    "comparison.json",
-    "schedule.npz",
-    "partition.npz",
-    "metrics.jsonl",
-    "summary.json",
-    "params.npz",
-    "reports.npz",
-    "diagnostics.json",
-    "report.html",
-    "report.md",
+from jafl.runs import lock
+from jafl.runs.earlier import (
+    BATCH_CHECKPOINTS,
+    CHECKPOINTS,
+    NEW_CHECKPOINTS,
+    PICTURES,
+    EarlierRun,
+    another_process,
 )
+from jafl.runs.lock import directory_lock
+from jafl.runs.reader import PLACES, read_run
+
+RUNS = "runs"  # where runs go whose directory has no name
 # The files that tell how a run ended; they are removed before it goes on.
 OUTCOME = ("summary.json", "params.npz", "reports.npz", "diagnostics.json", "report.html", "report.md")
-CHECKPOINTS = "checkpoints"
-BATCH_CHECKPOINTS = "checkpoints_together"
-# Settings that say where data lie: data in another place do not make another run.
-PLACES = ("data_dir", "cache_dir")
-TRACKED = "tensorboard"
-PICTURES = (
-    "accuracy.png",
-    "label_split.png",
-    "reports.png",
-    "weights.png",
-    "staleness.png",
-    "participation.png",
-    "timeline.png",
-    "staleness_over_time.png",
-    "in_flight.png",
-    "labels_seen.png",
-    "influence.png",
-    "participating_examples.png",
-)
 SCHEDULE_ARRAYS = (
     "client",
     "trip",
@@ -95,27 +73,20 @@ class RunDirectory:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise SettingError(
-                f"output_dir is {str(path)!r}, but cannot be made: {error.strerror}.", setting="output_dir"
-            ) from error
+            raise cannot_be_made(self.path, error) from error
         if resume:
             return
-        if (self.path / "sweep.json").is_file():
-            raise SettingError(
-                f"output_dir is {str(path)!r}, but holds a sweep. Name another directory, or remove it yourself.",
-                setting="output_dir",
-            )
-        files = _files_of_a_run(self.path)
-        if files and not overwrite:
-            raise SettingError(
-                f"output_dir is {str(path)!r}, but already holds a run ({files[0].relative_to(self.path)}). "
-                "Name another directory, pass --overwrite to replace that run, or --resume to go on with it.",
-                setting="output_dir",
-            )
-        for folder in sorted({file.parent for file in files}, reverse=True):  # the runs in it come first
-            _remove_run(folder, [file for file in files if file.parent == folder])
-            if folder != self.path and not any(folder.iterdir()):
-                folder.rmdir()
+        earlier = EarlierRun(self.path)
+        if earlier.files and not overwrite:
+            raise already_there(self.path, earlier)
+        earlier.lock_and_remove()
+
+    def check_claim(self, *, closely: bool = True) -> None:
+        """Raises ClaimLost if this process had claimed the directory, and another has taken it over.
+
+        closely: as in ``jafl.runs.lock.check``.
+        """
+        lock.check(self.path, closely=closely)
 
     @property
     def checkpoints(self) -> pathlib.Path:
@@ -123,14 +94,20 @@ class RunDirectory:
         return self.path / CHECKPOINTS
 
     @property
+    def new_checkpoints(self) -> pathlib.Path:
+        """The folder of the checkpoints of a run that has not taken the place of an earlier one yet."""
+        return self.path / NEW_CHECKPOINTS
+
+    @property
     def batch_checkpoints(self) -> pathlib.Path:
         """The folder of the checkpoints of a batch of runs in one program, of which this run is the first."""
         return self.path / BATCH_CHECKPOINTS
 
-    def config(self) -> dict[str, Any] | None:
-        """The content of ``config.json``, or None. Raises SettingError if the file is not of this format."""
-        path = self.path / "config.json"
-        return read_json(path) if path.is_file() else None
+    def past_config(self) -> Mapping[str, Any] | None:
+        """The content of ``config.json``, or None. Raises DamagedRun if the file is not what it should be."""
+        if not (self.path / "config.json").is_file():
+            return None
+        return read_run(self.path, with_metrics=False).config
 
     def write_config(self, settings: Mapping[str, Any], command: Sequence[str], label: str = "") -> None:
         """``config.json``: every resolved setting, the versions, the device, the command, an arm's label."""
@@ -178,9 +155,10 @@ class RunDirectory:
         """Prepares the directory for a run that begins, or goes on after ``evaluations``.
 
         Writes these evaluations to ``metrics.jsonl``. Removes the files that tell how an earlier part of the run
-        ended, and unfinished files of a killed process.
+        ended, its pictures, and unfinished files of a killed process.
         """
-        for name in OUTCOME:
+        self.check_claim()
+        for name in (*OUTCOME, *PICTURES):
             (self.path / name).unlink(missing_ok=True)
         for file in self.path.glob(".*.unfinished"):
             file.unlink()
@@ -192,15 +170,20 @@ class RunDirectory:
 
         Raises OSError if it cannot be written.
         """
+        self.check_claim()
         line = _json_line(evaluation).encode()
         file = os.open(self.path / "metrics.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
         try:
             before = os.fstat(file).st_size
-            try:  # in one call, which kill -9 cannot divide
-                if os.write(file, line) < len(line):
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path / "metrics.jsonl"))
-            except OSError:
+            try:
+                left = line
+                while (
+                    left
+                ):  # one call, which kill -9 cannot divide; the next one says why the first did not suffice
+                    left = left[os.write(file, left) :]
+            except OSError as error:
                 os.ftruncate(file, before)
+                error.filename = str(self.path / "metrics.jsonl")
                 raise
         finally:
             os.close(file)
@@ -235,6 +218,7 @@ class RunDirectory:
         self._write_whole(name, write)
 
     def _write_whole(self, name: str, write: Callable[[pathlib.Path], Any]) -> None:
+        self.check_claim()
         write_whole(self.path / name, write)
 
 
@@ -270,50 +254,91 @@ def config(settings: Mapping[str, Any], command: Sequence[str]) -> dict[str, Any
 def what_decides(config: Mapping[str, Any]) -> dict[str, Any]:
     """The part of ``config.json`` on which the bits of the results depend."""
     versions = config.get("versions", {})
-    left_out = ("format", "versions", "command", "label", *PLACES)
+    left_out = ("format", "versions", "command", "label", "target_accuracy", *PLACES)
     kept = {name: value for name, value in config.items() if name not in left_out}
     return {**kept, "version of jafl": versions.get("jafl"), "version of jax": versions.get("jax")}
 
 
-def next_free_directory(parent: str | os.PathLike[str]) -> pathlib.Path:
-    """``parent/001``, or the first such number that does not exist."""
-    number = 1
-    while (path := pathlib.Path(parent) / f"{number:03d}").exists():
-        number += 1
-    return path
+def cannot_be_made(path: pathlib.Path, error: OSError) -> SettingError:
+    """The error for a directory that the file system refuses."""
+    return SettingError(
+        f"output_dir is {str(path)!r}, but cannot be made: {error.strerror}.", setting="output_dir"
+    )
+
+
+def already_there(path: pathlib.Path, earlier: EarlierRun) -> SettingError:
+    """The error for a directory that holds a run."""
+    return SettingError(
+        f"output_dir is {str(path)!r}, but already holds a run ({earlier.files[0].relative_to(path)}). "
+        "Name another directory, pass --overwrite to replace that run, or --resume to go on with it.",
+        setting="output_dir",
+    )
+
+
+def claim_next_directory(parent: str | os.PathLike[str]) -> pathlib.Path:
+    """Makes ``parent/001``, or the first such number that does not exist, which nobody else can make then.
+
+    Args:
+      parent: made if it does not exist.
+
+    Returns:
+      The new directory.
+
+    Raises:
+      SettingError: if it cannot be made.
+    """
+    for number in itertools.count(1):
+        path = pathlib.Path(parent) / f"{number:03d}"
+        try:
+            path.mkdir(parents=True)
+            return path
+        except OSError as error:
+            if not path.exists():
+                raise cannot_be_made(path, error) from error
+    raise AssertionError("there is always a next number")
+
+
+@contextlib.contextmanager
+def occupied(
+    output_dir: str | os.PathLike[str] | None,
+    *,
+    overwrite: bool = False,
+    resume: bool = False,
+    tell: Callable[[str], None] | None = None,
+) -> Iterator[tuple["RunDirectory", EarlierRun | None]]:
+    """Locks the directory for new runs until the block ends.
+
+    Args:
+      output_dir: made if it does not exist. None: ``runs/001``, or the first such number that is free.
+      overwrite: whether it may hold a run, which is to be replaced.
+      resume: whether it may hold a run, which is to go on.
+      tell: called with a sentence where it takes time to find out whether another process works there.
+
+    Yields:
+      The directory, and the files of the run that it holds and that is to be replaced; None with ``resume``.
+
+    Raises:
+      SettingError: as ``RunDirectory`` does.
+    """
+    path = claim_next_directory(RUNS) if output_dir is None else output_dir
+    directory = RunDirectory(path, resume=True)
+    with directory_lock(directory.path, tell=tell) as acquired:
+        if not acquired:
+            raise another_process(directory.path)
+        if resume:
+            yield directory, None
+            return
+        earlier = EarlierRun(directory.path)
+        if earlier.files and not overwrite:
+            raise already_there(directory.path, earlier)
+        earlier.refuse_if_running()
+        yield directory, earlier
 
 
 def named_leaves(params: Params) -> dict[str, np.ndarray]:
     """{path: array} of a pytree; slashes join the keys of a path."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(params)
     return {jax.tree_util.keystr(path, simple=True, separator="/"): np.asarray(leaf) for path, leaf in leaves}
-
-
-def _files_of_a_run(path: pathlib.Path) -> list[pathlib.Path]:
-    """The files of a run or a comparison in a directory and its direct subfolders."""
-    children = (folder for folder in sorted(path.glob("*-seed*")) if (folder / "config.json").is_file())
-    folders = [path, *children]
-    files = [folder / name for folder in folders for name in FILES if (folder / name).is_file()]
-    if not files:
-        return []
-    return files + [folder / name for folder in folders for name in PICTURES if (folder / name).is_file()]
-
-
-def _remove_run(folder: pathlib.Path, files: Sequence[pathlib.Path]) -> None:
-    """Removes the files of one run, unless a process is running it."""
-    with directory_lock(folder) as acquired:
-        if not acquired:
-            raise SettingError(
-                f"output_dir is {str(folder)!r}, where another process is running.", setting="output_dir"
-            )
-        for file in files:
-            file.unlink()
-        for name in (CHECKPOINTS, BATCH_CHECKPOINTS):
-            checkpoints.delete(folder / name)
-        for file in (folder / TRACKED).glob("events.out.tfevents.*"):
-            file.unlink()
-        if (folder / TRACKED).is_dir() and not any((folder / TRACKED).iterdir()):
-            (folder / TRACKED).rmdir()
 
 
 def _json_line(evaluation: Mapping[str, Any]) -> str:

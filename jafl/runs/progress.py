@@ -2,81 +2,67 @@
 
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
-from jafl.records import EventSchedule
+from jafl.simulation.progress import Progress as Progress
 
 
-class Progress:
-    """A progress bar in client trips, with rate, time left, simulated time and accuracy; hidden unless ``shown``."""
+class Waiting:
+    """Tells what is being made, and for how long, once that takes ``PATIENCE`` seconds; hidden unless ``shown``.
 
-    def __init__(self, name: str, schedule: EventSchedule, shown: bool = True):
-        from tqdm import tqdm
+    For what has no steps to count, such as the schedule of a hundred million trips.
+    """
 
-        self.accuracy: float | None = None
-        self._schedule = schedule
-        self._reached = 0.0
-        self._began, self._shown = False, shown
-        self._bar = tqdm(
-            total=schedule.num_trips,
-            disable=not shown,
-            desc=name,
-            bar_format="{desc}: {percentage:3.0f}%|{bar:20}| {n:,.0f}/{total:,.0f} trips "
-            "[{elapsed}<{remaining}{postfix}]",
-            dynamic_ncols=True,
-            file=sys.stderr,
-            mininterval=0.2,
-            smoothing=0,
-        )
-        self._bar.set_postfix_str("compiling")
+    PATIENCE = 2.0
 
-    def __enter__(self) -> "Progress":
+    def __init__(self, shown: bool = True):
+        self._shown, self._text, self._over = shown, "", threading.Event()
+        self._thread = threading.Thread(target=self._tick, daemon=True)
+
+    def __enter__(self) -> "Waiting":
+        if self._shown:
+            self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._began:
-            self._describe()
-            self._bar.refresh()
-        self._bar.close()
+        self._over.set()
+        if self._shown:
+            self._thread.join()
 
-    def start_from(self, server_step: int) -> None:
-        """Begins after ``server_step`` earlier steps, which do not count in rate and time left."""
-        if not self._shown:
+    def tell(self, text: str) -> None:
+        """What is being made from now on."""
+        self._text = text
+
+    def _tick(self) -> None:
+        over = self._over.wait(self.PATIENCE)
+        while not (over or self._text):
+            over = self._over.wait(0.5)
+        if over:
             return
-        self._began = True
-        self._bar.reset()
-        self._bar.initial = self._bar.n = int(np.searchsorted(self._schedule.step, server_step))
+        from tqdm import tqdm
 
-    def update(self, server_step: int) -> None:
-        """Shows that ``server_step`` steps are done."""
-        if not self._shown:
-            return
-        if not self._began:
-            self._began = True
-            self._bar.reset()  # compiling does not count in rate and time left
-        trips = int(np.searchsorted(self._schedule.step, server_step))
-        self._reached = float(self._schedule.step_time[server_step - 1])
-        self._describe()
-        self._bar.update(trips - self._bar.n)
-
-    def _describe(self) -> None:
-        new, seconds = self._bar.n - self._bar.initial, self._bar.format_dict["elapsed"]
-        rate = self._bar.format_dict["rate"] or new / max(seconds, 1e-3)
-        accuracy = "" if self.accuracy is None else f", accuracy {self.accuracy:.3f}"
-        self._bar.set_postfix_str(
-            f"{rate:,.0f} trips/s, simulated time {self._reached:,.1f}{accuracy}", refresh=False
-        )
+        look = {"bar_format": "{desc} [{elapsed}]", "dynamic_ncols": True, "leave": False}
+        with tqdm(desc=self._text, file=sys.stderr, **look) as bar:
+            bar.start_t -= self.PATIENCE
+            while not self._over.wait(0.5):
+                bar.set_description_str(self._text)
 
 
 class Interrupt:
-    """Turns the first Ctrl-C, or SIGTERM, into a request to stop at the next chunk; a second one ends at once."""
+    """Turns the first Ctrl-C, or SIGTERM, into a request to stop at the next chunk; a second one ends at once.
 
-    def __init__(self, show: Callable[[str], None]):
+    Args:
+      show: is called with a line of text for the user.
+      seconds_together: signals that come within this time count as one, where a process gets them twice
+        (``jafl.runs.watched``).
+    """
+
+    def __init__(self, show: Callable[[str], None], seconds_together: float = 0.0):
         self.asked = False
+        self._together, self._last = seconds_together, -seconds_together
         self._show = show
         self._before: dict[signal.Signals, Any] = {}
 
@@ -92,9 +78,16 @@ class Interrupt:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
+    def ask(self, by: str) -> None:
+        """Asks to stop, unless somebody has asked before; ``by``: who asks, for the user."""
+        if not self.asked:
+            self.asked = True
+            self._show(f"\n{time.strftime('%H:%M:%S')} {by}: stopping and keeping what has been measured ...")
+
     def _ask(self, number: int, _: object) -> None:
+        before, self._last = self._last, time.monotonic()
+        if self._last - before < self._together:
+            return
         if self.asked:
             raise KeyboardInterrupt
-        self.asked = True
-        name = "Ctrl-C" if number == signal.SIGINT else "SIGTERM"
-        self._show(f"\n{time.strftime('%H:%M:%S')} {name}: stopping and keeping what has been measured ...")
+        self.ask("Ctrl-C" if number == signal.SIGINT else "SIGTERM")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import os
 import pathlib
 from collections.abc import Mapping
@@ -9,10 +10,29 @@ from typing import Any
 
 import numpy as np
 
+from jafl.array_files import read_archive
 from jafl.config.arms import overrides_in
-from jafl.config.settings import FORMAT, Settings, with_current_names
+from jafl.config.settings import FORMAT, TYPES, Settings, with_current_names
 from jafl.errors import SettingError
 from jafl.records import EventSchedule
+
+# Settings that say where data lie: data in another place do not make another run.
+PLACES = ("data_dir", "cache_dir")
+REMEDY = "Look at it, then remove or rename this folder: the same command trains the run anew."
+STATUSES = ("finished", "interrupted", "diverged")
+
+
+class DamagedRun(SettingError):
+    """A run directory in which a file is not what it should be.
+
+    Attributes:
+      path: the directory.
+      reason: what is wrong, a sentence without its end.
+    """
+
+    def __init__(self, path: pathlib.Path, reason: str):
+        super().__init__(f"{path} is damaged: {reason}. {REMEDY}", setting="output_dir", value=str(path))
+        self.path, self.reason = path, reason
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,8 +68,19 @@ class PastRun:
 
     @property
     def status(self) -> str:
-        """finished, interrupted or diverged; unfinished if there is no summary."""
-        return self.summary["status"] if self.summary else "unfinished"
+        """finished, interrupted or diverged; without a summary unfinished, or dry run."""
+        if self.summary:
+            return self.summary["status"]
+        return "dry run" if self._is_dry else "unfinished"
+
+    @property
+    def _is_dry(self) -> bool:
+        """Whether it is a schedule that was made with --dry_run: diagnosed, and nothing was measured."""
+        return (
+            not self.evaluations
+            and (self.path / "diagnostics.json").is_file()
+            and not (self.path / "metrics.jsonl").exists()
+        )
 
     @property
     def is_over(self) -> bool:
@@ -57,43 +88,86 @@ class PastRun:
         return self.status in ("finished", "diverged")
 
 
-def read_run(path: str | os.PathLike[str]) -> PastRun:
+def read_run(path: str | os.PathLike[str], *, with_metrics: bool = True) -> PastRun:
     """Reads one run directory.
 
-    Raises SettingError if there is no run, a file is not what it should be, or it has another format version.
+    Args:
+      path: the directory.
+      with_metrics: whether to read ``metrics.jsonl``, too.
+
+    Raises:
+      DamagedRun: if there is no run, a file is not what it should be, or it has another format version.
     """
     path = pathlib.Path(path)
-    config = read_json(path / "config.json")
-    summary = read_json(path / "summary.json") if (path / "summary.json").is_file() else None
     try:
-        text = (path / "metrics.jsonl").read_text()
-    except OSError:
-        text = ""
+        config = read_json(path / "config.json")
+        summary = read_json(path / "summary.json") if (path / "summary.json").is_file() else None
+    except SettingError as error:
+        raise DamagedRun(path, str(error).removesuffix(".")) from error
+    for name in ("algorithm", "seed"):
+        if not isinstance(config.get(name), str):
+            told = f"is {config[name]!r}" if name in config else "is missing"
+            raise DamagedRun(path, f"{name} in config.json {told}")
+    _check_settings(path, config)
+    if summary is not None and summary.get("status") not in STATUSES:
+        told = f"is {summary['status']!r}" if "status" in summary else "is missing"
+        raise DamagedRun(path, f"status in summary.json {told}")
+    return PastRun(path, config, _evaluations(path) if with_metrics else [], summary)
+
+
+def _check_settings(path: pathlib.Path, config: Mapping[str, Any]) -> None:
+    """Raises DamagedRun for a setting with a value that no run has: of another type, or not finite."""
+    for name, kinds in TYPES.items():
+        if name not in config:
+            continue
+        value = config[name]
+        kind = type(value)
+        fits = kind in kinds or (kind is int and float in kinds)
+        if not fits or (kind is float and not math.isfinite(value)):
+            raise DamagedRun(path, f"{name} in config.json is {value!r}")
+
+
+def _evaluations(path: pathlib.Path) -> list[dict[str, Any]]:
+    """The complete lines of ``metrics.jsonl``; none if there is no such file."""
+    file = path / "metrics.jsonl"
+    try:
+        content = file.read_bytes()
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise DamagedRun(path, f"{file} cannot be read: {error.strerror}") from error
     evaluations = []
-    complete = text.split("\n")[:-1]  # what follows the last line's end is no complete line
+    complete = content.split(b"\n")[:-1]  # what follows the last line's end is no complete line
     for number, line in enumerate(complete, 1):
         try:
-            evaluations.append(json.loads(line))
-        except ValueError as error:
-            raise SettingError(f"Line {number} of {path / 'metrics.jsonl'} is not JSON: {error}.") from error
-    return PastRun(path, config, evaluations, summary)
+            evaluation = json.loads(line.decode())
+        except (ValueError, RecursionError) as error:
+            raise DamagedRun(path, f"Line {number} of {file} is not JSON: {error}") from error
+        if not isinstance(evaluation, dict):
+            raise DamagedRun(path, f"Line {number} of {file} is {_short(evaluation)}, not an evaluation")
+        evaluations.append(evaluation)
+    return evaluations
 
 
-def is_over(path: str | os.PathLike[str]) -> bool:
-    """Whether a directory, which need not exist, holds a run that is over."""
-    return (pathlib.Path(path) / "summary.json").is_file() and read_run(path).is_over
+def run_folders(path: str | os.PathLike[str]) -> list[pathlib.Path]:
+    """The directories with a ``config.json``, ``path`` and those below it, by name.
 
-
-def find_runs(path: str | os.PathLike[str], *, or_none: bool = False) -> list[PastRun]:
-    """Every run in a directory and its subdirectories, in the order of their paths.
-
-    Raises SettingError as ``read_run`` does, and, unless ``or_none``, if there is no run.
+    Raises:
+      SettingError: if ``path`` is not a directory.
     """
     path = pathlib.Path(path)
     if not path.is_dir():
         raise SettingError(f"{str(path)!r} is not a directory.")
-    runs = [read_run(file.parent) for file in sorted(path.rglob("config.json"))]
-    if not runs and not or_none:
+    return [file.parent for file in sorted(path.rglob("config.json"))]
+
+
+def find_runs(path: str | os.PathLike[str]) -> list[PastRun]:
+    """Every run in a directory and its subdirectories, in the order of their paths.
+
+    Raises SettingError as ``read_run`` does, and if there is no run.
+    """
+    runs = [read_run(folder) for folder in run_folders(path)]
+    if not runs:
         raise SettingError(
             f"There is no run in {str(path)!r}: no config.json in it or in its subdirectories."
         )
@@ -125,7 +199,11 @@ def swept(output_dir: str | os.PathLike[str]) -> dict[str, Any] | None:
     path = pathlib.Path(output_dir) / "sweep.json"
     if not path.is_file():
         return None
-    content = read_json(path)
+    return swept_in(read_json(path))
+
+
+def swept_in(content: Mapping[str, Any]) -> dict[str, Any]:
+    """What the content of a ``sweep.json`` crosses, as ``swept`` returns it; empty if it is of a run."""
     crossed = {name: content[name] for name in ("sweep", "arms") if name in content}
     return crossed | ({"overrides": overrides} if (overrides := overrides_in(content)) else {})
 
@@ -138,8 +216,7 @@ def read_schedule(path: str | os.PathLike[str]) -> EventSchedule:
     """
     file = pathlib.Path(path) / "schedule.npz"
     try:
-        with np.load(file, allow_pickle=False) as content:
-            arrays = dict(content)
+        arrays = read_archive(file)
         kinds = ("download", "discarded_start", "inflight_start")
         starts = np.concatenate([arrays[f"{kind}_time"] for kind in kinds])
         clients = np.concatenate([arrays[f"{kind}client"] for kind in ("", "discarded_", "inflight_")])
@@ -170,12 +247,19 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
         content = json.loads(path.read_text())
     except OSError as error:
         raise SettingError(f"{path} cannot be read: {error.strerror}.") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise SettingError(f"{path} is not JSON: {error}.") from error
-    version = content.get("format") if isinstance(content, dict) else None
+    if not isinstance(content, dict):
+        raise SettingError(f"{path} is not a file of a run: it holds {_short(content)}, not named values.")
+    version = content.get("format")
     if version != FORMAT:
         raise SettingError(
             f"{path} has format {version!r}, but this version of jafl reads {FORMAT} only. "
             "Read it with the version of jafl that wrote it (versions.jafl in its config.json)."
         )
     return with_current_names(content)
+
+
+def _short(content: Any) -> str:
+    text = repr(content)
+    return text if len(text) <= 40 else f"{text[:40]}..."

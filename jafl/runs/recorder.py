@@ -8,18 +8,28 @@ from typing import Any
 from jafl.config.experiment import Experiment
 from jafl.engine.evaluation import per_client_accuracy
 from jafl.errors import SettingError, choose, whole_number
+from jafl.extras import MissingLibraryError, is_installed, require_library
 from jafl.records import History
+from jafl.runs import privacy
+from jafl.runs.damage import read_sound_run
 from jafl.runs.directory import RunDirectory, config, what_decides
-from jafl.runs.figures import diagnose, draw_history
-from jafl.runs.reader import PastRun, read_run
+from jafl.runs.earlier import Replacement
+from jafl.runs.figures import diagnose, draw_history, which_pictures
+from jafl.runs.lock import WAYS
+from jafl.runs.reader import DamagedRun, PastRun, read_run
+from jafl.runs.several_hosts import Hosts
 from jafl.runs.summary import summarize
 from jafl.runs.trackers import Tracker
+from jafl.runs.wall_clock import WallClock, part
 from jafl.simulation.checkpoints import differences
 from jafl.simulation.divergence import DivergenceError
+from jafl.simulation.not_learning import RateNames, why_not_learned
 
 RUNS_TOGETHER = ("auto", "never")
 # The settings that say how numbers are rounded; the summary has them, too.
 PRECISION = ("precision", "matmul_precision", "compute_dtype")
+# What users set the learning rates with.
+RATES = RateNames(clients="--learning_rate", server="--server_learning_rate")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,32 +38,52 @@ class Options:
 
     command           the command that was typed, for ``config.json``
     show              is called with each line of text that is meant for the user
-    checkpoint_every  client trips between checkpoints; None: one a minute; 0: no checkpoints
+    checkpoint_every  client trips between checkpoints; 0: no checkpoints. None: one a minute, or none where
+                      orbax-checkpoint is not installed, which is said
     trackers          where metrics also go, see ``jafl.runs.trackers``
-    pictures          whether each run draws its pictures; None: yes, but not in a sweep
+    pictures          which are drawn: "all"; "few", those that are mostly looked at, which of a comparison or a
+                      sweep are its own in place of its runs'; "none". True is "all", and False "none". None: few, or
+                      none where matplotlib is not installed, which is said
     progress          whether each run shows a progress bar
     runs_together     whether runs of a sweep share a program: auto (where that is faster) or never
+    hosts             the processes that train, if there are several
+    claims            how directories are claimed, so that no other process works there: locks, files, or auto (locks
+                      where the file system is known to have them for all hosts)
     """
 
     command: Sequence[str] = ()
     show: Callable[[str], None] = print
     checkpoint_every: int | None = None
     trackers: Sequence[Tracker] = ()
-    pictures: bool | None = None
+    pictures: str | bool | None = None
     progress: bool = True
     runs_together: str = "auto"
+    hosts: Hosts = Hosts()
+    claims: str = "auto"
 
     def __post_init__(self) -> None:
         if self.checkpoint_every is not None:
-            whole_number("checkpoint_every", self.checkpoint_every, 0)
+            if whole_number("checkpoint_every", self.checkpoint_every, 0):
+                require_library("orbax")
+        elif not is_installed("orbax"):
+            self.show(f"No checkpoints, so --resume would begin anew: {MissingLibraryError('orbax')}")
+            object.__setattr__(self, "checkpoint_every", 0)
         choose("runs_together", self.runs_together, {name: name for name in RUNS_TOGETHER})
+        choose("claims", self.claims, {name: name for name in WAYS})
+        object.__setattr__(self, "pictures", which_pictures(self.pictures, self.show))
+
+    @property
+    def drawn(self) -> str:
+        """``pictures`` as one of "all", "few" and "none"."""
+        return str(self.pictures)
 
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
     """How one run ended; ``summary`` is the content of its ``summary.json``.
 
-    ``history`` is None if the run was over before and the rest was read from its directory.
+    ``history`` is None if the run was over before and the rest was read from its directory. ``undrawn``: a sentence
+    for each picture that could not be drawn.
     """
 
     experiment: Experiment
@@ -61,6 +91,7 @@ class Outcome:
     evaluations: list[dict[str, Any]]
     summary: dict[str, Any]
     error: DivergenceError | None = None
+    undrawn: tuple[str, ...] = ()
 
     @property
     def status(self) -> str:
@@ -73,21 +104,46 @@ class Recording:
 
     As a context manager it closes the trackers' writers when the block ends.
 
-    Raises SettingError if the directory holds a run of other settings.
+    Args:
+      experiment: what is run.
+      directory: where.
+      options: how.
+      replacement: of the run that the directory holds. Until it is made, nothing is written: what has been measured
+        waits in this object, and checkpoints lie in ``RunDirectory.new_checkpoints``.
+      clock: what measures the parts of the wall-clock time.
+
+    Raises:
+      SettingError: if the directory holds a run of other settings, which is not to be replaced.
     """
 
-    def __init__(self, experiment: Experiment, directory: RunDirectory, options: Options):
+    def __init__(
+        self,
+        experiment: Experiment,
+        directory: RunDirectory,
+        options: Options,
+        replacement: Replacement | None = None,
+        clock: WallClock | None = None,
+    ):
         self.experiment, self.directory, self.options = experiment, directory, options
+        self.on_replaced: Callable[[], None] | None = None
+        self._replacement, self._waiting = replacement, list[Mapping[str, Any]]()
+        self._clock, self._since = clock, clock.mark() if clock else {}
         self._writers: list[Any] = []
         self._open = contextlib.ExitStack()
-        settings = dataclasses.asdict(experiment.settings)
-        now = config(settings, options.command)
-        before = directory.config()
-        if before is None:
-            directory.write_config(settings, options.command, experiment.label)
-            before = now
-        self.decides = what_decides(before)
+        self._settings = dataclasses.asdict(experiment.settings)
+        now = config(self._settings, options.command)
+        before = None if self.is_waiting else directory.past_config()
+        self.decides = what_decides(now if before is None else before)
         refuse_differences(directory.path, self.decides, what_decides(now))
+        if not self.is_waiting and (
+            before is None or before.get("target_accuracy") != now["target_accuracy"]
+        ):
+            directory.write_config(self._settings, options.command, experiment.label)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the directory still holds the earlier run, which is to be replaced."""
+        return self._replacement is not None and not self._replacement.made
 
     def __enter__(self) -> "Recording":
         return self
@@ -96,61 +152,132 @@ class Recording:
         self._open.close()
 
     def past(self) -> PastRun:
-        """The run as far as the directory holds it."""
-        return read_run(self.directory.path)
+        """The run as the directory holds it; without its evaluations, unless it is over.
+
+        Raises DamagedRun if it is over, and one of its files is not what it should be.
+        """
+        path = self.directory.path
+        run = read_run(path, with_metrics=False)
+        if run.is_over:
+            return read_sound_run(path)
+        try:
+            read_run(path)
+        except DamagedRun as error:
+            self.options.show(
+                f"{error.reason}. It is written anew, from the last checkpoint or from the start."
+            )
+        return run
 
     def write_setup(self) -> None:
         """Writes schedule and partition."""
+        if self.is_waiting:
+            return
+        if not (self.directory.path / "metrics.jsonl").is_file():  # what a dry run has left
+            (self.directory.path / "diagnostics.json").unlink(missing_ok=True)
         self.directory.write_schedule(self.experiment.schedule)
         self.directory.write_partition(self.experiment.federation, self.experiment.source)
 
     def start(self, evaluations: Sequence[Mapping[str, Any]]) -> None:
         """Begins to record, or goes on after ``evaluations``."""
+        if self._has_to_wait(evaluations):
+            return
         self.directory.restart(evaluations)
         server_step = evaluations[-1]["server_step"] if evaluations else 0
-        settings = dataclasses.asdict(self.experiment.settings)
         for tracker in self.options.trackers:
-            writer = contextlib.closing(tracker(self.directory.path, settings, server_step))
+            writer = contextlib.closing(tracker(self.directory.path, self._settings, server_step))
             self._writers.append(self._open.enter_context(writer))
 
     def evaluated(self, evaluation: Mapping[str, Any]) -> None:
         """Records an evaluation; that of step 0 begins the recording."""
-        if evaluation["server_step"] == 0:
+        if self.is_waiting:
+            if self._has_to_wait([*self._waiting, evaluation]):
+                return
+        elif evaluation["server_step"] == 0:
             self.start([])
         self.directory.append_evaluation(evaluation)
         for writer in self._writers:
             writer.write(evaluation)
 
+    def _has_to_wait(self, evaluations: Sequence[Mapping[str, Any]]) -> bool:
+        """Keeps ``evaluations`` while they are too few to replace the earlier run; else takes its place."""
+        if not self.is_waiting:
+            return False
+        assert self._replacement
+        self._waiting = list(evaluations)
+        if self._waiting and self._waiting[-1]["server_step"] >= self._replacement.from_step:
+            self._replace()
+        return True
+
+    def _replace(self) -> None:
+        """Takes the place of the earlier run, and records what has waited."""
+        assert self._replacement
+        self.directory.check_claim()
+        self._replacement.make()
+        directory = self.directory
+        directory.path.mkdir(parents=True, exist_ok=True)
+        directory.write_config(self._settings, self.options.command, self.experiment.label)
+        self.write_setup()
+        if directory.new_checkpoints.is_dir():
+            directory.new_checkpoints.rename(directory.checkpoints)
+        if self.on_replaced:
+            self.on_replaced()
+        waiting, self._waiting = self._waiting, []
+        self.start([])
+        for evaluation in waiting:
+            self.directory.append_evaluation(evaluation)
+            for writer in self._writers:
+                writer.write(evaluation)
+
     def end(
         self, ended: History | DivergenceError, memory: Mapping[str, Any], trained_together: int = 1
     ) -> Outcome:
-        """Writes the files that tell how training ended. ``summary.json`` comes last: it marks a run as over.
+        """Writes the files that tell how training ended, and draws them.
+
+        ``summary.json`` is the last of the files, for it marks a run as over. Pictures come after it, so that nothing
+        is lost where drawing is cut short: ``--resume`` draws what is missing. Then the summary gets their time.
 
         memory: the summary's entry on memory. trained_together: how many runs shared the program.
         """
+        if self.is_waiting and isinstance(ended, DivergenceError):
+            self._replace()
         self._open.close()
         experiment, directory, options = self.experiment, self.directory, self.options
         error, history = (ended, ended.history) if isinstance(ended, DivergenceError) else (None, ended)
         whole = history.server_steps == experiment.schedule.num_steps
         status = "diverged" if error else "finished" if whole else "interrupted"
-        directory.write_params(history.params)
-        directory.write_reports(history)
+        if not self.is_waiting:
+            directory.write_params(history.params)
+            directory.write_reports(history)
         summary = summarize(history, target_accuracy=experiment.settings.target_accuracy, status=status)
         compiled = {"compiled_temporary_bytes": history.temporary_bytes}
         summary |= {"memory": {**memory, **compiled}, "trained_together": trained_together}
         summary |= {name: getattr(experiment.settings, name) for name in PRECISION}
+        summary |= privacy.block(experiment, history.trip_reports, history.step_reports)
+        summary["warning"] = None if error else why_not_learned(experiment.run, history, RATES)
+        if summary["warning"]:
+            summary["warning"] += privacy.why_noise_hinders(summary.get("privacy"))
+            options.show(f"{experiment.name}: {summary['warning']}")
         if error:
             summary |= {"diverged_at_step": error.server_step, "diverged_by_client": error.client}
             options.show(f"{experiment.name}: {error}")
         if experiment.federation.held_out is not None:
             accuracy = per_client_accuracy(experiment.model, history.params, experiment.federation)
             summary["client_accuracy"] = accuracy.tolist()
+        if self.is_waiting:
+            options.show(
+                f"{experiment.name}: the earlier run is kept, because the new one was stopped before it had more to "
+                "show."
+            )
+            return Outcome(experiment, history, history.evaluations, summary, error)
         if whole:
             directory.write_diagnostics(diagnose(experiment, history.weights))
-        if options.pictures is not False:
-            draw_history(directory.path, experiment, history)
         directory.write_summary(summary)
-        return Outcome(experiment, history, history.evaluations, summary, error)
+        with part("pictures"):
+            undrawn = draw_history(directory.path, experiment, history, options.drawn) or []
+        if self._clock:
+            summary["wall_clock"] |= self._clock.summary(self._since)
+            directory.write_summary(summary)
+        return Outcome(experiment, history, history.evaluations, summary, error, tuple(undrawn))
 
 
 def refuse_differences(path: Any, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:

@@ -1,5 +1,6 @@
 """Runs one experiment or a comparison, writes the run directories and shows the table."""
 
+import contextlib
 import dataclasses
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
@@ -8,16 +9,29 @@ from typing import Any
 from jafl import plots
 from jafl.config.experiment import Experiment, make_experiments
 from jafl.config.settings import Settings
-from jafl.errors import SettingError
+from jafl.errors import require
 from jafl.records import EventSchedule
-from jafl.runs import tables
-from jafl.runs.directory import PLACES, RunDirectory
-from jafl.runs.figures import diagnose, draw_schedule, expected_weights
-from jafl.runs.lock import directory_lock
-from jafl.runs.progress import Interrupt
-from jafl.runs.reader import read_json, settings_file
+from jafl.runs import growth, privacy, tables
+from jafl.runs.damage import Damaged, guarded
+from jafl.runs.directory import RunDirectory, occupied
+from jafl.runs.earlier import EarlierRun, Replacement, another_process
+from jafl.runs.figures import (
+    Figures,
+    compared_schedules,
+    diagnose,
+    draw,
+    draw_schedule,
+    expected_weights,
+    label_split,
+    which_pictures,
+)
+from jafl.runs.lock import claiming_by, directory_lock
+from jafl.runs.progress import Interrupt, Waiting
+from jafl.runs.reader import PLACES, DamagedRun, read_json, settings_file
 from jafl.runs.recorder import Options, Outcome, refuse_differences
 from jafl.runs.training import run_experiment
+from jafl.runs.wall_clock import WallClock, measured, part
+from jafl.simulation import checkpoints
 
 __all__ = ["Options", "Outcome", "dry_run", "run"]
 
@@ -38,7 +52,7 @@ NOT_COMPARED = ("participation", "client_accuracy", "format")
 
 def run(
     settings: Settings,
-    output_dir: str | pathlib.Path,
+    output_dir: str | pathlib.Path | None = None,
     *,
     overwrite: bool = False,
     resume: bool = False,
@@ -52,10 +66,12 @@ def run(
 
     Args:
       settings: all of them are checked before anything is written.
-      output_dir: must not hold a run already, unless ``overwrite`` or ``resume``.
-      overwrite: replace the run that ``output_dir`` holds.
+      output_dir: must not hold a run already, unless ``overwrite`` or ``resume``. Default: ``runs/001``, or the first
+        such number that is free; two commands never get the same.
+      overwrite: replace the run that ``output_dir`` holds, once the new one has trained up to its first evaluation.
       resume: go on with what ``output_dir`` holds: runs that are over are left as they are, one that was stopped goes
         on from its last checkpoint, the others begin. Ends with the same bits as if it had never been stopped.
+        ``settings`` may have another target, and a larger budget (``jafl.runs.growth``).
       options: the fields of ``Options``.
 
     Returns:
@@ -64,103 +80,239 @@ def run(
     Raises:
       SettingError: for any setting that cannot work, before any training; if another process runs the same; or if
         what ``output_dir`` holds is of other settings (lists the differences).
+      DamagedRun: once the other runs are done, if one is damaged; it is left as it is.
       OSError: if a file cannot be written. What was written before is whole, and can be resumed.
     """
     run_options = Options(**options)
-    experiments = make_experiments(settings)
-    alone = len(experiments) == 1
-    if resume:
-        _check_same_comparison(pathlib.Path(output_dir), settings, alone)
-    parent = RunDirectory(output_dir, overwrite=overwrite, resume=resume)
-    if not alone and not (parent.path / "comparison.json").is_file():
-        names = [experiment.name for experiment in experiments]
-        parent.write_comparison(dataclasses.asdict(settings), names, run_options.command)
-    outcomes = []
-    with Interrupt(run_options.show) as interrupt:
-        for experiment in experiments:
-            if interrupt.asked:
+    with measured() as clock:
+        with Waiting(run_options.progress) as waiting:
+            experiments = run_options.hosts.experiments(lambda: make_experiments(settings, tell=waiting.tell))
+        if resume:
+            require(output_dir is not None, "output_dir", output_dir, "the directory to go on with")
+            _check_same_comparison(pathlib.Path(output_dir or ""), settings, len(experiments) == 1)
+        with (
+            claiming_by(run_options.claims),
+            occupied(output_dir, overwrite=overwrite, resume=resume, tell=run_options.show) as (
+                parent,
+                earlier,
+            ),
+            Interrupt(run_options.show, run_options.hosts.seconds_together) as interrupt,
+        ):
+            runs = _Runs(settings, experiments, parent, run_options, clock, interrupt, resume=resume)
+            return runs.train(earlier)
+
+
+class _Runs:
+    """The runs of one command, in a directory that it has locked."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        experiments: Sequence[Experiment],
+        parent: RunDirectory,
+        options: Options,
+        clock: WallClock,
+        interrupt: Interrupt,
+        *,
+        resume: bool,
+    ):
+        self.settings, self.experiments, self.parent, self.options = settings, experiments, parent, options
+        self.clock, self.interrupt, self.resume = clock, interrupt, resume
+        # The comparison's pictures come in place of the runs', unless all are asked for.
+        own = self.alone or options.drawn == "all"
+        self.of_runs = options if own else dataclasses.replace(options, pictures="none")
+        self.damaged: list[Damaged] = []
+        self.replacements: list[Replacement] = []
+        clock.of_one_run = self.alone
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is one run, which has the directory for itself."""
+        return len(self.experiments) == 1
+
+    def train(self, earlier: EarlierRun | None) -> list[Outcome]:
+        """Trains all runs, which replace the ``earlier`` ones, and writes and shows what came out."""
+        if self.resume:  # before the first run is touched
+            for experiment in self.experiments:
+                growth.check(experiment, self._folder(experiment))
+        replacement = None
+        if earlier and earlier.files:
+            replacement = Replacement(earlier, self._write_beginning)
+            self.replacements.append(replacement)
+        else:
+            self._write_beginning()
+        outcomes = []
+        for experiment in self.experiments:
+            if self.interrupt.asked:
                 break
-            folder = parent.path if alone else parent.path / experiment.name
-            directory = RunDirectory(folder, overwrite=overwrite, resume=resume or alone)
-            outcomes.append(_run_locked(experiment, directory, run_options, interrupt))
-    if not alone and outcomes:
-        _write_comparison(parent, outcomes, settings)
-    for line in tables.text(_rows(outcomes), settings.target_accuracy):
-        run_options.show(line)
-    if interrupt.asked:
-        _show_interrupted(outcomes, len(experiments), parent.path, run_options.show)
-    run_options.show(f"{_compile_time(outcomes)}Results are in {parent.path}")
-    return outcomes
+            outcome = self._train_one(experiment, self._folder(experiment), replacement)
+            if outcome:
+                outcomes.append(outcome)
+        self._end(outcomes, kept=not all(one.made for one in self.replacements))
+        if self.damaged:
+            raise DamagedRun(*self.damaged[0])
+        return outcomes
 
+    def _folder(self, experiment: Experiment) -> pathlib.Path:
+        return self.parent.path if self.alone else self.parent.path / experiment.name
 
-def _run_locked(
-    experiment: Experiment, directory: RunDirectory, options: Options, interrupt: Interrupt
-) -> Outcome:
-    """Runs one experiment while holding the lock on its directory; SettingError if another process holds it."""
-    with directory_lock(directory.path) as acquired:
-        if not acquired:
-            raise SettingError(
-                f"output_dir is {str(directory.path)!r}, where another process is running.",
-                setting="output_dir",
-            )
-        options.show(f"{experiment.name}: {experiment.memory}")
-        return run_experiment(experiment, directory, options, interrupt)
+    def _write_beginning(self) -> None:
+        """``comparison.json``; written again where runs go on with another target or a larger budget."""
+        if self.alone:
+            return
+        names, file = (
+            [experiment.name for experiment in self.experiments],
+            self.parent.path / "comparison.json",
+        )
+        now = dataclasses.asdict(self.settings)
+        before = read_json(file) if file.is_file() else {}
+        if any(before.get(name) != now[name] for name in now if name not in PLACES):
+            self.parent.write_comparison(now, names, self.options.command)
+
+    def _train_one(
+        self, experiment: Experiment, folder: pathlib.Path, replacement: Replacement | None
+    ) -> Outcome | None:
+        """Runs one experiment; None if its directory turns out to be damaged, and it is not the only one."""
+        directory = RunDirectory(folder, resume=True)
+        locked = contextlib.nullcontext(True) if self.alone else directory_lock(folder)
+        with locked as acquired:
+            if not acquired:
+                raise another_process(folder)
+            if replacement and not replacement.made:
+                checkpoints.delete(directory.new_checkpoints)
+
+            def act() -> Outcome:
+                going_on, replaces = experiment, replacement
+                if self.resume:
+                    going_on, replaces = growth.of(experiment, directory, self.options)
+                    self.replacements += [replaces] if replaces else []
+                self.options.show(f"{experiment.name}: {going_on.memory}")
+                return run_experiment(
+                    going_on,
+                    directory,
+                    self.of_runs,
+                    self.interrupt,
+                    replacement=replaces,
+                    clock=self.clock,
+                )
+
+            outcome = act() if self.alone else guarded(self.damaged, self.options.show, folder, act)
+        if not any(folder.iterdir()):  # of a run that was stopped before it had anything to show
+            folder.rmdir()
+        return outcome
+
+    def _end(self, outcomes: list[Outcome], *, kept: bool) -> None:
+        """Writes the comparison, unless the earlier run is ``kept``, and shows the table."""
+        show, path = self.options.show, self.parent.path
+        if not self.alone and outcomes and not kept:
+            undrawn = _write_comparison(self.parent, outcomes, self.settings, self.clock, self.options.drawn)
+            last = outcomes[-1]
+            outcomes[-1] = dataclasses.replace(last, undrawn=(*last.undrawn, *undrawn))
+        for line in [line for outcome in outcomes for line in outcome.undrawn]:
+            show(line)
+        for line in tables.text(_rows(outcomes), self.settings.target_accuracy):
+            show(line)
+        for line in privacy.text(
+            {outcome.experiment.name: outcome.summary.get("privacy") for outcome in outcomes}
+        ):
+            show(line)
+        if self.interrupt.asked:
+            how = f"To go on: run.py --resume --output_dir={path}"
+            if kept:
+                how = "The same command goes on." if self.resume else ""
+            _show_interrupted(outcomes, len(self.experiments), show, how)
+        for one in self.damaged:
+            show(f"Damaged, and left as it is: {one.path}: {one.reason}.")
+        show(f"{self.clock.line()}. Results are in {path}")
 
 
 def _show_interrupted(
-    outcomes: Sequence[Outcome], number: int, path: pathlib.Path, show: Callable[[str], None]
+    outcomes: Sequence[Outcome], number: int, show: Callable[[str], None], how: str
 ) -> None:
     """Shows how many of ``number`` runs did not finish, and how to go on."""
     left = number - sum(outcome.status != "interrupted" for outcome in outcomes)
     show(f"Interrupted: {left} of {number} runs did not finish.")
-    if left:
-        show(f"To go on: run.py --resume --output_dir={path}")
+    if left and how:
+        show(how)
 
 
 def dry_run(
     settings: Settings,
-    output_dir: str | pathlib.Path,
+    output_dir: str | pathlib.Path | None = None,
     *,
     overwrite: bool = False,
     command: Sequence[str] = (),
     show: Callable[[str], None] = print,
-) -> None:
+    pictures: str | bool | None = None,
+) -> list[str]:
     """Computes and draws every schedule of ``settings`` without training; the arguments are those of ``run``.
 
     Leaves ``config.json``, ``schedule.npz``, ``partition.npz``, ``diagnostics.json`` and the schedule's pictures.
 
+    Returns:
+      A sentence for each picture that could not be drawn.
+
     Raises:
       SettingError: for any setting that cannot work.
     """
-    experiments = make_experiments(settings)
-    parent = RunDirectory(output_dir, overwrite=overwrite)
+    which = which_pictures(pictures, show)
+    with measured() as clock:
+        with Waiting() as waiting:
+            experiments = make_experiments(settings, tell=waiting.tell)
+        with occupied(output_dir, overwrite=overwrite) as (parent, earlier):
+            if earlier:
+                earlier.remove()
+            undrawn = _dry_run(experiments, parent, command, show, which)
+        show(f"{clock.line()}. Nothing was trained. Schedules, diagnostics and pictures are in {parent.path}")
+    return undrawn
+
+
+def _dry_run(
+    experiments: Sequence[Experiment],
+    parent: RunDirectory,
+    command: Sequence[str],
+    show: Callable[[str], None],
+    pictures: str,
+) -> list[str]:
+    """Writes, draws and shows the schedules; returns what could not be drawn."""
     alone = len(experiments) == 1
-    table = [list(DRY_RUN_COLUMNS)]
-    for experiment in experiments:
-        directory = parent if alone else RunDirectory(parent.path / experiment.name, overwrite=overwrite)
-        diagnostics = _write_schedule(experiment, directory, command)
-        table.append(_dry_run_row(experiment.name, diagnostics))
+    of_runs = pictures if alone or pictures == "all" else "none"
+    table, undrawn = [list(DRY_RUN_COLUMNS)], list[str]()
+    claims: dict[str, Any] = {}
+    with Waiting() as waiting:
+        for experiment in experiments:
+            waiting.tell(f"{experiment.name}: diagnostics and pictures of its schedule")
+            directory = parent if alone else RunDirectory(parent.path / experiment.name, resume=True)
+            diagnostics, failures = _write_schedule(experiment, directory, command, of_runs)
+            undrawn += failures
+            table.append(_dry_run_row(experiment.name, diagnostics))
+            claims[experiment.name] = diagnostics.get("privacy")
     if not alone:
-        _draw_schedules({experiment.name: experiment.schedule for experiment in experiments}, parent.path)
-    for line in tables.aligned(table):
+        schedules = {experiment.name: experiment.schedule for experiment in experiments}
+        with part("pictures"):
+            undrawn += draw(
+                parent.path, compared_schedules(schedules), "none" if pictures == "none" else "all"
+            )
+    for line in [*undrawn, *tables.aligned(table), *privacy.text(claims)]:
         show(line)
     for experiment in experiments:
         show(f"{experiment.name}: {experiment.memory}")
-    show(f"Nothing was trained. Schedules, diagnostics and pictures are in {parent.path}")
+    return undrawn
 
 
 def _write_schedule(
-    experiment: Experiment, directory: RunDirectory, command: Sequence[str]
-) -> dict[str, Any]:
-    """Writes and draws what is known before training; returns the diagnostics."""
+    experiment: Experiment, directory: RunDirectory, command: Sequence[str], pictures: str
+) -> tuple[dict[str, Any], list[str]]:
+    """Writes and draws what is known before training; returns the diagnostics, and what could not be drawn."""
     directory.write_config(dataclasses.asdict(experiment.settings), command)
     directory.write_schedule(experiment.schedule)
     directory.write_partition(experiment.federation, experiment.source)
     weights = expected_weights(experiment)
     diagnostics = diagnose(experiment, weights)
     directory.write_diagnostics(diagnostics)
-    draw_schedule(directory.path, experiment, weights)
-    return diagnostics
+    with part("pictures"):
+        undrawn = draw_schedule(directory.path, experiment, weights, pictures)
+    return diagnostics, undrawn or []
 
 
 def _dry_run_row(name: str, diagnostics: Mapping[str, Any]) -> list[str]:
@@ -184,13 +336,19 @@ def _check_same_comparison(path: pathlib.Path, settings: Settings, alone: bool) 
     file = settings_file(path)
     if file.name == "config.json" and alone:
         return  # a single run is compared later, with every default filled in
-    now = {name: value for name, value in dataclasses.asdict(settings).items() if name not in PLACES}
+    left_out = (*PLACES, "target_accuracy", *growth.larger(read_json(file), settings))
+    now = {name: value for name, value in dataclasses.asdict(settings).items() if name not in left_out}
     before = {name: value for name, value in read_json(file).items() if name in now}
     refuse_differences(path, before, now)
 
 
-def _write_comparison(parent: RunDirectory, outcomes: Sequence[Outcome], settings: Settings) -> None:
-    """Writes the comparison's ``summary.json`` and pictures."""
+def _write_comparison(
+    parent: RunDirectory, outcomes: Sequence[Outcome], settings: Settings, clock: WallClock, pictures: str
+) -> list[str]:
+    """Writes the comparison's ``summary.json`` and, unless ``pictures`` is "none", its pictures.
+
+    Returns a sentence for each picture that could not be drawn.
+    """
     target_accuracy = settings.target_accuracy
     runs = {
         outcome.experiment.name: {
@@ -198,30 +356,23 @@ def _write_comparison(parent: RunDirectory, outcomes: Sequence[Outcome], setting
         }
         for outcome in outcomes
     }
-    parent.write_summary({"target_accuracy": target_accuracy, "runs": runs, "table": _rows(outcomes)})
     curves: dict[str, list[list[dict[str, Any]]]] = {}
     schedules: dict[str, EventSchedule] = {}
     for outcome in outcomes:
         algorithm = outcome.experiment.settings.algorithm
         curves.setdefault(algorithm, []).append(outcome.evaluations)
         schedules.setdefault(algorithm, outcome.experiment.schedule)
-    plots.save(plots.accuracy_panels(curves, target=target_accuracy), parent.path / "accuracy.png")
-    _draw_schedules(schedules, parent.path)
-    split = plots.label_split(outcomes[0].experiment.federation.label_counts())
-    plots.save(split, parent.path / "label_split.png")
-
-
-def _draw_schedules(schedules: Mapping[str, EventSchedule], path: pathlib.Path) -> None:
-    """The pictures that compare schedules."""
-    plots.save(plots.staleness(schedules), path / "staleness.png")
-    plots.save(plots.in_flight(schedules), path / "in_flight.png")
-
-
-def _compile_time(outcomes: Sequence[Outcome]) -> str:
-    """A sentence, with a space after it, on the share of compiling in all the time; empty without runs."""
-    clocks = [outcome.summary["wall_clock"] for outcome in outcomes]
-    compiling, running = (sum(clock[name] for clock in clocks) for name in ("compile_seconds", "run_seconds"))
-    return f"Compiling took {compiling:.1f} of {compiling + running:.1f} seconds. " if clocks else ""
+    federation = outcomes[0].experiment.federation
+    figures: Figures = {
+        "accuracy": lambda: plots.accuracy_panels(curves, target=target_accuracy),
+        **compared_schedules(schedules),
+        "label_split": lambda: label_split(federation),
+    }
+    with part("pictures"):
+        undrawn = draw(parent.path, figures, "none" if pictures == "none" else "all")
+    summary = {"target_accuracy": target_accuracy, "runs": runs, "table": _rows(outcomes)}
+    parent.write_summary({**summary, "wall_clock": clock.summary()})
+    return undrawn
 
 
 def _rows(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:

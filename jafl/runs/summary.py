@@ -1,6 +1,5 @@
 """The summary of a run: how it ended, what it reached, and what that cost."""
 
-import math
 import platform
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,6 +8,7 @@ import jax
 import numpy as np
 
 from jafl.records import History
+from jafl.runs.tables import cost_of_target, with_accuracy
 
 PERCENTILES = (5, 25, 50, 75, 95, 99)
 
@@ -22,13 +22,13 @@ def summarize(history: History, *, target_accuracy: float, status: str = "finish
     applied = len(history.trip_reports["loss"])
     started = schedule.trips_started_by(history.server_steps)
     counts = np.bincount(schedule.client[:applied], minlength=schedule.num_clients)
-    scored = [evaluation for evaluation in evaluations if _is_number(evaluation.get("test_accuracy"))]
+    scored = with_accuracy(evaluations)
     return {
         "status": status,
         "final": evaluations[-1] if evaluations else None,
         "best": max(scored, key=lambda evaluation: evaluation["test_accuracy"], default=None),
         "target_accuracy": target_accuracy,
-        **_cost_of_target(scored, target_accuracy),
+        **cost_of_target(evaluations, target_accuracy),
         "server_steps": history.server_steps,
         "client_trips": started,
         "time": float(schedule.step_time[history.server_steps - 1]) if history.server_steps else 0.0,
@@ -43,16 +43,6 @@ def summarize(history: History, *, target_accuracy: float, status: str = "finish
             "client_trips_per_second": applied / history.run_seconds if history.run_seconds else None,
         },
         "peak_memory_bytes": _peak_memory(),
-    }
-
-
-def _cost_of_target(scored: Sequence[Mapping[str, Any]], target_accuracy: float) -> dict[str, Any]:
-    """Trips, steps and simulated time at the first evaluation that reached the target; None if none did."""
-    reached = next((e for e in scored if e["test_accuracy"] >= target_accuracy), None)
-    return {
-        "trips_to_target": reached["client_trips"] if reached else None,
-        "steps_to_target": reached["server_step"] if reached else None,
-        "time_to_target": reached["time"] if reached else None,
     }
 
 
@@ -79,13 +69,9 @@ def _spread(values: np.ndarray) -> float | None:
     return float(np.std(values)) if len(values) else None
 
 
-def _is_number(value: Any) -> bool:
-    return value is not None and math.isfinite(value)
-
-
 def _peak_memory() -> int | None:
     """Bytes: the peak of the device, or of the process where the device does not tell."""
-    stats = jax.devices()[0].memory_stats()
+    stats = jax.local_devices()[0].memory_stats()
     if stats and "peak_bytes_in_use" in stats:
         return int(stats["peak_bytes_in_use"])
     try:

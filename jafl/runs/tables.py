@@ -1,11 +1,28 @@
 """Tables of finished runs: means over seeds and what reaching the target took, as rows and as lines of text."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 TO_TARGET = ("trips_to_target", "steps_to_target", "time_to_target")
+
+
+def with_accuracy(evaluations: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The evaluations with a test accuracy that is a finite number."""
+    accuracies = ((evaluation, evaluation.get("test_accuracy")) for evaluation in evaluations)
+    return [evaluation for evaluation, value in accuracies if value is not None and math.isfinite(value)]
+
+
+def cost_of_target(evaluations: Sequence[Mapping[str, Any]], target_accuracy: float) -> dict[str, Any]:
+    """Trips, steps and simulated time at the first evaluation that reached the target; None if none did."""
+    reached = next((e for e in with_accuracy(evaluations) if e["test_accuracy"] >= target_accuracy), None)
+    return {
+        "trips_to_target": reached["client_trips"] if reached else None,
+        "steps_to_target": reached["server_step"] if reached else None,
+        "time_to_target": reached["time"] if reached else None,
+    }
 
 
 def rows(summaries: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
@@ -26,6 +43,7 @@ def row(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     means: dict[str, Any] = {
         "seeds": len(summaries),
         "finished": sum(s["status"] == "finished" for s in summaries),
+        "not_learned": sum(bool(s.get("warning")) for s in summaries),
         "final_test_accuracy": float(np.mean(final)) if final else None,
         "standard_error": standard_error(final),
     }
@@ -75,8 +93,13 @@ def _text_row(row: Mapping[str, Any], thrown: bool) -> list[str]:
     ]
     if thrown:
         cells.insert(6, count(row["trips_thrown_away"]))
-    unfinished = row["seeds"] - row["finished"]
-    return [*cells, *([f"{unfinished} of {row['seeds']} did not finish"] if unfinished else [])]
+    return [*cells, *filter(None, [trouble(row)])]
+
+
+def trouble(row: Mapping[str, Any]) -> str:
+    """What a row says after its last column: how many of its runs did not finish, or did not learn; or nothing."""
+    counts = {"did not finish": row["seeds"] - row["finished"], "did not learn": row["not_learned"]}
+    return ", ".join(f"{count} of {row['seeds']} {what}" for what, count in counts.items() if count)
 
 
 def aligned(cells: Sequence[Sequence[str]]) -> list[str]:

@@ -8,36 +8,64 @@ from typing import Any
 from jafl.config.experiment import Experiment
 from jafl.records import History, Params
 from jafl.runs.batching import as_runs
+from jafl.runs.damage import is_closed
 from jafl.runs.directory import RunDirectory, config, what_decides
+from jafl.runs.earlier import Replacement
+from jafl.runs.figures import draw_missing
 from jafl.runs.progress import Interrupt, Progress
-from jafl.runs.reader import is_over
 from jafl.runs.recorder import Options, Outcome, Recording
+from jafl.runs.target import with_target
+from jafl.runs.wall_clock import WallClock, part
 from jafl.simulation.checkpoints import Checkpoints, Saved
 from jafl.simulation.divergence import DivergenceError
-from jafl.simulation.simulate_many import simulate_many
+from jafl.simulation.driver import Callbacks
+from jafl.simulation.simulate_many import simulate_batch
 from jafl.simulation.stacking import BatchTooLarge
 
 
 def run_experiment(
-    experiment: Experiment, directory: RunDirectory, options: Options, interrupt: Interrupt
+    experiment: Experiment,
+    directory: RunDirectory,
+    options: Options,
+    interrupt: Interrupt,
+    *,
+    replacement: Replacement | None = None,
+    clock: WallClock | None = None,
 ) -> Outcome:
     """Runs one experiment, or what is left of it, and writes its directory.
 
     The caller holds the lock on the directory (``jafl.runs.lock``).
 
-    Raises SettingError if the directory holds a run of other settings; OSError if a file cannot be written.
+    Args:
+      experiment: what is run.
+      directory: where.
+      options: how.
+      interrupt: Ctrl-C.
+      replacement: of the run that the directory holds, once this one has something to show.
+      clock: what measures the parts of the wall-clock time.
+
+    Raises:
+      SettingError: if the directory holds a run of other settings; DamagedRun if it holds a damaged one.
+      OSError: if a file cannot be written.
     """
-    recording = Recording(experiment, directory, options)
-    checkpoints = Checkpoints(
-        directory.checkpoints,
-        every=options.checkpoint_every,
-        configuration=recording.decides,
-        on_trouble=options.show,
-    )
-    past = recording.past()
-    if past.is_over and past.summary:
+    recording = Recording(experiment, directory, options, replacement, clock)
+    waits = recording.is_waiting
+    kept: dict[str, Any] = {
+        "every": options.checkpoint_every,
+        "configuration": recording.decides,
+        "refuse": not waits,
+    }
+    folder = directory.new_checkpoints if waits else directory.checkpoints
+    checkpoints = Checkpoints(folder, **kept, on_trouble=options.show, before_save=directory.check_claim)
+    recording.on_replaced = lambda: setattr(checkpoints, "folder", directory.checkpoints.absolute())
+    past = None if waits else recording.past()
+    if past and past.is_over and past.summary:
         checkpoints.delete()
-        return Outcome(experiment, None, past.evaluations, past.summary)
+        target = experiment.settings.target_accuracy
+        past = with_target(past, target, pictures=options.drawn != "none")
+        with part("pictures"):
+            undrawn = draw_missing(directory.path, experiment, past.evaluations, options.drawn)
+        return Outcome(experiment, None, past.evaluations, dict(past.summary or {}), undrawn=tuple(undrawn))
     recording.write_setup()
     with recording, Progress(experiment.name, experiment.schedule, options.progress) as progress:
 
@@ -52,19 +80,35 @@ def run_experiment(
         checkpoints.on_restore = on_restore
         memory = experiment.memory.summary()
         try:
-            ended: History | DivergenceError = experiment.simulate(
-                on_evaluation=on_evaluation,
-                on_progress=progress.update,
-                should_stop=lambda: interrupt.asked,
-                checkpoints=checkpoints,
-                on_memory=lambda found: memory.update(found.summary()),
-            )
+            with part("training"):
+                ended: History | DivergenceError = options.hosts.simulate(
+                    experiment,
+                    checkpoints,
+                    kept,
+                    interrupt,
+                    on_evaluation=on_evaluation,
+                    on_progress=progress.update,
+                    should_stop=lambda: _has_to_stop([directory], interrupt),
+                    on_memory=lambda found: memory.update(found.summary()),
+                )
         except DivergenceError as error:
             ended = error
     outcome = recording.end(ended, memory)
     if outcome.status != "interrupted":
         checkpoints.delete()
     return outcome
+
+
+def _check_claims(directories: Sequence[RunDirectory], *, closely: bool = True) -> None:
+    """Raises ClaimLost if another process has taken over one of the directories."""
+    for directory in directories:
+        directory.check_claim(closely=closely)
+
+
+def _has_to_stop(directories: Sequence[RunDirectory], interrupt: Interrupt) -> bool:
+    """Whether the user has asked to stop; raises ClaimLost if another process has taken over a directory."""
+    _check_claims(directories, closely=False)
+    return interrupt.asked
 
 
 class _BatchBeganAnew(Exception):
@@ -79,10 +123,10 @@ def run_batch(
 ) -> None:
     """Runs a batch of experiments in one program, or what is left of it; each directory is as of a run alone.
 
-    Which runs share a program decides the last bits of each: so all of them train, and directories that say that
-    their run is over are not written again. The checkpoints of the batch lie in the first directory. A run that was
-    begun alone and has checkpoints of its own goes on alone. A batch that does not fit into the device's memory
-    trains in two halves. The caller holds the locks on all directories.
+    Which runs share a program decides the last bits of each: so all of them train, and directories whose run is over
+    or damaged are not written again. The checkpoints of the batch lie in the first directory. A run that was begun
+    alone and has checkpoints of its own goes on alone. A batch that does not fit into the device's memory trains in
+    two halves. The caller holds the locks on all directories.
 
     Raises as ``run_experiment`` does.
     """
@@ -90,7 +134,7 @@ def run_batch(
         run_experiment(experiments[0], directories[0], options, interrupt)
         return
     recordings = [
-        None if is_over(directory.path) else Recording(experiment, directory, options)
+        None if is_closed(directory.path) else Recording(experiment, directory, options)
         for experiment, directory in zip(experiments, directories, strict=True)
     ]
     _finish_runs_begun_alone(experiments, recordings, options, interrupt)
@@ -104,20 +148,21 @@ def run_batch(
         configuration=_configuration(experiments, directories),
         on_trouble=options.show,
         refuse=False,
+        before_save=lambda: _check_claims(directories),
     )
     try:
         try:
-            _train(experiments, recordings, options, interrupt, checkpoints)
+            _train(experiments, directories, recordings, options, interrupt, checkpoints)
         except _BatchBeganAnew:
             checkpoints.delete()
-            _train(experiments, recordings, options, interrupt, checkpoints)
+            _train(experiments, directories, recordings, options, interrupt, checkpoints)
     except BatchTooLarge:
         half = len(experiments) // 2
         for part in (slice(None, half), slice(half, None)):
             if not interrupt.asked:
                 run_batch(experiments[part], directories[part], options, interrupt)
         return
-    if not interrupt.asked or all(is_over(directory.path) for directory in directories):
+    if not interrupt.asked or all(is_closed(directory.path) for directory in directories):
         checkpoints.delete()
 
 
@@ -148,8 +193,15 @@ def _configuration(experiments: Sequence[Experiment], directories: Sequence[RunD
     return {**each[0], "runs that train together": own}
 
 
+def _name(experiments: Sequence[Experiment]) -> str:
+    """What the progress bar of a batch is called: the first and the last run, or the one name that all have."""
+    first, last = experiments[0].name, experiments[-1].name
+    return f"{len(experiments)} runs, " + (first if first == last else f"{first} to {last}")
+
+
 def _train(
     experiments: Sequence[Experiment],
+    directories: Sequence[RunDirectory],
     recordings: Sequence[Recording | None],
     options: Options,
     interrupt: Interrupt,
@@ -158,7 +210,7 @@ def _train(
     """Trains a batch, and records the runs that have a recording."""
     memory: dict[str, Any] = {}
     longest = max(experiments, key=lambda experiment: experiment.schedule.num_trips)
-    name = f"{len(experiments)} runs, {experiments[0].name} to {experiments[-1].name}"
+    name = _name(experiments)
     with contextlib.ExitStack() as stack:
         for recording in filter(None, recordings):
             stack.enter_context(recording)
@@ -183,13 +235,17 @@ def _train(
                 recording.end(ended, memory, len(experiments))
 
         checkpoints.on_restore = on_restore
-        simulate_many(
-            as_runs(experiments),
-            form=experiments[0].settings.plan_form,
+        callbacks = Callbacks(
             on_evaluation=on_evaluation,
             on_end=on_end,
-            on_memory=lambda forecast: memory.update(forecast.summary()),
             on_progress=progress.update,
-            should_stop=lambda: interrupt.asked,
-            checkpoints=checkpoints,
+            should_stop=lambda: _has_to_stop(directories, interrupt),
+            on_memory=lambda forecast: memory.update(forecast.summary()),
         )
+        with part("training"):
+            simulate_batch(
+                as_runs(experiments),
+                form=experiments[0].settings.plan_form,
+                callbacks=callbacks,
+                checkpoints=checkpoints,
+            )

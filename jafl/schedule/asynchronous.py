@@ -1,14 +1,24 @@
 """Asynchronous buffered training: a fixed number of clients train at any time, K arrivals make a server step."""
 
 import math
+import os
 
-from jafl.errors import choose, require, whole_number
+from jafl.errors import choose, is_number, real_number, require, whole_number
 from jafl.records import EventSchedule
+from jafl.schedule.arguments import (
+    as_availability,
+    as_delay,
+    check_dropout,
+    check_failure_rate,
+    check_flags,
+)
 from jafl.schedule.availability import Availability
 from jafl.schedule.checks import check_clients, check_delay_and_seed, steps_within
 from jafl.schedule.delays import Delay
 from jafl.schedule.dropout import Dropout
-from jafl.schedule.events import RESTARTS, Events, Protocol, World, events_within
+from jafl.schedule.events import Events, events_within
+from jafl.schedule.limits import check_limits
+from jafl.schedule.protocol import REPLACE_LOST, RESTARTS, Protocol, World
 
 
 def asynchronous(
@@ -16,18 +26,22 @@ def asynchronous(
     num_clients: int,
     concurrency: int,
     buffer_size: int = 1,
-    delay: Delay,
+    delay: Delay | str | os.PathLike[str],
     server_steps: int | None = None,
     client_trips: int | None = None,
     initial_round: bool = False,
     restart: str = "at_once",
+    replace_lost: str = "at_once",
+    trip_time_out: float | None = None,
     cancel_at_step: bool = False,
     staleness_limit: int | None = None,
     too_stale: str = "drop",
     flush_after: float | None = None,
     dropout: Dropout | None = None,
     failure_rate: float = 0.0,
-    availability: Availability | None = None,
+    availability: Availability | str | os.PathLike[str] | None = None,
+    most_trips: int | None = None,
+    smallest_gap: int = 0,
     seed: int = 0,
 ) -> EventSchedule:
     """Computes the event schedule of buffered asynchronous training (FedBuff, algorithm 1).
@@ -37,13 +51,14 @@ def asynchronous(
     always the same client). If the arrival fills the buffer, the server steps first. At one instant all arrivals
     are handled first, in client order, stepping whenever the buffer fills; then all replacements start, from the
     newest version. The run ends with its last step; ``concurrency`` trips are then under way: replacements, and
-    those that arrive at that very instant but after the last step.
+    those that arrive at that very instant but after the last step. No trip is thrown away any more, but clients that
+    leave at that instant do not start again.
 
     Args:
       num_clients: N, all clients.
       concurrency: M, the clients that train at any time, from 1 to N.
       buffer_size: K, the trips that each server step applies, at least 1.
-      delay: the law of trip durations, see ``jafl.delays``.
+      delay: the law of trip durations, see ``jafl.delays``; or a file of recorded ones, see ``jafl.duration_trace``.
       server_steps: stop after so many server steps, or
       client_trips: after as many whole steps as so many client trips allow, those thrown away included. Exactly one
         of the two.
@@ -54,9 +69,18 @@ def asynchronous(
         "not_twice_in_a_buffer": at once, but not by a client whose update waits in the buffer (the assumption in
         FedBuff's and FedStaleWeight's proofs); a place for which no client is left stays free until the step.
         "after_step": not before the server has stepped; then as many start together as trips were applied
-        (K-asynchronous training: WKAFL).
+        (K-asynchronous training: WKAFL). See ``replace_lost`` for trips that are thrown away.
         "after_round": by a client that has not trained in this round. The next round begins when all clients have
         (the gated rounds of GSGM, WKAFL section 6.1.2). Steps do not end with rounds unless K divides N.
+      replace_lost: when a trip that is thrown away (it fails, its client goes away or leaves, it is too stale) is
+        replaced where ``restart`` is "after_step". With the other restarts it always is at once.
+        "at_once": at that instant. So works a server that notices the end of a connection.
+        "after_time_out": ``trip_time_out`` later. So works a server that waits for signs of life: until then it takes
+        the client for busy, whatever steps it makes. A trip that arrives too stale is replaced at once.
+        "after_step": together with the applied trips, after the next step. The run then starves if more than
+        concurrency - buffer_size trips are lost within one step.
+      trip_time_out: the simulated time until the server notices that a trip is lost, above 0. Needed with
+        "after_time_out", and refused without it.
       cancel_at_step: the trips under way when the server steps are thrown away, and all places are taken anew. With
         "after_step" this is K-synchronous training, with "at_once" and M = N K-batch-synchronous training (one client
         may make several of the K trips).
@@ -64,11 +88,18 @@ def asynchronous(
       too_stale: "drop": a trip beyond the limit is thrown away when it arrives; "wait": the server does not step
         while that would make a trip under way too stale, and then applies all that has arrived.
       flush_after: a buffer whose first trip has waited for so much simulated time is applied as it is, even if it
-        is not full. Default: never.
+        is not full. Default: never. An initial round waits for all clients nevertheless.
       dropout: clients that leave for ever, see ``jafl.Dropout``; their trips under way are thrown away.
       failure_rate: share of trips, drawn by (client, trip), that take their time and bring nothing.
-      availability: when clients are there to start a trip, see ``jafl.availability``. A place for which no client
-        is there stays free until one is. Default: always.
+      availability: when clients are there to start a trip, see ``jafl.availability``; or a file of windows, see
+        ``jafl.read_availability``. A place for which no client is there stays free until one is. Default: always.
+      most_trips: the server takes at most so many trips of each client; 1 is selection without replacement, one pass
+        over the clients. A trip counts when it goes into the buffer. One that is thrown away does not count, since
+        the model does not depend on it: its client may start again. Default: any number.
+      smallest_gap: the numbers of the steps that apply two trips of one client differ by at least so much: after
+        the step s a client starts again from version s + smallest_gap at the earliest, so however quick its trip is.
+        1 forbids two trips of a client in one buffer. A place for which every idle client must wait stays free until
+        a step. Default: 0, no limit.
       seed: keys durations, replacements, failures, presence and who leaves.
 
     Returns:
@@ -83,10 +114,15 @@ def asynchronous(
       >>> jafl.asynchronous(num_clients=5, concurrency=2, buffer_size=2, delay=delay, server_steps=3).step_time
       array([1., 2., 3.])
     """
+    law, presence = as_delay(delay), as_availability(availability)
     check_clients(num_clients, "concurrency", concurrency)
-    check_delay_and_seed(delay, seed)
+    check_delay_and_seed(law, seed)
+    check_dropout(dropout)
+    check_failure_rate(failure_rate)
+    check_flags(initial_round=initial_round, cancel_at_step=cancel_at_step)
+    check_limits(most_trips, smallest_gap)
     whole_number("buffer_size", buffer_size, 1)
-    delay.check_clients(num_clients)
+    law.check_clients(num_clients)
     choose("restart", restart, dict.fromkeys(RESTARTS))
     if initial_round:
         _check_initial_round(num_clients, concurrency, client_trips)
@@ -98,35 +134,61 @@ def asynchronous(
         concurrency=concurrency,
         buffer_size=buffer_size,
         restart=restart,
+        replace_lost=replace_lost,
+        trip_time_out=trip_time_out,
         initial_round=initial_round,
         cancel_at_step=cancel_at_step,
         staleness_limit=staleness_limit,
         too_stale=too_stale,
         flush_after=flush_after,
+        most_trips=most_trips,
+        smallest_gap=smallest_gap,
     )
-    _check_limits(protocol)
-    require(0 <= failure_rate < 1, "failure_rate", failure_rate, "at least 0 and below 1")
-    world = World(num_clients, delay, dropout, failure_rate, availability, seed)
+    _check_staleness(protocol)
+    _check_replace_lost(protocol)
+    world = World(num_clients, law, dropout, failure_rate, presence, seed)
     trips = first_step + (steps - 1) * buffer_size
-    plain = not (dropout or failure_rate or availability or cancel_at_step or staleness_limit is not None)
+    plain = not (dropout or failure_rate or presence or cancel_at_step or staleness_limit is not None)
     if client_trips is None or (plain and flush_after is None):
         return Events(world, protocol, trips).run(steps)
     return events_within(world, protocol, client_trips)
 
 
-def _check_limits(protocol: Protocol) -> None:
+def _check_staleness(protocol: Protocol) -> None:
     """Refuses limits outside their range and combinations that contradict each other."""
     choose("too_stale", protocol.too_stale, {"drop": None, "wait": None})
     if protocol.staleness_limit is not None:
         whole_number("staleness_limit", protocol.staleness_limit, 0)
     flush = protocol.flush_after
-    require(flush is None or 0 < flush < math.inf, "flush_after", flush, "a finite number above 0")
+    if flush is not None:
+        real_number("flush_after", flush, lambda value: 0 < value < math.inf, "a finite number above 0")
     if protocol.too_stale == "wait":
         limit = protocol.staleness_limit
         require(limit is not None, "staleness_limit", limit, "given where too_stale is 'wait'")
         for name in ("flush_after", "cancel_at_step"):
             value = getattr(protocol, name)
             require(not value, name, value, "left out where too_stale is 'wait'", "Wait, or step: not both.")
+
+
+def _check_replace_lost(protocol: Protocol) -> None:
+    """Refuses a time-out without its use, and a choice for lost places where there is none."""
+    how, time_out = protocol.replace_lost, protocol.trip_time_out
+    choose("replace_lost", how, dict.fromkeys(REPLACE_LOST))
+    require(
+        how == "at_once" or protocol.restart == "after_step",
+        "replace_lost",
+        how,
+        f"'at_once' where restart is {protocol.restart!r}",
+        "Only with restart='after_step' do places wait.",
+    )
+    if how == "after_time_out":
+        fits = time_out is not None and is_number(time_out) and 0 < time_out < math.inf
+        require(
+            fits, "trip_time_out", time_out, "a finite number above 0 where replace_lost is 'after_time_out'"
+        )
+    else:
+        allowed = f"left out where replace_lost is {how!r}"
+        require(time_out is None, "trip_time_out", time_out, allowed, "It is for 'after_time_out'.")
 
 
 def _check_initial_round(num_clients: int, concurrency: int, client_trips: int | None) -> None:

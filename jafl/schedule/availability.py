@@ -4,11 +4,18 @@ import bisect
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
-from jafl.errors import require
+from jafl.errors import is_number, real_number, require
 from jafl.schedule.draws import PRESENCE, keyed_uniform
+
+# A day must be longer than this share of the time that has passed, or floating point cannot tell where it ends.
+SHORTEST_OVER_TIME = 2.0**-40
+# Most windows of a client that are drawn between two questions about it: a second's work.
+MOST_WINDOWS = 10**6
+_MISSING = "{0} has no {1}: a law of presence is a subclass of jafl.Availability with its own methods."
 
 
 class Availability:
@@ -21,15 +28,15 @@ class Availability:
 
     def prepare(self, num_clients: int, seed: int) -> "Availability":
         """A copy of the law for these clients, ready to use; SettingError if it is for another number of clients."""
-        raise NotImplementedError
+        raise NotImplementedError(_MISSING.format(type(self).__name__, "prepare(num_clients, seed)"))
 
     def next_available(self, client: int, time: float) -> float:
         """The earliest moment from ``time`` on at which the client is there; infinity if never again."""
-        raise NotImplementedError
+        raise NotImplementedError(_MISSING.format(type(self).__name__, "next_available(client, time)"))
 
     def window_end(self, client: int, time: float) -> float:
         """Until when a client that is there at ``time`` stays; infinity if for ever."""
-        raise NotImplementedError
+        raise NotImplementedError(_MISSING.format(type(self).__name__, "window_end(client, time)"))
 
     def present_until(self, client: int, time: float) -> float:
         """When a trip that starts at ``time`` is lost; infinity where going away loses nothing."""
@@ -59,9 +66,9 @@ class diurnal(Availability):  # noqa: N801  (laws read as functions)
     _begins: list[float] = dataclasses.field(default_factory=list, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        _require("day", self.day, self.day > 0 and math.isfinite(self.day), "a finite number above 0")
-        _require("share", self.share, 0 < self.share <= 1, "above 0 and at most 1")
-        _require("spread", self.spread, 0 <= self.spread <= 1, "at least 0 and at most 1")
+        _require("day", self.day, lambda value: 0 < value < math.inf, "a finite number above 0")
+        _require("share", self.share, lambda value: 0 < value <= 1, "above 0 and at most 1")
+        _require("spread", self.spread, lambda value: 0 <= value <= 1, "at least 0 and at most 1")
 
     def prepare(self, num_clients: int, seed: int) -> "diurnal":
         """A copy with the moment at which each client's day begins, keyed by client."""
@@ -85,6 +92,13 @@ class diurnal(Availability):  # noqa: N801  (laws read as functions)
 
     def _day(self, client: int, time: float) -> int:
         """The number of the client's last day that has begun by ``time``."""
+        shortest = abs(time) * SHORTEST_OVER_TIME
+        if self.share * self.day < shortest:
+            name, least = ("day", shortest) if self.day < shortest else ("share", shortest / self.day)
+            allowed = (
+                f"at least {least:g}: at time {time:g} the ends of shorter presence cannot be told apart"
+            )
+            require(False, f"the availability's {name}", getattr(self, name), allowed)
         number = math.floor((time - self._begins[client]) / self.day)
         while self._begin(client, number) > time:  # corrects the rounding of the division
             number -= 1
@@ -122,8 +136,7 @@ class on_and_off(Availability):  # noqa: N801
 
     def __post_init__(self) -> None:
         for name in ("mean_on", "mean_off"):
-            value = getattr(self, name)
-            _require(name, value, value > 0 and math.isfinite(value), "a finite number above 0")
+            _require(name, getattr(self, name), lambda value: 0 < value < math.inf, "a finite number above 0")
 
     def prepare(self, num_clients: int, seed: int) -> "on_and_off":
         """A copy that draws windows as time goes on, keyed by client and number."""
@@ -143,6 +156,10 @@ class on_and_off(Availability):  # noqa: N801
     def _window(self, client: int, time: float) -> tuple[float, float]:
         """The client's first window that ends after ``time``."""
         windows = self._windows[client]
+        passing = (time - self._next[client]) / (self.mean_on + self.mean_off)
+        if passing > MOST_WINDOWS:
+            allowed = f"larger: by time {time:g} client {client} would come and go about {passing:.0e} times"
+            require(False, "the availability's mean_on", self.mean_on, allowed)
         while not windows or windows[-1][1] <= time:
             self._draw_more(client)
         return windows[bisect.bisect_right(windows, time, key=lambda window: window[1])]
@@ -188,15 +205,21 @@ class windows(Availability):  # noqa: N801
 
     def prepare(self, num_clients: int, seed: int) -> "windows":
         """A copy with the windows of each client; SettingError for other clients, or impossible windows."""
-        offsets, start, end = (
-            np.asarray(column, np.float64) for column in (self.offsets, self.start, self.end)
-        )
+        offsets, start, end = map(self._column, ("offsets", "start", "end"))
+        if self.period is not None:
+            _require(
+                "period", self.period, lambda value: 0 < value < math.inf, "a finite number above 0, or None"
+            )
         require(
             len(offsets) == num_clients + 1,
             "the number of clients of the availability",
             len(offsets) - 1,
             f"the number of clients of the experiment, {num_clients}",
         )
+        counts, last = (len(start), len(end)), int(offsets[-1])
+        fits = counts == (last, last) and np.all(np.diff(offsets) >= 0) and offsets[0] == 0
+        allowed = f"{(last, last)}: offsets run from 0 to the number of windows, and never fall"
+        require(fits, "the number of starts and of ends in the availability", counts, allowed)
         ready = dataclasses.replace(self)
         for client in range(num_clients):
             of_client = slice(int(offsets[client]), int(offsets[client + 1]))
@@ -204,6 +227,13 @@ class windows(Availability):  # noqa: N801
             self._check_windows(client, edges)
             ready._of_client.append([(float(begin), float(end)) for begin, end in edges])
         return ready
+
+    def _column(self, name: str) -> np.ndarray:
+        """[n] float64: one of the arguments; SettingError for what is no list of numbers."""
+        column = np.asarray(getattr(self, name))
+        fits = column.ndim == 1 and (column.dtype.kind in "iuf" or not column.size)
+        require(fits, f"{name} of the availability", getattr(self, name), "a list of numbers")
+        return column.astype(np.float64)
 
     def _check_windows(self, client: int, edges: np.ndarray) -> None:
         """Refuses windows [w, 2] of a client that overlap, are out of order, or exceed the period."""
@@ -268,6 +298,9 @@ class from_functions(Availability):  # noqa: N801
     until: Callable[[int, float], float] | None = None
 
     def __post_init__(self) -> None:
+        for name, function in (("next_time", self.next_time), ("until", self.until)):
+            fits = callable(function) or (function is None and name == "until")
+            require(fits, f"{name} of the availability", function, "a function of client and time")
         self.loses_trips = self.until is not None
 
     def prepare(self, num_clients: int, seed: int) -> "from_functions":
@@ -276,7 +309,7 @@ class from_functions(Availability):  # noqa: N801
 
     def next_available(self, client: int, time: float) -> float:
         """See ``Availability``; SettingError for a time that has passed."""
-        moment = float(self.next_time(client, time))
+        moment = _moment("next_time", client, time, self.next_time(client, time))
         remedy = "Return the time itself where the client is there, infinity if never again."
         name = f"next_time of the availability for client {client} at time {time:g}"
         require(moment >= time, name, moment, f"at least {time:g}", remedy)
@@ -284,7 +317,7 @@ class from_functions(Availability):  # noqa: N801
 
     def window_end(self, client: int, time: float) -> float:
         """See ``Availability``; SettingError for a time that has passed."""
-        end = math.inf if self.until is None else float(self.until(client, time))
+        end = math.inf if self.until is None else _moment("until", client, time, self.until(client, time))
         require(
             end > time,
             f"until of the availability for client {client} at time {time:g}",
@@ -297,5 +330,25 @@ class from_functions(Availability):  # noqa: N801
 AVAILABILITIES = {law.__name__: law for law in (diurnal, on_and_off, windows)}
 
 
-def _require(name: str, value: float, condition: bool, allowed: str) -> None:
-    require(condition, f"the availability's {name}", value, allowed)
+def _require(name: str, value: Any, fits: Callable[[float], bool], allowed: str) -> None:
+    real_number(f"the availability's {name}", value, fits, allowed)
+
+
+def _moment(name: str, client: int, time: float, moment: Any) -> float:
+    """A moment that a law has named, as a float; SettingError for what is no number."""
+    setting = f"{name} of the availability for client {client} at time {time:g}"
+    require(is_number(moment) and not math.isnan(moment), setting, moment, "a number, or infinity")
+    return float(moment)
+
+
+__all__ = [
+    "diurnal",
+    "from_functions",
+    "on_and_off",
+    "windows",
+]
+
+
+def __dir__() -> list[str]:
+    """The public names, for ``dir`` and for completion at a prompt."""
+    return __all__

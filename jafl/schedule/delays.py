@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from jafl.errors import SettingError, require, whole_number
+from jafl.errors import SettingError, is_number, real_number, require, whole_number
 from jafl.schedule.draws import DURATION, keyed_uniform
 
 # Purposes of draws, beside those in draws.py; these begin at 20, so that no number stands for two purposes.
@@ -34,11 +34,15 @@ class Delay:
 
     def quantile(self, uniform: np.ndarray, client: np.ndarray) -> np.ndarray:
         """[n] float64 durations of ``client`` [n] at the probabilities ``uniform`` [n] in (0, 1)."""
-        raise NotImplementedError
+        raise NotImplementedError(
+            f"{type(self).__name__} has no quantile: a delay is a subclass of jafl.Delay with a method "
+            "quantile(uniform, client) of its own."
+        )
 
     def durations(self, seed: int, client: np.ndarray, trip: np.ndarray) -> np.ndarray:
         """[n] float64 durations of the trips (client [n], trip [n]), in units of simulated time."""
-        return self.quantile(keyed_uniform(seed, DURATION, client, trip), client)
+        drawn = self.quantile(keyed_uniform(seed, DURATION, client, trip), client)
+        return checked_durations(self, drawn, np.shape(client))
 
     def inside(self) -> tuple["Delay", ...]:
         """The laws that this one is made of; none for a simple law."""
@@ -48,6 +52,24 @@ class Delay:
         """Raises SettingError if the law, or one inside it, is for another number of clients."""
         for law in self.inside():
             law.check_clients(num_clients)
+
+
+def checked_durations(law: Delay, drawn: Any, shape: tuple[int, ...]) -> np.ndarray:
+    """What a law has drawn, as float64; SettingError unless it is one number for each trip."""
+    name, durations = type(law).__name__, np.asarray(drawn)
+    remedy = "Return an array, np.full(len(uniform), 1.0) for example."
+    kind = durations.dtype
+    allowed = "one of real numbers"
+    require(kind.kind in "iuf", f"the type of the durations of the delay {name}", kind.name, allowed, remedy)
+    allowed = f"{shape}, one duration for each trip"
+    require(
+        durations.shape == shape,
+        f"the shape of the durations of the delay {name}",
+        durations.shape,
+        allowed,
+        remedy,
+    )
+    return durations.astype(np.float64, copy=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +87,7 @@ class constant(Delay):  # noqa: N801  (laws read as functions: delays.constant(1
     duration: float = 1.0
 
     def __post_init__(self):
-        _require_number("duration", self.duration, self.duration >= 0, "a finite number, at least 0")
+        _require_number("duration", self.duration, lambda value: value >= 0, "a finite number, at least 0")
 
     def quantile(self, uniform, client):
         return np.full(len(uniform), float(self.duration))
@@ -88,10 +110,9 @@ class uniform(Delay):  # noqa: N801
     high: float
 
     def __post_init__(self):
-        _require_number("low", self.low, self.low >= 0, "a finite number, at least 0")
-        _require_number(
-            "high", self.high, self.high >= self.low, f"a finite number, at least low ({self.low})"
-        )
+        _require_number("low", self.low, lambda value: value >= 0, "a finite number, at least 0")
+        allowed = f"a finite number, at least low ({self.low})"
+        _require_number("high", self.high, lambda value: value >= self.low, allowed)
 
     def quantile(self, uniform, client):
         return self.low + (self.high - self.low) * uniform
@@ -112,7 +133,7 @@ class half_normal(Delay):  # noqa: N801
     sigma: float = 1.0
 
     def __post_init__(self):
-        _require_number("sigma", self.sigma, self.sigma > 0, "a finite number above 0")
+        _require_number("sigma", self.sigma, lambda value: value > 0, "a finite number above 0")
 
     def quantile(self, uniform, client):
         from scipy.special import ndtri
@@ -136,7 +157,7 @@ class exponential(Delay):  # noqa: N801
     mean: float = 1.0
 
     def __post_init__(self):
-        _require_number("mean", self.mean, self.mean > 0, "a finite number above 0")
+        _require_number("mean", self.mean, lambda value: value > 0, "a finite number above 0")
 
     def quantile(self, uniform, client):
         return -self.mean * np.log1p(-uniform)
@@ -159,8 +180,8 @@ class log_normal(Delay):  # noqa: N801
     sigma: float = 1.0
 
     def __post_init__(self):
-        _require_number("mean", self.mean, self.mean > 0, "a finite number above 0")
-        _require_number("sigma", self.sigma, self.sigma >= 0, "a finite number, at least 0")
+        _require_number("mean", self.mean, lambda value: value > 0, "a finite number above 0")
+        _require_number("sigma", self.sigma, lambda value: value >= 0, "a finite number, at least 0")
 
     def quantile(self, uniform, client):
         from scipy.special import ndtri
@@ -187,8 +208,8 @@ class gamma(Delay):  # noqa: N801
     shape: float = 2.5
 
     def __post_init__(self):
-        _require_number("mean", self.mean, self.mean > 0, "a finite number above 0")
-        _require_number("shape", self.shape, self.shape > 0, "a finite number above 0")
+        _require_number("mean", self.mean, lambda value: value > 0, "a finite number above 0")
+        _require_number("shape", self.shape, lambda value: value > 0, "a finite number above 0")
 
     def quantile(self, uniform, client):
         from scipy.special import gammaincinv
@@ -216,8 +237,10 @@ class pareto(Delay):  # noqa: N801
     shape: float = 2.5
 
     def __post_init__(self):
-        _require_number("mean", self.mean, self.mean > 0, "a finite number above 0")
-        _require_number("shape", self.shape, self.shape > 1, "a finite number above 1, or there is no mean")
+        _require_number("mean", self.mean, lambda value: value > 0, "a finite number above 0")
+        _require_number(
+            "shape", self.shape, lambda value: value > 1, "a finite number above 1, or there is no mean"
+        )
 
     def quantile(self, uniform, client):
         minimum = self.mean * (self.shape - 1) / self.shape
@@ -242,9 +265,11 @@ class proportional_to_examples(Delay):  # noqa: N801
     mean_per_example: float = 1.0
 
     def __post_init__(self):
-        mean = self.mean_per_example
-        _require_number("mean_per_example", mean, mean > 0, "a finite number above 0")
-        require(np.min(self.num_examples) > 0, "num_examples", self.num_examples, "above 0 for every client")
+        mean, held = self.mean_per_example, np.asarray(self.num_examples)
+        _require_number("mean_per_example", mean, lambda value: value > 0, "a finite number above 0")
+        fits = held.ndim == 1 and held.size > 0 and held.dtype.kind in "iuf" and np.min(held) > 0
+        remedy = "federation.num_examples is what a federation's clients hold."
+        require(fits, "num_examples", self.num_examples, "above 0 for every client", remedy)
 
     def quantile(self, uniform, client):
         return -self.mean_per_example * np.asarray(self.num_examples)[client] * np.log1p(-uniform)
@@ -270,9 +295,15 @@ class groups(Delay):  # noqa: N801
     members: Sequence[tuple[int, Delay]]
 
     def __post_init__(self):
-        require(len(self.members) > 0, "members", self.members, "at least one pair (number of clients, law)")
-        for count, law in self.members:
-            require(count >= 1 and isinstance(law, Delay), "members", (count, law), "(clients >= 1, a delay)")
+        allowed = "a list of at least one pair (number of clients, law)"
+        remedy = "Two groups are [(10, uniform(1, 2)), (5, uniform(8, 12))]."
+        are_listed = isinstance(self.members, (list, tuple)) and len(self.members) > 0
+        require(are_listed, "members", self.members, allowed, remedy)
+        for pair in self.members:
+            require(isinstance(pair, (list, tuple)) and len(pair) == 2, "members", pair, allowed, remedy)
+            count, law = pair
+            fits = isinstance(count, numbers.Integral) and count >= 1 and isinstance(law, Delay)
+            require(fits, "members", pair, "(clients >= 1, a delay)")
 
     def inside(self):
         return tuple(law for _, law in self.members)
@@ -319,8 +350,7 @@ class slow_fraction(Delay):  # noqa: N801
     def __post_init__(self):
         _require_law("law", self.law)
         _require_law("slow_law", self.slow_law)
-        fits = 0 <= self.fraction <= 1
-        _require_number("fraction", self.fraction, fits, "at least 0 and at most 1")
+        _require_number("fraction", self.fraction, lambda value: 0 <= value <= 1, "at least 0 and at most 1")
 
     def inside(self):
         return self.law, self.slow_law
@@ -395,10 +425,12 @@ class with_network(Delay):  # noqa: N801
 
     def __post_init__(self):
         _require_law("compute", self.compute)
-        _require_number("model_bytes", self.model_bytes, self.model_bytes >= 0, "a finite number, at least 0")
+        _require_number(
+            "model_bytes", self.model_bytes, lambda value: value >= 0, "a finite number, at least 0"
+        )
         for name in ("download_bandwidth", "upload_bandwidth"):
             bandwidth = getattr(self, name)
-            fits = isinstance(bandwidth, Delay) or bandwidth > 0
+            fits = isinstance(bandwidth, Delay) or (is_number(bandwidth) and bandwidth > 0)
             require(fits, f"the delay's {name}", bandwidth, "above 0 (bytes per unit of time), or a delay")
 
     def inside(self):
@@ -449,7 +481,7 @@ class throttled(Delay):  # noqa: N801
 
     def __post_init__(self):
         _require_law("law", self.law)
-        _require_number("share", self.share, 0 < self.share <= 1, "above 0 and at most 1")
+        _require_number("share", self.share, lambda value: 0 < value <= 1, "above 0 and at most 1")
         several, allowed = isinstance(self.clients, Iterable), "a list of client numbers, [3] for example"
         require(several, "the throttled delay's clients", self.clients, allowed)
         clients = tuple(whole_number("a client of the throttled delay", client, 0) for client in self.clients)
@@ -539,8 +571,10 @@ def _require_law(name: str, law: Any) -> None:
     require(isinstance(law, Delay), f"the delay's {name}", law, "a delay")
 
 
-def _require_number(name: str, value: float, condition: bool, allowed: str) -> None:
-    require(condition and np.isfinite(value), f"the delay's {name}", value, allowed)
+def _require_number(name: str, value: Any, fits: Callable[[float], bool], allowed: str) -> None:
+    real_number(
+        f"the delay's {name}", value, lambda number: bool(np.isfinite(number)) and fits(number), allowed
+    )
 
 
 def _require_same_clients(name: str, count: int, num_clients: int) -> None:
@@ -566,3 +600,25 @@ DELAYS = {
         groups,
     )
 }
+
+__all__ = [
+    "constant",
+    "exponential",
+    "from_function",
+    "gamma",
+    "groups",
+    "half_normal",
+    "log_normal",
+    "once_per_client",
+    "pareto",
+    "proportional_to_examples",
+    "slow_fraction",
+    "throttled",
+    "uniform",
+    "with_network",
+]
+
+
+def __dir__() -> list[str]:
+    """The public names, for ``dir`` and for completion at a prompt."""
+    return __all__

@@ -5,11 +5,13 @@ import numpy as np
 from jafl.errors import require, whole_number
 from jafl.records import EventSchedule
 from jafl.schedule.checks import check_clients, check_delay_and_seed, steps_within
+from jafl.schedule.cohorts import limited_cohorts
 from jafl.schedule.columns import discarded_trips, inflight_trips
 from jafl.schedule.counting import earlier_occurrences
 from jafl.schedule.delays import Delay
 from jafl.schedule.draws import SELECTION, generator
 from jafl.schedule.durations import draw_durations
+from jafl.schedule.limits import Limits, check_limits, make_limits
 
 
 def drawn_staleness(
@@ -20,6 +22,8 @@ def drawn_staleness(
     server_steps: int | None = None,
     client_trips: int | None = None,
     initial_round: bool = False,
+    most_trips: int | None = None,
+    smallest_gap: int = 0,
     seed: int = 0,
 ) -> EventSchedule:
     """Computes a schedule in which the staleness of each update is drawn from ``delay``.
@@ -37,13 +41,17 @@ def drawn_staleness(
       server_steps: stop after so many server steps, or
       client_trips: after as many whole steps as so many trips allow. Exactly one of the two.
       initial_round: step 0 applies a trip of every client from version 0 (ACE's start).
+      most_trips: at most so many trips of each client; 1 is one pass over the clients. Default: any number.
+      smallest_gap: the numbers of the steps that apply two trips of one client differ by at least so much. Default:
+        0, no limit; any two steps differ by 1.
       seed: keys staleness and the choice of clients.
 
     Returns:
       The schedule, without trips that are discarded or under way at the end.
 
     Raises:
-      SettingError: for a number outside its range, or a draw that is negative or not finite.
+      SettingError: for a number outside its range, or a draw that is negative or not finite; where the limits leave
+        too few clients for a step.
 
     Example:
       >>> schedule = jafl.drawn_staleness(num_clients=1, delay=jafl.delays.constant(3), server_steps=5)
@@ -51,6 +59,7 @@ def drawn_staleness(
       array([0, 0, 0, 0, 0], dtype=int32)
     """
     whole_number("buffer_size", buffer_size, 1)
+    check_limits(most_trips, smallest_gap)
     check_clients(num_clients, "buffer_size", buffer_size)
     check_delay_and_seed(delay, seed)
     delay.check_clients(num_clients)
@@ -60,7 +69,8 @@ def drawn_staleness(
         require(client_trips >= first, "client_trips", client_trips, allowed)
         client_trips += buffer_size - first
     steps = steps_within(server_steps, client_trips, trips_per_step=buffer_size, setting="buffer_size")
-    chosen = _clients(num_clients, buffer_size, steps, seed)
+    limits = make_limits(num_clients, most_trips, smallest_gap)
+    chosen = _clients(num_clients, buffer_size, steps, seed, limits, initial_round)
     first_clients = np.arange(num_clients) if initial_round else chosen[0]
     client = np.concatenate([first_clients, chosen[1:].reshape(-1)]).astype(np.int32)
     step = np.repeat(np.arange(steps, dtype=np.int32), [first] + [buffer_size] * (steps - 1))
@@ -82,8 +92,15 @@ def drawn_staleness(
     )
 
 
-def _clients(num_clients: int, buffer_size: int, steps: int, seed: int) -> np.ndarray:
-    """[T, K]: the clients whose trips each step applies, in client order."""
+def _clients(
+    num_clients: int, buffer_size: int, steps: int, seed: int, limits: Limits | None, initial_round: bool
+) -> np.ndarray:
+    """[T, K]: the clients whose trips each step applies, in client order; whatever for an initial round."""
+    if limits:
+        drawn = limited_cohorts(
+            buffer_size, steps, seed, limits, setting="buffer_size", everybody_first=initial_round
+        )
+        return np.concatenate([np.zeros((int(initial_round), buffer_size), np.int32), drawn])
     random = generator(seed, SELECTION)
     if buffer_size == 1:
         return random.integers(0, num_clients, (steps, 1))

@@ -1,11 +1,12 @@
 """Permanent dropout: clients that leave for ever (ACE, figure 3)."""
 
 import dataclasses
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from jafl.errors import require, whole_number
+from jafl.errors import real_number, require, whole_number
 from jafl.schedule.draws import LEAVING, keyed_uniform
 
 
@@ -40,11 +41,16 @@ class Dropout:
             given = sum(value is not None for value in values)
             require(given == 1, f"the dropout's {', '.join(names)}", values, "None but for one of them")
         if self.fraction is not None:
-            fits = 0 <= self.fraction <= 1
-            require(fits, "the dropout's fraction", self.fraction, "at least 0 and at most 1")
+            allowed = "at least 0 and at most 1"
+            real_number("the dropout's fraction", self.fraction, lambda value: 0 <= value <= 1, allowed)
         if self.time is not None:
-            fits = np.isfinite(self.time) and self.time >= 0
-            require(fits, "the dropout's time", self.time, "a finite number, at least 0")
+            allowed = "a finite number, at least 0"
+            real_number("the dropout's time", self.time, lambda value: 0 <= value < math.inf, allowed)
+        if self.clients is not None:
+            several = isinstance(self.clients, Iterable) and not isinstance(self.clients, str)
+            require(
+                several, "the dropout's clients", self.clients, "a list of client numbers, [3] for example"
+            )
         for name in ("server_step", "trips"):
             if getattr(self, name) is not None:
                 whole_number(f"the dropout's {name}", getattr(self, name), 1)

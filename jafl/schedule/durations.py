@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from jafl.errors import require
-from jafl.schedule.delays import Delay, NoSuchTrip
+from jafl.schedule.delays import Delay, NoSuchTrip, checked_durations
 
 
 class Table:
@@ -97,7 +97,8 @@ def fast_view(array: np.ndarray) -> Any:
 
 def draw_durations(delay: Delay, seed: int, client: np.ndarray, trip: np.ndarray) -> np.ndarray:
     """[n] durations; raises SettingError naming the client and trip of one that is negative or not finite."""
-    durations = np.asarray(delay.durations(seed, client, trip), np.float64)
+    with np.errstate(all="ignore"):  # what is wrong with a duration is said below
+        durations = checked_durations(delay, delay.durations(seed, client, trip), np.shape(client))
     wrong = np.flatnonzero(~(np.isfinite(durations) & (durations >= 0)))
     if wrong.size:
         j = wrong[0]

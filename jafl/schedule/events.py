@@ -1,61 +1,43 @@
 """The event loop of asynchronous training: from one instant at which something happens to the next.
 
 At an instant, in this order: trips end, in client order, and the server steps whenever it can; clients leave; a
-buffer that has waited too long is applied; free places are taken, in client order, from the newest version.
+buffer that has waited too long is applied; free places are taken, in client order, from the newest version. The last
+step ends the run: after it no trip is thrown away, but free places are taken, by those who have not left by then.
 """
 
 import dataclasses
 import heapq
-import itertools
 import math
 import operator
 from array import array
-from collections import deque
-from collections.abc import Callable, Iterator, Set
+from collections import Counter, deque
+from collections.abc import Callable, Set
 from typing import NoReturn
 
 import numpy as np
 
-from jafl.errors import SettingError, require
+from jafl.errors import require
 from jafl.records import EventSchedule
-from jafl.schedule.availability import Availability
 from jafl.schedule.columns import Trip, TripColumns, discarded_trips, inflight_trips
 from jafl.schedule.counting import with_measured_concurrency
-from jafl.schedule.delays import Delay
-from jafl.schedule.draws import FAILURE, SELECTION, generator, keyed_uniform
+from jafl.schedule.draws import FAILURE, keyed_uniform
 from jafl.schedule.dropout import Dropout
 from jafl.schedule.durations import Durations, Table
+from jafl.schedule.limits import make_limits
+from jafl.schedule.picker import Picker
+from jafl.schedule.protocol import Protocol, World
+from jafl.schedule.starvation import (
+    CANCELLED,
+    FAILED,
+    LEFT,
+    TOO_STALE,
+    UNNOTICED,
+    WENT_AWAY,
+    Standstill,
+)
 
-RESTARTS = ("at_once", "not_twice_in_a_buffer", "after_step", "after_round")
-RELEASED_BY_STEP = RESTARTS[1:3]
+RELEASED_BY_STEP = ("not_twice_in_a_buffer", "after_step")
 CLIENT = operator.itemgetter(1)  # of a trip
-
-
-@dataclasses.dataclass(frozen=True)
-class World:
-    """What happens to clients, whatever the protocol: all of it keyed by seed, client and trip."""
-
-    num_clients: int
-    delay: Delay
-    dropout: Dropout | None
-    failure_rate: float
-    availability: Availability | None
-    seed: int
-
-
-@dataclasses.dataclass(frozen=True)
-class Protocol:
-    """Who starts when, and when the server steps: the arguments of ``jafl.asynchronous`` of the same names."""
-
-    concurrency: int
-    buffer_size: int
-    restart: str
-    initial_round: bool = False
-    cancel_at_step: bool = False
-    staleness_limit: int | None = None
-    too_stale: str = "drop"
-    flush_after: float | None = None
-    start_times: Callable[[], Iterator[float]] | None = None
 
 
 def events_within(world: World, protocol: Protocol, client_trips: int) -> EventSchedule:
@@ -96,18 +78,24 @@ class Events:
         self.start_times = protocol.start_times() if protocol.start_times else None
         self.next_start = next(self.start_times) if self.start_times else math.inf
 
-        # Clients: each is idle, held, asleep or under way, until it leaves for ever.
+        # Clients: each is idle, held, asleep, kept back by the limits, or under way, until it leaves for ever.
         self.picker = Picker(clients, world.seed)
         self.held: list[int] = []  # arrived, and not free to start again yet
         self.asleep: list[tuple[float, int]] = []  # a heap of (when available again, client)
+        self.gone: set[int] = set()  # left for ever
+        self.limits = make_limits(clients, protocol.most_trips, protocol.smallest_gap)
         # An array, not a list: its numbers lie side by side, which counts where there are many clients.
         self.trips_made = array("i", bytes(4 * clients))
 
         # Trips.
         self.in_flight: list[Trip] = []  # a heap: the next to end comes first
-        self.lost: set[int] = set()  # clients whose trip under way will bring nothing
+        self.losses: dict[int, str] = {}  # {client: why its trip under way will bring nothing}
         self.arrived = TripColumns()
         self.discarded: list[tuple[int, int, int, float, float]] = []  # the rows of ``discarded_trips``
+        # (when the server will notice, client) of losses that it does not know of yet: until then it takes the
+        # client for busy, and the place is not free.
+        self.unnoticed: deque[tuple[float, int]] = deque()
+        self.thrown_away: Counter[str] = Counter()  # since the last step, by the reason
         # Kept only where the server waits for trips that would become too stale.
         self.started: deque[Trip] = deque()
         self.under_way: set[int] = set()  # clients
@@ -151,7 +139,8 @@ class Events:
         moment = self.in_flight[0][0] if self.in_flight else math.inf
         if not self.plain:
             wakes = self._next_waking() if self.free_places else math.inf
-            moment = min(moment, self.leave_at, self.flush_at, wakes, self.next_start)
+            noticed = self.unnoticed[0][0] if self.unnoticed else math.inf
+            moment = min(moment, self.leave_at, self.flush_at, wakes, noticed, self.next_start)
         if moment == math.inf:
             if len(self.arrived) + len(self.discarded) >= self.most_trips:
                 return False
@@ -164,12 +153,14 @@ class Events:
     def _end_trips(self) -> None:
         """Ends the trips of this instant, in client order; the server steps whenever it can."""
         now, in_flight, plain, pop = self.now, self.in_flight, self.plain, heapq.heappop
-        add_arrived, released = self.arrived.recent.append, self._released()
+        add_arrived, released, limits = self.arrived.recent.append, self._released(), self.limits
         while in_flight and in_flight[0][0] == now and self.version < self.last_version:
             trip = pop(in_flight)
             if plain or self._brings_update(trip):
                 add_arrived(trip)
                 released.append(trip[1])
+                if limits:
+                    limits.take(trip[1], self.version)
                 self.in_buffer += 1
             if self.in_buffer >= self.needed and not self._step_is_blocked():
                 self._step()
@@ -177,11 +168,12 @@ class Events:
 
     def _released(self) -> list[int]:
         """The clients that those whose trips end now are added to."""
-        return self.picker.idle if self.restart == "at_once" else self.held
+        return self.picker.idle if self.restart == "at_once" and not self.limits else self.held
 
     def _leave_and_flush(self) -> None:
         """Clients leave, and a buffer that has waited too long is applied; again after every such step."""
-        while self.version < self.last_version:
+        version = -1
+        while version < self.version:
             version = self.version
             if self.now >= self.leave_at or version >= self.leave_at_version:
                 self._leave(self.leavers)
@@ -190,31 +182,40 @@ class Events:
                 ended = self.leavers.intersection(self.ended)
                 self._leave({client for client in ended if self.trips_made[client] >= self.leave_after_trips})
             full = self.in_buffer >= self.needed and not self._step_is_blocked()
-            if full or (self.in_buffer and self.now >= self.flush_at):
+            if version < self.last_version and (full or (self.in_buffer and self.now >= self.flush_at)):
                 self._step()
-            if self.version == version:
-                break
         self.ended.clear()
 
     def _check_progress(self) -> None:
         """Refuses a run in which no step follows any more; ends one that has made the trips that were asked for."""
         if self.ended_since_step > self.patience and self.version < self.last_version:
-            self._starve(f"no step follows from the last {self.ended_since_step:,} trips")
+            self._starve(busy=True)
         if self.stepped and len(self.arrived) + len(self.discarded) > self.most_trips:
             self.last_version = self.version
 
     def _free_places(self) -> None:
         """Counts the places that clients may take now."""
+        if self.limits and self.restart == "at_once":
+            self._release_held()
         if self.start_times:
             self._count_starts()
-        elif self.restart != "after_step":
-            round_is_over = not (self.in_flight or self.picker.idle or self.asleep)
-            in_initial_round = self.protocol.initial_round and not self.version
-            if self.restart == "after_round" and round_is_over and not in_initial_round:
-                self._release_held()
-            self.free_places = self.protocol.concurrency - len(self.in_flight)
-        elif self.stepped:
-            self.free_places = self.protocol.concurrency - len(self.in_flight) - self.in_buffer
+            return
+        self._notice_losses(self.now)
+        taken = len(self.in_flight) + len(self.unnoticed)
+        if self.restart == "after_step":
+            if self.stepped or self.protocol.replace_lost != "after_step":
+                self.free_places = self.protocol.concurrency - taken - self.in_buffer
+            return
+        if self._in_initial_round():
+            taken += self.in_buffer
+        elif self.restart == "after_round" and not self._round_goes_on():
+            self._release_held()
+        self.free_places = self.protocol.concurrency - taken
+
+    def _round_goes_on(self) -> bool:
+        """Whether there are clients that have not contributed to this round, and will be able to."""
+        rest = self.limits is not None and self.limits.resting > 0
+        return bool(self.in_flight or self.picker.idle or self.asleep or rest)
 
     def _take_places(self) -> None:
         """Starts as many clients as there are free places and clients who may start, in client order."""
@@ -234,12 +235,14 @@ class Events:
         """Ends trips and replaces their clients until two trips end together, or for a block of trips."""
         if self.restart != "at_once" or self.protocol.cancel_at_step or len(self.in_flight) < 3:
             return
+        if self.limits:
+            self._replace_within_limits()
+            return
         in_flight, swap, new_trip = self.in_flight, self.picker.swap, self._new_trip
         add_arrived = self.arrived.recent.append
         add_time, add_size = self.step_time.append, self.step_sizes.append
         version, in_buffer, needed = self.version, self.in_buffer, self.needed
-        trips = min(TripColumns.BLOCK, int(self.last_version - version) * needed - in_buffer)
-        for _ in range(trips):
+        for _ in range(min(TripColumns.BLOCK, self._trips_to_come())):
             trip = in_flight[0]
             now = trip[0]
             if in_flight[1][0] == now or in_flight[2][0] == now:
@@ -255,6 +258,33 @@ class Events:
         self.version, self.in_buffer = version, in_buffer
         self.arrived.store()
 
+    def _replace_within_limits(self) -> None:
+        """The same with limits, while somebody is idle at each arrival."""
+        limits, idle, draw_one, in_flight = (
+            self.limits,
+            self.picker.idle,
+            self.picker.draw_one,
+            self.in_flight,
+        )
+        assert limits
+        for _ in range(0 if self.free_places else self._trips_to_come()):
+            trip = in_flight[0]
+            now, client = trip[0], trip[1]
+            if not idle or in_flight[1][0] == now or in_flight[2][0] == now:
+                break
+            self.arrived.recent.append(trip)
+            limits.take(client, self.version)
+            self.in_buffer += 1
+            if self.in_buffer == self.needed:
+                self.now = now
+                self._step()
+            idle += limits.may_start((client,), self.version)
+            heapq.heapreplace(in_flight, self._new_trip(draw_one(), now, self.version))
+
+    def _trips_to_come(self) -> int:
+        """Trips until the last step."""
+        return int(self.last_version - self.version) * self.needed - self.in_buffer
+
     def _fill_buffer(self) -> None:
         """Ends trips while no client may start, up to the last one before the server steps."""
         if self.restart != "after_step" or self.version == self.last_version:
@@ -264,6 +294,8 @@ class Events:
             trip = pop(in_flight)
             add_arrived(trip)
             self.held.append(trip[1])
+            if self.limits:
+                self.limits.take(trip[1], self.version)
             self.in_buffer += 1
             self.now = trip[0]
 
@@ -290,10 +322,12 @@ class Events:
         """When a trip that starts now ends or is lost; notes whether it is lost."""
         availability = self.world.availability
         until = availability.present_until(client, now) if availability else math.inf
-        if until < end or (self.fails is not None and self.fails(client, number) > 0):
-            self.lost.add(client)
+        if until < end:
+            self.losses[client] = WENT_AWAY
+        elif self.fails is not None and self.fails(client, number) > 0:
+            self.losses[client] = FAILED
         else:
-            self.lost.discard(client)
+            self.losses.pop(client, None)
         return min(until, end)
 
     def _brings_update(self, trip: Trip) -> bool:
@@ -304,12 +338,12 @@ class Events:
             self.ended.append(client)
         if self.server_waits:
             self.under_way.discard(client)
+        loss = self.losses.get(client)
         too_stale = self.version - version > self.staleness_limit and not self.server_waits
-        if too_stale or client in self.lost:
-            self._discard(trip, self.version)
-            self.picker.idle.append(client)
+        if loss or too_stale:
+            self._discard(trip, self.version, loss or TOO_STALE)
             return False
-        if not self.in_buffer:
+        if not self.in_buffer and not self._in_initial_round():
             self.flush_at = self.now + self.flush_after
         return True
 
@@ -319,7 +353,10 @@ class Events:
         self.step_sizes.append(self.in_buffer)
         self.version += 1
         self.in_buffer, self.flush_at, self.ended_since_step, self.stepped = 0, math.inf, 0, True
+        self.thrown_away.clear()
         self.arrived.store_block()
+        if self.limits:
+            self.picker.idle += self.limits.rested(self.version)
         if self.restart in RELEASED_BY_STEP:
             self._release_held()
         if self.protocol.cancel_at_step:
@@ -339,38 +376,59 @@ class Events:
             self.started.popleft()
         return False
 
-    def _discard(self, trip: Trip, step: int) -> None:
-        """Notes that a trip is thrown away now, during the server step ``step``."""
+    def _in_initial_round(self) -> bool:
+        """Whether the server waits for every client's first update."""
+        return self.protocol.initial_round and not self.version
+
+    def _discard(self, trip: Trip, step: int, reason: str) -> None:
+        """Notes that a trip is thrown away now, during the server step ``step``; its client is idle."""
         _, client, number, _, start = trip
         self.discarded.append((client, number, step, start, self.now))
+        self.thrown_away[reason] += 1
+        if self.protocol.trip_time_out and reason in UNNOTICED:
+            self.unnoticed.append((self.now + self.protocol.trip_time_out, client))
+        elif reason != LEFT:
+            self.picker.idle.append(client)
+
+    def _notice_losses(self, until: float) -> None:
+        """The server notices losses whose time is over by ``until``; their clients are idle."""
+        while self.unnoticed and self.unnoticed[0][0] <= until:
+            _, client = self.unnoticed.popleft()
+            if client not in self.gone:
+                self.picker.idle.append(client)
 
     def _cancel_trips(self) -> None:
         """Throws away every trip under way, by the step that the server has just taken."""
         for trip in sorted(self.in_flight, key=CLIENT):
-            self._discard(trip, self.version - 1)
-            self.picker.idle.append(trip[1])
+            self._discard(trip, self.version - 1, CANCELLED)
             if self.leave_after_trips < math.inf:
                 self.ended.append(trip[1])
         self.in_flight.clear()
+        self._notice_losses(math.inf)
 
     def _release_held(self) -> None:
-        """Clients that were held back may start again."""
-        self.picker.idle.extend(self.held)
+        """Clients that were held back may start again, as far as the limits allow."""
+        self.picker.idle += self.limits.may_start(self.held, self.version) if self.limits else self.held
         self.held.clear()
 
     def _leave(self, leavers: Set[int]) -> None:
-        """``leavers`` leave for ever; their trips under way are thrown away."""
+        """``leavers`` leave for ever; their trips under way are thrown away, unless the run is over."""
         if not leavers:
             return
-        for trip in sorted((trip for trip in self.in_flight if trip[1] in leavers), key=CLIENT):
-            self._discard(trip, self.version)
-            self.under_way.discard(trip[1])
-        self.in_flight[:] = [trip for trip in self.in_flight if trip[1] not in leavers]
+        self.gone |= leavers
+        if self.limits:
+            self.limits.leave(leavers)
         self.asleep[:] = [entry for entry in self.asleep if entry[1] not in leavers]
-        heapq.heapify(self.in_flight)
         heapq.heapify(self.asleep)
         for clients in (self.held, self.picker.idle):
             clients[:] = [client for client in clients if client not in leavers]
+        if self.version == self.last_version:
+            return
+        for trip in sorted((trip for trip in self.in_flight if trip[1] in leavers), key=CLIENT):
+            self._discard(trip, self.version, LEFT)
+            self.under_way.discard(trip[1])
+        self.in_flight[:] = [trip for trip in self.in_flight if trip[1] not in leavers]
+        heapq.heapify(self.in_flight)
 
     def _draw_available(self) -> list[int]:
         """Draws available clients for the free places; idle ones that are not available sleep until they are."""
@@ -408,26 +466,25 @@ class Events:
         server = (protocol.start_times, protocol.flush_after, protocol.staleness_limit)
         return any(each is not None for each in (*clients, *server))
 
-    def _starve(self, reason: str = "") -> NoReturn:
-        """Refuses a schedule that cannot reach its last step."""
-        if not reason:
-            reason = f"nobody is training and nobody can start, for {self._why_nobody()}"
-        wanted = f" of {self.last_version:,.0f}" if self.last_version < math.inf else ""
-        raise SettingError(
-            f"The schedule starves at time {self.now:g}, after {self.version}{wanted} server steps: {reason}. Lower "
-            "buffer_size or the number of steps, let more clients be there, or lose fewer trips."
-        )
-
-    def _why_nobody(self) -> str:
-        """Why nobody can start, for the message of the refusal."""
-        world, protocol = self.world, self.protocol
-        if self.leavers and protocol.initial_round and not self.version:
-            return "a client has left (dropout) that the initial_round waits for"
-        if self.leavers:
-            return f"{len(self.leavers)} of {world.num_clients} clients leave (dropout)"
-        if world.availability:
-            return "none of the idle clients is available ever again"
-        return f"all wait for a buffer of {protocol.buffer_size} trips, and none is left to fill it"
+    def _starve(self, *, busy: bool = False) -> NoReturn:
+        """Refuses a schedule that cannot reach its last step; ``busy``: although trips go on ending."""
+        raise Standstill(
+            time=self.now,
+            steps=self.version,
+            wanted=self.last_version,
+            protocol=self.protocol,
+            num_clients=self.world.num_clients,
+            gone=len(self.gone),
+            never_there=sum(wakes == math.inf for wakes, _ in self.asleep),
+            held=len(self.held),
+            done=self.limits.done(self.gone) if self.limits else 0,
+            resting=self.limits.resting if self.limits else 0,
+            free_places=self.free_places,
+            in_buffer=self.in_buffer,
+            needed=self.needed,
+            ended=self.ended_since_step,
+            thrown_away=self.thrown_away,
+        ).refusal(busy=busy)
 
     def _draw_failures(self, client: np.ndarray, trip: np.ndarray) -> np.ndarray:
         """[n] float64: 1 for the trips (client [n], trip [n]) that fail, 0 for the others."""
@@ -467,33 +524,3 @@ def _moments(dropout: Dropout | None) -> tuple[float, float, float]:
         for moment in (dropout.time, dropout.server_step, dropout.trips)
     )
     return time, step, trips
-
-
-class Picker:
-    """The idle clients, and uniform draws among them, each in constant time."""
-
-    def __init__(self, num_clients: int, seed: int):
-        self.idle = list(range(num_clients))
-        random = generator(seed, SELECTION)
-        blocks = iter(lambda: random.random(4096).tolist(), None)
-        self._uniform: Callable[[], float] = itertools.chain.from_iterable(blocks).__next__
-
-    def draw(self, count: int) -> list[int]:
-        """Removes ``count`` clients, or all there are, from the idle ones; uniform; in client order."""
-        idle, picked = self.idle, []
-        for _ in range(min(count, len(idle))):
-            place = int(self._uniform() * len(idle))
-            picked.append(idle[place])
-            idle[place] = idle[-1]
-            idle.pop()
-        return sorted(picked) if count > 1 else picked
-
-    def swap(self, client: int) -> int:
-        """Takes ``client`` back and draws one: what ``idle.append(client)`` and ``draw(1)`` do, but quicker."""
-        idle = self.idle
-        place = int(self._uniform() * (len(idle) + 1))
-        if place == len(idle):
-            return client
-        picked = idle[place]
-        idle[place] = client
-        return picked

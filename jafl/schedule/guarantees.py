@@ -14,6 +14,8 @@
 9. ``check_conservation``: each server step makes every other trip under way one version older, so the staleness
    of applied trips and of those in flight sums to steps * (concurrency - 1) where a finished client is replaced
    at once and no two arrivals share an instant; to less in synchronous rounds and with ties.
+10. ``check_participation``: at most ``most_trips`` trips of a client are applied, and the numbers of the steps that
+   apply two of them differ by ``smallest_gap`` at least.
 """
 
 import dataclasses
@@ -24,7 +26,15 @@ from jafl.records import EventSchedule
 from jafl.schedule.delays import Delay
 
 
-def check_all(schedule: EventSchedule, *, buffer_size: int, delay: Delay, seed: int) -> None:
+def check_all(
+    schedule: EventSchedule,
+    *,
+    buffer_size: int,
+    delay: Delay,
+    seed: int,
+    most_trips: int | None = None,
+    smallest_gap: int = 0,
+) -> None:
     """Runs every check below."""
     check_shapes(schedule)
     check_order(schedule)
@@ -35,6 +45,7 @@ def check_all(schedule: EventSchedule, *, buffer_size: int, delay: Delay, seed: 
     check_durations(schedule, delay, seed)
     check_versions(schedule)
     check_conservation(schedule)
+    check_participation(schedule, most_trips, smallest_gap)
 
 
 def check_shapes(schedule: EventSchedule) -> None:
@@ -146,6 +157,19 @@ def check_conservation(schedule: EventSchedule) -> None:
     alone = len(np.unique(schedule.arrival_time)) == schedule.num_trips
     if alone and len(schedule.inflight_client) == schedule.concurrency:
         assert carried == most, f"trips carry {carried} server steps of staleness, not {most}"
+
+
+def check_participation(schedule: EventSchedule, most_trips: int | None, smallest_gap: int) -> None:
+    """Guarantee 10."""
+    trips = np.bincount(schedule.client, minlength=schedule.num_clients)
+    often = np.flatnonzero(trips > (np.inf if most_trips is None else most_trips))
+    assert often.size == 0, (
+        f"{trips[often[:1]]} trips of client {often[:1]} are applied, not at most {most_trips}"
+    )
+    order = np.lexsort((schedule.step, schedule.client))
+    client, step = schedule.client[order], schedule.step[order]
+    soon = np.flatnonzero((np.diff(client) == 0) & (np.diff(step) < smallest_gap))
+    assert soon.size == 0, f"step {step[1:][soon[:1]]} is too soon for client {client[1:][soon[:1]]}"
 
 
 def all_trips(schedule: EventSchedule) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

@@ -2,12 +2,20 @@
 
 import itertools
 import math
+import os
 from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from jafl.errors import choose, require, whole_number
+from jafl.errors import choose, real_number, require, whole_number
 from jafl.records import EventSchedule
+from jafl.schedule.arguments import (
+    as_availability,
+    as_delay,
+    check_dropout,
+    check_failure_rate,
+    check_flags,
+)
 from jafl.schedule.availability import Availability
 from jafl.schedule.checks import check_clients, check_delay_and_seed, steps_within
 from jafl.schedule.columns import discarded_trips, inflight_trips
@@ -16,7 +24,11 @@ from jafl.schedule.delays import Delay
 from jafl.schedule.draws import SELECTION, STARTS, generator
 from jafl.schedule.dropout import Dropout
 from jafl.schedule.durations import draw_durations
-from jafl.schedule.events import Events, Protocol, World, events_within
+from jafl.schedule.events import Events, events_within
+from jafl.schedule.limits import check_limits
+from jafl.schedule.protocol import Protocol, World
+
+MOST_STARTS = 10**8  # that are drawn for one schedule: minutes
 
 
 def open_arrivals(
@@ -26,13 +38,15 @@ def open_arrivals(
     starts: str = "poisson",
     exclude_busy: bool = True,
     buffer_size: int = 1,
-    delay: Delay,
+    delay: Delay | str | os.PathLike[str],
     server_steps: int | None = None,
     client_trips: int | None = None,
     restart: str = "at_once",
     dropout: Dropout | None = None,
     failure_rate: float = 0.0,
-    availability: Availability | None = None,
+    availability: Availability | str | os.PathLike[str] | None = None,
+    most_trips: int | None = None,
+    smallest_gap: int = 0,
     seed: int = 0,
 ) -> EventSchedule:
     """Computes the event schedule of buffered training whose clients start at a given rate.
@@ -47,16 +61,18 @@ def open_arrivals(
       starts: "poisson" (exponential gaps) or "constant" (equal gaps, the first start after one of them).
       exclude_busy: a client under way is not drawn; a start for which nobody is idle is left out. False, as in
         FedBuff's authors' simulator: clients are drawn with replacement, so one may be in several trips at once;
-        then without dropout, failures and availability.
+        then without dropout, failures, availability and limits.
       buffer_size: K, the trips that each server step applies.
-      delay: the law of trip durations, see ``jafl.delays``.
+      delay: the law of trip durations, see ``jafl.delays``; or a file of recorded ones, see ``jafl.duration_trace``.
       server_steps: stop after so many server steps, or
       client_trips: after as many whole steps as so many client trips allow, those thrown away included. Exactly one
         of the two.
       restart: "at_once" or "not_twice_in_a_buffer", see ``jafl.asynchronous``.
       dropout: clients that leave for ever, see ``jafl.Dropout``.
       failure_rate: share of trips, drawn by (client, trip), that take their time and bring nothing.
-      availability: when clients are there to start a trip, see ``jafl.availability``.
+      availability: when clients are there to start a trip, see ``jafl.availability``; or a file of windows.
+      most_trips, smallest_gap: trips of each client that are applied, at most, and server steps between two of them,
+        at least; see ``jafl.asynchronous``. A start for which nobody is left is left out.
       seed: keys starts, durations, the choice of clients, failures, presence and who leaves.
 
     Returns:
@@ -72,32 +88,55 @@ def open_arrivals(
       ... ).step_time
       array([3.5, 4.5, 5.5])
     """
+    law, presence = as_delay(delay), as_availability(availability)
     check_clients(num_clients, "num_clients", num_clients)
-    check_delay_and_seed(delay, seed)
-    delay.check_clients(num_clients)
+    check_delay_and_seed(law, seed)
+    check_dropout(dropout)
+    check_failure_rate(failure_rate)
+    check_flags(exclude_busy=exclude_busy)
+    check_limits(most_trips, smallest_gap)
+    law.check_clients(num_clients)
     whole_number("buffer_size", buffer_size, 1)
-    require(0 < start_rate < math.inf, "start_rate", start_rate, "a finite number above 0")
+    real_number("start_rate", start_rate, lambda rate: 0 < rate < math.inf, "a finite number above 0")
     choose("starts", starts, {"poisson": None, "constant": None})
     choose("restart", restart, {"at_once": None, "not_twice_in_a_buffer": None})
-    require(0 <= failure_rate < 1, "failure_rate", failure_rate, "at least 0 and below 1")
     steps = steps_within(server_steps, client_trips, trips_per_step=buffer_size, setting="buffer_size")
+    _check_rate(start_rate, num_clients, law, steps * buffer_size, exclude_busy, seed)
     gaps = _gaps(start_rate, starts, seed)
     if not exclude_busy:
-        options = {"dropout": dropout, "failure_rate": failure_rate, "availability": availability}
+        options = {"dropout": dropout, "failure_rate": failure_rate, "availability": presence}
+        options |= {"most_trips": most_trips, "smallest_gap": smallest_gap}
         for name, value in options.items():
             require(not value, name, value, "left out where exclude_busy is False")
         require(restart == "at_once", "restart", restart, "'at_once' where exclude_busy is False")
-        return _with_replacement(num_clients, gaps, buffer_size, delay, steps, seed)
-    world = World(num_clients, delay, dropout, failure_rate, availability, seed)
+        return _with_replacement(num_clients, gaps, buffer_size, law, steps, seed)
+    world = World(num_clients, law, dropout, failure_rate, presence, seed)
     protocol = Protocol(
         0,
         buffer_size,
         restart,
+        most_trips=most_trips,
+        smallest_gap=smallest_gap,
         start_times=lambda: itertools.accumulate(itertools.chain.from_iterable(gaps())),
     )
-    if client_trips is None or not (dropout or failure_rate or availability):
+    if client_trips is None or not (dropout or failure_rate or presence):
         return Events(world, protocol, steps * buffer_size).run(steps)
     return events_within(world, protocol, client_trips)
+
+
+def _check_rate(
+    rate: float, num_clients: int, delay: Delay, trips: int, exclude_busy: bool, seed: int
+) -> None:
+    """Refuses a rate at which more starts than can be drawn find nobody idle, or are under way at once."""
+    clients = np.arange(min(num_clients, 1000))
+    mean = float(np.mean(draw_durations(delay, seed, clients, np.zeros_like(clients))))
+    under_way = rate * mean  # as many as there would be if nobody were busy
+    starts = under_way / num_clients * trips if exclude_busy else under_way
+    if starts > MOST_STARTS and under_way > num_clients:
+        most = MOST_STARTS / starts * rate
+        remedy = "A lower rate keeps all clients busy, too." if exclude_busy else ""
+        allowed = f"at most about {most:.1g}, for trips last about {mean:.3g} and {starts:.0e} starts would be drawn"
+        require(False, "start_rate", rate, allowed, remedy)
 
 
 def _gaps(rate: float, starts: str, seed: int) -> Callable[[], Iterator[list[float]]]:

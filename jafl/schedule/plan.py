@@ -5,8 +5,8 @@ import heapq
 
 import numpy as np
 
-from jafl.errors import choose, require, whole_number
-from jafl.records import EventSchedule, ExecutionPlan
+from jafl.errors import SettingError, choose, require, whole_number
+from jafl.records import EventSchedule, ExecutionPlan, check_schedule
 
 FORMS = ("loop", "matrix")
 
@@ -30,6 +30,7 @@ def trip_by_trip(schedule: EventSchedule) -> ExecutionPlan:
       >>> jafl.trip_by_trip(schedule).width
       1
     """
+    check_schedule(schedule)
     trips = np.arange(schedule.num_trips, dtype=np.int32)
     return _plan(schedule, schedule.step, width=1, wave=trips, wave_before=trips, row=np.zeros_like(trips))
 
@@ -94,6 +95,7 @@ def in_waves(
       >>> jafl.in_waves(schedule, 4).wave  # every round of four arrivals is a wave
       array([0, 0, 0, 0, 1, 1, 1, 1], dtype=int32)
     """
+    check_schedule(schedule)
     choose("form", form, dict.fromkeys(FORMS))
     whole_number("width", width, 1)
     lanes = whole_number("lanes", width if lanes is None else lanes, 1)
@@ -254,6 +256,15 @@ def check_plan(schedule: EventSchedule, plan: ExecutionPlan) -> None:
         _check_slots(schedule, plan, np.arange(schedule.num_trips))
     _check_rows(plan, trained_before)
     _check_slots(schedule, plan, trained_before)
+
+
+def computes(schedule: EventSchedule, plan: ExecutionPlan) -> bool:
+    """Whether a plan computes this schedule; see ``check_plan``."""
+    try:
+        check_plan(schedule, plan)
+    except SettingError:
+        return False
+    return True
 
 
 def _check_lengths(schedule: EventSchedule, plan: ExecutionPlan) -> None:

@@ -22,13 +22,13 @@ import csv
 import dataclasses
 import os
 import pathlib
-import zipfile
-import zlib
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
-from jafl.errors import SettingError, require
+from jafl.array_files import ArrayFileError, read_archive
+from jafl.errors import SettingError, real_number, require
 from jafl.schedule.delays import Delay, NoSuchTrip
 
 CLIENT = "a whole number, at least 0 and below 2**31"
@@ -114,7 +114,7 @@ def duration_trace(path: str | os.PathLike[str], cycled: bool = True) -> Duratio
     Raises:
       SettingError: for a file that cannot be read or is not as described, naming the file and the row.
     """
-    rows = _read(pathlib.Path(path), ("duration",))
+    rows = _read(_path(path), ("duration",))
     rows.refuse("duration", ~(rows.columns["duration"] >= 0), "at least 0")
     return DurationTrace(rows.path, cycled, rows.offsets, rows.columns["duration"], rows.first_row)
 
@@ -135,9 +135,9 @@ def read_availability(path: str | os.PathLike[str], cycle_after: float | None = 
       SettingError: for a file that cannot be read or is not as described, naming the file and the row.
     """
     if cycle_after is not None:
-        fits = np.isfinite(cycle_after) and cycle_after > 0
-        require(fits, "cycle_after", cycle_after, "a finite number above 0, or None")
-    rows = _read(pathlib.Path(path), ("start", "end"))
+        allowed = "a finite number above 0, or None"
+        real_number("cycle_after", cycle_after, lambda value: 0 < value < np.inf, allowed)
+    rows = _read(_path(path), ("start", "end"))
     start, end = rows.columns["start"], rows.columns["end"]
     rows.refuse("start", ~(start >= 0), "at least 0")
     rows.refuse("end", ~(end > start), "above the start of its window")
@@ -206,7 +206,7 @@ def _read(path: pathlib.Path, columns: Sequence[str]) -> _Rows:
         raise SettingError(f"The trace file is {str(path)!r}, but its name must end in .csv or .npz.")
     try:
         number, client, values = reader(path, columns)
-    except (OSError, EOFError, UnicodeDecodeError, zipfile.BadZipFile, zlib.error) as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise _unreadable(path, error) from error
     require(len(client) > 0, f"the number of rows in {path}", 0, "at least 1", "Every client needs a row.")
     clients, count = np.unique(client, return_counts=True)
@@ -313,14 +313,8 @@ def _read_npz(path: pathlib.Path, columns: Sequence[str]) -> _Table:
 def _arrays(path: pathlib.Path) -> dict[str, np.ndarray]:
     """The arrays in an .npz file."""
     try:
-        archive = np.load(path, allow_pickle=False)
-        if isinstance(archive, np.ndarray):
-            raise _unreadable(path, "it holds one array (.npy), not an archive of named ones")
-        with archive:
-            return dict(archive)
-    except SettingError:
-        raise
-    except ValueError as error:  # not an archive, or one with arrays of objects
+        return read_archive(path)
+    except ArrayFileError as error:
         raise _unreadable(path, error) from error
 
 
@@ -339,6 +333,13 @@ def _by_offsets(path: pathlib.Path, offsets: np.ndarray, count: int) -> np.ndarr
         allowed = f"above the entry before it, {offsets[j]}"
         require(False, f"{name}, index {j + 1},", int(offsets[j + 1]), allowed, "Every client needs a row.")
     return np.repeat(np.arange(len(rows)), rows)
+
+
+def _path(path: Any) -> pathlib.Path:
+    """The path of a file; SettingError for what is none."""
+    fits = isinstance(path, (str, os.PathLike))
+    require(fits, "path", path, "that of a .csv or .npz file, durations.csv for example")
+    return pathlib.Path(path)
 
 
 def _row(path: str | pathlib.Path, number: int) -> str:

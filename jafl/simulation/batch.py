@@ -1,6 +1,7 @@
 """One or several runs as one program on the device, with the carry between their server steps."""
 
 import abc
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -8,6 +9,7 @@ import jax
 import numpy as np
 
 from jafl import engine
+from jafl.engine.devices import at_hand, put
 from jafl.engine.evaluation import evaluation_memory
 from jafl.errors import SettingError
 from jafl.planning.device_memory import CompiledMemory, Forecast, memory_of, ran_out_of_memory
@@ -15,6 +17,7 @@ from jafl.planning.preparation import Preparation
 from jafl.planning.program import slots_for
 from jafl.planning.run import Run
 from jafl.simulation import stacking
+from jafl.simulation.digests import Reads, digests_of
 from jafl.simulation.divergence import all_finite
 from jafl.specifications import as_specification
 
@@ -30,13 +33,22 @@ class Batch(abc.ABC):
     memory        what all runs hold together on each device: jafl's forecast until ``compile``
     carry         everything that lasts from one server step to the next, of all runs
     stops         server steps after which somebody looks at the runs
-    reads         what decides the result: another program, or other numbers, is another batch
+    reads         of each run what decides its result: another program, or other numbers, is another batch
     """
 
-    def __init__(self, preparations: Sequence[Preparation], reads: Any, carry: Any):
-        self.preparations, self.reads, self.carry = list(preparations), reads, carry
+    def __init__(self, preparations: Sequence[Preparation], programs: Sequence[engine.Program], carry: Any):
+        self.preparations, self.carry = list(preparations), carry
+        self.reads = [
+            Reads(program, prepared.plan, prepared.run.params, prepared.run.key)
+            for prepared, program in zip(preparations, programs, strict=True)
+        ]
         self.memory: Forecast = self.preparations[0].forecast
         self.stops: frozenset[int] = frozenset()
+
+    @functools.cached_property
+    def digests(self) -> dict[str, str]:
+        """Of all that the runs read; all processes ask for them together."""
+        return digests_of(self.reads)
 
     @abc.abstractmethod
     def advance(self, first: int, last: int) -> None:
@@ -109,9 +121,9 @@ class SingleRun(Batch):
     """A batch of one run: its program as it is, on one device or several."""
 
     def __init__(self, preparation: Preparation):
-        self._program, carry = preparation.place()
-        run = preparation.run
-        super().__init__([preparation], (self._program, run.params, run.key), carry)
+        on_host = preparation.program_with_keys()
+        self._program, carry = preparation.place(on_host)
+        super().__init__([preparation], [on_host], carry)
 
     def advance(self, first: int, last: int) -> None:
         """Runs the server steps ``first`` to ``last - 1``."""
@@ -119,19 +131,20 @@ class SingleRun(Batch):
 
     def models(self) -> list[Any]:
         """A list of one: the current parameters [*P]."""
-        return [self.carry.params]
+        return [at_hand(self.carry.params)]
 
     def reports(self, number: int) -> tuple[dict[str, Any], dict[str, Any]]:
         """The reports of trips and of server steps."""
-        return self.carry.trip_reports, self.carry.step_reports
+        trips, steps = at_hand((self.carry.trip_reports, self.carry.step_reports))
+        return trips, steps
 
     def losses(self, number: int) -> Any:
         """[J] the loss of each trip."""
-        return self.carry.trip_reports["loss"]
+        return at_hand(self.carry.trip_reports["loss"])
 
     def are_finite(self) -> np.ndarray:
         """[1] bool: whether the parameters are free of NaN and infinity."""
-        return np.asarray(all_finite(self.carry.params))[None]
+        return np.asarray(at_hand(all_finite(self.carry.params)))[None]
 
     def compiled_memory(self) -> CompiledMemory | None:
         """What the program takes, in bytes; None if the compiler does not tell."""
@@ -144,7 +157,8 @@ class StackedRuns(Batch):
     def __init__(self, preparations: Sequence[Preparation]):
         runs = [preparation.run for preparation in preparations]
         params = stacking.stack_params([run.params for run in runs])
-        stack = stacking.stack([preparation.program_with_keys() for preparation in preparations])
+        programs = [preparation.program_with_keys() for preparation in preparations]
+        stack = stacking.stack(programs)
         sizes = {
             "slots": max(slots_for(prepared.run, prepared.plan) for prepared in preparations),
             "num_clients": runs[0].schedule.num_clients,
@@ -153,9 +167,9 @@ class StackedRuns(Batch):
             lambda stack, params: stacking.allocate(stack, params, **sizes), stack, params
         )
         memory = _memory(runs, stack, shapes, preparations[0].plan.width)
-        self.stack = jax.device_put(stack)
+        self.stack = put(stack)
         carry = stacking.allocate(self.stack, params, **sizes)
-        super().__init__(preparations, (self.stack, [run.params for run in runs]), carry)
+        super().__init__(preparations, programs, carry)
         self.memory = memory
 
     def advance(self, first: int, last: int) -> None:

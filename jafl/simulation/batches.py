@@ -53,10 +53,13 @@ def make_batch(
 
 def _in_matrix_form(runs: Sequence[Run], together: bool | None, form: str | None) -> list[Preparation] | None:
     """The runs with plans in the matrix form; None where the loop is quicker, or one of them has no such form."""
-    spread = default_spread(runs[0].schedule, runs[0].rule, 1, together)
-    if choose("form", form or default_form(spread), {"loop": True, "matrix": False}):
+    first = runs[0]
+    spread = default_spread(first.schedule, first.rule, 1, together)
+    if choose(
+        "form", form or default_form(first.schedule, first.rule, spread), {"loop": True, "matrix": False}
+    ):
         return None
-    width = matrix_width(runs[0].params, spread, max(run.schedule.num_clients for run in runs))
+    width = matrix_width(first.params, spread, max(run.schedule.num_clients for run in runs))
     plans: dict[int, ExecutionPlan] = {}
     prepared = []
     for run in runs:

@@ -1,29 +1,37 @@
 """Checkpoints: the state of a run on the disk, so that it goes on where it was stopped.
 
-A checkpoint is the engine's carry after some server step, with the evaluations made so far. Orbax writes it to a
-temporary folder that it renames once everything is on the disk: there is a whole checkpoint or none. Chunks of server
+A checkpoint is the engine's carry after some server step, with the evaluations made so far, as Orbax writes it, and
+the checksums of all its files. It is made in a temporary folder that is renamed in the end: there is a whole
+checkpoint or none. All files are compared with their checksums before anything is taken from them. Chunks of server
 steps do not change a result, so a run that goes on ends with the same bits as one that was never stopped.
 """
 
-import contextlib
-import hashlib
+import json
 import os
 import pathlib
 import shutil
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jafl import array_files, processes
+from jafl.engine.devices import at_hand, put
 from jafl.errors import SettingError, require, whole_number
-from jafl.records import EventSchedule
+from jafl.extras import importing, require_library
+from jafl.records import EventSchedule, ExecutionPlan
+from jafl.simulation import checksums
+from jafl.simulation.batch import Batch
+from jafl.simulation.identity import identity_of
 
-FORMAT = 2
-KEPT = 2  # the last one, and the one before in case the last cannot be read
+FORMAT = 4
+KEPT = 2  # the last one, and the one before in case the last is damaged
+PLAN = "plan.npz"
+UNFINISHED = ".unfinished"  # a folder that is being written, or that somebody was writing to
 SECONDS_BETWEEN = 60.0
 LARGEST_SHARE = 0.05  # of the wall-clock time, that checkpoints may take
 
@@ -36,6 +44,7 @@ class Saved(NamedTuple):
     runs             of each run ``{"evaluations": [...], "ended": bool}``, evaluations as in ``History``
     run_seconds      wall-clock seconds of training and evaluation, of all parts of the run
     compile_seconds  likewise of compiling
+    stops            the server steps where somebody was to look at the runs: in the matrix form they decide last bits
     """
 
     server_step: int
@@ -43,6 +52,7 @@ class Saved(NamedTuple):
     runs: list[dict[str, Any]]
     run_seconds: float
     compile_seconds: float
+    stops: Sequence[int] = ()
 
 
 class Checkpoints:
@@ -52,13 +62,15 @@ class Checkpoints:
       folder: made when the first checkpoint is written.
       every: client trips from one checkpoint to the next; 0: none is written. If None, one is written every minute,
         or less often where writing would take more than a twentieth of the time.
-      configuration: {name: JSON value} that identifies the run; a checkpoint of another run is refused.
+      configuration: {name: JSON value} that identifies the run, beside what its arguments tell (``identity_of``); a
+        checkpoint of another run is refused.
       on_restore: called with the checkpoint from which the run goes on, before it does.
-      on_trouble: called with a sentence if a checkpoint could not be written or read. Default: a warning.
+      on_trouble: called with a sentence if a checkpoint could not be written, or is damaged. Default: a warning.
       refuse: whether a checkpoint of another run is an error. If False, ``on_trouble`` is told, and all checkpoints
         are removed.
+      before_save: called before a checkpoint is written; what it raises ends the run.
 
-    Raises SettingError if ``every`` is not a whole number of at least 0.
+    Raises SettingError if ``every`` is not a whole number of at least 0, or orbax-checkpoint is not installed.
     """
 
     def __init__(
@@ -70,13 +82,20 @@ class Checkpoints:
         on_restore: Callable[[Saved], None] | None = None,
         on_trouble: Callable[[str], None] | None = None,
         refuse: bool = True,
+        before_save: Callable[[], None] | None = None,
     ):
         self.folder = pathlib.Path(folder).absolute()
         self.every = None if every is None else whole_number("checkpoint_every", every, 0)
+        if self.every != 0:
+            require_library("orbax")
         self._configuration = dict(configuration or {})
         self.on_restore, self.on_trouble = on_restore, on_trouble or warnings.warn
-        self._refuse = refuse
-        self._reads: Any = None
+        self._refuse, self._before_save = refuse, before_save
+        self._identity: dict[str, Any] = {}
+        self._digests: Mapping[str, str] = {}
+        self._plan: ExecutionPlan | None = None
+        self._devices = 1
+        self._unusable: set[int] = set()
         self._last_step, self._last_time, self._cost = -1, time.monotonic(), 0.0
 
     def steps(self, schedule: EventSchedule) -> list[int]:
@@ -93,62 +112,86 @@ class Checkpoints:
         wait = max(SECONDS_BETWEEN, self._cost / LARGEST_SHARE)
         return self.every is None and time.monotonic() - self._last_time >= wait
 
-    def restore(self, reads: Any, carry: Any) -> Saved | None:
-        """The last checkpoint, or None if there is none yet.
+    def restore(self, batch: Batch) -> Saved | None:
+        """The last checkpoint that is as it was written, or None if there is none.
+
+        Tells ``on_trouble`` of each later one that is damaged, and from where the run goes on instead.
 
         Args:
-          reads: pytree of everything that the run reads; another one is another run.
-          carry: the carry before the first step: its structure, shapes and dtypes are those of the result.
+          batch: the runs before their first step. What they read, and their ``identity_of`` under the names of
+            ``configuration``, make them what they are. The carry is used up, and comes back in the result.
 
         Raises:
           SettingError: if the checkpoint is one of another run, unless ``refuse`` is False; lists the differences.
         """
-        self._reads = reads
-        names = (path.name for path in self.folder.glob("*"))
-        numbers = sorted((int(name) for name in names if name.isdigit()), reverse=True)
+        numbers = processes.decided(sorted(self._numbers(), reverse=True))
+        self._identity = {**identity_of(batch.preparations), **self._configuration}
+        self._digests = batch.digests
+        self._plan = batch.preparations[0].plan if len(batch.preparations) == 1 else None
+        self._devices = batch.preparations[0].program.spread.number
+        troubles: dict[int, str] = {}
+        saved = None
         for number in numbers:
-            try:
-                with self._manager() as manager:
-                    saved = self._read(manager, number, carry)
-            except (OSError, ValueError, KeyError) as error:
-                if isinstance(error, SettingError) and self._refuse:
-                    raise
-                if isinstance(error, SettingError):
-                    message = str(error).rsplit("\n", 1)[0]  # without what to do
-                    self.on_trouble(f"{message}\nThey are removed, and these runs begin anew.")
-                    self.delete()
-                    return None
-                self.on_trouble(f"The checkpoint {self.folder / str(number)} cannot be read ({error}).")
-                continue
+            found = processes.decided(self._look_at(number, batch.carry) if processes.is_first() else None)
+            if "refused" in found:
+                self._tell(troubles, "the one before it is no checkpoint of this run")
+                if self._refuse:
+                    raise SettingError(found["refused"])
+                message = found["refused"].rsplit("\n", 1)[0]  # without what to do
+                self.on_trouble(f"{message}\nThey are removed, and these runs begin anew.")
+                self.delete()
+                return None
+            if "trouble" not in found:
+                state = found["state"]
+                found = self._read(number, state, batch.carry)
+            if "trouble" not in found:
+                saved, devices = Saved(**found), state["devices"]
+                break
+            troubles[number] = found["trouble"]
+        step = saved.server_step if saved else 0
+        self._tell(
+            troubles, f"the one after server step {step:,} is taken" if saved else "the run begins anew"
+        )
+        self._unusable = set(troubles)
+        if saved:
+            if devices != self._devices:
+                self.on_trouble(
+                    f"The checkpoint was written on {devices} devices, and the run goes on on {self._devices}: it "
+                    "ends with the same numbers to rounding."
+                )
             self._last_step = saved.server_step
             if self.on_restore:
                 self.on_restore(saved)
-            return saved
+        return saved
+
+    def saved_plan(self) -> ExecutionPlan | None:
+        """The plan of the run whose checkpoints these are; None without one, or of several runs."""
+        for number in processes.decided(sorted(self._numbers(), reverse=True)):
+            folder = self.folder / str(number)
+            try:
+                checksums.check(folder, only=PLAN)
+                columns = array_files.read_archive(folder / PLAN)
+                fields = {name: value if value.ndim else value.item() for name, value in columns.items()}
+                return ExecutionPlan(**fields)
+            except (OSError, ValueError, TypeError):
+                continue
         return None
 
     def save(self, saved: Saved) -> bool:
         """Writes a checkpoint; False, after telling ``on_trouble``, if that failed, as on a full disk."""
         if saved.server_step == self._last_step or self.every == 0:
             return True
+        if self._before_save:
+            self._before_save()
         began = time.monotonic()
-        import orbax.checkpoint as orbax
-
-        leaves = _numbered(saved.carry)
-        state = {
-            **saved._replace(carry=None)._asdict(),
-            "format": FORMAT,
-            "configuration": self._configuration,
-            "digest": self._digest(),
-            "arrays": _shapes(saved.carry),
-        }
-        arguments = orbax.args.Composite(
-            carry=orbax.args.StandardSave(jax.device_get({k: v for k, v in leaves.items() if v.size})),
-            state=orbax.args.JsonSave(state),
-        )
+        # The first process moves it where its run takes the place of an earlier one.
+        self.folder = pathlib.Path(processes.decided(str(self.folder)))
         try:
-            with self._manager() as manager:
-                manager.save(saved.server_step, args=arguments, force=True)
+            self._write(saved)
         except (OSError, ValueError, RuntimeError) as error:
+            if processes.count() > 1:
+                raise  # the others wait for this one
+            delete(self.folder / UNFINISHED)
             self.on_trouble(
                 f"The checkpoint after server step {saved.server_step} could not be written "
                 f"({str(error).splitlines()[0]}); the run goes on, and earlier checkpoints are kept."
@@ -156,6 +199,7 @@ class Checkpoints:
             written = False
         else:
             self._last_step = saved.server_step
+            self._remove_old()
             written = True
         self._last_time = time.monotonic()
         self._cost = self._last_time - began
@@ -163,25 +207,107 @@ class Checkpoints:
 
     def delete(self) -> None:
         """Removes all checkpoints: the run is over."""
-        delete(self.folder)
+        if processes.is_first():
+            delete(self.folder)
 
-    @contextlib.contextmanager
-    def _manager(self):
-        import orbax.checkpoint as orbax
+    def _numbers(self) -> list[int]:
+        """The server steps after which there are checkpoints, damaged ones included."""
+        names = (path.name for path in self.folder.glob("*"))
+        return [int(name) for name in names if name.isascii() and name.isdigit()]
 
-        options = orbax.CheckpointManagerOptions(
-            max_to_keep=KEPT, enable_async_checkpointing=False, create=True, cleanup_tmp_directories=True
+    def _tell(self, troubles: Mapping[int, str], instead: str) -> None:
+        """Tells ``on_trouble`` of checkpoints that cannot be used, and what is done instead."""
+        for number, reason in troubles.items():
+            self.on_trouble(
+                f"The checkpoint {self.folder / str(number)} cannot be used: {reason}; {instead}."
+            )
+
+    def _write(self, saved: Saved) -> None:
+        """Writes the folder of a checkpoint, whole or not at all.
+
+        Of several processes each writes its parts of arrays, and the first one all else. So all see the same disk.
+        """
+        with importing():
+            import orbax.checkpoint as orbax
+
+        state = {
+            **saved._replace(carry=None)._asdict(),
+            "format": FORMAT,
+            "configuration": self._identity,
+            "digests": self._digests,
+            "devices": self._devices,
+            "arrays": _shapes(saved.carry),
+        }
+        leaves = {name: _to_write(leaf) for name, leaf in _numbered(saved.carry).items() if leaf.size}
+        arguments = orbax.args.Composite(
+            carry=orbax.args.StandardSave(leaves), state=orbax.args.JsonSave(state)
         )
-        with orbax.CheckpointManager(self.folder, options=options) as manager:
-            yield manager
+        unfinished, finished = self.folder / UNFINISHED, self.folder / str(saved.server_step)
+        first = processes.is_first()
+        if first:
+            delete(unfinished)
+            unfinished.mkdir(parents=True)
+        processes.wait_for_all("checkpoint: folder")
+        with orbax.Checkpointer(orbax.CompositeCheckpointHandler()) as writer:
+            writer.save(unfinished / "whole", args=arguments)
+        if first:
+            if self._plan is not None:
+                array_files.write_archive(unfinished / "whole" / PLAN, vars(self._plan))
+            checksums.write(unfinished / "whole")
+            delete(finished)
+            (unfinished / "whole").rename(finished)
+            delete(unfinished)
+        processes.wait_for_all("checkpoint: written")
 
-    def _read(self, manager: Any, number: int, carry: Any) -> Saved:
-        import orbax.checkpoint as orbax
+    def _remove_old(self) -> None:
+        """Removes all checkpoints but the last ones that can be used, and those that could not be."""
+        if not processes.is_first():
+            return
+        for number in sorted(set(self._numbers()) - self._unusable)[:-KEPT]:
+            delete(self.folder / str(number))
 
-        state = manager.restore(number, args=orbax.args.Composite(state=orbax.args.JsonRestore()))["state"]
+    def _look_at(self, number: int, carry: Any) -> dict[str, Any]:
+        """The state of a checkpoint, or why it is not used: {"state"}, {"refused"} or {"trouble"}; arrays apart."""
+        folder = self.folder / str(number)
+        try:
+            if not (folder / checksums.NAME).exists():
+                _refuse_earlier_format(folder)
+            checksums.check(folder)
+            state = json.loads((folder / "state" / "metadata").read_bytes())
+            self._refuse_another_run(state, carry)
+        except SettingError as error:
+            return {"refused": str(error)}
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            return {"trouble": _reason(error)}
+        return {"state": state}
+
+    def _read(self, number: int, state: Mapping[str, Any], carry: Any) -> dict[str, Any]:
+        """The fields of ``Saved``, or {"trouble"}: why the arrays of a checkpoint cannot be read."""
+        with importing():
+            import orbax.checkpoint as orbax
+
+        template = {name: _to_read(leaf) for name, leaf in _numbered(carry).items() if leaf.size}
+        asked, trouble = orbax.args.Composite(carry=orbax.args.StandardRestore(template)), None
+        try:
+            with orbax.Checkpointer(orbax.CompositeCheckpointHandler()) as reader:
+                arrays = reader.restore(self.folder / str(number), args=asked)["carry"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            trouble = _reason(error)
+        if reasons := [reason for reason in processes.gathered(trouble) if reason]:
+            return {"trouble": reasons[0]}
+        return {**{name: state[name] for name in Saved._fields}, "carry": _placed(arrays, carry)}
+
+    def _refuse_another_run(self, state: Mapping[str, Any], carry: Any) -> None:
+        """Raises SettingError with the differences if a checkpoint is one of another run."""
         require(state["format"] == FORMAT, f"format of {self.folder}", state["format"], f"{FORMAT}")
-        before = {**state["configuration"], "data, schedule and numbers": state["digest"]}
-        lines = differences(before, {**self._configuration, "data, schedule and numbers": self._digest()})
+        before, now = (
+            {**names, **{f"digest of {name}": digest for name, digest in digests.items()}}
+            for names, digests in (
+                (state["configuration"], state["digests"]),
+                (self._identity, self._digests),
+            )
+        )
+        lines = differences(before, now)
         if not lines and state["arrays"] != _shapes(carry):
             lines = ["the arrays of the state have other shapes or dtypes"]
         if lines:
@@ -190,21 +316,25 @@ class Checkpoints:
                 + "\n  ".join(lines)
                 + "\nGo on with what it was made with, or run into another directory."
             )
-        template = {
-            name: np.empty(leaf.shape, leaf.dtype) for name, leaf in _numbered(carry).items() if leaf.size
-        }
-        asked = orbax.args.Composite(carry=orbax.args.StandardRestore(template))
-        arrays = manager.restore(number, args=asked)["carry"]
-        return Saved(**{**{name: state[name] for name in Saved._fields}, "carry": _placed(arrays, carry)})
 
-    def _digest(self) -> str:
-        """SHA-256 of all that the run reads."""
-        whole = hashlib.sha256()
-        for leaf in jax.tree.leaves(self._reads):
-            array = np.ascontiguousarray(jax.device_get(_without_key_type(leaf)))
-            whole.update(f"{array.dtype} {array.shape} ".encode())
-            whole.update(array.reshape(-1).view(np.uint8).data)
-        return whole.hexdigest()
+
+def _refuse_earlier_format(folder: pathlib.Path) -> None:
+    """Raises SettingError for a checkpoint of an earlier version of jafl, which held other files."""
+    try:
+        written = json.loads((folder / "state" / "metadata").read_bytes())["format"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return
+    require(written >= FORMAT, f"the format of the checkpoint {folder}", written, f"{FORMAT}, this version's")
+
+
+def last_configuration(folder: pathlib.Path) -> dict[str, Any] | None:
+    """What identifies the run of the last checkpoint in a folder; None if there is none that can be read."""
+    numbers = [int(path.name) for path in folder.glob("[0-9]*") if path.name.isdigit()]
+    try:
+        state = json.loads((folder / str(max(numbers, default=0)) / "state" / "metadata").read_bytes())
+        return dict(state["configuration"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -240,18 +370,37 @@ def _without_key_type(leaf: Any) -> Any:
     return leaf
 
 
-def _placed(arrays: Mapping[str, np.ndarray], carry: Any) -> Any:
+def _reason(error: Exception) -> str:
+    """The first line of what an error says, without its full stop."""
+    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+
+
+def _to_write(leaf: Any) -> Any:
+    """What Orbax writes: an array in parts as it is, of which each process writes its own; others from the host."""
+    in_parts = isinstance(leaf, jax.Array) and not leaf.is_fully_replicated
+    return leaf if in_parts else np.asarray(at_hand(leaf))
+
+
+def _to_read(leaf: Any) -> Any:
+    """What Orbax reads into: for an array in parts, each process its own; others to the host."""
+    if isinstance(leaf, jax.Array) and not leaf.is_fully_replicated:
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding)
+    return np.empty(leaf.shape, leaf.dtype)
+
+
+def _placed(arrays: Mapping[str, Any], carry: Any) -> Any:
     """``arrays`` as a pytree like ``carry``, whose leaves, one by one, they take the place of in its memory."""
     leaves, structure = jax.tree.flatten(carry)
 
-    def place(number: int, leaf: jax.Array) -> jax.Array:
+    def place(number: int, leaf: jax.Array) -> Any:
         value = arrays.get(f"{number:04d}")
-        if value is None:  # of size 0
-            return leaf
+        if value is None or isinstance(value, jax.Array):  # of size 0; in parts, which are where they belong
+            return leaf if value is None else value
         if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-            return jax.random.wrap_key_data(jnp.asarray(value), impl=jax.random.key_impl(leaf))
+            words = put(value, leaf.sharding) if leaf.committed else jnp.asarray(value)
+            return jax.random.wrap_key_data(words, impl=jax.random.key_impl(leaf))
         where, committed = leaf.sharding, leaf.committed
         leaf.delete()  # so that no more than one leaf is ever there twice
-        return jax.device_put(value, where) if committed else jnp.asarray(value)
+        return put(value, where) if committed else jnp.asarray(value)
 
     return jax.tree.unflatten(structure, [place(number, leaf) for number, leaf in enumerate(leaves)])

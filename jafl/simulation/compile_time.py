@@ -16,13 +16,18 @@ class CompileTime:
 
     def __init__(self) -> None:
         self._spans: list[tuple[float, float]] = []  # apart from each other, in order of time
+        self._open = False
 
     def __enter__(self) -> "CompileTime":
         jax.monitoring.register_event_time_span_listener(self._add)
+        self._open = True
         return self
 
     def __exit__(self, *_: object) -> None:
-        jax.monitoring.unregister_event_time_span_listener(self._add)
+        self._open = False
+        unregister = getattr(jax.monitoring, "unregister_event_time_span_listener", None)
+        if unregister:  # older versions of JAX call a listener for ever
+            unregister(self._add)
 
     @property
     def seconds(self) -> float:
@@ -31,7 +36,7 @@ class CompileTime:
 
     def _add(self, event: str, start_time: float, end_time: float, **kwargs: Any) -> None:
         """A span, which JAX tells when it ends: later than all that lie within it."""
-        if not event.startswith(_COMPILING):
+        if not self._open or not event.startswith(_COMPILING):
             return
         start, end = start_time, end_time
         later = []

@@ -13,6 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jafl import engine
+from jafl.engine.devices import Spread, at_hand
+from jafl.planning.device_memory import device_memory
 from jafl.planning.preparation import Preparation, prepare
 from jafl.planning.run import Run
 from jafl.records import EventSchedule, History
@@ -52,7 +54,7 @@ def find_divergence(
     schedule = preparation.run.schedule
     program, carry = preparation.place()
     carry = engine.run(program, carry, 0, good_step)
-    history = dataclasses.replace(history, params=jax.device_get(carry.params))
+    history = dataclasses.replace(history, params=jax.device_get(at_hand(carry.params)))
     step = good_step
     while step < bad_step:
         carry = engine.run(program, carry, step, step + 1)
@@ -65,7 +67,7 @@ def find_divergence(
 def _is_finite(carry: engine.Carry, schedule: EventSchedule, step: int) -> bool:
     """Whether the model and the losses of the trips of one server step are free of NaN and infinity."""
     losses = np.asarray(carry.trip_reports["loss"])[slice(*_trips_of(schedule, step))]
-    return bool(all_finite(carry.params)) and bool(np.all(np.isfinite(losses)))
+    return bool(at_hand(all_finite(carry.params))) and bool(np.all(np.isfinite(losses)))
 
 
 def _diverging_client(run: Run, step: int) -> int | None:
@@ -74,7 +76,8 @@ def _diverging_client(run: Run, step: int) -> int | None:
     Trip by trip: then all versions from which the step's trips train are there when the step begins.
     """
     plan = trip_by_trip(run.schedule)
-    program, carry = prepare(run, plan=plan, devices=1, together=False).place()
+    spread = Spread(platform=jax.local_devices()[0].platform)  # of several processes, each does it for itself
+    program, carry = prepare(run, plan=plan, spread=spread, available=device_memory()).place()
     carry = engine.run(program, carry, 0, step)
     for trip in range(*_trips_of(run.schedule, step)):
         if not _update_is_finite(program, carry.snapshots, np.int32(trip)):

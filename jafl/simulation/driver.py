@@ -1,18 +1,23 @@
 """The driver of a batch of runs: chunks of server steps, evaluations, checkpoints, divergence, stopping."""
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
+from jafl import processes
+from jafl.errors import SettingError, require
 from jafl.planning.device_memory import Forecast
-from jafl.records import EventSchedule, History, Params
+from jafl.records import EventSchedule, ExecutionPlan, History, Params
 from jafl.simulation.batch import Batch
 from jafl.simulation.checkpoints import Checkpoints, Saved
 from jafl.simulation.compile_time import CompileTime
+from jafl.simulation.digests import refuse_other_processes
 from jafl.simulation.divergence import DivergenceError, find_divergence
+from jafl.simulation.identity import identity_of
+from jafl.simulation.interruption import Interrupted
 from jafl.simulation.run_state import Clock, RunState, active, evaluate, run_states
 
 # Wall-clock seconds that one chunk aims at, so that progress and Ctrl-C answer; no result depends on it.
@@ -29,6 +34,7 @@ class Callbacks(NamedTuple):
     on_memory      (what all runs hold together on each device), once the program has been compiled
     on_progress    (number of server steps done), several times a second at most
     should_stop    asked between chunks; True ends all runs there, with a last evaluation
+    on_start       (number of server steps done before, 0 without a checkpoint), when training begins
     """
 
     on_evaluation: Callable[[int, dict[str, Any], Params], None] | None = None
@@ -36,15 +42,17 @@ class Callbacks(NamedTuple):
     on_progress: Callable[[int], None] | None = None
     should_stop: Callable[[], bool] | None = None
     on_memory: Callable[[Forecast], None] | None = None
+    on_start: Callable[[int], None] | None = None
 
 
 def drive(
-    make_batch: Callable[[], Batch], callbacks: Callbacks, checkpoints: Checkpoints | None
+    make_batch: Callable[[ExecutionPlan | None], Batch], callbacks: Callbacks, checkpoints: Checkpoints | None
 ) -> list[Outcome | None]:
     """Trains a batch of runs from the start, or from its last checkpoint.
 
     Args:
-      make_batch: places the runs on the device; its time of compiling is counted.
+      make_batch: places the runs on the device; its time of compiling is counted. It is given the plan of the
+        checkpoint from which one run goes on, if there is one: the devices may have been others then.
       callbacks: what to tell the caller.
       checkpoints: where to keep the state of all runs; None for no checkpoints.
 
@@ -53,9 +61,11 @@ def drive(
 
     Raises:
       SettingError: if the program, once compiled, does not fit into the memory of an accelerator.
+      Interrupted: for a KeyboardInterrupt between two chunks of server steps, as from a function of the caller's.
     """
     with CompileTime() as compiling:
-        batch = make_batch()
+        batch = _made_by_all(lambda: make_batch(checkpoints.saved_plan() if checkpoints else None))
+        refuse_other_processes({**identity_of(batch.preparations), **_of_several_processes(batch)})
         states = run_states(batch.preparations)
         batch.set_stops(_stops(states, checkpoints))
         compiled = batch.compile()
@@ -64,15 +74,60 @@ def drive(
         clock = Clock(compiling, len(batch.preparations), compiled.temporaries if compiled else None)
         batch.advance(0, 0)  # no step: compiles
         jax.block_until_ready(batch.carry)
-        saved = checkpoints.restore(batch.reads, batch.carry) if checkpoints else None
+        saved = None
+        if checkpoints:
+            saved = checkpoints.restore(batch)
         if saved:
-            batch.restore(saved.server_step, saved.carry)
+            _go_on(batch, saved, set().union(*(state.stops for state in states)))
             for state, kept in zip(states, saved.runs, strict=True):
                 state.evaluations, state.ended = kept["evaluations"], kept["ended"]
         clock.start(saved)
+        if callbacks.on_start:
+            callbacks.on_start(saved.server_step if saved else 0)
         driver = Driver(batch, states, clock, callbacks, checkpoints, saved)
         driver.train()
         return [state.outcome for state in states]
+
+
+def _made_by_all(make: Callable[[], Batch]) -> Batch:
+    """``make()`` in all processes.
+
+    Raises SettingError in all of them if one of them does: it alone may read examples that are not finite.
+    """
+    batch, error = None, None
+    try:
+        batch = make()
+    except SettingError as caught:
+        error = caught
+    if failure := processes.common_error(error):
+        raise failure
+    assert batch is not None
+    return batch
+
+
+def _of_several_processes(batch: Batch) -> dict[str, Any]:
+    """What several processes compare, beside what a run is in names and texts."""
+    if processes.count() == 1:
+        return {}
+    return {f"digest of {name}": digest for name, digest in batch.digests.items()}
+
+
+def _go_on(batch: Batch, saved: Saved, evaluations: Set[int]) -> None:
+    """Lets a batch go on from a checkpoint; raises SettingError if it cannot be evaluated after these server steps.
+
+    It stops where the runs were first to stop, whatever ``Checkpoints.every`` says now: stops may decide last bits.
+    """
+    if saved.stops:
+        batch.set_stops(saved.stops)
+    batch.restore(saved.server_step, saved.carry)
+    others = sorted(at for at in evaluations if at > saved.server_step and batch.chunk_end(at - 1, at) != at)
+    require(
+        not others,
+        "evaluate_at",
+        others,
+        "without these server steps to go on from this checkpoint: evaluations decide the last bits here",
+        "Evaluate where the run did before, or begin a new one.",
+    )
 
 
 def _longest(states: Sequence[RunState]) -> EventSchedule:
@@ -106,9 +161,23 @@ class Driver:
         self._last_step = longest.num_steps
         steps = checkpoints.steps(longest) if checkpoints else []
         self._checkpoint_at = [step for step in steps if step > self.done]
+        self._in_chunk = False
 
     def train(self) -> None:
-        """Trains until all runs have ended, or the caller stops them."""
+        """Trains until all runs have ended, or the caller stops them; keeps what it has if Ctrl-C ends it."""
+        try:
+            self._train()
+        except KeyboardInterrupt as stopped:
+            if self._in_chunk:  # the state on the device may be half of one step and half of another
+                raise
+            kept = [
+                None if state.ended else state.history(self._batch, self.done, self._clock)
+                for state in self._states
+            ]
+            outcomes = [state.outcome or history for state, history in zip(self._states, kept, strict=True)]
+            raise Interrupted(outcomes) from stopped
+
+    def _train(self) -> None:
         for stop in sorted(set().union(*(state.stops for state in self._states))):
             if self._is_restored and stop <= self.done:
                 continue  # evaluated before the checkpoint
@@ -141,13 +210,15 @@ class Driver:
     def _train_chunk(self, stop: int) -> None:
         """About half a second of server steps, to ``stop`` or the next checkpoint at most; ends what diverges."""
         before = time.perf_counter()
+        self._in_chunk = True
         chunk = max(1, int(SECONDS_PER_CHUNK * self._steps_per_second))
         last = min(stop, self.done + chunk, *self._checkpoint_at[:1])
-        last = self._batch.chunk_end(self.done, last)
+        last = processes.decided(self._batch.chunk_end(self.done, last))
         self._batch.advance(self.done, last)
         self._end_diverged(self.done, last)
         self._steps_per_second = (last - self.done) / (time.perf_counter() - before)
         self.done = last
+        self._in_chunk = False
 
     def _end_diverged(self, first: int, last: int) -> None:
         """Ends the runs whose model or losses are no longer finite after the steps ``first`` to ``last - 1``."""
@@ -185,7 +256,8 @@ class Driver:
                 self._callbacks.on_end(state.number, state.outcome)
 
     def _should_stop(self) -> bool:
-        return bool(self._callbacks.should_stop and self._callbacks.should_stop())
+        """Whether the caller of one of the processes stops all of them."""
+        return processes.any_of(bool(self._callbacks.should_stop and self._callbacks.should_stop()))
 
     def _save_if_due(self, *, stopping: bool) -> None:
         """Writes a checkpoint if one is due after this step, by the clock, or because the caller stops."""
@@ -194,6 +266,7 @@ class Driver:
             self._checkpoint_at.pop(0)
         if not (self._checkpoints and 0 < self.done < self._last_step and active(self._states)):
             return
-        if stopping or marked or self._checkpoints.due():
+        if stopping or marked or processes.decided(self._checkpoints.due()):
             runs = [{"evaluations": state.evaluations, "ended": state.ended} for state in self._states]
-            self._checkpoints.save(Saved(self.done, self._batch.carry, runs, *self._clock.seconds()))
+            stops = sorted(self._batch.stops)
+            self._checkpoints.save(Saved(self.done, self._batch.carry, runs, *self._clock.seconds(), stops))

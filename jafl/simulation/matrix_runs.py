@@ -9,14 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from jafl.engine import matrix_form
-from jafl.engine.devices import Spread
+from jafl.engine.devices import Spread, at_hand, put
 from jafl.engine.matrix_form import MatrixCarry, MatrixProgram
 from jafl.planning import matrix_program
 from jafl.planning.device_memory import CompiledMemory, Forecast
 from jafl.planning.matrices import Layout
 from jafl.planning.matrix_forecast import matrix_forecast
 from jafl.planning.matrix_program import ChunkMaker, MadeChunk, MatrixRun
-from jafl.planning.preparation import Preparation
+from jafl.planning.preparation import Preparation, place_program
 from jafl.records import Params
 from jafl.simulation import stacking
 from jafl.simulation.batch import Batch, compiled_memory_of
@@ -52,15 +52,14 @@ class MatrixRuns(Batch):
         memory = _checked_memory(self._runs) if len(self._runs) > 1 else preparations[0].forecast
         self._layout = matrix_program.layout_of(self._runs, spread)
         self._program = _program_of(self._runs, self._layout, spread)
-        carry = _placed(matrix_program.allocate(self._runs, self._layout, self._program.precision), spread)
+        carry = matrix_program.allocate(self._runs, self._layout, self._program.precision)
         trips = max(run.run.schedule.num_trips for run in self._runs)
         losses = jnp.zeros((len(self._runs), trips), jax.tree.leaves(carry.lasting)[0].dtype)
         self._device, self._losses = carry, np.array(losses)
         self._pending: list[tuple[jax.Array, int, np.ndarray, np.ndarray, np.ndarray]] = []
-        reads = (self._program, [(run.run.params, run.run.key, run.program) for run in self._runs])
         self._made: list[ChunkMaker] | None = None
         self._ends = np.zeros(0, np.int64)
-        super().__init__(preparations, reads, MatrixState(carry, losses))
+        super().__init__(preparations, [run.program for run in self._runs], MatrixState(carry, losses))
         self.memory = memory
 
     def set_stops(self, steps: Iterable[int]) -> None:
@@ -140,12 +139,12 @@ class MatrixRuns(Batch):
     def _collect(self) -> None:
         """Puts the losses that the device has computed where their trips are."""
         for losses, number, segment, lane, trips in self._pending:
-            self._losses[number, trips] = np.asarray(losses)[segment, number, lane]
+            self._losses[number, trips] = np.asarray(at_hand(losses))[segment, number, lane]
         self._pending.clear()
 
     def models(self) -> list[Any]:
         """The current parameters [*P] of each run."""
-        return stacking.unstack(self._device.params, len(self._runs))
+        return stacking.unstack(at_hand(self._device.params), len(self._runs))
 
     def reports(self, number: int) -> tuple[dict[str, Any], dict[str, Any]]:
         """The reports of trips and of server steps of one run, in NumPy."""
@@ -159,7 +158,7 @@ class MatrixRuns(Batch):
 
     def are_finite(self) -> np.ndarray:
         """[M] bool: whether the parameters of each run are free of NaN and infinity."""
-        return np.asarray(stacking.are_finite(self._device.params))
+        return np.asarray(at_hand(stacking.are_finite(self._device.params)))
 
     def compiled_memory(self) -> CompiledMemory | None:
         """What the program takes, in bytes; None if the compiler does not tell."""
@@ -178,23 +177,14 @@ def _checked_memory(runs: Sequence[MatrixRun]) -> Forecast:
 def _program_of(runs: Sequence[MatrixRun], layout: Layout, spread: Spread) -> MatrixProgram:
     """The program of several runs, on the device."""
     precision = matrix_program.precision_of(runs)
-    first = dataclasses.replace(matrix_program.program_of(runs[0], layout, spread), precision=precision)
-    if len(runs) == 1:
-        return jax.device_put(first, spread.everywhere())
+    alone = len(runs) == 1
+    first = matrix_program.program_of(runs[0], layout, spread, alone=alone)
+    first = dataclasses.replace(first, precision=precision)
+    if alone:
+        return place_program(first)
     read = [(run.program.data, run.program.client_work) for run in runs]
     is_own, (data, work) = stacking.stack_leaves(read)
-    return jax.device_put(
+    return put(
         dataclasses.replace(first, data=data, client_work=work, is_own=is_own, runs=len(runs)),
         spread.everywhere(),
     )
-
-
-def _placed(carry: MatrixCarry, spread: Spread) -> MatrixCarry:
-    """The carry on its device or devices, each of which holds a part of every row."""
-    if spread.devices is None:
-        return carry
-
-    def place(rows):
-        return jax.device_put(rows, spread.of_entries(rows))
-
-    return jax.tree.map(place, carry)

@@ -11,8 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jafl.data import Federation
-from jafl.engine.evaluation import Evaluator
-from jafl.errors import require
+from jafl.engine.devices import at_hand
+from jafl.engine.evaluation import Evaluator, recorded
+from jafl.errors import is_number, require
 from jafl.planning.preparation import Preparation
 from jafl.planning.run import Run
 from jafl.records import EventSchedule, History, Params
@@ -158,7 +159,7 @@ def evaluate(
             is_shared = sum(evaluator is other.evaluators.get(name) for other in states) > 1
             if is_shared and isinstance(evaluator, Evaluator):
                 if id(evaluator) not in shared_results:
-                    shared_results[id(evaluator)] = evaluator.of_many(batch.carry.params)
+                    shared_results[id(evaluator)] = evaluator.of_many(at_hand(batch.carry.params))
                 result = shared_results[id(evaluator)][state.number]
                 evaluators[name] = functools.partial(_already_measured, result)
         params = models[state.number]
@@ -182,7 +183,7 @@ def _measure(
         "time": float(schedule.step_time[done - 1]) if done else 0.0,
     }
     for name, evaluator in evaluators.items():
-        record |= {f"{name}_{metric}": float(value) for metric, value in evaluator(params).items()}
+        record |= recorded(name, evaluator(params))
     trip_reports, step_reports = reports
     first, last = np.searchsorted(schedule.step, [since, done])
     for name, rows in trip_reports.items():
@@ -229,7 +230,7 @@ def evaluation_steps(num_steps: int, evaluate_at: Iterable[int] | None) -> list[
     if evaluate_at is None:
         count = min(num_steps, DEFAULT_EVALUATIONS)
         evaluate_at = np.ceil(np.arange(1, count) * num_steps / count).astype(int).tolist()
-    steps = sorted({0, num_steps, *map(int, evaluate_at)})
+    steps = sorted({0, num_steps, *map(_server_step, evaluate_at)})
     require(
         steps[0] == 0 and steps[-1] == num_steps,
         "evaluate_at",
@@ -237,6 +238,13 @@ def evaluation_steps(num_steps: int, evaluate_at: Iterable[int] | None) -> list[
         f"server steps between 0 and the schedule's last, {num_steps}",
     )
     return steps
+
+
+def _server_step(step: Any) -> int:
+    """A server step as an int, also where it is a float such as those of ``numpy.linspace``."""
+    fits = is_number(step) and np.isfinite(step) and step == int(step)
+    require(fits, "evaluate_at", step, "a list of server steps, which are whole numbers")
+    return int(step)
 
 
 def _copied(reports: Mapping[str, Any]) -> dict[str, np.ndarray]:

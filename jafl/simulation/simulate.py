@@ -1,20 +1,25 @@
 """Simulates one run: from a schedule, clients, a rule and a model to the history of training."""
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
 
 from jafl.data import Federation
-from jafl.planning.compatibility import check_types
 from jafl.planning.device_memory import Forecast
 from jafl.planning.preparation import Preparation, prepare
 from jafl.planning.run import Run
 from jafl.records import EventSchedule, ExecutionPlan, History, Params, Rule
+from jafl.schedule.plan import computes
+from jafl.simulation.arguments import as_checkpoints, check_callbacks, check_options, check_run
+from jafl.simulation.batch import Batch
 from jafl.simulation.batches import batch_of
 from jafl.simulation.checkpoints import Checkpoints
 from jafl.simulation.divergence import DivergenceError
-from jafl.simulation.driver import Callbacks, drive
+from jafl.simulation.driver import Callbacks, Outcome, drive
+from jafl.simulation.foreground import in_foreground
+from jafl.simulation.not_learning import warn, why_not_learned
 from jafl.simulation.run_state import evaluation_steps
 from jafl.specifications import Specification
 
@@ -37,7 +42,8 @@ def simulate(
     on_evaluation: Callable[[dict[str, Any], Params], None] | None = None,
     on_progress: Callable[[int], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
-    checkpoints: Checkpoints | None = None,
+    checkpoints: Checkpoints | str | os.PathLike[str] | None = None,
+    progress: bool | None = None,
 ) -> History:
     """Trains a model by the events of ``schedule`` and returns what happened.
 
@@ -62,27 +68,44 @@ def simulate(
       on_evaluation: called with each evaluation and the parameters, as soon as it is made.
       on_progress: called with the number of server steps done, several times a second at most.
       should_stop: asked between chunks; True ends the run there, with a last evaluation.
-      checkpoints: where to keep the state of the run, ``jafl.Checkpoints("folder")``. If one is there already, the
-        run goes on from it; it ends with the same bits either way. No checkpoints if None.
+      checkpoints: where to keep the state of the run: a folder, or ``jafl.Checkpoints("folder")``, which has options.
+        If a checkpoint is there already, the run goes on from it; it ends with the same bits either way. No
+        checkpoints if None.
+      progress: whether to show a progress bar. Default: in a terminal or a notebook, not where stderr is a file.
 
     Returns:
       The history; its ``evaluations`` are one dict each, see ``History``.
+
+    Warns:
+      NotLearningWarning: if the loss ends above its start, or the accuracy at chance; names the rate to lower.
 
     Raises:
       SettingError: if the arguments do not fit each other or the device's memory, or a checkpoint is of another run.
       DivergenceError: if training reaches NaN or infinity: names the step and the client, and holds the
         history up to the last evaluation.
+      Interrupted: on Ctrl-C, at the end of the next chunk of server steps: a ``KeyboardInterrupt`` with the history
+        up to there. A second Ctrl-C ends the run at once.
     """
-    check_types(federation, client_work, rule)
-    steps = evaluation_steps(schedule.num_steps, evaluate_at)
-    run = Run(schedule, federation, client_work, rule, params, key, server_optimizer, steps, evaluators)
-    return simulate_prepared(
-        lambda: prepare(run, plan=plan, devices=devices, together=together, form=form),
-        on_evaluation=on_evaluation,
-        on_progress=on_progress,
-        should_stop=should_stop,
-        checkpoints=checkpoints,
-    )
+    run = Run(schedule, federation, client_work, rule, params, key, server_optimizer, evaluate_at, evaluators)
+    check_run(run)
+    check_options(plan, together)
+    check_callbacks(on_evaluation=on_evaluation, on_progress=on_progress, should_stop=should_stop)
+    run = run._replace(evaluate_at=evaluation_steps(schedule.num_steps, evaluate_at))
+    kept = as_checkpoints(checkpoints)
+
+    def train(callbacks: Callbacks) -> list[Outcome | None]:
+        def make_batch(saved: ExecutionPlan | None) -> Batch:
+            fits = saved is not None and form in (None, saved.form) and computes(schedule, saved)
+            own = plan or (saved if fits else None)
+            return batch_of(prepare(run, plan=own, devices=devices, together=together, form=form))
+
+        return drive(make_batch, callbacks, kept)
+
+    callbacks = Callbacks(_of_one_run(on_evaluation), None, on_progress, should_stop)
+    (outcome,) = in_foreground(train, callbacks, [schedule], progress)
+    history = _history_of(outcome)
+    warn(why_not_learned(run, history))
+    return history
 
 
 def simulate_prepared(
@@ -102,12 +125,33 @@ def simulate_prepared(
       DivergenceError: if training reaches NaN or infinity.
     """
 
-    def of_the_run(number: int, evaluation: dict[str, Any], params: Params) -> None:
-        if on_evaluation:
-            on_evaluation(evaluation, params)
+    callbacks = Callbacks(_of_one_run(on_evaluation), None, on_progress, should_stop, on_memory)
 
-    callbacks = Callbacks(of_the_run if on_evaluation else None, None, on_progress, should_stop, on_memory)
-    (outcome,) = drive(lambda: batch_of(prepared()), callbacks, checkpoints)
+    def make_batch(saved: ExecutionPlan | None) -> Batch:
+        made = prepared()
+        fits = saved is not None and computes(made.run.schedule, saved)
+        return batch_of(made.with_plan(saved) if saved and fits else made)
+
+    (outcome,) = drive(make_batch, callbacks, checkpoints)
+    return _history_of(outcome)
+
+
+def _of_one_run(
+    on_evaluation: Callable[[dict[str, Any], Params], None] | None,
+) -> Callable[[int, dict[str, Any], Params], None] | None:
+    """The callback of a batch of one run, which has no need of the run's number."""
+    if on_evaluation is None:
+        return None
+    tell = on_evaluation
+
+    def of_the_run(number: int, evaluation: dict[str, Any], params: Params) -> None:
+        tell(evaluation, params)
+
+    return of_the_run
+
+
+def _history_of(outcome: Outcome | None) -> History:
+    """The history of a run that has ended; raises the error of one that has diverged."""
     if isinstance(outcome, DivergenceError):
         raise outcome
     assert outcome is not None  # no checkpoint is kept of a run that has ended

@@ -1,16 +1,21 @@
 """Several runs as one program: seeds, learning rates, exponents, over one schedule or each over its own."""
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from jafl import processes
 from jafl.errors import require
 from jafl.planning.device_memory import Forecast
 from jafl.planning.run import Run
 from jafl.records import History, Params
+from jafl.simulation.arguments import as_checkpoints, check_callbacks, check_options, check_run
 from jafl.simulation.batches import make_batch
 from jafl.simulation.checkpoints import Checkpoints
 from jafl.simulation.divergence import DivergenceError
-from jafl.simulation.driver import Callbacks, drive
+from jafl.simulation.driver import Callbacks, Outcome, drive
+from jafl.simulation.foreground import in_foreground
+from jafl.simulation.not_learning import numbered, warn, why_not_learned
 from jafl.simulation.run_state import evaluation_steps
 
 
@@ -24,7 +29,8 @@ def simulate_many(
     on_memory: Callable[[Forecast], None] | None = None,
     on_progress: Callable[[int], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
-    checkpoints: Checkpoints | None = None,
+    checkpoints: Checkpoints | str | os.PathLike[str] | None = None,
+    progress: bool | None = None,
 ) -> list[History | DivergenceError | None]:
     """Trains several runs side by side in one program; each ends as ``jafl.simulate`` would end it, to rounding.
 
@@ -48,20 +54,70 @@ def simulate_many(
       should_stop: asked between chunks; True ends all runs there, with a last evaluation.
       checkpoints: where to keep the state of all runs, as for ``jafl.simulate``; client trips from one to the next
         are those of the longest run.
+      progress: whether to show a progress bar, as for ``jafl.simulate``.
 
     Returns:
       For each run its history, or, where it reached NaN or infinity, the ``DivergenceError`` that ``simulate`` would
       raise: the others go on without it. None for a run that had ended before the checkpoint that the others go on
       from. Seconds in a history are those of all runs, divided by their number; ``temporary_bytes`` of all.
 
+    Warns:
+      NotLearningWarning: one for all runs whose loss ends above its start, or whose accuracy ends at chance.
+
     Raises:
       SettingError: if the arguments of a run do not fit each other, if runs differ in more than numbers and contents
         of arrays (other rules, models, numbers of clients: says in what), or a checkpoint is of other runs.
+      Interrupted: on Ctrl-C, as ``jafl.simulate``; its ``histories`` are what would have been returned.
       stacking.BatchTooLarge: a SettingError, if they do not fit into the device's memory together.
     """
-    require(len(runs) > 0, "the number of runs", 0, "at least 1")
-    runs = [
-        run._replace(evaluate_at=evaluation_steps(run.schedule.num_steps, run.evaluate_at)) for run in runs
-    ]
+    runs = _checked(runs)
+    check_callbacks(
+        on_evaluation=on_evaluation,
+        on_end=on_end,
+        on_memory=on_memory,
+        on_progress=on_progress,
+        should_stop=should_stop,
+    )
+    check_options(None, together)
+    kept = as_checkpoints(checkpoints)
+
+    def train(callbacks: Callbacks) -> list[Outcome | None]:
+        return simulate_batch(runs, together=together, form=form, callbacks=callbacks, checkpoints=kept)
+
     callbacks = Callbacks(on_evaluation, on_end, on_progress, should_stop, on_memory)
-    return drive(lambda: make_batch(runs, together=together, form=form), callbacks, checkpoints)
+    outcomes = in_foreground(train, callbacks, [run.schedule for run in runs], progress)
+    ended = zip(runs, outcomes, strict=True)
+    warn(numbered([why_not_learned(run, end) if isinstance(end, History) else None for run, end in ended]))
+    return outcomes
+
+
+def simulate_batch(
+    runs: Sequence[Run],
+    *,
+    together: bool | None = None,
+    form: str | None = None,
+    callbacks: Callbacks,
+    checkpoints: Checkpoints | None = None,
+) -> list[Outcome | None]:
+    """``simulate_many`` without its warning and its bar, for callers that tell themselves how runs ended."""
+    checked = _checked(runs)
+    return drive(lambda _: make_batch(checked, together=together, form=form), callbacks, checkpoints)
+
+
+def _checked(runs: Any) -> list[Run]:
+    """The runs, with the server steps at which each is evaluated; SettingError for what is no run."""
+    fits = isinstance(runs, Iterable) and not isinstance(runs, Run)
+    require(fits, "runs", runs, "a list of jafl.Run")
+    remedy = (
+        "They train on one device. Call jafl.simulate for each, which trains on the devices of all processes."
+    )
+    require(
+        processes.count() == 1, "the number of processes", processes.count(), "1 for several runs", remedy
+    )
+    listed = list(runs)
+    require(len(listed) > 0, "the number of runs", 0, "at least 1")
+    for number, run in enumerate(listed):
+        check_run(run, f"run {number}")
+    return [
+        run._replace(evaluate_at=evaluation_steps(run.schedule.num_steps, run.evaluate_at)) for run in listed
+    ]

@@ -1,5 +1,6 @@
 """The pictures of a sweep: curves with error bands for each condition, and heat maps over all conditions."""
 
+import functools
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -8,20 +9,49 @@ import numpy as np
 
 from jafl import plots
 from jafl.config import grid
+from jafl.runs.figures import Figures, draw
 from jafl.sweeps.seed_means import ArmRuns, by_condition, rows
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def draw_sweep(root: pathlib.Path, arm_runs: Sequence[ArmRuns], target_accuracy: float) -> None:
-    """Saves ``accuracy.png`` in the folder of each condition, and ``heat_map*.png`` in the sweep's directory."""
+# The columns of the table that a heat map shows: the means, their standard errors, and of how many seeds.
+OF_MAPS = ("final_test_accuracy", "standard_error", "seeds")
+
+
+def draw_sweep(root: pathlib.Path, arm_runs: Sequence[ArmRuns], target_accuracy: float) -> list[str]:
+    """Draws ``accuracy.png`` in the folder of each condition, and ``heat_map*.png`` in the sweep's directory.
+
+    Conditions by which the sweep has no folders, such as a rate that was searched for, have none.
+
+    Returns a sentence for each picture that could not be drawn.
+    """
+    figures: Figures = {}
     for condition, arms in by_condition(arm_runs):
-        figure = curves(arms, target_accuracy)
-        if figure:
-            plots.save(figure, root / grid.folder(condition) / "accuracy.png")
+        folder = grid.folder(condition)
+        if any(map(was_measured, arms)) and (root / folder).is_dir():
+            of_condition = str(pathlib.PurePath(folder) / "accuracy")
+            figures[of_condition] = functools.partial(_curves, arms, target_accuracy)
     for name, figure in heat_maps(rows(arm_runs)).items():
-        plots.save(figure, root / f"{name}.png")
+        figures[name] = functools.partial(_as_it_is, figure)
+    return draw(root, figures, "all")
+
+
+def _as_it_is(figure: "Figure") -> "Figure":
+    return figure
+
+
+def was_measured(arm: ArmRuns) -> bool:
+    """Whether a run of the arm has a test accuracy to draw."""
+    return any(e.get("test_accuracy") is not None for run in arm.runs for e in run.evaluations)
+
+
+def _curves(arm_runs: Sequence[ArmRuns], target_accuracy: float | None) -> "Figure":
+    """``curves`` of arms of which something was measured."""
+    figure = curves(arm_runs, target_accuracy)
+    assert figure is not None
+    return figure
 
 
 def curves(arm_runs: Sequence[ArmRuns], target_accuracy: float | None) -> "Figure | None":
@@ -57,17 +87,26 @@ def heat_maps(table: Sequence[Mapping[str, Any]]) -> "dict[str, Figure]":
 
     def place(row: Mapping[str, Any]) -> tuple[str, str]:
         condition = row["condition"]
-        return grid.written(condition.get(down)) if down else "", grid.written(condition.get(across))
+        return grid.shown(condition.get(down)) if down else "", grid.shown(condition.get(across))
 
     vertical, horizontal = (list(dict.fromkeys(values)) for values in zip(*map(place, table), strict=True))
     figures: dict[str, Figure] = {}
     for others, rows_of_map in by_others.items():
-        maps: dict[str, np.ndarray] = {}
+        maps: dict[str, dict[str, np.ndarray]] = {name: {} for name in OF_MAPS}
         for row in rows_of_map:
-            values = maps.setdefault(row["label"], np.full((len(vertical), len(horizontal)), np.nan))
-            accuracy, (y, x) = row["final_test_accuracy"], place(row)
-            values[vertical.index(y), horizontal.index(x)] = np.nan if accuracy is None else accuracy
+            y, x = place(row)
+            for name, of_labels in maps.items():
+                grid_of = of_labels.setdefault(
+                    row["label"], np.full((len(vertical), len(horizontal)), np.nan)
+                )
+                grid_of[vertical.index(y), horizontal.index(x)] = np.nan if row[name] is None else row[name]
+        values, errors, seeds = (maps[name] for name in OF_MAPS)
         figures[f"heat_map,{others}" if others else "heat_map"] = plots.heat_maps(
-            maps, (down, vertical), (across, horizontal), quantity="final test accuracy"
+            values,
+            (down, vertical),
+            (across, horizontal),
+            errors=errors,
+            seeds=seeds,
+            quantity="final test accuracy",
         )
     return figures

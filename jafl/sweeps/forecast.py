@@ -10,7 +10,7 @@ from jafl.config import grid
 from jafl.config.arms import Arms, Override
 from jafl.config.data_cache import DataCache
 from jafl.config.experiment import make_experiment
-from jafl.config.resolution import resolve
+from jafl.config.resolution import refuse_unread_in_sweep, resolve
 from jafl.config.settings import Settings
 from jafl.sweeps.grid_runs import Request
 
@@ -48,7 +48,9 @@ def forecast_runs(
     values = grid.parse(sweep) if isinstance(sweep, str) and sweep else dict(sweep or {})
     request = Request(values, {label: dict(own) for label, own in compared.items()}, settings.seed)
     loaded, known, made = DataCache(), Known(), list[tuple[RunForecast, int]]()
-    for condition, arms_there in request.conditions(settings, overrides):
+    conditions = request.conditions(settings, overrides)
+    refuse_unread_in_sweep(conditions)
+    for condition, arms_there in conditions:
         seeds: dict[str, list[Settings]] = {}
         for label, run in resolve(arms_there, loaded):
             seeds.setdefault(label, []).append(run)

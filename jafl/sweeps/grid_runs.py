@@ -21,7 +21,8 @@ from jafl.config.resolution import resolve, seeds_of
 from jafl.config.settings import TYPES, VARYING, Settings, of_source
 from jafl.planning.device_memory import device_memory
 from jafl.runs import batching
-from jafl.runs.reader import is_over, names_in
+from jafl.runs.damage import is_closed
+from jafl.runs.reader import names_in
 
 # Most runs in one batch: a process locks that many directories, and holds that many experiments, at once. Larger
 # batches were no faster on a CPU (experiments/benchmarks/sweeps_speed), where several processes share a sweep.
@@ -144,11 +145,11 @@ class SweepRuns:
                     yield batch
 
     def is_pending(self, run: SweepRun) -> bool:
-        """Whether a run is requested and not over."""
+        """Whether a run is requested, and neither over nor damaged."""
         return self._is_pending(run.path)
 
     def _is_pending(self, path: pathlib.Path) -> bool:
-        return path in self.requested and not is_over(path)
+        return path in self.requested and not is_closed(path)
 
     def _alike(self, loaded: DataCache) -> Iterator[list[SweepRun]]:
         """Runs of one request whose settings differ only in seeds and numbers."""

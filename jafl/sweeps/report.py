@@ -11,15 +11,22 @@ from jafl import plots
 from jafl.config import grid
 from jafl.config.settings import DEFAULTS
 from jafl.errors import SettingError, unknown_name
+from jafl.extras import importing
+from jafl.runs.damage import Damaged, refuse_no_run, survey
 from jafl.runs.directory import write_whole
-from jafl.runs.reader import PastRun, find_runs, read_json, read_schedule
+from jafl.runs.figures import figures_from_files
+from jafl.runs.reader import PastRun, read_json
 from jafl.sweeps import seed_means
+from jafl.sweeps.conditions import USUAL, caption, in_columns, usual_values
 from jafl.sweeps.figures import curves, heat_maps
+from jafl.sweeps.markdown import markdown
 from jafl.sweeps.seed_means import ArmRuns
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+RUNS_HEAD = ["run", "status", "server steps", "client trips", "final test accuracy"]
+PNG_BEGINS, PNG_ENDS = b"\x89PNG\r\n\x1a\n", b"IEND\xaeB`\x82"
 # {name: caption} of the pictures that a run draws of its schedule.
 SCHEDULE_PICTURES = {
     "timeline": "The first trips: who trains when",
@@ -48,97 +55,132 @@ def write_report(
     Returns:
       The paths of both files.
 
+    A run that is damaged is listed as such, with the reason, and left out of everything else.
+
     Raises:
-      SettingError: if there is no run, a file is not what it should be, or a run is of another format version.
+      SettingError: if there is no run that can be read, or ``baseline`` is none of the labels.
     """
     path = pathlib.Path(path)
-    runs = find_runs(path)
-    labels = seed_means.labels_in(path, runs)
-    if baseline is None and (path / "sweep.json").is_file() and (path / "summary.json").is_file():
-        baseline = read_json(path / "summary.json").get("baseline")
+    runs, damaged = survey(path)
+    if not runs:
+        raise refuse_no_run(path, damaged)
+    lists, unread = _lists(path)
+    labels = seed_means.labels_in(lists, runs)
+    baseline = baseline or lists.get("summary.json", {}).get("baseline")
     if baseline is not None and baseline not in labels:
         raise unknown_name("baseline", baseline, labels)
-    content = _content(path, runs, seed_means.by_arm(runs, labels), baseline)
+    arm_runs = seed_means.by_arm(runs, labels)
+    content = _content(path, lists, runs, arm_runs, baseline)
+    content["notes"] += [f"Not read: {reason}." for reason in unread]
+    content |= {
+        "runs": [RUNS_HEAD, *_all_runs(path, runs, damaged)],
+        "damaged": [(_relative(path, one.path), one.reason) for one in damaged],
+    }
     page, text = path / "report.html", path / "report.md"
-    html = _template().render(content)
+    html = template("report.html").render(content)
     write_whole(page, lambda file: file.write_text(html, encoding="utf-8"))
-    write_whole(text, lambda file: file.write_text(_markdown(content), encoding="utf-8"))
+    write_whole(text, lambda file: file.write_text(markdown(content), encoding="utf-8"))
     return page, text
 
 
-def _template() -> Any:
-    import jinja2
+def _lists(path: pathlib.Path) -> tuple[dict[str, Any], list[str]]:
+    """{name: content} of the files on the whole directory, and what is wrong with those that cannot be read."""
+    names = ["sweep.json", "comparison.json"]
+    if (path / "sweep.json").is_file():
+        names.append("summary.json")
+    lists, unread = {}, []
+    for name in names:
+        if (path / name).is_file():
+            try:
+                lists[name] = read_json(path / name)
+            except SettingError as error:
+                unread.append(str(error).removesuffix("."))
+    return lists, unread
 
-    loader = jinja2.FileSystemLoader(pathlib.Path(__file__).parent / "templates")
+
+def template(name: str, *folders: pathlib.Path) -> Any:
+    """A page's template, of those of this package and of other ``folders``; what is shown stands escaped."""
+    with importing():
+        import jinja2
+
+    loader = jinja2.FileSystemLoader([*folders, pathlib.Path(__file__).parent / "templates"])
     environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
-    return environment.get_template("report.html")
+    return environment.get_template(name)
 
 
 def _content(
-    path: pathlib.Path, runs: Sequence[PastRun], arm_runs: Sequence[ArmRuns], baseline: str | None
+    path: pathlib.Path,
+    lists: Mapping[str, Any],
+    runs: Sequence[PastRun],
+    arm_runs: Sequence[ArmRuns],
+    baseline: str | None,
 ) -> dict[str, Any]:
-    """Everything that the page shows."""
+    """What the page shows of the runs that can be read."""
     from jafl import __version__
 
+    counted = [run for arm in arm_runs for run in arm.runs]
+    there = {run.path for run in counted}
     rows = seed_means.rows(arm_runs, baseline)
-    swept = list(dict.fromkeys(name for arm in arm_runs for name in arm.condition))
-    targets = sorted({run.config["target_accuracy"] for run in runs})
+    swept = in_columns([arm.condition for arm in arm_runs])
+    targets = seed_means.targets_of(arm_runs)
     return {
         "version": __version__,
         "title": f"Runs in {path.resolve().name}",
         "lead": _lead(runs, arm_runs, swept),
-        **_settings(arm_runs, swept),
-        "table": seed_means.text_table(rows, baseline),
-        "text_columns": len(swept) + 1,
+        **_settings([*counted, *(run for run in runs if run.path not in there)], swept or []),
+        "settings_are_usual": swept is None,
+        "table": seed_means.text_table(rows, baseline) if rows else [],
+        "text_columns": 2 if swept is None else len(swept) + 1,
         "firsts": _firsts(rows),
         "table_note": f"Trips, steps and simulated time are those to test accuracy {' or '.join(map(str, targets))}, "
         "the target. Means over seeds ± one standard error; seconds are wall-clock, summed over seeds.",
         "notes": _notes(runs, arm_runs, rows, baseline),
-        "maps": _maps(rows) if (path / "sweep.json").is_file() else [],
+        "maps": _maps(rows) if "sweep.json" in lists and rows and swept is not None else [],
         "curves": _curves(arm_runs, targets[0] if len(targets) == 1 else None),
-        **_schedules(path, runs, arm_runs),
-        "commands": _commands(path, runs),
+        **_schedules(path, arm_runs),
+        "commands": _commands(lists, runs),
         "repeat_one": shlex.join(
             ["python", "run.py", f"--config={runs[0].path / 'config.json'}", "--output_dir=again"]
         ),
         "made_with": _made_with(runs),
-        "runs": [
-            ["run", "status", "server steps", "client trips", "final test accuracy"],
-            *(_run_cells(path, run) for run in runs),
-        ],
     }
 
 
 def _maps(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     """(caption, picture) of the heat maps."""
-    return [(name, _inlined(figure)) for name, figure in heat_maps(rows).items()]
+    return [(name, inlined(figure)) for name, figure in heat_maps(rows).items()]
 
 
 def _curves(arm_runs: Sequence[ArmRuns], target_accuracy: float | None) -> list[tuple[str, str]]:
     """(caption, picture) of each condition's accuracy curves."""
+    by_condition = seed_means.by_condition(arm_runs)
     return [
-        (_caption(condition), _inlined(figure))
-        for condition, arms in seed_means.by_condition(arm_runs)
+        (caption(condition) or (USUAL.capitalize() if len(by_condition) > 1 else ""), inlined(figure))
+        for condition, arms in by_condition
         if (figure := curves(arms, target_accuracy))
     ]
 
 
-def _schedules(path: pathlib.Path, runs: Sequence[PastRun], arm_runs: Sequence[ArmRuns]) -> dict[str, Any]:
-    """The schedule of each arm's first run under the first condition, and whether any are left out."""
-    _, arms = seed_means.by_condition(arm_runs)[0]
-    shown = [arm.runs[0] for arm in arms]
+def _schedules(path: pathlib.Path, arm_runs: Sequence[ArmRuns]) -> dict[str, Any]:
+    """The schedule of each label's first run, and whether any are left out."""
+    shown: dict[str, PastRun] = {}
+    for arm in arm_runs:
+        shown.setdefault(arm.label, arm.runs[0])
     return {
-        "schedules": [{"name": _name(path, run), "pictures": _schedule_pictures(run)} for run in shown],
-        "schedules_left_out": len(shown) < len(runs),
+        "schedules": [
+            {"name": _name(path, run), "pictures": _schedule_pictures(run)} for run in shown.values()
+        ],
+        "schedules_left_out": len(shown) < sum(len(arm.runs) for arm in arm_runs),
     }
 
 
-def _lead(runs: Sequence[PastRun], arm_runs: Sequence[ArmRuns], swept: Sequence[str]) -> str:
+def _lead(runs: Sequence[PastRun], arm_runs: Sequence[ArmRuns], swept: Sequence[str] | None) -> str:
     """What was run, in a sentence or two."""
     labels = list(dict.fromkeys(arm.label for arm in arm_runs))
     seeds = {run.config["seed"] for run in runs}
     number = len(seed_means.by_condition(arm_runs))
-    under = f", under {number} conditions ({', '.join(swept)})" if swept else ""
+    under = "" if swept == [] else f", under {_plural(number, 'condition')}"
+    under += f" ({', '.join(swept)})" if swept else ""
     data = ", ".join(sorted({str(run.config["dataset"]) for run in runs}))
     models = ", ".join(sorted({str(run.config["model"]) for run in runs}))
     return (
@@ -147,37 +189,46 @@ def _lead(runs: Sequence[PastRun], arm_runs: Sequence[ArmRuns], swept: Sequence[
     )
 
 
-def _settings(arm_runs: Sequence[ArmRuns], swept: Sequence[str]) -> dict[str, Any]:
+def _settings(runs: Sequence[PastRun], swept: Sequence[str]) -> dict[str, Any]:
     """The settings that are not swept: common ones, a table of those in which arms differ, and the defaults."""
-    runs = [run for arm in arm_runs for run in arm.runs]
-    names = [name for name in runs[0].settings if name not in (*seed_means.NOT_COMPARED, *swept)]
-    values = {name: {repr(run.config.get(name)) for run in runs} for name in names}
+    there = set().union(*(run.config for run in runs))
+    names = [name for name in DEFAULTS if name in there and name not in ("algorithm", "seed", *swept)]
+    values = {name: _written_values(runs, name) for name in names}
     common: list[tuple[str, str]] = []
     defaults: list[tuple[str, str]] = []
     for name in names:
         if len(values[name]) == 1:
             value = runs[0].config[name]
-            (defaults if value == DEFAULTS.get(name) else common).append((name, grid.written(value)))
+            (defaults if value == DEFAULTS[name] else common).append((name, grid.written(value)))
     differing = _arms_table(runs, [name for name in names if len(values[name]) > 1])
     return {"common": common, "differing": differing, "defaults": defaults}
 
 
+def _written_values(runs: Sequence[PastRun], name: str, first: Any = None) -> list[str]:
+    """The values that runs have of a setting, each once; "not told" of a run whose file leaves it out.
+
+    first: comes first, if it is one of them.
+    """
+    told = [grid.written(run.config[name]) if name in run.config else "not told" for run in runs]
+    return sorted(dict.fromkeys(told), key=lambda value: value != grid.written(first))
+
+
 def _arms_table(runs: Sequence[PastRun], names: Sequence[str]) -> list[list[str]]:
     """A table of the settings ``names`` of each arm; empty if there is nothing to tell."""
-    by_label: dict[str, PastRun] = {}
+    by_label: dict[str, list[PastRun]] = {}
     for run in runs:
-        by_label.setdefault(run.label, run)
-    labelled = any(label != run.config["algorithm"] for label, run in by_label.items())
+        by_label.setdefault(run.label, []).append(run)
+    labelled = any(run.label != run.config["algorithm"] for run in runs)
     names = ["algorithm", *names] if labelled else names
     if not names:
         return []
-    return [["arm" if labelled else "algorithm", *names]] + [
-        [
-            label,
-            *("-" if run.config.get(name) is None else grid.written(run.config[name]) for name in names),
-        ]
-        for label, run in by_label.items()
+    usual = usual_values(runs, names)
+    lines = [
+        [label, *(" or ".join(_written_values(alike, name, usual[label, name])) for name in names)]
+        for label, alike in by_label.items()
     ]
+    lines = [["-" if cell == "none" else cell for cell in line] for line in lines]
+    return [["arm" if labelled else "algorithm", *names], *lines]
 
 
 def _notes(
@@ -188,6 +239,11 @@ def _notes(
 ) -> list[str]:
     """What a reader of the table must know."""
     notes = []
+    if in_columns([arm.condition for arm in arm_runs]) is None:
+        notes.append(
+            "Settings: a row names those of its own that are unusual; report.html lists the usual ones, where runs "
+            "differ."
+        )
     if baseline and any(row["speed_up"] is not None for row in rows):
         notes.append(
             f"Speed-up: how many times fewer client trips than {baseline} to the target; a bound where one of the "
@@ -197,6 +253,7 @@ def _notes(
         ("interrupted", "stopped and can go on (--resume)"),
         ("diverged", "diverged to NaN or infinity"),
         ("unfinished", "under way, or killed; --resume goes on"),
+        ("dry run", "a dry run, which has a schedule and trained nothing (--dry_run)"),
     ):
         number = sum(run.status == status for run in runs)
         if number:
@@ -209,31 +266,34 @@ def _notes(
     return notes
 
 
-def _commands(path: pathlib.Path, runs: Sequence[PastRun]) -> list[str]:
+def _commands(lists: Mapping[str, Any], runs: Sequence[PastRun]) -> list[str]:
     """The commands that were typed: that of the sweep or comparison, else those of all runs, each once."""
-    contents: list[Mapping[str, Any]] = [
-        read_json(path / name) for name in ("sweep.json", "comparison.json") if (path / name).is_file()
-    ]
-    typed = [
-        shlex.join(content["command"])
-        for content in contents or [run.config for run in runs]
-        if content["command"]
-    ]
-    return list(dict.fromkeys(typed)) or ["(started from Python)"]
+    contents = [lists[name] for name in ("sweep.json", "comparison.json") if name in lists]
+    typed = [content.get("command") for content in contents or [run.config for run in runs]]
+    joined = [shlex.join(map(str, command)) for command in typed if command and isinstance(command, list)]
+    return list(dict.fromkeys(joined)) or ["(started from Python)"]
 
 
 def _made_with(runs: Sequence[PastRun]) -> str:
     """A sentence that names versions and devices."""
-    versions = {
-        f"jafl {run.config['versions']['jafl']}, JAX {run.config['versions']['jax']}, Python "
-        f"{run.config['versions']['python']}, on {run.config['device']}"
-        for run in runs
-    }
+    made = set()
+    for run in runs:
+        versions, device = run.config.get("versions"), run.config.get("device", "unknown")
+        told = versions if isinstance(versions, Mapping) else {}
+        jafl, jax, python = (told.get(name, "unknown") for name in ("jafl", "jax", "python"))
+        made.add(f"jafl {jafl}, JAX {jax}, Python {python}, on {device}")
     return (
         "Made with "
-        + "; ".join(sorted(versions))
+        + "; ".join(sorted(made))
         + ". The same seed gives the same bits on the same kind of device."
     )
+
+
+def _all_runs(path: pathlib.Path, runs: Sequence[PastRun], damaged: Sequence[Damaged]) -> list[list[str]]:
+    """The rows of the table of all runs, in the order of their paths."""
+    rows = {run.path: _run_cells(path, run) for run in runs}
+    rows |= {one.path: [_relative(path, one.path), "damaged", "-", "-", "-"] for one in damaged}
+    return [rows[folder] for folder in sorted(rows)]
 
 
 def _run_cells(path: pathlib.Path, run: PastRun) -> list[str]:
@@ -250,44 +310,27 @@ def _run_cells(path: pathlib.Path, run: PastRun) -> list[str]:
 
 
 def _schedule_pictures(run: PastRun) -> list[tuple[str, str]]:
-    """(caption, picture) of a run's schedule: those in its directory, else three drawn from its schedule."""
-    in_directory = [
-        (caption, _data_url((run.path / f"{name}.png").read_bytes()))
-        for name, caption in SCHEDULE_PICTURES.items()
-        if (run.path / f"{name}.png").is_file()
-    ]
-    if in_directory:
-        return in_directory
+    """(caption, picture) of a run's schedule: those in its directory, and what else can be drawn from its files."""
+    folders = [run.path, *([run.path.parent] if (run.path.parent / "comparison.json").is_file() else [])]
+    there = {name: _png(run.path / f"{name}.png") for name in SCHEDULE_PICTURES}
+    there["label_split"] = next(filter(None, (_png(folder / "label_split.png") for folder in folders)), b"")
     try:
-        schedule = read_schedule(run.path)
+        figures = figures_from_files(run.path, run.label)
     except SettingError:
-        return []
-    name = run.label
-    drawn = {
-        "timeline": plots.timeline(schedule),
-        "staleness": plots.staleness({name: schedule}),
-        "in_flight": plots.in_flight({name: schedule}),
-    }
-    return [(SCHEDULE_PICTURES[key], _inlined(figure)) for key, figure in drawn.items()]
+        figures = {}
+    pictures = []
+    for name, title in SCHEDULE_PICTURES.items():
+        if there[name]:
+            pictures.append((title, _data_url(there[name])))
+        elif name in figures:
+            pictures.append((title, inlined(figures[name]())))
+    return pictures
 
 
-def _markdown(content: Mapping[str, Any]) -> str:
-    """The table, and how to repeat it."""
-    head, *lines = content["table"]
-    text = content["text_columns"]
-    rule = ["---" if number < text else "---:" for number in range(len(head))]
-    rows = [
-        "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in [head, rule, *lines]
-    ]
-    paragraphs = [
-        f"# {content['title']}",
-        content["lead"],
-        "\n".join(rows),
-        content["table_note"],
-        *content["notes"],
-    ]
-    commands = "\n".join(f"    {command}" for command in content["commands"])
-    return "\n\n".join([*paragraphs, "To repeat it:", commands, content["made_with"]]) + "\n"
+def _png(file: pathlib.Path) -> bytes:
+    """The picture in a file; nothing where there is none, or a part of one."""
+    content = file.read_bytes() if file.is_file() else b""
+    return content if content.startswith(PNG_BEGINS) and content.endswith(PNG_ENDS) else b""
 
 
 def _firsts(rows: Sequence[Mapping[str, Any]]) -> list[int]:
@@ -295,20 +338,22 @@ def _firsts(rows: Sequence[Mapping[str, Any]]) -> list[int]:
     return [n for n in range(1, len(rows)) if rows[n]["condition"] != rows[n - 1]["condition"]]
 
 
-def _caption(condition: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} = {grid.written(value)}" for name, value in condition.items())
-
-
 def _name(path: pathlib.Path, run: PastRun) -> str:
     """A run's path relative to the report's; its own name if the report is in the run directory."""
-    return run.name if run.path == path else str(run.path.relative_to(path))
+    return run.name if run.path == path else _relative(path, run.path)
+
+
+def _relative(path: pathlib.Path, folder: pathlib.Path) -> str:
+    """A folder's path relative to the report's; its own name if it is the report's."""
+    return folder.resolve().name if folder == path else str(folder.relative_to(path))
 
 
 def _plural(number: int, thing: str) -> str:
     return f"{number:,} {thing}" + ("" if number == 1 else "s")
 
 
-def _inlined(figure: "Figure") -> str:
+def inlined(figure: "Figure") -> str:
+    """A figure as a URL that holds it, for a page that needs no other file."""
     return _data_url(plots.png(figure))
 
 

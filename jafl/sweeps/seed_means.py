@@ -8,13 +8,15 @@ from typing import Any
 from jafl.config import grid
 from jafl.runs import tables
 from jafl.runs.reader import PastRun, names_in, read_json
+from jafl.sweeps.conditions import USUAL, caption, conditions_of, in_columns, same
 
-NOT_COMPARED = ("algorithm", "seed")
+# Of several runs with the same settings and seed, the one that counts: the one that came furthest.
+FURTHEST_FIRST = ("finished", "diverged", "interrupted", "unfinished", "dry run")
 
 
 @dataclasses.dataclass(frozen=True)
 class ArmRuns:
-    """The runs of one arm under one condition, one for each seed.
+    """The runs of one arm under one condition, one for each seed; they agree in every setting but the seed.
 
     condition  {setting: value} of the settings that are swept, or in which runs of the same arm differ
     label      the arm's label: the algorithm where algorithms are compared
@@ -41,37 +43,49 @@ class ArmRuns:
 def by_arm(runs: Sequence[PastRun], labels: Sequence[str] = ()) -> list[ArmRuns]:
     """The runs by condition and arm, in the order of the conditions' numbers and of ``labels``.
 
-    Where folders are named by conditions, as in a sweep, these are the conditions. Elsewhere a condition consists of
-    the settings in which runs of one label differ.
+    Where all folders are named by conditions, as in a sweep, these are the conditions; elsewhere there is one. Where
+    runs of one arm and condition differ in more settings than the seed, the condition names these, too
+    (``jafl.sweeps.conditions``): so no two runs of an ``ArmRuns`` differ in anything but the seed.
 
     Args:
+      runs: in any order.
       labels: the order of the labels; others follow by name.
     """
-    named = [grid.condition(run.path.parent.name) for run in runs]
-    varied = [] if any(named) else _varied(runs)
-    by_seed: dict[tuple, dict[Any, list[PastRun]]] = {}
-    conditions: dict[tuple, dict[str, Any]] = {}
-    for run, condition in zip(runs, named, strict=True):
-        condition = {name: run.config.get(name) for name in varied} if condition is None else condition
-        key = (*((name, grid.written(value)) for name, value in condition.items()), run.label)
-        conditions[key] = condition
-        by_seed.setdefault(key, {}).setdefault(run.config["seed"], []).append(run)
+    conditions = conditions_of(runs)
+    by_seed: dict[tuple, dict[int | str, list[PastRun]]] = {}
+    condition_of: dict[tuple, dict[str, Any]] = {}
+    for run, condition in zip(runs, conditions, strict=True):
+        key = (*((name, same(value)) for name, value in condition.items()), run.label)
+        condition_of.setdefault(key, condition)
+        by_seed.setdefault(key, {}).setdefault(_seed(run), []).append(run)
     position = {label: number for number, label in enumerate(labels)}
 
     def place(key: tuple) -> tuple:
-        values = [(name, _size(value)) for name, value in conditions[key].items()]
+        values = [(name, _size(value)) for name, value in condition_of[key].items()]
         label = key[-1]
         return values, position.get(label, len(position)), label
 
     return [
         ArmRuns(
-            conditions[key],
+            condition_of[key],
             key[-1],
-            [same[0] for same in by_seed[key].values()],
-            sum(len(same) - 1 for same in by_seed[key].values()),
+            [min(alike, key=_how_far) for alike in by_seed[key].values()],
+            sum(len(alike) - 1 for alike in by_seed[key].values()),
         )
         for key in sorted(by_seed, key=place)
     ]
+
+
+def _seed(run: PastRun) -> int | str:
+    """The seed, as a number where it is one: "1" and "01" are the same."""
+    seed = run.config["seed"]
+    return int(seed) if seed.strip().isdigit() else seed
+
+
+def _how_far(run: PastRun) -> tuple[int, int]:
+    """Smaller for a run that came further."""
+    last = run.evaluations[-1] if run.evaluations else {}
+    return FURTHEST_FIRST.index(run.status), -last.get("server_step", 0)
 
 
 def by_condition(arm_runs: Sequence[ArmRuns]) -> list[tuple[dict[str, Any], list[ArmRuns]]]:
@@ -88,14 +102,18 @@ def rows(arm_runs: Sequence[ArmRuns], baseline: str | None = None) -> list[dict[
     With ``baseline``, a label, ``speed_up`` is how many times fewer client trips than the baseline, under the same
     condition, the arm needs to the target. If one of the two never reached it, its whole budget takes the place of
     the trips, and ``speed_up_is`` says "more than" or "less than".
+
+    Where runs have several targets, ``to_targets`` of a row tells the same for each of them, by the evaluations.
     """
+    targets = targets_of(arm_runs)
     table = [
         {
             "condition": arm.condition,
             "label": arm.label,
             "algorithm": arm.algorithm,
             **tables.row([run.summary for run in arm.averaged if run.summary]),
-            "unfinished": len(arm.runs) - len(arm.averaged),
+            "unfinished": sum(run.status != "dry run" for run in arm.runs) - len(arm.averaged),
+            **({"to_targets": _to_targets(arm, targets)} if len(targets) > 1 else {}),
         }
         for arm in arm_runs
         if arm.averaged
@@ -104,59 +122,121 @@ def rows(arm_runs: Sequence[ArmRuns], baseline: str | None = None) -> list[dict[
         against = next(
             (r for r in table if r["label"] == baseline and r["condition"] == row["condition"]), None
         )
-        row["speed_up"], row["speed_up_is"] = _speed_up(row, against) if against else (None, None)
+        row |= _speed_up(row, against, row, against)
+        for number, to_target in enumerate(row.get("to_targets", ())):
+            its = against["to_targets"][number] if against else None
+            to_target |= _speed_up(row, against, to_target, its)
     return table
 
 
-def _speed_up(row: Mapping[str, Any], baseline: Mapping[str, Any]) -> tuple[float | None, str | None]:
-    """How many times fewer trips than the baseline, and whether that is exact or a bound."""
-    own, its = row["trips_to_target"], baseline["trips_to_target"]
-    if own is None and its is None:
-        return None, None
-    if its is None:
-        return baseline["client_trips"] / own, "more than"
-    if own is None:
-        return its / row["client_trips"], "less than"
-    return its / own, "exactly"
+def targets_of(arm_runs: Sequence[ArmRuns]) -> list[float]:
+    """The target accuracies of the runs, from small to large."""
+    told = (run.config.get("target_accuracy") for arm in arm_runs for run in arm.runs)
+    return sorted({target for target in told if target is not None})
+
+
+def _to_targets(arm: ArmRuns, targets: Sequence[float]) -> list[dict[str, Any]]:
+    """What each target took, as ``tables.row`` has it for the runs' own."""
+    found = []
+    for target in targets:
+        of_target = [
+            {**run.summary, **tables.cost_of_target(run.evaluations, target)}
+            for run in arm.averaged
+            if run.summary
+        ]
+        kept = [*tables.TO_TARGET, *(f"{key}_standard_error" for key in tables.TO_TARGET)]
+        row = tables.row(of_target)
+        found.append({"target_accuracy": target, **{key: row[key] for key in kept}})
+    return found
+
+
+def _speed_up(
+    row: Mapping[str, Any],
+    baseline: Mapping[str, Any] | None,
+    own: Mapping[str, Any],
+    its: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """How many times fewer trips than the baseline, and whether that is exact or a bound.
+
+    own, its: what the target took of the row, and of the baseline.
+    """
+    speed_up, kind = None, None
+    if baseline is not None and its is not None:
+        trips, baseline_trips = own["trips_to_target"], its["trips_to_target"]
+        if trips is not None and baseline_trips is not None:
+            speed_up, kind = baseline_trips / max(trips, 1), "exactly"
+        elif trips is not None:
+            speed_up, kind = baseline["client_trips"] / max(trips, 1), "more than"
+        elif baseline_trips is not None and row["client_trips"]:  # none where all runs diverged at once
+            speed_up, kind = baseline_trips / row["client_trips"], "less than"
+    return {"speed_up": speed_up, "speed_up_is": kind}
 
 
 def text_table(table: Sequence[Mapping[str, Any]], baseline: str | None = None) -> list[list[str]]:
     """The rows of ``rows`` as cells of text, the heading first."""
-    names = list(dict.fromkeys(name for row in table for name in row["condition"]))
+    names = in_columns([row["condition"] for row in table])
     thrown = any(row["trips_thrown_away"] for row in table)
-    compared = any(row["speed_up"] is not None for row in table)
+    compared = any(to["speed_up"] is not None for row in table for to in _targets(row))
     arm = "algorithm" if all(row["label"] == row["algorithm"] for row in table) else "arm"
-    head = [*names, arm, "seeds", "test accuracy", "trips", "steps", "time"]
-    head += [f"speed-up over {baseline}"] * compared
+    head = [*(["settings"] if names is None else names), arm, "seeds", "test accuracy"]
+    for target in [to.get("target_accuracy") for to in _targets(table[0])] if table else [None]:
+        to_target = "" if target is None else f" to {target:g}"
+        head += [f"{quantity}{to_target}" for quantity in ("trips", "steps", "time")]
+        head += [f"speed-up{to_target} over {baseline}"] * compared
     head += ["thrown away"] * thrown + ["mean staleness", "seconds"]
     return [head, *(_text_row(row, names, compared=compared, thrown=thrown) for row in table)]
 
 
-def _text_row(row: Mapping[str, Any], names: Sequence[str], *, compared: bool, thrown: bool) -> list[str]:
-    """A row as cells of text: the condition's values of ``names``, then the arm's means."""
+def _targets(row: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """What each target took of a row: of its own one, if all runs have the same."""
+    return row.get("to_targets", [row])
+
+
+def _text_row(
+    row: Mapping[str, Any], names: Sequence[str] | None, *, compared: bool, thrown: bool
+) -> list[str]:
+    """A row as cells of text: the condition's values of ``names``, or all of it in one cell, then the arm's means."""
     missing = row["seeds"] - row["finished"] + row["unfinished"]
-    cells = [grid.written(row["condition"].get(name)) for name in names]
-    cells += [row["label"], str(row["seeds"]) + (f" ({missing} not finished)" if missing else "")]
+    condition = row["condition"]
+    values = [grid.shown(condition.get(name)) for name in names or ()]
+    cells = [caption(condition) or USUAL] if names is None else values
+    counts = {"not finished": missing, "did not learn": row["not_learned"]}
+    told = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+    cells += [row["label"], str(row["seeds"]) + (f" ({told})" if told else "")]
     cells.append(tables.with_error(row["final_test_accuracy"], row["standard_error"]))
-    cells += [_reached(row, key) for key in tables.TO_TARGET]
-    if compared:
-        sign = {"more than": "> ", "less than": "< "}.get(row["speed_up_is"] or "", "")
-        cells.append("-" if row["speed_up"] is None else f"{sign}{row['speed_up']:.3g}")
+    for to_target in _targets(row):
+        cells += [_reached(to_target, key) for key in tables.TO_TARGET]
+        if compared:
+            sign = {"more than": "> ", "less than": "< "}.get(to_target["speed_up_is"] or "", "")
+            speed_up = to_target["speed_up"]
+            cells.append("-" if speed_up is None else f"{sign}{speed_up:.3g}")
     if thrown:
         cells.append(tables.count(row["trips_thrown_away"]))
     return [*cells, f"{row['mean_staleness']:.1f}", f"{row['seconds']:.1f}"]
 
 
-def labels_in(path: pathlib.Path, runs: Sequence[PastRun]) -> list[str]:
-    """The labels in the order in which a sweep or comparison in ``path`` lists them; others follow by name."""
+def labels_in(path: pathlib.Path | Mapping[str, Any], runs: Sequence[PastRun]) -> list[str]:
+    """The labels in the order in which a sweep or comparison lists them; others follow by name.
+
+    Args:
+      path: of the directory, or {name: content} of its ``sweep.json`` and ``comparison.json``.
+      runs: whose labels are wanted.
+    """
     listed: list[str] = []
     for name in ("sweep.json", "comparison.json"):
-        if (path / name).is_file():
-            content = read_json(path / name)
-            listed = [*content.get("arms", ()), *names_in(content["algorithm"])]
+        content = _content(path, name)
+        if content:
+            arms, algorithms = content.get("arms", ()), content.get("algorithm", "")
+            listed = [*arms, *names_in(algorithms if isinstance(algorithms, str) else "")]
             break
     there = {run.label for run in runs}
-    return [label for label in listed if label in there] + sorted(there - set(listed))
+    return [label for label in dict.fromkeys(listed) if label in there] + sorted(there - set(listed))
+
+
+def _content(path: pathlib.Path | Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
+    if isinstance(path, Mapping):
+        return path.get(name)
+    return read_json(path / name) if (path / name).is_file() else None
 
 
 def _reached(row: Mapping[str, Any], key: str) -> str:
@@ -164,18 +244,6 @@ def _reached(row: Mapping[str, Any], key: str) -> str:
     value, error = row[key], row[f"{key}_standard_error"]
     known = value is not None and error is not None
     return tables.count(value) + (f" ± {tables.count(error)}" if known else "")
-
-
-def _varied(runs: Sequence[PastRun]) -> list[str]:
-    """The settings, in their order, in which runs of the same label differ."""
-    values: dict[str, dict[str, set[str]]] = {}
-    for run in runs:
-        for name, value in run.settings.items():
-            if name not in NOT_COMPARED:
-                values.setdefault(name, {}).setdefault(run.label, set()).add(repr(value))
-    return [
-        name for name, by_label in values.items() if any(len(distinct) > 1 for distinct in by_label.values())
-    ]
 
 
 def _size(value: Any) -> tuple:

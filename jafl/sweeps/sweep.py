@@ -17,14 +17,18 @@ from jafl.config.arms import Arms, Override
 from jafl.config.builders import make_client_optimizer, make_server_optimizer
 from jafl.config.data_cache import DataCache
 from jafl.config.experiment import make_experiment
-from jafl.config.resolution import resolve
+from jafl.config.resolution import refuse_unread_in_sweep, resolve
 from jafl.config.settings import Settings
 from jafl.errors import SettingError, unknown_name, whole_number
 from jafl.runs import tables
-from jafl.runs.directory import BATCH_CHECKPOINTS, CHECKPOINTS, PLACES, RunDirectory
-from jafl.runs.lock import directory_lock
-from jafl.runs.reader import PastRun, find_runs, names_in, read_json
+from jafl.runs.damage import Damaged, survey
+from jafl.runs.directory import RUNS, RunDirectory, claim_next_directory
+from jafl.runs.earlier import BATCH_CHECKPOINTS, CHECKPOINTS
+from jafl.runs.lock import claiming_by, directory_lock, who_holds
+from jafl.runs.reader import PLACES, PastRun, names_in, read_json
 from jafl.runs.recorder import Options
+from jafl.runs.target import with_target
+from jafl.runs.wall_clock import WallClock, measured, part
 from jafl.simulation import checkpoints
 from jafl.simulation.checkpoints import differences
 from jafl.sweeps import seed_means
@@ -37,17 +41,21 @@ SECONDS_TO_WRITE = 600.0  # that a process waits while another makes the tables 
 
 @dataclasses.dataclass(frozen=True)
 class SweepOutcome:
-    """The state of a sweep: the table's ``rows``, how many runs have which status, and how many are not over."""
+    """The state of a sweep: the table's ``rows``, how many runs have which status, and how many are not over.
+
+    ``undrawn``: a sentence for each of its pictures that could not be drawn.
+    """
 
     rows: list[dict[str, Any]]
     statuses: dict[str, int]
     left: int = 0
+    undrawn: tuple[str, ...] = ()
 
 
 def run_sweep(
     settings: Settings,
     sweep: str | Mapping[str, Sequence[Any]],
-    output_dir: str | os.PathLike[str],
+    output_dir: str | os.PathLike[str] | None = None,
     *,
     arms: Arms | None = None,
     overrides: Sequence[Override] = (),
@@ -66,7 +74,7 @@ def run_sweep(
       baseline: the arm that the trips to the target are compared with. Default: fedavg if it runs, else the first.
       processes: how many processes work on the sweep, this one included.
       options: the fields of ``jafl.runs.recorder.Options``. A run draws its own pictures only if ``pictures`` is
-        True.
+        "all".
 
     Returns:
       The table of all runs that are there, and how many are not over.
@@ -90,13 +98,17 @@ def run_sweep(
         content["arms"] = dict(request.arms)
     if overrides:
         content["overrides"] = [override._asdict() for override in overrides]
-    root = pathlib.Path(output_dir)
-    requests = _begin(root, settings, content, request, conditions, run_options.command)
-    requested = frozenset(directories(root, conditions))
-    share_programs = run_options.runs_together == "auto"
-    runs = SweepRuns(root, requests, settings, overrides, requested, share_programs)
-    interrupted = run_pending(runs, run_options, processes)
-    return _end(runs, baseline, run_options, interrupted)
+    with measured() as clock, claiming_by(run_options.claims):
+        if output_dir is None:
+            _check(conditions)
+            output_dir = claim_next_directory(RUNS)
+        root = pathlib.Path(output_dir)
+        requests = _begin(root, settings, content, request, conditions, run_options.command)
+        requested = frozenset(directories(root, conditions))
+        share_programs = run_options.runs_together == "auto"
+        runs = SweepRuns(root, requests, settings, overrides, requested, share_programs)
+        interrupted = run_pending(runs, run_options, processes)
+        return _end(runs, baseline, run_options, interrupted, clock)
 
 
 def _begin(
@@ -121,6 +133,8 @@ def _begin(
         requests = requests_in(before)
         known = [path for earlier in requests for path in directories(root, earlier.conditions(settings, ()))]
         if {*directories(root, conditions)} <= {*known}:
+            if before.get("target_accuracy") != settings.target_accuracy:
+                _write(root, *_united(before, settings, content), requests, command)
             return requests
         _check(conditions)
         requests.append(request)
@@ -166,6 +180,7 @@ def _check(conditions: Sequence[ConditionArms]) -> None:
     the schedules and partitions of the others are of the same kind.
     """
     loaded = DataCache()
+    refuse_unread_in_sweep(conditions)
     for condition, arms in conditions:
         checked = set()
         try:
@@ -188,7 +203,7 @@ def _refuse_another(
 ) -> None:
     """Raises SettingError if ``sweep.json`` holds a sweep that sweeps or fixes other settings."""
     swept, swept_before = list(content["sweep"]), list(before["sweep"])
-    left_out = (*swept, *grid.ELSEWHERE, *PLACES)
+    left_out = (*swept, *grid.ELSEWHERE, *PLACES, "target_accuracy")
     now = {name: value for name, value in dataclasses.asdict(settings).items() if name not in left_out}
     lines = differences({name: before.get(name) for name in now}, now)
     if swept_before != swept:
@@ -207,30 +222,66 @@ def _refuse_another(
         )
 
 
-def _end(runs: SweepRuns, baseline: str, options: Options, interrupted: bool) -> SweepOutcome:
+def _end(
+    runs: SweepRuns, baseline: str, options: Options, interrupted: bool, clock: WallClock
+) -> SweepOutcome:
     """Writes and shows the table of all runs that are there; draws the pictures if all requested runs are over."""
     root, target_accuracy = runs.root, runs.settings.target_accuracy
-    past = [run for run in find_runs(root, or_none=True) if _is_in_sweep(root, run.path)]
+    sound, spoiled = survey(root)
+    past = [run for run in sound if _is_in_sweep(root, run.path)]
+    damaged = [one for one in spoiled if _is_in_sweep(root, one.path)]
+    past = _by_target(runs, past, options)
     arm_runs = seed_means.by_arm(past, seed_means.labels_in(root, past))
     rows = seed_means.rows(arm_runs, baseline)
     statuses: dict[str, int] = {}
     for run in past:
         statuses[run.status] = statuses.get(run.status, 0) + 1
-    left = len(runs.requested - {run.path for run in past if run.is_over})
+    if damaged:
+        statuses["damaged"] = len(damaged)
+    unfinished = runs.requested - {run.path for run in past if run.is_over} - {one.path for one in damaged}
+    left = len(unfinished)
     if all(run.is_over for run in past):
         _delete_checkpoints(past)
     summary = {"target_accuracy": target_accuracy, "baseline": baseline, "runs": statuses, "table": rows}
     with directory_lock(root, wait=SECONDS_TO_WRITE):
-        RunDirectory(root, resume=True).write_summary(summary)
-        if options.pictures is not False and not left:
-            draw_sweep(root, arm_runs, target_accuracy)
-    for line in _table(rows, baseline, target_accuracy):
+        undrawn: list[str] = []
+        if options.drawn != "none" and not left:
+            with part("pictures"):
+                undrawn = draw_sweep(root, arm_runs, target_accuracy)
+        RunDirectory(root, resume=True).write_summary({**summary, "wall_clock": clock.summary()})
+    for line in [*undrawn, *_table(rows, baseline, target_accuracy)]:
+        options.show(line)
+    for line in _told(damaged):
         options.show(line)
     if left:
         why = "Interrupted" if interrupted else "Under way in other processes, or stopped"
         options.show(f"{why}: {left} runs are not over. The same command goes on with them.")
-    options.show(f"Results are in {root}")
-    return SweepOutcome(rows, statuses, left)
+        for path in sorted(unfinished):
+            if who := who_holds(path):
+                options.show(f"  {path}: {who}")
+    options.show(f"{clock.line()}. Results are in {root}")
+    return SweepOutcome(rows, statuses, left, tuple(undrawn))
+
+
+def _by_target(runs: SweepRuns, past: Sequence[PastRun], options: Options) -> list[PastRun]:
+    """The runs, those that are over by the sweep's target, unless conditions or arms have targets of their own."""
+    own = [request.sweep for request in runs.requests]
+    own += [settings for request in runs.requests for settings in request.arms.values()]
+    own += [override.settings for override in runs.overrides]
+    if any("target_accuracy" in settings for settings in own):
+        return list(past)
+    target, pictures = runs.settings.target_accuracy, options.drawn == "all"
+    with directory_lock(runs.root, wait=SECONDS_TO_WRITE):
+        return [with_target(run, target, pictures=pictures) if run.is_over else run for run in past]
+
+
+def _told(damaged: Sequence[Damaged]) -> list[str]:
+    """What is said of damaged runs."""
+    if not damaged:
+        return []
+    lines = [f"  {one.path}: {one.reason}" for one in damaged]
+    remedy = "Remove or rename their folders, and the same command trains these runs anew."
+    return ["Damaged, left as they are, and in no mean:", *lines, remedy]
 
 
 def _delete_checkpoints(past: Sequence[PastRun]) -> None:

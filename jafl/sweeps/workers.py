@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import multiprocessing
+import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,12 +12,13 @@ import jax
 from jafl.config.data_cache import DataCache
 from jafl.config.experiment import Experiment
 from jafl.runs.batching import batches_of
+from jafl.runs.damage import is_closed
 from jafl.runs.directory import RunDirectory
-from jafl.runs.lock import directory_lock, is_locked
+from jafl.runs.lock import ClaimLost, any_is_free, claiming_by, directory_lock, is_locked
 from jafl.runs.progress import Interrupt
-from jafl.runs.reader import is_over
 from jafl.runs.recorder import Options
 from jafl.runs.training import run_batch
+from jafl.runs.wall_clock import part
 from jafl.simulation import checkpoints
 from jafl.sweeps.grid_runs import SweepRun, SweepRuns
 
@@ -32,43 +34,62 @@ JAX_OPTIONS = (
 
 def run_pending(runs: SweepRuns, options: Options, processes: int) -> bool:
     """Runs all that are neither over nor locked, until none is left; returns whether it was interrupted."""
-    options = dataclasses.replace(options, pictures=options.pictures is True)
+    options = dataclasses.replace(options, pictures="all" if options.drawn == "all" else "none")
     with (
         Interrupt(options.show) as interrupt,
         _other_processes(runs, options, processes - 1) as others,
     ):
-        while _one_pass(runs, options, interrupt) and not interrupt.asked:
-            pass
-        for process in others:
-            process.join(SECONDS_TO_END if interrupt.asked else None)
+        _until_all_are_taken(runs, options, interrupt)
+        with part("waiting"):
+            for process in others:
+                process.join(SECONDS_TO_END if interrupt.asked else None)
         if not interrupt.asked:  # the runs of a process that was killed
-            _one_pass(runs, options, interrupt)
+            _until_all_are_taken(runs, options, interrupt)
         return interrupt.asked
 
 
-def _one_pass(runs: SweepRuns, options: Options, interrupt: Interrupt) -> bool:
-    """Goes once through all batches; returns whether another pass may find more to do."""
-    trained, locked = False, False
+def _until_all_are_taken(runs: SweepRuns, options: Options, interrupt: Interrupt) -> None:
+    """Trains until each run is over, or is trained by another process of which it is known that it works."""
+    while not interrupt.asked:
+        trained, locked = _one_pass(runs, options, interrupt)
+        with part("waiting"):
+            if not locked or not (trained or any_is_free(locked, lambda: interrupt.asked, options.show)):
+                return
+
+
+def _one_pass(
+    runs: SweepRuns, options: Options, interrupt: Interrupt
+) -> tuple[bool, list[list[pathlib.Path]]]:
+    """Goes once through all batches; returns whether it trained any, and the directories that others had locked.
+
+    Of the latter, those that one process locks together form a list.
+    """
+    trained, locked = False, list[list[pathlib.Path]]()
     loaded = DataCache()
     for batch in runs.batches(loaded):
         if interrupt.asked:
-            return False
-        if all(is_locked(run.path) for run in batch if runs.is_pending(run)):
-            locked = True
+            return trained, locked
+        pending = [run.path for run in batch if runs.is_pending(run)]
+        if all(is_locked(path, watch=False) for path in pending):
+            locked += [[path] for path in pending]
             continue
         for program, experiments in _programs(batch, loaded):
             if interrupt.asked:
-                return False
+                return trained, locked
             if not any(map(runs.is_pending, program)):
                 continue
             directories = [RunDirectory(run.path, resume=True) for run in program]
             with _locks(directories) as acquired:
-                locked |= not acquired
-                if acquired and any(map(runs.is_pending, program)):
+                if not acquired:
+                    locked.append([run.path for run in program])
+                elif any(map(runs.is_pending, program)):
                     trained = True
                     experiments = experiments or [run.experiment(loaded) for run in program]
-                    _train(experiments, directories, options, interrupt)
-    return trained and locked
+                    try:
+                        _train(experiments, directories, options, interrupt)
+                    except ClaimLost as error:
+                        options.show(f"{error} It goes on with other runs.")
+    return trained, locked
 
 
 def _programs(
@@ -91,7 +112,7 @@ def _train(
 ) -> None:
     """Trains the runs of one program; the caller holds the locks on their directories."""
     run_batch(experiments, directories, options, interrupt)
-    if len(experiments) == 1 and is_over(directories[0].path):  # checkpoints of a batch that it began with
+    if len(experiments) == 1 and is_closed(directories[0].path):  # checkpoints of a batch that it began with
         checkpoints.delete(directories[0].batch_checkpoints)
 
 
@@ -99,7 +120,9 @@ def _train(
 def _locks(directories: Sequence[RunDirectory]) -> Iterator[bool]:
     """Locks all directories, always in the same order; if one is locked, yields False and holds no lock."""
     with contextlib.ExitStack() as stack:
-        acquired = all(stack.enter_context(directory_lock(directory.path)) for directory in directories)
+        acquired = all(
+            stack.enter_context(directory_lock(directory.path, watch=False)) for directory in directories
+        )
         if not acquired:
             stack.close()
         yield acquired
@@ -133,7 +156,7 @@ def _run_backwards(runs: SweepRuns, options: Options, values: Mapping[str, Any])
     """Another process begins with the last runs, so that few programs are compiled twice."""
     for name, value in values.items():
         jax.config.update(name, value)
-    with Interrupt(options.show) as interrupt:
+    with claiming_by(options.claims), Interrupt(options.show) as interrupt:
         _one_pass(runs, options, interrupt)
 
 

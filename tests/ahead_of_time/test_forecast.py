@@ -6,8 +6,8 @@ import jax
 import pytest
 
 import jafl
-from jafl.ahead_of_time import forecast as forecasts
-from jafl.ahead_of_time.forecast import RunForecast, duration, measured_here
+from jafl.ahead_of_time.forecast import RunForecast, duration
+from jafl.ahead_of_time.timed import measured_here
 from jafl.ahead_of_time.topologies import is_installed
 from jafl.config.data_cache import DataCache
 from jafl.config.experiment import make_experiment, make_experiments
@@ -102,15 +102,14 @@ def test_the_sum_counts_seeds_and_what_does_not_fit():
 
 @pytest.mark.full
 @pytest.mark.parametrize("rule", ["fedbuff", "ace"])
-def test_this_machine_is_measured_on_shapes_alone(rule, monkeypatch):
-    monkeypatch.setattr(forecasts, "SECONDS_MEASURED", 0.2)
-    seconds = measured_here(tiny_run(rule))
+def test_this_machine_is_measured_on_shapes_alone(rule):
+    seconds = measured_here(tiny_run(rule), seconds=0.2)
     assert seconds is not None and 1e-7 < seconds < 1
 
 
 def test_a_topology_that_does_not_exist_is_refused_first():
     with pytest.raises(jafl.SettingError, match="topology is 'v5e:9x9'"):
-        jafl.forecast(None, "v5e:9x9")
+        jafl.forecast(tiny_run(), "v5e:9x9")
     with pytest.raises(jafl.SettingError, match="Did you mean 'v5e:1x1'"):
         forecast_runs(Settings(), "v5e:1x")
 
@@ -205,6 +204,7 @@ def test_the_command_line_refuses_what_does_not_go_together(tmp_path, arguments,
     assert ended.returncode == 2 and said in ended.stderr and not list(tmp_path.iterdir())
 
 
+@pytest.mark.full
 def test_what_this_machine_lacks_may_be_there_on_others():
     settings = Settings.from_mapping(
         {"algorithm": "fedbuff", "client_trips": 500, "matmul_precision": "bfloat16"}

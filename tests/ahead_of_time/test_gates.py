@@ -28,7 +28,7 @@ CASES = [
     *(Case("lenet5", rule, 1) for rule in THREE),
     # Float32 products of its convolutions compile for minutes a rule: the benchmark command has those.
     *(Case("emnist_cnn", rule, 1, precision="bfloat16") for rule in THREE),
-    *(waves("mlp", rule, name=name) for name in ("v5e:2x2", "v5e:2x4") for rule in THREE),
+    *(waves("mlp", rule, name=name) for name in ("v5e:2x2", "v5e:2x4", "v5e:4x4") for rule in THREE),
     *(Case("mlp", rule, 1, topology="h100") for rule in THREE),
     *(waves("mlp", rule, name="h100") for rule in THREE),
 ]
@@ -115,11 +115,13 @@ MISSED = (
     ("buffers", "mlp, wkafl, waves of 64, *", OF_A_LAYER),
     ("buffers", "emnist_cnn, wkafl, trip by trip, *", OF_A_LAYER),
     ("temporaries", "mlp, *, v5e:2x*", EXCHANGED),
+    ("temporaries", "mlp, *, v5e:4x4*", EXCHANGED),
     ("temporaries", "softmax, wkafl, waves of 64, *", OF_A_LAYER),
     ("temporaries", "mlp, wkafl, waves of 64, *, h100*", OF_A_LAYER),
     ("temporaries", "lenet5, *", FLOATING_IMAGES),
     ("forecast", "lenet5, *", FLOATING_IMAGES),
     ("forecast", "mlp, *, v5e:2x*", EXCHANGED),
+    ("forecast", "mlp, wkafl, *, v5e:4x4*", EXCHANGED),
 )
 
 

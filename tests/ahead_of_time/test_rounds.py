@@ -99,6 +99,7 @@ def test_rounds_are_those_of_the_engine(rule, width, form_of_steps):
         assert made[name] == pytest.approx(number), name
 
 
+@pytest.mark.full
 def test_local_steps_are_those_of_the_longest_trip_side_by_side():
     alone, together = (prepared("fedbuff", width, local_epochs=2, batch_size=5) for width in (1, 8))
     minibatches = 2 * np.repeat([1, 2, 5, 8], 5)[alone.run.schedule.client]

@@ -10,16 +10,14 @@ import pytest
 from jafl import data, models, rules
 from jafl.config import arms, grid, presets
 from jafl.config.builders import PROTOCOLS, algorithm, make_partition, make_source
+from jafl.config.declaration import BY_ARGUMENT, FILES, GROUPS, Readers, State
 from jafl.config.experiment import make_experiments
 from jafl.config.parsing import refused_as
 from jafl.config.settings import (
-    BY_ARGUMENT,
     DECLARED,
     EXCLUSIVE,
-    FILES,
     FILLED_BY_PRESETS,
     FORMAT,
-    GROUPS,
     HELP,
     NOT_SETTINGS,
     OF_FEDERATION,
@@ -27,18 +25,21 @@ from jafl.config.settings import (
     TRIPS_PER_STEP,
     TYPES,
     VARYING,
-    Readers,
     Settings,
     arguments_of,
     of_source,
     readers_by,
 )
 from jafl.errors import SettingError, choose, refusal, require, whole_number
+from jafl.privacy.mechanisms import MECHANISMS
 from jafl.rules.staleness import STALENESS_WEIGHTS
 from jafl.schedule import DELAYS, availability
+from jafl.schedule.protocol import REPLACE_LOST, RESTARTS
+from jafl.schedule.synchronous import COHORTS
 
 # {a setting that readers are told apart by: {its values: the functions that take their settings}}
 FUNCTIONS = {
+    "mechanism": dict.fromkeys(MECHANISMS),
     "protocol": PROTOCOLS,
     "dataset": data.SOURCES,
     "partition": data.PARTITIONS,
@@ -53,6 +54,9 @@ FUNCTIONS = {
     "staleness_weight": STALENESS_WEIGHTS,
     "client_optimizer": algorithm.CLIENT_OPTIMIZERS,
     "server_optimizer": algorithm.SERVER_OPTIMIZERS,
+    "restart": dict.fromkeys(RESTARTS),
+    "replace_lost": dict.fromkeys(REPLACE_LOST),
+    "cohorts": dict.fromkeys(COHORTS),
 }
 
 
@@ -69,11 +73,15 @@ def test_every_setting_has_a_group_readers_and_help(name):
     assert declared.group in GROUPS
     assert isinstance(declared.readers, Readers)
     assert re.fullmatch(r"(?s)\S.*[.)]", HELP[name])
-    for setting, names in declared.readers.where.items():
-        functions = FUNCTIONS[setting]
-        assert set(names) <= set(functions)
-        if names == BY_ARGUMENT:
-            assert any(takes(function, name) for function in functions.values())
+    assert declared.readers.cases
+    for setting, names in ((each, names) for case in declared.readers.cases for each, names in case.items()):
+        if isinstance(names, State):
+            assert setting in TYPES
+        else:
+            functions = FUNCTIONS[setting]
+            assert set(names) <= set(functions)
+            if names == BY_ARGUMENT:
+                assert any(takes(function, name) for function in functions.values())
 
 
 def test_every_group_has_settings():
@@ -99,7 +107,7 @@ def test_ten_settings_are_the_ones_used_most():
 def test_what_varies_within_a_program_is_a_number_of_neither_data_nor_schedule():
     for name in VARYING:
         assert float in TYPES[name]
-        assert DECLARED[name].group in ("training", "server", "output")
+        assert DECLARED[name].group in ("training", "server", "privacy", "output")
 
 
 def test_presets_fill_in_what_is_declared_for_them():
@@ -116,10 +124,13 @@ OF_SOME_DATA_SETS = {
     "cache_dir",
     "test_fraction",
     "data_seed",
+    "resample_data",
     "split_by",
     "data_fraction",
     "normalization",
     "tokens",
+    "most_characters",
+    "text_digest",
     "vocabulary_size",
     "wordpiece_vocabulary",
 }
@@ -127,6 +138,9 @@ OF_ANY_SOURCE = OF_SOME_DATA_SETS | {
     "dataset",
     "precision",
     "validation_fraction",
+    "evaluation_examples",
+    "test_folds",
+    "shuffle_labels",
     "server_examples",
     "server_classes",
 }
@@ -157,7 +171,10 @@ CLIENTS_COME_AND_GO = {
 def test_what_a_data_set_and_a_federation_depend_on():
     assert set(of_source("digits")) == set(of_source("celeb_a")) == OF_ANY_SOURCE
     assert set(of_source("synthetic")) == OF_ANY_SOURCE | OF_SYNTHETIC
+    assert set(of_source("mnist_1d")) == OF_ANY_SOURCE | {"mnist_1d_examples"}
+    assert set(of_source("python_source")) == OF_ANY_SOURCE | {"num_clients"}
     assert set(OF_FEDERATION) == OF_ANY_SOURCE | OF_SYNTHETIC | {
+        "mnist_1d_examples",
         "partition",
         "dirichlet_alpha",
         "dirichlet_equal_sizes",
@@ -170,7 +187,10 @@ def test_what_a_data_set_and_a_federation_depend_on():
         "client_test_fraction",
     }
     by_argument = {name for name, names in readers_by("dataset").items() if names == BY_ARGUMENT}
-    assert by_argument == OF_SOME_DATA_SETS
+    assert by_argument == OF_SOME_DATA_SETS - {"data_seed", "resample_data"}
+
+
+LIMITS = {"most_trips", "smallest_gap"}
 
 
 def test_what_only_some_protocols_read():
@@ -181,11 +201,13 @@ def test_what_only_some_protocols_read():
     assert read == {
         "asynchronous": CLIENTS_COME_AND_GO
         | {"concurrency", "buffer_size", "restart"}
-        | {"cancel_at_step", "staleness_limit", "too_stale", "flush_after"},
-        "synchronous": {"concurrency", "cohort_size", "over_selection"},
+        | {"cancel_at_step", "staleness_limit", "too_stale", "flush_after", "replace_lost", "trip_time_out"}
+        | LIMITS,
+        "synchronous": {"concurrency", "cohort_size", "over_selection", "cohorts"} | LIMITS,
         "open_arrivals": CLIENTS_COME_AND_GO
-        | {"concurrency", "buffer_size", "restart", "start_rate", "starts", "exclude_busy"},
-        "drawn_staleness": {"buffer_size"},
+        | {"concurrency", "buffer_size", "restart", "start_rate", "starts", "exclude_busy"}
+        | LIMITS,
+        "drawn_staleness": {"buffer_size"} | LIMITS,
     }
     assert TRIPS_PER_STEP == {
         "asynchronous": "buffer_size",
@@ -196,8 +218,9 @@ def test_what_only_some_protocols_read():
 
 
 def test_what_only_some_models_read():
-    refused = {name: names for name, names in readers_by("model").items() if DECLARED[name].refused}
-    assert refused == {
+    assert readers_by("model") == {
+        "hidden_sizes": ("mlp", "character_lstm"),
+        "channels": ("cnn",),
         "normalization_layer": ("resnet18",),
         "embeddings_file": ("sent140_lstm",),
         "model_dir": ("distilbert", "bert"),
@@ -232,9 +255,18 @@ def test_what_presets_fill_in_what_varies_and_what_excludes_what():
         "staleness_slope",
         "staleness_threshold",
         "staleness_rate",
+        "clip_norm",
+        "noise_multiplier",
+        "epsilon",
+        "delta",
         "target_accuracy",
     }
-    assert EXCLUSIVE == (("client_trips", "server_steps"), ("local_steps", "local_epochs"))
+    assert EXCLUSIVE == (
+        ("test_folds", "test_fraction"),
+        ("client_trips", "server_steps"),
+        ("local_steps", "local_epochs"),
+        ("noise_multiplier", "epsilon"),
+    )
 
 
 # The setting that a refusal names
@@ -266,6 +298,11 @@ SMALL = {"algorithm": "fedbuff", "model": "softmax", "client_trips": 50}
         ({"partition": "labels_per_client", "smallest_client": 50}, "smallest_client", 50),
         ({"dataset": "synthetic", "synthetic_alpha": -1.0}, "synthetic_alpha", -1.0),
         ({"richest_last": "0,x"}, "richest_last", "0,x"),
+        ({"algorithm": "wkafl", "protocol": "open_arrivals"}, "protocol", "open_arrivals"),
+        ({"algorithm": "gsgm", "protocol": "open_arrivals"}, "protocol", "open_arrivals"),
+        ({"protocol": "open_arrivals", "restart": "after_step"}, "restart", "after_step"),
+        ({"replace_lost": "after_step"}, "replace_lost", "after_step"),
+        ({"algorithm": "wkafl", "replace_lost": "after_time_out"}, "trip_time_out", None),
         ({"staleness_exponent": -1.0}, "staleness_exponent", -1.0),
         ({"server_momentum": 1.0}, "server_momentum", 1.0),
     ],

@@ -191,3 +191,112 @@ def test_refuses_lists_that_make_no_partition(lists, message):
 def test_refuses_a_client_that_does_not_exist(client):
     with refuses("client is", repr(client)):
         make().client(client)
+
+
+def clients_of(names=("b", "a", "c"), x=X, y=Y):
+    """{name: its two examples}."""
+    return {name: (x[2 * i : 2 * i + 2], y[2 * i : 2 * i + 2]) for i, name in enumerate(names)}
+
+
+def test_clients_by_name_become_a_federation():
+    federation = Federation.from_clients(clients_of(), test=(X[:1], Y[:1]), num_classes=4)
+    assert federation.client_names == ("b", "a", "c")
+    assert (federation.num_clients, federation.num_classes, federation.name) == (3, 4, "clients")
+    for client in range(3):
+        x, y = federation.client(client)
+        np.testing.assert_array_equal(x, X[2 * client : 2 * client + 2])
+        np.testing.assert_array_equal(y, Y[2 * client : 2 * client + 2])
+    listed = Federation.from_clients(list(clients_of().values()), test=(X[:1], Y[:1]))
+    assert listed.client_names == (0, 1, 2)
+    np.testing.assert_array_equal(listed.x, federation.x)
+
+
+def test_clients_that_are_numbered_keep_their_numbers():
+    federation = Federation.from_clients(clients_of((2, 0, 1)), test=(X[:1], Y[:1]))
+    assert federation.client_names == (0, 1, 2)
+    np.testing.assert_array_equal(federation.client(2)[0], X[:2])
+    assert Federation.from_clients(clients_of((7, 3, 5)), test=(X, Y)).client_names == (7, 3, 5)
+
+
+def test_a_share_of_the_clients_examples_becomes_the_test_set():
+    x = np.arange(400, dtype=np.float32)[:, None]
+    y = np.arange(400) % 2
+    clients = {c: (x[c * 40 : (c + 1) * 40], y[c * 40 : (c + 1) * 40]) for c in range(10)}
+    clients["one"] = (x[:1], y[:1])
+    federation, again, other = (
+        Federation.from_clients(clients, test_fraction=0.25, seed=seed) for seed in (0, 0, 1)
+    )
+    assert federation.num_examples.tolist() == [30] * 10 + [1] and len(federation.test_x) == 100
+    trained, tested = federation.x[federation.partition.indices, 0], federation.test_x[:, 0]
+    assert sorted([*trained[:-1], *tested]) == list(range(400))
+    np.testing.assert_array_equal(federation.test_x, again.test_x)
+    assert np.any(federation.test_x != other.test_x)
+
+
+@pytest.mark.parametrize(
+    ("clients", "changed", "message"),
+    [
+        ({}, {}, ("number of clients is 0", "at least 1")),
+        ("abc", {}, ("clients is 'str'", "{client: (x, y)}")),
+        ({"a": X}, {}, ("clients['a'] is 'ndarray'", "a pair (x, y)")),
+        ({"a": (X, Y[:3])}, {}, ("numbers of x and y of clients['a'] is (6, 3)", "equal")),
+        ({"a": (X[:0], Y[:0])}, {}, ("clients['a'] is (0, 0)", "Leave clients without examples out")),
+        ({"a": (X, Y), "b": (X[:, 0], Y)}, {}, ("clients['b'] is ((2,), ())", "((2, 2), ()), as before")),
+        (clients_of(), {"test": None}, ("test and test_fraction is (None, None)", "one given")),
+        (clients_of(), {"test_fraction": 0.5}, ("test and test_fraction is ('given', 0.5)", "one given")),
+        (clients_of(), {"test": None, "test_fraction": 1}, ("test_fraction is 1", "above 0 and below 1")),
+        (clients_of(), {"test": X}, ("test is 'ndarray'", "a pair (x, y)")),
+        (
+            {"a": (X[:1], Y[:1])},
+            {"test": None, "test_fraction": 0.5},
+            ("test_fraction is 0.5", "one test example", "test=(x, y)"),
+        ),
+    ],
+)
+def test_refuses_clients_that_do_not_fit(clients, changed, message):
+    with refuses(*message):
+        Federation.from_clients(clients, **({"test": (X[:1], Y[:1])} | changed))
+
+
+TOKENS = np.array([[1, 2, -1], [0, 0, 2], [3, 1, 1], [2, -1, -1], [0, 1, 0], [3, 3, 3]])
+FLAGS = np.array([[1, 0], [1, 1], [0, 0], [0, 1], [1, 0], [1, 1]], bool)
+
+
+@pytest.mark.parametrize(
+    ("y", "kind", "classes", "counts"),
+    [
+        (TOKENS, np.int32, 4, [[0, 1, 1, 3], [4, 2, 2, 1], [0, 0, 0, 3]]),
+        (FLAGS, bool, 2, [[2, 1], [2, 2], [1, 1]]),
+    ],
+)
+def test_labels_of_several_kinds_are_kept_and_counted(y, kind, classes, counts):
+    federation = make(y=y, test_y=y[:2])
+    assert (federation.y.dtype, federation.num_classes) == (kind, classes)
+    np.testing.assert_array_equal(federation.y, y)
+    np.testing.assert_array_equal(federation.label_counts(), counts)
+
+
+def test_targets_of_floats_are_kept_and_not_counted():
+    for y, kind in ((X[:, 0], np.float32), (X[:, 0, 0].astype(float), np.float64)):
+        federation = make(y=y, test_y=y[:2])
+        assert (federation.y.dtype, federation.num_classes) == (kind, 0)
+        np.testing.assert_array_equal(federation.y, y)
+        with refuses("y.dtype is", "whole numbers"):
+            federation.label_counts()
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"y": np.where(Y > 0, np.nan, 1.0), "test_y": X[:2, 0, 0]}, ("y holds NaN", "Drop or fill")),
+        ({"y": X[:, 0, 0], "test_y": X[:2, 0, 0], "num_classes": 3}, ("num_classes is 3", "floats")),
+        ({"y": TOKENS, "test_y": TOKENS[:2, :2]}, ("test_y.shape[1:] is (2,)", "(3,), as in y")),
+        ({"y": TOKENS, "test_y": FLAGS[:2]}, ("test_y.shape[1:] is (2,)", "as in y")),
+        ({"y": FLAGS, "test_y": FLAGS[:2], "num_classes": 5}, ("num_classes is 5", "2, the labels of an")),
+        ({"y": TOKENS.astype(str), "test_y": TOKENS[:2]}, ("y.dtype is", "whole numbers, bool or floats")),
+        ({"y": TOKENS, "test_y": TOKENS[:2] + 9, "num_classes": 5}, ("largest label in test_y is 11",)),
+    ],
+)
+def test_refuses_targets_that_do_not_fit(changed, message):
+    with refuses(*message):
+        make(**changed)

@@ -1,6 +1,7 @@
 """20 Newsgroups on generated posts: scikit-learn's loader, from its cache file and from the publisher's folders."""
 
 import codecs
+import os
 import pickle
 import re
 
@@ -107,3 +108,54 @@ def test_refuses_posts_that_are_not_there_or_damaged(folders, tmp_path):
 def test_refuses_settings_before_anything_is_read(tmp_path, changed, message):
     with refuses(*message):
         data.newsgroups(data_dir=tmp_path, **changed)
+
+
+class Malicious:
+    """Its pickle calls a function when it is read."""
+
+    def __init__(self, function, *arguments):
+        self.call = (function, arguments)
+
+    def __reduce__(self):
+        return self.call
+
+
+def write_cache_file(folders, content, protocol=pickle.DEFAULT_PROTOCOL):
+    (folders / CACHE_FILE).write_bytes(codecs.encode(pickle.dumps(content, protocol), "zlib_codec"))
+
+
+def test_a_cache_file_runs_no_program(folders, tmp_path):
+    trace = tmp_path / "was_here"
+    evil = Malicious(os.mkdir, str(trace))
+    for content in (
+        evil,
+        {"train": evil},
+        {"train": {"data": [evil]}},
+        Malicious(eval, f"open({str(trace)!r}, 'w')"),
+    ):
+        write_cache_file(folders, content)
+        with refuses("dataset is 'newsgroups'", "cannot be read", "it names", "which no file of posts does"):
+            data.newsgroups(data_dir=folders)
+    assert not trace.exists()
+
+
+def test_a_cache_file_cannot_smuggle_objects_into_texts(folders):
+    bunches = {split: load_files(folders / name, encoding="latin1") for split, name in FOLDERS.items()}
+    for name, value in {
+        "data": [1] * len(bunches["train"].data),
+        "target": bunches["train"].target[:-1],
+        "target_names": [b"bytes"],
+    }.items():
+        write_cache_file(folders, {**bunches, "train": {**bunches["train"], name: value}})
+        with refuses("dataset is 'newsgroups'", "one text and one label for each post"):
+            data.newsgroups(data_dir=folders)
+
+
+@pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
+def test_cache_files_of_every_protocol_are_read(folders, protocol):
+    plain = data.newsgroups(data_dir=folders)
+    bunches = {split: load_files(folders / name, encoding="latin1") for split, name in FOLDERS.items()}
+    write_cache_file(folders, bunches, protocol)
+    again = data.newsgroups(data_dir=folders)
+    assert plain.vocabulary == again.vocabulary
+    np.testing.assert_array_equal(np.sort(plain.x, axis=0), np.sort(again.x, axis=0))

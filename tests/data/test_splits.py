@@ -5,11 +5,21 @@ import re
 
 import numpy as np
 import pytest
+import sklearn.datasets
 from hypothesis import given
 from hypothesis import strategies as st
 
+import jafl
+from jafl.config.builders import make_source
+from jafl.config.settings import Settings
 from jafl.data import Federation, HeldOut, Partition, Source, federate, hold_out, iid, labels_per_client
-from jafl.data.splits import split_clients, split_source
+from jafl.data.splits import (
+    fewer_for_evaluation,
+    fold_source,
+    split_clients,
+    split_source,
+    with_shuffled_labels,
+)
 from jafl.errors import SettingError
 
 SIZES = np.array([1, 3, 2, 10, 7, 1, 4, 20, 5, 6])
@@ -198,3 +208,126 @@ def test_wkafls_partition_of_thousands_of_clients_and_its_picture():
     assert (counts > 0).sum(axis=1).max() == 5
     figure = plots.label_split(counts)
     assert any("of 3,000 shown" in axes.get_xlabel() for axes in figure.axes)
+
+
+# Folds, and labels that mean nothing
+
+
+def test_folds_test_each_example_once_in_equal_shares_of_each_class():
+    whole = jafl.data.digits()
+    parts = [fold_source(whole, folds=5, fold=k, validation_fraction=0.2, data_seed=3) for k in range(5)]
+    tested = np.concatenate([part.test_indices for part in parts])
+    assert np.array_equal(np.sort(tested), np.arange(1797))
+    for part in parts:
+        used = np.concatenate([part.train_indices, part.test_indices, part.validation_indices])
+        assert np.array_equal(np.sort(used), np.arange(1797))
+        assert np.ptp(np.bincount(part.test_y)) <= 3
+        assert abs(len(part.validation_y) - 0.2 * 1797) <= 1
+    table, labels = sklearn.datasets.load_digits(return_X_y=True)
+    assert np.array_equal(parts[1].test_y, labels[parts[1].test_indices])
+    assert np.array_equal(parts[1].x[:, :, :, 0], table[parts[1].train_indices].reshape(-1, 8, 8) / 16)
+    again = fold_source(whole, folds=5, fold=1, data_seed=4)
+    assert not np.array_equal(again.test_indices, parts[1].test_indices)
+
+
+def test_the_split_that_a_source_comes_with_does_not_decide_its_folds():
+    first, second = (
+        fold_source(jafl.data.digits(data_seed=seed, test_fraction=share), folds=3, fold=0)
+        for seed, share in ((0, 0.2), (5, 0.4))
+    )
+    assert np.array_equal(first.test_indices, second.test_indices)
+    assert np.array_equal(first.x, second.x)
+
+
+@pytest.mark.parametrize(
+    "source, arguments, message",
+    [
+        ("digits", {"folds": 1}, "test_folds is 1"),
+        ("digits", {"folds": 1798}, "at most the number of examples, 1797"),
+        ("digits", {"folds": 4, "validation_fraction": 0.75}, "below 1 - 1 / test_folds = 0.75"),
+        ("synthetic", {"folds": 4}, "left out for synthetic, whose clients come with it. resample_data"),
+    ],
+)
+def test_folds_that_cannot_be_are_refused(source, arguments, message):
+    clients = {"num_clients": 5, "alpha": 1.0, "beta": 1.0} if source == "synthetic" else {}
+    with pytest.raises(SettingError, match=message):
+        fold_source(jafl.data.SOURCES[source](**clients), fold=0, **arguments)
+
+
+def test_shuffled_labels_keep_the_classes_and_nothing_else():
+    source = jafl.data.digits(validation_fraction=0.1)
+    shuffled = with_shuffled_labels(source, 3)
+    for name in ("y", "test_y", "validation_y"):
+        before, after = getattr(source, name), getattr(shuffled, name)
+        assert np.array_equal(np.bincount(before), np.bincount(after))
+        assert 0.03 < np.mean(before == after) < 0.2, "a tenth agrees by chance"
+    assert shuffled.x is source.x
+    assert not np.array_equal(shuffled.y, with_shuffled_labels(source, 4).y)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"resample_data": True},
+        {"test_folds": 5},
+        {"resample_data": True, "dataset": "synthetic"},
+        {"resample_data": True, "dataset": "mnist_1d", "mnist_1d_examples": 100},
+    ],
+)
+def test_each_seed_has_a_split_of_its_own(settings):
+    def tested(seed, **more):
+        source = make_source(Settings(seed=str(seed), **settings, **more))
+        return source.test_x.tobytes()
+
+    assert len({tested(seed) for seed in range(6)}) == 6
+    assert tested(3) == tested("3,4"), "of several seeds the first"
+    assert tested(3) != tested(3, data_seed=9)
+    assert tested(3) == tested(3, data_seed=0)
+
+
+def test_without_resampling_all_seeds_share_a_split():
+    first, second = (make_source(Settings(seed=seed)) for seed in ("0", "7"))
+    assert np.array_equal(first.test_indices, second.test_indices)
+
+
+def test_resampling_twice_is_refused():
+    with pytest.raises(SettingError, match="resample_data is True, but must be left out where test_folds"):
+        make_source(Settings(resample_data=True, test_folds=5))
+
+
+def test_fewer_examples_for_evaluation_are_the_same_each_time_and_of_every_class():
+    source = jafl.data.digits(validation_fraction=0.1)
+    fewer = fewer_for_evaluation(source, 100, 3)
+    assert fewer.x is source.x and fewer.y is source.y, "those that train stay"
+    for split in ("test", "validation"):
+        labels, places = getattr(fewer, f"{split}_y"), getattr(fewer, f"{split}_indices")
+        assert len(labels) == len(getattr(fewer, f"{split}_x")) == 100
+        assert np.all(np.abs(np.bincount(labels, minlength=10) - 10) <= 1)
+        assert set(places) < set(getattr(source, f"{split}_indices"))
+        assert np.array_equal(sklearn.datasets.load_digits().target[places], labels)
+    assert np.array_equal(fewer.test_indices, fewer_for_evaluation(source, 100, 3).test_indices)
+    assert not np.array_equal(fewer.test_indices, fewer_for_evaluation(source, 100, 4).test_indices)
+    assert len(fewer_for_evaluation(source, 200).validation_y) == len(source.validation_y) == 180
+
+
+def test_fewer_examples_of_a_test_set_that_jafl_did_not_split_are_found_again():
+    x, y = np.arange(30, dtype=np.float32)[:, None], np.arange(30, dtype=np.int32) % 3
+    source = Source("own test set", x[:20], y[:20], x[20:], y[20:], 3)
+    fewer = fewer_for_evaluation(source, 6)
+    assert np.array_equal(x[fewer.test_indices], fewer.test_x)
+    assert np.array_equal(x[fewer.train_indices], fewer.x)
+
+
+@pytest.mark.parametrize(
+    "number, message", [(0, "evaluation_examples is 0"), (360, "at most 359, the number of test")]
+)
+def test_more_examples_for_evaluation_than_there_are_are_refused(number, message):
+    with pytest.raises(SettingError, match=message):
+        make_source(Settings(evaluation_examples=number))
+
+
+def test_resampling_draws_other_examples_for_evaluation():
+    def tested(seed):
+        return make_source(Settings(seed=seed, evaluation_examples=50, resample_data=True)).test_indices
+
+    assert not np.array_equal(tested("0"), tested("1"))

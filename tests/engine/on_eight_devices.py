@@ -23,11 +23,12 @@ from preparing import placed  # noqa: E402
 
 import jafl  # noqa: E402
 from jafl.planning import program as program_of_a_plan  # noqa: E402
-from jafl.planning.plan_choice import default_spread  # noqa: E402
+from jafl.planning.plan_choice import default_form, default_spread  # noqa: E402
 
 CASES = (
     "fedbuff, buffer above the concurrency",
     "fedavg, over-selection",
+    "fedavg, Poisson cohorts",
     "local epochs, LR-Norm",
     "fedasync",
     "asgd; slow clients",
@@ -48,9 +49,12 @@ IN_MATRIX_FORM = (
 
 
 def check_what_is_chosen() -> None:
-    """CPUs share the steps of an additive rule if these are large enough; other rules keep to one."""
+    """CPUs share the steps of an additive rule if these are large enough; other rules keep to one.
 
-    def devices(rule: jafl.Specification, buffer_size: int, **asked) -> int:
+    Where several are asked for all the same, the form that exchanges little is taken.
+    """
+
+    def spread(rule: jafl.Specification, buffer_size: int, **asked) -> tuple[int, str]:
         schedule = jafl.asynchronous(
             num_clients=40,
             concurrency=40,
@@ -58,13 +62,14 @@ def check_what_is_chosen() -> None:
             delay=jafl.delays.exponential(),
             server_steps=3,
         )
-        return default_spread(schedule, rule, **asked).number
+        chosen = default_spread(schedule, rule, **asked)
+        return chosen.number, default_form(schedule, rule, chosen)
 
-    assert devices(jafl.rules.fedbuff(), 16) == 8
-    assert devices(jafl.rules.fedbuff(), 15) == 1
-    assert devices(jafl.rules.ca2fl(), 16) == 1
-    assert devices(jafl.rules.ca2fl(), 16, devices=3) == 3
-    assert devices(jafl.rules.asgd(), 1, together=True) == 8
+    assert spread(jafl.rules.fedbuff(), 16) == (8, "loop")
+    assert spread(jafl.rules.fedbuff(), 15) == (1, "loop")
+    assert spread(jafl.rules.ca2fl(), 16) == (1, "loop")
+    assert spread(jafl.rules.ca2fl(), 16, devices=3) == (3, "matrix")
+    assert spread(jafl.rules.asgd(), 1, together=True) == (8, "loop")
 
 
 def check_what_is_large_lies_in_parts() -> None:

@@ -5,8 +5,10 @@ import re
 
 import jax
 import numpy as np
+import optax
 import pytest
 from preparing import placed
+from tiers import in_tiers
 
 import jafl
 from jafl import engine, rules
@@ -18,29 +20,37 @@ SHAPE = re.compile(r"\w+\[([\d,]*)\]")
 COMPUTATION = re.compile(r"^%?fused_computation.*?^}", re.MULTILINE | re.DOTALL)
 
 
-def compiled(model, rule, shape=(32, 32, 3)):
-    """The optimized program of ``model`` with ``rule``, and how many rows it keeps of snapshots and of clients."""
+def compiled(model, rule, shape=(32, 32, 3), batch_size=BATCH, **options):
+    """The optimized program of ``model`` with ``rule``, and how many rows it keeps of snapshots and of clients.
+
+    A client has BATCH examples, and goes through them once. options: of ``placed``.
+    """
     random = np.random.default_rng(0)
     x = random.normal(size=(CLIENTS * BATCH, *shape)).astype(np.float32)
     y = random.integers(0, 10, len(x))
     parts = jafl.data.iid(y, CLIENTS, seed=0)
     federation = jafl.Federation.from_arrays(x, y, parts, test_x=x[:8], test_y=y[:8], num_classes=10)
-    from_all = rules.RULES[rule]().build().initial_round
+    rule = rules.RULES[rule]()
     schedule = jafl.asynchronous(
         num_clients=CLIENTS,
         concurrency=CLIENTS,
-        buffer_size=1,
+        buffer_size=rule.build().buffer_size or 1,
         delay=jafl.delays.exponential(1.0),
         server_steps=60,
-        initial_round=from_all,
+        initial_round=rule.build().initial_round,
     )
-    work = jafl.client_work(model, learning_rate=0.1, batch_size=BATCH)
+    work = jafl.client_work(model, learning_rate=0.1, batch_size=batch_size, local_epochs=1)
     params = model.init(jax.random.key(0), x[:BATCH])
-    program, carry = placed(
-        schedule, federation, work, rules.RULES[rule](), params, jax.random.key(1), devices=1
-    )
+    program, carry = placed(schedule, federation, work, rule, params, jax.random.key(1), devices=1, **options)
     slots = len(jax.tree.leaves(carry.snapshots)[0])
     return engine.run.lower(program, carry, 1, 60).compile().as_text(), {slots, CLIENTS}
+
+
+def whole_copies(text, rows):
+    """The shapes of the copies of arrays with so many rows and a thousand entries or more."""
+    copied = re.findall(r"^\s*(?:ROOT )?%\S+ = (\w+\[[\d,]*\])\S* copy\(", text, re.MULTILINE)
+    whole = [shape for shape in copied if any(shape.startswith(f"f32[{number},") for number in rows)]
+    return [shape for shape in whole if entries(shape) >= 1000]
 
 
 def entries(shape):
@@ -57,14 +67,43 @@ def fused(text, shape):
 @pytest.mark.parametrize("rule", ["asgd", "fedasync", "ace"])
 def test_nothing_whole_is_copied_and_nothing_looked_up_for_every_pixel(rule):
     text, rows = compiled(jafl.models.images.lenet5(10), rule)
-    copied = re.findall(r"^\s*(?:ROOT )?%\S+ = (\w+\[[\d,]*\])\S* copy\(", text, re.MULTILINE)
-    whole = [shape for shape in copied if any(shape.startswith(f"f32[{number},") for number in rows)]
-    assert not [shape for shape in whole if entries(shape) >= 1000], whole
+    assert not whole_copies(text, rows)
 
     images = fused(text, r"\d+,\d+,\d+")
     assert images
     looked_up = [body for body in images if re.search(r" = s32\[\d*\]\S* dynamic-slice\(", body)]
     assert not looked_up, looked_up[0]
+
+
+DENSE = {
+    "softmax": jafl.models.softmax(10),
+    "mlp": jafl.models.mlp(10, (64,)),
+    "mlp, two layers": jafl.models.mlp(10, (100, 80)),
+}
+MOMENTUM = jafl.specify(optax.sgd, learning_rate=0.1, momentum=0.9)
+ADAM = jafl.specify(optax.adam, learning_rate=0.1)
+
+
+# A step that copied the snapshots would take ten times as long with 1,000 clients under way.
+@pytest.mark.parametrize("model", in_tiers(DENSE, ["mlp"]))
+def test_no_snapshots_are_copied_where_a_step_has_one_trip_of_several_local_steps(model):
+    text, rows = compiled(model, "fedbuff", (50,), BATCH // 2, server_optimizer=MOMENTUM)
+    assert not whole_copies(text, rows)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("rule", ["asgd", "fedasync", "delay_adaptive_asgd", "ace", "aced", "ca2fl", "wkafl"])
+@pytest.mark.parametrize("model", DENSE)
+def test_no_snapshots_are_copied_by_any_rule(model, rule):
+    text, rows = compiled(DENSE[model], rule, (50,), BATCH // 2)
+    assert not whole_copies(text, rows)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("model", DENSE)
+def test_no_snapshots_are_copied_for_the_state_of_adam(model):
+    text, rows = compiled(DENSE[model], "fedbuff", (50,), BATCH // 2, server_optimizer=ADAM)
+    assert not whole_copies(text, rows)
 
 
 @pytest.mark.full

@@ -220,6 +220,7 @@ def test_both_cross_entropies_agree_with_gradients(shift):
     np.testing.assert_allclose(compared[1], looked_up[1], rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("rule", ["ace", "fedstaleweight"])
 def test_what_is_reported_as_a_column_has_it_is_there_from_the_beginning(rule):
     case = next(case for name, case in NAMED.items() if name.startswith(rule))

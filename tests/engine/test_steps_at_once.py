@@ -7,6 +7,7 @@ import pytest
 from against_reference import Case, make_federation, make_schedule
 from preparing import placed
 from quick_compilation import quick_compilation  # noqa: F401
+from tiers import in_tiers
 
 import jafl
 from jafl import rules
@@ -28,11 +29,15 @@ def assert_same(ours, theirs):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12), ours, theirs)
 
 
-@pytest.mark.parametrize(
-    "rule",
-    [rules.asgd(), rules.delay_adaptive_asgd(delay_form="drop"), rules.fedbuff(), rules.twafl()],
-    ids=["asgd", "steps skipped", "fedbuff", "twafl"],
-)
+RULES = {
+    "asgd": rules.asgd(),
+    "steps skipped": rules.delay_adaptive_asgd(delay_form="drop"),
+    "fedbuff": rules.fedbuff(),
+    "twafl": rules.twafl(),
+}
+
+
+@pytest.mark.parametrize("rule", in_tiers(RULES, ["asgd"]))
 def test_a_running_sum_is_the_steps_one_after_the_other(rule):
     with jax.enable_x64(True):
         given = arguments(rule)
@@ -68,6 +73,7 @@ def test_steps_that_need_the_last_one_are_made_in_turn(rule, optimizer):
     assert program.spread.steps_at_once == 0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("size", [1, 5])
 def test_where_more_lie_between_two_waves_they_are_taken_in_rounds(monkeypatch, size):
     monkeypatch.setattr(jafl.planning.program, "quickest_lanes", lambda sizes: 2)
@@ -89,6 +95,7 @@ def test_where_more_lie_between_two_waves_they_are_taken_in_rounds(monkeypatch, 
     assert_same(in_rounds.params, one_by_one.params)
 
 
+@pytest.mark.full
 def test_runs_over_schedules_of_their_own_go_together_all_the_same():
     with jax.enable_x64(True):
         first = arguments(rules.asgd())

@@ -98,7 +98,7 @@ RULES = {
 
 
 @pytest.mark.parametrize("lanes", [pytest.param(9, marks=pytest.mark.full), 3])
-@pytest.mark.parametrize("rule", in_tiers(RULES, ["wkafl", "a rule of one's own"]))
+@pytest.mark.parametrize("rule", in_tiers(RULES, ["a rule of one's own"]))
 def test_a_whole_step_is_its_trips_one_by_one(rule, lanes):
     with jax.enable_x64(True):
         given = arguments(rule)
@@ -143,7 +143,7 @@ def test_waves_before_steps_are_a_valid_plan(width):
 @pytest.mark.parametrize(
     ("rule", "width", "platform"),
     [
-        (rules.wkafl(K), 3, "tpu"),  # two waves in one step
+        pytest.param(rules.wkafl(K), 3, "tpu", marks=pytest.mark.full),  # two waves in one step
         pytest.param(rules.wkafl(K), 9, "cpu", marks=pytest.mark.full),
         pytest.param(rules.wkafl(K), 1, "tpu", marks=pytest.mark.full),
         pytest.param(rules.fedbuff(), 9, "tpu", marks=pytest.mark.full),
@@ -172,6 +172,7 @@ def test_more_rows_than_pairs_are_multiplied_of_are_read_again():
             assert_same_history(jafl.simulate(*given, together=True), expected)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("sign", [1, -1])
 def test_separate_rows_are_stacked_rows(sign):
     random = np.random.default_rng(0)

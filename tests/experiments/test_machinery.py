@@ -50,8 +50,6 @@ SIZE = Scale(
     overrides=[Override({"dirichlet_alpha": 10.0}, PLAIN, {"local_steps": 1, "batch_size": 4})],
     seeds=(0, 1),
     search=Search(space={"server_learning_rate": [0.01, 0.1, 1.0]}, seeds=(7,)),
-    minutes=0.1,
-    hardware="one CPU core",
 )
 EXPERIMENT = PaperExperiment(
     paper="None",
@@ -124,7 +122,7 @@ def test_a_run_that_diverged_has_accuracy_0_and_reaches_nothing():
         ([0.9, 0.91, 0.92], [0.8, 0.82, 0.81], "seen"),
         ([0.8, 0.82, 0.81], [0.9, 0.91, 0.92], "reversed"),
         ([0.8, 0.9, 0.7], [0.9, 0.7, 0.8], "a tie"),
-        ([0.9], [0.1], verdicts.UNDECIDED),
+        ([0.9], [0.1], verdicts.TOO_FEW),
     ],
 )
 def test_verdicts_are_of_paired_differences(better, worse, verdict):
@@ -207,7 +205,7 @@ def test_random_trials_are_log_uniform_and_the_same_shares_for_each_arm():
 
 def test_seeds_of_search_and_results_differ():
     with pytest.raises(SettingError, match="seeds"):
-        Scale(settings={}, minutes=1, hardware="", seeds=(0, 7), search=Search(space={}, seeds=(7,)))
+        Scale(settings={}, seeds=(0, 7), search=Search(space={}, seeds=(7,)))
 
 
 @pytest.mark.full
@@ -243,7 +241,7 @@ def test_the_search_is_run_scored_on_validation_examples_and_used(tmp_path):
             for run in find_runs(tmp_path / "out" / "runs" / where):
                 if run.label == label:
                     assert run.config["server_learning_rate"] == own["server_learning_rate"]
-    assert any(line.startswith("tuned={") for line in lines)
+    assert lines[lines.index("The winners:") + 1].startswith("{")
     for row in content["at_the_edge"]:
         assert f"At the edge of what was tried: {row}." in lines
     batches = {(r.label, r.path.parent.name): r.config["batch_size"] for r in trials}
@@ -288,7 +286,7 @@ def test_an_experiment_without_training(tmp_path, monkeypatch):
         figure="figure 1",
         title="laws",
         published=Published(note="none"),
-        scales={"desk": Scale(settings={}, minutes=0, hardware="")},
+        scales={"desk": Scale(settings={})},
         measure=measure,
         claims=[Claim(sentence="above 1", differences=lambda rows: np.array(rows[0]["mean"]) - 0.5)],
         name="laws",
@@ -299,6 +297,9 @@ def test_an_experiment_without_training(tmp_path, monkeypatch):
     assert "| uniform | 1.100 ± 0.058 | 1,200 |" in text
     verdicts = json.loads((tmp_path / "out" / "verdicts.json").read_text())["verdicts"]
     assert verdicts[0]["verdict"] == "seen"
+    clock = json.loads((tmp_path / "out" / "clock.json").read_text())
+    assert clock["seconds"].keys() == {"results"}
+    assert clock["processes"] == 1
 
 
 # What is refused
@@ -324,6 +325,7 @@ def test_what_cannot_work_is_refused_before_anything_is_written(tmp_path, known,
         (["--experiment=fedstaleweight_fig2", "--scale=des"], "Did you mean 'desk'?"),
         (["--experiment=fedstaleweight_fig2", "--sweep=delay_mean=1"], "left out with --experiment"),
         (["--tune"], "left out without --experiment"),
+        (["--experiment=fedstaleweight_fig2", "--dry_run", "--pictures=few"], "left out with --dry_run"),
         (["--processes=2"], "left out without --sweep or --experiment"),
     ],
 )

@@ -64,6 +64,7 @@ def test_by_hand(name):
     assert np.abs(made - function(A, B)).max() > 1e-3
 
 
+@pytest.mark.full
 def test_of_all_bits_nothing_changes():
     model = jafl.models.cnn(3, [4])
     x, y = RANDOM.normal(size=(5, 8, 8, 1)).astype(np.float32), np.arange(5, dtype=np.int32) % 3

@@ -7,6 +7,8 @@ from quick_compilation import quick_compilation  # noqa: F401
 
 from experiments.benchmarks import baselines, comparison
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture(scope="module")
 def subject():
@@ -16,11 +18,8 @@ def subject():
 @pytest.mark.parametrize(
     "rule, parts",
     [
-        *(
-            pytest.param(rule, baselines.ASYNCHRONOUS, marks=() if rule == "fedbuff" else pytest.mark.full)
-            for rule in comparison.RULES
-        ),
-        pytest.param("ace", tuple(baselines.PARTS), marks=pytest.mark.full),
+        *((rule, baselines.ASYNCHRONOUS) for rule in comparison.RULES),
+        ("ace", tuple(baselines.PARTS)),
     ],
 )
 def test_the_asynchronous_loop_by_hand_computes_what_the_engine_does(subject, rule, parts):

@@ -168,6 +168,7 @@ def side_by_side_as_one_by_one(name, axes):
     assert_close([part[1] for part in together], list(one))
 
 
+@pytest.mark.full
 def test_vmap_of_vmap_and_vmap_inside_grad():
     x, kernel = random(0, 2, 3, 2, 6, 6, 2), random(1, 2, 3, 3, 3, 2, 3)
 
@@ -179,6 +180,7 @@ def test_vmap_of_vmap_and_vmap_inside_grad():
     assert_close(loss(lambda a, b: convolution(a, b, strides=2))(x, kernel), theirs)
 
 
+@pytest.mark.full
 def test_second_derivatives():
     x, kernel = random(0, 2, 6, 6, 2), random(1, 3, 3, 2, 3)
 

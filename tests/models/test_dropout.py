@@ -41,6 +41,7 @@ def slope(params, rows, key):
     return jax.grad(lambda p: jnp.mean(MODEL.losses(p, X[rows], Y[rows], key)))(params)
 
 
+@pytest.mark.full
 def test_each_local_step_has_its_key():
     work = client_work(MODEL, learning_rate=0.1, local_steps=3, batch_size=5)
     result, words = train(work, 0, 2)
@@ -58,6 +59,7 @@ def test_each_local_step_has_its_key():
     assert len(keys) == 4
 
 
+@pytest.mark.full
 def test_a_large_batch_has_a_key_for_each_part():
     result, words = train(client_work(MODEL, learning_rate=1.0, batch_size=0), 1, 0)
     parts = [

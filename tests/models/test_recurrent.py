@@ -1,4 +1,4 @@
-"""Sent140's LSTM: sizes, its equations, padding, GloVe vectors, and files that cannot work."""
+"""LSTMs: sizes, their equations, padding, GloVe vectors, and files that cannot work."""
 
 import jax
 import numpy as np
@@ -6,7 +6,7 @@ import pytest
 from quick_compilation import quick_compilation  # noqa: F401
 
 from jafl.errors import SettingError
-from jafl.models import sent140_lstm
+from jafl.models import character_lstm, sent140_lstm
 from jafl.models.embeddings import read_word_vectors
 
 VOCABULARY = ("[PAD]", "[UNK]", "good", "bad", "day", "zyzzyva")
@@ -103,3 +103,51 @@ def test_other_refusals(tmp_path):
         sent140_lstm(2, dropout_rate=1)
     with pytest.raises(SettingError, match="integer token numbers"):
         sent140_lstm(2).init(jax.random.key(0), np.zeros((1, 5), np.float32))
+
+
+@pytest.mark.full
+def test_the_scores_of_the_next_character_by_hand():
+    text = np.array([[2, 4, 3, 5], [5, 2, 0, 0]], np.int32)
+    model = character_lstm(6, [5, 3], vector_size=2)
+    params = jax.tree.map(np.asarray, model.init(jax.random.key(0), text))
+    assert {name: tree["bias"].shape for name, tree in params.items() if name == "dense"} == {"dense": (6,)}
+
+    def sigmoid(a):
+        return 1 / (1 + np.exp(-a))
+
+    inputs = params["vectors"]["embedding"][text[0]]
+    for name, size in (("lstm_0", 5), ("lstm_1", 3)):
+        cell, state, memory, outputs = params[name], np.zeros(size), np.zeros(size), []
+        for x in inputs:
+            i, f, g, o = (
+                x @ cell[f"i{gate}"]["kernel"] + state @ cell[f"h{gate}"]["kernel"] + cell[f"h{gate}"]["bias"]
+                for gate in "ifgo"
+            )
+            memory = sigmoid(f) * memory + sigmoid(i) * np.tanh(g)
+            state = sigmoid(o) * np.tanh(memory)
+            outputs.append(state)
+        inputs = np.stack(outputs)
+    expected = inputs @ params["dense"]["kernel"] + params["dense"]["bias"]
+    found = np.asarray(model.apply(params, text))
+    assert found.shape == (2, 4, 6)
+    np.testing.assert_allclose(found[0], expected, atol=1e-5)
+    # Padding counts neither in the loss nor among the characters that are told.
+    labels = np.array([[4, 3, 5, 1], [2, 0, 0, 0]], np.int32)
+    losses = np.asarray(model.losses(params, text, labels))
+    log_shares = found - np.log(np.exp(found).sum(axis=-1, keepdims=True))
+    np.testing.assert_allclose(losses[0], -log_shares[0, np.arange(4), labels[0]].mean(), rtol=1e-5)
+    np.testing.assert_allclose(losses[1], -log_shares[1, 0, 2], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_classes": 1}, "num_classes is 1"),
+        ({"num_classes": 5, "hidden_sizes": []}, "hidden_sizes"),
+        ({"num_classes": 5, "hidden_sizes": [0]}, "hidden_sizes is 0"),
+        ({"num_classes": 5, "vector_size": 0}, "vector_size is 0"),
+    ],
+)
+def test_a_character_lstm_that_cannot_work_is_refused(arguments, message):
+    with pytest.raises(SettingError, match=message):
+        character_lstm(**arguments)

@@ -13,6 +13,7 @@ from tiers import in_tiers
 import jafl
 from jafl import data, models
 from jafl.config.builders import make_model
+from jafl.config.builders.model import NEXT_TOKENS
 from jafl.config.settings import Settings
 from jafl.errors import SettingError
 
@@ -30,7 +31,9 @@ DATA = {
     "fedstaleweight_fashion_cnn": ((28, 28, 1), 10),
     "fedstaleweight_cifar_cnn": ((32, 32, 3), 10),
     "resnet18": ((32, 32, 3), 100),
+    "mnist_1d_cnn": ((40, 1), 10),
     "sent140_lstm": ((25,), 2),
+    "character_lstm": ((12,), len(PIECES)),
     "distilbert": ((12,), 20),
     "bert": ((12,), 20),
 }
@@ -47,6 +50,8 @@ def source_of(name):
     else:
         x = random.uniform(-1, 1, (4 * CLIENTS, *shape)).astype(np.float32)
     y = np.arange(4 * CLIENTS, dtype=np.int32) % classes
+    if name in NEXT_TOKENS:
+        y = np.roll(x, -1, axis=1)
     half = len(x) // 2
     source = data.Source("random", x[:half], y[:half], x[half:], y[half:], num_classes=classes)
     return dataclasses.replace(source, vocabulary=tuple(PIECES) if len(shape) == 1 else None)
@@ -72,7 +77,7 @@ def trained(model, source, rule, steps=4, **arguments):
     make, buffer_size = RULES[rule]
     made = make(**arguments)
     initial = made.build().initial_round
-    federation = data.federate(source, data.iid(source.y, CLIENTS, seed=0))
+    federation = data.federate(source, data.iid(np.arange(len(source.y)), CLIENTS, seed=0))
     schedule = jafl.asynchronous(
         num_clients=CLIENTS,
         concurrency=CLIENTS,
@@ -156,7 +161,7 @@ def test_settings_reach_the_models(tmp_path):
     model = make_model(settings_of("sent140_lstm", tmp_path, embeddings_file=str(glove)), text)
     assert model.frozen["word_vectors"]["embedding"].shape == (len(PIECES), 3)
     with jax.enable_x64(True):
-        for name in ("sent140_lstm", "bert"):
+        for name in ("sent140_lstm", "character_lstm", "bert"):
             model = make_model(settings_of(name, tmp_path / name, precision="float64"), source_of(name))
             shapes = jax.eval_shape(lambda model=model, x=source.x: model.init(jax.random.key(0), x))
             assert {leaf.dtype.name for leaf in jax.tree.leaves(shapes)} == {"float64"}
@@ -165,16 +170,21 @@ def test_settings_reach_the_models(tmp_path):
 @pytest.mark.parametrize(
     ("name", "examples", "changes", "message"),
     [
-        (
-            "mlp",
-            "mlp",
-            {"model_dir": "there"},
-            "model_dir is 'there'.*--model=mlp does not read.*distilbert or bert",
-        ),
         ("resnet18", "resnet18", {"normalization_layer": "batch"}, "no meaning across clients"),
         ("bert", "mlp", {}, "model is 'bert'.*random has no texts"),
         ("emnist_cnn", "bert", {}, "model is 'emnist_cnn'.*random has no images"),
         ("bertt", "bert", {}, "Did you mean 'bert'"),
+        ("mnist_1d_cnn", "mlp", {}, "model is 'mnist_1d_cnn'.*random has no signals"),
+        ("cnn", "mnist_1d_cnn", {}, "model is 'cnn'.*softmax, mlp or mnist_1d_cnn, for random has no images"),
+        ("character_lstm", "bert", {}, "model is 'character_lstm'.*the class of a whole text"),
+        ("character_lstm", "mlp", {}, "model is 'character_lstm'.*random has no texts"),
+        (
+            "mlp",
+            "character_lstm",
+            {},
+            "model is 'mlp'.*must be character_lstm, for random asks for the next token",
+        ),
+        ("sent140_lstm", "character_lstm", {}, "model is 'sent140_lstm'.*the next token at each place"),
     ],
 )
 def test_settings_that_do_not_fit(name, examples, changes, message, tmp_path):

@@ -1,5 +1,7 @@
 """The forecast of memory: arrays to the byte, temporary values within a factor, the width that fits, the refusal."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import optax
@@ -14,6 +16,7 @@ from jafl.engine.evaluation import Evaluator
 from jafl.jaxpr_memory import temporary_bytes
 from jafl.planning import device_memory
 from jafl.planning.preparation import fitting_plan
+from jafl.planning.program import allocation
 
 pytestmark = pytest.mark.without_compilation_cache
 
@@ -74,17 +77,26 @@ def test_arrays_are_foretold_to_the_byte(rule, wide):
     assert (found.parts["waiting"] > 0) == wide and found.width == (6 if wide else 1)
 
 
+def test_what_the_run_writes_is_allocated_without_a_copy():
+    arguments = experiment("ace")
+    preparation = prepared(*arguments, devices=1, together=False)
+    start = allocation(preparation.run, preparation.plan)
+    lowered = start.func.lower(preparation.program_with_keys(), arguments[-1], **start.keywords)
+    found = lowered.compile().memory_analysis()
+    assert found.temp_size_in_bytes < 0.1 * preparation.forecast.parts["snapshots"]
+
+
 @pytest.mark.parametrize(
     ("case", "width"),
     [
-        pytest.param({}, 1, id="fedbuff"),
-        pytest.param({"local_epochs": 2, "batch_size": 8}, 16, id="two epochs, 16 wide"),
         *(
             pytest.param(case, width, id=name, marks=pytest.mark.full)
             for name, case, width in (
+                ("fedbuff", {}, 1),
                 ("wkafl", {"rule": "wkafl"}, 1),
                 ("aced", {"rule": "aced"}, 1),
                 ("two epochs", {"local_epochs": 2, "batch_size": 8}, 1),
+                ("two epochs, 16 wide", {"local_epochs": 2, "batch_size": 8}, 16),
                 ("ace, 8 wide", {"rule": "ace"}, 8),
                 ("cnn", {"model": jafl.models.cnn(10, (8,))}, 1),
                 ("cnn, 4 wide", {"model": jafl.models.cnn(10, (8,))}, 4),
@@ -165,6 +177,28 @@ def test_what_cannot_fit_is_refused_and_the_largest_part_comes_first(case, large
     have = device_memory.readable(enough - 1)
     assert f"the device has {have}: {size} for {largest}" in str(refused.value)
     assert remedy in str(refused.value).split(". ", 1)[1]
+
+
+def test_more_devices_are_named_where_they_divide_what_is_too_large():
+    parts = {"client_memory": 900, "model": 100}
+    one = device_memory.Forecast(parts, 400, 3, 10, 1, divided=900)
+    assert one.fewest_devices == 3 and "Or take 3 such devices" in str(one.too_large())
+    two = device_memory.Forecast({**parts, "client_memory": 450}, 400, 3, 10, 1, devices=2, divided=450)
+    assert two.fewest_devices == 3
+    assert device_memory.Forecast(parts, 1000, 3, 10, 1, divided=900).fewest_devices == 1
+    for too_little in (one, device_memory.Forecast(parts, 400, 3, 10, 1)):
+        few = dataclasses.replace(too_little, available=100)
+        assert few.fewest_devices is None and "such devices" not in str(few.too_large())
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("form", ["loop", "matrix"])
+def test_the_clients_memory_of_ace_fits_on_more_devices(form):
+    arguments = experiment("ace", model=jafl.models.mlp(10, (300,)))
+    found = prepared(*arguments, form=form).forecast
+    few = dataclasses.replace(found, available=found.needed - found.divided // 2)
+    assert found.divided >= found.parts["client_memory"] > 0
+    assert few.fewest_devices == 2 and "Or take 2 such devices" in str(few.too_large())
 
 
 def test_one_line_says_it():

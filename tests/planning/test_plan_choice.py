@@ -58,6 +58,7 @@ def test_waves_of_the_matrix_form_have_few_lanes_where_few_would_be_filled(clien
         assert np.mean(np.bincount(plan.wave)) > width / 2 - 1
 
 
+@pytest.mark.full
 def test_the_plan_taken_side_by_side_computes_what_trip_by_trip_does():
     """As an accelerator would: lanes in turns, and running sums in rounds."""
     with jax.enable_x64(True):

@@ -39,6 +39,18 @@ def test_participation_gets_a_logarithmic_axis_for_one_huge_client():
     counts[0] = 50
     (axes,) = plots.participation(trips_per_client(counts), counts / counts.sum()).axes
     assert axes.get_yscale() == "symlog" and axes.get_ylim()[0] == 0
+    assert axes.get_ylabel() == "share of all clients' total (log scale above 0.1 %)"
+
+
+def test_the_name_of_a_logarithmic_axis_stays_clear_of_the_text_below_influence():
+    schedule = trips_per_client(np.r_[400, np.ones(400, int)])
+    weights = {name: np.ones(800) for name in ("FedBuff", "FedStaleWeight")}
+    figure = plots.influence(schedule, weights)
+    plots.png(figure)
+    (axes,) = figure.axes
+    assert axes.get_yscale() == "symlog" and "log scale above 0.1" in axes.get_ylabel()
+    (below,) = [text for text in figure.texts if "Gini" in text.get_text()]
+    assert axes.yaxis.label.get_window_extent().ymin > below.get_window_extent().ymax
 
 
 def test_participation_refuses_other_shapes():
@@ -61,16 +73,23 @@ def test_influence_of_few_clients_is_bars_in_units_of_the_fair_share():
     assert [text.get_text() for text in axes.get_xticklabels()] == ["1", "2", "0"]
     np.testing.assert_allclose(lines(axes)["fair share"].get_ydata(), 1)
     assert legend(figure) == [
-        "client trips (loss 0.58, Gini 0.33)", "before (loss 0.00, Gini 0.00)", "after (loss 0.33, Gini 0.20)",
-        "fair share",
+        "client trips (fairness loss 0.58, Gini 0.33)", "before (fairness loss 0.00, Gini 0.00)",
+        "after (fairness loss 0.33, Gini 0.20)", "fair share",
     ]  # fmt: skip
+    below = figure.get_supxlabel()
+    assert (
+        "Fairness loss: the sum over clients of |share of all weight - 1/N|" in below
+        and "Gini index:" in below
+    )
 
 
 def test_influence_of_thousands_is_lines_over_a_cloud():
     counts = 1 + np.arange(2000) % 7
     schedule = trips_per_client(counts)
     weights = 1 / counts[schedule.client]
-    (axes,) = plots.influence(schedule, {"before": weights}).axes
+    figure = plots.influence(schedule, {"before": weights})
+    assert legend(figure)[-1] == "points: single clients; lines: means of 2 % of the clients"
+    (axes,) = figure.axes
     drawn = {label.split(" (")[0]: line for label, line in lines(axes).items()}
     np.testing.assert_allclose(drawn["client trips"].get_ydata(), np.sort(counts)[::-1] / counts.mean())
     np.testing.assert_allclose(drawn["before"].get_ydata(), np.ones(50))
@@ -81,7 +100,7 @@ def test_influence_of_thousands_is_lines_over_a_cloud():
 def test_influence_shows_weight_that_was_taken_back_and_gives_no_gini_then():
     figure = plots.influence(trips_per_client([1, 1]), {"with memory": [3.0, -1.0]})
     assert figure.axes[0].get_ylim()[0] == -1
-    assert "with memory (loss 2.00)" in legend(figure)
+    assert "with memory (fairness loss 2.00)" in legend(figure)
 
 
 def test_influence_refuses():
@@ -113,7 +132,7 @@ def test_examples_of_started_and_of_applied_trips():
     np.testing.assert_allclose(started, [3 / 8, 1 / 8, 0, 4 / 8])
     np.testing.assert_allclose(applied, [3 / 4, 1 / 4, 0, 0])
     assert [line.get_xdata()[0] for line in axes.lines] == [21 / 8, 1.25]
-    assert legend(figure) == ["started: mean 2.6", "applied: mean 1.2"]
+    assert legend(figure) == ["started: mean 2.6 (dashed)", "applied: mean 1.2 (dashed)"]
     assert axes.get_title("left") == "the applied trips' mean is 0.48 of the started ones'"
 
 
@@ -122,6 +141,7 @@ def test_examples_of_skewed_sizes_get_a_logarithmic_axis_whose_bins_hold_all():
     (axes,) = plots.participating_examples(trips_per_client(np.ones(7, int)), sizes).axes
     share, edges, _ = axes.patches[0].get_data()
     assert axes.get_xscale() == "log" and share.sum() == pytest.approx(1)
+    assert axes.get_xlabel() == "examples that the trip's client holds (log scale)"
     assert np.all(np.diff(edges) >= 1) and edges[0] == 0.5 and edges[-1] > 4000
     assert share[0] == pytest.approx(3 / 7)
 

@@ -44,6 +44,16 @@ def test_label_split_of_thousands_shows_clients_and_not_averages():
     assert panel.get_xlabel() == "client (500 of 3,000 shown)"
 
 
+def test_label_split_says_what_it_counts():
+    (stacked,) = plots.label_split([[3, 1, 0]], "labels").axes
+    assert stacked.get_ylabel() == "labels"
+    counts = np.ones((100, 10), int)
+    above, _, bar = plots.label_split(counts, "labels").axes
+    assert (above.get_ylabel(), bar.get_ylabel()) == ("labels", "share of the client's labels")
+    counts[3] = 1000
+    assert plots.label_split(counts, "labels").axes[0].get_ylabel() == "labels\n(log scale)"
+
+
 @pytest.mark.parametrize("counts", [[1, 2], np.zeros((0, 3)), [[1, -2]]])
 def test_label_split_refuses(counts):
     with pytest.raises(SettingError, match="label_counts"):

@@ -53,6 +53,7 @@ def test_staleness_of_groups_far_apart_gets_a_logarithmic_axis():
     schedule = schedule_of([0, 0, 0, 1], [0, 1, 2, 0], [0, 2, 3, 900], [0] * 4, [1] * 4, np.arange(1000), 2)
     (axes,) = plots.staleness_over_time(schedule, {"fast": [0], "slow": [1]}).axes
     assert axes.get_yscale() == "symlog" and axes.get_ylim()[1] > 900
+    assert axes.get_ylabel() == "staleness (server steps; log scale above 1)"
 
 
 def test_a_group_of_few_trips_is_joined_and_dotted():
@@ -95,12 +96,18 @@ def test_in_flight_draws_every_change_and_rows_share_time():
     np.testing.assert_array_equal(line.get_data().values, clients)
     np.testing.assert_array_equal(line.get_data().edges, [*time, time[-1]])
     np.testing.assert_array_equal(area.get_data().baseline, np.zeros(len(clients)))
-    assert figure.axes[1].patches[1].get_data().values.tolist() == [7]
     mean = diagnostics.mean_in_flight(rounds)
     titles = [axes.get_title("left") for axes in figure.axes]
-    assert titles == [f"FedAvg: mean {mean:.1f}, most 4", "FedBuff: always 7"]
-    assert figure.axes[0].get_xlim() == figure.axes[1].get_xlim()
-    assert figure.get_supylabel() == "clients in training"
+    assert titles == [f"FedAvg: mean {mean:.1f}, most 4"]
+    assert figure.axes[0].get_xlabel().endswith("\nNot drawn: FedBuff (always 7)")
+    assert figure.get_supylabel() == "clients in training" and not figure.legends
+    assert plots.in_flight_changes(rounds) and not plots.in_flight_changes(places)
+    (alone,) = plots.in_flight({"FedBuff": places}).axes
+    assert (
+        alone.patches[1].get_data().values.tolist() == [7] and alone.get_title("left") == "FedBuff: always 7"
+    )
+    both = plots.in_flight({"A": rounds, "B": rounds}).axes
+    assert both[0].get_xlim() == both[1].get_xlim()
 
 
 def test_in_flight_of_equal_rounds_is_always_the_cohort():
@@ -112,7 +119,9 @@ def test_in_flight_of_equal_rounds_is_always_the_cohort():
 
 def test_in_flight_of_many_rounds_is_a_mean_in_a_band():
     rounds = synchronous(num_clients=20, cohort_size=10, delay=delays.uniform(1, 3), server_steps=200)
-    area, line = plots.in_flight({"FedAvg": rounds}).axes[0].patches
+    figure = plots.in_flight({"FedAvg": rounds})
+    assert legend(figure) == ["mean of an interval of time", "from the least to the most in it"]
+    area, line = figure.axes[0].patches
     mean, edges, _ = line.get_data()
     assert len(mean) == 66  # 199 times all start again after a fall
     np.testing.assert_allclose(edges, np.linspace(0, rounds.step_time[-1], 67))
@@ -192,7 +201,7 @@ def test_labels_of_many_classes_are_a_map_relative_to_clients_alike():
     np.testing.assert_allclose(image[:, 3], [*[1e-3] * 5, 1, *[2] * 5, np.nan])
     np.testing.assert_allclose(right.images[0].get_array()[:, 0], [*[0.5] * 5, 1, *[1.5] * 5, np.nan])
     assert left.images[0].get_extent() == [0, 4, -0.5, 11.5]
-    assert bar.get_ylabel() == "share, relative to all clients alike"
+    assert bar.get_ylabel() == "share, relative to all clients alike (log scale)"
     assert [text.get_text() for text in bar.get_yticklabels()] == ["1/4", "1/2", "1", "2", "4"]
 
 

@@ -39,6 +39,16 @@ def test_reports_have_a_panel_each_over_server_steps():
     assert figure.get_supxlabel() == "server steps"
 
 
+def test_a_report_that_never_changes_is_told_and_not_drawn_beside_one_that_does():
+    evaluations = reporting(weight=[None, 1.0, 2.0], weight_scale=[None, 0.1, 0.1 * (1 + 1e-9)])
+    figure = plots.reports(evaluations)
+    assert [axes.get_title("left") for axes in figure.axes] == ["weight"]
+    assert figure.get_supxlabel() == "server steps\nThe same in the whole run: weight scale 0.1"
+    assert plots.reports_change(evaluations)
+    assert not plots.reports_change(reporting(weight=[None, 0.3, 0.3]))
+    assert not plots.reports_change(run_of([0, 10], [0.1, 0.2]))
+
+
 def test_a_report_that_is_missing_in_between_is_left_out_there():
     (axes,) = plots.reports(reporting(weight=[None, 1.0, None, 3.0])).axes
     np.testing.assert_array_equal(axes.lines[0].get_xdata(), [10, 30])

@@ -15,11 +15,11 @@ def drawn_bars(axes):
 
 
 def test_staleness_shows_shares_and_marks_the_mean():
-    figure = plots.staleness({"FedBuff": stale_by([0, 1, 1, 3]), "FedAvg": stale_by([0, 0])})
+    figure = plots.staleness({"FedBuff": stale_by([0, 1, 1, 3]), "Other": stale_by([0, 0, 0, 1])})
     share, edges = drawn_bars(figure.axes[0])
     np.testing.assert_allclose(share, [0.25, 0.5, 0, 0.25])
     np.testing.assert_array_equal(edges, [-0.5, 0.5, 1.5, 2.5, 3.5])
-    np.testing.assert_allclose(drawn_bars(figure.axes[1])[0], [1, 0, 0, 0])
+    np.testing.assert_allclose(drawn_bars(figure.axes[1])[0], [0.75, 0.25, 0, 0])
     np.testing.assert_allclose(figure.axes[0].lines[0].get_xdata(), 1.25)
     assert figure.axes[0].get_title("left").startswith("FedBuff: mean 1.25 (dashed)")
     assert figure.axes[1].get_xlabel() == "staleness (server steps)"
@@ -27,17 +27,28 @@ def test_staleness_shows_shares_and_marks_the_mean():
 
 
 def test_staleness_of_unlike_schedules_gets_doubling_bins():
-    figure = plots.staleness({"FedAsync": stale_by([1, 2, 3, 1500]), "FedAvg": stale_by([0, 0])})
+    figure = plots.staleness({"FedAsync": stale_by([1, 2, 3, 1500]), "FedAvg": stale_by([0] * 99 + [1])})
     share, edges = drawn_bars(figure.axes[0])
     np.testing.assert_array_equal(edges, np.arange(13) - 0.5)  # 0, 1, 2–3, 4–7, ..., 1,024–2,047
     np.testing.assert_allclose(share[[1, 2, 10, 11]], [0.25, 0.5, 0, 0.25])
-    assert share.sum() == 1 and drawn_bars(figure.axes[1])[0][0] == 1
+    assert share.sum() == 1 and drawn_bars(figure.axes[1])[0][0] == 0.99
     ticks = dict(zip(figure.axes[1].get_xticks(), figure.axes[1].get_xticklabels(), strict=True))
     assert (ticks[0].get_text(), ticks[2].get_text(), ticks[10].get_text()) == ("0", "2–3", "512–1,023")
     np.testing.assert_allclose(figure.axes[0].lines[0].get_xdata(), 9 + (376.5 - 255.5) / 256 - 0.5)
-    assert not figure.axes[1].lines and figure.axes[1].get_title("left") == "FedAvg: every update is fresh"
     title = plots.staleness({"FedAsync": stale_by([1000, 3000])}).axes[0].get_title("left")
     assert title == "FedAsync: mean 2,000 (dashed), median 2,000, largest 3,000"
+
+
+def test_schedules_of_one_staleness_are_told_of_and_not_drawn_beside_others():
+    fresh, late = stale_by([0, 0]), stale_by([5, 5, 5])
+    figure = plots.staleness(
+        {"FedBuff": stale_by([0, 1, 3]), "FedAvg": fresh, "FedProx": fresh, "Late": late}
+    )
+    assert len(figure.axes) == 1
+    note = "Not drawn: FedAvg, FedProx (every update is fresh); Late (every update is stale by 5)"
+    assert figure.axes[0].get_xlabel() == f"staleness (server steps)\n{note}"
+    (axes,) = plots.staleness({"FedAvg": fresh}).axes
+    assert not axes.lines and axes.get_title("left") == "FedAvg: every update is fresh"
 
 
 def small_schedule():

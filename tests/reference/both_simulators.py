@@ -20,6 +20,7 @@ SAME = ("num_clients", "concurrency", "buffer_size", "restart", "cancel_at_step"
     "staleness_limit",
     "too_stale",
     "flush_after",
+    "replace_lost",
 )
 
 
@@ -62,6 +63,8 @@ def make_schedule(settings: dict) -> jafl.EventSchedule:
     if "first_buffer_size" in settings:
         assert settings["first_buffer_size"] == settings["num_clients"]
         arguments["initial_round"] = True
+    if "time_out" in settings:
+        arguments["trip_time_out"] = settings["time_out"]
     if "vanish" in settings and settings["vanish"] is not None:
         kind, clients, moment = settings["vanish"]
         name = {"step": "server_step", "time": "time", "trips": "trips"}[kind]

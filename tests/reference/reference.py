@@ -335,12 +335,21 @@ class Rule:
 
 
 class FedAvg(Rule):
-    """The mean of the updates D_i, or that weighted by the sizes of the data sets: sum n_i D_i / sum n_i."""
+    """The mean of the updates D_i, or that weighted by the sizes of the data sets: sum n_i D_i / sum n_i.
 
-    def __init__(self, weight_by_examples: bool = False):
+    With `divide_by` it is their sum over that number, whatever their number (McMahan et al. 2018, fixed denominator).
+    """
+
+    def __init__(self, weight_by_examples: bool = False, divide_by: float | None = None):
         self.weight_by_examples = weight_by_examples
+        self.divide_by = divide_by
 
     def pseudo_gradient(self, params, trips):
+        if self.divide_by is not None:
+            total = zeros_like(params)
+            for trip in trips:
+                total = add(total, trip.update)
+            return scale(-1.0 / self.divide_by, total)
         numbers = [examples_of(trip) if self.weight_by_examples else 1 for trip in trips]
         mean = scale(1.0 / sum(numbers), weighted_sum(numbers, [trip.update for trip in trips]))
         return scale(-1.0, mean)
@@ -540,6 +549,18 @@ def _check_vanish(vanish, num_clients) -> None:
         raise ValueError(f"the first step and the first trip have number 1, so none has number {moment}")
 
 
+def _check_replace_lost(replace_lost, time_out, restart) -> None:
+    """Refuses a `replace_lost` of `simulate` that has no meaning."""
+    if replace_lost not in ("at_once", "after_time_out", "after_step"):
+        raise ValueError(f"replace_lost is 'at_once', 'after_time_out' or 'after_step', not {replace_lost!r}")
+    if replace_lost != "at_once" and restart != "after_step":
+        raise ValueError(f"replace_lost={replace_lost!r} is for restart='after_step' only")
+    if (replace_lost == "after_time_out") != (time_out is not None):
+        raise ValueError("time_out is given where replace_lost is 'after_time_out', and only there")
+    if time_out is not None and not 0.0 < time_out < math.inf:
+        raise ValueError(f"time_out is a finite time above 0, not {time_out}")
+
+
 def _check_start_times(
     start_times, exclude_busy, concurrency, num_clients, first_buffer_size, restart
 ) -> None:
@@ -575,6 +596,21 @@ def _check_steps(staleness_limit, too_stale, flush_after, cancel_at_step) -> Non
         raise ValueError("a server that waits for late trips neither flushes its buffer nor cancels trips")
 
 
+def _check_limits(most_trips, smallest_gap) -> None:
+    """Refuses limits on how often clients take part that have no meaning."""
+    if most_trips is not None and most_trips < 1:
+        raise ValueError(f"most_trips is at least 1, not {most_trips}")
+    if smallest_gap < 0:
+        raise ValueError(f"smallest_gap is at least 0, not {smallest_gap}")
+
+
+def _may_take_part(client, applied, step, most_trips, smallest_gap) -> bool:
+    """Whether `step` may apply a trip of this client, given the trips that earlier steps have applied."""
+    steps = [trip.step for trip in applied if trip.client == client]
+    often = most_trips is not None and len(steps) >= most_trips
+    return not often and all(step - earlier >= smallest_gap for earlier in steps)
+
+
 def simulate(
     *,
     params,
@@ -598,8 +634,12 @@ def simulate(
     too_stale: str = "drop",
     flush_after: float | None = None,
     cancel_at_step: bool = False,
+    replace_lost: str = "at_once",
+    time_out: float | None = None,
     start_times: Sequence[float] | None = None,
     exclude_busy: bool = True,
+    most_trips: int | None = None,
+    smallest_gap: int = 0,
 ) -> Replay:
     """Asynchronous federated learning with a buffer, event by event (FedBuff algorithm 1).
 
@@ -624,8 +664,9 @@ def simulate(
     flush, a start time), the run is starved and refused.
 
     The end: the last step ends the handling of arrivals, even if more trips arrive at its very instant (those
-    count as in flight, with an arrival time equal to the time of the last step). Nobody leaves after it any
-    more. Replacements still start at its instant, from the final version.
+    count as in flight, with an arrival time equal to the time of the last step). After it no trip is thrown away
+    any more: who leaves at its instant stays in flight if under way. Replacements still start at its instant,
+    from the final version; whoever has left by then, at that very instant included, does not.
 
     The ways to restart:
 
@@ -635,10 +676,10 @@ def simulate(
       before the step that applies it.
     - "after_step" (WKAFL's K-asynchronous learning): places open at the end of an instant with a step, and at
       time 0, only. All are open then but those of trips under way and of updates in the buffer: a place is
-      free once its trip has been applied. An open place that nobody could take stays open; one that becomes
-      free without a step (a trip thrown away) opens with the next step. The eligible clients are the idle
-      ones without an update in the buffer. With concurrency = N those whose trips were applied restart
-      together, and only those.
+      free once its trip has been applied. An open place that nobody could take stays open. `replace_lost` says
+      when a place opens that becomes free without a step (a trip thrown away). The eligible clients are the idle
+      ones without an update in the buffer. With concurrency = N and no trip thrown away, those whose trips were
+      applied restart together, and only those.
     - "after_round" (GSGM): a round begins with the run, and the next whenever every client that has not left
       has contributed, that is, put an update into the buffer, since the round began. A place is free as soon
       as its trip has arrived, and the idle clients that have not contributed to this round are eligible.
@@ -688,16 +729,28 @@ def simulate(
         is full and nothing stands against it. (With limit 0 and clients that are replaced at once this may
         never be so.)
       flush_after: how long the buffer waits at most, counted from its first arrival; then it is applied as it
-        is, a short step.
+        is, a short step. With `first_buffer_size` step 0 waits for its trips however long that takes.
       cancel_at_step: with each step all trips under way are thrown away, those that end at its instant and
         were not handled yet included, and all places are free. With restart = "after_step" this is K-sync,
         with "at_once" (whoever finishes early trains once more from the same version) K-batch-sync.
+      replace_lost: when the place of a trip that is thrown away opens; only with restart = "after_step" is there a
+        choice. "at_once": at the end of that instant. "after_time_out": so, too, if the trip arrived and was too
+        stale, for the server knows of that; but the server notices only `time_out` later that a trip failed or was
+        lost, or that its client left. Until then it takes the client for busy (nobody else either gets its place),
+        whatever steps are made, but for one that cancels all trips; then the place opens, at an instant of its own
+        if nothing else happens. "after_step": with the next step.
+      time_out: see `replace_lost`.
       start_times: there are no places (`concurrency` is None), and nobody is replaced. Instead at each of
         these times, which are sorted and may repeat, one client starts, in phase 4 of that instant (this
         holds for time 0, too); if nobody is eligible and available, nobody. `restart` is "at_once" or
         "not_twice_in_a_buffer".
       exclude_busy: False, only with start_times: clients that are under way are eligible, too. A client may
         be in several trips at once; those that end together are handled in the order of their numbers.
+      most_trips: a client is not eligible any more once so many of its trips have been applied or lie in the
+        buffer. With "after_round" a round does not wait for it then.
+      smallest_gap: a client is not eligible while the number of the next server step (from 0) is less than
+        `smallest_gap` above that of the step that applied its last trip. If that trip still lies in the buffer, it
+        is the next step that applies it.
     """
     if buffer_size < 1 or stop_after_steps < 1:
         raise ValueError("need buffer_size >= 1 and stop_after_steps >= 1")
@@ -710,6 +763,8 @@ def simulate(
         raise ValueError("first_buffer_size has a way to restart of its own: it needs restart='at_once'")
     _check_vanish(vanish, num_clients)
     _check_steps(staleness_limit, too_stale, flush_after, cancel_at_step)
+    _check_limits(most_trips, smallest_gap)
+    _check_replace_lost(replace_lost, time_out, restart)
     simulation = _Simulation(params, num_clients, duration, client_update, client_examples, rule, optimizer)
     clients = range(num_clients)
     under_way: list[Trip] = []  # in the order in which they will be handled
@@ -718,14 +773,31 @@ def simulate(
     gone: set[int] = set()  # who has left for ever
     ended = [0] * num_clients  # how many trips of each client have ended, used or not
     contributed: set[int] = set()  # to this round
-    open_places = concurrency  # where places open with a step only
+    open_places = concurrency  # where places do not open as soon as a trip has arrived
+    unnoticed: list[
+        tuple[float, int]
+    ] = []  # (when the server will notice, client) of each loss to come to light
     starts = [] if start_times is None else list(start_times)  # those to come
 
     def before_step_0():
         return first_buffer_size is not None and simulation.version == 0
 
+    def has_made_all_trips(client):
+        if most_trips is None:
+            return False
+        return sum(trip.client == client for trip in [*simulation.applied, *buffer]) >= most_trips
+
+    def rests(client):
+        if smallest_gap == 0:
+            return False
+        steps = [trip.step for trip in simulation.applied if trip.client == client]
+        steps += [simulation.version for trip in buffer if trip.client == client]
+        return len(steps) > 0 and simulation.version - max(steps) < smallest_gap
+
     def is_eligible(client):
-        if client in gone:
+        if client in gone or any(client == lost for _, lost in unnoticed):
+            return False
+        if has_made_all_trips(client) or rests(client):
             return False
         if exclude_busy and any(trip.client == client for trip in under_way):
             return False
@@ -766,12 +838,18 @@ def simulate(
         if start_times is None:
             open_places -= how_many
 
-    def throw_away(trip, now):
-        """For a trip that is no more under way."""
+    def throw_away(trip, now, *, arrived=False):
+        """For a trip that is no more under way; `arrived`: the server has it in its hands."""
+        nonlocal open_places
         trip.cancel_time = now
         trip.cancel_step = simulation.version
         discarded.append(trip)
         ended[trip.client] += 1
+        if restart == "after_step" and replace_lost != "after_step":
+            if replace_lost == "at_once" or arrived:
+                open_places += 1
+            else:
+                unnoticed.append((now + time_out, trip.client))
 
     def throw_away_under_way(whose, now):
         trips = sorted((t for t in under_way if t.client in whose), key=lambda t: (t.client, t.trip))
@@ -786,7 +864,7 @@ def simulate(
         limited = staleness_limit is not None and too_stale == "drop"
         late = limited and simulation.version - trip.download_version > staleness_limit
         if lost or failed or late:
-            throw_away(trip, now)
+            throw_away(trip, now, arrived=not (lost or failed))
             return
         simulation.train(trip)
         buffer.append(trip)
@@ -796,6 +874,7 @@ def simulate(
     def server_step(now):
         if cancel_at_step:
             throw_away_under_way(clients, now)
+            unnoticed.clear()
         simulation.server_step(list(buffer), now)
         buffer.clear()
 
@@ -806,8 +885,13 @@ def simulate(
         if len(buffer) >= (first_buffer_size if before_step_0() else buffer_size) and not waits:
             server_step(now)
 
+    def flush_time():
+        if flush_after is None or not buffer or before_step_0():
+            return math.inf
+        return buffer[0].arrival_time + flush_after
+
     def step_if_overdue(now):
-        if flush_after is not None and buffer and now >= buffer[0].arrival_time + flush_after:
+        if now >= flush_time():
             server_step(now)
 
     def has_to_leave(client, now, version_before):
@@ -822,18 +906,24 @@ def simulate(
         return ended[client] >= moment
 
     def leave_for_ever(now, version_before):
-        if simulation.version == stop_after_steps:
-            return
         leaving = [client for client in clients if has_to_leave(client, now, version_before)]
         gone.update(leaving)
-        throw_away_under_way(leaving, now)
+        if simulation.version < stop_after_steps:
+            throw_away_under_way(leaving, now)
+
+    def notice_losses(now):
+        nonlocal open_places
+        noticed = [(time, client) for time, client in unnoticed if time <= now]
+        for loss in noticed:
+            unnoticed.remove(loss)
+        open_places += len(noticed)
 
     def next_instant(now):
         instants = [trip.end_time for trip in under_way] + starts
         if vanish is not None and vanish[0] == "time" and not gone.issuperset(vanish[1]):
             instants.append(float(vanish[2]))
-        if flush_after is not None and buffer:
-            instants.append(buffer[0].arrival_time + flush_after)
+        instants.append(flush_time())
+        instants.extend(time for time, _ in unnoticed)
         if start_times is None and free_places() > 0:
             instants.extend(available_from(client, now) for client in clients if is_eligible(client))
         first = min(instants, default=math.inf)
@@ -858,10 +948,12 @@ def simulate(
         step_if_overdue(now)
         leave_for_ever(now, version_before)
 
-        if all(client in contributed or client in gone for client in clients):
+        if all(client in contributed or client in gone or has_made_all_trips(client) for client in clients):
             contributed.clear()
-        if restart == "after_step" and simulation.version > version_before:
-            open_places = concurrency - len(under_way) - len(buffer)
+        if restart == "after_step":
+            notice_losses(now)
+            if simulation.version > version_before:
+                open_places = concurrency - len(under_way) - len(buffer) - len(unnoticed)
         if start_times is None:
             start_some(free_places(), now)
         while starts and starts[0] == now:
@@ -876,7 +968,7 @@ def simulate_synchronous(
     *,
     params,
     num_clients: int,
-    cohort: int,
+    cohort: int | None,
     duration: Callable[[int, int], float],
     select_round: Callable[[int, int], Sequence[int]],
     stop_after_steps: int,
@@ -885,6 +977,8 @@ def simulate_synchronous(
     client_update: Callable[[int, int, Any], tuple[Any, float, int]],
     started: int | None = None,
     client_examples: Sequence[int] | None = None,
+    most_trips: int | None = None,
+    smallest_gap: int = 0,
 ) -> Replay:
     """Synchronous rounds on the same clock, with over-selection (FedBuff C.2 to C.4).
 
@@ -896,24 +990,35 @@ def simulate_synchronous(
     After the last step no round starts, so nothing is in flight at the end.
 
     Args:
-      cohort: how many trips the server uses per round.
+      cohort: how many trips the server uses per round. None: all of those that `select_round` chooses, and it may
+        choose anybody, also nobody. A round of nobody ends when it starts, with a server step of no trips.
       started: how many clients start per round; `cohort` unless given.
       select_round: (round, started) -> that many different clients.
+      most_trips, smallest_gap: a round may start a client only if fewer than `most_trips` of its trips have been
+        applied, and none by a round less than `smallest_gap` before.
       The other arguments are those of `simulate`. A cancelled trip counts among the trips a client has
       started.
     """
     started = cohort if started is None else started
-    if not 1 <= cohort <= started <= num_clients or stop_after_steps < 1:
+    if cohort is not None and not 1 <= cohort <= started <= num_clients or stop_after_steps < 1:
         raise ValueError("need 1 <= cohort <= started <= num_clients and stop_after_steps >= 1")
+    _check_limits(most_trips, smallest_gap)
     simulation = _Simulation(params, num_clients, duration, client_update, client_examples, rule, optimizer)
     discarded = []
     now = 0.0
     for round_number in range(stop_after_steps):
-        clients = _checked(select_round(round_number, started), range(num_clients), started)
+        chosen = select_round(round_number, started)
+        eligible = [
+            client
+            for client in range(num_clients)
+            if _may_take_part(client, simulation.applied, round_number, most_trips, smallest_gap)
+        ]
+        clients = _checked(chosen, eligible, len(chosen) if cohort is None else started)
         trips = [simulation.start_trip(client, now) for client in clients]
         trips.sort(key=lambda trip: (trip.arrival_time, trip.client))
-        used, late = trips[:cohort], trips[cohort:]
-        now = used[-1].arrival_time
+        wanted = len(trips) if cohort is None else cohort
+        used, late = trips[:wanted], trips[wanted:]
+        now = used[-1].arrival_time if used else now
         for trip in used:
             simulation.train(trip)
         simulation.server_step(used, now)
@@ -936,6 +1041,8 @@ def simulate_drawn_staleness(
     optimizer,
     client_update: Callable[[int, int, Any], tuple[Any, float, int]],
     client_examples: Sequence[int] | None = None,
+    most_trips: int | None = None,
+    smallest_gap: int = 0,
 ) -> Replay:
     """Delays that are drawn in server steps: no events, the staleness of each trip is given.
 
@@ -950,7 +1057,8 @@ def simulate_drawn_staleness(
     Args:
       staleness_of: (client, trip) -> the staleness of that trip, rounded down here and cut as said, where
         `trip` is how many trips the client started before.
-      select: (step, all clients in order, buffer_size) -> that many of them. Asked at each step.
+      select: (step, eligible clients in order, buffer_size) -> that many of them. Asked at each step.
+      most_trips, smallest_gap: as in `simulate_synchronous`; all others are eligible.
       The other arguments are those of `simulate`.
     """
     if not 1 <= buffer_size <= num_clients or stop_after_steps < 1:
@@ -958,10 +1066,14 @@ def simulate_drawn_staleness(
     simulation = _Simulation(params, num_clients, None, client_update, client_examples, rule, optimizer)
     first_version = [0] * num_clients  # the first that each client can download for its next trip
     for step in range(stop_after_steps):
-        everybody = list(range(num_clients))
+        eligible = [
+            client
+            for client in range(num_clients)
+            if _may_take_part(client, simulation.applied, step, most_trips, smallest_gap)
+        ]
         time = float(step + 1)
         trips = []
-        for client in _checked(select(step, list(everybody), buffer_size), everybody, buffer_size):
+        for client in _checked(select(step, list(eligible), buffer_size), eligible, buffer_size):
             number = simulation.trips_started[client]
             simulation.trips_started[client] += 1
             drawn = float(staleness_of(client, number))

@@ -131,22 +131,34 @@ class FedStaleWeight(ReportingRule):
     alpha_j is proportional to E[tau_j] b + 1 (`weight="equation_8"`) or to E[tau_j] + 1
     (`weight="algorithm_1"`, whose 1/n cancels). b is K, the number of trips in this step. E[tau_j] is an
     average over the trips of the client that sent D_j, those of this step included: a client with two trips
-    in one step has both included, for both.
+    in one step has both included, for both. The paper has a "moving average" (section 4.3), of unknown length;
+    its test bench one of five trips.
 
     Args:
       weight: see above.
-      window: average over the client's last `window` trips instead of over all of them.
+      window: average over the client's last `window` trips; five, as the test bench, if nothing else is asked for.
       decay: the exponential average instead: E <- decay * E + (1 - decay) * tau for each trip, in order of
         arrival, and E = tau at the client's first trip.
+      all_trips: average over all of the client's trips so far instead.
 
     Reports: weights, the alpha_j in order of arrival.
     """
 
-    def __init__(self, weight: str = "equation_8", window: int | None = None, decay: float | None = None):
+    def __init__(
+        self,
+        weight: str = "equation_8",
+        window: int | None = None,
+        decay: float | None = None,
+        all_trips: bool = False,
+    ):
         if weight not in ("equation_8", "algorithm_1"):
             raise ValueError(f"weight must be 'equation_8' or 'algorithm_1', not {weight!r}")
+        if (window, decay) != (None, None) and all_trips:
+            raise ValueError("all trips, a window and an exponential average are different averages")
         if window is not None and decay is not None:
             raise ValueError("a window and an exponential average are two different averages")
+        if (window, decay, all_trips) == (None, None, False):
+            window = 5
         if window is not None and window < 1:
             raise ValueError("the window must hold at least one trip")
         if decay is not None and not 0.0 <= decay < 1.0:
@@ -546,7 +558,8 @@ class WKAFL(ReportingRule):
 
     1. equation 4: g~_i = g_i + momentum * estimate, with the estimate of the step before (0 at first);
     2. stage two begins if the mean of the K losses, each of the trip's first minibatch at the model
-       downloaded, is below `stage_two_loss`; it is never left;
+       downloaded, is below `stage_two_loss` (section 4.3.3), or with `stage_two_by="sum"` if their sum is at
+       most that (algorithm 2, line 10); it is never left;
     3. clip each g~_i to the norm `clip_bound`;
     4. equation 5: estimate = sum a_i g~_i / sum a_i, a_i = (e/2)^-(tau_i - tau_min);
     5. equations 6 to 8: keep those with cos(g~_i, estimate) >= `minimum_similarity`, with weights p_i
@@ -586,7 +599,11 @@ class WKAFL(ReportingRule):
         stage_two_loss: float = 0.0,
         stage_two_bound: float | None = None,
         without: str | None = None,
+        stage_two_by: str = "mean",
     ):
+        if stage_two_by not in ("mean", "sum"):
+            raise ValueError(f"stage_two_by {stage_two_by!r}: need 'mean' or 'sum'")
+        self.stage_two_by = stage_two_by
         if without not in (None, "gradient_selection", "staleness", "non_iid"):
             raise ValueError(f"without {without!r}: need 'gradient_selection', 'staleness' or 'non_iid'")
         self.client_learning_rate = client_learning_rate
@@ -611,7 +628,11 @@ class WKAFL(ReportingRule):
         ]
 
         losses_mean = sum(trip.loss for trip in trips) / len(trips)
-        if losses_mean < self.stage_two_loss:
+        if self.stage_two_by == "mean":
+            begins = losses_mean < self.stage_two_loss
+        else:
+            begins = sum(trip.loss for trip in trips) <= self.stage_two_loss
+        if begins:
             self.stage = 2
 
         gradients = [clip(gradient, self.clip_bound) for gradient in gradients]

@@ -1081,6 +1081,7 @@ def test_places_of_those_who_left_are_taken_after_the_next_step():
         select=noted_choice([], {0.0: [0, 1, 2]}),
         stop_after_steps=2,
         restart="after_step",
+        replace_lost="after_step",
         vanish=("time", (0, 2), 2.0),
     )
     assert trips_of(replay) == [
@@ -1211,8 +1212,8 @@ def test_nobody_takes_the_place_of_one_that_left_before_the_first_larger_step():
 
 @both_simulators
 @pytest.mark.parametrize("vanish", [("step", (1,), 1), ("time", (1,), 1.5), ("trips", (1,), 1)])
-def test_nobody_leaves_at_the_instant_of_the_last_step(run, vanish):
-    """Client 1 arrives at 1.5 with the first step. If that is the last, it starts again, else it leaves."""
+def test_who_leaves_at_the_instant_of_the_last_step_does_not_start_again(run, vanish):
+    """Client 1 arrives at 1.5 with the first step, and leaves, be that the last step or not."""
 
     def in_flight_after(steps, vanish):
         replay = run(
@@ -1226,9 +1227,30 @@ def test_nobody_leaves_at_the_instant_of_the_last_step(run, vanish):
         assert replay.discarded == []
         return in_flight_of(replay)
 
-    assert in_flight_after(1, vanish) == [(0, 1, 0, 1.0, 2.0), (1, 1, 1, 1.5, 3.0)]
+    assert in_flight_after(1, vanish) == [(0, 1, 0, 1.0, 2.0)]
+    assert in_flight_after(1, None) == [(0, 1, 0, 1.0, 2.0), (1, 1, 1, 1.5, 3.0)]
     assert in_flight_after(2, vanish) == [(0, 3, 2, 3.0, 4.0)]
     assert len(in_flight_after(2, None)) == 2
+
+
+@both_simulators
+@pytest.mark.parametrize("vanish", [("step", (1,), 1), ("time", (1,), 1.0)])
+def test_no_trip_is_thrown_away_after_the_last_step(run, vanish):
+    """Client 1 leaves with the first step. If that is the last, its trip is under way at the end."""
+
+    def after(steps):
+        return run(
+            num_clients=2,
+            concurrency=2,
+            buffer_size=1,
+            duration=lambda client, trip: [1.0, 1.5][client],
+            stop_after_steps=steps,
+            vanish=vanish,
+        )
+
+    assert in_flight_of(after(1)) == [(0, 1, 1, 1.0, 2.0), (1, 0, 0, 0.0, 1.5)]
+    assert after(1).discarded == []
+    assert discarded_of(after(2)) == [(1, 0, 0, 1.5, 1.0, 1)]
 
 
 @both_simulators
@@ -1388,6 +1410,7 @@ def test_the_place_of_a_failed_trip_opens_with_the_next_step(run):
         duration=lambda client, trip: [1.0, 2.0, 3.0][client],
         stop_after_steps=2,
         restart="after_step",
+        replace_lost="after_step",
         fails=these((0, 0)),
     )
     assert trips_of(replay) == [
@@ -1416,6 +1439,106 @@ def test_a_failure_at_the_instant_of_a_step_starts_again_with_the_others(run, fa
     assert [t.client for t in replay.applied[:2]] == [client for client in range(3) if client != failing]
     assert discarded_of(replay) == [(failing, 0, 0, 1.0, 1.0, 0 if failing == 0 else 1)]
     assert {(t.trip, t.download_time) for t in replay.applied[2:]} == {(1, 1.0)}
+
+
+# Who waits for whom where client 0's first trip fails; durations 1, 4 and 6. (replace_lost, time_out), K, the rest.
+LOST_PLACES = [
+    # Client 0 tries again at 1, and its trip is in the buffer when client 1 comes.
+    (("at_once", None), 2, {}, [(0, 1, 0, 1.0), (1, 0, 0, 0.0)], 4.0),
+    # It does at 1 + 2.5, after which client 1 comes first.
+    (("after_time_out", 2.5), 2, {}, [(1, 0, 0, 0.0), (0, 1, 0, 3.5)], 4.5),
+    # It does not before the step of the other two.
+    (("after_step", None), 2, {}, [(1, 0, 0, 0.0), (2, 0, 0, 0.0)], 6.0),
+]
+
+
+@both_simulators
+@pytest.mark.parametrize(("how", "buffer_size", "settings", "applied", "step_time"), LOST_PLACES)
+def test_when_the_place_of_a_lost_trip_is_taken(run, how, buffer_size, settings, applied, step_time):
+    replay = run(
+        num_clients=3,
+        concurrency=3,
+        buffer_size=buffer_size,
+        duration=lambda client, trip: [1.0, 4.0, 6.0][client],
+        stop_after_steps=1,
+        restart="after_step",
+        fails=these((0, 0)),
+        **replacing(*how),
+    )
+    assert [(t.client, t.trip, t.step, t.download_time) for t in replay.applied] == applied
+    assert replay.step_times == [step_time]
+    assert discarded_of(replay) == [(0, 0, 0, 1.0, 1.0, 0)]
+
+
+@both_simulators
+@pytest.mark.parametrize("cancel_at_step", [False, True])
+def test_a_server_that_has_not_noticed_a_loss_does_not_replace_it_at_a_step(run, cancel_at_step):
+    """Client 0 fails at 1, noticed at 6. The step at 4 replaces client 1 alone, unless it cancels all trips."""
+    replay = run(
+        num_clients=3,
+        concurrency=3,
+        buffer_size=1,
+        duration=lambda client, trip: [1.0, 4.0, 6.0][client] if trip == 0 else 9.0,
+        stop_after_steps=2,
+        restart="after_step",
+        fails=these((0, 0)),
+        cancel_at_step=cancel_at_step,
+        **replacing("after_time_out", 5.0),
+    )
+    starts = sorted((t.client, t.download_time) for t in replay.applied + replay.in_flight + replay.discarded)
+    if cancel_at_step:
+        assert starts == [(c, t) for c in range(3) for t in (0.0, 4.0, 13.0)]
+    else:
+        assert starts == [(0, 0.0), (0, 6.0), (1, 0.0), (1, 4.0), (2, 0.0), (2, 6.0)]
+        assert [(t.client, t.download_version) for t in replay.in_flight] == [(0, 2), (1, 1), (2, 2)]
+
+
+@both_simulators
+@pytest.mark.parametrize(
+    ("how", "start"), [(("at_once", None), 1.5), (("after_time_out", 9.0), 1.5), (("after_step", None), 2.0)]
+)
+def test_the_server_knows_of_a_trip_that_is_too_stale(run, how, start):
+    """Client 0 makes a step at 1 and at 2; client 1's trip comes at 1.5, one step too late."""
+    replay = run(
+        num_clients=2,
+        concurrency=2,
+        buffer_size=1,
+        duration=lambda client, trip: [1.0, 1.5][client],
+        stop_after_steps=2,
+        restart="after_step",
+        staleness_limit=0,
+        **replacing(*how),
+    )
+    assert discarded_of(replay) == [(1, 0, 0, 1.5, 1.5, 1)]
+    assert [t.download_time for t in replay.in_flight] == [2.0, start]
+
+
+def replacing(how, time_out):
+    """The arguments for lost places."""
+    return {"replace_lost": how} if time_out is None else {"replace_lost": how, "time_out": time_out}
+
+
+@pytest.mark.parametrize(
+    ("settings", "match"),
+    [
+        ({"replace_lost": "later"}, "replace_lost is"),
+        ({"replace_lost": "after_step", "restart": "at_once"}, "restart='after_step' only"),
+        ({"replace_lost": "after_time_out"}, "time_out is given where"),
+        ({"time_out": 1.0}, "time_out is given where"),
+        ({"replace_lost": "after_time_out", "time_out": 0.0}, "above 0"),
+        ({"replace_lost": "after_time_out", "time_out": math.inf}, "finite"),
+    ],
+)
+def test_ways_to_replace_without_meaning_are_refused(settings, match):
+    with pytest.raises(ValueError, match=match):
+        run(
+            num_clients=2,
+            concurrency=2,
+            buffer_size=1,
+            duration=lambda client, trip: 1.0,
+            stop_after_steps=3,
+            **{"restart": "after_step", **settings},
+        )
 
 
 def test_who_failed_has_not_contributed_to_the_round():
@@ -1649,6 +1772,7 @@ def test_an_open_place_may_be_taken_by_one_that_failed():
             duration=lambda client, trip: [1.0, 3.0, 1.0][client],
             stop_after_steps=2,
             restart="after_step",
+            replace_lost="after_step",
             next_available=next_available,
             fails=these(*failing),
         )
@@ -2080,7 +2204,8 @@ def test_a_buffer_that_will_be_applied_saves_from_starving(run, restart):
 
 
 @both_simulators
-def test_a_short_step_may_be_the_first_larger_one(run):
+def test_the_first_larger_step_waits_however_long_it_takes(run):
+    """Client 1 takes 9: nothing is flushed at 3.5. From step 1 on, nothing is there to be flushed either: K = 1."""
     replay = run(
         num_clients=2,
         concurrency=2,
@@ -2090,7 +2215,27 @@ def test_a_short_step_may_be_the_first_larger_one(run):
         stop_after_steps=2,
         flush_after=2.5,
     )
-    assert trips_of(replay) == [(0, 0, 0, 0, 0, 0.0, 1.0), (0, 1, 1, 1, 0, 3.5, 4.5)]
+    assert trips_of(replay) == [
+        (0, 0, 0, 0, 0, 0.0, 1.0),
+        (1, 0, 0, 0, 0, 0.0, 9.0),
+        (0, 1, 1, 1, 0, 9.0, 10.0),
+    ]
+
+
+@both_simulators
+def test_steps_after_the_first_larger_one_may_be_short(run):
+    """Step 0 waits for client 1 until 9. Then client 0's trip waits from 10 to 12.5, and is applied alone."""
+    replay = run(
+        num_clients=2,
+        concurrency=2,
+        buffer_size=3,
+        first_buffer_size=2,
+        duration=lambda client, trip: [1.0, 9.0][client] if trip == 0 else [1.0, 2.0][client],
+        stop_after_steps=2,
+        flush_after=0.5,
+    )
+    assert replay.step_times == [9.0, 10.5]
+    assert [(t.client, t.step) for t in replay.applied] == [(0, 0), (1, 0), (0, 1)]
 
 
 @pytest.mark.parametrize(("vanish", "cancel_step"), [(("time", (1,), 3.0), 0), (("step", (1,), 1), 1)])
@@ -3219,6 +3364,10 @@ def random_settings(seed):
     else:
         settings["concurrency"] = int(generator.integers(1, num_clients + 1))
         settings["restart"] = ref.RESTARTS[generator.integers(len(ref.RESTARTS))]
+        if settings["restart"] == "after_step":
+            settings |= replacing(
+                *(("at_once", None), ("after_time_out", 2.0), ("after_step", None))[seed % 3]
+            )
         if settings["restart"] == "at_once" and coin():
             settings["first_buffer_size"] = int(generator.integers(1, settings["concurrency"] + 1))
     if coin():
@@ -3369,7 +3518,7 @@ def assert_steps_come_when_they_must(settings, replay):
             assert time == trips[0].arrival_time + flush_after
         else:
             assert len(trips) == full and time == trips[-1].arrival_time
-        if flush_after is not None:
+        if flush_after is not None and (step or "first_buffer_size" not in settings):
             assert time <= trips[0].arrival_time + flush_after
         for trip in all_trips(replay):
             under_way = trip.download_time < time < end_of(trip)
@@ -3389,6 +3538,20 @@ def assert_steps_come_when_they_must(settings, replay):
                     )
 
 
+def lost_and_not_noticed(settings, replay, now):
+    """The clients of the trips that the server waits for in vain."""
+    if "time_out" not in settings:
+        return []
+    canceled = [time for time in replay.step_times if settings.get("cancel_at_step") and time <= now]
+    return [
+        trip.client
+        for trip in replay.discarded
+        if why_discarded(trip, settings, replay) in ("lost", "failed", "left")
+        and max([0.0, *canceled]) <= trip.cancel_time <= now < trip.cancel_time + settings["time_out"]
+        and not (trip.cancel_time in canceled and trip.cancel_step < np.sum(np.array(canceled) <= now))
+    ]
+
+
 def assert_places_are_filled(settings, replay, moments):
     """After each of these moments no place is open that somebody eligible and available could take."""
     everything, restart, step_times = all_trips(replay), settings["restart"], replay.step_times
@@ -3403,11 +3566,12 @@ def assert_places_are_filled(settings, replay, moments):
         number_waiting = sum(t.arrival_time <= now < step_times[t.step] for t in replay.applied)
         started = [trip.client for trip in everything if trip.download_time == now]
         gone = {c for c in range(settings["num_clients"]) if when_gone(c, settings, replay) <= now}
+        unnoticed = lost_and_not_noticed(settings, replay, now)
         contributed |= {trip.client for trip in replay.applied if trip.arrival_time == now}
         if len(contributed | gone) == settings["num_clients"]:
             contributed = set()
 
-        able = set(range(settings["num_clients"])) - gone
+        able = set(range(settings["num_clients"])) - gone - set(unnoticed)
         if settings.get("next_available"):
             able = {client for client in able if settings["next_available"](client, now) == now}
         waits_for_step_0 = settings.get("first_buffer_size") is not None and now < step_times[0]
@@ -3424,10 +3588,11 @@ def assert_places_are_filled(settings, replay, moments):
             assert len(started) <= starts.count(now)
             assert len(started) == starts.count(now) or not able
             continue
-        if waits_for_step_0 or (restart == "after_step" and now not in step_times):
+        steps_only = restart == "after_step" and settings.get("replace_lost") == "after_step"
+        if waits_for_step_0 or (steps_only and now not in step_times):
             open_places -= len(started)
         elif restart == "after_step":
-            open_places = settings["concurrency"] - len(under_way) - number_waiting
+            open_places = settings["concurrency"] - len(under_way) - number_waiting - len(unnoticed)
         else:
             open_places = settings["concurrency"] - len(under_way)
         assert open_places >= 0

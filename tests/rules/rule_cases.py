@@ -60,6 +60,7 @@ def wkafl(without: str | None = None, restart: str = "at_once", **changes) -> Ca
         "clip_norm": 0.8,
         "stage_two_clip": 0.9,
         "stage_two_loss": 0.8,
+        "stage_two_by": "mean",
         **changes,
     }
     parts = {
@@ -79,6 +80,7 @@ def wkafl(without: str | None = None, restart: str = "at_once", **changes) -> Ca
             clip_bound=limits["clip_norm"],
             stage_two_bound=limits["stage_two_clip"],
             stage_two_loss=limits["stage_two_loss"],
+            stage_two_by=limits["stage_two_by"],
             without=without,
         ),
         restart=restart,
@@ -102,6 +104,12 @@ RULES = {
         "",
         rules.fedstaleweight(average="window", window=3),
         lambda: papers.FedStaleWeight(window=3),
+        buffer_size=5,
+    ),
+    "fedstaleweight, all trips": Case(
+        "",
+        rules.fedstaleweight(average="all"),
+        lambda: papers.FedStaleWeight(all_trips=True),
         buffer_size=5,
     ),
     "fedstaleweight, exponential average": Case(
@@ -165,6 +173,7 @@ RULES = {
     "wkafl, no gradient selection": wkafl("gradient_selection"),
     "wkafl, no staleness part": wkafl("staleness"),
     "wkafl, no non-IID part": wkafl("non_iid"),
+    "wkafl, sum of losses": wkafl(stage_two_by="sum", stage_two_loss=3.0),
     "fednova": Case(
         "",
         rules.fednova(),

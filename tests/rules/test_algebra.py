@@ -308,6 +308,7 @@ def test_wkafl_with_all_its_parts_at_zero_and_equal_staleness_is_the_mean():
         assert difference(run(dataclasses.replace(case, rule=changed)), plain) > 1e-3, change
 
 
+@pytest.mark.full
 def test_fednova_with_as_many_local_steps_for_everyone_is_fedavg():
     work = {"batch_size": 4, "local_steps": 3}
     case = case_of("fednova", work=work)

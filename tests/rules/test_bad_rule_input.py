@@ -58,6 +58,80 @@ def test_several_trips_a_step_after_the_initial_round_are_refused(rule):
     assert_refused(rule, schedule, "buffer_size is 3, but must be 1", "only number of trips per server step")
 
 
+def test_steps_of_other_sizes_are_told_with_what_makes_them():
+    """Nobody asked for the buffer size that one of the steps happens to have."""
+    one = "must be 1, the only number of trips per server step"
+    waits = make_schedule(staleness_limit=1, too_stale="wait", server_steps=40)
+    assert set(np.diff(waits.step_offsets)) > {1}
+    assert_refused(
+        rules.asgd(), waits, r"^the number of trips in a server step is \d+,", one, "too_stale='wait'"
+    )
+    by_three = rules.fedbuff().build()._replace(buffer_size=3)
+    flushed = make_schedule(buffer_size=3, flush_after=0.1)
+    assert 3 in np.diff(flushed.step_offsets)
+    parts = ("^the number of trips in a server step is [12],", "must be 3", "flush_after")
+    assert_refused(by_three, flushed, *parts)
+
+
+POISSON = {
+    "num_clients": CLIENTS,
+    "cohort_size": 2,
+    "delay": jafl.delays.exponential(1.0),
+    "cohorts": "poisson",
+}
+
+
+@pytest.mark.parametrize(
+    "rule", [rules.fedavg(), rules.fedbuff(), rules.fednova()], ids=["fedavg", "fedbuff", "fednova"]
+)
+def test_a_step_of_nobody_is_refused_by_a_mean(rule):
+    schedule = jafl.synchronous(**POISSON, server_steps=60)
+    assert 0 in np.diff(schedule.step_offsets)
+    parts = (
+        "smallest number of trips per server step is 0",
+        "at least 1 for this rule",
+        "fedavg.divide_by=cohort_size",
+    )
+    assert_refused(rule, schedule, *parts)
+
+
+@pytest.mark.full
+def test_a_step_of_nobody_is_a_step():
+    """Nothing moves in it but momentum, and the histories count it."""
+    schedule = jafl.synchronous(**POISSON, server_steps=40, seed=4)
+    sizes = np.diff(schedule.step_offsets)
+    assert sizes[0] != 0 and 0 in sizes
+    run = experiment(rules.fedavg(divide_by=2.0), schedule)
+    end = [int(np.flatnonzero(sizes == 0)[0]) + more for more in (0, 1)]
+    history = jafl.simulate(*run, jax.random.key(1), evaluate_at=end)
+    before, after = (row for row in history.evaluations if row["server_step"] in end)
+    assert before["test_loss"] == after["test_loss"] and before["client_trips"] == after["client_trips"]
+    assert after["train_loss"] is None
+    assert np.all(history.weights == 0.5)
+
+
+@pytest.mark.full
+def test_a_private_step_of_nobody_is_noise():
+    """Or who sees the models would know that nobody took part."""
+    schedule = jafl.synchronous(**POISSON, server_steps=40, seed=4)
+    rule = jafl.private(
+        rules.fedavg(divide_by=2.0), clip_norm=0.1, noise_multiplier=2.0, delta=1e-3, mechanism="independent"
+    )
+    history = jafl.simulate(*experiment(rule, schedule), jax.random.key(1))
+    empty = np.diff(schedule.step_offsets) == 0
+    assert empty.any()
+    assert np.array_equal(history.step_reports["signal_norm"] == 0, empty)
+    size = sum(leaf.size for leaf in jax.tree.leaves(history.params))
+    expected = 2.0 * 0.1 / 2.0 * np.sqrt(size)
+    assert np.all(np.abs(history.step_reports["noise_norm"] / expected - 1) < 6 / np.sqrt(2 * size))
+
+
+@pytest.mark.full
+def test_the_initial_round_alone_is_a_run():
+    schedule = make_schedule(initial_round=True, server_steps=1)
+    assert jafl.simulate(*experiment(rules.ace(), schedule), jax.random.key(1)).server_steps == 1
+
+
 @pytest.mark.parametrize("rule", CACHED.values(), ids=CACHED)
 def test_a_schedule_without_the_initial_round_is_refused(rule):
     for schedule in (make_schedule(), make_schedule(buffer_size=3)):
@@ -128,6 +202,11 @@ def test_whole_numbers_of_rules_are_checked(rule, settings, name):
     """Neither an error from the inside of a program nor a number that is silently cut."""
     with pytest.raises(jafl.SettingError, match=f"{name} is .*whole number"):
         prepared(*experiment(rule, make_schedule(**settings)))
+
+
+def test_an_unknown_number_of_losses_for_stage_two_is_refused():
+    with pytest.raises(jafl.SettingError, match="stage_two_by is 'median'.*mean.*sum"):
+        rules.wkafl(stage_two_by="median").build()
 
 
 @pytest.mark.parametrize(

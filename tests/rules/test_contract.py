@@ -264,6 +264,7 @@ def compilations() -> int:
     return engine.run._cache_size() + engine.allocate._cache_size()
 
 
+@pytest.mark.full
 @each_rule
 def test_runs_in_the_engine_and_does_not_recompile_for_other_numbers(row: Row):
     """Other numbers of the rule, other learning rates and other events are other data, and change the result."""
@@ -294,6 +295,7 @@ def test_a_number_that_is_no_data_recompiles():
     assert compilations() > compiled
 
 
+@pytest.mark.full
 @each_rule
 def test_a_rule_object_gives_the_same_as_its_specification(row: Row):
     deferred = small_run(row.rule, row.buffer_size, row.restart)

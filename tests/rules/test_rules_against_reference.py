@@ -102,6 +102,12 @@ def test_the_table_holds_what_it_promises():
     assert set(np.unique(history.step_reports["stage"])) == {1.0, 2.0}
     assert history.step_reports["kept"].min() > 0 or history.step_reports["kept"].max() < 5
     assert len(np.unique(history.step_reports["kept"])) > 1
+    by_sum, _ = compare(
+        next(case for case in CASES if case.name == "wkafl, sum of losses; slow clients"), "float64"
+    )
+    stages = by_sum.step_reports["stage"]
+    assert set(np.unique(stages)) == {1.0, 2.0}
+    assert np.any(stages != history.step_reports["stage"]), "the mean's threshold is another one"
     for name in ("delay-adaptive, drop", "zeno++", "zeno++, lazy", "aced by cached age, 2"):
         for case in of_rule(name):
             if name == "delay-adaptive, drop" and "simultaneous" in case.name:

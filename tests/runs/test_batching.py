@@ -53,6 +53,7 @@ def test_seeds_and_rates_go_together_and_end_as_alone():
     assert isinstance(outcomes[5], jafl.DivergenceError)
 
 
+@pytest.mark.full
 def test_what_differs_in_more_than_numbers_stays_apart():
     first, second = experiments(seed="0,1")
     found = [

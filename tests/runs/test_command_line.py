@@ -17,7 +17,8 @@ from command_line import ROOT, environment, flags, python, run_py
 from run_files import read_arrays, read_json, read_lines, replay
 
 from jafl import command_help, command_line
-from jafl.config.settings import DEFAULTS, GROUPS, HELP
+from jafl.config.declaration import GROUPS
+from jafl.config.settings import DEFAULTS, HELP
 
 SMALL = {
     "algorithm": "fedbuff",
@@ -65,7 +66,7 @@ def test_nothing_of_tensorflow_or_torch_is_ever_imported(first):
     imported = {
         line.split("|")[-1].strip().split(".")[0] for line in lines if line.startswith("import time:")
     }
-    assert {"jax", "flax", "optax", "sklearn", "matplotlib"} <= imported
+    assert {"jax", "flax", "optax", "matplotlib"} <= imported
     assert not {name for name in imported if name.startswith(("tensor", "torch"))} - {"tensorstore"}
 
 
@@ -127,7 +128,7 @@ def test_helpfull_explains_every_setting(tmp_path):
         "python run.py --algorithm=fedbuff",
         "--num_clients: Number of clients. (default: 100)",
         "--over_selection: Share of extra clients started in each synchronous round and cancelled when late, 0.3 "
-        "say. Only where protocol is synchronous. (default: 0.0)",
+        "say. Only where protocol is synchronous, and cohorts is fixed. (default: 0.0)",
         "--[no]train_accuracy: Also measure the accuracy on all training examples. (default: false)",
         "--config: Start from the settings in this config.json of an earlier run.",
         "--flagfile=FILE",
@@ -163,10 +164,25 @@ def test_the_console_script_is_the_command():
     assert "py.typed" in project["tool"]["setuptools"]["package-data"]["jafl"]
 
 
-def test_an_installed_package_says_where_the_experiments_are(tmp_path):
+@pytest.mark.parametrize(
+    ("typed", "refused", "remedy"),
+    [
+        ("--experiment=list", "experiment is 'list'", "python run.py --experiment=NAME"),
+        pytest.param(
+            "--benchmark=list",
+            "benchmark is 'list'",
+            "python run.py --benchmark=NAME",
+            marks=pytest.mark.full,
+        ),
+        pytest.param(
+            "--compare=a,b", "compare is 'a,b'", "python run.py --compare=a.json", marks=pytest.mark.full
+        ),
+    ],
+)
+def test_an_installed_package_says_where_the_experiments_are(typed, refused, remedy, tmp_path):
     shutil.copytree(ROOT / "jafl", tmp_path / "site" / "jafl", ignore=shutil.ignore_patterns("__pycache__"))
     result = subprocess.run(
-        [sys.executable, "-m", "jafl", "--experiment=list"],
+        [sys.executable, "-m", "jafl", typed],
         cwd=tmp_path,
         env={**environment(), "PYTHONPATH": str(tmp_path / "site")},
         capture_output=True,
@@ -174,10 +190,8 @@ def test_an_installed_package_says_where_the_experiments_are(tmp_path):
         timeout=120,
     )
     assert result.returncode == 2
-    assert result.stderr.startswith(
-        "Error: experiment is 'list', but must be left out where jafl is installed"
-    )
-    assert "python run.py --experiment=NAME" in result.stderr
+    assert result.stderr.startswith(f"Error: {refused}, but must be left out where jafl is installed")
+    assert remedy in result.stderr
 
 
 @pytest.mark.parametrize(

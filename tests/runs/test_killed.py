@@ -12,6 +12,7 @@ from run_again import assert_same, checkpoints_in, quiet
 
 from jafl.config.settings import Settings
 
+KILLS = 20
 SETTINGS = {
     "algorithm": "fedbuff",
     "model": "softmax",
@@ -48,12 +49,12 @@ def assert_files_are_whole(folder, expected):
         assert not text or text.endswith(b"\n")
 
 
-@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.full)])
-def test_killed_at_random_moments(kills, uninterrupted, tmp_path):
+@pytest.mark.full
+def test_killed_at_random_moments(uninterrupted, tmp_path):
     folder, moments = tmp_path / "run", random.Random(0)
     lines = len((uninterrupted / "metrics.jsonl").read_text().splitlines())
     kept, progress = 0, []
-    for number in range(kills):
+    for number in range(KILLS):
         process = killed.start(SETTINGS, folder, tmp_path / "cache", 8)
         if (
             number % 4
@@ -80,7 +81,7 @@ def test_killed_at_random_moments(kills, uninterrupted, tmp_path):
             state = json.loads((folder / "checkpoints" / str(kept) / "state" / "metadata").read_text())
             steps = [evaluation["server_step"] for evaluation in state["runs"][0]["evaluations"]]
             assert [json.loads(line)["server_step"] for line in written][: len(steps)] == steps
-    assert len(set(progress)) > kills / 2
+    assert len(set(progress)) > KILLS / 2
     process = killed.start(SETTINGS, folder, tmp_path / "cache", 0)
     process.join()
     assert process.exitcode == 0

@@ -14,7 +14,7 @@ from tiers import in_tiers
 
 from jafl.config import presets
 from jafl.config.settings import Settings
-from jafl.runs.directory import PICTURES
+from jafl.runs.earlier import PICTURES
 from jafl.runs.runner import dry_run, run
 
 SMALL = {"num_clients": 12, "model": "softmax", "delay_draw": "per_trip", "seed": "5"}

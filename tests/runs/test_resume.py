@@ -11,6 +11,7 @@ from command_line import ROOT, environment
 from run_again import assert_same, at_step, checkpoints_in, contents, ctrl_c, quiet
 
 from jafl.config.settings import Settings
+from jafl.data import programs
 from jafl.errors import SettingError
 from jafl.runs.lock import directory_lock
 
@@ -120,7 +121,7 @@ def test_a_disk_too_full_for_a_line_of_metrics_leaves_whole_lines(whole, tmp_pat
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, unlimited[1]))
 
     try:
-        with pytest.raises(OSError):
+        with pytest.raises(OSError, match=r"File too large.*metrics\.jsonl"):
             quiet(SMALL, folder, checkpoint_every=40, trackers=[at_step(25, fill)])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
@@ -161,7 +162,10 @@ def test_a_checkpoint_that_cannot_be_read_gives_way_to_the_one_before(whole, sto
     shutil.copytree(folder / "checkpoints" / "15", folder / "checkpoints" / "16")
     (folder / "checkpoints" / "16" / "state" / "metadata").write_text("{")
     quiet(SMALL, folder, resume=True, show=said.append)
-    assert any("16 cannot be read" in line for line in said)
+    expected = (
+        "16 cannot be used: its file state/metadata is not as it was written; the one after server step 15 is"
+    )
+    assert any(expected in line for line in said)
     assert_same(folder, whole)
 
 
@@ -253,3 +257,35 @@ def test_flags_that_cannot_go_together(arguments, message, tmp_path):
     assert ended.returncode == 2
     assert message in ended.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.full
+def test_a_run_on_other_source_files_is_not_resumed(tmp_path, monkeypatch):
+    """As with another version of Python, whose standard library has other texts."""
+    text = "".join(f"line {number}\n" for number in range(60))
+
+    def library(name, text):
+        (tmp_path / name).mkdir()
+        for file in range(12):
+            (tmp_path / name / f"{file}.py").write_text(text * (file + 1))
+        monkeypatch.setattr(programs, "_folder", lambda: tmp_path / name)
+
+    library("earlier", text)
+    settings = Settings(
+        algorithm="fedbuff", dataset="python_source", num_clients=4, concurrency=2, buffer_size=2, client_trips=20,
+        hidden_sizes="3", most_characters=200, evaluate_every=10,
+    )  # fmt: skip
+    folder = tmp_path / "run"
+    (outcome,) = quiet(settings, folder, trackers=[at_step(5, ctrl_c)])
+    assert outcome.status == "interrupted"
+    digest = json.loads((folder / "config.json").read_text())["text_digest"]
+    written = settings.changed({"text_digest": digest})
+    before = contents(folder)
+    library("later", text.replace("5", "6"))
+    for given in (settings, written):
+        with pytest.raises(SettingError, match="text_digest"):
+            quiet(given, folder, resume=True)
+    assert contents(folder) == before
+    monkeypatch.setattr(programs, "_folder", lambda: tmp_path / "earlier")
+    (outcome,) = quiet(settings, folder, resume=True)
+    assert outcome.status == "finished"

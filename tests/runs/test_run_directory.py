@@ -1,5 +1,6 @@
 """What a run leaves behind: every file and every documented field, read without jafl's help."""
 
+import concurrent.futures
 import dataclasses
 import platform
 
@@ -24,7 +25,7 @@ import jafl
 from jafl.config.presets import COMMON, PRESETS
 from jafl.config.settings import Settings
 from jafl.errors import SettingError
-from jafl.runs.directory import RunDirectory, next_free_directory
+from jafl.runs.directory import RunDirectory, claim_next_directory
 from jafl.runs.runner import run
 
 FILES = {
@@ -36,7 +37,7 @@ FILES = {
     "params.npz",
     "reports.npz",
 }
-PICTURES = {"accuracy.png", "staleness.png", "participation.png", "label_split.png"}
+PICTURES = {"accuracy.png", "participation.png", "label_split.png", "timeline.png"}
 ALGORITHMS = ("fedbuff", "fedasync", "fedavg", "fedavgm")
 SEEDS = (3, 4)
 
@@ -157,6 +158,7 @@ def test_config_holds_every_setting_resolved(any_run):
         "data_fraction",
     }
     unused |= {"normalization", "tokens", "vocabulary_size", "wordpiece_vocabulary"}  # of images and texts
+    unused |= {"text_digest", "most_characters", "evaluation_examples", "test_folds"}
     unused |= {
         "dropout_step",
         "dropout_time",
@@ -165,9 +167,13 @@ def test_config_holds_every_setting_resolved(any_run):
         "flush_after",
         "start_rate",
     }
-    unused |= {"availability_period", "lose_trips"}
+    unused |= {"most_trips", "availability_period", "lose_trips", "trip_time_out"}
+    unused |= {"clip_norm", "noise_multiplier", "epsilon", "delta", "dp_bands"}  # of private runs
+    unused |= {"secure_fraction_bits", "secure_weight_bits"}
     unused |= {"delay_download_bandwidth", "delay_upload_bandwidth", "delay_model_bytes"}
-    unused |= {"cohort_size"} if config["protocol"] == "asynchronous" else {"buffer_size", "restart"}
+    unused |= (
+        {"cohort_size"} if config["protocol"] == "asynchronous" else {"buffer_size", "restart", "concurrency"}
+    )
     for field in dataclasses.fields(Settings):
         assert field.name in config
         if field.name not in unused | {"evaluate_every"}:  # null: so many evaluations in all
@@ -611,7 +617,15 @@ def test_a_path_that_cannot_be_a_directory_is_refused(tmp_path):
         RunDirectory(tmp_path / "file")
 
 
-def test_next_free_directory(tmp_path):
-    assert next_free_directory(tmp_path / "runs") == tmp_path / "runs" / "001"
-    (tmp_path / "runs" / "001").mkdir(parents=True)
-    assert next_free_directory(tmp_path / "runs") == tmp_path / "runs" / "002"
+def test_each_command_claims_a_number_of_its_own(tmp_path):
+    (tmp_path / "runs" / "002").mkdir(parents=True)
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        claimed = list(pool.map(lambda _: claim_next_directory(tmp_path / "runs"), range(40)))
+    names = sorted(path.name for path in claimed)
+    assert names == [f"{number:03d}" for number in range(1, 42) if number != 2]
+
+
+def test_a_place_where_no_number_can_be_made_is_refused(tmp_path):
+    (tmp_path / "runs").write_text("mine")
+    with pytest.raises(SettingError, match="output_dir is .*001', but cannot be made: Not a directory"):
+        claim_next_directory(tmp_path / "runs")

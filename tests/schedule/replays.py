@@ -11,12 +11,23 @@ import reference as ref
 from jafl.errors import SettingError
 from jafl.schedule import asynchronous, open_arrivals
 from jafl.schedule.draws import FAILURE, keyed_uniform
-from jafl.schedule.events import Events, Picker
+from jafl.schedule.events import Events
 from jafl.schedule.open_arrivals import _gaps
+from jafl.schedule.picker import Picker
 
 NOTHING = {"params": {}, "rule": ref.FedAvg(), "optimizer": ref.SGD(), "client_update": ref.no_work}
 # Arguments that ``asynchronous``, ``open_arrivals`` and the reference call the same.
-SHARED = ("restart", "staleness_limit", "too_stale", "flush_after", "cancel_at_step", "exclude_busy")
+SHARED = (
+    "restart",
+    "replace_lost",
+    "staleness_limit",
+    "too_stale",
+    "flush_after",
+    "cancel_at_step",
+    "exclude_busy",
+    "most_trips",
+    "smallest_gap",
+)
 
 
 class Endless(Exception):
@@ -29,7 +40,7 @@ def recorded(case, most=3_000):
     In the place of the schedule stands the SettingError, if it is refused. Raises Endless after ``most`` goes.
     """
     starts = []
-    take_places, swap = Events._take_places, Picker.swap
+    take_places, swap, draw_one = Events._take_places, Picker.swap, Picker.draw_one
 
     def note(clients):
         starts.append(list(clients))
@@ -46,9 +57,15 @@ def recorded(case, most=3_000):
         note([client])
         return client
 
+    def recorded_draw(picker):
+        client = draw_one(picker)
+        note([client])
+        return client
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Events, "_take_places", recorded_places)
         patch.setattr(Picker, "swap", recorded_swap)
+        patch.setattr(Picker, "draw_one", recorded_draw)
         try:
             return case.schedule(), starts
         except SettingError as error:
@@ -132,6 +149,8 @@ def replayed(case, steps, starts, *, until=None, **changes):
     """The reference's replay of so many steps, with these clients starting; ``until``: of the last start."""
     arguments = case.arguments
     told = {name: arguments[name] for name in SHARED if name in arguments}
+    if "trip_time_out" in arguments:
+        told["time_out"] = arguments["trip_time_out"]
     if case.protocol is open_arrivals:
         told |= {"concurrency": None, "start_times": start_times(case, until)}
     else:

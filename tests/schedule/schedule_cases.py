@@ -205,6 +205,14 @@ def presences(draw, num_clients: int) -> availability.Availability:
 RESTARTS = ("at_once", "not_twice_in_a_buffer", "after_step", "after_round")
 CLIENTS = ("dropout", "failure_rate", "availability")
 SERVER = ("restart", "drop", "wait", "flush_after", "cancel_at_step")
+LIMITS = ("most_trips", "smallest_gap")
+
+
+def ways_to_replace_what_is_lost() -> st.SearchStrategy[dict[str, Any]]:
+    """When the place of a lost trip is taken anew, in K-asynchronous training; time-outs tie with arrivals."""
+    time_outs = st.sampled_from([0.1, 0.5, 1.0, 3.0, 40.0])
+    timed_out = time_outs.map(lambda time: {"replace_lost": "after_time_out", "trip_time_out": time})
+    return st.just({}) | timed_out | st.just({"replace_lost": "after_step"})
 
 
 @st.composite
@@ -219,6 +227,8 @@ def with_options(draw, cases, options=CLIENTS + SERVER, restarts=RESTARTS[1:]) -
         "availability": presences(clients),
         "flush_after": st.sampled_from([0.1, 0.5, 1.0, 2.0, 10.0]),
         "cancel_at_step": st.just(True),
+        "most_trips": st.integers(1, 1 + 90 // clients),
+        "smallest_gap": st.integers(1, 5),
     }
     chosen = draw(st.sets(st.sampled_from(options), min_size=1))
     if "wait" in chosen:  # excludes these
@@ -226,6 +236,8 @@ def with_options(draw, cases, options=CLIENTS + SERVER, restarts=RESTARTS[1:]) -
     arguments = {name: draw(values[name]) for name in sorted(chosen & set(values))}
     for too_stale in chosen & {"drop", "wait"}:
         arguments |= {"too_stale": too_stale, "staleness_limit": draw(st.integers(0, 4))}
+    if arguments.get("restart") == "after_step" and case.protocol is asynchronous:
+        arguments |= draw(ways_to_replace_what_is_lost())
     return Case(case.protocol, {**case.arguments, **arguments})
 
 

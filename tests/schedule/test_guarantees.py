@@ -394,7 +394,9 @@ ONE_BREACH_OF_EACH = {
     "check_durations": tampered(BUFFERED, download_time={30: BUFFERED.download_time[30] + 1e-9}),
     "check_versions": WRONG_VERSIONS["an old version"],
     "check_conservation": NOT_CONSERVED["one more stated"],
+    "check_participation": BUFFERED,
 }
+LIMITS = {"most_trips": int(np.bincount(BUFFERED.client).max()) - 1, "smallest_gap": 0}
 
 
 def test_there_is_a_breach_of_each_check():
@@ -408,4 +410,4 @@ def test_check_all_notices_a_breach_of(name, monkeypatch):
         if other != name:
             monkeypatch.setattr(guarantees, other, lambda *arguments: None)
     with pytest.raises(AssertionError):
-        guarantees.check_all(ONE_BREACH_OF_EACH[name], buffer_size=3, delay=EXPONENTIAL, seed=1)
+        guarantees.check_all(ONE_BREACH_OF_EACH[name], buffer_size=3, delay=EXPONENTIAL, seed=1, **LIMITS)

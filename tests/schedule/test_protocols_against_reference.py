@@ -30,6 +30,7 @@ from schedule_cases import (
 
 from jafl.errors import SettingError
 from jafl.schedule import Dropout, asynchronous, availability, delays, drawn_staleness, open_arrivals
+from jafl.schedule.counting import in_flight
 
 
 def moment_of_leaving(case):
@@ -173,8 +174,8 @@ def test_who_leaves_at_a_step_leaves_at_a_flush_too():
 
 
 @pytest.mark.parametrize("restart", ["at_once", "not_twice_in_a_buffer", "after_step"])
-def test_the_last_step_ends_the_run_before_clients_leave(restart):
-    """Both arrive at 1, a step each; client 1 would leave after it, but the run is over: both start again."""
+def test_who_leaves_at_the_last_step_does_not_start_again(restart):
+    """Both arrive at 1, a step each; client 1 leaves then, so client 0 alone starts again."""
     schedule = asynchronous(
         num_clients=2,
         concurrency=2,
@@ -184,11 +185,53 @@ def test_the_last_step_ends_the_run_before_clients_leave(restart):
         dropout=Dropout(clients=[1], trips=1),
     )
     assert schedule.client.tolist() == [0, 1]
+    assert schedule.inflight_client.tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    "moment", [{"trips": 1}, {"time": 1.0}, {"server_step": 1}], ids=["trips", "time", "server_step"]
+)
+def test_who_has_left_by_the_last_step_is_not_under_way_after_it(moment):
+    """Three clients that take 1, 1.7 and 2.9 and a single step: client 0, which makes it, has left."""
+    law = delays.groups(tuple((1, delays.constant(time)) for time in (1.0, 1.7, 2.9)))
+    schedule = asynchronous(
+        num_clients=3,
+        concurrency=3,
+        delay=law,
+        server_steps=1,
+        dropout=Dropout(clients=[0], **moment),
+    )
+    assert schedule.inflight_client.tolist() == [1, 2]
+    assert schedule.inflight_version.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("moment", [{"time": 1.0}, {"server_step": 1}], ids=["time", "server_step"])
+def test_the_last_step_throws_away_no_trip_of_those_who_leave(moment):
+    """Client 1 leaves at the instant of the last step: its trip is under way at the end, and counts as such."""
+    schedule = asynchronous(
+        num_clients=2,
+        concurrency=2,
+        delay=by_client(1.0, 3.0),
+        server_steps=1,
+        dropout=Dropout(clients=[1], **moment),
+    )
     assert schedule.inflight_client.tolist() == [0, 1]
+    assert len(schedule.discarded_client) == 0
 
 
-def test_the_last_step_ends_the_run_before_clients_leave_whose_trip_is_thrown_away():
-    """At 2 client 0 comes one step too late, then client 1 makes the last step."""
+def test_another_client_takes_the_place_of_one_that_leaves_at_the_last_step():
+    schedule = asynchronous(
+        num_clients=2,
+        concurrency=1,
+        delay=delays.constant(1.0),
+        server_steps=1,
+        dropout=Dropout(clients=[0, 1], trips=1),
+    )
+    assert schedule.inflight_client.tolist() == [1 - schedule.client[0]]
+
+
+def test_who_has_left_at_the_last_step_does_not_start_whose_trip_is_thrown_away():
+    """At 2 client 0 comes one step too late, and leaves; then client 1 makes the last step."""
     schedule = asynchronous(
         num_clients=2,
         concurrency=2,
@@ -198,7 +241,7 @@ def test_the_last_step_ends_the_run_before_clients_leave_whose_trip_is_thrown_aw
         dropout=Dropout(clients=[0], trips=1),
     )
     assert (schedule.client.tolist(), schedule.discarded_client.tolist()) == ([1, 1], [0])
-    assert schedule.inflight_client.tolist() == [0, 1]
+    assert schedule.inflight_client.tolist() == [1]
 
 
 def test_clients_leave_before_a_flush_of_their_instant():
@@ -214,6 +257,32 @@ def test_clients_leave_before_a_flush_of_their_instant():
     )
     assert schedule.client.tolist() == [0, 0, 1]
     assert schedule.inflight_client.tolist() == [0]
+
+
+# --------------------------------------------------------------------------------------------------
+# Lost trips in K-asynchronous training.
+# --------------------------------------------------------------------------------------------------
+
+K_ASYNCHRONOUS = {
+    "num_clients": 100,
+    "concurrency": 20,
+    "buffer_size": 16,
+    "delay": delays.exponential(1.0),
+    "server_steps": 300,
+    "restart": "after_step",
+    "failure_rate": 0.1,
+}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_places_of_lost_trips_are_taken_anew(seed):
+    """Two of 20 are lost per step on average, and 4 may be: every seed starved where nobody took their places."""
+    schedule = asynchronous(**K_ASYNCHRONOUS, seed=seed)
+    assert np.all(np.diff(schedule.step_offsets) == 16)
+    assert 400 < len(schedule.discarded_client) < 700
+    assert in_flight(schedule)[1].max() == 20
+    with pytest.raises(SettingError, match="starves"):
+        asynchronous(**K_ASYNCHRONOUS, seed=seed, replace_lost="after_step")
 
 
 # --------------------------------------------------------------------------------------------------
@@ -348,6 +417,7 @@ def test_the_comparison_notices_another_client():
         {"staleness_limit": 1, "too_stale": "wait"},
         {"flush_after": 0.2},
         {"cancel_at_step": True},
+        {"restart": "after_step", "replace_lost": "after_step", "fails": lambda client, trip: trip == 1},
         {"next_available": lambda client, time: max(time, 1.0)},
         {"present_until": lambda client, time: time + 1.0},
     ],

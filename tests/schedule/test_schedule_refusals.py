@@ -33,6 +33,27 @@ BAD_BUFFERED = {
         "Lower buffer_size or raise client_trips",
     ),
     "no trips": ({"server_steps": None, "client_trips": 0}, "client_trips is 0", "at least 1"),
+    "no such way to replace": (
+        {"restart": "after_step", "replace_lost": "later"},
+        "replace_lost is 'later'",
+        "one of",
+    ),
+    "lost places of another restart": (
+        {"replace_lost": "after_step"},
+        "replace_lost is 'after_step', but must be 'at_once' where restart is 'at_once'",
+    ),
+    "no time-out": (
+        {"restart": "after_step", "replace_lost": "after_time_out"},
+        "trip_time_out is None, but must be a finite number above 0 where replace_lost is 'after_time_out'",
+    ),
+    "a time-out of 0": (
+        {"restart": "after_step", "replace_lost": "after_time_out", "trip_time_out": 0.0},
+        "trip_time_out is 0.0, but must be a finite number above 0",
+    ),
+    "a time-out without use": (
+        {"restart": "after_step", "trip_time_out": 1.0},
+        "trip_time_out is 1.0, but must be left out where replace_lost is 'at_once'",
+    ),
 }
 BAD_ROUNDS = {
     "cohort above N": (

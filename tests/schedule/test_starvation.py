@@ -25,30 +25,52 @@ NEVER = availability.windows([0] * 7, [], [])
 NEVER_AGAIN = availability.from_functions(lambda client, time: time if time < 2.0 else np.inf)
 TOO_SHORT = availability.windows(np.arange(7), [0.0] * 6, [1.0] * 6, 2.0, loses_trips=True)
 
-EVERYBODY = "6 of 6 clients leave (dropout)"
-NOBODY = "none of the idle clients is available ever again"
-BUFFER = "all wait for a buffer of {} trips, and none is left to fill it"
+NOBODY = "nobody is training and nobody can start: of 6 clients "
+EVERYBODY = NOBODY + "6 have left (dropout). Let fewer clients leave"
+NEVER_THERE = NOBODY + "6 will never be there again (availability). Let clients be there for longer"
 
-# (arguments beside BUFFERED or OPEN, the reason)
+# (arguments beside BUFFERED or OPEN, what is said)
 STARVED = {
     "all leave at a time": ({"dropout": Dropout(1.0, time=5.0)}, EVERYBODY),
     "all leave at a step": ({"dropout": Dropout(1.0, server_step=3)}, EVERYBODY),
     "all leave after trips": ({"dropout": Dropout(1.0, trips=3)}, EVERYBODY),
     "all leave, by name": ({"dropout": Dropout(clients=range(6), trips=3)}, EVERYBODY),
-    "windows that end": ({"availability": ONCE}, NOBODY),
-    "no windows": ({"availability": NEVER}, NOBODY),
-    "a function that ends": ({"availability": NEVER_AGAIN}, NOBODY),
+    "windows that end": ({"availability": ONCE}, NEVER_THERE),
+    "no windows": ({"availability": NEVER}, NEVER_THERE),
+    "a function that ends": ({"availability": NEVER_AGAIN}, NEVER_THERE),
     "buffer above the clients": (
         {"buffer_size": 7, "restart": "not_twice_in_a_buffer"},
-        BUFFER.format(7),
+        NOBODY + "6 wait for a buffer of 7 trips, which holds 6. Lower buffer_size to 6",
     ),
-    "buffer above the places": ({"buffer_size": 4, "restart": "after_step"}, BUFFER.format(4)),
+    "buffer above the clients, who come and go": (
+        {"buffer_size": 7, "restart": "not_twice_in_a_buffer", "availability": availability.diurnal(2.0)},
+        NOBODY + "6 wait for a buffer of 7 trips, which holds 6. Lower buffer_size to 6",
+    ),
+    "buffer above the clients, some of whom would leave": (
+        {"buffer_size": 7, "restart": "not_twice_in_a_buffer", "dropout": Dropout(0.5, server_step=1)},
+        NOBODY + "6 wait for a buffer of 7 trips, which holds 6. Lower buffer_size to 6",
+    ),
     "buffer above those left": (
         {"buffer_size": 5, "restart": "not_twice_in_a_buffer", "dropout": Dropout(clients=[0, 1], time=0.5)},
-        "2 of 6 clients leave (dropout)",
+        NOBODY + "2 have left (dropout) and 4 wait for a buffer of 5 trips, which holds 4. "
+        "Let fewer clients leave, or lower buffer_size to 4",
+    ),
+    "buffer above the places": (
+        {"buffer_size": 4, "restart": "after_step"},
+        "nobody is training, and no place is taken before the next step: of 3 trips 3 wait in a buffer of 4 trips. "
+        "Lower buffer_size to 3, or raise concurrency",
+    ),
+    "a round without one of the clients": (
+        {
+            "restart": "after_round",
+            "availability": availability.windows([0, 0, 1, 2, 3, 4, 5], [0.0] * 5, [1e9] * 5),
+        },
+        NOBODY
+        + "1 will never be there again (availability) and 5 wait for the round to end, to which they have "
+        "contributed",
     ),
 }
-ONLY_BUFFERED = ("buffer above the places",)
+ONLY_BUFFERED = ("buffer above the places", "a round without one of the clients")
 
 
 def refusal(protocol, arguments, most=20_000):
@@ -68,8 +90,10 @@ def test_starving_is_refused(name, stop):
     message = refusal(asynchronous, {**BUFFERED, **arguments, **stop})
     assert message.startswith("The schedule starves at time ")
     assert reason in message
-    assert re.search(r"after \d+( of \d+)? server steps", message)
-    assert "Lower buffer_size or the number of steps" in message
+    steps = int(re.search(r"after (\d+)( of \d+)? server steps", message)[1])
+    assert message.endswith(
+        (f", or stop after {steps} server steps.", f", or stop after {steps} server step.")
+    ) == (steps > 0)
 
 
 @pytest.mark.parametrize("stop", [{}, TRIPS], ids=["server_steps", "client_trips"])
@@ -77,6 +101,42 @@ def test_starving_is_refused(name, stop):
 def test_starving_is_refused_in_open_arrivals(name, stop):
     arguments, _ = STARVED[name]
     assert "starves at time" in refusal(open_arrivals, {**OPEN, **arguments, **stop})
+
+
+# Of a run that starves the first of these is true, with the arguments beside BUFFERED; the others could be set, too.
+LOST = {"restart": "after_step", "replace_lost": "after_step", "buffer_size": 3}
+NO_PLACE = "nobody is training, and no place is taken before the next step: of 3 trips "
+LOST_PLACES = {
+    "failed": (
+        {"failure_rate": 0.5},
+        r"(\d wait in a buffer of 3 trips(, | and ))?\d failed \(failure_rate\)",
+    ),
+    "went away": (
+        {"availability": TOO_SHORT, "delay": delays.constant(1.5)},
+        r"3 were lost, because their clients went away \(availability\)",
+    ),
+    "left": (
+        {"dropout": Dropout(clients=range(5), time=0.1)},
+        r"(\d wait in a buffer of 3 trips(, | and ))?\d were those of clients that left \(dropout\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LOST_PLACES)
+def test_lost_places_are_told_with_what_happened_to_them(name):
+    arguments, parts = LOST_PLACES[name]
+    message = refusal(asynchronous, {**BUFFERED, **LOST, **arguments})
+    assert re.search(f"server steps: {re.escape(NO_PLACE)}{parts}\\. ", message), message
+    assert "ave lost places taken anew before the step (replace_lost='at_once')" in message
+
+
+def test_an_initial_round_that_a_client_has_left_is_told():
+    arguments = {**BUFFERED, "concurrency": 6, "initial_round": True, "buffer_size": 1}
+    message = refusal(asynchronous, {**arguments, "dropout": Dropout(clients=[2], time=0.0)})
+    assert (
+        "of 6 clients 1 have left (dropout) and 5 have made the trip of the initial_round, which waits"
+        in message
+    )
 
 
 # (arguments, the moment at which the last that can happen has happened, steps by then)
@@ -106,11 +166,19 @@ def test_starving_says_when(name):
 
 
 NEVER_A_STEP = {
-    "every trip is lost": {"availability": TOO_SHORT, "delay": delays.constant(1.5)},
-    "every trip is lost, windows that are too short to start in": {
-        "availability": availability.on_and_off(1e-9, 10.0)
-    },
-    "each step waits for a trip under way": {"staleness_limit": 0, "too_stale": "wait"},
+    "every trip is lost": (
+        {"availability": TOO_SHORT, "delay": delays.constant(1.5)},
+        "were lost, because their clients went away (availability). Let clients be there for longer than their trips",
+    ),
+    "every trip is lost, windows that are too short to start in": (
+        {"availability": availability.on_and_off(1e-9, 10.0)},
+        "were lost, because their clients went away (availability). Let clients be there for longer than their trips",
+    ),
+    "each step waits for a trip under way": (
+        {"staleness_limit": 0, "too_stale": "wait"},
+        "wait in the buffer, since a step would make a trip under way too stale. Raise staleness_limit, or drop",
+    ),
+    "nearly every trip fails": ({"failure_rate": 1 - 1e-9}, "failed (failure_rate). Lower failure_rate."),
 }
 
 
@@ -118,11 +186,14 @@ NEVER_A_STEP = {
 @pytest.mark.parametrize("name", NEVER_A_STEP)
 def test_training_that_never_makes_a_step_is_refused(name, stop):
     """Whoever has thrown far more trips away than the run was to have, or let them wait, makes no step ever."""
-    assert refusal(asynchronous, {**BUFFERED, **NEVER_A_STEP[name], **stop}, 100_000)
+    arguments, said = NEVER_A_STEP[name]
+    message = refusal(asynchronous, {**BUFFERED, **arguments, **stop}, 100_000)
+    assert "no step follows from the last" in message
+    assert said in message
 
 
 def test_training_that_never_makes_a_step_is_refused_in_open_arrivals():
-    arguments = {**OPEN, **NEVER_A_STEP["every trip is lost"], **TRIPS}
+    arguments = {**OPEN, **NEVER_A_STEP["every trip is lost"][0], **TRIPS}
     assert refusal(open_arrivals, arguments, 100_000)
 
 
@@ -140,5 +211,5 @@ def test_what_does_not_starve():
     assert np.all((seldom.download_time % 100 >= 30) & (seldom.download_time % 100 < 31))
     assert len(seldom.discarded_client) == 0
     last = asynchronous(**BUFFERED, dropout=Dropout(1.0, server_step=50))
-    assert last.num_steps == 50  # the run ends before they leave
-    assert len(last.inflight_client) == 3
+    assert last.num_steps == 50  # it ends as they leave: no trip is thrown away, and nobody starts again
+    assert len(last.inflight_client) == 2

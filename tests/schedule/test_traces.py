@@ -363,7 +363,8 @@ REFUSED_NPZ = {
     "no dimension": ({"client": [0], "duration": 1.0}, "the array duration in {} is '0-dimensional, float64'"),
     "text": ({"client": [0], "duration": ["1"]}, "the array duration in {} is '1-dimensional, str", "numbers"),
     "complex numbers": ({"client": [0], "duration": [1j]}, "the array duration in {} is '1-dimensional, complex"),
-    "objects": ({"client": [0], "duration": np.array([None])}, "The trace file '{}' cannot be read", "pickle"),
+    "objects": (
+        {"client": [0], "duration": np.array([None])}, "The trace file '{}' cannot be read", "Python objects"),
     "clients that are no integers": (
         {"client": [0.0], "duration": [1.0]}, "the array client in {} is '1-dimensional, float64'", "whole numbers"),
     "offsets that are no integers": (

@@ -32,6 +32,7 @@ def experiment():
     return schedule, federation, work, jafl.rules.fedbuff(), params, jax.random.key(1)
 
 
+@pytest.mark.full
 def test_the_first_run_compiles_and_a_second_one_does_not():
     listeners = len(get_event_time_span_listeners())
     arguments = experiment()
@@ -42,7 +43,8 @@ def test_the_first_run_compiles_and_a_second_one_does_not():
     assert 0.1 < first.compile_seconds < took - first.run_seconds
     assert second.compile_seconds < 0.1 * first.compile_seconds
     assert second.run_seconds > 0
-    assert len(get_event_time_span_listeners()) == listeners
+    if hasattr(monitoring, "unregister_event_time_span_listener"):  # not in older versions of JAX
+        assert len(get_event_time_span_listeners()) == listeners
 
 
 def test_evaluation_that_compiles_is_no_training():
@@ -69,6 +71,10 @@ def test_spans_within_each_other_count_once():
     assert found.seconds == pytest.approx(5.0 + 1.5 + 0.5)
 
 
+@pytest.mark.skipif(
+    not hasattr(monitoring, "unregister_event_time_span_listener"),
+    reason="older versions of JAX keep listeners",
+)
 def test_nobody_listens_after_an_error():
     listeners = len(get_event_time_span_listeners())
 

@@ -55,6 +55,7 @@ def trained(preparation):
     return history, told, evaluated
 
 
+@pytest.mark.full
 def test_on_an_accelerator_the_compiler_is_asked():
     preparation = prepared()
     found = compiled(preparation)
@@ -65,6 +66,7 @@ def test_on_an_accelerator_the_compiler_is_asked():
     assert {**preparation.forecast.parts, **told.parts} == {**told.parts}  # each part is still named
 
 
+@pytest.mark.full
 def test_on_a_cpu_the_forecast_stays():
     preparation = prepared(spread=Spread())
     history, (told,), _ = trained(preparation)
@@ -72,6 +74,7 @@ def test_on_a_cpu_the_forecast_stays():
     assert history.temporary_bytes > 0
 
 
+@pytest.mark.full
 def test_what_the_compiler_says_must_fit_before_the_first_step():
     needed = trained(prepared())[1][0].needed
     history, _, _ = trained(prepared(available=needed))
@@ -92,6 +95,7 @@ def test_an_estimate_refuses_nothing_on_an_accelerator():
         prepared(available=on_a_cpu.needed - 1, spread=Spread())
 
 
+@pytest.mark.full
 def test_a_compiler_that_refuses_is_quoted(monkeypatch):
     def refuse(executable):
         raise jax.errors.JaxRuntimeError(REFUSED)

@@ -75,7 +75,8 @@ def assert_same(mine: jafl.History, its: jafl.History, bound: float = 1e-9) -> N
         np.testing.assert_allclose(leaf, other, rtol=bound, atol=bound)
 
 
-@pytest.mark.parametrize("name", ["fedbuff", pytest.param("aced", marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["fedbuff", "aced"])
 def test_evaluations_and_reports_are_those_of_the_loop(name, in_64_bits):
     """Evaluated wherever it may be: in the midst of a wave and of a step's arrivals, too."""
     run = run_of(name, momentum=0.9)
@@ -94,7 +95,8 @@ def test_evaluations_and_reports_are_those_of_the_loop(name, in_64_bits):
     assert_same(simulate(run, plan=in_waves(run)), loop)
 
 
-@pytest.mark.parametrize("name", ["fedbuff", pytest.param("ace", marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["fedbuff", "ace"])
 def test_a_run_that_goes_on_ends_with_the_same_bits(name, tmp_path):
     run = run_of(name, momentum=0.9)._replace(evaluate_at=None)
     plan = in_waves(run)
@@ -145,10 +147,8 @@ def test_different_rules_go_in_one_program(names, in_64_bits):
         np.testing.assert_allclose(history.trip_reports["loss"], alone.trip_reports["loss"], rtol=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("runs", "together"),
-    [(1, True), *[pytest.param(runs, how, marks=pytest.mark.full) for runs, how in [(2, True), (2, False)]]],
-)
+@pytest.mark.full
+@pytest.mark.parametrize(("runs", "together"), [(1, True), (2, True), (2, False)])
 def test_what_lanes_without_a_trip_train_is_not_read(runs, together):
     """They train from whatever lies in a slot; that may be NaN, which no factor of nought removes."""
     batch = make_batch(
@@ -218,6 +218,7 @@ def test_runs_that_are_stopped_together_stop_at_the_same_server_step(in_64_bits)
         assert history.evaluations[-1]["test_loss"] == pytest.approx(expected["test_loss"], abs=1e-9)
 
 
+@pytest.mark.full
 def test_divergence_names_the_step_that_the_loop_names():
     run = run_of("fedbuff, sum", trips=120)._replace(evaluate_at=None)
     wild = run._replace(server_optimizer=jafl.specify(optax.sgd, learning_rate=3e38))

@@ -154,7 +154,7 @@ def assert_equal(found: jafl.History, expected: jafl.History) -> None:
 
 
 @pytest.mark.parametrize(
-    "case", in_tiers({case.name: case for case in CASES}, ("ace, one schedule", "wkafl", ON_SHARED.name))
+    "case", in_tiers({case.name: case for case in CASES}, ("ace, one schedule", ON_SHARED.name))
 )
 def test_together_equals_apart(case: Case):
     with jax.enable_x64(True):
@@ -175,6 +175,7 @@ def test_steps_and_schedules_are_as_unequal_as_the_cases_say():
     assert len({run.schedule.num_trips for run in runs}) > 1
 
 
+@pytest.mark.full
 def test_runs_of_unequal_length_and_data():
     """Each run ends with its own last step, on its own clients' data, and leaves its own reports."""
     with jax.enable_x64(True):
@@ -229,7 +230,7 @@ def test_other_numbers_compile_nothing_and_what_is_shared_is_there_once():
     stack = batch.stack
     program = jax.tree.unflatten(stack.structure, stack.is_own)
     assert not any(jax.tree.leaves((program.data, program.steps)))
-    assert program.trips == (False, True, False, False, {}, None)
+    assert program.trips == (False, True, False, False, {}, None, None)
     assert all(jax.tree.leaves((program.client_work, program.rule, program.server_optimizer)))
 
 

@@ -1,5 +1,7 @@
 """What a notebook user hands over: own modules, losses, weights, optimizers and plans, right and wrong."""
 
+import warnings
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -174,3 +176,120 @@ def test_the_example_in_the_documentation_of_rules_works(parts):
     exec(textwrap.dedent(block), names)
     half, whole = run(parts, rule=names["half_mean"](0.5)), run(parts, rule=rules.fedavg())
     assert np.abs(half.params["dense"]["kernel"]).sum() < np.abs(whole.params["dense"]["kernel"]).sum()
+
+
+@pytest.mark.parametrize(
+    "kind", [float, np.float32, jnp.float32, np.int64, lambda number: np.array([number])]
+)
+def test_an_evaluator_may_return_a_number(parts, kind):
+    evaluators = {"mine": lambda params: kind(3), 5: lambda params: {7: kind(4)}}
+    history = run(parts, evaluators=evaluators, evaluate_at=[])
+    assert all(row["mine"] == 3 and row["5_7"] == 4 for row in history.evaluations)
+    assert all(isinstance(row["mine"], float) for row in history.evaluations)
+
+
+@pytest.mark.parametrize(
+    "result", [None, "0.5", np.ones(3), [0.5], {"accuracy": np.ones(2)}, {"accuracy": None}]
+)
+def test_an_evaluator_that_returns_no_numbers_is_refused(parts, result):
+    with pytest.raises(jafl.SettingError, match="result of the evaluator 'mine' is .*a number, or {metric"):
+        run(parts, evaluators={"mine": lambda params: result}, evaluate_at=[])
+
+
+def finishing(change):
+    """FedAvg with something done to what its ``finish`` returns."""
+    plain = rules.fedavg().build()
+    return plain._replace(finish=lambda buffer, params: change(plain.finish(buffer, params)))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda made: (made[0]["dense"], *made[1:]), r"array \['dense'\]\['bias'\] is absent, but must be"),
+        (
+            lambda made: ({"dense": {**made[0]["dense"], "more": jnp.ones(2)}}, *made[1:]),
+            r"array \['dense'\]\['more'\] is of the shape \(2,\), but must be absent",
+        ),
+        (
+            lambda made: (jax.tree.map(jnp.sum, made[0]), *made[1:]),
+            r"is of the shape \(\), but must be of the shape",
+        ),
+        (lambda made: ([*jax.tree.leaves(made[0])], *made[1:]), "structure of the parameters"),
+        (lambda made: made[:3], "finish returns is 3, but must be a tuple of four"),
+        (lambda made: made[0], "finish returns is 'dict', but must be a tuple of four"),
+    ],
+)
+def test_a_direction_that_is_not_like_the_parameters_is_refused(parts, change, message):
+    with pytest.raises(jafl.SettingError, match=message):
+        run(parts, rule=finishing(change))
+
+
+def test_float64_that_a_run_does_not_compute_in_is_told(parts):
+    source = jafl.data.synthetic(num_clients=8, alpha=1.0, beta=1.0, mean_examples=20, num_features=5)
+    with jax.enable_x64(True):
+        with pytest.warns(UserWarning, match="jax_enable_x64 is set, but .* float32.*in_precision"):
+            history = run(parts, evaluate_at=[])
+        assert history.params["dense"]["kernel"].dtype == np.float32
+        double = source.in_precision("float64")
+        model = jafl.models.softmax(source.num_classes)
+        changes = {
+            "federation": jafl.federate(double, source.natural_partition),
+            "params": model.init(jax.random.key(0), double.x),
+            "client_work": jafl.client_work(model, learning_rate=0.1),
+        }
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            history = run(parts, **changes, evaluate_at=[])
+        assert history.params["dense"]["kernel"].dtype == np.float64
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run(parts, evaluate_at=[])
+
+
+def test_examples_of_float64_are_computed_in_float32_without_a_word_from_jax(parts):
+    source = jafl.data.synthetic(num_clients=8, alpha=1.0, beta=1.0, mean_examples=20, num_features=5)
+    double = jafl.federate(source.in_precision("float64"), source.natural_partition)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run(parts, federation=double, evaluate_at=[])
+
+
+def test_tokens_are_not_all_padding():
+    tokens = np.random.default_rng(0).integers(1, 9, size=(60, 5))
+    model = jafl.Model(nn.Sequential([nn.Embed(9, 4), nn.Dense(9)]), task=jafl.models.language_modelling(0))
+    schedule = jafl.asynchronous(
+        num_clients=5, concurrency=3, buffer_size=2, client_trips=6, delay=jafl.delays.constant(1.0)
+    )
+    partition = jafl.data.iid(np.zeros(50, int), 5, seed=0)
+    work, params = jafl.client_work(model, learning_rate=0.1), model.init(jax.random.key(0), tokens)
+    federation = jafl.Federation.from_arrays(
+        tokens[:50], tokens[:50], partition, test_x=tokens[50:], test_y=0 * tokens[50:]
+    )
+    with pytest.raises(
+        jafl.SettingError, match="test_y is 'padding only .0 or negative.', but must be tokens"
+    ):
+        jafl.simulate(schedule, federation, work, jafl.rules.fedbuff(), params, jax.random.key(1))
+    with pytest.raises(jafl.SettingError, match="must be a jafl.Federation.*from_clients"):
+        jafl.simulate(schedule, {0: (tokens, tokens)}, work, jafl.rules.fedbuff(), params, jax.random.key(1))
+
+
+def test_labels_of_several_are_0_and_1():
+    random = np.random.default_rng(0)
+    x, y = random.normal(size=(60, 4)).astype(np.float32), random.choice([-1, 1], size=(60, 3))
+    model = jafl.Model(nn.Dense(3), task="multi_label")
+    partition = jafl.data.iid(np.zeros(50, int), 5, seed=0)
+    schedule = jafl.asynchronous(
+        num_clients=5, concurrency=3, buffer_size=2, client_trips=6, delay=jafl.delays.constant(1.0)
+    )
+    work, params = jafl.client_work(model, learning_rate=0.1), model.init(jax.random.key(0), x)
+
+    def simulate(train_y, test_y):
+        federation = jafl.Federation.from_arrays(x[:50], train_y, partition, test_x=x[50:], test_y=test_y)
+        return jafl.simulate(schedule, federation, work, jafl.rules.fedbuff(), params, jax.random.key(1))
+
+    right = (y > 0).astype(np.int32)
+    assert simulate(right[:50], right[50:]).server_steps == 3
+    with pytest.raises(jafl.SettingError, match="a label of y is -1, but must be 0 and 1"):
+        simulate(y[:50], right[50:])
+    with pytest.raises(jafl.SettingError, match="a label of test_y is -1"):
+        simulate(right[:50], y[50:])

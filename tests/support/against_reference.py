@@ -36,6 +36,7 @@ class Case:
     reference_work: dict[str, Any] = dataclasses.field(default_factory=dict)
     model: str = "softmax"
     over_selection: float | None = None
+    cohorts: str = "fixed"
     initial_round: bool = False
     restart: str = "at_once"
     leaves: tuple[tuple[int, ...], int] | None = None  # these clients, with this server step
@@ -67,7 +68,9 @@ def make_schedule(case: Case) -> jafl.EventSchedule:
             dropout=case.leaves and jafl.Dropout(clients=case.leaves[0], server_step=case.leaves[1]),
             **common,
         )
-    return jafl.synchronous(cohort_size=case.concurrency, over_selection=case.over_selection, **common)
+    return jafl.synchronous(
+        cohort_size=case.concurrency, over_selection=case.over_selection, cohorts=case.cohorts, **common
+    )
 
 
 def work_of(case: Case, model: jafl.Model):
@@ -175,13 +178,13 @@ def reference_run(case: Case, expected_rule, federation, schedule, params, key) 
             vanish=case.leaves and ("step", *case.leaves),
             **common,
         )
-    rounds: dict[int, list[int]] = {}
+    rounds: dict[int, list[int]] = {step: [] for step in range(case.steps)}
     for step, client in zip(schedule.step, schedule.client, strict=True):
-        rounds.setdefault(int(step), []).append(int(client))
+        rounds[int(step)].append(int(client))
     for step, client in zip(schedule.discarded_step, schedule.discarded_client, strict=True):
         rounds[int(step)].append(int(client))
     return ref.simulate_synchronous(
-        cohort=case.concurrency,
+        cohort=case.concurrency if case.cohorts == "fixed" else None,
         started=schedule.concurrency,
         select_round=lambda number, started: sorted(rounds[number]),
         **common,
@@ -209,8 +212,8 @@ def compare(
 
     moves: whether the parameters must have changed by the end, or must not.
     width: of the plan's waves; 0 leaves the plan to ``simulate``. lanes: trips side by side, the longest first, in
-    waves of trips that are alike, or mixed ones. form: of the plan. how: the devices, and whether trips train
-    together.
+    waves of trips that are alike, or mixed ones. form: of the plan, chosen or not. how: the devices, and whether
+    trips train together.
     """
     dtype, bound = {"float64": (np.float64, 1e-9), "float32": (np.float32, 1e-4)}[precision]
     with jax.enable_x64(precision == "float64"):
@@ -231,6 +234,7 @@ def compare(
             server_optimizer=case.server[0],
             evaluate_at=[],
             plan=jafl.in_waves(schedule, width, **waves) if width else None,
+            form=form,
             **how,
         )
         expected_rule = case.expected_rule()

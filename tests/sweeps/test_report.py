@@ -1,7 +1,6 @@
 """Reports: one page that needs nothing else, with all that was run, the table, pictures, and how to repeat it."""
 
 import base64
-import html.parser
 import json
 import shutil
 import subprocess
@@ -9,6 +8,7 @@ import sys
 
 import pytest
 from command_line import ROOT, environment
+from page import Page
 from quick_compilation import quick_compilation  # noqa: F401
 from run_again import at_step, ctrl_c, quiet
 
@@ -27,46 +27,6 @@ SMALL = Settings(
     evaluate_every=10,
     target_accuracy=0.5,
 )
-
-
-class Page(html.parser.HTMLParser):
-    """What a browser would see: texts, addresses, tables as lists of rows of cells, pictures."""
-
-    def __init__(self, text):
-        super().__init__(convert_charrefs=True)
-        self.texts, self.addresses, self.tables, self.pictures, self.headings = [], [], [], [], []
-        self._open = []
-        self.feed(text)
-        assert not self._open, "a tag is never closed"
-
-    def handle_starttag(self, tag, attributes):
-        attributes = dict(attributes)
-        self.addresses += [attributes[name] for name in ("src", "href") if name in attributes]
-        if tag == "table":
-            self.tables.append([])
-        if tag == "tr":
-            self.tables[-1].append([])
-        if tag in ("td", "th"):
-            self.tables[-1][-1].append("")
-        if tag == "img":
-            self.pictures.append(attributes["src"])
-            assert attributes["alt"]
-        if tag not in ("img", "meta", "link", "br"):
-            self._open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self._open.pop() == tag
-
-    def handle_data(self, data):
-        if self._open and self._open[-1] in ("td", "th"):
-            self.tables[-1][-1][-1] += data
-        if self._open and self._open[-1] == "h2":
-            self.headings.append(data)
-        self.texts.append(data)
-
-    @property
-    def text(self):
-        return " ".join(self.texts)
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +93,9 @@ def test_it_tells_of_what_did_not_finish_and_how_to_go_on(page):
 
 
 def test_it_shows_a_heat_map_curves_of_each_condition_and_schedules(page):
-    assert len(page.pictures) == 1 + 2 + 2 * 3
+    assert len(page.pictures) == 1 + 2 + 12
+    for caption in ("Staleness over time", "Participation of the clients", "Weights that trips were given"):
+        assert caption in page.text
     assert "dirichlet_alpha = 0.1" in page.text
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from run_again import assert_same, at_step, ctrl_c
 
-from jafl.config import grid
+from jafl.config import grid, presets
 from jafl.config.arms import Override
 from jafl.config.settings import Settings
 from jafl.errors import SettingError
@@ -198,7 +198,10 @@ def test_arms_are_crossed_with_conditions_and_seeds(armed):
     gradients = found["gradients", "delay_sigma=2"]
     assert (gradients["server_learning_rate"], gradients["server_steps"]) == (0.5, 20)
     assert gradients["client_trips"] is None, "the other budget has gone"
-    assert found["gradients", "delay_sigma=0.5"]["server_learning_rate"] == 0.1
+    assert (
+        found["gradients", "delay_sigma=0.5"]["server_learning_rate"]
+        == (presets.PRESETS["asgd"]["server_learning_rate"])
+    )
     assert (folder / "delay_sigma=2" / "accuracy.png").is_file()
 
 
@@ -259,6 +262,7 @@ def test_arms_that_cannot_work_are_refused_before_anything_is_written(arms, over
     assert not (tmp_path / "sweep").exists()
 
 
+@pytest.mark.full
 def test_a_sweep_without_conditions_has_its_runs_directly_in_it(tmp_path):
     settings = Settings(**{**SMALL.__dict__, "seed": "0"})
     outcome = quiet(settings, {}, tmp_path / "sweep", arms=ARMS, pictures=None)
@@ -338,6 +342,13 @@ def test_speed_ups_are_in_trips_and_bounds_where_the_target_was_missed(
         assert "speed-up over fedavg" not in head
 
 
+def test_an_arm_that_diverged_at_once_has_no_speed_up(tmp_path):
+    runs = [some_run(tmp_path, "fedbuff", None), some_run(tmp_path, "fedavg", 100)]
+    runs[0].summary["client_trips"] = 0
+    rows = seed_means.rows(seed_means.by_arm(runs, ["fedbuff", "fedavg"]), "fedavg")
+    assert (rows[0]["speed_up"], rows[0]["speed_up_is"]) == (None, None)
+
+
 def test_runs_of_any_directory_are_grouped_by_what_differs(tmp_path):
     runs = [
         some_run(tmp_path / str(number), algorithm, 100, seed, buffer_size=size, learning_rate=rate)
@@ -382,6 +393,20 @@ def test_sweeps_as_text_and_as_folders(text, values):
         assert [type(value) for value in grid.condition(name).values()] == [
             type(value) for value in condition.values()
         ]
+
+
+def test_a_folder_in_words_for_readers():
+    condition = {
+        "richest_last": "",
+        "delay_groups": "4:exponential(0.5);1:exponential(5)",
+        "dirichlet_alpha": 0.1,
+    }
+    name = grid.folder(condition)
+    assert "%28" in name
+    assert grid.readable(name) == (
+        "richest_last=(empty), delay_groups=4:exponential(0.5);1:exponential(5), dirichlet_alpha=0.1"
+    )
+    assert grid.readable("") == ""
 
 
 @pytest.mark.parametrize(

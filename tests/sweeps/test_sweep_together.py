@@ -14,8 +14,10 @@ from run_again import assert_same, at_step, contents, ctrl_c
 from jafl.config.data_cache import DataCache
 from jafl.config.settings import Settings
 from jafl.errors import SettingError
-from jafl.runs import reader, training
+from jafl.runs import training
+from jafl.runs.damage import is_closed
 from jafl.runs.lock import directory_lock
+from jafl.simulation import checksums
 from jafl.simulation.stacking import BatchTooLarge
 from jafl.sweeps.grid_runs import SweepRuns, directories, requests_in
 from jafl.sweeps.sweep import run_sweep
@@ -180,7 +182,7 @@ def test_stopped_between_two_last_files(over, whole, tmp_path, monkeypatch):
         patch.setattr(training.Recording, "end", stop)
         with pytest.raises(KeyboardInterrupt):
             quiet({}, SWEEP, folder, checkpoint_every=20)
-    assert sum(map(reader.is_over, {path.parent for path in folder.rglob("config.json")})) == over
+    assert sum(map(is_closed, {path.parent for path in folder.rglob("config.json")})) == over
     before = {file: file.stat().st_mtime_ns for path in ended for file in path.glob("*.*") if file.is_file()}
     assert quiet({}, SWEEP, folder).statuses == {"finished": 6}
     assert all(file.stat().st_mtime_ns == when for file, when in before.items())
@@ -301,6 +303,7 @@ def test_a_batch_with_a_locked_run_is_left_to_its_process(tmp_path):
     assert quiet({}, SWEEP, tmp_path / "sweep").statuses == {"finished": 7}
 
 
+@pytest.mark.full
 def test_a_run_that_was_begun_alone_goes_on_alone(tmp_path):
     stop = stop_at(6, "fedbuff-seed1")
     quiet({}, SWEEP, tmp_path / "sweep", runs_together="never", trackers=[stop])
@@ -317,6 +320,7 @@ def test_a_checkpoint_of_other_runs_is_told_and_removed(tmp_path, whole):
     kept = folder / "dirichlet_alpha=0.1" / "fedbuff-seed0" / "checkpoints_together"
     (state,) = kept.glob("*/state/metadata")
     state.write_text(state.read_text().replace("fedbuff-seed2", "fedbuff-seed9"))
+    checksums.write(state.parent.parent)  # it is whole, but of others
     assert quiet({}, SWEEP, folder, show=said.append).statuses == {"finished": 6}
     assert any("is of another run" in line and "begin anew" in line for line in said)
     assert_same(folder, whole)
@@ -324,14 +328,14 @@ def test_a_checkpoint_of_other_runs_is_told_and_removed(tmp_path, whole):
 
 @pytest.mark.full
 def test_a_group_that_does_not_fit_is_halved(tmp_path, monkeypatch):
-    train = training.simulate_many
+    train = training.simulate_batch
 
     def narrow(runs, **options):
         if len(runs) > 3:
             raise BatchTooLarge("the number of runs that go together is 6, but must be fewer")
         return train(runs, **options)
 
-    monkeypatch.setattr(training, "simulate_many", narrow)
+    monkeypatch.setattr(training, "simulate_batch", narrow)
     assert quiet({}, SWEEP, tmp_path / "sweep").statuses == {"finished": 6}
     assert {one["trained_together"] for one in summaries(tmp_path / "sweep").values()} == {3}
 
@@ -348,6 +352,7 @@ def batches(changes, sweep, **options):
     ]
 
 
+@pytest.mark.full
 def test_what_goes_together():
     of = batches({"seed": "0,1,2,3"}, {"learning_rate": [0.1, 0.2, 0.3, 0.4, 0.5]})
     assert len(of) == 4, "those over one schedule go together"

@@ -2,12 +2,15 @@
 
 import ast
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import optax
 
 from jafl import rules
 from jafl.config import presets
+from jafl.config.builders.privacy import is_private, make_private
+from jafl.config.builders.secure import make_secure
 from jafl.config.settings import DEFAULTS, Settings, arguments_of
 from jafl.errors import choose, require, unknown_name
 from jafl.rules import server_optimizers
@@ -26,15 +29,22 @@ SERVER_OPTIMIZERS = {
 CLIENT_OPTIMIZERS = {"sgd": optax.sgd, "adam": optax.adam, "adamw": optax.adamw}
 
 
+def rule_of(algorithm: str) -> Callable[..., Specification]:
+    """The factory of an algorithm's rule."""
+    return rules.RULES[presets.PRESETS.get(algorithm, {}).get("rule", algorithm)]
+
+
 def make_rule(settings: Settings, server_gradient: Specification | None = None) -> Specification:
     """The rule of a resolved run, its parameters taken from the settings of the same names.
 
     server_gradient: for a rule that takes one; it can be left out as long as nothing trains.
     """
-    factory = rules.RULES[presets.PRESETS.get(settings.algorithm, {}).get("rule", settings.algorithm)]
+    factory = rule_of(settings.algorithm)
     parameters = inspect.signature(factory).parameters
     arguments = {name: getattr(settings, name) for name in parameters if name in DEFAULTS}
     arguments = {name: value for name, value in arguments.items() if value is not None}
+    if "divide_by" in parameters and settings.cohorts == "poisson" and settings.cohort_size is not None:
+        arguments["divide_by"] = float(settings.cohort_size)
     if "staleness_weight" in parameters:
         arguments["staleness_weight"] = make_staleness_weight(settings)
     if "server_gradient" in parameters:
@@ -42,10 +52,15 @@ def make_rule(settings: Settings, server_gradient: Specification | None = None) 
         count = settings.server_examples
         require(count >= 1, "server_examples", count, "at least 1", remedy)
         arguments["server_gradient"] = server_gradient
-    for name, text in _rule_arguments(settings):
+    for entry in rule_arguments_of(settings):
+        qualified, _, text = (part.strip() for part in entry.partition("="))
+        name = qualified.rpartition(".")[2]
         choose(f"an argument of {settings.algorithm} in rule_arguments", name, dict(parameters))
         arguments[name] = _of_type(parameters[name].default, name, text)
-    return factory(**arguments)
+    rule = factory(**arguments)
+    if settings.secure_fraction_bits is not None and settings.clip_norm is not None:
+        rule = make_secure(rule, settings)
+    return make_private(rule, settings) if is_private(settings) else rule
 
 
 def _of_type(default: Any, name: str, text: str) -> Any:
@@ -57,18 +72,26 @@ def _of_type(default: Any, name: str, text: str) -> Any:
     return float(value)
 
 
-def _rule_arguments(settings: Settings) -> list[tuple[str, str]]:
-    """(parameter, text) of each entry of ``rule_arguments`` that is for this run's algorithm."""
-    pairs = []
-    for item in filter(None, settings.rule_arguments.split(",")):
-        name, equals, text = (part.strip() for part in item.partition("="))
-        require(name and equals and text, "rule_arguments", item, "name=value or algorithm.name=value")
-        algorithm, dot, parameter = name.rpartition(".")
+def rule_arguments(settings: Settings) -> list[tuple[str, str]]:
+    """(entry, the algorithm that it is for, "" for all) of each entry of ``rule_arguments``.
+
+    Raises:
+      SettingError: for an entry that is none, or is for an algorithm that does not exist.
+    """
+    entries = []
+    for entry in filter(None, settings.rule_arguments.split(",")):
+        name, equals, text = (part.strip() for part in entry.partition("="))
+        require(name and equals and text, "rule_arguments", entry, "name=value or algorithm.name=value")
+        algorithm, dot, _ = name.rpartition(".")
         if dot and algorithm not in presets.names():
             raise unknown_name("an algorithm in rule_arguments", algorithm, presets.names())
-        if not dot or algorithm == settings.algorithm:
-            pairs.append((parameter, text))
-    return pairs
+        entries.append((entry, algorithm))
+    return entries
+
+
+def rule_arguments_of(run: Settings) -> list[str]:
+    """The entries of ``rule_arguments`` that are for this run's algorithm."""
+    return [entry for entry, algorithm in rule_arguments(run) if algorithm in ("", run.algorithm)]
 
 
 def _literal(text: str) -> Any:

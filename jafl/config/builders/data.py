@@ -3,58 +3,93 @@
 import dataclasses
 import inspect
 import re
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from jafl import data
+from jafl.config.declaration import default_model
 from jafl.config.parsing import labels_in, refused_as
-from jafl.config.settings import BY_ARGUMENT, DEFAULTS, Settings, arguments_of, readers_by
+from jafl.config.settings import DEFAULTS, Settings, arguments_of
 from jafl.data import Federation, Partition, Source
-from jafl.errors import SettingError, choose, require
+from jafl.data.splits import fewer_for_evaluation, fold_source, with_shuffled_labels
+from jafl.errors import SettingError, choose, require, whole_number
 from jafl.models.inputs import Inputs
 
 PRECISIONS = {"float32": np.float32, "float64": np.float64}
 
 
-def make_source(settings: Settings) -> Source:
-    """The data set, in the precision asked for, the server's own examples taken out."""
-    splits: dict[str, Any] = {
-        "validation_fraction": settings.validation_fraction,
-        **_asked_of_source(settings),
-    }
-    if settings.dataset == "synthetic":
-        names = arguments_of("dataset", "synthetic")
-        arguments = {argument: getattr(settings, name) for argument, name in names.items()}
-        with refused_as(names):
-            source = data.synthetic(num_clients=settings.num_clients, **arguments, **splits)
+class Split(NamedTuple):
+    """What a run's train/validation/test split is drawn with; ``fold``: which one it tests on, of ``test_folds``."""
+
+    data_seed: int
+    fold: int | None = None
+
+
+def split_of(settings: Settings) -> Split:
+    """The split of a run; of several seeds, that of the first one."""
+    base, seed = data_seed(settings), int(settings.seed.split(",")[0])
+    if settings.test_folds is not None:
+        whole_number("test_folds", settings.test_folds, 2)
+        allowed = "left out where test_folds is given, which resamples by itself"
+        require(not settings.resample_data, "resample_data", settings.resample_data, allowed)
+        return Split((base + seed // settings.test_folds) % 2**32, seed % settings.test_folds)
+    return Split((base + seed) % 2**32 if settings.resample_data else base)
+
+
+def make_source(settings: Settings, read: Callable[..., Source] | None = None) -> Source:
+    """The data set, in the precision asked for, split for the run, the server's own examples taken out.
+
+    read: (name, **arguments) -> the data set as it comes, in place of the function ``data.SOURCES[name]``.
+    """
+    split = split_of(settings)
+    if split.fold is None:
+        source = _named_source(dataclasses.replace(settings, data_seed=split.data_seed), read)
     else:
-        source = data.SOURCES[settings.dataset](**splits)
-    dtype = PRECISIONS[settings.precision]
-    if np.issubdtype(source.x.dtype, np.floating):
-        source = _in_type(source, dtype)
+        # The split that it comes with does not matter: all examples are put together and divided into folds.
+        whole = _named_source(dataclasses.replace(settings, validation_fraction=0.0), read)
+        source = fold_source(
+            whole,
+            folds=settings.test_folds or 0,
+            fold=split.fold,
+            validation_fraction=settings.validation_fraction,
+            data_seed=split.data_seed,
+        )
+    if settings.shuffle_labels:
+        source = with_shuffled_labels(source, split.data_seed)
+    if settings.evaluation_examples is not None:
+        source = fewer_for_evaluation(source, settings.evaluation_examples, split.data_seed)
+    source = source.in_precision(settings.precision)
     if not settings.server_examples:
         return source
     labels = labels_in("server_classes", settings.server_classes) if settings.server_classes else None
-    return data.keep_for_server(source, settings.server_examples, labels, data_seed=settings.data_seed or 0)
+    return data.keep_for_server(source, settings.server_examples, labels, data_seed=split.data_seed)
+
+
+def _named_source(settings: Settings, read: Callable[..., Source] | None) -> Source:
+    """The data set as it comes; ``read`` as of ``make_source``."""
+    asked = _asked_of_source(settings)
+    names = arguments_of("dataset", settings.dataset)
+    arguments = {argument: getattr(settings, name) for argument, name in names.items()}
+    with refused_as(names):
+        if read is not None:
+            return read(settings.dataset, **arguments, **asked)
+        return data.SOURCES[settings.dataset](**arguments, **asked)
 
 
 def _asked_of_source(settings: Settings) -> dict[str, Any]:
-    """The arguments of the data set that the settings give; refuses one that it does not read."""
-    choose("dataset", settings.dataset, data.SOURCES)
-    read_by_some = [name for name, names in readers_by("dataset").items() if names == BY_ARGUMENT]
-    given = {name: getattr(settings, name) for name in read_by_some if getattr(settings, name) is not None}
-    for name, value in given.items():
-        readers = [
-            source for source, call in data.SOURCES.items() if name in inspect.signature(call).parameters
-        ]
-        allowed = f"left out: {settings.dataset} does not read it, but {', '.join(readers)}"
-        require(settings.dataset in readers, name, value, allowed)
-    return given
+    """The arguments of the data set that bear the names of settings which are given."""
+    named = {name: getattr(settings, name) for name in _parameters(settings) if name in DEFAULTS}
+    return {name: value for name, value in named.items() if value is not None}
 
 
 def make_inputs(settings: Settings, source: Source) -> Inputs | None:
     """How the model reads the data set's examples; None: as they are."""
+    crop = settings.random_crop
+    if source.x.ndim == 4:
+        side = max(source.x.shape[1:3])
+        require(crop <= side, "random_crop", crop, f"at most {side}, the side of the images")
     inputs = Inputs.of(
         source,
         random_crop=settings.random_crop,
@@ -65,7 +100,7 @@ def make_inputs(settings: Settings, source: Source) -> Inputs | None:
 
 
 def filled_in(settings: Settings, source: Source) -> Settings:
-    """The settings with what the data set decides: the partition's name, the number of its own clients, the seed.
+    """The settings with what the data set decides: partition, number of its own clients, seed, texts, model.
 
     Raises:
       SettingError: if another number of clients is asked for than the data set has.
@@ -79,15 +114,28 @@ def filled_in(settings: Settings, source: Source) -> Settings:
         )
         fits = settings.num_clients in (clients, DEFAULTS["num_clients"])
         require(fits, "num_clients", settings.num_clients, f"left out, or {clients}", remedy)
-    return dataclasses.replace(settings, partition=name, num_clients=clients, data_seed=data_seed(settings))
+    model = settings.model or default_model(settings.dataset)
+    return dataclasses.replace(with_data(settings), partition=name, num_clients=clients, model=model)
+
+
+def with_data(settings: Settings) -> Settings:
+    """The settings with the seed of the data set's splits and the digest of its texts, where it has these."""
+    digest = settings.text_digest
+    if digest is None and "text_digest" in _parameters(settings):
+        digest = data.python_source_digest()
+    return dataclasses.replace(settings, data_seed=data_seed(settings), text_digest=digest)
 
 
 def data_seed(settings: Settings) -> int:
-    """The seed of the data set's splits: the data set's own unless one is given."""
+    """The seed of the data set's splits before a run's seed counts: the data set's own unless one is given."""
     if settings.data_seed is not None:
         return settings.data_seed
-    source = choose("dataset", settings.dataset, data.SOURCES)
-    return inspect.signature(source).parameters["data_seed"].default
+    return _parameters(settings)["data_seed"].default
+
+
+def _parameters(settings: Settings) -> Mapping[str, inspect.Parameter]:
+    """The parameters of the data set's function, by name."""
+    return inspect.signature(choose("dataset", settings.dataset, data.SOURCES)).parameters
 
 
 def make_federation(settings: Settings, source: Source, seed: int) -> Federation:
@@ -98,12 +146,6 @@ def make_federation(settings: Settings, source: Source, seed: int) -> Federation
     if settings.client_test_fraction:
         partition, held_out = data.hold_out(partition, settings.client_test_fraction, seed=seed)
     return data.federate(source, partition, held_out=held_out)
-
-
-def _in_type(source: Source, dtype: type) -> Source:
-    splits = {name: getattr(source, name) for name in ("x", "test_x", "validation_x")}
-    changed = {name: x.astype(dtype, copy=False) for name, x in splits.items() if x is not None}
-    return dataclasses.replace(source, **changed)
 
 
 def make_partition(settings: Settings, source: Source, seed: int) -> Partition:
@@ -138,17 +180,27 @@ def _drawn_partition(settings: Settings, source: Source, seed: int) -> Partition
     factory = choose("partition", name, {**data.PARTITIONS, "natural": data.iid})
     names = arguments_of("partition", name)
     arguments = {argument: getattr(settings, setting) for argument, setting in names.items()}
+    labels = _labels_to_divide(source, name)
     with refused_as(names):
-        return factory(source.y, settings.num_clients, seed=seed, **arguments)
+        return factory(labels, settings.num_clients, seed=seed, **arguments)
+
+
+def _labels_to_divide(source: Source, partition: str) -> np.ndarray:
+    """[E] labels by which a partition divides the examples; raises SettingError where there are none such."""
+    if source.y.ndim == 1:
+        return source.y
+    allowed = f"natural or iid, for an example of {source.name} has no label of its own"
+    require(partition == "iid", "partition", partition, allowed)
+    return np.zeros(len(source.y), np.int32)
 
 
 def _partition_by_label_groups(settings: Settings, source: Source, seed: int) -> Partition:
-    groups = _label_groups(settings.label_groups)
+    labels, groups = _labels_to_divide(source, "label_groups"), _label_groups(settings.label_groups)
     total = sum(count for count, _ in groups)
     allowed = f"the number of clients in label_groups, {total}"
     require(total == settings.num_clients, "num_clients", settings.num_clients, allowed)
     with refused_as({}, otherwise="label_groups"):
-        return data.label_groups(source.y, groups, seed=seed)
+        return data.label_groups(labels, groups, seed=seed)
 
 
 def partition_name(settings: Settings, source: Source) -> str:

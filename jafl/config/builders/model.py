@@ -1,19 +1,22 @@
 """The model, from settings."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from jafl.config.builders.data import PRECISIONS
+from jafl.config.declaration import default_model
 from jafl.config.parsing import whole_numbers_in
-from jafl.config.settings import DECLARED, DEFAULTS, Settings, readers_by
+from jafl.config.settings import Settings
 from jafl.data import Source
 from jafl.errors import choose, require
 from jafl.models import MODELS, Model
 
 ANY_EXAMPLES = ("softmax", "mlp")
-TEXTS = ("sent140_lstm", "distilbert", "bert")
+TEXTS = ("sent140_lstm", "character_lstm", "distilbert", "bert")
+NEXT_TOKENS = ("character_lstm",)
 
 
 def make_model(settings: Settings, source: Source) -> Model:
@@ -22,12 +25,20 @@ def make_model(settings: Settings, source: Source) -> Model:
     Raises:
       SettingError: if the model does not fit the examples, or needs a file that is not as it must be.
     """
-    factory: Callable[..., Model] = choose("model", settings.model, MODELS)
-    _refuse_unread(settings)
+    name = settings.model or default_model(settings.dataset)
+    settings = dataclasses.replace(settings, model=name)
+    factory: Callable[..., Model] = choose("model", name, MODELS)
+    if source.y.ndim == 2:
+        allowed = f"{' or '.join(NEXT_TOKENS)}, for {source.name} asks for the next token at each place"
+        require(settings.model in NEXT_TOKENS, "model", settings.model, allowed)
     if settings.model in TEXTS:
         return _text_model(settings, source, factory)
-    if settings.model not in ANY_EXAMPLES:
-        allowed = f"softmax or mlp, for {source.name} has no images"
+    if settings.model == "mnist_1d_cnn":
+        allowed = f"softmax or mlp, for {source.name} has no signals"
+        require(source.x.ndim == 3, "model", settings.model, allowed)
+    elif settings.model not in ANY_EXAMPLES:
+        others = "softmax, mlp or mnist_1d_cnn" if source.x.ndim == 3 else "softmax or mlp"
+        allowed = f"{others}, for {source.name} has no images"
         require(source.x.ndim == 4, "model", settings.model, allowed)
     if settings.model == "mlp":
         return factory(source.num_classes, whole_numbers_in("hidden_sizes", settings.hidden_sizes))
@@ -36,15 +47,6 @@ def make_model(settings: Settings, source: Source) -> Model:
     if settings.model == "resnet18":
         return factory(source.num_classes, settings.normalization_layer)
     return factory(source.num_classes)
-
-
-def _refuse_unread(settings: Settings) -> None:
-    """Raises SettingError for a setting that the model does not read, where its declaration says so."""
-    for name, models in readers_by("model").items():
-        value = getattr(settings, name)
-        fits = settings.model in models or value == DEFAULTS[name] or not DECLARED[name].refused
-        allowed = f"left out: --model={settings.model} does not read it"
-        require(fits, name, value, allowed, f"It is for --model={' or '.join(models)}.")
 
 
 def _channels(settings: Settings, source: Source) -> list[int]:
@@ -62,6 +64,11 @@ def _channels(settings: Settings, source: Source) -> list[int]:
 def _text_model(settings: Settings, source: Source, factory: Callable[..., Model]) -> Model:
     fits = source.x.ndim == 2 and np.issubdtype(source.x.dtype, np.integer)
     require(fits, "model", settings.model, f"one for numbers or images: {source.name} has no texts")
+    if settings.model in NEXT_TOKENS:
+        allowed = f"another, for {source.name} asks for the class of a whole text"
+        require(source.y.ndim == 2, "model", settings.model, allowed)
+        sizes = whole_numbers_in("hidden_sizes", settings.hidden_sizes)
+        return factory(source.num_classes, sizes, param_dtype=PRECISIONS[settings.precision])
     numbers: dict[str, Any] = {"vocabulary": source.vocabulary, "param_dtype": PRECISIONS[settings.precision]}
     largest = max(int(x.max()) for x in (source.x, source.test_x, source.validation_x) if x is not None)
     if settings.model == "sent140_lstm":

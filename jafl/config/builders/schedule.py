@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from jafl.config.declaration import FILES
 from jafl.config.parsing import labels_in, refused_as
-from jafl.config.settings import DECLARED, DEFAULTS, FILES, Settings, arguments_of
+from jafl.config.settings import DECLARED, DEFAULTS, Settings, arguments_of
 from jafl.errors import SettingError, choose, require, unknown_name
 from jafl.records import EventSchedule
 from jafl.schedule import (
@@ -25,6 +26,7 @@ from jafl.schedule import (
     read_availability,
     synchronous,
 )
+from jafl.schedule.durations import draw_durations
 
 PROTOCOLS: dict[str, Callable[..., EventSchedule]] = {
     "asynchronous": asynchronous,
@@ -37,6 +39,16 @@ DELAY_ARGUMENTS = {
     f"the delay's {declared.argument}": name
     for name, declared in DECLARED.items()
     if declared.group == "delay" and declared.argument
+}
+
+
+# Clients are there for exponential times: the chance of a time so many times as long as the mean is 0 in float64.
+NO_CHANCE = 700.0
+LARGEST_SIGMA = 30.0  # the median is then exp(-450) of the mean
+AVAILABILITY_ARGUMENTS = {
+    f"the availability's {declared.argument}": name
+    for name, declared in DECLARED.items()
+    if declared.group == "presence" and declared.argument
 }
 
 
@@ -66,7 +78,26 @@ def make_schedule(
         allowed = "asynchronous or drawn_staleness"
         require(not initial_round, "protocol", settings.protocol, allowed, remedy)
     arguments["delay"] = make_delay(settings, num_examples, model_bytes)
-    return protocol(**arguments)
+    _refuse_short_presence(settings, arguments["delay"], len(num_examples))
+    try:
+        with refused_as(AVAILABILITY_ARGUMENTS):
+            return protocol(**arguments)
+    except SettingError as error:
+        if error.setting.startswith("the delay of client"):
+            raise error.within("delay", setting="delay") from None
+        raise
+
+
+def _refuse_short_presence(settings: Settings, delay: delays.Delay, num_clients: int) -> None:
+    """Raises SettingError where clients go away so soon that none of their trips would ever come to its end."""
+    loses = settings.lose_trips in (None, True)
+    if settings.availability != "on_and_off" or not loses or settings.mean_on <= 0:
+        return
+    clients = np.arange(min(num_clients, 1000))
+    typical = float(np.median(draw_durations(delay, int(settings.seed), clients, np.zeros_like(clients))))
+    least = typical / NO_CHANCE
+    allowed = f"at least {least:.2g}: trips last about {typical:.3g}, and are lost if their client goes away"
+    require(settings.mean_on >= least, "mean_on", settings.mean_on, allowed)
 
 
 def _start_rate(settings: Settings) -> float:
@@ -80,18 +111,20 @@ def _start_rate(settings: Settings) -> float:
 def make_availability(settings: Settings, num_clients: int) -> Availability | None:
     """When clients are there."""
     name = settings.availability
-    loses_trips = {} if settings.lose_trips is None else {"loses_trips": settings.lose_trips}
     if name == "always":
         return None
     if name in ("diurnal", "on_and_off"):
         law: Callable[..., Availability] = getattr(availability, name)
         names = arguments_of("availability", name)
-        numbers = {argument: getattr(settings, setting) for argument, setting in names.items()}
-        with refused_as({f"the availability's {argument}": setting for argument, setting in names.items()}):
-            return law(**numbers, **loses_trips)
+        given = {argument: getattr(settings, setting) for argument, setting in names.items()}
+        given = {argument: value for argument, value in given.items() if value is not None}
+        with refused_as(AVAILABILITY_ARGUMENTS):
+            return law(**given)
     if pathlib.Path(name).suffix in FILES:
-        trace = read_availability(name, cycle_after=settings.availability_period)
+        with refused_as({"cycle_after": "availability_period"}):
+            trace = read_availability(name, cycle_after=settings.availability_period)
         trace.check_clients(num_clients)
+        loses_trips = {} if settings.lose_trips is None else {"loses_trips": settings.lose_trips}
         return availability.windows(trace.offsets, trace.start, trace.end, trace.period, **loses_trips)
     raise unknown_name("availability", name, ("always", "diurnal", "on_and_off", "a .csv or .npz file"))
 
@@ -102,14 +135,12 @@ def make_dropout(settings: Settings) -> Dropout | None:
     given = [f"dropout_{name}" for name, value in moments.items() if value is not None]
     fraction = settings.dropout_fraction
     if not fraction:
-        require(not given, given[0] if given else "", moments, "left out unless dropout_fraction is above 0")
         return None
-    require(
-        len(given) == 1,
-        "dropout_step, dropout_time, dropout_trips",
-        tuple(moments.values()),
-        "one of them given",
-    )
+    told = ", ".join(f"{name}={getattr(settings, name)}" for name in given) or "none of them"
+    remedy = "They say when the clients leave." if not given else "Leave out the others."
+    names = "dropout_step, dropout_time or dropout_trips"
+    allowed = f"given with exactly one of {names}; given: {told}"
+    require(len(given) == 1, "dropout_fraction", fraction, allowed, remedy)
     arguments = {
         "fraction": "dropout_fraction",
         "server_step": "dropout_step",
@@ -201,7 +232,7 @@ def _law(settings: Settings, num_examples: np.ndarray, factor: float) -> delays.
         "constant": lambda: delays.constant(mean),
         "half_normal": lambda: delays.half_normal(mean * np.sqrt(np.pi / 2)),
         "exponential": lambda: delays.exponential(mean),
-        "log_normal": lambda: delays.log_normal(mean, settings.delay_sigma),
+        "log_normal": lambda: delays.log_normal(mean, _spread(settings.delay_sigma)),
         "gamma": lambda: delays.gamma(mean, settings.delay_shape),
         "pareto": lambda: delays.pareto(mean, settings.delay_shape),
         "proportional_to_examples": lambda: delays.proportional_to_examples(
@@ -209,6 +240,13 @@ def _law(settings: Settings, num_examples: np.ndarray, factor: float) -> delays.
         ),
     }
     return laws[name]()
+
+
+def _spread(sigma: float) -> float:
+    """``delay_sigma``; raises SettingError for one with which durations are 0 or infinite."""
+    allowed = f"at most {LARGEST_SIGMA:g}: with more, nearly all durations are 0"
+    require(not sigma > LARGEST_SIGMA, "delay_sigma", sigma, allowed)
+    return sigma
 
 
 def _delay_groups(text: str) -> list[tuple[int, delays.Delay]]:

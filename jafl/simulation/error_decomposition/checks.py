@@ -17,6 +17,8 @@ from jafl.specifications import Specification, as_specification
 # Why rules of the package that are not linear in the updates cannot be split, by name.
 NOT_LINEAR = {
     "fedasync": "it pulls towards the client's whole model, stale as it is, not along its update",
+    "private": "it clips updates",
+    "secure": "it clips and rounds updates",
     "wkafl": "it selects gradients by their angle, and clips them",
     "zeno_plus_plus": "it brings each gradient to the length of the server's own, and refuses some",
 }
@@ -44,7 +46,7 @@ def linear_rule(rule: Any) -> Specification:
 
 def name_of(rule: Specification) -> str:
     """What the rule's factory is called."""
-    return getattr(rule.factory, "__name__", "rule")
+    return str(getattr(rule.factory, "__name__", "rule")).lstrip("_")
 
 
 def keeps_something(rule: Rule, client_work: Specification, federation: Federation) -> bool:
@@ -63,6 +65,12 @@ def learning_rate_of(client_work: Any) -> float:
     is_client_work = isinstance(client_work, Specification) and "optimizer" in client_work.arguments
     require(is_client_work, "client_work", client_work, "what jafl.client_work returns")
     arguments = client_work.arguments
+    require(
+        arguments.get("schedule") is None,
+        "learning_rate",
+        "a schedule",
+        "one number where the error is split",
+    )
     rate = _rate_of_plain_sgd(arguments["optimizer"])
     require(
         not arguments["proximal"],

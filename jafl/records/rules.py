@@ -1,143 +1,24 @@
-"""The records that cross the boundaries between jafl's packages.
+"""Aggregation algorithms: the rule, what it sees of a trip, and what it asks of the server."""
 
-Nothing here imports JAX, so that schedules, plans and data can be made without it.
-
-Letters in shapes: J applied client trips in the order in which the server applies them, T server
-steps, N clients, ``*P`` the shape of one parameter leaf. Times are in the delay's unit of simulated time.
-"""
-
-import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 
-# Names of types. They are all ``Any`` to a type checker: JAX's own types cannot stand here, and a rule may choose any
-# pytree for its state and its buffer.
-Array: TypeAlias = Any  # an array, of JAX on the device or of NumPy on the host
-ArrayTree: TypeAlias = Any  # a pytree of arrays
-Params: TypeAlias = ArrayTree  # [*P]: the parameters of a model
-Updates: TypeAlias = ArrayTree  # [*P], like the parameters: trained minus downloaded, or a sum of such
-Gradients: TypeAlias = (
-    ArrayTree  # [*P], like the parameters: an optimizer subtracts it; also a pseudo-gradient
+from jafl import display
+from jafl.errors import did_you_mean, require
+from jafl.records.schedules import EventSchedule
+from jafl.records.types import (
+    Array,
+    Buffer,
+    Columns,
+    Gradients,
+    Params,
+    Report,
+    RuleState,
+    StoredValue,
+    Updates,
 )
-RuleState: TypeAlias = ArrayTree  # what a rule keeps from server step to server step
-Buffer: TypeAlias = ArrayTree  # what a rule gathers during one server step
-StoredValue: TypeAlias = ArrayTree  # [*V]: what the server stores for one client
-Columns: TypeAlias = Mapping[str, np.ndarray]  # {name: [J, ...]}: a row per applied trip, made on the host
-Report: TypeAlias = Mapping[str, Array]  # {name: []}: scalars for the history
-
-
-@dataclasses.dataclass(frozen=True)
-class EventSchedule:
-    """Who trained from which version, and at which server step it was applied: the whole experiment.
-
-    The guarantees are listed, one ``check_*`` each, in ``jafl.schedule.guarantees``.
-
-    Applied trips, ordered as the server applies them:
-      client           [J] int32    who made the trip
-      trip             [J] int32    how many trips this client had started before this one
-      download_version [J] int32    server steps taken when the client downloaded the model
-      step             [J] int32    the server step that applies the trip (0 is the first)
-      download_time    [J] float64  simulated time of the download
-      arrival_time     [J] float64  simulated time of the upload
-    Server steps:
-      step_time        [T] float64  simulated time of each server step
-    Trips under way at the end, and trips that were started and thrown away (over-selection):
-      inflight_client, inflight_trip, inflight_version [F] int32; inflight_start_time [F] float64
-      discarded_client, discarded_trip, discarded_step [D] int32 (the step during which the trip was cancelled,
-      never decreasing); discarded_start_time, discarded_end_time [D] float64
-    Numbers:
-      num_clients      N, all clients, those that never train included
-      concurrency      the most clients that ever train at one moment
-    """
-
-    client: np.ndarray
-    trip: np.ndarray
-    download_version: np.ndarray
-    step: np.ndarray
-    download_time: np.ndarray
-    arrival_time: np.ndarray
-    step_time: np.ndarray
-    inflight_client: np.ndarray
-    inflight_trip: np.ndarray
-    inflight_version: np.ndarray
-    inflight_start_time: np.ndarray
-    discarded_client: np.ndarray
-    discarded_trip: np.ndarray
-    discarded_step: np.ndarray
-    discarded_start_time: np.ndarray
-    discarded_end_time: np.ndarray
-    num_clients: int
-    concurrency: int
-
-    @property
-    def num_trips(self) -> int:
-        """Applied trips, J."""
-        return len(self.client)
-
-    @property
-    def num_steps(self) -> int:
-        """Server steps, T."""
-        return len(self.step_time)
-
-    @property
-    def staleness(self) -> np.ndarray:
-        """[J] int32: server steps between a trip's download and the step that applies it; fresh is 0."""
-        return self.step - self.download_version
-
-    @property
-    def step_offsets(self) -> np.ndarray:
-        """[T + 1] int64: step ``t`` applies the trips ``step_offsets[t]:step_offsets[t + 1]``."""
-        return np.searchsorted(self.step, np.arange(self.num_steps + 1))
-
-    def trips_started_by(self, server_step: int) -> int:
-        """Cost in client trips of the first ``server_step`` steps: applied and thrown-away trips."""
-        if server_step == 0:
-            return 0
-        applied = np.searchsorted(self.step, server_step)
-        thrown_away = np.searchsorted(self.discarded_step, server_step)
-        return int(applied + thrown_away)
-
-
-@dataclasses.dataclass(frozen=True)
-class ExecutionPlan:
-    """In which order and from which memory a schedule is computed. Any valid plan gives the same result.
-
-    Trips are folded in the schedule's order, and trained in waves, V in all: trips of this step or of later ones
-    whose versions exist by then. What a wave makes waits in rows until it is folded. The trip-by-trip plan has one
-    trip a wave, and one row. Of a wave, ``lanes`` trips train side by side, then the next ones.
-
-      read_slot   [J] int32  the snapshot slot that holds the version from which the trip trains
-      write_slot  [T] int32  the slot that the version made by the step goes to; ``num_slots`` (one past
-                             the end: no slot) where nobody reads that version
-      first_trip  [T + 1] int32  step ``t`` folds the trips ``first_trip[t]:first_trip[t + 1]``
-      num_slots   rows of the snapshot buffer. Version 0 is in slot 0 before the first step.
-      width       trips trained together at most
-      wave        [J] int32  the wave in which the trip trains
-      wave_before [V] int32  each wave is trained just before this trip is folded; increasing
-      place       [J] int32  where in its wave the trip stands, from 0 on: the longest first
-      row         [J] int32  where the trained trip waits until it is folded
-      num_rows    rows for trips that wait
-      lanes       trips side by side at most, where a device trains them so
-      form        "loop": the server makes one step after the other; "matrix": one product of matrices makes all
-                  versions that follow from a wave, for linear rules and server optimizers. Its waves hold trips
-                  that are folded one after the other, and each version stays until its trips are folded: so a wave
-                  can be cut where somebody looks at the run
-    """
-
-    read_slot: np.ndarray
-    write_slot: np.ndarray
-    first_trip: np.ndarray
-    num_slots: int
-    width: int
-    wave: np.ndarray
-    wave_before: np.ndarray
-    place: np.ndarray
-    row: np.ndarray
-    num_rows: int
-    lanes: int
-    form: str = "loop"
 
 
 class Arrival(NamedTuple):
@@ -217,6 +98,8 @@ class Requirements(NamedTuple):
                    parameters. ``jafl.decomposed`` requires it.
     additive       True if ``begin`` is all zeros and ``fold`` adds to it what depends on the arrival alone: a buffer
                    may be folded in parts that are added up. Then several devices can share it.
+    empty_steps    True if ``finish`` takes a buffer into which nothing was folded, as Poisson cohorts may leave it. A
+                   mean has no value there.
     """
 
     needs_start: bool = False
@@ -224,6 +107,22 @@ class Requirements(NamedTuple):
     initial_round: bool = False
     linear: bool = False
     additive: bool = False
+    empty_steps: bool = False
+
+
+class Rounding(NamedTuple):
+    """What a rule would be if it did not round, for one that adds up whole numbers (``jafl.secure``).
+
+    rule       that which rounds nothing, a ``Rule``; it decides what the rounded one is eligible for
+    unrounded  the same with the weights that the rounded one uses, a ``Rule``
+    unit       [] float: no entry of an update is rounded by as much
+    clip_norm  [] float: the largest norm of an update that it takes
+    """
+
+    rule: Any
+    unrounded: Any
+    unit: Array
+    clip_norm: Array
 
 
 class _RuleFields(NamedTuple):
@@ -239,6 +138,9 @@ class _RuleFields(NamedTuple):
     whole_step: (
         Callable[[RuleState, Params, Arrival], tuple[Gradients, RuleState, Report, Any, Report]] | None
     )
+    for_schedule: Callable[[EventSchedule, np.ndarray], Any] | None
+    rounding: Rounding | None
+    check_model: Callable[[Params], None] | None
 
 
 class Rule(_RuleFields):
@@ -263,6 +165,14 @@ class Rule(_RuleFields):
                   ``buffer_size`` K, without memory. Of ``arrivals`` the numbers are [K], ``update`` and ``start``
                   tuples of K; ``trip_reports`` are the reports of ``fold``, {name: [K]}. It serves where trips wait
                   on an accelerator, and a pass over K updates is dear.
+    for_schedule  (schedule, num_examples [N]) -> rule, or None: the rule to run in the place of this one, with
+                  numbers that follow from the whole schedule and from how many examples each client holds. Called on
+                  the host, before anything is planned or compiled. Where ``columns`` are numbers of single trips,
+                  these are numbers of the run (``jafl.private``: how much noise). Return a specification that has
+                  them as floats or arrays, so that another schedule does not compile again.
+    rounding      a ``Rounding`` for a rule that is linear but for its rounding; None, the default, for others
+    check_model   (params) -> None, or None: raises SettingError for a model [*P], or its shapes, that the rule cannot
+                  train. Called on the host, before anything is compiled.
     fields        fields of the last two records, one by one
 
     Preferred: ``memory`` and ``requirements``, as in the rules of the package. ``fields`` is shorter where there is
@@ -283,12 +193,30 @@ class Rule(_RuleFields):
         memory: ClientMemoryRequest | None = None,
         requirements: Requirements | None = None,
         whole_step: Callable[..., Any] | None = None,
+        for_schedule: Callable[[EventSchedule, np.ndarray], Any] | None = None,
+        rounding: Rounding | None = None,
+        check_model: Callable[[Params], None] | None = None,
         **fields: Any,
     ):
+        _check_functions(init=init, begin=begin, fold=fold, finish=finish, columns=columns)
         memory = _memory_with(memory, fields)
+        _check_names(fields)
         required = (requirements or Requirements())._asdict() | fields
         required_fields = Requirements(**required)
-        return super().__new__(cls, init, begin, fold, finish, columns, memory, required_fields, whole_step)
+        return super().__new__(
+            cls,
+            init,
+            begin,
+            fold,
+            finish,
+            columns,
+            memory,
+            required_fields,
+            whole_step,
+            for_schedule,
+            rounding,
+            check_model,
+        )
 
     def _replace(self, **changes: Any) -> "Rule":
         """The rule with some fields changed, those of its two records included.
@@ -343,6 +271,56 @@ class Rule(_RuleFields):
         """``requirements.additive``."""
         return self.requirements.additive
 
+    @property
+    def empty_steps(self) -> bool:
+        """``requirements.empty_steps``."""
+        return self.requirements.empty_steps
+
+    def __repr__(self) -> str:
+        wanted = self.requirements
+        facts = [
+            "any buffer size" if wanted.buffer_size is None else f"buffer size {wanted.buffer_size}",
+            f"client memory in {self.memory.precision}" if self.memory else "no client memory",
+            *(name.replace("_", " ") for name in _YES_OR_NO if getattr(wanted, name)),
+        ]
+        return display.one_line("Rule", f"made by {_maker(self.fold)}", *facts)
+
+    def _repr_html_(self, title: str = "Rule") -> str:
+        wanted = self.requirements
+        facts = {
+            "made by": _maker(self.fold),
+            "trips per server step": "any number" if wanted.buffer_size is None else wanted.buffer_size,
+            "client memory": self.memory.precision if self.memory else "none",
+            **{name.replace("_", " "): "yes" if getattr(wanted, name) else "no" for name in _YES_OR_NO},
+        }
+        memory = "client memory" if self.memory else ""
+        steps = ["begin", "fold each trip", "finish", "server optimizer"]
+        return display.card(title, facts, display.flow(steps, below={1: memory} if memory else {}))
+
+
+def _check_functions(**functions: Any) -> None:
+    """Raises SettingError for one that cannot be called."""
+    for name, function in functions.items():
+        remedy = "help(jafl.Rule) says what each function of a rule takes and returns."
+        require(callable(function), f"the rule's {name}", function, "a function", remedy)
+
+
+def _check_names(fields: dict[str, Any]) -> None:
+    """Raises TypeError, as Python does, for a keyword that is no field of a rule."""
+    for name in fields:
+        if name not in Requirements._fields:
+            known = [*_RuleFields._fields, *Requirements._fields, *ClientMemoryRequest._fields]
+            hint = did_you_mean(name, known)
+            raise TypeError(f"a rule has no field {name!r}. {hint}".rstrip())
+
+
+_YES_OR_NO = ("initial_round", "needs_start", "linear", "additive")
+
+
+def _maker(function: Any) -> str:
+    """The name of the function that a rule's function was made in, or its own."""
+    return str(getattr(function, "__qualname__", function)).partition(".<locals>")[0]
+
 
 def _memory_with(memory: ClientMemoryRequest | None, fields: dict[str, Any]) -> ClientMemoryRequest | None:
     """``memory`` with those of its fields that are in ``fields``, from which they are removed."""
@@ -354,52 +332,3 @@ def _memory_with(memory: ClientMemoryRequest | None, fields: dict[str, Any]) -> 
         return memory
     changed = (memory._asdict() if memory else {"remembers": None}) | changes
     return ClientMemoryRequest(**changed) if changed["remembers"] else None
-
-
-@dataclasses.dataclass(frozen=True)
-class History:
-    """What a run leaves: its evaluations, what each trip and step reported, and the final model.
-
-    evaluations   list of dicts, in order: ``server_step``, ``client_trips`` (started so far: applied and thrown
-                  away), ``time`` (simulated), ``test_accuracy``, ``test_loss``, ..., ``train_loss`` (mean over
-                  the trips since the last evaluation; None at step 0) and the means of what the rule reports
-    params        [*P] NumPy, after the last step that was run
-    trip_reports  {name: [J'] NumPy}: per applied trip; ``loss`` and what the rule's ``fold`` reports
-    step_reports  {name: [T', ...] NumPy}: per server step; what the rule's ``finish`` reports
-    schedule      the event schedule
-    server_steps  T', the steps that were run: fewer than the schedule's if the run was stopped
-    num_slots     rows of the snapshot buffer that the plan needed
-    compile_seconds   wall-clock: tracing, lowering and compiling, of evaluation too
-    run_seconds       wall-clock: training and evaluation, without compiling; data are placed before
-    temporary_bytes   what the compiled program holds beside its arguments; None if not known
-    """
-
-    evaluations: list[dict[str, Any]]
-    params: Params
-    trip_reports: Mapping[str, np.ndarray]
-    step_reports: Mapping[str, np.ndarray]
-    schedule: EventSchedule
-    server_steps: int
-    num_slots: int
-    compile_seconds: float
-    run_seconds: float
-    temporary_bytes: int | None = None
-
-    @property
-    def weights(self) -> np.ndarray:
-        """[J'] float64: the factor with which each applied trip's update entered the pseudo-gradient."""
-        trips = len(self.trip_reports["loss"])
-        if "weight" in self.step_reports:  # [T', K], of a rule that weighs its whole buffer at the step
-            return np.asarray(self.step_reports["weight"], np.float64).reshape(-1)
-        weight = np.asarray(self.trip_reports.get("weight", np.ones(trips)), np.float64)
-        if "weight_scale" in self.step_reports:
-            weight = weight * self.step_reports["weight_scale"][self.schedule.step[:trips]]
-        return weight
-
-    @property
-    def influence(self) -> np.ndarray:
-        """[N] float64: each client's share of all weight given; sums to 1."""
-        weights = self.weights
-        clients = self.schedule.client[: len(weights)]
-        total = np.bincount(clients, weights, minlength=self.schedule.num_clients)
-        return total / max(total.sum(), np.finfo(float).tiny)

@@ -1,0 +1,172 @@
+"""Counts the multiply-adds of traced programs and of runs; nothing is computed or compiled.
+
+Counted are matrix products and convolutions, nearly all of the work of training a network, as they stand in the
+program for this platform: rows that pad a minibatch count, products with zeros that a gradient of a strided
+convolution puts between its entries do not. Elementwise operations and what a rule does with updates are left out.
+"""
+
+import functools
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jafl.clients import dropout_key, rows_at_once, sum_and_gradient
+from jafl.engine.evaluation import batch_shapes, totals
+from jafl.errors import require
+from jafl.jaxpr_memory import inner_programs, program_of_platform
+from jafl.models import Model
+from jafl.planning.run import Run
+from jafl.simulation.run_state import evaluation_steps
+from jafl.specifications import as_specification
+
+
+class Compute(NamedTuple):
+    """The multiply-adds of a whole run.
+
+    Attributes:
+      training: of the clients' gradients, of all applied trips.
+      server: of what the rule computes at its steps, such as a gradient on the server's own examples; one that is
+        not computed at every step counts as if it were.
+      evaluation: of all evaluations.
+      minibatches: that clients train on in all; of one that is larger than what is computed at once, its parts.
+      evaluations: how many.
+    """
+
+    training: int
+    server: int
+    evaluation: int
+    minibatches: int
+    evaluations: int
+
+
+def multiply_adds(traced: Any, platform: str | None = None) -> int:
+    """Counts the multiply-adds of a program's matrix products and convolutions.
+
+    Args:
+      traced: the return value of ``jax.jit(function).trace(...)``; its arguments may have been shapes.
+      platform: "cpu", "gpu" or "tpu": of what is written differently for each platform, its form counts. Default:
+        that of the devices here.
+
+    Returns:
+      The number. Of a loop whose number of rounds is not known before it runs, one round counts; of branches, the
+      one with the most.
+
+    Example:
+      >>> a, b = jax.ShapeDtypeStruct((2, 3), float), jax.ShapeDtypeStruct((3, 5), float)
+      >>> multiply_adds(jax.jit(jnp.dot).trace(a, b))
+      30
+    """
+    return _of_program(traced.jaxpr.jaxpr, platform or jax.local_devices()[0].platform)
+
+
+def compute(run: Run, *, on_training: bool = False) -> Compute:
+    """Counts the multiply-adds of a run.
+
+    Args:
+      run: the run; ``params`` may be shapes.
+      on_training: whether it is evaluated on the training examples, too.
+
+    Returns:
+      The ``Compute``.
+
+    Raises:
+      SettingError: for client work that does not say how many minibatches its trips have.
+    """
+    work, federation = as_specification(run.client_work).build(), run.federation
+    require(
+        work.minibatches, "client_work", run.client_work, "one of jafl.client_work, whose trips are counted"
+    )
+    assert work.minibatches is not None
+    of_clients = work.minibatches(federation.num_examples)
+    count = int(np.sum(of_clients[run.schedule.client]))
+    evaluations = len(evaluation_steps(run.schedule.num_steps, run.evaluate_at))
+    return Compute(
+        training=count * multiply_adds(traced_gradient(run)),
+        server=run.schedule.num_steps * _of_server(run),
+        evaluation=evaluations * sum(map(multiply_adds, traced_evaluations(run, on_training=on_training))),
+        minibatches=count,
+        evaluations=evaluations,
+    )
+
+
+def traced_gradient(run: Run, rows: int | None = None) -> Any:
+    """The gradient of one minibatch, or of as much of it as is computed at once, traced.
+
+    run: ``params`` may be shapes. rows: in place of the examples of the minibatch. The program's arguments are the
+    model, the parameters [*P], and (x [rows, ...], y [rows, ...], present [rows]).
+    """
+    work = as_specification(run.client_work)
+    rows = rows_at_once(work.arguments["batch_size"]) if rows is None else rows
+    x, y = run.federation.x, run.federation.y
+    columns = [(x.shape[1:], x.dtype), (y.shape[1:], y.dtype), ((), np.dtype(bool))]
+    examples = tuple(
+        jax.ShapeDtypeStruct((rows, *rest), jax.dtypes.canonicalize_dtype(dtype)) for rest, dtype in columns
+    )
+    return gradient.trace(work.build().model, run.params, examples)
+
+
+@jax.jit
+def gradient(model: Model, params: Any, rows: tuple) -> Any:
+    """The summed loss and its gradient, as ``jafl.clients.sum_and_gradient`` has them."""
+    key = dropout_key(jnp.zeros(2, jnp.uint32), 0) if model.random else None
+    return sum_and_gradient(model, params, rows, key)
+
+
+def traced_evaluations(run: Run, *, on_training: bool = False) -> list[Any]:
+    """One evaluation on each split of a run's federation that is there, traced; arguments as of ``compute``."""
+    model = as_specification(run.client_work).build().model
+    return [
+        totals.trace(model, run.params, tuple(batch_shapes(x, y)))
+        for x, y in evaluated_splits(run, on_training=on_training)
+    ]
+
+
+def evaluated_splits(run: Run, *, on_training: bool = False) -> list[tuple[np.ndarray, np.ndarray]]:
+    """(x, y) of the splits on which a run is evaluated; arguments as of ``compute``."""
+    data = run.federation
+    splits = [(data.test_x, data.test_y), (data.validation_x, data.validation_y)]
+    splits += [(data.x, data.y)] if on_training else []
+    return [(x, y) for x, y in splits if x is not None and y is not None and len(x)]
+
+
+def _of_server(run: Run) -> int:
+    """Of the rule at one server step."""
+    rule = as_specification(run.rule).build()
+
+    def finish(params):
+        buffer = rule.begin(rule.init(params, run.schedule.num_clients), params)
+        return rule.finish(buffer, params)[:3]
+
+    return multiply_adds(jax.jit(finish).trace(run.params))
+
+
+@functools.lru_cache(maxsize=256)  # runs that differ in seeds and rates share one jaxpr
+def _of_program(jaxpr: Any, platform: str) -> int:
+    return sum(_of_operation(equation, platform) for equation in jaxpr.eqns)
+
+
+def _of_operation(equation: Any, platform: str) -> int:
+    name, params = equation.primitive.name, equation.params
+    if name == "dot_general":
+        (contracted, _), _ = params["dimension_numbers"]
+        left = equation.invars[0].aval.shape
+        return math.prod(equation.outvars[0].aval.shape) * math.prod(left[axis] for axis in contracted)
+    if name == "conv_general_dilated":
+        return _of_convolution(equation)
+    if params.get("branches_platforms"):
+        return _of_program(program_of_platform(params, platform), platform)
+    inside = [_of_program(jaxpr, platform) for jaxpr in inner_programs(params)]
+    if name == "scan":
+        return int(params["length"]) * sum(inside)
+    return max(inside, default=0) if name == "cond" else sum(inside)
+
+
+def _of_convolution(equation: Any) -> int:
+    """An output sums as many products as a kernel has entries; zeros between the entries of an input are skipped."""
+    params, kernel = equation.params, equation.invars[1].aval.shape
+    outputs = kernel[params["dimension_numbers"].rhs_spec[0]]
+    entries = math.prod(equation.outvars[0].aval.shape) * math.prod(kernel) // outputs
+    return entries // math.prod(params["lhs_dilation"])

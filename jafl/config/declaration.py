@@ -1,0 +1,148 @@
+"""What is known of a setting beside its name, type, default and help text: its group, and which runs read it."""
+
+import dataclasses
+import enum
+from collections.abc import Mapping, Sequence
+
+# In the order in which --helpfull prints them.
+GROUPS = {
+    "run": "What to run, and for how long",
+    "data": "Data set",
+    "partition": "Partition among the clients",
+    "model": "Model",
+    "training": "Clients' training",
+    "server": "Server and aggregation rule",
+    "privacy": "Privacy of the clients: differential privacy, secure aggregation",
+    "protocol": "Protocol: who trains when, and when the server steps",
+    "delay": "Delays",
+    "presence": "Presence: availability, dropout and failures",
+    "output": "What is measured",
+}
+# In place of the names of readers: those whose function takes an argument of the setting's name.
+BY_ARGUMENT: tuple[str, ...] = ()
+FILES = (".csv", ".npz")
+MOVING = ("asynchronous", "open_arrivals")  # protocols in which clients come, leave and fail
+NOT_IN_ROUNDS = ("asynchronous", "open_arrivals", "drawn_staleness")
+# Data sets that come with clients of their own, which are their partition unless another is asked for.
+WITH_CLIENTS = (
+    "synthetic",
+    "python_source",
+    "celeb_a",
+    "sentiment140",
+    "femnist/leaf",
+    "femnist/fedjax",
+    "femnist/tff",
+)
+# Data sets of texts whose next token is to be told at each place: y is [E, T].
+WITH_NEXT_TOKENS = ("python_source",)
+LAWS_WITH_A_MEAN = (
+    "constant",
+    "uniform",
+    "half_normal",
+    "exponential",
+    "log_normal",
+    "gamma",
+    "pareto",
+    "proportional_to_examples",
+)
+
+
+class State(enum.Enum):
+    """What another setting must be for a run to read a setting, in place of names of values."""
+
+    GIVEN = "given"  # another than its default
+    LEFT_OUT = "left out"
+    SAME = "left out or the same"  # number as the setting itself
+
+
+GIVEN, LEFT_OUT, SAME = State
+Case = Mapping[str, tuple[str, ...] | State]
+
+
+@dataclasses.dataclass(frozen=True)
+class Readers:
+    """Which runs read a setting: those of one of the ``cases``, which is {another setting: its values there}.
+
+    A case holds in runs that read each setting which it names, and in which that has one of these values. It also
+    holds where a setting must be left out that the run does not read. No cases at all would be no readers.
+    """
+
+    cases: tuple[Case, ...]
+
+    def __or__(self, other: "Readers") -> "Readers":
+        return Readers(self.cases + other.cases)
+
+    def values_of(self, setting: str) -> tuple[str, ...] | None:
+        """The values of ``setting`` with which runs may read it; None where all may, ``BY_ARGUMENT`` as it is."""
+        values = [case.get(setting) for case in self.cases]
+        if BY_ARGUMENT in values:
+            return BY_ARGUMENT
+        named = [names for names in values if isinstance(names, tuple)]
+        return tuple(name for names in named for name in names) if len(named) == len(values) else None
+
+    def include(self, setting: str, value: str) -> bool:
+        """Whether runs whose ``setting`` has this value may read it, ``BY_ARGUMENT`` taken for all."""
+        return value in (self.values_of(setting) or (value,))
+
+
+def only(**where: str | tuple[str, ...] | State) -> Readers:
+    """The runs in which each of these settings has this value, or one of these; ``|`` joins several such."""
+    return Readers(({name: (names,) if isinstance(names, str) else names for name, names in where.items()},))
+
+
+def either(names: Sequence[str]) -> str:
+    """``a, b or c``; the endings of files as a user says them."""
+    words = [name for name in names if name not in FILES] + ["a .csv or .npz file"] * (FILES[0] in names)
+    return " or ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+
+
+def told(case: Case, by_argument: Mapping[str, Sequence[str]] | None = None) -> str:
+    """A case in words: "protocol is synchronous, and start_rate is left out".
+
+    by_argument: {setting: the values for ``BY_ARGUMENT``}; without it such conditions are left out.
+    """
+    words = []
+    for setting, names in case.items():
+        if names == BY_ARGUMENT:
+            names = tuple((by_argument or {}).get(setting, ()))
+        if names:
+            words.append(f"{setting} is {names.value if isinstance(names, State) else either(names)}")
+    return ", and ".join(words)
+
+
+def default_model(dataset: str) -> str:
+    """The model of a data set where none is asked for."""
+    return "character_lstm" if dataset in WITH_NEXT_TOKENS else "mlp"
+
+
+EVERY_RUN = Readers(({},))
+
+
+@dataclasses.dataclass(frozen=True)
+class Declaration:
+    """What is known of a setting beside its name, type, default and help text.
+
+    group                of ``GROUPS``, under which the help prints it. Those of data decide which examples there
+                         are, those of partition who holds them
+    readers              the runs that read it; where none of a command's runs does, it is refused
+    argument             the name under which its readers take it, if that is another
+    varies               a number on which neither schedule nor partition depend: runs that differ in it share one
+                         compiled program
+    preset               whether an algorithm's preset fills it in where it is None
+    excludes             the setting that must not be given beside it
+    trips_per_step       whether it holds the trips per server step, in the protocols that read it
+    decides_examples_of  the data sets whose examples it decides, of a setting of another group than data
+    most_used            whether --help explains it, too
+    earlier_name         under which earlier files and commands have it
+    """
+
+    group: str
+    readers: Readers
+    argument: str = ""
+    varies: bool = False
+    preset: bool = False
+    excludes: str = ""
+    trips_per_step: bool = False
+    decides_examples_of: Readers | None = None
+    most_used: bool = False
+    earlier_name: str = ""

@@ -1,0 +1,194 @@
+"""Which runs read a setting, and the refusal of one that is given and that none reads.
+
+What is unread changes nothing: two runs that differ in it alone are the same run, and a table of both would mislead.
+"""
+
+import functools
+import inspect
+import pathlib
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from jafl import data
+from jafl.config import presets
+from jafl.config.builders import PROTOCOLS
+from jafl.config.builders.algorithm import (
+    CLIENT_OPTIMIZERS,
+    SERVER_OPTIMIZERS,
+    rule_arguments,
+    rule_arguments_of,
+    rule_of,
+)
+from jafl.config.declaration import (
+    BY_ARGUMENT,
+    FILES,
+    GIVEN,
+    LEFT_OUT,
+    SAME,
+    WITH_CLIENTS,
+    State,
+    default_model,
+    told,
+)
+from jafl.config.settings import DECLARED, DEFAULTS, Settings
+from jafl.errors import refusal
+from jafl.models import MODELS
+from jafl.privacy.mechanisms import MECHANISMS
+from jafl.rules.staleness import STALENESS_WEIGHTS
+from jafl.schedule import DELAYS
+
+# {setting: the values that it may have}, of those that readers are told apart by; others are refused by their names.
+KNOWN: dict[str, Collection[str]] = {
+    "algorithm": presets.names(),
+    "protocol": PROTOCOLS,
+    "dataset": data.SOURCES,
+    "partition": ("natural", *data.PARTITIONS),
+    "model": MODELS,
+    "delay": (*DELAYS, *FILES),
+    "availability": ("always", "diurnal", "on_and_off", *FILES),
+    "staleness_weight": STALENESS_WEIGHTS,
+    "mechanism": MECHANISMS,
+    "client_optimizer": CLIENT_OPTIMIZERS,
+    "server_optimizer": SERVER_OPTIMIZERS,
+}
+
+
+class Unread(NamedTuple):
+    """A setting that is given and that no run reads: its name and value, which runs would, and what they are."""
+
+    setting: str
+    value: Any
+    read_where: str
+    here: str
+
+    @property
+    def reason(self) -> str:
+        """A sentence."""
+        return f"It is read only where {self.read_where}; here {self.here}."
+
+
+def is_read(name: str, run: Settings) -> bool:
+    """Whether a run reads a setting; ``run``: its settings as ``resolve_run`` returns them.
+
+    True also where what decides has a value that does not exist: that is refused for itself.
+    """
+    cases = DECLARED[name].readers.cases
+    return any(all(_holds(name, *condition, run) for condition in case.items()) for case in cases)
+
+
+def as_read(run: Settings) -> Settings:
+    """The settings of a run, those that it does not read at their defaults."""
+    unread = {name: DEFAULTS[name] for name in DECLARED if not is_read(name, run)}
+    return run.changed(unread, {"rule_arguments": ",".join(rule_arguments_of(run))})
+
+
+def unread(arms: Sequence[Settings], runs: Sequence[Settings], given: Collection[str] = ()) -> list[Unread]:
+    """The settings that are given and that none of the runs reads.
+
+    Args:
+      arms: the settings as given. What differs from its default counts as given.
+      runs: the settings of the arms' runs, as ``resolve_run`` returns them.
+      given: the names of others that are given, such as those typed with their defaults.
+
+    Returns:
+      One entry for each setting, in the order of ``Settings``.
+    """
+    found = []
+    for name in DECLARED:
+        values = [getattr(arm, name) for arm in arms]
+        differing = [value for value in values if value != DEFAULTS[name]] or (
+            values if name in given else []
+        )
+        if differing and not any(is_read(name, run) for run in runs):
+            found.append(Unread(name, differing[0], *_why(name, runs)))
+    return found + _unread_rule_arguments(arms, runs)
+
+
+def refuse(found: Iterable[Unread]) -> None:
+    """Raises SettingError for the first of them, if there is one."""
+    for each in found:
+        raise refusal(each.setting, each.value, "left out: no run reads it", each.reason)
+
+
+def _unread_rule_arguments(arms: Sequence[Settings], runs: Sequence[Settings]) -> list[Unread]:
+    """An entry for each item of ``rule_arguments`` that is for an algorithm which does not run."""
+    algorithms = list(dict.fromkeys(run.algorithm for run in runs))
+    items = {(item, algorithm): None for arm in arms for item, algorithm in rule_arguments(arm)}
+    here = f"algorithm is {' and '.join(algorithms)}"
+    return [
+        Unread("rule_arguments", item, f"algorithm is {algorithm}", here)
+        for item, algorithm in items
+        if algorithm and algorithm not in algorithms
+    ]
+
+
+def _holds(name: str, setting: str, allowed: tuple[str, ...] | State, run: Settings) -> bool:
+    """Whether a condition of the readers of ``name`` holds in a run."""
+    value = getattr(run, setting)
+    if not is_read(setting, run):
+        return allowed is LEFT_OUT
+    if isinstance(allowed, State):
+        is_default = value == DEFAULTS[setting]
+        return {GIVEN: not is_default, LEFT_OUT: is_default, SAME: value == getattr(run, name)}[allowed]
+    word = _word(setting, run)
+    if word not in KNOWN.get(setting, (word,)):
+        return True
+    return word in (_by_argument(setting, name) if allowed == BY_ARGUMENT else allowed)
+
+
+def _word(setting: str, run: Settings) -> str:
+    """The value of a setting that readers are told apart by; of a file the ending of its name."""
+    value = getattr(run, setting) or ""
+    if setting == "partition" and not value:
+        return "natural" if run.dataset in WITH_CLIENTS else "dirichlet"
+    if setting == "model" and not value:
+        return default_model(run.dataset)
+    suffix = pathlib.PurePath(value).suffix
+    return suffix if suffix in FILES else value
+
+
+def _by_argument(setting: str, argument: str) -> list[str]:
+    """The values of ``setting`` whose function takes an argument of this name."""
+    functions: Mapping[str, Callable[..., Any]] = data.SOURCES
+    if setting == "algorithm":
+        functions = {name: rule_of(name) for name in presets.names()}
+    return [value for value, call in functions.items() if argument in _arguments(call)]
+
+
+@functools.cache  # asked for each setting of each run of a sweep
+def _arguments(function: Callable[..., Any]) -> frozenset[str]:
+    """The names of a function's arguments."""
+    return frozenset(inspect.signature(function).parameters)
+
+
+def _why(name: str, runs: Sequence[Settings]) -> tuple[str, str]:
+    """(which runs read a setting that none of ``runs`` reads, what these are instead), in words."""
+    cases: dict[str, None] = {}
+    here: dict[str, None] = {}
+    for case in DECLARED[name].readers.cases:
+        failing = {
+            setting: allowed
+            for setting, allowed in case.items()
+            if not all(_holds(name, setting, allowed, run) for run in runs)
+        }
+        named = {setting: _by_argument(setting, name) for setting in failing if case[setting] == BY_ARGUMENT}
+        cases[told(failing, named)] = None
+        for run in runs:
+            setting = next(each for each in failing if not _holds(name, each, case[each], run))
+            here[_state(setting, run)] = None
+    return ", or where ".join(cases), " and ".join(here)
+
+
+def _state(setting: str, run: Settings) -> str:
+    """What a setting is in a run, or why the run does not read it."""
+    if not is_read(setting, run):
+        where, here = _why(setting, [run])
+        return f"{setting} is not read itself, but only where {where}, and {here}"
+    return f"{setting} is {_shown(setting, run)}"
+
+
+def _shown(setting: str, run: Settings) -> str:
+    value = getattr(run, setting)
+    if setting in KNOWN:
+        return value or _word(setting, run)
+    return "left out" if value == DEFAULTS[setting] else f"{value}"

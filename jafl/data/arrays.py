@@ -1,0 +1,202 @@
+"""Checks of the arrays of which federations are made, and their final types."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from jafl.data.checks import checked_labels, finite_number, generator, whole_number
+from jafl.errors import SettingError, require
+
+# Apart from the random streams of partitions.
+_TAKEN_OUT = 111
+
+
+def pair_of(setting: str, pair: Any) -> tuple[Any, Any]:
+    """(x, y); raises SettingError for anything else."""
+    fits = isinstance(pair, (tuple, list)) and len(pair) == 2
+    require(fits, setting, type(pair).__name__, "a pair (x, y)")
+    return pair[0], pair[1]
+
+
+def checked_clients(clients: Any) -> tuple[tuple[Any, ...], list[tuple[np.ndarray, np.ndarray]]]:
+    """(the clients' names, their examples), in the order of their numbers."""
+    fits = isinstance(clients, (Mapping, Sequence)) and not isinstance(clients, str)
+    require(fits, "clients", type(clients).__name__, "{client: (x, y)}, or a list of (x, y)")
+    listed = dict(clients) if isinstance(clients, Mapping) else dict(enumerate(clients))
+    require(listed, "number of clients", 0, "at least 1")
+    numbered = all(isinstance(name, (int, np.integer)) for name in listed)
+    names = tuple(sorted(listed)) if numbered and set(listed) == set(range(len(listed))) else tuple(listed)
+    pairs: list[tuple[np.ndarray, np.ndarray]] = []
+    for name in names:
+        x, y = (np.asarray(part) for part in pair_of(f"clients[{name!r}]", listed[name]))
+        lengths = tuple(len(part) if part.ndim else 0 for part in (x, y))
+        require(
+            min(lengths) > 0 and lengths[0] == lengths[1],
+            f"numbers of x and y of clients[{name!r}]",
+            lengths,
+            "equal, and at least 1",
+            "Leave clients without examples out.",
+        )
+        first = pairs[0] if pairs else (x, y)
+        shapes = tuple(part.shape[1:] for part in (x, y))
+        wanted = tuple(part.shape[1:] for part in first)
+        require(
+            shapes == wanted, f"shapes of an x and a y of clients[{name!r}]", shapes, f"{wanted}, as before"
+        )
+        pairs.append((x, y))
+    return names, pairs
+
+
+def taken_out(parts: list[np.ndarray], fraction: Any, seed: int) -> tuple[list[np.ndarray], np.ndarray]:
+    """(what each client keeps, what is taken out), a ``fraction`` of each client's positions, at random."""
+    require(
+        finite_number(fraction) and 0 < fraction < 1, "test_fraction", fraction, "above 0 and below 1", ""
+    )
+    random = generator("seed", seed, _TAKEN_OUT)
+    kept, taken = [], []
+    for part in parts:
+        exact = fraction * len(part)
+        number = min(int(exact) + int(random.random() < exact % 1), len(part) - 1)
+        chosen = np.zeros(len(part), bool)
+        chosen[random.permutation(len(part))[:number]] = True
+        kept.append(part[~chosen])
+        taken.append(part[chosen])
+    all_taken = np.concatenate(taken)
+    remedy = "The clients have too few examples for it: raise it, or give test=(x, y)."
+    require(len(all_taken) > 0, "test_fraction", fraction, "large enough for one test example", remedy)
+    return kept, all_taken
+
+
+def checked_split(
+    x: Any, y: Any, prefix: str, like: tuple[np.ndarray, np.ndarray] | None = None
+) -> tuple[Any, Any]:
+    """One split's arrays in their final types; ``like`` are the training x and y, which the others must match."""
+    name_x, name_y = f"{prefix}x", f"{prefix}y"
+    x = np.asarray(x)
+    require(x.dtype.kind in "biuf", f"{name_x}.dtype", str(x.dtype), "a real number type")
+    require(
+        x.ndim >= 1 and len(x) > 0,
+        f"{name_x}.shape",
+        x.shape,
+        "[examples, ...], at least one example",
+        "Nothing can be evaluated without test examples." if prefix == "test_" else "",
+    )
+    y = _checked_targets(y, name_y)
+    require(
+        len(x) == len(y),
+        f"len({name_y})",
+        len(y),
+        f"{len(x)}, which is len({name_x})",
+        "Every example needs one label.",
+    )
+    x = _checked_numbers(x, name_x)
+    if like is not None:
+        kinds = {name_y: y.dtype, "y": like[1].dtype}
+        floats = [name for name, dtype in kinds.items() if dtype.kind == "f"]
+        if len(floats) == 1:
+            (name,), (other,) = floats, set(kinds) - set(floats)
+            require(
+                False,
+                f"{name}.dtype",
+                str(kinds[name]),
+                f"an integer type, as that of {other}",
+                f"Convert with {name}.astype(np.int32) if every label is a whole number. For regression both are "
+                "floats.",
+            )
+        x, y = (_alike(*both) for both in ((x, like[0], name_x, "x"), (y, like[1], name_y, "y")))
+    return x, y
+
+
+def _alike(array: np.ndarray, like: np.ndarray, name: str, name_like: str) -> np.ndarray:
+    """``array`` in the type of ``like``; raises SettingError unless their examples are of one shape and kind."""
+    shape, like_shape = array.shape[1:], like.shape[1:]
+    require(shape == like_shape, f"{name}.shape[1:]", shape, f"{like_shape}, as in {name_like}")
+    fits = array.dtype == like.dtype or (array.dtype.kind == "f" and like.dtype.kind == "f")
+    require(fits, f"{name}.dtype", str(array.dtype), f"{like.dtype}, as in {name_like}")
+    return array.astype(like.dtype, copy=False)
+
+
+def _checked_targets(y: Any, name: str) -> np.ndarray:
+    """Labels in their final type: whole numbers int32, several labels bool, floats float32 or float64."""
+    y = np.asarray(y)
+    if y.dtype.kind == "f" and y.ndim >= 1:
+        return _checked_numbers(y, name)
+    if y.ndim < 2:
+        return checked_labels(y, name)
+    require(y.dtype.kind in "iub", f"{name}.dtype", str(y.dtype), "whole numbers, bool or floats")
+    return y if y.dtype == bool else _checked_numbers(y, name).astype(np.int32, copy=False)
+
+
+def _checked_numbers(x: np.ndarray, name: str) -> np.ndarray:
+    """``x`` in an integer type, float32 or float64; raises SettingError for numbers that a device cannot hold."""
+    wide = x.dtype.kind == "i" and x.dtype.itemsize > 4 or x.dtype.kind == "u" and x.dtype.itemsize > 2
+    if wide:  # Devices compute with 32 bits. Narrower types are not read, as they may be memory-mapped.
+        smallest, largest = np.iinfo(np.int32).min, np.iinfo(np.int32).max
+        require(
+            smallest <= x.min() and x.max() <= largest,
+            f"{name}'s range",
+            (int(x.min()), int(x.max())),
+            f"from {smallest} to {largest}",
+            "Renumber tokens, or scale numbers into floats.",
+        )
+    if x.dtype.kind not in "iu" and x.dtype != np.float64:
+        x = x.astype(np.float32, copy=False)
+    if not is_memory_map(x):
+        check_finite(x, name)
+    return x
+
+
+def is_memory_map(x: np.ndarray) -> bool:
+    """Whether an array's content stays on the disk until it is used."""
+    base: Any = x
+    while isinstance(base, np.ndarray) and not isinstance(base, np.memmap):
+        base = base.base
+    return isinstance(base, np.memmap)
+
+
+def check_finite(x: np.ndarray, name: str, first: int = 0) -> None:
+    """Refuses rows [n, ...] of floats that are not finite; memory maps are checked as they are placed on a device.
+
+    Args:
+      x: the rows.
+      name: of the array that they are of.
+      first: the number of their first one there.
+
+    Raises:
+      SettingError: says how many there are, and the first one.
+    """
+    if x.dtype.kind == "f" and not np.isfinite(x).all():
+        bad = ~np.isfinite(x.reshape(len(x), -1)).all(axis=1)
+        raise SettingError(
+            f"{name} holds NaN or infinity in {int(bad.sum())} of {len(x)} examples (the "
+            f"first is number {first + int(np.argmax(bad))}), but must be finite. Drop or fill these.",
+            setting=name,
+        )
+
+
+def checked_num_classes(num_classes: int | None, labels: dict[str, np.ndarray]) -> int:
+    """The number of classes of ``labels`` {name: [n]}; raises SettingError for a label beyond one that is given."""
+    if any(y.dtype.kind == "f" for y in labels.values()):
+        allowed = "None, for y holds floats (whole numbers are labels)"
+        require(num_classes is None, "num_classes", num_classes, allowed)
+        return 0
+    flags = [y.shape[1:] for y in labels.values() if y.dtype == bool]
+    if flags:
+        number = int(np.prod(flags[0]))
+        require(
+            num_classes in (None, number), "num_classes", num_classes, f"{number}, the labels of an example"
+        )
+        return number
+    if num_classes is None:
+        return max(1, 1 + max(int(y.max()) for y in labels.values()))
+    num_classes = whole_number("num_classes", num_classes, 1)
+    for name, y in labels.items():
+        require(
+            y.max() < num_classes,
+            f"largest label in {name}",
+            int(y.max()),
+            f"less than num_classes = {num_classes}",
+            "Raise num_classes, or number the classes from 0.",
+        )
+    return num_classes

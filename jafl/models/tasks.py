@@ -1,0 +1,348 @@
+"""What a model is trained for: its loss, what is measured in evaluation, and which labels fit it.
+
+``jafl.Model(module, task="regression")`` names one of ``TASKS``. A *metric* is a function (outputs [B, ...],
+labels [B, ...]) -> [B] values, whose mean over the examples is recorded; or -> ([B] sums, [B] counts), of which
+sum / count over all examples is recorded.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from jafl.errors import SettingError, choose, require
+from jafl.platform_forms import by_platform
+
+Loss = Callable[[jax.Array, jax.Array], jax.Array]
+MetricFunction = Callable[[Any, jax.Array], Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Metric:
+    """A metric whose mean is changed at the end.
+
+    Attributes:
+      of_examples: (outputs [B, ...], labels [B, ...]) -> [B] values, or ([B] sums, [B] counts).
+      finish: from the mean over all examples to what is recorded.
+
+    Example:
+      >>> squared = jafl.models.tasks.squared_error
+      >>> root_mean_squared_error = jafl.models.Metric(squared, math.sqrt)
+    """
+
+    of_examples: MetricFunction
+    finish: Callable[[float], float] | None = None
+
+    def __call__(self, outputs: Any, labels: jax.Array) -> Any:
+        """``of_examples``."""
+        return self.of_examples(outputs, labels)
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """What a model is trained for.
+
+    Attributes:
+      name: in messages.
+      loss_per_example: (outputs, labels) -> [B].
+      metrics: {name: metric}, recorded in evaluation beside the loss.
+      labels: which labels it reads: "classes" (whole numbers [B]), "tokens" (whole numbers [B, T]), "numbers"
+        (floats), "flags" (0 or 1, [B, L]) or "any".
+    """
+
+    name: str
+    loss_per_example: Loss
+    metrics: Mapping[str, MetricFunction] = dataclasses.field(default_factory=dict)
+    labels: str = "any"
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.loss_per_example))
+
+
+def softmax_cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
+    """The cross-entropy of labels under the softmax of logits.
+
+    Args:
+      logits: [B, classes].
+      labels: [B] integers.
+
+    Returns:
+      [B] losses.
+
+    Example:
+      >>> losses = jafl.models.softmax_cross_entropy(jnp.array([[0.0, 100.0]]), jnp.array([0]))
+      >>> losses.tolist()
+      [100.0]
+    """
+
+    def by_comparison(logits: jax.Array, labels: jax.Array) -> jax.Array:
+        """Without a look-up of the labels' logits, which takes a TPU five operations."""
+        is_label = labels[..., None] == jnp.arange(logits.shape[-1])
+        of_label = jnp.sum(jnp.where(is_label, logits, 0), axis=-1)
+        return jax.nn.logsumexp(logits, axis=-1) - of_label
+
+    losses: jax.Array = by_platform(
+        logits, labels, cpu=optax.softmax_cross_entropy_with_integer_labels, elsewhere=by_comparison
+    )
+    return losses
+
+
+def accuracy(logits: jax.Array, labels: jax.Array) -> jax.Array:
+    """Whether the largest of ``logits`` [..., classes] is the label [...]: bool [...]."""
+    return jnp.argmax(logits, axis=-1) == labels
+
+
+def squared_error(outputs: jax.Array, targets: jax.Array) -> jax.Array:
+    """The squared error of each example, averaged over its numbers.
+
+    Args:
+      outputs: [B] or [B, ...]; [B, 1] also fits targets [B].
+      targets: [B] or [B, ...].
+
+    Returns:
+      [B] losses.
+
+    Raises:
+      SettingError: where the shapes differ.
+
+    Example:
+      >>> jafl.models.squared_error(jnp.array([[1.0], [2.0]]), jnp.array([1.0, 4.0])).tolist()
+      [0.0, 4.0]
+    """
+    return _mean_of_each(_errors(outputs, targets) ** 2)
+
+
+def absolute_error(outputs: jax.Array, targets: jax.Array) -> jax.Array:
+    """The absolute error of each example, averaged over its numbers: [B]; shapes as in ``squared_error``."""
+    return _mean_of_each(jnp.abs(_errors(outputs, targets)))
+
+
+def sigmoid_cross_entropy(logits: jax.Array, flags: jax.Array) -> jax.Array:
+    """The cross-entropy of each example's labels, each of which may apply or not, averaged over the labels.
+
+    Args:
+      logits: [B, L]; a label is said to apply where its logit is above 0.
+      flags: [B, L] of 0 and 1.
+
+    Returns:
+      [B] losses.
+
+    Example:
+      >>> jafl.models.sigmoid_cross_entropy(jnp.array([[100.0, -100.0]]), jnp.array([[1, 0]])).tolist()
+      [0.0]
+    """
+    _same_shape(logits, flags)
+    return _mean_of_each(optax.sigmoid_binary_cross_entropy(logits, flags.astype(logits.dtype)))
+
+
+def share_of_labels(logits: jax.Array, flags: jax.Array) -> jax.Array:
+    """[B]: which share of an example's labels is right."""
+    return _mean_of_each(((logits > 0) == (flags > 0)).astype(logits.dtype))
+
+
+def all_labels(logits: jax.Array, flags: jax.Array) -> jax.Array:
+    """Bool [B]: whether all of an example's labels are right."""
+    return jnp.all((logits > 0) == (flags > 0), axis=tuple(range(1, logits.ndim)))
+
+
+def language_modelling(padding: int = -1) -> Task:
+    """The task of predicting each token of a text: a class for each place in it.
+
+    Labels are [B, T], the token that belongs to each of ``outputs`` [B, T, tokens]. Places where the label is
+    ``padding``, or negative, count neither in the loss nor in what is measured. The loss of an example is the mean
+    over its tokens; "accuracy" and "perplexity" are means over the tokens of all examples.
+
+    Args:
+      padding: the label of places that do not count; 0 in jafl's own texts.
+
+    Returns:
+      The task, for ``jafl.Model(module, task=...)``.
+
+    Example:
+      >>> sorted(jafl.models.language_modelling(padding=0).metrics)
+      ['accuracy', 'perplexity']
+    """
+    return Task(
+        "language_modelling",
+        _TokenLoss(padding),
+        {"accuracy": _TokenAccuracy(padding), "perplexity": Metric(_TokenSums(padding), _exponential)},
+        "tokens",
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _TokenSums:
+    """(sum of the tokens' cross-entropies [B], number of tokens [B]); compared by value."""
+
+    padding: int
+
+    def __call__(self, logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
+        _tokens_fit(logits, labels)
+        there = self.there(labels)
+        losses = softmax_cross_entropy(logits, jnp.where(there, labels, 0))
+        return jnp.sum(jnp.where(there, losses, 0), axis=-1), jnp.sum(there, axis=-1)
+
+    def there(self, labels: jax.Array) -> jax.Array:
+        """Which labels [B, T] count."""
+        return (labels != self.padding) & (labels >= 0)
+
+
+class _TokenLoss(_TokenSums):
+    """The mean over an example's tokens [B]; 0 for an example without any."""
+
+    def __call__(self, logits: jax.Array, labels: jax.Array) -> jax.Array:  # type: ignore[override]
+        total, count = super().__call__(logits, labels)
+        return total / jnp.maximum(count, 1)
+
+
+class _TokenAccuracy(_TokenSums):
+    """(how many tokens are right [B], number of tokens [B])."""
+
+    def __call__(self, logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
+        there = self.there(labels)
+        return jnp.sum(accuracy(logits, labels) & there, axis=-1), jnp.sum(there, axis=-1)
+
+
+def _exponential(mean: float) -> float:
+    """e to the power of ``mean``; infinity where that is too large."""
+    try:
+        return math.exp(mean)
+    except OverflowError:
+        return math.inf
+
+
+def _mean_of_each(values: jax.Array) -> jax.Array:
+    """[B]: the mean of each example's values [B, ...]."""
+    return values.reshape(len(values), -1).mean(axis=1)
+
+
+def _errors(outputs: jax.Array, targets: jax.Array) -> jax.Array:
+    if outputs.ndim == targets.ndim + 1 and outputs.shape[-1] == 1:
+        outputs = outputs[..., 0]
+    _same_shape(outputs, targets)
+    return outputs - targets.astype(outputs.dtype)
+
+
+def _same_shape(outputs: jax.Array, targets: jax.Array) -> None:
+    allowed = f"{targets.shape[1:]}, that of an example's y"
+    require(outputs.shape == targets.shape, "the shape of the model's output", outputs.shape[1:], allowed)
+
+
+def _tokens_fit(logits: jax.Array, labels: jax.Array) -> None:
+    fits = logits.ndim == labels.ndim + 1 and logits.shape[:-1] == labels.shape
+    allowed = f"({', '.join(map(str, labels.shape[1:]))}, tokens): scores of all tokens for each label of y"
+    require(fits, "the shape of the model's output", logits.shape[1:], allowed)
+
+
+CLASSIFICATION = Task("classification", softmax_cross_entropy, {"accuracy": accuracy}, "classes")
+TASKS: dict[str, Task] = {
+    "classification": CLASSIFICATION,
+    "regression": Task(
+        "regression",
+        squared_error,
+        {
+            "mean_absolute_error": absolute_error,
+            "root_mean_squared_error": Metric(squared_error, math.sqrt),
+        },
+        "numbers",
+    ),
+    "language_modelling": language_modelling(),
+    "multi_label": Task(
+        "multi_label",
+        sigmoid_cross_entropy,
+        {"label_accuracy": share_of_labels, "exact_match": all_labels},
+        "flags",
+    ),
+}
+
+
+def task_of(task: Any) -> Task:
+    """The task of this name, or ``task`` itself.
+
+    Raises:
+      SettingError: for what is neither.
+    """
+    if isinstance(task, Task):
+        return task
+    require(isinstance(task, str), "task", task, f"{', '.join(TASKS)}, or a jafl.models.Task")
+    found: Task = choose("task", task, TASKS)
+    return found
+
+
+def check_values(task: Task, labels: Mapping[str, Any]) -> None:
+    """Refuses labels whose values a task cannot train on or measure by.
+
+    Where a task reads several labels of an example, each is 0 or 1; where it reads tokens, some are no padding.
+
+    Args:
+      task: the model's.
+      labels: {name: labels [E, L]}.
+
+    Raises:
+      SettingError: names a label that is neither, or labels that are all padding.
+    """
+    loss = task.loss_per_example
+    for name, y in labels.items():
+        if task.labels == "flags":
+            values = np.asarray(y)
+            others = values[(values != 0) & (values != 1)]
+            allowed = f"0 and 1 for each label of an example, for the task {task.name}"
+            remedy = "Give whether each label is there."
+            require(not others.size, f"a label of {name}", next(iter(others.tolist()), None), allowed, remedy)
+        if isinstance(loss, _TokenSums):
+            some = bool(np.any(loss.there(np.asarray(y))))
+            allowed = f"tokens that are not all padding, for the task {task.name}"
+            remedy = "Give the label of padded places: jafl.models.language_modelling(padding=...)."
+            require(some, name, f"padding only ({loss.padding} or negative)", allowed, remedy)
+
+
+def check_labels(task: Task, y: Any, outputs: Any, num_classes: int) -> None:
+    """Refuses labels that a task does not read.
+
+    Args:
+      task: the model's.
+      y: labels [E, ...], or their shape and dtype.
+      outputs: the model's for a batch, or their shape and dtype.
+      num_classes: of the labels.
+
+    Raises:
+      SettingError: says which task reads such labels.
+    """
+    whole, axes = jnp.issubdtype(y.dtype, jnp.integer), len(y.shape)
+    wanted = {
+        "classes": (whole and axes == 1, "whole numbers, one for each example"),
+        "tokens": (
+            whole and axes >= 2,
+            "whole numbers, one for each token of an example: [examples, tokens]",
+        ),
+        "flags": (axes >= 2, "0 and 1 for each label of an example: [examples, labels]"),
+    }
+    fits, allowed = wanted.get(task.labels, (True, ""))
+    remedy = f"Which task are they for? jafl.Model(module, task=...) takes {', '.join(TASKS)}."
+    if task.labels == "classes" and axes == 1:
+        remedy += " Labels that are whole numbers become such with y.astype(np.int32)."
+    if not fits:
+        raise SettingError(
+            f"y is {y.dtype} of the shape {tuple(y.shape)}, but must be {allowed}, for the task {task.name}. "
+            f"{remedy}",
+            setting="task",
+        )
+    if task.labels in ("classes", "tokens"):
+        if getattr(outputs, "ndim", 0) < 2:
+            raise SettingError(
+                f"The model returns the shape {getattr(outputs, 'shape', None)} for 2 examples, but must return "
+                "scores for each class.",
+                setting="model",
+            )
+        classes = int(outputs.shape[-1])
+        require(
+            num_classes <= classes,
+            "the model's number of classes",
+            classes,
+            f"at least the data's, {num_classes} (labels 0 to {num_classes - 1})",
+        )

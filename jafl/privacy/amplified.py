@@ -1,0 +1,106 @@
+"""DP-SGD with amplification by sampling: each round takes every client with the same probability, in secret.
+
+This is the baseline of FedBuff's figure 4, for synchronous rounds of *Poisson cohorts*: every client takes part in a
+round independently with the sampling rate, so that the cohort's size varies, and its sum is divided by the expected
+size. The claim stands on who took part being secret; a realised schedule is never looked at. Nothing of the kind
+holds for asynchronous arrivals: who is slow cannot be drawn (FedBuff, section 3).
+"""
+
+from typing import Any
+
+import numpy as np
+
+from jafl.errors import real_number, refusal, require, whole_number
+from jafl.extras import importing
+from jafl.privacy.gaussian import check_delta, check_epsilon
+
+# Noise multipliers between which one is looked for.
+_LEAST, _MOST = 0.05, 1e6
+_LITTLE_NOISE = 0.5
+_PRECISION = 1e-4  # relative
+_LARGEST = 1e12  # stands for an infinite epsilon
+
+
+def amplified_epsilon(noise_multiplier: float, *, sampling_rate: float, rounds: int, delta: float) -> float:
+    """Epsilon of DP-SGD with Poisson cohorts, composed over rounds numerically (dp-accounting's ``PLDAccountant``).
+
+    Args:
+      noise_multiplier: standard deviation of the noise of a round's sum, in units of the clip norm.
+      sampling_rate: with which probability a client takes part in a round, in (0, 1].
+      rounds: T, how many.
+      delta: in (0, 1).
+
+    Returns:
+      Epsilon, at zero-out adjacency of one client; infinite without noise. It is an upper bound, to the fourth digit.
+
+    Raises:
+      SettingError: for numbers outside their ranges.
+      MissingLibraryError: without dp-accounting.
+
+    Example:
+      >>> round(amplified_epsilon(0.8, sampling_rate=0.0015, rounds=600, delta=1e-7), 2)
+      0.91
+    """
+    allowed = "a number of at least 0, not infinite"
+    real_number("noise_multiplier", noise_multiplier, lambda value: 0 <= value < np.inf, allowed)
+    _check(sampling_rate, rounds)
+    delta = check_delta(delta)
+    if not noise_multiplier:
+        return float("inf")
+    with importing():
+        import dp_accounting
+        from dp_accounting import pld
+
+    # Privacy losses grow with the inverse square of the noise, and so does what may be rounded up.
+    interval = 1e-4 * max(1.0, (_LITTLE_NOISE / noise_multiplier) ** 2)
+    accountant = pld.PLDAccountant(dp_accounting.NeighboringRelation.REPLACE_SPECIAL, interval)
+    accountant.compose(_event(dp_accounting, float(noise_multiplier), float(sampling_rate), int(rounds)))
+    return float(accountant.get_epsilon(delta))
+
+
+def amplified_noise_multiplier(epsilon: float, *, sampling_rate: float, rounds: int, delta: float) -> float:
+    """The least noise with which DP-SGD with Poisson cohorts has an epsilon; see ``amplified_epsilon``.
+
+    Args:
+      epsilon: finite, above 0.
+      sampling_rate: with which probability a client takes part in a round, in (0, 1].
+      rounds: T, how many.
+      delta: in (0, 1).
+
+    Returns:
+      The noise multiplier, to a relative 1e-4 on the safe side; at least 0.05.
+
+    Raises:
+      SettingError: for numbers outside their ranges, or an epsilon that no noise multiplier up to 1e6 has.
+      MissingLibraryError: without dp-accounting.
+    """
+    from scipy.optimize import brentq
+
+    check_epsilon(epsilon)
+    fixed: Any = {"sampling_rate": sampling_rate, "rounds": rounds, "delta": delta}
+    low, high = _LEAST, 1.0
+    while amplified_epsilon(high, **fixed) > epsilon:
+        low, high = high, 2 * high
+        if high > _MOST:
+            raise refusal("epsilon", epsilon, f"one that a noise multiplier of at most {_MOST:g} has")
+    if amplified_epsilon(low, **fixed) <= epsilon:
+        return low
+
+    def excess(log_noise: float) -> float:
+        return min(amplified_epsilon(float(np.exp(log_noise)), **fixed), _LARGEST) / epsilon - 1
+
+    root = brentq(excess, np.log(low), np.log(high), xtol=_PRECISION / 4)
+    return float(np.exp(root + _PRECISION / 2))
+
+
+def _check(sampling_rate: float, rounds: int) -> None:
+    real_number("sampling_rate", sampling_rate, lambda value: 0 < value <= 1, "above 0, at most 1")
+    whole_number("rounds", rounds, 1)
+    require(rounds <= 10**7, "rounds", rounds, "at most 10,000,000")
+
+
+def _event(dp_accounting: Any, noise_multiplier: float, sampling_rate: float, rounds: int) -> Any:
+    """What a run of rounds publishes, as dp-accounting calls it."""
+    noisy = dp_accounting.GaussianDpEvent(noise_multiplier)
+    sampled = dp_accounting.PoissonSampledDpEvent(sampling_rate, noisy)
+    return dp_accounting.SelfComposedDpEvent(sampled, rounds)

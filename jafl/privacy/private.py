@@ -1,0 +1,390 @@
+"""Private training: any eligible rule with every trip clipped and the mechanism's noise in each step's direction."""
+
+import hashlib
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jafl.errors import SettingError, choose, real_number, refusal, require, seed_number
+from jafl.privacy.accounting import READINGS, PrivacyReport, account
+from jafl.privacy.gaussian import check_delta, check_epsilon
+from jafl.privacy.mechanisms import Mechanism, make_mechanism, trees
+from jafl.privacy.noise import NoiseNumbers, keeps_arrays, key_words, make_noise, rows_kept
+from jafl.privacy.weights import COUNTS, check_eligible, rule_name
+from jafl.records import Array, EventSchedule, Rounding, Rule, Updates
+from jafl.rules import accumulate
+from jafl.specifications import Specification, as_specification, for_schedule
+
+# Steps of a tree that never restarts: more than any run has.
+_ENDLESS = 2**31 - 1
+
+
+def private(
+    rule: Specification | Rule,
+    *,
+    clip_norm: float,
+    delta: float,
+    noise_multiplier: float | None = None,
+    epsilon: float | None = None,
+    mechanism: str = "tree_honaker",
+    restarts: int = 0,
+    bands: int | None = None,
+    epsilon_reading: str = "realised",
+    seed: int = 0,
+    schedule: EventSchedule | None = None,
+    data_in_schedule: Sequence[str] = (),
+) -> Specification:
+    """The rule with differential privacy for its clients; for use in the place of ``rule``.
+
+    Each trip's update is clipped to the L2 norm ``clip_norm`` over all parameters, and each server step's direction
+    gets the noise of the mechanism (DP-FTRL: Kairouz et al. 2021, arXiv:2103.00039, algorithm 1; FedBuff, algorithm 1
+    lines 7, 12 and 13). The server takes the *difference* of two noisy prefix sums at each step, as DP-FTRL does;
+    FedBuff's line 13 adds the whole prefix each time. The standard deviation of one node's noise is noise_multiplier
+    * clip_norm * the largest weight with which a trip enters a direction (1/K for FedBuff's mean). The server
+    optimizer gets the noisy direction, so any will do.
+
+    How much noise an epsilon needs follows from the schedule: ``simulate`` finds it out before it compiles anything,
+    and ``jafl.privacy.account`` says it without training. clip_norm, noise_multiplier, epsilon, delta and seed are
+    data: others do not compile again. Where the noise is 0, a step that ``rule`` would skip is skipped; otherwise it
+    is made with noise alone, since a prefix sum has noise at every step.
+
+    The noise is in floating point and of a generator that is not cryptographic: a simulation of what privacy costs,
+    not a deployment.
+
+    Reports, besides what ``rule`` does, per trip ``clipped``, 1 if its update was longer than ``clip_norm``, else 0;
+    per server step ``signal_norm`` and ``noise_norm``, the L2 norms of the direction without noise and of its noise.
+    These, as the losses of trips, are the simulation's privilege: they are not private themselves.
+
+    Args:
+      rule: the algorithm; ``jafl.privacy.check_eligible`` says which are eligible.
+      clip_norm: above 0. Infinity, which clips nothing, goes only with noise_multiplier=0: the run is then that of
+        ``rule`` to the last bit, and nothing is claimed of it.
+      delta: above 0 and below 1, of (epsilon, delta)-differential privacy.
+      noise_multiplier: at least 0; or give epsilon.
+      epsilon: above 0: the noise is what meets it; or give noise_multiplier.
+      mechanism: "independent", "tree", "tree_honaker" or "banded_toeplitz", see ``jafl.privacy.mechanisms``.
+      restarts: of a tree: how often a new one begins.
+      bands: of "banded_toeplitz": coefficients of a step's noise; 64 by default.
+      epsilon_reading: which epsilon is to be met: "realised" (of the schedule as it is), "once" (as if each client
+        took part once, the published reading) or "worst_case".
+      seed: of the noise, a whole number. Which node has which noise depends on it and on nothing else of the run.
+      schedule: the schedule that was accounted, if that was done before: a run on another one is refused.
+      data_in_schedule: what the schedule was made from that clients hold, such as "how many examples each client
+        holds" where durations grow with them; the report says that it is public.
+
+    Returns:
+      The rule, as a specification, for ``jafl.simulate``.
+
+    Raises:
+      SettingError: for numbers out of their ranges, both or neither of epsilon and noise_multiplier, a rule that is
+        not eligible (names those that are), or one that is private already. When the run starts: for a schedule
+        other than the accounted one, or more restarts than it has steps.
+
+    Example:
+      >>> rule = jafl.private(jafl.rules.fedbuff(), clip_norm=0.5, noise_multiplier=1.0, delta=1e-5)
+    """
+    inner = as_specification(rule)
+    _refuse_private(inner)
+    _check_same_norm(inner, clip_norm)
+    _refuse_unknown_counts(inner, check_eligible(inner))
+    made = make_mechanism(mechanism, restarts, bands)
+    _check_numbers(clip_norm, noise_multiplier, epsilon, delta)
+    choose("epsilon_reading", epsilon_reading, READINGS)
+    request = {
+        "rule": inner,
+        "clip_norm": float(clip_norm),
+        "noise_multiplier": None if noise_multiplier is None else float(noise_multiplier),
+        "epsilon": None if epsilon is None else float(epsilon),
+        "delta": float(delta),
+        "mechanism": made,
+        "epsilon_reading": epsilon_reading,
+        "seed": seed_number("seed", seed),
+        "accounted": None if schedule is None else _digest(schedule),
+        "data_in_schedule": tuple(data_in_schedule),
+    }
+    return PrivateRule(private, request)
+
+
+def _check_numbers(clip_norm: Any, noise_multiplier: Any, epsilon: Any, delta: Any) -> None:
+    """Raises SettingError for a number of a private run that is out of its range, or missing."""
+    real_number("clip_norm", clip_norm, lambda value: value > 0, "a number above 0")
+    check_delta(delta)
+    allowed = "left out where noise_multiplier is given: one follows from the other"
+    require(noise_multiplier is None or epsilon is None, "epsilon", epsilon, allowed)
+    if noise_multiplier is None:
+        check_epsilon(epsilon)
+        return
+    allowed = "a number of at least 0, not infinite"
+    real_number("noise_multiplier", noise_multiplier, lambda value: 0 <= value < math.inf, allowed)
+    remedy = "Where updates are not clipped, no noise hides them: only noise_multiplier=0 goes with it."
+    fits = clip_norm < math.inf or noise_multiplier == 0
+    require(fits, "clip_norm", clip_norm, "finite where there is noise", remedy)
+
+
+def _check_same_norm(rule: Specification, clip_norm: float) -> None:
+    """Raises SettingError where a rule that clips by itself (``jafl.secure``) has another clip norm."""
+    rounding = rule.build().rounding
+    if rounding is not None:
+        remedy = "Updates are clipped once: give jafl.private and jafl.secure the same clip_norm."
+        allowed = f"{rounding.clip_norm:g}, that of the rule"
+        require(clip_norm == rounding.clip_norm, "clip_norm", clip_norm, allowed, remedy)
+
+
+def _refuse_unknown_counts(rule: Specification, reads: tuple[str, ...]) -> None:
+    """Raises SettingError for a rule whose weights follow from what trips do, which no schedule tells."""
+    unknown = [COUNTS[name] for name in reads if name != "num_examples"]
+    if unknown:
+        allowed = "a rule whose weights follow from the schedule and from how many examples each client holds"
+        remedy = (
+            f"Its weights follow from {' and '.join(unknown)}, too. jafl.privacy.account, which is given these "
+            "numbers, can say what such a run would claim."
+        )
+        raise refusal("rule", rule_name(rule), allowed, remedy)
+
+
+def _refuse_private(rule: Specification) -> None:
+    """Raises SettingError for a rule that is private already, or has a private one in it."""
+    inside: Any = rule
+    while isinstance(inside, Specification):
+        if isinstance(inside, (PrivateRule, AccountedRule)):
+            raise SettingError(
+                "rule is private already: its updates would be clipped twice, and get two noises. Give private() "
+                "the rule itself.",
+                setting="rule",
+            )
+        inside = inside.arguments.get("rule")
+
+
+def _digest(schedule: EventSchedule) -> str:
+    """SHA-256 of what an account depends on: who takes part in which step, and how stale."""
+    digest = hashlib.sha256(f"{schedule.num_clients} {schedule.num_steps} ".encode())
+    for name in ("client", "step", "staleness"):
+        digest.update(np.ascontiguousarray(getattr(schedule, name), np.int64).tobytes())
+    return digest.hexdigest()
+
+
+@jax.tree_util.register_pytree_node_class
+class AccountedRule(Specification):
+    """A private rule on the schedule that it has been accounted for.
+
+    Attributes:
+      report: a ``PrivacyReport``; None of a copy that JAX has made.
+    """
+
+    report: PrivacyReport | None = None
+
+
+def report_of(rule: Any) -> PrivacyReport | None:
+    """What a private run claims.
+
+    Args:
+      rule: of a run that has been prepared (``Experiment.rule``).
+
+    Returns:
+      The report; None of a rule that is not private.
+    """
+    return rule.report if isinstance(rule, AccountedRule) else None
+
+
+@jax.tree_util.register_pytree_node_class
+class PrivateRule(Specification):
+    """A private rule whose noise is not known before its schedule is; its arguments are those of ``private``."""
+
+    def build(self) -> Rule:
+        """The rule, which can say which schedules it needs, and cannot run before it has got one."""
+        rule, mechanism = self.arguments["rule"].build(), self.arguments["mechanism"]
+
+        def begin(state, params):
+            raise SettingError(
+                "rule is private, and its noise follows from a schedule: run it with jafl.simulate, or give it its "
+                "schedule first (rule.build().for_schedule(schedule, num_examples)).",
+                setting="rule",
+            )
+
+        additive = rule.additive and not keeps_arrays(mechanism)
+        return rule._replace(
+            begin=begin, for_schedule=self._on_schedule, linear=False, additive=additive, rounding=None
+        )
+
+    def _on_schedule(self, schedule: EventSchedule, num_examples: np.ndarray) -> "AccountedRule":
+        request = dict(self.arguments)
+        accounted, seed = request.pop("accounted"), request.pop("seed")
+        if accounted is not None and _digest(schedule) != accounted:
+            raise SettingError(
+                "schedule is another one than was accounted: other clients take part in other steps, so the epsilon "
+                "is another one. Run the schedule that private() was given, made with the same seed.",
+                setting="schedule",
+            )
+        rule = as_specification(for_schedule(request.pop("rule"), schedule, num_examples))
+        report = account(schedule, rule, **request, num_examples=num_examples)
+        if report.clip_norm == math.inf:  # then there is no noise either
+            resolved = AccountedRule(_unprotected, {"rule": rule})
+        else:
+            resolved = AccountedRule(_private_on_schedule, _numbers(rule, report, seed, schedule.num_steps))
+        resolved.report = report
+        return resolved
+
+
+def _numbers(rule: Specification, report: PrivacyReport, seed: int, num_steps: int) -> dict[str, Any]:
+    """The arguments of ``_private_on_schedule``."""
+    mechanism = report.mechanism
+    size = trees(mechanism, num_steps).size if mechanism.restarts else _ENDLESS
+    return {
+        "rule": rule,
+        "clip_norm": report.clip_norm,
+        "deviation": report.noise_deviation,
+        "words": key_words(seed),
+        "tree_steps": np.array(size, np.int32),
+        "num_steps": np.array(num_steps if mechanism.restarts else _ENDLESS, np.int32),
+        "mechanism": mechanism,
+        "rows": rows_kept(mechanism, num_steps),
+    }
+
+
+def _unprotected(rule) -> Rule:
+    """``rule`` as it is, for an infinite clip norm: what looks at its directions would change their last bits."""
+
+    def fold(buffer, arrival):
+        buffer, report = rule.fold(buffer, arrival)
+        return buffer, {**report, "clipped": accumulate.number(0)}
+
+    return rule._replace(fold=fold, rounding=None)
+
+
+def _private_on_schedule(
+    rule, clip_norm, deviation, words, tree_steps, num_steps, mechanism: Mechanism, rows
+) -> Rule:
+    """``rule`` with clipping and noise.
+
+    deviation: the standard deviation of a node's noise in the direction. The others are those of
+    ``noise.NoiseNumbers`` and ``noise.make_noise``.
+    """
+
+    def noise_of(params):
+        leaves = jax.tree.leaves(params)
+        dtype = jnp.result_type(jnp.float32, *leaves)
+        size = sum(leaf.size for leaf in leaves)
+        return make_noise(mechanism, rows, NoiseNumbers(words, tree_steps, num_steps), size, dtype)
+
+    def init(params, num_clients):
+        return rule.init(params, num_clients), jnp.int32(0), noise_of(params).init()
+
+    def begin(state, params):
+        own, step, kept = state
+        return rule.begin(own, params), step, kept
+
+    def fold(buffer, arrival):
+        own, step, kept = buffer
+        limit = clip_norm if rule.rounding is None else clip_norm - _lengthened(rule.rounding, arrival.update)
+        update, clipped = clip(arrival.update, limit)
+        own, report = rule.fold(own, arrival._replace(update=update))
+        return (own, step, kept), {**report, "clipped": clipped}
+
+    def finish(buffer, params):
+        own, step, kept = buffer
+        direction, state, report, apply = rule.finish(own, params)
+        is_noisy = jnp.asarray(deviation) > 0
+        drawn, kept = noise_of(params).at_step(kept, step, jnp.where(is_noisy, 1, 0))
+        noisy = jax.tree.map(
+            lambda d, n: d + (jnp.asarray(deviation, n.dtype) * n).astype(d.dtype),
+            direction,
+            _like(drawn, params),
+        )
+        norms = {"signal_norm": _plain_norm(direction), "noise_norm": deviation * _plain_norm(drawn)}
+        apply = True if apply is True else apply | is_noisy
+        return noisy, (state, step + 1, kept), {**report, **norms}, apply
+
+    # Where the parts of a step are added up, so is all that the buffer holds: for large arrays that last, that costs
+    # more than it saves.
+    return rule._replace(
+        init=init,
+        begin=begin,
+        fold=fold,
+        finish=finish,
+        linear=False,
+        additive=rule.additive and not keeps_arrays(mechanism),
+        rounding=None,
+        check_model=lambda params: _check_room(clip_norm, rule.rounding, params),
+    )
+
+
+def _lengthened(rounding: Rounding, params: Any) -> Any:
+    """By how much a rule that rounds may lengthen an update [*P]: by a unit in each entry."""
+    return rounding.unit * math.sqrt(_size(params))
+
+
+def _size(params: Any) -> int:
+    return sum(math.prod(jnp.shape(leaf)) for leaf in jax.tree.leaves(params))
+
+
+def _check_room(clip_norm: Any, rounding: Rounding | None, params: Any) -> None:
+    """Raises SettingError where rounding alone may exceed the clip norm."""
+    if rounding is None:
+        return
+    size, bits = _size(params), round(-math.log2(rounding.unit))
+    enough = math.floor(math.log2(math.sqrt(size) / clip_norm)) + 1
+    allowed = f"enough for rounding {size:,} parameters to change a norm by less than clip_norm={clip_norm:g}"
+    require(bits >= enough, "fraction_bits", bits, allowed, f"fraction_bits={enough} would do.")
+
+
+def clip(update: Updates, clip_norm: Any) -> tuple[Updates, Array]:
+    """The update, scaled down to an L2 norm of ``clip_norm`` over all parameters if it is longer.
+
+    Args:
+      update: [*P] of floats.
+      clip_norm: [] float, above 0; infinity leaves every update as it is.
+
+    Returns:
+      [*P], and 1.0 if it was longer, else 0.0 ([] float). An update with NaN or infinity in it keeps some NaN or
+      infinity.
+    """
+    ratio = norm(update, 1 / jnp.asarray(clip_norm, float))
+    longer = ratio > 1
+    factor = jnp.where(longer, 1 / ratio, 1)
+    clipped = jax.tree.map(lambda leaf: factor.astype(leaf.dtype) * leaf, update)
+    return clipped, accumulate.number(longer)
+
+
+def norm(tree: Updates, factor: Any = 1.0) -> Array:
+    """[] float: the L2 norm of all leaves [*P] together, times ``factor`` ([] float).
+
+    The squares are those of numbers that the factor has scaled. Where their sum exceeds what the type holds, the
+    largest number is divided out first.
+    """
+    scale = jnp.asarray(factor, float)
+    plain = _plain_norm(tree, scale)
+
+    def of_large(_):
+        largest = jnp.max(jnp.array([jnp.max(jnp.abs(leaf)).astype(float) for leaf in jax.tree.leaves(tree)]))
+        return _plain_norm(tree, 1 / largest) * largest * scale
+
+    return lax.cond(jnp.isposinf(plain), of_large, lambda _: plain, None)
+
+
+def _like(vector: Array, params: Any) -> Any:
+    """The entries of a vector [P] as the leaves [*P] of a model, in their order."""
+    leaves, structure = jax.tree.flatten(params)
+    ends = np.cumsum([leaf.size for leaf in leaves])
+    parts = [
+        vector[end - leaf.size : end].reshape(leaf.shape) for leaf, end in zip(leaves, ends, strict=True)
+    ]
+    return jax.tree.unflatten(structure, parts)
+
+
+def _plain_norm(tree: Updates, scale: Any = 1.0) -> Array:
+    """As ``norm``; infinite where the squares' sum exceeds what the type holds.
+
+    Of a step's direction no more is asked: a condition that reads it would store it apart from the server's step,
+    which then rounds differently from a run without privacy.
+    """
+    parts = [
+        jnp.sum(jnp.square(jnp.asarray(scale, wide) * leaf.astype(wide)))
+        for leaf in jax.tree.leaves(tree)
+        for wide in [jnp.promote_types(leaf.dtype, jnp.float32)]
+    ]
+    return jnp.sqrt(sum(parts[1:], parts[0])).astype(float)

@@ -1,0 +1,160 @@
+"""What private runs say: the block of ``summary.json`` and ``diagnostics.json``, the printed table, the pictures."""
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from jafl import plots
+from jafl.config.experiment import Experiment
+from jafl.extras import MissingLibraryError
+from jafl.privacy.accounting import PrivacyReport
+from jafl.privacy.amplified import amplified_epsilon
+from jafl.privacy.private import report_of
+from jafl.runs.tables import aligned
+
+COLUMNS = (
+    "run",
+    "epsilon once",
+    "realised",
+    "worst case",
+    "delta",
+    "mechanism",
+    "clip norm",
+    "noise multiplier",
+    "trips clipped",
+)
+
+
+def block(
+    experiment: Experiment, trip_reports: Mapping[str, Any] | None = None, step_reports: Any = None
+) -> dict[str, Any]:
+    """{"privacy": what the run claims}; empty of a run that is not private.
+
+    Args:
+      experiment: the run.
+      trip_reports: {name: [J']} of a run that has trained, for the share of trips that were clipped; else None.
+      step_reports: {name: [T']}, for the medians of the norms of signal and noise; else None.
+    """
+    report = report_of(experiment.rule)
+    if report is None:
+        return {}
+    told = report.to_dict() | _amplified(experiment, report)
+    if trip_reports is not None and len(trip_reports["clipped"]):
+        clipped = np.asarray(trip_reports["clipped"])
+        told |= {"trips_clipped": int(clipped.sum()), "share_of_trips_clipped": float(clipped.mean())}
+    if norms := norms_of(step_reports or {}):
+        names = ("median_signal_norm", "median_noise_norm")
+        told |= {name: float(np.median(values)) for name, values in zip(names, norms, strict=True)}
+    return {"privacy": told}
+
+
+def _amplified(experiment: Experiment, report: PrivacyReport) -> dict[str, float | None]:
+    """{"epsilon_amplified": of DP-SGD with Poisson cohorts whose members are secret}; empty of any other run.
+
+    It is None without dp-accounting.
+    """
+    settings = experiment.settings
+    sampled = settings.protocol == "synchronous" and settings.cohorts == "poisson"
+    if not (sampled and report.mechanism.name == "independent" and report.noise_multiplier):
+        return {}
+    assert settings.cohort_size is not None
+    rate = settings.cohort_size / report.num_clients
+    try:
+        epsilon = _amplified_epsilon(report.noise_multiplier, rate, report.num_steps, report.delta)
+    except MissingLibraryError:
+        return {"epsilon_amplified": None}
+    return {"epsilon_amplified": epsilon}
+
+
+@functools.lru_cache(maxsize=1024)  # runs of a sweep differ in seeds, mostly
+def _amplified_epsilon(noise_multiplier: float, rate: float, rounds: int, delta: float) -> float:
+    return amplified_epsilon(noise_multiplier, sampling_rate=rate, rounds=rounds, delta=delta)
+
+
+def why_noise_hinders(told: Mapping[str, Any] | None) -> str:
+    """A sentence for a run that did not learn and whose noise is louder than its signal; "" for all others.
+
+    told: the run's ``privacy`` block, or None.
+    """
+    signal, noise = ((told or {}).get(f"median_{name}_norm") for name in ("signal", "noise"))
+    if not signal or not noise or noise <= signal:
+        return ""
+    return (
+        f" Its noise may be the cause, too: that of a server step is {noise / signal:.3g} times as long as what its "
+        "clients send. A larger epsilon, more trips per server step, more clients or fewer server steps help."
+    )
+
+
+def norms_of(step_reports: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray] | None:
+    """(norms of the directions before noise [T'], of their noises [T']); None where a run has reported none."""
+    if "noise_norm" not in step_reports or not len(step_reports["noise_norm"]):
+        return None
+    return np.asarray(step_reports["signal_norm"]), np.asarray(step_reports["noise_norm"])
+
+
+def figures(experiment: Experiment, step_reports: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """{name: a function that makes the figure} of a private run; of one that has not trained, epsilon alone."""
+    report = report_of(experiment.rule)
+    if report is None:
+        return {}
+    made: dict[str, Any] = {}
+    if np.isfinite(report.per_client_epsilon).any() and report.noise_multiplier > 0:
+        readings = {
+            "once": report.epsilon_once,
+            "realised": report.epsilon_realised,
+            "worst case": report.epsilon_worst_case,
+        }
+        made["epsilon_per_client"] = functools.partial(
+            plots.epsilon_per_client, report.per_client_epsilon, readings
+        )
+    if norms := norms_of(step_reports or {}):
+        made["signal_and_noise"] = functools.partial(plots.signal_and_noise, *norms)
+    return made
+
+
+def text(blocks: Mapping[str, Mapping[str, Any] | None]) -> list[str]:
+    """The table of private runs as lines of text, and below it what the claim stands on; none without private runs.
+
+    blocks: {name of a run: its ``privacy`` block, or None}.
+    """
+    private = {name: told for name, told in blocks.items() if told}
+    if not private:
+        return []
+    lines = aligned([COLUMNS, *(_row(name, told) for name, told in private.items())])
+    for name, told in private.items():
+        if "epsilon_amplified" in told:
+            epsilon = told["epsilon_amplified"]
+            known = "unknown here: pip install 'jafl[privacy]'" if epsilon is None else _number(epsilon)
+            lines.append(
+                f"{name}: epsilon {known}, if nobody learns who was in its Poisson cohorts (amplified by sampling). "
+                "The table is for cohorts that are known."
+            )
+    said: dict[tuple[str, ...], list[str]] = {}
+    for name, told in private.items():
+        said.setdefault(tuple(told["conditions"]), []).append(name)
+    for conditions, names in said.items():
+        whose = "" if len(said) == 1 else f" of {', '.join(names)}"
+        lines += [f"The claim{whose} stands on this:", *(f"  - {sentence}" for sentence in conditions)]
+    return ["", *lines, ""]
+
+
+def _row(name: str, told: Mapping[str, Any]) -> Sequence[str]:
+    mechanism = dict(told["mechanism"])
+    more = [f"{mechanism[key]} {key}" for key in ("restarts", "bands") if mechanism.get(key)]
+    share = told.get("share_of_trips_clipped")
+    return [
+        name,
+        *(_number(told[f"epsilon_{reading}"]) for reading in ("once", "realised", "worst_case")),
+        _number(told["delta"]),
+        ", ".join([mechanism["name"], *more]),
+        _number(told["clip_norm"]),
+        _number(told["noise_multiplier"]),
+        "-" if share is None else f"{100 * share:.1f} %",
+    ]
+
+
+def _number(value: Any) -> str:
+    """A number with four digits; text, which stands for what is not finite, as it is."""
+    return value if isinstance(value, str) else f"{value:.4g}"

@@ -1,0 +1,48 @@
+"""Standard output and error that nobody may be reading any more, as in ``run.py | head``."""
+
+import os
+import sys
+from typing import Any, TextIO
+
+
+class UnbrokenStream:
+    """A text stream that goes on when its reader has gone: what is written then is lost, and nothing else.
+
+    Args:
+      stream: sys.stdout or sys.stderr.
+    """
+
+    def __init__(self, stream: TextIO):
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Writes ``text``, unless the reader has gone."""
+        try:
+            return self._stream.write(text)
+        except BrokenPipeError:
+            self._let_go()
+            return len(text)
+
+    def flush(self) -> None:
+        """Writes what is waiting, unless the reader has gone."""
+        try:
+            self._stream.flush()
+        except BrokenPipeError:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Sends to nowhere what waits to be written, and all that follows, of C libraries too."""
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self._stream.fileno())
+        os.close(nowhere)
+
+
+def keep_going_without_readers() -> None:
+    """Makes standard output and error of this process such streams."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is not None and not isinstance(stream, UnbrokenStream):
+            setattr(sys, name, UnbrokenStream(stream))

@@ -1,0 +1,45 @@
+"""What the event loop is told: the world in which clients live, and the protocol by which they are started."""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+
+from jafl.schedule.availability import Availability
+from jafl.schedule.delays import Delay
+from jafl.schedule.dropout import Dropout
+
+RESTARTS = ("at_once", "not_twice_in_a_buffer", "after_step", "after_round")
+REPLACE_LOST = ("at_once", "after_time_out", "after_step")
+
+
+@dataclasses.dataclass(frozen=True)
+class World:
+    """What happens to clients, whatever the protocol: all of it keyed by seed, client and trip."""
+
+    num_clients: int
+    delay: Delay
+    dropout: Dropout | None
+    failure_rate: float
+    availability: Availability | None
+    seed: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Protocol:
+    """Who starts when, and when the server steps: the arguments of ``jafl.asynchronous`` of the same names.
+
+    start_times: of open arrivals, which have no places.
+    """
+
+    concurrency: int
+    buffer_size: int
+    restart: str
+    initial_round: bool = False
+    cancel_at_step: bool = False
+    staleness_limit: int | None = None
+    too_stale: str = "drop"
+    flush_after: float | None = None
+    replace_lost: str = "at_once"
+    trip_time_out: float | None = None
+    most_trips: int | None = None
+    smallest_gap: int = 0
+    start_times: Callable[[], Iterator[float]] | None = None

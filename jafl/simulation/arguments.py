@@ -1,0 +1,84 @@
+"""Whether the arguments of ``jafl.simulate`` are of the kinds that they must be, said before anything is made."""
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jafl.errors import require
+from jafl.planning.compatibility import check_types
+from jafl.planning.run import Run
+from jafl.records import ExecutionPlan, check_schedule
+from jafl.simulation.checkpoints import Checkpoints
+
+
+def check_run(run: Any, setting: str = "run") -> None:
+    """Raises SettingError where a part of a run is not of the kind that it must be."""
+    require(isinstance(run, Run), setting, run, "a jafl.Run")
+    check_schedule(run.schedule)
+    check_types(run.federation, run.client_work, run.rule)
+    check_params(run.params)
+    check_key(run.key)
+    check_evaluators(run.evaluators)
+    check_evaluate_at(run.evaluate_at)
+
+
+def check_params(params: Any) -> None:
+    """Raises SettingError unless ``params`` are arrays, or their shapes."""
+    remedy = "Make them with model.init(jax.random.key(0), federation.x)."
+    leaves = jax.tree.leaves(params)
+    require(leaves, "params", params, "the initial parameters, a pytree of arrays", remedy)
+    for leaf in leaves:
+        is_array = hasattr(leaf, "dtype") and hasattr(leaf, "shape")
+        is_key = is_array and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+        fits = is_array and not is_key and np.dtype(leaf.dtype).kind in "fcV"  # V: bfloat16 and its like
+        require(fits, "params", leaf, "the initial parameters, a pytree of arrays of floats", remedy)
+
+
+def check_key(key: Any) -> None:
+    """Raises SettingError unless ``key`` is one JAX random key, of the new kind or of the old one."""
+    dtype = getattr(key, "dtype", None)
+    new = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key) and key.shape == ()
+    old = dtype == np.uint32 and len(key.shape) == 1
+    require(new or old, "key", key, "one JAX random key", "Make one with jax.random.key(0).")
+
+
+def check_evaluators(evaluators: Any) -> None:
+    """Raises SettingError unless ``evaluators`` are None or functions by name."""
+    if evaluators is None:
+        return
+    allowed = "{name: function of params that returns {metric: number}}"
+    fits = isinstance(evaluators, Mapping) and all(map(callable, evaluators.values()))
+    require(fits, "evaluators", evaluators, allowed)
+
+
+def check_evaluate_at(steps: Any) -> None:
+    """Raises SettingError unless ``steps`` are None or several."""
+    remedy = "range(0, 1000, 50) is every fiftieth of 1,000."
+    fits = steps is None or (isinstance(steps, Iterable) and not isinstance(steps, (str, bytes)))
+    require(fits, "evaluate_at", steps, "a list of server steps", remedy)
+
+
+def check_callbacks(**callbacks: Callable[..., Any] | None) -> None:
+    """Raises SettingError for one that cannot be called."""
+    for name, callback in callbacks.items():
+        require(callback is None or callable(callback), name, callback, "a function, or None")
+
+
+def check_options(plan: Any, together: Any) -> None:
+    """Raises SettingError unless ``plan`` is None or a plan, and ``together`` None, True or False."""
+    require(together is None or isinstance(together, bool), "together", together, "True, False or None")
+    fits = plan is None or isinstance(plan, ExecutionPlan)
+    require(fits, "plan", plan, "what jafl.trip_by_trip or jafl.in_waves returns")
+
+
+def as_checkpoints(checkpoints: Any) -> Checkpoints | None:
+    """The checkpoints themselves, or those in the folder of this name."""
+    if isinstance(checkpoints, (str, os.PathLike)):
+        return Checkpoints(checkpoints)
+    fits = checkpoints is None or isinstance(checkpoints, Checkpoints)
+    require(fits, "checkpoints", checkpoints, "a folder, or what jafl.Checkpoints(folder) returns")
+    return checkpoints

@@ -1,0 +1,109 @@
+"""Digests of all that a run reads: whether a checkpoint is its own, and whether all processes run the same."""
+
+import dataclasses
+import hashlib
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jafl import engine, processes
+from jafl.errors import SettingError
+from jafl.records import ExecutionPlan, Params
+
+# Rows of examples that are hashed together. A process hashes a part of them, so that none needs to read all.
+ROWS_AT_ONCE = 256
+
+
+class Reads(NamedTuple):
+    """What decides the result of one run, on the host.
+
+    program  with the random key of every trip
+    plan     in which order it is computed
+    params   [*P] the initial model
+    key      of the run
+    """
+
+    program: engine.Program
+    plan: ExecutionPlan
+    params: Params
+    key: jax.Array
+
+
+def digests_of(runs: Iterable[Reads]) -> dict[str, str]:
+    """SHA-256 of what several runs read, by what it is; the same on any number of devices and processes.
+
+    All processes call it together: each reads a part of the examples.
+    """
+    parts: dict[str, Any] = {name: hashlib.sha256() for name in ("examples", "schedule", "numbers")}
+    examples: dict[int, str] = {}
+    for run in runs:
+        program, data = run.program, run.program.data
+        if id(data.x) not in examples:
+            examples[id(data.x)] = _of_rows(data.x)
+        parts["examples"].update(examples[id(data.x)].encode())
+        _add(parts["examples"], data._replace(x=None))
+        _add(parts["schedule"], (program.trips._replace(key=None), program.steps, program.recall))
+        _add(parts["schedule"], list(dataclasses.asdict(run.plan).values()))
+        key = jax.random.key_data(run.key) if _is_key(run.key) else run.key
+        numbers = (program.client_work, program.rule, program.server_optimizer)
+        _add(parts["numbers"], (run.params, key, program.trips.key, numbers))
+    return {name: part.hexdigest() for name, part in parts.items()}
+
+
+def refuse_other_processes(own: Mapping[str, Any]) -> None:
+    """Raises SettingError, in all processes, unless all have the same to do.
+
+    own: {name: JSON value} on which results depend, of this process.
+    """
+    if processes.count() == 1:
+        return
+    first, *others = processes.gathered(dict(own))
+    lines = [
+        f"process {number}: {name} is {_short(other.get(name))}, in process 0 it is {_short(first.get(name))}"
+        for number, other in enumerate(others, 1)
+        for name in dict.fromkeys([*first, *other])
+        if first.get(name) != other.get(name)
+    ]
+    if lines:
+        raise SettingError(
+            "The processes of a run must all run the same:\n  "
+            + "\n  ".join(lines)
+            + "\nStart all of them with the same program, settings and data.",
+            setting="processes",
+        )
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 100 else f"{text[:100]} ..."
+
+
+def _of_rows(rows: Any) -> str:
+    """The digest of rows [E, ...]: a sum over blocks, of which each process adds its share."""
+    blocks = -(-len(rows) // ROWS_AT_ONCE)
+    share = -(-blocks // processes.count())
+    total = 0
+    for block in range(processes.index() * share, min(blocks, (processes.index() + 1) * share)):
+        part = np.ascontiguousarray(rows[block * ROWS_AT_ONCE : (block + 1) * ROWS_AT_ONCE])
+        digest = hashlib.sha256(f"{block} ".encode())
+        digest.update(part.reshape(-1).view(np.uint8).data)
+        total += int.from_bytes(digest.digest(), "big")
+    total = sum(int(part) for part in processes.gathered(str(total)))
+    return f"{rows.dtype} {rows.shape} {total % 2**256:x}"
+
+
+def _add(digest: Any, tree: Any) -> None:
+    """Adds all arrays and numbers of a pytree."""
+    for leaf in jax.tree.leaves(tree):
+        array = np.ascontiguousarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
+        if array.dtype.kind == "U":
+            array = np.frombuffer(str(array).encode(), np.uint8)
+        digest.update(f"{array.dtype} {array.shape} ".encode())
+        digest.update(array.reshape(-1).view(np.uint8).data)
+
+
+def _is_key(leaf: Any) -> bool:
+    return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)

@@ -1,0 +1,77 @@
+"""What a run is, in names and texts: what a checkpoint says of its run beside the numbers that the run reads."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+
+from jafl.planning.preparation import Preparation
+from jafl.planning.run import Run
+from jafl.specifications import Specification, as_specification
+
+LONGEST = 2000  # characters of a value
+
+
+def identity_of(preparations: Sequence[Preparation]) -> dict[str, Any]:
+    """{name: JSON value} on which the bits of the runs' results depend; arrays apart.
+
+    Names are those of the arguments, as in ``client_work.batch_size``. Of several runs the first one is described,
+    and of each other what is different.
+    """
+    from jafl import __version__
+
+    device = jax.devices()[0]
+    first, *others = (_of_run(prepared) for prepared in preparations)
+    of_others = {
+        f"run {number}, {name}": described.get(name)
+        for number, described in enumerate(others, 1)
+        for name in dict.fromkeys([*first, *described])
+        if first.get(name) != described.get(name)
+    }
+    return {
+        "version of jafl": __version__,
+        "version of jax": jax.__version__,
+        "device": f"{device.platform} ({device.device_kind})",
+        "runs": len(preparations),
+        **first,
+        **of_others,
+    }
+
+
+def _of_run(prepared: Preparation) -> dict[str, Any]:
+    """What one run is."""
+    run: Run = prepared.run
+    model = as_specification(run.client_work).build().model
+    return {
+        "matmul_precision": model.matmul_precision,
+        "compute_dtype": model.compute_dtype,
+        "form of the plan": prepared.plan.form,
+        "model": _text(getattr(model, "module", model)),
+        **_of_specification("client_work", run.client_work),
+        **_of_specification("rule", run.rule),
+        **_of_specification("server_optimizer", run.server_optimizer),
+    }
+
+
+def _of_specification(name: str, value: Any) -> dict[str, Any]:
+    """{name.argument: value}; ``name`` itself is the factory, or any other value."""
+    if not isinstance(value, Specification):
+        return {name: _text(value)}
+    described = {name: _text(value.factory)}
+    for argument, given in value.arguments.items():
+        if name == "client_work" and argument == "model":
+            continue
+        described |= _of_specification(f"{name}.{argument}", given)
+    return described
+
+
+def _text(value: Any) -> Any:
+    """Simple values as they are; functions by their names; others as text, without what is new in each process."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, Mapping | list | tuple) or not hasattr(value, "__qualname__"):
+        if hasattr(value, "shape"):
+            return f"array {value.dtype} {value.shape}"  # its numbers are among those that the run reads
+        return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))[:LONGEST]
+    return f"{value.__module__}.{value.__qualname__}"

@@ -1,0 +1,164 @@
+"""The conditions of runs: the settings, beside the algorithm and the seed, in which they differ."""
+
+import pathlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jafl.config import grid
+from jafl.config.settings import DECLARED, DEFAULTS, FILLED_BY_PRESETS, Settings, readers_by
+from jafl.runs.reader import PLACES, PastRun
+
+# What runs of one mean may differ in: the seed, and where data lie.
+NOT_COMPARED = ("seed", *PLACES)
+# With more settings than these in which runs of one arm differ, each run names only those that are unusual.
+MOST_COLUMNS = 5
+# Settings that follow from the algorithm where they are not given: what is usual is so for one algorithm.
+OF_THE_ALGORITHM = (*FILLED_BY_PRESETS, "restart", "concurrency", "buffer_size", "cohort_size")
+# In these, runs of several arms may differ and still be compared: what makes the algorithm, and what is measured.
+OF_AN_ARM = (
+    "algorithm",
+    *OF_THE_ALGORITHM,
+    *(name for name, declared in DECLARED.items() if declared.group in ("server", "output")),
+)
+USUAL = "the usual ones"
+
+
+def conditions_of(runs: Sequence[PastRun]) -> list[dict[str, Any]]:
+    """The condition of each run: that of its folder, and the settings in which runs there differ.
+
+    Runs of one arm differ in any setting, runs of several arms in those that do not follow from the algorithm. Where
+    these are many, only those with an unusual value (``usual_values``).
+    """
+    named = _named(runs)
+    conditions: list[dict[str, Any]] = named or [{} for _ in runs]
+    alike: dict[tuple, list[PastRun]] = {}
+    side_by_side: dict[str, list[PastRun]] = {}
+    for run, condition in zip(runs, conditions, strict=True):
+        alike.setdefault((grid.folder(condition), run.label), []).append(run)
+        side_by_side.setdefault(grid.folder(condition), []).append(run)
+    names = _names(runs)
+    of_one_arm = {name for name in names for group in alike.values() if _differ(group, name)}
+    of_several = {name for group in side_by_side.values() for name in _of_several_arms(group, names)}
+    varied = [name for name in names if name in of_one_arm | of_several]
+    usual = usual_values(runs, varied) if len(varied) > MOST_COLUMNS else {}
+
+    def is_told(run: PastRun, name: str) -> bool:
+        return not usual or same(run.config.get(name)) != same(usual[run.label, name])
+
+    return [
+        {
+            **condition,
+            **{n: run.config.get(n) for n in varied if n not in condition and is_told(run, n)},
+        }
+        for run, condition in zip(runs, conditions, strict=True)
+    ]
+
+
+def _differ(runs: Sequence[PastRun], name: str) -> bool:
+    """Whether the runs have several values of a setting."""
+    return len({same(run.config.get(name)) for run in runs}) > 1
+
+
+def _of_several_arms(runs: Sequence[PastRun], names: Sequence[str]) -> list[str]:
+    """The settings in which runs of several commands differ, although these do not follow from the algorithm.
+
+    The arms of one command stand side by side because its user compares them, so only commands are compared with each
+    other. They differ in a setting if neither has all the values that the other has. A run that does not read a
+    setting has no value of it.
+    """
+    commands = _commands(runs)
+    if len(commands) == 1:
+        return []
+    from jafl.config.readers import is_read  # imports JAX, which the list of experiments does without
+
+    settings = {run.path: Settings.from_mapping(run.settings) for run in runs}
+    found = []
+    for name in names:
+        if name in OF_AN_ARM or not _differ(runs, name):
+            continue
+        values = {
+            frozenset(same(run.config.get(name)) for run in command if is_read(name, settings[run.path]))
+            for command in commands
+        }
+        if any(one - other and other - one for one in values for other in values):
+            found.append(name)
+    return found
+
+
+def _commands(runs: Sequence[PastRun]) -> list[list[PastRun]]:
+    """The runs, those together that one command compares under one condition: arms of a sweep or a comparison."""
+    lists: dict[pathlib.Path, bool] = {}
+    commands: dict[pathlib.Path, list[PastRun]] = {}
+    for run in runs:
+        folder = run.path.parent
+        if folder not in lists:
+            files = (folder / "comparison.json", folder / "sweep.json", folder.parent / "sweep.json")
+            lists[folder] = any(file.is_file() for file in files)
+        commands.setdefault(folder if lists[folder] else run.path, []).append(run)
+    return list(commands.values())
+
+
+def _named(runs: Sequence[PastRun]) -> list[dict[str, Any]] | None:
+    """The conditions that the runs' folders are named by; None unless all are folders of one sweep.
+
+    A folder in which no run has the value that its name tells, as one that was renamed, names no condition.
+    """
+    conditions = [grid.condition(run.path.parent.name) for run in runs]
+    if None in conditions or len({run.path.parent.parent for run in runs}) > 1:
+        return None
+    not_always_read = readers_by("protocol")
+    told: dict[tuple[pathlib.Path, str], bool] = {}
+    for run, condition in zip(runs, conditions, strict=True):
+        for name, value in (condition or {}).items():
+            # An arm may have a value of its own; one that no run reads is set back to its default, and a budget to
+            # none where the command gives another one.
+            known = {
+                same(value),
+                same(None),
+                same(DEFAULTS[name]) if name in not_always_read else same(value),
+            }
+            fits = value is None or same(run.config.get(name)) in known
+            told[run.path.parent, name] = told.get((run.path.parent, name), False) or fits
+    return [condition or {} for condition in conditions] if all(told.values()) else None
+
+
+def _names(runs: Sequence[PastRun]) -> list[str]:
+    """The settings that are compared, in their order."""
+    there = set().union(*(run.config for run in runs))
+    return [name for name in DEFAULTS if name in there and name not in NOT_COMPARED]
+
+
+def same(value: Any) -> str:
+    """Equal for values that are equal: 1 and 1.0, but not "1"."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return repr(float(value) if is_number else value)
+
+
+def usual_values(runs: Sequence[PastRun], names: Sequence[str]) -> dict[tuple[str, str], Any]:
+    """{(label, setting): the value that most runs have}: of a label's runs, or of all if any algorithm has it."""
+    usual = {}
+    labels = {run.label for run in runs}
+    for name in names:
+        for label in labels:
+            own = name in OF_THE_ALGORITHM
+            values = [run.config.get(name) for run in runs if not own or run.label == label]
+            usual[label, name] = _most_common(values, DEFAULTS[name])
+    return usual
+
+
+def in_columns(conditions: Sequence[Mapping[str, Any]]) -> list[str] | None:
+    """The settings that all conditions name, which may be columns; None if they name different ones."""
+    names = list(dict.fromkeys(name for condition in conditions for name in condition))
+    return names if all(len(condition) == len(names) for condition in conditions) else None
+
+
+def caption(condition: Mapping[str, Any]) -> str:
+    """``dirichlet_alpha = 0.1, delay_mean = 5``."""
+    return ", ".join(f"{name} = {grid.shown(value)}" for name, value in condition.items())
+
+
+def _most_common(values: Sequence[Any], default: Any) -> Any:
+    """The value that is there most often; of several the default, else the first."""
+    counts = Counter(map(same, values))
+    return max(values, key=lambda value: (counts[same(value)], same(value) == same(default)))

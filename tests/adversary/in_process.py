@@ -1,0 +1,71 @@
+"""The command line in this process: the same flags, exit statuses and messages as of a process, in less time."""
+
+import contextlib
+import io
+import os
+import pathlib
+import re
+import sys
+import traceback
+import warnings
+from collections.abc import Sequence
+from typing import NamedTuple
+from unittest import mock
+
+from absl import flags
+from absl.testing import flagsaver
+
+from jafl import command_line
+
+
+class Said(NamedTuple):
+    """What a command left: its exit status, and all that it printed, a traceback included."""
+
+    status: int
+    text: str
+
+
+def command(arguments: Sequence[str], folder: str | os.PathLike[str]) -> Said:
+    """Runs ``run.py`` with these arguments in ``folder``; what no process would survive is status 70."""
+    if "algorithm" not in flags.FLAGS:
+        command_line.define_settings()
+    out = io.StringIO()
+    script = str(pathlib.Path("run.py"))
+    with (
+        flagsaver.flagsaver(),
+        contextlib.chdir(folder),
+        mock.patch.object(sys, "argv", [script, *arguments]),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(out),
+        warnings.catch_warnings(record=True) as warned,
+    ):
+        warnings.simplefilter("always", RuntimeWarning)
+        command_line._typed_names.clear()
+        flags.FLAGS.unparse_flags()
+        for name in flags.FLAGS:
+            flags.FLAGS[name].present = 0
+        try:
+            status = command_line.main(command_line.parse([script, *arguments]))
+        except SystemExit as ended:
+            status = ended.code if isinstance(ended.code, int) else 70
+        except BaseException:
+            traceback.print_exc(file=out)
+            status = 70
+    told = [f"{one.category.__name__}: {one.message}" for one in warned if one.category is RuntimeWarning]
+    lines = [line.rpartition("\r")[2] for line in out.getvalue().split("\n")]  # what stays of a progress bar
+    return Said(status or 0, "\n".join([*lines, *told]))
+
+
+def assert_says(text: str, words: str) -> None:
+    """The parts of ``words``, with ... between them, stand in the text in this order."""
+    pattern = ".*".join(re.escape(part.strip()) for part in words.split("..."))
+    assert re.search(f"(?s){pattern}", text), f"{words!r} is not in:\n{text}"
+
+
+def assert_refused(said: Said, words: str) -> None:
+    """The command ended with status 2 and a message with these words, and said nothing of its inside."""
+    assert said.status == 2, said.text
+    assert said.text.lstrip().startswith("Error: "), said.text
+    assert_says(said.text, words)
+    for inside in ("Traceback", "Warning", "allow_pickle", "NoneType", "jafl."):
+        assert inside not in said.text, said.text

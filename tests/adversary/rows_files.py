@@ -1,0 +1,226 @@
+"""Rows for files: what lies in the folder, what is typed beside ``BASE``, and words of the message, in their order."""
+
+import io
+import json
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Row(NamedTuple):
+    """``files``: {name: text or bytes}; the command ends with status 2 and adds nothing to them."""
+
+    files: dict[str, str | bytes]
+    typed: str
+    words: str
+
+
+def config(**content):
+    return json.dumps({"format": 1, "algorithm": "fedbuff", "model": "softmax", **content})
+
+
+def npz(**arrays):
+    file = io.BytesIO()
+    np.savez(file, **arrays)
+    return file.getvalue()
+
+
+def npy(array):
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+OBJECTS = npz(client=np.array([0, {}], object), duration=np.array([1.0, 2.0]))
+TWO = "client,duration\n0,1\n1,2\n"
+WINDOWS = "client,start,end\n0,0,5\n1,1,6\n"
+OF_TWO = "--num_clients=2 --concurrency=1 --buffer_size=1"
+
+
+def trace(content, words, name="t.csv", more=""):
+    return Row({name: content}, f"{OF_TWO} --delay={name} {more}", words)
+
+
+def presence(content, words, name="w.csv", more=""):
+    return Row({name: content}, f"{OF_TWO} --availability={name} {more}", words)
+
+
+def from_config(content, words, typed=""):
+    return Row({"c.json": content}, f"--config=c.json {typed}", words)
+
+
+def from_flags(content, words, typed=""):
+    return Row({"f.txt": content}, f"--flagfile=f.txt {typed}", words)
+
+
+ROWS = {
+    # config.json
+    "config missing": Row({}, "--config=none.json", "config is 'none.json' ... cannot be read: No such file"),
+    "config folder": Row({"c/x": ""}, "--config=c", "config is 'c' ... cannot be read: Is a directory"),
+    "config empty": from_config("", "config is 'c.json', but is not JSON"),
+    "config not JSON": from_config("{no", "config is 'c.json', but is not JSON"),
+    "config not text": from_config(b"\xff\xfe\x00", "config is 'c.json', but is not JSON"),
+    "config list": from_config("[1]", "format in c.json is None ... 1, this version's"),
+    "config number": from_config("7", "format in c.json is None"),
+    "config null": from_config("null", "format in c.json is None"),
+    "config other format": from_config('{"format": 2}', "format in c.json is 2 ... 1, this version's"),
+    "config format text": from_config('{"format": "1"}', "format in c.json is '1'"),
+    "config unknown setting": from_config(config(bufer_size=5), "'bufer_size' (here 5) ... 'buffer_size'?"),
+    "config text for number": from_config(config(num_clients="ten"), "num_clients is 'ten' ... a whole number"),
+    "config fraction": from_config(config(num_clients=10.5), "num_clients is 10.5 ... a whole number"),
+    "config true": from_config(config(num_clients=True), "num_clients is True ... a whole number"),
+    "config null number": from_config(config(num_clients=None), "num_clients is None ... a whole number"),
+    "config list number": from_config(config(num_clients=[5]), "num_clients is [5] ... a whole number"),
+    "config dict": from_config(config(delay={"law": "constant"}), "delay is {'law': 'constant'} ... text"),
+    "config seed": from_config(config(seed=0), "seed is 0 ... text"),
+    "config switch": from_config(config(train_accuracy=1), "train_accuracy is 1 ... true or false"),
+    "config NaN": from_config(config(delay_mean=float("nan")), "delay_mean is nan ... a finite number"),
+    "config infinity": from_config(config(delay_mean=float("inf")), "delay_mean is inf ... a finite number"),
+    "config too large": from_config(config(num_clients=10**400), "num_clients is 1000000000"),
+    "config bad value": from_config(config(concurrency=500), "concurrency is 500 ... number of clients, 100"),
+    "config with --resume": from_config(config(), "config is 'c.json' ... left out with --resume", "--resume"),
+    "config unread typed": from_config(config(partition="iid"), "dirichlet_alpha is 0.3", "--dirichlet_alpha=0.3"),
+    "config sweep is no sweep": from_config(config(sweep="delay_mean=1"), "sweep in c.json is 'delay_mean=1'"),
+    "config sweep of nothing": from_config(config(sweep={"delay_men": [1]}), "'delay_men' ... 'delay_mean'"),
+    "config sweep wrong kind": from_config(config(sweep={"delay_mean": ["x"]}), "delay_mean is 'x' ... a number"),
+    "config sweep no list": from_config(config(sweep={"delay_mean": 1}), "delay_mean in sweep of c.json is 1 ... a list"),
+    "config sweep unread": from_config(
+        config(sweep={"dirichlet_alpha": [0.1]}), "dirichlet_alpha is 0.1 ... no run reads it", "--partition=iid"
+    ),
+    # Flag files
+    "flag file missing": Row({}, "--flagfile=none.txt", "none.txt"),
+    "flag file unknown": from_flags("--bufer_size=5", "Unknown command line flag 'bufer_size'"),
+    "flag file bad value": from_flags("--num_clients=ten", "--num_clients=ten"),
+    "flag file no flag": from_flags("num_clients 5", "'num_clients 5' is not a flag"),
+    "flag file cannot work": from_flags("--concurrency=500", "concurrency is 500"),
+    "flag file not text": from_flags(b"\xff\xfe--seed=1", "the file of --flagfile is not text"),
+    "flag file folder": Row({"f/x": ""}, "--flagfile=f", "'f'"),
+    # Duration traces
+    "trace missing": Row({}, "--delay=none.csv", "'none.csv' cannot be read ... No such file"),
+    "trace folder": Row({"t.csv/x": ""}, "--delay=t.csv", "'t.csv' cannot be read ... Is a directory"),
+    "trace empty": trace("", "the header of t.csv, line 1, is ''"),
+    "trace header only": trace("client,duration\n", "the number of rows in t.csv is 0"),
+    "trace wrong header": trace("client,time\n0,1\n", "the header of t.csv ... client,duration"),
+    "trace of windows": trace(WINDOWS, "the header of t.csv ... client,duration"),
+    "trace short row": trace("client,duration\n0\n1,2\n", "t.csv, line 2 ... 2 numbers"),
+    "trace text": trace("client,duration\n0,fast\n1,2\n", "the duration in t.csv, line 2, is 'fast' ... a number"),
+    "trace nan": trace("client,duration\n0,nan\n1,2\n", "client 0 in t.csv, line 2, is nan ... finite"),
+    "trace infinity": trace("client,duration\n0,inf\n1,2\n", "client 0 in t.csv, line 2, is inf ... finite"),
+    "trace negative": trace("client,duration\n0,-1\n1,2\n", "client 0 in t.csv, line 2, is -1.0 ... at least 0"),
+    "trace client": trace("client,duration\na,1\n", "the client in t.csv, line 2, is 'a'"),
+    "trace client below 0": trace("client,duration\n-1,1\n", "the client in t.csv, line 2, is '-1'"),
+    "trace gap": trace("client,duration\n0,1\n2,2\n", "'t.csv' has no row of client 1"),
+    "trace too many": trace(TWO + "2,3\n", "the number of clients in the trace t.csv ... is 3 ... 2"),
+    "trace too few": trace("client,duration\n0,1\n", "the number of clients in the trace t.csv is 1 ... 2"),
+    "trace not UTF-8": trace(b"client,duration\n0,\xff\n", "'t.csv' cannot be read"),
+    "trace not cycled": trace(TWO, "has 1 trips of client", more="--nodelay_trace_cycled"),
+    "trace always 0": trace("client,duration\n0,0\n1,2\n", "above 0 for every client"),
+    "trace draw": trace(TWO, "delay_draw is 'per_trip' ... no run reads it", more="--delay_draw=per_trip"),
+    "trace mean": trace(TWO, "delay_mean is 2.0 ... no run reads it", more="--delay_mean=2"),
+    "trace ending": Row({"t.txt": TWO}, "--delay=t.txt", "delay is 't.txt' ... a .csv or .npz file"),
+    "npz text": trace("no zip", "'t.npz' cannot be read", "t.npz"),
+    "npz npy": trace(npy(np.ones(3)), "'t.npz' ... one array (.npy)", "t.npz"),
+    "npz objects": trace(OBJECTS, "'t.npz' cannot be read", "t.npz"),
+    "npz cut": trace(npz(client=np.arange(2), duration=np.ones(2))[:-30], "'t.npz' cannot be read", "t.npz"),
+    "npz arrays": trace(npz(client=np.arange(2)), "the arrays in t.npz ... client,duration", "t.npz"),
+    "npz lengths": trace(npz(client=np.arange(2), duration=np.ones(3)), "the length of the array", "t.npz"),
+    "npz kinds": trace(npz(client=np.ones(2), duration=np.ones(2)), "the array client in t.npz", "t.npz"),
+    "npz shape": trace(npz(client=np.arange(2), duration=np.ones((2, 2))), "the array duration in t.npz", "t.npz"),
+    # Availability traces
+    "windows missing": Row({}, "--availability=none.csv", "'none.csv' cannot be read"),
+    "windows header": presence(TWO, "the header of w.csv ... client,start,end"),
+    "windows backwards": presence("client,start,end\n0,5,1\n1,0,1\n", "the end of client 0 in w.csv, line 2, is 1.0"),
+    "windows negative": presence("client,start,end\n0,-5,1\n1,0,1\n", "the start of client 0 in w.csv, line 2, is -5.0"),
+    "windows overlap": presence("client,start,end\n0,0,5\n0,3,9\n1,0,1\n", "the start of client 0 in w.csv, line 3"),
+    "windows nan": presence("client,start,end\n0,nan,5\n1,0,1\n", "the start of client 0 in w.csv, line 2, is nan"),
+    "windows beyond the period": presence(
+        WINDOWS, "the end of client 0 in w.csv ... at most availability_period, 3", more="--availability_period=3"
+    ),
+    "windows period 0": presence(WINDOWS, "availability_period is 0.0 ... above 0", more="--availability_period=0"),
+    "windows period nan": presence(WINDOWS, "availability_period is nan ... a finite", more="--availability_period=nan"),
+    "windows are over": presence(WINDOWS, "The schedule starves at time ... 2 will never be there again (availability)"),
+    "windows of others": presence("client,start,end\n0,0,5\n", "the number of clients in the trace w.csv is 1"),
+    # Data sets
+    "data not prepared": Row({}, "--dataset=mnist --data_dir=.", "mnist ... prepare"),
+    "data folder missing": Row({}, "--dataset=cifar10 --data_dir=none", "cifar10 ... prepare"),
+    "data folder is a file": Row({"d": "x"}, "--dataset=cifar10 --data_dir=d", "cifar10"),
+    "leaf missing": Row({}, "--dataset=femnist/leaf --data_dir=.", "femnist"),
+    "leaf not JSON": Row({"d/train/a.json": "{", "d/test/a.json": "{"}, "--dataset=femnist/leaf --data_dir=d", "a.json"),
+    "prepare unknown": Row({}, "--algorithm=fedbuff", ""),
+    # Run directories
+    "resume nothing": Row({}, "--resume --output_dir=none", "output_dir is 'none' ... holds nothing to go on with"),
+    "resume a report": Row({}, "--report=o --resume", "resume is True ... left out with --report"),
+    "overwrite a report": Row({}, "--report=o --overwrite", "overwrite is True ... left out with --report"),
+    "overwrite what is prepared": Row({}, "--prepare=digits --overwrite", "overwrite is True ... left out with --prepare"),
+    "resume nowhere": Row({}, "--resume", "output_dir is None ... the directory to go on with"),
+    "output is a file": Row({"o": "x"}, "--output_dir=o", "output_dir is 'o'"),
+    "output below a file": Row({"o": "x"}, "--output_dir=o/p", "output_dir is 'o/p'"),
+    "output has a run": Row({"o/config.json": config()}, "--output_dir=o", "output_dir is 'o' ... already holds a run"),
+    "output has a sweep": Row({"o/sweep.json": config(sweep={})}, "--output_dir=o", "output_dir is 'o' ... holds a sweep"),
+    "resume a damaged config": Row({"o/config.json": "{"}, "--resume --output_dir=o", "o is damaged: o/config.json is not JSON"),
+    "resume no settings": Row({"o/config.json": "[]"}, "--resume --output_dir=o", "o is damaged: o/config.json ... holds []"),
+    "resume with --overwrite": Row(
+        {"o/config.json": config()}, "--resume --overwrite --output_dir=o", "overwrite is True ... with --resume"
+    ),
+    "resume with --dry_run": Row(
+        {"o/config.json": config()}, "--resume --dry_run --output_dir=o", "dry_run is True ... with --resume"
+    ),
+    "sweep in a run": Row(
+        {"o/config.json": config()}, "--sweep=delay_mean=1,2 --output_dir=o", "output_dir is 'o' ... already holds a run"
+    ),
+    "sweep damaged": Row({"o/sweep.json": "{"}, "--sweep=delay_mean=1,2 --output_dir=o", "sweep.json is not JSON"),
+}  # fmt: skip
+del ROWS["prepare unknown"]
+# Without ``BASE``, since it does not train.
+ALONE = {
+    "config both ends": from_config(config(client_trips=5, server_steps=5), "client_trips is 5 ... where server_steps is"),
+    "report nowhere": Row({}, "--report=none", "'none' is not a directory"),
+    "report nothing": Row({"a/x": ""}, "--report=a", "There is no run in 'a'"),
+    "report with settings": Row({"a/x": ""}, "--report=a --seed=1", "seed is '1' ... left out with --report"),
+    "prepare unknown": Row({}, "--prepare=minst", "'minst' ... 'mnist'"),
+    "prepare digits": Row({}, "--prepare=digits", "'digits'"),
+    "prepare with settings": Row({}, "--prepare=mnist --seed=1", "seed is '1' ... left out with --prepare"),
+    "experiment unknown": Row({}, "--experiment=fedbuf_table1", "fedbuf_table1 ... fedbuff_table1"),
+    "experiment scale": Row({}, "--experiment=fedbuff_table1 --scale=large", "scale of fedbuff_table1 is 'large' ... one of desk, paper"),
+    "experiment algorithm": Row({}, "--experiment=fedbuff_table1 --algorithm=ace", "algorithm is 'ace' ... left out"),
+    "experiment on hosts": Row({}, "--experiment=list --distributed", "distributed is True ... left out with --experiment"),
+    "report on hosts": Row({}, "--report=o --distributed", "distributed is True ... left out with --report"),
+    "sweep resumed on hosts": Row(
+        {"o/sweep.json": config(sweep={})}, "--resume --output_dir=o --distributed", "distributed is True ... left out with --sweep"
+    ),
+    "experiment config": Row({}, "--experiment=list --config=c", "config is 'c' ... left out with --experiment"),
+    "benchmark unknown": Row({}, "--benchmark=client", "benchmark is 'client' ... one of clients, list ... 'clients'"),
+    "benchmark empty": Row({}, "--benchmark=", "benchmark is '' ... left out, or given a value"),
+    "benchmark settings": Row({}, "--benchmark=clients --dirichlet_alpha=1", "dirichlet_alpha is 1.0 ... left out with --benchmark"),
+    "benchmark seed": Row({}, "--benchmark=clients --seed=1", "seed is '1' ... left out with --benchmark"),
+    "benchmark sweep": Row({}, "--benchmark=clients --sweep=num_clients=1,2", "sweep is ... left out with --benchmark"),
+    "benchmark report": Row({"a/x": ""}, "--benchmark=clients --report=a", "report is 'a' ... left out with --benchmark"),
+    "benchmark experiment": Row({}, "--benchmark=clients --experiment=list", "experiment is 'list' ... left out with --benchmark"),
+    "benchmark forecast": Row({}, "--benchmark=clients --forecast=h100", "forecast is 'h100' ... left out with --benchmark"),
+    "benchmark dry run": Row({}, "--benchmark=clients --dry_run", "dry_run is True ... left out with --benchmark"),
+    "benchmark trackers": Row({}, "--benchmark=clients --trackers=csv", "trackers is 'csv' ... left out with --benchmark"),
+    "benchmark processes": Row({}, "--benchmark=clients --processes=2", "processes is 2 ... left out without"),
+    "benchmark algorithm": Row({}, "--benchmark=clients --algorithm=fedbuf", "algorithm is 'fedbuf' ... 'fedbuff'"),
+    "benchmark model": Row({}, "--benchmark=clients --model=mpl", "model is 'mpl' ... one of emnist_cnn, lenet5, mlp, resnet18 ... 'mlp'"),
+    "benchmark no names": Row({}, "--benchmark=clients --algorithm=,", "algorithm is ',' ... with commas"),
+    "benchmark no row": Row({}, "--benchmark=clients --model=lenet5 --num_clients=7", "benchmark with is 'model=lenet5, num_clients=7' ... such that a row fits"),
+    "benchmark no client": Row({}, "--benchmark=clients --num_clients=0", "num_clients is 0 ... at least 1"),
+    "benchmark short": Row({}, "--benchmark=clients --client_trips=5", "client_trips is 5 ... at least 20, for two server steps"),
+    "benchmark devices": Row({}, "--benchmark=clients --devices=0", "devices is 0 ... at least 1"),
+    "benchmark precision": Row({}, "--benchmark=clients --compute_dtype=int4", "compute_dtype is 'int4' ... bfloat16"),
+    "benchmark resume": Row({}, "--benchmark=clients --resume", "output_dir is None ... to go on with"),
+    "benchmark resume nothing": Row({"o/x": ""}, "--benchmark=clients --resume --output_dir=o", "output_dir is 'o/benchmark.json' ... cannot be read"),
+    "benchmark resume damage": Row({"o/benchmark.json": "{"}, "--benchmark=clients --resume --output_dir=o", "is not JSON ... damaged"),
+    "benchmark there": Row({"o/benchmark.json": "{"}, "--benchmark=clients --output_dir=o", "output_dir is 'o' ... without a benchmark ... --overwrite"),
+    "benchmark on a run": Row({"o/config.json": "{}"}, "--benchmark=clients --overwrite --output_dir=o", "output_dir is 'o' ... without a run"),
+    "benchmark both": Row({"o/benchmark.json": "{"}, "--benchmark=clients --resume --overwrite --output_dir=o", "overwrite is True ... left out with --resume"),
+    "compare one": Row({}, "--compare=a.json", "compare is 'a.json' ... two files"),
+    "compare empty": Row({}, "--compare=", "compare is '' ... left out, or given a value"),
+    "compare nowhere": Row({}, "--compare=a.json,b.json", "compare is 'a.json' ... cannot be read"),
+    "compare damage": Row({"a.json": "{", "b.json": "{}"}, "--compare=a.json,b.json", "compare is 'a.json' ... is not JSON"),
+    "compare else": Row({"a.json": "{}", "b.json": "{}"}, "--compare=a.json,b.json", "compare is 'a.json' ... holds no benchmark"),
+    "compare settings": Row({}, "--compare=a.json,b.json --num_clients=5", "num_clients is 5 ... left out with --compare"),
+    "compare resume": Row({}, "--compare=a.json,b.json --resume", "resume is True ... left out with --compare"),
+    "forecast unknown": Row({}, "--forecast=v9:1x1 --algorithm=fedbuff", "v9:1x1"),
+    "forecast output": Row({}, "--forecast=h100 --output_dir=o", "output_dir is 'o' ... left out with --forecast"),
+}  # fmt: skip

@@ -1,0 +1,189 @@
+"""Rows for jafl's public functions: a call with a bad argument, and words of the SettingError, in their order."""
+
+import jax
+import numpy as np
+import optax
+
+import jafl
+
+CONSTANT = jafl.delays.constant(1.0)
+LABELS = np.array([0, 0, 1, 1, 2, 2])
+X, Y = np.ones((6, 4), np.float32), LABELS
+FEDERATION = jafl.Federation.from_arrays(X, Y, jafl.data.iid(Y, 2, seed=0), test_x=X, test_y=Y)
+MODEL = jafl.models.softmax(3)
+WORK = jafl.client_work(MODEL, learning_rate=0.1, local_steps=1)
+KEY = jax.random.key(0)
+PARAMS = MODEL.init(KEY, X)
+
+
+def asynchronous(**changes):
+    arguments = {"num_clients": 2, "concurrency": 1, "buffer_size": 1, "delay": CONSTANT, "server_steps": 3}
+    return lambda: jafl.asynchronous(**{**arguments, **changes})
+
+
+def synchronous(**changes):
+    arguments = {"num_clients": 4, "cohort_size": 2, "delay": CONSTANT, "server_steps": 3}
+    return lambda: jafl.synchronous(**{**arguments, **changes})
+
+
+def open_arrivals(**changes):
+    arguments = {"num_clients": 4, "start_rate": 1.0, "delay": CONSTANT, "server_steps": 3}
+    return lambda: jafl.open_arrivals(**{**arguments, **changes})
+
+
+def drawn(**changes):
+    arguments = {"num_clients": 4, "buffer_size": 2, "delay": CONSTANT, "server_steps": 3}
+    return lambda: jafl.drawn_staleness(**{**arguments, **changes})
+
+
+def work(**changes):
+    return lambda: jafl.client_work(**{"model": MODEL, "learning_rate": 0.1, **changes})
+
+
+def simulate(**changes):
+    arguments = {
+        "schedule": asynchronous()(),
+        "federation": FEDERATION,
+        "client_work": WORK,
+        "rule": jafl.rules.fedbuff(),
+        "params": PARAMS,
+        "key": KEY,
+    }
+    return lambda: jafl.simulate(**{**arguments, **changes})
+
+
+def present(law, time):
+    return lambda: law.prepare(num_clients=2, seed=0).next_available(0, time)
+
+
+ROWS = {
+    # Schedules
+    "no clients": (asynchronous(num_clients=0), "num_clients is 0 ... at least 1"),
+    "clients in text": (asynchronous(num_clients="2"), "num_clients is '2' ... a whole number"),
+    "clients in fractions": (asynchronous(num_clients=2.5), "num_clients is 2.5 ... a whole number"),
+    "concurrency 0": (asynchronous(concurrency=0), "concurrency is 0 ... between 1 and"),
+    "concurrency 3": (asynchronous(concurrency=3), "concurrency is 3 ... the number of clients, 2"),
+    "concurrency in fractions": (asynchronous(concurrency=1.5), "concurrency is 1.5"),
+    "buffer 0": (asynchronous(buffer_size=0), "buffer_size is 0 ... at least 1"),
+    "buffer True": (asynchronous(buffer_size=True), "buffer_size is True ... a whole number"),
+    "delay a number": (asynchronous(delay=1.0), "delay is 1.0 ... a law of jafl.delays"),
+    "delay a class": (asynchronous(delay=jafl.delays.constant), "delay is ... a law of jafl.delays"),
+    "no end": (asynchronous(server_steps=None), "server_steps and client_trips ... one number and one None"),
+    "two ends": (asynchronous(client_trips=5), "server_steps and client_trips ... one number and one None"),
+    "steps 0": (asynchronous(server_steps=0), "server_steps is 0 ... at least 1"),
+    "steps 1.5": (asynchronous(server_steps=1.5), "server_steps is 1.5 ... a whole number"),
+    "steps beyond 32 bits": (asynchronous(server_steps=2**31), "server_steps is 2147483648 ... below 2**31"),
+    "restart": (asynchronous(restart="later"), "restart is 'later' ... one of"),
+    "too stale": (asynchronous(staleness_limit=1, too_stale="wate"), "too_stale is 'wate' ... 'wait'"),
+    "wait without a limit": (asynchronous(too_stale="wait"), "staleness_limit is None ... given where too_stale"),
+    "limit below 0": (asynchronous(staleness_limit=-1), "staleness_limit is -1 ... at least 0"),
+    "flush 0": (asynchronous(flush_after=0.0), "flush_after is 0.0 ... above 0"),
+    "failure 1": (asynchronous(failure_rate=1.0), "failure_rate is 1.0 ... below 1"),
+    "seed text": (asynchronous(seed="0"), "seed is '0' ... a whole number"),
+    "initial round of some": (asynchronous(initial_round=True), "concurrency is 1 ... for an initial round"),
+    "always 0": (asynchronous(delay=jafl.delays.constant(0.0)), "delay is ... above 0 for every client"),
+    "day 1e-300": (
+        asynchronous(availability=jafl.availability.diurnal(day=1e-300)),
+        "the availability's day is 1e-300 ... cannot be told apart",
+    ),
+    "cohort 0": (synchronous(cohort_size=0), "cohort_size is 0 ... between 1 and"),
+    "cohort 5": (synchronous(cohort_size=5), "cohort_size is 5 ... the number of clients, 4"),
+    "over_selection 9": (synchronous(over_selection=9.0), "over_selection is 9.0 ... at most 1"),
+    "over_selection nan": (synchronous(over_selection=float("nan")), "over_selection is nan"),
+    "over_selection 1e308": (synchronous(over_selection=1e308), "over_selection is 1e+308 ... at most 1"),
+    "most trips 0": (asynchronous(most_trips=0), "most_trips is 0 ... at least 1"),
+    "most trips 1.5": (synchronous(most_trips=1.5), "most_trips is 1.5 ... a whole number"),
+    "gap -1": (asynchronous(smallest_gap=-1), "smallest_gap is -1 ... at least 0"),
+    "gap None": (drawn(smallest_gap=None), "smallest_gap is None ... a whole number"),
+    "one pass that is too short": (asynchronous(most_trips=1, server_steps=9), "2 have made all their trips ... Raise most_trips"),
+    "rounds of nobody new": (synchronous(most_trips=1, server_steps=9), "4 have made all their trips ... raise most_trips"),
+    "gap above the clients": (drawn(smallest_gap=9, server_steps=9), "must wait for further server steps ... lower smallest_gap"),
+    "gap with replacement": (open_arrivals(exclude_busy=False, smallest_gap=1), "smallest_gap is 1 ... left out where exclude_busy"),
+    "cohorts": (synchronous(cohorts="Poisson"), "cohorts is 'Poisson' ... one of fixed, poisson"),
+    "poisson, over-selected": (synchronous(cohorts="poisson", over_selection=0.5), "over_selection is 0.5 ... left out where cohorts is 'poisson' ... amplification"),
+    "poisson, one pass": (synchronous(cohorts="poisson", most_trips=1), "most_trips is 1 ... left out where cohorts"),
+    "nobody at all": (synchronous(num_clients=10_000, cohort_size=1, cohorts="poisson", server_steps=1, seed=1), "cohort_size is 1 ... in 1 round no client took part"),
+    "divide by 0": (simulate(rule=jafl.rules.fedavg(divide_by=0.0)), "divide_by is 0.0 ... above 0"),
+    "divide by and examples": (lambda: jafl.rules.fedavg(True, divide_by=2.0).build(), "weigh_by_examples is True ... False where divide_by"),
+    "rate 0": (open_arrivals(start_rate=0.0), "start_rate is 0.0 ... above 0"),
+    "rate 1e12": (open_arrivals(start_rate=1e12), "start_rate is 1000000000000.0 ... at most about"),
+    "starts": (open_arrivals(starts="often"), "starts is 'often' ... one of constant, poisson"),
+    "restart of open arrivals": (open_arrivals(restart="after_step"), "restart is 'after_step' ... one of"),
+    "drawn buffer 5": (drawn(buffer_size=5), "buffer_size is 5 ... the number of clients, 4"),
+    "drawn trips 1": (drawn(server_steps=None, client_trips=1), "client_trips is 1 ... at least 2"),
+    # Delays and presence
+    "constant -1": (lambda: jafl.delays.constant(-1.0), "the delay's duration is -1.0 ... at least 0"),
+    "constant nan": (lambda: jafl.delays.constant(float("nan")), "the delay's duration is nan"),
+    "uniform backwards": (lambda: jafl.delays.uniform(2.0, 1.0), "the delay's high is 1.0 ... at least low"),
+    "exponential 0": (lambda: jafl.delays.exponential(0.0), "the delay's mean is 0.0 ... above 0"),
+    "pareto shape 1": (lambda: jafl.delays.pareto(1.0, 1.0), "the delay's shape is 1.0 ... above 1"),
+    "gamma shape -1": (lambda: jafl.delays.gamma(1.0, -1.0), "the delay's shape is -1.0 ... above 0"),
+    "log_normal sigma -1": (lambda: jafl.delays.log_normal(1.0, -1.0), "the delay's sigma is -1.0 ... at least 0"),
+    "throttled to 0": (lambda: jafl.delays.throttled(CONSTANT, 0.0, [0]), "is 0.0 ... above 0"),
+    "slow fraction 2": (lambda: jafl.delays.slow_fraction(CONSTANT, CONSTANT, 2.0), "is 2.0 ... at most 1"),
+    "day -1": (lambda: jafl.availability.diurnal(day=-1.0), "the availability's day is -1.0 ... above 0"),
+    "share 0": (lambda: jafl.availability.diurnal(share=0.0), "the availability's share is 0.0 ... above 0"),
+    "mean_on 0": (lambda: jafl.availability.on_and_off(mean_on=0.0), "the availability's mean_on is 0.0 ... above 0"),
+    "on and off 1e-300": (present(jafl.availability.on_and_off(1e-300, 1e-300), 1.0), "mean_on is 1e-300 ... come and go"),
+    "windows overlap": (present(jafl.availability.windows([0, 2, 3], [0, 1, 0], [2, 3, 1]), 0.0), "the windows of client 0"),
+    "dropout of nobody": (lambda: jafl.Dropout(time=1.0), "the dropout's fraction, clients ... but for one of them"),
+    "dropout never": (lambda: jafl.Dropout(fraction=0.1), "the dropout's server_step, time, trips ... but for one"),
+    "dropout fraction": (lambda: jafl.Dropout(fraction=2.0, time=1.0), "the dropout's fraction is 2.0 ... at most 1"),
+    "dropout of client 9": (
+        asynchronous(dropout=jafl.Dropout(clients=[9], time=1.0)),
+        "a client of the dropout is 9 ... below the number of clients, 2",
+    ),
+    # Data
+    "iid of none": (lambda: jafl.data.iid([], 1, seed=0), "len(labels) is 0 ... at least 1"),
+    "iid of many": (lambda: jafl.data.iid(LABELS, 9, seed=0), "num_clients is 9 ... at most 6, the number of examples"),
+    "iid of fractions": (lambda: jafl.data.iid(LABELS / 2, 2, seed=0), "labels.dtype is 'float64' ... an integer type"),
+    "iid below 0": (lambda: jafl.data.iid(LABELS - 1, 2, seed=0), "smallest label in labels is -1 ... at least 0"),
+    "iid seed -1": (lambda: jafl.data.iid(LABELS, 2, seed=-1), "seed is -1 ... at least 0"),
+    "iid seed 2**32": (lambda: jafl.data.iid(LABELS, 2, seed=2**32), "seed is 4294967296 ... at most 4294967295"),
+    "dirichlet 0": (lambda: jafl.data.dirichlet(LABELS, 2, alpha=0.0, seed=0), "alpha is 0.0 ... above 0"),
+    "dirichlet nan": (lambda: jafl.data.dirichlet(LABELS, 2, alpha=float("nan"), seed=0), "alpha is nan ... above 0"),
+    "groups none": (lambda: jafl.data.label_groups(LABELS, [], seed=0), "groups is [] ... at least one pair"),
+    "groups no pair": (lambda: jafl.data.label_groups(LABELS, [3], seed=0), "groups[0] is 3 ... a pair"),
+    "groups twice": (lambda: jafl.data.label_groups(LABELS, [(1, [0]), (1, [0])], seed=0), "is 0 ... owned only once"),
+    "synthetic none": (lambda: jafl.data.synthetic(num_clients=0, alpha=1, beta=1), "num_clients is 0 ... at least 1"),
+    "synthetic nan": (lambda: jafl.data.synthetic(num_clients=2, alpha=float("nan"), beta=1), "alpha is nan"),
+    "synthetic 1e308": (lambda: jafl.data.synthetic(num_clients=2, alpha=1, beta=1e308), "beta is 1e+308 ... at most"),
+    "digits test 1": (lambda: jafl.data.digits(test_fraction=1.0), "test_fraction is 1.0 ... below 1"),
+    "server keeps all": (lambda: jafl.data.keep_for_server(jafl.data.digits(), 9999), "server_examples is 9999 ... at most"),
+    # Client work
+    "work of no model": (work(model=jafl.rules.fedbuff()), "model is ... a jafl.Model"),
+    "work without a rate": (work(learning_rate=None), "learning_rate and optimizer ... one given and one None"),
+    "work with two rates": (work(optimizer=optax.sgd(0.1)), "learning_rate and optimizer ... one given and one None"),
+    "work of rate -1": (work(learning_rate=-1.0), "learning_rate is -1.0 ... at least 0"),
+    "work of rate nan": (work(learning_rate=float("nan")), "learning_rate is nan ... a finite number"),
+    "work of no optimizer": (work(learning_rate=None, optimizer=3), "optimizer is 3 ... an optax optimizer"),
+    "work of steps 0": (work(local_steps=0), "local_steps is 0 ... at least 1"),
+    "work of epochs 1.5": (work(local_epochs=1.5), "local_epochs is 1.5 ... a whole number"),
+    "work of both": (work(local_steps=1, local_epochs=1), "local_steps and local_epochs ... not both given"),
+    "work of batch -1": (work(batch_size=-1), "batch_size is -1"),
+    "work of l2 nan": (work(l2=float("nan")), "l2 is nan ... a finite number"),
+    "work of whole batches": (work(batch_size=0, learning_rate_normalization=True), "learning_rate_normalization is True"),
+    # Rules and specifications
+    "aggregate": (lambda: jafl.rules.fedbuff(aggregate="summ").build(), "aggregate is 'summ' ... one of mean, sum"),
+    "memory precision": (
+        simulate(
+            rule=jafl.rules.ace(memory_precision="int9"),
+            schedule=asynchronous(concurrency=2, initial_round=True)(),
+        ),
+        "memory_precision is 'int9' ... Did you mean 'int8'?",
+    ),
+    # Simulation
+    "other clients": (simulate(schedule=asynchronous(num_clients=3)()), "3 ... 2"),
+    "no schedule": (simulate(schedule=None), "schedule is None"),
+    "no federation": (simulate(federation=None), "federation is None"),
+    "no work": (simulate(client_work=MODEL), "client_work is"),
+    "no rule": (simulate(rule="fedbuff"), "rule is 'fedbuff'"),
+    "parameters nan": (simulate(params=jax.tree.map(lambda a: a * float("nan"), PARAMS)), "parameters ... NaN"),
+    "parameters of others": (simulate(params={"w": np.ones(3)}), "param"),
+    "evaluate_at beyond": (simulate(evaluate_at=[99]), "evaluate_at"),
+    "ace without a round": (simulate(rule=jafl.rules.ace()), "initial_round is False ... True for this rule"),
+    "asgd of two": (
+        simulate(rule=jafl.rules.asgd(), schedule=asynchronous(buffer_size=2)()),
+        "buffer_size is 2 ... 1, the only number of trips per server step",
+    ),
+}  # fmt: skip

@@ -1,0 +1,75 @@
+"""Networks of Flax's own layers, with all options of a convolution, compile for a TPU that is not here."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import pytest
+
+import jafl
+from jafl.ahead_of_time import topologies
+from jafl.ahead_of_time.estimate import estimate, lower
+from jafl.ahead_of_time.topologies import topology
+from jafl.models.quick_forms import as_written
+
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.skipif(
+        not topologies.is_installed("v5e:1x1"), reason='libtpu is not installed: pip install "jafl[tpu]"'
+    ),
+]
+
+
+class Options(nn.Module):
+    """A convolution with holes, one in groups, a transposed one, and an overlapping pool."""
+
+    @nn.compact
+    def __call__(self, x):
+        x = nn.relu(nn.Conv(8, (3, 3), kernel_dilation=2)(x))
+        x = nn.max_pool(nn.relu(nn.Conv(8, (3, 3), feature_group_count=4)(x)), (3, 3), strides=(2, 2))
+        x = nn.relu(nn.ConvTranspose(4, (3, 3), strides=(2, 2))(x))
+        return nn.Dense(3)(x.mean((1, 2)))
+
+
+class Plain(nn.Module):
+    """The layers that most networks have."""
+
+    @nn.compact
+    def __call__(self, x):
+        x = nn.max_pool(nn.relu(nn.Conv(8, (3, 3))(x)), (2, 2), strides=(2, 2))
+        return nn.Dense(3)(x.mean((1, 2)))
+
+
+def slopes_of_clients(model, clients=2):
+    """The gradients of several clients side by side, jitted, and the shapes that they take."""
+    x = jax.ShapeDtypeStruct((clients, 4, 16, 16, 3), jnp.float32)
+    params = jax.eval_shape(lambda: model.init(jax.random.key(0), jnp.zeros((1, 16, 16, 3))))
+    params = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((clients, *leaf.shape), leaf.dtype), params)
+    y = jax.ShapeDtypeStruct((clients, 4), jnp.int32)
+
+    def slope(params, x, y):
+        with model.products():
+            return jax.grad(lambda params: model.losses(params, x, y).sum())(params)
+
+    return jax.jit(jax.vmap(slope)), (params, x, y)
+
+
+def test_convolutions_with_any_options_compile():
+    chip = topology("v5e:1x1")
+    function, shapes = slopes_of_clients(jafl.Model(Options()))
+    assert estimate(chip, function, *chip.placed(shapes)).memory.needed > 0
+
+
+def test_at_the_precision_of_the_hardware_plain_networks_compile_to_what_flax_wrote():
+    """Where nothing is split into parts, the quick form is XLA's own: the same estimate."""
+    chip = topology("v5e:1x1")
+    model = jafl.Model(Plain(), matmul_precision="bfloat16")
+    cycles = []
+    for context in (as_written, None):
+        function, shapes = slopes_of_clients(model)
+        if context:
+            with context():
+                lower(chip, function, *chip.placed(shapes))  # traced, and kept by the jitted function
+                cycles.append(estimate(chip, function, *chip.placed(shapes)).cycles)
+        else:
+            cycles.append(estimate(chip, function, *chip.placed(shapes)).cycles)
+    assert cycles[1] == pytest.approx(cycles[0], rel=0.05)

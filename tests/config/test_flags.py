@@ -1,0 +1,87 @@
+"""The flags beside the settings: which command reads which, and what a ``sweep.json`` in --config does."""
+
+import json
+
+import pytest
+from absl import flags
+from in_process import assert_refused, command
+
+from jafl import command_line
+from jafl.config.settings import FORMAT, RENAMED, TYPES
+from jafl.sweeps.sweep import SweepOutcome
+
+# Read by every command, or commands themselves.
+EVERYWHERE = {"compare", "compilation_cache", "pictures", "version"}
+SWEEP = {
+    "format": FORMAT,
+    "algorithm": "fedbuff",
+    "model": "softmax",
+    "client_trips": 50,
+    "sweep": {"dirichlet_alpha": [0.1, 1.0]},
+}
+
+
+def test_every_flag_says_which_commands_read_it(tmp_path):
+    command(["--version"], tmp_path)  # defines the settings' flags
+    own = {flag.name for flag in flags.FLAGS.flags_by_module_dict()[command_line.__name__]}
+    assert own - set(TYPES) - set(RENAMED) - EVERYWHERE == set(command_line._READ_BY) - set(TYPES)
+    assert set(TYPES) <= set(command_line._READ_BY)
+    for commands in command_line._READ_BY.values():
+        assert set(commands) <= {*command_line._DOES, "config", "resume", "overwrite"}
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        ("--scale=desk", "scale is 'desk', but must be left out without --experiment."),
+        ("--manual_dir=x", "manual_dir is 'x', but must be left out without --prepare."),
+        ("--baseline=fedavg", "baseline is 'fedavg', but must be left out without --sweep or --report."),
+        ("--report=. --seed=3", "seed is '3', but must be left out with --report."),
+        ("--prepare=mnist --num_clients=3", "num_clients is 3, but must be left out with --prepare."),
+        (
+            "--benchmark=list --experiment=list",
+            "experiment is 'list', but must be left out with --benchmark.",
+        ),
+        ("--dry_run --tensorboard", "tensorboard is True, but must be left out with --dry_run."),
+    ],
+)
+def test_a_flag_that_nothing_reads_is_refused(typed, words, tmp_path):
+    assert_refused(command(typed.split(), tmp_path), words)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("typed", "crossed"),
+    [
+        ([], {"dirichlet_alpha": [0.1, 1.0]}),
+        (["--sweep=delay_mean=1,2"], "delay_mean=1,2"),
+    ],
+)
+def test_a_sweep_in_config_is_run_again(typed, crossed, tmp_path, monkeypatch):
+    """A sweep that is typed takes its place."""
+    asked = []
+
+    def run_sweep(settings, sweep, output, **options):
+        asked.append((settings.client_trips, sweep))
+        return SweepOutcome([], {"finished": 2})
+
+    monkeypatch.setattr("jafl.sweeps.sweep.run_sweep", run_sweep)
+    (tmp_path / "sweep.json").write_text(json.dumps(SWEEP))
+    said = command(["--config=sweep.json", *typed], tmp_path)
+    assert said.status == 0, said.text
+    assert asked == [(50, crossed)]
+
+
+def test_what_a_config_file_holds_and_nothing_reads_is_told(tmp_path):
+    content = {**SWEEP, "sweep": {"learning_rate": [0.1]}, "partition": "iid", "dirichlet_alpha": 0.1}
+    (tmp_path / "c.json").write_text(json.dumps(content))
+    said = command(["--config=c.json", "--concurrency=500"], tmp_path)
+    assert (
+        "Warning: dirichlet_alpha is 0.1 in c.json, but no run reads it: only where partition is dirichlet; here "
+        in said.text
+    )
+    assert "concurrency is 500" in said.text
+    assert_refused(
+        command(["--config=c.json", "--dirichlet_alpha=0.3"], tmp_path),
+        "dirichlet_alpha is 0.3, but must be left out",
+    )

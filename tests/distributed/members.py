@@ -1,0 +1,140 @@
+"""Starts ``run.py --distributed`` in several processes of this machine, and waits for them."""
+
+import contextlib
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+from command_line import ROOT, environment, flags
+
+SECONDS = 150  # after which a test's processes are killed, and the test fails
+# Starts the command with shorter times of waiting.
+START = """
+import signal, sys
+from jafl.runs import connection
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell starts in the background
+connection.SECONDS_TO_CONNECT, connection.SECONDS_OF_SILENCE = {connect}, {silence}
+from jafl.command_line import start
+start()
+"""
+
+
+def free_port():
+    """A port that nobody listens on."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+class Members(contextlib.AbstractContextManager):
+    """The processes of one run, in ``folder``; kills what is left of them at the end of the block.
+
+    Args:
+      count: how many start.
+      settings: flags of all of them.
+      folder: where they start.
+      own: {process: more flags}.
+      address: [process] flags that tell it where and who it is; [] for none.
+      environments: [process] variables.
+      devices: of each process.
+      connect, silence: seconds, as in ``jafl.runs.connection``.
+      before: called in each process before it begins, with its number.
+    """
+
+    def __init__(
+        self,
+        count,
+        settings,
+        folder,
+        *,
+        own=None,
+        address=None,
+        environments=None,
+        devices=1,
+        connect=60,
+        silence=20,
+        before=None,
+    ):
+        port = free_port()
+        self._until = time.monotonic() + SECONDS
+        self.processes, self._files = [], []
+        for number in range(count):
+            where = [f"--coordinator=127.0.0.1:{port}", f"--num_processes={count}", f"--process_id={number}"]
+            where = where if address is None else address[number]
+            arguments = ["--distributed", *where, *flags(settings), *(own or {}).get(number, [])]
+            code = START.format(connect=connect, silence=silence)
+            self._files.append([pathlib.Path(folder, f"{name}-{number}.txt") for name in ("said", "erred")])
+            with open(self._files[-1][0], "w") as said, open(self._files[-1][1], "w") as erred:
+                self.processes.append(
+                    subprocess.Popen(
+                        [sys.executable, "-c", code, *arguments],
+                        cwd=folder,
+                        env={**_environment(devices), **((environments or {}).get(number, {}))},
+                        stdout=said,
+                        stderr=erred,
+                        start_new_session=True,
+                        preexec_fn=before and (lambda number=number: before(number)),
+                    )
+                )
+
+    def wait(self):
+        """[process] exit statuses."""
+        return [process.wait(max(1, self._until - time.monotonic())) for process in self.processes]
+
+    def said(self, number):
+        """What a process printed."""
+        return self._files[number][0].read_text()
+
+    def erred(self, number):
+        """What a process wrote to standard error."""
+        return self._files[number][1].read_text(errors="replace")
+
+    def until(self, condition):
+        """Returns when ``condition()`` holds, or one of the processes has ended."""
+        while not condition() and all(process.poll() is None for process in self.processes):
+            assert time.monotonic() < self._until, [self.erred(n)[-2000:] for n in range(len(self.processes))]
+            time.sleep(0.01)
+
+    def send(self, number, name=signal.SIGKILL):
+        """Sends a signal to one of them."""
+        self.processes[number].send_signal(name)
+
+    def send_to_groups(self, name):
+        """Sends a signal to all of them, and to the processes that they have started."""
+        for process in self.processes:
+            os.killpg(process.pid, name)
+
+    def __exit__(self, *_):
+        for process in self.processes:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+
+
+def _environment(devices):
+    """The variables of such a process, none of them a scheduler's."""
+    count = f"--xla_force_host_platform_device_count={devices}"
+    clean = {name: text for name, text in environment().items() if not name.startswith(("SLURM_", "OMPI_"))}
+    return {**clean, "XLA_FLAGS": count, "PYTHONPATH": str(ROOT)}
+
+
+def run(count, settings, folder, **options):
+    """Runs the command in so many processes to its end; returns them, and their exit statuses."""
+    with Members(count, settings, folder, **options) as members:
+        return members, members.wait()
+
+
+def one_process(settings, folder, *more):
+    """Runs the command in one process, which has one device."""
+    return subprocess.run(
+        [sys.executable, ROOT / "run.py", *flags(settings), *more],
+        cwd=folder,
+        env=_environment(1),
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+    )

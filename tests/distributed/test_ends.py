@@ -1,0 +1,155 @@
+"""``run.py --distributed`` in real processes: how one of them ends all, and how the run then goes on."""
+
+import json
+import random
+import resource
+import signal
+import time
+
+import pytest
+from members import Members, one_process, run
+from run_files import read_json, read_lines
+
+pytestmark = pytest.mark.full
+
+SETTINGS = {
+    "algorithm": "fedbuff",
+    "model": "softmax",
+    "num_clients": 12,
+    "concurrency": 6,
+    "buffer_size": 2,
+    "client_trips": 1200,
+    "evaluate_every": 120,
+    "precision": "float64",
+    "pictures": "none",
+    "checkpoint_every": 8,
+    "output_dir": "run",
+}
+GO_ON = ["--resume", "--output_dir=run", "--pictures=none", "--checkpoint_every=8"]
+
+
+def evaluations(folder):
+    """What a run has measured, in order: server steps and losses."""
+    lines = read_lines(folder / "metrics.jsonl")
+    return [line["server_step"] for line in lines], [line["test_loss"] for line in lines]
+
+
+def assert_same_to_rounding(folder, expected):
+    steps, losses = evaluations(folder)
+    wanted_steps, wanted = evaluations(expected)
+    assert steps == wanted_steps
+    assert losses == pytest.approx(wanted, rel=1e-9, abs=1e-9)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    """The run that nobody ended, in one process."""
+    folder = tmp_path_factory.mktemp("whole")
+    result = one_process({**SETTINGS, "checkpoint_every": 0}, folder)
+    assert result.returncode == 0, result.stderr
+    return folder / "run"
+
+
+def checkpoints(folder):
+    return [int(path.name) for path in folder.glob("checkpoints/[0-9]*") if path.name.isdigit()]
+
+
+def test_kill_9_of_any_process_ends_all_and_the_run_goes_on(uninterrupted, tmp_path):
+    """Ten times: of the first process or another one, of two or three; at the end one process finishes the run."""
+    moments, kept = random.Random(0), []
+    for number in range(10):
+        count = moments.choice([2, 2, 3])
+        killed = moments.randrange(count)
+        begun = (tmp_path / "run" / "config.json").exists()
+        settings, own = ({}, {other: GO_ON for other in range(count)}) if begun else (SETTINGS, {})
+        with Members(count, settings, tmp_path, own=own, connect=20, silence=10) as members:
+            before = max(checkpoints(tmp_path / "run"), default=0)
+            if number % 3 == 0:  # at any moment, while they meet or prepare
+                time.sleep(moments.uniform(0.5, 6))
+            else:
+                members.until(lambda: max(checkpoints(tmp_path / "run"), default=0) > before)  # noqa: B023
+                time.sleep(moments.uniform(0, 0.5))
+            members.send(killed)
+            began = time.monotonic()
+            statuses = members.wait()
+        assert time.monotonic() - began < 60
+        assert statuses.pop(killed) == -signal.SIGKILL, "the run was over before it could be killed"
+        survivors = [other for other in range(count) if other != killed]
+        for other, status in zip(survivors, statuses, strict=True):
+            assert status in (1, 2), members.erred(other)
+            said = members.erred(other).splitlines()[-1]
+            met = "another process of this run has ended or cannot be reached" in said and "--resume" in said
+            assert (met and status == 1) or ("was not reached" in said and status == 2), said
+        kept.append(max(checkpoints(tmp_path / "run"), default=0))
+    assert kept == sorted(kept), "a checkpoint was lost"
+    assert len(set(kept)) > 5, "nothing was gained"
+    result = one_process({}, tmp_path, *GO_ON)
+    assert result.returncode == 0, result.stderr
+    assert_same_to_rounding(tmp_path / "run", uninterrupted)
+
+
+def signalled(tmp_path, send):
+    """Two processes of a long comparison, to which ``send`` sends signals; they, and their statuses."""
+    settings = {**SETTINGS, "seed": "0,1", "client_trips": 24000, "evaluate_every": 240}
+    with Members(2, settings, tmp_path) as members:
+        members.until(lambda: any((tmp_path / "run").glob("*/checkpoints/[0-9]*")))
+        send(members)
+        statuses = members.wait()
+    return members, statuses
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_ctrl_c_at_any_process_stops_all_at_the_next_chunk(number, tmp_path):
+    members, statuses = signalled(tmp_path, lambda members: members.send(number, signal.SIGINT))
+    assert statuses == [130, 130], members.erred(0) + members.erred(1)
+    assert "Interrupted: 2 of 2 runs did not finish." in members.said(0)
+    assert "Traceback" not in members.erred(0) + members.erred(1)
+    assert read_json(tmp_path / "run" / "fedbuff-seed0" / "summary.json")["status"] == "interrupted"
+
+
+def test_sigterm_to_all_as_before_preemption_stops_all_once(tmp_path):
+    """A scheduler signals every process of a job: those that work, and those that watch over them."""
+    members, statuses = signalled(tmp_path, lambda members: members.send_to_groups(signal.SIGTERM))
+    assert statuses == [130, 130], members.erred(0) + members.erred(1)
+    assert "SIGTERM: stopping" in members.said(0)
+    assert "To go on: run.py --resume --output_dir=run" in members.said(0)
+
+
+def test_a_full_disk_at_the_first_process_ends_all(tmp_path):
+    def fill(number):
+        if number == 0:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000))
+
+    settings = {**SETTINGS, "checkpoint_every": 0, "client_trips": 600, "evaluate_every": 2}
+    members, statuses = run(2, settings, tmp_path, before=fill)
+    assert statuses == [3, 3], members.erred(0) + members.erred(1)
+    assert "File too large" in members.erred(0) and "--resume" in members.erred(0)
+    assert json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
+
+
+def test_a_run_that_diverges_leaves_the_others_of_the_comparison(tmp_path):
+    settings = {
+        **SETTINGS,
+        "seed": "0,1",
+        "checkpoint_every": 0,
+        "client_trips": 24,
+        "learning_rate": 1e200,
+        "l2": 1.0,
+    }
+    members, statuses = run(2, settings, tmp_path)
+    assert statuses == [1, 1], members.erred(0) + members.erred(1)
+    for seed in (0, 1):
+        summary = read_json(tmp_path / "run" / f"fedbuff-seed{seed}" / "summary.json")
+        assert summary["status"] == "diverged"
+
+
+def test_two_processes_with_two_devices_each_train_and_go_on_as_one(tmp_path):
+    """At first for half of the trips; the run is claimed by a file with a heartbeat."""
+    settings = {**SETTINGS, "checkpoint_every": 0, "client_trips": 120, "evaluate_every": 60}
+    for more in ({"claims": "files"}, {"claims": "files", "client_trips": 240, "resume": True}):
+        members, statuses = run(2, {**settings, **more}, tmp_path, devices=2)
+        assert statuses == [0, 0], members.erred(0) + members.erred(1)
+        assert not list((tmp_path / "run").glob(".claim*"))
+    result = one_process({**settings, "client_trips": 240, "output_dir": "alone"}, tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert_same_to_rounding(tmp_path / "run", tmp_path / "alone")

@@ -1,0 +1,157 @@
+"""ACE's experiments: what the paper says of arms and worlds, and the numbers that are theirs alone."""
+
+import math
+import pathlib
+
+import numpy as np
+import pytest
+
+from experiments import ace_bounds, ace_fig2, ace_figa1, ace_section5, ace_table1, ace_tablea1
+from experiments.machinery import Runs, discovery
+from experiments.machinery.verdicts import samples
+from jafl.config import arms, grid
+from jafl.config.settings import Settings
+from jafl.runs.reader import PastRun
+from jafl.sweeps.seed_means import ArmRuns
+
+NAMES = [name for name in discovery.names() if name.startswith("ace_")]
+
+
+def some_run(seed, evaluations):
+    content = {"algorithm": "asgd", "label": "a", "seed": str(seed)}
+    return PastRun(pathlib.Path(f"a-seed{seed}"), content, evaluations, {"status": "finished"})
+
+
+def flat(seed, accuracy, steps=(0, 500, 1000)):
+    rows = [{"server_step": step, "client_trips": step, "test_accuracy": accuracy} for step in steps]
+    return some_run(seed, rows)
+
+
+def test_every_figure_and_table_of_the_paper_has_its_file_and_states_an_analysis():
+    figures = {discovery.load(name).figure for name in NAMES}
+    assert figures == {
+        *("figure 2", "figure 3", "figure a.1", "figure a.2", "figure a.3", "section 5", "bounds (2) to (4)"),
+        *("table 1", "tables a.1 and a.3", "tables a.2 and a.6"),
+    }
+    for name in NAMES:
+        assert discovery.load(name).scales["desk"].analysis, name
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("scale", ["desk", "paper"])
+def test_fedbuff_is_algorithm_a2_which_has_no_staleness_weight(name, scale):
+    size = discovery.load(name).scales[scale]
+    seen = 0
+    for condition in grid.product(size.conditions):
+        every = arms.under(Settings(), size.arms, condition, size.overrides)
+        for label, settings in every.items():
+            if settings.algorithm == "fedbuff":
+                seen += 1
+                assert settings.staleness_weight == "constant", label
+    assert seen or name in ("ace_fig3", "ace_figa3") or not size.arms
+
+
+@pytest.mark.parametrize("name", ["ace_fig2", "ace_section5", "ace_figa2"])
+def test_both_worlds_are_run_and_the_primary_claim_is_about_the_papers(name):
+    experiment = discovery.load(name)
+    desk = experiment.scales["desk"]
+    assert desk.conditions["richest_last"] == ["", "0-2"]
+    (claim,) = [c for c in experiment.claims if c.sentence == desk.analysis.primary and "desk" in c.scales]
+    if claim.differences is None:
+        assert desk.analysis.under["richest_last"] == ""
+    else:
+        assert "own labels" not in claim.sentence
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_seed_of_a_search_or_of_the_trials_before_it_is_one_of_the_results(name):
+    for size in discovery.load(name).scales.values():
+        assert max(size.seeds) < 100
+        assert size.search is None or min(size.search.seeds) >= 100
+
+
+def test_the_rates_are_those_of_appendix_f4():
+    assert ace_fig2.published_rate(100, 500) == 0.0894
+    rates = ace_fig2.published_grid(100, 500)
+    factors = [rate / math.sqrt(100 / 500) for rate in rates]
+    assert np.allclose(factors, [0.1, 0.2, 0.5, 1, 2, 5, 10], rtol=0.01)
+
+
+def test_a_band_is_as_wide_as_the_seeds_are_apart():
+    wide = ArmRuns({}, "wide", [flat(seed, 0.5 + 0.1 * seed) for seed in (-1, 0, 1)])
+    narrow = ArmRuns({}, "narrow", [flat(seed, 0.8 + 0.01 * seed) for seed in (-1, 0, 1)])
+    runs = Runs([wide, narrow])
+    assert ace_figa1.widths(runs, "wide", {}) == pytest.approx({-1: 0.1, 0: 0.0, 1: 0.1})
+    assert ace_figa1.wider("wide", "narrow", {})(runs) == pytest.approx([0.09, 0.0, 0.09])
+
+
+def test_amplification_is_what_delay_costs_more_where_labels_are_skewed():
+    four = ace_section5.panels(ace_fig2.DESK_SLOW, {})
+    accuracies = (0.80, 0.70, 0.90, 0.87)  # skewed: loses .10; mild: loses .03
+    runs = Runs(
+        [
+            ArmRuns(condition, "a", [flat(0, accuracy), flat(1, accuracy)])
+            for condition, accuracy in zip(four, accuracies, strict=True)
+        ]
+    )
+    assert ace_section5.amplification("a", four)(runs) == pytest.approx([0.07, 0.07])
+    assert ace_section5.amplification("a", four)(Runs(runs.groups[:3])) == []
+
+
+def test_the_mean_of_a_term_is_over_the_measured_steps_alone():
+    # Means over the steps since the last evaluation: 1 of 10 steps was measured, then 3 of 30, then none of 5.
+    rows = [
+        {"server_step": 0, "test_accuracy": 0.1},
+        {"server_step": 10, "noise": 0.4, "measured": 0.1},
+        {"server_step": 40, "noise": 0.2, "measured": 0.1},
+        {"server_step": 45, "noise": 0.0, "measured": 0.0},
+    ]
+    # The first measured step had 4, the other three 2 each.
+    assert ace_table1.mean_of(some_run(0, rows), "noise") == pytest.approx((4 + 3 * 2) / 4)
+    assert math.isnan(ace_table1.mean_of(some_run(0, rows[:1]), "noise"))
+
+
+def test_bound_2_as_printed_is_smaller_by_eta_in_its_second_term():
+    steps = 4
+    path = ace_bounds.Path(*(np.full(steps, value) for value in (0.5, 2.0, 0.0, 0.0, 0.0)), gain=0.1)
+    eta = 0.01
+    first = 4 * 0.1 / (steps * eta)
+    assert ace_bounds.sides(path, eta, 3.0) == pytest.approx((0.5, first + 6.0))
+    assert ace_bounds.sides(path, eta, 3 * eta) == pytest.approx((0.5, first + 0.06))
+    uphill = ace_bounds.Path(*(np.full(steps, 1.0) for _ in range(5)), gain=-1.0)
+    assert ace_bounds.room(uphill, eta, 3.0) == -1.0
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("label", [ace_fig2.ACE, ace_fig2.FEDBUFF])
+def test_on_quadratics_the_gradient_is_the_distance_from_the_mean_example(label):
+    """The first measured gradient, and the first noise and bias, by hand."""
+    path = ace_bounds.run(label, clients=20, steps=20, rate=0.01, seed=3, apart=1.0, start=2.0)
+    federation = ace_bounds.quadratics(3, 20, 1.0)
+    start = np.zeros(ace_bounds.DIMENSIONS)
+    start[-1] = 2.0
+    gradient = start - federation.y.mean(axis=0, dtype=np.float64)
+    assert path.gradient[0] == pytest.approx(float(gradient @ gradient), rel=1e-5)
+    assert path.delay[0] == pytest.approx(0.0, abs=1e-6), "all are at the first model"
+    assert path.gain > 0
+    assert path.bias.max() < 1e-9 if label == ace_fig2.ACE else path.bias.max() > 1e-3
+    for factor in (3.0,):
+        left, right = ace_bounds.sides(path, 0.01, factor)
+        assert left <= right
+
+
+@pytest.mark.full
+def test_fedbuffs_server_keeps_one_sum_and_the_caching_rules_an_update_of_every_client():
+    stored = {label: ace_tablea1.storage(label) for label in ace_tablea1.ALL}
+    assert stored[ace_fig2.FEDBUFF] == (1.0, 0.0), "not the M updates of table a.3"
+    assert [label for label, (_, cached) in stored.items() if cached] == list(ace_tablea1.CACHING)
+    assert [ace_tablea1.trips_per_step(label, 0) for label in ace_tablea1.ALL] == [1, 10, 1, 10, 1, 1]
+
+
+def test_a_claim_that_was_not_run_is_judged_by_nothing():
+    runs = Runs([ArmRuns({"dirichlet_alpha": 0.1}, "a", [flat(0, 0.5)])])
+    for name in ("ace_figa1", "ace_section5", "ace_table1"):
+        experiment = discovery.load(name)
+        for claim in experiment.claims:
+            if claim.differences is not None:
+                assert [sample.differences for sample in samples(claim, runs)] == [[]], claim.sentence

@@ -1,0 +1,411 @@
+"""Plans of experiments: what they say is what the runs then take, and says so where it cannot."""
+
+import dataclasses
+import json
+import re
+import types
+
+import numpy as np
+import pytest
+from command_line import run_py
+
+from experiments.machinery import (
+    Claim,
+    Override,
+    PaperExperiment,
+    Published,
+    Scale,
+    Search,
+    calibration,
+    discovery,
+    plan_report,
+    planning,
+    running,
+    sweeps,
+)
+from experiments.machinery.assumptions import AssumingCache
+from experiments.machinery.planning import Needs, Planned, total
+from jafl.ahead_of_time.multiply_adds import Compute
+from jafl.config import arms as all_arms
+from jafl.config import grid
+from jafl.config.resolution import resolve
+from jafl.errors import SettingError
+from jafl.runs.reader import find_runs
+
+BUFFERED, PLAIN, ACE = "FedBuff, K = 4", "asynchronous SGD", "ACE"
+SIZE = Scale(
+    settings={
+        "dataset": "digits",
+        "model": "softmax",
+        "num_clients": 8,
+        "concurrency": 5,
+        "client_trips": 50,
+        "evaluate_every": 10,
+        "delay": "exponential",
+        "delay_draw": "per_trip",
+    },
+    arms={
+        BUFFERED: {"algorithm": "fedbuff", "buffer_size": 4},
+        PLAIN: {"algorithm": "asgd", "buffer_size": 1},
+        ACE: {"algorithm": "ace", "concurrency": 8},
+    },
+    conditions={"dirichlet_alpha": [0.3, 10.0]},
+    overrides=[Override({"dirichlet_alpha": 10.0}, PLAIN, {"local_steps": 3, "batch_size": 4})],
+    seeds=(2, 5),
+    search=Search(space={"server_learning_rate": [0.01, 0.1, 1.0]}, seeds=(7, 8, 9)),
+)
+EXPERIMENT = PaperExperiment(
+    paper="None",
+    figure="figure 0",
+    title="nothing",
+    published=Published(note="none"),
+    scales={"desk": SIZE},
+    claims=[Claim(sentence="buffered is better", better=BUFFERED, worse=PLAIN)],
+    name="nothing",
+)
+
+
+@pytest.fixture
+def known(monkeypatch):
+    """``know(...)`` makes ``load`` give the experiment with these fields of its scale."""
+
+    def know(**fields):
+        scale = dataclasses.replace(SIZE, **fields)
+        monkeypatch.setattr(
+            discovery, "load", lambda name: dataclasses.replace(EXPERIMENT, scales={"desk": scale})
+        )
+
+    know()
+    return know
+
+
+@pytest.fixture
+def untimed(monkeypatch):
+    """Timing a program takes no time, and a minibatch a second."""
+    cost = calibration.Cost(1.0, 2.0, 10.0)
+    monkeypatch.setattr(calibration.Calibration, "minibatch", lambda *_: cost)
+    monkeypatch.setattr(calibration.Calibration, "evaluation", lambda *_: cost._replace(seconds=0.5))
+    monkeypatch.setattr(calibration.Calibration, "besides", lambda *_: cost._replace(seconds=3.0))
+
+
+def planned(folder, **options):
+    """(status, lines shown, content of plan.json)."""
+    lines = []
+    options = {"show": lines.append, "processes": 2, "progress": False, **options}
+    status = running.run_paper_experiment("nothing", output_dir=folder, dry_run=True, **options)
+    text = (folder / "plan.md").read_text()
+    assert all(line in text for line in lines[1:-1]), "the file has what is shown"
+    return status, "\n".join(lines), json.loads((folder / "plan.json").read_text())
+
+
+@pytest.mark.usefixtures("untimed")
+def test_a_plan_counts_every_run_and_writes_two_files(tmp_path, known):
+    known(
+        arms={label: SIZE.arms[label] for label in (BUFFERED, PLAIN)}, conditions={"dirichlet_alpha": [10.0]}
+    )
+    status, text, content = planned(tmp_path / "out", tune=True)
+    assert status == 0
+    assert {file.name for file in (tmp_path / "out").iterdir()} == {"plan.md", "plan.json"}
+    assert content["assumed"] == {}
+    results, search = content["parts"]["results"], content["parts"]["search"]
+    assert results["total"]["runs"] == 2 * 2
+    assert search["total"]["runs"] == 2 * 3 * 3, "arms, seeds and trials"
+    assert "Results: 4 runs" in text
+    assert "Search: 18 runs" in text
+    assert "Nothing was trained" in text
+    assert len(results["rows"]) == 2
+    for part in (results, search):
+        needs = [row["needs"] for row in part["rows"] for _ in range(row["runs"])]
+        for name in ("training", "evaluation", "minibatches", "evaluations"):
+            assert part["total"][name] == sum(each["counted"][name] for each in needs)
+        assert part["total"]["trips"] == sum(each["trips"] for each in needs)
+        # A second a minibatch, half a second an evaluation, three seconds a run, ten a program.
+        spent = sum(
+            each["counted"]["minibatches"] + 0.5 * each["counted"]["evaluations"] + 3 for each in needs
+        )
+        assert part["total"]["seconds"] == pytest.approx(spent + part["total"]["compiling"])
+    assert results["total"]["compiling"] == search["total"]["compiling"] == 20, "trials share a program"
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("known", "untimed")
+def test_a_plan_says_what_the_runs_then_take(tmp_path):
+    folder = tmp_path / "out"
+    _, _, content = planned(folder)
+    options = {"show": lambda line: None, "pictures": False, "checkpoint_every": 0, "processes": 1}
+    assert running.run_paper_experiment("nothing", output_dir=folder, **options) == 0
+    runs = find_runs(folder / "runs")
+    rows = content["parts"]["results"]["rows"]
+    assert sum(row["runs"] for row in rows) == len(runs)
+    # The two conditions differ in a number, so their programs are the same but for the override's.
+    assert content["parts"]["results"]["total"]["compiling"] == 40
+    for row in rows:
+        alike = [
+            run
+            for run in runs
+            if run.label == row["label"]
+            and f"dirichlet_alpha={run.config['dirichlet_alpha']:g}" == row["condition"]
+        ]
+        assert len(alike) == row["runs"] == 2
+        first = next(run for run in alike if run.config["seed"] == "2")
+        needs, summary = row["needs"], json.loads((first.path / "summary.json").read_text())
+        assert needs["trips"] == summary["client_trips"]
+        assert needs["steps"] == summary["server_steps"]
+        assert needs["counted"]["evaluations"] == len(first.evaluations)
+        assert needs["memory"] == pytest.approx(summary["memory"]["needed_bytes"], rel=0.5)
+        minibatches = _minibatches(first.path, first.config)
+        assert needs["counted"]["minibatches"] == minibatches
+        assert needs["counted"]["training"] == minibatches * first.config["batch_size"] * 2 * 640
+
+
+def _minibatches(folder, config):
+    """Of all trips, from the files of a run alone."""
+    clients = np.load(folder / "schedule.npz")["client"]
+    sizes = np.diff(np.load(folder / "partition.npz")["offsets"])
+    if config["local_steps"] is not None:
+        return len(clients) * config["local_steps"]
+    return int(np.sum(config["local_epochs"] * -(-sizes[clients] // config["batch_size"])))
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("untimed")
+def test_missing_data_is_assumed_and_named(tmp_path, known):
+    known(
+        settings=SIZE.settings
+        | {"dataset": "mnist", "data_dir": str(tmp_path / "nowhere"), "num_clients": 8},
+        seeds=(0,),
+        search=None,
+        conditions={},
+        overrides=[],
+    )
+    status, text, content = planned(tmp_path / "out")
+    assert status == 0
+    assert list(content["assumed"]) == ["mnist"]
+    assert "Assumed: mnist is planned by its published shapes, for it is not here (dataset is 'mnist'" in text
+    plain = next(row for row in content["parts"]["results"]["rows"] if row["label"] == BUFFERED)
+    padded = -(-10_000 // 512) * 512
+    assert plain["needs"]["counted"]["evaluation"] == plain["needs"]["counted"]["evaluations"] * padded * 7840
+    assert plain["needs"]["memory"] > 60_000 * 784, "with the images that are not here"
+    assert not (tmp_path / "nowhere").exists()
+    with pytest.raises(SettingError, match="mnist"):
+        running.run_paper_experiment("nothing", output_dir=tmp_path / "run", processes=1)
+
+
+@pytest.mark.usefixtures("untimed")
+def test_an_arm_that_is_refused_stands_beside_the_others(tmp_path, known):
+    known(
+        arms={**SIZE.arms, "too many": {"algorithm": "fedbuff", "buffer_size": 4, "concurrency": 9}},
+        search=None,
+    )
+    status, text, content = planned(tmp_path / "out")
+    assert status == 2
+    assert "Refused, 4 runs, such as 'too many' under dirichlet_alpha=0.3: concurrency is 9" in text
+    sums = content["parts"]["results"]["total"]
+    assert (sums["runs"], sums["refused"]) == (16, 4)
+    assert sums["trips"] > 0
+    refused = [row for row in content["parts"]["results"]["rows"] if row["refused"]]
+    assert {row["label"] for row in refused} == {"too many"}
+    assert all(row["needs"] is None for row in refused)
+
+
+@pytest.mark.usefixtures("untimed")
+def test_what_cannot_work_is_refused_before_anything_is_written(tmp_path, known):
+    options = {"output_dir": tmp_path / "out", "dry_run": True, "show": lambda line: None}
+    for typed, message in (
+        ({"algorithm": "fedbuff"}, "arms of its own"),
+        ({"mean_on": 2.0}, "mean_on is 2.0, but must be left out: no run reads it"),
+    ):
+        with pytest.raises(SettingError, match=message):
+            running.run_paper_experiment("nothing", typed=typed, **options)
+    with pytest.raises(SettingError, match="forecast|topology|v9"):
+        running.run_paper_experiment("nothing", forecast="v9:1x1", **options)
+    known(search=None)
+    with pytest.raises(
+        SettingError, match="tune is True, but must be left out: the experiment's file states no"
+    ):
+        running.run_paper_experiment("nothing", tune=True, **options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_experiment_without_training_says_so(tmp_path, monkeypatch):
+    experiment = dataclasses.replace(
+        EXPERIMENT,
+        scales={"desk": Scale(settings={})},
+        measure=lambda context: pytest.fail("measured"),
+    )
+    monkeypatch.setattr(discovery, "load", lambda name: experiment)
+    clocks = {"nothing": {"seconds": {"results": 180.0}, "processes": 2, "cores": 2}}
+    monkeypatch.setattr("experiments.machinery.times.read", lambda: clocks)
+    status, text, content = planned(tmp_path / "out")
+    assert status == 0
+    assert "It trains nothing" in text
+    assert "It took 3.0 minutes" in text
+    assert content["parts"] == {}
+    with pytest.raises(SettingError, match="tune is True, but must be left out: this experiment searches"):
+        planned(tmp_path / "out", tune=True)
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("known", "untimed")
+def test_an_accelerators_compiler_is_asked_for_each_run(tmp_path, monkeypatch):
+    asked = []
+
+    def said(experiment, topology, *, devices, measure, known):
+        asked.append((experiment.label, topology, measure))
+        return types.SimpleNamespace(seconds=None if experiment.label == ACE else 2.0, fits=True)
+
+    monkeypatch.setattr(planning.topologies, "topology", lambda name: None)
+    monkeypatch.setattr(planning, "forecast", said)
+    status, text, content = planned(tmp_path / "out", forecast="v5e:1x1")
+    assert status == 0
+    assert asked == [(label, "v5e:1x1", False) for _ in range(2) for label in SIZE.arms]
+    assert content["topology"] == "v5e:1x1"
+    assert content["parts"]["results"]["total"]["there"] == 8 * 2.0
+    assert (
+        "Time on v5e:1x1: 16 s for 8 runs one after the other, by its compiler's estimate; 4 more do not"
+        in text
+    )
+
+
+@pytest.mark.full
+def test_several_experiments_are_planned_one_after_the_other_and_summed(tmp_path, monkeypatch, untimed):
+    few = dataclasses.replace(SIZE, conditions={}, overrides=[], arms={PLAIN: SIZE.arms[PLAIN]}, search=None)
+    many = dataclasses.replace(few, settings=SIZE.settings | {"evaluate_every": 1})
+    none = dataclasses.replace(few, settings=SIZE.settings | {"concurrency": 9})
+    scales = {"few": few, "many": many, "none": none}
+    monkeypatch.setattr(
+        discovery,
+        "load",
+        lambda name: dataclasses.replace(EXPERIMENT, scales={"desk": scales[name]}, name=name),
+    )
+    lines = []
+    options = {
+        "output_dir": tmp_path,
+        "dry_run": True,
+        "show": lines.append,
+        "processes": 1,
+        "progress": False,
+    }
+    assert running.run_paper_experiments(list(scales), **options) == 2, (
+        "one of them has a run that is refused"
+    )
+    text = "\n".join(lines)
+    assert "All 3 together: 6 runs, 200 client trips" in text
+    assert re.search(r"more than 0.2 of the compute of training in [12] of them: .*many: \d", text)
+    assert "1 of 3 experiments could not run: none" in text
+    assert {folder.name for folder in tmp_path.iterdir()} == {"few-desk", "many-desk", "none-desk"}
+
+
+@pytest.mark.full
+def test_the_command_plans(tmp_path):
+    result = run_py("--experiment=fedbuff_fig7", "--dry_run", "--scale=paper", folder=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "It trains nothing" in result.stdout
+    assert (tmp_path / "runs" / "fedbuff_fig7-paper" / "plan.json").is_file()
+    result = run_py("--experiment=fedstaleweight_fig2", "--dry_run", "--num_clients=0", folder=tmp_path)
+    assert result.returncode == 2
+    assert "num_clients is 0" in result.stdout + result.stderr
+
+
+def some_needs(*, evaluation=10, seconds=3.0, processor=8.0, memory=100, there=None, fits_there=None):
+    return Needs(
+        trips=50,
+        steps=10,
+        memory=memory,
+        available=1000,
+        counted=Compute(training=100, server=0, evaluation=evaluation, minibatches=50, evaluations=5),
+        training_seconds=seconds,
+        evaluation_seconds=1.0,
+        processor_seconds=processor,
+        compile_seconds=6.0,
+        there=there,
+        fits_there=fits_there,
+    )
+
+
+def row(label, runs, needs, program="a"):
+    return Planned("results", "", label, runs, needs, program=program)
+
+
+def test_sums_over_runs(monkeypatch):
+    monkeypatch.setattr(planning.os, "cpu_count", lambda: 2)
+    rows = [
+        row("a", 3, some_needs(there=5.0, fits_there=True)),
+        row("b", 2, some_needs(memory=2000, there=7.0, fits_there=False), program="b"),
+        row("c", 4, None),
+    ]
+    found = total(rows)
+    assert (found.runs, found.refused, found.unfit) == (9, 4, 2)
+    assert (found.trips, found.evaluations, found.memory) == (250, 25, 2000)
+    assert found.seconds == 5 * 4.0 + 2 * 6.0
+    assert (found.there, found.unknown_there) == (15.0, 2)
+    # Two processes cannot use more than the two cores: 5 * 8 + 12 processor seconds.
+    assert found.seconds_with(2) == 26.0
+    assert found.seconds_with(1) == 32.0
+    text = "\n".join(plan_report.totals("Results", rows, processes=2, topology="v5e:1x1"))
+    assert "2 runs do not fit here" in text
+    assert "15 s for 3 runs one after the other" in text
+    assert "2 more do not fit there, or it does not say" in text
+
+
+def test_evaluation_that_costs_more_than_a_fifth_is_named():
+    few, many = ([row("a", 2, some_needs(evaluation=number))] for number in (20, 60))
+    assert plan_report.MOST_EVALUATION == 0.2
+    assert "Evaluation takes 0.20 of the compute of training." in plan_report.totals(
+        "Results", few, processes=1, topology=None
+    )
+    told = plan_report.totals("Results", many, processes=1, topology=None)
+    assert any(
+        "0.60 of the compute of training, more than 0.2: evaluate 3.0 times more rarely" in line
+        for line in told
+    )
+
+
+@pytest.mark.full
+def test_a_program_is_timed_once_for_runs_that_differ_in_rates(known):
+    planner = planning.Planner()
+    size, settings = sweeps.adapted(SIZE, {"client_trips": 30})
+    arms = {BUFFERED: SIZE.arms[BUFFERED], "faster": SIZE.arms[BUFFERED] | {"server_learning_rate": 3.0}}
+    rows = planner.planned(sweeps.Sweep("results", settings, {"dirichlet_alpha": [10.0]}, arms, []))
+    assert planner.calibration.timed == 2, "a minibatch and an evaluation"
+    assert rows[0].needs is rows[1].needs
+    assert rows[0].needs.training_seconds > 0
+    assert rows[0].needs.evaluation_seconds > 0
+    assert rows[0].needs.besides_seconds > 0
+    assert rows[0].needs.besides_seconds + rows[0].needs.training_seconds < 60
+
+
+FORWARD, GRADIENT = 1, 3  # passes over an example, in units of one forwards
+
+
+@pytest.mark.full
+def test_no_paper_size_evaluates_for_much_more_than_a_fifth_of_its_training():
+    loaded, shares = AssumingCache(), {}
+    for name in discovery.names():
+        experiment = discovery.load(name)
+        if experiment.measure is None:
+            scale, settings = sweeps.adapted(experiment.scales["paper"], {"seed": "0"})
+            overrides = [*scale.overrides, *sweeps.tuned_overrides(scale.tuned)]
+            for condition in grid.product(scale.conditions):
+                arms = all_arms.under(settings, scale.arms, condition, overrides)
+                passes = [_passes(run, loaded) for _, run in resolve(arms, loaded)]
+                trained, evaluated = map(sum, zip(*passes, strict=True))
+                shares[name, grid.folder(condition)] = evaluated / trained
+    assert len({name for name, _ in shares}) > 20
+    too_much = {where: share for where, share in shares.items() if share > 0.22}
+    assert not too_much, "set evaluate_every or evaluation_examples of the paper size"
+
+
+def _passes(run, loaded):
+    """Passes over examples of training and of evaluation, as the settings have them."""
+    source = loaded.source(run)
+    validated = 0 if source.validation_y is None else len(source.validation_y)
+    examples = len(source.test_y) + validated + (len(source.y) if run.train_accuracy else 0)
+    size = run.cohort_size if run.protocol == "synchronous" else run.buffer_size
+    trips = run.client_trips or run.server_steps * size
+    batches = run.local_steps or run.local_epochs * -(-len(source.y) // (run.num_clients * run.batch_size))
+    servers = 0
+    if run.algorithm == "zeno_plus_plus":
+        servers = run.server_examples * trips / int(run.rule_arguments.removeprefix("refresh_every="))
+    evaluations = 1 + (trips // run.evaluate_every if run.evaluate_every else 100)
+    return GRADIENT * (trips * batches * run.batch_size + servers), FORWARD * evaluations * examples

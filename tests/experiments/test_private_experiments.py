@@ -1,0 +1,29 @@
+"""What the experiments with differential privacy declare, against what is accounted."""
+
+import pytest
+
+from experiments import fedbuff_fig4 as fig4
+from jafl.privacy.amplified import amplified_epsilon
+
+SIZES = {
+    "desk": (fig4.DESK_NOISE, {"sampling_rate": 100 / 4400, "rounds": 40, "delta": 1e-4}),
+    "paper": (fig4.PAPER_NOISE, {"sampling_rate": 1000 / 660_120, "rounds": 600, "delta": 1e-7}),
+}
+
+
+def test_the_sizes_are_those_of_the_experiment():
+    world = fig4.WORLD
+    _, desk = SIZES["desk"]
+    assert desk["sampling_rate"] == world["concurrency"] / world["num_clients"]
+    assert desk["rounds"] == world["client_trips"] / world["concurrency"]
+    assert desk["delta"] == world["delta"]
+    _, paper = SIZES["paper"]
+    assert paper["rounds"] == fig4.PAPER_WORLD["client_trips"] / fig4.PAPER_WORLD["concurrency"]
+    assert all(sorted(noise) == fig4.EPSILONS for noise, _ in SIZES.values())
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("size, epsilon", [("desk", 6.0), ("desk", 24.0), ("paper", 12.0)])
+def test_the_noise_of_amplified_rounds_is_what_the_epsilon_needs(size, epsilon):
+    noise, rounds = SIZES[size]
+    assert amplified_epsilon(noise[epsilon], **rounds) == pytest.approx(epsilon, rel=2e-3)

@@ -1,0 +1,149 @@
+"""Replications: seeds that share nothing with the file's, and how far two sets of verdicts agree."""
+
+import dataclasses
+
+import pytest
+from test_protocol import ANALYSIS, EXPERIMENT
+
+from experiments.machinery import discovery, pages, profiles, protocol, replication, running
+from jafl.errors import SettingError
+from jafl.runs.reader import read_json
+
+
+def test_a_replication_has_seeds_trials_and_divisions_of_its_own():
+    first = EXPERIMENT.scales["desk"]
+    moved = [replication.replicated(EXPERIMENT, "desk", number).scales["desk"] for number in (1, 2)]
+    folds = first.settings["test_folds"]
+    used = [{*scale.seeds, *scale.search.seeds} for scale in (first, *moved)]
+    divisions = [{seed // folds for seed in seeds} for seeds in used]
+    for sets in (used, divisions):
+        assert len(set().union(*sets)) == sum(map(len, sets))
+    for scale in moved:
+        # The same number of seeds share a division, and the protocol allows the replication, too.
+        assert [seed % folds for seed in scale.seeds] == [seed % folds for seed in first.seeds]
+        protocol.check(dataclasses.replace(EXPERIMENT, scales={"desk": scale}))
+        assert dataclasses.replace(scale, seeds=first.seeds, search=first.search) == first
+    assert replication.replicated(EXPERIMENT, "desk", 0) is EXPERIMENT
+
+
+def test_what_cannot_be_replicated_is_refused():
+    before = dataclasses.replace(EXPERIMENT.scales["desk"], analysis=None)
+    undeclared = dataclasses.replace(EXPERIMENT, scales={"desk": before})
+    with pytest.raises(SettingError, match="replication is 1, but must be left out: .* declares no analysis"):
+        replication.replicated(undeclared, "desk", 1)
+    with pytest.raises(SettingError, match="replication is 10, but must be at most 9"):
+        replication.replicated(EXPERIMENT, "desk", 10)
+    with pytest.raises(SettingError, match="replication is -1"):
+        replication.replicated(EXPERIMENT, "desk", -1)
+    far = dataclasses.replace(EXPERIMENT.scales["desk"], seeds=tuple(range(10_000, 10_005)))
+    with pytest.raises(SettingError, match="seeds is 10004, but must be below 10,000"):
+        replication.replicated(dataclasses.replace(EXPERIMENT, scales={"desk": far}), "desk", 1)
+
+
+def content(verdicts, number=0, standing=protocol.UNDER):
+    rows = [
+        {"claim": f"claim {place}", "condition": "", "verdict": verdict}
+        for place, verdict in enumerate(verdicts)
+    ]
+    return {
+        "experiment": "nothing",
+        "scale": "desk",
+        "replication": number,
+        "standing": standing,
+        "verdicts": rows,
+    }
+
+
+def test_agreement_counts_claims_that_both_sets_decide():
+    first = content(["better", "better", "equivalent", "undecided", "worse", "identity", "better"])
+    then = content(["better", "worse", "equivalent", "better", "undecided", "better", "equivalent"], 1)
+    (sentence,), table, differing = replication.agreement([first, then])
+    # Both decide claims 0, 1, 2 and 6, and agree on two of them; 3 and 4 are decided once; 5 is an identity.
+    assert "6 claims were judged twice" in sentence
+    assert "Both sets decide 4, and give 2 of these the same verdict (50.0 %" in sentence
+    assert "2 are decided by one set alone" in sentence
+    assert table[1] == ["better", "1", "1", "1", "0"]
+    assert [line[1:] for line in differing] == [
+        ["claim 1", "better", "worse"],
+        ["claim 6", "better", "equivalent"],
+    ]
+
+
+def test_agreement_is_of_results_under_the_protocol_alone():
+    first, then = content(["better"]), content(["better"], 1)
+    assert replication.agreement([first]) == ([], [], [])
+    assert replication.agreement([first, {**then, "standing": protocol.EXPLORATORY}]) == ([], [], [])
+    assert replication.agreement([{**first, "standing": protocol.EXPLORATORY}, then]) == ([], [], [])
+    (sentence,), _, _ = replication.agreement([content(["undecided"]), content(["undecided"], 1)])
+    assert "(none; the goal" in sentence
+
+
+@pytest.mark.full
+def test_a_replication_runs_beside_the_first_results_and_is_set_beside_them(tmp_path, monkeypatch):
+    monkeypatch.setattr(discovery, "load", lambda name: EXPERIMENT)
+    monkeypatch.setattr(discovery, "names", lambda: ["nothing"])
+    monkeypatch.setattr(discovery, "described", lambda name: {})
+    monkeypatch.chdir(tmp_path)
+    options = {"processes": 1, "show": lambda line: None, "pictures": "none", "checkpoint_every": 0}
+    for number in (0, 1):
+        assert running.run_paper_experiment("nothing", replication_number=number, **options) == 0
+    there = tmp_path / "runs"
+    assert {path.name for path in there.iterdir()} == {"nothing-desk", "nothing-desk-replication1"}
+    found = read_json(there / "nothing-desk-replication1" / "verdicts.json")
+    assert (found["replication"], found["standing"]) == (1, "under the protocol")
+    assert found["seeds"] == [10_000 + seed for seed in range(ANALYSIS.seeds)]
+    with pytest.raises(SettingError, match="seed is 3, but must be left out with --replication"):
+        running.run_paper_experiment("nothing", replication_number=2, typed={"seed": 3}, **options)
+
+    folder = tmp_path / "pages"
+    lines = pages.take_over(there, folder)
+    assert len(lines) == 2
+    assert set(pages.write(folder)) == {"README.md", "nothing.md"}
+    summary = (folder / "README.md").read_text(encoding="utf-8")
+    assert "## Two sets of seeds and splits" in summary and "claims were judged twice" in summary
+    assert "1 primary" in summary, "a replication is no further claim"
+    assert "## Time" in summary and "| nothing |" in summary
+    assert "| nothing-replication1 |" not in summary, "what the first results took is told"
+    (picture,) = folder.glob("*.png")
+    assert f"]({picture.name})" in summary
+    # A second command adds to the time, and leaves the results as they are.
+    before = read_json(there / "nothing-desk" / "clock.json")["seconds"]["results"]
+    assert running.run_paper_experiment("nothing", **options) == 0
+    assert read_json(there / "nothing-desk" / "clock.json")["seconds"]["results"] > before
+    assert "as before" in pages.take_over(there, folder)[0]
+
+
+def test_the_picture_of_the_profiles_has_a_line_for_each_arm():
+    worlds = [
+        {"condition": "", "costs": {"a": 1.0, "b": 2.0}},
+        {"condition": "", "costs": {"a": 3.0, "b": None}},
+    ]
+    (axis,) = profiles.draw(worlds, "a title").axes
+    lines = {line.get_label(): line for line in axis.get_lines()}
+    assert lines.keys() == {"a", "b"}
+    assert lines["a"].get_ydata()[0] == 1.0
+    assert lines["b"].get_ydata()[0] == 0.0 and lines["b"].get_ydata()[-1] == 0.5
+
+
+def test_of_several_experiments_those_that_cannot_run_do_not_end_the_others(tmp_path, monkeypatch):
+    monkeypatch.setattr(discovery, "load", lambda name: EXPERIMENT)
+    ran, said = [], []
+
+    def run(name, scale, *, output_dir, tune, **options):
+        if name == "bad":
+            raise SettingError("data_dir is missing.")
+        ran.append((name, scale, output_dir, tune))
+        return running.INTERRUPTED if name == "stopped" else 0
+
+    monkeypatch.setattr(running, "run_paper_experiment", run)
+    call = {"output_dir": tmp_path, "show": said.append}
+    assert running.run_paper_experiments(["a", "bad", "b"], tune=True, replication_number=1, **call) == 2
+    assert ran == [(name, "desk", tmp_path / f"{name}-desk-replication1", True) for name in "ab"]
+    assert "bad could not run: data_dir is missing." in said
+    assert said[-1] == "1 of 3 experiments could not run: bad."
+    assert running.run_paper_experiments(["a", "stopped", "b"], **call) == running.INTERRUPTED
+    assert [name for name, *_ in ran[2:]] == ["a", "stopped"]
+    with pytest.raises(SettingError, match="data_dir is missing"):
+        running.run_paper_experiments(["bad"], **call)
+    with pytest.raises(SettingError, match="experiment is 'a,a', but must be names that differ"):
+        running.run_paper_experiments(["a", "a"], **call)

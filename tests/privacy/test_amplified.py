@@ -1,0 +1,86 @@
+"""DP-SGD with Poisson cohorts against dp-accounting, an integral, and the Gaussian mechanism that it is at rate 1."""
+
+import dp_accounting
+import numpy as np
+import pytest
+from dp_accounting import pld, rdp
+
+from jafl.errors import SettingError
+from jafl.privacy import amplified_epsilon, amplified_noise_multiplier, epsilon_of
+
+RUN = {"sampling_rate": 0.02, "rounds": 50, "delta": 1e-5}
+
+
+@pytest.mark.full
+def test_one_round_is_the_integral_of_the_definition():
+    """delta of mixture (1-q) N(0, s) + q N(1, s) against N(0, s), in the worse direction, as an integral."""
+    from scipy import integrate, optimize, stats
+
+    rate, noise, delta = 0.3, 1.2, 1e-4
+
+    def both(epsilon):
+        p = lambda x: stats.norm.pdf(x, 0, noise)  # noqa: E731
+        mixed = lambda x: (1 - rate) * p(x) + rate * stats.norm.pdf(x, 1, noise)  # noqa: E731
+        directions = [
+            lambda x: max(mixed(x) - np.exp(epsilon) * p(x), 0.0),
+            lambda x: max(p(x) - np.exp(epsilon) * mixed(x), 0.0),
+        ]
+        return max(integrate.quad(part, -15, 15, limit=500, points=[0.0, 1.0, 4.0])[0] for part in directions)
+
+    expected = optimize.brentq(lambda epsilon: both(epsilon) - delta, 0.01, 5.0, xtol=1e-6)
+    found = amplified_epsilon(noise, sampling_rate=rate, rounds=1, delta=delta)
+    assert expected - 1e-4 <= found <= expected + 1e-3
+
+
+@pytest.mark.full
+def test_many_rounds_are_below_the_bound_by_renyi_divergences():
+    accountant = rdp.RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_SPECIAL)
+    event = dp_accounting.PoissonSampledDpEvent(0.02, dp_accounting.GaussianDpEvent(1.1))
+    accountant.compose(dp_accounting.SelfComposedDpEvent(event, 50))
+    found = amplified_epsilon(1.1, **RUN)
+    assert 0.5 * accountant.get_epsilon(1e-5) < found < accountant.get_epsilon(1e-5)
+    removed = pld.PLDAccountant()  # adding or removing a client is the same to a sum with a fixed divisor
+    removed.compose(dp_accounting.SelfComposedDpEvent(event, 50))
+    assert np.isclose(found, removed.get_epsilon(1e-5), rtol=1e-9)
+
+
+def test_without_sampling_it_is_one_gaussian_mechanism():
+    found = amplified_epsilon(8.0, sampling_rate=1.0, rounds=16, delta=1e-6)
+    assert np.isclose(found, epsilon_of(4 / 8, 1e-6), rtol=1e-3)
+
+
+@pytest.mark.full
+def test_the_noise_for_an_epsilon_is_the_least():
+    noise = amplified_noise_multiplier(1.0, **RUN)
+    assert amplified_epsilon(noise, **RUN) <= 1.0 < amplified_epsilon(noise * 0.9998, **RUN)
+    assert amplified_noise_multiplier(1e5, **RUN) == 0.05
+
+
+def test_no_noise_protects_nobody():
+    assert amplified_epsilon(0.0, **RUN) == np.inf
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"sampling_rate": 0.0}, "sampling_rate is 0.0"),
+        ({"sampling_rate": 1.1}, "sampling_rate is 1.1"),
+        ({"rounds": 0}, "rounds is 0"),
+        ({"rounds": 2.5}, "rounds is 2.5"),
+        ({"delta": 1.0}, "delta is 1.0"),
+        ({"noise_multiplier": -1.0}, "noise_multiplier is -1.0"),
+        ({"noise_multiplier": np.nan}, "noise_multiplier is nan"),
+    ],
+)
+def test_numbers_outside_their_ranges_are_refused(changes, said):
+    with pytest.raises(SettingError, match=said):
+        amplified_epsilon(**({"noise_multiplier": 1.0} | RUN | changes))
+    if "noise_multiplier" not in changes:
+        with pytest.raises(SettingError, match=said):
+            amplified_noise_multiplier(1.0, **(RUN | changes))
+
+
+@pytest.mark.full
+def test_an_epsilon_that_no_noise_has_is_refused():
+    with pytest.raises(SettingError, match="epsilon is 1e-09, but must be one that a noise multiplier"):
+        amplified_noise_multiplier(1e-9, sampling_rate=1.0, rounds=1, delta=1e-12)

@@ -1,0 +1,98 @@
+"""The same private run by other plans, on devices, together with others and resumed."""
+
+import functools
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+from quick_compilation import quick_compilation  # noqa: F401
+from test_private_runs import (
+    MODEL,
+    SERVERS,
+    arguments,
+    assert_same,
+    private,
+    relative,
+    run,
+    schedule,
+)
+
+import jafl
+from jafl import rules
+
+
+@pytest.mark.full
+def test_an_update_that_is_no_number_is_the_divergence_that_it_is_without_privacy():
+    events, held, work, rule, params, key = arguments(rules.fedbuff())
+    work = jafl.client_work(MODEL, learning_rate=1e38, batch_size=4, local_epochs=2)
+    found = []
+    for each in (rule, private("tree", noise=0.0, clip=1.0)):
+        with pytest.raises(jafl.DivergenceError) as error:
+            jafl.simulate(events, held, work, each, params, key)
+        found.append((error.value.server_step, error.value.client))
+    assert found[0] == found[1]
+
+
+# Noise that is keyed by (seed, node)
+
+
+@functools.cache
+def reference_run(mechanism: str) -> jafl.History:
+    return run(private(mechanism), devices=1)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("mechanism", ["tree", "tree_honaker"])
+def test_every_plan_gives_the_same_numbers(mechanism):
+    """Waves of several widths, one trip after the other and side by side, whose steps are folded in parts."""
+    events = schedule()
+    for width, together in ((3, False), (16, True)):
+        other = run(private(mechanism), plan=jafl.in_waves(events, width), together=together, devices=1)
+        assert_same(reference_run(mechanism), other, bits=False)
+
+
+@pytest.mark.full
+def test_several_runs_in_one_program_have_the_noise_that_each_has_alone():
+    events, held, work, _, params, key = arguments(None)
+    server = SERVERS["sgd"]
+    noisy = [private("tree_honaker", noise=0.5, seed=0), private("tree_honaker", noise=1.0, seed=7, clip=0.1)]
+    runs = [jafl.Run(events, held, work, rule, params, key, server, []) for rule in noisy]
+    together = jafl.simulate_many(runs)
+    for rule, other in zip(noisy, together, strict=True):
+        assert_same(run(rule), other, bits=False)
+    assert relative(together[0], together[1]) > 0.01
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("mechanism", ["tree", "tree_honaker"])
+def test_a_run_that_is_resumed_ends_with_the_same_bits(mechanism, tmp_path):
+    whole = run(private(mechanism), evaluate_at=[20])
+    kept = jafl.Checkpoints(tmp_path / "kept", every=40)
+    stopped = run(private(mechanism), evaluate_at=[20], checkpoints=kept, should_stop=Times(20))
+    assert stopped.server_steps < 40
+    with pytest.raises(jafl.SettingError, match="checkpoint|other"):
+        run(private(mechanism, noise=0.6), evaluate_at=[20], checkpoints=tmp_path / "kept")
+    resumed = run(private(mechanism), evaluate_at=[20], checkpoints=tmp_path / "kept")
+    assert_same(whole, resumed)
+
+
+class Times:
+    """Asks to stop at once; the run then ends at its next chunk."""
+
+    def __init__(self, steps: int):
+        self.asked = 0
+
+    def __call__(self) -> bool:
+        self.asked += 1
+        return self.asked > 1
+
+
+@pytest.mark.full
+def test_eight_devices_give_the_numbers_of_one(tmp_path):
+    """A process of its own, since the number of devices is decided when JAX starts."""
+    script = pathlib.Path(__file__).with_name("private_on_eight_devices.py")
+    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
+    ended = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr[-3000:]

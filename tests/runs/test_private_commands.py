@@ -1,0 +1,202 @@
+"""Private runs from settings: what their files, tables and pictures say, and what is refused, by the names typed."""
+
+import dataclasses
+import re
+
+import numpy as np
+import pytest
+from run_files import read_arrays, read_json
+
+from jafl.config.experiment import make_experiments
+from jafl.config.settings import Settings
+from jafl.errors import SettingError
+from jafl.privacy.amplified import amplified_epsilon
+from jafl.runs.privacy import why_noise_hinders
+from jafl.runs.runner import dry_run, run
+
+PRIVATE = Settings(
+    algorithm="fedbuff",
+    model="softmax",
+    num_clients=20,
+    concurrency=8,
+    buffer_size=4,
+    client_trips=120,
+    clip_norm=1.5,
+    epsilon=8.0,
+    delta=0.001,
+    mechanism="tree",
+)
+CLAIM = ("epsilon_once", "epsilon_realised", "epsilon_worst_case")
+
+
+def changed(**changes) -> Settings:
+    return PRIVATE.changed(changes)
+
+
+def quiet(settings, folder, **options) -> list[str]:
+    said: list[str] = []
+    run(settings, folder, **{"show": said.append, "progress": False, "checkpoint_every": 0, **options})
+    return said
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """(the folder of a private run, what was said)."""
+    folder = tmp_path_factory.mktemp("private") / "run"
+    return folder, quiet(PRIVATE, folder)
+
+
+@pytest.mark.full
+def test_a_run_says_what_it_claims_and_on_what_that_stands(trained):
+    folder, said = trained
+    told = read_json(folder / "summary.json")["privacy"]
+    assert told["epsilon_realised"] == pytest.approx(8.0)
+    assert told["epsilon_once"] < told["epsilon_realised"] < told["epsilon_worst_case"]
+    assert (told["delta"], told["clip_norm"], told["adjacency"]) == (0.001, 1.5, "zero-out")
+    assert (told["unit_of_privacy"], told["mechanism"]["name"]) == ("one client", "tree")
+    clipped = read_arrays(folder / "reports.npz")["trip_clipped"]
+    assert (told["trips_clipped"], told["share_of_trips_clipped"]) == (clipped.sum(), clipped.mean())
+    assert 0 < clipped.mean() < 1
+    noise = read_arrays(folder / "reports.npz")["step_noise_norm"]
+    assert told["median_noise_norm"] == pytest.approx(np.median(noise)) and np.median(noise) > 0
+    table = "\n".join(said)
+    assert re.search(r"epsilon once +realised +worst case +delta +mechanism", table)
+    assert re.search(rf"fedbuff-seed0 .* 8 .* tree .*{100 * clipped.mean():.1f} %", table)
+    for sentence in told["conditions"]:
+        assert sentence in table
+    assert {path.stem for path in folder.glob("*.png")} >= {"epsilon_per_client", "signal_and_noise"}
+
+
+@pytest.mark.full
+def test_a_dry_run_says_the_same_and_trains_nothing(trained, tmp_path):
+    said: list[str] = []
+    dry_run(PRIVATE, tmp_path / "dry", show=said.append)
+    told = read_json(tmp_path / "dry" / "diagnostics.json")["privacy"]
+    of_run = read_json(trained[0] / "summary.json")["privacy"]
+    assert {name: of_run[name] for name in told} == told and set(CLAIM) <= set(told)
+    assert read_json(trained[0] / "diagnostics.json")["privacy"] == told
+    assert any("realised" in line and "worst case" in line for line in said)
+    assert {path.stem for path in (tmp_path / "dry").glob("*.png")} >= {"epsilon_per_client"}
+    assert not (tmp_path / "dry" / "summary.json").exists()
+
+
+@pytest.mark.full
+def test_a_run_that_is_over_is_told_and_drawn_again_without_training(trained, tmp_path):
+    folder, said = trained
+    drawn = (folder / "signal_and_noise.png").read_bytes()
+    (folder / "signal_and_noise.png").unlink()
+    again = quiet(PRIVATE, folder, resume=True)
+    assert (folder / "signal_and_noise.png").read_bytes() == drawn
+    assert [line for line in said if "8 " in line and "tree" in line] == [
+        line for line in again if "8 " in line and "tree" in line
+    ]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "changes", [{"epsilon": 4.0}, {"clip_norm": 0.5}, {"mechanism": "tree_honaker"}, {"dp_restarts": 2}]
+)
+def test_a_run_of_other_privacy_is_not_gone_on_with(trained, changes):
+    (name,) = changes
+    with pytest.raises(SettingError, match=f"other settings(.|\n)*{name}"):
+        quiet(changed(**changes), trained[0], resume=True)
+
+
+@pytest.mark.full
+def test_a_larger_budget_trains_a_private_run_again_from_the_start(tmp_path):
+    """Its noise follows from the whole schedule: what was trained has the noise of another claim."""
+    quiet(PRIVATE, tmp_path / "run", checkpoint_every=20)
+    said = quiet(changed(client_trips=160), tmp_path / "run", resume=True)
+    assert any("trains again from the start" in line for line in said)
+    whole = tmp_path / "whole"
+    quiet(changed(client_trips=160), whole)
+    mine, its = (read_arrays(folder / "params.npz") for folder in (tmp_path / "run", whole))
+    for name, leaf in its.items():
+        np.testing.assert_array_equal(mine[name], leaf)
+
+
+@pytest.mark.full
+def test_a_comparison_tells_each_private_run_and_draws_no_wrong_one(tmp_path):
+    both = changed(algorithm="fedbuff,fedavg", client_trips=80)
+    said = quiet(both, tmp_path / "both")
+    table = [line for line in said if line.startswith(("fedbuff-seed0 ", "fedavg-seed0 "))]
+    assert sum("tree" in line for line in table) == 2
+    runs = read_json(tmp_path / "both" / "summary.json")["runs"]
+    assert all("privacy" in told for told in runs.values())
+
+
+def test_a_run_that_did_not_learn_hears_of_noise_that_is_louder_than_its_signal():
+    told = why_noise_hinders({"median_signal_norm": 0.5, "median_noise_norm": 10.0})
+    assert "20 times as long" in told and "larger epsilon" in told
+    assert not why_noise_hinders({"median_signal_norm": 0.5, "median_noise_norm": 0.1})
+    assert not why_noise_hinders(None) and not why_noise_hinders({"delta": 0.1})
+
+
+def test_what_the_schedule_and_the_weights_make_public_is_said():
+    settings = changed(delay="proportional_to_examples", weigh_by_examples=True)
+    (experiment,) = make_experiments(settings)
+    said = " ".join(experiment.rule.report.conditions)
+    for what in ("The weights of fedbuff", "The schedule"):
+        assert re.search(rf"{what} [^.]*how many examples each client holds: these numbers are public", said)
+
+
+BAD = {
+    "epsilon 0": ({"epsilon": 0.0}, "epsilon", "epsilon is 0.0"),
+    "epsilon negative": ({"epsilon": -1.0}, "epsilon", "epsilon is -1.0"),
+    "delta 1": ({"delta": 1.0}, "delta", "delta is 1.0"),
+    "no delta": ({"delta": None}, "delta", "delta is None, but must be given where clip_norm is"),
+    "no noise": ({"epsilon": None}, "epsilon", "epsilon is None.*Or give noise_multiplier"),
+    "clip 0": ({"clip_norm": 0.0}, "clip_norm", "clip_norm is 0.0"),
+    "clip infinite": ({"clip_norm": float("inf")}, "clip_norm", "clip_norm is inf"),
+    "mechanism": ({"mechanism": "three"}, "mechanism", "mechanism is 'three'.*tree"),
+    "reading": ({"epsilon_reading": "twice"}, "epsilon_reading", "epsilon_reading is 'twice'.*realised"),
+    "restarts": ({"dp_restarts": 30}, "dp_restarts", "dp_restarts is 30.*number of server steps, 30"),
+    "negative restarts": ({"dp_restarts": -1}, "dp_restarts", "dp_restarts is -1"),
+    "bands": ({"mechanism": "banded_toeplitz", "dp_bands": 0}, "dp_bands", "dp_bands is 0"),
+    "not eligible": (
+        {"algorithm": "fedasync", "buffer_size": None},
+        "algorithm",
+        "algorithm is fedasync, with clip_norm: .*fedbuff",
+    ),
+    "decomposed": ({"decompose_steps": 2}, "decompose_steps", "decompose_steps is 2.*clip_norm"),
+    "without clip_norm": ({"clip_norm": None}, "mechanism", "clip_norm is given; here clip_norm is left out"),
+}
+
+
+@pytest.mark.parametrize("row", BAD)
+def test_a_bad_setting_is_refused_by_the_name_that_was_typed(row):
+    changes, name, message = BAD[row]
+    with pytest.raises(SettingError, match=message) as refused:
+        make_experiments(dataclasses.replace(PRIVATE, **changes))
+    assert refused.value.setting == name
+
+
+def test_both_epsilon_and_noise_are_refused():
+    with pytest.raises(
+        SettingError, match="noise_multiplier is 1.0, but must be left out where epsilon is given"
+    ):
+        make_experiments(dataclasses.replace(PRIVATE, noise_multiplier=1.0))
+
+
+@pytest.mark.full
+def test_poisson_cohorts_have_an_epsilon_of_their_own_while_they_are_secret(tmp_path, monkeypatch):
+    pytest.importorskip("dp_accounting")
+    settings = changed(
+        algorithm="fedavg",
+        cohorts="poisson",
+        cohort_size=4,
+        buffer_size=None,
+        concurrency=None,
+        mechanism="independent",
+        epsilon=None,
+        noise_multiplier=1.0,
+    )
+    said: list[str] = []
+    dry_run(settings, tmp_path / "run", show=said.append)
+    told = read_json(tmp_path / "run" / "diagnostics.json")["privacy"]
+    expected = amplified_epsilon(1.0, sampling_rate=4 / 20, rounds=120 // 4, delta=0.001)
+    assert told["epsilon_amplified"] == pytest.approx(expected)
+    assert told["epsilon_amplified"] < told["epsilon_realised"]
+    assert any(f"epsilon {expected:.4g}, if nobody learns who was in" in line for line in said)
+    dry_run(PRIVATE, tmp_path / "asynchronous", show=said.append)
+    assert "epsilon_amplified" not in read_json(tmp_path / "asynchronous" / "diagnostics.json")["privacy"]

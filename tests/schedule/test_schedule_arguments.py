@@ -1,0 +1,218 @@
+"""What users hand to the functions for schedules: files in place of laws, laws of their own, and natural mistakes."""
+
+import dataclasses
+import math
+import re
+
+import numpy as np
+import pytest
+
+import jafl
+from jafl import availability, delays
+
+DELAY = delays.exponential(1.0)
+
+
+def schedule(**changes):
+    settings = {"num_clients": 6, "concurrency": 4, "buffer_size": 2, "delay": DELAY, "server_steps": 8}
+    return jafl.asynchronous(**{**settings, **changes})
+
+
+def assert_same(one, other):
+    for field in dataclasses.fields(one):
+        np.testing.assert_array_equal(getattr(one, field.name), getattr(other, field.name))
+
+
+def refuses(*parts):
+    return pytest.raises(jafl.SettingError, match="(?s)" + ".*".join(map(re.escape, parts)))
+
+
+@pytest.fixture
+def windows(tmp_path):
+    rows = [f"{client},{start},{start + 1.5}" for client in range(6) for start in range(client % 2, 400, 2)]
+    file = tmp_path / "windows.csv"
+    file.write_text("\n".join(["client,start,end", *rows]))
+    return file
+
+
+@pytest.fixture
+def durations(tmp_path):
+    rows = [f"{client},{1 + client / 7}" for client in range(6)]
+    file = tmp_path / "durations.csv"
+    file.write_text("\n".join(["client,duration", *rows]))
+    return file
+
+
+def test_a_file_of_windows_is_an_availability(windows):
+    trace = jafl.read_availability(windows)
+    law = availability.windows(trace.offsets, trace.start, trace.end)
+    expected = schedule(availability=law)
+    for given in (str(windows), windows, trace):
+        assert_same(schedule(availability=given), expected)
+    assert np.any(expected.download_time != schedule().download_time)
+    open_world = {"num_clients": 6, "start_rate": 2.0, "delay": DELAY, "server_steps": 8}
+    from_file = jafl.open_arrivals(**open_world, availability=str(windows))
+    assert_same(from_file, jafl.open_arrivals(**open_world, availability=law))
+
+
+def test_a_file_of_durations_is_a_delay(durations):
+    law = jafl.duration_trace(durations)
+    assert_same(schedule(delay=str(durations)), schedule(delay=law))
+    assert_same(schedule(delay=durations), schedule(delay=law))
+    rounds = {"num_clients": 6, "cohort_size": 3, "server_steps": 4}
+    assert_same(jafl.synchronous(**rounds, delay=durations), jafl.synchronous(**rounds, delay=law))
+
+
+def law_returning(result):
+    class Own(jafl.Delay):
+        def quantile(self, uniform, client):
+            return result(uniform)
+
+    return Own()
+
+
+@pytest.mark.parametrize(
+    "result, said",
+    [
+        (lambda uniform: 1.0, "shape of the durations of the delay Own is (), but must be ("),
+        (lambda uniform: uniform[:3], "shape of the durations of the delay Own is (3,)"),
+        (lambda uniform: np.ones((len(uniform), 1)), "shape of the durations of the delay Own is ("),
+        (lambda uniform: ["1"] * len(uniform), "type of the durations of the delay Own is 'str"),
+        (lambda uniform: None, "type of the durations of the delay Own is 'object'"),
+    ],
+)
+def test_a_law_must_return_one_number_for_each_trip(result, said):
+    own = law_returning(result)
+    nested = (delays.slow_fraction(DELAY, own, 1.0), delays.groups([(5, DELAY), (1, own)]))
+    for law in (own, *nested, delays.once_per_client(own)):
+        with refuses(said, "Return an array"):
+            schedule(delay=law)
+    with refuses(said):
+        jafl.synchronous(num_clients=6, cohort_size=3, delay=own, server_steps=2)
+
+
+def test_integers_are_durations_too():
+    ones = law_returning(lambda uniform: np.ones(len(uniform), int))
+    assert schedule(delay=ones).step_time.tolist() == schedule(delay=delays.constant(1.0)).step_time.tolist()
+
+
+class Present(jafl.Availability):
+    """A law of presence of a user's own."""
+
+    loses_trips = True
+
+    def __init__(self, next_available=lambda time: time, window_end=lambda time: math.inf, ready=True):
+        self.next, self.end, self.ready = next_available, window_end, ready
+
+    def prepare(self, num_clients, seed):
+        return self if self.ready else None
+
+    def next_available(self, client, time):
+        return self.next(time)
+
+    def window_end(self, client, time):
+        return self.end(time)
+
+
+def test_a_law_of_presence_of_ones_own_is_followed():
+    def late(time):
+        return max(time, 3.0)
+
+    function = availability.from_functions(lambda client, time: late(time), lambda client, time: math.inf)
+    assert_same(schedule(availability=Present(late)), schedule(availability=function))
+
+
+@pytest.mark.parametrize(
+    "law, said",
+    [
+        (Present(lambda time: time - 1), "Present.next_available for client "),
+        (Present(lambda time: time - 1 if time > 2 else time), "Present.next_available for client "),
+        (Present(lambda time: math.nan), "at time 0 is nan, but must be a number of at least 0"),
+        (Present(lambda time: None), "at time 0 is None, but must be a number of at least 0"),
+        (Present(window_end=lambda time: time - 1), "Present.window_end for client "),
+        (Present(ready=False), "the result of Present.prepare is None"),
+        (availability.from_functions(lambda client, time: time - 1), "next_time of the availability"),
+        (
+            availability.from_functions(lambda client, time: None),
+            "is None, but must be a number, or infinity",
+        ),
+    ],
+)
+def test_a_law_of_presence_that_goes_back_in_time_is_refused(law, said):
+    with refuses(said):
+        schedule(availability=law)
+
+
+@pytest.mark.parametrize(
+    "make, said",
+    [
+        (
+            lambda: schedule(availability="diurnal"),
+            "availability is 'diurnal', but must be a law of jafl.avail",
+        ),
+        (lambda: schedule(availability=availability.diurnal), "Call the law: jafl.availability.diurnal(...)"),
+        (lambda: schedule(availability="none.csv"), "none.csv' cannot be read"),
+        (lambda: schedule(delay="none.npz"), "none.npz' cannot be read"),
+        (lambda: schedule(delay=delays.exponential), "a law of jafl.delays"),
+        (lambda: schedule(dropout=0.5), "dropout is 0.5, but must be a jafl.Dropout"),
+        (lambda: schedule(failure_rate="0.1"), "failure_rate is '0.1', but must be at least 0 and below 1"),
+        (lambda: schedule(failure_rate=math.nan), "failure_rate is nan"),
+        (lambda: schedule(cancel_at_step="no"), "cancel_at_step is 'no', but must be True or False"),
+        (
+            lambda: schedule(concurrency=6, initial_round="no"),
+            "initial_round is 'no', but must be True or False",
+        ),
+        (lambda: schedule(flush_after="1"), "flush_after is '1', but must be a finite number above 0"),
+        (lambda: delays.exponential("1"), "the delay's mean is '1', but must be a finite number above 0"),
+        (
+            lambda: delays.uniform(3, 1),
+            "the delay's high is 1, but must be a finite number, at least low (3)",
+        ),
+        (lambda: delays.uniform(0, math.inf), "the delay's high is inf"),
+        (lambda: delays.groups({4: DELAY}), ("members is {4:", "pair (number of clients, law)")),
+        (lambda: delays.groups([(DELAY, 4)]), "must be (clients >= 1, a delay)"),
+        (
+            lambda: delays.proportional_to_examples("ten"),
+            ("num_examples is 'ten'", "federation.num_examples"),
+        ),
+        (lambda: delays.slow_fraction(DELAY, DELAY, None), "the delay's fraction is None"),
+        (lambda: delays.with_network(DELAY, 1.0, "fast", 1.0), "download_bandwidth is 'fast'"),
+        (lambda: availability.diurnal(day="24"), "the availability's day is '24'"),
+        (lambda: availability.on_and_off(mean_off=0), "the availability's mean_off is 0"),
+        (lambda: availability.from_functions(3.0), "next_time of the availability is 3.0"),
+        (
+            lambda: schedule(availability=availability.windows(range(7), [0.0], [1.0])),
+            "(1, 1), but must be (6, 6)",
+        ),
+        (
+            lambda: schedule(availability=availability.windows(range(7), [0.0] * 6, [1.0] * 6, period=-1.0)),
+            "the availability's period is -1.0",
+        ),
+        (lambda: jafl.Dropout(clients="all", trips=1), "the dropout's clients is 'all'"),
+        (lambda: jafl.Dropout(fraction="half", time=1.0), "the dropout's fraction is 'half'"),
+        (lambda: jafl.duration_trace(3), "path is 3, but must be that of a .csv or .npz file"),
+        (lambda: jafl.read_availability("x.csv", cycle_after="day"), "cycle_after is 'day'"),
+        (
+            lambda: jafl.open_arrivals(num_clients=6, start_rate="1", delay=DELAY, server_steps=1),
+            "start_rate is '1'",
+        ),
+        (lambda: jafl.trip_by_trip("waves"), "schedule is 'waves', but must be a jafl.EventSchedule"),
+        (lambda: jafl.diagnostics.summary(None), "schedule is None, but must be a jafl.EventSchedule"),
+        (lambda: jafl.plots.timeline(3), "schedule is 3, but must be a jafl.EventSchedule"),
+        (lambda: jafl.plots.staleness(schedule()), ("schedules is <EventSchedule", "{label: schedule}")),
+    ],
+)
+def test_natural_mistakes_are_told_in_words(make, said):
+    said = said if isinstance(said, tuple) else (said,)
+    with refuses(*said):
+        make()
+
+
+@pytest.mark.parametrize("kind, missing", [(jafl.Delay, "quantile"), (jafl.Availability, "prepare")])
+def test_a_law_without_its_methods_says_which_it_needs(kind, missing):
+    class Own(kind):
+        pass
+
+    name = "delay" if kind is jafl.Delay else "availability"
+    with pytest.raises(NotImplementedError, match=f"Own has no {missing}"):
+        schedule(**{name: Own()})

@@ -1,0 +1,174 @@
+"""What users hand to ``simulate`` and ``simulate_many``: folders for checkpoints, and natural mistakes."""
+
+import re
+
+import jax
+import numpy as np
+import pytest
+from quick_compilation import quick_compilation  # noqa: F401
+
+import jafl
+
+
+@pytest.fixture(scope="module")
+def parts():
+    source = jafl.data.synthetic(num_clients=8, alpha=1.0, beta=1.0, mean_examples=20, num_features=5)
+    model = jafl.models.softmax(source.num_classes)
+    return {
+        "schedule": jafl.asynchronous(
+            num_clients=8, concurrency=6, buffer_size=3, delay=jafl.delays.exponential(1.0), server_steps=12
+        ),
+        "federation": jafl.federate(source, source.natural_partition),
+        "client_work": jafl.client_work(model, learning_rate=0.1),
+        "rule": jafl.rules.fedbuff(),
+        "params": model.init(jax.random.key(0), source.x),
+        "key": jax.random.key(1),
+    }
+
+
+def test_a_folder_keeps_checkpoints(parts, tmp_path):
+    whole = jafl.simulate(**parts)
+    for folder in (str(tmp_path / "text"), tmp_path / "path"):
+        stops = iter([False] * 5 + [True])
+        stopped = jafl.simulate(
+            **parts, checkpoints=folder, should_stop=lambda stops=stops: next(stops, True)
+        )
+        assert 0 < stopped.server_steps < 12
+        again = jafl.simulate(**parts, checkpoints=folder)
+        jax.tree.map(np.testing.assert_array_equal, again.params, whole.params)
+    runs, folder = [jafl.Run(**parts)], str(tmp_path / "many")
+    stops = iter([False] * 5)
+    jafl.simulate_many(runs, checkpoints=folder, should_stop=lambda: next(stops, True))
+    assert any((tmp_path / "many").iterdir())
+    (again,) = jafl.simulate_many(runs, checkpoints=folder)
+    jax.tree.map(np.testing.assert_array_equal, again.params, whole.params)
+
+
+def test_steps_of_numpy_are_steps(parts):
+    history = jafl.simulate(**parts, evaluate_at=np.linspace(0, 12, 4))
+    assert [e["server_step"] for e in history.evaluations] == [0, 4, 8, 12]
+
+
+def test_keys_of_both_kinds_are_keys(parts):
+    new = jafl.simulate(**{**parts, "key": jax.random.key(3)})
+    old = jafl.simulate(**{**parts, "key": jax.random.PRNGKey(3)})
+    jax.tree.map(np.testing.assert_array_equal, new.params, old.params)
+
+
+KEY = jax.random.key(0)
+MISTAKES = {
+    "schedule": [
+        (jafl.asynchronous, "schedule is <function asynchronous"),
+        (None, "schedule is None, but must be a jafl.EventSchedule"),
+    ],
+    "federation": [(None, "federation is None, but must be a jafl.Federation")],
+    "params": [
+        (None, "params is None", "model.init(jax.random.key(0), federation.x)"),
+        (KEY, "params is Array", "arrays of floats"),
+        ({"kernel": [0.0, 1.0]}, "params is 0.0", "arrays of floats"),
+        ({"kernel": np.zeros((5, 10), int)}, "params is array", "arrays of floats"),
+        (len, "params is <built-in function len>"),
+    ],
+    "key": [
+        (0, "key is 0, but must be one JAX random key. Make one with jax.random.key(0)"),
+        (None, "key is None"),
+        (jax.random.split(KEY), "key is Array"),
+        (np.random.default_rng(0), "key is Generator"),
+        (np.zeros(2), "key is array"),
+    ],
+    "evaluate_at": [
+        (3, "evaluate_at is 3, but must be a list of server steps"),
+        ("all", "evaluate_at is 'all'"),
+        ([1.5], "evaluate_at is 1.5", "whole numbers"),
+        ([float("nan")], "evaluate_at is nan"),
+        ([True, "x"], "evaluate_at is"),
+        ([[1, 2]], "evaluate_at is [1, 2]"),
+        ([-1], "evaluate_at is [-1, 12]"),
+    ],
+    "evaluators": [
+        (lambda params: {"x": 1.0}, "evaluators is <function", "{name: function of params"),
+        ({"x": 1.0}, "evaluators is {'x': 1.0}"),
+    ],
+    "on_evaluation": [(3, "on_evaluation is 3, but must be a function")],
+    "on_progress": [("print", "on_progress is 'print'")],
+    "should_stop": [(True, "should_stop is True, but must be a function")],
+    "checkpoints": [
+        (True, "checkpoints is True, but must be a folder, or what jafl.Checkpoints(folder) returns"),
+        (3, "checkpoints is 3"),
+    ],
+    "plan": [("waves", "plan is 'waves', but must be what jafl.trip_by_trip or jafl.in_waves returns")],
+    "together": [("yes", "together is 'yes', but must be True, False or None")],
+}
+
+
+@pytest.mark.parametrize(
+    "name, mistake", [(name, mistake) for name, mistakes in MISTAKES.items() for mistake in mistakes]
+)
+def test_a_mistake_is_told_by_the_name_of_the_argument(parts, name, mistake):
+    value, *said = mistake
+    with pytest.raises(jafl.SettingError, match="(?s)" + ".*".join(map(re.escape, said))) as raised:
+        jafl.simulate(**{**parts, name: value})
+    assert "\n" not in str(raised.value) and len(str(raised.value)) < 800
+
+
+@pytest.mark.parametrize(
+    "runs, said",
+    [
+        (None, "runs is None, but must be a list of jafl.Run"),
+        ([], "the number of runs is 0"),
+        (["a"], "run 0 is 'a', but must be a jafl.Run"),
+    ],
+)
+def test_what_is_no_run_is_refused(runs, said):
+    with pytest.raises(jafl.SettingError, match=re.escape(said)):
+        jafl.simulate_many(runs)
+
+
+def test_one_run_alone_is_no_list_of_runs(parts):
+    with pytest.raises(jafl.SettingError, match="a list of jafl.Run"):
+        jafl.simulate_many(jafl.Run(**parts))
+    with pytest.raises(jafl.SettingError, match="key is 0"):
+        jafl.simulate_many([jafl.Run(**{**parts, "key": 0})])
+
+
+X, Y = np.zeros((4, 2), np.float32), np.zeros(4, np.int32)
+
+
+@pytest.mark.parametrize(
+    "make, said",
+    [
+        (lambda: jafl.Rule(1, 2, 3, 4), "the rule's init is 1, but must be a function"),
+        (lambda: jafl.federate(np.zeros((3, 2)), None), "source is array"),
+        (lambda: jafl.Partition.from_lists(3), "lists is 3"),
+        (lambda: jafl.Partition.from_lists({0: [1]}), "lists is {0: [1]}"),
+        (lambda: jafl.data.image_source("cifar"), "Did you mean 'cifar10'"),
+        (lambda: jafl.plots.png("a.png"), "figure is 'a.png'"),
+        (
+            lambda: jafl.rules.staleness.polynomial("half"),
+            "exponent of polynomial is 'half', but must be a number",
+        ),
+        (lambda: jafl.diagnostics.gini("many"), "values is 'many', but must be an array of numbers"),
+        (lambda: jafl.diagnostics.participation(None), "schedule is None, but must be a jafl.EventSchedule"),
+        (lambda: jafl.forecast("run", "v5e:1x1"), "subject is 'run', but must be a jafl.Run"),
+        (lambda: jafl.Model(lambda: None), "the model's module is"),
+        (lambda: jafl.Model(jafl.models.softmax(3).module, "mse"), "loss_per_example is 'mse'"),
+        (lambda: jafl.Evaluator(jafl.models.softmax(3).module, X, Y), "model is Softmax"),
+        (lambda: jafl.Evaluator(jafl.models.softmax(3), X, Y[:2]), "the number of labels is 2"),
+        (lambda: jafl.Evaluator(jafl.models.softmax(3), X[:0], Y[:0]), "the number of examples is 0"),
+    ],
+)
+def test_mistakes_elsewhere(make, said):
+    with pytest.raises(jafl.SettingError, match=re.escape(said)):
+        make()
+
+
+def test_a_staleness_weight_that_was_not_called(parts):
+    with pytest.raises(jafl.SettingError, match="polynomial.*must be a number. Is it a factory"):
+        jafl.simulate(**{**parts, "rule": jafl.rules.fedbuff(jafl.rules.staleness.polynomial)})
+
+
+def test_names_that_do_not_exist_are_answered_with_the_nearest():
+    with pytest.raises(AttributeError, match="Did you mean 'simulate'"):
+        jafl.simulatte  # noqa: B018
+    with pytest.raises(TypeError, match="no field 'linearr'. Did you mean 'linear'"):
+        jafl.Rule(len, len, len, len, linearr=True)
