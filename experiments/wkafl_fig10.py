@@ -4,9 +4,6 @@ Command: python run.py --experiment=wkafl_fig10
     --tune searches for the learning rates first; --scale=paper takes CIFAR-10, once
     ``run.py --prepare=cifar10`` has been run.
 
-Minutes: desk: 2.2 of processor time (4 on two cores that many other jobs shared); the search has 1.6 times as many
-    runs. Paper: not measured; 10,000 server steps of 20 trips, four arms, three seeds; not run here.
-
 Published: test accuracy over iterations at P / K = 3000/20, in three panels without a table (table 3 has the ends):
 WKAFL converges faster than GSGM and SASGD with every number of labels, and faster than TWAFL with one; with 5 and 10
 "TWAFL and WKAFL have almost the same training process", where TWAFL ends .0011 and .0036 higher, which the paper puts
@@ -14,33 +11,27 @@ down to chance.
 
 Open choices: those of ``wkafl_table3``. "Faster" is read as accuracy at a fifth of the run, as in ``wkafl_fig8``.
 
-Desk size: that of ``wkafl_fig8`` with P = 1,000, K = 10: digits, an MLP 64-32-10, batch 8, the release's numbers for
-CIFAR-10, 1,000 steps, ten seeds. Eight server's rates from 0.003 to 10 are searched for each rule and number of
-labels. Every rule has the same trips per step: equal steps are equal trips.
+Desk size: that of ``wkafl_table3``: MNIST-1D, drawn anew for each seed, an MLP 40-64-10, batch 8, the release's
+numbers for CIFAR-10, P = 1,500, K = 10 (P / K = 150, the paper's), 1,000 steps. Eight server's rates are searched for
+each rule and number of labels. Every rule has the same trips per step: equal steps are equal trips.
 """
 
+import dataclasses
+
 from experiments.machinery import (
+    Analysis,
     Claim,
+    Margin,
     Override,
     PaperExperiment,
     Published,
     Scale,
     compare,
     final_accuracy,
-    server_rates,
 )
-from experiments.wkafl_fig8 import COLUMNS, FASTER, HARDER, SEARCH, early_accuracy
-from experiments.wkafl_table2 import (
-    GSGM,
-    ON_CIFAR,
-    PAPER_SEARCH,
-    SASGD,
-    TWAFL,
-    WKAFL,
-    WKAFL_ON_CIFAR,
-    in_flight,
-)
-from experiments.wkafl_table3 import FOUR, LABELS, PAPER_SETTINGS
+from experiments.wkafl_fig8 import COLUMNS, FASTER, early_accuracy
+from experiments.wkafl_table2 import GSGM, ON_CIFAR, PAPER_SEARCH, SASGD, TWAFL, WKAFL, WKAFL_ON_CIFAR
+from experiments.wkafl_table3 import DESK_SCALE, FOUR, LABELS, PAPER_SETTINGS
 
 ON_CIFAR_TOO = Override({}, WKAFL, WKAFL_ON_CIFAR)
 
@@ -61,7 +52,7 @@ def _claims() -> list[Claim]:
                     rival,
                     measure=measure,
                     under={"labels_per_client": number},
-                    expected="a tie" if is_tie else "seen",
+                    expected="equivalent" if is_tie else "better",
                 )
     return claims
 
@@ -82,20 +73,17 @@ EXPERIMENT = PaperExperiment(
             search=PAPER_SEARCH,
             seeds=(0, 1, 2),
         ),
-        "desk": Scale(
-            settings=HARDER | in_flight(1000),
-            arms=FOUR,
-            conditions={"labels_per_client": LABELS},
-            overrides=[ON_CIFAR_TOO],
-            search=SEARCH,
-            seeds=tuple(range(10)),
-            tuned={
-                "labels_per_client=1": server_rates({WKAFL: 0.03, TWAFL: 1.0, GSGM: 0.01, SASGD: 1.0}),
-                "labels_per_client=5": server_rates({WKAFL: 0.1, TWAFL: 3.0, GSGM: 0.01, SASGD: 3.0}),
-                "labels_per_client=10": server_rates({WKAFL: 0.1, TWAFL: 3.0, GSGM: 0.01, SASGD: 3.0}),
-            },
-            minutes=2.2,
-            hardware="processor time of one CPU core",
+        "desk": dataclasses.replace(
+            DESK_SCALE,
+            analysis=Analysis(
+                primary=FASTER.format(worse=TWAFL),
+                under={"labels_per_client": 1},
+                seeds=20,
+                margin=Margin(0.02),
+                spread=0.03,
+                source="a pilot with seeds 1000 to 1002, P / K = 100 and 300, and rates that were not searched for",
+                correction=0.0,
+            ),
         ),
     },
     columns=COLUMNS,

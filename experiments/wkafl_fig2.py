@@ -3,22 +3,20 @@
 Command: python run.py --experiment=wkafl_fig2
     --scale=paper takes EMNIST MNIST, once ``run.py --prepare=emnist/mnist`` has been run.
 
-Minutes: desk: 1.6, on two cores of a busy machine. Paper: not measured; 5,000 server steps of ten trips, nine arms,
-    three seeds; not run here.
-
 Published: two pictures without numbers. (a) A histogram of the number of gradients in a step whose weight is above
 0.1: in almost all iterations at most five. (b) The average staleness tau_ave grows about linearly with the average
 number of aggregated gradients N_ave. tau_ave is the mean over steps of sum p tau, N_ave that of how many of the K
 weights p are at least the largest divided by mu.
 
 Open choices: the rule of the figure "accumulates historical gradients" and "assigns exponential weights": here the
-buffer's gradients weighted by base^staleness, normalized, plus 0.1 times the step before's direction (server
-momentum 0.1), which is WKAFL's estimate (equation 5). P, K, mu, and what was varied for (b), are not said: here P =
-1,000, K = 10 (the release's for MNIST), mu = 10, and the base, from 1 (the plain mean) over 2/e (the paper's) to
-0.1. WKAFL, whole and without its gradient selection, is no part of the paper's figure and stands beside it. Nothing
-is searched for: weights by staleness are the same whatever the rate, and WKAFL takes table 2's rate.
+buffer's gradients weighted by base^staleness, normalized, plus 0.1 times the step before's direction (server momentum
+0.1), which is WKAFL's estimate (equation 5). P, K, mu, and what was varied for (b), are not said: here P = 1,000, K =
+10 (the release's for MNIST), mu = 10, and the base, from 1 (the plain mean) over 2/e (the paper's) to 0.1. WKAFL,
+whole and without its gradient selection, is no part of the paper's figure and stands beside it. Nothing is searched
+for: weights by staleness are the same whatever the rate.
 
-Desk size: digits, softmax, P = 1,000, K = 10, one label per client, 1,000 steps: the world of ``wkafl_table2``.
+Desk size: 5,000 of MNIST's digits, softmax, P = 1,000, K = 10, one label per client, 1,000 steps: the world of
+``wkafl_table2``. All arms have the rate 0.3, which nothing here hangs on but the last claim.
 """
 
 import pathlib
@@ -27,7 +25,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from experiments.machinery import (
+    ACCURACY_MARGIN,
+    Analysis,
     Claim,
+    Margin,
     Measure,
     PaperExperiment,
     Published,
@@ -42,6 +43,7 @@ from jafl.runs.reader import PastRun, read_schedule
 MU = 10.0  # N_ave counts weights of at least the largest divided by this
 ABOVE, FEW = 0.1, 5  # "at most five gradients with weights larger than 0.1"
 ALMOST_ALL, LINEAR = 0.95, 0.9  # of the steps; correlation
+FEW_COUNT = "with base 2/e at most five gradients have weights above 0.1 in 95 % of the steps"
 BASES = {"mean": 1.0, "0.99": 0.99, "0.97": 0.97, "0.9": 0.9, "2/e": 0.735759, "0.5": 0.5, "0.1": 0.1}
 BY_STALENESS = {f"base {name}" if name != "mean" else name: base for name, base in BASES.items()}
 PAPERS, NO_SELECTION = "base 2/e", "WKAFL (no selection)"
@@ -161,8 +163,15 @@ EXPERIMENT = PaperExperiment(
         "desk": Scale(
             settings=DESK | in_flight(1000) | {"server_learning_rate": 0.3},
             arms=ARMS,
-            minutes=1.6,
-            hardware="two CPU cores of a busy machine",
+            seeds=tuple(range(20)),
+            analysis=Analysis(
+                primary=FEW_COUNT,
+                seeds=20,
+                margin=ACCURACY_MARGIN,
+                spread=0.002,
+                source="schedules of seeds 1000 to 1005, where the share is 1; nothing else decides these weights",
+                correction=1 / 9,
+            ),
         ),
     },
     columns={
@@ -173,14 +182,20 @@ EXPERIMENT = PaperExperiment(
     },
     claims=[
         Claim(
-            sentence="with base 2/e at most five gradients have weights above 0.1 in 95 % of the steps",
+            sentence=FEW_COUNT,
             differences=_almost_always,
         ),
         Claim(
             sentence="average staleness grows linearly with N_ave (correlation above 0.9)",
             differences=_correlation,
         ),
-        *compare("WKAFL aggregates more gradients than {worse}", WKAFL, PAPERS, measure=aggregated),
+        *compare(
+            "WKAFL aggregates more gradients than {worse}",
+            WKAFL,
+            PAPERS,
+            measure=aggregated,
+            margin=Margin(0.5),
+        ),
         *compare("WKAFL is more accurate than {worse}", WKAFL, PAPERS),
     ],
     pictures=_pictures,

@@ -4,28 +4,29 @@ Command: python run.py --experiment=wkafl_fig7
     --tune searches for the learning rates first; --scale=paper takes EMNIST MNIST, once
     ``run.py --prepare=emnist/mnist`` has been run.
 
-Minutes: desk: 2.7, on two cores of a busy machine (the search is table 2's). Paper: not measured; 5,000 server
-    steps of 10 or 20 trips, three arms, three seeds; not run here.
+Published: test accuracy over iterations, in three panels without a table (table 2 has the ends): WKAFL rises fastest
+at 1000/10, 3000/20 and 3000/10, the more so the staler, and ends highest; TWAFL's and SASGD's curves change more with
+the level than WKAFL's.
 
-Published: test accuracy over iterations, in three panels without a table (table 2 has the ends): WKAFL rises
-fastest at 1000/10, 3000/20 and 3000/10, the more so the staler, and ends highest; TWAFL's and SASGD's curves change
-more with the level than WKAFL's.
+Open choices: those of ``wkafl_table2``. "Fastest" is read as server steps to a target accuracy: 0.25 at desk size
+(paper size: 0.8). Runs that never reach it are compared up to the end of the run (restricted means).
 
-Open choices: those of ``wkafl_table2``, whose arms, data, searches and rates these are. "Fastest" is read as server
-steps to a target accuracy that all arms reach at desk size: 0.85 (paper size: 0.8); never reached counts as the
-whole budget.
-
-Desk size: that of table 2: digits, softmax, K = 10, P = 100 and 1,000, 1,000 steps; evaluated every five steps.
+Desk size: MNIST-1D, drawn anew for each seed, an MLP 40-64-10, WKAFL's numbers for MNIST and batch 4; K = 10, P =
+1,000 and 3,000 (P / K = 100 and 300), one label per client, 1,000 steps, evaluated every five. On the 5,000 images of
+table 2 the number of steps to a target depends on the split so much that no number of seeds would decide. Eight
+server's rates are searched for each arm and P.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from experiments.machinery import (
+    ACCURACY_MARGIN,
+    TRIPS_MARGIN,
+    Analysis,
     Claim,
     PaperExperiment,
     Published,
     Scale,
-    Search,
     compare,
     final_accuracy,
     spread,
@@ -33,43 +34,43 @@ from experiments.machinery import (
 )
 from experiments.wkafl_table2 import (
     ARMS,
-    DESK,
     ON_EMNIST,
     PAPER_SEARCH,
-    RATES,
     SASGD,
-    TUNED,
     TWAFL,
     WKAFL,
     WORLD,
     all_in_flight,
 )
+from experiments.wkafl_table3 import HARDER, SEARCH
 
 THREE = {label: ARMS[label] for label in (WKAFL, TWAFL, SASGD)}
-TARGET = {"desk": 0.85, "paper": 0.8}
+TARGET = {"desk": 0.25, "paper": 0.8}
+FASTER = "WKAFL is faster than {{worse}}: steps to {target}"
 COLUMNS = {
-    "steps to .7": steps_to(0.7),
-    "steps to .85": steps_to(0.85),
+    "steps to .25": steps_to(0.25),
+    "steps to .8": steps_to(0.8),
     "final accuracy": final_accuracy,
     "spread": spread,
 }
 
 
-def faster_and_higher(rivals: Sequence[str]) -> list[Claim]:
+def faster_and_higher(rivals: Sequence[str], targets: Mapping[str, float] = TARGET) -> list[Claim]:
     """WKAFL reaches the target in fewer steps than each rival, and ends above it."""
     faster = [
         claim
-        for scale, target in TARGET.items()
+        for scale, target in targets.items()
         for claim in compare(
-            f"WKAFL is faster than {{worse}}: steps to {target}",
+            FASTER.format(target=target),
             WKAFL,
             rivals,
             measure=steps_to(target),
             lower_is_better=True,
+            margin=TRIPS_MARGIN,
             scales=(scale,),
         )
     ]
-    return [*faster, *compare("WKAFL ends above {worse}", WKAFL, rivals)]
+    return [*faster, *compare("WKAFL ends above {worse}", WKAFL, rivals, margin=ACCURACY_MARGIN)]
 
 
 EXPERIMENT = PaperExperiment(
@@ -87,16 +88,22 @@ EXPERIMENT = PaperExperiment(
             seeds=(0, 1, 2),
         ),
         "desk": Scale(
-            settings=DESK | {"target_accuracy": TARGET["desk"], "evaluate_every": 50},
+            settings=HARDER | {"batch_size": 4, "target_accuracy": TARGET["desk"], "evaluate_every": 50},
             arms=THREE,
-            conditions={"num_clients": [100, 1000]},
-            overrides=all_in_flight([100, 1000]),
-            search=Search(space={"server_learning_rate": RATES}),
-            tuned={
-                f"num_clients={number}": {label: TUNED[number][label] for label in THREE} for number in TUNED
-            },
-            minutes=2.7,
-            hardware="two CPU cores of a busy machine",
+            conditions={"num_clients": [1000, 3000]},
+            overrides=all_in_flight([1000, 3000]),
+            search=SEARCH,
+            seeds=tuple(range(30)),
+            analysis=Analysis(
+                primary=FASTER.format(target=TARGET["desk"]).format(worse=TWAFL),
+                under={"num_clients": 3000},
+                seeds=30,
+                margin=TRIPS_MARGIN,
+                spread=0.35,
+                source="a pilot with seeds 1000 to 1002, batch 8, and rates that were not searched for",
+                difference=0.2,
+                correction=0.0,
+            ),
         ),
     },
     columns=COLUMNS,

@@ -4,24 +4,49 @@ Command: python run.py --experiment=wkafl_fig9
     --tune searches for the learning rates first; --scale=paper takes EMNIST MNIST, once
     ``run.py --prepare=emnist/mnist`` has been run.
 
-Minutes: desk: 1.4, on two cores of a busy machine (the search is table 3's). Paper: not measured; 5,000 server
-    steps of ten trips, four arms, three seeds; not run here.
-
 Published: test accuracy over iterations at P / K = 3000/10, in three panels without a table (table 3 has the ends):
 WKAFL converges faster than TWAFL, GSGM and SASGD with every number of labels, above all with one.
 
-Open choices: those of ``wkafl_table3``, whose arms, data, searches and rates these are. "Faster" is read as server
-steps to 0.85 at desk size (paper size: 0.8); never reached counts as the whole budget.
+Open choices: those of ``wkafl_table2`` and ``wkafl_table3``. "Faster" is read as server steps to 0.7 at desk size
+(paper size: 0.8). Runs that never reach it are compared up to the end of the run (restricted means).
 
-Desk size: that of table 3: digits, softmax, P = 1,000, K = 10, 1,000 steps.
+Desk size: that of ``wkafl_table2``: 5,000 of MNIST's digits, softmax, P = 3,000, K = 10 (P / K = 300, the paper's),
+1,000 steps. Twenty seeds on ten folds test every image twice. Eight server's rates are searched for each rule and
+number of labels. GSGM is the rival of the primary claim: it alone is not in figure 7.
 """
 
-import dataclasses
+from experiments.machinery import (
+    TRIPS_MARGIN,
+    Analysis,
+    PaperExperiment,
+    Published,
+    Scale,
+    Search,
+    final_accuracy,
+    spread,
+    steps_to,
+)
+from experiments.wkafl_fig7 import FASTER, faster_and_higher
+from experiments.wkafl_table2 import (
+    DESK,
+    GSGM,
+    LARGER,
+    ON_EMNIST,
+    PAPER_SEARCH,
+    RATES,
+    SASGD,
+    TWAFL,
+    in_flight,
+)
+from experiments.wkafl_table3 import FOUR, LABELS, PAPER_SETTINGS
 
-from experiments.machinery import PaperExperiment, Published, Scale
-from experiments.wkafl_fig7 import COLUMNS, TARGET, faster_and_higher
-from experiments.wkafl_table2 import GSGM, ON_EMNIST, PAPER_SEARCH, SASGD, TWAFL
-from experiments.wkafl_table3 import DESK_SCALE, FOUR, LABELS, PAPER_SETTINGS
+TARGET = {"desk": 0.7, "paper": 0.8}
+COLUMNS = {
+    "steps to .7": steps_to(0.7),
+    "steps to .8": steps_to(0.8),
+    "final accuracy": final_accuracy,
+    "spread": spread,
+}
 
 EXPERIMENT = PaperExperiment(
     paper="WKAFL",
@@ -40,13 +65,24 @@ EXPERIMENT = PaperExperiment(
             search=PAPER_SEARCH,
             seeds=(0, 1, 2),
         ),
-        "desk": dataclasses.replace(
-            DESK_SCALE,
-            settings={**DESK_SCALE.settings, "target_accuracy": TARGET["desk"]},
-            seeds=(0, 1, 2, 3, 4),
-            minutes=1.4,
+        "desk": Scale(
+            settings=DESK | in_flight(3000) | {"target_accuracy": TARGET["desk"]},
+            arms=FOUR,
+            conditions={"labels_per_client": LABELS},
+            search=Search(space={"server_learning_rate": RATES}, spaces=LARGER, seeds=(100, 101)),
+            seeds=tuple(range(20)),
+            analysis=Analysis(
+                primary=FASTER.format(target=TARGET["desk"]).format(worse=GSGM),
+                under={"labels_per_client": 1},
+                seeds=20,
+                margin=TRIPS_MARGIN,
+                spread=0.45,
+                source="a pilot with seeds 1000 to 1002 and rates that were not searched for",
+                difference=0.55,
+                correction=1 / 9,
+            ),
         ),
     },
     columns=COLUMNS,
-    claims=faster_and_higher((TWAFL, GSGM, SASGD)),
+    claims=faster_and_higher((TWAFL, GSGM, SASGD), TARGET),
 )

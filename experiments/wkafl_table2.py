@@ -4,30 +4,37 @@ Command: python run.py --experiment=wkafl_table2
     --tune searches for the learning rates first; --scale=paper takes EMNIST MNIST and CIFAR-10, once
     ``run.py --prepare=emnist/mnist`` and ``--prepare=cifar10`` have been run.
 
-Minutes: desk: 3, with --tune 11, on two cores of a busy machine. Paper: not measured; 5,000 (EMNIST) and 10,000
-    (CIFAR-10) server steps of 10 or 20 trips, five arms, three seeds; not run here.
-
 Published: the table below. WKAFL is above TWAFL, which is above SASGD, at every level; from P / K = 100 to 300 on
 EMNIST WKAFL loses .0006, TWAFL .0048, SASGD .0766; from 50 to 300 on CIFAR-10 .0463, .0778 and .1279.
 
-Open choices: the paper names no law of durations. Its release draws the K participants uniformly among the P
-clients, which is what independent exponential durations of one mean amount to; all P clients are in flight, and the
-K restart together after the server's step. The levels are pairs of P and K; here all combinations of P and K are
-run, so 1000/20 stands on EMNIST and 1000/10 on CIFAR-10 without a published number. On paper size the rates,
-batches, steps and WKAFL's numbers are the release's for MNIST and CIFAR-10 (the same rate for every rule;
-``--tune`` searches instead). The release starts stage two at a step fixed beforehand, the paper once the loss is
-below an epsilon it does not name: here 0.5. Clients hold one label, 10 to 49 examples (table 3 gives the same
-numbers to L_num = 1 or 5). GSGM and the plain mean of the K gradients stand beside the table's three rules.
+Open choices: the paper names no law of durations. Its release draws the K participants uniformly among the P clients,
+which is what independent exponential durations of one mean amount to; all P clients are in flight, and the K restart
+together after the server's step. The levels are pairs of P and K; here all combinations of P and K are run, so
+1000/20 stands on EMNIST and 1000/10 on CIFAR-10 without a published number. On paper size the rates, batches, steps
+and WKAFL's numbers are the release's for MNIST and CIFAR-10 (the same rate for every rule; ``--tune`` searches
+instead). Stage two begins, by section 4.3.3, once the mean loss of the K trips is below an epsilon that the paper
+does not name; the release has no epsilon, and begins at a step fixed beforehand (1,000 of 5,000 for MNIST, 3,500 of
+10,000 for CIFAR-10). Here epsilon is 0.5 with MNIST's numbers and 1.8 with CIFAR-10's, whose loss never comes down to
+0.5. Line 10 of algorithm 2 compares the *sum* of the losses with epsilon: another arm. Clients hold one label, 10 to
+49 examples (table 3 gives the same numbers to L_num = 1 or 5). GSGM and the plain mean of the K gradients stand
+beside the table's three rules.
 
-Desk size: digits, softmax, K = 10, P = 100 and 1,000 (P / K = 10 and 100), one label per client, batch 4, 1,000
-steps of one gradient each. Nine server's rates from 0.003 to 30 are searched for each rule and P; WKAFL's other
+Desk size: 5,000 of MNIST's digits, softmax, K = 10, P = 1,000 and 3,000 (P / K = 100 and 300, the ends of the paper's
+range for EMNIST MNIST), one label per client, batch 4, 1,000 steps of one gradient each. Eight server's rates are
+searched for each rule and P, ten times as large for TWAFL and SASGD, whose weights shorten the step; WKAFL's other
 numbers stay those of the release for MNIST. Every rule has the same trips per step: equal steps are equal trips.
+Thirty seeds on ten folds test every image three times.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from experiments.machinery import (
+    ACCURACY_MARGIN,
+    Analysis,
     Claim,
     Override,
     PaperExperiment,
@@ -35,12 +42,15 @@ from experiments.machinery import (
     Scale,
     Search,
     compare,
+    final_accuracy,
     loses_less,
-    server_rates,
+    spread,
 )
 from jafl.config.arms import Arms
+from jafl.runs.reader import PastRun
 
 WKAFL, TWAFL, SASGD, GSGM, MEAN = "WKAFL", "TWAFL", "SASGD", "GSGM", "mean"
+BY_SUM = "WKAFL, sum of losses"
 # All on gradients: one local step of plain SGD with rate 1, so that the server's rate is the only one.
 ARMS: Arms = {
     WKAFL: {"algorithm": "wkafl"},
@@ -55,7 +65,11 @@ ARMS: Arms = {
         "local_steps": 1,
     },
 }
-RATES = [0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0]
+WITH_SUM: Arms = {**ARMS, BY_SUM: {"algorithm": "wkafl", "rule_arguments": "stage_two_by=sum"}}
+RATES = [0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0]
+# Of TWAFL and SASGD, whose weights shorten the step by a factor of ten and more: as many, but larger ones.
+LARGER_RATES = [0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0]
+LARGER = dict.fromkeys((TWAFL, SASGD), {"server_learning_rate": LARGER_RATES})
 # Algorithm 4's clients; independent exponential durations draw the K participants uniformly.
 WORLD = {
     "partition": "labels_per_client",
@@ -67,16 +81,20 @@ WORLD = {
     "buffer_size": 10,
     "batch_size": 4,
 }
-DESK = WORLD | {"dataset": "digits", "model": "softmax", "server_steps": 1000}
-# The winners of the desk size's search, for each P.
-TUNED = {
-    100: server_rates({WKAFL: 0.3, TWAFL: 3.0, SASGD: 3.0, GSGM: 0.3, MEAN: 0.3}),
-    1000: server_rates({WKAFL: 0.3, TWAFL: 3.0, SASGD: 3.0, GSGM: 0.01, MEAN: 0.3}),
-}
+DESK = WORLD | {"dataset": "mnist_5000", "model": "softmax", "server_steps": 1000, "test_folds": 10}
 # The release's numbers for MNIST and CIFAR-10.
-ON_EMNIST = {"model": "emnist_cnn", "server_steps": 5000, "batch_size": 4, "server_learning_rate": 0.005}
-ON_CIFAR = {"model": "lenet5", "server_steps": 10000, "batch_size": 8, "server_learning_rate": 0.0005}
-WKAFL_ON_CIFAR = {"rule_arguments": "clip_norm=70,stage_two_clip=5,cosine_weight=50,staleness_decay=0.01"}
+ON_EMNIST = {
+    **{"model": "emnist_cnn", "server_steps": 5000, "batch_size": 4, "server_learning_rate": 0.005},
+    "evaluation_examples": 1024,
+}
+ON_CIFAR = {
+    **{"model": "lenet5", "server_steps": 10000, "batch_size": 8, "server_learning_rate": 0.0005},
+    "evaluation_examples": 4096,
+}
+WKAFL_ON_CIFAR = {
+    "rule_arguments": "clip_norm=70,stage_two_clip=5,cosine_weight=50,staleness_decay=0.01,stage_two_loss=1.8"
+}
+BY_SUM_ON_CIFAR = {"rule_arguments": WKAFL_ON_CIFAR["rule_arguments"] + ",stage_two_by=sum"}
 PAPER_DATA = [
     Override({"dataset": "emnist/mnist"}, None, ON_EMNIST),
     Override({"dataset": "cifar10"}, None, ON_CIFAR),
@@ -91,6 +109,12 @@ PUBLISHED: dict[tuple[Any, ...], dict[str, str]] = {
     ("cifar10", 3000, 20): {WKAFL: "0.4368", TWAFL: "0.4241", SASGD: "0.2560"},
     ("cifar10", 3000, 10): {WKAFL: "0.3970", TWAFL: "0.3468", SASGD: "0.2029"},
 }
+
+
+def in_stage_two(run: PastRun) -> float:
+    """The share of a WKAFL run's server steps that are in stage two; NaN for another rule."""
+    with np.load(run.path / "reports.npz") as reports:
+        return float(np.mean(reports["step_stage"] > 1)) if "step_stage" in reports else math.nan
 
 
 def in_flight(clients: int) -> dict[str, int]:
@@ -108,15 +132,18 @@ def _beside(condition: Mapping[str, Any], label: str) -> str:
     return PUBLISHED.get(key, {}).get(label, "-")
 
 
-FEW, MANY = {"num_clients": 100}, {"num_clients": 1000}
+FEW, MANY = {"num_clients": 1000}, {"num_clients": 3000}
 
 
-def loses_less_on_desk(rivals: Sequence[str]) -> list[Claim]:
-    """WKAFL against each rival, from the lowest staleness of the desk size to the highest."""
+def loses_less_on_desk(
+    rivals: Sequence[str], few: Mapping[str, int] = FEW, many: Mapping[str, int] = MANY
+) -> list[Claim]:
+    """WKAFL against each rival, from the lowest staleness of the desk size (K = 10) to the highest."""
+    low, high = few["num_clients"] // 10, many["num_clients"] // 10
     return [
         Claim(
-            sentence=f"WKAFL loses less than {rival} from P / K = 10 to 100",
-            differences=loses_less(WKAFL, rival, FEW, MANY),
+            sentence=f"WKAFL loses less than {rival} from P / K = {low} to {high}",
+            differences=loses_less(WKAFL, rival, few, many),
             scales=("desk",),
         )
         for rival in rivals
@@ -154,32 +181,51 @@ EXPERIMENT = PaperExperiment(
     scales={
         "paper": Scale(
             settings=WORLD,
-            arms=ARMS,
+            arms=WITH_SUM,
             conditions={
                 "dataset": ["emnist/mnist", "cifar10"],
                 "num_clients": [1000, 3000],
                 "buffer_size": [10, 20],
             },
-            overrides=[*PAPER_DATA, *all_in_flight([1000, 3000])],
+            overrides=[
+                *PAPER_DATA,
+                Override({"dataset": "cifar10"}, BY_SUM, BY_SUM_ON_CIFAR),
+                *all_in_flight([1000, 3000]),
+            ],
             search=PAPER_SEARCH,
             seeds=(0, 1, 2),
         ),
         "desk": Scale(
             settings=DESK,
-            arms=ARMS,
-            conditions={"num_clients": [100, 1000]},
-            overrides=all_in_flight([100, 1000]),
-            search=Search(space={"server_learning_rate": RATES}),
-            seeds=tuple(range(10)),
-            tuned={f"num_clients={number}": rates for number, rates in TUNED.items()},
-            minutes=3,
-            hardware="two CPU cores of a busy machine",
+            arms=WITH_SUM,
+            conditions={"num_clients": [1000, 3000]},
+            overrides=all_in_flight([1000, 3000]),
+            search=Search(space={"server_learning_rate": RATES}, spaces=LARGER),
+            seeds=tuple(range(30)),
+            analysis=Analysis(
+                primary="WKAFL is above TWAFL",
+                under=MANY,
+                seeds=30,
+                margin=ACCURACY_MARGIN,
+                spread=0.036,
+                source="a pilot with seeds 1000 to 1002 and rates that were not searched for",
+                difference=0.045,
+                correction=1 / 9,
+            ),
         ),
     },
+    columns={"final accuracy": final_accuracy, "spread": spread, "steps in stage two": in_stage_two},
     beside=_beside,
     claims=[
-        *compare("{better} is above {worse}", WKAFL, (TWAFL, SASGD)),
+        *compare("{better} is above {worse}", WKAFL, TWAFL, published=".9728 against .9572 at P / K = 300"),
+        *compare("{better} is above {worse}", WKAFL, SASGD, published=".9728 against .8553 at P / K = 300"),
         *compare("{better} is above {worse}", TWAFL, SASGD),
+        *compare(
+            "the sum of losses (algorithm 2) ends where their mean (section 4.3.3) does",
+            BY_SUM,
+            WKAFL,
+            expected="equivalent",
+        ),
         *loses_less_on_desk((TWAFL, SASGD, GSGM, MEAN)),
         *_loses_less_on_paper(),
     ],

@@ -4,29 +4,30 @@ Command: python run.py --experiment=wkafl_table3
     --tune searches for the learning rates first; --scale=paper takes EMNIST MNIST and CIFAR-10, once
     ``run.py --prepare=emnist/mnist`` and ``--prepare=cifar10`` have been run.
 
-Minutes: desk: 3.6, the search 4 more for each number of labels, on two cores of a busy machine. Paper: not
-    measured; 5,000 (EMNIST) and 10,000 (CIFAR-10) server steps of 10 and 20 trips, four arms, three seeds; not run
-    here.
-
 Published: the table below. WKAFL's accuracy is the highest but for CIFAR-10 with 5 and 10 labels, where TWAFL's is;
 GSGM is the most stable, and WKAFL more so than TWAFL and (on EMNIST) SASGD. The text ties instability to fewer
 labels.
 
-Open choices: stability is "the standard deviation of the last ten accuracies under logarithmic coordinates": both
-the plain standard deviation and that of the natural logarithms are printed; the claims are judged by the second.
-How often the paper evaluates is not said: here a hundred times a run, so that the last ten span its last tenth. P /
-K is the text's: 3000/10 on EMNIST, 3000/20 on CIFAR-10; the row of EMNIST with 5 labels holds TWAFL's and SASGD's
-numbers of table 2's 3000/20. Data, durations and rates as in ``wkafl_table2``.
+Open choices: stability is "the standard deviation of the last ten accuracies under logarithmic coordinates": both the
+plain standard deviation and that of the natural logarithms are printed; the claims are judged by the second. How
+often the paper evaluates is not said: here a hundred times a run, so that the last ten span its last tenth. P / K is
+the text's: 3000/10 on EMNIST, 3000/20 on CIFAR-10; the row of EMNIST with 5 labels holds TWAFL's and SASGD's numbers
+of table 2's 3000/20. Data, durations and rates as in ``wkafl_table2``.
 
-Desk size: that of ``wkafl_table2`` with P = 1,000, K = 10: digits, softmax, 1,000 steps. Nine server's rates are
-searched for each rule and number of labels; those for one label are table 2's, whose world is the same.
+Desk size: what sets CIFAR-10 and LeNet apart from EMNIST is a harder problem, which is not convex, and the release's
+other numbers: here MNIST-1D, drawn anew for each seed, with an MLP 40-64-10, batch 8 and WKAFL's numbers for CIFAR-10
+(``wkafl_table2`` says which); P = 1,500, K = 10 (P / K = 150, as in the paper's table), 1,000 steps. The accuracy is
+far from its ceiling there. Eight server's rates are searched for each rule and number of labels. The runs are those
+of ``wkafl_fig10``.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
 from experiments.machinery import (
+    Analysis,
     Claim,
+    Margin,
     Override,
     PaperExperiment,
     Published,
@@ -36,22 +37,22 @@ from experiments.machinery import (
     compare,
     final_accuracy,
     logarithmic_spread,
-    server_rates,
     spread,
 )
 from experiments.wkafl_table2 import (
     ARMS,
-    DESK,
     GSGM,
+    LARGER,
     PAPER_DATA,
     PAPER_SEARCH,
     RATES,
     SASGD,
-    TUNED,
     TWAFL,
     WKAFL,
+    WKAFL_ON_CIFAR,
     WORLD,
     in_flight,
+    in_stage_two,
 )
 
 FOUR = {label: ARMS[label] for label in (WKAFL, TWAFL, GSGM, SASGD)}
@@ -72,19 +73,35 @@ def _beside(condition: Mapping[str, Any], label: str) -> str:
     return f"{row[place]}, stability {row[4 + place]}" if row else "-"
 
 
+# Unsaturated, not convex, other examples for each seed; see ``wkafl_fig8``.
+HARDER = WORLD | {
+    "dataset": "mnist_1d",
+    "resample_data": True,
+    "model": "mlp",
+    "hidden_sizes": "64",
+    "batch_size": 8,
+    "server_steps": 1000,
+    "target_accuracy": 0.28,
+}
+SEARCH = Search(space={"server_learning_rate": RATES}, spaces=LARGER, seeds=(100, 101))
+STEADIER = "{better} is steadier than {worse}"
 DESK_SCALE = Scale(
-    settings=DESK | in_flight(1000),
+    settings=HARDER | in_flight(1500),
     arms=FOUR,
     conditions={"labels_per_client": LABELS},
-    search=Search(space={"server_learning_rate": RATES}),
-    tuned={
-        "labels_per_client=1": {label: TUNED[1000][label] for label in FOUR},
-        "labels_per_client=5": server_rates({WKAFL: 0.3, TWAFL: 3.0, GSGM: 0.01, SASGD: 10.0}),
-        "labels_per_client=10": server_rates({WKAFL: 0.3, TWAFL: 10.0, GSGM: 0.01, SASGD: 10.0}),
-    },
-    seeds=tuple(range(10)),
-    minutes=3.6,
-    hardware="two CPU cores of a busy machine",
+    overrides=[Override({}, WKAFL, WKAFL_ON_CIFAR)],
+    search=SEARCH,
+    seeds=tuple(range(20)),
+    analysis=Analysis(
+        primary=STEADIER.format(better=WKAFL, worse=TWAFL),
+        under={"labels_per_client": 1},
+        seeds=20,
+        margin=Margin(0.01),
+        spread=0.018,
+        source="a pilot with seeds 1000 to 1002, P / K = 100 and 300, and rates that were not searched for",
+        difference=0.012,
+        correction=0.0,
+    ),
 )
 PAPER_SETTINGS = WORLD | in_flight(3000)
 
@@ -107,7 +124,12 @@ EXPERIMENT = PaperExperiment(
         ),
         "desk": DESK_SCALE,
     },
-    columns={"final accuracy": final_accuracy, "spread": spread, "spread of logarithms": logarithmic_spread},
+    columns={
+        "final accuracy": final_accuracy,
+        "spread": spread,
+        "spread of logarithms": logarithmic_spread,
+        "steps in stage two": in_stage_two,
+    },
     beside=_beside,
     claims=[
         *compare("WKAFL is more accurate than {worse}", WKAFL, (TWAFL, GSGM, SASGD)),
@@ -115,7 +137,7 @@ EXPERIMENT = PaperExperiment(
             claim
             for better, worse in ((WKAFL, TWAFL), (WKAFL, SASGD), (GSGM, WKAFL))
             for claim in compare(
-                "{better} is steadier than {worse}",
+                STEADIER,
                 better,
                 worse,
                 measure=logarithmic_spread,

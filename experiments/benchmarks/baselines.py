@@ -126,14 +126,13 @@ def _one_step(
         optimizer = program.server_optimizer.build()
         updates, optimizer_state = optimizer.update(direction, optimizer_state, carry.params)
         params = optax.apply_updates(carry.params, updates)
-    snapshots, step_reports = carry.snapshots, carry.step_reports
-    if "write" in parts:
-        snapshots = _store(snapshots, program.steps.write_slot[step], params)
+    step_reports = carry.step_reports
     if "reports" in parts:
         step_reports = _record(step_reports, step, report)
-    return engine.Carry(
-        params, optimizer_state, rule_state, snapshots, memory, None, trip_reports, step_reports
+    after = engine.Carry(
+        params, optimizer_state, rule_state, carry.snapshots, memory, None, trip_reports, step_reports
     )
+    return _store(after, program.steps.write_slot[step]) if "write" in parts else after
 
 
 def _arrival(

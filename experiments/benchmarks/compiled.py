@@ -2,6 +2,7 @@
 
     python -m experiments.benchmarks.compiled                      # seven rules, four models, v5e:1x1: 20 minutes
     python -m experiments.benchmarks.compiled --models=mlp --rules=fedbuff,ace
+    python -m experiments.benchmarks.compiled --rules= --matmul_precision=bfloat16    # only the bare client steps
     python -m experiments.benchmarks.compiled --models=resnet18 --widths=1 --rules=fedbuff    # compiles for minutes
     python -m experiments.benchmarks.compiled --topology=h100      # memory and copies: no times of a GPU
 
@@ -38,7 +39,7 @@ from jafl.ahead_of_time.runs import lowered_run
 from jafl.ahead_of_time.topologies import Topology, topology
 from jafl.errors import choose
 from jafl.planning.preparation import Preparation
-from jafl.precision import MATMUL_PRECISIONS
+from jafl.precision import COMPUTE_DTYPES, MATMUL_PRECISIONS
 
 NAMES = ("asgd", "fedasync", "fedbuff", "ace", "aced", "ca2fl", "wkafl")
 # Rules whose clients are all in flight at the start.
@@ -141,13 +142,15 @@ def main(_: Sequence[str]) -> None:
     chip = topology(options.topology)
     precision = options.matmul_precision
     widths = [int(width) for width in options.widths]
-    print(
-        f"{chip.name}, JAX {jax.__version__}, matmul_precision={precision}. Compiler's estimates.", flush=True
-    )
+    said = f"{chip.name}, JAX {jax.__version__}, matmul_precision={precision}"
+    said += f", compute_dtype={options.compute_dtype}"
+    print(f"{said}. Compiler's estimates.", flush=True)
     print(report.heading(COLUMNS), flush=True)
     for model in options.models:
         subject = choose("models", model, MODELS)
-        in_precision = dataclasses.replace(subject.model, matmul_precision=precision)
+        in_precision = dataclasses.replace(
+            subject.model, matmul_precision=precision, compute_dtype=options.compute_dtype
+        )
         subject = subject._replace(model=in_precision)
         bare: dict[int, float | None] = {}
 
@@ -195,6 +198,7 @@ def define_flags() -> None:
     flags.DEFINE_list("widths", ["1", "64"], "Trips in a wave on each chip; 1: trip by trip.")
     flags.DEFINE_enum("form", "loop", ["loop", "matrix"], "Of waves; matrix for linear rules.")
     flags.DEFINE_enum("matmul_precision", "float32", MATMUL_PRECISIONS, "Of the models' products.")
+    flags.DEFINE_enum("compute_dtype", "float32", COMPUTE_DTYPES, "In which type the models compute.")
     flags.DEFINE_integer("clients", 100, "Clients.", lower_bound=1)
     flags.DEFINE_integer(
         "in_flight", 100, "Clients in flight, for rules that do not need all.", lower_bound=1

@@ -6,9 +6,10 @@
 For each convolutional model of ``comparison``, on batches of 32 noise images and one core: *centralised* is plain SGD
 on one model, one jitted step for each batch, which takes the parameters' memory over; *in a loop* the same steps
 inside one ``fori_loop``, as the engine runs them; *with linen's layers* that loop with ``flax.linen.Conv`` and
-``max_pool`` in place of jafl's; *vmap of 4* the loop over four clients side by side, each with its own kernels, per
-client. A CPU takes these one after the other; elsewhere both forms that ``jafl.models.convolution`` knows are timed,
-*grouped* and *products*, for --side_by_side clients, which says what ``PER_CLIENT_KERNELS`` should be on that device.
+``max_pool`` in place of jafl's, in XLA's form and not in the quick one that models get; *vmap of 4* the loop over
+four clients side by side, each with its own kernels, per client. A CPU takes these one after the other; elsewhere
+both forms that ``jafl.models.convolution`` knows are timed, *grouped* and *products*, for --side_by_side clients,
+which says what ``PER_CLIENT_KERNELS`` should be on that device.
 Programs alternate; printed are the median and spread of the milliseconds a batch, and the median over the rounds of
 each program's time over that of centralised training in the same round. Compare ratios, not milliseconds.
 Most of the time goes to ResNet-18 with linen's layers (--nolinen). The engine's own time beside centralised training
@@ -38,6 +39,7 @@ from experiments.benchmarks.comparison import MODELS
 from experiments.benchmarks.timing import alternating
 from experiments.benchmarks.workloads import BATCH
 from jafl.models import images, resnet
+from jafl.models.quick_forms import as_written
 
 NAMES = flags.DEFINE_list("models", ["emnist_cnn", "lenet5", "resnet18"], "Which models to time.")
 REPEATS = flags.DEFINE_integer("repeats", 5, "Timed runs of each program.", lower_bound=1)
@@ -59,7 +61,8 @@ def linen_layers() -> Iterator[None]:
     before = (images.Conv, images.max_pool, resnet.Conv)
     images.Conv, images.max_pool, resnet.Conv = nn.Conv, max_pool, nn.Conv  # type: ignore[misc,assignment]
     try:
-        yield
+        with as_written():
+            yield
     finally:
         images.Conv, images.max_pool, resnet.Conv = before  # type: ignore[misc]
 

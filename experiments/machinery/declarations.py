@@ -1,10 +1,9 @@
 """What an experiment's file declares. A file ``experiments/NAME.py`` holds ``EXPERIMENT = PaperExperiment(...)``."""
 
 import dataclasses
-import math
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from experiments.machinery.measures import Measure, final, final_accuracy, spread
 from jafl.config.arms import Arms, Override
@@ -12,7 +11,11 @@ from jafl.config.settings import Settings
 from jafl.errors import require
 
 SCALES = ("desk", "paper")
+PROTOCOL_VERSION = 1  # of docs/protocol.md
+# Verdicts under the protocol (docs/protocol.md), and those of experiments from before it.
+BETTER, WORSE, EQUIVALENT, UNDECIDED = "better", "worse", "equivalent", "undecided"
 SEEN, TIE, REVERSED = "seen", "a tie", "reversed"
+UNDER_THE_PROTOCOL = {SEEN: BETTER, TIE: EQUIVALENT, REVERSED: WORSE}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +61,48 @@ def server_rates(rates: Mapping[str, float]) -> dict[str, dict[str, float]]:
     return {label: {"server_learning_rate": rate} for label, rate in rates.items()}
 
 
+class Margin(NamedTuple):
+    """The smallest difference that matters, in the unit of the measure, or as a share of the second arm's mean."""
+
+    value: float
+    relative: bool = False
+
+
+ACCURACY_MARGIN, TRIPS_MARGIN = Margin(0.01), Margin(0.1, relative=True)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Analysis:
+    """How the claims of one size will be judged, stated before it is run. Checked by ``protocol.check``.
+
+    primary        the sentence of the one claim that the figure stands or falls by
+    under          the condition for which it does, where several are run
+    seeds          how many the results have; no more are added after a look at them
+    margin         of all claims that have none of their own
+    spread         expected standard deviation of the primary claim's differences over seeds; a share of the second
+                   arm's mean where the margin is relative
+    source         where ``spread`` is from
+    difference     the smallest difference that the primary claim should be decided at, if it expects one. Default:
+                   the margin
+    power          the least probability of that verdict, from which ``seeds`` follows
+    correction     test examples over training examples; 0 where no two seeds share examples
+    untuned        {label: why} of arms that take part in a claim and are not searched for while others are
+    tuned_under    the version of the protocol that ``Scale.tuned`` was found under; None: before it
+    """
+
+    primary: str = ""
+    under: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    seeds: int | None = None
+    margin: Margin | None = None
+    spread: float | None = None
+    source: str = ""
+    difference: float | None = None
+    power: float = 0.8
+    correction: float | None = None
+    untuned: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    tuned_under: int | None = None
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Scale:
     """One size of an experiment.
@@ -70,25 +115,35 @@ class Scale:
     seeds        of the results
     search       how settings are found by ``--tune``; None: nothing is searched for
     tuned        what the search has found: {condition: {label: settings}}, the condition written as its folder,
-                 ``dirichlet_alpha=0.1,delay_mean=5``, or "" for all conditions. ``--tune`` prints it in this form
-    minutes      that it takes without ``--tune``; NaN if nobody has measured it
-    hardware     on which
+                 ``dirichlet_alpha=0.1,delay_mean=5``, or "" for all conditions. Left out in a file: it is read from
+                 ``experiments/tuned``, which ``python -m experiments.machinery.pages`` writes
+    analysis     how its claims are judged, under the protocol; None: as before the protocol, which decides nothing
     """
 
     settings: Mapping[str, Any]
-    minutes: float = math.nan
-    hardware: str = "not measured"
     arms: Arms = dataclasses.field(default_factory=dict)
     conditions: Mapping[str, Sequence[Any]] = dataclasses.field(default_factory=dict)
     overrides: Sequence[Override] = ()
     seeds: Sequence[int] = (0, 1, 2, 3, 4)
     search: Search | None = None
     tuned: Mapping[str, Mapping[str, Mapping[str, Any]]] = dataclasses.field(default_factory=dict)
+    analysis: Analysis | None = None
 
     def __post_init__(self) -> None:
         if self.search:
             both = sorted(set(self.seeds) & set(self.search.seeds))
             require(not both, "the search's seeds", both, "others than the results'")
+
+
+class Differences(NamedTuple):
+    """What ``Claim.differences`` may return.
+
+    values    [seeds], above 0 where they speak for the claim
+    censored  for each arm and condition that takes part, the share of its runs that never reached the target
+    """
+
+    values: Sequence[float]
+    censored: tuple[float, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -103,9 +158,15 @@ class Claim:
     under            the conditions for which it is judged, each by itself: those in which these settings have these
                      values. Default: all
     differences      in the place of the arms: a function of ``Runs`` (of the rows, for an experiment that measures
-                     without training) that returns the differences, one for each seed
-    expected         "seen", or "a tie" where the paper claims that two things are equal, or "reversed"
+                     without training) that returns the differences, one for each seed; of trips to a target as
+                     ``Differences``, which also tells how many runs never arrived
+    expected         "better", or "equivalent" where the paper claims that two things are equal, or "worse"; from
+                     before the protocol "seen", "a tie" and "reversed"
     scales           for which it is judged
+    margin           the smallest difference that matters. Default: that of the analysis
+    published        the paper's number for it, in a few words
+    identity         whether it holds by definition, as where two arms are the same for these settings: it is checked,
+                     but is no evidence and counts as no claim
     """
 
     sentence: str
@@ -114,9 +175,12 @@ class Claim:
     measure: Measure = final_accuracy
     lower_is_better: bool = False
     under: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    differences: Callable[[Any], Sequence[float]] | None = None
+    differences: Callable[[Any], Sequence[float] | Differences] | None = None
     expected: str = SEEN
     scales: Sequence[str] = SCALES
+    margin: Margin | None = None
+    published: str = "-"
+    identity: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

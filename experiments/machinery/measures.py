@@ -3,11 +3,13 @@
 A run that diverged has a model that predicts nothing: its accuracy counts as 0, and it reaches no target.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable
 
 import numpy as np
 
+from experiments.machinery.statistics import Observed
 from jafl.runs.reader import PastRun
 
 Measure = Callable[[PastRun], float]
@@ -44,22 +46,52 @@ def logarithmic_spread(run: PastRun) -> float:
     return float(np.std(np.log(values))) if usable else math.nan
 
 
+@dataclasses.dataclass(frozen=True)
+class FirstReach:
+    """How far a run has come on ``axis`` when ``metric`` first reaches ``target``; a measure.
+
+    Called with a run, it returns the whole budget where the target is never reached: enough to order the trials of a
+    search. Verdicts take ``observe``, which tells such runs apart.
+    """
+
+    axis: str
+    target: float
+    metric: str
+
+    def __call__(self, run: PastRun) -> float:
+        observed = self.observe(run)
+        return observed.time if math.isfinite(observed.time) else _budget(run, self.axis)
+
+    def observe(self, run: PastRun) -> Observed:
+        """When the target was reached, or how far the run was watched without; for ever if it diverged."""
+        for evaluation in run.evaluations:
+            if evaluation.get(self.metric) is not None and evaluation[self.metric] >= self.target:
+                return Observed(float(evaluation[self.axis]), True)
+        return Observed(self.watched(run), False)
+
+    def watched(self, run: PastRun) -> float:
+        """How far the run was watched: infinitely far if it diverged, as it will never reach anything."""
+        if run.status == "diverged":
+            return math.inf
+        return float(run.evaluations[-1][self.axis]) if run.evaluations else math.nan
+
+
 def trips_to(target: float, metric: str = "test_accuracy") -> Measure:
     """Client trips until ``metric`` first reaches ``target``; the run's whole budget if it never does.
 
     Differences between arms are then smaller than they would be with more trips, never larger.
     """
-    return _until("client_trips", target, metric)
+    return FirstReach("client_trips", target, metric)
 
 
 def steps_to(target: float, metric: str = "test_accuracy") -> Measure:
     """Server steps until ``metric`` first reaches ``target``; the run's whole budget if it never does."""
-    return _until("server_step", target, metric)
+    return FirstReach("server_step", target, metric)
 
 
 def time_to(target: float, metric: str = "test_accuracy") -> Measure:
     """Simulated time until ``metric`` first reaches ``target``; the run's whole time if it never does."""
-    return _until("time", target, metric)
+    return FirstReach("time", target, metric)
 
 
 def reaches(target: float, metric: str = "test_accuracy") -> Measure:
@@ -93,18 +125,6 @@ def accuracy_at(
 
 def _values(run: PastRun, metric: str) -> list[float]:
     return [row[metric] for row in run.evaluations if row.get(metric) is not None]
-
-
-def _until(axis: str, target: float, metric: str) -> Measure:
-    def measure(run: PastRun) -> float:
-        for evaluation in run.evaluations:
-            if evaluation.get(metric) is not None and evaluation[metric] >= target:
-                return float(evaluation[axis])
-        if run.status == "diverged":
-            return _budget(run, axis)
-        return float(run.evaluations[-1][axis]) if run.evaluations else math.nan
-
-    return measure
 
 
 def _budget(run: PastRun, axis: str) -> float:

@@ -6,11 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from experiments.machinery import verdicts as judged
 from experiments.machinery.declarations import PaperExperiment, Published, Scale
+from experiments.machinery.measures import FirstReach, Measure
+from experiments.machinery.protocol import BEFORE, UNDER, VERSION, Standing
 from experiments.machinery.results import Runs
+from experiments.machinery.search import at_the_edge
+from experiments.machinery.statistics import ALPHA
+from experiments.machinery.verdicts import IDENTITY
 from jafl.config import grid
 from jafl.runs import tables
+from jafl.runs.reader import PastRun
 
 
 def measured(experiment: PaperExperiment, runs: Runs) -> list[list[str]]:
@@ -19,12 +24,21 @@ def measured(experiment: PaperExperiment, runs: Runs) -> list[list[str]]:
     beside = experiment.beside is not None
     table = [[*swept, "arm", "seeds", *experiment.columns, *(["published"] if beside else [])]]
     for group in runs.groups:
-        line = [grid.written(group.condition.get(name)) for name in swept]
+        line = [grid.shown(group.condition.get(name)) for name in swept]
         diverged = sum(run.status == "diverged" for run in group.runs)
         line += [group.label, f"{len(group.runs)}" + (f" ({diverged} diverged)" if diverged else "")]
-        line += [number([measure(run) for run in group.runs]) for measure in experiment.columns.values()]
+        line += [_measured(measure, group.runs) for measure in experiment.columns.values()]
         table.append([*line, *([_beside(experiment, group.condition, group.label)] if beside else [])])
     return table
+
+
+def _measured(measure: Measure, runs: Sequence[PastRun]) -> str:
+    """Mean ± standard error of a measure; where runs never reached a target, of what they were watched for."""
+    told = number([measure(run) for run in runs])
+    if not isinstance(measure, FirstReach):
+        return told
+    never = sum(not measure.observe(run).reached for run in runs)
+    return f"{told} ({never} of {len(runs)} never)" if never else told
 
 
 def measured_rows(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
@@ -64,6 +78,7 @@ def text(
     scale_name: str,
     table: Sequence[Sequence[str]],
     verdicts: Sequence[dict[str, Any]],
+    standing: Standing,
     tuning: str,
     command: str,
 ) -> str:
@@ -76,15 +91,96 @@ def text(
         "Mean ± standard error over seeds.",
     ]
     if verdicts:
-        parts += ["## Claims", markdown(judged.lines(verdicts)), VERDICTS]
+        parts += ["## Claims", told(standing), markdown(claims(verdicts)), explained(standing)]
     parts += ["## Published", *published(experiment.published)]
     return "\n\n".join([*parts, "## How", tuning, f"    {command}"]) + "\n"
 
 
-VERDICTS = (
+BEFORE_THE_PROTOCOL = (
     "Differences are paired by seed; the interval is Student's t over seeds. Seen: it lies above 0; "
     "reversed: below; else a tie."
 )
+BY_THE_PROTOCOL = (
+    "Differences are paired by seed; the interval is corrected for the examples that the seeds' test sets share "
+    "(Nadeau and Bengio). Better, worse: it differs from 0. Equivalent: it lies within the margin, by two one-sided "
+    "tests. Undecided: neither. An identity holds by definition and is no evidence. The effect is the difference in "
+    "units of the seeds' standard deviation. docs/protocol.md has the rules; Holm's correction over the figures of a "
+    "paper is made in docs/results."
+)
+
+
+def explained(standing: Standing) -> str:
+    """What the verdicts mean."""
+    return BEFORE_THE_PROTOCOL if standing.kind == BEFORE else BY_THE_PROTOCOL
+
+
+def told(standing: Standing) -> str:
+    """What the results are worth, in a line."""
+    version = f", version {VERSION}" if standing.kind == UNDER else ""
+    return " ".join([f"**{standing.kind.capitalize()}{version}.**", *standing.why])
+
+
+def claims(verdicts: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """A table of verdicts as text, its heading first."""
+    if verdicts and "margin" in verdicts[0]:
+        heading = [
+            "claim",
+            "under",
+            "difference",
+            "95 % interval",
+            "margin",
+            "effect",
+            "seeds",
+            "verdict",
+            "expected",
+        ]
+        return [heading, *map(_claim_by_the_protocol, verdicts)]
+    heading = ["claim", "under", "difference", "95 % interval", "seeds", "verdict", "expected"]
+    return [heading, *map(_claim_before_the_protocol, verdicts)]
+
+
+def _claim_before_the_protocol(row: Mapping[str, Any]) -> list[str]:
+    return [
+        row["claim"],
+        grid.readable(row["condition"]) or "-",
+        signed(row["difference"]),
+        ends(row),
+        str(row["seeds"]),
+        row["verdict"],
+        row["expected"],
+    ]
+
+
+def _claim_by_the_protocol(row: Mapping[str, Any]) -> list[str]:
+    never = [f"{share:.0%}" for share in row["censored"]]
+    return [
+        ("primary: " if row["primary"] else "") + row["claim"],
+        grid.readable(row["condition"]) or "-",
+        signed(row["difference"]),
+        ends(row),
+        margin(row["margin"]),
+        signed(row["effect"]),
+        str(row["seeds"]),
+        row["verdict"] + (f" ({' and '.join(never)} never arrive)" if any(row["censored"]) else ""),
+        row["expected"],
+    ]
+
+
+def signed(value: float) -> str:
+    """Signed, to three digits; a dash if it is missing."""
+    if value is None or math.isnan(value):
+        return "-"
+    return f"{value:+,.0f}" if abs(value) >= 1000 else f"{value:+.3g}"
+
+
+def ends(row: Mapping[str, Any]) -> str:
+    """The interval of a verdict."""
+    return "-" if math.isnan(row["low"]) else f"{signed(row['low'])} to {signed(row['high'])}"
+
+
+def margin(content: Mapping[str, Any]) -> str:
+    """A margin: 0.01, or 10 %."""
+    return f"{100 * content['value']:g} %" if content["relative"] else f"{content['value']:g}"
 
 
 def published(paper: Published) -> list[str]:
@@ -94,7 +190,10 @@ def published(paper: Published) -> list[str]:
 
 
 def printed(
-    experiment: PaperExperiment, table: Sequence[Sequence[str]], verdicts: Sequence[dict[str, Any]]
+    experiment: PaperExperiment,
+    table: Sequence[Sequence[str]],
+    verdicts: Sequence[dict[str, Any]],
+    standing: Standing,
 ) -> list[str]:
     """The measured table, the paper's numbers and the verdicts, as lines for the terminal."""
     paper = experiment.published
@@ -102,14 +201,28 @@ def printed(
     lines += [f"Published ({experiment.paper}, {experiment.figure}):"]
     lines += tables.aligned([paper.heading, *paper.rows]) if paper.rows else []
     lines += [paper.note] if paper.note else []
-    for claim in verdicts:
-        under = f" ({claim['condition']})" if claim["condition"] else ""
-        _, _, difference, ends, seeds, verdict, expected = judged.lines([claim])[1]
-        lines += ["", f"{claim['claim']}{under}"]
+    for row in verdicts:
+        under = f" ({grid.readable(row['condition'])})" if row["condition"] else ""
+        lines += ["", f"{'Primary: ' if row.get('primary') else ''}{row['claim']}{under}"]
+        within = f", margin {margin(row['margin'])}" if "margin" in row else ""
         lines.append(
-            f"  {verdict}; expected: {expected}; difference {difference}, 95 % {ends}, {seeds} seeds"
+            f"  {row['verdict']}; expected: {row['expected']}; difference {signed(row['difference'])}, "
+            f"95 % {ends(row)}{within}, {row['seeds']} seeds"
         )
+    if verdicts:
+        lines += ["", *counted(verdicts), told(standing).replace("**", "")]
     return [*lines, ""]
+
+
+def counted(verdicts: Sequence[Mapping[str, Any]]) -> list[str]:
+    """How many claims were judged, and how many false verdicts are to be expected of them by chance."""
+    judged = [row for row in verdicts if row["verdict"] != IDENTITY]
+    identities = len(verdicts) - len(judged)
+    left_out = f" and {identities} identities, which do not count" if identities else ""
+    return [
+        f"{len(judged)} claims{left_out}, each judged at {100 * ALPHA:g} %: "
+        f"at most {ALPHA * len(judged):.2g} false verdicts are to be expected."
+    ]
 
 
 def tuning(scale: Scale, searched: Mapping[str, Any] | None) -> str:
@@ -118,15 +231,17 @@ def tuning(scale: Scale, searched: Mapping[str, Any] | None) -> str:
         return "Nothing was searched for: settings as in the paper, or as the file says."
     when = "Searched for by this run" if searched else "Found by --tune before"
     winners = [
-        f"- {where or 'all conditions'}: "
-        + "; ".join(f"{label} {grid.folder(own)}" for label, own in arms.items())
+        f"- {grid.readable(where) or 'all conditions'}: "
+        + "; ".join(f"{label} {grid.readable(grid.folder(own))}" for label, own in arms.items())
         for where, arms in scale.tuned.items()
     ]
     sentence = (
         f"{when}, the same number of trials for each arm, seeds {', '.join(map(str, scale.search.seeds))}, "
         "on validation examples:"
     )
-    return "\n".join([sentence, "", *(winners or ["- nothing is recorded in the file"])])
+    edges = at_the_edge(scale.search, scale.tuned)
+    told = f"At the edge of what was tried: {'; '.join(edges)}." if edges else "No winner lies at the edge."
+    return "\n".join([sentence, "", *(winners or ["- nothing has been found yet"]), "", told])
 
 
 def _beside(experiment: PaperExperiment, condition: Mapping[str, Any], label: str) -> str:

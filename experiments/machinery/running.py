@@ -8,16 +8,79 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from experiments.machinery import discovery, report, search, verdicts
+from experiments.machinery import (
+    discovery,
+    profiles,
+    protocol,
+    replication,
+    report,
+    search,
+    sweeps,
+    times,
+    verdicts,
+)
 from experiments.machinery.declarations import Context, PaperExperiment, Scale
 from experiments.machinery.results import Runs
+from experiments.machinery.sweeps import Sweep, adapted, typed_budget
+from jafl.config import arms as all_arms
 from jafl.config import grid
-from jafl.config.arms import Arms, Override
+from jafl.config.arms import Override
 from jafl.config.settings import Settings
 from jafl.errors import SettingError, require, unknown_name
 
-BUDGET = ("client_trips", "server_steps")
-INTERRUPTED = 130  # the exit status
+INTERRUPTED, COULD_NOT_RUN = 130, 2  # exit statuses
+
+
+def run_paper_experiments(
+    names: Sequence[str],
+    scale: str = "desk",
+    *,
+    tune: bool = False,
+    output_dir: str | os.PathLike[str] | None = None,
+    **options: Any,
+) -> int:
+    """Runs experiments one after the other; returns 0, 130 if one was interrupted, or 2 if one could not run.
+
+    Args:
+      names: of experiments. If there are several, those that cannot run are told of, and the others run.
+      scale: "desk" or "paper".
+      tune: search for the arms' settings first. With several experiments it leaves out those that state no search.
+      output_dir: of one experiment, as for ``run_paper_experiment``. Of several: the folder that theirs lie in.
+      options: the other arguments of ``run_paper_experiment``.
+
+    Raises:
+      SettingError: where one experiment alone is asked for, and cannot run.
+    """
+    show = options.get("show", print)
+    if len(names) == 1:
+        return run_paper_experiment(names[0], scale, tune=tune, output_dir=output_dir, **options)
+    require(len(set(names)) == len(names), "experiment", ",".join(names), "names that differ")
+    failed, folders = [], dict[str, pathlib.Path]()
+    for place, name in enumerate(names, 1):
+        show(f"Experiment {place} of {len(names)}:")
+        experiment = discovery.load(name)
+        number = options.get("replication_number", 0)
+        own = pathlib.Path(output_dir or "runs") / folder_name(name, scale, number)
+        searched = scale in experiment.scales and experiment.scales[scale].search is not None
+        try:
+            status = run_paper_experiment(name, scale, tune=tune and searched, output_dir=own, **options)
+        except SettingError as error:
+            show(f"{name} could not run: {error}")
+            failed.append(name)
+            continue
+        folders[name] = own
+        if status == COULD_NOT_RUN:
+            failed.append(name)
+        elif status:
+            return status
+    if options.get("dry_run"):
+        from experiments.machinery import dry_runs
+
+        for line in dry_runs.together(folders):
+            show(line)
+    if failed:
+        show(f"{len(failed)} of {len(names)} experiments could not run: {', '.join(failed)}.")
+    return COULD_NOT_RUN if failed else 0
 
 
 def run_paper_experiment(
@@ -29,6 +92,8 @@ def run_paper_experiment(
     output_dir: str | os.PathLike[str] | None = None,
     processes: int | None = None,
     forecast: str | None = None,
+    dry_run: bool = False,
+    replication_number: int = 0,
     **options: Any,
 ) -> int:
     """Runs experiment ``name`` at a scale; returns 0, or 130 if it was interrupted.
@@ -39,14 +104,20 @@ def run_paper_experiment(
       typed: settings in the place of the common ones; ``seed`` in the place of the results' seeds; a setting of
         which the experiment tries several values in the place of these; ``client_trips`` and ``server_steps`` in
         the place of every arm's budget.
-      output_dir: default: ``runs/<name>-<scale>``. The same command continues the runs that are there.
+      output_dir: default: ``runs/<name>-<scale>``, for a replication with ``-replication<number>`` behind it. The
+        same command continues the runs that are there.
       processes: how many share the runs; default: two on a CPU with two cores, else one.
       forecast: name of chips that need not be here. Then nothing is run: how long the runs, and those of the search
         with ``tune``, may take there is shown.
+      dry_run: whether only to say what it would take (``experiments.machinery.planning``), on the chips of
+        ``forecast``, too. Then nothing is trained, data sets may be missing, and 2 is returned if a run is refused.
+      replication_number: which replication, with seeds of its own (``experiments.machinery.replication``); 0: the
+        experiment itself.
       options: the fields of ``jafl.runs.recorder.Options``.
 
     Writes ``runs`` (and ``search``), sweeps with their tables and pictures; ``table.md``; ``verdicts.json``; with
-    ``tune``, ``tuned.json``.
+    ``tune``, ``tuned.json``; and ``clock.json``, the seconds that all this took. Of a dry run
+    ``plan.json`` and ``plan.md``.
 
     Raises:
       SettingError: for an experiment, scale or setting that cannot work, before anything is written.
@@ -54,20 +125,44 @@ def run_paper_experiment(
     experiment = discovery.load(name)
     if scale not in experiment.scales:
         raise unknown_name(f"scale of {name}", scale, list(experiment.scales))
+    experiment = replication.replicated(experiment, scale, replication_number)
+    if replication_number:
+        allowed = "left out with --replication, which has seeds of its own"
+        require("seed" not in (typed or {}), "seed", (typed or {}).get("seed"), allowed)
     size, settings = adapted(experiment.scales[scale], typed or {})
-    folder = pathlib.Path(output_dir or pathlib.Path("runs") / f"{name}-{scale}")
+    folder = pathlib.Path(output_dir or pathlib.Path("runs") / folder_name(name, scale, replication_number))
+    earlier = {} if dry_run else protocol.earlier_results(folder, experiment, scale)
     from jafl.runs.recorder import Options
 
-    job = _Job(experiment, scale, size, settings, _typed_budget(typed or {}), folder, Options(**options))
+    budget = typed_budget(typed or {})
+    job = _Job(
+        experiment,
+        scale,
+        replication_number,
+        size,
+        settings,
+        budget,
+        folder,
+        Options(**options),
+        typed or {},
+        earlier,
+    )
     job.show(f"{name}, {scale} size: {experiment.paper}, {experiment.figure}: {experiment.title}.")
     began = time.monotonic()
+    if experiment.measure is not None:
+        require(not tune, "tune", tune, "left out: this experiment searches for nothing")
+    if dry_run:
+        from experiments.machinery import dry_runs
+
+        planned = [] if experiment.measure else _sweeps(job, tune)
+        refused = dry_runs.dry_run(job, planned, forecast, processes or _processes())
+        return COULD_NOT_RUN if refused else 0
     if forecast is not None:
         allowed = "left out: this experiment trains nothing"
         require(experiment.measure is None, "forecast", forecast, allowed)
         _forecast(job, forecast, tune)
         return 0
     if experiment.measure is not None:
-        require(not tune, "tune", tune, "left out: this experiment searches for nothing")
         _measure(job)
     elif not _train(job, tune, {**options, "progress": False, "processes": processes or _processes()}):
         return INTERRUPTED
@@ -75,70 +170,71 @@ def run_paper_experiment(
     return 0
 
 
+def folder_name(name: str, scale: str, replication_number: int = 0) -> str:
+    """The folder of an experiment's results in ``runs``."""
+    return f"{name}-{scale}" + (f"-replication{replication_number}" if replication_number else "")
+
+
 @dataclasses.dataclass(frozen=True)
 class _Job:
     """An experiment at one scale, with what was typed.
 
+    replication  its number; 0 for the experiment itself
     settings  the common settings
     budget    the typed budget, as overrides that apply last
     options   ``jafl.runs.recorder.Options``
+    typed     settings in the place of the file's
+    earlier   the content of the ``verdicts.json`` that lies in the folder; may be empty
     """
 
     experiment: PaperExperiment
     scale_name: str
+    replication: int
     scale: Scale
     settings: Settings
     budget: Sequence[Override]
     folder: pathlib.Path
     options: Any
+    typed: Mapping[str, Any]
+    earlier: Mapping[str, Any]
 
     def show(self, line: str) -> None:
         """Shows the user a line of text."""
         self.options.show(line)
 
 
+def _sweeps(job: _Job, tune: bool) -> list[Sweep]:
+    """The runs of the results, after those of the search if there is to be one."""
+    given = job.scale, job.settings, job.budget
+    searched = [sweeps.of_search(*given)] if tune else []
+    require(job.scale.arms, f"arms of {job.experiment.name}", dict(job.scale.arms), "{label: settings}")
+    return [*searched, sweeps.of_results(*given)]
+
+
 def _forecast(job: _Job, topology: str, tune: bool) -> None:
     """Shows what the results' runs would need on chips that are not here, and those of the search."""
     from jafl.sweeps.forecast import forecast_runs
 
-    scale = job.scale
-    if tune:
-        require(scale.search is not None, "tune", tune, "left out: the experiment's file states no search")
-        assert scale.search is not None
-        arms, overrides = search.as_arms(scale)
-        seeds = ",".join(map(str, scale.search.seeds))
-        job.show("Search:")
-        settings = job.settings.changed(scale.search.settings, {"seed": seeds})
-        _forecast_sweep(forecast_runs, job, topology, settings, arms, overrides)
-    job.show("Results:")
-    overrides = [*scale.overrides, *tuned_overrides(scale.tuned)]
-    _forecast_sweep(forecast_runs, job, topology, job.settings, scale.arms, overrides)
-
-
-def _forecast_sweep(
-    forecast_runs: Any,
-    job: _Job,
-    topology: str,
-    settings: Settings,
-    arms: Arms,
-    overrides: Sequence[Override],
-) -> None:
-    forecast_runs(
-        settings,
-        topology,
-        sweep=job.scale.conditions,
-        arms=arms,
-        overrides=[*overrides, *job.budget],
-        show=job.show,
-    )
+    for sweep in _sweeps(job, tune):
+        job.show(f"{sweep.part.capitalize()}:")
+        forecast_runs(
+            sweep.settings,
+            topology,
+            sweep=sweep.conditions,
+            arms=sweep.arms,
+            overrides=sweep.overrides,
+            show=job.show,
+        )
 
 
 def _measure(job: _Job) -> None:
     """Measures without training, and writes the results."""
     assert job.experiment.measure is not None
     job.folder.mkdir(parents=True, exist_ok=True)
+    began = time.monotonic()
     rows = job.experiment.measure(Context(job.scale, job.settings, job.folder, job.show))
-    _write(job, rows, report.measured_rows(rows), "No training.")
+    times.note(job.folder, "results", time.monotonic() - began, 1, anew=True)
+    _write(job, rows, report.measured_rows(rows), "No training.", job.scale.seeds)
 
 
 def _train(job: _Job, tune: bool, options: Mapping[str, Any]) -> bool:
@@ -147,61 +243,74 @@ def _train(job: _Job, tune: bool, options: Mapping[str, Any]) -> bool:
     options: of ``run_sweep``.
     """
     tuned = None
+    corrections = _corrections(job)
+    protocol.check_corrections(job.experiment, job.scale_name, corrections)
     if tune:
+        began = time.monotonic()
         tuned = _search(job, options)
+        times.note(job.folder, "search", time.monotonic() - began, options["processes"])
         if tuned is None:
             return False
         job = dataclasses.replace(job, scale=dataclasses.replace(job.scale, tuned=tuned["tuned"]))
-    scale = job.scale
-    require(scale.arms, f"arms of {job.experiment.name}", dict(scale.arms), "{label: settings}")
-    overrides = [*scale.overrides, *tuned_overrides(scale.tuned)]
-    if not _sweep(job, "runs", job.settings, scale.arms, overrides, options):
+    (of_results,) = _sweeps(job, tune=False)
+    began = time.monotonic()
+    all_over = _run(job, of_results, "runs", options)
+    times.note(job.folder, "results", time.monotonic() - began, options["processes"])
+    if not all_over:
         return False
     runs = Runs.in_folder(job.folder / "runs")
-    _write(job, runs, report.measured(job.experiment, runs), report.tuning(scale, tuned))
+    seeds = sorted(
+        {seed for group in runs.groups for seed in (int(run.config["seed"]) for run in group.runs)}
+    )
+    table, how = report.measured(job.experiment, runs), report.tuning(job.scale, tuned)
+    _write(job, runs, table, how, seeds, corrections=corrections, tuned_here=tune)
     return True
+
+
+def _corrections(job: _Job) -> dict[str, float]:
+    """{condition: test examples over training examples}; empty for an experiment from before the protocol."""
+    if job.scale.analysis is None:
+        return {}
+    from jafl.config.data_cache import DataCache
+
+    loaded, found = DataCache(), {}
+    for condition in grid.product(job.scale.conditions):
+        arms = all_arms.under(job.settings, job.scale.arms, condition, [*job.scale.overrides, *job.budget])
+        # As the data are split: evaluating on fewer examples does not make seeds share less.
+        sources = [loaded.source(arm.changed({"evaluation_examples": None})) for arm in arms.values()]
+        found[grid.folder(condition)] = max(len(source.test_y) / len(source.y) for source in sources)
+    return found
 
 
 def _search(job: _Job, options: Mapping[str, Any]) -> dict[str, Any] | None:
     """Runs the search, writes ``tuned.json`` and returns its content; None if it was interrupted."""
     from jafl.runs.directory import RunDirectory
 
-    scale = job.scale
-    if scale.search is None:
-        raise SettingError("tune is True, but the experiment's file states no search.")
-    arms, overrides = search.as_arms(scale)
-    seeds = ",".join(map(str, scale.search.seeds))
-    settings = job.settings.changed(scale.search.settings, {"seed": seeds})
-    if not _sweep(job, "search", settings, arms, overrides, {**options, "pictures": False}):
+    of_search = sweeps.of_search(job.scale, job.settings, job.budget)
+    if not _run(job, of_search, "search", {**options, "pictures": False}):
         return None
-    tuned = search.winners(scale, Runs.in_folder(job.folder / "search"))
+    tuned = search.winners(job.scale, Runs.in_folder(job.folder / "search"))
     RunDirectory(job.folder, resume=True).write_result("tuned.json", tuned)
     search.show(tuned, job.show)
     return tuned
 
 
-def _sweep(
-    job: _Job,
-    folder: str,
-    settings: Settings,
-    arms: Arms,
-    overrides: Sequence[Override],
-    options: Mapping[str, Any],
-) -> bool:
-    """Runs the sweep "runs" or "search", which itself shows nothing; False if it was interrupted."""
+def _run(job: _Job, sweep: Sweep, folder: str, options: Mapping[str, Any]) -> bool:
+    """Runs a sweep in the folder "runs" or "search"; it shows nothing itself. False if it was interrupted."""
     from jafl.config.resolution import seeds_of
     from jafl.sweeps.sweep import run_sweep
 
-    title, noun = {"runs": ("Results", "runs"), "search": ("Search", "trials")}[folder]
-    conditions, seeds = len(grid.product(job.scale.conditions)), len(seeds_of(settings))
-    count = conditions * len(arms) * seeds
-    job.show(f"{title}: {len(arms)} arms, {conditions} conditions, {seeds} seeds: {count:,} runs.")
+    noun = {"results": "runs", "search": "trials"}[sweep.part]
+    conditions, seeds = len(grid.product(sweep.conditions)), len(seeds_of(sweep.settings))
+    count = conditions * len(sweep.arms) * seeds
+    told = f"{len(sweep.arms)} arms, {conditions} conditions, {seeds} seeds"
+    job.show(f"{sweep.part.capitalize()}: {told}: {count:,} runs.")
     outcome = run_sweep(
-        settings,
-        job.scale.conditions,
+        sweep.settings,
+        sweep.conditions,
         job.folder / folder,
-        arms=arms,
-        overrides=[*overrides, *job.budget],
+        arms=sweep.arms,
+        overrides=sweep.overrides,
         **{**options, "show": lambda line: None},
     )
     if outcome.left:
@@ -209,57 +318,57 @@ def _sweep(
     return not outcome.left
 
 
-def _write(job: _Job, results: Any, table: Sequence[Sequence[str]], tuning: str) -> None:
+def _write(
+    job: _Job,
+    results: Any,
+    table: Sequence[Sequence[str]],
+    tuning: str,
+    seeds: Sequence[int],
+    *,
+    corrections: Mapping[str, float] | None = None,
+    tuned_here: bool = False,
+) -> None:
     """Writes and shows the table, the verdicts and the experiment's own pictures.
 
     results: ``Runs``, or the rows of an experiment without training.
     """
     from jafl.runs.directory import RunDirectory
 
-    experiment = job.experiment
-    rows = verdicts.judge(experiment.claims, job.scale_name, results)
-    if experiment.pictures and job.options.pictures is not False:
+    experiment, analysis = job.experiment, job.scale.analysis
+    rows = verdicts.judge(experiment.claims, job.scale_name, results, analysis, corrections)
+    standing = protocol.standing(
+        experiment,
+        job.scale_name,
+        seeds=seeds,
+        typed=job.typed,
+        tuned_here=tuned_here,
+        earlier=job.earlier,
+    )
+    if experiment.pictures and job.options.pictures != "none":
         experiment.pictures(results, job.folder)
     directory = RunDirectory(job.folder, resume=True)
-    directory.write_result("verdicts.json", {"experiment": experiment.name, "verdicts": rows})
+    content = {
+        "experiment": experiment.name,
+        "paper": experiment.paper,
+        "figure": experiment.figure,
+        "scale": job.scale_name,
+        "replication": job.replication,
+        "protocol": protocol.VERSION if analysis else None,
+        "standing": standing.kind,
+        "why": list(standing.why),
+        "declared": protocol.declared(experiment, job.scale_name),
+        "seeds": list(seeds),
+        "verdicts": rows,
+        "worlds": profiles.worlds(experiment, job.scale_name, results),
+        "table": [list(line) for line in table],
+        "tuning": tuning,
+    }
+    directory.write_result("verdicts.json", content)
     command = shlex.join(job.options.command) or "(started from Python)"
-    directory.write_text("table.md", report.text(experiment, job.scale_name, table, rows, tuning, command))
-    for line in report.printed(experiment, table, rows):
+    text = report.text(experiment, job.scale_name, table, rows, standing, tuning, command)
+    directory.write_text("table.md", text)
+    for line in report.printed(experiment, table, rows, standing):
         job.show(line)
-
-
-def adapted(scale: Scale, typed: Mapping[str, Any]) -> tuple[Scale, Settings]:
-    """The scale with the seeds and values of conditions that were typed, and its common settings with the others.
-
-    Raises SettingError for ``algorithm``.
-    """
-    if "algorithm" in typed:
-        raise SettingError(
-            f"algorithm is {typed['algorithm']!r}, but must be left out: an experiment has arms of its own.",
-            setting="algorithm",
-        )
-    tried = {name: [typed[name]] if name in typed else values for name, values in scale.conditions.items()}
-    typed = {name: value for name, value in typed.items() if name not in tried}
-    settings = Settings().changed(scale.settings, {"seed": ",".join(map(str, scale.seeds))}, typed)
-    from jafl.config.resolution import seeds_of
-
-    return dataclasses.replace(scale, seeds=seeds_of(settings), conditions=tried), settings
-
-
-def tuned_overrides(tuned: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[Override]:
-    """``Scale.tuned`` as overrides of a sweep; SettingError for text that is no condition."""
-    overrides = []
-    for where, arms in tuned.items():
-        condition = grid.condition(where) if where else {}
-        require(condition is not None, "a condition of tuned", where, "setting=value,setting=value, or ''")
-        overrides += [Override(condition or {}, label, own) for label, own in arms.items()]
-    return overrides
-
-
-def _typed_budget(typed: Mapping[str, Any]) -> list[Override]:
-    """A typed budget as a override of every arm."""
-    budget = {name: typed[name] for name in BUDGET if typed.get(name) is not None}
-    return [Override({}, None, budget)] if budget else []
 
 
 def _processes() -> int:

@@ -1,20 +1,24 @@
 """The equal search: every arm gets as many trials, run with the same seeds, judged on validation examples."""
 
+import dataclasses
 import itertools
+import json
 import math
+import pathlib
 import pprint
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from experiments.machinery.declarations import LogUniform, Scale, Search
+from experiments.machinery.declarations import PROTOCOL_VERSION, LogUniform, Scale, Search
 from experiments.machinery.results import Runs
 from jafl.config import grid
 from jafl.config.arms import Override
 from jafl.errors import SettingError
 
 BETWEEN = " | "  # an arm's label and the trial's settings, in the label of the trial's runs
+FOUND = pathlib.Path(__file__).parent.parent / "tuned"  # what the searches behind docs/results have found
 EDGE = 0.05  # of a range's logarithm: a winner so near an end is at the edge
 
 
@@ -72,19 +76,15 @@ def winners(scale: Scale, runs: Runs) -> dict[str, Any]:
     spaces = {label: search.spaces.get(label, search.space) for label in scale.arms}
     rows = _scores(search, scale, runs)
     tuned: dict[str, dict[str, dict[str, Any]]] = {}
-    edges: list[str] = []
     for condition, label, settings in _best(search, rows):
         tuned.setdefault(condition, {})[label] = settings
-        for setting, value in settings.items():
-            if _at_edge(spaces[label][setting], value):
-                under = f" under {condition}" if condition else ""
-                edges.append(f"{setting} = {value:g} of {label}{under}")
     budget: dict[str, dict[str, int]] = {}
     for row in rows:
         spent = budget.setdefault(row["label"], {"runs": 0, "client_trips": 0})
         spent["runs"] += len(row["scores"])
         spent["client_trips"] += row["client_trips"]
     return {
+        "protocol": PROTOCOL_VERSION if scale.analysis else None,
         "seeds": list(search.seeds),
         "trials_of_each_arm": len({str(row["settings"]) for row in rows if row["label"] == rows[0]["label"]}),
         "spaces": {
@@ -94,9 +94,22 @@ def winners(scale: Scale, runs: Runs) -> dict[str, Any]:
         "not_searched_for": [label for label in scale.arms if label not in budget],
         "budget": budget,
         "tuned": tuned,
-        "at_the_edge": edges,
+        "at_the_edge": at_the_edge(search, tuned),
         "trials": rows,
     }
+
+
+def at_the_edge(search: Search, tuned: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[str]:
+    """Which of the winners, as ``Scale.tuned`` has them, lie at the edge of what was tried."""
+    edges = []
+    for condition, arms in tuned.items():
+        under = f" under {grid.readable(condition)}" if condition else ""
+        for label, settings in arms.items():
+            space = search.spaces.get(label, search.space)
+            for setting, value in settings.items():
+                if setting in space and _at_edge(space[setting], value):
+                    edges.append(f"{setting} = {value:g} of {label}{under}")
+    return edges
 
 
 def _scores(search: Search, scale: Scale, runs: Runs) -> list[dict[str, Any]]:
@@ -157,7 +170,7 @@ def _as_json(values: Sequence[Any] | LogUniform) -> Any:
 
 
 def show(content: Mapping[str, Any], write: Callable[[str], None]) -> None:
-    """Writes the winners, line by line, in the form in which they are pasted into the experiment's file."""
+    """Writes what the search took, and its winners, line by line."""
     label, budget = next(iter(content["budget"].items()))
     write(
         f"Search: {content['trials_of_each_arm']} trials for each arm with seeds "
@@ -166,5 +179,28 @@ def show(content: Mapping[str, Any], write: Callable[[str], None]) -> None:
     )
     for edge in content["at_the_edge"]:
         write(f"At the edge of what was tried: {edge}.")
-    write("The winners, for the experiment's file:")
-    write("tuned=" + pprint.pformat(content["tuned"], width=100, sort_dicts=False) + ",")
+    write("The winners:")
+    write(pprint.pformat(content["tuned"], width=100, sort_dicts=False))
+
+
+def keep(content: Mapping[str, Any], name: str, folder: pathlib.Path = FOUND) -> None:
+    """Writes the winners into ``experiments/tuned``, where later commands without ``--tune`` find them.
+
+    Args:
+      content: of ``tuned.json``.
+      name: the experiment's page: its name, at paper size with ``-paper``.
+      folder: to write to.
+    """
+    kept = {part: content[part] for part in ("protocol", "seeds", "at_the_edge", "tuned")}
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.json").write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+
+
+def with_winners(scale: Scale, name: str, folder: pathlib.Path = FOUND) -> Scale:
+    """The scale with the winners that were kept under this name, if there are any."""
+    path = folder / f"{name}.json"
+    if scale.search is None or not path.is_file():
+        return scale
+    content = json.loads(path.read_text(encoding="utf-8"))
+    analysis = scale.analysis and dataclasses.replace(scale.analysis, tuned_under=content["protocol"])
+    return dataclasses.replace(scale, tuned=content["tuned"], analysis=analysis)

@@ -1,0 +1,286 @@
+"""The pages of docs/results and the tables of experiments/README.md, so that no number is copied by hand.
+
+    python -m experiments.machinery.pages                takes over the results in runs/, and writes all pages
+    python -m experiments.machinery.pages --runs=FOLDER  takes them over from another folder
+
+Results are the ``verdicts.json`` of experiments, kept in docs/results/data, one file for each experiment, scale and
+replication. The pages follow from these files alone: a summary of all papers, with Holm's procedure over the primary
+claims of each, how far replications agree, and how long all took; a page for each experiment; a picture of each
+paper's performance profiles; and the tables of experiments/README.md (``experiments.machinery.overview``).
+"""
+
+import json
+import pathlib
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from experiments.machinery import discovery, overview, profiles, replication, report, search, times
+from experiments.machinery.families import Content, counted, families, page_name, primary_claims
+from experiments.machinery.protocol import BEFORE, UNDER, VERSION, Standing
+from jafl.errors import SettingError
+from jafl.runs.reader import read_json
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PAGES = ROOT / "docs" / "results"
+OVERVIEW = ROOT / "experiments" / "README.md"
+DATA = "data"
+SETTING = ("Open choices", "Desk size")  # what an experiment's docstring says on its page
+MADE = "<!-- Made by python -m experiments.machinery.pages; changes by hand are lost. -->"
+
+
+def take_over(
+    runs: pathlib.Path, pages: pathlib.Path = PAGES, winners: pathlib.Path = search.FOUND
+) -> list[str]:
+    """Copies the results below ``runs`` that were judged by the protocol; returns a line on each file found.
+
+    Args:
+      runs: the folder that the experiments' folders lie in.
+      pages: that of the pages.
+      winners: that of what the searches have found.
+
+    Raises SettingError for results of another version of the protocol, before anything is copied.
+    """
+    contents = {}
+    for path in sorted(runs.glob("*/verdicts.json")):
+        content = read_json(path)
+        contents[path] = content
+        version = content.get("protocol")
+        if version not in (None, VERSION):
+            told = f"protocol of {path} is {version!r}, but must be {VERSION}, that of docs/protocol.md"
+            raise SettingError(f"{told}. Run the experiment anew.", setting="runs", value=str(runs))
+    lines = []
+    (pages / DATA).mkdir(parents=True, exist_ok=True)
+    clocks = times.read(pages / times.ALL.name)
+    for path, content in contents.items():
+        if content.get("protocol") is None:
+            lines.append(f"{path}: left out, from before the protocol")
+            continue
+        target = pages / DATA / f"{page_name(content)}.json"
+        text = _as_text(content)
+        before = target.read_text(encoding="utf-8") if target.is_file() else None
+        target.write_text(text, encoding="utf-8")
+        what = "new" if before is None else "as before" if before == text else "replaces other results"
+        lines.append(f"{path}: {what}, {content['standing']}")
+        if (clock := path.parent / times.CLOCK).is_file() and not content.get("replication"):
+            clocks[page_name(content)] = read_json(clock)
+        if (tuned := path.parent / "tuned.json").is_file() and _is_kept(content):
+            search.keep(read_json(tuned), page_name(content), winners)
+    if clocks:
+        text = json.dumps(clocks, indent=1, sort_keys=True) + "\n"
+        (pages / times.ALL.name).write_text(text, encoding="utf-8")
+    return lines
+
+
+def _as_text(content: Content) -> str:
+    """The content as JSON, a line for each verdict and table row. A replication's runs count nowhere: left out."""
+    if content.get("replication"):
+        content = {**content, "verdicts": [{**row, "runs": []} for row in content["verdicts"]]}
+    lines = []
+    for name, value in content.items():
+        rows = ",\n  ".join(map(json.dumps, value)) if isinstance(value, list) and value else None
+        lines.append(f"{json.dumps(name)}: " + (f"[\n  {rows}\n ]" if rows else json.dumps(value)))
+    return "{\n " + ",\n ".join(lines) + "\n}\n"
+
+
+def _is_kept(content: Content) -> bool:
+    """Whether later commands take the winners of these results' search."""
+    return content["standing"] == UNDER and not content.get("replication")
+
+
+def made(pages: pathlib.Path = PAGES) -> dict[str, str]:
+    """{name of a page: its text}, from the files in ``data``."""
+    contents = _contents(pages)
+    written = {
+        f"{page_name(content)}.md": page(content) for content in contents if not content.get("replication")
+    }
+    return {"README.md": summary(contents, times.read(pages / times.ALL.name)), **written}
+
+
+def made_overview(pages: pathlib.Path = PAGES, overview_page: pathlib.Path = OVERVIEW) -> str:
+    """The text of experiments/README.md with its tables as the files in ``data`` have them."""
+    return overview.filled(overview_page.read_text(encoding="utf-8"), _contents(pages))
+
+
+def write(pages: pathlib.Path = PAGES) -> list[str]:
+    """Writes all pages, removes those of results that are gone, and returns the names of those that are there."""
+    pages.mkdir(parents=True, exist_ok=True)
+    texts = made(pages)
+    for old in pages.glob("*.md"):
+        if old.name not in texts and old.read_text(encoding="utf-8").startswith(MADE):
+            old.unlink()
+    for name, text in texts.items():
+        (pages / name).write_text(text, encoding="utf-8")
+    _draw_profiles(pages)
+    return list(texts)
+
+
+def _draw_profiles(pages: pathlib.Path) -> None:
+    """Draws the performance profiles of each paper and scale, and removes pictures of results that are gone."""
+    from jafl.plots.canvas import save
+
+    drawn = set()
+    for (paper, scale), family in families(_contents(pages)).items():
+        if worlds := _worlds(family):
+            drawn.add(path := pages / _picture(paper, scale))
+            save(profiles.draw(worlds, f"{paper}, {scale} size: {len(worlds)} worlds"), path)
+    for path in {*pages.glob("profiles-*.png")} - drawn:
+        path.unlink()
+
+
+def _contents(pages: pathlib.Path) -> list[dict[str, Any]]:
+    return [read_json(path) for path in sorted((pages / DATA).glob("*.json"))]
+
+
+def _worlds(family: Sequence[Content]) -> list[Mapping[str, Any]]:
+    """The worlds of one paper's experiments in which more than one arm took part."""
+    return [world for content in family for world in content["worlds"] if len(world["costs"]) > 1]
+
+
+def _picture(paper: str, scale: str) -> str:
+    """The name of the picture of a paper's performance profiles."""
+    return f"profiles-{paper.replace('/', '_').replace(' ', '_')}-{scale}.png"
+
+
+def summary(contents: Sequence[Content], clocks: Mapping[str, Any] | None = None) -> str:
+    """The page of all papers.
+
+    Args:
+      contents: of ``verdicts.json``, those of replications among them.
+      clocks: {an experiment's page: its ``clock.json``}.
+    """
+    parts = [
+        MADE,
+        "# Results",
+        "What the experiments say of the papers' claims, by [the protocol](../protocol.md), version "
+        f"{VERSION}. Each figure or table has one primary claim; the verdicts on these are corrected for their "
+        "number within each paper, by Holm's procedure. The pages of the experiments have all other claims.",
+    ]
+    for (paper, scale), family in families(contents).items():
+        parts += [f"## {paper}, {scale} size", *_family(family)]
+    sentences, table, differing = replication.agreement(contents)
+    if sentences:
+        parts += ["## Two sets of seeds and splits", *sentences, report.markdown(table)]
+    if differing:
+        heading = ["experiment", "claim", "first verdict", "then"]
+        parts += ["Decided twice, and differently:", report.markdown([heading, *differing])]
+    if clocks:
+        parts += ["## Time", *_told_times(clocks)]
+    missing = _not_there(contents)
+    if missing:
+        parts += ["## Not here yet", report.markdown([["experiment", "of", "why"], *missing])]
+    return "\n\n".join(parts) + "\n"
+
+
+def _told_times(clocks: Mapping[str, Any]) -> list[str]:
+    """How long the experiments took, all together and each."""
+    heading = ["experiment", "results, minutes", "search, minutes", "processes on cores"]
+    rows = [
+        [
+            name,
+            *(times.minutes(clock, part) for part in times.PARTS),
+            f"{clock['processes']} on {clock['cores']}",
+        ]
+        for name, clock in clocks.items()
+    ]
+    hours = {
+        part: sum(clock["seconds"].get(part, 0.0) for clock in clocks.values()) / 3600 for part in times.PARTS
+    }
+    return [
+        f"Wall-clock time of all together: {hours['results']:.2f} hours, and {hours['search']:.2f} more for the "
+        "searches.",
+        report.markdown([heading, *rows]),
+    ]
+
+
+def _family(family: Sequence[Content]) -> list[str]:
+    """The part of the summary on one paper's experiments at one scale."""
+    table = [["claim", "paper's number", "ours (95 % interval)", "verdict", "expected", "experiment"]]
+    for row in primary_claims(family):
+        link = f"[{row.content['figure']}]({page_name(row.content)}.md)"
+        table.append([row.claim, row.published, row.ours, row.verdict, row.expected, link])
+    parts = [report.markdown(table), counted(family)]
+    if profile := profiles.profile(_worlds(family)):
+        picture = _picture(family[0]["paper"], family[0]["scale"])
+        parts += [
+            "Performance profiles: the share of the worlds (conditions of experiments) in which an arm's cost is "
+            "within a factor of the lowest. The cost is what the primary claim compares: trips, steps or time to the "
+            "target, or what an accuracy lacks to 1.",
+            report.markdown(profile),
+            f"![Performance profiles of {family[0]['paper']}]({picture})",
+        ]
+    return parts
+
+
+def page(content: Content) -> str:
+    """The page of one experiment."""
+    experiment = discovery.load(content["experiment"])
+    standing = Standing(content["standing"], tuple(content["why"]))
+    stated, described = content["declared"], discovery.described(content["experiment"])
+    return (
+        "\n\n".join(
+            [
+                MADE,
+                f"# {content['experiment']}, {content['scale']} size",
+                f"{content['paper']}, {content['figure']}: {experiment.title}. Back to [all results](README.md).",
+                report.told(standing),
+                f"Stated beforehand: {stated['seeds']} seeds, for a power of {stated['power']:g} with a spread of "
+                f"{stated['spread']:g} ({stated['source']}); test examples over training examples "
+                f"{stated['correction']:.3g}. Run: {len(content['seeds'])} seeds.",
+                "## Claims",
+                report.markdown(report.claims(content["verdicts"])),
+                report.BY_THE_PROTOCOL,
+                "## Measured",
+                report.markdown(content["table"]),
+                "## Published",
+                *report.published(experiment.published),
+                *(part for name in SETTING if name in described for part in (f"## {name}", described[name])),
+                "## How",
+                content["tuning"],
+                f"    python run.py --experiment={content['experiment']} --scale={content['scale']} --tune",
+            ]
+        )
+        + "\n"
+    )
+
+
+def _not_there(contents: Sequence[Content]) -> list[list[str]]:
+    """A row for each experiment without results by the protocol."""
+    rows, there = [], {content["experiment"] for content in contents}
+    for name in discovery.names():
+        if name not in there:
+            experiment = discovery.load(name)
+            declared = any(scale.analysis for scale in experiment.scales.values())
+            why = "declared, not run yet" if declared else f"{BEFORE}: its file declares no analysis"
+            rows.append([name, f"{experiment.paper}, {experiment.figure}", why])
+    return rows
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Takes over results and writes the pages; returns the exit status."""
+    runs = pathlib.Path("runs")
+    for argument in arguments:
+        name, _, value = argument.partition("=")
+        if name != "--runs" or not value:
+            print(f"Error: {argument!r} is not --runs=FOLDER.", file=sys.stderr)
+            return 2
+        runs = pathlib.Path(value)
+        if not runs.is_dir():
+            print(
+                f"Error: runs is {value!r}, but must be a folder with results of experiments.",
+                file=sys.stderr,
+            )
+            return 2
+    try:
+        lines = take_over(runs)
+        names = write()
+        OVERVIEW.write_text(made_overview(), encoding="utf-8")
+    except SettingError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        return 2
+    print("\n".join([*lines, f"{len(names)} pages in {PAGES}, and the tables of {OVERVIEW}"]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
