@@ -1,0 +1,82 @@
+#!/usr/bin/env bash
+# A sweep on a plain list of hosts, by ssh. One worker runs for each line of the list, until no run is left; then this
+# script writes the report.
+#
+#   docs/clusters/hosts.sh hosts.txt --algorithm=fedbuff,fedavg --seed=0,1,2 --sweep="delay_mean=5,30" \
+#       --output_dir=/shared/sweep
+#
+# hosts.txt has a host in each line, and behind it the GPU that the worker is to use, if any:
+#
+#   node1 0
+#   node1 1
+#   node2
+#
+# Call it in the repository, which all hosts see under the same path, or with JAFL=jafl where jafl is installed. ssh must
+# need no password. Each worker's output is in jafl-NUMBER-HOST.log. Ctrl-C stops all workers, each with a checkpoint.
+set -u
+
+if [[ $# -lt 1 || ! -r $1 ]]; then
+    echo "Error: the first argument must be a file with a host in each line." >&2
+    exit 2
+fi
+hosts=$1
+shift
+output_dir=''
+for argument in "$@"; do
+    [[ $argument == --output_dir=* ]] && output_dir=${argument#--output_dir=}
+done
+if [[ -z $output_dir ]]; then
+    echo "Error: pass --output_dir=DIR, a directory that all hosts share." >&2
+    exit 2
+fi
+read -r -a jafl <<< "${JAFL:-python run.py}"
+
+# While this file exists, each ssh has an open input. When that ends, its worker is told to stop.
+alive=$(mktemp)
+stopped=no
+trap 'rm -f "$alive"' EXIT
+trap 'stopped=yes; rm -f "$alive"; echo "Stopping all workers ..." >&2' INT TERM
+hold() { while [[ -e $alive ]]; do sleep 1; done; }
+
+# What a host runs: the worker, and beside it a wait for the end of the input.
+on_host() {
+    local gpu=$1 command
+    printf -v command '%q ' "${jafl[@]}" "${@:2}"
+    echo "cd $(printf %q "$PWD") || exit 2"
+    [[ -z $gpu ]] || echo "export CUDA_VISIBLE_DEVICES=$(printf %q "$gpu")"
+    # shellcheck disable=SC2016  # the host is to expand these
+    printf '%s\n' 'exec 3<&0' "$command"'< /dev/null &' 'worker=$!' \
+        '{ cat <&3; kill -TERM $worker; } > /dev/null 2>&1 &' 'watcher=$!' \
+        'wait $worker; status=$?' 'kill $watcher 2> /dev/null' 'exit $status'
+}
+
+workers=()
+names=()
+while read -r host gpu _ <&4; do
+    [[ -z $host || $host == \#* ]] && continue
+    log=jafl-${#workers[@]}-$host.log
+    script=$(on_host "$gpu" "$@")
+    ssh -o BatchMode=yes "$host" "bash -c $(printf %q "$script")" < <(trap '' INT; hold) > "$log" 2>&1 &
+    workers+=($!)
+    names+=("$host${gpu:+, GPU $gpu}: $log")
+    echo "Started on $host${gpu:+, GPU $gpu}: $log"
+done 4< "$hosts"
+if [[ ${#workers[@]} -eq 0 ]]; then
+    echo "Error: $hosts names no host." >&2
+    exit 2
+fi
+
+worst=0
+for number in "${!workers[@]}"; do
+    wait "${workers[$number]}"
+    while kill -0 "${workers[$number]}" 2> /dev/null; do # Ctrl-C has ended the wait
+        wait "${workers[$number]}"
+    done
+    wait "${workers[$number]}"
+    status=$?
+    [[ $status -eq 0 ]] || echo "Ended with status $status: ${names[$number]}" >&2
+    [[ $status -gt $worst ]] && worst=$status
+done
+[[ $stopped == yes ]] && exit 130
+"${jafl[@]}" --report="$output_dir" || exit
+exit "$worst"
