@@ -89,6 +89,7 @@ def test_loss_is_that_of_the_first_minibatch_at_the_downloaded_model(federation)
     assert float(result.loss) == pytest.approx(np.log(3), rel=1e-6)  # softmax regression starts from zeros
 
 
+@pytest.mark.full
 def test_a_large_batch_is_the_same_whether_at_once_or_in_rows(federation):
     """70 examples as one whole batch (32 rows at a time) and as a batch of 100 (at once)."""
     whole = train(federation, 4, batch_size=0)

@@ -29,6 +29,7 @@ def orders(count: int, draws: int, seed: int = 0) -> np.ndarray:
     )
 
 
+@pytest.mark.full
 @given(st.integers(1, 300), st.integers(0, 2**32 - 1), st.integers(0, 1000))
 def test_is_a_permutation(count, word, epoch):
     places = np.arange(300, dtype=np.int32)

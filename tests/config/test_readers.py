@@ -464,6 +464,7 @@ def _changes_nothing(name, changed, before):
         )
 
 
+@pytest.mark.full
 def test_the_data_sets_with_clients_are_known():
     for name, call in data.SOURCES.items():
         arguments = {

@@ -8,6 +8,7 @@ import sys
 
 import numpy as np
 import pytest
+from in_process import assert_refused, command
 
 from experiments import machinery
 from experiments.machinery import (
@@ -330,14 +331,7 @@ def test_what_cannot_work_is_refused_before_anything_is_written(tmp_path, known,
     ],
 )
 def test_flags_that_do_not_go_together(flags, message, tmp_path):
-    ended = subprocess.run(
-        [sys.executable, ROOT / "run.py", *flags, "--output_dir=out"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
-    assert ended.returncode == 2
-    assert message in ended.stderr
+    assert_refused(command([*flags, "--output_dir=out"], tmp_path), message)
     assert not list(tmp_path.iterdir())
 
 

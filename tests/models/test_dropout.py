@@ -81,6 +81,7 @@ def test_trips_and_clients_differ_and_the_same_trip_does_not():
     assert np.any(kernel[0, False] != kernel[1, False])
 
 
+@pytest.mark.full
 def test_evaluation_and_training_without_dropout():
     without = dataclasses.replace(MODEL, dropout=False)
     np.testing.assert_array_equal(MODEL.apply(PARAMS, X), without.apply(PARAMS, X, KEY))

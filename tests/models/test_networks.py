@@ -130,7 +130,7 @@ def expected():
     return listed(history.params), history.evaluations
 
 
-@pytest.mark.parametrize("kind", ["nnx", "equinox", "functions"])
+@pytest.mark.parametrize("kind", [pytest.param("nnx", marks=pytest.mark.full), "equinox", "functions"])
 def test_every_kind_of_network_trains_alike(kind, expected):
     model, params, listed = KINDS[kind]()
     history = trained(model, params)

@@ -54,6 +54,7 @@ def logits_by_numpy(params, vectors, text):
     return hidden @ params["dense"]["kernel"] + params["dense"]["bias"]
 
 
+@pytest.mark.full
 def test_outputs_by_hand_with_padding(tmp_path):
     model = sent140_lstm(2, vocabulary=VOCABULARY, embeddings_file=glove(tmp_path))
     params = jax.tree.map(np.asarray, model.init(jax.random.key(0), TOKENS))

@@ -72,6 +72,7 @@ def difference(first: jafl.History, second: jafl.History) -> float:
 # --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_aced_with_a_threshold_of_all_steps_is_ace():
     case = case_of("ace")
     whole = run(case)

@@ -161,8 +161,7 @@ def late_schedule(buffer_size: int) -> jafl.EventSchedule:
     )
 
 
-# Of rules whose weights come from the host, and from the device, which has them in float32: one each.
-LATE_IN_THE_DEFAULT_TIER = {"fedbuff", "wkafl"}
+LATE_IN_THE_DEFAULT_TIER = {"fedbuff"}
 IN_FLOAT32 = {name for name in LATE if name.startswith(("fedbuff", "sasgd", "twafl", "wkafl", "reverse"))}
 
 

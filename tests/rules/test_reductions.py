@@ -129,6 +129,7 @@ def test_rules_without_staleness_weight_coincide_where_nothing_is_stale():
         assert_same(run(one_at_a_time, rules.fedasync(weight)), run(one_at_a_time, rules.fedasync()))
 
 
+@pytest.mark.full
 def test_sum_is_the_mean_with_a_larger_learning_rate():
     schedule = asynchronous(buffer_size=4, server_steps=20)
     total = run(schedule, rules.fedbuff(aggregate="sum"), server_rate=0.1)

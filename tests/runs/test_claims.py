@@ -329,7 +329,12 @@ strides = pytest.mark.parametrize("stride", [11, pytest.param(4, marks=pytest.ma
 
 @strides
 @pytest.mark.parametrize(
-    "first, second", [(wakes_up, takes_over), (takes_over, wakes_up), (takes_over, takes_over)]
+    "first, second",
+    [
+        (wakes_up, takes_over),
+        pytest.param(takes_over, wakes_up, marks=pytest.mark.full),
+        pytest.param(takes_over, takes_over, marks=pytest.mark.full),
+    ],
 )
 def test_of_two_at_once_at_most_one_may_write(first, second, stride, tmp_path):
     found = set()

@@ -97,7 +97,7 @@ def test_a_run_with_a_larger_budget_is_made_by_the_others_too(orders, tmp_path, 
     assert [one["client_trips"] for one in trained["fedbuff-seed0"].evaluations] == [0, 20, 40, 60, 80]
 
 
-@pytest.mark.parametrize("before", ["finished", "damaged"])
+@pytest.mark.parametrize("before", [pytest.param("finished", marks=pytest.mark.full), "damaged"])
 def test_a_run_that_is_trained_anew_is_ordered_from_its_start(before, orders, tmp_path, monkeypatch):
     """By --overwrite, whatever the earlier run was."""
     first = lead(SETTINGS, tmp_path / "run", checkpoint_every=5)

@@ -57,6 +57,7 @@ def test_each_option_alone(option):
     check()
 
 
+@pytest.mark.full
 @settings(max_examples=200)
 @given(option_cases())
 def test_options_together(case):

@@ -81,9 +81,7 @@ def stop_after(server_step, done):
     return {"on_progress": done.append, "should_stop": lambda: bool(done) and done[-1] >= server_step}
 
 
-@pytest.mark.parametrize(
-    "name", in_tiers(CASES.keys(), ("client memory in 8 bits, recalled", "trips trained ahead, in waves"))
-)
+@pytest.mark.parametrize("name", in_tiers(CASES.keys(), ("trips trained ahead, in waves",)))
 def test_every_kind_of_state_comes_back_to_the_last_bit(name, tmp_path, monkeypatch):
     monkeypatch.setattr("jafl.simulation.driver.SECONDS_PER_CHUNK", 0.0)  # step by step
     positional, named = arguments(name)

@@ -47,6 +47,7 @@ def test_the_first_run_compiles_and_a_second_one_does_not():
         assert len(get_event_time_span_listeners()) == listeners
 
 
+@pytest.mark.full
 def test_evaluation_that_compiles_is_no_training():
     def slow_to_compile(params):
         program = jax.jit(lambda p: sum(jnp.sin(p * number) for number in range(300)).sum())

@@ -84,6 +84,7 @@ def test_what_the_compiler_says_must_fit_before_the_first_step():
     assert "Take a smaller" in str(error) and not told and not evaluated
 
 
+@pytest.mark.full
 def test_an_estimate_refuses_nothing_on_an_accelerator():
     foretold = prepared().forecast
     arrays = foretold.needed - foretold.parts["temporaries"]

@@ -153,9 +153,7 @@ def assert_equal(found: jafl.History, expected: jafl.History) -> None:
     assert (found.server_steps, found.num_slots) == (expected.server_steps, expected.num_slots)
 
 
-@pytest.mark.parametrize(
-    "case", in_tiers({case.name: case for case in CASES}, ("ace, one schedule", ON_SHARED.name))
-)
+@pytest.mark.parametrize("case", in_tiers({case.name: case for case in CASES}, (ON_SHARED.name,)))
 def test_together_equals_apart(case: Case):
     with jax.enable_x64(True):
         runs = make_runs(case)

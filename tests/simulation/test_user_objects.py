@@ -93,6 +93,7 @@ def test_params_that_are_not_finite_are_not_called_divergence(parts):
         run(parts, params=broken)
 
 
+@pytest.mark.full
 def test_a_weight_may_be_a_plain_number(parts):
     one = run(parts, rule=rules.fedbuff(lambda staleness: 1.0))
     mean = run(parts, rule=rules.fedavg())
