@@ -224,6 +224,7 @@ EXPERIMENT = PaperExperiment(
     ),
     scales=SCALES,
     measure=measure,
+    reads=("num_clients", "server_steps"),
     pictures=draw,
     claims=[
         Claim(

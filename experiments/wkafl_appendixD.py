@@ -66,6 +66,7 @@ def measure(context: Context) -> list[dict[str, Any]]:
     for law in LAWS:
         for clients, buffer in PAIRS:
             steps = LENGTHS * -(-clients // buffer)
+            steps = min(steps, context.settings.server_steps or steps)  # a run cut short
             ages = [average_age(law, clients, buffer, steps, seed) for seed in context.scale.seeds]
             rows.append(
                 {

@@ -230,6 +230,7 @@ class PaperExperiment:
                The default: accuracy against server steps, trips and time in each condition's folder, and heat maps
                where something is swept
     measure    for what needs no training: returns the table's rows, {heading: value}, in the place of arms
+    reads      the settings, beside seeds, that ``measure`` reads, and that may be typed
     name       the file's; set when it is loaded
     """
 
@@ -245,4 +246,5 @@ class PaperExperiment:
     beside: Mapping[str, str] | Callable[[Mapping[str, Any], str], str] | None = None
     pictures: Callable[[Any, pathlib.Path], None] | None = None
     measure: Callable[[Context], list[dict[str, Any]]] | None = None
+    reads: Sequence[str] = ("server_steps",)
     name: str = ""

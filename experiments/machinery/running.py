@@ -27,6 +27,7 @@ from jafl.config import grid
 from jafl.config.arms import Override
 from jafl.config.settings import Settings
 from jafl.errors import SettingError, require, unknown_name
+from jafl.runs.reader import PLACES
 
 INTERRUPTED, COULD_NOT_RUN = 130, 2  # exit statuses
 
@@ -120,7 +121,8 @@ def run_paper_experiment(
     ``plan.json`` and ``plan.md``.
 
     Raises:
-      SettingError: for an experiment, scale or setting that cannot work, before anything is written.
+      SettingError: for an experiment, scale or setting that cannot work, and for a typed setting that no run would
+        have, before anything is written.
     """
     experiment = discovery.load(name)
     if scale not in experiment.scales:
@@ -151,6 +153,14 @@ def run_paper_experiment(
     began = time.monotonic()
     if experiment.measure is not None:
         require(not tune, "tune", tune, "left out: this experiment searches for nothing")
+        _refuse_unmeasured(job)
+    elif experiment.scales[scale].arms:
+        for sweep in _sweeps(job, tune):
+            for sentence in sweeps.refuse_replaced(sweep, job.typed):
+                job.show(sentence)
+        if not tune and (elsewhere := sweeps.not_searched_for(size)):
+            under = "; ".join(elsewhere)
+            job.show(f"Nothing was searched for under {under}: arms have defaults there. --tune searches.")
     if dry_run:
         from experiments.machinery import dry_runs
 
@@ -225,6 +235,16 @@ def _forecast(job: _Job, topology: str, tune: bool) -> None:
             overrides=sweep.overrides,
             show=job.show,
         )
+
+
+def _refuse_unmeasured(job: _Job) -> None:
+    """Raises SettingError for a typed setting that the experiment's ``measure`` does not read."""
+    for name in sorted({*job.typed} - {"seed", *PLACES, *job.experiment.reads}):
+        read = ", ".join(job.experiment.reads) or "none"
+        allowed = (
+            f"left out: {job.experiment.name} trains nothing, and does not read it (of the settings: {read})"
+        )
+        require(False, name, job.typed[name], allowed)
 
 
 def _measure(job: _Job) -> None:

@@ -6,10 +6,12 @@ from typing import Any
 
 from experiments.machinery import search
 from experiments.machinery.declarations import Scale
+from jafl.config import arms as all_arms
 from jafl.config import grid
 from jafl.config.arms import Arms, Override
 from jafl.config.settings import Settings
 from jafl.errors import SettingError, require
+from jafl.runs.reader import PLACES
 
 BUDGET = ("client_trips", "server_steps")
 
@@ -81,3 +83,52 @@ def typed_budget(typed: Mapping[str, Any]) -> list[Override]:
     """A typed budget as an override of every arm."""
     budget = {name: typed[name] for name in BUDGET if typed.get(name) is not None}
     return [Override({}, None, budget)] if budget else []
+
+
+def not_searched_for(scale: Scale) -> list[str]:
+    """The conditions, as text, under which no arm has settings in ``scale.tuned``, though under others some have."""
+    overrides = tuned_overrides(scale.tuned)
+    return [
+        grid.readable(grid.folder(condition))
+        for condition in grid.product(scale.conditions)
+        if overrides and not any(each.holds(condition, label) for each in overrides for label in scale.arms)
+    ]
+
+
+def refuse_replaced(sweep: Sweep, typed: Mapping[str, Any]) -> list[str]:
+    """Refuses typed settings that no run of a sweep has, since each arm has its own.
+
+    Args:
+      sweep: the runs.
+      typed: what was typed; ``sweep.settings`` has it. The budget and the values of conditions stand in the place of
+        every arm's, and are not looked at.
+
+    Returns:
+      a sentence on each typed setting that some of the arms replace, and others have.
+
+    Raises:
+      SettingError: for a typed setting that all arms replace under all conditions.
+    """
+    conditions = [
+        all_arms.under(sweep.settings, sweep.arms, each, sweep.overrides)
+        for each in grid.product(sweep.conditions)
+    ]
+    sentences = []
+    for name in sorted({*typed} - {"seed", *BUDGET, *PLACES, *sweep.conditions}):
+        given = getattr(sweep.settings, name)
+        own = {label: {getattr(arms[label], name) for arms in conditions} for label in sweep.arms}
+        replacing = [label for label, values in own.items() if given not in values]
+        replacing = list(dict.fromkeys(label.partition(search.BETWEEN)[0] for label in replacing))
+        if all(given not in values for values in own.values()):
+            values = sorted({f"{value}" for values in own.values() for value in values})
+            raise SettingError(
+                f"{name} is {given!r}, but must be left out: each arm has its own ({', '.join(values)}), from the "
+                f"experiment's file or from a search. To try others, copy the file under another name.",
+                setting=name,
+                value=given,
+            )
+        if replacing:
+            sentences.append(
+                f"{name}={given} does not hold for {', '.join(replacing)}: their own takes its place."
+            )
+    return sentences

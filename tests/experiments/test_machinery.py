@@ -1,5 +1,6 @@
 """The machinery of experiments: measures, verdicts, equal searches, what is refused before anything is written."""
 
+import dataclasses
 import json
 import math
 import pathlib
@@ -23,9 +24,12 @@ from experiments.machinery import (
     report,
     running,
     search,
+    sweeps,
     verdicts,
 )
 from experiments.machinery.results import Runs
+from experiments.machinery.sweeps import Sweep
+from jafl.config.settings import Settings
 from jafl.errors import SettingError
 from jafl.runs.reader import PastRun, find_runs
 from jafl.sweeps import seed_means
@@ -350,3 +354,43 @@ def test_numbers_are_written_with_their_errors():
     assert report.number([0.5, 0.7]) == "0.600 ± 0.100"
     assert report.number([12000, 13000]) == "12,500 ± 500"
     assert report.number([math.nan, 1.0]) == "-"
+
+
+@pytest.mark.parametrize("tune", [False, True])
+def test_a_typed_setting_that_all_arms_replace_is_refused(tune, tmp_path):
+    with pytest.raises(
+        SettingError, match=r"server_learning_rate is 0.02, .* each arm has its own \(.*0.0447.*\)"
+    ):
+        running.run_paper_experiment(
+            "ace_tablea2", typed={"server_learning_rate": 0.02}, tune=tune, output_dir=tmp_path / "out"
+        )
+    assert not (tmp_path / "out").exists()
+
+
+def test_arms_that_replace_a_typed_setting_are_named():
+    arms = {"a": {"algorithm": "fedbuff"}, "b": {"algorithm": "fedbuff", "local_epochs": 2}}
+    sweep = Sweep("results", Settings(local_epochs=3), {"dirichlet_alpha": [0.1, 1.0]}, arms, [])
+    assert sweeps.refuse_replaced(sweep, {"local_epochs": 3, "dirichlet_alpha": 0.1, "seed": "1"}) == [
+        "local_epochs=3 does not hold for b: their own takes its place."
+    ]
+    assert sweeps.refuse_replaced(sweep, {"batch_size": 4}) == []
+    under_one = Override({"dirichlet_alpha": 0.1}, "b", {"local_epochs": 3})
+    assert (
+        sweeps.refuse_replaced(dataclasses.replace(sweep, overrides=[under_one]), {"local_epochs": 3}) == []
+    )
+
+
+@pytest.mark.parametrize("name", ["wkafl_appendixD", "privacy_of_schedules"])
+def test_what_an_experiment_without_training_does_not_read_is_refused(name, tmp_path):
+    told = rf"learning_rate is 0.1, .*: {name} trains nothing, .* server_steps\)"
+    with pytest.raises(SettingError, match=told):
+        running.run_paper_experiment(name, typed={"learning_rate": 0.1}, output_dir=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_conditions_under_which_nothing_was_searched_for_are_known():
+    scale = discovery.load("ace_tablea2").scales["desk"]
+    assert sweeps.not_searched_for(scale) == []
+    other = dataclasses.replace(scale, conditions={"dirichlet_alpha": [0.1, 0.5]})
+    assert sweeps.not_searched_for(other) == ["dirichlet_alpha=0.5"]
+    assert sweeps.not_searched_for(dataclasses.replace(other, tuned={})) == []
