@@ -303,6 +303,7 @@ def test_a_rule_object_gives_the_same_as_its_specification(row: Row):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), deferred.params, built.params)
 
 
+@pytest.mark.full
 @each_rule
 def test_a_run_whose_updates_are_all_zero_stays_where_it_is(row: Row):
     history = small_run(row.rule, row.buffer_size, row.restart, learning_rate=0.0)
