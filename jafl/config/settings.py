@@ -32,6 +32,22 @@ def _setting(default: Any, help_text: str, declaration: Declaration) -> Any:
     return dataclasses.field(default=default, metadata={"help": help_text, "declaration": declaration})
 
 
+# Data of which a seed decides what is drawn, or which examples are held out.
+DIVIDED_BY_SEED = (
+    only(
+        dataset=(
+            *("digits", "synthetic", "mnist_5000", "mnist_1d", "python_source"),
+            *("celeb_a", "sentiment140"),
+        )
+    )
+    | only(test_fraction=GIVEN)
+    | only(validation_fraction=GIVEN)
+    | only(server_examples=GIVEN)
+    | only(evaluation_examples=GIVEN)
+    | only(shuffle_labels=GIVEN)
+)
+
+
 @dataclasses.dataclass(frozen=True)
 class Settings:
     """What one run is made of, or, with commas in ``algorithm`` or ``seed``, several that are compared."""
@@ -188,40 +204,13 @@ class Settings:
         None,
         "Seed of the train/validation/test split, of examples of synthetic and mnist_1d, and of python_source's "
         "files. Default: 0; LEAF's 1549775860 for sentiment140.",
-        Declaration(
-            "data",
-            only(
-                dataset=(
-                    *("digits", "synthetic", "mnist_5000", "mnist_1d", "python_source"),
-                    *("celeb_a", "sentiment140"),
-                )
-            )
-            | only(test_fraction=GIVEN)
-            | only(validation_fraction=GIVEN)
-            | only(server_examples=GIVEN)
-            | only(test_folds=GIVEN)
-            | only(evaluation_examples=GIVEN)
-            | only(shuffle_labels=GIVEN),
-        ),
+        Declaration("data", DIVIDED_BY_SEED | only(test_folds=GIVEN)),
     )
     resample_data: bool = _setting(
         False,
         "Another train/validation/test split, and other synthetic examples, for each seed: drawn with data_seed plus "
         "the seed.",
-        Declaration(
-            "data",
-            only(
-                dataset=(
-                    *("digits", "synthetic", "mnist_5000", "mnist_1d", "python_source"),
-                    *("celeb_a", "sentiment140"),
-                )
-            )
-            | only(test_fraction=GIVEN)
-            | only(validation_fraction=GIVEN)
-            | only(server_examples=GIVEN)
-            | only(evaluation_examples=GIVEN)
-            | only(shuffle_labels=GIVEN),
-        ),
+        Declaration("data", DIVIDED_BY_SEED),
     )
     test_folds: int | None = _setting(
         None,
