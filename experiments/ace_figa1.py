@@ -14,14 +14,14 @@ number for each seed, and two rules' numbers are paired by seed: Brown and Forsy
 stands how much a run swings by itself, the standard deviation of its last ten accuracies. With resampled data a band
 also holds the luck of the split, which all rules share. The world and the rates are those of ace_fig2: algorithm
 a.2's FedBuff without a staleness weight, a slow fifth of the clients, appendix F.4's grid, here with T = 1,000. Not
-repeated here: clients whose slow ones have labels of their own. On desk size each rule has one rate for all panels, as
-in the paper's tables of settings (appendix F.4): the one with the best validation accuracy over the second half of the
-curves, which is the half that the bands are measured on.
+repeated here: clients whose slow ones have labels of their own. On desk size each rule has one rate for all panels,
+as in the paper's tables of settings (appendix F.4): the one with the best validation accuracy over the second half of
+the curves, which is the half that the bands are measured on.
 
-What changed: this figure was run before with two seeds in the search and a rate for each panel, and then repeated with
-other seeds. The two searches chose rates of vanilla and delay-adaptive that differ 2.5 times, with accuracies that two
-seeds cannot tell apart; a run swings more at the larger rate, and 13 verdicts changed. So the search has one winner for
-all panels now, from five seeds, and all seeds are new: 20 to 39 and 100 to 101 had been looked at.
+What changed: this figure was run before with two seeds in the search and a rate for each panel, and then repeated
+with other seeds. The two searches chose rates of vanilla and delay-adaptive that differ 2.5 times, with accuracies
+that two seeds cannot tell apart; a run swings more at the larger rate, and 13 verdicts changed. So the search has one
+winner for all panels now, from five seeds, and all seeds are new: 20 to 39 and 100 to 101 had been looked at.
 
 Desk size: ace_fig2's: 5,000 MNIST digits, softmax with L2 0.01, N = 20; Dirichlet 0.1 and 0.3; the slow fifth 10 and
 60 times slower; 1,000 server steps.
