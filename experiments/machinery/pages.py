@@ -62,7 +62,7 @@ def take_over(
         target.write_text(text, encoding="utf-8")
         what = "new" if before is None else "as before" if before == text else "replaces other results"
         lines.append(f"{path}: {what}, {content['standing']}")
-        if (clock := path.parent / times.CLOCK).is_file() and not content.get("replication"):
+        if (clock := path.parent / times.CLOCK).is_file():
             clocks[page_name(content)] = read_json(clock)
         if (tuned := path.parent / "tuned.json").is_file() and _is_kept(content):
             search.keep(read_json(tuned), page_name(content), winners)
@@ -173,22 +173,28 @@ def summary(contents: Sequence[Content], clocks: Mapping[str, Any] | None = None
 
 
 def _told_times(clocks: Mapping[str, Any]) -> list[str]:
-    """How long the experiments took, all together and each."""
+    """How long the experiments took, all together and each, and how long their replications."""
+    mark = "-replication"
+    first = {name: clock for name, clock in clocks.items() if mark not in name}
+    repeated = {name.partition(mark)[0]: clock for name, clock in clocks.items() if mark in name}
     heading = ["experiment", "results, minutes", "search, minutes", "processes on cores"]
+    heading += [f"repeated: {part}" for part in times.PARTS]
     rows = [
         [
             name,
             *(times.minutes(clock, part) for part in times.PARTS),
             f"{clock['processes']} on {clock['cores']}",
+            *(times.minutes(repeated.get(name), part) for part in times.PARTS),
         ]
-        for name, clock in clocks.items()
+        for name, clock in first.items()
     ]
     hours = {
-        part: sum(clock["seconds"].get(part, 0.0) for clock in clocks.values()) / 3600 for part in times.PARTS
+        part: sum(clock["seconds"].get(part, 0.0) for clock in first.values()) / 3600 for part in times.PARTS
     }
     return [
         f"Wall-clock time of all together: {hours['results']:.2f} hours, and {hours['search']:.2f} more for the "
-        "searches.",
+        "searches. A replication does the same work with other seeds. Some of these commands ran beside other work "
+        "of the machine.",
         report.markdown([heading, *rows]),
     ]
 
