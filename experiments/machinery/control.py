@@ -19,6 +19,7 @@ from experiments.machinery import discovery, verdicts
 from experiments.machinery.declarations import BETTER, WORSE, Analysis, Claim, PaperExperiment, Scale
 from experiments.machinery.protocol import claims_at
 from experiments.machinery.results import Runs
+from experiments.machinery.running import default_processes
 from experiments.machinery.statistics import ALPHA
 from experiments.machinery.sweeps import BUDGET, adapted, of_results, typed_budget
 from jafl.errors import SettingError, require, whole_number
@@ -62,7 +63,7 @@ def run(
       families: how many.
       output: where ``control-NAME`` is made.
       budget: ``client_trips`` and ``server_steps`` in the place of every arm's own.
-      options: of ``jafl.sweeps.sweep.run_sweep``.
+      options: of ``jafl.sweeps.sweep.run_sweep``. Two processes share the runs on a CPU with two cores.
 
     Raises:
       SettingError: for an experiment that has no analysis or trains nothing, or experiments of several papers.
@@ -107,7 +108,13 @@ def _of_experiment(
         folder,
         arms=sweep.arms,
         overrides=sweep.overrides,
-        **{"pictures": "none", "show": lambda line: None, **options},
+        **{
+            "pictures": "none",
+            "show": lambda line: None,
+            "progress": False,
+            "processes": default_processes(),
+            **options,
+        },
     )
     if outcome.left:
         raise SettingError(
@@ -179,6 +186,7 @@ def main(arguments: Sequence[str]) -> int:
                 else:
                     budget[name] = number
         require(names, "experiments", names, f"names of experiments: {', '.join(discovery.names())}")
+        print(f"Training {families} families with shuffled labels: {', '.join(names)}.", flush=True)
         false = run(names, families, pathlib.Path(output), budget)
     except SettingError as error:
         print(f"Error: {error}", file=sys.stderr)

@@ -165,7 +165,7 @@ def run_paper_experiment(
         from experiments.machinery import dry_runs
 
         planned = [] if experiment.measure else _sweeps(job, tune)
-        refused = dry_runs.dry_run(job, planned, forecast, processes or _processes())
+        refused = dry_runs.dry_run(job, planned, forecast, processes or default_processes())
         return COULD_NOT_RUN if refused else 0
     if forecast is not None:
         allowed = "left out: this experiment trains nothing"
@@ -174,7 +174,7 @@ def run_paper_experiment(
         return 0
     if experiment.measure is not None:
         _measure(job)
-    elif not _train(job, tune, {**options, "progress": False, "processes": processes or _processes()}):
+    elif not _train(job, tune, {**options, "progress": False, "processes": processes or default_processes()}):
         return INTERRUPTED
     job.show(f"{time.monotonic() - began:.0f} s. Results are in {folder}")
     return 0
@@ -391,8 +391,8 @@ def _write(
         job.show(line)
 
 
-def _processes() -> int:
-    """Two on a CPU with two cores."""
+def default_processes() -> int:
+    """How many processes share runs where nothing is said: two on a CPU with two cores, else one."""
     import jax
 
     return 2 if jax.default_backend() == "cpu" and (os.cpu_count() or 1) >= 2 else 1

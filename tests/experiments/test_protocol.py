@@ -428,7 +428,7 @@ def test_the_control_counts_families_with_a_false_verdict(tmp_path, monkeypatch)
     larger = dataclasses.replace(SIZE, arms={**SIZE.arms, "c": {"algorithm": "fedasync", "buffer_size": 1}})
     experiment = dataclasses.replace(EXPERIMENT, scales={"desk": larger})
     monkeypatch.setattr(discovery, "load", lambda name: experiment)
-    found = control.run(["nothing"], 3, tmp_path, {"client_trips": 40}, show=lambda line: None)
+    found = control.run(["nothing"], 3, tmp_path, {"client_trips": 40}, show=lambda line: None, processes=1)
     assert len(found) == 3
     runs = Runs.in_folder(tmp_path / "control-nothing")
     assert runs.conditions == [{"dirichlet_alpha": 0.1}], "those of the primary claim alone"
