@@ -21,7 +21,9 @@ the curves, which is the half that the bands are measured on.
 What changed: this figure was run before with two seeds in the search and a rate for each panel, and then repeated
 with other seeds. The two searches chose rates of vanilla and delay-adaptive that differ 2.5 times, with accuracies
 that two seeds cannot tell apart; a run swings more at the larger rate, and 13 verdicts changed. So the search has one
-winner for all panels now, from five seeds, and all seeds are new: 20 to 39 and 100 to 101 had been looked at.
+winner for all panels now, from five seeds. The margin of a swing was .01, as of an accuracy, which is more than most
+arms swing at all: twice the swing was equivalent. It is a tenth of the other arm's now. All seeds are new: those
+before 60, and those of the searches before 130, had been looked at.
 
 Desk size: ace_fig2's: 5,000 MNIST digits, softmax with L2 0.01, N = 20; Dirichlet 0.1 and 0.3; the slow fifth 10 and
 60 times slower; 1,000 server steps.
@@ -54,6 +56,7 @@ from experiments.machinery import (
     ACCURACY_MARGIN,
     Analysis,
     Claim,
+    Margin,
     PaperExperiment,
     Published,
     Runs,
@@ -70,6 +73,7 @@ from jafl.runs.reader import PastRun
 
 STEPS, SETTLED = 1000, 500
 HALF = 50  # evaluations, of the hundred that a run has
+SWING_MARGIN = Margin(0.1, relative=True)
 SINGLE, SEVERAL = (VANILLA, ADAPTIVE), (FEDBUFF, CA2FL, ACE)
 DESK_ARMS = {
     rule: arm(rule, FIFTH if rule in (CA2FL, FEDBUFF) else CLIENTS)
@@ -148,7 +152,9 @@ def _claims() -> list[Claim]:
             for several in SEVERAL
         ]
     for single in SINGLE:
-        claims += compare("{better} swings more than {worse}", single, SEVERAL, measure=spread)
+        claims += compare(
+            "{better} swings more than {worse}", single, SEVERAL, measure=spread, margin=SWING_MARGIN
+        )
     claims += [
         Claim(
             sentence=f"{label} has settled after 500 steps", differences=later(label), expected="equivalent"
@@ -178,12 +184,12 @@ EXPERIMENT = PaperExperiment(
             conditions=DESK_CONDITIONS,
             search=Search(
                 space={"server_learning_rate": published_grid(CLIENTS, STEPS)},
-                seeds=tuple(range(120, 125)),
+                seeds=tuple(range(130, 135)),
                 score=final("validation_accuracy", HALF),
                 per_condition=False,
             ),
             tuned={"": server_rates(START)},
-            seeds=tuple(range(40, 60)),
+            seeds=tuple(range(60, 80)),
             analysis=Analysis(
                 primary=f"the band of {VANILLA} is wider than that of {ACE}",
                 seeds=20,
