@@ -3,11 +3,14 @@
 import pytest
 
 from experiments import fedbuff_fig4 as fig4
+from jafl.config.builders import make_source
+from jafl.config.settings import Settings
+from jafl.data import assumed
 from jafl.privacy.amplified import amplified_epsilon
 
 SIZES = {
     "desk": (fig4.DESK_NOISE, {"sampling_rate": 100 / 4400, "rounds": 40, "delta": 1e-4}),
-    "paper": (fig4.PAPER_NOISE, {"sampling_rate": 1000 / 660_120, "rounds": 600, "delta": 1e-7}),
+    "paper": (fig4.PAPER_NOISE, {"sampling_rate": 1000 / fig4.PAPER_CLIENTS, "rounds": 600, "delta": 1e-7}),
 }
 
 
@@ -20,6 +23,15 @@ def test_the_sizes_are_those_of_the_experiment():
     _, paper = SIZES["paper"]
     assert paper["rounds"] == fig4.PAPER_WORLD["client_trips"] / fig4.PAPER_WORLD["concurrency"]
     assert all(sorted(noise) == fig4.EPSILONS for noise, _ in SIZES.values())
+
+
+def test_at_paper_size_as_many_clients_train_as_the_noise_is_for():
+    settings = Settings(dataset="sentiment140", validation_fraction=fig4.PAPER_WORLD["validation_fraction"])
+    source = make_source(settings, assumed.assumed_source)
+    assert source.natural_partition.num_clients == fig4.PAPER_CLIENTS
+    scale = fig4.EXPERIMENT.scales["paper"]
+    assert "split_by" not in scale.settings and "data_fraction" not in scale.settings
+    assert scale.arms[fig4.FEDBUFF + fig4.PASS]["client_trips"] <= fig4.PAPER_CLIENTS
 
 
 @pytest.mark.full
