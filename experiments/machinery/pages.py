@@ -211,7 +211,7 @@ def _family(family: Sequence[Content]) -> list[str]:
         parts += [
             "Performance profiles: the share of the worlds (conditions of experiments) in which an arm's cost is "
             "within a factor of the lowest. The cost is what the primary claim compares: trips, steps or time to the "
-            "target, or what an accuracy lacks to 1.",
+            "target, or what an accuracy lacks to 1. The picture has the arms with the most worlds.",
             report.markdown(profile),
             f"![Performance profiles of {family[0]['paper']}]({picture})",
         ]

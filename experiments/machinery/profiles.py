@@ -56,7 +56,7 @@ def _cost(claim: Claim, runs: Sequence[Any]) -> float | None:
 
 
 def profile(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """The table of the profiles of all arms, its heading first; empty without worlds.
+    """The table of the profiles of all arms, those with the most worlds first; empty without worlds.
 
     Args:
       rows: those of ``worlds`` of a paper's experiments. A world counts for the arms that it has.
@@ -67,18 +67,19 @@ def profile(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     costs = {label: [_number(row["costs"], label) for row in rows] for label in labels}
     found = performance_profile(costs, RATIOS)
     heading = ["arm", "worlds", *(f"within {ratio:g}" for ratio in RATIOS)]
-    taken_part = {label: sum(label in row["costs"] for row in rows) for label in labels}
     return [
         heading,
         *(
-            [label, f"{taken_part[label]} of {len(rows)}", *(f"{share:.2f}" for share in found[label])]
-            for label in sorted(labels, key=lambda label: [-share for share in found[label]])
+            [label, f"{_taken_part(rows, label)} of {len(rows)}", *(f"{share:.2f}" for share in found[label])]
+            for label in _ordered(rows, found)
         ),
     ]
 
 
 def draw(rows: Sequence[Mapping[str, Any]], title: str) -> "Figure":
     """A picture of the profiles: for each arm the share of its worlds in which its cost is within a ratio.
+
+    It has the arms that took part in the most worlds, as many as there are colours, and how many worlds these are.
 
     Args:
       rows: those of ``worlds`` of a paper's experiments; at least one.
@@ -92,23 +93,29 @@ def draw(rows: Sequence[Mapping[str, Any]], title: str) -> "Figure":
     found = performance_profile(costs, ratios.tolist())
     figure, axes = new_figure(1, 1, 8, 4.5)
     (axis,) = axes.flat
-    for number, label in enumerate(sorted(labels, key=lambda label: -float(np.mean(found[label])))):
-        style = ("-", "--", ":")[number // len(COLORS) % 3]
-        axis.step(
-            ratios,
-            found[label],
-            where="post",
-            label=label,
-            color=COLORS[number % len(COLORS)],
-            linestyle=style,
-        )
+    for label, color in zip(_ordered(rows, found), COLORS, strict=False):
+        name = f"{label} ({_taken_part(rows, label)})"
+        axis.step(ratios, found[label], where="post", label=name, color=color)
     axis.set(xscale="log", xlim=(1, LARGEST_DRAWN), ylim=(-0.02, 1.02), title=title)
     axis.set_xlabel("ratio to the lowest cost of the world")
     axis.set_ylabel("share of worlds within the ratio")
     axis.set_xticks(ticks := [*RATIOS, LARGEST_DRAWN], [f"{ratio:g}" for ratio in ticks])
     axis.minorticks_off()
-    axis.legend(fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
+    title_of_legend = "arm (its worlds)"
+    axis.legend(
+        fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, title=title_of_legend
+    )
     return figure
+
+
+def _ordered(rows: Sequence[Mapping[str, Any]], found: Mapping[str, Any]) -> list[str]:
+    """The arms with the most worlds first, and of those with as many the ones nearest to the lowest cost."""
+    return sorted(found, key=lambda label: (-_taken_part(rows, label), -float(np.mean(found[label]))))
+
+
+def _taken_part(rows: Sequence[Mapping[str, Any]], label: str) -> int:
+    """In how many worlds an arm took part."""
+    return sum(label in row["costs"] for row in rows)
 
 
 def _number(costs: Mapping[str, float | None], label: str) -> float:

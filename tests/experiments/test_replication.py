@@ -7,6 +7,7 @@ from test_protocol import ANALYSIS, EXPERIMENT
 
 from experiments.machinery import discovery, pages, profiles, protocol, replication, running
 from jafl.errors import SettingError
+from jafl.plots.canvas import COLORS
 from jafl.runs.reader import read_json
 
 
@@ -113,16 +114,19 @@ def test_a_replication_runs_beside_the_first_results_and_is_set_beside_them(tmp_
     assert "as before" in pages.take_over(there, folder)[0]
 
 
-def test_the_picture_of_the_profiles_has_a_line_for_each_arm():
+def test_the_picture_of_the_profiles_has_the_arms_with_the_most_worlds():
+    once = {f"once {number}": 5.0 for number in range(9)}
     worlds = [
-        {"condition": "", "costs": {"a": 1.0, "b": 2.0}},
+        {"condition": "", "costs": {"a": 1.0, "b": 2.0, **once}},
         {"condition": "", "costs": {"a": 3.0, "b": None}},
     ]
     (axis,) = profiles.draw(worlds, "a title").axes
     lines = {line.get_label(): line for line in axis.get_lines()}
-    assert lines.keys() == {"a", "b"}
-    assert lines["a"].get_ydata()[0] == 1.0
-    assert lines["b"].get_ydata()[0] == 0.0 and lines["b"].get_ydata()[-1] == 0.5
+    assert [*lines][:2] == ["a (2)", "b (2)"] and len(lines) == len(COLORS)
+    assert lines["a (2)"].get_ydata()[0] == 1.0
+    assert lines["b (2)"].get_ydata()[0] == 0.0 and lines["b (2)"].get_ydata()[-1] == 0.5
+    table = profiles.profile(worlds)
+    assert [row[0] for row in table[1:3]] == ["a", "b"] and len(table) == 12
 
 
 def test_of_several_experiments_those_that_cannot_run_do_not_end_the_others(tmp_path, monkeypatch):
