@@ -22,6 +22,7 @@ from experiments.machinery import (
     discovery,
     pages,
     protocol,
+    replication,
     running,
     search,
     verdicts,
@@ -472,6 +473,18 @@ def test_the_pages_in_the_repository_are_what_the_command_makes():
     there = {path.name: path.read_text(encoding="utf-8") for path in pages.PAGES.glob("*.md")}
     assert there == pages.made(), "run python -m experiments.machinery.pages"
     assert pages.OVERVIEW.read_text(encoding="utf-8") == pages.made_overview(), "run it"
+
+
+@pytest.mark.parametrize(
+    "path", sorted((pages.PAGES / pages.DATA).glob("*.json")), ids=lambda path: path.stem
+)
+def test_results_in_the_repository_are_judged_as_the_files_state_now(path):
+    content = json.loads(path.read_text(encoding="utf-8"))
+    experiment = discovery.load(content["experiment"])
+    experiment = replication.replicated(experiment, content["scale"], content["replication"] or 0)
+    assert content["standing"] == protocol.UNDER, content["why"]
+    assert content["declared"]["digest"] == protocol.declared(experiment, content["scale"])["digest"]
+    assert content["seeds"] == sorted(experiment.scales[content["scale"]].seeds)
 
 
 def test_without_two_seeds_nothing_is_decided_and_nothing_fails():
