@@ -65,6 +65,8 @@ def pairs(
 ) -> list[tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]]:
     """(replication's results, first row, its row) for each claim that both sets judge under the protocol.
 
+    Of claims of several experiments that rest on the same runs only the first counts.
+
     Args:
       contents: of ``verdicts.json``, those of replications among them.
     """
@@ -73,14 +75,18 @@ def pairs(
         for content in contents
         if not content.get("replication") and content["standing"] == UNDER
     }
-    found = []
+    found, counted = [], set()
     for content in contents:
         before = first.get((content["experiment"], content["scale"]))
         if content.get("replication") and content["standing"] == UNDER and before is not None:
             rows = {(row["claim"], row["condition"]): row for row in before["verdicts"]}
             for row in content["verdicts"]:
                 beside = rows.get((row["claim"], row["condition"]))
-                if beside is not None and IDENTITY not in (row["verdict"], beside["verdict"]):
+                if beside is None or IDENTITY in (row["verdict"], beside["verdict"]):
+                    continue
+                evidence = (beside["evidence"], row["evidence"])
+                if evidence not in counted:
+                    counted.add(evidence)
                     found.append((content, beside, row))
     return found
 

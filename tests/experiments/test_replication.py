@@ -41,13 +41,13 @@ def test_what_cannot_be_replicated_is_refused():
         replication.replicated(dataclasses.replace(EXPERIMENT, scales={"desk": far}), "desk", 1)
 
 
-def content(verdicts, number=0, standing=protocol.UNDER):
+def content(verdicts, number=0, standing=protocol.UNDER, experiment="nothing"):
     rows = [
-        {"claim": f"claim {place}", "condition": "", "verdict": verdict}
+        {"claim": f"claim {place}", "condition": "", "verdict": verdict, "evidence": f"{place} of {number}"}
         for place, verdict in enumerate(verdicts)
     ]
     return {
-        "experiment": "nothing",
+        "experiment": experiment,
         "scale": "desk",
         "replication": number,
         "standing": standing,
@@ -77,6 +77,15 @@ def test_agreement_is_of_results_under_the_protocol_alone():
     assert replication.agreement([{**first, "standing": protocol.EXPLORATORY}, then]) == ([], [], [])
     (sentence,), _, _ = replication.agreement([content(["undecided"]), content(["undecided"], 1)])
     assert "(none; the goal" in sentence
+
+
+def test_claims_of_two_experiments_on_the_same_runs_count_once():
+    sets = [content(["better"], number, experiment=name) for name in ("a", "b") for number in (0, 1)]
+    (sentence,), _, _ = replication.agreement(sets)
+    assert "1 claims were judged twice" in sentence and "Both sets decide 1," in sentence
+    sets[-1]["verdicts"][0]["evidence"] = "another run"
+    (sentence,), _, _ = replication.agreement(sets)
+    assert "2 claims were judged twice" in sentence
 
 
 @pytest.mark.full
