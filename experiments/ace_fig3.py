@@ -19,9 +19,15 @@ leaving after 3 N steps is early: both are conditions. CA2FL takes M = 10 trips 
 the others (the paper's axis) and for as many trips, its clients leaving at the same step and at the same trip. Rates
 at paper size: appendix F.4's grid.
 
+What changed: this figure was run before with two seeds in the search and a rate for each condition, and then repeated
+with other seeds. All arms but one got another rate under some condition, up to ten times as large, and five verdicts
+changed, which were differences of less than a point. So the search has one winner for all conditions now, from three
+seeds, and all seeds are new: those before 60, and those of the searches before 130, had been looked at.
+
 Desk size: ace_fig2's: 5,000 MNIST digits, softmax with L2 0.01, N = 20, all under way, and the slow fifth 10 times
 slower; Dirichlet 0.3. 2,000 client trips; none, 30 or 70 % leave after 60 or 1,000 steps. Seven server's rates,
-appendix F.4's c sqrt(N / T) with T the arm's own server steps, for each arm and condition.
+appendix F.4's c sqrt(N / T) with T the arm's own server steps, and one winner for all conditions: nobody knows
+beforehand who will leave, and the paper's tables of settings have one rate for each rule.
 """
 
 import pathlib
@@ -42,7 +48,6 @@ from experiments.ace_fig2 import (
     PAPER_WORLD,
     SLOW_FIFTH,
     arm,
-    everywhere,
     published_grid,
 )
 from experiments.machinery import (
@@ -58,6 +63,7 @@ from experiments.machinery import (
     compare,
     final_accuracy,
     loses_less,
+    server_rates,
 )
 
 ACE, CA2FL, CA2FL_STEPS, VANILLA = "ACE", "CA2FL", "CA2FL, ten times the trips", "vanilla"
@@ -218,17 +224,18 @@ EXPERIMENT = PaperExperiment(
             search=Search(
                 space={"server_learning_rate": published_grid(CLIENTS, TRIPS)},
                 spaces={CA2FL: {"server_learning_rate": published_grid(CLIENTS, TRIPS // BUFFER)}},
-                seeds=(100, 101),
+                seeds=(130, 131, 132),
+                per_condition=False,
             ),
-            tuned=everywhere(CONDITIONS, dict.fromkeys(ARMS, 0.1) | {CA2FL: 0.316}),
-            seeds=tuple(range(20, 40)),
+            tuned={"": server_rates(dict.fromkeys(ARMS, 0.1) | {CA2FL: 0.316})},
+            seeds=tuple(range(60, 80)),
             analysis=Analysis(
                 primary=f"ACED (2 N) is above ACE, {MOST:.0%} leave late",
                 seeds=20,
                 margin=ACCURACY_MARGIN,
-                spread=0.077,
-                source="seeds 1000 to 1005 at the rates of the file: 0.077",
-                difference=0.08,
+                spread=0.034,
+                source="seeds 20 to 39 at the rates of an earlier search: 0.034",
+                difference=0.035,
                 correction=CORRECTION,
             ),
         ),
