@@ -24,7 +24,7 @@ epsilon, with two seeds; results of 20 others, each of which draws all examples 
 Seeds 0 to 7 were looked at before the protocol, and are not among them. Paper: all 660,120 accounts, as the text has
 it (appendix B.1 speaks of 15 % of them, of which 600,000 trips are six passes), divided as in fedbuff_table1, so that
 528,096 train; amplified DP-SGD's noise is for so many, and the arm of one true pass ends after 528,000 trips, when
-all have taken part. Table 3's settings, sums of updates and LR-Norm in FedBuff as in fedbuff_table1.
+nearly all have taken part. Table 3's settings, sums of updates and LR-Norm in FedBuff as in fedbuff_table1.
 """
 
 import functools
