@@ -41,7 +41,7 @@ def test_the_first_run_compiles_and_a_second_one_does_not():
     took = time.perf_counter() - before
     second = jafl.simulate(*arguments)
     assert 0.1 < first.compile_seconds < took - first.run_seconds
-    assert second.compile_seconds < 0.1 * first.compile_seconds
+    assert second.compile_seconds < 0.5 * first.compile_seconds
     assert second.run_seconds > 0
     if hasattr(monitoring, "unregister_event_time_span_listener"):  # not in older versions of JAX
         assert len(get_event_time_span_listeners()) == listeners
@@ -49,18 +49,21 @@ def test_the_first_run_compiles_and_a_second_one_does_not():
 
 @pytest.mark.full
 def test_evaluation_that_compiles_is_no_training():
+    alone = []  # seconds of compiling, of each evaluation
+
     def slow_to_compile(params):
         program = jax.jit(lambda p: sum(jnp.sin(p * number) for number in range(300)).sum())
-        return {"of_sines": float(program(params["hidden_0"]["kernel"]))}
+        with CompileTime() as compiling:
+            found = float(program(params["hidden_0"]["kernel"]))
+        alone.append(compiling.seconds)
+        return {"of_sines": found}
 
     arguments = experiment()
-    jafl.simulate(*arguments)
-    with CompileTime() as alone:
-        slow_to_compile(arguments[4])
-    compiled = jafl.simulate(*arguments, evaluators={"sum": slow_to_compile}, evaluate_at=[])
-    assert alone.seconds > 0.1
-    assert compiled.compile_seconds > alone.seconds  # at the start and at the end
-    assert compiled.run_seconds < compiled.compile_seconds
+    jafl.simulate(*arguments)  # compiles all but the evaluator
+    history = jafl.simulate(*arguments, evaluators={"sum": slow_to_compile}, evaluate_at=[])
+    assert len(alone) == 2 and min(alone) > 0.1  # at the start and at the end
+    assert history.compile_seconds > 0.999 * sum(alone)
+    assert history.run_seconds < sum(alone)
 
 
 def test_spans_within_each_other_count_once():
