@@ -227,7 +227,10 @@ class Model:
         if self.network.has_parameters == (self.initial is None):
             return []
         example = jnp.zeros((1, *x.shape[1:]), jax.dtypes.canonicalize_dtype(x.dtype))
-        shapes = jax.eval_shape(self.init, jax.random.key(0), example)
+        if self.initial is None:
+            shapes = _fresh.eval_shape(self, jax.random.key(0), example)
+        else:
+            shapes = jax.eval_shape(self.init, jax.random.key(0), example)
         return list(differences(shapes, params))
 
     def products(self) -> contextlib.AbstractContextManager[Any]:
@@ -285,6 +288,12 @@ def _outputs(model: Model, frozen: Any, params: Any, x: jax.Array, key: jax.Arra
     kept = jnp.result_type(jnp.float32, *jax.tree.leaves((frozen, params)))
     params, frozen, x = _floats_as((params, frozen, x), jnp.bfloat16)
     return _floats_as(network.apply(params, frozen, x, key), kept)
+
+
+@jax.jit
+def _fresh(model: Model, key: jax.Array, x: jax.Array) -> Any:
+    """``Model.init``, traced once for equal models; not where they have ``initial``, which they may differ in."""
+    return model.init(key, x)
 
 
 _jitted_outputs = jax.jit(_outputs, static_argnums=0)

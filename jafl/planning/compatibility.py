@@ -105,10 +105,10 @@ def _check_model(federation: Federation, model: Model, params: Params) -> None:
     y = jax.ShapeDtypeStruct((2, *federation.y.shape[1:]), federation.y.dtype)
     name = model.network.name
     try:
-        outputs = jax.eval_shape(model.apply, params, x)
+        outputs = _outputs.eval_shape(model, params, x)
         check_labels(task_of(model.task), federation.y, outputs, federation.num_classes)
         check_values(task_of(model.task), {"y": federation.y, "test_y": federation.test_y})
-        losses = jax.eval_shape(model.losses, params, x, y)
+        losses = _losses.eval_shape(model, params, x, y)
         shapes = (getattr(outputs, "shape", None), getattr(losses, "shape", None))
     except SettingError:
         raise
@@ -133,6 +133,17 @@ def _check_model(federation: Federation, model: Model, params: Params) -> None:
             setting="params",
         )
     _tell_of_float32(params)
+
+
+# Jitted, so that JAX traces a model once for all runs of a sweep that train it.
+@jax.jit
+def _outputs(model: Model, params: Params, x: jax.Array) -> Any:
+    return model.apply(params, x)
+
+
+@jax.jit
+def _losses(model: Model, params: Params, x: jax.Array, y: jax.Array) -> Any:
+    return model.losses(params, x, y)
 
 
 def _tell_of_float32(params: Params) -> None:
