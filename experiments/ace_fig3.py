@@ -38,6 +38,7 @@ import numpy as np
 
 from experiments.ace_fig2 import (
     ANYONE,
+    AS_SELDOM,
     BUFFER,
     CLIENTS,
     CORRECTION,
@@ -190,13 +191,12 @@ EXPERIMENT = PaperExperiment(
                 "delay_groups": SLOW_FIFTH[5],
                 "server_steps": 500,
                 "dropout_step": 250,
-                "evaluate_every": 12,
-                "evaluation_examples": 500,
+                "evaluate_every": 500,  # at the end alone
             },
             arms={
                 ACE: {"algorithm": "ace"},
                 **_memories(PAPER_MEMORIES),
-                CA2FL: arm("CA2FL", 20, **PAPER_BUFFERED, evaluate_every=12 * BUFFER),
+                CA2FL: arm("CA2FL", 20, **PAPER_BUFFERED, **AS_SELDOM),
                 VANILLA: {"algorithm": "asgd", "buffer_size": 1, "concurrency": 100},
             },
             conditions={"dropout_fraction": [0.0, 0.1, 0.3, 0.5, 0.7]},

@@ -173,7 +173,8 @@ EXPERIMENT = PaperExperiment(
     ),
     scales={
         "paper": Scale(
-            settings=PAPER_WORLD | {"server_steps": STEPS},
+            settings=PAPER_WORLD
+            | {"server_steps": STEPS, "evaluation_examples": 800, "evaluate_every": None},
             arms=PAPER_ARMS,
             conditions=PAPER_CONDITIONS,
             search=Search(space={"server_learning_rate": published_grid(100, STEPS)}),

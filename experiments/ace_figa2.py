@@ -158,7 +158,7 @@ EXPERIMENT = PaperExperiment(
     ),
     scales={
         "paper": Scale(
-            settings=PAPER_WORLD | {"dataset": "cifar100", "evaluation_examples": 600},
+            settings=PAPER_WORLD | {"dataset": "cifar100", "evaluate_every": 5000},  # at the end alone
             arms=PAPER_ARMS,
             conditions={
                 "dirichlet_alpha": [0.1, 0.3, 1.0, 10.0],

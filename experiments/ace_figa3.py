@@ -70,7 +70,7 @@ EXPERIMENT = PaperExperiment(
     scales={
         "paper": Scale(
             settings=PAPER_WORLD
-            | {"delay_groups": SLOW_FIFTH[5], "evaluate_every": 20, "evaluation_examples": 512},
+            | {"delay_groups": SLOW_FIFTH[5], "evaluate_every": 500, "evaluation_examples": 5000},
             arms=_arms(50, 100),
             conditions=ALPHAS,
         ),

@@ -12,23 +12,24 @@ product of delay and heterogeneity (section 4).
 
 Open choices: the interaction is the difference of two differences: what delay (beta from 5 to 30) costs at Dirichlet
 0.1, less what it costs at 0.3. It is judged after equally many client trips, with all clients under way, which is the
-world that section 4's theory is about; figure 2's own axis and concurrency are ace_fig2's. beta is the mean of a slow
-fifth of the clients, the others having mean 0.5; FedBuff is the plain mean of the buffer (algorithm a.2); appendix
-F.4's grid, with T the rule's own server steps (see ace_fig2). "Free of it" is read as an interaction of less than a
-hundredth. Both of ace_fig2's worlds are run: the paper's, and the one in which the slow clients are richest in labels
-0-2.
+world that section 4's theory is about; ace_fig2 judges it at figure 2's own axis and concurrency. beta is the mean of
+a slow fifth of the clients, the others having mean 0.5; FedBuff is the plain mean of the buffer (algorithm a.2);
+appendix F.4's grid, with T the rule's own server steps (see ace_fig2). "Free of it" is read as an interaction of less
+than a hundredth. Both of ace_fig2's worlds are run: the paper's, and the one in which the slow clients are richest in
+labels 0-2.
 
 Desk size: ace_fig2's: 5,000 MNIST digits, softmax with L2 0.01, N = 20, here with 5,000 client trips for every rule.
 Twenty folds and twenty seeds test every image once.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 from experiments.ace_fig2 import (
     ACE,
     ADAPTIVE,
+    AMPLIFIED,
     ANYONE,
+    AS_SELDOM,
     CA2FL,
     CLIENTS,
     CORRECTION,
@@ -42,8 +43,11 @@ from experiments.ace_fig2 import (
     STEPS,
     TRIPS,
     VANILLA,
+    Condition,
+    amplification,
     arm,
     everywhere,
+    panels,
     published_grid,
 )
 from experiments.machinery import (
@@ -52,45 +56,15 @@ from experiments.machinery import (
     Claim,
     PaperExperiment,
     Published,
-    Runs,
     Scale,
     Search,
-    final_accuracy,
     loses_less,
 )
 
-AMPLIFIED = (FEDBUFF, VANILLA, ADAPTIVE)
 ALL = (ACE, CA2FL, *AMPLIFIED)
 ARMS = {rule: arm(rule, CLIENTS) for rule in ALL}
 PAPER_ARMS = {rule: arm(rule, 100, client_trips=TRIPS) for rule in ALL}
 START = {ACE: 0.0316, CA2FL: 0.2, FEDBUFF: 0.4, VANILLA: 0.0316, ADAPTIVE: 0.0316}
-Condition = dict[str, Any]
-
-
-def panels(slow: dict[int, str], world: Condition) -> tuple[Condition, Condition, Condition, Condition]:
-    """(skewed and quick, skewed and slow, mild and quick, mild and slow)."""
-    skewed_quick, skewed_slow, mild_quick, mild_slow = (
-        {**world, "dirichlet_alpha": alpha, "delay_groups": slow[beta]}
-        for alpha in (0.1, 0.3)
-        for beta in (5, 30)
-    )
-    return skewed_quick, skewed_slow, mild_quick, mild_slow
-
-
-def amplification(
-    label: str, four: tuple[Condition, Condition, Condition, Condition]
-) -> Callable[[Runs], list[float]]:
-    """``Claim.differences``: what delay costs the arm at Dirichlet 0.1, less what it costs at 0.3."""
-    skewed_quick, skewed_slow, mild_quick, mild_slow = four
-
-    def differences(runs: Runs) -> list[float]:
-        if not runs.has_run(*four):
-            return []
-        skewed = runs.changes(label, final_accuracy, skewed_slow, skewed_quick)
-        mild = runs.changes(label, final_accuracy, mild_slow, mild_quick)
-        return [high - low for high, low in zip(skewed, mild, strict=True)]
-
-    return differences
 
 
 def _claims_in(
@@ -140,7 +114,8 @@ EXPERIMENT = PaperExperiment(
     ),
     scales={
         "paper": Scale(
-            settings={name: value for name, value in PAPER_WORLD.items() if name != "server_steps"},
+            settings={name: value for name, value in PAPER_WORLD.items() if name != "server_steps"}
+            | AS_SELDOM,
             arms=PAPER_ARMS,
             conditions=PAPER_CONDITIONS,
             search=Search(

@@ -152,7 +152,8 @@ EXPERIMENT = PaperExperiment(
     ),
     scales={
         "paper": Scale(
-            settings=PAPER_WORLD | {"decompose_steps": MEASURED_STEPS, "evaluation_examples": 600},
+            settings=PAPER_WORLD
+            | {"decompose_steps": MEASURED_STEPS, "evaluation_examples": 600, "evaluate_every": None},
             arms={rule: arm(rule, 100) for rule in ALL},
             conditions={"dirichlet_alpha": [0.1, 10.0], "delay_groups": list(SLOW_FIFTH.values())},
         ),

@@ -104,7 +104,7 @@ def _paper_overrides() -> list[Override]:
         Override({"model": model}, None, {"model_dir": folder, "wordpiece_vocabulary": f"{folder}/vocab.txt"})
         for model, folder in FOLDERS.items()
     ]
-    for clients, steps, every, evaluated in ((100, 500, 15, 1024), (20, 100, 6, 400)):
+    for clients, steps, every, evaluated in ((100, 500, 500, None), (20, 100, 100, 3000)):
         settings = {
             "server_steps": steps,
             "evaluation_examples": evaluated,

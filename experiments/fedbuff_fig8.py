@@ -109,7 +109,7 @@ EXPERIMENT = PaperExperiment(
             DP_SGD,
             measure=fig4.at_the_end,
             under=LOW,
-            expected="a tie",
+            expected="equivalent",
         ),
         *compare("{better} ends above {worse}", FEDBUFF, FEDAVGM, measure=fig4.at_the_end),
         *compare("{better} ends above {worse}", FEDBUFF + TRUE, FEDAVGM + TRUE, measure=fig4.at_the_end),

@@ -13,15 +13,17 @@ Open choices: those of ``wkafl_table3``. "Faster" is read as accuracy at a fifth
 
 Desk size: that of ``wkafl_table3``: MNIST-1D, drawn anew for each seed, an MLP 40-64-10, batch 8, the release's
 numbers for CIFAR-10, P = 1,500, K = 10 (P / K = 150, the paper's), 1,000 steps. Eight server's rates are searched for
-each rule and number of labels. Every rule has the same trips per step: equal steps are equal trips.
+each rule and number of labels. Every rule has the same trips per step: equal steps are equal trips. The margin of
+accuracy at the end is .01, and at a fifth, where curves are steep, .02. Seeds 0 to 19 were looked at with .02 for
+both.
 """
 
 import dataclasses
 
 from experiments.machinery import (
+    ACCURACY_MARGIN,
     Analysis,
     Claim,
-    Margin,
     Override,
     PaperExperiment,
     Published,
@@ -29,7 +31,7 @@ from experiments.machinery import (
     compare,
     final_accuracy,
 )
-from experiments.wkafl_fig8 import COLUMNS, FASTER, early_accuracy
+from experiments.wkafl_fig8 import COLUMNS, EARLY_MARGIN, FASTER, early_accuracy
 from experiments.wkafl_table2 import GSGM, ON_CIFAR, PAPER_SEARCH, SASGD, TWAFL, WKAFL, WKAFL_ON_CIFAR
 from experiments.wkafl_table3 import DESK_SCALE, FOUR, LABELS, PAPER_SETTINGS
 
@@ -39,9 +41,9 @@ ON_CIFAR_TOO = Override({}, WKAFL, WKAFL_ON_CIFAR)
 def _claims() -> list[Claim]:
     """WKAFL against each other rule, for each number of labels; with TWAFL a tie where there are several."""
     claims = []
-    for sentence, tie, measure in (
-        (FASTER, "WKAFL is as fast as {worse}", early_accuracy),
-        ("WKAFL ends above {worse}", "WKAFL ends where {worse} does", final_accuracy),
+    for sentence, tie, measure, margin in (
+        (FASTER, "WKAFL is as fast as {worse}", early_accuracy, EARLY_MARGIN),
+        ("WKAFL ends above {worse}", "WKAFL ends where {worse} does", final_accuracy, ACCURACY_MARGIN),
     ):
         for rival in (TWAFL, GSGM, SASGD):
             for number in LABELS:
@@ -51,6 +53,7 @@ def _claims() -> list[Claim]:
                     WKAFL,
                     rival,
                     measure=measure,
+                    margin=margin,
                     under={"labels_per_client": number},
                     expected="equivalent" if is_tie else "better",
                 )
@@ -75,11 +78,12 @@ EXPERIMENT = PaperExperiment(
         ),
         "desk": dataclasses.replace(
             DESK_SCALE,
+            arms=FOUR,
             analysis=Analysis(
                 primary=FASTER.format(worse=TWAFL),
                 under={"labels_per_client": 1},
                 seeds=20,
-                margin=Margin(0.02),
+                margin=EARLY_MARGIN,
                 spread=0.03,
                 source="a pilot with seeds 1000 to 1002, P / K = 100 and 300, and rates that were not searched for",
                 correction=0.0,

@@ -15,12 +15,14 @@ other numbers: here MNIST-1D, drawn anew for each seed, with an MLP 40-64-10 in 
 8, and WKAFL's clipping, cosine weight (50), staleness decay (.01) and epsilon (1.8, jafl's choice) for CIFAR-10; a
 fourth arm has those for MNIST, as in table 2. K = 10, P = 500, 1,500 and 3,000 (P / K = 50, 150 and 300, the paper's
 levels), one label per client, 1,000 steps. Eight server's rates are searched for each arm and P. Every rule has the
-same trips per step: equal steps are equal trips.
+same trips per step: equal steps are equal trips. The margin of accuracy at the end is .01, and at a fifth, where
+curves are steep, .02. Seeds 0 to 19 were looked at with .02 for both.
 """
 
 import math
 
 from experiments.machinery import (
+    ACCURACY_MARGIN,
     Analysis,
     Margin,
     PaperExperiment,
@@ -67,6 +69,7 @@ COLUMNS = {
     "steps in stage two": in_stage_two,
 }
 LEVELS = [500, 1500, 3000]
+EARLY_MARGIN = Margin(0.02)  # curves are steep there
 FASTER = "WKAFL is faster than {worse}: accuracy at a fifth of the steps"
 
 EXPERIMENT = PaperExperiment(
@@ -89,12 +92,12 @@ EXPERIMENT = PaperExperiment(
             conditions={"num_clients": LEVELS},
             overrides=all_in_flight(LEVELS),
             search=SEARCH,
-            seeds=tuple(range(20)),
+            seeds=tuple(range(20, 40)),
             analysis=Analysis(
                 primary=FASTER.format(worse=TWAFL),
                 under={"num_clients": 3000},
                 seeds=20,
-                margin=Margin(0.02),
+                margin=EARLY_MARGIN,
                 spread=0.03,
                 source="a pilot with seeds 1000 to 1002, P / K = 100 and 300, and rates that were not searched for",
                 correction=0.0,
@@ -104,7 +107,7 @@ EXPERIMENT = PaperExperiment(
     columns=COLUMNS,
     claims=[
         *compare(FASTER, WKAFL, (TWAFL, SASGD), measure=early_accuracy),
-        *compare("WKAFL ends above {worse}", WKAFL, (TWAFL, SASGD)),
+        *compare("WKAFL ends above {worse}", WKAFL, (TWAFL, SASGD), margin=ACCURACY_MARGIN),
         *loses_less_on_desk((TWAFL, SASGD), {"num_clients": 500}, {"num_clients": 3000}),
     ],
 )

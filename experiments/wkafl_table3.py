@@ -18,7 +18,9 @@ Desk size: what sets CIFAR-10 and LeNet apart from EMNIST is a harder problem, w
 other numbers: here MNIST-1D, drawn anew for each seed, with an MLP 40-64-10, batch 8 and WKAFL's numbers for CIFAR-10
 (``wkafl_table2`` says which); P = 1,500, K = 10 (P / K = 150, as in the paper's table), 1,000 steps. The accuracy is
 far from its ceiling there. Eight server's rates are searched for each rule and number of labels. The runs are those
-of ``wkafl_fig10``.
+of ``wkafl_fig10``, and those of one arm more: WKAFL with stage two by the sum of the losses, as in algorithm 2. Most
+steps are in stage two here, and none with the sum, so that the two arms differ. Seeds 0 to 19 were looked at while
+the claims on TWAFL's accuracy and SASGD's stability did not stand as in the table.
 """
 
 from collections.abc import Mapping
@@ -41,13 +43,17 @@ from experiments.machinery import (
 )
 from experiments.wkafl_table2 import (
     ARMS,
+    BY_SUM,
+    BY_SUM_ON_CIFAR,
     GSGM,
     LARGER,
     PAPER_DATA,
     PAPER_SEARCH,
     RATES,
     SASGD,
+    SUM_AS_MEAN,
     TWAFL,
+    WITH_SUM,
     WKAFL,
     WKAFL_ON_CIFAR,
     WORLD,
@@ -69,8 +75,10 @@ PUBLISHED: dict[tuple[Any, ...], list[str]] = {
 
 def _beside(condition: Mapping[str, Any], label: str) -> str:
     row = PUBLISHED.get((condition.get("dataset"), condition["labels_per_client"]))
+    if row is None:
+        return "-"
     place = list(FOUR).index(label)
-    return f"{row[place]}, stability {row[4 + place]}" if row else "-"
+    return f"{row[place]}, stability {row[4 + place]}"
 
 
 # Unsaturated, not convex, other examples for each seed; see ``wkafl_fig8``.
@@ -87,11 +95,11 @@ SEARCH = Search(space={"server_learning_rate": RATES}, spaces=LARGER, seeds=(100
 STEADIER = "{better} is steadier than {worse}"
 DESK_SCALE = Scale(
     settings=HARDER | in_flight(1500),
-    arms=FOUR,
+    arms={**FOUR, BY_SUM: {**WITH_SUM[BY_SUM], **BY_SUM_ON_CIFAR}},
     conditions={"labels_per_client": LABELS},
     overrides=[Override({}, WKAFL, WKAFL_ON_CIFAR)],
     search=SEARCH,
-    seeds=tuple(range(20)),
+    seeds=tuple(range(20, 40)),
     analysis=Analysis(
         primary=STEADIER.format(better=WKAFL, worse=TWAFL),
         under={"labels_per_client": 1},
@@ -104,6 +112,37 @@ DESK_SCALE = Scale(
     ),
 )
 PAPER_SETTINGS = WORLD | in_flight(3000)
+
+
+def _of_the_table(world: dict[str, Any], scale: str, *, on_cifar: bool) -> list[Claim]:
+    """What table 3 has of one data set; the desk world stands for CIFAR-10.
+
+    There TWAFL's accuracy is level with five and ten labels, and SASGD is the steadier one with one label.
+    """
+    claims = []
+    for rival in (TWAFL, GSGM, SASGD):
+        for number in LABELS:
+            level = on_cifar and rival == TWAFL and number > 1
+            claims += compare(
+                "WKAFL is as accurate as {worse}" if level else "WKAFL is more accurate than {worse}",
+                WKAFL,
+                rival,
+                under={**world, "labels_per_client": number},
+                expected="equivalent" if level else "better",
+                scales=(scale,),
+            )
+    steadier: dict[str, Any] = {
+        "measure": logarithmic_spread,
+        "lower_is_better": True,
+        "scales": (scale,),
+    }
+    for better, worse in ((WKAFL, TWAFL), (GSGM, WKAFL)):
+        claims += compare(STEADIER, better, worse, under=world, **steadier)
+    for number in LABELS:
+        pair = (SASGD, WKAFL) if on_cifar and number == 1 else (WKAFL, SASGD)
+        claims += compare(STEADIER, *pair, under={**world, "labels_per_client": number}, **steadier)
+    return claims
+
 
 EXPERIMENT = PaperExperiment(
     paper="WKAFL",
@@ -132,18 +171,10 @@ EXPERIMENT = PaperExperiment(
     },
     beside=_beside,
     claims=[
-        *compare("WKAFL is more accurate than {worse}", WKAFL, (TWAFL, GSGM, SASGD)),
-        *(
-            claim
-            for better, worse in ((WKAFL, TWAFL), (WKAFL, SASGD), (GSGM, WKAFL))
-            for claim in compare(
-                STEADIER,
-                better,
-                worse,
-                measure=logarithmic_spread,
-                lower_is_better=True,
-            )
-        ),
+        *_of_the_table({}, "desk", on_cifar=True),
+        *_of_the_table({"dataset": "emnist/mnist"}, "paper", on_cifar=False),
+        *_of_the_table({"dataset": "cifar10"}, "paper", on_cifar=True),
+        *compare(SUM_AS_MEAN, BY_SUM, WKAFL, expected="equivalent", scales=("desk",)),
         Claim(
             sentence="WKAFL is less steady with one label than with ten",
             differences=change(

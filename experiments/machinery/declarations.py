@@ -12,10 +12,8 @@ from jafl.errors import require
 
 SCALES = ("desk", "paper")
 PROTOCOL_VERSION = 1  # of docs/protocol.md
-# Verdicts under the protocol (docs/protocol.md), and those of experiments from before it.
+# Verdicts under the protocol (docs/protocol.md).
 BETTER, WORSE, EQUIVALENT, UNDECIDED = "better", "worse", "equivalent", "undecided"
-SEEN, TIE, REVERSED = "seen", "a tie", "reversed"
-UNDER_THE_PROTOCOL = {SEEN: BETTER, TIE: EQUIVALENT, REVERSED: WORSE}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,8 +158,7 @@ class Claim:
     differences      in the place of the arms: a function of ``Runs`` (of the rows, for an experiment that measures
                      without training) that returns the differences, one for each seed; of trips to a target as
                      ``Differences``, which also tells how many runs never arrived
-    expected         "better", or "equivalent" where the paper claims that two things are equal, or "worse"; from
-                     before the protocol "seen", "a tie" and "reversed"
+    expected         "better", or "equivalent" where the paper claims that two things are equal, or "worse"
     scales           for which it is judged
     margin           the smallest difference that matters. Default: that of the analysis
     published        the paper's number for it, in a few words
@@ -176,7 +173,7 @@ class Claim:
     lower_is_better: bool = False
     under: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     differences: Callable[[Any], Sequence[float] | Differences] | None = None
-    expected: str = SEEN
+    expected: str = BETTER
     scales: Sequence[str] = SCALES
     margin: Margin | None = None
     published: str = "-"

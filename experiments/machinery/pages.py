@@ -45,10 +45,8 @@ def take_over(
     for path in sorted(runs.glob("*/verdicts.json")):
         content = read_json(path)
         contents[path] = content
-        version = content.get("protocol")
-        if version not in (None, VERSION):
-            told = f"protocol of {path} is {version!r}, but must be {VERSION}, that of docs/protocol.md"
-            raise SettingError(f"{told}. Run the experiment anew.", setting="runs", value=str(runs))
+        if content.get("protocol") is not None:
+            _check_version(path, content)
     lines = []
     (pages / DATA).mkdir(parents=True, exist_ok=True)
     clocks = times.read(pages / times.ALL.name)
@@ -129,7 +127,21 @@ def _draw_profiles(pages: pathlib.Path) -> None:
 
 
 def _contents(pages: pathlib.Path) -> list[dict[str, Any]]:
-    return [read_json(path) for path in sorted((pages / DATA).glob("*.json"))]
+    """What was taken over; raises SettingError for results of another version of the protocol."""
+    contents = []
+    for path in sorted((pages / DATA).glob("*.json")):
+        contents.append(read_json(path))
+        _check_version(path, contents[-1])
+    return contents
+
+
+def _check_version(path: pathlib.Path, content: Content) -> None:
+    """Raises SettingError for results of another version of the protocol than docs/protocol.md has."""
+    version = content.get("protocol")
+    if version != VERSION:
+        told = f"protocol of {path} is {version!r}, but must be {VERSION}, that of docs/protocol.md"
+        remedy = "Run the experiment anew, and remove the file if it is one of docs/results."
+        raise SettingError(f"{told}. {remedy}", setting="protocol", value=version)
 
 
 def _worlds(family: Sequence[Content]) -> list[Mapping[str, Any]]:

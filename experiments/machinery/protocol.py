@@ -12,7 +12,6 @@ from experiments.machinery import search as equal_search
 from experiments.machinery.declarations import (
     EQUIVALENT,
     PROTOCOL_VERSION,
-    UNDER_THE_PROTOCOL,
     Analysis,
     Claim,
     PaperExperiment,
@@ -28,11 +27,6 @@ VERSION = PROTOCOL_VERSION
 # What a result can be.
 UNDER, EXPLORATORY, BEFORE = "under the protocol", "exploratory", "before the protocol"
 TOLERANCE = 0.05  # by which the share of test examples may differ from what was planned, as a share of it
-
-
-def expected_of(claim: Claim) -> str:
-    """The verdict that the paper's claim asks for, in the protocol's words."""
-    return UNDER_THE_PROTOCOL.get(claim.expected, claim.expected)
 
 
 def claims_at(experiment: PaperExperiment, scale_name: str) -> list[Claim]:
@@ -118,7 +112,7 @@ def _check_power(where: str, analysis: Analysis, claims: Sequence[Claim]) -> Non
     (claim,) = (claim for claim in claims if claim.sentence == analysis.primary)
     margin = (claim.margin or analysis.margin or (math.nan,))[0]
     aim = {"margin": margin}
-    if expected_of(claim) != EQUIVALENT:
+    if claim.expected != EQUIVALENT:
         aim = {"difference": margin if analysis.difference is None else analysis.difference}
     planned: dict[str, Any] = {"spread": analysis.spread, "correction": analysis.correction, **aim}
     needed = seeds_for(analysis.power, **planned)
@@ -192,7 +186,7 @@ def declared(experiment: PaperExperiment, scale_name: str) -> dict[str, Any]:
         return {}
     content = dataclasses.asdict(dataclasses.replace(analysis, tuned_under=None))  # found later
     claims = [
-        [claim.sentence, expected_of(claim), claim.margin or analysis.margin, claim.identity]
+        [claim.sentence, claim.expected, claim.margin or analysis.margin, claim.identity]
         for claim in claims_at(experiment, scale_name)
     ]
     digest = hashlib.sha256(json.dumps([content, claims], default=str).encode()).hexdigest()[:16]

@@ -15,9 +15,6 @@ from experiments.machinery.contrasts import numbers
 from experiments.machinery.declarations import (
     BETTER,
     EQUIVALENT,
-    REVERSED,
-    SEEN,
-    TIE,
     UNDECIDED,
     WORSE,
     Analysis,
@@ -30,7 +27,11 @@ from experiments.machinery.statistics import ALPHA, Estimate, estimate, holm
 from jafl.config import grid
 from jafl.runs.reader import PastRun
 
+# Verdicts from before the protocol, and those under it that they speak for. A tie may be a wide interval: it agrees
+# with nothing.
+SEEN, TIE, REVERSED = "seen", "a tie", "reversed"
 TOO_FEW = "undecided: needs two seeds at least"
+SPEAKS_FOR = {SEEN: BETTER, REVERSED: WORSE}
 IDENTITY = "identity"
 MOST_CENSORED = 0.2  # of an arm's runs; with more, two arms may agree only in that both never arrive
 
@@ -136,7 +137,7 @@ def _before_the_protocol(claim: Claim, sample: Sample) -> dict[str, Any]:
         "differences": list(sample.differences),
         "verdict": outcome,
         "expected": claim.expected,
-        "agrees": None if outcome == TOO_FEW else outcome == claim.expected,
+        "agrees": SPEAKS_FOR[outcome] == claim.expected if outcome in SPEAKS_FOR else None,
     }
 
 
@@ -156,7 +157,6 @@ def _under_the_protocol(
     same = len(differences) > 1 and not any(differences) and not any(sample.censored)
     is_identity = claim.identity or same
     outcome = IDENTITY if is_identity else decide(superiority, equivalence, found.mean)
-    expected = protocol.expected_of(claim)
     return {
         "claim": claim.sentence,
         "published": claim.published,
@@ -175,8 +175,8 @@ def _under_the_protocol(
         "seeds": found.seeds,
         "differences": differences,
         "verdict": outcome,
-        "expected": expected,
-        "agrees": not any(differences) if is_identity else outcome == expected,
+        "expected": claim.expected,
+        "agrees": not any(differences) if is_identity else outcome == claim.expected,
         "evidence": _evidence(sample, differences),
         "runs": list(sample.runs),
     }

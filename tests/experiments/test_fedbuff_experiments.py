@@ -129,12 +129,14 @@ def test_the_gradient_is_that_of_the_loss():
     assert corollary1.gradient(distance) == pytest.approx((loss[0] - loss[1]) / (2 * step), abs=1e-8)
 
 
-@pytest.mark.parametrize("local", [1, 4])
-def test_the_small_runs_are_algorithm_1_trip_by_trip(local):
+@pytest.mark.parametrize(
+    "local, faster, fresh", [(1, 1.0, False), (4, 1.0, False), (1, 8.0, False), (1, 8.0, True)]
+)
+def test_the_small_runs_are_algorithm_1_trip_by_trip(local, faster, fresh):
     steps, seed = 12, 1000
     events = corollary1.schedule(corollary1.STALE, steps, seed)
     lowest = corollary1.optima(corollary1.SLOW_HALF, np.random.default_rng(seed))
-    found = corollary1.models(events, lowest, local, np.random.default_rng(7))
+    found = corollary1.models(events, lowest, local, np.random.default_rng(7), faster=faster, fresh=fresh)
     noise = np.random.default_rng(7)
     w = [np.full(corollary1.DIMENSIONS, 3.0)]
     for step in range(steps):
@@ -142,11 +144,12 @@ def test_the_small_runs_are_algorithm_1_trip_by_trip(local):
         drawn = noise.standard_normal((local, len(trips), corollary1.DIMENSIONS)) * math.sqrt(1 / 5)
         buffer = np.zeros(corollary1.DIMENSIONS)
         for place, trip in enumerate(trips):
-            y = w[events.download_version[trip]].copy()
+            start = w[step if fresh else events.download_version[trip]]
+            y = start.copy()
             for q in range(local):
                 away = y - lowest[events.client[trip]]
-                y -= (away / (1 + away**2) + drawn[q, place]) / (10 * math.sqrt(steps * local))
-            buffer += y - w[events.download_version[trip]]
+                y -= (away / (1 + away**2) + drawn[q, place]) * faster / (10 * math.sqrt(steps * local))
+            buffer += y - start
         w.append(w[-1] + 10 * buffer / 10)
     assert found == pytest.approx(np.array(w), abs=1e-12)
     squared = [np.sum(np.mean((v - lowest) / (1 + (v - lowest) ** 2), axis=0) ** 2) for v in w]
@@ -167,3 +170,17 @@ def test_orders_are_slopes_of_logarithms():
     assert corollary1.slope(rows, corollary1.STALE) == pytest.approx([-0.5, -1.0])
     assert corollary1.falls_as_stated(rows, corollary1.STALE) == pytest.approx([0.0, 0.5])
     assert corollary1.by_local_steps(rows) == pytest.approx([0.0, 0.0])
+
+
+def test_what_staleness_adds_is_a_difference_and_falls_with_its_own_order():
+    rows = [
+        {
+            "clients": world,
+            "local steps": 1,
+            "server steps": steps,
+            "mean squared gradient": [steps**-0.5 + added / steps, steps**-0.5 + added / steps**1.5],
+        }
+        for world, added in ((corollary1.FAST, 3.0), (corollary1.FAST_AND_FRESH, 0.0))
+        for steps in corollary1.STEPS
+    ]
+    assert corollary1.staleness_dissipates(rows) == pytest.approx([0.0, 0.5])

@@ -29,6 +29,26 @@ def test_the_largest_rate_of_theorem_5_1_makes_its_second_condition_an_equality(
     assert max(map(left, range(1, steps + 1))) == pytest.approx(0.25)
 
 
+@pytest.mark.parametrize("momentum", [0.0, 0.1, 0.5])
+@pytest.mark.parametrize("oldest", [2, 30])
+def test_the_largest_rate_of_the_proof_of_theorem_5_1_makes_appendix_bs_condition_an_equality(
+    momentum, oldest
+):
+    j = 12
+    rate = 10 ** wkafl_theorem5_1.largest_rate_of_the_proof(j, oldest, momentum)
+    sums = [sum(momentum ** (k - n) for n in range(1, k + 1)) for k in range(1, j + 1)]
+
+    def left(first):
+        return sum(
+            (j - max(1, t - oldest))
+            * momentum ** (j - t)
+            * sum(rate**2 * sums[k - 1] * momentum ** (k - first) for k in range(first, t + 1))
+            for t in range(first, j + 1)
+        )
+
+    assert max(map(left, range(1, j + 1))) == pytest.approx(0.25)
+
+
 def test_both_sides_of_inequality_13_are_those_of_the_theorem():
     steps, momentum, rate, seed, oldest = 15, 0.3, 0.05, 4, 6
     left, right = wkafl_theorem5_1.both_sides(steps, oldest, momentum, rate, seed)

@@ -147,19 +147,36 @@ def test_the_interval_is_students():
 
 
 def test_claims_of_another_scale_and_of_ones_own():
-    own = Claim(sentence="own", differences=lambda runs: [1.0, 1.1, 1.05], expected="a tie")
+    own = Claim(sentence="own", differences=lambda runs: [1.0, 1.1, 1.05], expected="equivalent")
     on_paper = Claim(sentence="other", better="a", worse="b", scales=("paper",))
     (row,) = verdicts.judge([own, on_paper], "desk", some_runs(a=[0.1]))
     assert (row["verdict"], row["agrees"]) == ("seen", False)
 
 
+@pytest.mark.parametrize(
+    "differences, expected, agrees",
+    [
+        ([1.0, 1.1, 1.05], "better", True),
+        ([1.0, 1.1, 1.05], "worse", False),
+        ([-1.0, -1.1, -1.05], "worse", True),
+        ([-1.0, -1.1, -1.05], "equivalent", False),
+        ([-1.0, 1.1, 0.05], "equivalent", None),
+        ([-1.0, 1.1, 0.05], "better", None),
+    ],
+)
+def test_before_the_protocol_a_tie_agrees_with_nothing(differences, expected, agrees):
+    claim = Claim(sentence="own", differences=lambda runs: differences, expected=expected)
+    (row,) = verdicts.judge([claim], "desk", some_runs(a=[0.1]))
+    assert row["agrees"] is agrees
+
+
 def test_comparisons_are_a_claim_for_each_pair():
-    made = machinery.compare("{better} above {worse}", ("a", "b"), "c", expected="a tie")
+    made = machinery.compare("{better} above {worse}", ("a", "b"), "c", expected="equivalent")
     assert [(claim.sentence, claim.better, claim.worse) for claim in made] == [
         ("a above c", "a", "c"),
         ("b above c", "b", "c"),
     ]
-    assert {claim.expected for claim in made} == {"a tie"}
+    assert {claim.expected for claim in made} == {"equivalent"}
 
 
 def test_changes_between_conditions_are_paired_and_empty_where_one_was_not_run():

@@ -292,7 +292,7 @@ def test_a_row_says_what_the_verdict_rests_on():
 
 
 def test_a_tie_needs_equivalence_and_a_wide_interval_agrees_with_nothing():
-    tie = dataclasses.replace(A_ABOVE_B, expected="a tie")
+    tie = dataclasses.replace(A_ABOVE_B, expected="equivalent")
     wide = judged(tie, runs_of({"a": [0.9, 0.7, 0.8], "b": [0.7, 0.9, 0.81]}))
     assert (wide["verdict"], wide["agrees"]) == ("undecided", False)
     narrow = judged(tie, runs_of({"a": [0.801, 0.802, 0.8], "b": [0.8, 0.801, 0.802]}))
@@ -422,6 +422,9 @@ def test_results_their_pages_and_a_protocol_that_differs(results):
         running.run_paper_experiment("nothing", output_dir=runs / "nothing", **options)
     with pytest.raises(SettingError, match="protocol of .* is 2, but must be 1"):
         pages.take_over(runs, folder)
+    path.rename(folder / "data" / "nothing.json")  # pages made later would call it version 1
+    with pytest.raises(SettingError, match="nothing.json is 2, but must be 1.* Run the experiment anew"):
+        pages.made(folder)
 
 
 @pytest.mark.full
