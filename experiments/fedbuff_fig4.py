@@ -24,7 +24,8 @@ epsilon, with two seeds; results of 20 others, each of which draws all examples 
 Seeds 0 to 7 were looked at before the protocol, and are not among them. Paper: all 660,120 accounts, as the text has
 it (appendix B.1 speaks of 15 % of them, of which 600,000 trips are six passes), divided as in fedbuff_table1, so that
 528,096 train; amplified DP-SGD's noise is for so many, and the arm of one true pass ends after 528,000 trips, when
-nearly all have taken part. Table 3's settings, sums of updates and LR-Norm in FedBuff as in fedbuff_table1.
+nearly all have taken part. Clients start at a constant rate in FedBuff ("we assume clients arrive to the FL system at
+a constant rate", appendix B.2); table 3's settings, sums of updates and LR-Norm in FedBuff as in fedbuff_table1.
 """
 
 import functools
@@ -35,7 +36,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.fedbuff_table1 import AS_PUBLISHED, PAPER_WORLD
+from experiments.fedbuff_table1 import AS_PUBLISHED, PAPER_WORLD, arriving
 from experiments.machinery import (
     ACCURACY_MARGIN,
     Analysis,
@@ -176,7 +177,7 @@ def paper_scale(arms: Mapping[str, Mapping[str, Any]], **fields: Any) -> Scale:
     settings = PAPER_WORLD | {"dataset": "sentiment140", "model": "sent140_lstm", "target_accuracy": 0.69}
     return Scale(
         **{"settings": settings | {"clip_norm": 1.0, "delta": 1e-7}, "seeds": (0, 1, 2), **fields},
-        arms=published,
+        arms=arriving(published),
         conditions={"epsilon": EPSILONS},
         overrides=[*noises(PAPER_NOISE), *published_settings(arms)],
     )

@@ -1,4 +1,4 @@
-"""WKAFL (Zhou, Li, Ren et al. 2021), appendix D: the average staleness of gradients in flight, by schedules alone.
+"""WKAFL (Zhou, Li, Ren et al. 2022), appendix D: the average staleness of gradients in flight, by schedules alone.
 
 Command: python run.py --experiment=wkafl_appendixD
 

@@ -1,4 +1,4 @@
-"""WKAFL (Zhou, Li, Ren et al. 2021), figure 10: curves on CIFAR-10 with 1, 5 and 10 labels per client.
+"""WKAFL (Zhou, Li, Ren et al. 2022), figure 10: curves on CIFAR-10 with 1, 5 and 10 labels per client.
 
 Command: python run.py --experiment=wkafl_fig10
     --tune searches for the learning rates first; --scale=paper takes CIFAR-10, once

@@ -1,4 +1,4 @@
-"""WKAFL (Zhou, Li, Ren et al. 2021), figure 11: WKAFL against Zeno++, whose server has examples of its own.
+"""WKAFL (Zhou, Li, Ren et al. 2022), figure 11: WKAFL against Zeno++, whose server has examples of its own.
 
 Command: python run.py --experiment=wkafl_fig11
     --tune searches for the learning rates first; --scale=paper takes EMNIST MNIST, once

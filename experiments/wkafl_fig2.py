@@ -1,4 +1,4 @@
-"""WKAFL (Zhou, Li, Ren et al. 2021), figure 2: few gradients count where weights fall with staleness.
+"""WKAFL (Zhou, Li, Ren et al. 2022), figure 2: few gradients count where weights fall with staleness.
 
 Command: python run.py --experiment=wkafl_fig2
     --scale=paper takes EMNIST MNIST, once ``run.py --prepare=emnist/mnist`` has been run.

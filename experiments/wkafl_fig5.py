@@ -1,4 +1,4 @@
-"""WKAFL (Zhou, Li, Ren et al. 2021), figure 5: WKAFL without one of its three parts.
+"""WKAFL (Zhou, Li, Ren et al. 2022), figure 5: WKAFL without one of its three parts.
 
 Command: python run.py --experiment=wkafl_fig5
     --tune searches for the learning rates first; --scale=paper takes CelebA, once ``run.py --prepare=celeb_a`` has

@@ -1,4 +1,4 @@
-"""WKAFL (Zhou, Li, Ren et al. 2021), figure 6: curves on CelebA and EMNIST ByClass, clients as the data come.
+"""WKAFL (Zhou, Li, Ren et al. 2022), figure 6: curves on CelebA and EMNIST ByClass, clients as the data come.
 
 Command: python run.py --experiment=wkafl_fig6
     --tune searches for the learning rates first; --scale=paper takes CelebA, once ``run.py --prepare=celeb_a`` has

@@ -1,4 +1,4 @@
-"""WKAFL (Zhou, Li, Ren et al. 2021), figure 7: curves on EMNIST MNIST at three levels of staleness P / K.
+"""WKAFL (Zhou, Li, Ren et al. 2022), figure 7: curves on EMNIST MNIST at three levels of staleness P / K.
 
 Command: python run.py --experiment=wkafl_fig7
     --tune searches for the learning rates first; --scale=paper takes EMNIST MNIST, once

@@ -1,4 +1,4 @@
-"""WKAFL (Zhou, Li, Ren et al. 2021), figure 8: curves on CIFAR-10 at three levels of staleness P / K.
+"""WKAFL (Zhou, Li, Ren et al. 2022), figure 8: curves on CIFAR-10 at three levels of staleness P / K.
 
 Command: python run.py --experiment=wkafl_fig8
     --tune searches for the learning rates first; --scale=paper takes CIFAR-10, once

@@ -1,4 +1,4 @@
-"""WKAFL (Zhou, Li, Ren et al. 2021), table 2: final accuracy at three levels of staleness P / K.
+"""WKAFL (Zhou, Li, Ren et al. 2022), table 2: final accuracy at three levels of staleness P / K.
 
 Command: python run.py --experiment=wkafl_table2
     --tune searches for the learning rates first; --scale=paper takes EMNIST MNIST and CIFAR-10, once

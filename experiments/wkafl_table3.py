@@ -1,4 +1,4 @@
-"""WKAFL (Zhou, Li, Ren et al. 2021), table 3: accuracy and stability with 1, 5 and 10 labels per client.
+"""WKAFL (Zhou, Li, Ren et al. 2022), table 3: accuracy and stability with 1, 5 and 10 labels per client.
 
 Command: python run.py --experiment=wkafl_table3
     --tune searches for the learning rates first; --scale=paper takes EMNIST MNIST and CIFAR-10, once

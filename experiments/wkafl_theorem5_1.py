@@ -1,4 +1,4 @@
-"""WKAFL (Zhou, Li, Ren et al. 2021), theorem 5.1 and remark 5.2: do learning rates exist that they allow?
+"""WKAFL (Zhou, Li, Ren et al. 2022), theorem 5.1 and remark 5.2: do learning rates exist that they allow?
 
 Command: python run.py --experiment=wkafl_theorem5_1
 

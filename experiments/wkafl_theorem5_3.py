@@ -1,4 +1,4 @@
-"""WKAFL (Zhou, Li, Ren et al. 2021), theorem 5.3 and remark 5.4: what stage two's bound asks for, and what it says.
+"""WKAFL (Zhou, Li, Ren et al. 2022), theorem 5.3 and remark 5.4: what stage two's bound asks for, and what it says.
 
 Command: python run.py --experiment=wkafl_theorem5_3
 

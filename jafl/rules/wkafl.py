@@ -1,4 +1,4 @@
-"""WKAFL: weighted K-asynchronous federated learning (Zhou, Li, Ren et al. 2021, algorithms 1 to 3)."""
+"""WKAFL: weighted K-asynchronous federated learning (Zhou, Li, Ren et al. 2022, algorithms 1 to 3)."""
 
 import math
 from typing import NamedTuple
@@ -35,7 +35,7 @@ def wkafl(
 ) -> Rule:
     """WKAFL: the server steps along those of K gradients that agree with an estimate of the true one.
 
-    At each step, in this order (Zhou, Li, Ren et al. 2021, algorithms 1 to 3): the last estimate is added to every
+    At each step, in this order (Zhou, Li, Ren et al. 2022, algorithms 1 to 3): the last estimate is added to every
     gradient, times ``momentum`` (equation 4); stage two begins once the mean loss of the K trips is below
     ``stage_two_loss`` (section 4.3.3; algorithm 2 has their sum, see ``stage_two_by``), and is never left; gradients
     are clipped to ``clip_norm``; the estimate is their mean weighted by (e/2)^-(staleness - smallest staleness)
