@@ -147,27 +147,27 @@ def measure(context: Context) -> list[dict[str, Any]]:
 
 def draw(rows: list[dict[str, Any]], folder: pathlib.Path) -> None:
     """``rates.png``: the mean squared gradient against server steps, with the slope of the corollary."""
-    from jafl.plots.canvas import new_figure, save
+    from jafl.plots.canvas import legend_above, new_figure, save
 
-    figure, axes = new_figure(1, 1, 6.4, 4.0)
+    figure, axes = new_figure(1, 1, 6.4, 5.0)
     panel = axes[0, 0]
     for world, local in dict.fromkeys((row["clients"], row["local steps"]) for row in rows):
         means = [float(np.mean(squared(rows, world, local, steps))) for steps in STEPS]
-        style = "--" if world == FRESH else "-"
+        style = "--" if world in (FRESH, FAST_AND_FRESH) else "-"
         panel.plot(STEPS, means, style, marker="o", label=f"{world}, Q = {local}")
     first = float(np.mean(squared(rows, STALE, 1, STEPS[0])))
     panel.plot(STEPS, [first * math.sqrt(STEPS[0] / steps) for steps in STEPS], "k:", label="1 / sqrt(T)")
     panel.set_xscale("log")
     panel.set_yscale("log")
     panel.set_xticks(STEPS, [f"{steps:,}" for steps in STEPS])
-    ticks = [0.02, 0.05, 0.1, 0.2, 0.5]
+    ticks = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5]
     low, high = panel.get_ylim()
     shown = [tick for tick in ticks if low <= tick <= high]
     panel.set_yticks(shown, [f"{tick:g}" for tick in shown])
     panel.minorticks_off()
     panel.set_xlabel("server steps, T")
     panel.set_ylabel("mean squared gradient")
-    panel.legend(fontsize="small")
+    legend_above(figure, panel.get_legend_handles_labels()[0])
     save(figure, folder / "rates.png")
 
 
