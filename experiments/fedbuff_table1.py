@@ -18,12 +18,12 @@ fedbuff_table4 fit LR-Norm in FedBuff alone and sums, and so it is on paper size
 every client counts alike and FedBuff takes means: the arms differ by their rule alone. Momentum is searched for in
 FedBuff, too, as in the paper.
 
-Paper size, its clients: section B.1 divides Sent140 by LEAF's script into 80, 10 and 10 %; the authors' later
-release (FLSim, examples/get_data.sh) divides whole users, and so it is here: 80 % of the accounts train. CelebA is
-said to train on 9,343 clients (section 6), which are all that LEAF has, so each client's images are divided.
-CIFAR-10's 5,000 clients are Hsu et al.'s (section B.1): equally many images each. Sent140's word vectors are
-GloVe's in the paper (section B.1) and stay fixed; without --embeddings_file=FILE they are learned here, and table
-4's rates were not found for that.
+Paper size, its clients: section B.1 divides Sent140 by LEAF's script into 80, 10 and 10 %; the authors' later release
+(FLSim, examples/get_data.sh) divides whole users, and so it is here: 80 % of the accounts train. To divide each
+account's tweets, LEAF's other way, would leave out all accounts with a single tweet. CelebA is said to train on 9,343
+clients (section 6), which are all that LEAF has, so each client's images are divided. CIFAR-10's 5,000 clients are
+Hsu et al.'s (section B.1): equally many images each. Sent140's word vectors are GloVe's in the paper (section B.1)
+and stay fixed; without --embeddings_file=FILE they are learned here, and table 4's rates were not found for that.
 
 Desk size: the paper's own federation of CIFAR-10 with other examples: 5,000 clients of ten examples, Hsu et al.'s
 Dirichlet 0.1, 1,000 of them under way, K = 10; but MNIST-1D, drawn anew for each seed, an MLP 40-64-10, and batch

@@ -71,7 +71,7 @@ def counted(family: Iterable[Content]) -> str:
     left_out, level = len(rows) - len(counting), f"{100 * ALPHA:g} %"
     return (
         f"{len(distinct)} claims: {primary} primary, with a false verdict among them in at most {level} of such "
-        f"families; {others} others, each judged at {level}, of which at most {ALPHA * others:.2g} false verdicts "
+        f"families; {others} more, each judged at {level}, of which at most {ALPHA * others:.2g} false verdicts "
         f"are to be expected. {left_out} identities and {twice} claims that rest on the same runs as another one do "
         f"not count. {len(runs):,} different runs."
     )
