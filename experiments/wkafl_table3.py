@@ -14,16 +14,23 @@ often the paper evaluates is not said: here a hundred times a run, so that the l
 the text's: 3000/10 on EMNIST, 3000/20 on CIFAR-10; the row of EMNIST with 5 labels holds TWAFL's and SASGD's numbers
 of table 2's 3000/20. Data, durations and rates as in ``wkafl_table2``.
 
+What changed: this table was run before with two seeds in the search and a rate for each number of labels, and
+repeated with other seeds. GSGM then got other rates, and how steady a rule is follows its rate: GSGM was less steady
+than WKAFL with ten labels in one set, and steadier in the other. So the search has one winner for all numbers of
+labels now, from five seeds, as the authors' release has one for each data set, and all seeds are new: those before 40
+had been looked at, the first twenty while the claims on TWAFL's accuracy and SASGD's stability did not stand as in
+the table.
+
 Desk size: what sets CIFAR-10 and LeNet apart from EMNIST is a harder problem, which is not convex, and the release's
 other numbers: here MNIST-1D, drawn anew for each seed, with an MLP 40-64-10, batch 8 and WKAFL's numbers for CIFAR-10
 (``wkafl_table2`` says which); P = 1,500, K = 10 (P / K = 150, as in the paper's table), 1,000 steps. The accuracy is
-far from its ceiling there. Eight server's rates are searched for each rule and number of labels. The runs are those
-of ``wkafl_fig10``, and those of one arm more: WKAFL with stage two by the sum of the losses, as in algorithm 2. Most
-steps are in stage two here, and none with the sum. The two arms still hardly differ: stage two's clip norm, 5, is
-above nearly all gradients' norms here. Seeds 0 to 19 were looked at while the claims on TWAFL's accuracy and SASGD's
-stability did not stand as in the table.
+far from its ceiling there. Eight server's rates are searched for each rule. The runs are those of ``wkafl_fig10``,
+and those of one arm more: WKAFL with stage two by the sum of the losses, as in algorithm 2. Most steps are in stage
+two here, and none with the sum. The two arms still hardly differ: stage two's clip norm, 5, is above nearly all
+gradients' norms here.
 """
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -99,8 +106,8 @@ DESK_SCALE = Scale(
     arms={**FOUR, BY_SUM: {**WITH_SUM[BY_SUM], **BY_SUM_ON_CIFAR}},
     conditions={"labels_per_client": LABELS},
     overrides=[Override({}, WKAFL, WKAFL_ON_CIFAR)],
-    search=SEARCH,
-    seeds=tuple(range(20, 40)),
+    search=dataclasses.replace(SEARCH, seeds=tuple(range(130, 135)), per_condition=False),
+    seeds=tuple(range(40, 60)),
     analysis=Analysis(
         primary=STEADIER.format(better=WKAFL, worse=TWAFL),
         under={"labels_per_client": 1},
