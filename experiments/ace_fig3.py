@@ -38,7 +38,6 @@ import numpy as np
 
 from experiments.ace_fig2 import (
     ANYONE,
-    AS_SELDOM,
     BUFFER,
     CLIENTS,
     CORRECTION,
@@ -196,7 +195,7 @@ EXPERIMENT = PaperExperiment(
             arms={
                 ACE: {"algorithm": "ace"},
                 **_memories(PAPER_MEMORIES),
-                CA2FL: arm("CA2FL", 20, **PAPER_BUFFERED, **AS_SELDOM),
+                CA2FL: arm("CA2FL", 20, **PAPER_BUFFERED, evaluate_every=500 * BUFFER),
                 VANILLA: {"algorithm": "asgd", "buffer_size": 1, "concurrency": 100},
             },
             conditions={"dropout_fraction": [0.0, 0.1, 0.3, 0.5, 0.7]},

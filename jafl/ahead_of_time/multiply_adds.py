@@ -20,7 +20,7 @@ from jafl.jaxpr_memory import inner_programs, program_of_platform
 from jafl.models import Model
 from jafl.planning.run import Run
 from jafl.simulation.run_state import evaluation_steps
-from jafl.specifications import as_specification
+from jafl.specifications import Specification, as_specification
 
 
 class Compute(NamedTuple):
@@ -85,7 +85,7 @@ def compute(run: Run, *, on_training: bool = False) -> Compute:
     evaluations = len(evaluation_steps(run.schedule.num_steps, run.evaluate_at))
     return Compute(
         training=count * multiply_adds(traced_gradient(run)),
-        server=run.schedule.num_steps * _of_server(run),
+        server=_of_server(run),
         evaluation=evaluations * sum(map(multiply_adds, traced_evaluations(run, on_training=on_training))),
         minibatches=count,
         evaluations=evaluations,
@@ -133,14 +133,21 @@ def evaluated_splits(run: Run, *, on_training: bool = False) -> list[tuple[np.nd
 
 
 def _of_server(run: Run) -> int:
-    """Of the rule at one server step."""
-    rule = as_specification(run.rule).build()
+    """Of the rule: at the start, and at all server steps."""
 
-    def finish(params):
-        buffer = rule.begin(rule.init(params, run.schedule.num_clients), params)
-        return rule.finish(buffer, params)[:3]
+    # The rule is an argument, since it may have arrays that are indexed by clients.
+    def begin(rule: Specification, params: Any) -> Any:
+        return rule.build().init(params, run.schedule.num_clients)
 
-    return multiply_adds(jax.jit(finish).trace(run.params))
+    def step(rule: Specification, state: Any, params: Any) -> Any:
+        built = rule.build()
+        return built.finish(built.begin(state, params), params)[:3]
+
+    rule = as_specification(run.rule)
+    started = jax.jit(begin).trace(rule, run.params)
+    state = jax.eval_shape(begin, rule, run.params)
+    steps = run.schedule.num_steps * multiply_adds(jax.jit(step).trace(rule, state, run.params))
+    return multiply_adds(started) + steps
 
 
 @functools.lru_cache(maxsize=256)  # runs that differ in seeds and rates share one jaxpr

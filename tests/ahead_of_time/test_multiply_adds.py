@@ -139,6 +139,17 @@ def test_the_servers_own_gradient_counts_at_each_step():
     assert found.server == 15 * 50 * 2 * 640
 
 
+@pytest.mark.parametrize("rule", ["fedbuff", "ace"])
+def test_a_decomposed_run_counts_full_gradients_as_the_servers_own(rule):
+    run = a_run(rule)
+    plain = compute(run)
+    found = compute(
+        run._replace(rule=jafl.decomposed(run.rule, run.client_work, run.federation, at_steps=[0, 14]))
+    )
+    assert found.server > plain.server == 0
+    assert found.training == plain.training
+
+
 def test_work_of_ones_own_cannot_be_counted():
     made = a_run()
     own = jafl.specify(lambda: jafl.clients.ClientWork(lambda *_: None, jafl.models.softmax(10)))
