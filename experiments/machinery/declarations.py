@@ -161,7 +161,9 @@ class Claim:
     expected         "better", or "equivalent" where the paper claims that two things are equal, or "worse"
     scales           for which it is judged
     margin           the smallest difference that matters. Default: that of the analysis
-    published        the paper's number for it, in a few words
+    published        the paper's numbers for it, the first arm's before the second's: "31.9 : 104"; in words where it
+                     has none: "a figure"
+    own              whether it is jafl's question, which the paper does not ask: counted apart
     identity         whether it holds by definition, as where two arms are the same for these settings: it is checked,
                      but is no evidence and counts as no claim
     """
@@ -177,6 +179,7 @@ class Claim:
     scales: Sequence[str] = SCALES
     margin: Margin | None = None
     published: str = "-"
+    own: bool = False
     identity: bool = False
 
 
@@ -228,6 +231,7 @@ class PaperExperiment:
                where something is swept
     measure    for what needs no training: returns the table's rows, {heading: value}, in the place of arms
     reads      the settings, beside seeds, that ``measure`` reads, and that may be typed
+    words      {setting: {value: text}}: what a condition is called on pages; an empty text leaves it out there
     name       the file's; set when it is loaded
     """
 
@@ -244,4 +248,5 @@ class PaperExperiment:
     pictures: Callable[[Any, pathlib.Path], None] | None = None
     measure: Callable[[Context], list[dict[str, Any]]] | None = None
     reads: Sequence[str] = ("server_steps",)
+    words: Mapping[str, Mapping[Any, str]] = dataclasses.field(default_factory=dict)
     name: str = ""

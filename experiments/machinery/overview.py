@@ -1,22 +1,28 @@
 """The tables of experiments/README.md, which ``python -m experiments.machinery.pages`` fills in.
 
-A table stands between two comments, ``<!-- claims -->`` and ``<!-- end of claims -->``. ``claims`` has the primary
-claim of each figure; a paper's name, as ``<!-- FedBuff -->``, a row for each of its experiments.
+A table stands between two comments, ``<!-- claims -->`` and ``<!-- end of claims -->``. ``papers`` counts the claims
+of each paper by how they come out; ``claims`` has the primary claim of each figure.
 """
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from experiments.machinery import discovery, report
-from experiments.machinery.families import Content, families, page_name, primary_claims
+from experiments.machinery import report
+from experiments.machinery.families import (
+    SCORES,
+    Content,
+    families,
+    page_name,
+    primary_claims,
+    repetitions,
+    scores,
+    without_repetition,
+)
 from experiments.machinery.protocol import UNDER
-from experiments.machinery.verdicts import IDENTITY, UNDECIDED
+from experiments.machinery.verdicts import UNDECIDED
 from jafl.errors import require
 
-CLAIMS = "claims"  # the name of the table of all papers
 RESULTS = "../docs/results"  # from experiments/README.md
-NO_RESULTS = "not run yet"
 
 
 def filled(text: str, contents: Sequence[Content]) -> str:
@@ -27,22 +33,17 @@ def filled(text: str, contents: Sequence[Content]) -> str:
       contents: of ``verdicts.json``, those of replications among them.
 
     Raises:
-      SettingError: for a table that is neither ``claims`` nor a paper's.
+      SettingError: for a table that is neither ``papers`` nor ``claims``.
     """
-    papers = list(dict.fromkeys(experiment.paper for experiment in _experiments().values()))
+    known = {"papers": _papers, "claims": _claims}
     for name in re.findall(r"<!-- end of (.+?) -->", text):
-        require(name in (CLAIMS, *papers), "table", name, " or ".join((CLAIMS, *papers)))
-        table = _claims(contents) if name == CLAIMS else _experiments_of(name, contents)
+        require(name in known, "table", name, " or ".join(known))
         begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
         require(text.count(begin) == text.count(end) == 1, "table", name, "one pair of comments in the page")
         before, _, rest = text.partition(begin)
-        text = f"{before}{begin}\n\n{report.markdown(table)}\n\n{end}{rest.partition(end)[2]}"
+        table = report.markdown(known[name](contents))
+        text = f"{before}{begin}\n\n{table}\n\n{end}{rest.partition(end)[2]}"
     return text
-
-
-def _experiments() -> dict[str, Any]:
-    """{name: the experiment}, in the order of their names."""
-    return {name: discovery.load(name) for name in discovery.names()}
 
 
 def _link(content: Content) -> str:
@@ -51,31 +52,29 @@ def _link(content: Content) -> str:
 
 def _claims(contents: Sequence[Content]) -> list[list[str]]:
     """The primary claims of all papers, the heading first."""
-    table = [["paper", "claim", "paper's number", "ours (95 % interval)", "verdict", "as the paper says"]]
+    heading = ["paper", "claim", "verdict", "repeated", "as the paper says", "ours (95 % interval)"]
+    table = [[*heading, "paper's number"]]
+    repeated = repetitions(contents)
     for (paper, scale), family in families(contents).items():
-        for row in primary_claims(family):
+        for row in primary_claims(family, repeated[paper, scale]):
             decided = row.content["standing"] == UNDER and row.verdict != UNDECIDED
             agrees = ("yes" if row.verdict == row.expected else "no") if decided else "-"
             name = f"{paper}, {_link(row.content)}" + (f", {scale} size" if scale != "desk" else "")
-            table.append([name, row.claim, row.published, row.ours, row.verdict, agrees])
+            agrees = "our question" if row.own else agrees
+            table.append([name, row.claim, row.verdict, row.repeated, agrees, row.ours, row.published])
     return table
 
 
-def _experiments_of(paper: str, contents: Sequence[Content]) -> list[list[str]]:
-    """A row for each experiment of a paper at desk size, the heading first."""
-    there = {content["experiment"]: content for content in families(contents).get((paper, "desk"), [])}
-    table = [["experiment", "what it shows", "claims", "as the paper says", "otherwise", "undecided"]]
-    for name, experiment in _experiments().items():
-        if experiment.paper == paper:
-            link = f"[{name}]({name}.py)"
-            row = _counts(there[name]["verdicts"]) if name in there else [NO_RESULTS, "-", "-", "-"]
-            table.append([link, f"{experiment.figure}: {experiment.title}", *row])
+def _papers(contents: Sequence[Content]) -> list[list[str]]:
+    """A row for each paper at desk size: how its primary claims come out, and all; the heading first."""
+    table = [["paper", "claims", *SCORES]]
+    for (paper, scale), family in families(contents).items():
+        if scale == "desk":
+            primary = [
+                {**content, "verdicts": [row for row in content["verdicts"] if row["primary"]]}
+                for content in family
+            ]
+            for name, own in (("primary", primary), ("all", without_repetition(family))):
+                counts = [sum(column) for column in zip(*scores(own, family).values(), strict=True)]
+                table.append([paper, name, *map(str, counts)])
     return table
-
-
-def _counts(verdicts: Sequence[Mapping[str, Any]]) -> list[str]:
-    """How many claims there are, without identities, and how many agree, do not agree, and are undecided."""
-    claims = [row for row in verdicts if row["verdict"] != IDENTITY]
-    undecided = sum(row["verdict"] == UNDECIDED for row in claims)
-    agree = sum(bool(row["agrees"]) for row in claims)
-    return [str(count) for count in (len(claims), agree, len(claims) - agree - undecided, undecided)]

@@ -16,7 +16,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from experiments.machinery import discovery, overview, profiles, replication, report, search, times
-from experiments.machinery.families import Content, counted, families, page_name, primary_claims
+from experiments.machinery.families import (
+    SCORES,
+    Content,
+    counted,
+    families,
+    page_name,
+    scores,
+)
 from experiments.machinery.protocol import BEFORE, UNDER, VERSION, Standing
 from jafl.errors import SettingError
 from jafl.runs.reader import read_json
@@ -90,7 +97,9 @@ def made(pages: pathlib.Path = PAGES) -> dict[str, str]:
     """{name of a page: its text}, from the files in ``data``."""
     contents = _contents(pages)
     written = {
-        f"{page_name(content)}.md": page(content) for content in contents if not content.get("replication")
+        f"{page_name(content)}.md": page(content, contents)
+        for content in contents
+        if not content.get("replication")
     }
     return {"README.md": summary(contents, times.read(pages / times.ALL.name)), **written}
 
@@ -164,9 +173,12 @@ def summary(contents: Sequence[Content], clocks: Mapping[str, Any] | None = None
     parts = [
         MADE,
         "# Results",
-        "What the experiments say of the papers' claims, by [the protocol](../protocol.md), version "
-        f"{VERSION}. Each figure or table has one primary claim; the verdicts on these are corrected for their "
-        "number within each paper, by Holm's procedure. The pages of the experiments have all other claims.",
+        f"What the experiments say of the papers' claims, by [the protocol](../protocol.md), version {VERSION}: a "
+        "page for each experiment, with all its claims. [The summary](../../experiments/README.md) has the primary "
+        "claim of each figure. Here the claims of each paper are counted by how they come out: as the paper says; no "
+        "difference, where the paper has one and the two are equivalent; contrary; undecided. Verdicts on primary "
+        "claims are corrected for their number within the paper, by Holm's procedure; all others stand by "
+        "themselves. Claims of our own, which no paper makes, are counted apart.",
     ]
     for (paper, scale), family in families(contents).items():
         parts += [f"## {paper}, {scale} size", *_family(family)]
@@ -212,11 +224,13 @@ def _told_times(clocks: Mapping[str, Any]) -> list[str]:
 
 
 def _family(family: Sequence[Content]) -> list[str]:
-    """The part of the summary on one paper's experiments at one scale."""
-    table = [["claim", "paper's number", "ours (95 % interval)", "verdict", "expected", "experiment"]]
-    for row in primary_claims(family):
-        link = f"[{row.content['figure']}]({page_name(row.content)}.md)"
-        table.append([row.claim, row.published, row.ours, row.verdict, row.expected, link])
+    """The part of the summary on one paper's experiments at one scale: how their claims come out, and profiles."""
+    counts = scores(family, family)
+    table = [["experiment", "what it shows", *SCORES]]
+    for content in family:
+        link, name = f"[{content['figure']}]({page_name(content)}.md)", content["experiment"]
+        row = map(str, counts[name]) if name in counts else [content["standing"], *["-"] * (len(SCORES) - 1)]
+        table.append([link, discovery.load(name).title, *row])
     parts = [report.markdown(table), counted(family)]
     if profile := profiles.profile(_worlds(family)):
         picture = _picture(family[0]["paper"], family[0]["scale"])
@@ -230,35 +244,68 @@ def _family(family: Sequence[Content]) -> list[str]:
     return parts
 
 
-def page(content: Content) -> str:
-    """The page of one experiment."""
+def page(content: Content, contents: Sequence[Content] = ()) -> str:
+    """The page of one experiment.
+
+    Args:
+      content: its results.
+      contents: all results, those of its replications among them.
+    """
     experiment = discovery.load(content["experiment"])
+    repeated = replication.repeated(content, contents)
     standing = Standing(content["standing"], tuple(content["why"]))
-    stated, described = content["declared"], discovery.described(content["experiment"])
+    described = discovery.described(content["experiment"])
+    searched = experiment.scales[content["scale"]].search is not None
+    command = f"    python run.py --experiment={content['experiment']} --scale={content['scale']}"
     return (
         "\n\n".join(
             [
                 MADE,
-                f"# {content['experiment']}, {content['scale']} size",
-                f"{content['paper']}, {content['figure']}: {experiment.title}. Back to [all results](README.md).",
+                f"# {content['paper']}, {content['figure']} ({content['scale']} size)",
+                f"{experiment.title[0].upper()}{experiment.title[1:]}. Experiment: `{content['experiment']}`. "
+                "Back to [all results](README.md).",
                 report.told(standing),
-                f"Stated beforehand: {stated['seeds']} seeds, for a power of {stated['power']:g} with a spread of "
-                f"{stated['spread']:g} ({stated['source']}); test examples over training examples "
-                f"{stated['correction']:.3g}. Run: {len(content['seeds'])} seeds.",
+                _stated(content),
                 "## Claims",
-                report.markdown(report.claims(content["verdicts"])),
-                report.BY_THE_PROTOCOL,
+                report.markdown(report.claims(content["verdicts"], experiment, repeated)),
+                " ".join([report.BY_THE_PROTOCOL, *([report.REPEATED] if repeated else [])]),
                 "## Measured",
                 report.markdown(content["table"]),
                 "## Published",
                 *report.published(experiment.published),
                 *(part for name in SETTING if name in described for part in (f"## {name}", described[name])),
                 "## How",
-                content["tuning"],
-                f"    python run.py --experiment={content['experiment']} --scale={content['scale']} --tune",
+                content["tuning"] if experiment.measure is None else "Nothing is searched for.",
+                command + (" --tune" if searched else ""),
+                *_made_with(content),
             ]
         )
         + "\n"
+    )
+
+
+def _made_with(content: Content) -> list[str]:
+    """A sentence on the software that the results were made with; none for results that do not know."""
+    versions = content.get("software", {})
+    return (
+        [f"Made with {', '.join(f'{name} {version}' for name, version in versions.items())}."]
+        if versions
+        else []
+    )
+
+
+def _stated(content: Content) -> str:
+    """What was stated of the primary claim before the runs, and how far its differences spread in truth."""
+    stated = content["declared"]
+    (primary,) = [row for row in content["verdicts"] if row["primary"]][:1] or [None]
+    value, relative = stated["margin"]
+    margin = f"{100 * value:g} %" if relative else f"{value:g}"
+    least = f"a difference of {stated['difference']:g}" if stated["difference"] else f"the margin, {margin}"
+    seen = "" if primary is None or relative else f" In the runs it was {primary['spread']:.2g}."
+    return (
+        f"Stated before the runs: {stated['seeds']} seeds, which give a power of {stated['power']:g} at {least}, for "
+        f"a spread of {stated['spread']:g} of the primary claim's differences over seeds ({stated['source']}).{seen} "
+        f"Test examples over training examples: {stated['correction']:.3g}."
     )
 
 

@@ -66,7 +66,7 @@ def profile(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
         return []
     costs = {label: [_number(row["costs"], label) for row in rows] for label in labels}
     found = performance_profile(costs, RATIOS)
-    heading = ["arm", "worlds", *(f"within {ratio:g}" for ratio in RATIOS)]
+    heading = ["arm", "worlds", *("lowest" if ratio == 1 else f"within {ratio:g}" for ratio in RATIOS)]
     return [
         heading,
         *(

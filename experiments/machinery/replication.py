@@ -7,6 +7,8 @@ protocol. ``python -m experiments.machinery.pages`` sets its verdicts beside the
 """
 
 import dataclasses
+import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,6 +21,7 @@ from jafl.errors import require, whole_number
 
 # Between two replications' seeds. The control's begin at 100,000.
 SEEDS_APART, MOST = 10_000, 9
+MANY_APART = 0.25  # of an experiment's claims: then it is named
 GOAL = 0.95  # of the verdicts that both sets decide should be the same
 
 
@@ -91,6 +94,29 @@ def pairs(
     return found
 
 
+def repeated(
+    content: Mapping[str, Any], contents: Sequence[Mapping[str, Any]]
+) -> dict[tuple[str, str], list[Mapping[str, Any]]]:
+    """{(claim, condition): its rows in the replications of an experiment}, in the order of their numbers.
+
+    Args:
+      content: the experiment's own ``verdicts.json``.
+      contents: all of them. Replications that are not under the protocol do not count.
+    """
+    own = [
+        other
+        for other in contents
+        if other.get("replication")
+        and other["standing"] == UNDER
+        and (other["experiment"], other["scale"]) == (content["experiment"], content["scale"])
+    ]
+    found: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for other in sorted(own, key=lambda each: each["replication"]):
+        for row in other["verdicts"]:
+            found.setdefault((row["claim"], row["condition"]), []).append(row)
+    return found
+
+
 def agreement(contents: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]], list[list[str]]]:
     """How far replications agree with the first results.
 
@@ -123,6 +149,40 @@ def agreement(contents: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[li
         f"one set alone: a claim whose true difference is near the margin, or for which there are too few seeds. "
         f"At a level of {ALPHA:g} each, some of both kinds are to be expected."
     ]
+    sentences += _coverage(found)
     table = [["first verdict", *(f"then {name}" for name in names)]]
     table += [[name, *(str(counts[name][second]) for second in names)] for name in names]
     return sentences, table, differing
+
+
+def _coverage(found: Sequence[tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]]) -> list[str]:
+    """How often two sets' differences lie further apart than chance over seeds and splits explains, as a sentence.
+
+    found: of ``pairs``.
+    """
+    apart = [(content["experiment"], _too_far_apart(first, then)) for content, first, then in found]
+    known = [(name, far) for name, far in apart if far is not None]
+    if not known:
+        return []
+    beyond = sum(far for _, far in known)
+    total, far_apart = Counter(name for name, _ in known), Counter(name for name, far in known if far)
+    many = [name for name in total if far_apart[name] > 1 and far_apart[name] >= MANY_APART * total[name]]
+    told = ", ".join(f"{name} ({far_apart[name]} of {total[name]})" for name in many)
+    return [
+        "The two differences of a claim lie further apart than their standard errors explain, at a level of "
+        f"{ALPHA:g}, for {beyond} of {len(known)} claims ({100 * beyond / len(known):.1f} %). What goes beyond that "
+        "level is what an interval does not cover, such as a search that chooses other rates."
+        + (f" A quarter of the claims and more lie so far apart in {told}." if many else "")
+    ]
+
+
+def _too_far_apart(first: Mapping[str, Any], then: Mapping[str, Any]) -> bool | None:
+    """Whether two estimates of one difference disagree by a two-sided t-test; None where the seeds do not differ."""
+    from scipy import stats
+
+    errors = [row["spread"] * math.sqrt(1 / row["seeds"] + row["correction"]) for row in (first, then)]
+    error = math.hypot(*errors)
+    if not error > 0:
+        return None
+    freedom = first["seeds"] + then["seeds"] - 2
+    return bool(abs(first["difference"] - then["difference"]) > stats.t.ppf(1 - ALPHA / 2, freedom) * error)

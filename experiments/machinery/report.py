@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.machinery.declarations import PaperExperiment, Published, Scale
+from experiments.machinery.declarations import Claim, PaperExperiment, Published, Scale
 from experiments.machinery.measures import FirstReach, Measure
 from experiments.machinery.protocol import BEFORE, UNDER, VERSION, Standing
 from experiments.machinery.results import Runs
@@ -16,6 +16,8 @@ from experiments.machinery.verdicts import IDENTITY
 from jafl.config import grid
 from jafl.runs import tables
 from jafl.runs.reader import PastRun
+
+NOTHING = 1e-9  # differences below are rounding
 
 
 def measured(experiment: PaperExperiment, runs: Runs) -> list[list[str]]:
@@ -91,7 +93,7 @@ def text(
         "Mean ± standard error over seeds.",
     ]
     if verdicts:
-        parts += ["## Claims", told(standing), markdown(claims(verdicts)), explained(standing)]
+        parts += ["## Claims", told(standing), markdown(claims(verdicts, experiment)), explained(standing)]
     parts += ["## Published", *published(experiment.published)]
     return "\n\n".join([*parts, "## How", tuning, f"    {command}"]) + "\n"
 
@@ -101,12 +103,14 @@ BEFORE_THE_PROTOCOL = (
     "reversed: below; else a tie."
 )
 BY_THE_PROTOCOL = (
-    "Differences are paired by seed; the interval is corrected for the examples that the seeds' test sets share "
-    "(Nadeau and Bengio). Better, worse: it differs from 0. Equivalent: it lies within the margin, by two one-sided "
-    "tests. Undecided: neither. An identity holds by definition and is no evidence. The effect is the difference in "
-    "units of the seeds' standard deviation. docs/protocol.md has the rules; Holm's correction over the figures of a "
-    "paper is made in docs/results."
+    "A difference is above 0 where it speaks for the claim, and is paired by seed; its interval is corrected for the "
+    "examples that the seeds' test sets share (Nadeau and Bengio). Better, worse: it differs from 0. Equivalent: it "
+    "is smaller than the margin, by two one-sided tests. Undecided: neither. An identity holds by definition and is "
+    "no evidence. The effect is the difference in units of the seeds' standard deviation. Claims of our own are "
+    "questions that the paper does not ask. docs/protocol.md has the rules. These verdicts stand by themselves: that "
+    "on the primary claim is corrected for the number of the paper's figures in the summary, experiments/README.md."
 )
+REPEATED = "Repeated: the verdict and the difference with other seeds, splits and searches (a replication)."
 
 
 def explained(standing: Standing) -> str:
@@ -120,56 +124,93 @@ def told(standing: Standing) -> str:
     return " ".join([f"**{standing.kind.capitalize()}{version}.**", *standing.why])
 
 
-def claims(verdicts: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """A table of verdicts as text, its heading first."""
-    if verdicts and "margin" in verdicts[0]:
-        heading = [
-            "claim",
-            "under",
-            "difference",
-            "95 % interval",
-            "margin",
-            "effect",
-            "seeds",
-            "verdict",
-            "expected",
-        ]
-        return [heading, *map(_claim_by_the_protocol, verdicts)]
-    heading = ["claim", "under", "difference", "95 % interval", "seeds", "verdict", "expected"]
-    return [heading, *map(_claim_before_the_protocol, verdicts)]
+def claims(
+    verdicts: Sequence[Mapping[str, Any]],
+    experiment: PaperExperiment | None = None,
+    repeated: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]] | None = None,
+) -> list[list[str]]:
+    """A table of verdicts as text, its heading first. A column that has nothing to say is left out.
+
+    Args:
+      verdicts: of ``verdicts.judge``.
+      experiment: whose file says which claims are its own, what the paper's numbers are, and what conditions are
+        called.
+      repeated: {(claim, condition): its rows in replications}, for a column of their own.
+    """
+    if verdicts and "margin" not in verdicts[0]:
+        heading = ["claim", "under", "difference (95 % interval)", "seeds", "verdict", "expected"]
+        return [heading, *map(_claim_before_the_protocol, verdicts)]
+    rows = [_claim_by_the_protocol(row, experiment, repeated or {}) for row in verdicts]
+    table = [list(rows[0]), *(list(row.values()) for row in rows)] if rows else []
+    said = [any(line[place] != "-" for line in table[1:]) for place in range(len(table[0]) if table else 0)]
+    return [[cell for cell, kept in zip(line, said, strict=True) if kept] for line in table]
 
 
 def _claim_before_the_protocol(row: Mapping[str, Any]) -> list[str]:
     return [
         row["claim"],
         grid.readable(row["condition"]) or "-",
-        signed(row["difference"]),
-        ends(row),
+        difference(row),
         str(row["seeds"]),
         row["verdict"],
         row["expected"],
     ]
 
 
-def _claim_by_the_protocol(row: Mapping[str, Any]) -> list[str]:
+def _claim_by_the_protocol(
+    row: Mapping[str, Any],
+    experiment: PaperExperiment | None,
+    repeated: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]],
+) -> dict[str, str]:
+    """{column: text}."""
+    stated = stated_claim(experiment, row["claim"])
     never = [f"{share:.0%}" for share in row["censored"]]
-    return [
-        ("primary: " if row["primary"] else "") + row["claim"],
-        grid.readable(row["condition"]) or "-",
-        signed(row["difference"]),
-        ends(row),
-        margin(row["margin"]),
-        signed(row["effect"]),
-        str(row["seeds"]),
-        row["verdict"] + (f" ({' and '.join(never)} never arrive)" if any(row["censored"]) else ""),
-        row["expected"],
-    ]
+    again = repeated.get((row["claim"], row["condition"]), ())
+    kind = "primary: " if row["primary"] else "our own: " if stated and stated.own else ""
+    return {
+        "claim": kind + row["claim"],
+        "under": under(experiment, row["condition"]) or "-",
+        "verdict": row["verdict"]
+        + (f" ({' and '.join(never)} never arrive)" if any(row["censored"]) else ""),
+        "repeated": "; ".join(f"{other['verdict']}, {signed(other['difference'])}" for other in again) or "-",
+        "expected": row["expected"],
+        "difference (95 % interval)": difference(row),
+        "margin": margin(row["margin"]),
+        "effect": signed(row["effect"]) if row["spread"] > NOTHING else "-",
+        "paper's number": stated.published if stated else row["published"],
+    }
+
+
+def stated_claim(experiment: PaperExperiment | None, sentence: str) -> Claim | None:
+    """The claim of that sentence in an experiment's file, whatever its scale; None if it has gone."""
+    return next(
+        (claim for claim in (experiment.claims if experiment else ()) if claim.sentence == sentence), None
+    )
+
+
+def under(experiment: PaperExperiment | None, condition: str) -> str:
+    """The name of a condition's folder in words, as far as the experiment's file has any."""
+    values = grid.condition(condition) if condition and experiment and experiment.words else None
+    if values is None or experiment is None:
+        return grid.readable(condition)
+    told = (
+        experiment.words.get(name, {}).get(value, f"{name}={grid.shown(value)}")
+        for name, value in values.items()
+    )
+    return ", ".join(filter(None, told))
+
+
+def difference(row: Mapping[str, Any]) -> str:
+    """A verdict's difference with its interval: +0.029 (+0.02 to +0.039)."""
+    return f"{signed(row['difference'])} ({ends(row)})"
 
 
 def signed(value: float) -> str:
     """Signed, to three digits; a dash if it is missing."""
     if value is None or math.isnan(value):
         return "-"
+    if abs(value) < NOTHING:
+        return "0"
     return f"{value:+,.0f}" if abs(value) >= 1000 else f"{value:+.3g}"
 
 
@@ -180,7 +221,7 @@ def ends(row: Mapping[str, Any]) -> str:
 
 def margin(content: Mapping[str, Any]) -> str:
     """A margin: 0.01, or 10 %."""
-    return f"{100 * content['value']:g} %" if content["relative"] else f"{content['value']:g}"
+    return f"{100 * content['value']:g} %" if content["relative"] else f"{content['value']:.3g}"
 
 
 def published(paper: Published) -> list[str]:
@@ -202,8 +243,8 @@ def printed(
     lines += tables.aligned([paper.heading, *paper.rows]) if paper.rows else []
     lines += [paper.note] if paper.note else []
     for row in verdicts:
-        under = f" ({grid.readable(row['condition'])})" if row["condition"] else ""
-        lines += ["", f"{'Primary: ' if row.get('primary') else ''}{row['claim']}{under}"]
+        where = f" ({under(experiment, row['condition'])})" if row["condition"] else ""
+        lines += ["", f"{'Primary: ' if row.get('primary') else ''}{row['claim']}{where}"]
         within = f", margin {margin(row['margin'])}" if "margin" in row else ""
         lines.append(
             f"  {row['verdict']}; expected: {row['expected']}; difference {signed(row['difference'])}, "

@@ -1,8 +1,10 @@
 """Runs an experiment of a paper: its search on request, its runs, tables, pictures and verdicts."""
 
 import dataclasses
+import importlib.metadata
 import os
 import pathlib
+import platform
 import shlex
 import time
 from collections.abc import Mapping, Sequence
@@ -22,6 +24,7 @@ from experiments.machinery import (
 from experiments.machinery.declarations import Context, PaperExperiment, Scale
 from experiments.machinery.results import Runs
 from experiments.machinery.sweeps import Sweep, adapted, typed_budget
+from jafl import __version__
 from jafl.config import arms as all_arms
 from jafl.config import grid
 from jafl.config.arms import Override
@@ -378,6 +381,7 @@ def _write(
         "why": list(standing.why),
         "declared": protocol.declared(experiment, job.scale_name),
         "seeds": list(seeds),
+        "software": _software(),
         "verdicts": rows,
         "worlds": profiles.worlds(experiment, job.scale_name, results),
         "table": [list(line) for line in table],
@@ -389,6 +393,17 @@ def _write(
     directory.write_text("table.md", text)
     for line in report.printed(experiment, table, rows, standing):
         job.show(line)
+
+
+def _software() -> dict[str, str]:
+    """{name: version} of what numbers may depend on in their last digits, and the kind of processor."""
+    versions = {name: importlib.metadata.version(name) for name in ("jax", "numpy")}
+    return {
+        "jafl": __version__,
+        **versions,
+        "python": platform.python_version(),
+        "processor": platform.machine(),
+    }
 
 
 def default_processes() -> int:

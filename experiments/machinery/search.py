@@ -197,10 +197,16 @@ def keep(content: Mapping[str, Any], name: str, folder: pathlib.Path = FOUND) ->
 
 
 def with_winners(scale: Scale, name: str, folder: pathlib.Path = FOUND) -> Scale:
-    """The scale with the winners that were kept under this name, if there are any."""
+    """The scale with the winners that were kept under this name, if there are any.
+
+    Winners that the search does not try any more, since its file was changed, are left out with all others.
+    """
     path = folder / f"{name}.json"
     if scale.search is None or not path.is_file():
         return scale
     content = json.loads(path.read_text(encoding="utf-8"))
+    for arms in content["tuned"].values():
+        if any(settings not in trials(scale.search, label) for label, settings in arms.items()):
+            return scale
     analysis = scale.analysis and dataclasses.replace(scale.analysis, tuned_under=content["protocol"])
     return dataclasses.replace(scale, tuned=content["tuned"], analysis=analysis)

@@ -37,6 +37,7 @@ from jafl.sweeps.grid_runs import ConditionArms, Request, SweepRuns, directories
 from jafl.sweeps.workers import run_pending
 
 SECONDS_TO_WRITE = 600.0  # that a process waits while another makes the tables and pictures
+MOST_DIFFERENCES = 8  # that a refusal lists
 
 
 @dataclasses.dataclass(frozen=True)
@@ -214,12 +215,22 @@ def _refuse_another(
             lines += [f"the arm {label!r}: {line}" for line in differences(arms_before[label], dict(own))]
     if ("arms" in before) != ("arms" in content):
         lines.append("arms with labels on the one side, algorithms on the other")
-    overrides = [{"overrides": all_arms.overrides_in(side)} for side in (before, content)]
-    lines += differences(*overrides)
+    lines += differences(_overrides_of(before), _overrides_of(content))
+    if len(lines) > MOST_DIFFERENCES:
+        lines[MOST_DIFFERENCES:] = [f"and {len(lines) - MOST_DIFFERENCES} more differences"]
     if lines:
         raise SettingError(
             f"{root} holds another sweep:\n  " + "\n  ".join(lines) + "\nName another directory."
         )
+
+
+def _overrides_of(content: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """{a name for an arm's overrides: these, in their order}, of a ``sweep.json``."""
+    found: dict[str, list[Any]] = {}
+    for override in all_arms.overrides_in(content):
+        name = f"overrides of {override['label'] or 'all arms'}"
+        found.setdefault(name, []).append((override["condition"], override["settings"]))
+    return found
 
 
 def _end(

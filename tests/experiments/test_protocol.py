@@ -218,6 +218,10 @@ def test_winners_that_were_kept_are_those_of_later_commands(tmp_path):
     scale = search.with_winners(bare, "nothing", tmp_path)
     assert (scale.tuned, scale.analysis) == (SIZE.tuned, ANALYSIS)
     assert search.with_winners(bare, "something", tmp_path) is bare
+    other = dataclasses.replace(
+        bare, search=dataclasses.replace(bare.search, space={"server_learning_rate": [0.2, 0.3]})
+    )
+    assert search.with_winners(other, "nothing", tmp_path) is other, "winners of an earlier grid"
     without = dataclasses.replace(bare, search=None)
     assert search.with_winners(without, "nothing", tmp_path) is without
     kept, before = (dataclasses.replace(EXPERIMENT, scales={"desk": each}) for each in (scale, bare))
@@ -385,24 +389,24 @@ def test_results_their_pages_and_a_protocol_that_differs(results):
     pages.write(folder)
     summary, page = ((folder / name).read_text() for name in ("README.md", "nothing.md"))
     first = content["verdicts"][0]
-    assert f"| a above b (dirichlet_alpha=0.1) | - | {first['difference']:+.3g} (" in summary
+    assert "| [figure 0](nothing.md) | nothing | " in summary
     # The second claim is the first one turned round, under both conditions: the same evidence.
-    assert "2 claims: 1 primary" in summary
+    assert "2 claims are judged. The chance of any false verdict among the 1 primary" in summary
     assert "20 different runs" in summary
     assert "performance profiles" in summary.lower()
     assert "## Desk size\n\nfive seeds\n\n## How" in page
-    blocks = "a\n<!-- claims -->\nold\n<!-- end of claims -->\n<!-- None -->\n<!-- end of None -->\nb\n"
+    blocks = "a\n<!-- claims -->\nold\n<!-- end of claims -->\n<!-- papers -->\n<!-- end of papers -->\nb\n"
     (overview := folder / "overview.md").write_text(blocks)
     tables = pages.made_overview(folder, overview)
-    claim = f"a above b (dirichlet_alpha=0.1) | - | {first['difference']:+.3g} ("
-    assert f"| None, [figure 0](../docs/results/nothing.md) | {claim}" in tables
+    assert "| None, [figure 0](../docs/results/nothing.md) | a above b (dirichlet_alpha=0.1) | " in tables
+    assert f"| {first['difference']:+.3g} (" in tables
     assert "old" not in tables
     overview.write_text(tables)
     assert pages.made_overview(folder, overview) == tables
     overview.write_text("<!-- end of Q -->")
-    with pytest.raises(SettingError, match="table is 'Q', but must be claims or None"):
+    with pytest.raises(SettingError, match="table is 'Q', but must be papers or claims"):
         pages.made_overview(folder, overview)
-    assert "Stated beforehand: 5 seeds" in page
+    assert "Stated before the runs: 5 seeds" in page
     assert "**Under the protocol, version 1.**" in page
 
     # More seeds than were declared: exploratory, and no part of the family.
@@ -412,7 +416,7 @@ def test_results_their_pages_and_a_protocol_that_differs(results):
     pages.write(folder)
     assert "undeclared" not in (summary := (folder / "README.md").read_text())
     assert "exploratory" in summary
-    assert "0 claims: 0 primary" in summary
+    assert "no claims are judged" in summary
 
     path = runs / "nothing" / "verdicts.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"protocol": 2}))
@@ -494,7 +498,8 @@ def test_without_two_seeds_nothing_is_decided_and_nothing_fails():
     row = judged(A_ABOVE_B, runs_of({"a": [0.9], "b": [0.8]}))
     assert row["verdict"] == "undecided"
     assert math.isnan(row["low"])
-    assert machinery.report.claims([row])[1][3] == "-"
+    heading, line = machinery.report.claims([row])
+    assert line[heading.index("difference (95 % interval)")].endswith(" (-)")
 
 
 def test_data_that_are_divided_otherwise_than_stated_are_refused():

@@ -43,7 +43,15 @@ def test_what_cannot_be_replicated_is_refused():
 
 def content(verdicts, number=0, standing=protocol.UNDER, experiment="nothing"):
     rows = [
-        {"claim": f"claim {place}", "condition": "", "verdict": verdict, "evidence": f"{place} of {number}"}
+        {
+            **{
+                "claim": f"claim {place}",
+                "condition": "",
+                "verdict": verdict,
+                "evidence": f"{place} of {number}",
+            },
+            **{"difference": 0.0, "spread": 0.0, "seeds": 5, "correction": 0.0},
+        }
         for place, verdict in enumerate(verdicts)
     ]
     return {

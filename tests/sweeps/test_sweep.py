@@ -226,7 +226,11 @@ def test_a_sweep_of_arms_goes_on_with_the_same_ones_only(armed, tmp_path):
     sweep = "delay_sigma=0.5,2"
     for changes, message in (
         ({**same, "arms": other}, "the arm 'FedBuff, K = 5': buffer_size: was 5, is 6"),
-        ({**same, "overrides": []}, "overrides"),
+        ({**same, "overrides": []}, "overrides of gradients: was .*, is None"),
+        (
+            {**same, "overrides": OVERRIDES[:1]},
+            "another sweep:\n  overrides of all arms: was .*, is None\nName",
+        ),
         ({}, "arms with labels on the one side"),
     ):
         with pytest.raises(SettingError, match=message):

@@ -1,0 +1,185 @@
+"""The pages of results: which columns they have, how claims are counted, and what replications add."""
+
+import dataclasses
+import json
+
+import pytest
+from test_protocol import ANALYSIS, EXPERIMENT
+
+from experiments.machinery import Claim, discovery, families, overview, pages, replication, report
+from experiments.machinery.protocol import EXPLORATORY, UNDER
+
+CLAIMS = [
+    Claim(sentence="a above b", better="a", worse="b", published="3 : 2"),
+    Claim(sentence="a above c", better="a", worse="c"),
+    Claim(sentence="b above c", better="b", worse="c"),
+    Claim(sentence="c as d", better="c", worse="d", expected="equivalent"),
+    Claim(sentence="our question", better="c", worse="d", own=True),
+]
+WORDS = {"dirichlet_alpha": {0.1: "much skew"}, "richest_last": {"": ""}}
+
+
+def row(claim, verdict, *, difference=0.02, seeds=5, **changes):
+    """A row of ``verdicts.json``; the p-values are those of its verdict."""
+    levels = {
+        "better": (0.001, 1.0),
+        "worse": (0.001, 1.0),
+        "equivalent": (0.5, 0.001),
+        "undecided": (0.2, 0.3),
+    }
+    superiority, equivalence = levels[verdict]
+    expected = next(each.expected for each in CLAIMS if each.sentence == claim)
+    return {
+        **{"claim": claim, "condition": "", "verdict": verdict, "expected": expected, "published": "old"},
+        **{"primary": claim == "a above b", "difference": difference, "low": 0.01, "high": 0.03},
+        **{"margin": {"value": 0.01, "relative": False}, "effect": 1.0, "spread": 0.02, "correction": 0.0},
+        **{"superiority": superiority, "equivalence": equivalence, "censored": [0.0, 0.0], "seeds": seeds},
+        **{"evidence": claim, "runs": [], **changes},
+    }
+
+
+def content(rows, experiment="nothing", number=0, standing=UNDER):
+    declared = {"seeds": 5, "power": 0.8, "spread": 0.01, "source": "a guess", "correction": 0.25}
+    declared |= {"difference": 0.05, "margin": [0.01, False]}
+    return {
+        **{"experiment": experiment, "paper": "None", "figure": experiment, "scale": "desk", "worlds": []},
+        **{"replication": number, "standing": standing, "why": [], "protocol": 1, "seeds": list(range(5))},
+        **{"declared": declared, "verdicts": rows, "table": [["arm"], ["a"]], "tuning": "Searched."},
+    }
+
+
+@pytest.fixture(autouse=True)
+def known(monkeypatch):
+    experiment = dataclasses.replace(EXPERIMENT, claims=CLAIMS, words=WORDS)
+    monkeypatch.setattr(discovery, "load", lambda name: dataclasses.replace(experiment, name=name))
+    monkeypatch.setattr(discovery, "described", lambda name: {})
+    return experiment
+
+
+def test_a_claim_s_row_has_the_file_s_words_and_the_paper_s_number(known):
+    rows = [
+        row("a above b", "better", condition="richest_last=,dirichlet_alpha=0.1"),
+        row("our question", "worse"),
+    ]
+    heading, first, second = report.claims(rows, known)
+    assert heading == [
+        *(
+            "claim",
+            "under",
+            "verdict",
+            "expected",
+            "difference (95 % interval)",
+            "margin",
+            "effect",
+            "paper's number",
+        )
+    ]
+    assert first[:3] == ["primary: a above b", "much skew", "better"]
+    assert first[4] == "+0.02 (+0.01 to +0.03)" and first[-1] == "3 : 2", (
+        "the file's number, not the stored one"
+    )
+    assert second[0] == "our own: our question" and second[-1] == "-"
+    # Without a paper's number and a condition there is no column for them.
+    assert "under" not in report.claims([row("a above c", "better")], known)[0]
+    assert "paper's number" not in report.claims([row("a above c", "better")], known)[0]
+
+
+def test_what_is_rounding_is_nothing():
+    assert report.signed(1.7e-17) == "0" and report.signed(-2e-4) == "-0.0002"
+    nothing = row("a above c", "equivalent", difference=1e-17, spread=1e-16, effect=14.0)
+    assert "14" not in str(report.claims([nothing])), "an effect in units of rounding errors"
+
+
+def test_the_second_set_stands_beside_the_first(known):
+    rows = [row("a above b", "better"), row("a above c", "worse")]
+    then = [row("a above b", "equivalent", difference=0.001)]
+    contents = [content(rows), content(then, number=1), content(then, number=2, standing=EXPLORATORY)]
+    repeated = replication.repeated(contents[0], contents)
+    heading, first, second = report.claims(rows, known, repeated)
+    place = heading.index("repeated")
+    assert (first[place], second[place]) == ("equivalent, +0.001", "-")
+    text = pages.page(contents[0], contents)
+    assert report.REPEATED in text and report.REPEATED not in pages.page(contents[0])
+    assert "which give a power of 0.8 at a difference of 0.05, for a spread of 0.01" in text
+    assert "In the runs it was 0.02." in text
+
+
+def test_claims_are_counted_by_how_they_come_out():
+    rows = [
+        row("a above b", "better"),
+        row("a above c", "equivalent"),
+        row("b above c", "worse"),
+        row("c as d", "equivalent"),
+        row("our question", "better"),
+        row("a above c", "undecided", condition="dirichlet_alpha=10"),
+        {**row("a above c", "better"), "verdict": "identity"},
+    ]
+    assert families.score(content(rows)) == families.Score(agree=2, equal=1, contrary=1, open=1, own=1)
+    # The primary claim counts as Holm's procedure has it.
+    assert families.score(content(rows[:1]), "undecided") == families.Score(open=1)
+    weak = {"superiority": 0.04, "equivalence": 1.0}
+    family = [content([row("a above b", "better", **weak)], name) for name in ("one", "two")]
+    assert families.scores(family, family) == dict.fromkeys(("one", "two"), families.Score(open=1))
+
+
+def test_claims_on_the_same_runs_count_once_and_the_primary_one_is_kept():
+    family = [content([row("a above c", "worse", evidence="x")], "one")]
+    family.append(content([row("a above b", "better", evidence="x"), row("b above c", "better")], "two"))
+    kept = families.without_repetition(family)
+    assert [[each["claim"] for each in own["verdicts"]] for own in kept] == [[], ["a above b", "b above c"]]
+    assert "2 claims are judged." in families.counted(family)
+    assert "Not counted: 1 claim that rests on the same runs as another one." in families.counted(family)
+    assert "Not counted" not in families.counted(family[1:])
+
+
+def test_a_replication_of_a_part_of_a_family_corrects_nothing():
+    first = [content([row("a above b", "better")], name) for name in ("one", "two")]
+    again = [content([row("a above b", "worse", difference=-0.02)], name, 1) for name in ("one", "two")]
+    assert families.repetitions([*first, again[0]])["None", "desk"] == []
+    ((*whole,),) = families.repetitions([*first, *again])["None", "desk"]
+    claims = families.primary_claims(first, [whole])
+    assert [(each.verdict, each.repeated) for each in claims] == [("better", "worse")] * 2
+    assert [each.published for each in claims] == ["3 : 2"] * 2
+    assert families.primary_claims(first)[0].repeated == "-"
+
+
+def test_the_tables_of_the_overview():
+    contents = [content([row("a above b", "better"), row("our question", "better")], "one")]
+    text = "x\n<!-- papers -->\n<!-- end of papers -->\n<!-- claims -->\n<!-- end of claims -->\n"
+    filled = overview.filled(text, contents)
+    assert (
+        "| None | primary | 1 | 0 | 0 | 0 | 0 |" in filled and "| None | all | 1 | 0 | 0 | 0 | 1 |" in filled
+    )
+    assert "| a above b | better | - | yes | +0.02 (+0.01 to +0.03) | 3 : 2 |" in filled
+
+
+def test_differences_further_apart_than_their_errors_explain():
+    near, far = {"difference": 0.02}, {"difference": 0.2}
+    first = content([row("a above b", "better", **near), row("a above c", "better", **near)])
+    then = content([row("a above b", "better", **far), row("a above c", "better", **near)], number=1)
+    for each in then["verdicts"]:
+        each["evidence"] += " again"
+    sentences, _, _ = replication.agreement([first, then])
+    assert "for 1 of 2 claims (50.0 %)" in sentences[1]
+    # sqrt(2) times .02 sqrt(1/5): .0126, of which Student's 2.31 with 8 degrees of freedom is .0292.
+    for difference, apart in ((0.0490, False), (0.0494, True)):
+        then["verdicts"][0]["difference"] = difference
+        assert f"for {apart:d} of 2 claims" in replication.agreement([first, then])[0][1]
+    then["verdicts"][0]["spread"] = first["verdicts"][0]["spread"] = 0.0
+    assert "of 1 claims" in replication.agreement([first, then])[0][1], (
+        "seeds that do not differ have no error"
+    )
+
+
+def test_the_page_says_what_the_numbers_were_made_with():
+    made = {**content([row("a above b", "better")]), "software": {"jax": "1.2", "numpy": "3.4"}}
+    assert pages.page(made).endswith("Made with jax 1.2, numpy 3.4.\n")
+    assert "Made with" not in pages.page(content([row("a above b", "better")]))
+    assert json.loads(pages._as_text(made))["software"] == made["software"]
+
+
+def test_an_analysis_without_a_difference_is_for_its_margin():
+    stated = content([row("a above b", "better")])
+    stated["declared"] = {**stated["declared"], "difference": None, "margin": [0.1, True]}
+    assert "at the margin, 10 %, for a spread" in pages.page(stated)
+    assert ANALYSIS.difference, "the other form is tested above"
