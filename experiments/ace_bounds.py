@@ -272,6 +272,7 @@ def _claims() -> list[Claim]:
             Claim(
                 sentence=f"bound (2) as printed holds for {label}, {world}, eta = {rate:g}",
                 differences=column("room of (2) as printed", rule=label, world=world, eta=f"{rate:g}"),
+                published="gamma_1 = 4, gamma_2 = 3",
             )
             for world in WORLDS
             for label in ALL
@@ -282,9 +283,13 @@ def _claims() -> list[Claim]:
             sentence="bound (2) without eta holds for every rule and path",
             differences=column("(2) without eta fails"),
             identity=True,
+            own=True,
         ),
         Claim(
-            sentence="bound (4) holds for every rule and path", differences=column("(4) fails"), identity=True
+            sentence="bound (4) holds for every rule and path",
+            differences=column("(4) fails"),
+            identity=True,
+            published="3",
         ),
     ]
 

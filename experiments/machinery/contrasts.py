@@ -25,7 +25,9 @@ def numbers(
     """
     if not isinstance(measure, FirstReach):
         return [[measure(run) for run in runs] for runs in groups], (0.0,) * len(groups)
-    horizon = min(max(map(measure.watched, runs), default=math.nan) for runs in groups)
+    # A run that diverged is watched for ever: it says nothing of how far the others were watched.
+    watched = [[time for time in map(measure.watched, runs) if math.isfinite(time)] for runs in groups]
+    horizon = min((max(times) for times in watched if times), default=math.nan)
     observed = [[_up_to(measure.observe(run), horizon) for run in runs] for runs in groups]
     shares = tuple(sum(not one.reached for one in each) / max(1, len(each)) for each in observed)
     return [pseudo_values(each, horizon).tolist() for each in observed], shares

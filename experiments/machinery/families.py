@@ -83,7 +83,7 @@ def primary_claims(
         else:
             verdict = corrected[name]
         experiment = discovery.load(name)
-        stated = report.stated_claim(experiment, row["claim"])
+        stated = report.stated_claim(experiment, content["scale"], row)
         where = report.under(experiment, row["condition"])
         claim = row["claim"] + (f" ({where})" if where else "")
         unit = (
@@ -195,7 +195,7 @@ def score(content: Content, corrected: str | None = None) -> Score:
     found = Score()
     for row in content["verdicts"]:
         verdict = corrected if corrected and row["primary"] else row["verdict"]
-        stated = report.stated_claim(experiment, row["claim"])
+        stated = report.stated_claim(experiment, content["scale"], row)
         if verdict != IDENTITY:
             found = found.plus(Score(own=1) if stated and stated.own else _score(verdict, row["expected"]))
     return found

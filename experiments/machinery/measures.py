@@ -16,21 +16,26 @@ Measure = Callable[[PastRun], float]
 LAST = 10  # evaluations that "final" is the mean of, a tenth of a run unless evaluate_every says otherwise
 
 
-def final(metric: str, last: int = LAST) -> Measure:
-    """The mean of a metric over the last evaluations; 0 if the run diverged, NaN if it never has that metric."""
+@dataclasses.dataclass(frozen=True)
+class Final:
+    """The mean of ``metric`` over the last evaluations; 0 if the run diverged, NaN if it never has that metric."""
 
-    def measure(run: PastRun) -> float:
+    metric: str
+    last: int
+
+    def __call__(self, run: PastRun) -> float:
         if run.status == "diverged":
             return 0.0
-        values = _values(run, metric)[-last:]
+        values = _values(run, self.metric)[-self.last :]
         return float(np.mean(values)) if len(values) else math.nan
 
-    return measure
+
+def final(metric: str, last: int = LAST) -> Measure:
+    """The mean of a metric over the last evaluations: ``Final``."""
+    return Final(metric, last)
 
 
-def final_accuracy(run: PastRun) -> float:
-    """The mean test accuracy of the last ten evaluations; 0 if the run diverged."""
-    return final("test_accuracy")(run)
+final_accuracy = final("test_accuracy")  # the mean test accuracy of the last ten evaluations
 
 
 def spread(run: PastRun) -> float:

@@ -11,11 +11,22 @@ paper's performance profiles; and the tables of experiments/README.md (``experim
 
 import json
 import pathlib
+import shutil
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from experiments.machinery import discovery, overview, profiles, replication, report, search, times
+from experiments.machinery import (
+    discovery,
+    overview,
+    profiles,
+    protocol,
+    replication,
+    report,
+    search,
+    times,
+)
 from experiments.machinery.families import (
     SCORES,
     Content,
@@ -25,13 +36,14 @@ from experiments.machinery.families import (
     scores,
 )
 from experiments.machinery.protocol import BEFORE, UNDER, VERSION, Standing
-from jafl.errors import SettingError
+from jafl.errors import SettingError, require
 from jafl.runs.reader import read_json
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGES = ROOT / "docs" / "results"
 OVERVIEW = ROOT / "experiments" / "README.md"
 DATA = "data"
+REMEDY = "Run the experiment anew."
 SETTING = ("Open choices", "Desk size")  # what an experiment's docstring says on its page
 MADE = "<!-- Made by python -m experiments.machinery.pages; changes by hand are lost. -->"
 
@@ -46,14 +58,22 @@ def take_over(
       pages: that of the pages.
       winners: that of what the searches have found.
 
-    Raises SettingError for results of another version of the protocol, before anything is copied.
+    Raises SettingError before anything is copied: for results of another version of the protocol, for some that are
+    not as their experiment's file states, and for two of one experiment.
     """
-    contents = {}
+    contents, found = {}, dict[str, pathlib.Path]()
     for path in sorted(runs.glob("*/verdicts.json")):
         content = read_json(path)
         contents[path] = content
         if content.get("protocol") is not None:
             _check_version(path, content)
+            _check_content(path, content)
+            name = page_name(content)
+            require(
+                name not in found, "runs", str(path), f"without other results of {name}: {found.get(name)}"
+            )
+            found[name] = path
+            _check_replaced(path, content, pages / DATA / f"{name}.json")
     lines = []
     (pages / DATA).mkdir(parents=True, exist_ok=True)
     clocks = times.read(pages / times.ALL.name)
@@ -153,6 +173,60 @@ def _check_version(path: pathlib.Path, content: Content) -> None:
         raise SettingError(f"{told}. {remedy}", setting="protocol", value=version)
 
 
+PARTS = (
+    "experiment",
+    "paper",
+    "figure",
+    "scale",
+    "standing",
+    "declared",
+    "seeds",
+    "verdicts",
+    "table",
+    "tuning",
+)
+
+
+def _check_content(path: pathlib.Path, content: Content) -> None:
+    """Raises SettingError unless results are whole, and as the file of their experiment states."""
+    missing = [name for name in PARTS if name not in content]
+    require(not missing, f"the parts of {path}", sorted(content), f"all of {', '.join(PARTS)}", REMEDY)
+    name, scale = content["experiment"], content["scale"]
+    require(
+        name in discovery.names(), f"experiment of {path}", name, "one of run.py --experiment=list", REMEDY
+    )
+    experiment = discovery.load(name)
+    fits = scale in experiment.scales and content["paper"] == experiment.paper
+    where = f"{content['paper']}, {scale} size"
+    require(
+        fits,
+        f"paper and size of {path}",
+        where,
+        f"{experiment.paper}, {', '.join(experiment.scales)}",
+        REMEDY,
+    )
+    if content["standing"] == UNDER:
+        stated = protocol.declared(experiment, scale)["digest"]
+        digest = content["declared"].get("digest")
+        require(digest == stated, f"declared.digest of {path}", digest, f"{stated}, that of the file", REMEDY)
+        primary = [row["claim"] for row in content["verdicts"] if row["primary"]]
+        require(len(primary) == 1, f"primary claims of {path}", primary, "one", REMEDY)
+
+
+def _check_replaced(path: pathlib.Path, content: Content, target: pathlib.Path) -> None:
+    """Raises SettingError where results under the protocol would be replaced by others."""
+    before = read_json(target).get("standing") if target.is_file() else None
+    allowed = f"{UNDER}, as that of {target} is"
+    remedy = "Move these results elsewhere."
+    require(
+        before != UNDER or content["standing"] == UNDER,
+        f"standing of {path}",
+        content["standing"],
+        allowed,
+        remedy,
+    )
+
+
 def _worlds(family: Sequence[Content]) -> list[Mapping[str, Any]]:
     """The worlds of one paper's experiments in which more than one arm took part."""
     return [world for content in family for world in content["worlds"] if len(world["costs"]) > 1]
@@ -182,12 +256,13 @@ def summary(contents: Sequence[Content], clocks: Mapping[str, Any] | None = None
     ]
     for (paper, scale), family in families(contents).items():
         parts += [f"## {paper}, {scale} size", *_family(family)]
-    sentences, table, differing = replication.agreement(contents)
-    if sentences:
-        parts += ["## Two sets of seeds and splits", *sentences, report.markdown(table)]
-    if differing:
+    found = replication.agreement(contents)
+    if found.sentences:
+        tables = report.markdown(found.groups), report.markdown(found.verdicts)
+        parts += ["## Two sets of seeds and splits", *found.sentences, *tables]
+    if found.differing:
         heading = ["experiment", "claim", "first verdict", "then"]
-        parts += ["Decided twice, and differently:", report.markdown([heading, *differing])]
+        parts += ["Decided twice, and differently:", report.markdown([heading, *found.differing])]
     if clocks:
         parts += ["## Time", *_told_times(clocks)]
     missing = _not_there(contents)
@@ -267,7 +342,7 @@ def page(content: Content, contents: Sequence[Content] = ()) -> str:
                 report.told(standing),
                 _stated(content),
                 "## Claims",
-                report.markdown(report.claims(content["verdicts"], experiment, repeated)),
+                report.markdown(report.claims(content["verdicts"], experiment, content["scale"], repeated)),
                 " ".join([report.BY_THE_PROTOCOL, *([report.REPEATED] if repeated else [])]),
                 "## Measured",
                 report.markdown(content["table"]),
@@ -321,6 +396,24 @@ def _not_there(contents: Sequence[Content]) -> list[list[str]]:
     return rows
 
 
+def _anew(runs: pathlib.Path) -> tuple[list[str], list[str]]:
+    """Takes over results and makes all pages in a folder of its own first: what fails leaves everything as it was."""
+    with tempfile.TemporaryDirectory() as folder:
+        draft, winners = pathlib.Path(folder) / "results", pathlib.Path(folder) / "tuned"
+        for there, here in ((PAGES, draft), (search.FOUND, winners)):
+            shutil.copytree(there, here)
+        lines = take_over(runs, draft, winners)
+        names = write(draft)
+        text = made_overview(draft)
+        for there, here in ((PAGES, draft), (search.FOUND, winners)):
+            for path in there.rglob("*"):
+                if path.is_file() and not (here / path.relative_to(there)).exists():
+                    path.unlink()
+            shutil.copytree(here, there, dirs_exist_ok=True)
+        OVERVIEW.write_text(text, encoding="utf-8")
+    return lines, names
+
+
 def main(arguments: Sequence[str]) -> int:
     """Takes over results and writes the pages; returns the exit status."""
     runs = pathlib.Path("runs")
@@ -337,9 +430,7 @@ def main(arguments: Sequence[str]) -> int:
             )
             return 2
     try:
-        lines = take_over(runs)
-        names = write()
-        OVERVIEW.write_text(made_overview(), encoding="utf-8")
+        lines, names = _anew(runs)
     except SettingError as error:
         print(f"Error: {error}", file=sys.stderr)
         return 2

@@ -10,22 +10,27 @@ from typing import Any
 
 from experiments.machinery import search as equal_search
 from experiments.machinery.declarations import (
+    BETTER,
     EQUIVALENT,
     PROTOCOL_VERSION,
+    SCALES,
+    WORSE,
     Analysis,
     Claim,
+    Margin,
     PaperExperiment,
     Scale,
 )
 from experiments.machinery.results import holds
 from experiments.machinery.statistics import power, seeds_for
 from jafl.config import grid
-from jafl.errors import SettingError, require
+from jafl.errors import SettingError, is_number, real_number, require, seed_number
 from jafl.runs.reader import PLACES, read_json
 
 VERSION = PROTOCOL_VERSION
 # What a result can be.
 UNDER, EXPLORATORY, BEFORE = "under the protocol", "exploratory", "before the protocol"
+LEAST_POWER = 0.8
 TOLERANCE = 0.05  # by which the share of test examples may differ from what was planned, as a share of it
 
 
@@ -36,10 +41,14 @@ def claims_at(experiment: PaperExperiment, scale_name: str) -> list[Claim]:
 
 def check(experiment: PaperExperiment) -> None:
     """Checks each scale with an analysis; raises SettingError for one that the protocol does not allow."""
+    for claim in experiment.claims:
+        _check_claim(f"{experiment.name}: claim {claim.sentence!r}", claim)
     for name, scale in experiment.scales.items():
         if scale.analysis is not None:
             where = f"{experiment.name}, {name} size: analysis"
             _check_declared(where, scale.analysis, scale)
+            _check_numbers(where, scale.analysis, scale)
+            _check_claims(where, scale, claims_at(experiment, name))
             _check_primary(where, scale, claims_at(experiment, name))
             _check_margins(where, scale.analysis, claims_at(experiment, name))
             _check_power(where, scale.analysis, claims_at(experiment, name))
@@ -61,6 +70,75 @@ def _check_declared(where: str, analysis: Analysis, scale: Scale) -> None:
         require(getattr(analysis, name) not in (None, ""), f"{where}.{name}", getattr(analysis, name), what)
     fits = len(scale.seeds) == analysis.seeds
     require(fits, f"{where}.seeds", analysis.seeds, f"the number of the scale's seeds, {len(scale.seeds)}")
+
+
+def _check_numbers(where: str, analysis: Analysis, scale: Scale) -> None:
+    """Each number is one, and within its bounds; a reason is one."""
+    for name, fits, allowed in (
+        ("spread", lambda value: 0 < value < math.inf, "above 0: the standard deviation of the differences"),
+        (
+            "correction",
+            lambda value: 0 <= value < math.inf,
+            "0 or above: test examples over training examples",
+        ),
+        ("power", lambda value: LEAST_POWER <= value < 1, f"at least {LEAST_POWER:g}, and below 1"),
+    ):
+        real_number(f"{where}.{name}", getattr(analysis, name), fits, allowed)
+    if analysis.difference is not None:
+        fits, allowed = (lambda value: 0 < value < math.inf), "above 0, or left out for the margin"
+        real_number(f"{where}.difference", analysis.difference, fits, allowed)
+    _check_margin(f"{where}.margin", analysis.margin)
+    require(str(analysis.source).strip(), f"{where}.source", analysis.source, "where the spread is from")
+    versions = (None, VERSION)
+    require(
+        analysis.tuned_under in versions, f"{where}.tuned_under", analysis.tuned_under, f"None or {VERSION}"
+    )
+    for label, reason in analysis.untuned.items():
+        require(label in scale.arms, f"{where}.untuned", label, f"an arm: {', '.join(scale.arms)}")
+        require(reason.strip(), f"{where}.untuned of {label}", reason, "why the arm is not searched for")
+    for name, seeds in (
+        ("seeds", scale.seeds),
+        ("the search's seeds", scale.search.seeds if scale.search else None),
+    ):
+        for seed in seeds or ():
+            seed_number(f"{where}: {name}", seed)
+        once = seeds is None or 0 < len(seeds) == len({*seeds})
+        require(once, f"{where}: {name}", list(seeds or ()), "seeds, each of them once")
+
+
+def _check_margin(name: str, margin: Any) -> None:
+    """A margin is a ``Margin`` above 0, below 1 if it is a share."""
+    allowed = "Margin(value), the value above 0; below 1 if it is relative"
+    fits = isinstance(margin, Margin) and is_number(margin.value) and 0 < margin.value < math.inf
+    require(fits and not (margin.relative and margin.value >= 1), name, margin, allowed)
+
+
+def _check_claim(where: str, claim: Claim) -> None:
+    """A claim has a sentence, a verdict that can come out, sizes that exist, and two arms or differences."""
+    require(claim.sentence.strip(), f"{where}.sentence", claim.sentence, "a sentence")
+    verdicts = (BETTER, WORSE, EQUIVALENT)
+    require(claim.expected in verdicts, f"{where}.expected", claim.expected, f"one of {', '.join(verdicts)}")
+    fits = claim.scales and {*claim.scales} <= {*SCALES}
+    require(fits, f"{where}.scales", claim.scales, f"some of {', '.join(SCALES)}")
+    if claim.differences is None:
+        fits = claim.better and claim.worse and claim.better != claim.worse
+        require(fits, f"{where}: its arms", (claim.better, claim.worse), "two labels that differ")
+
+
+def _check_claims(where: str, scale: Scale, claims: Sequence[Claim]) -> None:
+    """The arms and conditions of the claims are there, and no claim stands twice."""
+    conditions, seen = grid.product(scale.conditions), set[str]()
+    for claim in claims:
+        name = f"{where}: claim {claim.sentence!r}"
+        if claim.differences is None:
+            for label in (claim.better, claim.worse):
+                require(label in scale.arms, f"{name}: the arm", label, f"one of {', '.join(scale.arms)}")
+            fits = any(holds(claim.under, condition) for condition in conditions)
+            allowed = f"values of the conditions {dict(scale.conditions)}"
+            require(fits, f"{name}.under", dict(claim.under), allowed)
+        key = f"{claim.sentence} {grid.folder(claim.under)}"
+        require(key not in seen, name, claim.sentence, "there once under one condition")
+        seen.add(key)
 
 
 def _check_primary(where: str, scale: Scale, claims: Sequence[Claim]) -> None:
@@ -95,13 +173,7 @@ def _check_margins(where: str, analysis: Analysis, claims: Sequence[Claim]) -> N
         margin = claim.margin or analysis.margin
         assert margin is not None
         name = f"{where}: margin of {claim.sentence!r}"
-        fits = math.isfinite(margin.value) and margin.value > 0
-        require(
-            fits and not (margin.relative and margin.value >= 1),
-            name,
-            margin,
-            "above 0; below 1 if it is relative",
-        )
+        _check_margin(name, margin)
         remedy = "Give the claim a margin in the unit of its differences."
         fits = not (margin.relative and claim.differences is not None)
         require(fits, name, margin, "not relative: the claim has differences of its own", remedy)
@@ -130,16 +202,36 @@ def _check_power(where: str, analysis: Analysis, claims: Sequence[Claim]) -> Non
 
 
 def _check_data(where: str, scale: Scale) -> None:
-    """Each seed has a split of its own, and the trials of the search have none of the results'."""
+    """Each seed has a split of its own in all runs, and the trials of the search have none of the results'."""
+    allowed = "with resample_data or test_folds in the settings, so that each seed has a split of its own"
     resampled = scale.settings.get("resample_data") or scale.settings.get("test_folds")
+    require(resampled, f"{where}: the settings", "with one split for all seeds", allowed)
+    others = [*scale.arms.values(), *(override.settings for override in scale.overrides)]
+    others += [scale.search.settings] if scale.search else []
+    for settings in others:
+        for name in ("resample_data", "test_folds"):
+            if name in settings and name in scale.settings:
+                kept = settings[name] == scale.settings[name]
+                allowed = f"{scale.settings[name]}, as in the settings of all runs"
+                require(
+                    kept, f"{where}: {name} of an arm, an override or the search", settings[name], allowed
+                )
     require(
-        resampled, where, "with one split for all seeds", "with resample_data or test_folds in the settings"
+        not {*scale.conditions} & {"resample_data", "test_folds"}, where, scale.conditions, "of another kind"
     )
     folds = scale.settings.get("test_folds")
     if folds and scale.search:
         shared = {seed // folds for seed in scale.seeds} & {seed // folds for seed in scale.search.seeds}
         allowed = f"seeds that divide the examples otherwise than the results' (another seed // {folds})"
         require(not shared, f"{where}: the search's seeds", list(scale.search.seeds), allowed)
+    if scale.search:
+        metric = getattr(scale.search.score, "metric", "")
+        fits = not metric.startswith("test_")
+        allowed = "on validation examples, such as final('validation_accuracy')"
+        require(fits, f"{where}: the search's score", metric, allowed)
+        held_out = {**scale.settings, **scale.search.settings}.get("validation_fraction")
+        allowed = "above 0: a search is judged on validation examples"
+        require(held_out, f"{where}: validation_fraction of the search", held_out, allowed)
 
 
 def _check_tuning(where: str, scale: Scale, claims: Sequence[Claim]) -> None:
@@ -151,7 +243,16 @@ def _check_tuning(where: str, scale: Scale, claims: Sequence[Claim]) -> None:
             not scale.tuned, f"{where}: tuned", dict(scale.tuned), "left out: this file has no search", remedy
         )
         return
+    unknown = sorted({*scale.search.spaces} - {*scale.arms})
+    require(not unknown, f"{where}: the search's spaces", unknown, f"of the arms {', '.join(scale.arms)}")
+    known = ["", *map(grid.folder, grid.product(scale.conditions))]
     for condition, arms in scale.tuned.items():
+        require(
+            condition in known,
+            f"{where}: tuned under",
+            condition,
+            f"one of the conditions {known[1:]}, or ''",
+        )
         for label, settings in arms.items():
             if settings not in equal_search.trials(scale.search, label):
                 told = f"tuned of {label} under {condition or 'all conditions'}"
@@ -189,8 +290,21 @@ def declared(experiment: PaperExperiment, scale_name: str) -> dict[str, Any]:
         [claim.sentence, claim.expected, claim.margin or analysis.margin, claim.identity]
         for claim in claims_at(experiment, scale_name)
     ]
-    digest = hashlib.sha256(json.dumps([content, claims], default=str).encode()).hexdigest()[:16]
-    return {**content, "digest": digest}
+    return {**content, "digest": _digest([content, claims]), "compared": _compared(experiment, scale_name)}
+
+
+def _digest(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content, default=str).encode()).hexdigest()[:16]
+
+
+def _compared(experiment: PaperExperiment, scale_name: str) -> str:
+    """A digest of what is run and what is compared: the claims' arms and measures, and the world."""
+    claims = [
+        equal_search.described([claim.better, claim.worse, claim.measure, claim.lower_is_better, claim.under])
+        + equal_search.described([claim.differences])
+        for claim in claims_at(experiment, scale_name)
+    ]
+    return _digest([claims, equal_search.world(experiment.scales[scale_name])])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -235,26 +349,47 @@ def standing(
         why.append("The arms' settings were never searched for: --tune does it.")
     elif scale.search and not tuned_here and analysis.tuned_under != VERSION:
         why.append("The arms' settings were found before the protocol: --tune searches for them anew.")
-    before = earlier.get("declared", {}).get("digest")
-    if before and before != declared(experiment, scale_name)["digest"]:
+    before, now = earlier.get("declared") or {}, declared(experiment, scale_name)
+    if any(before.get(name) not in (None, now[name]) for name in ("digest", "compared")):
         why.append("The analysis was changed after there were results.")
     why += [
         line
-        for line in earlier.get("why", ())
+        for line in earlier.get("why") or ()
         if line.startswith("The analysis was changed") and line not in why
     ]
     return Standing(EXPLORATORY if why else UNDER, tuple(why))
 
 
-def earlier_results(folder: pathlib.Path, experiment: PaperExperiment, scale_name: str) -> dict[str, Any]:
+def earlier_results(
+    folder: pathlib.Path,
+    experiment: PaperExperiment,
+    scale_name: str,
+    replication: int = 0,
+    typed: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
     """The content of the ``verdicts.json`` in ``folder``; empty if there is none.
 
-    Raises SettingError if it is of another version of the protocol than the experiment would now be judged by.
+    Raises SettingError where a command would replace what it should not: results of another experiment, size or
+    replication, of another version of the protocol, or under the protocol by ones with typed settings.
     """
     path = folder / "verdicts.json"
     if not path.is_file():
         return {}
     content = read_json(path)
+    remedy = "Name another output_dir, so that both remain."
+    own = (experiment.name, scale_name, replication)
+    there = tuple(content.get(name) for name in ("experiment", "scale", "replication"))
+    if there != own and there != (*own[:2], None):
+        found = f"{there[0]}, {there[1]} size, replication {there[2]}"
+        told = f"output_dir is {str(folder)!r}, which holds results of {found}"
+        raise SettingError(f"{told}. {remedy}", setting="output_dir", value=str(folder))
+    changed = {name: value for name, value in (typed or {}).items() if name not in PLACES}
+    if content.get("standing") == UNDER and changed:
+        told = f"output_dir is {str(folder)!r}, which holds results under the protocol"
+        settings = ", ".join(f"{name}={value}" for name, value in changed.items())
+        raise SettingError(
+            f"{told}; {settings} would replace them. {remedy}", setting="output_dir", value=str(folder)
+        )
     now = VERSION if experiment.scales[scale_name].analysis else None
     if content.get("protocol") != now:
         told = (
@@ -265,18 +400,30 @@ def earlier_results(folder: pathlib.Path, experiment: PaperExperiment, scale_nam
     return content
 
 
-def check_corrections(experiment: PaperExperiment, scale_name: str, found: Mapping[str, float]) -> None:
+def check_corrections(
+    experiment: PaperExperiment, scale_name: str, found: Mapping[str, float], shared: int = 0
+) -> None:
     """Raises SettingError where the data sets are not divided as the analysis has it.
 
-    found: {condition: test examples over training examples}
+    Args:
+      experiment: with the analysis.
+      scale_name: its size.
+      found: {condition: test examples over training examples}.
+      shared: test examples that two seeds share, where the analysis says that there are none.
     """
     analysis = experiment.scales[scale_name].analysis
-    if analysis is None or not analysis.correction:  # 0: every seed draws examples of its own
+    if analysis is None:
+        return
+    name = f"analysis.correction of {experiment.name}"
+    if not analysis.correction:
+        ratio = max(found.values(), default=0.0)
+        allowed = f"{ratio:.4g}, test examples over training examples: two seeds share {shared:,} examples"
+        require(not shared, name, analysis.correction, allowed)
         return
     for condition, ratio in found.items():
         fits = abs(ratio / analysis.correction - 1) <= TOLERANCE
         under = f" under {condition}" if condition else ""
-        require(fits, f"analysis.correction of {experiment.name}", analysis.correction, f"{ratio:.4g}{under}")
+        require(fits, name, analysis.correction, f"{ratio:.4g}{under}")
 
 
 def digest(settings: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ import dataclasses
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from experiments.machinery.declarations import BETTER, EQUIVALENT, UNDECIDED, WORSE, PaperExperiment, Scale
 from experiments.machinery.protocol import UNDER
@@ -117,61 +117,113 @@ def repeated(
     return found
 
 
-def agreement(contents: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]], list[list[str]]]:
+class Agreement(NamedTuple):
+    """How far replications agree with the first results; all empty without a replication.
+
+    sentences  on all of it
+    groups     a table: claims by how their seeds share examples, its heading first
+    verdicts   a table: first verdicts (rows) against second ones (columns), its heading first
+    differing  a row for each claim that both sets decide and decide differently
+    """
+
+    sentences: Sequence[str] = ()
+    groups: Sequence[Sequence[str]] = ()
+    verdicts: Sequence[Sequence[str]] = ()
+    differing: Sequence[Sequence[str]] = ()
+
+
+# How the seeds of a claim share examples.
+OWN, SHARED, UNTRAINED = (
+    "each seed draws examples of its own",
+    "seeds divide the same examples",
+    "nothing is trained",
+)
+
+
+def agreement(contents: Sequence[Mapping[str, Any]]) -> Agreement:
     """How far replications agree with the first results.
 
-    Args:
-      contents: of ``verdicts.json``, those of replications among them.
-
-    Returns:
-      sentences; the table of first verdicts (rows) against second ones (columns), its heading first; and a row for
-      each claim that both sets decide and decide differently. All are empty without a replication.
+    contents: of ``verdicts.json``, those of replications among them.
     """
     found = pairs(contents)
     if not found:
-        return [], [], []
-    names = [BETTER, WORSE, EQUIVALENT, UNDECIDED]
-    counts = {name: dict.fromkeys(names, 0) for name in names}
+        return Agreement()
+    both = _decided(found)
     differing = []
-    for content, before, row in found:
-        counts[before["verdict"]][row["verdict"]] += 1
-        if before["verdict"] != row["verdict"] and UNDECIDED not in (before["verdict"], row["verdict"]):
+    for content, before, row in both:
+        if before["verdict"] != row["verdict"]:
             under = f" ({grid.readable(row['condition'])})" if row["condition"] else ""
             differing.append([content["experiment"], row["claim"] + under, before["verdict"], row["verdict"]])
-    decided = names[:-1]
-    both = sum(counts[first][second] for first in decided for second in decided)
-    same = sum(counts[name][name] for name in decided)
-    once = sum(counts[name][UNDECIDED] + counts[UNDECIDED][name] for name in decided)
-    share = f"{100 * same / both:.1f} %" if both else "none"
+    once = sum((before["verdict"] == UNDECIDED) != (row["verdict"] == UNDECIDED) for _, before, row in found)
     sentences = [
-        f"{len(found)} claims were judged twice, with seeds and splits that share nothing. Both sets decide {both}, "
-        f"and give {same} of these the same verdict ({share}; the goal is {100 * GOAL:g} %). {once} are decided by "
-        f"one set alone: a claim whose true difference is near the margin, or for which there are too few seeds. "
-        f"At a level of {ALPHA:g} each, some of both kinds are to be expected."
+        f"{len(found)} claims were judged twice, with other seeds, splits, partitions, durations, initial models and "
+        f"searches. Both sets decide {len(both)}, and give {len(both) - len(differing)} of these the same verdict "
+        f"({_share(len(both) - len(differing), len(both))}; the goal is {100 * GOAL:g} %). {once} are decided by one "
+        f"set alone: a claim whose true difference is near the margin, or for which there are too few seeds. At a "
+        f"level of {ALPHA:g} each, some of both kinds are to be expected. Where seeds divide the same examples, both "
+        "sets do, so that their agreement says nothing of other data.",
+        *_far_apart(found),
     ]
-    sentences += _coverage(found)
+    names = [BETTER, WORSE, EQUIVALENT, UNDECIDED]
+    counts = Counter((before["verdict"], row["verdict"]) for _, before, row in found)
     table = [["first verdict", *(f"then {name}" for name in names)]]
-    table += [[name, *(str(counts[name][second]) for second in names)] for name in names]
-    return sentences, table, differing
+    table += [[name, *(str(counts[name, second]) for second in names)] for name in names]
+    return Agreement(sentences, _groups(found), table, differing)
 
 
-def _coverage(found: Sequence[tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]]) -> list[str]:
-    """How often two sets' differences lie further apart than chance over seeds and splits explains, as a sentence.
+Pair = tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]  # of ``pairs``
 
-    found: of ``pairs``.
-    """
+
+def _decided(found: Sequence[Pair]) -> list[Pair]:
+    """The claims that both sets decide."""
+    return [pair for pair in found if UNDECIDED not in (pair[1]["verdict"], pair[2]["verdict"])]
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.1f} %" if whole else "none"
+
+
+def _groups(found: Sequence[Pair]) -> list[list[str]]:
+    """The table of claims by how their seeds share examples."""
+    table = [
+        [
+            "claims",
+            "judged twice",
+            "decided twice",
+            "same verdict",
+            "share",
+            "further apart than the errors explain",
+        ]
+    ]
+    for name in (OWN, SHARED, UNTRAINED):
+        own = [pair for pair in found if _group(*pair[:2]) == name]
+        both = _decided(own)
+        same = sum(before["verdict"] == row["verdict"] for _, before, row in both)
+        known = [far for _, first, then in own if (far := _too_far_apart(first, then)) is not None]
+        apart = f"{sum(known)} of {len(known)} ({_share(sum(known), len(known))})" if known else "-"
+        if own:
+            table.append([name, *map(str, (len(own), len(both), same)), _share(same, len(both)), apart])
+    return table
+
+
+def _group(content: Mapping[str, Any], row: Mapping[str, Any]) -> str:
+    if not content.get("worlds"):
+        return UNTRAINED
+    return SHARED if row["correction"] else OWN
+
+
+def _far_apart(found: Sequence[Pair]) -> list[str]:
+    """Sentences on differences that lie further apart than chance explains, and the experiments with many of them."""
     apart = [(content["experiment"], _too_far_apart(first, then)) for content, first, then in found]
-    known = [(name, far) for name, far in apart if far is not None]
-    if not known:
-        return []
-    beyond = sum(far for _, far in known)
-    total, far_apart = Counter(name for name, _ in known), Counter(name for name, far in known if far)
-    many = [name for name in total if far_apart[name] > 1 and far_apart[name] >= MANY_APART * total[name]]
-    told = ", ".join(f"{name} ({far_apart[name]} of {total[name]})" for name in many)
+    total = Counter(name for name, far in apart if far is not None)
+    beyond = Counter(name for name, far in apart if far)
+    many = [name for name in total if beyond[name] > 1 and beyond[name] >= MANY_APART * total[name]]
+    told = ", ".join(f"{name} ({beyond[name]} of {total[name]})" for name in many)
     return [
-        "The two differences of a claim lie further apart than their standard errors explain, at a level of "
-        f"{ALPHA:g}, for {beyond} of {len(known)} claims ({100 * beyond / len(known):.1f} %). What goes beyond that "
-        "level is what an interval does not cover, such as a search that chooses other rates."
+        "The table also counts how often the two differences of a claim lie further apart than their standard errors "
+        f"explain, at a level of {ALPHA:g}. What goes beyond that level is what an interval does not cover, such as "
+        "a search that chooses other rates. Where seeds divide the same examples the errors count the luck of these "
+        "examples, which both sets share, and the share is low for that reason."
         + (f" A quarter of the claims and more lie so far apart in {told}." if many else "")
     ]
 
@@ -180,6 +232,8 @@ def _too_far_apart(first: Mapping[str, Any], then: Mapping[str, Any]) -> bool | 
     """Whether two estimates of one difference disagree by a two-sided t-test; None where the seeds do not differ."""
     from scipy import stats
 
+    if any(row["spread"] is None for row in (first, then)):
+        return None
     errors = [row["spread"] * math.sqrt(1 / row["seeds"] + row["correction"]) for row in (first, then)]
     error = math.hypot(*errors)
     if not error > 0:

@@ -9,7 +9,7 @@ import numpy as np
 from experiments.machinery.declarations import Claim, PaperExperiment, Published, Scale
 from experiments.machinery.measures import FirstReach, Measure
 from experiments.machinery.protocol import BEFORE, UNDER, VERSION, Standing
-from experiments.machinery.results import Runs
+from experiments.machinery.results import Runs, holds
 from experiments.machinery.search import at_the_edge
 from experiments.machinery.statistics import ALPHA
 from experiments.machinery.verdicts import IDENTITY
@@ -93,7 +93,12 @@ def text(
         "Mean ± standard error over seeds.",
     ]
     if verdicts:
-        parts += ["## Claims", told(standing), markdown(claims(verdicts, experiment)), explained(standing)]
+        parts += [
+            "## Claims",
+            told(standing),
+            markdown(claims(verdicts, experiment, scale_name)),
+            explained(standing),
+        ]
     parts += ["## Published", *published(experiment.published)]
     return "\n\n".join([*parts, "## How", tuning, f"    {command}"]) + "\n"
 
@@ -127,6 +132,7 @@ def told(standing: Standing) -> str:
 def claims(
     verdicts: Sequence[Mapping[str, Any]],
     experiment: PaperExperiment | None = None,
+    scale: str = "desk",
     repeated: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]] | None = None,
 ) -> list[list[str]]:
     """A table of verdicts as text, its heading first. A column that has nothing to say is left out.
@@ -135,12 +141,13 @@ def claims(
       verdicts: of ``verdicts.judge``.
       experiment: whose file says which claims are its own, what the paper's numbers are, and what conditions are
         called.
+      scale: its size.
       repeated: {(claim, condition): its rows in replications}, for a column of their own.
     """
     if verdicts and "margin" not in verdicts[0]:
         heading = ["claim", "under", "difference (95 % interval)", "seeds", "verdict", "expected"]
         return [heading, *map(_claim_before_the_protocol, verdicts)]
-    rows = [_claim_by_the_protocol(row, experiment, repeated or {}) for row in verdicts]
+    rows = [_claim_by_the_protocol(row, experiment, scale, repeated or {}) for row in verdicts]
     table = [list(rows[0]), *(list(row.values()) for row in rows)] if rows else []
     said = [any(line[place] != "-" for line in table[1:]) for place in range(len(table[0]) if table else 0)]
     return [[cell for cell, kept in zip(line, said, strict=True) if kept] for line in table]
@@ -160,10 +167,11 @@ def _claim_before_the_protocol(row: Mapping[str, Any]) -> list[str]:
 def _claim_by_the_protocol(
     row: Mapping[str, Any],
     experiment: PaperExperiment | None,
+    scale: str,
     repeated: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]],
 ) -> dict[str, str]:
     """{column: text}."""
-    stated = stated_claim(experiment, row["claim"])
+    stated = stated_claim(experiment, scale, row)
     never = [f"{share:.0%}" for share in row["censored"]]
     again = repeated.get((row["claim"], row["condition"]), ())
     kind = "primary: " if row["primary"] else "our own: " if stated and stated.own else ""
@@ -176,16 +184,18 @@ def _claim_by_the_protocol(
         "expected": row["expected"],
         "difference (95 % interval)": difference(row),
         "margin": margin(row["margin"]),
-        "effect": signed(row["effect"]) if row["spread"] > NOTHING else "-",
+        "effect": signed(row["effect"]) if (row["spread"] or 0.0) > NOTHING else "-",
         "paper's number": stated.published if stated else row["published"],
     }
 
 
-def stated_claim(experiment: PaperExperiment | None, sentence: str) -> Claim | None:
-    """The claim of that sentence in an experiment's file, whatever its scale; None if it has gone."""
-    return next(
-        (claim for claim in (experiment.claims if experiment else ()) if claim.sentence == sentence), None
-    )
+def stated_claim(experiment: PaperExperiment | None, scale: str, row: Mapping[str, Any]) -> Claim | None:
+    """The claim in an experiment's file that a verdict's row is about; None if it has gone."""
+    condition = grid.condition(row["condition"]) or {}
+    for claim in experiment.claims if experiment else ():
+        if claim.sentence == row["claim"] and scale in claim.scales and holds(claim.under, condition):
+            return claim
+    return None
 
 
 def under(experiment: PaperExperiment | None, condition: str) -> str:
@@ -216,7 +226,11 @@ def signed(value: float) -> str:
 
 def ends(row: Mapping[str, Any]) -> str:
     """The interval of a verdict."""
-    return "-" if math.isnan(row["low"]) else f"{signed(row['low'])} to {signed(row['high'])}"
+    return (
+        "-"
+        if row["low"] is None or math.isnan(row["low"])
+        else f"{signed(row['low'])} to {signed(row['high'])}"
+    )
 
 
 def margin(content: Mapping[str, Any]) -> str:

@@ -136,7 +136,8 @@ def run_paper_experiment(
         require("seed" not in (typed or {}), "seed", (typed or {}).get("seed"), allowed)
     size, settings = adapted(experiment.scales[scale], typed or {})
     folder = pathlib.Path(output_dir or pathlib.Path("runs") / folder_name(name, scale, replication_number))
-    earlier = {} if dry_run else protocol.earlier_results(folder, experiment, scale)
+    given = folder, experiment, scale, replication_number, typed
+    earlier = {} if dry_run or forecast else protocol.earlier_results(*given)
     from jafl.runs.recorder import Options
 
     budget = typed_budget(typed or {})
@@ -267,7 +268,7 @@ def _train(job: _Job, tune: bool, options: Mapping[str, Any]) -> bool:
     """
     tuned = None
     corrections = _corrections(job)
-    protocol.check_corrections(job.experiment, job.scale_name, corrections)
+    protocol.check_corrections(job.experiment, job.scale_name, corrections, _shared_examples(job))
     if tune:
         began = time.monotonic()
         tuned = _search(job, options)
@@ -303,6 +304,20 @@ def _corrections(job: _Job) -> dict[str, float]:
         sources = [loaded.source(arm.changed({"evaluation_examples": None})) for arm in arms.values()]
         found[grid.folder(condition)] = max(len(source.test_y) / len(source.y) for source in sources)
     return found
+
+
+def _shared_examples(job: _Job) -> int:
+    """How many test examples of the first seed are examples of the second; 0 where the analysis does not need it."""
+    if job.scale.analysis is None or job.scale.analysis.correction or len(job.scale.seeds) < 2:
+        return 0
+    from jafl.config.data_cache import DataCache
+
+    condition = next(iter(grid.product(job.scale.conditions)))
+    arms = all_arms.under(job.settings, job.scale.arms, condition, [*job.scale.overrides, *job.budget])
+    arm = next(iter(arms.values())).changed({"evaluation_examples": None})
+    one, other = (DataCache().read(arm.changed({"seed": str(seed)})) for seed in job.scale.seeds[:2])
+    there = {each.tobytes() for each in (*other.x, *other.test_x)}
+    return sum(each.tobytes() in there for each in one.test_x)
 
 
 def _search(job: _Job, options: Mapping[str, Any]) -> dict[str, Any] | None:

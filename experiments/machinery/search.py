@@ -1,6 +1,9 @@
 """The equal search: every arm gets as many trials, run with the same seeds, judged on validation examples."""
 
 import dataclasses
+import functools
+import hashlib
+import inspect
 import itertools
 import json
 import math
@@ -69,12 +72,41 @@ def as_arms(scale: Scale) -> tuple[dict[str, Mapping[str, Any]], list[Override]]
     return arms, overrides
 
 
+def world(scale: Scale) -> str:
+    """A digest of what a search is of: settings, arms, conditions, overrides, what is tried, and the score.
+
+    Winners of another world fit that one.
+    """
+    search = scale.search and {
+        field.name: described(getattr(scale.search, field.name)) for field in dataclasses.fields(scale.search)
+    }
+    content = [
+        described(part) for part in (scale.settings, scale.arms, scale.conditions, list(scale.overrides))
+    ]
+    return hashlib.sha256(json.dumps([*content, search], sort_keys=True).encode()).hexdigest()[:16]
+
+
+def described(value: Any) -> Any:
+    """What a declaration holds, as JSON: a function by its name and by what it encloses."""
+    if isinstance(value, Mapping):
+        return {str(key): described(part) for key, part in value.items()}
+    if isinstance(value, functools.partial):
+        return [described(value.func), described(value.args), described(value.keywords)]
+    if inspect.isfunction(value):
+        return [value.__qualname__, described(inspect.getclosurevars(value).nonlocals)]
+    return [*map(described, value)] if isinstance(value, (list, tuple)) else repr(value)
+
+
 def winners(scale: Scale, runs: Runs) -> dict[str, Any]:
     """The content of ``tuned.json``: every trial's score, the budget, the winners, and which lie at an edge."""
     search = scale.search
     assert search
     spaces = {label: search.spaces.get(label, search.space) for label in scale.arms}
     rows = _scores(search, scale, runs)
+    for label in {row["label"] for row in rows}:
+        told = f"no trial of {label} has a score: {[row['score'] for row in rows if row['label'] == label]}"
+        if not any(math.isfinite(row["score"]) for row in rows if row["label"] == label):
+            raise SettingError(f"{told}. Give the search a score that its runs have.", setting="score")
     tuned: dict[str, dict[str, dict[str, Any]]] = {}
     for condition, label, settings in _best(search, rows):
         tuned.setdefault(condition, {})[label] = settings
@@ -85,6 +117,7 @@ def winners(scale: Scale, runs: Runs) -> dict[str, Any]:
         spent["client_trips"] += row["client_trips"]
     return {
         "protocol": PROTOCOL_VERSION if scale.analysis else None,
+        "world": world(scale),
         "seeds": list(search.seeds),
         "trials_of_each_arm": len({str(row["settings"]) for row in rows if row["label"] == rows[0]["label"]}),
         "spaces": {
@@ -191,7 +224,7 @@ def keep(content: Mapping[str, Any], name: str, folder: pathlib.Path = FOUND) ->
       name: the experiment's page: its name, at paper size with ``-paper``.
       folder: to write to.
     """
-    kept = {part: content[part] for part in ("protocol", "seeds", "at_the_edge", "tuned")}
+    kept = {part: content[part] for part in ("protocol", "world", "seeds", "at_the_edge", "tuned")}
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.json").write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
 
@@ -199,14 +232,13 @@ def keep(content: Mapping[str, Any], name: str, folder: pathlib.Path = FOUND) ->
 def with_winners(scale: Scale, name: str, folder: pathlib.Path = FOUND) -> Scale:
     """The scale with the winners that were kept under this name, if there are any.
 
-    Winners that the search does not try any more, since its file was changed, are left out with all others.
+    Winners of another world, as from before the file was changed, are left out: they fit that one.
     """
     path = folder / f"{name}.json"
     if scale.search is None or not path.is_file():
         return scale
     content = json.loads(path.read_text(encoding="utf-8"))
-    for arms in content["tuned"].values():
-        if any(settings not in trials(scale.search, label) for label, settings in arms.items()):
-            return scale
+    if content.get("world") != world(scale):
+        return scale
     analysis = scale.analysis and dataclasses.replace(scale.analysis, tuned_under=content["protocol"])
     return dataclasses.replace(scale, tuned=content["tuned"], analysis=analysis)

@@ -88,10 +88,13 @@ def by_holm(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
     rows: of ``judge``, one for each figure of a paper.
     """
-    rejected = holm([(row["superiority"], row["equivalence"]) for row in rows])
+    # A file has null for a p-value that is none, as of runs that all diverged.
+    values = [
+        [1.0 if row[name] is None else row[name] for name in ("superiority", "equivalence")] for row in rows
+    ]
     verdicts = []
-    for row, (differs, within) in zip(rows, rejected, strict=True):
-        kept = row["superiority"] if differs else 1.0, row["equivalence"] if within else 1.0
+    for row, own, (differs, within) in zip(rows, values, holm(values), strict=True):
+        kept = own[0] if differs else 1.0, own[1] if within else 1.0
         verdicts.append(decide(*kept, row["difference"]))
     return verdicts
 
@@ -153,8 +156,10 @@ def _under_the_protocol(
     low, high = found.interval()
     superiority, equivalence = found.differs(), _equivalence(found, sample, margin, correction, claim)
     differences = [float(value) for value in sample.differences]
-    # Two arms that never differ are one arm twice, which no test can tell; runs that never arrive are something else.
-    same = len(differences) > 1 and not any(differences) and not any(sample.censored)
+    # Two arms that never differ are one arm twice, which no test can tell; runs that never arrive are something else,
+    # and so are runs that all diverged, whose numbers are 0.
+    nothing = sample.sides is not None and not any(map(any, sample.sides))
+    same = len(differences) > 1 and not any(differences) and not any(sample.censored) and not nothing
     is_identity = claim.identity or same
     outcome = IDENTITY if is_identity else decide(superiority, equivalence, found.mean)
     return {
@@ -178,6 +183,7 @@ def _under_the_protocol(
         "expected": claim.expected,
         "agrees": not any(differences) if is_identity else outcome == claim.expected,
         "evidence": _evidence(sample, differences),
+        **({"sides": sample.sides} if margin.relative else {}),
         "runs": list(sample.runs),
     }
 

@@ -6,8 +6,8 @@ import pathlib
 import numpy as np
 import pytest
 
-from experiments import ace_bounds, ace_fig2, ace_figa1, ace_section5, ace_table1, ace_tablea1
-from experiments.machinery import Runs, discovery
+from experiments import ace_bounds, ace_fig2, ace_figa1, ace_section5, ace_table1, ace_tablea1, ace_tablea2
+from experiments.machinery import Runs, discovery, report
 from experiments.machinery.verdicts import samples
 from jafl.config import arms, grid
 from jafl.config.settings import Settings
@@ -55,7 +55,8 @@ def test_fedbuff_is_algorithm_a2_which_has_no_staleness_weight(name, scale):
 def test_both_worlds_are_run_and_the_primary_claim_is_about_the_papers(name):
     experiment = discovery.load(name)
     desk = experiment.scales["desk"]
-    assert desk.conditions["richest_last"] == ["", "0-2"]
+    for size in experiment.scales.values():
+        assert size.conditions["richest_last"] == ["", "0-2"]
     (claim,) = [c for c in experiment.claims if c.sentence == desk.analysis.primary and "desk" in c.scales]
     if claim.differences is None:
         assert desk.analysis.under["richest_last"] == ""
@@ -68,6 +69,58 @@ def test_no_seed_of_a_search_or_of_the_trials_before_it_is_one_of_the_results(na
     for size in discovery.load(name).scales.values():
         assert max(size.seeds) < 100
         assert size.search is None or min(size.search.seeds) >= 100
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_conditions_are_called_by_short_names_that_differ(name):
+    experiment = discovery.load(name)
+    for size in experiment.scales.values():
+        conditions = grid.product(size.conditions) if size.conditions else []
+        told = [report.under(experiment, grid.folder(condition)) for condition in conditions]
+        assert len(set(told)) == len(told)
+        assert all(text and "=" not in text.replace("beta = ", "") and len(text) < 65 for text in told), told
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_at_paper_size_a_search_has_one_winner_for_each_rule(name):
+    search = discovery.load(name).scales["paper"].search
+    assert search is None or not search.per_condition
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "ace_fig2"])
+def test_a_claim_is_our_own_or_has_what_the_paper_shows_beside_it(name):
+    for claim in discovery.load(name).claims:
+        assert claim.own == (claim.published == "-"), claim.sentence
+
+
+def test_claims_at_equal_trips_and_on_the_other_world_are_our_own():
+    for name, ending in (("ace_tablea2", "equal trips"), ("ace_section5", "own labels")):
+        for claim in discovery.load(name).claims:
+            assert claim.own == claim.sentence.endswith(ending), claim.sentence
+    own = [claim for claim in discovery.load("ace_fig3").claims if claim.own]
+    assert {claim.worse for claim in own} == {"CA2FL"}
+    assert all(claim.scales == ("desk",) for claim in own)
+
+
+def test_the_numbers_of_table_a2_stand_beside_its_own_size_alone():
+    assert ace_tablea2.published_means("ACE", "FedBuff") == (
+        "63.7 : 55.7 / 71.4 : 65.2 / 73.1 : 68.1 (DistilBERT), 68.7 : 60.4 / 76.6 : 70.3 / 78.2 : 73.1 (BERT)"
+    )
+    paper = {"model": "bert", "num_clients": 100, "dirichlet_alpha": 1.0}
+    assert ace_tablea2.published(paper, "CA2FL") == "74.1 ± 1.6 %"
+    assert ace_tablea2.published({**paper, "model": "distilbert"}, "CA2FL") == "69.3 ± 1.5 %"
+    assert ace_tablea2.published({"dirichlet_alpha": 1.0}, "CA2FL") == "-"
+
+
+def test_the_papers_noise_is_that_of_each_sizes_clients():
+    claims = [
+        c for c in discovery.load("ace_table1").claims if c.sentence == "ACE has less noise than FedBuff"
+    ]
+    told = {claim.scales: claim.published for claim in claims}
+    assert told == {
+        ("desk",): "sigma^2 / 20 : sigma^2 / 10",
+        ("paper",): "sigma^2 / 100 : sigma^2 / 10",
+    }
 
 
 def test_the_rates_are_those_of_appendix_f4():

@@ -84,6 +84,24 @@ def test_a_claim_s_row_has_the_file_s_words_and_the_paper_s_number(known):
     assert "paper's number" not in report.claims([row("a above c", "better")], known)[0]
 
 
+def test_of_claims_with_one_sentence_the_row_takes_that_of_its_condition_and_size(known):
+    few, many = {"num_clients": 10}, {"num_clients": 20}
+    numbers = [("1 : 1", few, ("desk",)), ("2 : 2", many, ("desk",)), ("3 : 3", {}, ("paper",))]
+    claims = [
+        Claim(sentence="a above c", better="a", worse="c", published=text, under=under, scales=scales)
+        for text, under, scales in numbers
+    ]
+    experiment = dataclasses.replace(known, claims=claims)
+    for condition, scale, expected in (
+        ("num_clients=10", "desk", "1 : 1"),
+        ("num_clients=20", "desk", "2 : 2"),
+        ("num_clients=20", "paper", "3 : 3"),
+    ):
+        found = report.stated_claim(experiment, scale, row("a above c", "better", condition=condition))
+        assert found.published == expected
+    assert report.stated_claim(experiment, "desk", row("a above c", "better")) is None
+
+
 def test_what_is_rounding_is_nothing():
     assert report.signed(1.7e-17) == "0" and report.signed(-2e-4) == "-0.0002"
     nothing = row("a above c", "equivalent", difference=1e-17, spread=1e-16, effect=14.0)
@@ -95,7 +113,7 @@ def test_the_second_set_stands_beside_the_first(known):
     then = [row("a above b", "equivalent", difference=0.001)]
     contents = [content(rows), content(then, number=1), content(then, number=2, standing=EXPLORATORY)]
     repeated = replication.repeated(contents[0], contents)
-    heading, first, second = report.claims(rows, known, repeated)
+    heading, first, second = report.claims(rows, known, "desk", repeated)
     place = heading.index("repeated")
     assert (first[place], second[place]) == ("equivalent, +0.001", "-")
     text = pages.page(contents[0], contents)
@@ -155,20 +173,27 @@ def test_the_tables_of_the_overview():
 
 def test_differences_further_apart_than_their_errors_explain():
     near, far = {"difference": 0.02}, {"difference": 0.2}
-    first = content([row("a above b", "better", **near), row("a above c", "better", **near)])
-    then = content([row("a above b", "better", **far), row("a above c", "better", **near)], number=1)
+    first = content([row("a above b", "better", **near), row("a above c", "better", correction=0.25, **near)])
+    then = content(
+        [row("a above b", "better", **far), row("a above c", "better", correction=0.25, **near)], number=1
+    )
+    for each in (first, then):
+        each["worlds"] = [{"condition": "", "costs": {}}]
     for each in then["verdicts"]:
         each["evidence"] += " again"
-    sentences, _, _ = replication.agreement([first, then])
-    assert "for 1 of 2 claims (50.0 %)" in sentences[1]
+
+    def apart():
+        return [(line[0], line[-1]) for line in replication.agreement([first, then]).groups[1:]]
+
+    assert apart() == [(replication.OWN, "1 of 1 (100.0 %)"), (replication.SHARED, "0 of 1 (0.0 %)")]
     # sqrt(2) times .02 sqrt(1/5): .0126, of which Student's 2.31 with 8 degrees of freedom is .0292.
-    for difference, apart in ((0.0490, False), (0.0494, True)):
+    for difference, told in ((0.0490, "0 of 1 (0.0 %)"), (0.0494, "1 of 1 (100.0 %)")):
         then["verdicts"][0]["difference"] = difference
-        assert f"for {apart:d} of 2 claims" in replication.agreement([first, then])[0][1]
+        assert apart()[0] == (replication.OWN, told)
     then["verdicts"][0]["spread"] = first["verdicts"][0]["spread"] = 0.0
-    assert "of 1 claims" in replication.agreement([first, then])[0][1], (
-        "seeds that do not differ have no error"
-    )
+    assert apart()[0] == (replication.OWN, "-"), "seeds that do not differ have no error"
+    then["verdicts"][0]["spread"] = None
+    assert apart()[0] == (replication.OWN, "-"), "nor do runs that all diverged"
 
 
 def test_the_page_says_what_the_numbers_were_made_with():

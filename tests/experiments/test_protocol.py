@@ -124,6 +124,95 @@ REFUSED = {
         "tuned of a under all conditions .* a trial of this experiment's own search",
     ),
     "no search": (with_scale(search=None), "tuned .* this file has no search"),
+    "a margin that is none": (
+        with_analysis(margin=0.01),
+        r"analysis.margin is 0.01, but must be Margin\(value\)",
+    ),
+    "spread 0": (with_analysis(spread=0.0), "analysis.spread is 0.0, but must be above 0"),
+    "spread in words": (with_analysis(spread="small"), "analysis.spread is 'small', but must be above 0"),
+    "spread NaN": (with_analysis(spread=math.nan), "analysis.spread is nan, but must be above 0"),
+    "correction below 0": (
+        with_analysis(correction=-0.1),
+        "analysis.correction is -0.1, but must be 0 or above",
+    ),
+    "correction infinite": (
+        with_analysis(correction=math.inf),
+        "analysis.correction is inf, but must be 0 or",
+    ),
+    "difference below 0": (
+        with_analysis(difference=-0.1),
+        "analysis.difference is -0.1, but must be above 0",
+    ),
+    "difference infinite": (
+        with_analysis(difference=math.inf),
+        "analysis.difference is inf, but must be above 0",
+    ),
+    "little power": (with_analysis(power=0.5), "analysis.power is 0.5, but must be at least 0.8"),
+    "power 1": (with_analysis(power=1.0), "analysis.power is 1.0, but must be at least 0.8, and below 1"),
+    "a blank source": (
+        with_analysis(source=" "),
+        "analysis.source is ' ', but must be where the spread is from",
+    ),
+    "another version": (with_analysis(tuned_under=7), "analysis.tuned_under is 7, but must be None or 1"),
+    "no such arm untuned": (
+        with_analysis(untuned={"c": "why"}),
+        "analysis.untuned is 'c', but must be an arm: a, b",
+    ),
+    "no reason": (with_analysis(untuned={"a": " "}), "analysis.untuned of a is ' ', but must be why"),
+    "a seed twice": (
+        with_scale(seeds=(0, 1, 2, 3, 3)),
+        "seeds is .0, 1, 2, 3, 3., but must be seeds, each of them once",
+    ),
+    "a seed below 0": (with_scale(seeds=(0, 1, 2, 3, -4)), "seeds is -4, but must be a whole number"),
+    "half a seed": (with_scale(seeds=(0, 1, 2, 3, 0.5)), "seeds is 0.5, but must be a whole number"),
+    "no seed to search with": (
+        with_scale(search=dataclasses.replace(SIZE.search, seeds=())),
+        r"the search's seeds is \[\], but must be seeds",
+    ),
+    "a verdict that is none": (
+        with_claims(dataclasses.replace(OWN, expected="equal")),
+        "claim 'own'.expected is 'equal', but must be one of better, worse, equivalent",
+    ),
+    "a size that is none": (
+        with_claims(dataclasses.replace(OWN, scales=("dekc",))),
+        r"claim 'own'.scales is \('dekc',\), but must be some of desk, paper",
+    ),
+    "an arm against itself": (
+        with_claims(Claim(sentence="a above a", better="a", worse="a")),
+        r"claim 'a above a': its arms is \('a', 'a'\), but must be two labels that differ",
+    ),
+    "an arm that is none": (
+        with_claims(Claim(sentence="a above z", better="a", worse="z")),
+        "claim 'a above z': the arm is 'z', but must be one of a, b",
+    ),
+    "a condition that is none": (
+        with_claims(Claim(sentence="a high", better="a", worse="b", under={"dirichlet_alfa": 0.1})),
+        "claim 'a high'.under is {'dirichlet_alfa': 0.1}, but must be values of the conditions",
+    ),
+    "a claim twice": (
+        with_claims(EXPERIMENT.claims[1]),
+        "claim 'b above a' is 'b above a', but must be there once",
+    ),
+    "tuned under no condition": (
+        with_scale(tuned={"dirichlet_alpha=7": SIZE.tuned[""]}),
+        "tuned under is 'dirichlet_alpha=7', but must be one of the conditions",
+    ),
+    "a space of no arm": (
+        with_scale(search=dataclasses.replace(SIZE.search, spaces={"z": {}})),
+        r"the search's spaces is \['z'\], but must be of the arms a, b",
+    ),
+    "an arm with one split": (
+        with_scale(arms={**SIZE.arms, "a": {**SIZE.arms["a"], "test_folds": None}}),
+        "test_folds of an arm, an override or the search is None, but must be 5",
+    ),
+    "a search on the test set": (
+        with_scale(search=dataclasses.replace(SIZE.search, score=machinery.final_accuracy)),
+        "the search's score is 'test_accuracy', but must be on validation examples",
+    ),
+    "a search without validation examples": (
+        with_scale(search=dataclasses.replace(SIZE.search, settings={})),
+        "validation_fraction of the search is None, but must be above 0",
+    ),
     "one arm tuned": (
         with_scale(search=dataclasses.replace(SIZE.search, spaces={"b": {}}), tuned={}),
         "the arm is 'b', but must be searched for, or named in untuned: it takes part in 'a above b'",
@@ -213,15 +302,22 @@ def test_winners_at_the_edge_are_reported_with_the_results():
 
 def test_winners_that_were_kept_are_those_of_later_commands(tmp_path):
     content = {"protocol": 1, "seeds": [10, 11], "at_the_edge": [], "tuned": SIZE.tuned, "trials": ["many"]}
+    content["world"] = search.world(SIZE)
     search.keep(content, "nothing", tmp_path)
     bare = dataclasses.replace(SIZE, tuned={}, analysis=dataclasses.replace(ANALYSIS, tuned_under=None))
     scale = search.with_winners(bare, "nothing", tmp_path)
     assert (scale.tuned, scale.analysis) == (SIZE.tuned, ANALYSIS)
     assert search.with_winners(bare, "something", tmp_path) is bare
-    other = dataclasses.replace(
-        bare, search=dataclasses.replace(bare.search, space={"server_learning_rate": [0.2, 0.3]})
-    )
-    assert search.with_winners(other, "nothing", tmp_path) is other, "winners of an earlier grid"
+    # Winners of another grid, or of another world, fit that one.
+    grid = dataclasses.replace(bare.search, space={"server_learning_rate": [0.01, 0.1, 1.0]})
+    for changes in (
+        {"search": grid},
+        {"search": dataclasses.replace(bare.search, seeds=(10, 12))},
+        {"settings": {**SMALL, "num_clients": 30}},
+        {"arms": {**SIZE.arms, "a": {"algorithm": "ca2fl"}}},
+    ):
+        other = dataclasses.replace(bare, **changes)
+        assert search.with_winners(other, "nothing", tmp_path) is other, changes
     without = dataclasses.replace(bare, search=None)
     assert search.with_winners(without, "nothing", tmp_path) is without
     kept, before = (dataclasses.replace(EXPERIMENT, scales={"desk": each}) for each in (scale, bare))
@@ -409,12 +505,22 @@ def test_results_their_pages_and_a_protocol_that_differs(results):
     assert "Stated before the runs: 5 seeds" in page
     assert "**Under the protocol, version 1.**" in page
 
-    # More seeds than were declared: exploratory, and no part of the family.
+    # More seeds than were declared: exploratory, and no part of the family. They replace nothing.
     more = {**options, "typed": {"seed": "0,1,2,3,4,5"}}
-    running.run_paper_experiment("nothing", output_dir=runs / "nothing", **more)
-    pages.take_over(runs, folder)
-    pages.write(folder)
-    assert "undeclared" not in (summary := (folder / "README.md").read_text())
+    with pytest.raises(
+        SettingError, match="holds results under the protocol; seed=0,1,2,3,4,5 would replace them"
+    ):
+        running.run_paper_experiment("nothing", output_dir=runs / "nothing", **more)
+    running.run_paper_experiment("nothing", output_dir=runs / "more", **more)
+    with pytest.raises(SettingError, match="must be without other results of nothing: .*/more/verdicts.json"):
+        pages.take_over(runs, runs.parent / "two")
+    (alone := runs.parent / "alone").mkdir()
+    (runs / "more").rename(alone / "more")
+    with pytest.raises(SettingError, match="standing of .* is 'exploratory', but must be under the protocol"):
+        pages.take_over(alone, folder)
+    pages.take_over(alone, fresh := runs.parent / "fresh")
+    pages.write(fresh)
+    summary = (fresh / "README.md").read_text()
     assert "exploratory" in summary
     assert "no claims are judged" in summary
 
@@ -509,13 +615,55 @@ def test_data_that_are_divided_otherwise_than_stated_are_refused():
         protocol.check_corrections(
             EXPERIMENT, "desk", {"dirichlet_alpha=0.1": 0.25, "dirichlet_alpha=10": 1 / 9}
         )
-    protocol.check_corrections(
-        with_analysis(correction=0.0), "desk", {"": 0.5}
-    )  # each seed has its own examples
+    own = with_analysis(correction=0.0)  # each seed has its own examples
+    protocol.check_corrections(own, "desk", {"": 0.25})
+    with pytest.raises(SettingError, match="is 0.0, but must be 0.25, .*: two seeds share 12 examples"):
+        protocol.check_corrections(own, "desk", {"": 0.25}, shared=12)
+
+
+def test_results_of_another_experiment_and_results_under_the_protocol_are_not_replaced(tmp_path):
+    there = {
+        "format": 1,
+        "protocol": 1,
+        "experiment": "other",
+        "scale": "desk",
+        "replication": 0,
+        "standing": "x",
+    }
+    (path := tmp_path / "verdicts.json").write_text(json.dumps(there))
+    with pytest.raises(SettingError, match="holds results of other, desk size, replication 0. Name another"):
+        protocol.earlier_results(tmp_path, EXPERIMENT, "desk")
+    there |= {"experiment": "nothing", "standing": protocol.UNDER}
+    path.write_text(json.dumps(there))
+    assert protocol.earlier_results(tmp_path, EXPERIMENT, "desk")["standing"] == protocol.UNDER
+    assert protocol.earlier_results(tmp_path, EXPERIMENT, "desk", typed={"cache_dir": "here"})
+    with pytest.raises(SettingError, match="holds results of nothing, desk size, replication 0"):
+        protocol.earlier_results(tmp_path, EXPERIMENT, "desk", replication=1)
+    with pytest.raises(SettingError, match="holds results under the protocol; seed=7 would replace them"):
+        protocol.earlier_results(tmp_path, EXPERIMENT, "desk", typed={"seed": "7"})
+
+
+def test_a_change_of_what_is_compared_is_not_forgotten():
+    first = protocol.declared(EXPERIMENT, "desk")
+    turned = dataclasses.replace(EXPERIMENT.claims[0], better="b", worse="a")
+    early = dataclasses.replace(EXPERIMENT.claims[0], measure=machinery.accuracy_at(trips=30))
+    earlier = dataclasses.replace(EXPERIMENT.claims[0], measure=machinery.accuracy_at(trips=20))
+    changed = [
+        dataclasses.replace(EXPERIMENT, claims=[each, EXPERIMENT.claims[1]])
+        for each in (turned, early, earlier)
+    ]
+    changed.append(with_scale(settings={**SMALL, "num_clients": 30}))
+    changed.append(with_scale(arms={**SIZE.arms, "a": {"algorithm": "ca2fl"}}))
+    found = [protocol.declared(each, "desk") for each in changed]
+    assert {each["digest"] for each in found} == {first["digest"]}, "the sentences are the same"
+    assert len({first["compared"], *(each["compared"] for each in found)}) == 6
+    why = worth(changed[0], earlier={"declared": first}).why
+    assert why == ("The analysis was changed after there were results.",)
 
 
 def test_results_from_before_the_protocol_are_not_mixed_with_those_under_it(tmp_path):
-    (tmp_path / "verdicts.json").write_text(json.dumps({"format": 1, "protocol": None}))
+    before = {"format": 1, "protocol": None, "experiment": "nothing", "scale": "desk", "replication": 0}
+    (tmp_path / "verdicts.json").write_text(json.dumps(before))
     with pytest.raises(SettingError, match="is None, but nothing is now judged by 1"):
         protocol.earlier_results(tmp_path, EXPERIMENT, "desk")
     assert protocol.earlier_results(tmp_path, with_scale(analysis=None), "desk")["protocol"] is None

@@ -66,12 +66,13 @@ def content(verdicts, number=0, standing=protocol.UNDER, experiment="nothing"):
 def test_agreement_counts_claims_that_both_sets_decide():
     first = content(["better", "better", "equivalent", "undecided", "worse", "identity", "better"])
     then = content(["better", "worse", "equivalent", "better", "undecided", "better", "equivalent"], 1)
-    (sentence,), table, differing = replication.agreement([first, then])
+    (sentence, _), groups, table, differing = replication.agreement([first, then])
     # Both decide claims 0, 1, 2 and 6, and agree on two of them; 3 and 4 are decided once; 5 is an identity.
     assert "6 claims were judged twice" in sentence
     assert "Both sets decide 4, and give 2 of these the same verdict (50.0 %" in sentence
     assert "2 are decided by one set alone" in sentence
     assert table[1] == ["better", "1", "1", "1", "0"]
+    assert groups[1:] == [["nothing is trained", "6", "4", "2", "50.0 %", "-"]]
     assert [line[1:] for line in differing] == [
         ["claim 1", "better", "worse"],
         ["claim 6", "better", "equivalent"],
@@ -80,19 +81,23 @@ def test_agreement_counts_claims_that_both_sets_decide():
 
 def test_agreement_is_of_results_under_the_protocol_alone():
     first, then = content(["better"]), content(["better"], 1)
-    assert replication.agreement([first]) == ([], [], [])
-    assert replication.agreement([first, {**then, "standing": protocol.EXPLORATORY}]) == ([], [], [])
-    assert replication.agreement([{**first, "standing": protocol.EXPLORATORY}, then]) == ([], [], [])
-    (sentence,), _, _ = replication.agreement([content(["undecided"]), content(["undecided"], 1)])
+    assert replication.agreement([first]) == replication.Agreement()
+    assert (
+        replication.agreement([first, {**then, "standing": protocol.EXPLORATORY}]) == replication.Agreement()
+    )
+    assert (
+        replication.agreement([{**first, "standing": protocol.EXPLORATORY}, then]) == replication.Agreement()
+    )
+    sentence, *_ = replication.agreement([content(["undecided"]), content(["undecided"], 1)]).sentences
     assert "(none; the goal" in sentence
 
 
 def test_claims_of_two_experiments_on_the_same_runs_count_once():
     sets = [content(["better"], number, experiment=name) for name in ("a", "b") for number in (0, 1)]
-    (sentence,), _, _ = replication.agreement(sets)
+    sentence, *_ = replication.agreement(sets).sentences
     assert "1 claims were judged twice" in sentence and "Both sets decide 1," in sentence
     sets[-1]["verdicts"][0]["evidence"] = "another run"
-    (sentence,), _, _ = replication.agreement(sets)
+    sentence, *_ = replication.agreement(sets).sentences
     assert "2 claims were judged twice" in sentence
 
 
