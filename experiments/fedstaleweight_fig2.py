@@ -5,8 +5,9 @@ Command: python run.py --experiment=fedstaleweight_fig2
     ``run.py --prepare=fashion_mnist`` and ``--prepare=cifar10`` have been run.
 
 Published: test accuracy over server steps, in a figure without a table: FedStaleWeight above buffered averaging on
-both data sets. 15 clients, ten with durations U(1, 2) and labels 4-9, five with U(8, 12) and labels 0-3; b = 5, Q =
-1, learning rate 0.01; 4,000 (FashionMNIST) and 16,000 (CIFAR-10) aggregations; 20 % of all labels held out.
+both data sets, and quicker to get there. 15 clients, ten with durations U(1, 2) and labels 4-9, five with U(8, 12)
+and labels 0-3; b = 5, Q = 1, learning rate 0.01; 4,000 (FashionMNIST) and 16,000 (CIFAR-10) aggregations; 20 % of all
+labels held out.
 
 Open choices: equation 8's weights (E[staleness] b + 1) contradict algorithm 1's (E[staleness] + 1): both are arms.
 "Buffered averaging" is the plain mean of the buffer; FedBuff with its own staleness weight, 1 / sqrt(1 + staleness),
@@ -18,9 +19,14 @@ takes the published rate; "an individual slice of the overall dataset ... (split
 (section 6.1) is a tenth of each client's examples, the bench's share, held out from training beside the common 20 %
 (section 6.2).
 
+What changed: that FedStaleWeight converges more quickly was no claim before; it is read as accuracy at 100 of 400
+server steps. All seeds are new, those of the search too: seeds 0 to 19, and 100 to 102 of the search, had been looked
+at.
+
 Desk size: MNIST-1D, drawn anew for each seed and far from saturated, an MLP 40-64-10, batch 32, 400 and 1,000 server
-steps. With one local step the clients' and the server's rate are one number: seven server's rates from 0.01 to 10 are
-searched for each arm and number of steps.
+steps. A fifth of the examples is held out for the common test, as in the paper; no client holds out any of its own
+(no client_test_fraction). With one local step the clients' and the server's rate are one number: seven server's rates
+from 0.01 to 10 are searched for each arm and number of steps.
 """
 
 from experiments.machinery import (
@@ -32,6 +38,7 @@ from experiments.machinery import (
     Published,
     Scale,
     Search,
+    accuracy_at,
 )
 
 OURS, FIRST, MEAN = "FedStaleWeight", "FedStaleWeight, algorithm 1", "buffered mean"
@@ -105,8 +112,10 @@ EXPERIMENT = PaperExperiment(
             },
             arms=ARMS,
             conditions={"server_steps": [400, 1000]},
-            search=Search(space={"server_learning_rate": [0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0]}),
-            seeds=tuple(range(20)),
+            search=Search(
+                space={"server_learning_rate": [0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0]}, seeds=(130, 131, 132)
+            ),
+            seeds=tuple(range(20, 40)),
             analysis=Analysis(
                 primary=ABOVE,
                 under={"server_steps": 400},
@@ -120,17 +129,36 @@ EXPERIMENT = PaperExperiment(
         ),
     },
     claims=[
-        Claim(sentence=ABOVE, better=OURS, worse=MEAN, published="a figure, without a number"),
-        Claim(sentence="with algorithm 1's weights, too", better=FIRST, worse=MEAN),
-        Claim(sentence="FedStaleWeight is above FedBuff's staleness weight", better=OURS, worse=FEDBUFF),
+        Claim(sentence=ABOVE, better=OURS, worse=MEAN, published="a figure"),
         Claim(
-            sentence="the two forms of its weights are equal", better=OURS, worse=FIRST, expected="equivalent"
+            sentence="FedStaleWeight converges more quickly than buffered averaging: accuracy at 100 steps",
+            better=OURS,
+            worse=MEAN,
+            measure=accuracy_at(steps=100),
+            under={"server_steps": 400},
+            scales=("desk",),
+            published="a figure",
+        ),
+        Claim(sentence="with algorithm 1's weights, too", better=FIRST, worse=MEAN, published="a figure"),
+        Claim(
+            sentence="FedStaleWeight is above FedBuff's staleness weight",
+            better=OURS,
+            worse=FEDBUFF,
+            own=True,
+        ),
+        Claim(
+            sentence="the two forms of its weights are equal",
+            better=OURS,
+            worse=FIRST,
+            expected="equivalent",
+            own=True,
         ),
         Claim(
             sentence="a moving average of staleness is as good as that over all trips",
             better=OURS,
             worse=ALL_TRIPS,
             expected="equivalent",
+            own=True,
         ),
     ],
 )

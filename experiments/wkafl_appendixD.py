@@ -18,6 +18,10 @@ term (ceil(P/K) + 1)(P - ceil(P/K) K) as if it were positive, and it is negative
 ceil the bound is right (4.74). With exponential durations, which have no memory, the average is about P / K, twice
 the least one. The level is proportional to P / K all the same, which is what section 6.3.1 needs.
 
+What changed: remark D.2 is about the least average, which constant durations have, and is judged there now: is it P /
+(2K) to within a hundredth? Before, the claim was that exponential durations stay within a tenth of the least average,
+which the paper does not say. All seeds are new: 0 to 19 had been looked at.
+
 Desk size: the paper's P and K, and 95 / 10; twenty seeds.
 """
 
@@ -97,8 +101,8 @@ def _above_the_bound(rows: list[dict[str, Any]], law: str, clients: int, buffer:
     return (ages_of(rows, law, clients, buffer) / bound(clients, buffer) - 1).tolist()
 
 
-def _near_the_least(rows: list[dict[str, Any]]) -> list[float]:
-    return (1.1 - ages_of(rows, "exponential", 3000, 10) / bound(3000, 10)).tolist()
+def _near_half_of_p_over_k(rows: list[dict[str, Any]]) -> list[float]:
+    return (ages_of(rows, "constant", 3000, 10) / (3000 / (2 * 10)) - 1).tolist()
 
 
 def _below_floor(rows: list[dict[str, Any]]) -> list[float]:
@@ -144,7 +148,7 @@ EXPERIMENT = PaperExperiment(
     scales={
         "desk": Scale(
             settings={},
-            seeds=tuple(range(20)),
+            seeds=tuple(range(20, 40)),
             analysis=Analysis(
                 primary=PRIMARY,
                 seeds=20,
@@ -176,18 +180,22 @@ EXPERIMENT = PaperExperiment(
             published="at least 150.5",
         ),
         Claim(
-            sentence="average staleness is at most 1.1 times its least value at 3000/10 (exponential durations)",
-            differences=_near_the_least,
-            published="about P / (2K)",
+            sentence="with constant durations average staleness is P/(2K) at 3000/10",
+            differences=_near_half_of_p_over_k,
+            expected="equivalent",
+            margin=Margin(0.01),  # as a share of P / (2K)
+            published="P/(2K) = 150",
         ),
         Claim(
             sentence="with floor in the place of ceil the bound holds everywhere",
             differences=_below_floor,
+            own=True,
             identity=True,
         ),
         Claim(
             sentence="the bound is met exactly at 1000/10 with constant durations",
             differences=lambda rows: np.round(_above_the_bound(rows, "constant", 1000, 10), 9).tolist(),
+            own=True,
             identity=True,
         ),
     ],

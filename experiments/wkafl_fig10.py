@@ -33,7 +33,7 @@ from experiments.machinery import (
 )
 from experiments.wkafl_fig8 import COLUMNS, EARLY_MARGIN, FASTER, early_accuracy
 from experiments.wkafl_table2 import GSGM, ON_CIFAR, PAPER_SEARCH, SASGD, TWAFL, WKAFL, WKAFL_ON_CIFAR
-from experiments.wkafl_table3 import DESK_SCALE, FOUR, LABELS, PAPER_SETTINGS
+from experiments.wkafl_table3 import DESK_SCALE, FOUR, LABELS, PAPER_SETTINGS, printed
 
 ON_CIFAR_TOO = Override({}, WKAFL, WKAFL_ON_CIFAR)
 
@@ -56,6 +56,11 @@ def _claims() -> list[Claim]:
                     margin=margin,
                     under={"labels_per_client": number},
                     expected="equivalent" if is_tie else "better",
+                    published=(
+                        printed(WKAFL, rival, "cifar10", [number])
+                        if measure is final_accuracy
+                        else "a figure"
+                    ),
                 )
     return claims
 

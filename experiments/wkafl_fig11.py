@@ -9,12 +9,13 @@ every second step, is faster than WKAFL in the first 300 iterations and ends low
 worse; with one class it stays low and fluctuates heavily. Table 4: WKAFL P = 3000, K = 20; Zeno++ P = 100, K = 1,
 gamma = .1, rho = .02, epsilon = .1.
 
-Open choices: the text asks for the same P / K, table 4 has 3000/20 = 150 against 100/1 = 100. How many examples the
-server has is not said: 50. WKAFL lacks them as the clients of Zeno++ do, so that all arms have the same clients'
-examples; with one class they are zeros, which leaves the other labels whole. Zeno++ gets one gradient per iteration
-where WKAFL gets K: the comparison by iterations is as published, that at equal trips stands beside it, at the trips
-that Zeno++ has in all. A refused gradient counts as an iteration. Paper size: rate 0.005 for all, the release's for
-WKAFL.
+Open choices: the text asks for the same P / K, table 4 has 3000/20 = 150 against 100/1 = 100. How many labels a
+client holds is not said (the appendix's L_num is of the server's examples): one per client, at both sizes, is jafl's
+choice. How many examples the server has is not said either: 50. WKAFL lacks them as the clients of Zeno++ do, so that
+all arms have the same clients' examples; with one class they are zeros, which leaves the other labels whole. Zeno++
+gets one gradient per iteration where WKAFL gets K: the comparison by iterations is as published, that at equal trips
+stands beside it, at the trips that Zeno++ has in all. A refused gradient counts as an iteration. Paper size: rate
+0.005 for all, the release's for WKAFL.
 
 Desk size: 5,000 of MNIST's digits, softmax, one label per client, batch 4, 1,500 steps; WKAFL P = 1,000, K = 10;
 Zeno++ P = 100, K = 1, so that P / K = 100 for both. Six server's rates from 0.01 to 3 are searched for each arm.
@@ -105,18 +106,29 @@ EXPERIMENT = PaperExperiment(
         "accuracy at 1,500 trips": accuracy_at(trips=STEPS),
     },
     claims=[
-        *compare(ABOVE, WKAFL, list(ZENO)),
+        *compare(ABOVE, WKAFL, list(ZENO), published="a figure"),
         *compare(
-            "ten classes, k = 2 is ahead of WKAFL at 150 steps", BEST, WKAFL, measure=accuracy_at(steps=150)
+            "ten classes, k = 2 is ahead of WKAFL at 150 steps",
+            BEST,
+            WKAFL,
+            measure=accuracy_at(steps=150),
+            published="a figure",
         ),
         *compare(
             "WKAFL is above ten classes, k = 2 at equal trips (1,500)",
             WKAFL,
             BEST,
             measure=accuracy_at(trips=STEPS),
+            own=True,
         ),
-        *compare("k = 5 is worse than k = 2, ten classes", BEST, label(10, 5)),
-        *compare("one class is worse than ten, k = 2", BEST, label(1, 2)),
-        *compare("one class fluctuates more than ten, k = 2", label(1, 2), BEST, measure=spread),
+        *compare("k = 5 is worse than k = 2, ten classes", BEST, label(10, 5), published="a figure"),
+        *compare("one class is worse than ten, k = 2", BEST, label(1, 2), published="a figure"),
+        *compare(
+            "one class fluctuates more than ten, k = 2",
+            label(1, 2),
+            BEST,
+            measure=spread,
+            published="a figure",
+        ),
     ],
 )

@@ -21,7 +21,7 @@ same images of NIST. 81,425 is a tenth. So each of FEMNIST's writers trains on a
 Desk size: clients that come with the data: 500 files of Python's standard library (at most 2,000 characters each, in
 texts of 40) and the next character, by an LSTM of 32 units; other files for each seed, a tenth of them for the test;
 all 500 in flight, K = 10 (P / K = 50), batch 4, 400 steps. Six server's rates from 0.03 to 10 are searched for each
-arm.
+arm. No run enters stage two at desk size.
 """
 
 from collections.abc import Sequence
@@ -115,8 +115,8 @@ def higher_and_faster(rivals: Sequence[str]) -> list[Claim]:
     """WKAFL ends above each rival, and is ahead of it early in the run."""
     sentence = "WKAFL is faster than {worse}: accuracy at 100 steps"
     return [
-        *compare(ENDS, WKAFL, rivals),
-        *compare(sentence, WKAFL, rivals, measure=EARLY),
+        *compare(ENDS, WKAFL, rivals, published="a figure"),
+        *compare(sentence, WKAFL, rivals, measure=EARLY, published="a figure"),
     ]
 
 
@@ -166,6 +166,11 @@ EXPERIMENT = PaperExperiment(
     columns=COLUMNS,
     claims=[
         *higher_and_faster(list(WITHOUT)),
-        *compare("No Staleness is poorer than {better}", (NO_SELECTION, NO_NON_IID), NO_STALENESS),
+        *compare(
+            "No Staleness is poorer than {better}",
+            (NO_SELECTION, NO_NON_IID),
+            NO_STALENESS,
+            published="a figure",
+        ),
     ],
 )

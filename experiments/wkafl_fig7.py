@@ -6,10 +6,13 @@ Command: python run.py --experiment=wkafl_fig7
 
 Published: test accuracy over iterations, in three panels without a table (table 2 has the ends): WKAFL rises fastest
 at 1000/10, 3000/20 and 3000/10, the more so the staler, and ends highest; TWAFL's and SASGD's curves change more with
-the level than WKAFL's.
+the level than WKAFL's. From 1000/10 to 3000/10 WKAFL loses .0006, TWAFL .0048, SASGD .0766 (table 2).
 
 Open choices: those of ``wkafl_table2``. "Fastest" is read as server steps to a target accuracy: 0.25 at desk size
 (paper size: 0.8). Runs that never reach it are compared up to the end of the run (restricted means).
+
+What changed: that WKAFL loses less than the others as the level rises was no claim here before. All seeds are new,
+those of the search too: seeds 0 to 29, and 100 and 101 of the search, had been looked at.
 
 Desk size: MNIST-1D, drawn anew for each seed, an MLP 40-64-10, WKAFL's numbers for MNIST and batch 4; K = 10, P =
 1,000 and 3,000 (P / K = 100 and 300), one label per client, 1,000 steps, evaluated every five. On the 5,000 images of
@@ -17,7 +20,8 @@ table 2 the number of steps to a target depends on the split so much that no num
 server's rates are searched for each arm and P.
 """
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
 
 from experiments.machinery import (
     ACCURACY_MARGIN,
@@ -40,7 +44,9 @@ from experiments.wkafl_table2 import (
     TWAFL,
     WKAFL,
     WORLD,
+    accuracies,
     all_in_flight,
+    loses_less_on_desk,
 )
 from experiments.wkafl_table3 import HARDER, SEARCH
 
@@ -55,8 +61,13 @@ COLUMNS = {
 }
 
 
-def faster_and_higher(rivals: Sequence[str], targets: Mapping[str, float] = TARGET) -> list[Claim]:
-    """WKAFL reaches the target in fewer steps than each rival, and ends above it."""
+def faster_and_higher(
+    rivals: Sequence[str], ends: Callable[[str], str], targets: Mapping[str, float] = TARGET
+) -> list[Claim]:
+    """WKAFL reaches the target in fewer steps than each rival, and ends above it.
+
+    ends: the paper's numbers of WKAFL and a rival at the end.
+    """
     faster = [
         claim
         for scale, target in targets.items()
@@ -68,9 +79,21 @@ def faster_and_higher(rivals: Sequence[str], targets: Mapping[str, float] = TARG
             lower_is_better=True,
             margin=TRIPS_MARGIN,
             scales=(scale,),
+            published="a figure",
         )
     ]
-    return [*faster, *compare("WKAFL ends above {worse}", WKAFL, rivals, margin=ACCURACY_MARGIN)]
+    higher = [
+        claim
+        for rival in rivals
+        for claim in compare(
+            "WKAFL ends above {worse}", WKAFL, rival, margin=ACCURACY_MARGIN, published=ends(rival)
+        )
+    ]
+    return [*faster, *higher]
+
+
+def _ends(rival: str) -> str:
+    return accuracies(WKAFL, rival, "emnist/mnist", (100, 300))
 
 
 EXPERIMENT = PaperExperiment(
@@ -92,8 +115,8 @@ EXPERIMENT = PaperExperiment(
             arms=THREE,
             conditions={"num_clients": [1000, 3000]},
             overrides=all_in_flight([1000, 3000]),
-            search=SEARCH,
-            seeds=tuple(range(30)),
+            search=dataclasses.replace(SEARCH, seeds=(140, 141)),
+            seeds=tuple(range(60, 90)),
             analysis=Analysis(
                 primary=FASTER.format(target=TARGET["desk"]).format(worse=TWAFL),
                 under={"num_clients": 3000},
@@ -107,5 +130,8 @@ EXPERIMENT = PaperExperiment(
         ),
     },
     columns=COLUMNS,
-    claims=faster_and_higher((TWAFL, SASGD)),
+    claims=[
+        *faster_and_higher((TWAFL, SASGD), _ends),
+        *loses_less_on_desk((TWAFL, SASGD), margin=ACCURACY_MARGIN),
+    ],
 )

@@ -8,21 +8,30 @@ Published: test accuracy over iterations at P / K = 3000/10, in three panels wit
 WKAFL converges faster than TWAFL, GSGM and SASGD with every number of labels, above all with one.
 
 Open choices: those of ``wkafl_table2`` and ``wkafl_table3``. "Faster" is read as server steps to 0.7 at desk size
-(paper size: 0.8). Runs that never reach it are compared up to the end of the run (restricted means).
+(paper size: 0.8). Runs that never reach it are compared up to the end of the run (restricted means). "Above all with
+one" is read as a ratio: the rival's steps over WKAFL's with one label, over the same with ten.
+
+What changed: GSGM was searched for with WKAFL's rates before, and its winner was the lowest, .003, with each number
+of labels. So it has eight rates of its own now, down to .0001. That the lead is largest with one label was no claim
+before. All seeds are new, those of the search too: seeds 0 to 19, and 100 and 101 of the search, had been looked at.
 
 Desk size: that of ``wkafl_table2``: 5,000 of MNIST's digits, softmax, P = 3,000, K = 10 (P / K = 300, the paper's),
 1,000 steps. Twenty seeds on ten folds test every image twice. Eight server's rates are searched for each rule and
-number of labels. GSGM is the rival of the primary claim: it alone is not in figure 7.
+number of labels, larger ones for TWAFL and SASGD and smaller ones for GSGM. GSGM is the rival of the primary claim:
+it alone is not in figure 7.
 """
 
 from experiments.machinery import (
+    LOG_TRIPS_MARGIN,
     TRIPS_MARGIN,
     Analysis,
+    Claim,
     PaperExperiment,
     Published,
     Scale,
     Search,
     final_accuracy,
+    log_contrast,
     spread,
     steps_to,
 )
@@ -30,16 +39,18 @@ from experiments.wkafl_fig7 import FASTER, faster_and_higher
 from experiments.wkafl_table2 import (
     DESK,
     GSGM,
-    LARGER,
+    ON_DIGITS,
     ON_EMNIST,
     PAPER_SEARCH,
     RATES,
     SASGD,
     TWAFL,
+    WKAFL,
     in_flight,
 )
-from experiments.wkafl_table3 import FOUR, LABELS, PAPER_SETTINGS
+from experiments.wkafl_table3 import FOUR, LABELS, PAPER_SETTINGS, printed
 
+RIVALS = (TWAFL, GSGM, SASGD)
 TARGET = {"desk": 0.7, "paper": 0.8}
 COLUMNS = {
     "steps to .7": steps_to(0.7),
@@ -47,6 +58,29 @@ COLUMNS = {
     "final accuracy": final_accuracy,
     "spread": spread,
 }
+
+
+def _ends(rival: str) -> str:
+    return printed(WKAFL, rival, "emnist/mnist")
+
+
+def _above_all_with_one() -> list[Claim]:
+    """WKAFL's lead over each rival in steps to the target, with one label against ten."""
+    one, ten = ({"labels_per_client": number} for number in (1, 10))
+    return [
+        Claim(
+            sentence=f"WKAFL's lead over {rival} is larger with one label than with ten: steps to {target}",
+            differences=log_contrast(
+                steps_to(target), plus=[(rival, one), (WKAFL, ten)], minus=[(WKAFL, one), (rival, ten)]
+            ),
+            margin=LOG_TRIPS_MARGIN,
+            scales=(scale,),
+            published="a figure",
+        )
+        for scale, target in TARGET.items()
+        for rival in RIVALS
+    ]
+
 
 EXPERIMENT = PaperExperiment(
     paper="WKAFL",
@@ -69,8 +103,8 @@ EXPERIMENT = PaperExperiment(
             settings=DESK | in_flight(3000) | {"target_accuracy": TARGET["desk"]},
             arms=FOUR,
             conditions={"labels_per_client": LABELS},
-            search=Search(space={"server_learning_rate": RATES}, spaces=LARGER, seeds=(100, 101)),
-            seeds=tuple(range(20)),
+            search=Search(space={"server_learning_rate": RATES}, spaces=ON_DIGITS, seeds=(130, 131)),
+            seeds=tuple(range(40, 60)),
             analysis=Analysis(
                 primary=FASTER.format(target=TARGET["desk"]).format(worse=GSGM),
                 under={"labels_per_client": 1},
@@ -84,5 +118,5 @@ EXPERIMENT = PaperExperiment(
         ),
     },
     columns=COLUMNS,
-    claims=faster_and_higher((TWAFL, GSGM, SASGD), TARGET),
+    claims=[*faster_and_higher(RIVALS, _ends, TARGET), *_above_all_with_one()],
 )

@@ -19,11 +19,15 @@ does not name; the release has no epsilon, and begins at a step fixed beforehand
 49 examples (table 3 gives the same numbers to L_num = 1 or 5). GSGM and the plain mean of the K gradients stand
 beside the table's three rules.
 
+What changed: GSGM was searched for with WKAFL's rates before, and its winner was the lowest, .003, for both P. So it
+has eight rates of its own now, down to .0001. All seeds are new, those of the search too: seeds 0 to 29, and 100 to
+102 of the search, had been looked at.
+
 Desk size: 5,000 of MNIST's digits, softmax, K = 10, P = 1,000 and 3,000 (P / K = 100 and 300, the ends of the paper's
 range for EMNIST MNIST), one label per client, batch 4, 1,000 steps of one gradient each. Eight server's rates are
-searched for each rule and P, ten times as large for TWAFL and SASGD, whose weights shorten the step; WKAFL's other
-numbers stay those of the release for MNIST. Every rule has the same trips per step: equal steps are equal trips.
-Thirty seeds on ten folds test every image three times.
+searched for each rule and P, ten times as large for TWAFL and SASGD, whose weights shorten the step, and smaller ones
+for GSGM; WKAFL's other numbers stay those of the release for MNIST. Every rule has the same trips per step: equal
+steps are equal trips. Thirty seeds on ten folds test every image three times.
 """
 
 import math
@@ -36,6 +40,7 @@ from experiments.machinery import (
     ACCURACY_MARGIN,
     Analysis,
     Claim,
+    Margin,
     Override,
     PaperExperiment,
     Published,
@@ -70,6 +75,9 @@ RATES = [0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0]
 # Of TWAFL and SASGD, whose weights shorten the step by a factor of ten and more: as many, but larger ones.
 LARGER_RATES = [0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0]
 LARGER = dict.fromkeys((TWAFL, SASGD), {"server_learning_rate": LARGER_RATES})
+# Of GSGM on MNIST's digits, whose winner among the common rates was the lowest: as many, but smaller ones.
+SMALLER_RATES = [0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3]
+ON_DIGITS = {**LARGER, GSGM: {"server_learning_rate": SMALLER_RATES}}
 # Algorithm 4's clients; independent exponential durations draw the K participants uniformly.
 WORLD = {
     "partition": "labels_per_client",
@@ -133,19 +141,48 @@ def _beside(condition: Mapping[str, Any], label: str) -> str:
     return PUBLISHED.get(key, {}).get(label, "-")
 
 
+def accuracies(first: str, second: str, dataset: str, ratios: Sequence[int]) -> str:
+    """The table's accuracies of two rules at some P / K, the first rule's before the second's."""
+    rows = {clients // buffer: row for (name, clients, buffer), row in PUBLISHED.items() if name == dataset}
+    pairs = (
+        " : ".join(rows[ratio][label].removeprefix("0") for label in (first, second)) for ratio in ratios
+    )
+    return f"{' / '.join(pairs)} at P / K = {' / '.join(map(str, ratios))}"
+
+
+def losses(first: str, second: str, dataset: str) -> str:
+    """What two rules lose in the table from the lowest P / K to the highest, the first rule's before the second's."""
+    rows = [row for (name, *_), row in PUBLISHED.items() if name == dataset]
+    lost = (float(rows[0][label]) - float(rows[-1][label]) for label in (first, second))
+    return " : ".join(f"{each:.4f}".removeprefix("0") for each in lost)
+
+
 FEW, MANY = {"num_clients": 1000}, {"num_clients": 3000}
 
 
 def loses_less_on_desk(
-    rivals: Sequence[str], few: Mapping[str, int] = FEW, many: Mapping[str, int] = MANY
+    rivals: Sequence[str],
+    few: Mapping[str, int] = FEW,
+    many: Mapping[str, int] = MANY,
+    dataset: str = "emnist/mnist",
+    margin: Margin | None = None,
 ) -> list[Claim]:
-    """WKAFL against each rival, from the lowest staleness of the desk size (K = 10) to the highest."""
+    """WKAFL against each rival, from the lowest staleness of the desk size (K = 10) to the highest.
+
+    A rival that the table does not have is jafl's.
+
+    dataset: the paper's, whose numbers stand beside the claim.
+    margin: default: that of the analysis.
+    """
     low, high = few["num_clients"] // 10, many["num_clients"] // 10
     return [
         Claim(
             sentence=f"WKAFL loses less than {rival} from P / K = {low} to {high}",
             differences=loses_less(WKAFL, rival, few, many),
             scales=("desk",),
+            margin=margin,
+            published=losses(WKAFL, rival, dataset) if rival in (TWAFL, SASGD) else "-",
+            own=rival not in (TWAFL, SASGD),
         )
         for rival in rivals
     ]
@@ -162,6 +199,7 @@ def _loses_less_on_paper() -> list[Claim]:
                 sentence=f"WKAFL loses less than {rival} from the lowest to the highest P / K on {dataset}",
                 differences=loses_less(WKAFL, rival, low, high),
                 scales=("paper",),
+                published=losses(WKAFL, rival, dataset),
             )
             for rival in (TWAFL, SASGD)
         ]
@@ -201,8 +239,8 @@ EXPERIMENT = PaperExperiment(
             arms=WITH_SUM,
             conditions={"num_clients": [1000, 3000]},
             overrides=all_in_flight([1000, 3000]),
-            search=Search(space={"server_learning_rate": RATES}, spaces=LARGER),
-            seeds=tuple(range(30)),
+            search=Search(space={"server_learning_rate": RATES}, spaces=ON_DIGITS, seeds=(130, 131, 132)),
+            seeds=tuple(range(40, 70)),
             analysis=Analysis(
                 primary="WKAFL is above TWAFL",
                 under=MANY,
@@ -218,15 +256,14 @@ EXPERIMENT = PaperExperiment(
     columns={"final accuracy": final_accuracy, "spread": spread, "steps in stage two": in_stage_two},
     beside=_beside,
     claims=[
-        *compare("{better} is above {worse}", WKAFL, TWAFL, published=".9728 against .9572 at P / K = 300"),
-        *compare("{better} is above {worse}", WKAFL, SASGD, published=".9728 against .8553 at P / K = 300"),
-        *compare("{better} is above {worse}", TWAFL, SASGD),
-        *compare(
-            SUM_AS_MEAN,
-            BY_SUM,
-            WKAFL,
-            expected="equivalent",
+        *(
+            claim
+            for pair in ((WKAFL, TWAFL), (WKAFL, SASGD), (TWAFL, SASGD))
+            for claim in compare(
+                "{better} is above {worse}", *pair, published=accuracies(*pair, "emnist/mnist", (100, 300))
+            )
         ),
+        *compare(SUM_AS_MEAN, BY_SUM, WKAFL, expected="equivalent", own=True),
         *loses_less_on_desk((TWAFL, SASGD, GSGM, MEAN)),
         *_loses_less_on_paper(),
     ],

@@ -5,8 +5,9 @@ Command: python run.py --experiment=wkafl_table3
     ``run.py --prepare=emnist/mnist`` and ``--prepare=cifar10`` have been run.
 
 Published: the table below. WKAFL's accuracy is the highest but for CIFAR-10 with 5 and 10 labels, where TWAFL's is;
-GSGM is the most stable, and WKAFL more so than TWAFL and (on EMNIST) SASGD. The text ties instability to fewer
-labels.
+GSGM is the most stable, and WKAFL more so than TWAFL and SASGD, but for CIFAR-10 with one label, where SASGD is more
+stable. The text ties instability to fewer labels. TWAFL's accuracy on CIFAR-10 at P / K = 3000/20 with one label is
+.4141 here and .4241 in table 2.
 
 Open choices: stability is "the standard deviation of the last ten accuracies under logarithmic coordinates": both the
 plain standard deviation and that of the natural logarithms are printed; the claims are judged by the second. How
@@ -26,12 +27,12 @@ other numbers: here MNIST-1D, drawn anew for each seed, with an MLP 40-64-10, ba
 (``wkafl_table2`` says which); P = 1,500, K = 10 (P / K = 150, as in the paper's table), 1,000 steps. The accuracy is
 far from its ceiling there. Eight server's rates are searched for each rule. The runs are those of ``wkafl_fig10``,
 and those of one arm more: WKAFL with stage two by the sum of the losses, as in algorithm 2. Most steps are in stage
-two here, and none with the sum. The two arms still hardly differ: stage two's clip norm, 5, is above nearly all
-gradients' norms here.
+two here, and none with the sum. The two arms still hardly differ: stage two clips a selected gradient only where its
+norm is above B = 5 times the estimate's (equation 9), which hardly ever happens here.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from experiments.machinery import (
@@ -89,6 +90,19 @@ def _beside(condition: Mapping[str, Any], label: str) -> str:
     return f"{row[place]}, stability {row[4 + place]}"
 
 
+def printed(
+    first: str, second: str, dataset: str, labels: Sequence[int] = LABELS, *, stability: bool = False
+) -> str:
+    """The table's accuracies or stabilities of two rules, the first rule's before the second's.
+
+    labels: the numbers of labels per client that count.
+    """
+    places = [list(FOUR).index(label) + (len(FOUR) if stability else 0) for label in (first, second)]
+    pairs = (" : ".join(PUBLISHED[dataset, number][place] for place in places) for number in labels)
+    told = f" ({' / '.join(map(str, labels))} labels)" if len(labels) > 1 else ""
+    return " / ".join(pairs) + told
+
+
 # Unsaturated, not convex, other examples for each seed; see ``wkafl_fig8``.
 HARDER = WORLD | {
     "dataset": "mnist_1d",
@@ -128,6 +142,7 @@ def _of_the_table(world: dict[str, Any], scale: str, *, on_cifar: bool) -> list[
     There TWAFL's accuracy is level with five and ten labels, and SASGD is the steadier one with one label.
     """
     claims = []
+    dataset = "cifar10" if on_cifar else "emnist/mnist"
     for rival in (TWAFL, GSGM, SASGD):
         for number in LABELS:
             level = on_cifar and rival == TWAFL and number > 1
@@ -138,17 +153,21 @@ def _of_the_table(world: dict[str, Any], scale: str, *, on_cifar: bool) -> list[
                 under={**world, "labels_per_client": number},
                 expected="equivalent" if level else "better",
                 scales=(scale,),
+                published=printed(WKAFL, rival, dataset, [number]),
             )
     steadier: dict[str, Any] = {
         "measure": logarithmic_spread,
         "lower_is_better": True,
         "scales": (scale,),
     }
-    for better, worse in ((WKAFL, TWAFL), (GSGM, WKAFL)):
-        claims += compare(STEADIER, better, worse, under=world, **steadier)
+    for pair in ((WKAFL, TWAFL), (GSGM, WKAFL)):
+        told = printed(*pair, dataset, stability=True)
+        claims += compare(STEADIER, *pair, under=world, published=told, **steadier)
     for number in LABELS:
         pair = (SASGD, WKAFL) if on_cifar and number == 1 else (WKAFL, SASGD)
-        claims += compare(STEADIER, *pair, under={**world, "labels_per_client": number}, **steadier)
+        told = printed(*pair, dataset, [number], stability=True)
+        under = {**world, "labels_per_client": number}
+        claims += compare(STEADIER, *pair, under=under, published=told, **steadier)
     return claims
 
 
@@ -182,13 +201,14 @@ EXPERIMENT = PaperExperiment(
         *_of_the_table({}, "desk", on_cifar=True),
         *_of_the_table({"dataset": "emnist/mnist"}, "paper", on_cifar=False),
         *_of_the_table({"dataset": "cifar10"}, "paper", on_cifar=True),
-        *compare(SUM_AS_MEAN, BY_SUM, WKAFL, expected="equivalent", scales=("desk",)),
+        *compare(SUM_AS_MEAN, BY_SUM, WKAFL, expected="equivalent", scales=("desk",), own=True),
         Claim(
             sentence="WKAFL is less steady with one label than with ten",
             differences=change(
                 WKAFL, logarithmic_spread, {"labels_per_client": 10}, {"labels_per_client": 1}
             ),
             scales=("desk",),
+            published=f"{PUBLISHED['cifar10', 1][4]} : {PUBLISHED['cifar10', 10][4]}",
         ),
     ],
 )

@@ -20,11 +20,16 @@ B) states another condition: L^2 sum_{t=l}^j (j - tau_t) alpha^(j-t) sum_{k=l}^t
 1/4. It allows rates up to about 1 / (2 sqrt(tau_max)), whatever J is, and thus sqrt(K/J) once J is several thousand.
 But the proof then uses that the same sum is below alpha^(j-l) / 4, which does not follow from it; divided by
 alpha^(j-l), that is the condition of the theorem for l = 1. Inequality (13) itself holds in the simulation by a wide
-margin, at a rate that the theorem does not allow: its right side keeps G^2, the largest difference between a client's
-gradient and the true one.
+margin, at a rate that the theorem does not allow, though appendix B does: its right side keeps G^2, the largest
+difference between a client's gradient and the true one.
 
-Desk size: J = 10, 30, 100, 300, 1,000 and 10,000; twenty seeds; 0 to 19 were looked at without the appendix's
-condition.
+What changed: whether the appendix's condition allows a rate is a question of yes or no, and its margin was 0.3, a
+factor of two in the rate: at J = 10,000 a rate 1.26 times as large as sqrt(K/J) counted as equal to it. The margin is
+.01 now. All seeds are new: 0 to 19 had been looked at without the appendix's condition, and 20 to 39 with it.
+
+The paper's alpha is above 0 (equation 4): the claims at alpha = 0 are jafl's.
+
+Desk size: J = 10, 30, 100, 300, 1,000 and 10,000; twenty seeds.
 """
 
 import functools
@@ -41,6 +46,7 @@ SPREAD, NOISE = 1.0, 1.0  # of the clients' optima; sigma_c
 STEPS = (10, 30, 100, 300, 1000, 10_000)
 MOMENTA = (0.0, 0.1)
 ALLOWED, BY_THE_PROOF = "log10 of the largest rate allowed", "by appendix B"
+YES_OR_NO = Margin(0.01)  # of an inequality that the paper asks for, in powers of ten
 MODERATE = 0.02  # a rate at which the problem is learnt in spite of its staleness
 
 
@@ -201,6 +207,7 @@ def _allowed(momentum: float) -> Claim:
         sentence=f"theorem 5.1 allows the rate sqrt(K / J) of remark 5.2 at J = 1,000 (alpha = {momentum:g})",
         differences=functools.partial(allows, momentum=momentum, steps=1000),
         published="for any large enough J",
+        own=momentum == 0,
     )
 
 
@@ -208,6 +215,7 @@ def _allowed_by_the_proof(steps: int) -> Claim:
     return Claim(
         sentence=f"appendix B's condition allows the rate sqrt(K / J) of remark 5.2 at J = {steps:,} (alpha = 0.1)",
         differences=functools.partial(allows, momentum=0.1, steps=steps, condition=BY_THE_PROOF),
+        margin=YES_OR_NO,
         published="for any large enough J",
     )
 
@@ -224,7 +232,7 @@ EXPERIMENT = PaperExperiment(
     scales={
         "desk": Scale(
             settings={},
-            seeds=tuple(range(20, 40)),
+            seeds=tuple(range(40, 60)),
             analysis=Analysis(
                 primary=PRIMARY.sentence,
                 seeds=20,
@@ -248,6 +256,7 @@ EXPERIMENT = PaperExperiment(
                 sentence=f"inequality (13) holds in J = 1,000 steps at a rate of {MODERATE:g} (alpha = {momentum:g})",
                 differences=functools.partial(holds, momentum=momentum, steps=1000),
                 published="an inequality",
+                own=momentum == 0,
             )
             for momentum in MOMENTA
         ),

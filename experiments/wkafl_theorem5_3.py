@@ -18,6 +18,10 @@ But V_1 is below 0 unless M_e < (1 - alpha) / 6 = .15, whatever the rate; the M_
 sigma_e = 0 is many times that. So sigma_e^2 and sigma_c^2 must carry the differences between clients, and they do not
 shrink with J: (14) holds, and its right side is far above what it bounds.
 
+What changed: the primary claim was on M_e, of which the paper says no more than that there is one. Now it is that
+inequality (14) holds, which is the theorem. The other two claims are jafl's questions: whether M_e can do without a
+sigma_e, and whether the bound is near what it bounds. All seeds are new: 0 to 19 had been looked at.
+
 Desk size: J = 100, 300 and 1,000, eta = 1/sqrt(J), capped at 0.1; twenty seeds.
 """
 
@@ -171,7 +175,7 @@ def draw(rows: list[dict[str, Any]], folder: pathlib.Path) -> None:
     save(figure, folder / "bound.png")
 
 
-PRIMARY = "WKAFL's gradients meet the M_e < (1 - alpha) / 6 that V_1 >= 0 asks for, without a sigma_e"
+PRIMARY = "inequality (14) holds in J = 1,000 steps at eta = 1/sqrt(J)"
 
 EXPERIMENT = PaperExperiment(
     paper="WKAFL",
@@ -183,13 +187,13 @@ EXPERIMENT = PaperExperiment(
     scales={
         "desk": Scale(
             settings={},
-            seeds=tuple(range(20)),
+            seeds=tuple(range(60, 80)),
             analysis=Analysis(
                 primary=PRIMARY,
                 seeds=20,
                 margin=Margin(0.3),
-                spread=0.3,
-                source="runs with seeds 1000 and 1001",
+                spread=0.08,
+                source="the results of seeds 0 to 19, where another claim was the primary one",
                 correction=0.0,
             ),
         ),
@@ -198,16 +202,17 @@ EXPERIMENT = PaperExperiment(
     measure=measure,
     pictures=draw,
     claims=[
-        Claim(sentence=PRIMARY, differences=_small_enough, published="some M_e"),
         Claim(
-            sentence="inequality (14) holds in J = 1,000 steps at eta = 1/sqrt(J)",
-            differences=_holds,
-            published="an inequality",
+            sentence="WKAFL's gradients meet the M_e < (1 - alpha) / 6 that V_1 >= 0 asks for, without a sigma_e",
+            differences=_small_enough,
+            published="some M_e",
+            own=True,
         ),
+        Claim(sentence=PRIMARY, differences=_holds, published="an inequality"),
         Claim(
             sentence="the right side of (14) is less than ten times what it bounds",
             differences=_tight,
-            published="-",
+            own=True,
         ),
     ],
 )
