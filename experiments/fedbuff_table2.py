@@ -89,7 +89,7 @@ EXPERIMENT = PaperExperiment(
             LABELS[10],
             LABELS[100],
             **FEWER_TRIPS,
-            published="31.9 : 71.6 / 124.7 : 178.2 / 67.5 : 102.5",
+            published="31.9 : 71.6 / 124.7 : 178.2 / 67.5 : 102.5" + table1.LEGEND,
         ),
         *compare(
             "a buffer of 10 needs fewer trips than none",

@@ -232,12 +232,14 @@ EXPERIMENT = PaperExperiment(
             differences=lambda rows: saved(
                 rows, {"selection": UNIFORM, "weight": CONSTANT}, {"selection": ONE_PASS, "weight": CONSTANT}
             ),
+            own=True,
         ),
         Claim(
             sentence="a weight of 1 costs more than one that falls with staleness",
             differences=lambda rows: saved(
                 rows, {"selection": UNIFORM, "weight": CONSTANT}, {"selection": UNIFORM, "weight": FALLING}
             ),
+            own=True,
         ),
         Claim(
             sentence="one pass has the epsilon that is published, once",
@@ -246,6 +248,7 @@ EXPERIMENT = PaperExperiment(
                 - of(rows, "epsilon once", varied="K", K=f"{K:,}", selection=ONE_PASS, weight=CONSTANT)
             ).tolist(),
             expected="equivalent",
+            own=True,
             identity=True,
         ),
     ],

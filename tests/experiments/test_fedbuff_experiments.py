@@ -1,6 +1,7 @@
 """FedBuff's experiments: what their files compute by themselves, and what their paper size takes from the paper."""
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -12,6 +13,8 @@ from experiments import fedbuff_fig5 as fig5
 from experiments import fedbuff_fig7 as fig7
 from experiments import fedbuff_table1 as table1
 from experiments import fedbuff_table4 as table4
+from experiments import fedbuff_table5 as table5
+from experiments import fedbuff_table7 as table7
 from experiments.machinery import discovery, protocol, sweeps
 from jafl.config import arms, grid
 
@@ -67,6 +70,63 @@ def test_the_own_target_is_one_on_validation_examples_where_the_paper_has_it():
     never = some_run([0.1, 0.2], dataset="mnist_1d", target_accuracy=0.5)
     assert table1.to_target.observe(never) == (10.0, False)
     assert table1.at_target("server_step")(desk) == 1
+
+
+def test_what_the_paper_does_not_say_of_all_data_sets_is_not_asked_of_all_at_paper_size():
+    expected = {
+        (claim.sentence, claim.under.get("dataset")): claim.expected
+        for claim in protocol.claims_at(table1.EXPERIMENT, "paper")
+    }
+    assert {task: verdict for (told, task), verdict in expected.items() if told.startswith("FedAsync")} == {
+        "celeb_a": "better",
+        "sentiment140": "worse",
+        "cifar10": "better",
+    }
+    of_fedprox = {key: verdict for key, verdict in expected.items() if key[0].startswith("FedProx")}
+    assert of_fedprox == {
+        ("FedProx and FedAvg need as many trips", "celeb_a"): "equivalent",
+        ("FedProx needs fewer trips than FedAvg", "cifar10"): "better",
+    }
+
+
+@pytest.mark.parametrize("task", list(table1.TASKS))
+def test_verdicts_expected_at_paper_size_are_those_of_the_published_trips(task):
+    for claim in protocol.claims_at(table1.EXPERIMENT, "paper"):
+        numbers = [table1.TRIPS[task][arm] for arm in (claim.better, claim.worse)]
+        if claim.under.get("dataset", task) != task or any(number.startswith(">") for number in numbers):
+            continue
+        ratio = float(numbers[0]) / float(numbers[1])
+        fits = {"better": ratio < 1, "worse": ratio > 1, "equivalent": 0.9 < ratio < 1.1}
+        assert fits[claim.expected], (claim.sentence, ratio)
+        assert f"{numbers[0]} : {numbers[1]}" in claim.published
+
+
+@pytest.mark.parametrize("task", list(table1.CLIENTS_GIVEN))
+@pytest.mark.parametrize("size", table7.SIZES)
+def test_example_weights_have_k_times_the_rate_that_was_found_for_sums(task, size):
+    scale, settings = sweeps.adapted(table7.EXPERIMENT.scales["paper"], {})
+    own = arms.under(settings, scale.arms, {"dataset": task, "buffer_size": size}, scale.overrides)
+    sums, means = own[table7.UNIFORM], own[table7.BY_EXAMPLES]
+    assert (sums.aggregate, means.aggregate) == ("sum", "mean")
+    assert means.server_learning_rate == pytest.approx(size * sums.server_learning_rate)
+    assert means.learning_rate == sums.learning_rate == table1.RATES[task][table1.FEDBUFF][0]
+
+
+def test_lr_norm_is_expected_ahead_on_sent140_alone_at_paper_size():
+    claims = [claim for claim in protocol.claims_at(table7.EXPERIMENT, "paper") if not claim.identity]
+    found = {(claim.worse, claim.under["dataset"]): claim.expected for claim in claims}
+    assert found == {
+        (rival, task): verdict
+        for rival in (table7.BY_EXAMPLES, table7.UNIFORM)
+        for task, verdict in (("celeb_a", "equivalent"), ("sentiment140", "better"))
+    }
+
+
+@pytest.mark.parametrize("rival", [table1.FEDAVGM, table1.FEDASYNC])
+def test_speed_ups_in_a_line_are_those_of_table_5(rival):
+    numbers = re.findall(r"[\d.]+(?=x)", table5.IN_A_LINE[rival])
+    by_law = zip(*(table5.SPEED_UPS[task, rival] for task in table1.CLIENTS_GIVEN), strict=True)
+    assert numbers == [number for law in reversed(list(by_law)) for number in law]
 
 
 # Numbers of examples

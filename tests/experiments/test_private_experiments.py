@@ -3,6 +3,10 @@
 import pytest
 
 from experiments import fedbuff_fig4 as fig4
+from experiments import fedbuff_fig8 as fig8
+from experiments import fedbuff_table3 as table3
+from experiments import privacy_of_schedules
+from experiments.machinery import search
 from jafl.config.builders import make_source
 from jafl.config.settings import Settings
 from jafl.data import assumed
@@ -23,6 +27,27 @@ def test_the_sizes_are_those_of_the_experiment():
     _, paper = SIZES["paper"]
     assert paper["rounds"] == fig4.PAPER_WORLD["client_trips"] / fig4.PAPER_WORLD["concurrency"]
     assert all(sorted(noise) == fig4.EPSILONS for noise, _ in SIZES.values())
+
+
+@pytest.mark.parametrize("experiment", [fig4.EXPERIMENT, fig8.EXPERIMENT])
+def test_figures_4_and_8_start_from_trials_of_their_own_search(experiment):
+    scale = experiment.scales["desk"]
+    for arms in scale.tuned.values():
+        assert list(arms) == list(scale.arms)
+        assert all(settings in search.trials(scale.search, label) for label, settings in arms.items())
+    assert not {*scale.seeds, *scale.search.seeds} & {*range(40), *range(100, 104)}, (
+        "seeds that were looked at"
+    )
+    assert table3.EXPERIMENT.scales["desk"].seeds == tuple(range(20, 40))
+
+
+def test_what_the_paper_does_not_ask_is_counted_apart():
+    for experiment in (fig4.EXPERIMENT, fig8.EXPERIMENT, table3.EXPERIMENT):
+        for claim in experiment.claims:
+            true = "true" in claim.sentence or "in truth" in claim.sentence
+            assert claim.own == true, claim.sentence
+            assert (claim.published == "-") == true
+    assert all(claim.own for claim in privacy_of_schedules.EXPERIMENT.claims)
 
 
 def test_at_paper_size_as_many_clients_train_as_the_noise_is_for():
