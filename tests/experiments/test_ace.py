@@ -5,6 +5,7 @@ import pathlib
 
 import numpy as np
 import pytest
+from tiers import in_tiers
 
 from experiments import ace_bounds, ace_fig2, ace_figa1, ace_section5, ace_table1, ace_tablea1, ace_tablea2
 from experiments.machinery import Runs, discovery, report
@@ -38,7 +39,7 @@ def test_every_figure_and_table_of_the_paper_has_its_file_and_states_an_analysis
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("scale", ["desk", "paper"])
+@pytest.mark.parametrize("scale", in_tiers(("desk", "paper"), ("desk",)))
 def test_fedbuff_is_algorithm_a2_which_has_no_staleness_weight(name, scale):
     size = discovery.load(name).scales[scale]
     seen = 0

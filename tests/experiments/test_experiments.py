@@ -36,7 +36,7 @@ def test_the_file_says_what_it_is(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("scale", in_tiers(SCALES, ("desk",)))
 def test_the_settings_of_every_arm_fit_together(name, scale):
     experiment = discovery.load(name)
     if experiment.measure is not None:
