@@ -1,14 +1,16 @@
 """Differences of trips to a target that join arms and conditions: what runs that never arrive do to them."""
 
 import math
+import pathlib
 
 import numpy as np
 import pytest
 from test_machinery import some_run
 
 from experiments import machinery
-from experiments.machinery import LOG_TRIPS_MARGIN, Analysis, Claim, verdicts
+from experiments.machinery import LOG_TRIPS_MARGIN, Analysis, Claim, contrasts, trips_to, verdicts
 from experiments.machinery.results import Runs
+from jafl.runs.reader import PastRun
 from jafl.sweeps import seed_means
 
 TRIPS = machinery.trips_to(0.9)
@@ -70,3 +72,22 @@ def test_arms_that_never_arrive_are_not_equivalent_in_joined_claims_either(never
     assert row["verdict"] == verdict
     assert max(row["censored"]) == never / 6
     assert row["primary"]
+
+
+def test_runs_of_both_arms_that_diverged_never_arrive_and_leave_numbers():
+    rows = [
+        {"client_trips": trips, "server_step": trips, "test_accuracy": trips / 100} for trips in (0, 50, 100)
+    ]
+    settings = {"algorithm": "asgd", "label": "a", "client_trips": 100}
+    runs = [
+        PastRun(
+            pathlib.Path(f"a-seed{seed}"),
+            {**settings, "seed": str(seed)},
+            rows[: 1 if status == "diverged" else 3],
+            {"status": status},
+        )
+        for seed, status in enumerate(("finished", "diverged", "finished"))
+    ]
+    values, censored = contrasts.numbers(trips_to(0.5), [runs, runs])
+    assert values[0] == [50.0, 100.0, 50.0] == values[1]
+    assert censored == (1 / 3, 1 / 3)
