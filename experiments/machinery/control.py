@@ -171,10 +171,13 @@ def _with_seeds(runs: Runs, seeds: Sequence[int]) -> Runs:
 def main(arguments: Sequence[str]) -> int:
     """Runs the control; returns the exit status: 1 where more than 5 % of the families have a false verdict."""
     families, names, output, budget = 200, [], "runs", dict[str, int]()
+    if "--help" in arguments:
+        print(__doc__)
+        return 0
     try:
         for argument in arguments:
-            name, equals, value = argument.removeprefix("--").partition("=")
-            if not equals:
+            name, _, value = argument.removeprefix("--").partition("=")
+            if not argument.startswith("--"):
                 names.append(argument)
             elif name == "output_dir":
                 output = value
@@ -186,6 +189,7 @@ def main(arguments: Sequence[str]) -> int:
                 else:
                     budget[name] = number
         require(names, "experiments", names, f"names of experiments: {', '.join(discovery.names())}")
+        require(len({*names}) == len(names), "experiments", ", ".join(names), "names that differ")
         print(f"Training {families} families with shuffled labels: {', '.join(names)}.", flush=True)
         false = run(names, families, pathlib.Path(output), budget)
     except SettingError as error:

@@ -6,7 +6,7 @@ import importlib
 import pathlib
 import re
 
-from experiments.machinery import protocol, search, times
+from experiments.machinery import checks, protocol, search, times
 from experiments.machinery.declarations import SCALES, PaperExperiment
 from jafl.errors import require, unknown_name
 
@@ -30,7 +30,7 @@ def load(name: str) -> PaperExperiment:
     Raises SettingError, with the nearest name, if there is none, and for one that the protocol does not allow.
     """
     experiment = _read(name)
-    protocol.check(experiment)
+    checks.check(experiment)
     return experiment
 
 

@@ -9,7 +9,6 @@ claims of each, how far replications agree, and how long all took; a page for ea
 paper's performance profiles; and the tables of experiments/README.md (``experiments.machinery.overview``).
 """
 
-import json
 import pathlib
 import shutil
 import sys
@@ -19,9 +18,9 @@ from typing import Any
 
 from experiments.machinery import (
     discovery,
+    kept_results,
     overview,
     profiles,
-    protocol,
     replication,
     report,
     search,
@@ -35,87 +34,18 @@ from experiments.machinery.families import (
     page_name,
     scores,
 )
-from experiments.machinery.protocol import BEFORE, UNDER, VERSION, Standing
-from jafl.errors import SettingError, require
-from jafl.runs.reader import read_json
+from experiments.machinery.kept_results import PAGES
+from experiments.machinery.protocol import BEFORE, VERSION, Standing
+from jafl.errors import SettingError
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-PAGES = ROOT / "docs" / "results"
-OVERVIEW = ROOT / "experiments" / "README.md"
-DATA = "data"
-REMEDY = "Run the experiment anew."
+OVERVIEW = PAGES.parents[1] / "experiments" / "README.md"
 SETTING = ("Open choices", "Desk size")  # what an experiment's docstring says on its page
 MADE = "<!-- Made by python -m experiments.machinery.pages; changes by hand are lost. -->"
 
 
-def take_over(
-    runs: pathlib.Path, pages: pathlib.Path = PAGES, winners: pathlib.Path = search.FOUND
-) -> list[str]:
-    """Copies the results below ``runs`` that were judged by the protocol; returns a line on each file found.
-
-    Args:
-      runs: the folder that the experiments' folders lie in.
-      pages: that of the pages.
-      winners: that of what the searches have found.
-
-    Raises SettingError before anything is copied: for results of another version of the protocol, for some that are
-    not as their experiment's file states, and for two of one experiment.
-    """
-    contents, found = {}, dict[str, pathlib.Path]()
-    for path in sorted(runs.glob("*/verdicts.json")):
-        content = read_json(path)
-        contents[path] = content
-        if content.get("protocol") is not None:
-            _check_version(path, content)
-            _check_content(path, content)
-            name = page_name(content)
-            require(
-                name not in found, "runs", str(path), f"without other results of {name}: {found.get(name)}"
-            )
-            found[name] = path
-            _check_replaced(path, content, pages / DATA / f"{name}.json")
-    lines = []
-    (pages / DATA).mkdir(parents=True, exist_ok=True)
-    clocks = times.read(pages / times.ALL.name)
-    for path, content in contents.items():
-        if content.get("protocol") is None:
-            lines.append(f"{path}: left out, from before the protocol")
-            continue
-        target = pages / DATA / f"{page_name(content)}.json"
-        text = _as_text(content)
-        before = target.read_text(encoding="utf-8") if target.is_file() else None
-        target.write_text(text, encoding="utf-8")
-        what = "new" if before is None else "as before" if before == text else "replaces other results"
-        lines.append(f"{path}: {what}, {content['standing']}")
-        if (clock := path.parent / times.CLOCK).is_file():
-            clocks[page_name(content)] = read_json(clock)
-        if (tuned := path.parent / "tuned.json").is_file() and _is_kept(content):
-            search.keep(read_json(tuned), page_name(content), winners)
-    if clocks:
-        text = json.dumps(clocks, indent=1, sort_keys=True) + "\n"
-        (pages / times.ALL.name).write_text(text, encoding="utf-8")
-    return lines
-
-
-def _as_text(content: Content) -> str:
-    """The content as JSON, a line for each verdict and table row. A replication's runs count nowhere: left out."""
-    if content.get("replication"):
-        content = {**content, "verdicts": [{**row, "runs": []} for row in content["verdicts"]]}
-    lines = []
-    for name, value in content.items():
-        rows = ",\n  ".join(map(json.dumps, value)) if isinstance(value, list) and value else None
-        lines.append(f"{json.dumps(name)}: " + (f"[\n  {rows}\n ]" if rows else json.dumps(value)))
-    return "{\n " + ",\n ".join(lines) + "\n}\n"
-
-
-def _is_kept(content: Content) -> bool:
-    """Whether later commands take the winners of these results' search."""
-    return content["standing"] == UNDER and not content.get("replication")
-
-
 def made(pages: pathlib.Path = PAGES) -> dict[str, str]:
     """{name of a page: its text}, from the files in ``data``."""
-    contents = _contents(pages)
+    contents = kept_results.contents(pages)
     written = {
         f"{page_name(content)}.md": page(content, contents)
         for content in contents
@@ -126,7 +56,7 @@ def made(pages: pathlib.Path = PAGES) -> dict[str, str]:
 
 def made_overview(pages: pathlib.Path = PAGES, overview_page: pathlib.Path = OVERVIEW) -> str:
     """The text of experiments/README.md with its tables as the files in ``data`` have them."""
-    return overview.filled(overview_page.read_text(encoding="utf-8"), _contents(pages))
+    return overview.filled(overview_page.read_text(encoding="utf-8"), kept_results.contents(pages))
 
 
 def write(pages: pathlib.Path = PAGES) -> list[str]:
@@ -147,84 +77,12 @@ def _draw_profiles(pages: pathlib.Path) -> None:
     from jafl.plots.canvas import save
 
     drawn = set()
-    for (paper, scale), family in families(_contents(pages)).items():
+    for (paper, scale), family in families(kept_results.contents(pages)).items():
         if worlds := _worlds(family):
             drawn.add(path := pages / _picture(paper, scale))
             save(profiles.draw(worlds, f"{paper}, {scale} size: {len(worlds)} worlds"), path)
     for path in {*pages.glob("profiles-*.png")} - drawn:
         path.unlink()
-
-
-def _contents(pages: pathlib.Path) -> list[dict[str, Any]]:
-    """What was taken over; raises SettingError for results of another version of the protocol."""
-    contents = []
-    for path in sorted((pages / DATA).glob("*.json")):
-        contents.append(read_json(path))
-        _check_version(path, contents[-1])
-    return contents
-
-
-def _check_version(path: pathlib.Path, content: Content) -> None:
-    """Raises SettingError for results of another version of the protocol than docs/protocol.md has."""
-    version = content.get("protocol")
-    if version != VERSION:
-        told = f"protocol of {path} is {version!r}, but must be {VERSION}, that of docs/protocol.md"
-        remedy = "Run the experiment anew, and remove the file if it is one of docs/results."
-        raise SettingError(f"{told}. {remedy}", setting="protocol", value=version)
-
-
-PARTS = (
-    "experiment",
-    "paper",
-    "figure",
-    "scale",
-    "standing",
-    "declared",
-    "seeds",
-    "verdicts",
-    "table",
-    "tuning",
-)
-
-
-def _check_content(path: pathlib.Path, content: Content) -> None:
-    """Raises SettingError unless results are whole, and as the file of their experiment states."""
-    missing = [name for name in PARTS if name not in content]
-    require(not missing, f"the parts of {path}", sorted(content), f"all of {', '.join(PARTS)}", REMEDY)
-    name, scale = content["experiment"], content["scale"]
-    require(
-        name in discovery.names(), f"experiment of {path}", name, "one of run.py --experiment=list", REMEDY
-    )
-    experiment = discovery.load(name)
-    fits = scale in experiment.scales and content["paper"] == experiment.paper
-    where = f"{content['paper']}, {scale} size"
-    require(
-        fits,
-        f"paper and size of {path}",
-        where,
-        f"{experiment.paper}, {', '.join(experiment.scales)}",
-        REMEDY,
-    )
-    if content["standing"] == UNDER:
-        stated = protocol.declared(experiment, scale)["digest"]
-        digest = content["declared"].get("digest")
-        require(digest == stated, f"declared.digest of {path}", digest, f"{stated}, that of the file", REMEDY)
-        primary = [row["claim"] for row in content["verdicts"] if row["primary"]]
-        require(len(primary) == 1, f"primary claims of {path}", primary, "one", REMEDY)
-
-
-def _check_replaced(path: pathlib.Path, content: Content, target: pathlib.Path) -> None:
-    """Raises SettingError where results under the protocol would be replaced by others."""
-    before = read_json(target).get("standing") if target.is_file() else None
-    allowed = f"{UNDER}, as that of {target} is"
-    remedy = "Move these results elsewhere."
-    require(
-        before != UNDER or content["standing"] == UNDER,
-        f"standing of {path}",
-        content["standing"],
-        allowed,
-        remedy,
-    )
 
 
 def _worlds(family: Sequence[Content]) -> list[Mapping[str, Any]]:
@@ -402,7 +260,7 @@ def _anew(runs: pathlib.Path) -> tuple[list[str], list[str]]:
         draft, winners = pathlib.Path(folder) / "results", pathlib.Path(folder) / "tuned"
         for there, here in ((PAGES, draft), (search.FOUND, winners)):
             shutil.copytree(there, here)
-        lines = take_over(runs, draft, winners)
+        lines = kept_results.take_over(runs, draft, winners)
         names = write(draft)
         text = made_overview(draft)
         for there, here in ((PAGES, draft), (search.FOUND, winners)):
@@ -417,6 +275,9 @@ def _anew(runs: pathlib.Path) -> tuple[list[str], list[str]]:
 def main(arguments: Sequence[str]) -> int:
     """Takes over results and writes the pages; returns the exit status."""
     runs = pathlib.Path("runs")
+    if "--help" in arguments:
+        print(__doc__)
+        return 0
     for argument in arguments:
         name, _, value = argument.partition("=")
         if name != "--runs" or not value:

@@ -12,6 +12,7 @@ from typing import Any
 
 from experiments.machinery import (
     discovery,
+    division,
     profiles,
     protocol,
     replication,
@@ -25,7 +26,6 @@ from experiments.machinery.declarations import Context, PaperExperiment, Scale
 from experiments.machinery.results import Runs
 from experiments.machinery.sweeps import Sweep, adapted, typed_budget
 from jafl import __version__
-from jafl.config import arms as all_arms
 from jafl.config import grid
 from jafl.config.arms import Override
 from jafl.config.settings import Settings
@@ -267,8 +267,9 @@ def _train(job: _Job, tune: bool, options: Mapping[str, Any]) -> bool:
     options: of ``run_sweep``.
     """
     tuned = None
-    corrections = _corrections(job)
-    protocol.check_corrections(job.experiment, job.scale_name, corrections, _shared_examples(job))
+    given = job.scale, job.settings, job.budget
+    corrections = division.corrections(*given)
+    protocol.check_corrections(job.experiment, job.scale_name, corrections, division.shared_examples(*given))
     if tune:
         began = time.monotonic()
         tuned = _search(job, options)
@@ -289,35 +290,6 @@ def _train(job: _Job, tune: bool, options: Mapping[str, Any]) -> bool:
     table, how = report.measured(job.experiment, runs), report.tuning(job.scale, tuned)
     _write(job, runs, table, how, seeds, corrections=corrections, tuned_here=tune)
     return True
-
-
-def _corrections(job: _Job) -> dict[str, float]:
-    """{condition: test examples over training examples}; empty for an experiment from before the protocol."""
-    if job.scale.analysis is None:
-        return {}
-    from jafl.config.data_cache import DataCache
-
-    loaded, found = DataCache(), {}
-    for condition in grid.product(job.scale.conditions):
-        arms = all_arms.under(job.settings, job.scale.arms, condition, [*job.scale.overrides, *job.budget])
-        # As the data are split: evaluating on fewer examples does not make seeds share less.
-        sources = [loaded.source(arm.changed({"evaluation_examples": None})) for arm in arms.values()]
-        found[grid.folder(condition)] = max(len(source.test_y) / len(source.y) for source in sources)
-    return found
-
-
-def _shared_examples(job: _Job) -> int:
-    """How many test examples of the first seed are examples of the second; 0 where the analysis does not need it."""
-    if job.scale.analysis is None or job.scale.analysis.correction or len(job.scale.seeds) < 2:
-        return 0
-    from jafl.config.data_cache import DataCache
-
-    condition = next(iter(grid.product(job.scale.conditions)))
-    arms = all_arms.under(job.settings, job.scale.arms, condition, [*job.scale.overrides, *job.budget])
-    arm = next(iter(arms.values())).changed({"evaluation_examples": None})
-    one, other = (DataCache().read(arm.changed({"seed": str(seed)})) for seed in job.scale.seeds[:2])
-    there = {each.tobytes() for each in (*other.x, *other.test_x)}
-    return sum(each.tobytes() in there for each in one.test_x)
 
 
 def _search(job: _Job, options: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -22,6 +22,7 @@ from jafl.errors import SettingError
 
 BETWEEN = " | "  # an arm's label and the trial's settings, in the label of the trial's runs
 FOUND = pathlib.Path(__file__).parent.parent / "tuned"  # what the searches behind docs/results have found
+KEPT = ("protocol", "world", "seeds", "at_the_edge", "tuned")  # what of a search's ``tuned.json`` is kept
 EDGE = 0.05  # of a range's logarithm: a winner so near an end is at the edge
 
 
@@ -224,7 +225,7 @@ def keep(content: Mapping[str, Any], name: str, folder: pathlib.Path = FOUND) ->
       name: the experiment's page: its name, at paper size with ``-paper``.
       folder: to write to.
     """
-    kept = {part: content[part] for part in ("protocol", "world", "seeds", "at_the_edge", "tuned")}
+    kept = {part: content[part] for part in KEPT}
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.json").write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
 

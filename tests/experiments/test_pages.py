@@ -6,7 +6,16 @@ import json
 import pytest
 from test_protocol import ANALYSIS, EXPERIMENT
 
-from experiments.machinery import Claim, discovery, families, overview, pages, replication, report
+from experiments.machinery import (
+    Claim,
+    discovery,
+    families,
+    kept_results,
+    overview,
+    pages,
+    replication,
+    report,
+)
 from experiments.machinery.protocol import EXPLORATORY, UNDER
 
 CLAIMS = [
@@ -200,7 +209,7 @@ def test_the_page_says_what_the_numbers_were_made_with():
     made = {**content([row("a above b", "better")]), "software": {"jax": "1.2", "numpy": "3.4"}}
     assert pages.page(made).endswith("Made with jax 1.2, numpy 3.4.\n")
     assert "Made with" not in pages.page(content([row("a above b", "better")]))
-    assert json.loads(pages._as_text(made))["software"] == made["software"]
+    assert json.loads(kept_results._as_text(made))["software"] == made["software"]
 
 
 def test_an_analysis_without_a_difference_is_for_its_margin():

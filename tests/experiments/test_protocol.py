@@ -18,8 +18,10 @@ from experiments.machinery import (
     Published,
     Scale,
     Search,
+    checks,
     control,
     discovery,
+    kept_results,
     pages,
     protocol,
     replication,
@@ -232,18 +234,18 @@ REFUSED = {
 def test_what_a_file_must_state(row):
     experiment, message = REFUSED[row]
     with pytest.raises(SettingError, match=message):
-        protocol.check(experiment)
+        checks.check(experiment)
 
 
 def test_a_whole_statement_is_taken_and_a_reason_stands_for_a_search():
-    protocol.check(EXPERIMENT)
+    checks.check(EXPERIMENT)
     one = dataclasses.replace(SIZE.search, spaces={"b": {}})
-    protocol.check(
+    checks.check(
         with_scale(
             search=one, tuned={}, analysis=dataclasses.replace(ANALYSIS, untuned={"b": "as published"})
         )
     )
-    protocol.check(dataclasses.replace(EXPERIMENT, scales={"desk": dataclasses.replace(SIZE, analysis=None)}))
+    checks.check(dataclasses.replace(EXPERIMENT, scales={"desk": dataclasses.replace(SIZE, analysis=None)}))
 
 
 def test_every_experiment_is_declared_or_from_before_the_protocol():
@@ -481,7 +483,9 @@ def test_results_their_pages_and_a_protocol_that_differs(results):
     assert all(row["correction"] == pytest.approx(0.25, abs=0.001) for row in content["verdicts"])
     assert content["worlds"][0]["costs"].keys() == {"a", "b"}
 
-    assert pages.take_over(runs, folder) == [f"{runs / 'nothing' / 'verdicts.json'}: new, under the protocol"]
+    assert kept_results.take_over(runs, folder) == [
+        f"{runs / 'nothing' / 'verdicts.json'}: new, under the protocol"
+    ]
     pages.write(folder)
     summary, page = ((folder / name).read_text() for name in ("README.md", "nothing.md"))
     first = content["verdicts"][0]
@@ -513,13 +517,24 @@ def test_results_their_pages_and_a_protocol_that_differs(results):
         running.run_paper_experiment("nothing", output_dir=runs / "nothing", **more)
     running.run_paper_experiment("nothing", output_dir=runs / "more", **more)
     with pytest.raises(SettingError, match="must be without other results of nothing: .*/more/verdicts.json"):
-        pages.take_over(runs, runs.parent / "two")
+        kept_results.take_over(runs, runs.parent / "two")
     (alone := runs.parent / "alone").mkdir()
     (runs / "more").rename(alone / "more")
     with pytest.raises(SettingError, match="standing of .* is 'exploratory', but must be under the protocol"):
-        pages.take_over(alone, folder)
-    pages.take_over(alone, fresh := runs.parent / "fresh")
+        kept_results.take_over(alone, folder)
+    kept_results.take_over(alone, fresh := runs.parent / "fresh")
     pages.write(fresh)
+
+    # A clock or winners that are not whole: nothing is taken over.
+    there = {path.name: path.read_text() for path in (fresh / "data").iterdir()}
+    for name, text, told in (
+        ("clock.json", '{"format": 1}', "parts of .*clock.json is .'format'., but must be all of seconds"),
+        ("clock.json", "{", "clock.json is not JSON"),
+    ):
+        (alone / "more" / name).write_text(text)
+        with pytest.raises(SettingError, match=told):
+            kept_results.take_over(alone, fresh)
+        assert {path.name: path.read_text() for path in (fresh / "data").iterdir()} == there
     summary = (fresh / "README.md").read_text()
     assert "exploratory" in summary
     assert "no claims are judged" in summary
@@ -531,7 +546,7 @@ def test_results_their_pages_and_a_protocol_that_differs(results):
     ):
         running.run_paper_experiment("nothing", output_dir=runs / "nothing", **options)
     with pytest.raises(SettingError, match="protocol of .* is 2, but must be 1"):
-        pages.take_over(runs, folder)
+        kept_results.take_over(runs, folder)
     path.rename(folder / "data" / "nothing.json")  # pages made later would call it version 1
     with pytest.raises(SettingError, match="nothing.json is 2, but must be 1.* Run the experiment anew"):
         pages.made(folder)
@@ -565,6 +580,8 @@ def test_the_controls_command_reads_its_flags(tmp_path, monkeypatch, capsys):
     for wrong in ("--rounds=3", "--families=x"):
         assert control.main([wrong, "a"]) == 2
     assert control.main([]) == 2
+    assert control.main(["a", "a"]) == 2 and control.main(["--families", "a"]) == 2
+    assert control.main(["--help"]) == 0 and pages.main(["--help"]) == 0
     assert len(asked) == 1
 
 
@@ -583,13 +600,13 @@ def test_families_of_the_control_share_no_seed_and_no_division():
 
 
 def test_the_pages_in_the_repository_are_what_the_command_makes():
-    there = {path.name: path.read_text(encoding="utf-8") for path in pages.PAGES.glob("*.md")}
+    there = {path.name: path.read_text(encoding="utf-8") for path in kept_results.PAGES.glob("*.md")}
     assert there == pages.made(), "run python -m experiments.machinery.pages"
     assert pages.OVERVIEW.read_text(encoding="utf-8") == pages.made_overview(), "run it"
 
 
 @pytest.mark.parametrize(
-    "path", sorted((pages.PAGES / pages.DATA).glob("*.json")), ids=lambda path: path.stem
+    "path", sorted((kept_results.PAGES / kept_results.DATA).glob("*.json")), ids=lambda path: path.stem
 )
 def test_results_in_the_repository_are_judged_as_the_files_state_now(path):
     content = json.loads(path.read_text(encoding="utf-8"))

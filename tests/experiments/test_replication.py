@@ -5,7 +5,16 @@ import dataclasses
 import pytest
 from test_protocol import ANALYSIS, EXPERIMENT
 
-from experiments.machinery import discovery, pages, profiles, protocol, replication, running
+from experiments.machinery import (
+    checks,
+    discovery,
+    kept_results,
+    pages,
+    profiles,
+    protocol,
+    replication,
+    running,
+)
 from jafl.errors import SettingError
 from jafl.plots.canvas import COLORS
 from jafl.runs.reader import read_json
@@ -22,7 +31,7 @@ def test_a_replication_has_seeds_trials_and_divisions_of_its_own():
     for scale in moved:
         # The same number of seeds share a division, and the protocol allows the replication, too.
         assert [seed % folds for seed in scale.seeds] == [seed % folds for seed in first.seeds]
-        protocol.check(dataclasses.replace(EXPERIMENT, scales={"desk": scale}))
+        checks.check(dataclasses.replace(EXPERIMENT, scales={"desk": scale}))
         assert dataclasses.replace(scale, seeds=first.seeds, search=first.search) == first
     assert replication.replicated(EXPERIMENT, "desk", 0) is EXPERIMENT
 
@@ -119,7 +128,7 @@ def test_a_replication_runs_beside_the_first_results_and_is_set_beside_them(tmp_
         running.run_paper_experiment("nothing", replication_number=2, typed={"seed": 3}, **options)
 
     folder = tmp_path / "pages"
-    lines = pages.take_over(there, folder)
+    lines = kept_results.take_over(there, folder)
     assert len(lines) == 2
     assert set(pages.write(folder)) == {"README.md", "nothing.md"}
     summary = (folder / "README.md").read_text(encoding="utf-8")
@@ -133,7 +142,7 @@ def test_a_replication_runs_beside_the_first_results_and_is_set_beside_them(tmp_
     before = read_json(there / "nothing-desk" / "clock.json")["seconds"]["results"]
     assert running.run_paper_experiment("nothing", **options) == 0
     assert read_json(there / "nothing-desk" / "clock.json")["seconds"]["results"] > before
-    assert "as before" in pages.take_over(there, folder)[0]
+    assert "as before" in kept_results.take_over(there, folder)[0]
 
 
 def test_the_picture_of_the_profiles_has_the_arms_with_the_most_worlds():
