@@ -43,6 +43,7 @@ from experiments.wkafl_table2 import (
     SASGD,
     TWAFL,
     WKAFL,
+    WORDS,
     WORLD,
     accuracies,
     all_in_flight,
@@ -134,4 +135,5 @@ EXPERIMENT = PaperExperiment(
         *faster_and_higher((TWAFL, SASGD), _ends),
         *loses_less_on_desk((TWAFL, SASGD), margin=ACCURACY_MARGIN),
     ],
+    words=WORDS,
 )

@@ -42,6 +42,7 @@ from experiments.wkafl_table2 import (
     TWAFL,
     WKAFL,
     WKAFL_ON_CIFAR,
+    WORDS,
     WORLD,
     accuracies,
     all_in_flight,
@@ -121,4 +122,5 @@ EXPERIMENT = PaperExperiment(
         ),
         *loses_less_on_desk((TWAFL, SASGD), {"num_clients": 500}, {"num_clients": 3000}, "cifar10"),
     ],
+    words=WORDS,
 )

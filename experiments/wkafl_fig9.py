@@ -46,6 +46,7 @@ from experiments.wkafl_table2 import (
     SASGD,
     TWAFL,
     WKAFL,
+    WORDS,
     in_flight,
 )
 from experiments.wkafl_table3 import FOUR, LABELS, PAPER_SETTINGS, printed
@@ -119,4 +120,5 @@ EXPERIMENT = PaperExperiment(
     },
     columns=COLUMNS,
     claims=[*faster_and_higher(RIVALS, _ends, TARGET), *_above_all_with_one()],
+    words=WORDS,
 )

@@ -206,6 +206,13 @@ def _loses_less_on_paper() -> list[Claim]:
     return claims
 
 
+# Conditions in words, for the pages.
+WORDS: dict[str, dict[Any, str]] = {
+    "num_clients": {number: f"P = {number:,}" for number in (500, 1000, 1500, 3000)},
+    "buffer_size": {number: f"K = {number}" for number in (10, 20)},
+    "labels_per_client": {1: "1 label", 5: "5 labels", 10: "10 labels"},
+}
+
 EXPERIMENT = PaperExperiment(
     paper="WKAFL",
     figure="table 2",
@@ -267,4 +274,5 @@ EXPERIMENT = PaperExperiment(
         *loses_less_on_desk((TWAFL, SASGD, GSGM, MEAN)),
         *_loses_less_on_paper(),
     ],
+    words=WORDS,
 )

@@ -119,8 +119,12 @@ def summary(contents: Sequence[Content], clocks: Mapping[str, Any] | None = None
         tables = report.markdown(found.groups), report.markdown(found.verdicts)
         parts += ["## Two sets of seeds and splits", *found.sentences, *tables]
     if found.differing:
-        heading = ["experiment", "claim", "first verdict", "then"]
-        parts += ["Decided twice, and differently:", report.markdown([heading, *found.differing])]
+        heading = ["experiment", "claim", "under", "first verdict", "then"]
+        rows = [
+            [name, claim, report.under(discovery.load(name), condition) if condition else "-", *verdicts]
+            for name, claim, condition, *verdicts in found.differing
+        ]
+        parts += ["Decided twice, and differently:", report.markdown([heading, *rows])]
     if clocks:
         parts += ["## Time", *_told_times(clocks)]
     missing = _not_there(contents)

@@ -16,7 +16,6 @@ from experiments.machinery.declarations import BETTER, EQUIVALENT, UNDECIDED, WO
 from experiments.machinery.protocol import UNDER
 from experiments.machinery.statistics import ALPHA
 from experiments.machinery.verdicts import IDENTITY
-from jafl.config import grid
 from jafl.errors import require, whole_number
 
 # Between two replications' seeds. The control's begin at 100,000.
@@ -123,7 +122,8 @@ class Agreement(NamedTuple):
     sentences  on all of it
     groups     a table: claims by how their seeds share examples, its heading first
     verdicts   a table: first verdicts (rows) against second ones (columns), its heading first
-    differing  a row for each claim that both sets decide and decide differently
+    differing  of each claim that both sets decide and decide differently: the experiment, the claim, the folder of
+               its condition, the first verdict and the second
     """
 
     sentences: Sequence[str] = ()
@@ -152,8 +152,9 @@ def agreement(contents: Sequence[Mapping[str, Any]]) -> Agreement:
     differing = []
     for content, before, row in both:
         if before["verdict"] != row["verdict"]:
-            under = f" ({grid.readable(row['condition'])})" if row["condition"] else ""
-            differing.append([content["experiment"], row["claim"] + under, before["verdict"], row["verdict"]])
+            differing.append(
+                [content["experiment"], row["claim"], row["condition"], before["verdict"], row["verdict"]]
+            )
     once = sum((before["verdict"] == UNDECIDED) != (row["verdict"] == UNDECIDED) for _, before, row in found)
     sentences = [
         f"{len(found)} claims were judged twice, with other seeds, splits, partitions, durations, initial models and "

@@ -32,26 +32,8 @@ SELDOM = (
 )
 
 
-@pytest.mark.parametrize("case", in_tiers(NAMED, [name for name in NAMED if name not in SELDOM]))
-def test_engine_equals_reference(case: Case):
-    compare(case, "float64")
-
-
-@pytest.mark.compiled_as_for_users
-@pytest.mark.parametrize("case", in_tiers(NAMED, USUAL))
-def test_engine_equals_reference_in_float32_with_all_optimisations(case: Case):
-    compare(case, "float32")
-
-
-@pytest.mark.full
-@pytest.mark.compiled_as_for_users
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_engine_equals_reference_with_all_optimisations(case: Case):
-    compare(case, "float64")
-
-
-# One of each kind of events and of client work; every rule trains in waves in tests/rules.
-IN_WAVES = (
+# One of each kind of events and of client work; every rule is run in tests/rules.
+KINDS = (
     "fedbuff",
     "fedbuff, one trip a step",
     "fedbuff, buffer above the concurrency",
@@ -67,20 +49,39 @@ IN_WAVES = (
 )
 
 
+# The default tier compiles quickly, the full tier as for users: there a case that was compiled quickly tells no more.
+@pytest.mark.parametrize("name", [name for name in NAMED if name not in SELDOM])
+def test_engine_equals_reference(name: str):
+    compare(NAMED[name], "float64")
+
+
+@pytest.mark.compiled_as_for_users
+@pytest.mark.parametrize("name", in_tiers(KINDS, USUAL))
+def test_engine_equals_reference_in_float32_with_all_optimisations(name: str):
+    compare(NAMED[name], "float32")
+
+
+@pytest.mark.full
+@pytest.mark.compiled_as_for_users
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_engine_equals_reference_with_all_optimisations(case: Case):
+    compare(case, "float64")
+
+
 IN_WAVES_IN_THE_DEFAULT_TIER = (
     "fedbuff",
     "fedbuff, after the round, some leave",
 )
 
 
-@pytest.mark.parametrize("name", in_tiers(IN_WAVES, IN_WAVES_IN_THE_DEFAULT_TIER))
+@pytest.mark.parametrize("name", IN_WAVES_IN_THE_DEFAULT_TIER)
 def test_engine_equals_reference_in_waves(name: str):
     compare(NAMED[name], "float64", width=6, together=True)
 
 
 @pytest.mark.full
 @pytest.mark.compiled_as_for_users
-@pytest.mark.parametrize("name", IN_WAVES)
+@pytest.mark.parametrize("name", KINDS)
 def test_engine_equals_reference_in_waves_with_all_optimisations(name: str):
     compare(NAMED[name], "float64", width=6, together=True)
 

@@ -83,8 +83,8 @@ def test_agreement_counts_claims_that_both_sets_decide():
     assert table[1] == ["better", "1", "1", "1", "0"]
     assert groups[1:] == [["nothing is trained", "6", "4", "2", "50.0 %", "-"]]
     assert [line[1:] for line in differing] == [
-        ["claim 1", "better", "worse"],
-        ["claim 6", "better", "equivalent"],
+        ["claim 1", "", "better", "worse"],
+        ["claim 6", "", "better", "equivalent"],
     ]
 
 
