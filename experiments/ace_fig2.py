@@ -40,7 +40,7 @@ the published rate. All seeds are new: those before 60, and those of the searche
 
 import math
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from experiments.machinery import (
@@ -98,20 +98,20 @@ def published_grid(clients: int, steps: int) -> list[float]:
     return [published_rate(clients, steps, factor) for factor in (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)]
 
 
-def everywhere(
-    conditions: Mapping[str, Sequence[Any]], rates: Mapping[str, float]
-) -> dict[str, dict[str, dict[str, float]]]:
-    """``Scale.tuned`` with the same rates under all conditions: where a search may begin."""
-    return {grid.folder(condition): server_rates(rates) for condition in grid.product(conditions)}
-
-
 # Worlds: who is slow. Only the first is the paper's.
 ANYONE, RICHEST = "", "0-2"
 WORLDS: dict[str, list[Any]] = {"richest_last": [ANYONE, RICHEST]}
-SLOW_FIFTH = {5: "80:exponential(0.5);20:exponential(5)", 30: "80:exponential(0.5);20:exponential(30)"}
-DESK_SLOW = {5: "16:exponential(0.5);4:exponential(5)", 30: "16:exponential(0.5);4:exponential(30)"}
+CLIENTS, UNDER_WAY = 100, 20  # table a.4: all clients, and those of a buffered rule that are under way
+
+
+def slow_fifth(clients: int, beta: float) -> str:
+    """``delay_groups`` in which the last fifth of the clients has mean beta, the others 0.5."""
+    fifth = clients // 5
+    return f"{clients - fifth}:exponential(0.5);{fifth}:exponential({beta:g})"
+
+
+SLOW_FIFTH = {beta: slow_fifth(CLIENTS, beta) for beta in (5, 30)}
 FOLDS = 20
-CLIENTS, FIFTH = 20, 4  # of the other figures' desk sizes
 DESK_WORLD = {
     "dataset": "mnist_5000",
     "test_folds": FOLDS,
@@ -124,21 +124,20 @@ DESK_WORLD = {
     "batch_size": 32,
 }
 CORRECTION = 1 / (FOLDS - 1)
-ALL, SOME = 100, 20  # this figure's clients, and those of a buffered rule that are under way: table a.4
 DESK_ARMS = {
-    ACE: arm(ACE, ALL),
-    CA2FL: arm(CA2FL, SOME),
-    FEDBUFF: arm(FEDBUFF, SOME),
-    FEDBUFF_ALL: arm(FEDBUFF, ALL),
-    ADAPTIVE: arm(ADAPTIVE, ALL),
-    VANILLA: arm(VANILLA, ALL),
+    ACE: arm(ACE, CLIENTS),
+    CA2FL: arm(CA2FL, UNDER_WAY),
+    FEDBUFF: arm(FEDBUFF, UNDER_WAY),
+    FEDBUFF_ALL: arm(FEDBUFF, CLIENTS),
+    ADAPTIVE: arm(ADAPTIVE, CLIENTS),
+    VANILLA: arm(VANILLA, CLIENTS),
     SEQUENTIAL: arm(VANILLA, 1),
-    **{rule + MORE: arm(rule, ALL, client_trips=TRIPS) for rule in (ACE, ADAPTIVE, VANILLA)},
+    **{rule + MORE: arm(rule, CLIENTS, client_trips=TRIPS) for rule in (ACE, ADAPTIVE, VANILLA)},
 }
 AS_PUBLISHED = (ACE, CA2FL, FEDBUFF, ADAPTIVE, VANILLA)
 PUBLISHED_ARMS = {
     label + PUBLISHED: DESK_ARMS[label]
-    | {"server_learning_rate": published_rate(ALL, STEPS)}
+    | {"server_learning_rate": published_rate(CLIENTS, STEPS)}
     | ({"learning_rate": PUBLISHED_LOCAL_RATE} if label in (CA2FL, FEDBUFF) else {})
     for label in AS_PUBLISHED
 }
@@ -147,7 +146,6 @@ CONDITIONS: dict[str, list[Any]] = {
     "dirichlet_alpha": [0.1, 0.3],
     "delay_groups": list(SLOW_FIFTH.values()),
 }
-DESK_CONDITIONS: dict[str, list[Any]] = {**CONDITIONS, "delay_groups": list(DESK_SLOW.values())}
 HARDEST = {"richest_last": ANYONE, "dirichlet_alpha": 0.1, "delay_groups": SLOW_FIFTH[30]}
 
 
@@ -156,15 +154,20 @@ FACTORS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 ONE_TRIP_FACTORS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)  # of rules that step for each trip of all clients
 
 
-def _desk_rates(label: str) -> list[float]:
-    """The rates that are tried for an arm."""
-    steps = TRIPS if label.endswith(MORE) else STEPS
-    factors = ONE_TRIP_FACTORS if label.removesuffix(MORE) in (ACE, ADAPTIVE, VANILLA) else FACTORS
-    return [published_rate(ALL, steps, factor) for factor in factors]
+def desk_rates(rule: str, steps: int) -> list[float]:
+    """The rates that are tried for a rule with softmax, in a run of so many server steps."""
+    factors = FACTORS if rule in (CA2FL, FEDBUFF) else ONE_TRIP_FACTORS
+    return [published_rate(CLIENTS, steps, factor) for factor in factors]
+
+
+def _rates_of(label: str) -> list[float]:
+    if label in (FEDBUFF_ALL, SEQUENTIAL):
+        return desk_rates(FEDBUFF, STEPS)
+    return desk_rates(label.removesuffix(MORE), TRIPS if label.endswith(MORE) else STEPS)
 
 
 # Where the search begins: table a.4's factor.
-START = {label: published_rate(ALL, TRIPS if label.endswith(MORE) else STEPS) for label in DESK_ARMS}
+START = {label: published_rate(CLIENTS, TRIPS if label.endswith(MORE) else STEPS) for label in DESK_ARMS}
 
 PAPER_WORLD = {
     "dataset": "cifar10",
@@ -329,13 +332,13 @@ EXPERIMENT = PaperExperiment(
             search=PAPER_SEARCH,
         ),
         "desk": Scale(
-            settings=DESK_WORLD | {"num_clients": ALL, "server_steps": STEPS},
+            settings=DESK_WORLD | {"server_steps": STEPS},
             arms=DESK_ARMS | PUBLISHED_ARMS,
             conditions=CONDITIONS,
             search=Search(
-                space={"server_learning_rate": _desk_rates(FEDBUFF)},
+                space={"server_learning_rate": desk_rates(FEDBUFF, STEPS)},
                 spaces={
-                    **{label: {"server_learning_rate": _desk_rates(label)} for label in DESK_ARMS},
+                    **{label: {"server_learning_rate": _rates_of(label)} for label in DESK_ARMS},
                     **dict.fromkeys(PUBLISHED_ARMS, {}),
                 },
                 seeds=(120, 121, 122),

@@ -23,13 +23,12 @@ from typing import Any
 from experiments.ace_fig2 import (
     ACE,
     ACED,
-    CLIENTS,
     CORRECTION,
-    DESK_SLOW,
     DESK_WORLD,
     PAPER_WORLD,
     SLOW_FIFTH,
     published_rate,
+    slow_fifth,
 )
 from experiments.machinery import (
     ACCURACY_MARGIN,
@@ -45,7 +44,7 @@ from experiments.machinery import (
 
 BITS = ", 8 bits"
 ACE_8, ACED_8 = ACE + BITS, ACED + BITS
-TRIPS, REACHED = 4000, 0.8
+CLIENTS, TRIPS, REACHED = 20, 4000, 0.8
 
 
 def _arms(memory: int, clients: int) -> dict[str, dict[str, Any]]:
@@ -77,8 +76,8 @@ EXPERIMENT = PaperExperiment(
         ),
         "desk": Scale(
             settings=DESK_WORLD
-            | {"client_trips": TRIPS, "delay_groups": DESK_SLOW[5], "model": "mlp", "hidden_sizes": "32"}
-            | {"l2": 0.001},
+            | {"num_clients": CLIENTS, "client_trips": TRIPS, "delay_groups": slow_fifth(CLIENTS, 5)}
+            | {"model": "mlp", "hidden_sizes": "32", "l2": 0.001},
             arms=_arms(200, CLIENTS),
             conditions={**ALPHAS, "server_learning_rate": RATES},
             seeds=tuple(range(20, 40)),
