@@ -6,7 +6,8 @@ Command: python run.py --experiment=wkafl_table3
 
 Published: the table below. WKAFL's accuracy is the highest but for CIFAR-10 with 5 and 10 labels, where TWAFL's is;
 GSGM is the most stable, and WKAFL more so than TWAFL and SASGD, but for CIFAR-10 with one label, where SASGD is more
-stable. The text ties instability to fewer labels. TWAFL's accuracy on CIFAR-10 at P / K = 3000/20 with one label is
+stable. The text has all four rules less stable with fewer labels (section 6.3.2), where the table has GSGM on
+CIFAR-10 more stable with one label than with ten. TWAFL's accuracy on CIFAR-10 at P / K = 3000/20 with one label is
 .4141 here and .4241 in table 2.
 
 Open choices: stability is "the standard deviation of the last ten accuracies under logarithmic coordinates": both the
@@ -18,17 +19,18 @@ of table 2's 3000/20. Data, durations and rates as in ``wkafl_table2``.
 What changed: this table was run before with two seeds in the search and a rate for each number of labels, and
 repeated with other seeds. GSGM then got other rates, and how steady a rule is follows its rate: GSGM was less steady
 than WKAFL with ten labels in one set, and steadier in the other. So the search has one winner for all numbers of
-labels now, from five seeds, as the authors' release has one for each data set, and all seeds are new: those before 40
-had been looked at, the first twenty while the claims on TWAFL's accuracy and SASGD's stability did not stand as in
-the table.
+labels now, from five seeds, as the authors' release has one for each data set. The first twenty seeds had been looked
+at while the claims on TWAFL's accuracy and SASGD's stability did not stand as in the table. Then the claims on fewer
+labels were added for all rules but WKAFL. All seeds are new: those of results before 60, and those of searches before
+140, had been looked at.
 
 Desk size: what sets CIFAR-10 and LeNet apart from EMNIST is a harder problem, which is not convex, and the release's
 other numbers: here MNIST-1D, drawn anew for each seed, with an MLP 40-64-10, batch 8 and WKAFL's numbers for CIFAR-10
 (``wkafl_table2`` says which); P = 1,500, K = 10 (P / K = 150, as in the paper's table), 1,000 steps. The accuracy is
-far from its ceiling there. Eight server's rates are searched for each rule. The runs are those of ``wkafl_fig10``,
-and those of one arm more: WKAFL with stage two by the sum of the losses, as in algorithm 2. Most steps are in stage
-two here, and none with the sum. The two arms still hardly differ: stage two clips a selected gradient only where its
-norm is above B = 5 times the estimate's (equation 9), which hardly ever happens here.
+far from its ceiling there. Eight server's rates are searched for each rule. The world is that of ``wkafl_fig10``,
+with other seeds and one arm more: WKAFL with stage two by the sum of the losses, as in algorithm 2. Most steps are in
+stage two here, and none with the sum. The two arms still hardly differ: stage two clips a selected gradient only
+where its norm is above B = 5 times the estimate's (equation 9), which hardly ever happens here.
 """
 
 import dataclasses
@@ -65,6 +67,7 @@ from experiments.wkafl_table2 import (
     WITH_SUM,
     WKAFL,
     WKAFL_ON_CIFAR,
+    WORDS,
     WORLD,
     in_flight,
     in_stage_two,
@@ -103,6 +106,12 @@ def printed(
     return " / ".join(pairs) + told
 
 
+def printed_change(label: str, dataset: str) -> str:
+    """The table's stabilities of a rule with one label and with ten."""
+    place = len(FOUR) + list(FOUR).index(label)
+    return f"{PUBLISHED[dataset, 1][place]} : {PUBLISHED[dataset, 10][place]}"
+
+
 # Unsaturated, not convex, other examples for each seed; see ``wkafl_fig8``.
 HARDER = WORLD | {
     "dataset": "mnist_1d",
@@ -115,6 +124,7 @@ HARDER = WORLD | {
 }
 SEARCH = Search(space={"server_learning_rate": RATES}, spaces=LARGER, seeds=(100, 101))
 STEADIER = "{better} is steadier than {worse}"
+# With the seeds of ``wkafl_fig10``; this table's are others.
 DESK_SCALE = Scale(
     settings=HARDER | in_flight(1500),
     arms={**FOUR, BY_SUM: {**WITH_SUM[BY_SUM], **BY_SUM_ON_CIFAR}},
@@ -188,7 +198,11 @@ EXPERIMENT = PaperExperiment(
             search=PAPER_SEARCH,
             seeds=(0, 1, 2),
         ),
-        "desk": DESK_SCALE,
+        "desk": dataclasses.replace(
+            DESK_SCALE,
+            search=dataclasses.replace(SEARCH, seeds=tuple(range(140, 145)), per_condition=False),
+            seeds=tuple(range(60, 80)),
+        ),
     },
     columns={
         "final accuracy": final_accuracy,
@@ -202,13 +216,17 @@ EXPERIMENT = PaperExperiment(
         *_of_the_table({"dataset": "emnist/mnist"}, "paper", on_cifar=False),
         *_of_the_table({"dataset": "cifar10"}, "paper", on_cifar=True),
         *compare(SUM_AS_MEAN, BY_SUM, WKAFL, expected="equivalent", scales=("desk",), own=True),
-        Claim(
-            sentence="WKAFL is less steady with one label than with ten",
-            differences=change(
-                WKAFL, logarithmic_spread, {"labels_per_client": 10}, {"labels_per_client": 1}
-            ),
-            scales=("desk",),
-            published=f"{PUBLISHED['cifar10', 1][4]} : {PUBLISHED['cifar10', 10][4]}",
+        *(
+            Claim(
+                sentence=f"{rule} is less steady with one label than with ten",
+                differences=change(
+                    rule, logarithmic_spread, {"labels_per_client": 10}, {"labels_per_client": 1}
+                ),
+                scales=("desk",),
+                published=printed_change(rule, "cifar10"),
+            )
+            for rule in FOUR
         ),
     ],
+    words=WORDS,
 )
