@@ -71,7 +71,7 @@ from experiments.machinery import (
 ALL = (ACE, CA2FL, *AMPLIFIED)
 ARMS = {rule: arm(rule, CLIENTS) for rule in ALL}
 BUFFERED = (CA2FL, FEDBUFF)
-PAPER_ARMS = {rule: arm(rule, 100, client_trips=TRIPS) for rule in ALL}
+PAPER_ARMS = {rule: arm(rule, CLIENTS, client_trips=TRIPS) for rule in ALL}
 # Where the search begins: rates of all under way that figure 2 has found for as many trips.
 START = {ACE: 0.0141, CA2FL: 0.0894, FEDBUFF: 0.0894, VANILLA: 0.0141, ADAPTIVE: 0.0141}
 
@@ -124,8 +124,8 @@ EXPERIMENT = PaperExperiment(
             arms=PAPER_ARMS,
             conditions=CONDITIONS,
             search=Search(
-                space={"server_learning_rate": published_grid(100, TRIPS)},
-                spaces=dict.fromkeys(BUFFERED, {"server_learning_rate": published_grid(100, STEPS)}),
+                space={"server_learning_rate": published_grid(CLIENTS, TRIPS)},
+                spaces=dict.fromkeys(BUFFERED, {"server_learning_rate": published_grid(CLIENTS, STEPS)}),
                 per_condition=False,
             ),
         ),

@@ -32,7 +32,7 @@ from experiments.machinery import (
     final_accuracy,
 )
 from experiments.wkafl_fig8 import COLUMNS, EARLY_MARGIN, FASTER, early_accuracy
-from experiments.wkafl_table2 import GSGM, ON_CIFAR, PAPER_SEARCH, SASGD, TWAFL, WKAFL, WKAFL_ON_CIFAR
+from experiments.wkafl_table2 import GSGM, ON_CIFAR, PAPER_SEARCH, SASGD, TWAFL, WKAFL, WKAFL_ON_CIFAR, WORDS
 from experiments.wkafl_table3 import DESK_SCALE, FOUR, LABELS, PAPER_SETTINGS, printed
 
 ON_CIFAR_TOO = Override({}, WKAFL, WKAFL_ON_CIFAR)
@@ -97,4 +97,5 @@ EXPERIMENT = PaperExperiment(
     },
     columns=COLUMNS,
     claims=_claims(),
+    words=WORDS,
 )

@@ -535,6 +535,12 @@ def test_results_their_pages_and_a_protocol_that_differs(results):
         with pytest.raises(SettingError, match=told):
             kept_results.take_over(alone, fresh)
         assert {path.name: path.read_text() for path in (fresh / "data").iterdir()} == there
+    (winners := runs / "nothing" / "tuned.json").write_text('{"format": 1}')
+    with pytest.raises(
+        SettingError, match="parts of .*tuned.json is .'format'., but must be all of protocol"
+    ):
+        kept_results.take_over(runs, fresh)
+    winners.unlink()
     summary = (fresh / "README.md").read_text()
     assert "exploratory" in summary
     assert "no claims are judged" in summary
