@@ -36,31 +36,39 @@ def shuffled(position: jax.Array, count: jax.Array, key: jax.Array, epoch: jax.A
     """
     size = count.astype(jnp.uint32)
 
-    def pivot_and_salt(number):
-        word = number + jnp.uint32(ROUNDS) * epoch.astype(jnp.uint32)
-        word = mix(mix(word * jnp.uint32(0x9E3779B9) ^ key[0]) + key[1])
-        return word % size, mix(word ^ jnp.uint32(0x5BD1E995))
-
-    def shuffle_once(place, pivot, salt):
-        partner = jnp.where(place > pivot, pivot + size - place, pivot - place)
-        coin = mix(jnp.maximum(place, partner) ^ salt) >> 31 == 1
-        return jnp.where(coin, partner, place)
-
     # A loop, not rounds in line, which a CPU would fuse into the gather that follows and run once per feature.
     # Elsewhere each round of a loop is several operations that cost more to start than to do.
     def in_loop(place):
-        pivots, salts = pivot_and_salt(jnp.arange(ROUNDS, dtype=jnp.uint32))
+        pivots, salts = _pivot_and_salt(jnp.arange(ROUNDS, dtype=jnp.uint32), size, key, epoch)
         return lax.fori_loop(
-            0, ROUNDS, lambda number, place: shuffle_once(place, pivots[number], salts[number]), place
+            0, ROUNDS, lambda number, place: _shuffle_once(place, size, pivots[number], salts[number]), place
         )
 
     def in_line(place):
         for number in range(ROUNDS):
-            place = shuffle_once(place, *pivot_and_salt(jnp.uint32(number)))
+            place = _round(place, jnp.uint32(number), size, key, epoch)
         return place
 
     place = by_platform(position.astype(jnp.uint32), cpu=in_loop, elsewhere=in_line)
     return place.astype(jnp.int32)
+
+
+@jax.jit  # traced once, since tracing it 32 times takes longer than the rest of a trip
+def _round(place, number, size, key, epoch):
+    """The places after a round."""
+    return _shuffle_once(place, size, *_pivot_and_salt(number, size, key, epoch))
+
+
+def _pivot_and_salt(number, size, key, epoch):
+    word = number + jnp.uint32(ROUNDS) * epoch.astype(jnp.uint32)
+    word = mix(mix(word * jnp.uint32(0x9E3779B9) ^ key[0]) + key[1])
+    return word % size, mix(word ^ jnp.uint32(0x5BD1E995))
+
+
+def _shuffle_once(place, size, pivot, salt):
+    partner = jnp.where(place > pivot, pivot + size - place, pivot - place)
+    coin = mix(jnp.maximum(place, partner) ^ salt) >> 31 == 1
+    return jnp.where(coin, partner, place)
 
 
 def mix(word: jax.Array) -> jax.Array:

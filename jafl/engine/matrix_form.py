@@ -270,6 +270,7 @@ def _with_rows(rows: ArrayTree, numbers: Array, new: ArrayTree) -> ArrayTree:
     )
 
 
+@functools.partial(jax.jit, inline=True)  # traced once, for the several places that ask for its shapes
 def _train_trip(run: _Run, start: ArrayTree, client: Array, key: Array) -> tuple[Wave, Array]:
     """One trip: (what it leaves, its loss)."""
     result = run.client_work.build().train(run.data, start, client, key)
