@@ -1,6 +1,7 @@
 """Evaluation of a server model on held-out examples."""
 
 import numbers
+import operator
 from collections.abc import Mapping
 from typing import Any
 
@@ -55,15 +56,27 @@ class Evaluator:
 
     def __call__(self, params: Params) -> dict[str, float]:
         """{name: number} of the task's metrics, "accuracy" of a classifier for example, and "loss", the mean loss."""
-        return self._means(jax.device_get(totals(self._model, params, self._batches)))
+        return self.means(jax.device_get(self.start(params)))
+
+    def start(self, params: Params) -> Mapping[str, tuple[Any, ...]]:
+        """Starts what the call computes: the sums on the device, which ``means`` reads once they are on the host."""
+        return totals(self._model, params, self._batches)
 
     def of_many(self, params: Params) -> list[dict[str, float]]:
         """What the call gives for each of M models, ``params`` [M, *P], in one program."""
-        every = jax.device_get(_totals_of_many(self._model, params, self._batches))
-        number = len(every["loss"][0])
-        return [self._means(jax.tree.map(lambda sums, i=i: sums[i], every)) for i in range(number)]
+        return self.means_of_many(jax.device_get(self.start_many(params)))
 
-    def _means(self, sums: Mapping[str, tuple[Any, ...]]) -> dict[str, float]:
+    def start_many(self, params: Params) -> Mapping[str, tuple[Any, ...]]:
+        """As ``start`` for each of M models, ``params`` [M, *P], in one program; sums [M]."""
+        return _totals_of_many(self._model, params, self._batches)
+
+    def means_of_many(self, sums: Mapping[str, tuple[Any, ...]]) -> list[dict[str, float]]:
+        """What ``of_many`` returns, from the sums [M] of ``start_many``."""
+        number = len(sums["loss"][0])
+        return [self.means(jax.tree.map(operator.itemgetter(one), sums)) for one in range(number)]
+
+    def means(self, sums: Mapping[str, tuple[Any, ...]]) -> dict[str, float]:
+        """What the call returns, from the sums of ``start``."""
         means = {}
         for name in (*self._model.measured, "loss"):
             total, count = (*sums[name], self._count)[:2]

@@ -34,7 +34,10 @@ class Batch(abc.ABC):
     carry         everything that lasts from one server step to the next, of all runs
     stops         server steps after which somebody looks at the runs
     reads         of each run what decides its result: another program, or other numbers, is another batch
+    copies_models    whether ``models`` returns copies, which last
     """
+
+    copies_models = False
 
     def __init__(self, preparations: Sequence[Preparation], programs: Sequence[engine.Program], carry: Any):
         self.preparations, self.carry = list(preparations), carry
@@ -68,7 +71,7 @@ class Batch(abc.ABC):
 
     @abc.abstractmethod
     def models(self) -> list[Any]:
-        """The current parameters [*P] of each run; they may lie in the carry, which ``advance`` uses up."""
+        """The current parameters [*P] of each run; unless ``copies_models`` they lie in what ``advance`` uses up."""
 
     @abc.abstractmethod
     def reports(self, number: int) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -154,6 +157,8 @@ class SingleRun(Batch):
 class StackedRuns(Batch):
     """A batch of several runs, on one device: their programs stacked, and ``vmap`` over the engine's loop."""
 
+    copies_models = True
+
     def __init__(self, preparations: Sequence[Preparation]):
         runs = [preparation.run for preparation in preparations]
         params = stacking.stack_params([run.params for run in runs])
@@ -177,7 +182,7 @@ class StackedRuns(Batch):
         self.carry = stacking.run(self.stack, self.carry, first, last)
 
     def models(self) -> list[Any]:
-        """The current parameters of each run."""
+        """Copies of the current parameters of each run."""
         return stacking.unstack(self.carry.params, len(self.preparations))
 
     def reports(self, number: int) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -41,6 +41,8 @@ class MatrixState(NamedTuple):
 class MatrixRuns(Batch):
     """A batch of runs in the matrix form; they may differ in rules, server optimizers and schedules."""
 
+    copies_models = True
+
     def __init__(self, preparations: Sequence[Preparation]):
         self._runs = [
             MatrixRun(prepared.run, prepared.plan, prepared.program_with_keys(), prepared.form)
@@ -143,7 +145,7 @@ class MatrixRuns(Batch):
         self._pending.clear()
 
     def models(self) -> list[Any]:
-        """The current parameters [*P] of each run."""
+        """Copies of the current parameters [*P] of each run."""
         return stacking.unstack(at_hand(self._device.params), len(self._runs))
 
     def reports(self, number: int) -> tuple[dict[str, Any], dict[str, Any]]:

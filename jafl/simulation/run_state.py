@@ -1,7 +1,7 @@
 """What has been measured of each run of a batch, and how it ended."""
 
+import collections
 import dataclasses
-import functools
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -152,28 +152,49 @@ def evaluate(
     if not states:
         return
     models = batch.models()
-    shared_results: dict[int, list[dict[str, float]]] = {}
+    results = _results(states, batch, models)
+    for state, result in zip(states, results, strict=True):
+        state.evaluations.append(_record(state, result, batch.reports(state.number), done))
+        if on_evaluation:
+            params = models[state.number]
+            if not batch.copies_models:  # the next steps use up the memory of the carry
+                params = jax.tree.map(jnp.copy, params)
+            on_evaluation(state.number, state.evaluations[-1], params)
+
+
+def _results(states: Sequence[RunState], batch: Batch, models: Sequence[Params]) -> list[dict[str, Any]]:
+    """{evaluator: result} of each run. All programs are started before the first result is waited for."""
+    users = collections.Counter(
+        (name, id(evaluator)) for state in states for name, evaluator in state.evaluators.items()
+    )
+    of_one: dict[tuple[int, str], Any] = {}
+    of_many: dict[int, Any] = {}
     for state in states:
-        evaluators = dict(state.evaluators)
         for name, evaluator in state.evaluators.items():
-            is_shared = sum(evaluator is other.evaluators.get(name) for other in states) > 1
-            if is_shared and isinstance(evaluator, Evaluator):
-                if id(evaluator) not in shared_results:
-                    shared_results[id(evaluator)] = evaluator.of_many(at_hand(batch.carry.params))
-                result = shared_results[id(evaluator)][state.number]
-                evaluators[name] = functools.partial(_already_measured, result)
-        params = models[state.number]
-        state.evaluations.append(_measure(state, evaluators, params, batch.reports(state.number), done))
-        if on_evaluation:  # a copy of the parameters: the next steps use up the memory of the carry
-            on_evaluation(state.number, state.evaluations[-1], jax.tree.map(jnp.copy, params))
+            if isinstance(evaluator, Evaluator) and users[name, id(evaluator)] == 1:
+                of_one[state.number, name] = evaluator.start(models[state.number])
+            elif isinstance(evaluator, Evaluator) and id(evaluator) not in of_many:
+                of_many[id(evaluator)] = evaluator.start_many(at_hand(batch.carry.params))
+    of_one, of_many = jax.device_get((of_one, of_many))
+    measured: dict[int, list[dict[str, float]]] = {}
+
+    def result(state: RunState, name: str, evaluator: Any) -> Any:
+        if not isinstance(evaluator, Evaluator):
+            return evaluator(models[state.number])
+        if (state.number, name) in of_one:
+            return evaluator.means(of_one[state.number, name])
+        if id(evaluator) not in measured:
+            measured[id(evaluator)] = evaluator.means_of_many(of_many[id(evaluator)])
+        return measured[id(evaluator)][state.number]
+
+    return [
+        {name: result(state, name, evaluator) for name, evaluator in state.evaluators.items()}
+        for state in states
+    ]
 
 
-def _already_measured(result: Mapping[str, float], params: Params) -> Mapping[str, float]:
-    return result
-
-
-def _measure(
-    state: RunState, evaluators: Evaluators, params: Params, reports: tuple[Mapping, Mapping], done: int
+def _record(
+    state: RunState, results: Mapping[str, Any], reports: tuple[Mapping, Mapping], done: int
 ) -> dict[str, Any]:
     """The evaluation after ``done`` server steps; reports are averaged over the steps since the last one."""
     schedule, since = state.schedule, state.evaluated_until
@@ -182,8 +203,8 @@ def _measure(
         "client_trips": schedule.trips_started_by(done),
         "time": float(schedule.step_time[done - 1]) if done else 0.0,
     }
-    for name, evaluator in evaluators.items():
-        record |= recorded(name, evaluator(params))
+    for name, result in results.items():
+        record |= recorded(name, result)
     trip_reports, step_reports = reports
     first, last = np.searchsorted(schedule.step, [since, done])
     for name, rows in trip_reports.items():
