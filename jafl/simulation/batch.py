@@ -34,7 +34,7 @@ class Batch(abc.ABC):
     carry         everything that lasts from one server step to the next, of all runs
     stops         server steps after which somebody looks at the runs
     reads         of each run what decides its result: another program, or other numbers, is another batch
-    copies_models    whether ``models`` returns copies, which last
+    copies_models  whether ``models`` returns copies, which last
     """
 
     copies_models = False

@@ -3,7 +3,7 @@
 import collections
 import dataclasses
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -162,8 +162,11 @@ def evaluate(
             on_evaluation(state.number, state.evaluations[-1], params)
 
 
-def _results(states: Sequence[RunState], batch: Batch, models: Sequence[Params]) -> list[dict[str, Any]]:
-    """{evaluator: result} of each run. All programs are started before the first result is waited for."""
+def _results(states: Sequence[RunState], batch: Batch, models: Sequence[Params]) -> Iterator[dict[str, Any]]:
+    """Yields {evaluator: result} of each run. All programs are started before the first result is waited for.
+
+    A user's evaluator is called when its run's turn comes: if it raises, the runs before have been told.
+    """
     users = collections.Counter(
         (name, id(evaluator)) for state in states for name, evaluator in state.evaluators.items()
     )
@@ -171,15 +174,15 @@ def _results(states: Sequence[RunState], batch: Batch, models: Sequence[Params])
     of_many: dict[int, Any] = {}
     for state in states:
         for name, evaluator in state.evaluators.items():
-            if isinstance(evaluator, Evaluator) and users[name, id(evaluator)] == 1:
+            if type(evaluator) is Evaluator and users[name, id(evaluator)] == 1:
                 of_one[state.number, name] = evaluator.start(models[state.number])
-            elif isinstance(evaluator, Evaluator) and id(evaluator) not in of_many:
+            elif type(evaluator) is Evaluator and id(evaluator) not in of_many:
                 of_many[id(evaluator)] = evaluator.start_many(at_hand(batch.carry.params))
     of_one, of_many = jax.device_get((of_one, of_many))
     measured: dict[int, list[dict[str, float]]] = {}
 
     def result(state: RunState, name: str, evaluator: Any) -> Any:
-        if not isinstance(evaluator, Evaluator):
+        if type(evaluator) is not Evaluator:  # a subclass may have a call of its own
             return evaluator(models[state.number])
         if (state.number, name) in of_one:
             return evaluator.means(of_one[state.number, name])
@@ -187,10 +190,8 @@ def _results(states: Sequence[RunState], batch: Batch, models: Sequence[Params])
             measured[id(evaluator)] = evaluator.means_of_many(of_many[id(evaluator)])
         return measured[id(evaluator)][state.number]
 
-    return [
-        {name: result(state, name, evaluator) for name, evaluator in state.evaluators.items()}
-        for state in states
-    ]
+    for state in states:
+        yield {name: result(state, name, evaluator) for name, evaluator in state.evaluators.items()}
 
 
 def _record(
