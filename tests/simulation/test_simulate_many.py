@@ -261,6 +261,43 @@ def test_callbacks_and_stopping():
         assert history.run_seconds > 0
 
 
+def evaluated_by(run: jafl.Run, evaluator: Any) -> jafl.Run:
+    return run._replace(evaluators={"mine": evaluator}, evaluate_at=[])
+
+
+def test_what_a_users_evaluator_raises_takes_no_measurement_from_the_runs_before_it():
+    def fails(params: Any) -> float:
+        raise OSError("full")
+
+    measured = lambda params: 0.5  # noqa: E731
+    runs = [evaluated_by(run, measured) for run in make_runs(ON_SHARED)]
+    runs[2] = evaluated_by(runs[2], fails)
+    seen: list[int] = []
+    with pytest.raises(OSError, match="full"):
+        jafl.simulate_many(runs, on_evaluation=lambda number, evaluation, params: seen.append(number))
+    assert seen == [0, 1]
+
+
+def test_a_subclass_of_evaluator_measures_by_its_own_call():
+    class Halved(jafl.Evaluator):
+        def __call__(self, params: Any) -> dict[str, float]:
+            return {"loss": super().__call__(params)["loss"] / 2}
+
+    runs = make_runs(ON_SHARED)
+    data = runs[0].federation
+    halves, wholes = (
+        [history.evaluations[-1]["mine_loss"] for history in jafl.simulate_many(own)]
+        for own in (
+            [evaluated_by(run, shared) for run in runs]
+            for shared in (
+                Halved(SOFTMAX, data.x[:8], data.y[:8]),
+                jafl.Evaluator(SOFTMAX, data.x[:8], data.y[:8]),
+            )
+        )
+    )
+    assert halves == pytest.approx([loss / 2 for loss in wholes])
+
+
 def changed(name: str, run: jafl.Run) -> jafl.Run:
     """The run with something that cannot be stacked."""
     federation = run.federation
