@@ -14,7 +14,7 @@ number for each seed, and two rules' numbers are paired by seed: Brown and Forsy
 stands how much a run swings by itself, the standard deviation of its last ten accuracies. With resampled data a band
 also holds the luck of the split, which all rules share. The world and the rates are those of ace_fig2: algorithm
 a.2's FedBuff without a staleness weight, a slow fifth of the clients, appendix F.4's grid, here with T = 1,000. Not
-repeated here: clients whose slow ones have labels of their own. Whether a rule has settled is judged in the hardest
+repeated here: slow clients that are richest in some labels. Whether a rule has settled is judged in the hardest
 panel alone (Dirichlet 0.1, beta = 30); bands, and how much a run swings, in all four. "Stability is directly
 correlated with the number of clients participating": so ACE's band should be narrower than FedBuff's and CA2FL's.
 Each rule has one rate for all panels, as in the paper's tables of settings (appendix F.4). On desk size it is the one

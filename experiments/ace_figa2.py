@@ -10,8 +10,8 @@ all at small alpha and large beta; FedBuff, delay-adaptive and vanilla fall off 
 
 Open choices: beta is the mean of a slow fifth of the clients, the rest having mean 0.5 (see ace_fig2), so the slow
 ones take 2, 10, 40 and 60 times as long: that ratio is the axis, because a common factor of all durations cancels.
-Only the paper's world is run, in which the slow clients are any fifth; ace_fig2 and ace_section5 also have the one in
-which they have labels of their own. FedBuff is the plain mean of the buffer (algorithm a.2). The axis is the paper's,
+Only the paper's world is run, in which the slow clients are any fifth; ace_section5 also has the one in which they
+are richest in three of the labels. FedBuff is the plain mean of the buffer (algorithm a.2). The axis is the paper's,
 server steps, of which a buffered rule makes one in ten trips; ace_section5 has equal trips. At paper size every arm
 takes table a.5's rates; --tune searches appendix F.4's grid. "Highlights its design for mitigating the impact of
 extreme stragglers", of ACED's accuracy at beta = 30 relative to ACE's, is read as: there ACED is above ACE.
@@ -22,10 +22,10 @@ takes 2, 10 or 60 times as long; tau_algo = 50. One rate for each arm in all nin
 seven, which are smaller than appendix F.4's, with the best mean over the fields.
 
 What changed: this figure was run before with 20 clients and the same buffer of 10 (half as many; in the paper a
-tenth), all under way, in both of ace_fig2's worlds, with ACED's tau_algo at 10 N, after equally many trips, and with
-one seed in the search. Its primary claim was that ACE is above FedBuff in the hardest field, which figure 2 judges;
-now it is about what the heat maps alone show, the loss from the mildest field to the hardest. All seeds are new:
-those of results before 80, and those of searches before 140, had been looked at.
+tenth), all under way, in both of ace_section5's worlds, with ACED's tau_algo at 10 N, after equally many trips, and
+with one seed in the search. Its primary claim was that ACE is above FedBuff in the hardest field, which figure 2
+judges; now it is about what the heat maps alone show, the loss from the mildest field to the hardest. All seeds are
+new: those of results before 80, and those of searches before 140, had been looked at.
 """
 
 import pathlib

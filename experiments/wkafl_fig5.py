@@ -8,11 +8,12 @@ Published: test accuracy over iterations, without a table: on both data sets WKA
 WKAFL (No Staleness) is always the poorest. The text has WKAFL "more stable than WKAFL(No Grad-Sel)" (section 6.2).
 
 Open choices: "No Grad-Sel" takes the estimate itself as the direction; "No Staleness" has equal staleness weights and
-gamma = 0; "No Non-IIDness" has no momentum (alpha = 0). Numbers, P and K are the release's for CelebA and EMNIST
-ByClass, the same rate for every arm; P is the number of clients in flight (the data sets' clients are a few more: a
-quarter of CelebA's celebrities, all 3,400 writers). Images of CelebA are 32 x 32. Durations and epsilon (0.5 for the
-mean of the losses) as in ``wkafl_table2``. Stability is section 6.1.3's: the standard deviation of the logarithms of
-the last ten accuracies, which are those of the last 100 steps at desk size. Its margin is a tenth of the other arm's.
+gamma = 0; "No Non-IIDness" has no momentum (alpha = 0). Numbers, P and K are those of the authors' released code for
+CelebA and EMNIST ByClass, the same rate for every arm; P is the number of clients in flight (the data sets' clients
+are a few more: a quarter of CelebA's celebrities, all 3,400 writers). Images of CelebA are 32 x 32. Durations and
+epsilon (0.5 for the mean of the losses) as in ``wkafl_table2``. Stability is section 6.1.3's: the standard deviation
+of the logarithms of the last ten accuracies, which are those of the last 100 steps at desk size. Its margin is a
+tenth of the other arm's.
 
 "EMNIST ByClass contains 81,425 character images ... partitioned over around 3,500 clients according to the writers"
 (section 6.1.1). EMNIST's ByClass has 814,255 images, and no writers: the ones by writers are FEMNIST, which are the
@@ -25,9 +26,9 @@ all 500 in flight, K = 10 (P / K = 50), batch 4, 400 steps. Six server's rates f
 arm. No run enters stage two at desk size.
 
 What changed: the text's sentence on stability was not judged before, and runs were evaluated every 20 steps, so that
-the last ten accuracies rose with training. Now they are evaluated every ten, on 600 of a
-seed's test texts, the same ones each time. All seeds are new: those of results
-before 20, and those of searches before 140, had been looked at.
+the last ten accuracies rose with training. Now they are evaluated every ten steps, on 600 of a seed's test texts, the
+same ones each time. All seeds are new: those of results before 20, and those of searches before 140, had been looked
+at.
 """
 
 from collections.abc import Sequence

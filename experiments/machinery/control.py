@@ -5,19 +5,24 @@
 runs the arms of the named experiments' primary claims, all of one paper, at desk size with shuffled labels, each with
 as many seeds as 200 repetitions of its analysis take. Each repetition is judged as a family of primary claims, by
 Holm's procedure; at most 5 % of the families should have a false verdict. Nothing can be learnt in fewer steps:
---client_trips=N or --server_steps=N shortens all runs. Results lie in runs/control-NAME, or in the folder of
---output_dir. The same command goes on where it was stopped.
+--client_trips=N or --server_steps=N shortens all runs. Runs lie in runs/control-NAME, and what came out in
+runs/control.json, or in the folder of --output_dir; ``python -m experiments.machinery.pages`` takes the latter over.
+The same command goes on where it was stopped.
 """
 
 import dataclasses
+import json
+import math
 import pathlib
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from experiments.machinery import discovery, verdicts
 from experiments.machinery.declarations import BETTER, WORSE, Analysis, Claim, PaperExperiment, Scale
-from experiments.machinery.protocol import claims_at
+from experiments.machinery.protocol import VERSION, claims_at
 from experiments.machinery.results import Runs
 from experiments.machinery.running import default_processes
 from experiments.machinery.statistics import ALPHA
@@ -26,6 +31,9 @@ from jafl.errors import SettingError, require, whole_number
 from jafl.sweeps.seed_means import ArmRuns
 
 FIRST_SEED = 100_000  # so that no seed is one of the results' or the search's
+FILE, FORMAT = "control.json", 1
+HOW = ("experiments", "families", "budget", "protocol")  # what a control of the same name must share
+REMEDY = "Choose another --output_dir."
 
 
 def seeds_of_family(family: int, seeds: int, folds: int | None) -> list[int]:
@@ -55,8 +63,8 @@ def run(
     output: pathlib.Path = pathlib.Path("runs"),
     budget: Mapping[str, int] | None = None,
     **options: Any,
-) -> list[bool]:
-    """Runs experiments of one paper with shuffled labels; for each family whether it has a false verdict.
+) -> dict[str, Any]:
+    """Runs experiments of one paper with shuffled labels, and counts families with a false verdict.
 
     Args:
       names: of experiments that declare an analysis at desk size.
@@ -65,8 +73,14 @@ def run(
       budget: ``client_trips`` and ``server_steps`` in the place of every arm's own.
       options: of ``jafl.sweeps.sweep.run_sweep``. Two processes share the runs on a CPU with two cores.
 
+    Returns:
+      The content of ``control.json``, which is written to ``output``, too: "false" families, all "runs", and for each
+      claim how many of its verdicts are false without Holm's procedure, and the standard deviation of its mean
+      differences over families beside that over seeds, divided by the root of their number.
+
     Raises:
-      SettingError: for an experiment that has no analysis or trains nothing, or experiments of several papers.
+      SettingError: for an experiment that has no analysis or trains nothing, experiments of several papers, or a
+        folder with another control.
     """
     whole_number("families", families, 1)
     experiments = [discovery.load(name) for name in names]
@@ -76,11 +90,69 @@ def run(
         fits = experiment.scales["desk"].analysis and experiment.measure is None
         allowed = "an experiment that trains and declares an analysis at desk size"
         require(fits, "experiment", experiment.name, allowed)
+    content: dict[str, Any] = {
+        "format": FORMAT,
+        "experiments": [*names],
+        "families": families,
+        "budget": dict(budget or {}),
+        "protocol": VERSION,
+    }
+    _check_replaced(output / FILE, content)
     gathered: list[list[dict[str, Any]]] = [[] for _ in range(families)]
+    trained = 0
     for experiment in experiments:
-        for number, rows in enumerate(_of_experiment(experiment, families, output, budget or {}, options)):
+        runs, found = _of_experiment(experiment, families, output, budget or {}, options)
+        trained += runs
+        for number, rows in enumerate(found):
             gathered[number] += rows
-    return judge_families(gathered)
+    content |= {
+        "runs": trained,
+        "false": sum(judge_families(gathered)),
+        "claims": [
+            {"experiment": experiment.name, **_summed(rows)}
+            for experiment, rows in zip(experiments, zip(*gathered, strict=True), strict=True)
+        ],
+    }
+    output.mkdir(parents=True, exist_ok=True)
+    (output / FILE).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    return content
+
+
+def _check_replaced(path: pathlib.Path, content: Mapping[str, Any]) -> None:
+    """Raises SettingError where another control lies already."""
+    if not path.is_file():
+        return
+    there = read(path)
+    for name in HOW:
+        require(there[name] == content[name], f"{name} of {path}", there[name], f"{content[name]}", REMEDY)
+
+
+def _summed(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What the families say of one claim."""
+    differences = [row["difference"] for row in rows]
+    return {
+        "claim": rows[0]["claim"],
+        "condition": rows[0]["condition"],
+        "false": sum(row["verdict"] in (BETTER, WORSE) for row in rows),
+        "over_families": float(np.std(differences, ddof=1)) if len(rows) > 1 else 0.0,
+        "over_seeds": float(np.mean([row["spread"] / math.sqrt(row["seeds"]) for row in rows])),
+    }
+
+
+def read(path: pathlib.Path) -> dict[str, Any]:
+    """The content of a ``control.json``; raises SettingError for one that is not whole."""
+    wanted = f"one that this command wrote, with {', '.join((*HOW, 'runs', 'false', 'claims'))}"
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        whole = content["format"] == FORMAT and all(
+            name in content for name in (*HOW, "runs", "false", "claims")
+        )
+    except (ValueError, KeyError, TypeError):
+        whole = False
+    require(whole, "file", str(path), wanted, "Move it away, and run the control anew.")
+    version = content["protocol"]
+    require(version == VERSION, f"protocol of {path}", version, f"{VERSION}, that of docs/protocol.md")
+    return content
 
 
 def _of_experiment(
@@ -89,8 +161,8 @@ def _of_experiment(
     output: pathlib.Path,
     budget: Mapping[str, int],
     options: dict[str, Any],
-) -> list[list[dict[str, Any]]]:
-    """For each family the rows of the experiment's primary claim."""
+) -> tuple[int, list[list[dict[str, Any]]]]:
+    """How many runs there are, and for each family the rows of the experiment's primary claim."""
     from jafl.sweeps.sweep import run_sweep
 
     scale = experiment.scales["desk"]
@@ -125,7 +197,7 @@ def _of_experiment(
     for chunk in chunks:
         rows = verdicts.judge([primary], "desk", _with_seeds(runs, chunk), scale.analysis)
         found.append([row for row in rows if row["primary"]])
-    return found
+    return sum(len(group.runs) for group in runs.groups), found
 
 
 def _primary(experiment: PaperExperiment, analysis: Analysis) -> Claim:
@@ -191,14 +263,19 @@ def main(arguments: Sequence[str]) -> int:
         require(names, "experiments", names, f"names of experiments: {', '.join(discovery.names())}")
         require(len({*names}) == len(names), "experiments", ", ".join(names), "names that differ")
         print(f"Training {families} families with shuffled labels: {', '.join(names)}.", flush=True)
-        false = run(names, families, pathlib.Path(output), budget)
+        found = run(names, families, pathlib.Path(output), budget)
     except SettingError as error:
         print(f"Error: {error}", file=sys.stderr)
         return 2
-    share = sum(false) / families
-    told = f"{sum(false)} of {families} families ({100 * share:.1f} %) have a false verdict"
-    print(f"{told}; at most {100 * ALPHA:g} % should.")
-    return int(share > ALPHA)
+    print(told(found))
+    return int(found["false"] / families > ALPHA)
+
+
+def told(content: Mapping[str, Any]) -> str:
+    """How many families have a false verdict, in a sentence."""
+    families, false = content["families"], content["false"]
+    share = f"{false} of {families} families ({100 * false / families:.1f} %) have a false verdict"
+    return f"{share}; at most {100 * ALPHA:g} % should."
 
 
 if __name__ == "__main__":

@@ -77,10 +77,10 @@ def take_over(
         lines.append(f"{path}: {what}, {content['standing']}")
     for name, winning in tuned.items():
         search.keep(winning, name, winners)
-    if clocks:
-        every = pages / times.ALL.name
-        text = json.dumps(times.read(every) | clocks, indent=1, sort_keys=True) + "\n"
-        every.write_text(text, encoding="utf-8")
+    every = pages / times.ALL.name
+    if noted := times.read(every) | clocks:  # without those of results that are gone
+        noted = {name: clock for name, clock in noted.items() if (pages / DATA / f"{name}.json").is_file()}
+        every.write_text(json.dumps(noted, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     return lines
 
 

@@ -5,8 +5,8 @@
 
 Results are the ``verdicts.json`` of experiments, kept in docs/results/data, one file for each experiment, scale and
 replication. The pages follow from these files alone: a summary of all papers, with Holm's procedure over the primary
-claims of each, how far replications agree, and how long all took; a page for each experiment; a picture of each
-paper's performance profiles; and the tables of experiments/README.md (``experiments.machinery.overview``).
+claims of each, how far replications agree, the control, and how long all took; a page for each experiment; a picture
+of each paper's performance profiles; and the tables of experiments/README.md (``experiments.machinery.overview``).
 """
 
 import pathlib
@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from experiments.machinery import (
+    control,
     discovery,
     kept_results,
     overview,
@@ -51,7 +52,8 @@ def made(pages: pathlib.Path = PAGES) -> dict[str, str]:
         for content in contents
         if not content.get("replication")
     }
-    return {"README.md": summary(contents, times.read(pages / times.ALL.name)), **written}
+    controlled = control.read(path) if (path := pages / control.FILE).is_file() else None
+    return {"README.md": summary(contents, times.read(pages / times.ALL.name), controlled), **written}
 
 
 def made_overview(pages: pathlib.Path = PAGES, overview_page: pathlib.Path = OVERVIEW) -> str:
@@ -95,12 +97,17 @@ def _picture(paper: str, scale: str) -> str:
     return f"profiles-{paper.replace('/', '_').replace(' ', '_')}-{scale}.png"
 
 
-def summary(contents: Sequence[Content], clocks: Mapping[str, Any] | None = None) -> str:
+def summary(
+    contents: Sequence[Content],
+    clocks: Mapping[str, Any] | None = None,
+    controlled: Mapping[str, Any] | None = None,
+) -> str:
     """The page of all papers.
 
     Args:
       contents: of ``verdicts.json``, those of replications among them.
       clocks: {an experiment's page: its ``clock.json``}.
+      controlled: of ``control.json``.
     """
     parts = [
         MADE,
@@ -125,12 +132,41 @@ def summary(contents: Sequence[Content], clocks: Mapping[str, Any] | None = None
             for name, claim, condition, *verdicts in found.differing
         ]
         parts += ["Decided twice, and differently:", report.markdown([heading, *rows])]
+    if controlled:
+        parts += ["## The control", *_told_control(controlled)]
     if clocks:
         parts += ["## Time", *_told_times(clocks)]
     missing = _not_there(contents)
     if missing:
         parts += ["## Not here yet", report.markdown([["experiment", "of", "why"], *missing])]
     return "\n\n".join(parts) + "\n"
+
+
+def _told_control(content: Mapping[str, Any]) -> list[str]:
+    """How many families have a false verdict where all claims are false, and how far differences spread there."""
+    claims, families = content["claims"], content["families"]
+    lengths = [f"{name.replace('_', ' ')} {value:,}" for name, value in content["budget"].items()]
+    alone = sum(claim["false"] for claim in claims)
+    heading = ["experiment", "primary claim", "false without correction", "spread over families"]
+    rows = [
+        [
+            claim["experiment"],
+            claim["claim"],
+            f"{claim['false']} of {families}",
+            f"{claim['over_families']:.4f}",
+            f"{claim['over_seeds']:.4f}",
+        ]
+        for claim in claims
+    ]
+    return [
+        'With shuffled labels nothing can be learnt, so that each "better" and "worse" is false. Families of the '
+        f"primary claims below were trained in such a world, in {content['runs']:,} runs"
+        + (f" ({', '.join(lengths)})" if lengths else "")
+        + f": {control.told(content)} Without Holm's correction {alone} of {families * len(claims):,} claims "
+        "have one. The last two columns are standard deviations of mean differences: as families have it, and as it "
+        "follows from the spread over seeds if they shared no examples (divided by the root of their number).",
+        report.markdown([[*heading, "from the spread over seeds"], *rows]),
+    ]
 
 
 def _told_times(clocks: Mapping[str, Any]) -> list[str]:
@@ -207,7 +243,7 @@ def page(content: Content, contents: Sequence[Content] = ()) -> str:
                 report.markdown(report.claims(content["verdicts"], experiment, content["scale"], repeated)),
                 " ".join([report.BY_THE_PROTOCOL, *([report.REPEATED] if repeated else [])]),
                 "## Measured",
-                report.markdown(content["table"]),
+                report.markdown(report.in_words(content["table"], experiment)),
                 "## Published",
                 *report.published(experiment.published),
                 *(part for name in SETTING if name in described for part in (f"## {name}", described[name])),
@@ -265,6 +301,10 @@ def _anew(runs: pathlib.Path) -> tuple[list[str], list[str]]:
         for there, here in ((PAGES, draft), (search.FOUND, winners)):
             shutil.copytree(there, here)
         lines = kept_results.take_over(runs, draft, winners)
+        if (found := runs / control.FILE).is_file():
+            control.read(found)
+            shutil.copyfile(found, draft / control.FILE)
+            lines.append(f"{found}: taken over")
         names = write(draft)
         text = made_overview(draft)
         for there, here in ((PAGES, draft), (search.FOUND, winners)):

@@ -89,7 +89,7 @@ def text(
         f"# {experiment.name}, {scale_name} size",
         f"{experiment.paper}, {experiment.figure}: {experiment.title}.",
         "## Measured",
-        markdown(table),
+        markdown(in_words(table, experiment)),
         "Mean ± standard error over seeds.",
     ]
     if verdicts:
@@ -208,6 +208,24 @@ def under(experiment: PaperExperiment | None, condition: str) -> str:
         for name, value in values.items()
     )
     return ", ".join(filter(None, told))
+
+
+def in_words(table: Sequence[Sequence[str]], experiment: PaperExperiment) -> list[list[str]]:
+    """The measured table with the values of conditions in words, as far as the experiment's file has any.
+
+    Args:
+      table: as ``measured`` gives it, its heading first.
+      experiment: whose ``words`` are taken; an empty one becomes a dash.
+    """
+    first, *rows = table
+    told = [
+        {grid.shown(value): word or "-" for value, word in experiment.words.get(name, {}).items()}
+        for name in first
+    ]
+    return [
+        list(first),
+        *([words.get(cell, cell) for words, cell in zip(told, line, strict=True)] for line in rows),
+    ]
 
 
 def difference(row: Mapping[str, Any]) -> str:

@@ -42,7 +42,7 @@ def test_every_figure_and_table_of_the_paper_has_its_file_and_states_an_analysis
     assert figures == {
         *(
             "figure 2",
-            "figure 2, slow clients with own labels",
+            "figure 2, slow clients richest in labels 0-2",
             "figure 3",
             "figure a.1",
             "figure a.2",
@@ -72,17 +72,17 @@ def test_fedbuff_is_algorithm_a2_which_has_no_staleness_weight(name, scale):
 
 def test_both_worlds_are_run_and_the_primary_claims_are_about_the_papers_where_it_has_one():
     for scale in ("desk", "paper"):
-        ours, papers = (discovery.load(name).scales[scale] for name in ("ace_fig2_own_labels", "ace_fig2"))
+        ours, papers = (discovery.load(name).scales[scale] for name in ("ace_fig2_richest_last", "ace_fig2"))
         assert ours.settings == papers.settings | {"richest_last": "0-2"}
         assert "richest_last" not in papers.settings and papers.conditions == ours.conditions
         assert (ours.arms, ours.seeds) == (papers.arms, papers.seeds), "worlds differ in who is slow alone"
         assert discovery.load("ace_section5").scales[scale].conditions["richest_last"] == ["", "0-2"]
-    for name, own in (("ace_fig2", False), ("ace_fig2_own_labels", True), ("ace_section5", False)):
+    for name, own in (("ace_fig2", False), ("ace_fig2_richest_last", True), ("ace_section5", False)):
         experiment = discovery.load(name)
         analysis = experiment.scales["desk"].analysis
         (claim,) = [c for c in experiment.claims if c.sentence == analysis.primary and "desk" in c.scales]
-        assert claim.own == own and "own labels" not in claim.sentence
-    assert all(claim.own for claim in discovery.load("ace_fig2_own_labels").claims)
+        assert claim.own == own and "richest" not in claim.sentence
+    assert all(claim.own for claim in discovery.load("ace_fig2_richest_last").claims)
 
 
 def test_no_seed_of_a_search_is_one_of_the_results_whichever_experiment_they_are_of():
@@ -101,6 +101,13 @@ def test_conditions_are_called_by_short_names_that_differ(name):
         assert all(text and "=" not in text.replace("beta = ", "") and len(text) < 65 for text in told), told
 
 
+def test_the_measured_table_has_the_words_of_conditions_and_other_values_as_they_are():
+    slow = ace_fig2.SLOW_FIFTH[30]
+    table = [["richest_last", "dirichlet_alpha", "delay_groups", "arm"], ["(empty)", "0.7", slow, slow]]
+    told = report.in_words(table, ace_section5.EXPERIMENT)
+    assert told == [table[0], ["-", "0.7", "beta = 30", slow]]
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_at_paper_size_a_search_has_one_winner_for_each_rule(name):
     search = discovery.load(name).scales["paper"].search
@@ -114,7 +121,7 @@ def test_a_claim_is_our_own_or_has_what_the_paper_shows_beside_it(name):
 
 
 def test_claims_at_equal_trips_and_on_the_other_world_are_our_own():
-    for name, ending in (("ace_tablea2", "equal trips"), ("ace_section5", "own labels")):
+    for name, ending in (("ace_tablea2", "equal trips"), ("ace_section5", "richest in labels 0-2")):
         for claim in discovery.load(name).claims:
             assert claim.own == claim.sentence.endswith(ending), claim.sentence
     claims = discovery.load("ace_fig3").claims

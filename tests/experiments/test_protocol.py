@@ -27,6 +27,7 @@ from experiments.machinery import (
     replication,
     running,
     search,
+    times,
     verdicts,
 )
 from experiments.machinery.results import Runs
@@ -252,8 +253,7 @@ def test_every_experiment_is_declared_or_from_before_the_protocol():
     declared = [name for name in discovery.names() if discovery.load(name).scales["desk"].analysis]
     papers = {name for name in discovery.names() if name.startswith(("fedstaleweight_", "wkafl_"))}
     assert papers <= {*declared}
-    analyses = [discovery.load(name).scales["desk"].analysis for name in papers]
-    assert all(20 <= analysis.seeds <= 40 for analysis in analyses)
+    assert all(20 <= discovery.load(name).scales["desk"].analysis.seeds <= 40 for name in declared)
 
 
 # What results are worth
@@ -483,9 +483,12 @@ def test_results_their_pages_and_a_protocol_that_differs(results):
     assert all(row["correction"] == pytest.approx(0.25, abs=0.001) for row in content["verdicts"])
     assert content["worlds"][0]["costs"].keys() == {"a", "b"}
 
+    folder.mkdir(exist_ok=True)
+    (folder / "times.json").write_text(json.dumps({"gone": {"seconds": {}}}))
     assert kept_results.take_over(runs, folder) == [
         f"{runs / 'nothing' / 'verdicts.json'}: new, under the protocol"
     ]
+    assert times.read(folder / "times.json").keys() == {"nothing"}, "not that of results that are gone"
     pages.write(folder)
     summary, page = ((folder / name).read_text() for name in ("README.md", "nothing.md"))
     first = content["verdicts"][0]
@@ -564,7 +567,8 @@ def test_the_control_counts_families_with_a_false_verdict(tmp_path, monkeypatch)
     experiment = dataclasses.replace(EXPERIMENT, scales={"desk": larger})
     monkeypatch.setattr(discovery, "load", lambda name: experiment)
     found = control.run(["nothing"], 3, tmp_path, {"client_trips": 40}, show=lambda line: None, processes=1)
-    assert len(found) == 3
+    assert found["families"] == 3 and found["runs"] == 30 and found["false"] <= found["claims"][0]["false"]
+    assert found == control.read(tmp_path / "control.json")
     runs = Runs.in_folder(tmp_path / "control-nothing")
     assert runs.conditions == [{"dirichlet_alpha": 0.1}], "those of the primary claim alone"
     assert [group.label for group in runs.groups] == ["a", "b"], "and its arms alone"
@@ -578,7 +582,7 @@ def test_the_control_counts_families_with_a_false_verdict(tmp_path, monkeypatch)
 
 def test_the_controls_command_reads_its_flags(tmp_path, monkeypatch, capsys):
     asked = []
-    monkeypatch.setattr(control, "run", lambda *given: asked.append(given) or [False] * 19 + [True])
+    monkeypatch.setattr(control, "run", lambda *given: asked.append(given) or {"families": 20, "false": 1})
     flags = [f"--output_dir={tmp_path}", "--families=20", "--server_steps=5", "a", "b"]
     assert control.main(flags) == 0
     assert asked == [(["a", "b"], 20, tmp_path, {"server_steps": 5})]
@@ -589,6 +593,59 @@ def test_the_controls_command_reads_its_flags(tmp_path, monkeypatch, capsys):
     assert control.main(["a", "a"]) == 2 and control.main(["--families", "a"]) == 2
     assert control.main(["--help"]) == 0 and pages.main(["--help"]) == 0
     assert len(asked) == 1
+
+
+CONTROLLED = {
+    "format": 1,
+    "experiments": ["a", "b"],
+    "families": 20,
+    "budget": {"client_trips": 1200},
+    "protocol": protocol.VERSION,
+    "runs": 1600,
+    "false": 1,
+    "claims": [
+        {
+            "experiment": name,
+            "claim": f"{name} is best",
+            "false": number,
+            "over_families": 0.002,
+            "over_seeds": 0.001,
+        }
+        for number, name in enumerate(("a", "b"))
+    ],
+}
+
+
+def test_a_control_stands_on_the_page_of_results(tmp_path):
+    (tmp_path / "control.json").write_text(json.dumps(CONTROLLED))
+    text = pages.summary([], None, control.read(tmp_path / "control.json"))
+    assert "in 1,600 runs (client trips 1,200): 1 of 20 families (5.0 %) have a false verdict" in text
+    assert "Without Holm's correction 1 of 40 claims have one." in text
+    assert "| b | b is best | 1 of 20 | 0.0020 | 0.0010 |" in text
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "file is '.*control.json', but must be one that this command wrote"),
+        (json.dumps({"format": 1, "families": 3}), "file is '.*control.json', but must be one that"),
+        (json.dumps({**CONTROLLED, "protocol": 0}), "protocol of .*control.json is 0, but must be"),
+        (
+            json.dumps({**CONTROLLED, "families": 3}),
+            "families of .*control.json is 3, but must be 20. Choose",
+        ),
+        (
+            json.dumps({**CONTROLLED, "budget": {}}),
+            "budget of .*control.json is {}, but must be {'client_trips",
+        ),
+    ],
+)
+def test_a_control_that_is_not_whole_or_is_another_one_is_refused(content, message, tmp_path, monkeypatch):
+    monkeypatch.setattr(discovery, "load", lambda name: EXPERIMENT)
+    (tmp_path / "control.json").write_text(content)
+    with pytest.raises(SettingError, match=message):
+        control.run(["a", "b"], 20, tmp_path, {"client_trips": 1200})
+    assert (tmp_path / "control.json").read_text() == content
 
 
 def test_families_of_the_control_share_no_seed_and_no_division():
