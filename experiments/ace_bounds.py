@@ -36,7 +36,7 @@ import numpy as np
 from experiments.ace_fig2 import ACE, ACED, ADAPTIVE, BUFFER, CA2FL, FEDBUFF, VANILLA
 from experiments.machinery import Analysis, Claim, Context, Margin, PaperExperiment, Published, Scale
 
-CLIENTS, FIFTH, DIMENSIONS, EXAMPLES, BATCH = 20, 4, 10, 50, 4
+CLIENTS, DIMENSIONS, EXAMPLES, BATCH = 20, 10, 50, 4
 STEPS = 1000
 RATES = (0.04, 0.01)  # well below 1 / (4 L) = 1 / 4, where ACE diverges with delays such as these
 # How far the slow clients' examples lie from the others': the paper's world, and one in which they lie apart.

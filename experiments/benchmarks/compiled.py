@@ -42,8 +42,6 @@ from jafl.planning.preparation import Preparation
 from jafl.precision import COMPUTE_DTYPES, MATMUL_PRECISIONS
 
 NAMES = ("asgd", "fedasync", "fedbuff", "ace", "aced", "ca2fl", "wkafl")
-# Rules whose clients are all in flight at the start.
-OF_ALL_CLIENTS = ("ace", "aced", "ace_8_bits")
 MIB = 2**20
 
 COLUMNS = ["model", "rule", "plan", "kilocycles a trip", "+ bytes", "/ bare", "a call", "arguments, MiB"]
