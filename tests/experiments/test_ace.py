@@ -148,7 +148,7 @@ def test_the_desk_sizes_have_the_papers_clients():
     """N = 100, of which M = 10 fill a buffer and 20 are under way with one; in table a.6, N = 20 and 10."""
     for name in NAMES:
         size = discovery.load(name).scales["desk"]
-        if size.arms and name != "ace_figa3":
+        if size.arms:
             clients, under_way = (20, 10) if name == "ace_tablea2" else (100, 20)
             assert size.settings["num_clients"] == clients, name
             buffered = [own for own in size.arms.values() if own["algorithm"] in ("ca2fl", "fedbuff")]
