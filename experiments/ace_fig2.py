@@ -147,7 +147,6 @@ CONDITIONS: dict[str, list[Any]] = {
 }
 HARDEST = {"dirichlet_alpha": 0.1, "delay_groups": SLOW_FIFTH[30]}
 
-
 # Factors c of eta = c sqrt(n / T), seven for each rule, as many as in appendix F.4. Softmax needs smaller ones.
 FACTORS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 ONE_TRIP_FACTORS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)  # of rules that step for each trip of all clients
@@ -209,10 +208,10 @@ ORDER = (
 )
 
 
-def panels(slow: dict[int, str], world: Condition) -> tuple[Condition, Condition, Condition, Condition]:
+def panels(world: Condition) -> tuple[Condition, Condition, Condition, Condition]:
     """Figure 2's panels: (skewed and quick, skewed and slow, mild and quick, mild and slow)."""
     skewed_quick, skewed_slow, mild_quick, mild_slow = (
-        {**world, "dirichlet_alpha": alpha, "delay_groups": slow[beta]}
+        {**world, "dirichlet_alpha": alpha, "delay_groups": SLOW_FIFTH[beta]}
         for alpha in (0.1, 0.3)
         for beta in (5, 30)
     )
@@ -245,7 +244,7 @@ def _amplified(scale: str, suffixes: Sequence[str], own: bool) -> list[Claim]:
     return [
         Claim(
             sentence=f"delay costs {rule}{suffix} {size} where labels are skewed, equal steps",
-            differences=amplification(rule + suffix, panels(SLOW_FIFTH, {})),
+            differences=amplification(rule + suffix, panels({})),
             expected=expected,
             scales=(scale,),
             **_marks(own, "a sentence"),
@@ -258,7 +257,7 @@ def _amplified(scale: str, suffixes: Sequence[str], own: bool) -> list[Claim]:
 
 def _lowered() -> list[Claim]:
     """Section 5's sentences on the paper's world: more delay, and more skew, lower the accuracy."""
-    quick, slow, mild, _ = panels(SLOW_FIFTH, {})
+    quick, slow, mild, _ = panels({})
     changes = (
         ("more delay lowers the accuracy of", quick, slow),
         ("more skew lowers the accuracy of", mild, quick),
@@ -394,9 +393,7 @@ EXPERIMENT = PaperExperiment(
         note="Figure 2: ACE and CA2FL above FedBuff, above delay-adaptive, above vanilla, in all panels (Dirichlet "
         "0.1 and 0.3, beta 5 and 30)."
     ),
-    scales=scales(
-        {}, spread=0.03, source="seeds 60 to 79 with one rate for both worlds: 0.018; more, to be safe"
-    ),
+    scales=scales({}, 0.03, "seeds 60 to 79 with one rate for both worlds: 0.018; more, to be safe"),
     claims=claims(),
     pictures=draw,
     words=WORDS,

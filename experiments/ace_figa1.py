@@ -54,6 +54,7 @@ from experiments.ace_fig2 import (
     SLOW_FIFTH,
     UNDER_WAY,
     VANILLA,
+    WORDS,
     arm,
     desk_rates,
     published_grid,
@@ -223,8 +224,5 @@ EXPERIMENT = PaperExperiment(
         ),
     },
     claims=_claims(),
-    words={
-        "dirichlet_alpha": {alpha: f"Dirichlet {alpha:g}" for alpha in (0.1, 0.3)},
-        "delay_groups": {law: f"beta = {beta}" for beta, law in SLOW_FIFTH.items()},
-    },
+    words=WORDS,
 )

@@ -45,10 +45,10 @@ from experiments.ace_fig2 import (
     FEDBUFF,
     PAPER_WORLD,
     RICHEST,
-    SLOW_FIFTH,
     STEPS,
     TRIPS,
     VANILLA,
+    WORDS,
     Condition,
     amplification,
     arm,
@@ -157,11 +157,7 @@ EXPERIMENT = PaperExperiment(
         claim
         for scale in ("desk", "paper")
         for world, where, own in ((ANYONE, "", False), (RICHEST, f", {RICHEST_WORDS}", True))
-        for claim in _claims_in(panels(SLOW_FIFTH, {"richest_last": world}), where, scale, own)
+        for claim in _claims_in(panels({"richest_last": world}), where, scale, own)
     ],
-    words={
-        "dirichlet_alpha": {alpha: f"Dirichlet {alpha:g}" for alpha in (0.1, 0.3)},
-        "delay_groups": {law: f"beta = {beta}" for beta, law in SLOW_FIFTH.items()},
-        "richest_last": {ANYONE: "", RICHEST: RICHEST_WORDS},
-    },
+    words=WORDS | {"richest_last": {ANYONE: "", RICHEST: RICHEST_WORDS}},
 )

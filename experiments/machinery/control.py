@@ -151,7 +151,8 @@ def read(path: pathlib.Path) -> dict[str, Any]:
         whole = False
     require(whole, "file", str(path), wanted, "Move it away, and run the control anew.")
     version = content["protocol"]
-    require(version == VERSION, f"protocol of {path}", version, f"{VERSION}, that of docs/protocol.md")
+    allowed = f"{VERSION}, that of docs/protocol.md"
+    require(version == VERSION, f"protocol of {path}", version, allowed, "Run the control anew.")
     return content
 
 

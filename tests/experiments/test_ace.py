@@ -183,7 +183,7 @@ def test_a_band_is_as_wide_as_the_seeds_are_apart():
 
 
 def test_amplification_is_what_delay_costs_more_where_labels_are_skewed():
-    four = ace_section5.panels(ace_fig2.SLOW_FIFTH, {})
+    four = ace_section5.panels({})
     accuracies = (0.80, 0.70, 0.90, 0.87)  # skewed: loses .10; mild: loses .03
     runs = Runs(
         [
