@@ -135,7 +135,7 @@ def _summed(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "condition": rows[0]["condition"],
         "false": sum(row["verdict"] in (BETTER, WORSE) for row in rows),
         "over_families": float(np.std(differences, ddof=1)) if len(rows) > 1 else 0.0,
-        "over_seeds": float(np.mean([row["spread"] / math.sqrt(row["seeds"]) for row in rows])),
+        "over_seeds": math.sqrt(np.mean([row["spread"] ** 2 / row["seeds"] for row in rows])),
     }
 
 

@@ -616,6 +616,18 @@ CONTROLLED = {
 }
 
 
+def test_a_control_counts_false_verdicts_of_a_claim_and_compares_spreads():
+    verdicts_found = [("better", 0.3), ("undecided", 0.1), ("equivalent", -0.1), ("worse", -0.3)]
+    rows = [
+        {"claim": "a", "condition": "", "verdict": verdict, "difference": value, "spread": value, "seeds": 4}
+        for verdict, value in verdicts_found
+    ]
+    found = control._summed(rows)
+    assert found["false"] == 2
+    assert found["over_families"] == pytest.approx((0.2 / 3) ** 0.5)
+    assert found["over_seeds"] == pytest.approx(0.05**0.5 / 2), "the root of the mean variance over 4 seeds"
+
+
 def test_a_control_stands_on_the_page_of_results(tmp_path):
     (tmp_path / "control.json").write_text(json.dumps(CONTROLLED))
     text = pages.summary([], None, control.read(tmp_path / "control.json"))
