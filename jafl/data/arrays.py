@@ -155,24 +155,37 @@ def is_memory_map(x: np.ndarray) -> bool:
     return isinstance(base, np.memmap)
 
 
-def check_finite(x: np.ndarray, name: str, first: int = 0) -> None:
+def check_finite(x: np.ndarray, name: str, first: int = 0, dtype: Any = None) -> None:
     """Refuses rows [n, ...] of floats that are not finite; memory maps are checked as they are placed on a device.
 
     Args:
       x: the rows.
       name: of the array that they are of.
       first: the number of their first one there.
+      dtype: in which the device holds them, where that is another type: a number may be infinite there alone.
 
     Raises:
-      SettingError: says how many there are, and the first one.
+      SettingError: says how many there are, and the first one with its number that is not finite.
     """
-    if x.dtype.kind == "f" and not np.isfinite(x).all():
-        bad = ~np.isfinite(x.reshape(len(x), -1)).all(axis=1)
-        raise SettingError(
-            f"{name} holds NaN or infinity in {int(bad.sum())} of {len(x)} examples (the "
-            f"first is number {first + int(np.argmax(bad))}), but must be finite. Drop or fill these.",
-            setting=name,
-        )
+    if x.dtype.kind != "f":
+        return
+    with np.errstate(over="ignore"):
+        held = x if dtype is None else x.astype(dtype, copy=False)
+    if np.isfinite(held).all():
+        return
+    rows = ~np.isfinite(held.reshape(len(x), -1)).all(axis=1)
+    row = int(np.argmax(rows))
+    place = tuple(int(axis) for axis in np.argwhere(~np.isfinite(held[row]))[0])
+    value, becomes = x[row][place], ""
+    if np.isfinite(value):
+        becomes = f", which is {held[row][place]} in {held.dtype}, in which the device computes"
+    within = f" at {list(place)}" if place else ""
+    raise SettingError(
+        f"{name} holds NaN or infinity in {int(rows.sum())} of {len(x)} examples (the first is number "
+        f"{first + row}, {value:g}{within}{becomes}), but must be finite. Drop, fill or scale these.",
+        setting=name,
+        value=float(value),
+    )
 
 
 def checked_num_classes(num_classes: int | None, labels: dict[str, np.ndarray]) -> int:

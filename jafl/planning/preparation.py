@@ -4,10 +4,12 @@ import dataclasses
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jafl import engine
 from jafl.clients import trip_words
+from jafl.data import Federation
 from jafl.data.arrays import check_finite, is_memory_map
 from jafl.engine.devices import Spread, put, put_rows
 from jafl.engine.evaluation import evaluation_memory
@@ -25,6 +27,9 @@ from jafl.records import ExecutionPlan
 from jafl.schedule import check_plan, trip_by_trip
 from jafl.schedule.plan import FORMS
 from jafl.specifications import as_specification
+
+# What a federation holds that may be floats.
+FLOATS = tuple(f"{split}{part}" for split in ("", "test_", "validation_", "server_") for part in "xy")
 
 
 class NoMatrixForm(SettingError):
@@ -56,11 +61,12 @@ class Preparation:
         """The program with the random key of every trip, on the host.
 
         Raises:
-          SettingError: if the initial parameters are not finite.
+          SettingError: if the initial parameters, or examples in the device's type, are not finite.
         """
-        leaves = jax.tree.leaves(self.run.params)
-        finite = all(np.all(np.isfinite(np.asarray(leaf, np.float64))) for leaf in leaves)
-        require(finite, "the initial parameters", "not finite", "free of NaN and infinity")
+        check_held(self.run.params, "the initial parameters")
+        model = self.program.client_work.build().model
+        check_held(model.frozen, "the model's frozen parameters")
+        _check_after_cast(self.run.federation)
         trips = self.program.trips
         keys = jax.jit(trip_words)(self.run.key, trips.client, padded(self.run.schedule.trip))
         return dataclasses.replace(self.program, trips=trips._replace(key=keys))
@@ -267,6 +273,30 @@ def _forecast(
     return forecast(program, carry, **sizes, width=width, available=available)
 
 
+def check_held(params: Any, name: str) -> None:
+    """Raises SettingError unless parameters are finite in the type in which the device holds them."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        if not jnp.issubdtype(leaf.dtype, jnp.inexact):
+            continue
+        with np.errstate(over="ignore"):
+            held = np.asarray(leaf).astype(jax.dtypes.canonicalize_dtype(leaf.dtype), copy=False)
+        wide = held.astype(np.float64) if held.dtype.kind == "V" else held  # of bfloat16, NumPy knows little
+        finite = np.isfinite(wide)
+        where = jax.tree_util.keystr(path)
+        allowed = f"free of NaN and infinity in {held.dtype}, in which the device computes"
+        value = None if finite.all() else np.asarray(leaf)[~finite][0].item()
+        require(finite.all(), f"{name}{where and ' at ' + where}", value, allowed)
+
+
+def _check_after_cast(federation: Federation) -> None:
+    """Raises SettingError for numbers that are infinite in the type in which the device holds them."""
+    for name in FLOATS:
+        array = getattr(federation, name)
+        held = None if array is None else jax.dtypes.canonicalize_dtype(array.dtype)
+        if array is not None and array.dtype != held and not is_memory_map(array):
+            check_finite(array, name, dtype=held)
+
+
 def place_program(program: Any) -> Any:
     """A program of either form on the device or devices; large examples in parts.
 
@@ -275,16 +305,17 @@ def place_program(program: Any) -> Any:
     """
     spread, x = program.spread, program.data.x
     is_mapped = is_memory_map(x)
+    held = jax.dtypes.canonicalize_dtype(x.dtype)
     if not spread.data_apart:
         if is_mapped:
-            check_finite(x, "x")
+            check_finite(x, "x", dtype=held)
         return put(program, spread.everywhere())
     rest = put(dataclasses.replace(program, data=program.data._replace(x=None)), spread.everywhere())
 
     def read(first: int, end: int) -> np.ndarray:
         rows = np.asarray(x[first:end])
         if is_mapped:
-            check_finite(rows, "x", first)
+            check_finite(rows, "x", first, held)
         return rows
 
     length = -(-len(x) // spread.number) * spread.number

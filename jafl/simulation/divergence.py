@@ -2,7 +2,8 @@
 
 Looking at every update while training would cost a pass over the parameters per trip. So training only looks at
 the model between chunks, and where that is no longer finite the run, which is deterministic, is repeated up to
-the last good evaluation and then stepped one server step at a time.
+the last good evaluation and then stepped one server step at a time. Then the cause is looked for: in the examples
+of that client at the initial model, in how far the model had grown, and in the trip with smaller steps.
 """
 
 import dataclasses
@@ -11,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from jafl import engine
 from jafl.engine.devices import Spread, at_hand
@@ -19,6 +21,18 @@ from jafl.planning.preparation import Preparation, prepare
 from jafl.planning.run import Run
 from jafl.records import EventSchedule, History
 from jafl.schedule import trip_by_trip
+from jafl.simulation.example_scale import large_examples
+from jafl.simulation.not_finite import bad_example, infinite_rate
+from jafl.specifications import Specification, as_specification, specify
+
+LOWER = (
+    "Lower the client or the server learning rate, or clip: for example "
+    "optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(1.0)) at the server."
+)
+# A model has grown where its largest number is so many times what it was, or an update's is above this.
+GROWN, LARGE = 30.0, 1e6
+SLOWER = 1e-9
+FROM_THE_START = "It is so from the start, at the initial model, whatever the learning rate."
 
 
 class DivergenceError(ArithmeticError):
@@ -28,22 +42,21 @@ class DivergenceError(ArithmeticError):
       server_step: the step whose trips or result are the first that are not finite.
       client: the client whose trip it was; None if every update was finite and their combination was not.
       history: the run up to its last evaluation, its parameters those that were evaluated there.
+      cause: what was measured of the cause, and what to do, in a few sentences.
     """
 
-    def __init__(self, server_step: int, client: int | None, history: History):
-        self.server_step, self.client, self.history = server_step, client, history
-        cause = "the server's step itself" if client is None else f"the update of client {client}"
+    def __init__(self, server_step: int, client: int | None, history: History, cause: str = LOWER):
+        self.server_step, self.client, self.history, self.cause = server_step, client, history, cause
+        by = "the server's step itself" if client is None else f"the update of client {client}"
         super().__init__(
-            f"Training diverged to NaN or infinity at server step {server_step}, by {cause}. "
-            "Lower the client or the server learning rate, or clip: for example "
-            "optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(1.0)) at the server."
+            f"Training diverged to NaN or infinity at server step {server_step}, by {by}. {cause}"
         )
 
 
 def find_divergence(
     preparation: Preparation, good_step: int, bad_step: int, history: History
 ) -> DivergenceError:
-    """Repeats a run to find the first server step that is not finite, and its client.
+    """Repeats a run to find the first server step that is not finite, its client, and what that one's cause is.
 
     Args:
       preparation: of the run.
@@ -61,7 +74,8 @@ def find_divergence(
         if not _is_finite(carry, schedule, step):
             break
         step += 1
-    return DivergenceError(step, _diverging_client(preparation.run, step), history)
+    client, cause = _cause(preparation.run, step)
+    return DivergenceError(step, client, history, cause)
 
 
 def _is_finite(carry: engine.Carry, schedule: EventSchedule, step: int) -> bool:
@@ -70,8 +84,8 @@ def _is_finite(carry: engine.Carry, schedule: EventSchedule, step: int) -> bool:
     return bool(at_hand(all_finite(carry.params))) and bool(np.all(np.isfinite(losses)))
 
 
-def _diverging_client(run: Run, step: int) -> int | None:
-    """The client of the first trip of a server step whose update or loss is not finite; None if all are.
+def _cause(run: Run, step: int) -> tuple[int | None, str]:
+    """(the client of a server step's first trip whose update or loss is not finite, or None; what its cause is).
 
     Trip by trip: then all versions from which the step's trips train are there when the step begins.
     """
@@ -79,10 +93,90 @@ def _diverging_client(run: Run, step: int) -> int | None:
     spread = Spread(platform=jax.local_devices()[0].platform)  # of several processes, each does it for itself
     program, carry = prepare(run, plan=plan, spread=spread, available=device_memory()).place()
     carry = engine.run(program, carry, 0, step)
+    largest = 0.0
     for trip in range(*_trips_of(run.schedule, step)):
-        if not _update_is_finite(program, carry.snapshots, np.int32(trip)):
-            return int(run.schedule.client[trip])
-    return None
+        finite, longest, loss = jax.device_get(_measured(program, carry.snapshots, np.int32(trip)))
+        if not finite:
+            return int(run.schedule.client[trip]), _cause_in_trip(
+                run, program, carry, trip, bool(np.isfinite(loss))
+            )
+        largest = max(largest, float(longest))
+    return None, _cause_at_server(run, carry, largest)
+
+
+def _cause_at_server(run: Run, carry: engine.Carry, largest: float) -> str:
+    """What is said of a server step whose updates, of this largest number, are finite, and whose result is not."""
+    if said := infinite_rate(run.server_optimizer):
+        return f"The server's optimizer has {said}: give it a finite one."
+    grown = _grown(run, carry)
+    if largest > LARGE or grown:
+        return f"{grown or f'An update holds numbers up to {largest:.3g}.'} {LOWER}"
+    return (
+        f"All updates of that step are finite, none of their numbers above {largest:.3g}. So it is the rule or the "
+        "server's optimizer that makes NaN or infinity of them: look for a weight that is not finite, a division by "
+        "a sum of weights that is 0, a root or a logarithm; then for a rate that is too high."
+    )
+
+
+def _cause_in_trip(
+    run: Run, program: engine.Program, carry: engine.Carry, trip: int, loss_finite: bool
+) -> str:
+    """What is said of a trip whose update or loss is not finite.
+
+    First, whether the client's examples are so at the initial model; then whether smaller steps would be.
+    """
+    client = int(run.schedule.client[trip])
+    work, held = as_specification(run.client_work), run.federation.partition
+    begin, end = held.offsets[client : client + 2]
+    rows, data = held.indices[begin:end], run.federation
+    if said := infinite_rate(work.arguments.get("optimizer")):
+        return f"The clients' optimizer has {said}: give it a finite one."
+    bad = bad_example(work.build().model, run.params, data.x, data.y, rows, held.indices)
+    if bad is not None:
+        place = int(np.flatnonzero(rows == bad.row)[0])
+        name = f"example {place} of client {client} (row {bad.row} of x and y)"
+        return f"{FROM_THE_START} {bad.told(name)}"
+    first = _loss_at(program, run.params, np.int32(trip))
+    if not np.isfinite(first):
+        return (
+            f"{FROM_THE_START} The loss of that trip's first minibatch is {float(first)}, although each example of "
+            "the client has a finite one: the loss looks at several examples at once, and divides by how many of a "
+            "kind there are, perhaps, which may be 0."
+        )
+    grown = _grown(run, carry)
+    slower = None if grown else _is_finite_if_slower(program, carry, trip)
+    if slower is False:
+        what = "Its loss is" if not loss_finite else "Its loss is finite, and its update is"
+        return (
+            f"{what} not finite with steps a billionth as long either, and the model has not grown before: "
+            "look for a logarithm, a root or a division by what may be 0 in the model, its loss or the clients' "
+            "optimizer; a dropout or a batch that leaves nothing does it, too."
+        )
+    measured = grown or ("With steps a billionth as long that trip stays finite." if slower else "")
+    return f"{measured} {LOWER}".lstrip()
+
+
+def _grown(run: Run, carry: engine.Carry) -> str:
+    """A sentence on how far the model had grown before the step; "" if it had not."""
+    before, now = (float(_largest(params)) for params in (run.params, at_hand(carry.params)))
+    if now <= GROWN * max(before, 1.0):
+        return ""
+    said = (
+        f"Before that step the model had grown: its largest number was {before:.3g} and had become {now:.3g}."
+    )
+    return said + large_examples(run)
+
+
+def _is_finite_if_slower(program: engine.Program, carry: engine.Carry, trip: int) -> bool | None:
+    """Whether a trip is finite with steps of a billionth of their length; None where that cannot be tried."""
+    work = program.client_work
+    optimizer = work.arguments.get("optimizer")
+    if optimizer is None:
+        return None
+    slow = specify(optax.chain, as_specification(optimizer), specify(optax.scale, SLOWER))
+    slower = Specification(work.factory, {**work.arguments, "optimizer": slow})
+    program = dataclasses.replace(program, client_work=slower)
+    return bool(jax.device_get(_measured(program, carry.snapshots, np.int32(trip)))[0])
 
 
 def _trips_of(schedule: EventSchedule, step: int) -> tuple[int, int]:
@@ -98,6 +192,24 @@ def all_finite(tree: Any) -> jax.Array:
 
 
 @jax.jit
-def _update_is_finite(program: engine.Program, snapshots: Any, trip: jax.Array) -> jax.Array:
+def _measured(program: engine.Program, snapshots: Any, trip: jax.Array) -> tuple[jax.Array, ...]:
+    """Of a trip: whether its update and loss are finite, the update's largest number, and the loss."""
     result, _ = engine.train(program, snapshots, trip)
-    return all_finite((result.update, result.loss))
+    return all_finite((result.update, result.loss)), _largest(result.update), result.loss
+
+
+@jax.jit
+def _loss_at(program: engine.Program, params: Any, trip: jax.Array) -> jax.Array:
+    """The loss of a trip's first minibatch at other parameters than those that its client downloaded."""
+    trips, data = program.trips, program.data
+    if trips.version is not None:
+        data = data._replace(version=trips.version[trip])
+    return program.client_work.build().train(data, params, trips.client[trip], trips.key[trip]).loss
+
+
+@jax.jit
+def _largest(tree: Any) -> jax.Array:
+    """The largest absolute number of all arrays."""
+    return jnp.max(
+        jnp.array([jnp.max(jnp.abs(leaf), initial=0.0).astype(float) for leaf in jax.tree.leaves(tree)])
+    )
