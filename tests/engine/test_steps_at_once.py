@@ -1,9 +1,12 @@
 """Steps of one trip each, made as one running sum, against the same steps one after the other."""
 
+import contextlib
+
 import jax
 import numpy as np
 import optax
 import pytest
+from accelerator_forms import accelerator_forms
 from against_reference import Case, make_federation, make_schedule
 from preparing import placed
 from quick_compilation import quick_compilation  # noqa: F401
@@ -109,3 +112,29 @@ def test_runs_over_schedules_of_their_own_go_together_all_the_same():
                 *run[:6], server_optimizer=SGD, evaluate_at=[], plan=jafl.trip_by_trip(run.schedule)
             )
             assert_same(history.params, alone.params)
+
+
+@pytest.mark.parametrize("platform", in_tiers(["cpu", "gpu", "tpu"], ["tpu"]))
+def test_no_chunk_and_no_checkpoint_changes_a_bit(platform, tmp_path, monkeypatch):
+    given = arguments(rules.asgd(), np.float32, Case("forty steps", buffer_size=1, steps=40))
+    plan = jafl.in_waves(given[0], 7)
+
+    def simulate(**options):
+        return jafl.simulate(*given, server_optimizer=SGD, plan=plan, together=True, **options)
+
+    with accelerator_forms(platform) if platform != "cpu" else contextlib.nullcontext():
+        whole = simulate(evaluate_at=[])
+        folder, done = tmp_path / "checkpoints", []
+        monkeypatch.setattr("jafl.simulation.driver.SECONDS_PER_CHUNK", 0.0)  # step by step
+        for stop in (5, 22):  # in the midst of waves
+            ends = {"on_progress": done.append, "should_stop": lambda stop=stop: done[-1:] >= [stop]}
+            every = jafl.Checkpoints(folder, every=4)
+            assert simulate(evaluate_at=[1, 17], checkpoints=every, **ends).server_steps == stop
+        monkeypatch.undo()
+        resumed = simulate(evaluate_at=[], checkpoints=jafl.Checkpoints(folder))
+    for one, other in (
+        (resumed.params, whole.params),
+        (dict(resumed.trip_reports), dict(whole.trip_reports)),
+        (dict(resumed.step_reports), dict(whole.step_reports)),
+    ):
+        jax.tree.map(np.testing.assert_array_equal, one, other)
