@@ -5,6 +5,8 @@ import numbers
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeGuard, TypeVar
 
+import numpy as np
+
 Value = TypeVar("Value")
 
 
@@ -78,15 +80,15 @@ def seed_number(setting: str, value: Any) -> int:
 
 def whole_number(setting: str, value: Any, at_least: int) -> int:
     """``value`` as an int; raises SettingError unless it is a whole number of at least ``at_least`` in 32 bits."""
-    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    whole = isinstance(value, numbers.Integral) and is_number(value)
     require(whole and int(value) >= at_least, setting, value, f"a whole number of at least {at_least}")
     require(int(value) < 2**31, setting, value, "below 2**31")
     return int(value)
 
 
 def is_number(value: Any) -> TypeGuard[float]:
-    """Whether ``value`` is one real number: no text, no truth value, no array."""
-    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+    """Whether ``value`` is one real number: no text, no truth value, no duration with a unit, no array."""
+    return isinstance(value, numbers.Real) and not isinstance(value, (bool, np.timedelta64))
 
 
 def real_number(setting: str, value: Any, fits: Callable[[float], bool], allowed: str) -> None:

@@ -11,6 +11,7 @@ HOST_ONLY = (
     "errors",
     "extras",
     "array_files",
+    "given_arrays",
     "display",
     "records",
     "schedule",

@@ -7,7 +7,10 @@ import numpy as np
 
 from jafl.data.checks import checked_labels, finite_number, generator, whole_number
 from jafl.errors import SettingError, require
+from jafl.given_arrays import as_array
 
+# More classes than the first, and more than the second for each that occurs, are those of labels with large gaps.
+FEW_CLASSES, LARGEST_GAP = 100, 10
 # Apart from the random streams of partitions.
 _TAKEN_OUT = 111
 
@@ -29,7 +32,10 @@ def checked_clients(clients: Any) -> tuple[tuple[Any, ...], list[tuple[np.ndarra
     names = tuple(sorted(listed)) if numbered and set(listed) == set(range(len(listed))) else tuple(listed)
     pairs: list[tuple[np.ndarray, np.ndarray]] = []
     for name in names:
-        x, y = (np.asarray(part) for part in pair_of(f"clients[{name!r}]", listed[name]))
+        pair = pair_of(f"clients[{name!r}]", listed[name])
+        x, y = (
+            as_array(f"{part} of clients[{name!r}]", values) for part, values in zip("xy", pair, strict=True)
+        )
         lengths = tuple(len(part) if part.ndim else 0 for part in (x, y))
         require(
             min(lengths) > 0 and lengths[0] == lengths[1],
@@ -73,7 +79,7 @@ def checked_split(
 ) -> tuple[Any, Any]:
     """One split's arrays in their final types; ``like`` are the training x and y, which the others must match."""
     name_x, name_y = f"{prefix}x", f"{prefix}y"
-    x = np.asarray(x)
+    x = as_array(name_x, x)
     require(x.dtype.kind in "biuf", f"{name_x}.dtype", str(x.dtype), "a real number type")
     require(
         x.ndim >= 1 and len(x) > 0,
@@ -119,7 +125,7 @@ def _alike(array: np.ndarray, like: np.ndarray, name: str, name_like: str) -> np
 
 def _checked_targets(y: Any, name: str) -> np.ndarray:
     """Labels in their final type: whole numbers int32, several labels bool, floats float32 or float64."""
-    y = np.asarray(y)
+    y = as_array(name, y)
     if y.dtype.kind == "f" and y.ndim >= 1:
         return _checked_numbers(y, name)
     if y.ndim < 2:
@@ -188,6 +194,21 @@ def check_finite(x: np.ndarray, name: str, first: int = 0, dtype: Any = None) ->
     )
 
 
+def _check_gaps(number: int, labels: dict[str, np.ndarray]) -> None:
+    """Refuses labels of which most of ``number`` classes have no example; tokens of texts may be few of many."""
+    if number <= FEW_CLASSES or any(y.ndim > 1 for y in labels.values()):
+        return
+    found = len(set().union(*(np.unique(y).tolist() for y in labels.values())))
+    require(
+        number <= LARGEST_GAP * found,
+        "largest label in y",
+        number - 1,
+        f"below {LARGEST_GAP * found}, for only {found} different labels occur",
+        "Number them from 0 without gaps: np.unique(y, return_inverse=True)[1]. If there are so many classes, "
+        f"say num_classes={number}.",
+    )
+
+
 def checked_num_classes(num_classes: int | None, labels: dict[str, np.ndarray]) -> int:
     """The number of classes of ``labels`` {name: [n]}; raises SettingError for a label beyond one that is given."""
     if any(y.dtype.kind == "f" for y in labels.values()):
@@ -202,7 +223,9 @@ def checked_num_classes(num_classes: int | None, labels: dict[str, np.ndarray]) 
         )
         return number
     if num_classes is None:
-        return max(1, 1 + max(int(y.max()) for y in labels.values()))
+        number = max(1, 1 + max(int(y.max()) for y in labels.values()))
+        _check_gaps(number, labels)
+        return number
     num_classes = whole_number("num_classes", num_classes, 1)
     for name, y in labels.items():
         require(

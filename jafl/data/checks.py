@@ -8,13 +8,14 @@ import numpy as np
 
 from jafl.errors import require, seed_number
 from jafl.errors import whole_number as whole_number
+from jafl.given_arrays import as_array
 
 _LARGEST_LABEL = np.iinfo(np.int32).max - 1
 
 
 def checked_labels(labels: Any, setting: str = "labels") -> np.ndarray:
     """Returns labels as an array [E] int32; raises SettingError unless they are whole numbers from 0 on."""
-    labels = np.asarray(labels)
+    labels = as_array(setting, labels)
     require(labels.ndim == 1, f"{setting}.shape", labels.shape, "one-dimensional, one label per example")
     require(len(labels) > 0, f"len({setting})", 0, "at least 1", "A federation needs examples.")
     require(

@@ -5,6 +5,7 @@ where clients overlap or examples are left out). Nothing is copied per client an
 """
 
 import dataclasses
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from jafl.data.arrays import checked_clients, checked_num_classes, checked_split
 from jafl.data.checks import whole_number
 from jafl.data.normalization import Normalization
 from jafl.errors import SettingError, require
+from jafl.given_arrays import as_array
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -26,10 +28,13 @@ class Partition:
     Attributes:
       offsets: [N + 1] int64; client c holds the examples ``indices[offsets[c]:offsets[c + 1]]``, in that order.
       indices: [A] int64, positions in the training examples.
+      total_examples: how many training examples were divided, E; None if that is not known.
+      labels_digest: of the labels that they were divided by, as ``labels_digest`` makes it; None without labels.
+        Data of another number of examples, or with other labels, are refused.
 
     Raises:
       SettingError: unless the offsets run from 0 to A without falling, every client holds at least one example and
-        every index is a whole number of at least 0.
+        every index is a whole number of at least 0 and below ``total_examples``.
 
     Example:
       >>> jafl.Partition(offsets=[0, 2, 3], indices=[4, 0, 1]).num_clients
@@ -38,9 +43,13 @@ class Partition:
 
     offsets: np.ndarray
     indices: np.ndarray
+    total_examples: int | None = None
+    labels_digest: str | None = None
 
     def __post_init__(self) -> None:
-        offsets, indices = np.asarray(self.offsets), np.asarray(self.indices)
+        offsets, indices = (
+            as_array(f"partition.{name}", getattr(self, name)) for name in ("offsets", "indices")
+        )
         require(
             offsets.ndim == 1 and len(offsets) >= 2,
             "partition.offsets.shape",
@@ -69,6 +78,57 @@ class Partition:
         )
         object.__setattr__(self, "offsets", offsets)
         object.__setattr__(self, "indices", indices)
+        if self.total_examples is not None:
+            total = np.asarray(self.total_examples)[()]  # an array where it comes from a file
+            object.__setattr__(self, "total_examples", whole_number("total_examples", total, 1))
+            self._check_examples(self.total_examples)
+        if self.labels_digest is not None:
+            object.__setattr__(self, "labels_digest", str(self.labels_digest))
+
+    def _check_examples(self, number: int) -> None:
+        largest = int(self.indices.max())
+        require(
+            largest < number,
+            "largest of partition.indices",
+            largest,
+            f"less than {number}, the number of training examples",
+            "Was the partition made from the labels of the training split?",
+        )
+
+    def dividing(self, y: np.ndarray) -> "Partition":
+        """The partition as one of the training examples with these labels, which it remembers.
+
+        Args:
+          y: [E, ...] the labels of the training examples.
+
+        Returns:
+          The partition.
+
+        Raises:
+          SettingError: where the partition was made for another number of examples, or by other labels.
+        """
+        self._check_examples(len(y))
+        remedy = (
+            "Make it from the labels of these training examples. If it is meant for these, "
+            "jafl.Partition(partition.offsets, partition.indices) is the same one without a memory."
+        )
+        known, digest = self.total_examples, labels_digest(y)
+        allowed = f"{len(y)}, the number of training examples"
+        require(
+            known in (None, len(y)),
+            "the number of examples that the partition divides",
+            known,
+            allowed,
+            remedy,
+        )
+        require(
+            None in (self.labels_digest, digest) or self.labels_digest == digest,
+            "the digest of the labels that the partition divides",
+            self.labels_digest,
+            f"{digest}, that of y",
+            remedy,
+        )
+        return dataclasses.replace(self, total_examples=len(y), labels_digest=self.labels_digest or digest)
 
     @classmethod
     def from_lists(cls, lists: Iterable[Any]) -> "Partition":
@@ -89,7 +149,7 @@ class Partition:
         """
         fits = isinstance(lists, Iterable) and not isinstance(lists, (str, Mapping))
         require(fits, "lists", lists, "a list with one list of positions for each client")
-        arrays = [np.asarray(indices) for indices in lists]
+        arrays = [as_array(f"indices of client {client}", indices) for client, indices in enumerate(lists)]
         require(arrays, "number of clients in partition", 0, "at least 1")
         for client, indices in enumerate(arrays):
             require(
@@ -115,6 +175,13 @@ class Partition:
 
     def _repr_html_(self) -> str:
         return displays.partition_html(self)
+
+
+def labels_digest(labels: np.ndarray) -> str | None:
+    """A text that differs for other labels [E]; None where they are all the same, or no classes."""
+    if labels.ndim != 1 or labels.dtype.kind not in "iu" or not len(labels) or labels.min() == labels.max():
+        return None
+    return hashlib.blake2b(np.ascontiguousarray(labels, np.int64).tobytes(), digest_size=8).hexdigest()
 
 
 def offsets_of(sizes: Sequence[int] | np.ndarray) -> np.ndarray:
@@ -198,6 +265,10 @@ class Source:
     server_indices: np.ndarray | None = None
     normalization: Normalization | None = None
     vocabulary: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.natural_partition is not None:
+            object.__setattr__(self, "natural_partition", self.natural_partition.dividing(self.y))
 
     def __repr__(self) -> str:
         return displays.source_line(self)
@@ -348,7 +419,8 @@ class Federation:
           partition: which training examples each client holds.
           test_x: like ``x``, the common test set.
           test_y: like ``y``, of the test set.
-          num_classes: number of classes. Default: the largest label + 1, of several labels their number.
+          num_classes: number of classes. Default: the largest label + 1, of several labels their number. To be given
+            where there are more than 100 classes, and more than nine of ten have no example.
           validation_x: like ``x``, or None.
           validation_y: like ``y``, or None.
           server_x: like ``x``, examples that the server keeps for itself, or None.
@@ -360,8 +432,9 @@ class Federation:
           The federation.
 
         Raises:
-          SettingError: where lengths, shapes or types disagree, x holds NaN or infinity, labels are not whole
-            numbers below ``num_classes``, the partition points past the end, or a split is empty.
+          SettingError: where lengths, shapes or types disagree, x holds NaN or infinity, an array has masked entries
+            or is not of numbers, labels are not whole numbers below ``num_classes`` or have large gaps, the partition
+            is one of other examples or labels, or a split is empty.
 
         Example:
           >>> clients = jafl.Partition.from_lists([[0, 2], [1]])
@@ -390,14 +463,7 @@ class Federation:
             if split_x is not None:
                 splits[prefix] = checked_split(split_x, split_y, prefix, (x, y))
         num_classes = checked_num_classes(num_classes, {f"{key}y": pair[1] for key, pair in splits.items()})
-        largest = int(partition.indices.max())
-        require(
-            largest < len(x),
-            "largest of partition.indices",
-            largest,
-            f"less than {len(x)}, the number of training examples",
-            "Was the partition made from the labels of the training split?",
-        )
+        partition = partition.dividing(y)
         if held_out is not None:
             _check_held_out(held_out, partition.num_clients, len(x))
         validation, server = (splits.get(prefix, (None, None)) for prefix in optional)

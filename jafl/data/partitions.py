@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from jafl.data.checks import checked_labels, finite_number, generator, whole_number
-from jafl.data.federation import Partition, offsets_of
+from jafl.data.federation import Partition, labels_digest, offsets_of
 from jafl.errors import require
 
 # One random stream per kind of partition, so that two kinds made from one seed share no random numbers.
@@ -45,7 +45,7 @@ def iid(labels: Any, num_clients: int, *, seed: int) -> Partition:
     rng = generator("seed", seed, _IID)
     owner = np.empty(len(labels), np.int64)
     _deal_evenly(owner, np.arange(len(labels)), 0, num_clients, rng)
-    return _by_owner(owner, num_clients, rng)
+    return _by_owner(owner, num_clients, rng, labels)
 
 
 def dirichlet(
@@ -100,7 +100,7 @@ def dirichlet(
     for pool, class_counts in zip(pools, counts.T, strict=True):
         owner[pool[: class_counts.sum()]] = np.repeat(np.arange(num_clients), class_counts)
     _feed_empty_clients(owner, num_clients, rng)
-    return _by_owner(owner, num_clients, rng)
+    return _by_owner(owner, num_clients, rng, labels)
 
 
 def labels_per_client(
@@ -151,7 +151,8 @@ def labels_per_client(
         pools[label][rng.choice(len(pools[label]), count, replace=False, shuffle=False)]
         for label, count in zip(owned.ravel(), counts.ravel(), strict=True)
     ]
-    return _grouped(np.repeat(np.arange(num_clients), sizes), np.concatenate(drawn), num_clients, rng)
+    holder = np.repeat(np.arange(num_clients), sizes)
+    return _grouped(holder, np.concatenate(drawn), num_clients, rng, labels)
 
 
 def label_groups(labels: Any, groups: Sequence[tuple[int, Sequence[int]]], *, seed: int) -> Partition:
@@ -192,7 +193,7 @@ def label_groups(labels: Any, groups: Sequence[tuple[int, Sequence[int]]], *, se
         )
         _deal_evenly(owner, pool, first, size, rng)
         first += size
-    return _by_owner(owner, first, rng)
+    return _by_owner(owner, first, rng, labels)
 
 
 PARTITIONS: dict[str, Callable[..., Partition]] = {
@@ -288,19 +289,20 @@ def _deal_evenly(
     owner[rng.permutation(pool)] = first + np.arange(len(pool)) % size
 
 
-def _by_owner(owner: np.ndarray, num_clients: int, rng: np.random.Generator) -> Partition:
+def _by_owner(owner: np.ndarray, num_clients: int, rng: np.random.Generator, labels: np.ndarray) -> Partition:
     """The partition in which ``owner`` [E] holds each example; -1 stands for no client."""
     used = np.flatnonzero(owner >= 0)
-    return _grouped(owner[used], used, num_clients, rng)
+    return _grouped(owner[used], used, num_clients, rng, labels)
 
 
 def _grouped(
-    clients: np.ndarray, indices: np.ndarray, num_clients: int, rng: np.random.Generator
+    clients: np.ndarray, indices: np.ndarray, num_clients: int, rng: np.random.Generator, labels: np.ndarray
 ) -> Partition:
     """The partition in which client ``clients[a]`` holds example ``indices[a]``, each client's in random order."""
     shuffle = rng.permutation(len(clients))
     order = shuffle[np.argsort(clients[shuffle], kind="stable")]
-    return Partition(offsets_of(np.bincount(clients, minlength=num_clients)), indices[order])
+    offsets = offsets_of(np.bincount(clients, minlength=num_clients))
+    return Partition(offsets, indices[order], len(labels), labels_digest(labels))
 
 
 def _divided_class_counts(

@@ -152,7 +152,7 @@ def split_source(
         )
     fractions = (test_fraction, validation_fraction)
     require(len(rest) > 0, "test_fraction + validation_fraction", fractions, "smaller")
-    fields = {"test_indices": np.arange(count, count + len(source.test_y))}
+    fields = {"test_indices": np.arange(count, count + len(source.test_y)), "natural_partition": None}
     return dataclasses.replace(source, **fields | fields_of(x, y, train=rest, **splits))
 
 
@@ -473,7 +473,7 @@ def hold_out(partition: Partition, fraction: float, *, seed: int) -> tuple[Parti
     place = _random_places(holder, sizes, generator("seed", seed, _HELD_OUT))
     held = np.minimum(np.rint(fraction * sizes).astype(np.int64), sizes - 1)
     out = place < held[holder]
-    rest = Partition(offsets_of(sizes - held), partition.indices[~out])
+    rest = dataclasses.replace(partition, offsets=offsets_of(sizes - held), indices=partition.indices[~out])
     return rest, HeldOut(offsets_of(held), partition.indices[out])
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from jafl.errors import require
+from jafl.given_arrays import as_array
 from jafl.records import EventSchedule, check_schedule
 
 Groups = Mapping[str, Sequence[int] | np.ndarray]  # {name of a group: its clients}
@@ -20,7 +21,7 @@ def check_has_trips(schedule: EventSchedule) -> None:
 def numbers_of(name: str, values: Any) -> np.ndarray:
     """``values`` as float64; raises SettingError for what is made of no numbers."""
     if isinstance(values, (np.ndarray, list, tuple)) or hasattr(values, "__array__"):
-        array = np.asarray(values)
+        array = as_array(name, values)
         if array.dtype.kind in "biuf":
             return array.astype(np.float64, copy=False)
     require(False, name, values, "an array of numbers")
@@ -29,7 +30,7 @@ def numbers_of(name: str, values: Any) -> np.ndarray:
 
 def per_client(name: str, values: Any, schedule: EventSchedule) -> np.ndarray:
     """``values`` [N] as an array; raises SettingError for another shape."""
-    array = np.asarray(values)
+    array = as_array(name, values)
     wanted = (schedule.num_clients,)
     require(array.shape == wanted, f"the shape of {name}", array.shape, f"{wanted}, one per client")
     return array

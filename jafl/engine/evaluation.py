@@ -12,6 +12,7 @@ import numpy as np
 from jafl.data import Federation
 from jafl.engine.devices import put
 from jafl.errors import SettingError, require
+from jafl.given_arrays import as_array
 from jafl.jaxpr_memory import temporary_bytes
 from jafl.models import Metric, Model
 from jafl.records import Params
@@ -42,6 +43,7 @@ class Evaluator:
             "a jafl.Model",
             "Write jafl.Model(module) around a module.",
         )
+        x, y = as_array("x", x), as_array("y", y)
         require(len(x) > 0, "the number of examples", len(x), "at least 1")
         require(len(y) == len(x), "the number of labels", len(y), f"that of the examples, {len(x)}")
         self._model = put(model)  # its frozen parameters, if any
@@ -110,6 +112,8 @@ def recorded(name: str, result: Any) -> dict[str, float]:
 
 
 def _number(name: str, value: Any) -> float:
+    if isinstance(value, np.ndarray):
+        value = as_array(f"the result of the evaluator {name!r}", value)
     is_array = hasattr(value, "dtype") and np.size(value) == 1
     if is_array and np.dtype(value.dtype).kind in "biuf" or isinstance(value, numbers.Real):
         return float(np.asarray(value).reshape(()))

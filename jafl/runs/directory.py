@@ -5,6 +5,7 @@ each evaluation, so that what has been measured survives whatever stops the run.
 """
 
 import contextlib
+import dataclasses
 import itertools
 import json
 import math
@@ -140,7 +141,8 @@ class RunDirectory:
 
     def write_partition(self, federation: Federation, source: Source) -> None:
         """``partition.npz``: who holds which training examples, and the split where jafl made it."""
-        arrays = {"offsets": federation.partition.offsets, "indices": federation.partition.indices}
+        fields = dataclasses.asdict(federation.partition)
+        arrays = {name: value for name, value in fields.items() if value is not None}
         for name in ("train_indices", "test_indices", "validation_indices", "server_indices"):
             if getattr(source, name) is not None:
                 arrays[name] = getattr(source, name)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from jafl.errors import is_number, real_number, require
+from jafl.given_arrays import as_array
 from jafl.schedule.draws import PRESENCE, keyed_uniform
 
 # A day must be longer than this share of the time that has passed, or floating point cannot tell where it ends.
@@ -230,7 +231,7 @@ class windows(Availability):  # noqa: N801
 
     def _column(self, name: str) -> np.ndarray:
         """[n] float64: one of the arguments; SettingError for what is no list of numbers."""
-        column = np.asarray(getattr(self, name))
+        column = as_array(f"{name} of the availability", getattr(self, name))
         fits = column.ndim == 1 and (column.dtype.kind in "iuf" or not column.size)
         require(fits, f"{name} of the availability", getattr(self, name), "a list of numbers")
         return column.astype(np.float64)

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from jafl.errors import SettingError, is_number, real_number, require, whole_number
+from jafl.given_arrays import as_array
 from jafl.schedule.draws import DURATION, keyed_uniform
 
 # Purposes of draws, beside those in draws.py; these begin at 20, so that no number stands for two purposes.
@@ -56,7 +57,8 @@ class Delay:
 
 def checked_durations(law: Delay, drawn: Any, shape: tuple[int, ...]) -> np.ndarray:
     """What a law has drawn, as float64; SettingError unless it is one number for each trip."""
-    name, durations = type(law).__name__, np.asarray(drawn)
+    name = type(law).__name__
+    durations = as_array(f"durations of the delay {name}", drawn)
     remedy = "Return an array, np.full(len(uniform), 1.0) for example."
     kind = durations.dtype
     allowed = "one of real numbers"
@@ -265,7 +267,7 @@ class proportional_to_examples(Delay):  # noqa: N801
     mean_per_example: float = 1.0
 
     def __post_init__(self):
-        mean, held = self.mean_per_example, np.asarray(self.num_examples)
+        mean, held = self.mean_per_example, as_array("num_examples", self.num_examples)
         _require_number("mean_per_example", mean, lambda value: value > 0, "a finite number above 0")
         fits = held.ndim == 1 and held.size > 0 and held.dtype.kind in "iuf" and np.min(held) > 0
         remedy = "federation.num_examples is what a federation's clients hold."
@@ -542,7 +544,7 @@ class from_function(Delay):  # noqa: N801
         return np.array(values, np.float64)
 
     def _checked(self, values: Any, shape: tuple[int, ...]) -> np.ndarray:
-        durations = np.asarray(values)
+        durations = as_array("the function's delays", values)
         kind = durations.dtype
         require(kind.kind in "iuf", "the type of the function's delays", kind.name, "one of real numbers")
         remedy = "For a function of one client and one trip leave vectorised out."

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jafl.errors import require
+from jafl.given_arrays import as_array
 from jafl.planning.compatibility import check_types
 from jafl.planning.run import Run
 from jafl.records import ExecutionPlan, check_schedule
@@ -32,6 +33,8 @@ def check_params(params: Any) -> None:
     leaves = jax.tree.leaves(params)
     require(leaves, "params", params, "the initial parameters, a pytree of arrays", remedy)
     for leaf in leaves:
+        if isinstance(leaf, np.ndarray):
+            as_array("params", leaf)
         is_array = hasattr(leaf, "dtype") and hasattr(leaf, "shape")
         is_key = is_array and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
         fits = is_array and not is_key and np.dtype(leaf.dtype).kind in "fcV"  # V: bfloat16 and its like

@@ -1,5 +1,6 @@
 """Federations and partitions of any arrays: what is kept, what is counted, and what is refused."""
 
+import dataclasses
 import re
 import time
 
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jafl import data
 from jafl.data import Federation, Partition, Source, federate
 from jafl.errors import SettingError
 
@@ -99,7 +101,8 @@ def test_number_of_classes_covers_every_split():
 def test_federate_takes_all_of_a_source():
     source = Source("mine", X, Y, X[:3], Y[:3], 5, validation_x=X[3:], validation_y=Y[3:])
     federation = federate(source, OVERLAPPING)
-    assert (federation.name, federation.num_classes, federation.partition) == ("mine", 5, OVERLAPPING)
+    assert (federation.name, federation.num_classes) == ("mine", 5)
+    assert federation.partition.indices is OVERLAPPING.indices
     for name in ("x", "y", "test_x", "test_y", "validation_x", "validation_y"):
         np.testing.assert_array_equal(getattr(federation, name), getattr(source, name))
 
@@ -124,7 +127,7 @@ INFINITE[2:4] = -np.inf
         ({"x": NAN}, ("x holds NaN or infinity in 1 of 6", "number 4", "Drop or fill")),
         ({"x": INFINITE.astype(np.float64)}, ("x holds NaN or infinity in 2 of 6", "number 2")),
         ({"test_x": NAN[3:5]}, ("test_x holds NaN or infinity in 1 of 2", "number 1")),
-        ({"x": X.astype(str)}, ("x.dtype is '<U", "a real number type")),
+        ({"x": X.astype(str)}, ("x.dtype is '<U", "a type of numbers, not texts")),
         ({"x": X.astype(complex)}, ("x.dtype is 'complex128'", "a real number type")),
         ({"x": np.float32(3)}, ("x.shape is ()", "[examples, ...]")),
         ({"y": Y.astype(float)}, ("y.dtype is 'float64'", "integer", "y.astype(np.int32)")),
@@ -293,10 +296,98 @@ def test_targets_of_floats_are_kept_and_not_counted():
         ({"y": TOKENS, "test_y": TOKENS[:2, :2]}, ("test_y.shape[1:] is (2,)", "(3,), as in y")),
         ({"y": TOKENS, "test_y": FLAGS[:2]}, ("test_y.shape[1:] is (2,)", "as in y")),
         ({"y": FLAGS, "test_y": FLAGS[:2], "num_classes": 5}, ("num_classes is 5", "2, the labels of an")),
-        ({"y": TOKENS.astype(str), "test_y": TOKENS[:2]}, ("y.dtype is", "whole numbers, bool or floats")),
+        ({"y": TOKENS.astype(str), "test_y": TOKENS[:2]}, ("y.dtype is", "a type of numbers, not texts")),
         ({"y": TOKENS, "test_y": TOKENS[:2] + 9, "num_classes": 5}, ("largest label in test_y is 11",)),
     ],
 )
 def test_refuses_targets_that_do_not_fit(changed, message):
     with refuses(*message):
         make(**changed)
+
+
+LABELS = np.arange(50) % 5
+
+
+def arrays_of(labels, partition, **changed):
+    x = np.zeros((len(labels), 2), np.float32)
+    return Federation.from_arrays(x, labels, partition, test_x=x, test_y=labels, **changed)
+
+
+@pytest.mark.parametrize("name", data.PARTITIONS)
+def test_a_partition_knows_what_it_divides(name):
+    arguments = {
+        "iid": {"num_clients": 4},
+        "dirichlet": {"num_clients": 4, "alpha": 1.0},
+        "labels_per_client": {"num_clients": 4, "labels_per_client": 2, "smallest": 3, "largest": 6},
+        "label_groups": {"groups": [(2, [0, 1]), (1, [2])]},
+    }[name]
+    partition = data.PARTITIONS[name](LABELS, **arguments, seed=0)
+    assert partition.total_examples == 50
+    assert arrays_of(LABELS.astype(np.int16), partition).partition.labels_digest == partition.labels_digest
+    rest, held_out = data.hold_out(partition, 0.3, seed=0)
+    assert arrays_of(LABELS, rest, held_out=held_out).num_clients == partition.num_clients
+    for of in (partition, rest):
+        with refuses(
+            "the digest of the labels that the partition divides is", "that of y", "without a memory"
+        ):
+            arrays_of(LABELS[::-1], of)
+        with refuses("the number of examples that the partition divides is 50", "60, the number of training"):
+            arrays_of(np.arange(60) % 5, of)
+    forgetful = Partition(partition.offsets, partition.indices)
+    assert arrays_of(LABELS[::-1], forgetful).num_clients == partition.num_clients
+
+
+def test_a_partition_of_a_federation_or_a_source_is_not_one_of_other_data():
+    own = arrays_of(LABELS, Partition.from_lists([range(20), range(20, 50)])).partition
+    with refuses("the digest of the labels that the partition divides"):
+        arrays_of(LABELS[::-1], own)
+    natural = data.synthetic(num_clients=3, alpha=1.0, beta=1.0, data_seed=1).natural_partition
+    other = data.synthetic(num_clients=3, alpha=1.0, beta=1.0, data_seed=0)
+    with refuses("that the partition divides is"):
+        federate(dataclasses.replace(other, natural_partition=None), natural)
+
+
+def test_labels_that_say_nothing_divide_any_examples_of_their_number():
+    partition = data.iid(np.zeros(50, int), 4, seed=0)
+    assert partition.labels_digest is None
+    arrays_of(LABELS, partition)
+    arrays_of(LABELS * 0.5, data.iid(LABELS, 4, seed=0))  # numbers have no digest
+    with refuses("the number of examples that the partition divides is 50"):
+        arrays_of(np.arange(60) % 5, partition)
+
+
+def test_a_partition_from_a_file_is_one_of_the_same_labels(tmp_path):
+    partition = data.iid(LABELS, 4, seed=0)
+    np.savez(tmp_path / "partition.npz", **dataclasses.asdict(partition))
+    with np.load(tmp_path / "partition.npz") as arrays:
+        read = Partition(**arrays)
+    assert arrays_of(LABELS, read).partition.total_examples == 50
+    with refuses("the digest of the labels"):
+        arrays_of(LABELS[::-1], read)
+
+
+@pytest.mark.parametrize(
+    ("labels", "allowed"),
+    [([0, 5, 900_000], "below 30"), ([100, 101, 104], "below 30"), ([7, 400], "below 20")],
+)
+def test_labels_with_large_gaps_are_refused_unless_their_classes_are_counted(labels, allowed):
+    y = np.resize(labels, 50)
+    partition = Partition.from_lists([range(50)])
+    with refuses(
+        f"largest label in y is {max(labels)}", allowed, "np.unique", f"num_classes={max(labels) + 1}"
+    ):
+        arrays_of(y, partition)
+    assert arrays_of(y, partition, num_classes=max(labels) + 1).num_classes == max(labels) + 1
+
+
+@pytest.mark.parametrize("labels", [[3, 8], [0, 99], np.arange(12) * 9, np.arange(1000)])
+def test_labels_with_small_gaps_are_taken(labels):
+    y = np.resize(labels, max(50, len(labels)))
+    assert arrays_of(y, Partition.from_lists([range(len(y))])).num_classes == max(labels) + 1
+
+
+def test_few_tokens_of_a_large_vocabulary_are_taken():
+    tokens = np.full((50, 3), 50_000)
+    x = np.zeros((50, 3), np.int32)
+    federation = Federation.from_arrays(x, tokens, Partition.from_lists([range(50)]), test_x=x, test_y=tokens)
+    assert federation.num_classes == 50_001

@@ -316,7 +316,8 @@ def test_partition_of_data_that_come_with_clients(tmp_path):
         algorithm="fedavg", dataset="synthetic", model="softmax", num_clients=8, cohort_size=3, server_steps=4
     )
     (outcome,) = quiet(settings, tmp_path / "run")
-    assert set(read_arrays(tmp_path / "run" / "partition.npz")) == {"offsets", "indices"}
+    names = {"offsets", "indices", "total_examples", "labels_digest"}
+    assert set(read_arrays(tmp_path / "run" / "partition.npz")) == names
     assert read_json(tmp_path / "run" / "config.json")["partition"] == "natural"
     assert outcome.status == "finished"
     assert len(read_lines(tmp_path / "run" / "metrics.jsonl")) == 5

@@ -425,8 +425,8 @@ def test_what_is_no_number_is_refused(value):
         (1.0, ["the shape of the function's delays is ()", "must be (30000,)", "leave vectorised out"]),
         (np.ones(3), ["the shape of the function's delays is (3,)", "must be (30000,)"]),
         (np.ones((30_000, 1)), ["the shape of the function's delays is (30000, 1)"]),
-        (None, ["the type of the function's delays is 'object'", "must be one of real numbers"]),
-        (np.full(30_000, "1"), ["the type of the function's delays is 'str"]),
+        (None, ["the function's delays.dtype is 'object'", "must be a type of numbers"]),
+        (np.full(30_000, "1"), ["the function's delays.dtype is '<U1", "not texts"]),
         (np.full(30_000, 1j), ["the type of the function's delays is 'complex128'"]),
     ],
 )

@@ -14,6 +14,7 @@ LAYERS = {
         "errors",
         "extras",
         "array_files",
+        "given_arrays",
         "display",
         "records",
         "specifications",
