@@ -21,6 +21,7 @@ from jax import lax
 from jafl.errors import require, whole_number
 from jafl.keyed_shuffle import shuffled
 from jafl.models import Model
+from jafl.models.model import mean_of
 from jafl.records import Array, ArrayTree, Gradients, Params, Updates
 from jafl.specifications import Specification, specification, specify
 
@@ -55,8 +56,9 @@ class ClientData(NamedTuple):
 
 class ClientResult(NamedTuple):
     """``update`` [*P]: trained minus downloaded; ``loss`` []: mean over the first minibatch at the downloaded
-    model, regularizers left out; ``batch_examples`` [] int32: examples used, each as often as it was used;
-    ``local_steps`` [] int32: optimizer steps taken."""
+    model, regularizers left out (of texts, the mean over the tokens of the first minibatch that has any);
+    ``batch_examples`` [] int32: examples used, each as often as it was used; ``local_steps`` [] int32: optimizer
+    steps taken."""
 
     update: Updates
     loss: jax.Array
@@ -366,18 +368,19 @@ class _LocalTraining:
         """One trip; see ``ClientWork.train``."""
         trip = self._trip(data, start, client, key)
         if self.local_steps == 1:  # the update as it is: exact, and two passes over the parameters fewer
-            updates, _, loss, used = self._step(trip, jnp.int32(0), start, self.optimizer.init(start))
+            updates, _, loss, used, _ = self._step(trip, jnp.int32(0), start, self.optimizer.init(start))
             return ClientResult(updates, loss, used, jnp.int32(1))
 
         def step(number, carry):
-            params, state, first_loss, seen = carry
-            updates, state, loss, used = self._step(trip, number, params, state)
-            first_loss = jnp.where(number == 0, loss, first_loss)
-            return optax.apply_updates(params, updates), state, first_loss, seen + used
+            params, state, first_loss, counted, seen = carry
+            updates, state, loss, used, count = self._step(trip, number, params, state)
+            first_loss = jnp.where(number == 0 if counted is None else counted == 0, loss, first_loss)
+            counted = jax.tree.map(jnp.add, counted, count)
+            return optax.apply_updates(params, updates), state, first_loss, counted, seen + used
 
         steps = self._steps(trip.batches_per_epoch)
-        untrained = (start, self.optimizer.init(start), _loss_zero(self.model, start, data), jnp.int32(0))
-        trained, _, loss, seen = lax.fori_loop(0, steps, step, untrained)
+        untrained = (start, self.optimizer.init(start), *_loss_zeros(self.model, start, data), jnp.int32(0))
+        trained, _, loss, _, seen = lax.fori_loop(0, steps, step, untrained)
         update = jax.tree.map(jnp.subtract, trained, start)
         return ClientResult(update, loss, seen, jnp.asarray(steps, jnp.int32))
 
@@ -407,9 +410,9 @@ class _LocalTraining:
 
     def _step(
         self, trip: _Trip, number: jax.Array, params: Params, state: ArrayTree
-    ) -> tuple[Updates, ArrayTree, jax.Array, jax.Array]:
-        """One optimizer step: (updates, optimizer state, mean loss, examples used)."""
-        gradient, loss, used = self._gradient(trip, number, params)
+    ) -> tuple[Updates, ArrayTree, jax.Array, jax.Array, jax.Array | None]:
+        """One optimizer step: (updates, optimizer state, mean loss, examples used, what the loss counts of them)."""
+        gradient, loss, used, count = self._gradient(trip, number, params)
         updates, state = self.optimizer.update(gradient, state, params)
         if self.schedule is not None:
             assert trip.data.version is not None, "the engine passes the version"
@@ -417,14 +420,14 @@ class _LocalTraining:
             updates = jax.tree.map(lambda u: u * jnp.asarray(rate, u.dtype), updates)
         if self.learning_rate_normalization:
             updates = jax.tree.map(lambda u: u * (used.astype(u.dtype) / self.batch_size), updates)
-        return updates, state, loss, used
+        return updates, state, loss, used, count
 
     def _gradient(
         self, trip: _Trip, step: jax.Array, params: Params
-    ) -> tuple[Gradients, jax.Array, jax.Array]:
-        """The gradient of a minibatch with its regularizers, its mean loss without them, and its examples []."""
-        total, gradient, used = self._sums(trip, step, params)
-        mean = lambda a: a / used.astype(a.dtype)  # noqa: E731
+    ) -> tuple[Gradients, jax.Array, jax.Array, jax.Array | None]:
+        """A minibatch: its gradient with regularizers, its mean loss without them, its examples and its count."""
+        (total, count), gradient, used = self._sums(trip, step, params)
+        mean = lambda a: a / used.astype(a.dtype) if count is None else mean_of(a, count)  # noqa: E731
         gradient = jax.tree.map(mean, gradient)
         if self.l2 is not None:
             gradient = jax.tree.map(lambda g, w: g + self.l2 * w, gradient, params)
@@ -432,10 +435,10 @@ class _LocalTraining:
             gradient = jax.tree.map(
                 lambda g, w, w0: g + self.proximal * (w - w0), gradient, params, trip.start
             )
-        return gradient, mean(total), used
+        return gradient, mean(total), used, count
 
-    def _sums(self, trip: _Trip, step: jax.Array, params: Params) -> tuple[jax.Array, Gradients, jax.Array]:
-        """Sums over a minibatch: its loss, the loss's gradient, and how many examples it has."""
+    def _sums(self, trip: _Trip, step: jax.Array, params: Params) -> tuple[tuple, Gradients, jax.Array]:
+        """Sums over a minibatch: its loss with what it counts, the loss's gradient, and how many examples it has."""
         epoch, batch = step // trip.batches_per_epoch, step % trip.batches_per_epoch
         begin = batch * trip.size
         used = jnp.minimum(trip.size, trip.examples - begin)
@@ -450,7 +453,7 @@ class _LocalTraining:
             part = sum_and_gradient(self.model, params, rows, self._dropout_key(trip, step, number))
             return jax.tree.map(jnp.add, sums, part)
 
-        empty = jax.tree.map(jnp.zeros_like, (_loss_zero(self.model, params, trip.data), params))
+        empty = (_loss_zeros(self.model, params, trip.data), jax.tree.map(jnp.zeros_like, params))
         return *lax.fori_loop(0, -(-used // ROWS_AT_ONCE), add_part, empty), used
 
     def _rows(self, trip: _Trip, epoch: jax.Array, begin: jax.Array, rows: int) -> tuple:
@@ -483,21 +486,27 @@ def rows_at_once(batch_size: int) -> int:
 
 def sum_and_gradient(
     model: Model, params: Params, rows: tuple, key: jax.Array | None
-) -> tuple[jax.Array, Gradients]:
-    """The summed loss over the rows that are present, and its gradient [*P].
+) -> tuple[tuple[jax.Array, jax.Array | None], Gradients]:
+    """((summed loss over the rows that are present, what it counts), its gradient [*P]); see ``Model.loss_sums``.
 
     rows: (x [B, ...], y [B, ...], present [B] bool). key: of the model's dropout, or None.
     """
     x, y, present = rows
 
     def total(params):
-        return jnp.sum(jnp.where(present, model.losses(params, x, y, key), 0))
+        sums, counts = model.loss_sums(params, x, y, key)
+        return jnp.sum(jnp.where(present, sums, 0)), _sum_of(counts, present)
 
     with model.products():
-        return jax.value_and_grad(total)(params)
+        return jax.value_and_grad(total, has_aux=True)(params)
 
 
-def _loss_zero(model: Model, params: Params, data: ClientData) -> jax.Array:
-    """A zero of the loss's dtype."""
-    loss = jax.eval_shape(lambda: model.losses(params, data.x[:1], data.y[:1]))
-    return jnp.zeros((), loss.dtype)
+def _sum_of(counts: jax.Array | None, present: jax.Array) -> jax.Array | None:
+    return None if counts is None else jnp.sum(jnp.where(present, counts, 0))
+
+
+def _loss_zeros(model: Model, params: Params, data: ClientData) -> tuple[jax.Array, jax.Array | None]:
+    """Zeros of the types of a summed loss and of its count, None where each example counts 1."""
+    shapes = jax.eval_shape(lambda: model.loss_sums(params, data.x[:1], data.y[:1]))
+    sums, counts = jax.tree.map(lambda of: jnp.zeros(of.shape[1:], of.dtype), shapes)
+    return sums, _sum_of(counts, jnp.asarray(True))

@@ -6,13 +6,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jafl.models.model import Model
+from jafl.models.model import Model, mean_of
 from jafl.specifications import specification
 
 
 @specification
 def server_gradient(model: Model, x: Any, y: Any) -> Callable[[Any], Any]:
-    """The gradient of a model's mean loss on the server's own examples (for ``rules.zeno_plus_plus``).
+    """The gradient of a model's loss on the server's own examples (for ``rules.zeno_plus_plus``).
 
     Args:
       model: the model.
@@ -22,7 +22,12 @@ def server_gradient(model: Model, x: Any, y: Any) -> Callable[[Any], Any]:
     Returns:
       A function of the parameters, a pytree, that returns the gradient, a pytree of the same structure and shapes.
     """
-    gradient = jax.grad(lambda params: jnp.mean(model.losses(params, x, y)))
+
+    def loss(params: Any) -> jax.Array:
+        sums, counts = model.loss_sums(params, x, y)
+        return jnp.mean(sums) if counts is None else mean_of(jnp.sum(sums), jnp.sum(counts))
+
+    gradient = jax.grad(loss)
 
     def of(params: Any) -> Any:
         with model.products():

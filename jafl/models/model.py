@@ -40,7 +40,8 @@ class Model:
         statistics: they have no meaning across clients). If the call of a Flax module takes an argument ``train``,
         ``training`` or ``deterministic``, it is told what it is; if it can use a random key for dropout, clients
         give it one, which depends on seed, client, trip and local step, and evaluation gives it none.
-      loss_per_example: (outputs, labels [B, ...]) -> [B]. Default: the task's.
+      loss_per_example: (outputs, labels [B, ...]) -> [B], or ([B] sums, [B] counts), see ``jafl.models.Task``.
+        Default: the task's.
       dropout: False makes clients, too, call the module as in evaluation.
       inputs: how examples are normalized for the module and, for clients, cropped and flipped; None: as they are.
       frozen: what is not trained, sent or stored: of a linen module parameters {name of a top-level module: its
@@ -273,10 +274,31 @@ class Model:
           key: a JAX random key for dropout, or None; see ``apply``.
 
         Returns:
-          [B] losses.
+          [B] losses; where the task counts tokens or weights, the mean of each example's, 0 without any.
+        """
+        sums, counts = self.loss_sums(params, x, y, key)
+        return sums if counts is None else mean_of(sums, counts)
+
+    def loss_sums(
+        self, params: Any, x: jax.Array, y: jax.Array, key: jax.Array | None = None
+    ) -> tuple[jax.Array, jax.Array | None]:
+        """Of each example the loss, and what it counts for.
+
+        Args:
+          params, x, y, key: as of ``losses``.
+
+        Returns:
+          ([B] sums, [B] counts), such as the sum over an example's tokens and their number: the loss of several
+          examples is the sum of their sums, divided by that of their counts. ([B] losses, None) where each counts 1.
         """
         with self.products():
-            return self.loss_per_example(self.apply(params, x, key), y)
+            found = self.loss_per_example(self.apply(params, x, key), y)
+        return (found[0], found[1]) if isinstance(found, (tuple, list)) else (found, None)
+
+
+def mean_of(total: jax.Array, count: jax.Array) -> jax.Array:
+    """``total / count`` [...], in the type of ``total``; 0 where nothing is counted."""
+    return jnp.where(count > 0, total / jnp.where(count > 0, count, 1).astype(total.dtype), 0)
 
 
 def _outputs(model: Model, frozen: Any, params: Any, x: jax.Array, key: jax.Array | None) -> Any:

@@ -1,8 +1,8 @@
 """What a model is trained for: its loss, what is measured in evaluation, and which labels fit it.
 
-``jafl.Model(module, task="regression")`` names one of ``TASKS``. A *metric* is a function (outputs [B, ...],
-labels [B, ...]) -> [B] values, whose mean over the examples is recorded; or -> ([B] sums, [B] counts), of which
-sum / count over all examples is recorded.
+``jafl.Model(module, task="regression")`` names one of ``TASKS``. A loss, and a *metric*, is a function (outputs
+[B, ...], labels [B, ...]) -> [B] values, whose mean over the examples counts; or -> ([B] sums, [B] counts), of which
+sum / count over all examples does: with the numbers of tokens, the mean over tokens; with weights, a weighted mean.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ import optax
 from jafl.errors import SettingError, choose, require
 from jafl.platform_forms import by_platform
 
-Loss = Callable[[jax.Array, jax.Array], jax.Array]
+Loss = Callable[[jax.Array, jax.Array], Any]
 MetricFunction = Callable[[Any, jax.Array], Any]
 
 
@@ -49,7 +49,8 @@ class Task:
 
     Attributes:
       name: in messages.
-      loss_per_example: (outputs, labels) -> [B].
+      loss_per_example: (outputs, labels) -> [B], or ([B] sums, [B] counts): of any set of examples, a minibatch or
+        a test set, the loss is then the sum of the first, divided by that of the second.
       metrics: {name: metric}, recorded in evaluation beside the loss.
       labels: which labels it reads: "classes" (whole numbers [B]), "tokens" (whole numbers [B, T]), "numbers"
         (floats), "flags" (0 or 1, [B, L]) or "any".
@@ -154,8 +155,9 @@ def language_modelling(padding: int = -1) -> Task:
     """The task of predicting each token of a text: a class for each place in it.
 
     Labels are [B, T], the token that belongs to each of ``outputs`` [B, T, tokens]. Places where the label is
-    ``padding``, or negative, count neither in the loss nor in what is measured. The loss of an example is the mean
-    over its tokens; "accuracy" and "perplexity" are means over the tokens of all examples.
+    ``padding``, or negative, count neither in the loss nor in what is measured. The loss of a minibatch, whose
+    gradient clients follow, and that of a test set are means over all their tokens, as are "accuracy" and the
+    logarithm of "perplexity". Examples without a token change nothing.
 
     Args:
       padding: the label of places that do not count; 0 in jafl's own texts.
@@ -169,7 +171,7 @@ def language_modelling(padding: int = -1) -> Task:
     """
     return Task(
         "language_modelling",
-        _TokenLoss(padding),
+        _TokenSums(padding),
         {"accuracy": _TokenAccuracy(padding), "perplexity": Metric(_TokenSums(padding), _exponential)},
         "tokens",
     )
@@ -187,17 +189,9 @@ class _TokenSums:
         losses = softmax_cross_entropy(logits, jnp.where(there, labels, 0))
         return jnp.sum(jnp.where(there, losses, 0), axis=-1), jnp.sum(there, axis=-1)
 
-    def there(self, labels: jax.Array) -> jax.Array:
+    def there(self, labels: Any) -> Any:
         """Which labels [B, T] count."""
         return (labels != self.padding) & (labels >= 0)
-
-
-class _TokenLoss(_TokenSums):
-    """The mean over an example's tokens [B]; 0 for an example without any."""
-
-    def __call__(self, logits: jax.Array, labels: jax.Array) -> jax.Array:  # type: ignore[override]
-        total, count = super().__call__(logits, labels)
-        return total / jnp.maximum(count, 1)
 
 
 class _TokenAccuracy(_TokenSums):
@@ -274,20 +268,24 @@ def task_of(task: Any) -> Task:
     return found
 
 
-def check_values(task: Task, labels: Mapping[str, Any]) -> None:
+def check_values(task: Task, federation: Any) -> None:
     """Refuses labels whose values a task cannot train on or measure by.
 
-    Where a task reads several labels of an example, each is 0 or 1; where it reads tokens, some are no padding.
+    Where a task reads several labels of an example, each is 0 or 1; where it reads tokens, some of each client and of
+    each split are no padding.
 
     Args:
       task: the model's.
-      labels: {name: labels [E, L]}.
+      federation: a ``jafl.Federation``.
 
     Raises:
       SettingError: names a label that is neither, or labels that are all padding.
     """
     loss = task.loss_per_example
-    for name, y in labels.items():
+    names = ("y", "test_y", "validation_y", "server_y")
+    for name, y in {name: getattr(federation, name) for name in names}.items():
+        if y is None:
+            continue
         if task.labels == "flags":
             values = np.asarray(y)
             others = values[(values != 0) & (values != 1)]
@@ -295,10 +293,17 @@ def check_values(task: Task, labels: Mapping[str, Any]) -> None:
             remedy = "Give whether each label is there."
             require(not others.size, f"a label of {name}", next(iter(others.tolist()), None), allowed, remedy)
         if isinstance(loss, _TokenSums):
-            some = bool(np.any(loss.there(np.asarray(y))))
+            there = np.any(loss.there(np.asarray(y)), axis=tuple(range(1, y.ndim)))
             allowed = f"tokens that are not all padding, for the task {task.name}"
             remedy = "Give the label of padded places: jafl.models.language_modelling(padding=...)."
-            require(some, name, f"padding only ({loss.padding} or negative)", allowed, remedy)
+            nothing = f"padding only ({loss.padding} or negative)"
+            require(np.any(there), name, nothing, allowed, remedy)
+            if name == "y":
+                offsets, indices = federation.partition.offsets, federation.partition.indices
+                held = np.add.reduceat(there[indices], offsets[:-1], dtype=np.int64)
+                client = int(np.argmin(held))
+                remedy = "Leave clients without a token out."
+                require(held.min() > 0, f"y of client {client}", nothing, allowed, remedy)
 
 
 def check_labels(task: Task, y: Any, outputs: Any, num_classes: int) -> None:

@@ -107,9 +107,8 @@ def _check_model(federation: Federation, model: Model, params: Params) -> None:
     try:
         outputs = _outputs.eval_shape(model, params, x)
         check_labels(task_of(model.task), federation.y, outputs, federation.num_classes)
-        check_values(task_of(model.task), {"y": federation.y, "test_y": federation.test_y})
+        check_values(task_of(model.task), federation)
         losses = _losses.eval_shape(model, params, x, y)
-        shapes = (getattr(outputs, "shape", None), getattr(losses, "shape", None))
     except SettingError:
         raise
     except Exception as error:
@@ -120,19 +119,26 @@ def _check_model(federation: Federation, model: Model, params: Params) -> None:
             f"{x.shape[1:]} ({reason} Make the parameters with its init, on examples like the federation's.",
             setting="model",
         ) from error
-    require(
-        shapes[0] is not None and shapes[1] == (2,),
-        "shapes of the model's outputs and losses for 2 examples",
-        shapes,
-        "(2, ...) and (2,)",
-        "The loss must return one number per example, not their mean.",
-    )
+    kind = type(outputs).__name__
+    require(hasattr(outputs, "shape"), "what the model returns", f"a {kind} of several outputs", "one array")
+    _check_losses(losses)
     if unlike := model.unlike(params, federation.x):
         raise SettingError(
             f"The parameters do not fit the model {name}: {'; '.join(unlike[:3])}. Make them with its init.",
             setting="params",
         )
     _tell_of_float32(params)
+
+
+def _check_losses(losses: tuple[Any, Any]) -> None:
+    """Raises SettingError unless a loss gave a number for each of 2 examples, or its sums and counts for each."""
+    shapes = tuple(getattr(part, "shape", None) for part in losses if part is not None)
+    require(
+        all(shape == (2,) for shape in shapes),
+        "the shape of the losses of 2 examples",
+        shapes[0] if len(shapes) == 1 else shapes,
+        "(2,), one number per example and not their mean, or two such arrays (sums, counts)",
+    )
 
 
 # Jitted, so that JAX traces a model once for all runs of a sweep that train it.
@@ -143,7 +149,7 @@ def _outputs(model: Model, params: Params, x: jax.Array) -> Any:
 
 @jax.jit
 def _losses(model: Model, params: Params, x: jax.Array, y: jax.Array) -> Any:
-    return model.losses(params, x, y)
+    return model.loss_sums(params, x, y)
 
 
 def _tell_of_float32(params: Params) -> None:

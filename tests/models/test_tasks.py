@@ -101,14 +101,13 @@ def by_hand(task, outputs, y, padding):
         likely, right = 1 / (1 + np.exp(-outputs)), (outputs > 0) == (y > 0)
         loss = -np.mean(np.where(y > 0, np.log(likely), np.log(1 - likely)))
         return {"loss": loss, "label_accuracy": right.mean(), "exact_match": right.all(axis=1).mean()}
-    losses, right, means = [], [], []
+    losses, right = [], []
     for scores, labels in zip(softmax(outputs), y, strict=True):
         there = [place for place in range(len(labels)) if labels[place] not in (padding, -1)]
-        of_text = [-math.log(scores[place, labels[place]]) for place in there]
-        losses += of_text
+        losses += [-math.log(scores[place, labels[place]]) for place in there]
         right += [np.argmax(scores[place]) == labels[place] for place in there]
-        means.append(np.mean(of_text))
-    return {"loss": np.mean(means), "perplexity": math.exp(np.mean(losses)), "accuracy": np.mean(right)}
+    loss = np.mean(losses)
+    return {"loss": loss, "perplexity": math.exp(loss), "accuracy": np.mean(right)}
 
 
 def test_padding_changes_nothing_and_gives_no_gradient():
