@@ -124,7 +124,7 @@ INFINITE[2:4] = -np.inf
     [
         ({"y": Y[:5]}, ("len(y) is 5", "6, which is len(x)", "one label")),
         ({"test_y": Y[:3]}, ("len(test_y) is 3", "2, which is len(test_x)")),
-        ({"x": NAN}, ("x holds NaN or infinity in 1 of 6", "number 4", "Drop or fill")),
+        ({"x": NAN}, ("x holds NaN or infinity in 1 of 6", "number 4", "Drop, fill or scale")),
         ({"x": INFINITE.astype(np.float64)}, ("x holds NaN or infinity in 2 of 6", "number 2")),
         ({"test_x": NAN[3:5]}, ("test_x holds NaN or infinity in 1 of 2", "number 1")),
         ({"x": X.astype(str)}, ("x.dtype is '<U", "a type of numbers, not texts")),
