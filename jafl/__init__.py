@@ -84,10 +84,11 @@ _ROOMS = (
     "runs",
     "schedule",
     "sweeps",
+    "traces",
 )
 
 __all__ = sorted(
-    [*_HOME, "availability", "data", "delays", "diagnostics", "models", "plots", "privacy", "rules"]
+    [*_HOME, "availability", "data", "delays", "diagnostics", "models", "plots", "privacy", "rules", "traces"]
 )
 
 

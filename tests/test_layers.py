@@ -25,6 +25,7 @@ HOST_ONLY = (
     "privacy/gaussian",
     "privacy/amplified",
     "privacy/report",
+    "traces",
 )
 READS_FLAGS = "command_line"
 # Where a module may be used inside a function only, because importing it takes long.

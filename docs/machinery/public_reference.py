@@ -47,6 +47,7 @@ CHAPTERS = {
     "availability": Chapter(
         "Availability", "When clients are there to start a trip.", ("Availability", "availability.*")
     ),
+    "traces": Chapter("Device traces", "FedScale's tables of devices, as durations and presence.", ("traces.*",)),
     "data": Chapter(
         "Data",
         "Data sets, partitions among clients, and the federation that they make.",

@@ -12,8 +12,9 @@ The file has one of two formats, which its ending tells:
           decimal mark. Empty lines are skipped. Errors name the line; the header is line 1.
     .npz  one-dimensional arrays, as ``numpy.savez`` writes them: ``client`` and ``duration``, or ``client``,
           ``start`` and ``end``, one entry per row. Instead of ``client`` there may be ``offsets`` [N + 1], integers
-          from 0 up to the number of rows: client c has the rows ``offsets[c]:offsets[c + 1]``. Errors name the
-          index of the row; the first is index 0.
+          from 0 up to the number of rows: client c has the rows ``offsets[c]:offsets[c + 1]``. With them an
+          availability trace may have clients without windows, who are never there. Errors name the index of the row;
+          the first is index 0.
 
 Examples are in ``experiments/traces``.
 """
@@ -74,7 +75,8 @@ class DurationTrace(Delay):
 class AvailabilityTrace:
     """When each client is there; made by ``read_availability``.
 
-    Client c has the windows ``offsets[c]:offsets[c + 1]``, at least one, sorted, and with a gap between any two.
+    Client c has the windows ``offsets[c]:offsets[c + 1]``, sorted, and with a gap between any two. One without
+    windows is never there.
 
     Attributes:
       offsets: [N + 1] int64.
@@ -137,14 +139,15 @@ def read_availability(path: str | os.PathLike[str], cycle_after: float | None = 
     if cycle_after is not None:
         allowed = "a finite number above 0, or None"
         real_number("cycle_after", cycle_after, lambda value: 0 < value < np.inf, allowed)
-    rows = _read(_path(path), ("start", "end"))
+    rows = _read(_path(path), ("start", "end"), some_without=True)
     start, end = rows.columns["start"], rows.columns["end"]
     rows.refuse("start", ~(start >= 0), "at least 0")
     rows.refuse("end", ~(end > start), "above the start of its window")
     if cycle_after is not None:
         rows.refuse("end", end > cycle_after, f"at most cycle_after, {cycle_after:g}")
     previous = np.concatenate([[0.0], end[:-1]])
-    previous[rows.offsets[:-1]] = -1.0  # a client's first window has none before it
+    firsts = rows.offsets[:-1][np.diff(rows.offsets) > 0]
+    previous[firsts] = -1.0  # a client's first window has none before it
     remedy = "Sort the client's windows, and join those that overlap."
     rows.refuse("start", start < previous, "at least the end of the client's window before it", remedy)
     begins = start > previous
@@ -179,8 +182,8 @@ class _Rows:
 
     @property
     def first_row(self) -> np.ndarray:
-        """[N] int64: the line or index that names each client first."""
-        return self.number[self.offsets[:-1]]
+        """[N] int64: the line or index that names each client first; without rows that of the next client's."""
+        return self.number[np.minimum(self.offsets[:-1], len(self.number) - 1)]
 
     def refuse(self, column: str, wrong: np.ndarray, allowed: str, remedy: str = "") -> None:
         """Raises SettingError for the first row of the file that is ``wrong`` [R] bool, if there is one."""
@@ -191,12 +194,15 @@ class _Rows:
             require(False, name, float(self.columns[column][j]), allowed, remedy)
 
 
-# [R] row numbers, [R] clients, the other columns, [R] each.
-_Table = tuple[np.ndarray, np.ndarray, list[np.ndarray]]
+# [R] row numbers, [R] clients, the other columns, [R] each; the number of clients where the file says it.
+_Table = tuple[np.ndarray, np.ndarray, list[np.ndarray], int | None]
 
 
-def _read(path: pathlib.Path, columns: Sequence[str]) -> _Rows:
-    """The rows of the file; refuses numbers that are not finite, and gaps between the clients' numbers."""
+def _read(path: pathlib.Path, columns: Sequence[str], some_without: bool = False) -> _Rows:
+    """The rows of the file; refuses numbers that are not finite, and clients without a row that nothing says.
+
+    some_without: whether clients may have no row, where the file says how many clients there are.
+    """
     readers: dict[str, Callable[[pathlib.Path, Sequence[str]], _Table]] = {
         ".csv": _read_csv,
         ".npz": _read_npz,
@@ -205,12 +211,13 @@ def _read(path: pathlib.Path, columns: Sequence[str]) -> _Rows:
     if reader is None:
         raise SettingError(f"The trace file is {str(path)!r}, but its name must end in .csv or .npz.")
     try:
-        number, client, values = reader(path, columns)
+        number, client, values, told = reader(path, columns)
     except (OSError, UnicodeDecodeError) as error:
         raise _unreadable(path, error) from error
     require(len(client) > 0, f"the number of rows in {path}", 0, "at least 1", "Every client needs a row.")
-    clients, count = np.unique(client, return_counts=True)
-    _refuse_gaps(path, clients, client, number)
+    if told is None or not some_without:
+        _refuse_gaps(path, client, number, told)
+    count = np.bincount(client, minlength=told or 0)
     order = np.argsort(client, kind="stable")
     offsets = np.concatenate([[0], np.cumsum(count)])
     by_name = {name: value[order] for name, value in zip(columns, values, strict=True)}
@@ -220,8 +227,14 @@ def _read(path: pathlib.Path, columns: Sequence[str]) -> _Rows:
     return rows
 
 
-def _refuse_gaps(path: pathlib.Path, clients: np.ndarray, client: np.ndarray, number: np.ndarray) -> None:
-    """Refuses a file whose ``clients``, its sorted client numbers, are not 0, 1, 2, ..."""
+def _refuse_gaps(path: pathlib.Path, client: np.ndarray, number: np.ndarray, told: int | None) -> None:
+    """Refuses a file whose clients are not 0, 1, 2, ..., up to the number that it tells."""
+    clients = np.unique(client)
+    if told is not None and len(clients) < told:
+        gap = int(np.setdiff1d(np.arange(told), clients)[0])
+        name = f"the array offsets in {path}, index {gap + 1},"
+        before = int(np.searchsorted(client, gap))
+        require(False, name, before, f"above the entry before it, {before}", "Every client needs a row.")
     if clients[-1] >= len(clients):
         gap = np.flatnonzero(clients != np.arange(len(clients)))[0]
         last = number[client == clients[-1]][0]
@@ -255,7 +268,7 @@ def _read_csv(path: pathlib.Path, columns: Sequence[str]) -> _Table:
         np.array(_numbers(path, lines, name, texts, float, "a number"))
         for name, texts in zip(columns, cells[1:], strict=True)
     ]
-    return np.array(lines), client, values
+    return np.array(lines), client, values, None
 
 
 def _numbers(
@@ -307,7 +320,8 @@ def _read_npz(path: pathlib.Path, columns: Sequence[str]) -> _Table:
     wrong = np.flatnonzero((client < 0) | (client >= 2**31))
     if wrong.size:
         require(False, f"the client in {_row(path, wrong[0])},", int(client[wrong[0]]), CLIENT)
-    return rows, client.astype(np.int64), [arrays[name].astype(np.float64) for name in columns]
+    told = len(arrays[key]) - 1 if key == "offsets" else None
+    return rows, client.astype(np.int64), [arrays[name].astype(np.float64) for name in columns], told
 
 
 def _arrays(path: pathlib.Path) -> dict[str, np.ndarray]:
@@ -328,10 +342,10 @@ def _by_offsets(path: pathlib.Path, offsets: np.ndarray, count: int) -> np.ndarr
         f"(0, {count}), the last being the number of rows",
     )
     rows = offsets[1:].astype(np.int64) - offsets[:-1].astype(np.int64)
-    if (rows < 1).any():
-        j = np.flatnonzero(rows < 1)[0]
-        allowed = f"above the entry before it, {offsets[j]}"
-        require(False, f"{name}, index {j + 1},", int(offsets[j + 1]), allowed, "Every client needs a row.")
+    if (rows < 0).any():
+        j = np.flatnonzero(rows < 0)[0]
+        allowed = f"at least the entry before it, {offsets[j]}"
+        require(False, f"{name}, index {j + 1},", int(offsets[j + 1]), allowed)
     return np.repeat(np.arange(len(rows)), rows)
 
 

@@ -391,7 +391,7 @@ REFUSED_NPZ = {
         "Every client needs a row"),
     "offsets that decrease": (
         {"offsets": np.array([0, 3, 1, 4], np.uint32), "duration": np.ones(4)},
-        "the array offsets in {}, index 2, is 1, but must be above the entry before it, 3"),
+        "the array offsets in {}, index 2, is 1, but must be at least the entry before it, 3"),
 }  # fmt: skip
 
 

@@ -1,0 +1,504 @@
+"""Device traces of FedScale, as durations and presence: readers, and a converter for ``run.py``.
+
+FedScale (Lai et al. 2022) ships two tables of real phones, and other simulators read them, too. Times are in seconds.
+
+    capacity   how fast each device is: ``computation``, the milliseconds in which it evaluates one example, and
+               ``communication``, its bandwidth (kilobits per second, a kilobit being 1,024 bits)
+    behavior   when each device is charging and idle: it is there from each moment in ``active`` until the one at the
+               same place in ``inactive``, and all of it repeats after ``finish_time``
+
+A table is a file of one of three formats, which its ending tells:
+
+    (none), .pkl, .pickle   FedScale's own: a pickled dictionary {device: row}. Numbers, texts, lists and dictionaries
+                            are read; a pickle that asks for anything else is refused and runs nothing.
+    .json                   the same dictionary as JSON.
+    .csv                    UTF-8 text. Capacity has a line per device, ``device,computation,communication``; behavior
+                            a line per window, ``device,active,inactive,finish_time``. A device that is never there
+                            has one line in which ``active`` and ``inactive`` are empty.
+
+Devices, windows and columns come in any order; further columns are left alone. A window whose ``inactive`` is before
+its ``active`` goes over the end, midnight for example: the device is there until ``finish_time``, and from 0 on.
+Windows that overlap or touch are joined, those of no length are dropped. A device without windows is never there.
+
+jafl's client 0 is the device with the smallest number, and so on; ``clients`` chooses others. So two tables go
+together where they have the same devices. Made-up ones are ``experiments/traces/device_capacity.csv`` and
+``device_behavior.json``. The converter writes files for ``run.py --delay=FILE``, and for
+``run.py --availability=FILE --availability_period=SECONDS``:
+
+    python -m jafl.traces capacity client_device_capacity durations.csv --clients=100 --examples=160 --model_bytes=4e5
+    python -m jafl.traces behavior client_behave_trace availability.npz --clients=100
+"""
+
+import argparse
+import csv
+import dataclasses
+import io
+import json
+import math
+import os
+import pathlib
+import pickle
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from jafl.array_files import write_archive
+from jafl.errors import SettingError, did_you_mean, is_number, real_number, require
+from jafl.schedule import AvailabilityTrace, DurationTrace
+
+KILOBIT = 1024 / 8  # bytes
+# A gradient costs about twice as much as the evaluation that the table measures; both are three times as much.
+TRAINING_FACTOR = 3.0
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class DeviceCapacity:
+    """How fast devices compute and communicate; made by ``read_capacity``.
+
+    Attributes:
+      path: the file that it was read from.
+      device: the names of the N devices, in the order of jafl's clients.
+      computation: [N] float64, milliseconds in which a device evaluates one example.
+      communication: [N] float64, kilobits (1,024 bits) per second in either direction.
+    """
+
+    path: str
+    device: tuple[str, ...]
+    computation: np.ndarray = dataclasses.field(repr=False)
+    communication: np.ndarray = dataclasses.field(repr=False)
+
+    def delay(
+        self,
+        examples: float | Sequence[float] | np.ndarray,
+        model_bytes: float,
+        training_factor: float = TRAINING_FACTOR,
+    ) -> DurationTrace:
+        """The durations of trips on these devices, the same for each trip of a device.
+
+        A trip takes ``training_factor * examples * computation`` for training, and the time to download and upload
+        the model (FedScale, ``ClientMetadata.get_completion_time``).
+
+        Args:
+          examples: that a client trains on in one trip, each as often as it is used; a number, or [N].
+          model_bytes: size of the model, which goes both ways.
+          training_factor: how much longer a training step takes than an evaluation; 3 in FedScale.
+
+        Returns:
+          The delay, in seconds, for the arguments called ``delay``.
+
+        Raises:
+          SettingError: for a number outside its range, or examples of another number of clients.
+
+        Example:
+          >>> capacity = jafl.traces.read_capacity("experiments/traces/device_capacity.csv")
+          >>> law = capacity.delay(examples=100, model_bytes=128_000)
+          >>> law.durations(0, np.array([0, 1]), np.array([0, 0]))
+          array([ 8., 35.])
+        """
+        clients = len(self.device)
+        each = np.asarray(examples)
+        fits = each.dtype.kind in "iuf" and each.shape in ((), (clients,))
+        require(fits, "examples", examples, f"a number, or one for each of the {clients} clients")
+        wrong = np.flatnonzero(~((each >= 0) & np.isfinite(each)))
+        if wrong.size:
+            require(False, "examples", each.reshape(-1)[wrong[0]].item(), "finite numbers of at least 0")
+        for name, value in (("model_bytes", model_bytes), ("training_factor", training_factor)):
+            real_number(name, value, lambda number: 0 <= number < math.inf, "a finite number of at least 0")
+        training = training_factor * each * self.computation / 1000
+        duration = training + 2 * model_bytes / KILOBIT / self.communication
+        return DurationTrace(self.path, True, np.arange(clients + 1), duration, np.arange(clients))
+
+
+def read_capacity(
+    path: str | os.PathLike[str], clients: int | Sequence[Any] | np.ndarray | None = None
+) -> DeviceCapacity:
+    """Reads how fast devices are, from FedScale's ``client_device_capacity`` or a table like it.
+
+    Args:
+      path: the file; the module ``jafl.traces`` describes the formats.
+      clients: so many devices, those with the smallest numbers; or the devices themselves, in the order of the
+        clients, where one may stand several times. Default: all devices.
+
+    Returns:
+      The capacities of the devices. ``delay`` makes durations of them.
+
+    Raises:
+      SettingError: for a file that cannot be read, or a number in it that is not finite and above 0, naming both; for
+        devices that it has not.
+
+    Example:
+      >>> jafl.traces.read_capacity("experiments/traces/device_capacity.csv", clients=2).communication
+      array([1000.,  400.])
+    """
+    file = _path(path)
+    rows = _read(file, ("computation", "communication"))
+    devices = _chosen(file, rows, clients)
+    columns = {
+        name: np.array([_number(file, device, name, rows[device][name], above=0.0) for device in devices])
+        for name in ("computation", "communication")
+    }
+    return DeviceCapacity(str(file), tuple(devices), **columns)
+
+
+def read_behavior(
+    path: str | os.PathLike[str],
+    clients: int | Sequence[Any] | np.ndarray | None = None,
+    finish_time: float | None = None,
+) -> AvailabilityTrace:
+    """Reads when devices are there, from FedScale's ``client_behave_trace`` or a table like it.
+
+    FedScale counts the last moment of a window to it, jafl does not: a window of no length is none.
+
+    Args:
+      path: the file; the module ``jafl.traces`` describes the formats.
+      clients: as in ``read_capacity``.
+      finish_time: after so many seconds the windows repeat. Default: what the file says, the same for all devices.
+
+    Returns:
+      The windows in which each client is there, for the arguments called ``availability``. A client without windows
+      is never there.
+
+    Raises:
+      SettingError: for a file that cannot be read, a moment that is not within 0 and ``finish_time``, lists of
+        different lengths, or different ends, naming file and device; for devices that the file has not.
+
+    Example:
+      >>> trace = jafl.traces.read_behavior("experiments/traces/device_behavior.json")
+      >>> trace.period, np.diff(trace.offsets)  # the second device is never there, the third over midnight
+      (86400.0, array([1, 0, 2]))
+    """
+    file = _path(path)
+    rows = _read(file, ("active", "inactive"), several=True)
+    devices = _chosen(file, rows, clients)
+    period = _common_period(file, rows, devices, finish_time)
+    windows = {device: _windows(file, device, rows[device], period) for device in dict.fromkeys(devices)}
+    edges = [edge for device in devices for edge in windows[device]]
+    allowed = "at least 1: no device is ever there"
+    require(edges, f"the number of windows in {file}", len(edges), allowed, "Choose other devices.")
+    offsets = np.concatenate([[0], np.cumsum([len(windows[device]) for device in devices])])
+    start, end = np.array(edges, np.float64).T
+    return AvailabilityTrace(offsets, start, end, period, str(file), np.arange(len(devices)))
+
+
+def write(
+    trace: DurationTrace | AvailabilityTrace, path: str | os.PathLike[str], overwrite: bool = False
+) -> None:
+    """Writes durations or windows to a file of jafl's own, which ``run.py`` and ``jafl.asynchronous`` read.
+
+    Args:
+      trace: from ``DeviceCapacity.delay`` or ``read_behavior``.
+      path: a .csv or .npz file. Windows of clients that are never there go into .npz files only.
+      overwrite: whether a file of this name may be replaced.
+
+    Raises:
+      SettingError: for another kind of trace or another ending, or where the file exists.
+    """
+    file = _path(path)
+    kinds: dict[type, tuple[str, ...]] = {DurationTrace: ("duration",), AvailabilityTrace: ("start", "end")}
+    require(type(trace) in kinds, "trace", trace, "a DurationTrace or an AvailabilityTrace")
+    require(file.suffix in (".csv", ".npz"), "path", str(path), "that of a .csv or .npz file")
+    require(overwrite or not file.exists(), "path", str(path), "a new file", "Or say overwrite=True.")
+    columns = {name: getattr(trace, name) for name in kinds[type(trace)]}
+    counts = np.diff(trace.offsets)
+    if file.suffix == ".npz":
+        write_archive(file, {"offsets": trace.offsets, **columns})
+        return
+    never = np.flatnonzero(counts == 0)
+    remedy = f"Client {never[0]} is never there, which a .csv file cannot say." if never.size else ""
+    require(not never.size, "path", str(path), "that of a .npz file", remedy)
+    clients = np.repeat(np.arange(len(counts)), counts).tolist()
+    text = io.StringIO()
+    lines = csv.writer(text, lineterminator="\n")
+    lines.writerow(["client", *columns])
+    lines.writerows(zip(clients, *(column.tolist() for column in columns.values()), strict=True))
+    file.write_text(text.getvalue(), encoding="utf-8")
+
+
+# --------------------------------------------------------------------------------------------------
+# Windows.
+# --------------------------------------------------------------------------------------------------
+
+
+def _common_period(
+    file: pathlib.Path, rows: Mapping[str, Mapping[str, Any]], devices: Iterable[str], given: float | None
+) -> float:
+    """After how many seconds the windows of these devices repeat."""
+    if given is not None:
+        real_number(
+            "finish_time", given, lambda value: 0 < value < math.inf, "a finite number above 0, or None"
+        )
+        return float(given)
+    remedy = "Or give finish_time, after which the windows of all devices repeat."
+    periods: dict[float, str] = {}
+    for device in devices:
+        own = rows[device].get("finish_time")
+        require(own is not None, f"finish_time of device {device} in {file}", own, "in the file", remedy)
+        periods.setdefault(_number(file, device, "finish_time", own, above=0.0), device)
+    (period, first), *others = periods.items()
+    if others:
+        name = f"finish_time of device {others[0][1]} in {file}"
+        require(False, name, others[0][0], f"that of device {first}, {period:g}", remedy)
+    return period
+
+
+def _windows(
+    file: pathlib.Path, device: str, row: Mapping[str, Any], period: float
+) -> list[tuple[float, float]]:
+    """The (start, end) of a device's windows within a period: in order, with gaps between them."""
+    moments = {name: row[name] for name in ("active", "inactive")}
+    for name, values in moments.items():
+        is_list = isinstance(values, Sequence) and not isinstance(values, str)
+        require(is_list, f"{name} of device {device} in {file}", values, "a list of moments")
+    lengths = tuple(map(len, moments.values()))
+    name = f"the lengths of active and inactive of device {device} in {file}"
+    require(lengths[0] == lengths[1], name, lengths, "equal: each window has a start and an end")
+    windows: list[tuple[float, float]] = []
+    for start, end in zip(moments["active"], moments["inactive"], strict=True):
+        start = _number(file, device, "active", start, at_most=period)
+        end = _number(file, device, "inactive", end, at_most=period)
+        # A window over the end of the period is two: until the end, and from the beginning on.
+        windows += [(start, end)] if start <= end else [(start, period), (0.0, end)]
+    joined: list[tuple[float, float]] = []
+    for start, end in sorted(window for window in windows if window[0] < window[1]):
+        if joined and start <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
+        else:
+            joined.append((start, end))
+    return joined
+
+
+# --------------------------------------------------------------------------------------------------
+# Reading.
+# --------------------------------------------------------------------------------------------------
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    """Reads numbers, texts, lists and dictionaries. A pickle can name any function; this one looks none up."""
+
+    def find_class(self, module_name: str, global_name: str) -> Any:
+        raise pickle.UnpicklingError(
+            f"it asks for {module_name}.{global_name}, and only plain values are read"
+        )
+
+
+def _read(file: pathlib.Path, columns: Sequence[str], several: bool = False) -> dict[str, dict[str, Any]]:
+    """{device: {column: value}}; ``several``: each column is a list, with an entry for each line of a .csv file."""
+    try:
+        if file.suffix.lower() == ".csv":
+            rows = _read_csv(file, columns, several)
+        elif file.suffix.lower() == ".json":
+            rows = json.loads(file.read_text(encoding="utf-8-sig"), object_pairs_hook=_without_repeats)
+        else:
+            rows = _PlainUnpickler(io.BytesIO(file.read_bytes())).load()
+    except SettingError:
+        raise
+    except Exception as error:  # a damaged pickle raises nearly anything
+        reason = str(error).rstrip(".") or type(error).__name__
+        raise SettingError(f"The trace file {str(file)!r} cannot be read: {reason}.") from error
+    fits = isinstance(rows, dict) and all(isinstance(row, dict) for row in rows.values())
+    require(fits, f"the content of {file}", type(rows).__name__, "a dictionary {device: {column: value}}")
+    require(rows, f"the number of devices in {file}", 0, "at least 1")
+    for device, row in rows.items():
+        for name in columns:
+            remedy = did_you_mean(name, map(str, row))
+            require(name in row, f"device {device} in {file}", sorted(map(str, row)), f"with {name}", remedy)
+    return {str(device): row for device, row in rows.items()}
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of a JSON file; SettingError for a name that stands twice, of which JSON keeps the last."""
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise SettingError(f"The trace file has {twice!r} twice in one object.")
+    return content
+
+
+def _read_csv(file: pathlib.Path, columns: Sequence[str], several: bool) -> dict[str, dict[str, Any]]:
+    """The rows of a text file, by device."""
+    rows: dict[str, dict[str, Any]] = {}
+    with file.open(encoding="utf-8-sig", newline="") as lines:
+        reader = csv.DictReader(lines, strict=True, skipinitialspace=True)
+        header = [name.strip() for name in reader.fieldnames or ()]
+        for name in ("device", *columns):
+            require(
+                header.count(name) == 1, f"the header of {file}", ",".join(header), f"with one column {name}"
+            )
+        reader.fieldnames = header
+        for line in reader:
+            place = f"{file}, line {reader.line_num}"
+            require(
+                None not in line and None not in line.values(),
+                place,
+                list(line.values()),
+                f"{len(header)} cells",
+            )
+            _add_line(place, rows, {name: cell.strip() for name, cell in line.items()}, columns, several)
+    return rows
+
+
+def _add_line(
+    place: str,
+    rows: dict[str, dict[str, Any]],
+    cells: Mapping[str, str],
+    columns: Sequence[str],
+    several: bool,
+) -> None:
+    """Adds a line of a text file to the rows of its device."""
+    device = cells["device"]
+    require(device, f"the device in {place},", device, "the device's number or name")
+    if not several:
+        require(device not in rows, f"the device in {place},", device, "one that has no line before it")
+        rows[device] = {name: _cell(place, name, cells[name]) for name in columns}
+        return
+    row = rows.setdefault(device, {name: [] for name in columns})
+    if any(cells[name] for name in columns):
+        for name in columns:
+            row[name].append(_cell(place, name, cells[name]))
+    if cells.get("finish_time"):
+        period = _cell(place, "finish_time", cells["finish_time"])
+        before = row.setdefault("finish_time", period)
+        require(
+            before == period,
+            f"finish_time in {place},",
+            period,
+            f"that of the device's line before, {before}",
+        )
+
+
+def _cell(place: str, name: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        pass
+    require(False, f"the {name} in {place},", text, "a number")
+    raise AssertionError
+
+
+def _number(
+    file: pathlib.Path,
+    device: str,
+    name: str,
+    value: Any,
+    *,
+    above: float = -math.inf,
+    at_most: float = math.inf,
+) -> float:
+    """``value`` as a float; SettingError unless it is finite, at least 0 and within the bounds."""
+    fits = is_number(value) and math.isfinite(value) and value >= 0 and above < value <= at_most
+    bound = (
+        "above 0"
+        if above == 0
+        else "at least 0"
+        if at_most == math.inf
+        else f"from 0 to finish_time, {at_most:g}"
+    )
+    require(fits, f"{name} of device {device} in {file}", value, f"a finite number, {bound}")
+    return float(value)
+
+
+def _chosen(
+    file: pathlib.Path, rows: Mapping[str, Any], clients: int | Sequence[Any] | np.ndarray | None
+) -> list[str]:
+    """The devices of the clients, in their order."""
+    devices = sorted(rows, key=lambda name: (0, int(name), name) if name.isdecimal() else (1, 0, name))
+    if clients is None:
+        return devices
+    if is_number(clients):
+        fits = clients == int(clients) and 1 <= clients <= len(devices)
+        remedy = "For more clients give the devices themselves, some of them several times."
+        require(fits, "clients", clients, f"from 1 to the {len(devices)} devices in {file}", remedy)
+        return devices[: int(clients)]
+    several = (
+        isinstance(clients, (Sequence, np.ndarray)) and not isinstance(clients, str) and len(clients) > 0
+    )
+    require(several, "clients", clients, "a number, or a list of devices")
+    names = [str(client) for client in clients]  # type: ignore[union-attr]
+    unknown = next((name for name in names if name not in rows), None)
+    require(unknown is None, "a device in clients", unknown, f"one of the {len(devices)} devices in {file}")
+    return names
+
+
+def _path(path: Any) -> pathlib.Path:
+    require(isinstance(path, (str, os.PathLike)), "path", path, "that of a file")
+    return pathlib.Path(path)
+
+
+# --------------------------------------------------------------------------------------------------
+# The converter.
+# --------------------------------------------------------------------------------------------------
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Converts one table: ``python -m jafl.traces --help`` explains it.
+
+    Args:
+      arguments: the words of the command line. Default: those of this process.
+
+    Returns:
+      The status of the process: 0, or 1 for what is refused.
+    """
+    parser = argparse.ArgumentParser(
+        "python -m jafl.traces", description="Converts FedScale's traces to jafl's."
+    )
+    commands = parser.add_subparsers(dest="table", required=True)
+    converters: dict[str, Callable[[argparse.Namespace], tuple[DurationTrace | AvailabilityTrace, str]]] = {
+        "capacity": _convert_capacity,
+        "behavior": _convert_behavior,
+    }
+    for table, flags in (
+        ("capacity", ("examples", "model_bytes", "training_factor")),
+        ("behavior", ("finish_time",)),
+    ):
+        command = commands.add_parser(table)
+        command.add_argument("input", help="FedScale's table, or one like it")
+        command.add_argument("output", help="a new .csv or .npz file, in seconds")
+        command.add_argument("--clients", type=int, help="so many devices; default: all")
+        command.add_argument("--overwrite", action="store_true", help="the output may exist")
+        for flag in flags:
+            default = TRAINING_FACTOR if flag == "training_factor" else None
+            required = flag in ("examples", "model_bytes")
+            command.add_argument(f"--{flag}", type=float, default=default, required=required)
+    given = parser.parse_args(arguments)
+    try:
+        trace, how = converters[given.table](given)
+        write(trace, given.output, given.overwrite)
+    except (SettingError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    print(how)
+    return 0
+
+
+def _convert_capacity(given: argparse.Namespace) -> tuple[DurationTrace, str]:
+    """The durations, and what to do with them."""
+    capacity = read_capacity(given.input, given.clients)
+    trace = capacity.delay(given.examples, given.model_bytes, given.training_factor)
+    low, middle, high = np.quantile(trace.duration, [0, 0.5, 1])
+    seconds = f"{low:.3g} to {high:.3g} s, median {middle:.3g} s"
+    return trace, f"{len(capacity.device)} clients, a trip takes {seconds}: --delay={given.output}"
+
+
+def _convert_behavior(given: argparse.Namespace) -> tuple[AvailabilityTrace, str]:
+    """The windows, and what to do with them."""
+    trace = read_behavior(given.input, given.clients, given.finish_time)
+    counts = np.diff(trace.offsets)
+    share = float(np.sum(trace.end - trace.start)) / (len(counts) * (trace.period or math.inf))
+    there = f"there {share:.1%} of the time, {np.count_nonzero(counts == 0)} of them never"
+    flags = f"--availability={given.output} --availability_period={trace.period:.12g}"
+    return trace, f"{len(counts)} clients, {there}: {flags}"
+
+
+__all__ = ["DeviceCapacity", "read_behavior", "read_capacity", "write"]
+
+
+def __dir__() -> list[str]:
+    """The public names, for ``dir`` and for completion at a prompt."""
+    return __all__
+
+
+if __name__ == "__main__":
+    sys.exit(main())
