@@ -1,6 +1,7 @@
-"""What all tests share: the two tiers, and how programs are compiled, kept and freed.
+"""What all tests share: their tiers, and how programs are compiled, kept and freed.
 
-The default tier leaves out the tests marked ``full``; ``--full`` runs these, too, ``-m full`` those tests alone.
+The default tier leaves out the tests marked ``full``; ``--full`` runs these, too, ``-m full`` those tests alone. The
+tests marked ``gate`` take minutes and are in neither: ``-m gate`` runs them.
 """
 
 import contextlib
@@ -24,13 +25,14 @@ CACHE_ENVIRONMENT = {
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
 }
+TIERS = ("full", "gate")  # the marks of tests that are not in the default tier
 # Each compiled program holds several memory maps, of which Linux gives a process 65,530; a compiler that gets no
 # more aborts.
 MOST_MEMORY_MAPS = 20_000
 
 
 def pytest_addoption(parser):
-    parser.addoption("--full", action="store_true", help="run every test, those marked full too")
+    parser.addoption("--full", action="store_true", help="run the tests marked full, too")
 
 
 def pytest_configure(config):
@@ -48,12 +50,15 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Deselects the tests marked ``full``, unless --full, -m or a test's own name asks for them."""
-    asked_for = "full" in config.option.markexpr or any("::" in argument for argument in config.args)
-    if config.option.full or asked_for:
+    """Deselects the tests marked ``full`` or ``gate``, unless --full, -m or a test's own name asks for them."""
+    if any(word in config.option.markexpr for word in TIERS) or any("::" in word for word in config.args):
         return
-    config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("full")])
-    items[:] = [item for item in items if not item.get_closest_marker("full")]
+    left_out = [tier for tier in TIERS if not (config.option.full and tier == "full")]
+    kept, deselected = [], []
+    for item in items:
+        (deselected if any(map(item.get_closest_marker, left_out)) else kept).append(item)
+    config.hook.pytest_deselected(items=deselected)
+    items[:] = kept
 
 
 @pytest.hookimpl(wrapper=True)

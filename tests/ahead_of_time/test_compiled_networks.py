@@ -12,7 +12,7 @@ from jafl.ahead_of_time.topologies import topology
 from jafl.models.quick_forms import as_written
 
 pytestmark = [
-    pytest.mark.full,
+    pytest.mark.gate,
     pytest.mark.skipif(
         not topologies.is_installed("v5e:1x1"), reason='libtpu is not installed: pip install "jafl[tpu]"'
     ),

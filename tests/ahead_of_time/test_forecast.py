@@ -126,7 +126,7 @@ def test_a_run_on_one_chip():
 
 
 @needs_libtpu
-@pytest.mark.full
+@pytest.mark.gate
 def test_local_steps_count_in_the_time():
     once = jafl.forecast(tiny_run(batch_size=8, local_steps=2), "v5e:1x1", measure=False)
     more = jafl.forecast(tiny_run(batch_size=8, local_steps=20), "v5e:1x1", measure=False)
@@ -135,7 +135,7 @@ def test_local_steps_count_in_the_time():
 
 
 @needs_libtpu
-@pytest.mark.full
+@pytest.mark.gate
 def test_what_does_not_fit_says_so_and_on_how_many_chips_it_does():
     source = jafl.data.digits()
     federation = jafl.federate(source, jafl.data.iid(source.y, 1000, seed=0))
@@ -157,7 +157,7 @@ def test_what_does_not_fit_says_so_and_on_how_many_chips_it_does():
 
 
 @needs_libtpu
-@pytest.mark.full
+@pytest.mark.gate
 def test_runs_of_settings_are_added_up(capsys):
     settings = Settings.from_mapping({"algorithm": "fedbuff", "seed": "0,1", "client_trips": 500})
     made = forecast_runs(settings, "v5e:1x1", sweep="learning_rate=0.1,0.3")

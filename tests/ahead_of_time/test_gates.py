@@ -32,6 +32,8 @@ CASES = [
     *(Case("mlp", rule, 1, topology="h100") for rule in THREE),
     *(waves("mlp", rule, name="h100") for rule in THREE),
 ]
+# Compiled in seconds: these are full tests, all others are gates.
+CHEAP = [Case("mlp", rule, 1) for rule in ("asgd", "fedasync", "fedbuff")]
 MANY, FEWER = waves("mlp", "ace", clients=10_000), waves("mlp", "ace")
 # Of the bare step of the same width and precision.
 TRIP_BY_TRIP, CONVOLUTIONS, LINEAR, NOT_LINEAR = 2.5, 1.3, 3.0, 8.0
@@ -138,7 +140,7 @@ def gates():
             if name == "cycles" and case.topology != "v5e:1x1":
                 continue
             reason = missed(name, case)
-            marks = [pytest.mark.full]
+            marks = [pytest.mark.full if case in CHEAP else pytest.mark.gate]
             if reason:
                 marks.append(pytest.mark.xfail(reason=reason, strict=True, raises=AssertionError))
             yield pytest.param(check, case, id=f"{case}: {name}", marks=marks)
@@ -149,7 +151,7 @@ def test_gate(compiler, check, case):
     check(compiler, case)
 
 
-@pytest.mark.full
+@pytest.mark.gate
 @pytest.mark.xfail(
     reason="1.15 times: with 10,000 rows the look-ups have no estimate, and their bytes count for more than the "
     "estimate of those with 1,000",

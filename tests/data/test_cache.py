@@ -6,6 +6,7 @@ import threading
 
 import numpy as np
 import pytest
+from waiting import LIMIT
 
 from jafl.data.cache import FACTS, cached
 from jafl.errors import SettingError
@@ -83,7 +84,7 @@ def test_a_decoding_that_fails_leaves_nothing(tmp_path, error):
 
 
 def test_two_at_once_agree(tmp_path):
-    both = threading.Barrier(2, timeout=30)
+    both = threading.Barrier(2, timeout=LIMIT)
 
     def together(writer):
         both.wait()

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from quick_compilation import quick_compilation  # noqa: F401
 from tiers import in_tiers
+from waiting import LIMIT
 from writer_files import WRITE
 
 from jafl.config.builders import filled_in, make_partition, make_source
@@ -209,7 +210,7 @@ def test_the_earlier_spelling_of_normalization_is_understood(tmp_path):
     assert repeated == Settings(normalization="unit")
     assert reader.read_json(tmp_path / "config.json") == {"format": 1, "normalization": "half"}
     command = [sys.executable, "run.py", "--dataset=mnist", "--normalisation=halv"]
-    refused = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    refused = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT)
     assert refused.returncode == 2 and "normalization is 'halv'" in refused.stderr
     assert Normalisation is Normalization and NORMALISATIONS is NORMALIZATIONS
 
@@ -217,7 +218,7 @@ def test_the_earlier_spelling_of_normalization_is_understood(tmp_path):
 def test_run_py_prepares_and_says_where_it_is_or_what_is_missing(prepared_dir, tmp_path):
     def run_py(*arguments):
         return subprocess.run(
-            [sys.executable, "run.py", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60
+            [sys.executable, "run.py", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=LIMIT
         )
 
     done = run_py("--prepare=mnist", f"--data_dir={prepared_dir}")

@@ -62,9 +62,9 @@ def test_bytes_on_disk_are_not_read_to_be_checked(tmp_path):
         tmp_path / "x", np.uint8, "w+", shape=(1_000_000, 200, 200)
     )  # 40 GB of nothing: a sparse file
     y = np.zeros(len(x), np.int32)
-    started = time.perf_counter()
+    began = time.process_time()
     federation = make(x=x, y=y, test_x=x[:5], test_y=y[:5])
-    assert time.perf_counter() - started < 2
+    assert time.process_time() - began < 2
     assert np.shares_memory(federation.x, x)
 
 

@@ -108,7 +108,7 @@ def main():
     number, count, folder = ASKED["number"], ASKED["count"], pathlib.Path(ASKED["folder"])
     jax.config.update("jax_enable_x64", True)
     jax.distributed.initialize(
-        f"127.0.0.1:{ASKED['port']}", count, number, initialization_timeout=60, heartbeat_timeout_seconds=20
+        f"127.0.0.1:{ASKED['port']}", count, number, initialization_timeout=300, heartbeat_timeout_seconds=300
     )
     said = {}
     for name in ASKED.get("cases", []):

@@ -10,8 +10,8 @@ import sys
 import time
 
 from command_line import ROOT, environment, flags
+from waiting import LIMIT, until
 
-SECONDS = 150  # after which a test's processes are killed, and the test fails
 # Starts the command with shorter times of waiting.
 START = """
 import signal, sys
@@ -55,12 +55,12 @@ class Members(contextlib.AbstractContextManager):
         address=None,
         environments=None,
         devices=1,
-        connect=60,
-        silence=20,
+        connect=LIMIT,
+        silence=120,
         before=None,
     ):
         port = free_port()
-        self._until = time.monotonic() + SECONDS
+        self._until = time.monotonic() + LIMIT
         self.processes, self._files = [], []
         for number in range(count):
             where = [f"--coordinator=127.0.0.1:{port}", f"--num_processes={count}", f"--process_id={number}"]
@@ -95,9 +95,7 @@ class Members(contextlib.AbstractContextManager):
 
     def until(self, condition):
         """Returns when ``condition()`` holds, or one of the processes has ended."""
-        while not condition() and all(process.poll() is None for process in self.processes):
-            assert time.monotonic() < self._until, [self.erred(n)[-2000:] for n in range(len(self.processes))]
-            time.sleep(0.01)
+        until(lambda: condition() or any(process.poll() is not None for process in self.processes))
 
     def send(self, number, name=signal.SIGKILL):
         """Sends a signal to one of them."""
@@ -136,5 +134,5 @@ def one_process(settings, folder, *more):
         env=_environment(1),
         capture_output=True,
         text=True,
-        timeout=SECONDS,
+        timeout=LIMIT,
     )

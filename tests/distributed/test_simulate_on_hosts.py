@@ -13,11 +13,11 @@ import jax
 import numpy as np
 import pytest
 from command_line import environment
+from waiting import LIMIT
 
 import jafl
 
 pytestmark = pytest.mark.full
-SECONDS = 500  # after which a test fails
 
 
 @contextlib.contextmanager
@@ -40,7 +40,7 @@ def run_processes(count, folder, *, devices=2, **asked):
             with open(folder / f"output-{number}.txt", "w") as output:
                 process = subprocess.Popen(command, env=quick, stdout=output, stderr=output)
             started.append(process)
-        statuses = [process.wait(SECONDS) for process in started]
+        statuses = [process.wait(LIMIT) for process in started]
     finally:
         for process in started:
             if process.poll() is None:

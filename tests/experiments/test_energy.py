@@ -4,6 +4,7 @@ import ctypes
 import time
 
 import pytest
+from waiting import until
 
 from experiments.benchmarks.clients import energy
 
@@ -104,26 +105,37 @@ def test_the_cards_are_those_that_this_process_may_use(monkeypatch):
     assert energy.visible_cards(1) == ["1"]
 
 
+def asked(counter):
+    """The joules of a counter, between the times before and after it was asked."""
+    before, joules = time.perf_counter(), counter.joules()
+    return before, joules, time.perf_counter()
+
+
 def test_without_a_counter_of_energy_power_is_sampled(monkeypatch):
     monkeypatch.setattr(ctypes, "CDLL", lambda _: Driver(fails=3))
     monkeypatch.setattr(energy, "smi_watts", lambda cards: 40.0 * cards)
     with energy.counter("gpu", 2) as counter:
         assert counter.sampled
         assert "samples" in counter.name
-        begin, before = time.perf_counter(), counter.joules()
-        time.sleep(0.05)
-        passed = time.perf_counter() - begin
-        assert counter.joules() - before == pytest.approx(80 * passed, rel=0.2)
+        (earliest, before, begin), _ = asked(counter), time.sleep(0.05)
+        end, after, latest = asked(counter)
+        assert 79.999 * (end - begin) <= after - before <= 80.001 * (latest - earliest)
 
 
 def test_samples_follow_the_power():
-    power = iter([10.0, 10.0, *[30.0] * 1000])
-    counter = energy.SampledPower(lambda: next(power), seconds=0.01)
+    """10 watts until the second sample, 30 from the third one on."""
+    samples = []
+
+    def watts():
+        samples.append(time.perf_counter())
+        return 10.0 if len(samples) <= 2 else 30.0
+
     begin = time.perf_counter()
-    time.sleep(0.2)
-    joules, passed = counter.joules(), time.perf_counter() - begin
+    counter = energy.SampledPower(watts, seconds=0.01)
+    until(lambda: len(samples) > 20)
+    end, joules, latest = asked(counter)
     counter.close()
-    assert 20 * passed < joules < 31 * passed
+    assert 29.999 * (end - samples[3]) <= joules <= 30.001 * (latest - begin)
 
 
 def test_a_gpu_without_driver_has_no_counter(monkeypatch):

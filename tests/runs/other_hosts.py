@@ -12,22 +12,22 @@ import killed
 from jafl.config.settings import Settings
 from jafl.runs import claims, lock
 
-BEAT, STALE = 0.2, 2.0
+BEAT, STALE = 0.2, 6.0
 
 
 @contextlib.contextmanager
-def quick_claims(machine):
+def quick_claims(machine, stale=STALE):
     """This process is on ``machine``, and claims go stale in seconds."""
     with (
         mock.patch.object(claims, "machine", lambda: machine),
         mock.patch.object(claims, "SECONDS_BETWEEN_BEATS", BEAT),
-        mock.patch.object(claims, "SECONDS_UNTIL_STALE", STALE),
+        mock.patch.object(claims, "SECONDS_UNTIL_STALE", stale),
         mock.patch.object(lock, "SECONDS_BETWEEN_LOOKS", 0.05),
     ):
         yield
 
 
-def sweep(settings, text, folder, log, options):
+def sweep(settings, text, folder, log, options, stale=STALE):
     """Works on a sweep; ``log``.begun gets the path of each run that it begins, ``log``.said what it says."""
     import tqdm
 
@@ -48,7 +48,7 @@ def sweep(settings, text, folder, log, options):
     with (
         open(os.devnull, "w") as nothing,
         contextlib.redirect_stderr(nothing),
-        quick_claims(f"host {os.getpid()}"),
+        quick_claims(f"host {os.getpid()}", stale),
     ):
         run_sweep(Settings(**settings), text, folder, **how)
 

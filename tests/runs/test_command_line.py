@@ -2,19 +2,20 @@
 
 import importlib
 import json
+import os
 import re
 import shutil
 import signal
 import statistics
 import subprocess
 import sys
-import time
 import tomllib
 
 import numpy as np
 import pytest
 from command_line import ROOT, environment, flags, python, run_py
 from run_files import read_arrays, read_json, read_lines, replay
+from waiting import LIMIT, until
 
 from jafl import command_help, command_line
 from jafl.config.declaration import GROUPS
@@ -187,7 +188,7 @@ def test_an_installed_package_says_where_the_experiments_are(typed, refused, rem
         env={**environment(), "PYTHONPATH": str(tmp_path / "site")},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=LIMIT,
     )
     assert result.returncode == 2
     assert result.stderr.startswith(f"Error: {refused}, but must be left out where jafl is installed")
@@ -213,11 +214,13 @@ def test_a_wrong_flag_exits_with_status_2_and_writes_nothing(arguments, message,
 
 
 def test_import_takes_less_than_a_second_and_little_with_it(tmp_path):
+    """By the processor's time: the clock's also counts what else the machine does."""
     seconds = []
     for _ in range(3):
-        started = time.perf_counter()
+        before = os.times()
         result = python("-c", "import jafl, sys; print(*sys.modules)", folder=tmp_path)
-        seconds.append(time.perf_counter() - started)
+        after = os.times()
+        seconds.append(sum(after[2:4]) - sum(before[2:4]))  # of children that have ended
         assert result.returncode == 0, result.stderr
         assert not {"tensorflow", "matplotlib", "sklearn"} & set(result.stdout.split())
     assert statistics.median(seconds) < 1
@@ -235,13 +238,13 @@ def test_ctrl_c_keeps_what_has_been_measured(tmp_path):
         stderr=subprocess.DEVNULL,
     )
     try:
-        metrics, deadline = tmp_path / "long" / "metrics.jsonl", time.monotonic() + 60
-        while not metrics.exists() or metrics.read_bytes().count(b"\n") < 2:
-            assert process.poll() is None, "the run ended too early"
-            assert time.monotonic() < deadline, "the run did not begin"
-            time.sleep(0.02)
+        metrics = tmp_path / "long" / "metrics.jsonl"
+        until(
+            lambda: metrics.exists() and metrics.read_bytes().count(b"\n") >= 2,
+            going=lambda: process.poll() is None,
+        )
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=60) == 130
+        assert process.wait(LIMIT) == 130
     finally:
         process.kill()
     output.seek(0)

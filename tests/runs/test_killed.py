@@ -9,6 +9,7 @@ import killed
 import numpy as np
 import pytest
 from run_again import assert_same, checkpoints_in, quiet
+from waiting import until
 
 from jafl.config.settings import Settings
 
@@ -59,10 +60,7 @@ def test_killed_at_random_moments(uninterrupted, tmp_path):
         if (
             number % 4
         ):  # as soon as something new is there, and a moment later; else at any moment from the start
-            deadline = time.monotonic() + 60
-            while max(checkpoints_in(folder), default=0) <= kept and process.is_alive():
-                assert time.monotonic() < deadline, "the run did not begin"
-                time.sleep(0.01)
+            until(lambda: max(checkpoints_in(folder), default=0) > kept, going=process.is_alive)  # noqa: B023
             time.sleep(moments.uniform(0, 0.35))
         else:
             time.sleep(moments.uniform(0.1, 1.5))

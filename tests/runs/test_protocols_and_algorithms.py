@@ -11,6 +11,7 @@ from command_line import environment
 from quick_compilation import quick_compilation  # noqa: F401
 from run_files import read_arrays, read_json, read_lines
 from tiers import in_tiers
+from waiting import LIMIT
 
 from jafl.config import presets
 from jafl.config.settings import Settings
@@ -131,7 +132,7 @@ def repeated(request, tmp_path_factory):
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=LIMIT,
     )
     assert result.returncode == 0, result.stderr[-3000:]
     return folder

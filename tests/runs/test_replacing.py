@@ -13,6 +13,7 @@ from command_line import ROOT, environment, flags, python, run_py
 from quick_compilation import quick_compilation  # noqa: F401
 from run_again import assert_same, at_step, checkpoints_in, contents, ctrl_c, quiet
 from run_files import read_json
+from waiting import LIMIT, until
 
 from jafl import stopwatch
 from jafl.config.settings import Settings
@@ -159,7 +160,7 @@ def test_commands_that_begin_together_get_directories_of_their_own(tmp_path, mon
 
     def make_experiments(settings, **options):
         experiments = made(settings, **options)
-        together.wait(timeout=60)
+        together.wait(LIMIT)
         return experiments
 
     monkeypatch.setattr(runner, "make_experiments", make_experiments)
@@ -232,12 +233,11 @@ def test_a_run_goes_on_when_nobody_reads_what_it_says(redirection, tmp_path):
     settings = " ".join(flags({"algorithm": "fedbuff", "model": "softmax", "client_trips": 200}))
     run_it = f"{sys.executable} {ROOT / 'run.py'} {settings} --nopictures --output_dir=run {redirection}"
     command = f"({run_it}; echo $? > status) | head -0"
-    subprocess.run(command, shell=True, cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, timeout=120)
+    subprocess.run(
+        command, shell=True, cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, timeout=LIMIT
+    )
     status = tmp_path / "status"
-    deadline = time.monotonic() + 100
-    while not (status.exists() and status.read_text()):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(lambda: status.exists() and status.read_text())
     assert status.read_text() == "0\n"
     assert read_json(tmp_path / "run" / "summary.json")["status"] == "finished"
 

@@ -220,7 +220,7 @@ def test_nothing_to_go_on_with_is_refused(tmp_path):
 def test_a_run_of_another_process_is_refused(stopped):
     program = (
         "import sys, time; from jafl.runs.lock import directory_lock\n"
-        "with directory_lock(sys.argv[1]) as acquired: print(acquired, flush=True); time.sleep(60)"
+        "with directory_lock(sys.argv[1]) as acquired: print(acquired, flush=True); time.sleep(3600)"
     )
     command = [sys.executable, "-c", program, stopped]
     other = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True)

@@ -2,6 +2,8 @@
 
 import time
 
+from waiting import until
+
 from jafl.config.experiment import make_experiments
 from jafl.config.settings import Settings
 from jafl.runs.progress import Waiting
@@ -13,11 +15,12 @@ def test_what_takes_long_is_told_and_what_is_quick_is_not(capsys, monkeypatch):
     monkeypatch.setattr(Waiting, "PATIENCE", 0.05)
     with Waiting() as waiting:
         waiting.tell("a schedule of 3 trips")
-        time.sleep(1.2)
+        said = []
+        until(lambda: said.append(capsys.readouterr().err) or "a schedule of 3 trips [00:0" in said[-1])
     with Waiting(shown=False) as waiting:
         waiting.tell("hidden")
         time.sleep(0.2)
-    said = capsys.readouterr().err
+    said = "".join([*said, capsys.readouterr().err])
     assert "a schedule of 3 trips [00:0" in said
     assert "quick" not in said and "hidden" not in said
 

@@ -5,6 +5,8 @@ import pathlib
 import subprocess
 import sys
 
+from waiting import LIMIT
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
@@ -19,14 +21,14 @@ def flags(settings):
 
 
 def python(*arguments, folder):
-    """Runs Python in ``folder`` to its end, at most two minutes."""
+    """Runs Python in ``folder`` to its end."""
     return subprocess.run(
         [sys.executable, *map(str, arguments)],
         cwd=folder,
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=LIMIT,
     )
 
 

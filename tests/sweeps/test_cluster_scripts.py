@@ -7,10 +7,10 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 from command_line import ROOT, environment, flags
+from waiting import LIMIT, until
 
 from jafl.config.settings import Settings
 from jafl.sweeps.sweep import run_sweep
@@ -73,13 +73,6 @@ def task(number, given, folder):
     )
 
 
-def until(condition, seconds=120):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
     """The sweep in one process."""
@@ -124,7 +117,7 @@ def test_scripts_without_a_shared_directory_are_refused(tmp_path):
         (HOSTS, ["nobody.txt", "--output_dir=x"], "nobody.txt names no host"),
     ):
         process = start(script, given, tmp_path)
-        said, _ = process.communicate(timeout=60)
+        said, _ = process.communicate(timeout=LIMIT)
         assert process.returncode == 2
         assert message in said
 
@@ -134,7 +127,7 @@ def test_tasks_of_an_array_share_a_sweep(alone, tmp_path):
     folder = tmp_path / "sweep"
     given = arguments(SETTINGS, folder, "--claims=files")
     tasks = [task(number, given, tmp_path) for number in range(2)]
-    said = [process.communicate(timeout=300)[0] for process in tasks]
+    said = [process.communicate(timeout=LIMIT)[0] for process in tasks]
     assert [process.returncode for process in tasks] == [0, 0], said
     trained = [line for text in said for line in text.splitlines() if "100/100 trips" in line]
     assert len({line.partition(":")[0] for line in trained}) == 2, "the names of the runs: one for each seed"
@@ -150,14 +143,14 @@ def test_a_task_whose_time_is_over_is_queued_again_and_goes_on(tmp_path):
     first = task(3, given, tmp_path)
     until(lambda: any(metrics.read_bytes().count(b"\n") > 3 for metrics in folder.rglob("metrics.jsonl")))
     first.send_signal(signal.SIGUSR1)
-    said, _ = first.communicate(timeout=120)
+    said, _ = first.communicate(timeout=LIMIT)
     assert first.returncode == 130, said
     assert (tmp_path / "requeued").read_text() == "requeue 100_3\n"
     (stopped,) = folder.rglob("checkpoints")
     assert any(stopped.iterdir()), "no checkpoint was written"
     begun = (stopped.parent / "metrics.jsonl").read_bytes().count(b"\n")
     again = task(3, given, tmp_path)
-    said, _ = again.communicate(timeout=300)
+    said, _ = again.communicate(timeout=LIMIT)
     assert again.returncode == 0, said
     assert begun > 1
     assert (tmp_path / "requeued").read_text() == "requeue 100_3\n"
@@ -171,7 +164,7 @@ def test_a_task_that_is_cancelled_is_not_queued_again(tmp_path):
     process = task(0, arguments(settings, folder), tmp_path)
     until(lambda: list(folder.rglob("metrics.jsonl")))
     process.send_signal(signal.SIGTERM)
-    said, _ = process.communicate(timeout=120)
+    said, _ = process.communicate(timeout=LIMIT)
     assert process.returncode == 130, said
     assert not (tmp_path / "requeued").exists()
 
@@ -200,7 +193,7 @@ def test_hosts_share_a_sweep_and_leave_one_report(alone, tmp_path):
     """One of them cannot be reached, which is told; the others do its work."""
     folder = tmp_path / "my sweep's"
     process = hosts(tmp_path, SETTINGS, folder, "# GPUs\nnode1 0\nnode1 1\n\ngone\n")
-    said, _ = process.communicate(timeout=300)
+    said, _ = process.communicate(timeout=LIMIT)
     assert process.returncode == 255, said
     assert sorted((tmp_path / "called").read_text().splitlines()) == ["gone", "node1 0", "node1 1"]
     assert "Started on node1, GPU 1: jafl-1-node1.log" in said
@@ -216,13 +209,13 @@ def test_hosts_stop_with_checkpoints_and_go_on(tmp_path):
     process = hosts(tmp_path, settings, folder, "node1\nnode2\n")
     until(lambda: len(list(folder.rglob("metrics.jsonl"))) >= 2)
     process.send_signal(signal.SIGTERM)
-    said, _ = process.communicate(timeout=120)
+    said, _ = process.communicate(timeout=LIMIT)
     assert process.returncode == 130, said
     assert "Stopping all workers" in said
     assert not list(folder.rglob(".claim*")), "a worker was not told to stop"
     assert not list(tmp_path.rglob("report.html"))
     assert pathlib.Path(tmp_path / "jafl-0-node1.log").read_text().count("stopping and keeping")
     process = hosts(tmp_path, settings, folder, "node1\n")
-    said, _ = process.communicate(timeout=300)
+    said, _ = process.communicate(timeout=LIMIT)
     assert process.returncode == 0, said
     assert_done(folder)

@@ -2,12 +2,12 @@
 
 import json
 import shutil
-import time
 
 import killed
 import numpy as np
 import pytest
 from run_again import assert_same, at_step, ctrl_c
+from waiting import until
 
 from jafl.config import grid, presets
 from jafl.config.arms import Override
@@ -127,10 +127,7 @@ def test_processes_share_a_sweep_and_take_over_from_one_that_was_killed(tmp_path
     first, second = (
         killed.start_sweep(settings, "dirichlet_alpha=0.1,10", folder, str(log), "never") for log in logs
     )
-    deadline = time.monotonic() + 60
-    while not all(log.exists() for log in logs):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: all(log.exists() for log in logs))
     first.kill()
     first.join()
     second.join()

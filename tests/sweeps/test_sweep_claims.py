@@ -7,7 +7,6 @@ import pathlib
 import signal
 import subprocess
 import sys
-import time
 
 import other_hosts
 import pytest
@@ -15,6 +14,7 @@ from command_line import ROOT, environment, flags
 from in_process import command
 from other_hosts import begun, quick_claims
 from run_again import assert_same, contents, quiet
+from waiting import LIMIT, until
 
 from jafl.config.settings import Settings
 from jafl.errors import SettingError
@@ -48,13 +48,6 @@ def assert_same_runs(folder, expected):
     for run in runs:
         assert_same(folder / run.relative_to(expected), run)
     assert not list(folder.rglob(f"{claims.NAME}*"))
-
-
-def until(condition, seconds=60):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +128,8 @@ def test_a_run_that_another_host_has_claimed_is_refused_with_its_name(tmp_path):
 def test_each_run_is_trained_once(number, tmp_path):
     folder, logs = tmp_path / "sweep", [tmp_path / str(n) for n in range(number)]
     options = {"runs_together": "never"}
-    processes = [other_hosts.start(SMALL, SWEEP, folder, str(log), options) for log in logs]
+    # Nobody stops here, so no claim goes stale, however long a busy machine lets a process wait.
+    processes = [other_hosts.start(SMALL, SWEEP, folder, str(log), options, LIMIT) for log in logs]
     for process in processes:
         process.join()
     assert [process.exitcode for process in processes] == [0] * number
@@ -214,7 +208,7 @@ def test_a_single_run_that_stood_still_ends_with_a_message(tmp_path):
         before = contents(folder)
     finally:
         first.send_signal(signal.SIGCONT)
-    _, said = first.communicate(timeout=60)
+    _, said = first.communicate(timeout=LIMIT)
     assert first.returncode == 3
     assert "run is no longer this process's: its claim is gone" in said
     assert contents(folder) == before

@@ -10,6 +10,7 @@ import killed
 import numpy as np
 import pytest
 from run_again import assert_same, at_step, contents, ctrl_c
+from waiting import until
 
 from jafl.config.data_cache import DataCache
 from jafl.config.settings import Settings
@@ -252,10 +253,7 @@ def test_killed_and_on(moment, tmp_path, killed_whole):
     settings, expected = killed_whole
     folder, log = tmp_path / "sweep", tmp_path / "log.txt"
     process = killed.start_sweep(settings, SWEEP, folder, str(log))
-    deadline = time.monotonic() + 120
-    while not log.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    until(log.exists, going=process.is_alive)
     time.sleep(moment)
     process.kill()
     process.join()
