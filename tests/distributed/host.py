@@ -12,6 +12,7 @@ if __name__ == "__main__":
 
 import jax  # noqa: E402  (the environment comes first)
 import numpy as np  # noqa: E402
+from caching import cache_in_every_process  # noqa: E402
 
 import jafl  # noqa: E402
 
@@ -110,6 +111,7 @@ def main():
     jax.distributed.initialize(
         f"127.0.0.1:{ASKED['port']}", count, number, initialization_timeout=300, heartbeat_timeout_seconds=300
     )
+    cache_in_every_process()
     said = {}
     for name in ASKED.get("cases", []):
         in_parts(name)

@@ -12,12 +12,15 @@ import time
 from command_line import ROOT, environment, flags
 from waiting import LIMIT, until
 
-# Starts the command with shorter times of waiting.
+# Starts the command with other times of waiting.
 START = """
 import signal, sys
+from caching import cache_in_every_process
 from jafl.runs import connection
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell starts in the background
 connection.SECONDS_TO_CONNECT, connection.SECONDS_OF_SILENCE = {connect}, {silence}
+connect = connection.connect
+connection.connect = lambda *address: (connect(*address), cache_in_every_process())
 from jafl.command_line import start
 start()
 """
@@ -115,9 +118,10 @@ class Members(contextlib.AbstractContextManager):
 
 def _environment(devices):
     """The variables of such a process, none of them a scheduler's."""
+    here = pathlib.Path(__file__).parent
     count = f"--xla_force_host_platform_device_count={devices}"
     clean = {name: text for name, text in environment().items() if not name.startswith(("SLURM_", "OMPI_"))}
-    return {**clean, "XLA_FLAGS": count, "PYTHONPATH": str(ROOT)}
+    return {**clean, "XLA_FLAGS": count, "PYTHONPATH": f"{ROOT}{os.pathsep}{here}"}
 
 
 def run(count, settings, folder, **options):

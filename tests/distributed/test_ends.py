@@ -9,9 +9,9 @@ import time
 import pytest
 from members import Members, one_process, run
 from run_files import read_json, read_lines
+from waiting import LIMIT
 
-pytestmark = pytest.mark.full
-
+full = pytest.mark.full
 SETTINGS = {
     "algorithm": "fedbuff",
     "model": "softmax",
@@ -54,25 +54,26 @@ def checkpoints(folder):
     return [int(path.name) for path in folder.glob("checkpoints/[0-9]*") if path.name.isdigit()]
 
 
-def test_kill_9_of_any_process_ends_all_and_the_run_goes_on(uninterrupted, tmp_path):
-    """Ten times: of the first process or another one, of two or three; at the end one process finishes the run."""
+@pytest.mark.parametrize("kills", [pytest.param(4, marks=full), pytest.param(10, marks=pytest.mark.gate)])
+def test_kill_9_of_any_process_ends_all_and_the_run_goes_on(kills, uninterrupted, tmp_path):
+    """Of the first process or another one, of two or three; at the end one process finishes the run."""
     moments, kept = random.Random(0), []
-    for number in range(10):
+    for number in range(kills):
         count = moments.choice([2, 2, 3])
         killed = moments.randrange(count)
         begun = (tmp_path / "run" / "config.json").exists()
         settings, own = ({}, {other: GO_ON for other in range(count)}) if begun else (SETTINGS, {})
-        with Members(count, settings, tmp_path, own=own, connect=20, silence=10) as members:
+        early = number % 3 == 0
+        waits = {"connect": 15 if early else LIMIT, "silence": 20}
+        with Members(count, settings, tmp_path, own=own, **waits) as members:
             before = max(checkpoints(tmp_path / "run"), default=0)
-            if number % 3 == 0:  # at any moment, while they meet or prepare
+            if early:  # at any moment, while they meet or prepare
                 time.sleep(moments.uniform(0.5, 6))
             else:
                 members.until(lambda: max(checkpoints(tmp_path / "run"), default=0) > before)  # noqa: B023
                 time.sleep(moments.uniform(0, 0.5))
             members.send(killed)
-            began = time.monotonic()
             statuses = members.wait()
-        assert time.monotonic() - began < 60
         assert statuses.pop(killed) == -signal.SIGKILL, "the run was over before it could be killed"
         survivors = [other for other in range(count) if other != killed]
         for other, status in zip(survivors, statuses, strict=True):
@@ -82,7 +83,7 @@ def test_kill_9_of_any_process_ends_all_and_the_run_goes_on(uninterrupted, tmp_p
             assert (met and status == 1) or ("was not reached" in said and status == 2), said
         kept.append(max(checkpoints(tmp_path / "run"), default=0))
     assert kept == sorted(kept), "a checkpoint was lost"
-    assert len(set(kept)) > 5, "nothing was gained"
+    assert len(set(kept)) > kills / 2, "nothing was gained"
     result = one_process({}, tmp_path, *GO_ON)
     assert result.returncode == 0, result.stderr
     assert_same_to_rounding(tmp_path / "run", uninterrupted)
@@ -98,6 +99,7 @@ def signalled(tmp_path, send):
     return members, statuses
 
 
+@full
 @pytest.mark.parametrize("number", [0, 1])
 def test_ctrl_c_at_any_process_stops_all_at_the_next_chunk(number, tmp_path):
     members, statuses = signalled(tmp_path, lambda members: members.send(number, signal.SIGINT))
@@ -107,6 +109,7 @@ def test_ctrl_c_at_any_process_stops_all_at_the_next_chunk(number, tmp_path):
     assert read_json(tmp_path / "run" / "fedbuff-seed0" / "summary.json")["status"] == "interrupted"
 
 
+@full
 def test_sigterm_to_all_as_before_preemption_stops_all_once(tmp_path):
     """A scheduler signals every process of a job: those that work, and those that watch over them."""
     members, statuses = signalled(tmp_path, lambda members: members.send_to_groups(signal.SIGTERM))
@@ -115,6 +118,7 @@ def test_sigterm_to_all_as_before_preemption_stops_all_once(tmp_path):
     assert "To go on: run.py --resume --output_dir=run" in members.said(0)
 
 
+@full
 def test_a_full_disk_at_the_first_process_ends_all(tmp_path):
     def fill(number):
         if number == 0:
@@ -127,6 +131,7 @@ def test_a_full_disk_at_the_first_process_ends_all(tmp_path):
     assert json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
 
 
+@full
 def test_a_run_that_diverges_leaves_the_others_of_the_comparison(tmp_path):
     settings = {
         **SETTINGS,
@@ -143,6 +148,7 @@ def test_a_run_that_diverges_leaves_the_others_of_the_comparison(tmp_path):
         assert summary["status"] == "diverged"
 
 
+@full
 def test_two_processes_with_two_devices_each_train_and_go_on_as_one(tmp_path):
     """At first for half of the trips; the run is claimed by a file with a heartbeat."""
     settings = {**SETTINGS, "checkpoint_every": 0, "client_trips": 120, "evaluate_every": 60}

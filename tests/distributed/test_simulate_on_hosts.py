@@ -17,7 +17,7 @@ from waiting import LIMIT
 
 import jafl
 
-pytestmark = pytest.mark.full
+full, gate = pytest.mark.full, pytest.mark.gate
 
 
 @contextlib.contextmanager
@@ -68,6 +68,7 @@ def assert_like_one_process(said, folder, name):
         np.testing.assert_allclose(mine, its, rtol=1e-9, atol=1e-9)
 
 
+@full
 def test_two_processes_compute_what_one_does(tmp_path):
     said = run_processes(2, tmp_path, cases=list(host.CASES), refused=True)
     for name in host.CASES:
@@ -78,13 +79,20 @@ def test_two_processes_compute_what_one_does(tmp_path):
         assert "devices is 1, but must be 4, those of all processes" in one["one device"]
 
 
-def test_four_processes_compute_what_one_does(tmp_path):
-    names = ["fedbuff", "ace, matrix, in parts", "wkafl, in parts"]
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param(["ace, matrix, in parts"], id="ace", marks=full),
+        pytest.param(["fedbuff", "wkafl, in parts"], id="others", marks=gate),
+    ],
+)
+def test_four_processes_compute_what_one_does(names, tmp_path):
     said = run_processes(4, tmp_path, cases=names)
     for name in names:
         assert_like_one_process(said, tmp_path, name)
 
 
+@full
 @pytest.mark.parametrize(("name", "more"), [("ace, matrix, in parts", 4), ("wkafl, in parts", None)])
 def test_a_run_goes_on_with_more_processes_and_with_one(name, more, tmp_path):
     kept, copied = tmp_path / "checkpoints", tmp_path / "copied"
@@ -107,6 +115,7 @@ def test_a_run_goes_on_with_more_processes_and_with_one(name, more, tmp_path):
         np.testing.assert_allclose(each, whole.trip_reports["loss"], rtol=1e-9, atol=1e-9)
 
 
+@gate
 def test_the_examples_of_many_clients_lie_in_parts(tmp_path):
     rows = np.lib.format.open_memmap(tmp_path / "x.npy", "w+", np.float32, (1_320_240, 64))
     for start in range(0, len(rows), 100_000):
