@@ -4,13 +4,11 @@ A few cannot be run here; each is left out for a reason of ``LEFT_OUT``.
 """
 
 import json
-import os
 import pathlib
 import re
 import shlex
-import subprocess
-import sys
 
+import in_process
 import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -59,17 +57,11 @@ MAIN_JOB = ""
 
 
 def run_py(command, folder):
-    """Runs run.py with a command's arguments in ``folder``; without pictures, which are no part of what is asked."""
+    """Does what run.py does, without pictures, which are no part of what is asked; returns what it said."""
     pictures = [] if "--report" in command or "--dry_run" in command else ["--nopictures"]
-    ended = subprocess.run(
-        [sys.executable, ROOT / "run.py", *shlex.split(command), *pictures],
-        cwd=folder,
-        env={**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
-    assert ended.returncode == 0, ended.stderr
-    return ended.stdout
+    said = in_process.command([*shlex.split(command), *pictures], folder)
+    assert said.status == 0, said.text
+    return said.text
 
 
 def assert_learned(folder):
