@@ -6,9 +6,11 @@ another learning rate, momentum or exponent runs the program that is already com
 works. (An optax optimizer that is passed as it is compiles anew for every object.)
 """
 
+import copy
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+import secrets
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -70,6 +72,61 @@ class Specification:
         except (SettingError, TypeError, ValueError):
             return None
         return built._repr_html_(display.shortened(repr(self), 100)) if isinstance(built, Rule) else None
+
+
+@jax.tree_util.register_pytree_node_class
+class Drawn:
+    """Random words that are a run's secret: from the system's entropy, in no digest, and not shown.
+
+    They are data of the run's program. A rule keeps them in its state, from where they reach the checkpoints.
+
+    Attributes:
+      words: [4] uint32, 128 bits.
+    """
+
+    def __init__(self, words: Any = None):
+        self.words = np.frombuffer(secrets.token_bytes(16), np.uint32) if words is None else words
+
+    def tree_flatten(self):
+        """For JAX: (leaves, static part)."""
+        return [self.words], None
+
+    @classmethod
+    def tree_unflatten(cls, static, leaves):
+        """For JAX: the inverse of ``tree_flatten``."""
+        restored = object.__new__(cls)
+        (restored.words,) = leaves
+        return restored
+
+    def __repr__(self) -> str:
+        return "drawn from the system's entropy"
+
+
+def is_drawn(value: Any) -> bool:
+    """Whether ``value`` is ``Drawn``, for ``is_leaf`` of ``jax.tree``."""
+    return isinstance(value, Drawn)
+
+
+def with_words(value: Any, words: Iterator[Any] | None = None) -> Any:
+    """A specification with other words in the place of all that it has ``Drawn``; itself if it has none.
+
+    Args:
+      value: the specification, or any other value.
+      words: [4] uint32 each, in the order of the arguments' names. Default: they are drawn.
+
+    Returns:
+      A copy, with its attributes.
+    """
+    if is_drawn(value):
+        return Drawn(next(words) if words else None)
+    if not isinstance(value, Specification):
+        return value
+    arguments = {name: with_words(value.arguments[name], words) for name in sorted(value.arguments)}
+    if all(arguments[name] is given for name, given in value.arguments.items()):
+        return value
+    changed = copy.copy(value)
+    changed.arguments = {name: arguments[name] for name in value.arguments}
+    return changed
 
 
 def specify(factory: Callable[..., Any], *args: Any, **kwargs: Any) -> Specification:
@@ -148,13 +205,17 @@ def for_schedule(rule: Any, schedule: EventSchedule, num_examples: np.ndarray) -
       schedule: the events of the run.
       num_examples: [N] ints, examples that each client holds.
 
+    Returns:
+      The rule; ``rule`` itself where its ``for_schedule`` returns that, as of a rule that was made for this schedule.
+
     Raises:
       SettingError: if the rule cannot run on this schedule.
     """
     built = as_specification(rule).build()
     if not isinstance(built, Rule) or built.for_schedule is None:
         return rule
-    return for_schedule(built.for_schedule(schedule, num_examples), schedule, num_examples)
+    made = built.for_schedule(schedule, num_examples)
+    return rule if made is rule else for_schedule(made, schedule, num_examples)
 
 
 def _itself(value: Any) -> Any:
@@ -178,9 +239,8 @@ def _is_number(value: Any) -> bool:
     """Whether an argument is data of the compiled program: a float, an array, or what holds some."""
     if isinstance(value, (bool, int, str, tuple)) or value is None or callable(value):
         return isinstance(value, Specification)
-    return isinstance(value, (float, np.ndarray, np.floating, jax.Array, Specification)) or not _can_hash(
-        value
-    )
+    kinds = (float, np.ndarray, np.floating, jax.Array, Specification, Drawn)
+    return isinstance(value, kinds) or not _can_hash(value)
 
 
 def _can_hash(value: Any) -> bool:

@@ -752,6 +752,12 @@ class Settings:
         "Of (epsilon, delta)-differential privacy; below 1 / num_clients is usual.",
         Declaration("privacy", only(clip_norm=GIVEN), varies=True),
     )
+    noise_seed: int | None = _setting(
+        None,
+        "The seed of the noise, with that of the run: for tests alone, since whoever knows it can take the noise "
+        "away. Default: each run draws its own from the system's entropy.",
+        Declaration("privacy", only(clip_norm=GIVEN)),
+    )
     dp_restarts: int = _setting(
         0,
         "How often a new tree begins.",

@@ -26,7 +26,7 @@ from jafl.planning.run import Run
 from jafl.records import ExecutionPlan
 from jafl.schedule import check_plan, trip_by_trip
 from jafl.schedule.plan import FORMS
-from jafl.specifications import as_specification
+from jafl.specifications import as_specification, with_words
 
 # What a federation holds that may be floats.
 FLOATS = tuple(f"{split}{part}" for split in ("", "test_", "validation_", "server_") for part in "xy")
@@ -56,6 +56,17 @@ class Preparation:
     def with_run(self, **changes: Any) -> "Preparation":
         """The same with other ``params`` (of the same shapes), ``key``, ``evaluate_at`` or ``evaluators``."""
         return dataclasses.replace(self, run=self.run._replace(**changes))
+
+    def with_drawn(self, words: list[Any] | None = None) -> "Preparation":
+        """The same with other words in the place of those that the rule has ``Drawn``; itself if it has none.
+
+        words: [4] uint32 each, in the order in which the rule's state has them. Default: they are drawn.
+        """
+        rule = with_words(self.run.rule, None if words is None else iter(words))
+        if rule is self.run.rule:
+            return self
+        program = dataclasses.replace(self.program, rule=as_specification(rule))
+        return dataclasses.replace(self, run=self.run._replace(rule=rule), program=program)
 
     def program_with_keys(self) -> engine.Program:
         """The program with the random key of every trip, on the host.

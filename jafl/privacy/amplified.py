@@ -6,13 +6,18 @@ size. The claim stands on who took part being secret; a realised schedule is nev
 holds for asynchronous arrivals: who is slow cannot be drawn (FedBuff, section 3).
 """
 
+import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from jafl.errors import real_number, refusal, require, whole_number
+from jafl.errors import SettingError, real_number, refusal, require, whole_number
 from jafl.extras import importing
 from jafl.privacy.gaussian import check_delta, check_epsilon
+from jafl.privacy.weights import rule_name, trip_weights
+from jafl.records import EventSchedule, Rule
+from jafl.specifications import Specification, as_specification
 
 # Noise multipliers between which one is looked for.
 _LEAST, _MOST = 0.05, 1e6
@@ -91,6 +96,56 @@ def amplified_noise_multiplier(epsilon: float, *, sampling_rate: float, rounds: 
 
     root = brentq(excess, np.log(low), np.log(high), xtol=_PRECISION / 4)
     return float(np.exp(root + _PRECISION / 2))
+
+
+def reason_against_amplification(
+    rule: Specification | Rule, schedule: EventSchedule, num_examples: np.ndarray | None = None
+) -> str | None:
+    """Why sampling does not amplify the privacy of a rule, a sentence; None if it does.
+
+    The formula is for sums in which every client that is drawn has the same weight, whoever else is drawn. A mean
+    over those who are there changes all weights with each client that joins; and noise in units of the largest weight
+    that was drawn tells who was there, where weights differ. So the rule's weights are computed for several cohorts:
+    those of the schedule, half of each, one client alone, and everybody.
+
+    Args:
+      rule: without privacy, or a specification of one.
+      schedule: of Poisson cohorts.
+      num_examples: [N] integers, where the weights read them.
+    """
+    rounded = as_specification(rule).build().rounding
+    own = rounded.rule if rounded else rule
+    weights: list[np.ndarray] = []
+    try:
+        for cohorts in _other_cohorts(schedule):
+            weights.append(trip_weights(own, cohorts, num_examples))
+    except SettingError as error:
+        return f"The weights of {rule_name(rule)} cannot be told for other cohorts: {error}"
+    every = np.concatenate(weights)
+    if not np.allclose(every, every[0], rtol=1e-9, atol=0):
+        return (
+            f"The weights of {rule_name(rule)} depend on who is drawn, from {every.min():.3g} to {every.max():.3g}. "
+            "Amplification is for sums with one weight for all, such as jafl.rules.fedavg(divide_by=cohort_size)."
+        )
+    return None
+
+
+def _other_cohorts(schedule: EventSchedule) -> Iterator[EventSchedule]:
+    """The schedule, and the same with other clients in its rounds."""
+
+    def with_trips(kept: np.ndarray, **changes: np.ndarray) -> EventSchedule:
+        names = ("client", "trip", "download_version", "step", "download_time", "arrival_time")
+        rows = {name: getattr(schedule, name)[kept] for name in names}
+        return dataclasses.replace(schedule, **rows | changes)
+
+    trips, clients = np.arange(schedule.num_trips), schedule.num_clients
+    yield schedule
+    yield with_trips(trips[::2])
+    yield with_trips(np.unique(schedule.step, return_index=True)[1])
+    nobody = np.zeros(clients, np.int32)
+    everybody = np.arange(clients, dtype=np.int32)
+    first = {"client": everybody, "trip": nobody, "download_version": nobody, "step": nobody}
+    yield with_trips(np.zeros(clients, int), **first)
 
 
 def _check(sampling_rate: float, rounds: int) -> None:

@@ -25,7 +25,7 @@ _WORD_OF_NOISE = 0x6E6F6973
 class NoiseNumbers(NamedTuple):
     """What the noise of a run depends on, beside its mechanism; all of it data.
 
-    words       [2] uint32: the key of all nodes' keys, from ``key_words``
+    words       [2 W] uint32: the key of all nodes' keys, from ``key_words`` or drawn
     tree_steps  [] int32: server steps of a tree; all of the run's where nothing restarts
     num_steps   [] int32: server steps of the run
     """
@@ -36,19 +36,20 @@ class NoiseNumbers(NamedTuple):
 
 
 def key_words(seed: int) -> np.ndarray:
-    """[2] uint32: the key of a run's noises.
+    """[2] uint32: the key of a run's noises, from a number that somebody knows.
 
     Args:
-      seed: a whole number, at least 0 and below 2^32.
+      seed: a whole number, at least 0 and below 2^64.
     """
-    return np.array([_WORD_OF_NOISE, seed], np.uint32)
+    return np.array([_WORD_OF_NOISE ^ (seed >> 32), seed & 0xFFFFFFFF], np.uint32)
 
 
 def node_noise(words: Array, tree: Array, level: Array, index: Array, size: int, dtype: Any) -> Array:
     """The standard Gaussian of one node, the same on every device and in every order.
 
     Args:
-      words: [2] uint32, from ``key_words``.
+      words: [2 W] uint32: W keys of Threefry. What they make of the node is combined by XOR, so that whoever guesses
+        a key must guess all of them.
       tree: [] int32, the number of the tree; 0 for a mechanism without trees.
       level: [] int32, 0 for leaves.
       index: [] int32, of the node in its level, from the left; the server step for a mechanism without trees.
@@ -57,11 +58,9 @@ def node_noise(words: Array, tree: Array, level: Array, index: Array, size: int,
 
     Returns:
       [P]: ``jax.random.normal(key, (P,), dtype)`` with Threefry's key ``fold_in(fold_in(fold_in(words, tree), level),
-      index)``.
+      index)``, where W is 1.
     """
-    key = jax.random.wrap_key_data(jnp.asarray(words, jnp.uint32), impl="threefry2x32")
-    for number in (tree, level, index):
-        key = jax.random.fold_in(key, number)
+    key = _node_key(jnp.asarray(words, jnp.uint32), (tree, level, index))
     if dtype != jnp.float32:
         return jax.random.normal(key, (size,), dtype)
     # As JAX does it, but for Threefry's rounds in line: a loop over them stores all words after each round, which
@@ -71,6 +70,17 @@ def node_noise(words: Array, tree: Array, level: Array, index: Array, size: int,
     lowest = jnp.nextafter(jnp.float32(-1), jnp.float32(0))
     uniform = jnp.maximum(lowest, below_one * (1 - lowest) + lowest)
     return jnp.float32(np.sqrt(2)) * lax.erf_inv(uniform)
+
+
+def _node_key(words: Array, place: tuple[Any, Any, Any]) -> Array:
+    """Threefry's key of the node at ``place``."""
+    combined = jnp.zeros(2, jnp.uint32)
+    for pair in range(len(words) // 2):
+        key = jax.random.wrap_key_data(words[2 * pair : 2 * pair + 2], impl="threefry2x32")
+        for number in place:
+            key = jax.random.fold_in(key, number)
+        combined = combined ^ jax.random.key_data(key)
+    return jax.random.wrap_key_data(combined, impl="threefry2x32")
 
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))

@@ -1,27 +1,36 @@
 """Private training: any eligible rule with every trip clipped and the mechanism's noise in each step's direction."""
 
+import dataclasses
 import hashlib
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
-from jafl.errors import SettingError, choose, real_number, refusal, require, seed_number
+from jafl.errors import SettingError, choose, real_number, refusal, require
 from jafl.privacy.accounting import READINGS, PrivacyReport, account
+from jafl.privacy.clipping import clip, plain_norm, wide
 from jafl.privacy.gaussian import check_delta, check_epsilon
 from jafl.privacy.mechanisms import Mechanism, make_mechanism, trees
 from jafl.privacy.noise import NoiseNumbers, keeps_arrays, key_words, make_noise, rows_kept
-from jafl.privacy.weights import COUNTS, check_eligible, rule_name
-from jafl.records import Array, EventSchedule, Rounding, Rule, Updates
+from jafl.privacy.weights import COUNTS, check_eligible, executed, rule_name
+from jafl.records import Array, EventSchedule, Rounding, Rule
 from jafl.rules import accumulate
-from jafl.specifications import Specification, as_specification, for_schedule
+from jafl.specifications import Drawn, Specification, as_specification, for_schedule, is_drawn
 
 # Steps of a tree that never restarts: more than any run has.
 _ENDLESS = 2**31 - 1
+SEED_DRAWN = (
+    "The seed of the noise was drawn from the system's entropy for this run alone. It is kept in the run's "
+    "checkpoints while it trains, and nowhere else."
+)
+SEED_GIVEN = (
+    "The seed of the noise was given (noise_seed): whoever knows it can take the noise away, and two runs with one "
+    "seed have the same noise. Of them nothing is claimed."
+)
 
 
 def private(
@@ -35,7 +44,7 @@ def private(
     restarts: int = 0,
     bands: int | None = None,
     epsilon_reading: str = "realised",
-    seed: int = 0,
+    noise_seed: int | None = None,
     schedule: EventSchedule | None = None,
     data_in_schedule: Sequence[str] = (),
 ) -> Specification:
@@ -49,16 +58,20 @@ def private(
     optimizer gets the noisy direction, so any will do.
 
     How much noise an epsilon needs follows from the schedule: ``simulate`` finds it out before it compiles anything,
-    and ``jafl.privacy.account`` says it without training. clip_norm, noise_multiplier, epsilon, delta and seed are
-    data: others do not compile again. Where the noise is 0, a step that ``rule`` would skip is skipped; otherwise it
-    is made with noise alone, since a prefix sum has noise at every step.
+    and ``jafl.privacy.account`` says it without training. clip_norm, noise_multiplier, epsilon, delta and the seed of
+    the noise are data: others do not compile again. Where the noise is 0, a step that ``rule`` would skip is skipped;
+    otherwise it is made with noise alone, since a prefix sum has noise at every step.
 
-    The noise is in floating point and of a generator that is not cryptographic: a simulation of what privacy costs,
-    not a deployment.
+    An update that is not finite cannot be clipped. It counts as 0, so that no client can destroy the model. Updates
+    are clipped, added up and given their noise in 32 bits at least, and rounded to the model's precision after that.
 
-    Reports, besides what ``rule`` does, per trip ``clipped``, 1 if its update was longer than ``clip_norm``, else 0;
-    per server step ``signal_norm`` and ``noise_norm``, the L2 norms of the direction without noise and of its noise.
-    These, as the losses of trips, are the simulation's privilege: they are not private themselves.
+    The noise is in floating point and of a generator that is not cryptographic (Threefry with 20 rounds): a
+    simulation of what privacy costs, not a deployment.
+
+    Reports, besides what ``rule`` does, per trip ``clipped``, 1 if its update was longer than ``clip_norm``, else 0,
+    and ``not_finite``, 1 if it counted as 0 because it held NaN or infinity; per server step ``signal_norm`` and
+    ``noise_norm``, the L2 norms of the direction without noise and of its noise. These, as the losses of trips, are
+    the simulation's privilege: they are not private themselves.
 
     Args:
       rule: the algorithm; ``jafl.privacy.check_eligible`` says which are eligible.
@@ -72,7 +85,9 @@ def private(
       bands: of "banded_toeplitz": coefficients of a step's noise; 64 by default.
       epsilon_reading: which epsilon is to be met: "realised" (of the schedule as it is), "once" (as if each client
         took part once, the published reading) or "worst_case".
-      seed: of the noise, a whole number. Which node has which noise depends on it and on nothing else of the run.
+      noise_seed: of the noise, a whole number below 2^64. Which node has which noise depends on it and on nothing
+        else of the run. Default: each run draws 128 bits of its own from the system's entropy. A run that is resumed
+        takes them from its checkpoint. Whoever knows the seed can take the noise away: give one in tests alone.
       schedule: the schedule that was accounted, if that was done before: a run on another one is refused.
       data_in_schedule: what the schedule was made from that clients hold, such as "how many examples each client
         holds" where durations grow with them; the report says that it is public.
@@ -103,11 +118,19 @@ def private(
         "delta": float(delta),
         "mechanism": made,
         "epsilon_reading": epsilon_reading,
-        "seed": seed_number("seed", seed),
+        "noise_seed": _seed(noise_seed),
         "accounted": None if schedule is None else _digest(schedule),
         "data_in_schedule": tuple(data_in_schedule),
     }
     return PrivateRule(private, request)
+
+
+def _seed(noise_seed: Any) -> int | None:
+    whole = isinstance(noise_seed, (int, np.integer)) and not isinstance(noise_seed, bool)
+    fits = noise_seed is None or whole and 0 <= int(noise_seed) < 2**64
+    remedy = "Left out, it is drawn."
+    require(fits, "noise_seed", noise_seed, "a whole number, at least 0 and below 2**64", remedy)
+    return None if noise_seed is None else int(noise_seed)
 
 
 def _check_numbers(clip_norm: Any, noise_multiplier: Any, epsilon: Any, delta: Any) -> None:
@@ -161,22 +184,65 @@ def _refuse_private(rule: Specification) -> None:
 
 
 def _digest(schedule: EventSchedule) -> str:
-    """SHA-256 of what an account depends on: who takes part in which step, and how stale."""
-    digest = hashlib.sha256(f"{schedule.num_clients} {schedule.num_steps} ".encode())
-    for name in ("client", "step", "staleness"):
-        digest.update(np.ascontiguousarray(getattr(schedule, name), np.int64).tobytes())
+    """SHA-256 of a schedule, on which an account depends: who takes part in which step, how stale, and when."""
+    digest = hashlib.sha256()
+    for field in dataclasses.fields(schedule):
+        value = np.asarray(getattr(schedule, field.name))
+        told = str(value.tolist()) if value.dtype == object else ""
+        kind = np.float64 if value.dtype.kind == "f" else np.int64
+        digest.update(f"{field.name} {value.shape} {told} ".encode())
+        if not told:
+            digest.update(np.ascontiguousarray(value, kind).tobytes())
     return digest.hexdigest()
+
+
+def _digests(rule: Specification, schedule: EventSchedule, num_examples: Any) -> np.ndarray:
+    """[2, 8] uint32: the digests of the schedule, and of the numbers of examples where the weights read them."""
+    counts = np.asarray(num_examples, np.int64) if "num_examples" in check_eligible(rule) else np.zeros(0)
+    digests = (_digest(schedule), hashlib.sha256(counts.tobytes()).hexdigest())
+    return np.stack([np.frombuffer(bytes.fromhex(digest), np.uint32) for digest in digests])
+
+
+def _other_schedule() -> SettingError:
+    return SettingError(
+        "schedule is another one than was accounted: other clients take part in other steps, so the epsilon is "
+        "another one. Run the schedule for which the rule was accounted, made with the same seed, or give "
+        "jafl.simulate what jafl.private(...) returns without a schedule: it is accounted for the one that runs.",
+        setting="schedule",
+    )
 
 
 @jax.tree_util.register_pytree_node_class
 class AccountedRule(Specification):
-    """A private rule on the schedule that it has been accounted for.
+    """A private rule on the schedule that it has been accounted for: it runs on no other.
 
     Attributes:
       report: a ``PrivacyReport``; None of a copy that JAX has made.
+      requested: the rule that ``private`` was given; likewise.
     """
 
     report: PrivacyReport | None = None
+    requested: Specification | None = None
+
+    def build(self) -> Rule:
+        """The rule; on the host it refuses other schedules, and other numbers of examples where they count."""
+        rule: Rule = super().build()
+        on_host = isinstance(self.arguments["accounted"], np.ndarray)
+        return rule._replace(for_schedule=self._on_its_schedule) if on_host else rule
+
+    def _on_its_schedule(self, schedule: EventSchedule, num_examples: np.ndarray) -> "AccountedRule":
+        found = _digests(self.arguments["rule"], schedule, num_examples)
+        same = np.all(found == self.arguments["accounted"], axis=1)
+        if not same[0]:
+            raise _other_schedule()
+        if not same[1]:
+            raise SettingError(
+                "federation holds other numbers of examples than were accounted, and the weights of the rule follow "
+                "from them: so the epsilon is another one. Give jafl.simulate what jafl.private(...) returns: it is "
+                "accounted for the federation that trains.",
+                setting="federation",
+            )
+        return self
 
 
 def report_of(rule: Any) -> PrivacyReport | None:
@@ -213,24 +279,26 @@ class PrivateRule(Specification):
 
     def _on_schedule(self, schedule: EventSchedule, num_examples: np.ndarray) -> "AccountedRule":
         request = dict(self.arguments)
-        accounted, seed = request.pop("accounted"), request.pop("seed")
+        accounted, seed = request.pop("accounted"), request.pop("noise_seed")
         if accounted is not None and _digest(schedule) != accounted:
-            raise SettingError(
-                "schedule is another one than was accounted: other clients take part in other steps, so the epsilon "
-                "is another one. Run the schedule that private() was given, made with the same seed.",
-                setting="schedule",
-            )
-        rule = as_specification(for_schedule(request.pop("rule"), schedule, num_examples))
+            raise _other_schedule()
+        requested = request.pop("rule")
+        rule = as_specification(for_schedule(requested, schedule, num_examples))
         report = account(schedule, rule, **request, num_examples=num_examples)
+        digests = {"accounted": _digests(rule, schedule, num_examples)}
         if report.clip_norm == math.inf:  # then there is no noise either
-            resolved = AccountedRule(_unprotected, {"rule": rule})
+            resolved = AccountedRule(_unprotected, {"rule": rule} | digests)
         else:
-            resolved = AccountedRule(_private_on_schedule, _numbers(rule, report, seed, schedule.num_steps))
-        resolved.report = report
+            numbers = _numbers(rule, report, seed, schedule.num_steps)
+            resolved = AccountedRule(_private_on_schedule, numbers | digests)
+        seed_told = SEED_DRAWN if seed is None else SEED_GIVEN
+        told = (*report.conditions, seed_told) if report.noise_multiplier else report.conditions
+        resolved.requested = requested
+        resolved.report = dataclasses.replace(report, conditions=told)
         return resolved
 
 
-def _numbers(rule: Specification, report: PrivacyReport, seed: int, num_steps: int) -> dict[str, Any]:
+def _numbers(rule: Specification, report: PrivacyReport, seed: int | None, num_steps: int) -> dict[str, Any]:
     """The arguments of ``_private_on_schedule``."""
     mechanism = report.mechanism
     size = trees(mechanism, num_steps).size if mechanism.restarts else _ENDLESS
@@ -238,7 +306,7 @@ def _numbers(rule: Specification, report: PrivacyReport, seed: int, num_steps: i
         "rule": rule,
         "clip_norm": report.clip_norm,
         "deviation": report.noise_deviation,
-        "words": key_words(seed),
+        "words": Drawn() if seed is None else key_words(seed),
         "tree_steps": np.array(size, np.int32),
         "num_steps": np.array(num_steps if mechanism.restarts else _ENDLESS, np.int32),
         "mechanism": mechanism,
@@ -246,7 +314,7 @@ def _numbers(rule: Specification, report: PrivacyReport, seed: int, num_steps: i
     }
 
 
-def _unprotected(rule) -> Rule:
+def _unprotected(rule, accounted) -> Rule:
     """``rule`` as it is, for an infinite clip norm: what looks at its directions would change their last bits."""
 
     def fold(buffer, arrival):
@@ -256,48 +324,68 @@ def _unprotected(rule) -> Rule:
     return rule._replace(fold=fold, rounding=None)
 
 
+class _Own(NamedTuple):
+    """What a private rule keeps beside the rule in it.
+
+    step   [] int32: of the server
+    kept   what the noise keeps from step to step
+    drawn  the key of the noise where it was drawn: here it is in the checkpoints; else ()
+    """
+
+    step: Array
+    kept: Any
+    drawn: Any
+
+
 def _private_on_schedule(
-    rule, clip_norm, deviation, words, tree_steps, num_steps, mechanism: Mechanism, rows
+    rule, clip_norm, deviation, words, tree_steps, num_steps, mechanism: Mechanism, rows, accounted
 ) -> Rule:
     """``rule`` with clipping and noise.
 
-    deviation: the standard deviation of a node's noise in the direction. The others are those of
-    ``noise.NoiseNumbers`` and ``noise.make_noise``.
-    """
+    deviation: the standard deviation of a node's noise in the direction. accounted: the digests of what was accounted
+    for. The others are those of ``noise.NoiseNumbers`` and ``noise.make_noise``.
 
-    def noise_of(params):
+    Updates, their sum and the noise have 32 bits at least: a sum in bfloat16 could move by more than an update's norm.
+    """
+    within = executed(rule)
+
+    def noise_of(params, drawn):
         leaves = jax.tree.leaves(params)
         dtype = jnp.result_type(jnp.float32, *leaves)
         size = sum(leaf.size for leaf in leaves)
-        return make_noise(mechanism, rows, NoiseNumbers(words, tree_steps, num_steps), size, dtype)
+        numbers = NoiseNumbers(drawn.words if is_drawn(words) else words, tree_steps, num_steps)
+        return make_noise(mechanism, rows, numbers, size, dtype)
 
     def init(params, num_clients):
-        return rule.init(params, num_clients), jnp.int32(0), noise_of(params).init()
+        drawn = Drawn(jnp.asarray(words.words)) if is_drawn(words) else ()
+        own = _Own(jnp.int32(0), noise_of(params, drawn or words).init(), drawn)
+        return rule.init(params, num_clients), own
 
     def begin(state, params):
-        own, step, kept = state
-        return rule.begin(own, params), step, kept
+        return rule.begin(state[0], wide(params)), state[1]
 
     def fold(buffer, arrival):
-        own, step, kept = buffer
         limit = clip_norm if rule.rounding is None else clip_norm - _lengthened(rule.rounding, arrival.update)
-        update, clipped = clip(arrival.update, limit)
-        own, report = rule.fold(own, arrival._replace(update=update))
-        return (own, step, kept), {**report, "clipped": clipped}
+        short = clip(arrival.update, limit)
+        folded, report = rule.fold(buffer[0], arrival._replace(update=short.update))
+        told = {"clipped": short.clipped, "not_finite": short.not_finite}
+        return (folded, buffer[1]), {**report, **told}
 
     def finish(buffer, params):
-        own, step, kept = buffer
-        direction, state, report, apply = rule.finish(own, params)
+        folded, own = buffer
+        direction, state, report, apply = within.finish(folded, wide(params))
         is_noisy = jnp.asarray(deviation) > 0
-        drawn, kept = noise_of(params).at_step(kept, step, jnp.where(is_noisy, 1, 0))
+        drawn, kept = noise_of(params, own.drawn).at_step(own.kept, own.step, jnp.where(is_noisy, 1, 0))
         noisy = jax.tree.map(
-            lambda d, n: d + (jnp.asarray(deviation, n.dtype) * n).astype(d.dtype),
+            lambda d, n, p: (d + (jnp.asarray(deviation, n.dtype) * n).astype(d.dtype)).astype(p.dtype),
             direction,
             _like(drawn, params),
+            params,
         )
-        norms = {"signal_norm": _plain_norm(direction), "noise_norm": deviation * _plain_norm(drawn)}
+        norms = {"signal_norm": plain_norm(direction), "noise_norm": deviation * plain_norm(drawn)}
         apply = True if apply is True else apply | is_noisy
-        return noisy, (state, step + 1, kept), {**report, **norms}, apply
+        own = _Own(own.step + 1, kept, own.drawn)
+        return noisy, (state, own), {**report, **norms}, apply
 
     # Where the parts of a step are added up, so is all that the buffer holds: for large arrays that last, that costs
     # more than it saves.
@@ -332,40 +420,6 @@ def _check_room(clip_norm: Any, rounding: Rounding | None, params: Any) -> None:
     require(bits >= enough, "fraction_bits", bits, allowed, f"fraction_bits={enough} would do.")
 
 
-def clip(update: Updates, clip_norm: Any) -> tuple[Updates, Array]:
-    """The update, scaled down to an L2 norm of ``clip_norm`` over all parameters if it is longer.
-
-    Args:
-      update: [*P] of floats.
-      clip_norm: [] float, above 0; infinity leaves every update as it is.
-
-    Returns:
-      [*P], and 1.0 if it was longer, else 0.0 ([] float). An update with NaN or infinity in it keeps some NaN or
-      infinity.
-    """
-    ratio = norm(update, 1 / jnp.asarray(clip_norm, float))
-    longer = ratio > 1
-    factor = jnp.where(longer, 1 / ratio, 1)
-    clipped = jax.tree.map(lambda leaf: factor.astype(leaf.dtype) * leaf, update)
-    return clipped, accumulate.number(longer)
-
-
-def norm(tree: Updates, factor: Any = 1.0) -> Array:
-    """[] float: the L2 norm of all leaves [*P] together, times ``factor`` ([] float).
-
-    The squares are those of numbers that the factor has scaled. Where their sum exceeds what the type holds, the
-    largest number is divided out first.
-    """
-    scale = jnp.asarray(factor, float)
-    plain = _plain_norm(tree, scale)
-
-    def of_large(_):
-        largest = jnp.max(jnp.array([jnp.max(jnp.abs(leaf)).astype(float) for leaf in jax.tree.leaves(tree)]))
-        return _plain_norm(tree, 1 / largest) * largest * scale
-
-    return lax.cond(jnp.isposinf(plain), of_large, lambda _: plain, None)
-
-
 def _like(vector: Array, params: Any) -> Any:
     """The entries of a vector [P] as the leaves [*P] of a model, in their order."""
     leaves, structure = jax.tree.flatten(params)
@@ -374,17 +428,3 @@ def _like(vector: Array, params: Any) -> Any:
         vector[end - leaf.size : end].reshape(leaf.shape) for leaf, end in zip(leaves, ends, strict=True)
     ]
     return jax.tree.unflatten(structure, parts)
-
-
-def _plain_norm(tree: Updates, scale: Any = 1.0) -> Array:
-    """As ``norm``; infinite where the squares' sum exceeds what the type holds.
-
-    Of a step's direction no more is asked: a condition that reads it would store it apart from the server's step,
-    which then rounds differently from a run without privacy.
-    """
-    parts = [
-        jnp.sum(jnp.square(jnp.asarray(scale, wide) * leaf.astype(wide)))
-        for leaf in jax.tree.leaves(tree)
-        for wide in [jnp.promote_types(leaf.dtype, jnp.float32)]
-    ]
-    return jnp.sqrt(sum(parts[1:], parts[0])).astype(float)

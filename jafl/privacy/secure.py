@@ -9,7 +9,7 @@ import numpy as np
 from jafl.errors import SettingError, real_number, refusal, require, seed_number, whole_number
 from jafl.privacy import masks, ring
 from jafl.privacy.buffer_totals import counted, fold_weights, small, weights_of_sums, with_total
-from jafl.privacy.private import clip
+from jafl.privacy.clipping import clip
 from jafl.privacy.weights import COUNTS, eligible_rules, examined, rule_name
 from jafl.records import Array, Arrival, Columns, EventSchedule, Requirements, Rounding, Rule, Updates
 from jafl.rules import RULES, accumulate
@@ -299,12 +299,11 @@ def message(update: Updates, client: Array, trip: Array, weight: Array, numbers:
     """
     key = masks.trip_key(masks.Key(numbers.key[0], numbers.key[1]), client, trip)
     mask, bits = masks.words(key, update)
-    short, clipped = clip(update, numbers.clip_norm)
-    units = ring.rounded(short, bits, numbers.scale, numbers.most)
+    short = clip(update, numbers.clip_norm)
+    units = ring.rounded(short.update, bits, numbers.scale, numbers.most)
     masked = ring.added(ring.weighed(units, weight), mask)
-    finite = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(short)]
-    unfit = jnp.where(jnp.all(jnp.array(finite)), accumulate.number(0), jnp.nan)
-    return Sent(masked, mask, clipped, unfit)
+    unfit = jnp.where(short.not_finite > 0, jnp.nan, accumulate.number(0))
+    return Sent(masked, mask, short.clipped, unfit)
 
 
 def _requirements(rule: Rule) -> Requirements:

@@ -310,22 +310,37 @@ def _by_running(
     return np.asarray(weights, np.float64), float(residue)
 
 
+def executed(rule: Rule) -> Rule:
+    """The rule as a private run executes it: it makes every step, and one that ``rule`` skips has the direction 0.
+
+    Noise is added to every step, since a prefix sum has noise at every step. The account is of this rule, too.
+    """
+
+    def finish(buffer: Any, params: Any) -> Any:
+        direction, state, report, apply = rule.finish(buffer, params)
+        if apply is True:
+            return direction, state, report, apply
+        return jax.tree.map(lambda leaf: jnp.where(apply, leaf, 0), direction), state, report, apply
+
+    return rule._replace(finish=finish)
+
+
 @functools.partial(jax.jit, static_argnames="num_steps")
 def _run(
     rule: Specification, step: jax.Array, facts: dict, columns: dict, random: jax.Array, *, num_steps: int
 ) -> tuple[jax.Array, jax.Array]:
     """As ``_by_running``, for one rule with any numbers: compiled once for schedules of one size."""
     built, params = rule.build(), jnp.zeros(())
-    built = built.rounding.unrounded if built.rounding else built
+    built = executed(built.rounding.unrounded if built.rounding else built)
 
     def folded(update: jax.Array, facts: dict, columns: dict) -> Any:
         """One trip's part of the buffer, which starts with zeros."""
         arrival = Arrival(update=update, start=None, loss=jnp.zeros(()), columns=columns, **facts)
         return built.fold(built.begin((), params), arrival)[0]
 
-    def finished(buffer: Any) -> tuple[jax.Array, jax.Array]:
-        direction, _, _, apply = built.finish(buffer, params)
-        return direction, jnp.asarray(apply)
+    def finished(buffer: Any) -> jax.Array:
+        direction: jax.Array = built.finish(buffer, params)[0]
+        return direction
 
     def of_steps(parts: Any) -> Any:
         total = lambda part: jax.ops.segment_sum(part, step, num_steps)  # noqa: E731
@@ -336,10 +351,8 @@ def _run(
     alone = parts(jnp.ones(len(step)), facts, columns)
     opened = of_steps(without)
     with_it = jax.tree.map(lambda whole, new, old: whole[step] + (new - old), opened, alone, without)
-    at_rest, _ = jax.vmap(finished)(opened)
-    moved, apply = jax.vmap(finished)(with_it)
-    weights = jnp.where(apply, at_rest[step] - moved, 0.0)
-    mixed, applied = jax.vmap(finished)(of_steps(parts(random, facts, columns)))
+    weights = jax.vmap(finished)(opened)[step] - jax.vmap(finished)(with_it)
+    mixed = jax.vmap(finished)(of_steps(parts(random, facts, columns)))
     there = of_steps(jnp.ones(len(step))) > 0
-    residue = jnp.where(applied & there, mixed + of_steps(weights * random), 0.0)
+    residue = jnp.where(there, mixed + of_steps(weights * random), 0.0)
     return weights, jnp.max(jnp.abs(residue))

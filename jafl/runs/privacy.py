@@ -10,8 +10,8 @@ from jafl import plots
 from jafl.config.experiment import Experiment
 from jafl.extras import MissingLibraryError
 from jafl.privacy.accounting import PrivacyReport
-from jafl.privacy.amplified import amplified_epsilon
-from jafl.privacy.private import report_of
+from jafl.privacy.amplified import amplified_epsilon, reason_against_amplification
+from jafl.privacy.private import AccountedRule, report_of
 from jafl.runs.tables import aligned
 
 COLUMNS = (
@@ -44,22 +44,27 @@ def block(
     if trip_reports is not None and len(trip_reports["clipped"]):
         clipped = np.asarray(trip_reports["clipped"])
         told |= {"trips_clipped": int(clipped.sum()), "share_of_trips_clipped": float(clipped.mean())}
+        told |= {"updates_not_finite": int(np.sum(trip_reports.get("not_finite", 0)))}
     if norms := norms_of(step_reports or {}):
         names = ("median_signal_norm", "median_noise_norm")
         told |= {name: float(np.median(values)) for name, values in zip(names, norms, strict=True)}
     return {"privacy": told}
 
 
-def _amplified(experiment: Experiment, report: PrivacyReport) -> dict[str, float | None]:
+def _amplified(experiment: Experiment, report: PrivacyReport) -> dict[str, float | str | None]:
     """{"epsilon_amplified": of DP-SGD with Poisson cohorts whose members are secret}; empty of any other run.
 
-    It is None without dp-accounting.
+    It is None without dp-accounting. Of a rule that sampling does not amplify, {"not_amplified": why}.
     """
     settings = experiment.settings
     sampled = settings.protocol == "synchronous" and settings.cohorts == "poisson"
     if not (sampled and report.mechanism.name == "independent" and report.noise_multiplier):
         return {}
-    assert settings.cohort_size is not None
+    run = experiment.run
+    assert settings.cohort_size is not None and isinstance(run.rule, AccountedRule)
+    requested = run.rule.requested or run.rule.arguments["rule"]
+    if reason := reason_against_amplification(requested, run.schedule, run.federation.num_examples):
+        return {"not_amplified": reason}
     rate = settings.cohort_size / report.num_clients
     try:
         epsilon = _amplified_epsilon(report.noise_multiplier, rate, report.num_steps, report.delta)
@@ -130,6 +135,13 @@ def text(blocks: Mapping[str, Mapping[str, Any] | None]) -> list[str]:
             lines.append(
                 f"{name}: epsilon {known}, if nobody learns who was in its Poisson cohorts (amplified by sampling). "
                 "The table is for cohorts that are known."
+            )
+        if "not_amplified" in told:
+            lines.append(f"{name}: sampling does not amplify its privacy. {told['not_amplified']}")
+        if told.get("updates_not_finite"):
+            lines.append(
+                f"{name}: {told['updates_not_finite']:,} updates held NaN or infinity, and counted as 0. Look at "
+                "what these clients hold (reports.npz: not_finite), or lower learning_rate."
             )
     said: dict[tuple[str, ...], list[str]] = {}
     for name, told in private.items():

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jafl import engine
+from jafl import engine, processes
 from jafl.engine.devices import at_hand, put
 from jafl.engine.evaluation import evaluation_memory
 from jafl.errors import SettingError
@@ -19,7 +19,7 @@ from jafl.planning.run import Run
 from jafl.simulation import stacking
 from jafl.simulation.digests import Reads, digests_of
 from jafl.simulation.divergence import all_finite
-from jafl.specifications import as_specification
+from jafl.specifications import Drawn, as_specification, is_drawn
 
 
 class OutOfMemory(Exception):
@@ -52,6 +52,29 @@ class Batch(abc.ABC):
     def digests(self) -> dict[str, str]:
         """Of all that the runs read; all processes ask for them together."""
         return digests_of(self.reads)
+
+    def agree(self) -> None:
+        """Lets all processes have the random words that the first one has drawn."""
+        if processes.count() == 1:
+            return
+
+        def agreed(value: Any) -> Any:
+            if not is_drawn(value):
+                return value
+            words = np.array(processes.decided(np.asarray(at_hand(value.words)).tolist()), np.uint32)
+            return Drawn(put(words, value.words.sharding))
+
+        carry = self.carry
+        if hasattr(carry, "rule_state"):
+            state = jax.tree.map(agreed, carry.rule_state, is_leaf=is_drawn)
+            self.carry = carry._replace(rule_state=state)
+
+    def preparation_under_way(self, number: int) -> Preparation:
+        """The preparation of one run with the random words that its state has: a checkpoint's, or those drawn."""
+        held = jax.tree.leaves(getattr(self.carry, "rule_state", ()), is_leaf=is_drawn)
+        words = [np.asarray(at_hand(value.words)) for value in held if is_drawn(value)]
+        own = [each if each.ndim == 1 else each[number] for each in words]
+        return self.preparations[number].with_drawn(own)
 
     @abc.abstractmethod
     def advance(self, first: int, last: int) -> None:
@@ -124,6 +147,7 @@ class SingleRun(Batch):
     """A batch of one run: its program as it is, on one device or several."""
 
     def __init__(self, preparation: Preparation):
+        preparation = preparation.with_drawn()
         on_host = preparation.program_with_keys()
         self._program, carry = preparation.place(on_host)
         super().__init__([preparation], [on_host], carry)
@@ -160,6 +184,7 @@ class StackedRuns(Batch):
     copies_models = True
 
     def __init__(self, preparations: Sequence[Preparation]):
+        preparations = [preparation.with_drawn() for preparation in preparations]
         runs = [preparation.run for preparation in preparations]
         params = stacking.stack_params([run.params for run in runs])
         programs = [preparation.program_with_keys() for preparation in preparations]

@@ -12,6 +12,7 @@ import numpy as np
 from jafl import engine, processes
 from jafl.errors import SettingError
 from jafl.records import ExecutionPlan, Params
+from jafl.specifications import is_drawn
 
 # Rows of examples that are hashed together. A process hashes a part of them, so that none needs to read all.
 ROWS_AT_ONCE = 256
@@ -96,8 +97,10 @@ def _of_rows(rows: Any) -> str:
 
 
 def _add(digest: Any, tree: Any) -> None:
-    """Adds all arrays and numbers of a pytree."""
-    for leaf in jax.tree.leaves(tree):
+    """Adds all arrays and numbers of a pytree, but for what was ``Drawn``: a run that is resumed has that back."""
+    for leaf in jax.tree.leaves(tree, is_leaf=is_drawn):
+        if is_drawn(leaf):
+            continue
         array = np.ascontiguousarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
         if array.dtype.kind == "U":
             array = np.frombuffer(str(array).encode(), np.uint8)

@@ -7,6 +7,7 @@ of that client at the initial model, in how far the model had grown, and in the 
 """
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -78,8 +79,18 @@ def find_divergence(
     return DivergenceError(step, client, history, cause)
 
 
+def counts_as_zero(trip_reports: Mapping[str, Any]) -> bool:
+    """Whether the rule takes an update that is not finite as 0 and says so, as private rules do.
+
+    Then neither such an update nor its loss ends a run: whether it ends would tell of one client.
+    """
+    return "not_finite" in trip_reports
+
+
 def _is_finite(carry: engine.Carry, schedule: EventSchedule, step: int) -> bool:
     """Whether the model and the losses of the trips of one server step are free of NaN and infinity."""
+    if counts_as_zero(carry.trip_reports):
+        return bool(at_hand(all_finite(carry.params)))
     losses = np.asarray(carry.trip_reports["loss"])[slice(*_trips_of(schedule, step))]
     return bool(at_hand(all_finite(carry.params))) and bool(np.all(np.isfinite(losses)))
 
@@ -96,11 +107,11 @@ def _cause(run: Run, step: int) -> tuple[int | None, str]:
     largest = 0.0
     for trip in range(*_trips_of(run.schedule, step)):
         finite, longest, loss = jax.device_get(_measured(program, carry.snapshots, np.int32(trip)))
-        if not finite:
+        if not finite and not counts_as_zero(carry.trip_reports):
             return int(run.schedule.client[trip]), _cause_in_trip(
                 run, program, carry, trip, bool(np.isfinite(loss))
             )
-        largest = max(largest, float(longest))
+        largest = max(largest, float(longest) if finite else 0.0)
     return None, _cause_at_server(run, carry, largest)
 
 

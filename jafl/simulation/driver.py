@@ -15,7 +15,7 @@ from jafl.simulation.batch import Batch
 from jafl.simulation.checkpoints import Checkpoints, Saved
 from jafl.simulation.compile_time import CompileTime
 from jafl.simulation.digests import refuse_other_processes
-from jafl.simulation.divergence import DivergenceError, find_divergence
+from jafl.simulation.divergence import DivergenceError, counts_as_zero, find_divergence
 from jafl.simulation.identity import identity_of
 from jafl.simulation.interruption import Interrupted
 from jafl.simulation.run_state import Clock, RunState, active, evaluate, run_states
@@ -65,6 +65,7 @@ def drive(
     """
     with CompileTime() as compiling:
         batch = _made_by_all(lambda: make_batch(checkpoints.saved_plan() if checkpoints else None))
+        batch.agree()
         refuse_other_processes({**identity_of(batch.preparations), **_of_several_processes(batch)})
         states = run_states(batch.preparations)
         batch.set_stops(_stops(states, checkpoints))
@@ -226,11 +227,13 @@ class Driver:
         diverged = []
         for state in active(self._states):
             trips = slice(*np.searchsorted(state.schedule.step, [first, last]))
-            losses = np.asarray(self._batch.losses(state.number))[trips]
-            if not (finite[state.number] and np.all(np.isfinite(losses))):
+            fits = bool(np.all(np.isfinite(np.asarray(self._batch.losses(state.number))[trips])))
+            fits = fits or counts_as_zero(self._batch.reports(state.number)[0])
+            if not (finite[state.number] and fits):
                 good = state.evaluated_until
                 before = state.history(self._batch, good, self._clock)
-                state.end(find_divergence(state.preparation, good, last, before))
+                preparation = self._batch.preparation_under_way(state.number)
+                state.end(find_divergence(preparation, good, last, before))
                 diverged.append(state)
         self._tell(diverged)
 

@@ -21,7 +21,7 @@ from jafl.schedule.counting import first_steps
 from jafl.simulation.batch import Batch
 from jafl.simulation.checkpoints import Saved
 from jafl.simulation.compile_time import CompileTime
-from jafl.simulation.divergence import DivergenceError
+from jafl.simulation.divergence import DivergenceError, counts_as_zero
 from jafl.specifications import as_specification
 
 DEFAULT_EVALUATIONS = 100
@@ -209,17 +209,25 @@ def _record(
     trip_reports, step_reports = reports
     first, last = np.searchsorted(schedule.step, [since, done])
     for name, rows in trip_reports.items():
-        record["train_loss" if name == "loss" else name] = _mean(rows, first, last)
+        if name == "loss":  # of updates that counted as 0, a loss may not be finite either
+            record["train_loss"] = _mean(rows, first, last, finite=counts_as_zero(trip_reports))
+        else:
+            record[name] = _mean(rows, first, last)
     for name, rows in step_reports.items():
         record[name] = _mean(rows, since, done)
     return record
 
 
-def _mean(rows: Any, first: int, last: int) -> float | None:
-    """The mean of ``rows[first:last]`` in float64; None if there are none or the rows are not scalars."""
+def _mean(rows: Any, first: int, last: int, *, finite: bool = False) -> float | None:
+    """The mean of ``rows[first:last]`` in float64; None if there are none or the rows are not scalars.
+
+    finite: whether rows that are not finite are left out.
+    """
     if last <= first or rows.ndim > 1:
         return None
-    return float(np.mean(np.asarray(rows)[int(first) : int(last)], dtype=np.float64))
+    part = np.asarray(rows)[int(first) : int(last)]
+    part = part[np.isfinite(part)] if finite else part
+    return float(np.mean(part, dtype=np.float64)) if len(part) else None
 
 
 def reports_until(

@@ -287,7 +287,7 @@ OTHER = {
     "staleness_threshold": (1.0, 2.0), "staleness_rate": (0.7, 0.8), "aggregate": ("sum", "mean"),
     "weigh_by_examples": (True, False), "memory_precision": ("bfloat16", "int8"), "evaluate_every": (25, 35),
     "clip_norm": (0.5, 0.7), "mechanism": ("tree", "independent"), "noise_multiplier": (2.0, 3.0),
-    "epsilon": (3.0, 4.0), "delta": (1e-3, 1e-4), "dp_restarts": (1, 2), "dp_bands": (3, 5),
+    "epsilon": (3.0, 4.0), "delta": (1e-3, 1e-4), "noise_seed": (1, 2), "dp_restarts": (1, 2), "dp_bands": (3, 5),
     "epsilon_reading": ("once", "worst_case"),
     "algorithm": ("fedbuff", "asgd"), "secure_fraction_bits": (12, 13), "secure_weight_bits": (5, 6),
     "mnist_1d_examples": (260, 270),
@@ -357,7 +357,7 @@ ALWAYS_THE_SAME["delay constant"] = {"cancel_at_step", "staleness_limit", "resta
 ALWAYS_THE_SAME["delay groups"] = {"num_clients"}  # refused: delay_groups says how many there are
 # Refused without delta.
 ALWAYS_THE_SAME["secure"] = {
-    "mechanism", "noise_multiplier", "epsilon", "delta", "dp_restarts", "dp_bands", "epsilon_reading",
+    "mechanism", "noise_multiplier", "epsilon", "delta", "noise_seed", "dp_restarts", "dp_bands", "epsilon_reading",
 }  # fmt: skip
 # No trip is lost.
 ALWAYS_THE_SAME |= dict.fromkeys(("sasgd", "twafl", "wkafl"), {"replace_lost"})

@@ -32,7 +32,12 @@ def private_case(name, mechanism, rule=None, expected=ref.FedBuff, unit=0.25, mo
     """A case whose reference draws the noise in the precision of the engine's parameters."""
     numbers = {"mechanism": mechanism, **(more or {})}
     made = jafl.private(
-        rule or rules.fedbuff(), clip_norm=CLIP, noise_multiplier=NOISE, delta=1e-5, seed=SEED, **numbers
+        rule or rules.fedbuff(),
+        clip_norm=CLIP,
+        noise_multiplier=NOISE,
+        delta=1e-5,
+        noise_seed=SEED,
+        **numbers,
     )
 
     def expected_rule():

@@ -6,6 +6,8 @@ import pathlib
 import subprocess
 import sys
 
+import jax
+import numpy as np
 import pytest
 from quick_compilation import quick_compilation  # noqa: F401
 from test_private_runs import (
@@ -24,15 +26,17 @@ from jafl import rules
 
 
 @pytest.mark.full
-def test_an_update_that_is_no_number_is_the_divergence_that_it_is_without_privacy():
+def test_updates_that_are_no_numbers_end_a_run_only_without_privacy():
+    """With privacy they count as 0, and so do losses that are not finite: the end of a run would tell of a client."""
     events, held, work, rule, params, key = arguments(rules.fedbuff())
     work = jafl.client_work(MODEL, learning_rate=1e38, batch_size=4, local_epochs=2)
-    found = []
-    for each in (rule, private("tree", noise=0.0, clip=1.0)):
-        with pytest.raises(jafl.DivergenceError) as error:
-            jafl.simulate(events, held, work, each, params, key)
-        found.append((error.value.server_step, error.value.client))
-    assert found[0] == found[1]
+    with pytest.raises(jafl.DivergenceError):
+        jafl.simulate(events, held, work, rule, params, key)
+    history = jafl.simulate(events, held, work, private("tree", noise=0.0, clip=1.0), params, key)
+    assert 0.5 < history.trip_reports["not_finite"].mean() <= 1
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(history.params))
+    told = [row["train_loss"] for row in history.evaluations if row.get("train_loss") is not None]
+    assert told and np.isfinite(told).all()
 
 
 # Noise that is keyed by (seed, node)
@@ -57,7 +61,10 @@ def test_every_plan_gives_the_same_numbers(mechanism):
 def test_several_runs_in_one_program_have_the_noise_that_each_has_alone():
     events, held, work, _, params, key = arguments(None)
     server = SERVERS["sgd"]
-    noisy = [private("tree_honaker", noise=0.5, seed=0), private("tree_honaker", noise=1.0, seed=7, clip=0.1)]
+    noisy = [
+        private("tree_honaker", noise=0.5, noise_seed=0),
+        private("tree_honaker", noise=1.0, noise_seed=7, clip=0.1),
+    ]
     runs = [jafl.Run(events, held, work, rule, params, key, server, []) for rule in noisy]
     together = jafl.simulate_many(runs)
     for rule, other in zip(noisy, together, strict=True):

@@ -63,7 +63,7 @@ def run(rule, events=None, *, server="sgd", dtype=np.float32, key: int = 1, **ho
 
 
 def private(mechanism: str = "tree", rule=None, noise: float = 0.5, clip: float = 0.3, **more):
-    more = {**MECHANISMS[mechanism], **more}
+    more = {"noise_seed": 0, **MECHANISMS[mechanism], **more}
     return jafl.private(
         rule or rules.fedbuff(),
         clip_norm=clip,
@@ -135,20 +135,20 @@ def test_an_update_is_clipped_by_its_norm_over_all_parameters(dtype):
             update = {name: (scale * leaf).astype(dtype) for name, leaf in update.items()}
             length = np.sqrt(sum(np.sum(leaf.astype(np.float64) ** 2) for leaf in update.values()))
             for share in (0.01, 0.999, 1.001, 100.0, np.inf):
-                clipped, longer = jitted(update, length * share)
-                assert longer == (share < 1)
+                clipped, longer, not_finite = jitted(update, length * share)
+                assert longer == (share < 1) and not not_finite
                 for name, leaf in update.items():
                     assert clipped[name].dtype == dtype
                     np.testing.assert_allclose(clipped[name], leaf * min(1, share), rtol=1e-5)
                     if share > 1:
                         np.testing.assert_array_equal(clipped[name], leaf)
         nothing = {"a": np.zeros(4, dtype)}
-        clipped, longer = jitted(nothing, 1e-3)
-        assert not np.any(clipped["a"]) and longer == 0
+        clipped, longer, not_finite = jitted(nothing, 1e-3)
+        assert not np.any(clipped["a"]) and longer == 0 and not_finite == 0
         for wrong in (np.nan, np.inf, -np.inf):
             for norm in (1.0, np.inf):
-                clipped, _ = jitted({"a": np.array([1.0, wrong, 2.0, 0.0], dtype)}, norm)
-                assert not np.all(np.isfinite(clipped["a"]))
+                clipped, longer, not_finite = jitted({"a": np.array([1.0, wrong, 2.0, 0.0], dtype)}, norm)
+                assert not np.any(clipped["a"]) and longer == 0 and not_finite == 1
 
 
 @pytest.mark.full
@@ -186,7 +186,12 @@ COMPILATIONS = Compilations()
 def test_another_epsilon_clip_delta_or_seed_compiles_nothing():
     def private_run(epsilon=5.0, clip=0.3, delta=1e-5, seed=0, key=1):
         rule = jafl.private(
-            rules.fedbuff(), clip_norm=clip, epsilon=epsilon, delta=delta, seed=seed, mechanism="tree_honaker"
+            rules.fedbuff(),
+            clip_norm=clip,
+            epsilon=epsilon,
+            delta=delta,
+            noise_seed=seed,
+            mechanism="tree_honaker",
         )
         return run(rule, key=key)
 
@@ -218,7 +223,9 @@ BAD = {
     "restarts without a tree": ({"mechanism": "independent", "restarts": 2}, "restarts is 2.*Only a tree"),
     "bands of a tree": ({"mechanism": "tree", "bands": 2}, "bands is 2"),
     "reading": ({"epsilon_reading": "twice"}, "epsilon_reading.*realised"),
-    "seed": ({"seed": -1}, "seed is -1"),
+    "seed": ({"noise_seed": -1}, "noise_seed is -1.*below 2\\*\\*64.*Left out, it is drawn"),
+    "seed of 65 bits": ({"noise_seed": 2**64}, "noise_seed is 18446744073709551616"),
+    "seed of text": ({"noise_seed": "3"}, "noise_seed is '3'"),
 }
 
 

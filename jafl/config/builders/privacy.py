@@ -1,7 +1,7 @@
 """A rule with differential privacy, from settings."""
 
 from jafl.config.settings import DECLARED, DEFAULTS, Settings
-from jafl.errors import SettingError, require
+from jafl.errors import SettingError, require, seed_number
 from jafl.privacy.mechanisms import TREES
 from jafl.privacy.private import private
 from jafl.specifications import Specification
@@ -50,11 +50,18 @@ def make_private(rule: Specification, settings: Settings) -> Specification:
             restarts=settings.dp_restarts if settings.mechanism in TREES else 0,
             bands=settings.dp_bands if settings.mechanism == "banded_toeplitz" else None,
             epsilon_reading=settings.epsilon_reading,
-            seed=int(settings.seed),
+            noise_seed=_noise_seed(settings),
             data_in_schedule=_data_in_schedule(settings),
         )
     except SettingError as error:
         raise in_settings(error, settings) from None
+
+
+def _noise_seed(settings: Settings) -> int | None:
+    """A number below 2^64 for each pair of ``noise_seed`` and ``seed``: runs with other seeds have other noise."""
+    if settings.noise_seed is None:
+        return None
+    return (seed_number("noise_seed", settings.noise_seed) << 32) + int(settings.seed)
 
 
 def in_settings(error: SettingError, settings: Settings) -> SettingError:
