@@ -1,7 +1,6 @@
 """Private training: any eligible rule with every trip clipped and the mechanism's noise in each step's direction."""
 
 import dataclasses
-import hashlib
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -11,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jafl.errors import SettingError, choose, real_number, refusal, require
+from jafl.privacy.accounted import check_digests, digests, other_schedule, schedule_digest
 from jafl.privacy.accounting import READINGS, PrivacyReport, account
 from jafl.privacy.clipping import clip, plain_norm, wide
 from jafl.privacy.gaussian import check_delta, check_epsilon
@@ -119,7 +119,7 @@ def private(
         "mechanism": made,
         "epsilon_reading": epsilon_reading,
         "noise_seed": _seed(noise_seed),
-        "accounted": None if schedule is None else _digest(schedule),
+        "accounted": None if schedule is None else schedule_digest(schedule),
         "data_in_schedule": tuple(data_in_schedule),
     }
     return PrivateRule(private, request)
@@ -183,35 +183,6 @@ def _refuse_private(rule: Specification) -> None:
         inside = inside.arguments.get("rule")
 
 
-def _digest(schedule: EventSchedule) -> str:
-    """SHA-256 of a schedule, on which an account depends: who takes part in which step, how stale, and when."""
-    digest = hashlib.sha256()
-    for field in dataclasses.fields(schedule):
-        value = np.asarray(getattr(schedule, field.name))
-        told = str(value.tolist()) if value.dtype == object else ""
-        kind = np.float64 if value.dtype.kind == "f" else np.int64
-        digest.update(f"{field.name} {value.shape} {told} ".encode())
-        if not told:
-            digest.update(np.ascontiguousarray(value, kind).tobytes())
-    return digest.hexdigest()
-
-
-def _digests(rule: Specification, schedule: EventSchedule, num_examples: Any) -> np.ndarray:
-    """[2, 8] uint32: the digests of the schedule, and of the numbers of examples where the weights read them."""
-    counts = np.asarray(num_examples, np.int64) if "num_examples" in check_eligible(rule) else np.zeros(0)
-    digests = (_digest(schedule), hashlib.sha256(counts.tobytes()).hexdigest())
-    return np.stack([np.frombuffer(bytes.fromhex(digest), np.uint32) for digest in digests])
-
-
-def _other_schedule() -> SettingError:
-    return SettingError(
-        "schedule is another one than was accounted: other clients take part in other steps, so the epsilon is "
-        "another one. Run the schedule for which the rule was accounted, made with the same seed, or give "
-        "jafl.simulate what jafl.private(...) returns without a schedule: it is accounted for the one that runs.",
-        setting="schedule",
-    )
-
-
 @jax.tree_util.register_pytree_node_class
 class AccountedRule(Specification):
     """A private rule on the schedule that it has been accounted for: it runs on no other.
@@ -231,17 +202,7 @@ class AccountedRule(Specification):
         return rule._replace(for_schedule=self._on_its_schedule) if on_host else rule
 
     def _on_its_schedule(self, schedule: EventSchedule, num_examples: np.ndarray) -> "AccountedRule":
-        found = _digests(self.arguments["rule"], schedule, num_examples)
-        same = np.all(found == self.arguments["accounted"], axis=1)
-        if not same[0]:
-            raise _other_schedule()
-        if not same[1]:
-            raise SettingError(
-                "federation holds other numbers of examples than were accounted, and the weights of the rule follow "
-                "from them: so the epsilon is another one. Give jafl.simulate what jafl.private(...) returns: it is "
-                "accounted for the federation that trains.",
-                setting="federation",
-            )
+        check_digests(self.arguments["accounted"], digests(self.arguments["rule"], schedule, num_examples))
         return self
 
 
@@ -280,17 +241,17 @@ class PrivateRule(Specification):
     def _on_schedule(self, schedule: EventSchedule, num_examples: np.ndarray) -> "AccountedRule":
         request = dict(self.arguments)
         accounted, seed = request.pop("accounted"), request.pop("noise_seed")
-        if accounted is not None and _digest(schedule) != accounted:
-            raise _other_schedule()
+        if accounted is not None and schedule_digest(schedule) != accounted:
+            raise other_schedule()
         requested = request.pop("rule")
         rule = as_specification(for_schedule(requested, schedule, num_examples))
         report = account(schedule, rule, **request, num_examples=num_examples)
-        digests = {"accounted": _digests(rule, schedule, num_examples)}
+        accounted_for = {"accounted": digests(rule, schedule, num_examples)}
         if report.clip_norm == math.inf:  # then there is no noise either
-            resolved = AccountedRule(_unprotected, {"rule": rule} | digests)
+            resolved = AccountedRule(_unprotected, {"rule": rule} | accounted_for)
         else:
             numbers = _numbers(rule, report, seed, schedule.num_steps)
-            resolved = AccountedRule(_private_on_schedule, numbers | digests)
+            resolved = AccountedRule(_private_on_schedule, numbers | accounted_for)
         seed_told = SEED_DRAWN if seed is None else SEED_GIVEN
         told = (*report.conditions, seed_told) if report.noise_multiplier else report.conditions
         resolved.requested = requested
@@ -345,7 +306,7 @@ def _private_on_schedule(
     deviation: the standard deviation of a node's noise in the direction. accounted: the digests of what was accounted
     for. The others are those of ``noise.NoiseNumbers`` and ``noise.make_noise``.
 
-    Updates, their sum and the noise have 32 bits at least: a sum in bfloat16 could move by more than an update's norm.
+    Updates, their sum and the noise have 32 bits at least: a sum in bfloat16 may move by more than an update's norm.
     """
     within = executed(rule)
 
