@@ -16,9 +16,10 @@ from waiting import LIMIT, until
 START = """
 import signal, sys
 from caching import cache_in_every_process
-from jafl.runs import connection
+from jafl.runs import connection, watched
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell starts in the background
 connection.SECONDS_TO_CONNECT, connection.SECONDS_OF_SILENCE = {connect}, {silence}
+watched.SECONDS_TOGETHER = 60  # no test sends a second signal; the same one may come late by way of the parent
 connect = connection.connect
 connection.connect = lambda *address: (connect(*address), cache_in_every_process())
 from jafl.command_line import start

@@ -91,9 +91,11 @@ def test_no_snapshots_are_copied_where_a_step_has_one_trip_of_several_local_step
     assert not whole_copies(text, rows)
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("rule", ["asgd", "fedasync", "delay_adaptive_asgd", "ace", "aced", "ca2fl", "wkafl"])
-@pytest.mark.parametrize("model", DENSE)
+@pytest.mark.parametrize(
+    "model",
+    [pytest.param(name, marks=pytest.mark.full if name == "mlp" else pytest.mark.gate) for name in DENSE],
+)
 def test_no_snapshots_are_copied_by_any_rule(model, rule):
     text, rows = compiled(DENSE[model], rule, (50,), BATCH // 2)
     assert not whole_copies(text, rows)
