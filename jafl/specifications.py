@@ -4,12 +4,16 @@
 arguments are leaves; the factory and all other arguments are static. The engine makes the call inside ``jit``, so
 another learning rate, momentum or exponent runs the program that is already compiled, and ``vmap`` over settings
 works. (An optax optimizer that is passed as it is compiles anew for every object.)
+
+A factory may need some of its floats as they are, because it decides something by them, as several of optax's
+schedules do (``if decay_rate == 0``). These are found by trying, and stay static: another one compiles anew.
 """
 
 import copy
 import functools
 import inspect
 import secrets
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -37,10 +41,7 @@ class Specification:
 
     def build(self) -> Any:
         """The result of the call; nested specifications are built first."""
-        built = {
-            name: value.build() if isinstance(value, Specification) else value
-            for name, value in self.arguments.items()
-        }
+        built = {name: _built(value) for name, value in self.arguments.items()}
         positional = [built.pop(name) for name in sorted(built) if name.startswith("*")]
         return self.factory(*positional, **built)
 
@@ -132,13 +133,13 @@ def with_words(value: Any, words: Iterator[Any] | None = None) -> Any:
 def specify(factory: Callable[..., Any], *args: Any, **kwargs: Any) -> Specification:
     """Defers the call ``factory(*args, **kwargs)``, so that its numbers can change without compiling again.
 
-    Floats become data of the compiled program; ints, bools, strings, None and functions are part of it, so write
-    ``1.0`` for a number that you mean to change.
+    Floats become data of the compiled program, unless the factory decides something by them; ints, bools, strings,
+    None and functions are part of it, so write ``1.0`` for a number that you mean to change.
 
     Args:
       factory: any function or class that returns what is wanted, ``optax.adam`` for example.
-      args: its positional arguments; specifications may be among them.
-      kwargs: its keyword arguments; specifications may be among them.
+      args: its positional arguments; specifications may be among them, also in lists and dicts.
+      kwargs: its keyword arguments; likewise.
 
     Returns:
       The specification; ``build`` makes the call.
@@ -152,7 +153,7 @@ def specify(factory: Callable[..., Any], *args: Any, **kwargs: Any) -> Specifica
       >>> clipped = jafl.specify(optax.chain, jafl.specify(optax.clip, 1.0), jafl.specify(optax.sgd, 0.1))
     """
     bound = inspect.signature(factory).bind(*args, **kwargs)
-    return Specification(factory, _flat(bound))
+    return _with_fixed_numbers(Specification(factory, _flat(bound)))
 
 
 def specification(factory: Callable[..., Any]) -> Callable[..., Specification]:
@@ -187,7 +188,8 @@ def specification(factory: Callable[..., Any]) -> Callable[..., Specification]:
             require(not (wants_float and text), f"{name} of {factory.__name__}", value, "a number")
             if wants_float and isinstance(value, int) and not isinstance(value, bool):
                 bound.arguments[name] = float(value)
-        return Specification(factory, _flat(bound))
+        made = Specification(factory, _flat(bound))
+        return made if factory.__module__.startswith("jafl.") else _with_fixed_numbers(made)
 
     return deferred
 
@@ -195,6 +197,15 @@ def specification(factory: Callable[..., Any]) -> Callable[..., Specification]:
 def as_specification(value: Any) -> Specification:
     """``value`` itself if it is a specification, else one that builds ``value``, as a static object."""
     return value if isinstance(value, Specification) else Specification(_itself, {"value": value})
+
+
+def as_rule(rule: Any) -> Specification:
+    """The specification of a rule; SettingError for anything else, such as a rule's name or its factory."""
+    made = as_specification(rule)
+    is_rule = isinstance(rule, Rule) or (made is rule and isinstance(made.build(), Rule))
+    name = rule if isinstance(rule, str) else getattr(rule, "__name__", "fedbuff")
+    require(is_rule, "rule", rule, "a rule", f"Call its factory: jafl.rules.{name}().")
+    return made
 
 
 def for_schedule(rule: Any, schedule: EventSchedule, num_examples: np.ndarray) -> Any:
@@ -222,6 +233,61 @@ def _itself(value: Any) -> Any:
     return value
 
 
+class _FixedNumber(float):
+    """A float that is no data of the compiled program."""
+
+
+class _FixedDict(dict):
+    """A dict that is no data of the compiled program; compared by value."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(frozenset(map(str, self)))
+
+
+def _built(value: Any) -> Any:
+    """An argument as its factory gets it."""
+    if isinstance(value, Specification):
+        return value.build()
+    if isinstance(value, _FixedNumber):
+        return float(value)
+    if type(value) is tuple:
+        return tuple(map(_built, value))
+    return (
+        {name: _built(inner) for name, inner in value.items()} if type(value) in (dict, _FixedDict) else value
+    )
+
+
+def _with_fixed_numbers(made: Specification) -> Specification:
+    """The specification, with those numbers static that its factory cannot take as data."""
+    numbers = [
+        name
+        for name, value in made.arguments.items()
+        if _is_number(value) and all(isinstance(leaf, (float, int)) for leaf in jax.tree.leaves(value))
+    ]
+    if not numbers or _can_build(made, numbers) or not _can_build(made, []):
+        return made
+    alone = [name for name in numbers if not _can_build(made, [name])]
+    for name in alone or numbers:
+        value = made.arguments[name]
+        made.arguments[name] = _FixedDict(value) if isinstance(value, dict) else _FixedNumber(value)
+    return made
+
+
+def _can_build(made: Specification, traced: list[str]) -> bool:
+    """Whether the factory can be called while JAX traces these arguments."""
+
+    def build(values: dict[str, Any]) -> None:
+        Specification(made.factory, {**made.arguments, **values}).build()
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            jax.eval_shape(build, {name: made.arguments[name] for name in traced})
+    except Exception:  # of whatever kind: it is said where the factory is called
+        return False
+    return True
+
+
 def _flat(bound: inspect.BoundArguments) -> dict[str, Any]:
     """{name: value} of all arguments; positional ones without a name are called ``*000``, ``*001``, ..."""
     kinds = {name: parameter.kind for name, parameter in bound.signature.parameters.items()}
@@ -237,10 +303,23 @@ def _flat(bound: inspect.BoundArguments) -> dict[str, Any]:
 
 def _is_number(value: Any) -> bool:
     """Whether an argument is data of the compiled program: a float, an array, or what holds some."""
-    if isinstance(value, (bool, int, str, tuple)) or value is None or callable(value):
+    if type(value) is tuple:
+        return bool(value) and all(isinstance(part, Specification) for part in value)
+    if isinstance(value, (bool, int, str, tuple, _FixedNumber)) or value is None or callable(value):
         return isinstance(value, Specification)
     kinds = (float, np.ndarray, np.floating, jax.Array, Specification, Drawn)
     return isinstance(value, kinds) or not _can_hash(value)
+
+
+def _is_specification(value: Any) -> bool:
+    return isinstance(value, Specification)
+
+
+def _is_data(leaf: Any) -> bool:
+    """Whether a part of an argument can be data of the compiled program."""
+    return isinstance(leaf, (Specification, float, int, np.ndarray, np.number, jax.Array)) or hasattr(
+        leaf, "dtype"
+    )
 
 
 def _can_hash(value: Any) -> bool:
@@ -252,7 +331,9 @@ def _can_hash(value: Any) -> bool:
 
 
 def _hashable(value: Any) -> Any:
-    """NumPy's floats as Python's, lists as tuples; other values as they are."""
+    """NumPy's floats as Python's, lists as tuples, dicts that hold more than numbers as static ones."""
     if isinstance(value, np.floating):
         return float(value)
+    if type(value) is dict and not all(map(_is_data, jax.tree.leaves(value, is_leaf=_is_specification))):
+        return _FixedDict(value)
     return tuple(_hashable(v) for v in value) if isinstance(value, list) else value

@@ -6,17 +6,18 @@ from typing import Any
 
 import jax
 import numpy as np
+import optax
 
 from jafl.clients import ClientWork
 from jafl.data import Federation
 from jafl.engine.loop import Carry
-from jafl.errors import SettingError, require
+from jafl.errors import SettingError, refusal, require, shown
 from jafl.models import Model
 from jafl.models.networks import told
 from jafl.models.tasks import check_labels, check_values, task_of
 from jafl.precision import check_precision
 from jafl.records import EventSchedule, Params, Rule
-from jafl.specifications import Specification
+from jafl.specifications import Specification, as_rule, as_specification
 
 
 def check_types(federation: Any, client_work: Any, rule: Any) -> None:
@@ -26,10 +27,9 @@ def check_types(federation: Any, client_work: Any, rule: Any) -> None:
         made_by = "jafl.Federation.from_clients({client: (x, y)})"
     remedy = f"Make one with {made_by}."
     require(isinstance(federation, Federation), "federation", federation, "a jafl.Federation", remedy)
-    fits = isinstance(client_work, (Specification, ClientWork))
-    require(fits, "client_work", client_work, "what jafl.client_work returns")
-    fits = isinstance(rule, (Specification, Rule))
-    require(fits, "rule", rule, "a rule", "Call its factory: jafl.rules.fedbuff().")
+    built = client_work.build() if isinstance(client_work, Specification) else client_work
+    require(isinstance(built, ClientWork), "client_work", client_work, "what jafl.client_work returns")
+    as_rule(rule)
 
 
 def check_fit(
@@ -46,6 +46,63 @@ def check_fit(
     _check_model(federation, model, params)
     if rule.check_model:
         rule.check_model(params)
+
+
+def check_optimizers(client_work: Any, server_optimizer: Any, params: Params) -> None:
+    """Raises SettingError for an optimizer that makes no step from a gradient, its state and the parameters alone."""
+    own = client_work.arguments.get("optimizer") if isinstance(client_work, Specification) else None
+    for setting, optimizer in (("optimizer", own), ("server_optimizer", server_optimizer)):
+        if optimizer is not None:
+            _check_optimizer(setting, as_specification(optimizer), params)
+
+
+def _check_optimizer(setting: str, optimizer: Specification, params: Params) -> None:
+    try:
+        stepped = _stepped.eval_shape(optimizer, params)
+        reason = (
+            "" if jax.tree.structure(stepped) == jax.tree.structure(params) else "its step is of another form"
+        )
+    except SettingError:
+        raise
+    except Exception as error:
+        said = next(iter(str(error).strip().splitlines()), "")
+        reason = f"{type(error).__name__}: {said}".rstrip(".")
+    if reason:
+        raise SettingError(
+            f"{setting} is {_optimizer_name(optimizer)}, but must be an optimizer that makes a step from a gradient, its state "
+            f"and the parameters alone ({reason}). Clients and server have no more to give it: none that searches "
+            "along a line or reads the loss (lbfgs, polyak_sgd, reduce_on_plateau). Take optax.adam, for example, or "
+            "a schedule for the rate.",
+            setting=setting,
+        )
+
+
+def _optimizer_name(optimizer: Specification) -> str:
+    """What was specified; of an optimizer that was passed as it is, the function of optax that made it."""
+    given = optimizer.arguments.get("value")
+    if isinstance(given, optax.GradientTransformation):
+        return f"one of {given.update.__qualname__.partition('.')[0]}"
+    return shown(optimizer, 200)
+
+
+# Optimizers whose parameters are not the model that they are for, by the type of their state, and why.
+_OTHER_MODELS = {
+    "ScheduleFreeState": "the model to evaluate is schedule_free_eval_params of its state, not the parameters",
+    "SAMState": "it moves the parameters to where it only looks, and there a trip or the run may end",
+}
+
+
+@jax.jit
+def _stepped(optimizer: Specification, params: Params) -> Params:
+    built = optimizer.build()
+    if not isinstance(built, optax.GradientTransformation):
+        raise refusal("what the optimizer's factory returns", built, "an optax optimizer")
+    state = built.init(params)
+    parts = jax.tree.leaves(state, is_leaf=lambda part: type(part).__name__ in _OTHER_MODELS)
+    for part in parts:
+        if reason := _OTHER_MODELS.get(type(part).__name__):
+            raise ValueError(reason)
+    return built.update(params, state, params)[0]
 
 
 def check_model_precision(model: Model, platform: str) -> None:

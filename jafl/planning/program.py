@@ -13,7 +13,7 @@ from jafl.clients import ClientData, check_optimizer
 from jafl.engine.devices import Spread
 from jafl.engine.waves import Waves
 from jafl.errors import require
-from jafl.planning.compatibility import check_fit
+from jafl.planning.compatibility import check_fit, check_optimizers
 from jafl.planning.device_memory import bytes_of, device_memory
 from jafl.planning.plan_choice import quickest_lanes
 from jafl.planning.run import Run
@@ -50,6 +50,7 @@ def make_program(
     built = rule.build()
     require(isinstance(built, Rule), "rule", built, "a jafl.Rule", "Call its factory: jafl.rules.fedbuff().")
     check_fit(run.schedule, run.federation, built, client_work.build().model, run.params)
+    check_optimizers(client_work, server_optimizer, run.params)
     whole = takes_whole_steps(plan, built, spread)
     plan = due_at_steps(plan) if whole else plan
     at_once = _at_once(plan, built, spread)

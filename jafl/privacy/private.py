@@ -19,7 +19,7 @@ from jafl.privacy.noise import NoiseNumbers, keeps_arrays, key_words, make_noise
 from jafl.privacy.weights import COUNTS, check_eligible, executed, rule_name
 from jafl.records import Array, EventSchedule, Rounding, Rule
 from jafl.rules import accumulate
-from jafl.specifications import Drawn, Specification, as_specification, for_schedule, is_drawn
+from jafl.specifications import Drawn, Specification, as_rule, as_specification, for_schedule, is_drawn
 
 # Steps of a tree that never restarts: more than any run has.
 _ENDLESS = 2**31 - 1
@@ -103,7 +103,7 @@ def private(
     Example:
       >>> rule = jafl.private(jafl.rules.fedbuff(), clip_norm=0.5, noise_multiplier=1.0, delta=1e-5)
     """
-    inner = as_specification(rule)
+    inner = as_rule(rule)
     _refuse_private(inner)
     _check_same_norm(inner, clip_norm)
     _refuse_unknown_counts(inner, check_eligible(inner))

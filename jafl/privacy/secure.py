@@ -13,7 +13,7 @@ from jafl.privacy.clipping import clip
 from jafl.privacy.weights import COUNTS, eligible_rules, examined, rule_name
 from jafl.records import Array, Arrival, Columns, EventSchedule, Requirements, Rounding, Rule, Updates
 from jafl.rules import RULES, accumulate
-from jafl.specifications import Specification, as_specification
+from jafl.specifications import Specification, as_rule
 
 # Names of the columns that a secure rule adds to its rule's own.
 WEIGHT, TRIP = "secure_weight", "secure_trip"
@@ -119,7 +119,7 @@ def secure(
       >>> jafl.secure(jafl.rules.fedbuff(), clip_norm=1.0, fraction_bits=18)
       secure(rule=fedbuff(...), clip_norm=1.0, fraction_bits=18, weight_bits=8, seed=0)
     """
-    rule = as_specification(rule)
+    rule = as_rule(rule)
     _check_rule(rule)
     real_number("clip_norm", clip_norm, lambda norm: 0 < norm < np.inf, "a finite number above 0")
     for name, bits in (("fraction_bits", fraction_bits), ("weight_bits", weight_bits)):

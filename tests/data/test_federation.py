@@ -291,7 +291,7 @@ def test_targets_of_floats_are_kept_and_not_counted():
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"y": np.where(Y > 0, np.nan, 1.0), "test_y": X[:2, 0, 0]}, ("y holds NaN", "Drop or fill")),
+        ({"y": np.where(Y > 0, np.nan, 1.0), "test_y": X[:2, 0, 0]}, ("y holds NaN", "Drop, fill or scale")),
         ({"y": X[:, 0, 0], "test_y": X[:2, 0, 0], "num_classes": 3}, ("num_classes is 3", "floats")),
         ({"y": TOKENS, "test_y": TOKENS[:2, :2]}, ("test_y.shape[1:] is (2,)", "(3,), as in y")),
         ({"y": TOKENS, "test_y": FLAGS[:2]}, ("test_y.shape[1:] is (2,)", "as in y")),

@@ -12,7 +12,7 @@ from jafl.data import Federation
 from jafl.errors import SettingError, require, whole_number
 from jafl.records import Rule
 from jafl.schedule import bucket
-from jafl.specifications import Specification, as_specification
+from jafl.specifications import Specification, as_rule
 
 # Why rules of the package that are not linear in the updates cannot be split, by name.
 NOT_LINEAR = {
@@ -26,9 +26,8 @@ NOT_LINEAR = {
 
 def linear_rule(rule: Any) -> Specification:
     """The rule as a specification; raises SettingError unless it is linear in the updates."""
-    rule = as_specification(rule)
+    rule = as_rule(rule)
     built = rule.build()
-    require(isinstance(built, Rule), "rule", rule, "a jafl.Rule", "Call its factory: jafl.rules.fedbuff().")
     if not built.linear:
         why = NOT_LINEAR.get(name_of(rule), "a rule of your own that is says so, with linear=True")
         raise SettingError(
