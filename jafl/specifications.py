@@ -189,7 +189,7 @@ def specification(factory: Callable[..., Any]) -> Callable[..., Specification]:
             if wants_float and isinstance(value, int) and not isinstance(value, bool):
                 bound.arguments[name] = float(value)
         made = Specification(factory, _flat(bound))
-        return made if factory.__module__.startswith("jafl.") else _with_fixed_numbers(made)
+        return made if str(factory.__module__).startswith("jafl.") else _with_fixed_numbers(made)
 
     return deferred
 

@@ -17,6 +17,7 @@ from jafl.models.networks import told
 from jafl.models.tasks import check_labels, check_values, task_of
 from jafl.precision import check_precision
 from jafl.records import EventSchedule, Params, Rule
+from jafl.records.histories import EVALUATION_COLUMNS, check_column
 from jafl.specifications import Specification, as_rule, as_specification
 
 
@@ -59,9 +60,8 @@ def check_optimizers(client_work: Any, server_optimizer: Any, params: Params) ->
 def _check_optimizer(setting: str, optimizer: Specification, params: Params) -> None:
     try:
         stepped = _stepped.eval_shape(optimizer, params)
-        reason = (
-            "" if jax.tree.structure(stepped) == jax.tree.structure(params) else "its step is of another form"
-        )
+        own, given = (repr(jax.tree.structure(tree)) for tree in (stepped, params))
+        reason = "" if own == given else "its step is of another form"
     except SettingError:
         raise
     except Exception as error:
@@ -69,10 +69,10 @@ def _check_optimizer(setting: str, optimizer: Specification, params: Params) -> 
         reason = f"{type(error).__name__}: {said}".rstrip(".")
     if reason:
         raise SettingError(
-            f"{setting} is {_optimizer_name(optimizer)}, but must be an optimizer that makes a step from a gradient, its state "
-            f"and the parameters alone ({reason}). Clients and server have no more to give it: none that searches "
-            "along a line or reads the loss (lbfgs, polyak_sgd, reduce_on_plateau). Take optax.adam, for example, or "
-            "a schedule for the rate.",
+            f"{setting} is {_optimizer_name(optimizer)}, but must be an optimizer that makes a step from a gradient, "
+            f"its state and the parameters alone ({reason}). Clients and server have no more to give it: none that "
+            "searches along a line or reads the loss (lbfgs, polyak_sgd, reduce_on_plateau). Take optax.adam, for "
+            "example, or a schedule for the rate.",
             setting=setting,
         )
 
@@ -222,15 +222,14 @@ def _tell_of_float32(params: Params) -> None:
         )
 
 
-def check_reports(carry: Carry) -> None:
-    """Raises SettingError for a report of a rule whose name is taken, or of a trip that is not a number."""
-    taken = {
-        "server_step",
-        "client_trips",
-        "time",
-        "train_loss",
-        *set(carry.trip_reports) & set(carry.step_reports),
-    }
+def check_reports(carry: Carry, evaluators: Mapping[str, Any] | None = None) -> None:
+    """Raises SettingError for the name of a rule's report or of an evaluator that is taken.
+
+    So it does for a report of a trip that is not a number.
+    """
+    for name in evaluators or ():
+        check_column(name, (*carry.trip_reports, *carry.step_reports), "the name of an evaluator")
+    taken = {*EVALUATION_COLUMNS, *set(carry.trip_reports) & set(carry.step_reports)}
     for name in (*carry.trip_reports, *carry.step_reports):
         free = name not in taken and not name.startswith(("test_", "validation_", "train_"))
         require(free, "the name of a rule's report", name, "one that nothing else bears")

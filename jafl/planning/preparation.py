@@ -154,7 +154,7 @@ def prepare(
         check_plan(run.schedule, plan)
         require(form in (None, plan.form), "form", form, f"{plan.form}, that of the plan")
     candidate = candidates.of(plan)
-    check_reports(candidate.carry)
+    check_reports(candidate.carry, run.evaluators)
     if must_fit:
         check_model_precision(candidate.program.client_work.build().model, spread.platform)
         candidate.forecast.check(temporaries=spread.platform == "cpu")

@@ -2,17 +2,43 @@
 
 import dataclasses
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from jafl import display
-from jafl.errors import choose
+from jafl.errors import choose, require
 from jafl.extras import importing
 from jafl.records import saved_histories
 from jafl.records.schedules import EventSchedule
 from jafl.records.types import Params
+
+# The columns of a history's tables that are not reports of a rule, and not what evaluators measure.
+EVALUATION_COLUMNS = ("server_step", "client_trips", "time", "train_loss")
+TRIP_COLUMNS = ("client", "trip", "download_version", "step", "staleness", "download_time", "arrival_time")
+STEP_COLUMNS = ("step", "step_time")
+
+
+def check_column(name: Any, reports: Iterable[str], what: str) -> None:
+    """Refuses a name that what a user measures cannot bear.
+
+    Args:
+      name: of an evaluator, or of a column that it makes in the evaluations.
+      reports: names that a rule reports, for trips and for server steps.
+      what: the name is, for the message.
+
+    Raises:
+      SettingError: for the name of another column of the history, and for what is no plain text.
+    """
+    plain = isinstance(name, str) and re.fullmatch(r"[\w.-]+", name)
+    require(
+        plain, what, name, "a text of letters, digits, _, - and .", "Files and trackers write it as it is."
+    )
+    taken = sorted({*EVALUATION_COLUMNS, *TRIP_COLUMNS, *STEP_COLUMNS, "loss", "weight", *reports})
+    allowed = f"none that the run itself records: {', '.join(taken)}"
+    require(name not in taken, what, name, allowed, "Give it another name.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,13 +183,12 @@ class History:
 
     def _trips(self) -> dict[str, np.ndarray]:
         trips = len(self.trip_reports["loss"])
-        names = ("client", "trip", "download_version", "step", "staleness", "download_time", "arrival_time")
-        return {name: getattr(self.schedule, name)[:trips] for name in names} | dict(self.trip_reports)
+        return {name: getattr(self.schedule, name)[:trips] for name in TRIP_COLUMNS} | dict(self.trip_reports)
 
     def _steps(self) -> dict[str, np.ndarray]:
         numbers = {name: rows for name, rows in self.step_reports.items() if np.ndim(rows) == 1}
-        steps = np.arange(self.server_steps)
-        return {"step": steps, "step_time": self.schedule.step_time[: self.server_steps]} | numbers
+        steps = np.arange(self.server_steps), self.schedule.step_time[: self.server_steps]
+        return dict(zip(STEP_COLUMNS, steps, strict=True)) | numbers
 
 
 _MEASURED = ("test_", "validation_", "train_")

@@ -17,6 +17,7 @@ from jafl.errors import is_number, require
 from jafl.planning.preparation import Preparation
 from jafl.planning.run import Run
 from jafl.records import EventSchedule, History, Params
+from jafl.records.histories import check_column
 from jafl.schedule.counting import first_steps
 from jafl.simulation.batch import Batch
 from jafl.simulation.checkpoints import Saved
@@ -204,9 +205,15 @@ def _record(
         "client_trips": schedule.trips_started_by(done),
         "time": float(schedule.step_time[done - 1]) if done else 0.0,
     }
-    for name, result in results.items():
-        record |= recorded(name, result)
     trip_reports, step_reports = reports
+    for name, result in results.items():
+        for column, value in recorded(name, result).items():
+            what = f"a column of the evaluator {name!r}"
+            check_column(column, (*trip_reports, *step_reports), what)
+            require(
+                column not in record, what, column, "none that another evaluator has", "Rename one of them."
+            )
+            record[column] = value
     first, last = np.searchsorted(schedule.step, [since, done])
     for name, rows in trip_reports.items():
         if name == "loss":  # of updates that counted as 0, a loss may not be finite either
