@@ -32,9 +32,10 @@ def check_column(name: Any, reports: Iterable[str], what: str) -> None:
     Raises:
       SettingError: for the name of another column of the history, and for what is no plain text.
     """
+    name = str(name) if isinstance(name, int) else name
     plain = isinstance(name, str) and re.fullmatch(r"[\w.-]+", name)
     require(
-        plain, what, name, "a text of letters, digits, _, - and .", "Files and trackers write it as it is."
+        plain, what, name, "a text of letters, digits and any of _-.", "Files and trackers write it as it is."
     )
     taken = sorted({*EVALUATION_COLUMNS, *TRIP_COLUMNS, *STEP_COLUMNS, "loss", "weight", *reports})
     allowed = f"none that the run itself records: {', '.join(taken)}"
