@@ -78,20 +78,6 @@ def _amplified_epsilon(noise_multiplier: float, rate: float, rounds: int, delta:
     return amplified_epsilon(noise_multiplier, sampling_rate=rate, rounds=rounds, delta=delta)
 
 
-def why_noise_hinders(told: Mapping[str, Any] | None) -> str:
-    """A sentence for a run that did not learn and whose noise is louder than its signal; "" for all others.
-
-    told: the run's ``privacy`` block, or None.
-    """
-    signal, noise = ((told or {}).get(f"median_{name}_norm") for name in ("signal", "noise"))
-    if not signal or not noise or noise <= signal:
-        return ""
-    return (
-        f" Its noise may be the cause, too: that of a server step is {noise / signal:.3g} times as long as what its "
-        "clients send. A larger epsilon, more trips per server step, more clients or fewer server steps help."
-    )
-
-
 def norms_of(step_reports: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray] | None:
     """(norms of the directions before noise [T'], of their noises [T']); None where a run has reported none."""
     if "noise_norm" not in step_reports or not len(step_reports["noise_norm"]):

@@ -23,7 +23,7 @@ from jafl.runs.trackers import Tracker
 from jafl.runs.wall_clock import WallClock, part
 from jafl.simulation.checkpoints import differences
 from jafl.simulation.divergence import DivergenceError
-from jafl.simulation.not_learning import RateNames, why_not_learned
+from jafl.simulation.not_learning import RateNames, judge
 
 RUNS_TOGETHER = ("auto", "never")
 # The settings that say how numbers are rounded; the summary has them, too.
@@ -253,9 +253,10 @@ class Recording:
         summary |= {"memory": {**memory, **compiled}, "trained_together": trained_together}
         summary |= {name: getattr(experiment.settings, name) for name in PRECISION}
         summary |= privacy.block(experiment, history.trip_reports, history.step_reports)
-        summary["warning"] = None if error else why_not_learned(experiment.run, history, RATES)
-        if summary["warning"]:
-            summary["warning"] += privacy.why_noise_hinders(summary.get("privacy"))
+        judged = [] if error else judge(experiment.run, history, RATES)
+        summary["warning"] = " ".join(judgement.text for judgement in judged) or None
+        summary["warning_kinds"] = [judgement.kind for judgement in judged]
+        if judged:
             options.show(f"{experiment.name}: {summary['warning']}")
         if error:
             summary |= {"diverged_at_step": error.server_step, "diverged_by_client": error.client}

@@ -43,7 +43,8 @@ def row(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     means: dict[str, Any] = {
         "seeds": len(summaries),
         "finished": sum(s["status"] == "finished" for s in summaries),
-        "not_learned": sum(bool(s.get("warning")) for s in summaries),
+        "not_learned": sum(did_not_learn(s) for s in summaries),
+        "warned": sum(bool(s.get("warning")) and not did_not_learn(s) for s in summaries),
         "final_test_accuracy": float(np.mean(final)) if final else None,
         "standard_error": standard_error(final),
     }
@@ -58,6 +59,16 @@ def row(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     clocks = [s["wall_clock"] for s in summaries]
     means["seconds"] = sum(clock["run_seconds"] + clock["compile_seconds"] for clock in clocks)
     return means
+
+
+def did_not_learn(summary: Mapping[str, Any]) -> bool:
+    """Whether a run ended with the warning that it did not learn; earlier runs had no other."""
+    return bool(summary.get("warning")) and "did not learn" in summary.get("warning_kinds", ["did not learn"])
+
+
+def troubles(row: Mapping[str, Any]) -> dict[str, int]:
+    """{what is said of runs that finished, but not as they should: how many of a row's there are}."""
+    return {"did not learn": row["not_learned"], "ended with a warning": row.get("warned", 0)}
 
 
 def standard_error(values: Sequence[float]) -> float | None:
@@ -97,8 +108,8 @@ def _text_row(row: Mapping[str, Any], thrown: bool) -> list[str]:
 
 
 def trouble(row: Mapping[str, Any]) -> str:
-    """What a row says after its last column: how many of its runs did not finish, or did not learn; or nothing."""
-    counts = {"did not finish": row["seeds"] - row["finished"], "did not learn": row["not_learned"]}
+    """What a row says after its last column: how many of its runs did not finish or ended with a warning, if any."""
+    counts = {"did not finish": row["seeds"] - row["finished"], **troubles(row)}
     return ", ".join(f"{count} of {row['seeds']} {what}" for what, count in counts.items() if count)
 
 

@@ -49,7 +49,14 @@ class BadExample(NamedTuple):
 
 
 def bad_example(
-    model: Model, params: Params, x: Any, y: Any, rows: np.ndarray, others: np.ndarray | None = None
+    model: Model,
+    params: Params,
+    x: Any,
+    y: Any,
+    rows: np.ndarray,
+    others: np.ndarray | None = None,
+    *,
+    gradients: bool = True,
 ) -> BadExample | None:
     """Finds the first example whose loss or gradient is not finite.
 
@@ -60,14 +67,18 @@ def bad_example(
       y: [E, ...] labels.
       rows: [n] of ``x`` and ``y``: those that are searched.
       others: [m] rows among which one that is finite may be, to compare with. Default: ``rows``.
+      gradients: whether gradients count, too.
 
     Returns:
       The example; None if all are finite.
     """
     model = model.as_evaluated()
 
+    def look(x: Any, y: Any) -> list[str]:
+        return _trouble(model, params, x, y, gradients)
+
     def trouble(rows: np.ndarray) -> list[str]:
-        return _trouble(model, params, x[rows], y[rows])
+        return look(x[rows], y[rows])
 
     for begin in range(0, len(rows), AT_ONCE):
         part = rows[begin : begin + AT_ONCE]
@@ -78,7 +89,7 @@ def bad_example(
         for row in part:
             alone = trouble(np.array([row]))
             if alone:
-                told = _culprit(model, params, x, y, int(row), rows if others is None else others)
+                told = _culprit(look, x, y, int(row), rows if others is None else others)
                 return BadExample(int(row), alone[0], True, told)
         return BadExample(int(part[0]), among[0], False, "")
     return None
@@ -103,13 +114,21 @@ def _numbers(optimizer: Any) -> Iterator[tuple[str, float]]:
                 yield name, value
 
 
-def _trouble(model: Model, params: Params, x: Any, y: Any) -> list[str]:
+def _trouble(model: Model, params: Params, x: Any, y: Any, gradients: bool) -> list[str]:
     """What is not finite on a batch of examples: the loss, or the gradient by which parameters."""
-    losses, gradient = _finite(model, params, np.asarray(x), np.asarray(y))
+    x, y = np.asarray(x), np.asarray(y)
+    if not gradients:
+        return [] if np.all(np.isfinite(_losses(model, params, x, y))) else ["loss"]
+    losses, gradient = _finite(model, params, x, y)
     if not np.all(losses):
         return ["loss"]
     paths = jax.tree_util.tree_leaves_with_path(gradient)
     return [f"gradient by {jax.tree_util.keystr(path)}" for path, finite in paths if not finite]
+
+
+@jax.jit
+def _losses(model: Model, params: Params, x: jax.Array, y: jax.Array) -> jax.Array:
+    return model.losses(params, x, y)
 
 
 @jax.jit
@@ -121,12 +140,12 @@ def _finite(model: Model, params: Params, x: jax.Array, y: jax.Array) -> tuple[j
     )
 
 
-def _culprit(model: Model, params: Params, x: Any, y: Any, row: int, others: np.ndarray) -> str:
+def _culprit(look: Callable[[Any, Any], list[str]], x: Any, y: Any, row: int, others: np.ndarray) -> str:
     """A sentence on which number of an example, put into one that is finite, makes that not finite; or ""."""
     own, label = np.asarray(x[row]), np.asarray(y[row])
 
     def bad(features: np.ndarray, label: np.ndarray) -> bool:
-        return bool(_trouble(model, params, features.reshape(1, *own.shape), label[None]))
+        return bool(look(features.reshape(1, *own.shape), label[None]))
 
     found = _finite_one(bad, x, y, own, label, others)
     if found is None:

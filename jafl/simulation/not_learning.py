@@ -1,39 +1,50 @@
-"""Runs that end without having learned anything: recognized from what they leave, with the rate to lower.
+"""Runs that end without having learned, or with less than they had learned: what shows it, and what to change.
 
-Such a run is finite, so nothing stops it, but its model is of no use. The usual cause is a learning rate that suits
-another world: other delays, another partition, a larger buffer.
+Such a run is finite, so nothing stops it, but its model is of no use. What is said follows from what is measured, by
+the table of ``judge``. Where nothing is sure, the measurements are told, and what to look at.
 """
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from jafl.models import softmax_cross_entropy
 from jafl.planning.run import Run
 from jafl.records import History
+from jafl.simulation import learning_measures as measures
+from jafl.simulation.example_scale import large_examples
+from jafl.simulation.learning_measures import Fall, Measured
+from jafl.simulation.rate_trial import try_rates
+from jafl.simulation.side_findings import clients_apart, labels_that_clients_lack, not_finite
 from jafl.specifications import Specification, as_specification
 
 # Shorter runs are not judged. While a healthy run begins, its loss was seen above the first one for up to 44 server
 # steps, by a factor of up to 1.66: the first updates come from few clients, or only from quick ones.
 FEWEST_STEPS, FEWEST_TRIPS, MOST_CLIENTS_AWAITED = 40, 200, 2000
-# ... unless the loss has risen by so much, after so many steps.
-BLOWN_UP, STEPS_TO_BLOW_UP = 2.5, 10
-# A loss above this share of a constant prediction's is no better than it.
-CLOSE_TO_CONSTANT = 0.95
-# A start with a loss below this share of a constant prediction's knows the task already: it was trained before.
-TRAINED_BEFORE = 0.9
-# Where the labels of test and training examples differ by more (total variation), the test says little of training.
-LARGEST_LABEL_SHIFT = 0.3
-STANDARD_ERRORS = 2.0
-# A loss that has never risen by more than this share has hardly moved: then rates are too low, not too high.
+# ... unless the loss has blown up, after so many steps.
+STEPS_TO_BLOW_UP = 10
+# A loss that has never risen by more than this share has hardly moved.
 HARDLY = 0.02
+# One that is still so many times a constant prediction's has not even learned which labels are frequent.
+FAR_FROM_CONSTANT = 1.1
+# Noise that is so many times as long as the signal, in the median server step, is the cause whatever the rates.
+NOISY = 1.0
+# Where fewer trips are clipped, a smaller clip norm lowers the noise by more than the signal.
+FEW_CLIPPED = 0.5
+# Updates that are older than so many server steps bear a tenth of a rate that fresh ones bear, or less.
+STALE, VERY_STALE = 15.0, 0.1
+# Those that are younger bear the rate that a trial without staleness bears.
+FRESH = 5.0
+SAID = {
+    "did not learn": "The run did not learn",
+    "loss rose": "The run learned, but its predictions are surer than they are right",
+}
 
 
 class NotLearningWarning(UserWarning):
-    """A run has ended that did not learn: its loss is above its first one, or its accuracy at chance."""
+    """A run has ended that did not learn, that lost what it had learned, or of which its measurements say nothing."""
 
 
 class RateNames(NamedTuple):
@@ -43,68 +54,41 @@ class RateNames(NamedTuple):
     server: str = "the server's learning rate"
 
 
-class _Measured(NamedTuple):
-    """What is judged: a loss at the start and at the end, and what is known beside it.
+class Judgement(NamedTuple):
+    """What is said of a run that has ended.
 
-    name       of the loss, as in "test loss"
-    losses     (at the start, at the end)
-    margin     by how much the loss must have risen for that to be more than chance
-    peak       the highest loss on the way
-    constant   the loss of the best constant prediction; None if not known
-    accuracy   (at the start, at the end, of the best constant prediction, number of examples), or None
-    when       what "at the end" is
+    kind  "not finite": of what was measured; "did not learn"; "fell back": it had learned, and lost it; "loss rose":
+          its accuracy rose, and its loss several times over; "lacks labels": no client has some that are tested;
+          "clients apart": the model learned, single clients do not
+    text  some sentences
     """
 
-    name: str
-    losses: tuple[float, float]
-    margin: float
-    peak: float
-    constant: float | None
-    accuracy: tuple[float, float, float, int] | None = None
-    when: str = "at the end"
-
-    @property
-    def trained_before(self) -> bool:
-        """Whether training began from a model that knew the task."""
-        return self.constant is not None and self.losses[0] < TRAINED_BEFORE * self.constant
-
-    @property
-    def is_constant(self) -> bool:
-        """Whether the final model is no better than a constant prediction."""
-        start, end = self.losses
-        known = self.constant if self.constant is not None else start
-        no_better = end >= CLOSE_TO_CONSTANT * known
-        if (
-            self.accuracy is None or known == 0
-        ):  # a single label: a constant prediction is all there is to learn
-            return False
-        _, final, chance, examples = self.accuracy
-        return no_better and final <= chance + STANDARD_ERRORS * math.sqrt(chance * (1 - chance) / examples)
-
-    @property
-    def has_lost(self) -> bool:
-        """Whether the loss has risen; from a trained model also above a constant one's, or with less accuracy."""
-        start, end = self.losses
-        if not end > start + self.margin:
-            return False
-        if self.constant is None or not self.trained_before or end > self.constant:
-            return True
-        if self.accuracy is None:
-            return False
-        first, final, _, examples = self.accuracy
-        noise = math.sqrt((first * (1 - first) + final * (1 - final)) / examples)
-        return first - final > STANDARD_ERRORS * noise
+    kind: str
+    text: str
 
 
-def why_not_learned(run: Run, history: History, names: RateNames | None = None) -> str | None:
-    """What shows that a run did not learn, and which rate to lower; None if it learned or is too short to say.
+def judge(run: Run, history: History, names: RateNames | None = None) -> list[Judgement]:
+    """What is to be said of a run that has ended; nothing of one that learned, or is too short to say.
 
-    Judged is the loss on the test examples, or, where an evaluator of the user's own measures them or their labels
-    are others than the clients', the clients' training loss: of the trips from the initial model against the last
-    ones. A run did not learn if that loss ends above its start, or if accuracy and loss on the test examples are
-    those of a constant prediction. On the test examples the end is the last evaluation, or the median one of the last
-    tenth where that is worse. Where training began from a trained model, the loss may rise somewhat, as long as
-    the accuracy has not fallen by more than chance.
+    Judged is the loss on the test examples, with their accuracy, or, where an evaluator of the user's own measures
+    them or their labels are others than the clients', the clients' training loss. The end is the last evaluation, or
+    the median one of the last tenth where that is worse. The first row that holds decides on the model:
+
+    | what is measured | verdict |
+    |---|---|
+    | accuracy far below its best, or, without one, half of what the loss had gained is lost | fell back |
+    | accuracy above its start and above chance | learned |
+    | the start knew the task, and accuracy is not below it | learned |
+    | ... but the loss is several times its start | surer than it is right |
+    | loss above its start | did not learn |
+    | accuracy at chance, and loss no better than a constant prediction's | did not learn |
+    | anything else | learned |
+
+    A loss that has blown up is no fall: its row is one of the others.
+
+    Which change is advised follows from further measurements, asked in this order: the noise of a private run is
+    louder than its signal (then no rate is named); a trial of several rates from the initial model (``try_rates``);
+    how large the examples' numbers are; whether the server steps beyond what clients trained.
 
     Args:
       run: with the federation, client work and server optimizer.
@@ -112,26 +96,29 @@ def why_not_learned(run: Run, history: History, names: RateNames | None = None) 
       names: what the rates are called in the advice. Default: the clients' and the server's learning rate.
 
     Returns:
-      One or two sentences, or None.
+      The judgements, the gravest first.
     """
-    measured = _on_test(run, history) or _in_training(run, history)
-    if measured is None or not _long_enough(run, history, measured):
-        return None
-    start, end = measured.losses
-    if measured.has_lost:
-        said = f"its {measured.name} is {end:.4g} {measured.when} and was {start:.4g} at the start"
-        if measured.accuracy:
-            said += f" (test accuracy {measured.accuracy[1]:.4g}, at the start {measured.accuracy[0]:.4g})"
-    elif measured.is_constant and measured.accuracy:
-        said = f"its test accuracy is {measured.accuracy[1]:.4g} {measured.when}, and always naming one label gives "
-        said += (
-            f"{measured.accuracy[2]:.4g}; its {measured.name} is {end:.4g}, and was {start:.4g} at the start"
-        )
-    else:
-        return None
-    raising = max(end, measured.peak) <= (1 + HARDLY) * start
-    moved = "has hardly moved" if end >= (1 - HARDLY) * start else "got no further"
-    return f"The run did not learn: {said}. {_advice(run, names or RateNames(), moved if raising else None)}"
+    names = names or RateNames()
+    found = [Judgement("not finite", text) for text in not_finite(run, history)]
+    measured = measures.on_test(run, history) or measures.in_training(run, history)
+    long_enough = measured is not None and _long_enough(run, history, measured)
+    if measured is not None and long_enough:
+        verdict = _verdict(measured)
+        if verdict == "fell back" and measured.fall:
+            found.append(Judgement(verdict, _told_of_fall(run, history, measured.fall, names)))
+        elif verdict in SAID:
+            advice = _advice(run, history, measured, names)
+            found.append(Judgement(verdict, f"{SAID[verdict]}: {_shown(measured)}. {advice}"))
+        elif not measured.has_lost and (text := clients_apart(run, history)):
+            found.append(Judgement("clients apart", text))
+    if text := labels_that_clients_lack(run, history if long_enough else None):
+        found.append(Judgement("lacks labels", text))
+    return found
+
+
+def why_not_learned(run: Run, history: History, names: RateNames | None = None) -> str | None:
+    """The texts of ``judge`` in one; None where nothing is to be said."""
+    return " ".join(judgement.text for judgement in judge(run, history, names)) or None
 
 
 def warn(message: str | None, stacklevel: int = 3) -> None:
@@ -140,137 +127,217 @@ def warn(message: str | None, stacklevel: int = 3) -> None:
         warnings.warn(message, NotLearningWarning, stacklevel=stacklevel)
 
 
-def _long_enough(run: Run, history: History, measured: _Measured) -> bool:
+def _long_enough(run: Run, history: History, measured: Measured) -> bool:
     """Whether a run was long enough to be judged, or has lost so much that this does not matter."""
     steps, trips = history.server_steps, len(history.trip_reports["loss"])
     clients = min(run.schedule.num_clients, MOST_CLIENTS_AWAITED)
     if steps >= FEWEST_STEPS and trips >= max(FEWEST_TRIPS, clients):
         return True
-    start, end = measured.losses
-    blown_up = end > BLOWN_UP * max(start, measured.constant or 0.0) + measured.margin
-    return steps >= STEPS_TO_BLOW_UP and blown_up
+    return steps >= STEPS_TO_BLOW_UP and measured.has_blown_up
 
 
-def _on_test(run: Run, history: History) -> _Measured | None:
-    """By the test examples; None where they are not measured by jafl, or their labels are not the clients'."""
-    if run.evaluators is not None:
-        return None
-    rows = [row for row in history.evaluations if _is_number(row.get("test_loss"))]
-    if len(rows) < 2 or rows[0]["server_step"] != 0:
-        return None
-    shares, of_clients = _label_shares(run.federation.test_y), _label_shares(_clients_labels(run))
-    last, when = _judged_end(rows)
-    ends, peak = (rows[0]["test_loss"], last["test_loss"]), max(row["test_loss"] for row in rows)
-    accuracies: list[Any] = [row.get("test_accuracy") for row in (rows[0], last)]
-    if shares is None or of_clients is None or not all(map(_is_number, accuracies)):
-        return _Measured("test loss", ends, 0.0, peak, None, when=when)
-    if _distance(shares, of_clients) > LARGEST_LABEL_SHIFT:
-        return None
-    first, final = map(float, accuracies)  # type: ignore[arg-type]  # numbers, as was just checked
-    accuracy = (first, final, max(shares.values()), len(run.federation.test_y))
-    return _Measured("test loss", ends, 0.0, peak, _constant_loss(run, shares), accuracy, when)
+def _verdict(measured: Measured) -> str:
+    """The table of ``judge``."""
+    accuracy, blown_up = measured.accuracy, measured.has_blown_up
+    if measured.has_gained_and_lost and not blown_up:
+        return "fell back"
+    if accuracy and (accuracy.has_risen or (measured.trained_before and not accuracy.has_fallen)):
+        return "loss rose" if blown_up else "learned"
+    return "did not learn" if measured.has_lost or measured.is_constant else "learned"
 
 
-def _judged_end(rows: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], str]:
-    """The last evaluation, or the median one of the last tenth, whose loss is higher; and when that was.
-
-    With rates that are too high, a run swings to and fro, and may end on a good moment.
-    """
-    tenth = sorted(rows[-max(1, len(rows) // 10) :], key=lambda row: row["test_loss"])
-    median = tenth[len(tenth) // 2]
-    if median["test_loss"] > rows[-1]["test_loss"]:
-        return median, "in the median of its last evaluations"
-    return rows[-1], "at the end"
-
-
-def _in_training(run: Run, history: History) -> _Measured | None:
-    """By the clients' loss on their first minibatch: of the trips from the initial model, and of the last ones."""
-    losses = np.asarray(history.trip_reports["loss"], np.float64)
-    losses = losses if losses.ndim == 1 else losses.reshape(len(losses), -1).mean(axis=1)
-    initial = losses[run.schedule.download_version[: len(losses)] == 0]
-    last = losses[-max(len(initial), len(losses) // 20) :]
-    if len(initial) < 2 or len(losses) < 2 * len(initial):
-        return None
-    errors = [np.var(part, ddof=1) / len(part) for part in (initial, last)]
-    margin = STANDARD_ERRORS * math.sqrt(sum(errors))
-    shares = _label_shares(_clients_labels(run))
-    ends = float(np.mean(initial)), float(np.mean(last))
-    windows = [float(np.mean(part)) for part in np.array_split(losses, 20) if len(part)]
-    return _Measured("training loss", ends, margin, max(windows), _constant_loss(run, shares))
-
-
-def _clients_labels(run: Run) -> np.ndarray | None:
-    """The labels that clients hold; None where an example has several."""
-    labels = np.asarray(run.federation.y)
-    return labels[run.federation.partition.indices] if labels.ndim == 1 else None
-
-
-def _label_shares(labels: Any) -> dict[int, float] | None:
-    """{label: its share}; None unless each example has one whole number as its label."""
-    labels = np.asarray(labels)
-    if labels.ndim != 1 or labels.dtype.kind not in "iu" or not len(labels):
-        return None
-    found, counts = np.unique(labels, return_counts=True)
-    return dict(zip(found.tolist(), (counts / len(labels)).tolist(), strict=True))
-
-
-def _distance(shares: Mapping[int, float], others: Mapping[int, float]) -> float:
-    """The total variation between two shares of labels, from 0 to 1."""
-    labels = {*shares, *others}
-    return sum(abs(shares.get(label, 0.0) - others.get(label, 0.0)) for label in labels) / 2
-
-
-def _constant_loss(run: Run, shares: Mapping[int, float] | None) -> float | None:
-    """The cross-entropy of the shares themselves; None where the loss is another one."""
-    model = as_specification(run.client_work).build().model
-    if shares is None or model.loss_per_example is not softmax_cross_entropy:
-        return None
-    return -sum(share * math.log(share) for share in shares.values())
-
-
-def _advice(run: Run, names: RateNames, moved: str | None) -> str:
-    """Which rate to change first, with the rates that the run had, as far as they are known.
-
-    moved: what is said of a run whose loss never rose, for which rates are too low; else None.
-    """
-    client, server = _rate(as_specification(run.client_work).arguments.get("optimizer")), _server_rate(run)
-    if moved:
+def _shown(measured: Measured) -> str:
+    """What shows that a run did not learn."""
+    (start, end), accuracy = measured.losses, measured.accuracy
+    if measured.has_lost:
+        said = f"its {measured.name} is {end:.4g} {measured.when} and was {start:.4g} at the start"
+        if accuracy:
+            said += f" (test accuracy {accuracy.end:.4g}, at the start {accuracy.start:.4g})"
+        return said
+    if accuracy is None:
         return (
-            f"It {moved}: train longer, or raise {_told(names.server, server)}, or "
-            f"{_told(names.clients, client)}."
+            f"its {measured.name} is {end:.4g} {measured.when}, that of always predicting the same is "
+            f"{measured.constant:.4g}, and it was {start:.4g} at the start"
         )
-    first, second = (names.server, server), (names.clients, client)
-    if not _server_overshoots(run, server):
-        first, second = second, first
-    name, rate = first
-    to = f", to {float(f'{rate / 3:.1g}'):g} for example" if rate else ""
-    return f"Lower {_told(name, rate)}{to}; if that does not help, {_told(*second)}."
+    return (
+        f"its test accuracy is {accuracy.end:.4g} {measured.when}, and always naming one label gives "
+        f"{accuracy.chance:.4g}; its {measured.name} is {end:.4g}, and was {start:.4g} at the start"
+    )
+
+
+def _advice(run: Run, history: History, measured: Measured, names: RateNames) -> str:
+    """What to change, and what was measured that speaks for it."""
+    if said := _told_of_noise(history):
+        return said
+    trial = try_rates(run, measured.constant)
+    scale = large_examples(run)
+    rates = _Rates.of(run, names)
+    start, end = measured.losses
+    moved_little = max(end, measured.peak) <= (1 + HARDLY) * start and end >= (1 - HARDLY) * start
+    factor = trial.factor if trial else None
+    if trial and factor is not None and factor < 1:
+        beyond = f" {rates.lowered_server()}" if rates.server_is_beyond else ""
+        return f"{trial.told()}{scale} {rates.lowered_first(factor)}{beyond}"
+    too_slow = moved_little or end > FAR_FROM_CONSTANT * (measured.constant or math.inf)
+    if trial and factor is not None and factor > 1 and too_slow and not measured.has_lost:
+        return f"{trial.told()} Train longer, or raise {rates.changed(factor)}."
+    if rates.server_is_beyond:
+        own = None if rates.server_is_sgd else try_rates(run, measured.constant, server=True)
+        if own and own.factor is not None and own.factor < 1:
+            return f"{rates.lowered_server(own.factor)} {own.told()}"
+        return f"{rates.lowered_server()} If that does not help, lower {rates.clients_told}."
+    stale = _mean_staleness(history)
+    if trial and trial.lower and measured.has_blown_up:
+        return f"{rates.lowered_first(trial.lower)}{scale}{_look_at(history)}"
+    if measured.has_lost and (trial is None or measured.has_blown_up or (factor == 1 and stale > FRESH)):
+        lower = f"{rates.lowered_first(VERY_STALE if stale > STALE else 1 / 3)} If that does not help, lower"
+        return f"{lower} {rates.other_told}.{scale}{_look_at(history)}"
+    if trial is None and moved_little:
+        return f"It has hardly moved: train longer, or raise {rates.server_told}, or {rates.clients_told}."
+    told = "Nothing that was measured says why."
+    if trial:
+        told = trial.told() + (
+            " None of the rates that were tried, from a ten-thousandth to 100,000 times as much, learned."
+            if factor is None
+            else ""
+        )
+    lower = f" If all of that is as it should be, lower {rates.clients_told}." if measured.has_lost else ""
+    return (
+        f"{told}{scale} Look at whether labels belong to their examples, whether the model's outputs depend on its "
+        "inputs (dead units, a missing layer), whether the test examples are like the clients', and whether it "
+        f"trains long enough.{lower}{_look_at(history)}"
+    )
+
+
+def _told_of_noise(history: History) -> str:
+    """What is said of a private run whose noise is louder than its signal; "" of any other run."""
+    reports = history.step_reports
+    if "noise_norm" not in reports or not len(reports["noise_norm"]):
+        return ""
+    signal, noise = (float(np.median(np.asarray(reports[f"{name}_norm"]))) for name in ("signal", "noise"))
+    if not noise > NOISY * signal:
+        return ""
+    clipped = np.asarray(history.trip_reports.get("clipped", ()), float)
+    clip, of_clip = "", ""
+    if len(clipped):
+        share = f"{100 * clipped.mean():.0f} % of the trips were clipped"
+        if clipped.mean() < FEW_CLIPPED:
+            clip = f"a smaller clip_norm ({share}, and the noise is in proportion to it), "
+        else:
+            of_clip = f" A smaller clip_norm would shorten the signal, too: {share}."
+    return (
+        "The noise that makes it private drowns what clients send: in the median server step its norm is "
+        f"{noise:.3g}, and that of the signal {signal:.3g}. No learning rate changes that. What helps: {clip}a "
+        "larger epsilon (a smaller noise_multiplier), more trips in each server step (buffer_size, cohort_size), "
+        f"more clients, or fewer server steps.{of_clip}"
+    )
+
+
+def _mean_staleness(history: History) -> float:
+    staleness = history.schedule.staleness[: len(history.trip_reports["loss"])]
+    return float(np.mean(staleness)) if len(staleness) else 0.0
+
+
+def _look_at(history: History) -> str:
+    """A sentence on how stale the updates were; "" where they were fresh."""
+    mean = _mean_staleness(history)
+    if mean < 5:
+        return ""
+    return f" Updates were {mean:.3g} server steps old on average: fewer clients at once make them fresher."
+
+
+def _told_of_fall(run: Run, history: History, fall: Fall, names: RateNames) -> str:
+    """What is said of a run that had learned more than it ends with."""
+    said = (
+        f"The run has lost what it had learned: its {fall.name} was {fall.best:.4g} around server step {fall.step}, "
+        f"and is {fall.end:.4g} at the end{fall.swings}."
+    )
+    if noise := _told_of_noise(history):
+        return f"{said} {noise}"
+    losses = measures.training_losses_between(history, (fall.step, history.server_steps))
+    keep = "The parameters of an earlier evaluation are the better ones (on_evaluation gives them)."
+    if losses and losses[1] < losses[0]:
+        return (
+            f"{said} The clients' training loss fell meanwhile, from {losses[0]:.3g} to {losses[1]:.3g}: they fit "
+            "their own examples, and no longer the test's. Train for fewer steps, or regularize (l2, proximal). "
+            f"{keep}"
+        )
+    told = (
+        f" The clients' training loss rose, too, from {losses[0]:.3g} to {losses[1]:.3g}." if losses else ""
+    )
+    rates = _Rates.of(run, names)
+    return (
+        f"{said}{told} {rates.lowered_first(1 / 3)} Or let the rate fall with the server steps (a schedule)."
+        f"{_look_at(history)} {keep}"
+    )
+
+
+class _Rates(NamedTuple):
+    """The two learning rates of a run, as far as they are known, and which is the one to change first."""
+
+    names: RateNames
+    clients: float | None
+    server: float | None
+    server_first: bool
+    server_is_sgd: bool
+    momentum: float
+
+    @classmethod
+    def of(cls, run: Run, names: RateNames) -> "_Rates":
+        optimizer, work = run.server_optimizer, as_specification(run.client_work).arguments
+        sgd = optimizer is None or (
+            isinstance(optimizer, Specification) and getattr(optimizer.factory, "__name__", "") == "sgd"
+        )
+        arguments = optimizer.arguments if isinstance(optimizer, Specification) else {}
+        server = 1.0 if optimizer is None else _rate(optimizer)
+        momentum = min(_number(arguments.get("momentum")) or 0.0, 0.999)
+        beyond = not sgd or (server is not None and server / (1 - momentum) > 1)
+        clients = _rate(work.get("optimizer"))
+        if work.get("schedule") is not None:
+            clients = None
+        return cls(names, clients, server, beyond or work.get("local_steps") == 1, sgd, momentum)
+
+    @property
+    def server_is_beyond(self) -> bool:
+        """Whether the server steps beyond what clients trained, or with an optimizer that has a scale of its own."""
+        return not self.server_is_sgd or (self.server is not None and self.server / (1 - self.momentum) > 1)
+
+    @property
+    def clients_told(self) -> str:
+        return _told(self.names.clients, self.clients)
+
+    @property
+    def server_told(self) -> str:
+        return _told(self.names.server, self.server)
+
+    @property
+    def other_told(self) -> str:
+        """The rate that is not the first one."""
+        return self.clients_told if self.server_first else self.server_told
+
+    def changed(self, factor: float) -> str:
+        """The rate to change first, and to what: it is the server's where clients take one step, which it scales."""
+        one_step = self.server_first and not self.server_is_beyond
+        told, rate = (self.server_told, self.server) if one_step else (self.clients_told, self.clients)
+        to = f"{factor:g} times as much" if rate is None else f"{float(f'{rate * factor:.1g}'):g}"
+        return f"{told}, to {to} for example"
+
+    def lowered_first(self, factor: float) -> str:
+        return f"Lower {self.changed(factor)}."
+
+    def lowered_server(self, factor: float | None = None) -> str:
+        """To ``factor`` times what it is; of SGD, to what adds the mean of the updates at most."""
+        to = ""
+        if self.server is not None:
+            rate = self.server * factor if factor else self.server / 3
+            if self.server_is_sgd:
+                rate = min(rate, 1 - self.momentum)
+            to = f", to {float(f'{rate:.1g}'):g} for example"
+        return f"Lower {self.server_told}{to}."
 
 
 def _told(name: str, rate: float | None) -> str:
     return name if rate is None else f"{name}, which is {rate:g}"
-
-
-def _server_overshoots(run: Run, rate: float | None) -> bool:
-    """Whether the server's rate is the one to lower first: if it steps beyond what clients trained.
-
-    So it does with a rate above 1, or that much by momentum, with an optimizer that has a scale of its own, and where
-    clients take one step, whose size the server's rate decides.
-    """
-    optimizer, work = run.server_optimizer, as_specification(run.client_work).arguments
-    if isinstance(optimizer, Specification):
-        if getattr(optimizer.factory, "__name__", "") != "sgd":
-            return True
-        momentum = _number(optimizer.arguments.get("momentum")) or 0.0
-        if rate is not None and momentum < 1 and rate / (1 - momentum) > 1:
-            return True
-    elif optimizer is not None:
-        return True
-    return work.get("local_steps") == 1
-
-
-def _server_rate(run: Run) -> float | None:
-    return 1.0 if run.server_optimizer is None else _rate(run.server_optimizer)
 
 
 def _rate(optimizer: Any) -> float | None:
@@ -279,14 +346,7 @@ def _rate(optimizer: Any) -> float | None:
 
 
 def _number(value: Any) -> float | None:
-    return float(value) if np.ndim(value) == 0 and _is_number(value) else None
-
-
-def _is_number(value: Any) -> bool:
-    try:
-        return value is not None and math.isfinite(value)
-    except TypeError:
-        return False
+    return float(value) if np.ndim(value) == 0 and measures.is_finite(value) else None
 
 
 def numbered(messages: Sequence[str | None]) -> str | None:
@@ -295,4 +355,8 @@ def numbered(messages: Sequence[str | None]) -> str | None:
     if not bad:
         return None
     listed = ", ".join(map(str, bad[:10])) + (", ..." if len(bad) > 10 else "")
-    return f"{len(bad)} of {len(messages)} runs did not learn (numbers {listed}). Of run {bad[0]}: {messages[bad[0]]}"
+    alike = all(str(messages[number]).startswith("The run did not learn") for number in bad)
+    what = "did not learn" if alike else "end with a warning"
+    return (
+        f"{len(bad)} of {len(messages)} runs {what} (numbers {listed}). Of run {bad[0]}: {messages[bad[0]]}"
+    )

@@ -11,7 +11,6 @@ from jafl.config.experiment import make_experiments
 from jafl.config.settings import Settings
 from jafl.errors import SettingError
 from jafl.privacy.amplified import amplified_epsilon
-from jafl.runs.privacy import why_noise_hinders
 from jafl.runs.runner import dry_run, run
 
 PRIVATE = Settings(
@@ -123,13 +122,6 @@ def test_a_comparison_tells_each_private_run_and_draws_no_wrong_one(tmp_path):
     assert sum("tree" in line for line in table) == 2
     runs = read_json(tmp_path / "both" / "summary.json")["runs"]
     assert all("privacy" in told for told in runs.values())
-
-
-def test_a_run_that_did_not_learn_hears_of_noise_that_is_louder_than_its_signal():
-    told = why_noise_hinders({"median_signal_norm": 0.5, "median_noise_norm": 10.0})
-    assert "20 times as long" in told and "larger epsilon" in told
-    assert not why_noise_hinders({"median_signal_norm": 0.5, "median_noise_norm": 0.1})
-    assert not why_noise_hinders(None) and not why_noise_hinders({"delta": 0.1})
 
 
 def test_what_the_schedule_and_the_weights_make_public_is_said():
