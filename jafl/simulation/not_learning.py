@@ -181,6 +181,11 @@ def _advice(run: Run, history: History, measured: Measured, names: RateNames) ->
     too_slow = moved_little or end > FAR_FROM_CONSTANT * (measured.constant or math.inf)
     if trial and factor is not None and factor > 1 and too_slow and not measured.has_lost:
         return f"{trial.told()} Train longer, or raise {rates.changed(factor)}."
+    if trial and factor == 1 and moved_little and not rates.server_is_beyond:
+        own = try_rates(run, measured.constant, server=True)
+        if own and own.factor is not None and own.factor > 1 and rates.server is not None:
+            to = f"{float(f'{rates.server * own.factor:.1g}'):g}"
+            return f"{own.told()} Train longer, or raise {rates.server_told}, to {to} for example."
     if rates.server_is_beyond:
         own = None if rates.server_is_sgd else try_rates(run, measured.constant, server=True)
         if own and own.factor is not None and own.factor < 1:
@@ -266,8 +271,9 @@ def _told_of_fall(run: Run, history: History, fall: Fall, names: RateNames) -> s
         f" The clients' training loss rose, too, from {losses[0]:.3g} to {losses[1]:.3g}." if losses else ""
     )
     rates = _Rates.of(run, names)
+    lower = rates.lowered_server() if rates.server_is_beyond else rates.lowered_first(1 / 3)
     return (
-        f"{said}{told} {rates.lowered_first(1 / 3)} Or let the rate fall with the server steps (a schedule)."
+        f"{said}{told} {lower} Or let the rate fall with the server steps (a schedule)."
         f"{_look_at(history)} {keep}"
     )
 

@@ -34,19 +34,43 @@ def compared(folder, **changes):
     return said, outcomes
 
 
-def test_a_run_that_did_not_learn_is_told_when_it_ends_in_the_table_and_in_its_summary(tmp_path):
-    said, (fedbuff, fedavg) = compared(tmp_path, algorithm="fedbuff,fedavg", **TOO_HIGH)
+@pytest.mark.parametrize(
+    "rate, advice, kind, told",
+    [
+        (
+            1000.0,
+            "Lower --server_learning_rate, which is 1000, to 1 for example",
+            "loss rose",
+            "ended with a warning",
+        ),
+        (
+            1e-5,
+            "raise --server_learning_rate, which is 1e-05, to 1 for example",
+            "did not learn",
+            "did not learn",
+        ),
+    ],
+)
+def test_a_run_with_a_warning_is_told_when_it_ends_in_the_table_and_in_its_summary(
+    rate, advice, kind, told, tmp_path
+):
+    model = (
+        "mlp" if kind == "did not learn" else "softmax"
+    )  # without hidden units the least step tells labels apart
+    said, (fedbuff, fedavg) = compared(
+        tmp_path, algorithm="fedbuff,fedavg", server_learning_rate=rate, model=model
+    )
     for outcome in (fedbuff, fedavg):
         assert outcome.status == "finished"
         warning = outcome.summary["warning"]
-        assert "Lower --server_learning_rate, which is 1000, to 300 for example" in warning
+        assert advice in warning and outcome.summary["warning_kinds"] == [kind]
         assert f"{outcome.experiment.name}: {warning}" in said
         kept = json.loads((tmp_path / outcome.experiment.name / "summary.json").read_text())
         assert kept["warning"] == warning
     rows = [line for line in said if line.startswith(("fedbuff ", "fedavg "))]
-    assert len(rows) == 2 and all(row.endswith("1 of 1 did not learn") for row in rows)
+    assert len(rows) == 2 and all(row.endswith(f"1 of 1 {told}") for row in rows)
     comparison = json.loads((tmp_path / "summary.json").read_text())
-    assert [row["not_learned"] for row in comparison["table"]] == [1, 1]
+    assert [row["not_learned"] for row in comparison["table"]] == 2 * [int(kind == "did not learn")]
 
 
 def test_a_run_that_learned_says_nothing(tmp_path):
@@ -70,7 +94,7 @@ def test_a_sweep_tells_which_runs_did_not_learn(tmp_path, runs_together):
             progress=False,
             runs_together=runs_together,
         )
-    assert sum("(2 did not learn)" in line for line in said) == 1
+    assert sum("(2 ended with a warning)" in line for line in said) == 1
     for rate in ("1.0", "1000.0"):
         for seed in (0, 1):
             (folder,) = tmp_path.glob(f"server_learning_rate={float(rate):g}/fedbuff-seed{seed}")
@@ -110,6 +134,6 @@ def test_the_preset_learns_where_clients_are_alike_or_grouped_and_a_rate_that_fa
 def test_the_command_ends_with_status_0_and_a_visible_warning(tmp_path):
     ended = run_py(*flags({**SMALL, **TOO_HIGH, "algorithm": "fedbuff"}), "--nopictures", folder=tmp_path)
     assert ended.returncode == 0
-    assert "fedbuff-seed0: The run did not learn" in ended.stdout
-    assert "1 of 1 did not learn" in ended.stdout
+    assert "fedbuff-seed0: The run learned, but its predictions are surer" in ended.stdout
+    assert "1 of 1 ended with a warning" in ended.stdout
     assert "Warning" not in ended.stderr
