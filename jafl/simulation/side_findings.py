@@ -93,8 +93,10 @@ def clients_apart(run: Run, history: History) -> str:
     before = float(np.mean(losses[:begins]))
     least = max(constant_loss(run, clients_labels(run)) or 0.0, (1 + RISEN) * before)
     found: list[tuple[int, float]] = []
-    for number in np.flatnonzero(np.bincount(client) >= FEWEST_TRIPS_OF_A_CLIENT):
-        own = losses[client == number]
+    counts = np.bincount(client)
+    of_clients = np.split(losses[np.argsort(client, kind="stable")], np.cumsum(counts)[:-1])
+    for number in np.flatnonzero(counts >= FEWEST_TRIPS_OF_A_CLIENT):
+        own = of_clients[number]
         last = own[-(len(own) // 3) :]
         if last.mean() - least > STANDARD_ERRORS * math.sqrt(np.var(last, ddof=1) / len(last)):
             found.append((int(number), float(last.mean())))
