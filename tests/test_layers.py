@@ -12,6 +12,7 @@ HOST_ONLY = (
     "extras",
     "array_files",
     "given_arrays",
+    "checksums",
     "display",
     "records",
     "schedule",

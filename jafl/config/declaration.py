@@ -134,6 +134,8 @@ class Declaration:
     decides_examples_of  the data sets whose examples it decides, of a setting of another group than data
     most_used            whether --help explains it, too
     earlier_name         under which earlier files and commands have it
+    files                what its value names, if that is no law: "" a file; else these files of a folder. What they
+                         hold decides the results
     """
 
     group: str
@@ -146,3 +148,4 @@ class Declaration:
     decides_examples_of: Readers | None = None
     most_used: bool = False
     earlier_name: str = ""
+    files: tuple[str, ...] = ()

@@ -1,7 +1,7 @@
 """From settings to the objects of an experiment: data, schedule, model, client work, rule, optimizer."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -20,6 +20,7 @@ from jafl.config.builders import (
 from jafl.config.builders.privacy import in_settings
 from jafl.config.builders.secure import in_secure_settings
 from jafl.config.data_cache import DataCache
+from jafl.config.inputs import input_digests
 from jafl.config.resolution import refuse_unread, resolve
 from jafl.config.settings import Settings
 from jafl.data import Federation, Source
@@ -45,6 +46,7 @@ class Experiment:
     source       the data set
     model        the model, with what it does to stored examples before it reads them
     preparation  the run, its plan, its program and the memory that it will take
+    inputs       {what: SHA-256} of what it reads from files (``jafl.config.inputs``)
     """
 
     label: str
@@ -52,6 +54,7 @@ class Experiment:
     source: Source
     model: Model
     preparation: Preparation
+    inputs: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -147,6 +150,7 @@ def make_experiment(
         compute_dtype=settings.compute_dtype,
     )
     foretold.check_epochs(settings, int(np.max(federation.num_examples)))
+    inputs = input_digests(settings, source)
     init_key, trips_key = jax.random.split(jax.random.key(int(settings.seed)))
     initial_round = make_rule(settings).build().initial_round
     # The memory needed is known before it is taken.
@@ -203,7 +207,7 @@ def make_experiment(
         raise (error.of("plan_form") if error.setting == "form" else error) from None
     params = loaded.initial("parameters", model, settings, source, lambda: model.init(init_key, source.x))
     preparation = preparation.with_run(params=params)
-    return Experiment(label, settings, source, model, preparation)
+    return Experiment(label, settings, source, model, preparation, inputs)
 
 
 def _measured_steps(count: int, num_steps: int) -> list[int]:

@@ -32,6 +32,7 @@ def _setting(default: Any, help_text: str, declaration: Declaration) -> Any:
     return dataclasses.field(default=default, metadata={"help": help_text, "declaration": declaration})
 
 
+A_FILE = ("",)
 # Data of which a seed decides what is drawn, or which examples are held out.
 DIVIDED_BY_SEED = (
     only(
@@ -280,7 +281,7 @@ class Settings:
     wordpiece_vocabulary: str | None = _setting(
         None,
         "BERT's vocab.txt: read texts as its word pieces instead of words (newsgroups).",
-        Declaration("data", only(dataset=BY_ARGUMENT)),
+        Declaration("data", only(dataset=BY_ARGUMENT), files=A_FILE),
     )
     synthetic_alpha: float = _setting(
         1.0,
@@ -327,12 +328,16 @@ class Settings:
     embeddings_file: str = _setting(
         "",
         "GloVe file with the word vectors, which then stay fixed. Default: they are learned.",
-        Declaration("model", only(model="sent140_lstm")),
+        Declaration("model", only(model="sent140_lstm"), files=A_FILE),
     )
     model_dir: str = _setting(
         "",
         "Directory with config.json, model.safetensors and vocab.txt, as Hugging Face has them.",
-        Declaration("model", only(model=("distilbert", "bert"))),
+        Declaration(
+            "model",
+            only(model=("distilbert", "bert")),
+            files=("config.json", "model.safetensors", "vocab.txt"),
+        ),
     )
     fine_tune: str = _setting(
         "all",
@@ -438,7 +443,7 @@ class Settings:
         "always",
         "When clients are there to start: always, diurnal (a share of each day), on_and_off (temporary dropout), or "
         "a CSV or NPZ file with columns client, start, end.",
-        Declaration("presence", only(protocol=MOVING)),
+        Declaration("presence", only(protocol=MOVING), files=A_FILE),
     )
     day_length: float = _setting(
         24.0,
@@ -541,7 +546,7 @@ class Settings:
         "Law of trip durations: constant, uniform, half_normal, exponential, log_normal, "
         "gamma, pareto, proportional_to_examples (exponential, mean by the client's examples), groups, or a CSV or "
         "NPZ file with columns client, duration.",
-        Declaration("delay", EVERY_RUN, most_used=True),
+        Declaration("delay", EVERY_RUN, most_used=True, files=A_FILE),
     )
     delay_mean: float = _setting(
         1.0,
@@ -863,6 +868,7 @@ NOT_SETTINGS = (
     "overrides",
     "refinements",  # the overrides' name in the files of earlier versions
     "listed",
+    "inputs",
 )
 KINDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false", type(None): "null"}
 DEFAULTS: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(Settings)}

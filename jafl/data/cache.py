@@ -17,23 +17,26 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from jafl import checksums
 from jafl.array_files import read_array
 from jafl.errors import SettingError, require
 
 FORMAT = 1
-FACTS = "facts.json"
+FACTS, DIGEST = "facts.json", "digest.json"
 
 
 @dataclasses.dataclass(frozen=True)
 class Decoded:
     """A decoded data set on disk.
 
-    path: its folder. arrays: by name, memory-mapped and read-only. facts: numbers and texts about it.
+    path: its folder. arrays: by name, memory-mapped and read-only. facts: numbers and texts about it. digest: SHA-256
+    of arrays and facts.
     """
 
     path: pathlib.Path
     arrays: Mapping[str, np.ndarray]
     facts: Mapping[str, Any]
+    digest: str
 
 
 class Writer:
@@ -150,7 +153,33 @@ def _read(folder: pathlib.Path) -> Decoded:
             f"The decoded data set in {str(folder)!r} is damaged: {error}. Delete this folder; it is made anew "
             "from the data set."
         ) from error
-    return Decoded(folder, arrays, content["facts"])
+    return Decoded(folder, arrays, content["facts"], _digest_of_content(folder, content))
+
+
+def _digest_of_content(folder: pathlib.Path, content: Mapping[str, Any]) -> str:
+    """The SHA-256 of a decoded data set: of the facts, and of each array's file.
+
+    Gigabytes are hashed once, and not by every run: the digest is kept beside the arrays, with their sizes and times,
+    and counts as long as they have these.
+    """
+    files = [folder / f"{name}.npy" for name in content["bytes"]]
+    times = {file.name: [(stat := file.stat()).st_size, stat.st_mtime_ns] for file in files}
+    key = checksums.of_values([content["facts"], times])
+    kept = folder / DIGEST
+    try:
+        known = json.loads(kept.read_text())
+        if known["key"] == key:
+            return str(known["digest"])
+    except (OSError, ValueError, KeyError, TypeError):
+        pass  # none is kept, or none that can be read: it is computed anew
+    digest = checksums.of_values([content["facts"], checksums.of_files(folder, sorted(times))])
+    unfinished = folder / f".{DIGEST}.{uuid.uuid4().hex[:8]}"
+    try:
+        unfinished.write_text(json.dumps({"key": key, "digest": digest}))
+        unfinished.replace(kept)
+    except OSError:  # the folder may be another's, and not for this user to write to
+        unfinished.unlink(missing_ok=True)
+    return digest
 
 
 def _write_header(file: BinaryIO, rows: int, shape: tuple[int, ...], dtype: np.dtype) -> None:

@@ -246,6 +246,7 @@ class Source:
       server_indices: like ``train_indices``, for ``server_x``.
       normalization: how the device normalizes uint8 images (see ``jafl.models.Inputs``), or None.
       vocabulary: the words of token 0, 1, ..., or None where ``x`` holds no tokens.
+      digest: SHA-256 of the content that it was read from, before any split; None of data that no file holds.
     """
 
     name: str
@@ -265,6 +266,7 @@ class Source:
     server_indices: np.ndarray | None = None
     normalization: Normalization | None = None
     vocabulary: tuple[str, ...] | None = None
+    digest: str | None = None
 
     def __post_init__(self) -> None:
         if self.natural_partition is not None:

@@ -65,7 +65,9 @@ def image_source(
     files = check_prepared(name, root)
     decode = functools.partial(_decode, name=name, root=root, transposed=transposed)
     decoded = cached(name, decode, cache_dir=cache, request={}, files=files)
-    source = stored_source(name, decoded.arrays, classes, normalization=normalize(decoded.facts))
+    source = stored_source(
+        name, decoded.arrays, classes, normalization=normalize(decoded.facts), digest=decoded.digest
+    )
     return split_source(
         source, test_fraction=test_fraction, validation_fraction=validation_fraction, data_seed=data_seed
     )

@@ -70,7 +70,9 @@ def newsgroups(
         arrays = {**arrays, "train_x": train_x, "test_x": test_x}
     else:
         vocabulary = tuple(decoded.facts["vocabulary"])
-    source = stored_source("newsgroups", arrays, len(decoded.facts["groups"]), vocabulary=vocabulary)
+    source = stored_source(
+        "newsgroups", arrays, len(decoded.facts["groups"]), vocabulary=vocabulary, digest=decoded.digest
+    )
     return split_source(
         source, test_fraction=test_fraction, validation_fraction=validation_fraction, data_seed=data_seed
     )

@@ -2,6 +2,7 @@
 
 import functools
 import gzip
+import hashlib
 import pathlib
 import zlib
 
@@ -64,7 +65,9 @@ def mnist_5000(
     )
     statistics = PixelStatistics()
     statistics.add(fields["x"])
-    return Source("mnist_5000", num_classes=_CLASSES, normalization=normalize(statistics.facts()), **fields)
+    facts = normalize(statistics.facts())
+    digest = hashlib.sha256(table.tobytes()).hexdigest()
+    return Source("mnist_5000", num_classes=_CLASSES, normalization=facts, digest=digest, **fields)
 
 
 def _table() -> np.ndarray:

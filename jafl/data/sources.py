@@ -2,6 +2,7 @@
 
 import functools
 import gzip
+import hashlib
 import math
 from collections.abc import Callable
 
@@ -66,7 +67,8 @@ def digits(*, test_fraction: float = 0.2, validation_fraction: float = 0.0, data
         validation_fraction=validation_fraction,
         rng=generator("data_seed", data_seed, _DIGITS),
     )
-    return Source("digits", num_classes=10, **fields)
+    digest = hashlib.sha256(table.tobytes()).hexdigest()
+    return Source("digits", num_classes=10, digest=digest, **fields)
 
 
 @functools.cache

@@ -66,7 +66,13 @@ def femnist(
         decoded = _decoded(name, clients, False, cache, files)
     offsets = np.asarray(decoded.arrays["train_offsets"])
     partition = Partition(offsets, np.arange(offsets[-1]))
-    source = stored_source(name, decoded.arrays, decoded.facts["classes"], natural_partition=partition)
+    source = stored_source(
+        name,
+        decoded.arrays,
+        decoded.facts["classes"],
+        natural_partition=partition,
+        digest=decoded.digest,
+    )
     if source.x.dtype == np.uint8:
         source = dataclasses.replace(source, normalization=normalize(decoded.facts))
     else:

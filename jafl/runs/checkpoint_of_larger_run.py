@@ -11,7 +11,7 @@ from jafl.config.experiment import Experiment
 from jafl.engine.program import Carry
 from jafl.errors import SettingError
 from jafl.records import ExecutionPlan
-from jafl.runs.directory import RunDirectory, config, what_decides
+from jafl.runs.directory import RunDirectory, config_of, what_decides
 from jafl.runs.recorder import Options
 from jafl.simulation.batches import batch_of
 from jafl.simulation.checkpoints import Checkpoints, Saved
@@ -62,7 +62,7 @@ def convert(
     evaluations, same = _evaluations(saved.runs[0]["evaluations"], before, now, step)
     written = Checkpoints(
         directory.new_checkpoints,
-        configuration=what_decides(config(now.settings.__dict__, ())),
+        configuration=what_decides(config_of(now)),
         on_trouble=options.show,
     )
     written.delete()

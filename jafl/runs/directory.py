@@ -18,6 +18,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jafl.config.experiment import Experiment
 from jafl.config.settings import FORMAT
 from jafl.data import Federation, Source
 from jafl.errors import SettingError
@@ -110,10 +111,11 @@ class RunDirectory:
             return None
         return read_run(self.path, with_metrics=False).config
 
-    def write_config(self, settings: Mapping[str, Any], command: Sequence[str], label: str = "") -> None:
-        """``config.json``: every resolved setting, the versions, the device, the command, an arm's label."""
-        arm = {"label": label} if label not in ("", settings["algorithm"]) else {}
-        self._write_json("config.json", {**config(settings, command), **arm})
+    def write_config(self, experiment: Experiment, command: Sequence[str]) -> None:
+        """``config.json``: every resolved setting, the inputs' digests, versions, device, command, an arm's label."""
+        label = experiment.label
+        arm = {"label": label} if label not in ("", experiment.settings.algorithm) else {}
+        self._write_json("config.json", {**config_of(experiment, command), **arm})
 
     def write_comparison(
         self, settings: Mapping[str, Any], runs: Sequence[str], command: Sequence[str]
@@ -251,6 +253,12 @@ def config(settings: Mapping[str, Any], command: Sequence[str]) -> dict[str, Any
         "device": f"{device.platform} ({device.device_kind})",
         "command": list(command),
     }
+
+
+def config_of(experiment: Experiment, command: Sequence[str] = ()) -> dict[str, Any]:
+    """The content of an experiment's ``config.json``, but for its label."""
+    inputs = {"inputs": dict(experiment.inputs)}
+    return {**config(dataclasses.asdict(experiment.settings), command), **inputs}
 
 
 def what_decides(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from jafl.config.settings import Settings
 from jafl.errors import SettingError, require
 from jafl.records import EventSchedule
 from jafl.runs.checkpoint_of_larger_run import NotThere, convert
-from jafl.runs.directory import RunDirectory, config, what_decides
+from jafl.runs.directory import RunDirectory, config_of, what_decides
 from jafl.runs.earlier import EarlierRun, Replacement
 from jafl.runs.reader import DamagedRun, PastRun, read_run, read_schedule
 from jafl.runs.recorder import Options, refuse_differences
@@ -173,7 +173,7 @@ def _begun(experiment: Experiment, directory: RunDirectory) -> Experiment | None
     written = checkpoints.last_configuration(directory.new_checkpoints)
     if written is not None:
         every = written.get("evaluate_every")
-        now = what_decides(config(dataclasses.asdict(experiment.settings), ()))
+        now = what_decides(config_of(experiment))
         if experiment.settings.evaluate_every is None:
             now["evaluate_every"] = every
         if all(written.get(name) == value for name, value in now.items()):
@@ -189,7 +189,7 @@ def _budgets(content: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _refuse_other_settings(past: PastRun, experiment: Experiment, grown: tuple[str, ...]) -> None:
-    now = what_decides(config(dataclasses.asdict(experiment.settings), ()))
+    now = what_decides(config_of(experiment))
     before = what_decides(past.config)
     # A run that has grown may keep a spacing that its comparison leaves open.
     open_spacing = ("evaluate_every",) if experiment.settings.evaluate_every is None else ()

@@ -6,13 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jafl.config.experiment import Experiment
+from jafl.config.inputs import changed
 from jafl.engine.evaluation import per_client_accuracy
 from jafl.errors import SettingError, choose, whole_number
 from jafl.extras import MissingLibraryError, is_installed, require_library
 from jafl.records import History
 from jafl.runs import privacy
 from jafl.runs.damage import read_sound_run
-from jafl.runs.directory import RunDirectory, config, what_decides
+from jafl.runs.directory import RunDirectory, config_of, what_decides
 from jafl.runs.earlier import Replacement
 from jafl.runs.figures import diagnose, draw_history, which_pictures
 from jafl.runs.lock import WAYS
@@ -131,14 +132,14 @@ class Recording:
         self._writers: list[Any] = []
         self._open = contextlib.ExitStack()
         self._settings = dataclasses.asdict(experiment.settings)
-        now = config(self._settings, options.command)
+        now = config_of(experiment)
         before = None if self.is_waiting else directory.past_config()
         self.decides = what_decides(now if before is None else before)
         refuse_differences(directory.path, self.decides, what_decides(now))
         if not self.is_waiting and (
             before is None or before.get("target_accuracy") != now["target_accuracy"]
         ):
-            directory.write_config(self._settings, options.command, experiment.label)
+            directory.write_config(experiment, options.command)
 
     @property
     def is_waiting(self) -> bool:
@@ -215,7 +216,7 @@ class Recording:
         self._replacement.make()
         directory = self.directory
         directory.path.mkdir(parents=True, exist_ok=True)
-        directory.write_config(self._settings, self.options.command, self.experiment.label)
+        directory.write_config(self.experiment, self.options.command)
         self.write_setup()
         if directory.new_checkpoints.is_dir():
             directory.new_checkpoints.rename(directory.checkpoints)
@@ -283,9 +284,29 @@ class Recording:
 
 def refuse_differences(path: Any, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Raises SettingError, with the differences, if ``path`` holds a run of other settings than those of ``now``."""
+    before, now = dict(before), dict(now)
+    inputs_before, inputs_now = before.pop("inputs", None), now.pop("inputs", None)
     lines = differences(before, now)
+    if not lines and inputs_before is not None and inputs_now is not None:  # not told by earlier versions
+        refuse_changed_inputs(path, changed(before, inputs_before, inputs_now))
     if lines:
         raise SettingError(
             f"{path} holds a run of other settings:\n  " + "\n  ".join(lines) + "\nGo on with the same ones "
             "(--resume --output_dir alone takes them from there), or name another directory."
+        )
+
+
+def refuse_changed_inputs(path: Any, lines: Sequence[str]) -> None:
+    """Raises SettingError, with the ``lines`` of ``jafl.config.inputs.changed``, if there are any.
+
+    path: the directory of the run.
+    """
+    if lines:
+        raise SettingError(
+            f"{path} holds a run of other inputs:\n  "
+            + "\n  ".join(lines)
+            + "\nPut back what these held to go on with "
+            "it, or name another directory: over other inputs it is another run.",
+            setting="output_dir",
+            value=str(path),
         )

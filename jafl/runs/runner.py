@@ -304,7 +304,7 @@ def _write_schedule(
     experiment: Experiment, directory: RunDirectory, command: Sequence[str], pictures: str
 ) -> tuple[dict[str, Any], list[str]]:
     """Writes and draws what is known before training; returns the diagnostics, and what could not be drawn."""
-    directory.write_config(dataclasses.asdict(experiment.settings), command)
+    directory.write_config(experiment, command)
     directory.write_schedule(experiment.schedule)
     directory.write_partition(experiment.federation, experiment.source)
     weights = expected_weights(experiment)

@@ -1,7 +1,6 @@
 """Trains an experiment, or a batch of them in one program, and writes their run directories as it goes."""
 
 import contextlib
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +8,7 @@ from jafl.config.experiment import Experiment
 from jafl.records import History, Params
 from jafl.runs.batching import as_runs
 from jafl.runs.damage import is_closed
-from jafl.runs.directory import RunDirectory, config, what_decides
+from jafl.runs.directory import RunDirectory, config_of, what_decides
 from jafl.runs.earlier import Replacement
 from jafl.runs.figures import draw_missing
 from jafl.runs.progress import Interrupt, Progress
@@ -183,7 +182,7 @@ def _finish_runs_begun_alone(
 
 def _configuration(experiments: Sequence[Experiment], directories: Sequence[RunDirectory]) -> dict[str, Any]:
     """What identifies a batch: what decides the first run's results, and how each other run differs from it."""
-    each = [what_decides(config(dataclasses.asdict(experiment.settings), ())) for experiment in experiments]
+    each = [what_decides(config_of(experiment)) for experiment in experiments]
     own = {
         f"{directory.path.parent.name}/{directory.path.name}": {
             name: value for name, value in decides.items() if value != each[0][name]

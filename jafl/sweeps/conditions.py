@@ -1,11 +1,13 @@
 """The conditions of runs: the settings, beside the algorithm and the seed, in which they differ."""
 
+import dataclasses
 import pathlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jafl.config import grid
+from jafl.config.inputs import SHOWN
 from jafl.config.settings import DECLARED, DEFAULTS, FILLED_BY_PRESETS, Settings, readers_by
 from jafl.runs.reader import PLACES, PastRun
 
@@ -30,6 +32,7 @@ def conditions_of(runs: Sequence[PastRun]) -> list[dict[str, Any]]:
     Runs of one arm differ in any setting, runs of several arms in those that do not follow from the algorithm. Where
     these are many, only those with an unusual value (``usual_values``).
     """
+    runs = [_with_inputs(run, runs) for run in runs]
     named = _named(runs)
     conditions: list[dict[str, Any]] = named or [{} for _ in runs]
     alike: dict[tuple, list[PastRun]] = {}
@@ -53,6 +56,24 @@ def conditions_of(runs: Sequence[PastRun]) -> list[dict[str, Any]]:
         }
         for run, condition in zip(runs, conditions, strict=True)
     ]
+
+
+def _with_inputs(run: PastRun, runs: Sequence[PastRun]) -> PastRun:
+    """The run, the digests of what it read beside the settings that name it, if other runs read something else there.
+
+    Runs of earlier versions tell no digests, and count as if they had read what others read, if that is one thing.
+    """
+    told = {}
+    for what, digest in (run.config.get("inputs") or {}).items():
+        name = what.partition("/")[0]
+        others = (
+            o.config["inputs"]
+            for o in runs
+            if o.config.get("inputs") and o.config.get(name) == run.config[name]
+        )
+        if len({inputs.get(what) for inputs in others}) > 1:
+            told[name] = f"{told.get(name, run.config[name])} ({digest[:SHOWN]})"
+    return dataclasses.replace(run, config={**run.config, **told}) if told else run
 
 
 def _differ(runs: Sequence[PastRun], name: str) -> bool:

@@ -17,16 +17,17 @@ from jafl.config.arms import Arms, Override
 from jafl.config.builders import make_client_optimizer, make_server_optimizer
 from jafl.config.data_cache import DataCache
 from jafl.config.experiment import make_experiment
+from jafl.config.inputs import changed, input_digests, input_files
 from jafl.config.resolution import refuse_unread_in_sweep, resolve
-from jafl.config.settings import Settings
+from jafl.config.settings import DEFAULTS, Settings
 from jafl.errors import SettingError, unknown_name, whole_number
 from jafl.runs import tables
-from jafl.runs.damage import Damaged, survey
+from jafl.runs.damage import Damaged, is_closed, survey
 from jafl.runs.directory import RUNS, RunDirectory, claim_next_directory
 from jafl.runs.earlier import BATCH_CHECKPOINTS, CHECKPOINTS
 from jafl.runs.lock import claiming_by, directory_lock, who_holds
-from jafl.runs.reader import PLACES, PastRun, names_in, read_json
-from jafl.runs.recorder import Options
+from jafl.runs.reader import PLACES, DamagedRun, PastRun, names_in, read_json, read_run
+from jafl.runs.recorder import Options, refuse_changed_inputs
 from jafl.runs.target import with_target
 from jafl.runs.wall_clock import WallClock, measured, part
 from jafl.simulation import checkpoints
@@ -131,6 +132,7 @@ def _begin(
             return [request]
         before = read_json(root / "sweep.json")
         _refuse_another(root, before, settings, content)
+        _refuse_changed_inputs(directories(root, conditions), settings)
         requests = requests_in(before)
         known = [path for earlier in requests for path in directories(root, earlier.conditions(settings, ()))]
         if {*directories(root, conditions)} <= {*known}:
@@ -222,6 +224,29 @@ def _refuse_another(
         raise SettingError(
             f"{root} holds another sweep:\n  " + "\n  ".join(lines) + "\nName another directory."
         )
+
+
+def _refuse_changed_inputs(paths: Sequence[pathlib.Path], settings: Settings) -> None:
+    """Raises SettingError if runs are left to train, and what runs that are there have read has changed since.
+
+    paths: the directories of the requested runs. settings: those that they share, which say where data lie.
+    """
+    if all(map(is_closed, paths)):
+        return
+    loaded, known = DataCache(), set[str]()
+    places = {name: getattr(settings, name) for name in PLACES}
+    for path in paths:
+        try:
+            config = read_run(path, with_metrics=False).config if (path / "config.json").is_file() else {}
+        except DamagedRun:
+            continue
+        before = config.get("inputs")
+        if not before or (what := f"{before} {list(input_files(config).items())}") in known:
+            continue
+        known.add(what)
+        run = Settings.from_mapping({name: config[name] for name in DEFAULTS if name in config} | places)
+        now = input_digests(run, loaded.source(run))
+        refuse_changed_inputs(path, changed(config, before, now))
 
 
 def _overrides_of(content: Mapping[str, Any]) -> dict[str, list[Any]]:

@@ -9,7 +9,7 @@ import pytest
 from quick_compilation import quick_compilation  # noqa: F401
 
 import jafl
-from jafl.simulation import checksums
+from jafl import checksums
 
 SOURCE = jafl.data.synthetic(num_clients=6, alpha=1.0, beta=1.0, mean_examples=10, num_features=5)
 MODEL = jafl.models.softmax(SOURCE.num_classes)

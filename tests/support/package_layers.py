@@ -15,6 +15,7 @@ LAYERS = {
         "extras",
         "array_files",
         "given_arrays",
+        "checksums",
         "display",
         "records",
         "specifications",

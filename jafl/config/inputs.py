@@ -1,0 +1,65 @@
+"""The files that decide a run: what they hold, so that a run over a file that has changed is another run."""
+
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+from jafl import checksums
+from jafl.config.readers import KNOWN
+from jafl.config.settings import DECLARED, Settings
+from jafl.data import Source
+
+DATA = "dataset"  # under which the digest of the data set stands
+SHOWN = 12  # digits of a digest, where people read it
+
+
+def input_files(settings: Mapping[str, Any]) -> dict[str, pathlib.Path]:
+    """The files that settings name, by setting; one of a folder under ``setting/file``.
+
+    settings: of one run, those that it does not read at their defaults.
+    """
+    found = {}
+    for name, declared in DECLARED.items():
+        value = settings.get(name)
+        if not declared.files or not value or value in KNOWN.get(name, ()):
+            continue
+        for file in declared.files:
+            found[f"{name}/{file}".rstrip("/")] = pathlib.Path(value).expanduser() / file
+    return found
+
+
+def input_digests(settings: Settings, source: Source) -> dict[str, str]:
+    """{what: SHA-256} of everything that a run reads from files; as ``inputs`` of ``config.json``.
+
+    A data set counts under ``dataset``, by the content that it has before any split, wherever its files lie.
+
+    Args:
+      settings: of the run, every default filled in, and what it does not read at its default.
+      source: its data set.
+    """
+    data = {} if source.digest is None else {DATA: source.digest}
+    files = input_files(vars(settings))
+    return data | {what: checksums.of_file(path) for what, path in files.items() if path.is_file()}
+
+
+def changed(settings: Mapping[str, Any], before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """A line for each input whose content has changed: which one, where it lies, and both digests.
+
+    Args:
+      settings: of the run, as ``config.json`` has them.
+      before: its ``inputs``.
+      now: the same of today.
+    """
+    files = input_files(settings)
+    lines = []
+    for what in dict.fromkeys([*before, *now]):
+        old, new = before.get(what), now.get(what)
+        if old == new:
+            continue
+        where = f"the file {str(files[what])!r}" if what in files else f"the data set {settings.get(DATA)!r}"
+        lines.append(f"{what}: {where} held {_short(old)}, and holds {_short(new)} (SHA-256)")
+    return lines
+
+
+def _short(digest: str | None) -> str:
+    return f"{digest[:SHOWN]}..." if digest else "nothing"
