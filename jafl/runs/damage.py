@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from jafl.errors import SettingError
-from jafl.runs.reader import DamagedRun, PastRun, read_run, run_folders
+from jafl.runs.reader import DamagedRun, PastRun, check_digests, read_run, run_folders
 
 ARRAYS = ("schedule.npz", "partition.npz", "params.npz", "reports.npz")
 # Read to their last byte; of the others, which may be large, only the table of contents, at their end.
@@ -69,12 +69,12 @@ def read_sound_run(path: str | os.PathLike[str], *, whole: bool = True) -> PastR
 
     Args:
       path: the directory.
-      whole: whether to read schedule and partition to their last byte.
+      whole: whether to read schedule and partition to their last byte, and compare all files with their digests.
 
     Raises:
       DamagedRun: if a file is not what it should be.
     """
-    run = read_run(path)
+    run = read_run(path, checked=False)
     folder = run.path
     _check_fields(folder, "config.json", run.config, OF_CONFIG)
     before = -1
@@ -90,6 +90,8 @@ def read_sound_run(path: str | os.PathLike[str], *, whole: bool = True) -> PastR
     for name in ARRAYS:
         if (folder / name).is_file():
             _check_arrays(folder, name, whole=whole and name in READ_WHOLE)
+    if whole and run.summary is not None:
+        check_digests(folder, run.summary)
     return run
 
 

@@ -23,10 +23,11 @@ from jafl.config.settings import FORMAT
 from jafl.data import Federation, Source
 from jafl.errors import SettingError
 from jafl.records import EventSchedule, History, Params
-from jafl.runs import lock
+from jafl.runs import digests, lock
 from jafl.runs.earlier import (
     BATCH_CHECKPOINTS,
     CHECKPOINTS,
+    LEFT_FOR_GOOD,
     NEW_CHECKPOINTS,
     PICTURES,
     EarlierRun,
@@ -155,6 +156,11 @@ class RunDirectory:
             }
         self._write_arrays("partition.npz", arrays)
 
+    def remove_summary(self) -> None:
+        """Removes ``summary.json`` of a run that goes on."""
+        self.check_claim()
+        (self.path / "summary.json").unlink(missing_ok=True)
+
     def restart(self, evaluations: Sequence[Mapping[str, Any]]) -> None:
         """Prepares the directory for a run that begins, or goes on after ``evaluations``.
 
@@ -207,8 +213,9 @@ class RunDirectory:
         self.write_result("diagnostics.json", content)
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        """``summary.json``."""
-        self.write_result("summary.json", summary)
+        """``summary.json``, with the digests of what the run leaves for good and of itself."""
+        content = _finite_or_none({"format": FORMAT, **summary})
+        self._write_json("summary.json", digests.with_digests(self.path, content, LEFT_FOR_GOOD))
 
     def _write_json(self, name: str, content: Mapping[str, Any]) -> None:
         text = json.dumps(_finite_or_none(content), indent=2, allow_nan=False) + "\n"

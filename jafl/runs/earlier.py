@@ -10,16 +10,20 @@ from jafl.runs.lock import directory_lock, is_locked, who_holds
 from jafl.runs.trackers import CSV, MLFLOW_RUN_ID, WANDB_RUN_ID
 from jafl.simulation import checkpoints
 
-FILES = (
+# What a run leaves for good: its ``summary.json`` holds a digest of each.
+LEFT_FOR_GOOD = (
     "config.json",
-    "comparison.json",
     "schedule.npz",
     "partition.npz",
     "metrics.jsonl",
-    "summary.json",
     "params.npz",
     "reports.npz",
     "diagnostics.json",
+)
+FILES = (
+    *LEFT_FOR_GOOD,
+    "comparison.json",
+    "summary.json",
     "report.html",
     "report.md",
     CSV,

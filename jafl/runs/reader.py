@@ -5,7 +5,7 @@ import json
 import math
 import os
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from jafl.config.arms import overrides_in
 from jafl.config.settings import FORMAT, TYPES, Settings, with_current_names
 from jafl.errors import SettingError
 from jafl.records import EventSchedule
+from jafl.runs import digests
 
 # Settings that say where data lie: data in another place do not make another run.
 PLACES = ("data_dir", "cache_dir")
@@ -88,15 +89,19 @@ class PastRun:
         return self.status in ("finished", "diverged")
 
 
-def read_run(path: str | os.PathLike[str], *, with_metrics: bool = True) -> PastRun:
+def read_run(path: str | os.PathLike[str], *, with_metrics: bool = True, checked: bool = True) -> PastRun:
     """Reads one run directory.
+
+    The target is that of ``summary.json``, which has been read off the evaluations, where there is one.
 
     Args:
       path: the directory.
       with_metrics: whether to read ``metrics.jsonl``, too.
+      checked: whether to compare the run's other files, too, with their digests in ``summary.json``.
 
     Raises:
-      DamagedRun: if there is no run, a file is not what it should be, or it has another format version.
+      DamagedRun: if there is no run, a file is not what it should be or has changed since the run wrote it, or it has
+        another format version.
     """
     path = pathlib.Path(path)
     try:
@@ -112,7 +117,22 @@ def read_run(path: str | os.PathLike[str], *, with_metrics: bool = True) -> Past
     if summary is not None and summary.get("status") not in STATUSES:
         told = f"is {summary['status']!r}" if "status" in summary else "is missing"
         raise DamagedRun(path, f"status in summary.json {told}")
-    return PastRun(path, config, _evaluations(path) if with_metrics else [], summary)
+    evaluations = _evaluations(path) if with_metrics else []
+    if summary is not None:
+        check_digests(path, summary, None if with_metrics and checked else ("config.json",))
+        if digests.KEY in summary and "target_accuracy" in config:
+            config["target_accuracy"] = summary["target_accuracy"]
+    return PastRun(path, config, evaluations, summary)
+
+
+def check_digests(path: pathlib.Path, summary: Mapping[str, Any], names: Sequence[str] | None = None) -> None:
+    """Raises DamagedRun if a file has changed since the run wrote it; arguments as of ``digests.what_changed``."""
+    try:
+        reason = digests.what_changed(path, summary, names)
+    except OSError as error:
+        raise DamagedRun(path, f"{error.filename} cannot be read: {error.strerror}") from error
+    if reason:
+        raise DamagedRun(path, reason)
 
 
 def _check_settings(path: pathlib.Path, config: Mapping[str, Any]) -> None:
@@ -257,6 +277,8 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
             f"{path} has format {version!r}, but this version of jafl reads {FORMAT} only. "
             "Read it with the version of jafl that wrote it (versions.jafl in its config.json)."
         )
+    if path.name == digests.SUMMARY and (reason := digests.what_changed(path.parent, content, [path.name])):
+        raise SettingError(f"{reason}.")
     return with_current_names(content)
 
 

@@ -136,9 +136,8 @@ class Recording:
         before = None if self.is_waiting else directory.past_config()
         self.decides = what_decides(now if before is None else before)
         refuse_differences(directory.path, self.decides, what_decides(now))
-        if not self.is_waiting and (
-            before is None or before.get("target_accuracy") != now["target_accuracy"]
-        ):
+        self._other_target = before is not None and before.get("target_accuracy") != now["target_accuracy"]
+        if not self.is_waiting and before is None:
             directory.write_config(experiment, options.command)
 
     @property
@@ -175,6 +174,9 @@ class Recording:
             return
         if not (self.directory.path / "metrics.jsonl").is_file():  # what a dry run has left
             (self.directory.path / "diagnostics.json").unlink(missing_ok=True)
+        if self._other_target:
+            self.directory.remove_summary()  # whose digests are of the earlier settings
+            self.directory.write_config(self.experiment, self.options.command)
         self.directory.write_schedule(self.experiment.schedule)
         self.directory.write_partition(self.experiment.federation, self.experiment.source)
 

@@ -47,7 +47,7 @@ DRY_RUN_COLUMNS = (
     "fairness loss",
 )
 # What a comparison leaves out of its runs' summaries.
-NOT_COMPARED = ("participation", "client_accuracy", "format")
+NOT_COMPARED = ("participation", "client_accuracy", "format", "digests")
 
 
 def run(

@@ -31,6 +31,6 @@ def with_target(past: PastRun, target_accuracy: float, *, pictures: bool) -> Pas
         with part("pictures"):
             curves = {past.config["algorithm"]: [past.evaluations]}
             plots.save(plots.accuracy_panels(curves, target=target_accuracy), past.path / "accuracy.png")
+    directory.write_summary(summary)  # before the settings: readers take its target
     directory.write_result("config.json", config)
-    directory.write_summary(summary)
     return dataclasses.replace(past, config=config, summary=summary)

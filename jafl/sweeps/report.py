@@ -12,6 +12,7 @@ from jafl.config import grid
 from jafl.config.settings import DEFAULTS
 from jafl.errors import SettingError, unknown_name
 from jafl.extras import importing
+from jafl.runs import digests
 from jafl.runs.damage import Damaged, refuse_no_run, survey
 from jafl.runs.directory import write_whole
 from jafl.runs.figures import figures_from_files
@@ -258,6 +259,12 @@ def _notes(
         number = sum(run.status == status for run in runs)
         if number:
             notes.append(f"{_plural(number, 'run')}: {meaning}.")
+    unchecked = sum(run.summary is not None and digests.KEY not in run.summary for run in runs)
+    if unchecked:
+        notes.append(
+            f"{_plural(unchecked, 'run')} without digests of the files, as earlier versions left them: nobody can "
+            "tell whether these were changed."
+        )
     repeated = sum(arm.repeated for arm in arm_runs)
     if repeated:
         notes.append(

@@ -8,7 +8,7 @@ import signal
 
 from jafl.runs import runner
 
-WALL_CLOCK = ("wall_clock", "peak_memory_bytes", "seconds", "run_seconds", "compile_seconds")
+WALL_CLOCK = ("digests", "wall_clock", "peak_memory_bytes", "seconds", "run_seconds", "compile_seconds")
 
 
 def quiet(settings, folder, **options):
