@@ -1,4 +1,4 @@
-"""Digests of the files of a run, in its ``summary.json``: a file that was changed afterwards is not shown as measured.
+"""Digests of the files of a run, in its ``summary.json``: a file that was changed later is not shown as measured.
 
 ``digests`` there is {file: SHA-256}, of ``summary.json`` itself by its other content. That of ``config.json`` leaves
 the target out, which ``--resume`` may change after the run's end; readers take the target of ``summary.json``.

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from waiting import LIMIT
 
-from jafl.data.cache import FACTS, cached
+from jafl.data.cache import DIGEST, FACTS, cached
 from jafl.errors import SettingError
 
 ROWS = np.arange(24, dtype=np.uint8).reshape(6, 2, 2)
@@ -134,3 +134,28 @@ def test_refuses_rows_of_another_shape_or_type(tmp_path):
     for rows in (ROWS[:, :1], ROWS.astype(np.int64)):
         with pytest.raises(SettingError, match="as before"):
             read(tmp_path, odd(rows))
+
+
+def test_the_digest_is_that_of_the_content_wherever_it_lies(tmp_path):
+    here = read(tmp_path / "a")
+    assert here.digest == read(tmp_path / "b", request={"tokens": 3}).digest == read(tmp_path / "a").digest
+    other = read(tmp_path / "c", lambda writer: {**decode(writer), "classes": 4})
+    assert other.digest != here.digest
+    file = here.path / "x.npy"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    os.utime(file, ns=(1, 1))
+    assert read(tmp_path / "a").digest != here.digest, "hashed anew once it was written to"
+
+
+def test_the_digest_is_computed_once_and_needs_no_place_to_keep_it(tmp_path, monkeypatch):
+    first = read(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr("jafl.checksums.of_file", lambda path: pytest.fail(f"{path} is hashed again"))
+        assert read(tmp_path).digest == first.digest
+    (first.path / DIGEST).write_text("{")
+    with monkeypatch.context() as patch:
+        patch.setattr("pathlib.Path.replace", lambda *_: (_ for _ in ()).throw(PermissionError("read-only")))
+        assert read(tmp_path).digest == first.digest
+    assert sorted(file.name for file in first.path.iterdir()) == [DIGEST, FACTS, "names.npy", "x.npy"]

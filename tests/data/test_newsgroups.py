@@ -7,7 +7,7 @@ import re
 
 import numpy as np
 import pytest
-from post_files import WORDS
+from post_files import WORDS, write_posts
 from sklearn.datasets import load_files
 
 from jafl import data
@@ -159,3 +159,15 @@ def test_cache_files_of_every_protocol_are_read(folders, protocol):
     again = data.newsgroups(data_dir=folders)
     assert plain.vocabulary == again.vocabulary
     np.testing.assert_array_equal(np.sort(plain.x, axis=0), np.sort(again.x, axis=0))
+
+
+def test_the_digest_follows_the_posts_and_not_their_place(folders, tmp_path):
+    source = data.newsgroups(data_dir=folders, tokens=10)
+    split = data.newsgroups(data_dir=folders, tokens=10, test_fraction=0.5, data_seed=3)
+    write_posts(tmp_path / "elsewhere")
+    assert source.digest == split.digest == data.newsgroups(data_dir=tmp_path / "elsewhere", tokens=10).digest
+    post = next(
+        path for path in sorted(folders.rglob("*")) if path.is_file() and path.parent.name == "sci.space"
+    )
+    post.write_bytes(post.read_bytes().replace(b"orbit", b"earth"))
+    assert data.newsgroups(data_dir=folders, tokens=10).digest != source.digest

@@ -1,0 +1,173 @@
+"""Files that decide results and have changed: other runs in every mean, and no run goes on over them."""
+
+import dataclasses
+import json
+import shutil
+
+import pytest
+from quick_compilation import quick_compilation  # noqa: F401
+from run_again import at_step, contents, ctrl_c, quiet
+from runs_by_hand import write_run
+
+from jafl.config.data_cache import DataCache
+from jafl.config.experiment import make_experiment
+from jafl.config.inputs import input_digests, input_files
+from jafl.config.resolution import resolve
+from jafl.config.settings import DECLARED, HELP, Settings
+from jafl.errors import SettingError
+from jafl.runs.reader import PLACES, find_runs
+from jafl.sweeps import seed_means
+from jafl.sweeps.report import write_report
+from jafl.sweeps.sweep import run_sweep
+
+SMALL = Settings(
+    algorithm="fedbuff", model="softmax", num_clients=12, concurrency=6, buffer_size=4, client_trips=120
+)
+
+
+def write_trace(path, first=1.0):
+    path.write_text("client,duration\n" + "".join(f"{n},{first + n}\n" for n in range(12)))
+
+
+def write_windows(path, first=1.0):
+    path.write_text("client,start,end\n" + "".join(f"{n},0,{first + 1000 * n}\n" for n in range(12)))
+
+
+WRITERS = {"delay": write_trace, "availability": write_windows}
+
+
+def over(tmp_path, name, **changes):
+    """Settings over a file ``name``.csv."""
+    WRITERS[name](tmp_path / f"{name}.csv")
+    return dataclasses.replace(SMALL, **{name: str(tmp_path / f"{name}.csv")}, **changes)
+
+
+def test_every_setting_that_names_a_file_says_so():
+    """Of a setting that comes later the name or the help tells that it names one."""
+    words = ("file with", "file ", "folder", "directory", "vocab.txt")
+    named = {name for name in DECLARED if any(word in HELP[name].lower() for word in words)}
+    named |= {name for name in DECLARED if name.endswith(("_file", "_dir", "_vocabulary", "_path"))}
+    not_named = {"python_source", "dataset", "most_characters", "data_seed", "delay_slow_fraction"}
+    not_named |= {"availability_period"}  # of the windows of another setting's file
+    assert named - not_named - {*PLACES} == {name for name, declared in DECLARED.items() if declared.files}
+
+
+def test_what_lies_in_a_folder_counts_file_by_file(tmp_path):
+    for name in ("config.json", "model.safetensors", "vocab.txt", "notes.txt"):
+        (tmp_path / name).write_text(name)
+    files = input_files({"model_dir": str(tmp_path), "embeddings_file": "~/glove.txt", "delay": "gamma"})
+    assert list(files) == [
+        "embeddings_file",
+        "model_dir/config.json",
+        "model_dir/model.safetensors",
+        "model_dir/vocab.txt",
+    ]
+    assert "~" not in str(files["embeddings_file"])
+    settings = dataclasses.replace(SMALL, model_dir=str(tmp_path))
+    source = DataCache().source(SMALL)
+    before = input_digests(settings, source)
+    (tmp_path / "vocab.txt").write_text("more words")
+    assert {what for what, digest in input_digests(settings, source).items() if digest != before[what]} == {
+        "model_dir/vocab.txt"
+    }
+
+
+def test_a_law_is_no_file_though_one_is_called_so(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "gamma").write_text("x")
+    assert input_files({**vars(SMALL), "delay": "gamma"}) == {}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_the_digest_follows_the_content(name, tmp_path):
+    settings = over(tmp_path, name)
+
+    def digests():
+        loaded = DataCache()
+        ((label, run),) = resolve({"fedbuff": settings}, loaded)
+        return dict(make_experiment(label, run, loaded).inputs)
+
+    first = digests()
+    assert {*first} == {"dataset", name}
+    WRITERS[name](tmp_path / f"{name}.csv", 2.0)
+    second = digests()
+    assert (second["dataset"], second[name] == first[name]) == (first["dataset"], False)
+    WRITERS[name](tmp_path / f"{name}.csv")
+    assert digests() == first
+
+
+def test_data_are_the_same_in_every_split_and_others_in_every_source():
+    loaded = DataCache()
+    digests = {
+        (dataset, seed): loaded.source(
+            dataclasses.replace(SMALL, dataset=dataset, seed=seed, resample_data=True)
+        ).digest
+        for dataset in ("digits", "mnist_5000", "synthetic")
+        for seed in ("0", "1")
+    }
+    assert digests["digits", "0"] == digests["digits", "1"] != digests["mnist_5000", "0"]
+    assert digests["mnist_5000", "0"] == digests["mnist_5000", "1"]
+    assert digests["synthetic", "0"] is None, "no file holds it"
+
+
+@pytest.fixture
+def no_pictures(monkeypatch):
+    monkeypatch.setattr("jafl.sweeps.report._curves", lambda *_: [])
+    monkeypatch.setattr("jafl.sweeps.report._schedule_pictures", lambda *_: [])
+
+
+def test_seeds_over_a_changed_file_are_in_no_mean_together(tmp_path, no_pictures):
+    for seed, digest in (("0", "a" * 64), ("1", "a" * 64), ("2", "b" * 64)):
+        write_run(tmp_path / f"s{seed}", seed=seed, delay="t.csv", config={"inputs": {"delay": digest}})
+    arms = seed_means.by_arm(find_runs(tmp_path))
+    assert [(arm.condition, len(arm.runs)) for arm in arms] == [
+        ({"delay": "t.csv (aaaaaaaaaaaa)"}, 2),
+        ({"delay": "t.csv (bbbbbbbbbbbb)"}, 1),
+    ]
+    text = write_report(tmp_path)[1].read_text()
+    assert "bbbbbbbbbbbb" in text
+    assert "under 2 conditions (delay)" in text
+
+
+def test_runs_that_tell_no_digest_are_pooled_with_those_of_one(tmp_path):
+    write_run(tmp_path / "s0", seed="0", delay="t.csv")
+    write_run(tmp_path / "s1", seed="1", delay="t.csv", config={"inputs": {"delay": "a" * 64}})
+    assert [len(arm.runs) for arm in seed_means.by_arm(find_runs(tmp_path))] == [2]
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_run_does_not_go_on_over_a_changed_file(name, tmp_path):
+    settings = over(tmp_path, name)
+    quiet(settings, tmp_path / "run", trackers=[at_step(10, ctrl_c)])
+    before = contents(tmp_path / "run")
+    WRITERS[name](tmp_path / f"{name}.csv", 2.0)
+    with pytest.raises(SettingError) as refused:
+        quiet(settings, tmp_path / "run", resume=True)
+    for part in (f"{tmp_path / 'run'} holds", f"{name}: the file '{tmp_path}/{name}.csv' held", "Put back"):
+        assert part in str(refused.value)
+    assert contents(tmp_path / "run") == before
+    WRITERS[name](tmp_path / f"{name}.csv")
+    assert quiet(settings, tmp_path / "run", resume=True)[0].status == "finished"
+
+
+def test_a_run_of_an_earlier_version_goes_on(tmp_path):
+    quiet(SMALL, tmp_path / "run", trackers=[at_step(10, ctrl_c)])
+    file = tmp_path / "run" / "config.json"
+    content = json.loads(file.read_text())
+    file.write_text(json.dumps({name: value for name, value in content.items() if name != "inputs"}))
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    del summary["digests"]
+    (tmp_path / "run" / "summary.json").write_text(json.dumps(summary))
+    shutil.rmtree(tmp_path / "run" / "checkpoints")  # in which this version has written digests, too
+    (outcome,) = quiet(SMALL, tmp_path / "run", resume=True, checkpoint_every=0)
+    assert outcome.status == "finished"
+
+
+def test_a_sweep_does_not_go_on_over_a_changed_file(tmp_path):
+    settings, quietly = over(tmp_path, "delay"), {"show": lambda _: None, "pictures": False}
+    run_sweep(settings, "learning_rate=0.1", tmp_path / "sweep", **quietly)
+    WRITERS["delay"](tmp_path / "delay.csv", 2.0)
+    # Nothing is left to train, and the table is made of what was measured.
+    assert run_sweep(settings, "learning_rate=0.1", tmp_path / "sweep", **quietly).statuses == {"finished": 1}
+    with pytest.raises(SettingError, match="learning_rate=0.1.fedbuff-seed0 holds a run of other inputs"):
+        run_sweep(settings, "learning_rate=0.1,0.3", tmp_path / "sweep", **quietly)
