@@ -238,6 +238,7 @@ EXPERIMENT = PaperExperiment(
             },
             arms=ARMS,
             conditions={"dropout_fraction": FRACTIONS},
+            different_worlds="Clients leave half way through each arm's own budget, which is more steps for some.",
             overrides=[NOBODY],
             search=Search(
                 space={"server_learning_rate": desk_rates(ACE, STEPS)},

@@ -59,6 +59,7 @@ ZENO = {
 }
 BEST = label(10, 2)
 ABOVE = "WKAFL ends above {worse}"
+OF_EACH = "The paper gives WKAFL more clients than Zeno++, and compares what classes Zeno++'s server holds."
 SETTINGS = {"server_steps": STEPS, "server_examples": 50}
 
 
@@ -79,6 +80,7 @@ EXPERIMENT = PaperExperiment(
         "paper": Scale(
             settings=WORLD | ON_EMNIST | SETTINGS | {"dataset": "emnist/mnist", "evaluate_every": 50},
             arms=arms(3000, 20),
+            different_worlds=OF_EACH,
             overrides=[Override({}, WKAFL, {"evaluate_every": 1000})],  # every 50 steps, too
             search=PAPER_SEARCH,
             seeds=(0, 1, 2),
@@ -86,6 +88,7 @@ EXPERIMENT = PaperExperiment(
         "desk": Scale(
             settings=DESK | SETTINGS,
             arms=arms(1000, 10),
+            different_worlds=OF_EACH,
             search=Search(space={"server_learning_rate": [0.01, 0.03, 0.1, 0.3, 1.0, 3.0]}, seeds=(100, 101)),
             seeds=tuple(range(20)),
             analysis=Analysis(

@@ -116,6 +116,8 @@ class Scale:
                  ``dirichlet_alpha=0.1,delay_mean=5``, or "" for all conditions. Left out in a file: it is read from
                  ``experiments/tuned``, which ``python -m experiments.machinery.pages`` writes
     analysis     how its claims are judged, under the protocol; None: as before the protocol, which decides nothing
+    different_worlds    why arms live in different worlds (data, partition, delays, presence, failures, dropout) under
+                 one condition, a sentence; table.md has it. Left out: they do not, which is checked
     """
 
     settings: Mapping[str, Any]
@@ -126,6 +128,7 @@ class Scale:
     search: Search | None = None
     tuned: Mapping[str, Mapping[str, Mapping[str, Any]]] = dataclasses.field(default_factory=dict)
     analysis: Analysis | None = None
+    different_worlds: str = ""
 
     def __post_init__(self) -> None:
         if self.search:

@@ -16,8 +16,9 @@ from experiments.machinery.declarations import (
     Scale,
 )
 from experiments.machinery.results import holds
+from jafl.config.settings import DECIDE_NOTHING
 from jafl.errors import SettingError, require
-from jafl.runs.reader import PLACES, read_json
+from jafl.runs.reader import read_json
 
 VERSION = PROTOCOL_VERSION
 # What a result can be.
@@ -104,7 +105,7 @@ def standing(
         why.append(f"Seeds ran that were not declared: {', '.join(map(str, more))}.")
     if fewer:
         why.append(f"Seeds are missing: {', '.join(map(str, fewer))}.")
-    changed = [f"{name}={value}" for name, value in typed.items() if name not in ("seed", *PLACES)]
+    changed = [f"{name}={value}" for name, value in typed.items() if name not in ("seed", *DECIDE_NOTHING)]
     if changed:
         why.append(f"Settings were typed: {', '.join(changed)}.")
     if scale.search and not tuned_here and not scale.tuned:
@@ -145,7 +146,7 @@ def earlier_results(
         found = f"{there[0]}, {there[1]} size, replication {there[2]}"
         told = f"output_dir is {str(folder)!r}, which holds results of {found}"
         raise SettingError(f"{told}. {remedy}", setting="output_dir", value=str(folder))
-    changed = {name: value for name, value in (typed or {}).items() if name not in PLACES}
+    changed = {name: value for name, value in (typed or {}).items() if name not in DECIDE_NOTHING}
     if content.get("standing") == UNDER and changed:
         told = f"output_dir is {str(folder)!r}, which holds results under the protocol"
         settings = ", ".join(f"{name}={value}" for name, value in changed.items())
@@ -190,5 +191,5 @@ def check_corrections(
 
 def digest(settings: Mapping[str, Any]) -> str:
     """A short name of a run's settings: equal for the same run in several experiments."""
-    decisive = {name: value for name, value in settings.items() if name not in PLACES}
+    decisive = {name: value for name, value in settings.items() if name not in DECIDE_NOTHING}
     return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:16]

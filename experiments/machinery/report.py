@@ -13,9 +13,10 @@ from experiments.machinery.results import Runs, holds
 from experiments.machinery.search import at_the_edge
 from experiments.machinery.statistics import ALPHA
 from experiments.machinery.verdicts import IDENTITY
-from jafl.config import grid
+from jafl.config import grid, world
 from jafl.runs import tables
 from jafl.runs.reader import PastRun
+from jafl.sweeps import seed_means
 
 NOTHING = 1e-9  # differences below are rounding
 
@@ -32,6 +33,16 @@ def measured(experiment: PaperExperiment, runs: Runs) -> list[list[str]]:
         line += [_measured(measure, group.runs) for measure in experiment.columns.values()]
         table.append([*line, *([_beside(experiment, group.condition, group.label)] if beside else [])])
     return table
+
+
+def worlds(scale: Scale, runs: Runs) -> str:
+    """Why arms live in different worlds, and which lives where under each condition; empty where all share one."""
+    lines = []
+    for condition, groups in seed_means.by_condition(runs.groups):
+        found = world.worlds((group.label, group.runs[0].config) for group in groups)
+        under = grid.readable(grid.folder(condition)) or "all runs"
+        lines += [f"- {under}: {'; '.join(one.line for one in found)}."] * bool(found)
+    return "\n".join([f"Different worlds, on purpose: {scale.different_worlds}", "", *lines]) if lines else ""
 
 
 def _measured(measure: Measure, runs: Sequence[PastRun]) -> str:

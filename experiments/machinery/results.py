@@ -23,7 +23,7 @@ class Runs:
     def in_folder(cls, folder: pathlib.Path) -> "Runs":
         """The runs of the sweep in ``folder``."""
         runs = [run for run in find_runs(folder) if run.is_over]
-        return cls(seed_means.by_arm(runs, seed_means.labels_in(folder, runs)))
+        return cls(seed_means.by_arm(runs, seed_means.labels_in(folder, runs), by_world=False))
 
     @property
     def conditions(self) -> list[dict[str, Any]]:

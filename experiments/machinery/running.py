@@ -28,9 +28,8 @@ from experiments.machinery.sweeps import Sweep, adapted, typed_budget
 from jafl import __version__
 from jafl.config import grid
 from jafl.config.arms import Override
-from jafl.config.settings import Settings
+from jafl.config.settings import DECIDE_NOTHING, Settings
 from jafl.errors import SettingError, require, unknown_name
-from jafl.runs.reader import PLACES
 
 INTERRUPTED, COULD_NOT_RUN = 130, 2  # exit statuses
 
@@ -243,7 +242,7 @@ def _forecast(job: _Job, topology: str, tune: bool) -> None:
 
 def _refuse_unmeasured(job: _Job) -> None:
     """Raises SettingError for a typed setting that the experiment's ``measure`` does not read."""
-    for name in sorted({*job.typed} - {"seed", *PLACES, *job.experiment.reads}):
+    for name in sorted({*job.typed} - {"seed", *DECIDE_NOTHING, *job.experiment.reads}):
         read = ", ".join(job.experiment.reads) or "none"
         allowed = (
             f"left out: {job.experiment.name} trains nothing, and does not read it (of the settings: {read})"
@@ -287,7 +286,8 @@ def _train(job: _Job, tune: bool, options: Mapping[str, Any]) -> bool:
     seeds = sorted(
         {seed for group in runs.groups for seed in (int(run.config["seed"]) for run in group.runs)}
     )
-    table, how = report.measured(job.experiment, runs), report.tuning(job.scale, tuned)
+    how = "\n\n".join(filter(None, (report.tuning(job.scale, tuned), report.worlds(job.scale, runs))))
+    table = report.measured(job.experiment, runs)
     _write(job, runs, table, how, seeds, corrections=corrections, tuned_here=tune)
     return True
 

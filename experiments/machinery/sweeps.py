@@ -9,9 +9,8 @@ from experiments.machinery.declarations import Scale
 from jafl.config import arms as all_arms
 from jafl.config import grid
 from jafl.config.arms import Arms, Override
-from jafl.config.settings import Settings
+from jafl.config.settings import DECIDE_NOTHING, Settings
 from jafl.errors import SettingError, require
-from jafl.runs.reader import PLACES
 
 BUDGET = ("client_trips", "server_steps")
 
@@ -63,7 +62,8 @@ def adapted(scale: Scale, typed: Mapping[str, Any]) -> tuple[Scale, Settings]:
         )
     tried = {name: [typed[name]] if name in typed else values for name, values in scale.conditions.items()}
     typed = {name: value for name, value in typed.items() if name not in tried}
-    settings = Settings().changed(scale.settings, {"seed": ",".join(map(str, scale.seeds))}, typed)
+    own = {"seed": ",".join(map(str, scale.seeds)), "different_worlds": bool(scale.different_worlds)}
+    settings = Settings().changed(scale.settings, own, typed)
     from jafl.config.resolution import seeds_of
 
     return dataclasses.replace(scale, seeds=seeds_of(settings), conditions=tried), settings
@@ -114,7 +114,7 @@ def refuse_replaced(sweep: Sweep, typed: Mapping[str, Any]) -> list[str]:
         for each in grid.product(sweep.conditions)
     ]
     sentences = []
-    for name in sorted({*typed} - {"seed", *BUDGET, *PLACES, *sweep.conditions}):
+    for name in sorted({*typed} - {"seed", *BUDGET, *DECIDE_NOTHING, *sweep.conditions}):
         given = getattr(sweep.settings, name)
         own = {label: {getattr(arms[label], name) for arms in conditions} for label in sweep.arms}
         replacing = [label for label, values in own.items() if given not in values]

@@ -18,6 +18,9 @@ GROUPS = {
     "presence": "Presence: availability, dropout and failures",
     "output": "What is measured",
 }
+# Those of the world in which runs live: which examples there are, who holds them, how long a trip takes, who is
+# there, fails or leaves. Runs that are compared share it (``jafl.config.world``).
+WORLD = ("data", "partition", "delay", "presence")
 # In place of the names of readers: those whose function takes an argument of the setting's name.
 BY_ARGUMENT: tuple[str, ...] = ()
 FILES = (".csv", ".npz")

@@ -100,7 +100,7 @@ def unread(arms: Sequence[Settings], runs: Sequence[Settings], given: Collection
             values if name in given else []
         )
         if differing and not any(is_read(name, run) for run in runs):
-            found.append(Unread(name, differing[0], *_why(name, runs)))
+            found.append(Unread(name, differing[0], *why_unread(name, runs)))
     return found + _unread_rule_arguments(arms, runs)
 
 
@@ -161,7 +161,7 @@ def _arguments(function: Callable[..., Any]) -> frozenset[str]:
     return frozenset(inspect.signature(function).parameters)
 
 
-def _why(name: str, runs: Sequence[Settings]) -> tuple[str, str]:
+def why_unread(name: str, runs: Sequence[Settings]) -> tuple[str, str]:
     """(which runs read a setting that none of ``runs`` reads, what these are instead), in words."""
     cases: dict[str, None] = {}
     here: dict[str, None] = {}
@@ -182,7 +182,7 @@ def _why(name: str, runs: Sequence[Settings]) -> tuple[str, str]:
 def _state(setting: str, run: Settings) -> str:
     """What a setting is in a run, or why the run does not read it."""
     if not is_read(setting, run):
-        where, here = _why(setting, [run])
+        where, here = why_unread(setting, [run])
         return f"{setting} is not read itself, but only where {where}, and {here}"
     return f"{setting} is {_shown(setting, run)}"
 

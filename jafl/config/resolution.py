@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from jafl.config import arms as all_arms
-from jafl.config import foretold, grid, presets, readers
+from jafl.config import foretold, grid, presets, readers, world
 from jafl.config.arms import Arms, Override
 from jafl.config.builders import filled_in, make_rule
 from jafl.config.builders.algorithm import rule_arguments
@@ -46,7 +46,10 @@ def resolve(arms: Mapping[str, Settings], loaded: DataCache) -> list[tuple[str, 
         _check(settings)
     for _, run in _resolved(arms):  # refuses what cannot work before the data set is read
         foretold.check(run)
-    return _resolved({label: filled_in(arm, loaded.source(arm)) for label, arm in arms.items()})
+    runs = _resolved({label: filled_in(arm, loaded.source(arm)) for label, arm in arms.items()})
+    if not any(settings.different_worlds for settings in arms.values()):
+        world.refuse_different(runs)
+    return runs
 
 
 def _resolved(arms: Mapping[str, Settings]) -> list[tuple[str, Settings]]:

@@ -22,6 +22,7 @@ from jafl.config.declaration import (
     MOVING,
     NOT_IN_ROUNDS,
     SAME,
+    WORLD,
     Declaration,
     only,
 )
@@ -87,6 +88,12 @@ class Settings:
         "float32",
         "float32, or bfloat16 for mixed precision: the model computes in bfloat16, while parameters, updates and the "
         "server's arithmetic stay in float32.",
+        Declaration("run", EVERY_RUN),
+    )
+    different_worlds: bool = _setting(
+        False,
+        "Compare runs of different worlds (data, partition, delays, presence, failures, dropout), where a setting of "
+        "the world is read by some only; table, report and pictures say which run lives where. Else it is refused.",
         Declaration("run", EVERY_RUN),
     )
     devices: int | None = _setting(
@@ -884,6 +891,14 @@ DECLARED: dict[str, Declaration] = {
 RENAMED = {declared.earlier_name: name for name, declared in DECLARED.items() if declared.earlier_name}
 # Pairs of which at most one is given.
 EXCLUSIVE = tuple((name, declared.excludes) for name, declared in DECLARED.items() if declared.excludes)
+# Settings that say where data lie: data in another place do not make another run.
+PLACES = ("data_dir", "cache_dir")
+# All settings on which no result of a run depends.
+DECIDE_NOTHING = (*PLACES, "different_worlds")
+# What makes the world of a run.
+OF_WORLD = tuple(
+    name for name, declared in DECLARED.items() if declared.group in WORLD and name not in PLACES
+)
 # What an algorithm's preset fills in.
 FILLED_BY_PRESETS = tuple(name for name, declared in DECLARED.items() if declared.preset)
 # Numbers that may differ between the runs of one compiled program: neither schedule nor partition depend on them.

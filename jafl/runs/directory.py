@@ -19,7 +19,7 @@ import jax
 import numpy as np
 
 from jafl.config.experiment import Experiment
-from jafl.config.settings import FORMAT
+from jafl.config.settings import DECIDE_NOTHING, FORMAT
 from jafl.data import Federation, Source
 from jafl.errors import SettingError
 from jafl.records import EventSchedule, History, Params
@@ -34,7 +34,7 @@ from jafl.runs.earlier import (
     another_process,
 )
 from jafl.runs.lock import directory_lock
-from jafl.runs.reader import PLACES, read_run
+from jafl.runs.reader import read_run
 
 RUNS = "runs"  # where runs go whose directory has no name
 # The files that tell how a run ended; they are removed before it goes on.
@@ -271,7 +271,7 @@ def config_of(experiment: Experiment, command: Sequence[str] = ()) -> dict[str, 
 def what_decides(config: Mapping[str, Any]) -> dict[str, Any]:
     """The part of ``config.json`` on which the bits of the results depend."""
     versions = config.get("versions", {})
-    left_out = ("format", "versions", "command", "label", "target_accuracy", *PLACES)
+    left_out = ("format", "versions", "command", "label", "target_accuracy", *DECIDE_NOTHING)
     kept = {name: value for name, value in config.items() if name not in left_out}
     return {**kept, "version of jafl": versions.get("jafl"), "version of jax": versions.get("jax")}
 

@@ -17,8 +17,6 @@ from jafl.errors import SettingError
 from jafl.records import EventSchedule
 from jafl.runs import digests
 
-# Settings that say where data lie: data in another place do not make another run.
-PLACES = ("data_dir", "cache_dir")
 REMEDY = "Look at it, then remove or rename this folder: the same command trains the run anew."
 STATUSES = ("finished", "interrupted", "diverged")
 

@@ -3,12 +3,14 @@
 import contextlib
 import dataclasses
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from jafl import plots
 from jafl.config.experiment import Experiment, make_experiments
-from jafl.config.settings import Settings
+from jafl.config.settings import DECIDE_NOTHING, DECLARED, PLACES, Settings
+from jafl.config.world import World
+from jafl.config.world import worlds as worlds_of_runs
 from jafl.errors import require
 from jafl.records import EventSchedule
 from jafl.runs import growth, privacy, tables
@@ -27,7 +29,7 @@ from jafl.runs.figures import (
 )
 from jafl.runs.lock import claiming_by, directory_lock
 from jafl.runs.progress import Interrupt, Waiting
-from jafl.runs.reader import PLACES, DamagedRun, read_json, settings_file
+from jafl.runs.reader import DamagedRun, read_json, settings_file
 from jafl.runs.recorder import Options, Outcome, refuse_differences
 from jafl.runs.training import run_experiment
 from jafl.runs.wall_clock import WallClock, measured, part
@@ -212,6 +214,8 @@ class _Runs:
             show(line)
         for line in tables.text(_rows(outcomes), self.settings.target_accuracy):
             show(line)
+        for world in _worlds(outcome.experiment for outcome in outcomes):
+            show(world.line)
         for line in privacy.text(
             {outcome.experiment.name: outcome.summary.get("privacy") for outcome in outcomes}
         ):
@@ -295,6 +299,8 @@ def _dry_run(
             )
     for line in [*undrawn, *tables.aligned(table), *privacy.text(claims)]:
         show(line)
+    for world in _worlds(experiments):
+        show(world.line)
     for experiment in experiments:
         show(f"{experiment.name}: {experiment.memory}")
     return undrawn
@@ -336,7 +342,7 @@ def _check_same_comparison(path: pathlib.Path, settings: Settings, alone: bool) 
     file = settings_file(path)
     if file.name == "config.json" and alone:
         return  # a single run is compared later, with every default filled in
-    left_out = (*PLACES, "target_accuracy", *growth.larger(read_json(file), settings))
+    left_out = (*DECIDE_NOTHING, "target_accuracy", *growth.larger(read_json(file), settings))
     now = {name: value for name, value in dataclasses.asdict(settings).items() if name not in left_out}
     before = {name: value for name, value in read_json(file).items() if name in now}
     refuse_differences(path, before, now)
@@ -356,21 +362,26 @@ def _write_comparison(
         }
         for outcome in outcomes
     }
+    table, worlds = _rows(outcomes), _worlds(outcome.experiment for outcome in outcomes)
+    named = {row["algorithm"]: row for row in table}
     curves: dict[str, list[list[dict[str, Any]]]] = {}
     schedules: dict[str, EventSchedule] = {}
     for outcome in outcomes:
-        algorithm = outcome.experiment.settings.algorithm
-        curves.setdefault(algorithm, []).append(outcome.evaluations)
-        schedules.setdefault(algorithm, outcome.experiment.schedule)
+        label = tables.name(named[outcome.experiment.settings.algorithm])
+        curves.setdefault(label, []).append(outcome.evaluations)
+        schedules.setdefault(label, outcome.experiment.schedule)
     federation = outcomes[0].experiment.federation
     figures: Figures = {
         "accuracy": lambda: plots.accuracy_panels(curves, target=target_accuracy),
         **compared_schedules(schedules),
-        "label_split": lambda: label_split(federation),
     }
+    if not any(DECLARED[name].group in ("data", "partition") for one in worlds for name in one.settings):
+        figures["label_split"] = lambda: label_split(federation)
     with part("pictures"):
         undrawn = draw(parent.path, figures, "none" if pictures == "none" else "all")
-    summary = {"target_accuracy": target_accuracy, "runs": runs, "table": _rows(outcomes)}
+    summary = {"target_accuracy": target_accuracy, "runs": runs, "table": table}
+    if worlds:
+        summary["worlds"] = {one.letter: {"runs": one.labels, **one.settings} for one in worlds}
     parent.write_summary({**summary, "wall_clock": clock.summary()})
     return undrawn
 
@@ -380,4 +391,14 @@ def _rows(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
     summaries: dict[str, list[dict[str, Any]]] = {}
     for outcome in outcomes:
         summaries.setdefault(outcome.experiment.settings.algorithm, []).append(outcome.summary)
-    return tables.rows(summaries)
+    worlds = {
+        label: world.letter
+        for world in _worlds(outcome.experiment for outcome in outcomes)
+        for label in world.labels
+    }
+    return tables.rows(summaries, worlds)
+
+
+def _worlds(experiments: Iterable[Experiment]) -> list[World]:
+    """The worlds in which the algorithms live; none where all share one."""
+    return worlds_of_runs((one.settings.algorithm, vars(one.settings)) for one in experiments)

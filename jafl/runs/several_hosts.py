@@ -22,12 +22,11 @@ import numpy as np
 from jafl import processes
 from jafl.config.data_cache import DataCache
 from jafl.config.experiment import Experiment, make_experiment, make_experiments
-from jafl.config.settings import Settings
+from jafl.config.settings import PLACES, Settings
 from jafl.errors import SettingError
 from jafl.records import History
 from jafl.runs.directory import SCHEDULE_ARRAYS
 from jafl.runs.progress import Interrupt
-from jafl.runs.reader import PLACES
 from jafl.runs.watched import SECONDS_TOGETHER, Report
 from jafl.simulation.checkpoints import Checkpoints
 from jafl.simulation.divergence import DivergenceError

@@ -25,12 +25,23 @@ def cost_of_target(evaluations: Sequence[Mapping[str, Any]], target_accuracy: fl
     }
 
 
-def rows(summaries: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
+def rows(
+    summaries: Mapping[str, Sequence[Mapping[str, Any]]], worlds: Mapping[str, str] | None = None
+) -> list[dict[str, Any]]:
     """One row for each algorithm, with means over its seeds.
 
-    summaries: {algorithm: the ``summary.json`` of each seed}, at least one for each algorithm.
+    summaries: {algorithm: the ``summary.json`` of each seed}, at least one for each algorithm. worlds: {algorithm:
+    the letter of its world}, where they live in different ones.
     """
-    return [{"algorithm": algorithm, **row(seeds)} for algorithm, seeds in summaries.items()]
+    return [
+        {"algorithm": algorithm, **({"world": worlds[algorithm]} if worlds else {}), **row(seeds)}
+        for algorithm, seeds in summaries.items()
+    ]
+
+
+def name(row: Mapping[str, Any]) -> str:
+    """The algorithm of a row, with its world where there are several: ``fedavg, world B``."""
+    return f"{row['algorithm']}, world {row['world']}" if "world" in row else row["algorithm"]
 
 
 def row(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -96,7 +107,7 @@ def text(table: Sequence[Mapping[str, Any]], target_accuracy: float) -> list[str
 def _text_row(row: Mapping[str, Any], thrown: bool) -> list[str]:
     """A row as cells of text; ``thrown``: with the trips that were thrown away."""
     cells = [
-        row["algorithm"],
+        name(row),
         with_error(row["final_test_accuracy"], row["standard_error"]),
         *(count(row[key]) for key in TO_TARGET),
         f"{row['mean_staleness']:.1f}",

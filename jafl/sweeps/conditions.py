@@ -8,11 +8,19 @@ from typing import Any
 
 from jafl.config import grid
 from jafl.config.inputs import SHOWN
-from jafl.config.settings import DECLARED, DEFAULTS, FILLED_BY_PRESETS, Settings, readers_by
-from jafl.runs.reader import PLACES, PastRun
+from jafl.config.settings import (
+    DECIDE_NOTHING,
+    DECLARED,
+    DEFAULTS,
+    FILLED_BY_PRESETS,
+    OF_WORLD,
+    Settings,
+    readers_by,
+)
+from jafl.runs.reader import PastRun
 
 # What runs of one mean may differ in: the seed, and where data lie.
-NOT_COMPARED = ("seed", *PLACES)
+NOT_COMPARED = ("seed", *DECIDE_NOTHING)
 # With more settings than these in which runs of one arm differ, each run names only those that are unusual.
 MOST_COLUMNS = 5
 # Settings that follow from the algorithm where they are not given: what is usual is so for one algorithm.
@@ -26,11 +34,14 @@ OF_AN_ARM = (
 USUAL = "the usual ones"
 
 
-def conditions_of(runs: Sequence[PastRun]) -> list[dict[str, Any]]:
+def conditions_of(runs: Sequence[PastRun], *, by_world: bool = True) -> list[dict[str, Any]]:
     """The condition of each run: that of its folder, and the settings in which runs there differ.
 
     Runs of one arm differ in any setting, runs of several arms in those that do not follow from the algorithm. Where
-    these are many, only those with an unusual value (``usual_values``).
+    these are many, only those with an unusual value (``usual_values``). A world (``jafl.config.world``) is a
+    condition: what lives in different ones is told apart, and in no ratio of two.
+
+    by_world: False where the arms of one command live in different worlds on purpose, and are compared all the same.
     """
     runs = [_with_inputs(run, runs) for run in runs]
     named = _named(runs)
@@ -43,7 +54,8 @@ def conditions_of(runs: Sequence[PastRun]) -> list[dict[str, Any]]:
     names = _names(runs)
     of_one_arm = {name for name in names for group in alike.values() if _differ(group, name)}
     of_several = {name for group in side_by_side.values() for name in _of_several_arms(group, names)}
-    varied = [name for name in names if name in of_one_arm | of_several]
+    of_worlds = {name for group in side_by_side.values() for name in _of_worlds(group)} if by_world else set()
+    varied = [name for name in names if name in of_one_arm | of_several | of_worlds]
     usual = usual_values(runs, varied) if len(varied) > MOST_COLUMNS else {}
 
     def is_told(run: PastRun, name: str) -> bool:
@@ -63,7 +75,7 @@ def _with_inputs(run: PastRun, runs: Sequence[PastRun]) -> PastRun:
 
     Runs of earlier versions tell no digests, and count as if they had read what others read, if that is one thing.
     """
-    told = {}
+    told: dict[str, str] = {}
     for what, digest in (run.config.get("inputs") or {}).items():
         name = what.partition("/")[0]
         others = (
@@ -79,6 +91,11 @@ def _with_inputs(run: PastRun, runs: Sequence[PastRun]) -> PastRun:
 def _differ(runs: Sequence[PastRun], name: str) -> bool:
     """Whether the runs have several values of a setting."""
     return len({same(run.config.get(name)) for run in runs}) > 1
+
+
+def _of_worlds(runs: Sequence[PastRun]) -> list[str]:
+    """The settings of the world in which runs differ; one that a run cannot read has its default there."""
+    return [name for name in OF_WORLD if _differ(runs, name)]
 
 
 def _of_several_arms(runs: Sequence[PastRun], names: Sequence[str]) -> list[str]:

@@ -1,5 +1,6 @@
 """The pictures of a sweep: curves with error bands for each condition, and heat maps over all conditions."""
 
+import dataclasses
 import functools
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -9,8 +10,10 @@ import numpy as np
 
 from jafl import plots
 from jafl.config import grid
+from jafl.config.settings import OF_WORLD
 from jafl.runs.figures import Figures, draw
-from jafl.sweeps.seed_means import ArmRuns, by_condition, rows
+from jafl.sweeps.conditions import caption
+from jafl.sweeps.seed_means import ArmRuns, rows
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,14 +31,39 @@ def draw_sweep(root: pathlib.Path, arm_runs: Sequence[ArmRuns], target_accuracy:
     Returns a sentence for each picture that could not be drawn.
     """
     figures: Figures = {}
-    for condition, arms in by_condition(arm_runs):
-        folder = grid.folder(condition)
-        if any(map(was_measured, arms)) and (root / folder).is_dir():
-            of_condition = str(pathlib.PurePath(folder) / "accuracy")
-            figures[of_condition] = functools.partial(_curves, arms, target_accuracy)
+    for folder, arms in _by_folder(root, arm_runs):
+        if any(map(was_measured, arms)):
+            figures[str(folder / "accuracy")] = functools.partial(_curves, arms, target_accuracy)
     for name, figure in heat_maps(rows(arm_runs)).items():
         figures[name] = functools.partial(_as_it_is, figure)
     return draw(root, figures, "all")
+
+
+def _by_folder(root: pathlib.Path, arm_runs: Sequence[ArmRuns]) -> list[tuple[pathlib.Path, list[ArmRuns]]]:
+    """(a condition's folder in ``root``, its arms); where these live in different worlds, their labels say which.
+
+    Left out are runs whose condition says more of them than their folder for another reason, such as a rate that was
+    searched for.
+    """
+    folders: dict[pathlib.Path, list[ArmRuns]] = {}
+    for arm in arm_runs:
+        folders.setdefault(arm.runs[0].path.parent.relative_to(root), []).append(arm)
+    kept = []
+    for folder, arms in folders.items():
+        named = grid.condition(folder.name) or {}
+        more = [{n: v for n, v in arm.condition.items() if n not in named} for arm in arms]
+        if not any(name not in OF_WORLD for each in more for name in each):
+            labels = [
+                ", ".join(filter(None, [arm.label, caption(own)]))
+                for arm, own in zip(arms, more, strict=True)
+            ]
+            kept.append(
+                (
+                    folder,
+                    [dataclasses.replace(arm, label=label) for arm, label in zip(arms, labels, strict=True)],
+                )
+            )
+    return kept
 
 
 def _as_it_is(figure: "Figure") -> "Figure":

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from jafl import plots
 from jafl.config import grid
-from jafl.config.settings import DEFAULTS
+from jafl.config.settings import DEFAULTS, OF_WORLD
 from jafl.errors import SettingError, unknown_name
 from jafl.extras import importing
 from jafl.runs import digests
@@ -244,6 +244,12 @@ def _notes(
         notes.append(
             "Settings: a row names those of its own that are unusual; report.html lists the usual ones, where runs "
             "differ."
+        )
+    differing = dict.fromkeys(name for arm in arm_runs for name in arm.condition if name in OF_WORLD)
+    if differing and len({grid.folder(arm.condition) for arm in arm_runs}) > 1:
+        notes.append(
+            f"Runs live in different worlds: each row says which, by {', '.join(differing)}. Runs of one world are "
+            "compared with each other, and in no ratio with those of another."
         )
     if baseline and any(row["speed_up"] is not None for row in rows):
         notes.append(

@@ -40,7 +40,7 @@ class ArmRuns:
         return over or [run for run in self.runs if run.summary]
 
 
-def by_arm(runs: Sequence[PastRun], labels: Sequence[str] = ()) -> list[ArmRuns]:
+def by_arm(runs: Sequence[PastRun], labels: Sequence[str] = (), *, by_world: bool = True) -> list[ArmRuns]:
     """The runs by condition and arm, in the order of the conditions' numbers and of ``labels``.
 
     Where all folders are named by conditions, as in a sweep, these are the conditions; elsewhere there is one. Where
@@ -50,8 +50,9 @@ def by_arm(runs: Sequence[PastRun], labels: Sequence[str] = ()) -> list[ArmRuns]
     Args:
       runs: in any order.
       labels: the order of the labels; others follow by name.
+      by_world: as of ``conditions_of``.
     """
-    conditions = conditions_of(runs)
+    conditions = conditions_of(runs, by_world=by_world)
     by_seed: dict[tuple, dict[int | str, list[PastRun]]] = {}
     condition_of: dict[tuple, dict[str, Any]] = {}
     for run, condition in zip(runs, conditions, strict=True):

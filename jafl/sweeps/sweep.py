@@ -19,14 +19,14 @@ from jafl.config.data_cache import DataCache
 from jafl.config.experiment import make_experiment
 from jafl.config.inputs import changed, input_digests, input_files
 from jafl.config.resolution import refuse_unread_in_sweep, resolve
-from jafl.config.settings import DEFAULTS, Settings
+from jafl.config.settings import DECIDE_NOTHING, DEFAULTS, PLACES, Settings
 from jafl.errors import SettingError, unknown_name, whole_number
 from jafl.runs import tables
 from jafl.runs.damage import Damaged, is_closed, survey
 from jafl.runs.directory import RUNS, RunDirectory, claim_next_directory
 from jafl.runs.earlier import BATCH_CHECKPOINTS, CHECKPOINTS
 from jafl.runs.lock import claiming_by, directory_lock, who_holds
-from jafl.runs.reader import PLACES, DamagedRun, PastRun, names_in, read_json, read_run
+from jafl.runs.reader import DamagedRun, PastRun, names_in, read_json, read_run
 from jafl.runs.recorder import Options, refuse_changed_inputs
 from jafl.runs.target import with_target
 from jafl.runs.wall_clock import WallClock, measured, part
@@ -206,7 +206,7 @@ def _refuse_another(
 ) -> None:
     """Raises SettingError if ``sweep.json`` holds a sweep that sweeps or fixes other settings."""
     swept, swept_before = list(content["sweep"]), list(before["sweep"])
-    left_out = (*swept, *grid.ELSEWHERE, *PLACES, "target_accuracy")
+    left_out = (*swept, *grid.ELSEWHERE, *DECIDE_NOTHING, "target_accuracy")
     now = {name: value for name, value in dataclasses.asdict(settings).items() if name not in left_out}
     lines = differences({name: before.get(name) for name in now}, now)
     if swept_before != swept:

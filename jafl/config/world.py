@@ -1,0 +1,89 @@
+"""The world of a run, what its data, partition, delays, presence, failures and dropout are, which all compared share.
+
+What makes a world is said once: ``WORLD`` of ``jafl.config.declaration`` has the groups of its settings.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from jafl.config import grid, readers
+from jafl.config.settings import OF_WORLD, Settings
+from jafl.errors import SettingError, refusal
+
+ON_PURPOSE = (
+    "To compare different worlds on purpose, pass --different_worlds (a setting): table, report and pictures then "
+    "say which run lives where."
+)
+IN_STEPS = " server steps"
+
+
+class World(NamedTuple):
+    """One world of several: its letter, who lives there, and {setting: value} of what is not the same in all."""
+
+    letter: str
+    labels: list[str]
+    settings: dict[str, Any]
+
+    @property
+    def line(self) -> str:
+        """``world A (fedbuff, fedasync): availability=diurnal, failure_rate=0.3``."""
+        told = ", ".join(f"{name}={grid.shown(value)}" for name, value in self.settings.items())
+        return f"world {self.letter} ({', '.join(self.labels)}): {told}"
+
+
+def world_of(run: Mapping[str, Any]) -> dict[str, Any]:
+    """{setting: value} of a run's world.
+
+    run: its settings, every default filled in, and what it does not read at its default.
+    """
+    values = {name: run[name] for name in OF_WORLD if name in run}
+    if run.get("protocol") == "drawn_staleness":  # whose delays are no times
+        values["delay"] = f"{values['delay']}, in{IN_STEPS}"
+    return values
+
+
+def worlds(runs: Iterable[tuple[str, Mapping[str, Any]]]) -> list[World]:
+    """The worlds in which runs live, in their order; none where all share one.
+
+    runs: (label, settings as of ``world_of``) of each; of the runs of a label, which share one, the first counts.
+    """
+    by_label: dict[str, dict[str, Any]] = {}
+    for label, run in runs:
+        by_label.setdefault(label, world_of(run))
+    differing = [
+        name for name in OF_WORLD if len({repr(values.get(name)) for values in by_label.values()}) > 1
+    ]
+    found: dict[str, World] = {}
+    for label, values in by_label.items():
+        settings = {name: values.get(name) for name in differing}
+        letter = chr(ord("A") + len(found))
+        found.setdefault(repr(settings), World(letter, [], settings)).labels.append(label)
+    return list(found.values()) if differing else []
+
+
+def refuse_different(runs: Sequence[tuple[str, Settings]]) -> None:
+    """Raises SettingError, naming the setting, if runs that are compared live in different worlds.
+
+    runs: (label, settings) as ``jafl.config.resolution.resolve`` returns them.
+    """
+    found = worlds((label, vars(run)) for label, run in runs)
+    if not found:
+        return
+    first = dict(reversed(runs))  # the first run of each label
+    name = next(iter(found[0].settings))
+    able = [world for world in found if readers.is_read(name, first[world.labels[0]])]
+    unable = [label for world in found if world not in able for label in world.labels]
+    if len(able) == 1 and unable:
+        told = able[0].settings[name]
+        where, here = readers.why_unread(name, [first[label] for label in unable])
+        raise refusal(
+            name,
+            told,
+            f"left out, or read by all that are compared: {', '.join(unable)} cannot",
+            f"It is read only where {where}; here {here}. {ON_PURPOSE}",
+        )
+    values = "; ".join(f"{grid.shown(world.settings[name])} for {', '.join(world.labels)}" for world in found)
+    raise SettingError(
+        f"{name} is {values}. What is compared shares its world: give all the same. {ON_PURPOSE}",
+        setting=name,
+    )
