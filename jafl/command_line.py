@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from absl import app, flags, logging
 
 import jafl
-from jafl import command_help
+from jafl import checksums, command_help
 from jafl.config.settings import DEFAULTS, HELP, RENAMED, TYPES, Settings, config_content
 from jafl.errors import SettingError, choose, refusal, require
 from jafl.runs import reader
@@ -338,8 +338,28 @@ def _settings() -> Settings:
             )  # refuses a file without algorithm, which has a default
         return Settings.from_file(str(reader.settings_file(output)), **given)
     if _CONFIG.value:
-        return Settings.from_file(_CONFIG.value, **given)
+        settings = Settings.from_file(_CONFIG.value, **given)
+        _tell_of_changed_inputs(_CONFIG.value, given)
+        return settings
     return Settings.from_mapping(given)
+
+
+def _tell_of_changed_inputs(path: str, given: Iterable[str]) -> None:
+    """Warns of files that the run of a config.json has read, and that hold something else now.
+
+    given: the settings that were typed, which take the place of those in the file.
+    """
+    content = config_content(path)
+    before = content.get("inputs")
+    if not isinstance(before, dict):
+        return
+    from jafl.config import inputs
+
+    files = {what: file for what, file in inputs.input_files(content).items() if what.partition("/")[0] not in given}
+    now = {what: checksums.of_file(file) for what, file in files.items() if file.is_file()}
+    known = {what: digest for what, digest in before.items() if what in now}
+    for line in inputs.changed(content, known, {what: now[what] for what in known}):
+        _warn(f"the run of {path} had other inputs, so this one does not repeat it. {line}.")
 
 
 def parse(arguments: list[str]) -> list[str]:

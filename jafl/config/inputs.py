@@ -2,12 +2,13 @@
 
 import pathlib
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jafl import checksums
-from jafl.config.readers import KNOWN
 from jafl.config.settings import DECLARED, Settings
-from jafl.data import Source
+
+if TYPE_CHECKING:
+    from jafl.data import Source
 
 DATA = "dataset"  # under which the digest of the data set stands
 SHOWN = 12  # digits of a digest, where people read it
@@ -18,6 +19,8 @@ def input_files(settings: Mapping[str, Any]) -> dict[str, pathlib.Path]:
 
     settings: of one run, those that it does not read at their defaults.
     """
+    from jafl.config.readers import KNOWN  # imports JAX, which the list of experiments does without
+
     found = {}
     for name, declared in DECLARED.items():
         value = settings.get(name)
@@ -28,7 +31,7 @@ def input_files(settings: Mapping[str, Any]) -> dict[str, pathlib.Path]:
     return found
 
 
-def input_digests(settings: Settings, source: Source) -> dict[str, str]:
+def input_digests(settings: Settings, source: "Source") -> dict[str, str]:
     """{what: SHA-256} of everything that a run reads from files; as ``inputs`` of ``config.json``.
 
     A data set counts under ``dataset``, by the content that it has before any split, wherever its files lie.

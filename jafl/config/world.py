@@ -6,7 +6,7 @@ What makes a world is said once: ``WORLD`` of ``jafl.config.declaration`` has th
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from jafl.config import grid, readers
+from jafl.config import grid
 from jafl.config.settings import OF_WORLD, Settings
 from jafl.errors import SettingError, refusal
 
@@ -69,6 +69,8 @@ def refuse_different(runs: Sequence[tuple[str, Settings]]) -> None:
     found = worlds((label, vars(run)) for label, run in runs)
     if not found:
         return
+    from jafl.config import readers  # imports JAX, which the list of experiments does without
+
     first = dict(reversed(runs))  # the first run of each label
     name = next(iter(found[0].settings))
     able = [world for world in found if readers.is_read(name, first[world.labels[0]])]

@@ -53,6 +53,13 @@ def from_flags(content, words, typed=""):
     return Row({"f.txt": content}, f"--flagfile=f.txt {typed}", words)
 
 
+def changed(**digests):
+    """A run that is over, of which a file has not the digest that its summary tells."""
+    summary = {"format": 1, "status": "finished", "target_accuracy": 0.95, "digests": digests}
+    return {"o/config.json": config(seed="0"), "o/metrics.jsonl": "", "o/summary.json": json.dumps(summary)}
+
+
+OTHER = "0" * 64
 ROWS = {
     # config.json
     "config missing": Row({}, "--config=none.json", "config is 'none.json' ... cannot be read: No such file"),
@@ -86,6 +93,14 @@ ROWS = {
     "config sweep no list": from_config(config(sweep={"delay_mean": 1}), "delay_mean in sweep of c.json is 1 ... a list"),
     "config sweep unread": from_config(
         config(sweep={"dirichlet_alpha": [0.1]}), "dirichlet_alpha is 0.1 ... no run reads it", "--partition=iid"
+    ),
+    "config arms of two worlds": from_config(
+        config(sweep={"delay_mean": [1.0]}, arms={"timed": {"algorithm": "fedbuff"}, "in steps": {"algorithm": "fedbuff", "protocol": "drawn_staleness"}}),
+        "failure_rate is 0.3 ... read by all that are compared: in steps cannot ... protocol is drawn_staleness ... --different_worlds", "--failure_rate=0.3",
+    ),
+    "config arms of two partitions": from_config(
+        config(sweep={"delay_mean": [1.0]}, arms={"few": {"algorithm": "fedbuff", "num_clients": 30}, "many": {"algorithm": "fedbuff"}}),
+        "num_clients is 30 for few; 100 for many ... shares its world",
     ),
     # Flag files
     "flag file missing": Row({}, "--flagfile=none.txt", "none.txt"),
@@ -168,6 +183,15 @@ ROWS = {
     "sweep in a run": Row(
         {"o/config.json": config()}, "--sweep=delay_mean=1,2 --output_dir=o", "output_dir is 'o' ... already holds a run"
     ),
+    "resume an edited config": Row(
+        changed(**{"config.json": OTHER}), "--resume --output_dir=o", "o is damaged: config.json has changed ... 000000000000 in summary.json ... put it back ... remove or rename"
+    ),
+    "resume an edited summary": Row(
+        changed(**{"summary.json": OTHER}), "--resume --output_dir=o", "o is damaged: summary.json has changed ... put it back"
+    ),
+    "resume edited digests": Row(
+        changed(**{"config.json": 7}), "--resume --output_dir=o", "o is damaged: config.json has changed"
+    ),
     "sweep damaged": Row({"o/sweep.json": "{"}, "--sweep=delay_mean=1,2 --output_dir=o", "sweep.json is not JSON"),
 }  # fmt: skip
 del ROWS["prepare unknown"]
@@ -176,6 +200,12 @@ ALONE = {
     "config both ends": from_config(config(client_trips=5, server_steps=5), "client_trips is 5 ... where server_steps is"),
     "report nowhere": Row({}, "--report=none", "'none' is not a directory"),
     "report nothing": Row({"a/x": ""}, "--report=a", "There is no run in 'a'"),
+    "report of an edited config": Row(changed(**{"config.json": OTHER}), "--report=o", "o: config.json has changed since the run wrote it"),
+    "report of edited metrics": Row(changed(**{"metrics.jsonl": OTHER}), "--report=o", "no run in 'o' that can be read"),
+    "report of an edited summary": Row(changed(**{"summary.json": OTHER}), "--report=o", "o: summary.json has changed since the run wrote it"),
+    "report of no digests": Row(
+        {**changed(), "o/summary.json": json.dumps({"format": 1, "status": "finished", "digests": [1]})}, "--report=o", "o: digests in summary.json is [1]"
+    ),
     "report with settings": Row({"a/x": ""}, "--report=a --seed=1", "seed is '1' ... left out with --report"),
     "prepare unknown": Row({}, "--prepare=minst", "'minst' ... 'mnist'"),
     "prepare digits": Row({}, "--prepare=digits", "'digits'"),

@@ -1,0 +1,189 @@
+"""Runs that are compared share their world; where they do not on purpose, everything says which lives where."""
+
+import dataclasses
+import json
+import shutil
+
+import pytest
+from quick_compilation import quick_compilation  # noqa: F401
+from run_again import quiet
+from runs_by_hand import write_run
+
+from experiments.machinery import discovery
+from jafl.config import arms as all_arms
+from jafl.config import grid
+from jafl.config.data_cache import DataCache
+from jafl.config.declaration import GROUPS, WORLD
+from jafl.config.experiment import make_experiments
+from jafl.config.readers import as_read
+from jafl.config.resolution import resolve, resolve_run
+from jafl.config.settings import DECLARED, OF_WORLD, Settings
+from jafl.config.world import worlds
+from jafl.errors import SettingError
+from jafl.runs import runner
+from jafl.runs.reader import find_runs, read_json
+from jafl.sweeps import seed_means
+from jafl.sweeps.report import write_report
+from jafl.sweeps.sweep import run_sweep
+
+SMALL = Settings(
+    algorithm="fedbuff", model="softmax", num_clients=12, concurrency=6, buffer_size=4, client_trips=60
+)
+# Delays that count server steps: nobody goes away there, and nothing fails.
+IN_STEPS = {"protocol": "drawn_staleness", "concurrency": None, "different_worlds": False}
+ARMS = {"timed": {"algorithm": "fedbuff"}, "in steps": {"algorithm": "fedbuff", **IN_STEPS}}
+
+
+def arms(**settings):
+    common = SMALL.changed(settings)
+    return {label: common.changed(own) for label, own in ARMS.items()}
+
+
+def refusal(of_arms):
+    with pytest.raises(SettingError) as refused:
+        resolve(of_arms, DataCache())
+    return refused.value
+
+
+def test_the_world_is_said_once_and_holds_what_its_groups_hold():
+    assert {*WORLD} < {*GROUPS}
+    for name in (
+        "dataset",
+        "partition",
+        "delay",
+        "availability",
+        "failure_rate",
+        "dropout_fraction",
+        "num_clients",
+    ):
+        assert name in OF_WORLD
+    for name in ("learning_rate", "buffer_size", "protocol", "rule_arguments", "seed", "model", "data_dir"):
+        assert name not in OF_WORLD
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("failure_rate", {"failure_rate": 0.3}),
+        ("availability", {"availability": "diurnal"}),
+        ("dropout_fraction", {"dropout_fraction": 0.5, "dropout_step": 2}),
+    ],
+)
+def test_a_setting_of_the_world_that_one_of_several_cannot_read_is_refused_by_name(name, given):
+    error = refusal(arms(**given))
+    assert error.setting == name
+    for part in (
+        f"{name} is {given[name]!r}",
+        "in steps cannot",
+        "protocol is drawn_staleness",
+        "--different_worlds",
+    ):
+        assert part in str(error)
+
+
+def test_values_that_differ_are_refused_and_delays_that_are_no_times_too():
+    error = refusal({"a": SMALL, "b": SMALL.changed({"dirichlet_alpha": 5.0})})
+    assert "dirichlet_alpha is 0.3 for a; 5 for b" in str(error)
+    assert "delay is log_normal for timed; log_normal, in server steps for in steps" in str(refusal(arms()))
+
+
+def test_what_is_compared_may_differ_in_all_else():
+    two = {"a": SMALL, "b": SMALL.changed({"algorithm": "fedavg", "buffer_size": None, "learning_rate": 0.5})}
+    assert len(resolve(two, DataCache())) == 2
+
+
+def test_it_is_allowed_on_purpose():
+    assert len(resolve(arms(failure_rate=0.3, different_worlds=True), DataCache())) == 2
+
+
+def test_a_sweep_is_refused_under_the_condition_where_worlds_differ(tmp_path):
+    with pytest.raises(SettingError, match="With failure_rate=0.3.*failure_rate is 0.3"):
+        common = SMALL.changed({"delay": "constant"})
+        run_sweep(common, {"failure_rate": [0.3]}, tmp_path / "sweep", arms=ARMS, show=lambda _: None)
+    assert not (tmp_path / "sweep").exists()
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+    """A sweep whose two arms live in different worlds; what it said."""
+    folder, said = tmp_path_factory.mktemp("worlds") / "sweep", []
+    settings = SMALL.changed({"failure_rate": 0.3, "different_worlds": True, "target_accuracy": 0.3})
+    run_sweep(settings, {}, folder, arms=ARMS, baseline="timed", show=said.append, pictures="few")
+    return folder, said
+
+
+def test_a_sweep_of_different_worlds_says_which_arm_lives_where_and_compares_none(swept):
+    folder, said = swept
+    (head,) = [line for line in said if "failure_rate" in line]
+    assert "arm" in head
+    rows = read_json(folder / "summary.json")["table"]
+    by_label = {row["label"]: row for row in rows}
+    assert by_label["timed"]["condition"]["failure_rate"] == 0.3
+    assert by_label["in steps"]["condition"]["failure_rate"] == 0.0
+    assert by_label["timed"]["speed_up"] == 1.0
+    assert by_label["in steps"]["speed_up"] is None
+    assert (folder / "accuracy.png").is_file()
+
+
+def test_a_report_says_which_run_lives_where(swept, tmp_path, monkeypatch):
+    monkeypatch.setattr("jafl.sweeps.report._schedule_pictures", lambda *_: [])
+    captions = []
+    monkeypatch.setattr("jafl.sweeps.report._curves", lambda arm_runs, _: captions.append(arm_runs) or [])
+    shutil.copytree(swept[0], tmp_path / "sweep")
+    text = write_report(tmp_path / "sweep")[1].read_text()
+    assert "Runs live in different worlds: each row says which, by failure_rate" in text
+    assert len(seed_means.by_condition(captions[0])) == 2, "curves of each world by themselves"
+
+
+def test_runs_of_separate_commands_in_different_worlds_share_no_row_and_no_ratio(tmp_path, monkeypatch):
+    """FedAvg, always there, is no baseline of FedBuff, whose clients are away half of the day."""
+    monkeypatch.setattr("jafl.sweeps.report._curves", lambda *_: [])
+    monkeypatch.setattr("jafl.sweeps.report._schedule_pictures", lambda *_: [])
+    write_run(tmp_path / "a", algorithm="fedbuff", availability="diurnal", target_accuracy=0.4)
+    write_run(tmp_path / "b", algorithm="fedavg", protocol="synchronous", target_accuracy=0.4)
+    (tmp_path / "comparison.json").write_text(json.dumps({"format": 1, "algorithm": "fedbuff,fedavg"}))
+    text = write_report(tmp_path, baseline="fedavg")[1].read_text()
+    assert "| always | fedavg |" in text and "| diurnal | fedbuff |" in text
+    rows = seed_means.rows(seed_means.by_arm(find_runs(tmp_path)), "fedavg")
+    assert [row["speed_up"] for row in rows if row["label"] == "fedbuff"] == [None]
+
+
+def test_a_comparison_of_different_worlds_tells_them_in_table_summary_and_pictures(tmp_path, monkeypatch):
+    """Where a list of algorithms cannot differ by itself, one is made to."""
+    made, said, curves = make_experiments, [], []
+
+    def differing(settings, **options):
+        first, second = made(settings, **options)
+        other = dataclasses.replace(second.settings, failure_rate=0.3)
+        return [first, dataclasses.replace(second, settings=other)]
+
+    monkeypatch.setattr(runner, "make_experiments", differing)
+    monkeypatch.setattr(runner.plots, "accuracy_panels", lambda of, **_: curves.append(list(of)) or 1 / 0)
+    settings = SMALL.changed({"algorithm": "fedbuff,fedasync", "buffer_size": None})
+    quiet(settings, tmp_path / "run", show=said.append, pictures="few")
+    assert curves == [["fedbuff, world A", "fedasync, world B"]]
+    assert {"world A (fedbuff): failure_rate=0", "world B (fedasync): failure_rate=0.3"} <= {*said}
+    assert any(line.startswith("fedasync, world B  ") for line in said)
+    summary = read_json(tmp_path / "run" / "summary.json")
+    assert summary["worlds"]["B"] == {"runs": ["fedasync"], "failure_rate": 0.3}
+    assert [row["world"] for row in summary["table"]] == ["A", "B"]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", discovery.names())
+def test_the_arms_of_an_experiment_share_a_world_or_its_file_says_why_not(name):
+    for scale in discovery.load(name).scales.values():
+        differ = False
+        for condition in grid.product(scale.conditions):
+            common = Settings.from_mapping({**scale.settings, "seed": "0"})
+            under = all_arms.under(common, scale.arms, condition, scale.overrides)
+            runs = [
+                (label, vars(as_read(resolve_run(arm, arm.algorithm, 0, alone=len(under) == 1))))
+                for label, arm in under.items()
+            ]
+            differ = differ or bool(worlds(runs))
+        assert differ == bool(scale.different_worlds)
+
+
+def test_no_result_depends_on_the_flag():
+    assert DECLARED["different_worlds"].group == "run"
