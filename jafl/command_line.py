@@ -355,7 +355,11 @@ def _tell_of_changed_inputs(path: str, given: Iterable[str]) -> None:
         return
     from jafl.config import inputs
 
-    files = {what: file for what, file in inputs.input_files(content).items() if what.partition("/")[0] not in given}
+    files = {
+        what: file
+        for what, file in inputs.input_files(content).items()
+        if what.partition("/")[0] not in given
+    }
     now = {what: checksums.of_file(file) for what, file in files.items() if file.is_file()}
     known = {what: digest for what, digest in before.items() if what in now}
     for line in inputs.changed(content, known, {what: now[what] for what in known}):

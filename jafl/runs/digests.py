@@ -1,7 +1,8 @@
 """Digests of the files of a run, in its ``summary.json``: a file that was changed later is not shown as measured.
 
 ``digests`` there is {file: SHA-256}, of ``summary.json`` itself by its other content. That of ``config.json`` leaves
-the target out, which ``--resume`` may change after the run's end; readers take the target of ``summary.json``.
+out where data lie, and the target, which ``--resume`` may change after the run's end; readers take the target of
+``summary.json``.
 """
 
 import json
@@ -10,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from jafl import checksums
+from jafl.config.settings import DECIDE_NOTHING
 
 KEY = "digests"
 SUMMARY, CONFIG = "summary.json", "config.json"
@@ -54,11 +56,11 @@ def what_changed(
 
 
 def _digest(path: pathlib.Path) -> str:
-    """The SHA-256 of a file; of ``config.json``, which is JSON by now, of what it says but for the target."""
+    """The SHA-256 of a file; of ``config.json``, which is JSON by now, of what it says that decides results."""
     if path.name != CONFIG:
         return checksums.of_file(path)
     content = json.loads(path.read_bytes())
-    return checksums.of_values({**content, "target_accuracy": None})
+    return checksums.of_values({**content, **dict.fromkeys(("target_accuracy", *DECIDE_NOTHING))})
 
 
 def _digest_of_summary(content: Mapping[str, Any]) -> str:

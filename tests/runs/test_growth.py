@@ -9,6 +9,7 @@ import pytest
 from quick_compilation import quick_compilation  # noqa: F401
 from run_again import assert_same, at_step, checkpoints_in, contents, ctrl_c, quiet
 from run_files import read_json, read_lines
+from runs_by_hand import written_so
 
 from jafl.config.settings import Settings
 from jafl.errors import SettingError
@@ -349,6 +350,7 @@ def test_a_run_that_has_diverged_does_not_go_on(finished, tmp_path):
     shutil.copytree(finished, folder)
     summary = read_json(folder / "summary.json")
     (folder / "summary.json").write_text(json.dumps({**summary, "status": "diverged"}))
+    written_so(folder)
     with pytest.raises(SettingError, match="holds a run that has diverged"):
         quiet(changed(client_trips=400), folder, resume=True)
 
@@ -361,6 +363,7 @@ def test_a_schedule_that_is_another_one_from_the_start_is_told(finished, tmp_pat
         arrays = dict(content)
     arrays["client"][3] += 1
     np.savez(folder / "schedule.npz", **arrays)
+    written_so(folder)
     said = []
     quiet(changed(client_trips=400), folder, resume=True, show=said.append)
     assert any("its events are others from the start on" in line for line in said)

@@ -9,6 +9,7 @@ import sys
 import pytest
 from command_line import ROOT, environment
 from run_again import assert_same, at_step, checkpoints_in, contents, ctrl_c, quiet
+from runs_by_hand import written_so
 
 from jafl.config.settings import Settings
 from jafl.data import programs
@@ -199,6 +200,7 @@ def test_other_versions_are_refused(stopped, tmp_path):
     config = json.loads(path.read_text())
     config["versions"]["jax"] = "0.0.1"
     path.write_text(json.dumps(config))
+    written_so(path.parent)
     with pytest.raises(SettingError, match="version of jax: was '0.0.1'"):
         quiet(SMALL, tmp_path / "run", resume=True)
 

@@ -544,7 +544,7 @@ def test_comparison_summary(comparison):
     assert set(children) == {path.name for path in comparison.iterdir() if path.is_dir()}
     for name, run_summary in summary["runs"].items():
         assert run_summary == {
-            k: v for k, v in children[name].items() if k not in ("participation", "format")
+            k: v for k, v in children[name].items() if k not in ("participation", "format", "digests")
         }
     assert [row["algorithm"] for row in summary["table"]] == list(ALGORITHMS)
     for row in summary["table"]:

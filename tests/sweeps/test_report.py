@@ -11,6 +11,7 @@ from command_line import ROOT, environment
 from page import Page
 from quick_compilation import quick_compilation  # noqa: F401
 from run_again import at_step, ctrl_c, quiet
+from runs_by_hand import written_so
 
 from jafl.config.settings import Settings
 from jafl.errors import SettingError
@@ -119,6 +120,7 @@ def test_any_directory_of_runs_and_runs_that_are_there_twice(sweep, tmp_path):
     config = json.loads((tmp_path / "some" / "a" / "config.json").read_text())
     config["learning_rate"] = 0.9
     (tmp_path / "some" / "a" / "config.json").write_text(json.dumps(config))
+    written_so(tmp_path / "some" / "a")
     page = Page(write_report(tmp_path / "some", baseline="fedbuff")[0].read_text())
     assert "under 2 conditions (learning_rate)" in page.text
     assert "1 run left out of means and curves" in page.text
