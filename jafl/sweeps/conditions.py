@@ -43,8 +43,8 @@ def conditions_of(runs: Sequence[PastRun], *, by_world: bool = True) -> list[dic
 
     by_world: False where the arms of one command live in different worlds on purpose, and are compared all the same.
     """
-    runs = [_with_inputs(run, runs) for run in runs]
-    named = _named(runs)
+    named, as_told = _named(runs), runs
+    runs = _with_inputs(runs)
     conditions: list[dict[str, Any]] = named or [{} for _ in runs]
     alike: dict[tuple, list[PastRun]] = {}
     side_by_side: dict[str, list[PastRun]] = {}
@@ -61,31 +61,38 @@ def conditions_of(runs: Sequence[PastRun], *, by_world: bool = True) -> list[dic
     def is_told(run: PastRun, name: str) -> bool:
         return not usual or same(run.config.get(name)) != same(usual[run.label, name])
 
+    def is_more(run: PastRun, before: PastRun, name: str, condition: Mapping[str, Any]) -> bool:
+        return name not in condition or run.config.get(name) != before.config.get(name)
+
     return [
         {
             **condition,
-            **{n: run.config.get(n) for n in varied if n not in condition and is_told(run, n)},
+            **{
+                n: run.config.get(n) for n in varied if is_more(run, before, n, condition) and is_told(run, n)
+            },
         }
-        for run, condition in zip(runs, conditions, strict=True)
+        for run, before, condition in zip(runs, as_told, conditions, strict=True)
     ]
 
 
-def _with_inputs(run: PastRun, runs: Sequence[PastRun]) -> PastRun:
-    """The run, the digests of what it read beside the settings that name it, if other runs read something else there.
+def _with_inputs(runs: Sequence[PastRun]) -> list[PastRun]:
+    """The runs, digests of what they read beside the settings that name it where others read something else there.
 
     Runs of earlier versions tell no digests, and count as if they had read what others read, if that is one thing.
     """
-    told: dict[str, str] = {}
-    for what, digest in (run.config.get("inputs") or {}).items():
-        name = what.partition("/")[0]
-        others = (
-            o.config["inputs"]
-            for o in runs
-            if o.config.get("inputs") and o.config.get(name) == run.config[name]
-        )
-        if len({inputs.get(what) for inputs in others}) > 1:
-            told[name] = f"{told.get(name, run.config[name])} ({digest[:SHOWN]})"
-    return dataclasses.replace(run, config={**run.config, **told}) if told else run
+    read: dict[tuple[str, str], set[str | None]] = {}
+    for run in runs:
+        for what, digest in (run.config.get("inputs") or {}).items():
+            read.setdefault((what, same(run.config.get(what.partition("/")[0]))), set()).add(digest)
+    found = []
+    for run in runs:
+        told: dict[str, str] = {}
+        for what, digest in (run.config.get("inputs") or {}).items():
+            name = what.partition("/")[0]
+            if len(read[what, same(run.config.get(name))]) > 1:
+                told[name] = f"{told.get(name, run.config.get(name))} ({digest[:SHOWN]})"
+        found.append(dataclasses.replace(run, config={**run.config, **told}) if told else run)
+    return found
 
 
 def _differ(runs: Sequence[PastRun], name: str) -> bool:

@@ -129,6 +129,20 @@ def test_seeds_over_a_changed_file_are_in_no_mean_together(tmp_path, no_pictures
     assert "under 2 conditions (delay)" in text
 
 
+def test_a_swept_file_that_has_changed_is_two_conditions(tmp_path):
+    for seed in ("0", "1"):
+        for file in ("a.csv", "b.csv"):
+            digest = f"{file[0]}{seed if file == 'b.csv' else '0'}" * 32
+            folder = tmp_path / f"delay={file}" / f"fedbuff-seed{seed}"
+            write_run(folder, seed=seed, delay=file, config={"inputs": {"delay": digest}})
+    arms = seed_means.by_arm(find_runs(tmp_path))
+    assert [(arm.condition["delay"], len(arm.runs)) for arm in arms] == [
+        ("a.csv", 2),
+        ("b.csv (b0b0b0b0b0b0)", 1),
+        ("b.csv (b1b1b1b1b1b1)", 1),
+    ]
+
+
 def test_runs_that_tell_no_digest_are_pooled_with_those_of_one(tmp_path):
     write_run(tmp_path / "s0", seed="0", delay="t.csv")
     write_run(tmp_path / "s1", seed="1", delay="t.csv", config={"inputs": {"delay": "a" * 64}})
