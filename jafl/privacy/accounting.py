@@ -23,7 +23,8 @@ READINGS = {
 }
 ROUNDED = (
     "Updates are rounded under secure aggregation. Each is clipped to less before, so that no rounded one is longer "
-    "than the clip norm; weights count as they are rounded. Masks and their secrecy are simulated."
+    "than the clip norm; weights count as they are rounded. Masks and their secrecy are simulated: their seed is the "
+    "run's, which is public. The noise does not depend on it."
 )
 _LARGEST_NOISE = 1e30  # what 32 bits hold, with room
 
@@ -322,5 +323,7 @@ def _conditions(
         schedule,
         "What is published is the server's models. Losses of clients, norms and other reports are not protected.",
         "Settings that were chosen on the same data, such as learning rates, are outside the claim.",
-        "The noise is that of a pseudo-random generator in floating-point numbers; the seed of the noise is secret.",
+        "Epsilons and deltas of several runs on the same data add up.",
+        "The noise is that of a pseudo-random generator in floating-point numbers, whose rounding is outside the "
+        "claim. Its seed must be secret.",
     )

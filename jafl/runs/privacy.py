@@ -23,7 +23,10 @@ COLUMNS = (
     "mechanism",
     "clip norm",
     "noise multiplier",
+    "set for",
+    "noise of a node",
     "trips clipped",
+    "not finite",
 )
 
 
@@ -110,32 +113,56 @@ def text(blocks: Mapping[str, Mapping[str, Any] | None]) -> list[str]:
 
     blocks: {name of a run: its ``privacy`` block, or None}.
     """
-    private = {name: told for name, told in blocks.items() if told}
-    if not private:
+    cells = table(blocks)
+    if not cells:
         return []
-    lines = aligned([COLUMNS, *(_row(name, told) for name, told in private.items())])
-    for name, told in private.items():
-        if "epsilon_amplified" in told:
+    lines = [*aligned(cells), *remarks(blocks)]
+    for whose, conditions in claims(blocks):
+        lines += [whose, *(f"  - {sentence}" for sentence in conditions)]
+    return ["", *lines, ""]
+
+
+def table(blocks: Mapping[str, Mapping[str, Any] | None]) -> list[Sequence[str]]:
+    """The table of private runs, its heading first; empty without private runs. ``blocks``: as of ``text``."""
+    rows = [_row(name, told) for name, told in blocks.items() if told]
+    return [COLUMNS, *rows] if rows else []
+
+
+def remarks(blocks: Mapping[str, Mapping[str, Any] | None]) -> list[str]:
+    """Sentences on single private runs. ``blocks``: as of ``text``."""
+    said = []
+    for name, told in blocks.items():
+        if told and "epsilon_amplified" in told:
             epsilon = told["epsilon_amplified"]
             known = "unknown here: pip install 'jafl[privacy]'" if epsilon is None else _number(epsilon)
-            lines.append(
+            said.append(
                 f"{name}: epsilon {known}, if nobody learns who was in its Poisson cohorts (amplified by sampling). "
                 "The table is for cohorts that are known."
             )
-        if "not_amplified" in told:
-            lines.append(f"{name}: sampling does not amplify its privacy. {told['not_amplified']}")
-        if told.get("updates_not_finite"):
-            lines.append(
+        if told and "not_amplified" in told:
+            said.append(f"{name}: sampling does not amplify its privacy. {told['not_amplified']}")
+        if told and told.get("updates_not_finite"):
+            said.append(
                 f"{name}: {told['updates_not_finite']:,} updates held NaN or infinity, and counted as 0. Look at "
                 "what these clients hold (reports.npz: not_finite), or lower learning_rate."
             )
+    return said
+
+
+def claims(blocks: Mapping[str, Mapping[str, Any] | None]) -> list[tuple[str, Sequence[str]]]:
+    """(whose claim stands on these sentences, the sentences) of all private runs. ``blocks``: as of ``text``."""
     said: dict[tuple[str, ...], list[str]] = {}
-    for name, told in private.items():
-        said.setdefault(tuple(told["conditions"]), []).append(name)
-    for conditions, names in said.items():
-        whose = "" if len(said) == 1 else f" of {', '.join(names)}"
-        lines += [f"The claim{whose} stands on this:", *(f"  - {sentence}" for sentence in conditions)]
-    return ["", *lines, ""]
+    for name, told in blocks.items():
+        if told:
+            said.setdefault(tuple(told["conditions"]), []).append(name)
+    several = len(said) > 1
+    return [
+        (
+            f"The claim of {', '.join(names)} stands on this:" if several else "The claim stands on this:",
+            sentences,
+        )
+        for sentences, names in said.items()
+    ]
 
 
 def _row(name: str, told: Mapping[str, Any]) -> Sequence[str]:
@@ -149,7 +176,12 @@ def _row(name: str, told: Mapping[str, Any]) -> Sequence[str]:
         ", ".join([mechanism["name"], *more]),
         _number(told["clip_norm"]),
         _number(told["noise_multiplier"]),
+        "the noise"
+        if told["epsilon"] is None
+        else f"epsilon {_number(told['epsilon'])} {told['epsilon_reading']}",
+        _number(told["noise_deviation"]),
         "-" if share is None else f"{100 * share:.1f} %",
+        "-" if share is None else f"{told.get('updates_not_finite', 0):,}",
     ]
 
 

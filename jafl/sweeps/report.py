@@ -17,7 +17,7 @@ from jafl.runs.damage import Damaged, refuse_no_run, survey
 from jafl.runs.directory import write_whole
 from jafl.runs.figures import figures_from_files
 from jafl.runs.reader import PastRun, read_json
-from jafl.sweeps import seed_means
+from jafl.sweeps import privacy, seed_means
 from jafl.sweeps.conditions import USUAL, caption, in_columns, usual_values
 from jafl.sweeps.figures import curves, heat_maps
 from jafl.sweeps.markdown import markdown
@@ -136,6 +136,7 @@ def _content(
         "table_note": f"Trips, steps and simulated time are those to test accuracy {' or '.join(map(str, targets))}, "
         "the target. Means over seeds ± one standard error; seconds are wall-clock, summed over seeds.",
         "notes": _notes(runs, arm_runs, rows, baseline),
+        **privacy.of_runs({_name(path, run): run for run in runs}),
         "maps": _maps(rows) if "sweep.json" in lists and rows and swept is not None else [],
         "curves": _curves(arm_runs, targets[0] if len(targets) == 1 else None),
         **_schedules(path, arm_runs),

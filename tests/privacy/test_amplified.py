@@ -5,8 +5,10 @@ import numpy as np
 import pytest
 from dp_accounting import pld, rdp
 
+import jafl
 from jafl.errors import SettingError
 from jafl.privacy import amplified_epsilon, amplified_noise_multiplier, epsilon_of
+from jafl.privacy.amplified import reason_against_amplification
 
 RUN = {"sampling_rate": 0.02, "rounds": 50, "delta": 1e-5}
 
@@ -84,3 +86,33 @@ def test_numbers_outside_their_ranges_are_refused(changes, said):
 def test_an_epsilon_that_no_noise_has_is_refused():
     with pytest.raises(SettingError, match="epsilon is 1e-09, but must be one that a noise multiplier"):
         amplified_noise_multiplier(1e-9, sampling_rate=1.0, rounds=1, delta=1e-12)
+
+
+RULES = jafl.rules
+# {name: (a rule, whether a client that is drawn has one weight, whoever else is drawn)}
+WEIGHTS = {
+    "a sum over the expected size": (RULES.fedavg(divide_by=12.0), True),
+    "a plain sum": (RULES.fedbuff(aggregate="sum"), True),
+    "the same under secure aggregation": (jafl.secure(RULES.fedavg(divide_by=12.0), clip_norm=1.0), True),
+    "a mean": (RULES.fedbuff(), False),
+    "a mean by examples": (RULES.fedavg(weigh_by_examples=True), False),
+    "a sum by examples": (RULES.fedbuff(aggregate="sum", weigh_by_examples=True), False),
+    "normalized by staleness": (RULES.exponential_weighting(), False),
+    "normalized by average staleness": (RULES.fedstaleweight(), False),
+}
+
+
+@pytest.mark.parametrize("row", WEIGHTS)
+def test_sampling_amplifies_where_a_clients_weight_does_not_depend_on_who_else_is_there(row):
+    rule, amplifies = WEIGHTS[row]
+    schedule = jafl.synchronous(
+        num_clients=50,
+        cohort_size=12,
+        cohorts="poisson",
+        client_trips=200,
+        delay=jafl.delays.half_normal(1.0),
+    )
+    sizes = np.random.default_rng(0).integers(5, 40, 50)
+    reason = reason_against_amplification(rule, schedule, sizes)
+    assert (reason is None) == amplifies
+    assert amplifies or "depend on who is drawn" in reason

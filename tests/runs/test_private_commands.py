@@ -1,17 +1,21 @@
 """Private runs from settings: what their files, tables and pictures say, and what is refused, by the names typed."""
 
 import dataclasses
+import os
 import re
 
 import numpy as np
 import pytest
 from run_files import read_arrays, read_json
 
+from jafl import specifications
 from jafl.config.experiment import make_experiments
 from jafl.config.settings import Settings
 from jafl.errors import SettingError
 from jafl.privacy.amplified import amplified_epsilon
+from jafl.runs.privacy import block, text
 from jafl.runs.runner import dry_run, run
+from jafl.sweeps.report import write_report
 
 PRIVATE = Settings(
     algorithm="fedbuff",
@@ -192,3 +196,108 @@ def test_poisson_cohorts_have_an_epsilon_of_their_own_while_they_are_secret(tmp_
     assert any(f"epsilon {expected:.4g}, if nobody learns who was in" in line for line in said)
     dry_run(PRIVATE, tmp_path / "asynchronous", show=said.append)
     assert "epsilon_amplified" not in read_json(tmp_path / "asynchronous" / "diagnostics.json")["privacy"]
+
+
+# The seed of the noise, the report, and rules that sampling does not amplify
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory):
+    """(the folder of two runs of one command, all that was drawn from the system's entropy for them)."""
+    folder, made = tmp_path_factory.mktemp("drawn"), []
+
+    def token_bytes(count: int) -> bytes:
+        made.append(os.urandom(count))
+        return made[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(specifications.secrets, "token_bytes", token_bytes)
+        for name in ("one", "two"):
+            quiet(changed(client_trips=60), folder / name, pictures=False)
+    return folder, made
+
+
+def test_two_runs_of_one_command_have_other_noise_and_its_seed_is_in_no_file(drawn):
+    folder, made = drawn
+    norms = [read_arrays(folder / name / "reports.npz")["step_noise_norm"] for name in ("one", "two")]
+    assert not np.array_equal(*norms) and len(set(made)) == len(made) >= 4
+    for file in (path for path in folder.rglob("*") if path.is_file()):
+        content = file.read_bytes()
+        for words in made:
+            assert words not in content and words.hex().encode() not in content
+            assert not any(str(word).encode() in content for word in np.frombuffer(words, np.uint32))
+    for name in ("one", "two"):
+        assert read_json(folder / name / "config.json")["noise_seed"] is None
+        told = read_json(folder / name / "summary.json")["privacy"]
+        assert "drawn from the system's entropy" in told["conditions"][-1]
+
+
+@pytest.mark.full
+def test_a_seed_that_is_given_is_the_runs_own_and_the_run_says_what_that_costs():
+    given = make_experiments(changed(noise_seed=3))[0].rule
+    assert "Of them nothing is claimed" in given.report.conditions[-1]
+    other = make_experiments(changed(noise_seed=3, seed="1"))[0].rule
+    again = make_experiments(changed(noise_seed=3))[0].rule
+    assert not np.array_equal(given.arguments["words"], other.arguments["words"])
+    np.testing.assert_array_equal(given.arguments["words"], again.arguments["words"])
+
+
+@pytest.mark.full
+def test_a_report_has_a_table_of_what_private_runs_claim(drawn):
+    folder, _ = drawn
+    page, text = (path.read_text() for path in write_report(folder))
+    told = read_json(folder / "one" / "summary.json")["privacy"]
+    lines = text.splitlines()
+    (head,) = (line for line in lines if "epsilon once" in line)
+    names, values = (
+        [cell.strip() for cell in line.split("|")] for line in (head, lines[lines.index(head) + 2])
+    )
+    cells = dict(zip(names, values, strict=True))
+    assert (cells["run"], cells["clip norm"], cells["delta"]) == ("one", "1.5", "0.001")
+    assert cells["realised"] == f"{told['epsilon_realised']:.4g}" and cells["set for"] == "epsilon 8 realised"
+    assert cells["noise multiplier"] == f"{told['noise_multiplier']:.4g}"
+    assert cells["trips clipped"] == f"{100 * told['share_of_trips_clipped']:.1f} %"
+    assert cells["not finite"] == "0"
+    assert "one client: with and without its updates" in text and "one client: with and without" in page
+    assert page.count('<h2 id="privacy">') == 1
+
+
+@pytest.mark.full
+def test_a_report_without_private_runs_says_nothing_of_epsilon(tmp_path):
+    settings = Settings(
+        algorithm="fedbuff", model="softmax", num_clients=20, concurrency=8, buffer_size=4, client_trips=60
+    )
+    quiet(settings, tmp_path / "open", pictures=False)
+    page, text = (path.read_text() for path in write_report(tmp_path))
+    assert "epsilon" not in text.split("To repeat it")[0] and 'id="privacy"' not in page
+
+
+NOT_AMPLIFIED = {
+    "mean": {"algorithm": "fedbuff"},
+    "exponential": {"algorithm": "exponential_weighting"},
+    "fedstaleweight": {"algorithm": "fedstaleweight"},
+    "sum by examples": {"algorithm": "fedbuff", "aggregate": "sum", "weigh_by_examples": True},
+}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("row", NOT_AMPLIFIED)
+def test_sampling_amplifies_only_where_all_have_one_weight(row):
+    (experiment,) = make_experiments(
+        Settings(
+            model="softmax",
+            protocol="synchronous",
+            cohorts="poisson",
+            cohort_size=8,
+            num_clients=20,
+            client_trips=120,
+            mechanism="independent",
+            noise_multiplier=1.0,
+            clip_norm=1.5,
+            delta=0.001,
+            **NOT_AMPLIFIED[row],
+        )
+    )
+    told = block(experiment)["privacy"]
+    assert "epsilon_amplified" not in told and "depend on who is drawn" in told["not_amplified"]
+    assert any("sampling does not amplify" in line for line in text({"run": told}))

@@ -1,0 +1,42 @@
+"""What a report says of private runs: epsilon, noise and clipping of each, and what the claims stand on."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from jafl.errors import SettingError
+from jafl.runs import privacy
+from jafl.runs.reader import PastRun, read_json
+
+DIAGNOSTICS = "diagnostics.json"
+
+
+def of_runs(runs: Mapping[str, PastRun]) -> dict[str, Any]:
+    """What the page shows of the private runs among these.
+
+    Args:
+      runs: {name: run}.
+
+    Returns:
+      {"privacy": the table, its heading first, or an empty list without private runs; "privacy_notes": sentences}.
+    """
+    blocks = {name: _block(run) for name, run in runs.items()}
+    cells = privacy.table(blocks)
+    notes = list(privacy.remarks(blocks))
+    if cells:
+        notes.insert(0, "Epsilons hold with delta, for one client, and only under the conditions below.")
+    for whose, conditions in privacy.claims(blocks):
+        notes.append(f"{whose} {' '.join(conditions)}")
+    return {"privacy": [list(line) for line in cells], "privacy_notes": notes}
+
+
+def _block(run: PastRun) -> Mapping[str, Any] | None:
+    """What a run claims: of one that has not ended, what was known before it trained; None of other runs."""
+    if run.summary is not None:
+        told: Mapping[str, Any] | None = run.summary.get("privacy")
+        return told
+    try:
+        return (
+            read_json(run.path / DIAGNOSTICS).get("privacy") if (run.path / DIAGNOSTICS).is_file() else None
+        )
+    except SettingError:
+        return None
