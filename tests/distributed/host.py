@@ -12,7 +12,6 @@ if __name__ == "__main__":
 
 import jax  # noqa: E402  (the environment comes first)
 import numpy as np  # noqa: E402
-from caching import cache_in_every_process  # noqa: E402
 
 import jafl  # noqa: E402
 
@@ -109,9 +108,13 @@ def main():
     number, count, folder = ASKED["number"], ASKED["count"], pathlib.Path(ASKED["folder"])
     jax.config.update("jax_enable_x64", True)
     jax.distributed.initialize(
-        f"127.0.0.1:{ASKED['port']}", count, number, initialization_timeout=300, heartbeat_timeout_seconds=300
+        f"127.0.0.1:{ASKED['port']}",
+        count,
+        number,
+        initialization_timeout=ASKED["limit"],
+        heartbeat_timeout_seconds=100,
+        shutdown_timeout_seconds=ASKED["limit"],
     )
-    cache_in_every_process()
     said = {}
     for name in ASKED.get("cases", []):
         in_parts(name)
