@@ -129,8 +129,17 @@ def check_digests(path: pathlib.Path, summary: Mapping[str, Any], names: Sequenc
         reason = digests.what_changed(path, summary, names)
     except OSError as error:
         raise DamagedRun(path, f"{error.filename} cannot be read: {error.strerror}") from error
-    if reason:
+    if reason and _is_still(path, summary):  # else another process has just gone on with the run
         raise DamagedRun(path, reason)
+
+
+def _is_still(path: pathlib.Path, summary: Mapping[str, Any]) -> bool:
+    """Whether the digests of ``summary.json`` are those that were read before."""
+    try:
+        now = json.loads((path / digests.SUMMARY).read_bytes())
+        return bool(now[digests.KEY] == summary[digests.KEY])
+    except (FileNotFoundError, KeyError):
+        return False
 
 
 def _check_settings(path: pathlib.Path, config: Mapping[str, Any]) -> None:

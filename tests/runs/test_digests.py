@@ -162,6 +162,20 @@ def test_a_run_of_an_earlier_version_is_read_and_the_report_says_that_nobody_can
     assert "1 run without digests of the files" in write_report(tmp_path)[1].read_text()
 
 
+def test_a_run_that_goes_on_in_another_process_while_it_is_read_is_not_damaged(runs, tmp_path, monkeypatch):
+    run, compare = tmp_path / "run", digests.what_changed
+    shutil.copytree(runs / "stopped", run)
+
+    def goes_on_before(folder, summary, names=None):
+        if names is None:
+            (run / "summary.json").unlink()
+            (run / "metrics.jsonl").write_text("")
+        return compare(folder, summary, names)
+
+    monkeypatch.setattr(digests, "what_changed", goes_on_before)
+    assert read_run(run).status == "interrupted"
+
+
 def test_digests_that_are_none_are_damage(tmp_path):
     write_run(tmp_path / "a")
     summary = json.loads((tmp_path / "a" / "summary.json").read_text())
