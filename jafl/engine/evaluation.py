@@ -15,6 +15,7 @@ from jafl.errors import SettingError, require
 from jafl.given_arrays import as_array
 from jafl.jaxpr_memory import temporary_bytes
 from jafl.models import Metric, Model
+from jafl.models.tasks import in_jax
 from jafl.records import Params
 
 EXAMPLES_AT_ONCE = 512
@@ -199,8 +200,11 @@ def totals(model: Model, params: Params, batches: tuple) -> dict[str, tuple[jax.
     def total(batch):
         x, y, present = batch
         outputs = model.apply(params, x)
-        values = {name: metric(outputs, y) for name, metric in model.measured.items()}
-        values["loss"] = model.loss_per_example(outputs, y)
+        values = {
+            name: in_jax(f"the metric {name!r}", metric, outputs, y)
+            for name, metric in model.measured.items()
+        }
+        values["loss"] = in_jax("the loss", model.loss_per_example, outputs, y)
         return {name: _sums(name, value, present) for name, value in values.items()}
 
     return jax.tree.map(jnp.sum, jax.lax.map(total, batches))

@@ -14,7 +14,7 @@ from jafl.models import displays
 from jafl.models.inputs import Inputs
 from jafl.models.networks import Network, as_setting_error, differences, network_of
 from jafl.models.quick_forms import in_quick_forms
-from jafl.models.tasks import Loss, MetricFunction, Task, task_of
+from jafl.models.tasks import Loss, MetricFunction, Task, in_jax, task_of
 from jafl.precision import COMPUTE_DTYPES, MATMUL_PRECISIONS, products_in
 
 
@@ -292,7 +292,7 @@ class Model:
           examples is the sum of their sums, divided by that of their counts. ([B] losses, None) where each counts 1.
         """
         with self.products():
-            found = self.loss_per_example(self.apply(params, x, key), y)
+            found = in_jax("the loss", self.loss_per_example, self.apply(params, x, key), y)
         return (found[0], found[1]) if isinstance(found, (tuple, list)) else (found, None)
 
 

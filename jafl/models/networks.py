@@ -126,7 +126,9 @@ class Linen(Network):
             f"the variables of the model's module {self.name}",
             sorted(variables),
             "parameters only",
-            _NO_STATISTICS,
+            _NO_STATISTICS
+            if "batch_stats" in variables
+            else "Constants belong into __call__, what is trained into self.param; clients keep no caches.",
         )
         return variables["params"]
 

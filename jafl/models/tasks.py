@@ -202,6 +202,23 @@ class _TokenAccuracy(_TokenSums):
         return jnp.sum(accuracy(logits, labels) & there, axis=-1), jnp.sum(there, axis=-1)
 
 
+def in_jax(what: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """``function(*arguments)``; SettingError where it asks for numbers while JAX traces it, as NumPy does.
+
+    what: it is, for the message.
+    """
+    try:
+        return function(*arguments)
+    except (jax.errors.JAXTypeError, jax.errors.JAXIndexError) as error:
+        name = getattr(function, "__name__", type(function).__name__)
+        raise SettingError(
+            f"{what} is {name}, which asks for numbers while JAX traces it ({type(error).__name__}), but must be "
+            "made of functions of JAX: write jax.numpy in place of numpy, jnp.where in place of if, and neither "
+            "float() nor int().",
+            setting=what,
+        ) from error
+
+
 def _exponential(mean: float) -> float:
     """e to the power of ``mean``; infinity where that is too large."""
     try:

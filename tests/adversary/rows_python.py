@@ -1,6 +1,8 @@
 """Rows for jafl's public functions: a call with a bad argument, and words of the SettingError, in their order."""
 
+import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 
@@ -50,6 +52,27 @@ def simulate(**changes):
         "key": KEY,
     }
     return lambda: jafl.simulate(**{**arguments, **changes})
+
+
+def federation(**changes):
+    arguments = {"x": X, "y": Y, "partition": FEDERATION.partition, "test_x": X, "test_y": Y}
+    return lambda: jafl.Federation.from_arrays(**{**arguments, **changes})
+
+
+def masked(values):
+    return np.ma.array(values, mask=np.arange(np.size(values)).reshape(np.shape(values)) == 0)
+
+
+def modelled(module=None, **changes):
+    model = jafl.Model(module or MODEL.module, **changes)
+    return simulate(client_work=jafl.client_work(model, learning_rate=0.1))
+
+
+class Counting(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        self.variable("cache", "calls", jnp.zeros, ())
+        return nn.Dense(3)(x)
 
 
 def present(law, time):
@@ -150,6 +173,25 @@ ROWS = {
     "synthetic 1e308": (lambda: jafl.data.synthetic(num_clients=2, alpha=1, beta=1e308), "beta is 1e+308 ... at most"),
     "digits test 1": (lambda: jafl.data.digits(test_fraction=1.0), "test_fraction is 1.0 ... below 1"),
     "server keeps all": (lambda: jafl.data.keep_for_server(jafl.data.digits(), 9999), "server_examples is 9999 ... at most"),
+    "masked x": (federation(x=masked(X)), "x is 'masked in 1 places' ... Fill them"),
+    "masked y": (federation(y=masked(Y)), "y is 'masked in 1 places' ... Fill them"),
+    "masked test": (federation(test_x=masked(X)), "test_x is 'masked in 1 places' ... Fill them"),
+    "masked labels": (lambda: jafl.data.iid(masked(Y), 2, seed=0), "labels is 'masked in 1 places'"),
+    "masked indices": (lambda: jafl.Partition.from_lists([masked([0, 1])]), "indices of client 0 is 'masked"),
+    "masked client": (lambda: jafl.Federation.from_clients([(masked(X), Y)], test=(X, Y)), "x of clients[0] is 'masked"),
+    "masked examples": (lambda: jafl.delays.proportional_to_examples(masked([3, 4])), "num_examples is 'masked"),
+    "masked evaluation": (lambda: jafl.Evaluator(MODEL, masked(X), Y), "x is 'masked in 1 places'"),
+    "masked parameters": (simulate(params=jax.tree.map(masked, PARAMS)), "params is 'masked in 1 places'"),
+    "records": (federation(x=np.zeros(6, [("a", "f4")])), "x.dtype ... not records ... Take a field"),
+    "texts": (federation(y=Y.astype(str)), "y.dtype ... not texts ... np.unique"),
+    "dates": (federation(x=Y.astype("M8[s]")), "x.dtype ... not dates"),
+    "objects": (federation(x=X.astype(object)), "x.dtype is 'object' ... Python objects"),
+    "ragged": (federation(x=[[1.0], [1.0, 2.0]]), "x cannot become an array ... lists of equal lengths"),
+    "a duration": (lambda: jafl.delays.constant(np.timedelta64(5, "s")), "the delay's duration is np.timedelta64"),
+    "labels apart": (federation(y=Y * 450_000), "largest label in y is 900000 ... num_classes=900001"),
+    "other labels": (federation(y=Y[::-1]), "digest of the labels that the partition divides ... that of y"),
+    "more examples": (federation(x=np.ones((8, 4)), y=np.arange(8) % 3), "number of examples that the partition divides is 6 ... 8"),
+    "no classes": (lambda: jafl.models.softmax(0), "num_classes is 0 ... floats ... y.astype(np.int32)"),
     # Client work
     "work of no model": (work(model=jafl.rules.fedbuff()), "model is ... a jafl.Model"),
     "work without a rate": (work(learning_rate=None), "learning_rate and optimizer ... one given and one None"),
@@ -163,7 +205,27 @@ ROWS = {
     "work of batch -1": (work(batch_size=-1), "batch_size is -1"),
     "work of l2 nan": (work(l2=float("nan")), "l2 is nan ... a finite number"),
     "work of whole batches": (work(batch_size=0, learning_rate_normalization=True), "learning_rate_normalization is True"),
+    "work of lbfgs": (simulate(client_work=work(learning_rate=None, optimizer=optax.lbfgs())()), "optimizer is one of chain ... from a gradient ... value"),
+    "server of plateaus": (simulate(server_optimizer=jafl.specify(optax.contrib.reduce_on_plateau)), "server_optimizer is reduce_on_plateau() ... value"),
+    "server of two models": (simulate(server_optimizer=optax.contrib.schedule_free_sgd(0.1)), "server_optimizer ... schedule_free_eval_params"),
+    "server of a rule": (simulate(server_optimizer=jafl.rules.fedbuff()), "factory returns ... an optax optimizer"),
+    # Models, losses and metrics
+    "loss of a mean": (modelled(loss_per_example=lambda o, y: jnp.mean(o)), "losses of 2 examples is () ... one number per example"),
+    "loss in numpy": (modelled(loss_per_example=lambda o, y: np.abs(np.array(o)[:, 0])), "the loss is <lambda>, which asks for numbers while JAX traces it ... jax.numpy"),
+    "metric in numpy": (modelled(metrics={"own": lambda o, y: np.array(o)[:, 0]}), "the metric 'own' is <lambda>, which asks for numbers ... jax.numpy"),
+    "metric with an if": (modelled(metrics={"own": lambda o, y: y if o.sum() > 0 else y}), "the metric 'own' ... jnp.where"),
+    "a cache": (lambda: jafl.Model(Counting()).init(KEY, X), "['cache', 'params'] ... clients keep no caches"),
+    "batch statistics": (lambda: jafl.Model(nn.BatchNorm(use_running_average=True)).init(KEY, X), "batch_stats ... GroupNorm"),
+    # Evaluators
+    "evaluator time": (simulate(evaluators={"time": lambda p: 0.5}), "the name of an evaluator is 'time' ... none that the run itself records"),
+    "evaluator weight": (simulate(evaluators={"weight": lambda p: 0.5}), "the name of an evaluator is 'weight' ... Give it another name"),
+    "evaluator a/b": (simulate(evaluators={"a/b": lambda p: 0.5}), "the name of an evaluator is 'a/b' ... letters, digits"),
+    "evaluator train": (simulate(evaluators={"train": lambda p: {"loss": 0.5}}), "column of the evaluator 'train' is 'train_loss'"),
+    "evaluators alike": (simulate(evaluators={"a": lambda p: {"b": 0.5}, "a_b": lambda p: 0.5}), "is 'a_b' ... none that another evaluator has"),
     # Rules and specifications
+    "private by name": (lambda: jafl.private("fedbuff", clip_norm=1.0, noise_multiplier=1.0, delta=1e-5), "rule is 'fedbuff' ... jafl.rules.fedbuff()"),
+    "secure by name": (lambda: jafl.secure("fedbuff", clip_norm=1.0, fraction_bits=18), "rule is 'fedbuff' ... jafl.rules.fedbuff()"),
+    "work as a rule": (simulate(rule=WORK), "rule is client_work ... must be a rule"),
     "aggregate": (lambda: jafl.rules.fedbuff(aggregate="summ").build(), "aggregate is 'summ' ... one of mean, sum"),
     "memory precision": (
         simulate(
