@@ -26,9 +26,12 @@ CASES = {
 STEPS = 40
 
 
-def simulate(name, *, seed=0, start=0.1, **options):
-    """The history of one of ``CASES``; ``start`` is the scale of the initial model."""
+def simulate(name, *, seed=0, start=0.1, noise=0.0, **options):
+    """The history of one of ``CASES``; ``start`` is the scale of the initial model, ``noise`` of private runs."""
     rule, form, _ = CASES[name]
+    given = getattr(jafl.rules, rule)()
+    if noise:
+        given = jafl.private(given, clip_norm=1.0, delta=1e-3, noise_multiplier=noise, mechanism="tree")
     random = np.random.default_rng(0)
     x, y = random.normal(size=(999, 12)), random.integers(0, 5, 999)
     federation = jafl.Federation.from_arrays(
@@ -50,9 +53,7 @@ def simulate(name, *, seed=0, start=0.1, **options):
     # By NumPy: the bits of what JAX initializes depend on how its program is compiled.
     shapes = model.init(jax.random.key(0), x[:1])
     params = jax.tree.map(lambda leaf: random.normal(size=leaf.shape) * start, shapes)
-    return jafl.simulate(
-        schedule, federation, work, getattr(jafl.rules, rule)(), params, jax.random.key(1), **options
-    )
+    return jafl.simulate(schedule, federation, work, given, params, jax.random.key(1), **options)
 
 
 def in_parts(name):
@@ -131,6 +132,8 @@ def main():
         if number == 0:
             leaves = jax.tree.leaves(history.params)
             np.savez(folder / f"{name}.npz", *[np.asarray(leaf) for leaf in leaves])
+    for name in ASKED.get("private", []):
+        said[name] = found_in(simulate("fedbuff", noise=1.0))
     if ASKED.get("refused"):
         cases = {
             "another seed": {"seed": number},

@@ -72,7 +72,11 @@ def assert_like_one_process(said, folder, name):
 
 @full
 def test_two_processes_compute_what_one_does(tmp_path):
-    said = run_processes(2, tmp_path, cases=list(host.CASES), refused=True)
+    noisy = ["private", "private again"]
+    said = run_processes(2, tmp_path, cases=list(host.CASES), private=noisy, refused=True)
+    first, second = ({one[name]["digest"] for one in said} for name in noisy)
+    assert len(first) == len(second) == 1, "the first process draws the seed of the noise for all"
+    assert first != second
     for name in host.CASES:
         assert_like_one_process(said, tmp_path, name)
     for one in said:  # another seed in each process
