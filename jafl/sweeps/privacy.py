@@ -1,6 +1,6 @@
 """What a report says of private runs: epsilon, noise and clipping of each, and what the claims stand on."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from jafl.errors import SettingError
@@ -40,3 +40,9 @@ def _block(run: PastRun) -> Mapping[str, Any] | None:
         )
     except SettingError:
         return None
+
+
+def draw_noise(runs: Iterable[PastRun]) -> bool:
+    """Whether one of the runs is private, with noise whose seed was drawn: it cannot be repeated to the last bit."""
+    configs = [run.config for run in runs if _block(run)]
+    return any(config.get("noise_seed") is None for config in configs)

@@ -299,7 +299,8 @@ def _made_with(runs: Sequence[PastRun]) -> str:
     return (
         "Made with "
         + "; ".join(sorted(made))
-        + ". The same seed gives the same bits on the same kind of device."
+        + ". The same seed gives the same bits on the same kind of device"
+        + (", but for private runs, which draw their noise." if privacy.draw_noise(runs) else ".")
     )
 
 

@@ -260,6 +260,7 @@ def test_a_report_has_a_table_of_what_private_runs_claim(drawn):
     assert cells["not finite"] == "0"
     assert "one client: with and without its updates" in text and "one client: with and without" in page
     assert page.count('<h2 id="privacy">') == 1
+    assert "the same kind of device, but for private runs, which draw their noise." in text
 
 
 @pytest.mark.full
