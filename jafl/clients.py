@@ -22,6 +22,8 @@ from jafl.errors import require, whole_number
 from jafl.keyed_shuffle import shuffled
 from jafl.models import Model
 from jafl.models.model import mean_of
+from jafl.optimizer_checks import check_client_optimizer
+from jafl.random_keys import with_own_keys
 from jafl.records import Array, ArrayTree, Gradients, Params, Updates
 from jafl.specifications import Specification, specification, specify
 
@@ -76,12 +78,16 @@ class ClientWork(NamedTuple):
     examples [N] train on in a trip, one after the other; None if that is not known.
 
     reads_version: whether ``train`` reads ``data.version``.
+
+    check(params, num_examples), on the host: raises SettingError for a model [*P], or its shapes, or for clients with
+    so many examples [N], on which the work cannot be right. None: nothing to check.
     """
 
     train: Callable[[ClientData, Params, jax.Array, jax.Array], ClientResult]
     model: Model
     minibatches: Callable[[np.ndarray], np.ndarray] | None = None
     reads_version: bool = False
+    check: Callable[[Params, np.ndarray], None] | None = None
 
 
 def client_work(
@@ -107,8 +113,10 @@ def client_work(
         version) to the rate of all local steps of that trip. Best as
         ``specify(optax.cosine_decay_schedule, 0.1, 500)``: then another rate is the same program. Exactly one of
         this and ``optimizer``.
-      optimizer: any optax optimizer, best as ``specify(optax.adam, learning_rate=0.01)``. Its state is new at each
-        trip, so that a schedule in it counts the local steps of a trip.
+      optimizer: an optax optimizer, best as ``specify(optax.adam, learning_rate=0.01)``. Its state is new at each
+        trip, so that a schedule in it counts the local steps of a trip. Random keys in its state, as those of
+        ``optax.noisy_sgd``, are folded with the trip's random words: so each trip draws numbers of its own, which
+        depend on (key of the run, client, trip) alone.
       local_steps: minibatch steps per trip (Q), going on to a fresh shuffle when an epoch ends. At most one of this
         and ``local_epochs``; 1 step if neither is given.
       local_epochs: passes over the client's examples per trip.
@@ -324,7 +332,7 @@ def _client_work(
         learning_rate_normalization,
         schedule,
     )
-    return ClientWork(training.train, model, training.minibatches, reads_version=schedule is not None)
+    return ClientWork(training.train, model, training.minibatches, schedule is not None, training.check)
 
 
 class _Trip(NamedTuple):
@@ -368,7 +376,7 @@ class _LocalTraining:
         """One trip; see ``ClientWork.train``."""
         trip = self._trip(data, start, client, key)
         if self.local_steps == 1:  # the update as it is: exact, and two passes over the parameters fewer
-            updates, _, loss, used, _ = self._step(trip, jnp.int32(0), start, self.optimizer.init(start))
+            updates, _, loss, used, _ = self._step(trip, jnp.int32(0), start, self._first_state(trip))
             return ClientResult(updates, loss, used, jnp.int32(1))
 
         def step(number, carry):
@@ -379,10 +387,16 @@ class _LocalTraining:
             return optax.apply_updates(params, updates), state, first_loss, counted, seen + used
 
         steps = self._steps(trip.batches_per_epoch)
-        untrained = (start, self.optimizer.init(start), *_loss_zeros(self.model, start, data), jnp.int32(0))
+        untrained = (start, self._first_state(trip), *_loss_zeros(self.model, start, data), jnp.int32(0))
         trained, _, loss, _, seen = lax.fori_loop(0, steps, step, untrained)
         update = jax.tree.map(jnp.subtract, trained, start)
         return ClientResult(update, loss, seen, jnp.asarray(steps, jnp.int32))
+
+    def check(self, params: Params, num_examples: np.ndarray) -> None:
+        """Raises SettingError for an optimizer that cannot be right here; see ``ClientWork.check``."""
+        per_epoch = -(-num_examples // self.batch_size) if self.batch_size else np.ones_like(num_examples)
+        steps = np.unique(np.zeros_like(per_epoch) + self._steps(np.maximum(per_epoch, 1)))
+        check_client_optimizer(self.optimizer, params, steps)
 
     def minibatches(self, num_examples: np.ndarray) -> np.ndarray:
         """[N] for clients with so many examples [N]; see ``ClientWork.minibatches``."""
@@ -407,6 +421,14 @@ class _LocalTraining:
         count = end - first
         size = count if self.batch_size == 0 else self.batch_size
         return _Trip(data, start, key, first, count, size, -(-count // size))
+
+    def _first_state(self, trip: _Trip) -> ArrayTree:
+        """The optimizer's state before the first step, its random keys the trip's own."""
+
+        def reads(state: ArrayTree) -> Any:
+            return self.optimizer.update(trip.start, state, trip.start)
+
+        return with_own_keys(reads, self.optimizer.init(trip.start), trip.key)
 
     def _step(
         self, trip: _Trip, number: jax.Array, params: Params, state: ArrayTree

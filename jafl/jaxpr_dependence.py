@@ -4,8 +4,8 @@ The answer is safe: a result that depends on an argument is always found, also t
 dependence that cancels out (``x - x``) is reported, too.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 
@@ -29,11 +29,57 @@ def dependences(function: Callable, *arguments: Any) -> Any:
       (frozenset({0, 1}), frozenset({1}))
     """
     closed, results = jax.make_jaxpr(function, return_shape=True)(*arguments)
-    found = _of_jaxpr(closed.jaxpr, [frozenset({number}) for number in range(len(closed.jaxpr.invars))])
+    numbers = [frozenset({number}) for number in range(len(closed.jaxpr.invars))]
+    found = _of_jaxpr(closed.jaxpr, numbers, NOTHING_WATCHED)
     return jax.tree.unflatten(jax.tree.structure(results), found)
 
 
-def _of_jaxpr(jaxpr: Any, arguments: Sequence[frozenset[int]]) -> Dependences:
+def operands(function: Callable, names: Collection[str], *arguments: Any) -> list[tuple[str, frozenset[int]]]:
+    """Finds the leaves of the arguments on which the first operands of some of a function's operations depend.
+
+    Args:
+      function: a function that JAX can trace.
+      names: of JAX's primitives, such as "random_bits".
+      *arguments: pytrees of arrays, or of their shapes.
+
+    Returns:
+      (name, numbers of leaves of ``arguments``) of each operation of these names, inner functions included.
+
+    Example:
+      >>> operands(lambda x, y: jnp.sin(x) + jnp.sin(x * y), ["sin"], 1.0, 2.0)
+      [('sin', frozenset({0})), ('sin', frozenset({0, 1}))]
+    """
+    closed = jax.make_jaxpr(function)(*arguments)
+    watched = Watched(frozenset(names), {})
+    _of_jaxpr(closed.jaxpr, [frozenset({number}) for number in range(len(closed.jaxpr.invars))], watched)
+    return [(place[-1][0], found) for place, found in watched.found.items()]
+
+
+class Watched(NamedTuple):
+    """Operations whose operands are asked for.
+
+    names  of primitives
+    found  {place: what the first operand depends on}; a place is the path of equations to it, outermost first
+    place  the path of the equation around those that are looked at
+    """
+
+    names: frozenset[str]
+    found: dict[tuple[tuple[str, int], ...], frozenset[int]]
+    place: tuple[tuple[str, int], ...] = ()
+
+    def at(self, equation: Any, first: frozenset[int]) -> "Watched":
+        """The same inside of an equation, whose first operand depends on ``first``; loops come several times."""
+        name = equation.primitive.name
+        place = (*self.place, (name, id(equation)))
+        if name in self.names:
+            self.found[place] = self.found.get(place, frozenset()) | first
+        return self._replace(place=place)
+
+
+NOTHING_WATCHED = Watched(frozenset(), {})
+
+
+def _of_jaxpr(jaxpr: Any, arguments: Sequence[frozenset[int]], watched: Watched) -> Dependences:
     """What the results of a jaxpr depend on, if its arguments depend on these."""
     known: dict[Any, frozenset[int]] = dict(zip(jaxpr.invars, arguments, strict=True))
 
@@ -41,20 +87,21 @@ def _of_jaxpr(jaxpr: Any, arguments: Sequence[frozenset[int]]) -> Dependences:
         return frozenset() if hasattr(variable, "val") else known.get(variable, frozenset())
 
     for equation in jaxpr.eqns:
-        made = _of_equation(equation, [of(variable) for variable in equation.invars])
+        reads = [of(variable) for variable in equation.invars]
+        made = _of_equation(equation, reads, watched.at(equation, reads[0]) if reads else watched)
         known.update(zip(equation.outvars, made, strict=True))
     return [of(variable) for variable in jaxpr.outvars]
 
 
-def _of_equation(equation: Any, reads: list[frozenset[int]]) -> Dependences:
+def _of_equation(equation: Any, reads: list[frozenset[int]], watched: Watched) -> Dependences:
     """What the results of one operation depend on."""
     name, params = equation.primitive.name, equation.params
     if name == "while":
-        return _of_while(params, reads)
+        return _of_while(params, reads, watched)
     if name == "scan":
-        return _of_scan(params, reads)
+        return _of_scan(params, reads, watched)
     if name == "cond":
-        branches = [_of_jaxpr(_plain(branch), reads[1:]) for branch in params["branches"]]
+        branches = [_of_jaxpr(_plain(branch), reads[1:], watched) for branch in params["branches"]]
         return [frozenset().union(reads[0], *of_one) for of_one in zip(*branches, strict=True)]
     inner = [_plain(value) for value in params.values() if hasattr(_plain(value), "eqns")]
     if (
@@ -62,32 +109,32 @@ def _of_equation(equation: Any, reads: list[frozenset[int]]) -> Dependences:
         and len(inner[0].invars) == len(reads)
         and len(inner[0].outvars) == len(equation.outvars)
     ):
-        return _of_jaxpr(inner[0], reads)
+        return _of_jaxpr(inner[0], reads, watched)
     if name == "optimization_barrier":  # each result is its operand
         return reads
     return [frozenset().union(*reads)] * len(equation.outvars)
 
 
-def _of_while(params: Mapping[str, Any], reads: list[frozenset[int]]) -> Dependences:
+def _of_while(params: Mapping[str, Any], reads: list[frozenset[int]], watched: Watched) -> Dependences:
     """Of a loop: its results depend on what decides the number of rounds, too."""
     first, second = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
     of_condition, of_body, carry = reads[:first], reads[first:second], reads[second:]
     body, condition = _plain(params["body_jaxpr"]), _plain(params["cond_jaxpr"])
     while True:
-        (rounds,) = _of_jaxpr(condition, [*of_condition, *carry])
-        after = _of_jaxpr(body, [*of_body, *carry])
+        (rounds,) = _of_jaxpr(condition, [*of_condition, *carry], watched)
+        after = _of_jaxpr(body, [*of_body, *carry], watched)
         new = [old | one | rounds for old, one in zip(carry, after, strict=True)]
         if new == carry:
             return carry
         carry = new
 
 
-def _of_scan(params: Mapping[str, Any], reads: list[frozenset[int]]) -> Dependences:
+def _of_scan(params: Mapping[str, Any], reads: list[frozenset[int]], watched: Watched) -> Dependences:
     """Of a loop with a fixed number of rounds."""
     first, second = params["num_consts"], params["num_consts"] + params["num_carry"]
     constants, carry, slices = reads[:first], reads[first:second], reads[second:]
     while True:
-        after = _of_jaxpr(_plain(params["jaxpr"]), [*constants, *carry, *slices])
+        after = _of_jaxpr(_plain(params["jaxpr"]), [*constants, *carry, *slices], watched)
         new = [old | one for old, one in zip(carry, after[: len(carry)], strict=True)]
         if new == carry:
             return [*carry, *after[len(carry) :]]

@@ -32,6 +32,7 @@ from jafl.engine.trip import (
     trained_trip,
 )
 from jafl.precision import float32_products
+from jafl.random_keys import with_own_keys
 from jafl.records import ArrayTree, Params, Recall
 
 
@@ -67,7 +68,7 @@ def allocate(program: Program, params: Params, *, slots: int, num_clients: int) 
     rule = program.rule.build()
     params = jax.tree.map(jnp.asarray, params)
     rows = jax.tree.map(lambda p: tiled_rows.zeros(slots, p, program.spread.forms), params)
-    state = rule.init(params, num_clients)
+    state, optimizer_state = _initial_states(program, params, rows, num_clients)
     trained = jax.eval_shape(lambda: train_trip(program, rows, jnp.int32(0)))
     waiting = waves.allocate(program.waves, trained) if program.waves else None
     memory = None
@@ -93,7 +94,7 @@ def allocate(program: Program, params: Params, *, slots: int, num_clients: int) 
     trip_reports |= {name: program.trips.columns[column] for name, column in as_columns.items()}
     return Carry(
         params=params,
-        optimizer_state=program.server_optimizer.build().init(params),
+        optimizer_state=optimizer_state,
         rule_state=state,
         snapshots=jax.tree.map(tiled_rows.starting_with, params, rows),
         memory=memory,
@@ -101,6 +102,28 @@ def allocate(program: Program, params: Params, *, slots: int, num_clients: int) 
         trip_reports=trip_reports,
         step_reports=rows_of(len(program.steps.write_slot), step_report),
         block=Block(jnp.int32(0), jax.tree.map(jnp.copy, params)) if program.spread.steps_at_once else None,
+    )
+
+
+def _initial_states(program: Program, params: Params, rows: ArrayTree, num_clients: int) -> tuple[Any, Any]:
+    """What rule and server optimizer keep before the first step; keys in it are folded with the run's."""
+    rule, optimizer = program.rule.build(), program.server_optimizer.build()
+
+    def after_a_step(state):
+        trip = jnp.int32(0)
+        arrival = arrival_of(program, trip, train_trip(program, rows, trip))
+        if rule.remembers:
+            value = rule.remembers(arrival)
+            arrival = arrival._replace(previous=value, stored=value)
+        return rule.finish(rule.fold(rule.begin(state, params), arrival)[0], params)
+
+    def update(state):
+        return optimizer.update(params, state, params)
+
+    words = program.server_key
+    return (
+        with_own_keys(after_a_step, rule.init(params, num_clients), words),
+        with_own_keys(update, optimizer.init(params), words),
     )
 
 

@@ -43,14 +43,25 @@ class Steps(NamedTuple):
 
 @functools.partial(
     jax.tree_util.register_dataclass,
-    data_fields=["recall", "trips", "steps", "waves", "data", "client_work", "rule", "server_optimizer"],
+    data_fields=[
+        "recall",
+        "trips",
+        "steps",
+        "waves",
+        "data",
+        "client_work",
+        "rule",
+        "server_optimizer",
+        "server_key",
+    ],
     meta_fields=["one_trip_per_step", "spread"],
 )
 @dataclasses.dataclass(frozen=True)
 class Program:
     """Everything that ``run`` reads and never writes: a pytree whose arrays and numbers are data.
 
-    ``waves`` is None where each trip trains alone, just before it is folded. Static: ``one_trip_per_step`` (the trips
+    ``waves`` is None where each trip trains alone, just before it is folded. ``server_key`` [2] uint32: the run's
+    random words, for keys that rule and server optimizer hold. Static: ``one_trip_per_step`` (the trips
     of a step then need no loop of their own) and ``spread``, how trips are spread over devices.
     """
 
@@ -62,6 +73,7 @@ class Program:
     client_work: Specification
     rule: Specification
     server_optimizer: Specification
+    server_key: Array
     one_trip_per_step: bool
     spread: Spread
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 
@@ -15,6 +16,8 @@ from jafl.errors import SettingError, refusal, require, shown
 from jafl.models import Model
 from jafl.models.networks import told
 from jafl.models.tasks import check_labels, check_values, task_of
+from jafl.optimizer_checks import check_server_optimizer
+from jafl.planning.run import Run
 from jafl.precision import check_precision
 from jafl.records import EventSchedule, Params, Rule
 from jafl.records.histories import EVALUATION_COLUMNS, check_column
@@ -31,6 +34,16 @@ def check_types(federation: Any, client_work: Any, rule: Any) -> None:
     built = client_work.build() if isinstance(client_work, Specification) else client_work
     require(isinstance(built, ClientWork), "client_work", client_work, "what jafl.client_work returns")
     as_rule(rule)
+
+
+def check_states_of_optimizers(run: Run) -> None:
+    """Raises SettingError for an optimizer of clients or server with which the run cannot be right."""
+    if run.schedule.num_clients != run.federation.num_clients:
+        return  # refused later, by name
+    work = as_specification(run.client_work).build()
+    if isinstance(work, ClientWork) and work.check:
+        work.check(run.params, run.federation.num_examples[np.unique(run.schedule.client)])
+    check_server_optimizer(run.server_optimizer_or_sgd().build(), run.params, run.schedule.num_steps)
 
 
 def check_fit(
@@ -158,6 +171,7 @@ def _check_sizes(sizes: np.ndarray, only: int) -> None:
 
 def _check_model(federation: Federation, model: Model, params: Params) -> None:
     """Raises SettingError if the model cannot be applied to the federation's examples, or trained on its labels."""
+    _check_real(params)
     x = jax.ShapeDtypeStruct((2, *federation.x.shape[1:]), federation.x.dtype)
     y = jax.ShapeDtypeStruct((2, *federation.y.shape[1:]), federation.y.dtype)
     name = model.network.name
@@ -196,6 +210,24 @@ def _check_losses(losses: tuple[Any, Any]) -> None:
         shapes[0] if len(shapes) == 1 else shapes,
         "(2,), one number per example and not their mean, or two such arrays (sums, counts)",
     )
+
+
+def _check_real(params: Params) -> None:
+    """Raises SettingError for parameters along whose gradient nobody can step.
+
+    Of complex ones JAX's gradient is the conjugate of the direction of ascent, and norms, clipping, noise and the
+    clients' memory are meant for real numbers.
+    """
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        kind = jax.dtypes.canonicalize_dtype(leaf.dtype) if hasattr(leaf, "dtype") else type(leaf).__name__
+        require(
+            hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.floating),
+            f"the type of the parameter {jax.tree_util.keystr(path)}",
+            str(kind),
+            "a real floating type",
+            "Keep the real and the imaginary part of a complex parameter as two real ones, and join them in the "
+            "model; values within the model may be complex.",
+        )
 
 
 # Jitted, so that JAX traces a model once for all runs of a sweep that train it.

@@ -15,13 +15,17 @@ import numpy as np
 import optax
 
 from jafl.errors import SettingError
-from jafl.jaxpr_dependence import dependences
+from jafl.jaxpr_dependence import dependences, operands
+from jafl.jaxpr_sizes import same_but_for_sizes
 from jafl.planning.server_operations import Operation, ServerState, initial, operate
 from jafl.precision import on_host
+from jafl.random_keys import DRAWS
 from jafl.records import ArrayTree, Arrival, EventSchedule, Params, Recall, Rule
 
 # Entries per axis of the small model on which factors are compared; enough to tell one leaf from another.
 FEW = 3
+# Entries of the vectors on which the work is to be the same.
+LENGTHS = (5, 7, 100_003)
 TOLERANCE = 1e-9  # relative, in float64
 # Random numbers of the comparisons.
 _SEED = 20_220_331
@@ -200,12 +204,15 @@ class _Examination:
         """The form, or why there is none."""
         reason = (
             self._changes_structure()
+            or self._draws()
             or self._stores_other_than_updates()
             or self._depends_on_training()
             or self._is_not_additive()
         )
         if not reason and not self._is_uniform(params):
             reason = f"{self._name} treats the arrays of a model differently"
+        if not reason and self._reads_sizes(params):
+            reason = f"{self._name} reads the number of a model's parameters, or their shapes or types"
         return NotLinear(reason) if reason else LinearForm(self._is_vector, *self._reads())
 
     def _initial(self, size: int) -> ServerState:
@@ -234,6 +241,11 @@ class _Examination:
         after = jax.eval_shape(self._operate, self._state, self._vectors(), self._scalars())[0]
         same: list[Any] = [jax.tree.structure(tree) for tree in (after, self._state)]
         return None if same[0] == same[1] else f"{self._name} changes the structure of its state"
+
+    def _draws(self) -> str | None:
+        """Why the matrices, which are made in 64 bits, would have other random numbers than the loop."""
+        drawn = operands(self._operate, DRAWS, self._state, self._vectors(), self._scalars())
+        return f"{self._name} draws random numbers, which are others in 64 bits" if drawn else None
 
     def _is_not_additive(self) -> str | None:
         """Why sums of vectors do not give sums of results: the derivative of ``sign`` is constant, too."""
@@ -339,6 +351,28 @@ class _Examination:
             parts = [next(rest) for _ in (shapes if vector else [()])]
             found += [_joined(parts)] if vector else []
         return np.allclose(found, expected, rtol=TOLERANCE, atol=TOLERANCE)
+
+    def _reads_sizes(self, params: Params) -> bool:
+        """Whether the work on vectors, or on the model itself, is another one than that on vectors of 5 entries.
+
+        The matrices are made on vectors of yet another length.
+        """
+        scalars = self._scalars()
+
+        def trace(model: Any) -> Any:
+            def work(model: Any, scalars: Operation) -> Any:
+                state = initial(self._rule, self._optimizer, model, self._num_clients)
+                return state, self._operate(state, Vectors(*[model] * len(Vectors._fields)), scalars)
+
+            return jax.make_jaxpr(work)(model, scalars)
+
+        def shaped(leaf: Any) -> Any:
+            return jax.ShapeDtypeStruct([min(size, FEW) for size in np.shape(leaf)], np.float64)
+
+        vectors = [trace(jax.ShapeDtypeStruct((size,), np.float64)) for size in LENGTHS]
+        models = [trace(model) for model in (jax.tree.map(shaped, params), params)]
+        pairs = [*zip(vectors[:-1], vectors[1:], strict=True), tuple(models)]
+        return not all(same_but_for_sizes(*pair) for pair in pairs)
 
     def _reads(self) -> tuple[bool, bool, bool]:
         """Whether what an operation makes depends on the update itself, the start, and the numbers of the work."""

@@ -15,7 +15,12 @@ from jafl.engine.devices import Spread, put, put_rows
 from jafl.engine.evaluation import evaluation_memory
 from jafl.errors import SettingError, choose, refusal, require
 from jafl.jaxpr_memory import temporary_bytes
-from jafl.planning.compatibility import check_model_precision, check_reports, check_types
+from jafl.planning.compatibility import (
+    check_model_precision,
+    check_reports,
+    check_states_of_optimizers,
+    check_types,
+)
 from jafl.planning.device_memory import Forecast, forecast
 from jafl.planning.linearity import LinearForm, NotLinear
 from jafl.planning.matrix_forecast import matrix_forecast
@@ -23,6 +28,7 @@ from jafl.planning.matrix_program import MatrixRun, find_form
 from jafl.planning.plan_choice import default_form, default_plan, default_spread
 from jafl.planning.program import allocation, make_program, padded
 from jafl.planning.run import Run
+from jafl.random_keys import server_words
 from jafl.records import ExecutionPlan
 from jafl.schedule import check_plan, trip_by_trip
 from jafl.schedule.plan import FORMS
@@ -80,7 +86,8 @@ class Preparation:
         _check_after_cast(self.run.federation)
         trips = self.program.trips
         keys = jax.jit(trip_words)(self.run.key, trips.client, padded(self.run.schedule.trip))
-        return dataclasses.replace(self.program, trips=trips._replace(key=keys))
+        words = jax.jit(server_words)(self.run.key)
+        return dataclasses.replace(self.program, trips=trips._replace(key=keys), server_key=words)
 
     def with_plan(self, plan: ExecutionPlan) -> "Preparation":
         """The same with another plan of the same schedule; on the same devices."""
@@ -144,6 +151,7 @@ def prepare(
     """
     check_types(run.federation, run.client_work, run.rule)
     run = run.for_its_schedule()
+    check_states_of_optimizers(run)
     device_bytes = None if spread is None else available
     if spread is None:
         spread = default_spread(run.schedule, run.rule, devices, together)

@@ -6,10 +6,9 @@ from typing import Any
 
 import jax
 import numpy as np
-import optax
 
 from jafl import engine
-from jafl.clients import ClientData, check_optimizer
+from jafl.clients import ClientData
 from jafl.engine.devices import Spread
 from jafl.engine.waves import Waves
 from jafl.errors import require
@@ -20,7 +19,7 @@ from jafl.planning.run import Run
 from jafl.planning.whole_steps import due_at_steps, takes_whole_steps
 from jafl.records import EventSchedule, ExecutionPlan, Params, Recall, Rule
 from jafl.schedule import bucket
-from jafl.specifications import as_specification, specify
+from jafl.specifications import as_specification
 
 # Below this size the snapshot buffer may have more rows than its plan needs, to save compilations.
 SNAPSHOT_BYTES_FREELY = 2**30
@@ -43,10 +42,7 @@ def make_program(
       SettingError: where the parts of the run do not fit each other.
     """
     client_work, rule = as_specification(run.client_work), as_specification(run.rule)
-    server_optimizer = run.server_optimizer
-    if server_optimizer is None:
-        server_optimizer = specify(optax.sgd, learning_rate=1.0)
-    check_optimizer("server_optimizer", server_optimizer)
+    server_optimizer = run.server_optimizer_or_sgd()
     built = rule.build()
     require(isinstance(built, Rule), "rule", built, "a jafl.Rule", "Call its factory: jafl.rules.fedbuff().")
     check_fit(run.schedule, run.federation, built, client_work.build().model, run.params)
@@ -68,7 +64,8 @@ def make_program(
         ),
         client_work=client_work,
         rule=rule,
-        server_optimizer=as_specification(server_optimizer),
+        server_optimizer=server_optimizer,
+        server_key=np.zeros(2, np.uint32),
         one_trip_per_step=bool(np.all(np.diff(plan.first_trip) == 1)),
         spread=spread,
     )

@@ -4,10 +4,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import jax
+import optax
 
+from jafl.clients import check_optimizer
 from jafl.data import Federation
 from jafl.records import EventSchedule, Params, Rule
-from jafl.specifications import Specification, for_schedule
+from jafl.specifications import Specification, as_specification, for_schedule, specify
 
 
 class Run(NamedTuple):
@@ -33,6 +35,17 @@ class Run(NamedTuple):
     server_optimizer: Any = None
     evaluate_at: Iterable[int] | None = None
     evaluators: Mapping[str, Callable[[Params], Mapping[str, float]]] | None = None
+
+    def server_optimizer_or_sgd(self) -> Specification:
+        """The server optimizer; SGD with the learning rate 1 if None.
+
+        Raises:
+          SettingError: if it is none.
+        """
+        if self.server_optimizer is None:
+            return specify(optax.sgd, learning_rate=1.0)
+        check_optimizer("server_optimizer", self.server_optimizer)
+        return as_specification(self.server_optimizer)
 
     def for_its_schedule(self) -> "Run":
         """The run with the numbers of its rule that follow from the schedule (``Rule.for_schedule``).

@@ -14,6 +14,7 @@ import numpy as np
 
 from jafl.errors import SettingError, refusal, require
 from jafl.jaxpr_dependence import dependences
+from jafl.jaxpr_sizes import same_but_for_sizes
 from jafl.precision import on_host
 from jafl.records import Arrival, EventSchedule, Rule
 from jafl.schedule import asynchronous, delays
@@ -117,17 +118,38 @@ def examined(rule: Rule | Specification) -> tuple[str, ...] | str:
     with on_host():
         if jax.tree.leaves(jax.eval_shape(lambda: built.init(_small_model(), 4))):
             return "it keeps numbers of its own from step to step"
-        return _traced(built)
+        reads = _traced(built)
+        if not isinstance(reads, str) and _reads_sizes(built):
+            return "its weights depend on the shapes or the number of a model's parameters"
+        return reads
 
 
-def _small_model() -> dict[str, jax.Array]:
+def _small_model(factor: int = 1) -> dict[str, jax.Array]:
     """Two arrays of different shapes, so that a rule that treats arrays differently is found out."""
-    return {"first": jnp.ones(2), "second": jnp.ones((1, 3))}
+    return {"first": jnp.ones(2 * factor), "second": jnp.ones((1, 3 * factor))}
+
+
+def _reads_sizes(rule: Rule) -> bool:
+    """Whether a rule does something else with larger models than with the number that ``trip_weights`` takes."""
+
+    def trace(model: Any) -> Any:
+        step, direction = _small_step(rule, model)
+        return jax.make_jaxpr(direction)(step)
+
+    def of_ones(model: Any) -> Any:
+        step, direction = _small_step(rule, model)
+        return direction(step._replace(updates=jax.tree.map(jnp.ones_like, step.updates)))[0]
+
+    models = (_small_model(), _small_model(1_000)), (jnp.ones(5), jnp.ones(5_000))
+    if not all(same_but_for_sizes(trace(one), trace(other)) for one, other in models):
+        return True
+    found, expected = (jax.tree.leaves(of_ones(model)) for model in (_small_model(), jnp.ones(())))
+    return not all(np.allclose(leaf, expected[0], rtol=_TOLERANCE, equal_nan=True) for leaf in found)
 
 
 def _traced(rule: Rule) -> tuple[str, ...] | str:
     """What the factors of a step of ``rule`` depend on, or why they may not."""
-    step, direction = _small_step(rule)
+    step, direction = _small_step(rule, _small_model())
 
     def derivative(step: _Step, change: Any) -> Any:
         return jax.jvp(lambda updates: direction(step._replace(updates=updates))[0], (step.updates,), change)[
@@ -151,8 +173,8 @@ def _traced(rule: Rule) -> tuple[str, ...] | str:
     )
 
 
-def _small_step(rule: Rule) -> tuple[_Step, Any]:
-    """A server step of ``rule``, and the function from what it reads to (direction, whether it is taken)."""
+def _small_step(rule: Rule, model: Any) -> tuple[_Step, Any]:
+    """A server step of ``rule`` on a model, and the function from what it reads to (direction, whether to step)."""
     size = rule.buffer_size or 2
     schedule = asynchronous(
         num_clients=size + 2,
@@ -163,7 +185,6 @@ def _small_step(rule: Rule) -> tuple[_Step, Any]:
     )
     columns = {name: np.asarray(column) for name, column in rule.columns(schedule).items()}
     random = np.random.default_rng(_SEED)
-    model = _small_model()
 
     def like_model() -> Any:
         return jax.tree.map(lambda leaf: jnp.asarray(random.normal(size=leaf.shape)), model)

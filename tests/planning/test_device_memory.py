@@ -62,7 +62,9 @@ def test_arrays_are_foretold_to_the_byte(rule, wide):
     assert {name: size for name, size in found.parts.items() if name != "temporaries"} == {
         "data": bytes_there(program.data),
         "evaluation": bytes_there(evaluator._batches),
-        "schedule": bytes_there((program.trips, program.steps, program.waves, program.recall)),
+        "schedule": bytes_there(
+            (program.trips, program.steps, program.waves, program.recall, program.server_key)
+        ),
         "model": bytes_there(
             (carry.params, program.client_work, program.rule, program.server_optimizer),
         ),

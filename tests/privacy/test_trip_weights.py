@@ -3,6 +3,7 @@
 import inspect
 
 import fixed_updates
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -184,6 +185,29 @@ def test_a_rule_that_treats_arrays_differently_is_refused():
     built = jafl.rules.fedbuff().build()
     with pytest.raises(SettingError, match="treats the arrays of a model differently"):
         check_eligible(built._replace(finish=finish))
+
+
+def test_a_rule_that_reads_how_large_a_model_is_is_refused():
+    """The account runs the rule on a single number: a model of a million parameters would have other weights."""
+    built = jafl.rules.fedbuff().build()
+
+    def by(size_of):
+        def finish(buffer, params):
+            direction, *rest = built.finish(buffer, params)
+            size = size_of(direction)
+            return jax.tree.map(lambda leaf: leaf * size, direction), *rest
+
+        return built._replace(finish=finish)
+
+    for size_of in (
+        lambda tree: sum(leaf.size for leaf in jax.tree.leaves(tree)) ** 0.5,
+        lambda tree: len(jax.tree.leaves(tree)),
+        lambda tree: 1.0 if jax.tree.leaves(tree)[0].size < 1_000 else 2.0,
+    ):
+        with pytest.raises(
+            SettingError, match="weights depend on the shapes or the number of a model's parameters"
+        ):
+            check_eligible(by(size_of))
 
 
 def test_signs_of_updates_are_no_weighted_sum():
