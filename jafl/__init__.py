@@ -23,6 +23,11 @@ The public names load on first use, so that ``import jafl`` stays quick.
 """
 
 import importlib
+import time
+
+# ``time.perf_counter()`` where a command of this process begins. The system's own record will not do: a shell that
+# ends with ``exec``, as ``bash -c "pip install ...; python run.py"`` does, began long before the command.
+_BEGAN = time.perf_counter()
 
 __version__ = "0.1.0"
 

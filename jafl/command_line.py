@@ -23,7 +23,6 @@ from jafl.errors import SettingError, choose, refusal, require
 from jafl.runs import reader
 from jafl.runs.claims import ClaimLost
 from jafl.runs.streams import keep_going_without_readers
-from jafl.runs.wall_clock import process_began
 from jafl.stopwatch import Stopwatch
 
 if TYPE_CHECKING:
@@ -655,7 +654,7 @@ def main(arguments: list[str]) -> int:
     """Does what the flags ask for, and says in a sentence what went wrong; returns the exit status."""
     if not flags.FLAGS["verbosity"].present:
         logging.set_verbosity(logging.WARNING)  # JAX's news about other accelerators help nobody here
-    with Stopwatch(process_began(), "start"):
+    with Stopwatch(jafl._BEGAN, "start"):
         return _told(lambda: _do(arguments))
 
 

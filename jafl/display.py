@@ -21,6 +21,26 @@ LEFT, RIGHT, TOP, BOTTOM = 8, WIDTH - 8, 22, HEIGHT - 34  # the edges of the are
 MOST_POINTS, MOST_BARS = 200, 40
 
 
+def printable(text: str) -> str:
+    """``text`` with an escape in the place of each character that cannot be seen: controls, changes of direction.
+
+    A name may hold such characters, and a terminal or a browser would obey them.
+
+    Args:
+      text: any text, in one line.
+
+    Returns:
+      The text, as safe to show as it looks.
+
+    Example:
+      >>> print(printable("red\\x1b[31m"))
+      red\\x1b[31m
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 def one_line(name: str, *facts: str) -> str:
     """``<name: fact, fact>``, with line breaks taken out."""
     return " ".join(f"<{name}: {', '.join(facts)}>".split())

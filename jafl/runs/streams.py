@@ -1,4 +1,4 @@
-"""Standard output and error that nobody may be reading any more, as in ``run.py | head``."""
+"""Standard output and error that nobody reads: closed at the start (``2>&-``), or later, as in ``run.py | head``."""
 
 import os
 import sys
@@ -41,8 +41,16 @@ class UnbrokenStream:
 
 
 def keep_going_without_readers() -> None:
-    """Makes standard output and error of this process such streams."""
+    """Makes standard output and error of this process such streams; those that are closed lead to nowhere."""
+    for descriptor in range(3):
+        # A closed one would be the number of the next file that is opened, and C libraries would write into that.
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the smallest free number, which is this one
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
-        if stream is not None and not isinstance(stream, UnbrokenStream):
+        if stream is None:
+            stream = open(os.devnull, "w")  # noqa: SIM115 (until the process ends)
+        if not isinstance(stream, UnbrokenStream):
             setattr(sys, name, UnbrokenStream(stream))

@@ -1,14 +1,12 @@
 """What the runs of a command cost in wall-clock time, by part; compiling is a part of its own wherever it happens."""
 
 import contextlib
-import os
-import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from jafl.stopwatch import Stopwatch, part, running, told
 
-__all__ = ["WallClock", "measured", "part", "process_began"]
+__all__ = ["WallClock", "measured", "part"]
 
 COMPILING = "compiling"
 # In this order the parts are told; others follow before the last.
@@ -54,19 +52,3 @@ def measured() -> Iterator[WallClock]:
         watch.count_apart(lambda: compiling.seconds)
         watch.begin("other")
         yield WallClock(watch, compiling)
-
-
-def process_began() -> float:
-    """What ``time.perf_counter()`` would have been when this process began; now, where the system does not tell."""
-    now = time.perf_counter()
-    try:
-        with open("/proc/self/stat", "rb") as file:
-            ticks = int(
-                file.read().rpartition(b")")[2].split()[19]
-            )  # the 22nd field, counted from the process's number
-        with open("/proc/uptime", "rb") as file:
-            up = float(file.read().split()[0])
-        age = up - ticks / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, IndexError, AttributeError):  # not on Linux
-        return now
-    return now - max(0.0, age)

@@ -4,6 +4,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from jafl.display import printable
+
 # What Markdown, or the HTML in it, would take for more than text. An underscore within a word is none of it.
 SPECIAL = re.compile(r"[\\`*\[\]|~$]|(?<![^\W_])_|_(?![^\W_])")
 
@@ -47,7 +49,7 @@ def escaped(text: str) -> str:
       >>> escaped("<b> a|b dirichlet_alpha")
       '&lt;b&gt; a\\\\|b dirichlet_alpha'
     """
-    line = " ".join(text.split())
+    line = printable(" ".join(text.split()))
     line = line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return SPECIAL.sub(r"\\\g<0>", line)
 

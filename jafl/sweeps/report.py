@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from jafl import plots
 from jafl.config import grid
 from jafl.config.settings import DEFAULTS, OF_WORLD
+from jafl.display import printable
 from jafl.errors import SettingError, unknown_name
 from jafl.extras import importing
 from jafl.runs import digests
@@ -105,8 +106,16 @@ def template(name: str, *folders: pathlib.Path) -> Any:
         import jinja2
 
     loader = jinja2.FileSystemLoader([*folders, pathlib.Path(__file__).parent / "templates"])
-    environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
+    environment = jinja2.Environment(
+        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, finalize=_printable_text
+    )
     return environment.get_template(name)
+
+
+def _printable_text(value: Any) -> Any:
+    """A text without characters that cannot be seen; what is marked as HTML, and what is no text, as it is."""
+    plain = isinstance(value, str) and not hasattr(value, "__html__")
+    return "\n".join(map(printable, value.split("\n"))) if plain else value
 
 
 def _content(
@@ -141,8 +150,8 @@ def _content(
         "curves": _curves(arm_runs, targets[0] if len(targets) == 1 else None),
         **_schedules(path, arm_runs),
         "commands": _commands(lists, runs),
-        "repeat_one": shlex.join(
-            ["python", "run.py", f"--config={runs[0].path / 'config.json'}", "--output_dir=again"]
+        "repeat_one": " ".join(
+            ["python run.py", _quoted(f"--config={runs[0].path / 'config.json'}"), "--output_dir=again-one"]
         ),
         "made_with": _made_with(runs),
     }
@@ -281,11 +290,43 @@ def _notes(
 
 
 def _commands(lists: Mapping[str, Any], runs: Sequence[PastRun]) -> list[str]:
-    """The commands that were typed: that of the sweep or comparison, else those of all runs, each once."""
+    """What makes the runs again: the command of the sweep or comparison, else those of all runs, each once.
+
+    As they were typed, but for where the results go: each into a directory that is not there yet.
+    """
     contents = [lists[name] for name in ("sweep.json", "comparison.json") if name in lists]
     typed = [content.get("command") for content in contents or [run.config for run in runs]]
-    joined = [shlex.join(map(str, command)) for command in typed if command and isinstance(command, list)]
-    return list(dict.fromkeys(joined)) or ["(started from Python)"]
+    words = [_without_output(command) for command in typed if command and isinstance(command, list)]
+    commands = list(dict.fromkeys(map(tuple, words)))
+    places = ["again"] if len(commands) == 1 else [f"again-{number + 1}" for number in range(len(commands))]
+    return [
+        " ".join(map(_quoted, [*command, f"--output_dir={place}"]))
+        for command, place in zip(commands, places, strict=True)
+    ] or ["(started from Python)"]
+
+
+# Flags that say where results go, and what becomes of those that are there.
+WITH_A_VALUE, WITHOUT = ("output_dir",), ("overwrite", "resume")
+
+
+def _without_output(command: Sequence[Any]) -> list[str]:
+    """The words of a command without the flags that say where its results go."""
+    kept, skip = [], False
+    for word in map(str, command):
+        name = word.lstrip("-").partition("=")[0] if word.startswith("-") else ""
+        if skip or name in WITH_A_VALUE or name.removeprefix("no") in WITHOUT:
+            skip = not skip and name in WITH_A_VALUE and "=" not in word
+            continue
+        kept.append(word)
+    return kept
+
+
+def _quoted(word: str) -> str:
+    """A word as a shell reads it; characters that cannot be seen are written as Bash has them."""
+    if word.isprintable():
+        return shlex.quote(word)
+    text = printable(word.replace("\\", "\\\\").replace("'", "\\'"))
+    return f"$'{text}'"
 
 
 def _made_with(runs: Sequence[PastRun]) -> str:

@@ -101,8 +101,9 @@ def rows(arm_runs: Sequence[ArmRuns], baseline: str | None = None) -> list[dict[
     """One row for each arm and condition with a run that counts; see ``tables.row``.
 
     With ``baseline``, a label, ``speed_up`` is how many times fewer client trips than the baseline, under the same
-    condition, the arm needs to the target. If one of the two never reached it, its whole budget takes the place of
-    the trips, and ``speed_up_is`` says "more than" or "less than".
+    condition, the arm needs to the target. Where some seeds of one of the two did not reach it, all trips that they
+    made take the place of those to the target, and ``speed_up_is`` says "more than" or "less than"; where some of
+    both did not, nothing is known.
 
     Where runs have several targets, ``to_targets`` of a row tells the same for each of them, by the evaluations.
     """
@@ -123,10 +124,10 @@ def rows(arm_runs: Sequence[ArmRuns], baseline: str | None = None) -> list[dict[
         against = next(
             (r for r in table if r["label"] == baseline and r["condition"] == row["condition"]), None
         )
-        row |= _speed_up(row, against, row, against)
+        row |= _speed_up(row, against)
         for number, to_target in enumerate(row.get("to_targets", ())):
             its = against["to_targets"][number] if against else None
-            to_target |= _speed_up(row, against, to_target, its)
+            to_target |= _speed_up(to_target, its)
     return table
 
 
@@ -146,30 +147,28 @@ def _to_targets(arm: ArmRuns, targets: Sequence[float]) -> list[dict[str, Any]]:
             if run.summary
         ]
         kept = [*tables.TO_TARGET, *(f"{key}_standard_error" for key in tables.TO_TARGET)]
+        kept += ["seeds", "reached_target", "trips_to_target_at_least"]
         row = tables.row(of_target)
         found.append({"target_accuracy": target, **{key: row[key] for key in kept}})
     return found
 
 
-def _speed_up(
-    row: Mapping[str, Any],
-    baseline: Mapping[str, Any] | None,
-    own: Mapping[str, Any],
-    its: Mapping[str, Any] | None,
-) -> dict[str, Any]:
+def _speed_up(own: Mapping[str, Any], its: Mapping[str, Any] | None) -> dict[str, Any]:
     """How many times fewer trips than the baseline, and whether that is exact or a bound.
 
     own, its: what the target took of the row, and of the baseline.
     """
     speed_up, kind = None, None
-    if baseline is not None and its is not None:
+    if its is not None:
         trips, baseline_trips = own["trips_to_target"], its["trips_to_target"]
         if trips is not None and baseline_trips is not None:
             speed_up, kind = baseline_trips / max(trips, 1), "exactly"
         elif trips is not None:
-            speed_up, kind = baseline["client_trips"] / max(trips, 1), "more than"
-        elif baseline_trips is not None and row["client_trips"]:  # none where all runs diverged at once
-            speed_up, kind = baseline_trips / row["client_trips"], "less than"
+            speed_up, kind = its["trips_to_target_at_least"] / max(trips, 1), "more than"
+        elif (
+            baseline_trips is not None and own["trips_to_target_at_least"]
+        ):  # 0 where all runs diverged at once
+            speed_up, kind = baseline_trips / own["trips_to_target_at_least"], "less than"
     return {"speed_up": speed_up, "speed_up_is": kind}
 
 
@@ -241,10 +240,10 @@ def _content(path: pathlib.Path | Mapping[str, Any], name: str) -> Mapping[str, 
 
 
 def _reached(row: Mapping[str, Any], key: str) -> str:
-    """12,500 ± 300, or never."""
+    """12,500 ± 300, or how many of the seeds reached the target."""
     value, error = row[key], row[f"{key}_standard_error"]
     known = value is not None and error is not None
-    return tables.count(value) + (f" ± {tables.count(error)}" if known else "")
+    return tables.cost(row, key) + (f" ± {tables.count(error)}" if known else "")
 
 
 def _size(value: Any) -> tuple:

@@ -4,6 +4,7 @@ import importlib
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import statistics
@@ -357,3 +358,20 @@ def test_divergence_names_the_step_and_the_client(tmp_path):
     assert summary["final"] == lines[-1]
     assert json.dumps(summary["final"], allow_nan=False)
     assert (folder / "params.npz").exists()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("closed", ["2>&-", ">&- 2>&-", "<&- >&-"])
+def test_closed_streams_keep_no_run_from_training(closed, tmp_path):
+    words = [sys.executable, ROOT / "run.py", "--client_trips=100", "--algorithm=fedbuff", "--nopictures"]
+    command = f"{shlex.join(map(str, words))} --model=softmax --output_dir=run {closed}"
+    assert subprocess.run(["bash", "-c", command], cwd=tmp_path, env=environment()).returncode == 0
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "finished"
+
+
+def test_a_command_begins_where_its_shell_ends(tmp_path):
+    """``exec`` keeps the process, and the system's record of when that began."""
+    told = "import time, jafl; print(time.perf_counter() - jafl._BEGAN)"
+    command = f'sleep 2; exec {sys.executable} -c "{told}"'
+    result = subprocess.run(["bash", "-c", command], env=environment(), capture_output=True, text=True)
+    assert float(result.stdout) < 2

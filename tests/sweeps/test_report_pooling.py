@@ -430,6 +430,43 @@ def test_markdown_shows_every_text_as_it_is(tmp_path):
         assert "<" not in line or line.startswith("    "), "only a block of code may hold a tag"
 
 
+def test_no_character_that_cannot_be_seen_reaches_a_report(tmp_path):
+    """A terminal would obey an escape, a browser a change of direction."""
+    odd = "a\x1b[31mb\u202ec\x9b"
+    write_run(
+        tmp_path / odd / "run", config={"label": odd, "command": ["run.py", f"--label={odd}"], "device": odd}
+    )
+    report = Report(tmp_path / odd)
+    page = (tmp_path / odd / "report.html").read_text()
+    for text in (report.markdown, page):
+        assert all(character.isprintable() or character == "\n" for character in text)
+        assert "[31mb" in text
+    assert r"$'--label=a\x1b[31mb\u202ec\x9b'" in report.markdown
+
+
+def test_what_is_printed_to_repeat_it_writes_into_a_new_directory(tmp_path):
+    typed = [
+        "python",
+        "run.py",
+        "--seed=0,1",
+        "--output_dir",
+        "x y",
+        "--nooverwrite",
+        "--resume",
+        "--sweep=a=1; b=2",
+    ]
+    write_run(tmp_path / "a", config={"command": typed})
+    write_run(
+        tmp_path / "b",
+        config={"command": ["jafl", "--output_dir=runs/1", "--overwrite"]},
+        algorithm="fedasync",
+    )
+    assert (
+        "    python run.py --seed=0,1 '--sweep=a=1; b=2' --output_dir=again-1\n" in Report(tmp_path).markdown
+    )
+    assert "    jafl --output_dir=again-2\n" in Report(tmp_path).markdown
+
+
 # Refused
 
 

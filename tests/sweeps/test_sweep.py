@@ -13,7 +13,7 @@ from jafl.config import grid, presets
 from jafl.config.arms import Override
 from jafl.config.settings import Settings
 from jafl.errors import SettingError
-from jafl.runs import reader
+from jafl.runs import reader, tables
 from jafl.runs.lock import directory_lock
 from jafl.runs.runner import run
 from jafl.sweeps import seed_means
@@ -341,6 +341,29 @@ def test_speed_ups_are_in_trips_and_bounds_where_the_target_was_missed(
         assert first[head.index("speed-up over fedavg")] == text
     else:
         assert "speed-up over fedavg" not in head
+
+
+def test_seeds_that_missed_the_target_count_with_all_their_trips(tmp_path):
+    """760, none and none of 1,200 trips are at least 1,053 on average; 470, 530 and 770 are 590."""
+    trips = {"fedasync": (760, None, None), "fedbuff": (470, 530, 770), "fedavg": (None, 900, 1000)}
+    runs = [
+        reader.PastRun(tmp_path, {"algorithm": name, "seed": str(seed)}, [], summary(one, 1200))
+        for name, seeds in trips.items()
+        for seed, one in enumerate(seeds)
+    ]
+    rows = seed_means.rows(seed_means.by_arm(runs, list(trips)), "fedbuff")
+    assert [row["reached_target"] for row in rows] == [1, 3, 2]
+    assert rows[0]["speed_up"] == pytest.approx(590 / ((760 + 1200 + 1200) / 3))
+    head, fedasync, _, fedavg = seed_means.text_table(rows, "fedbuff")
+    place = head.index("speed-up over fedbuff")
+    assert (fedasync[place], fedavg[place]) == ("< 0.56", "< 0.571")
+    assert fedasync[head.index("trips")] == "1 of 3 seeds" and fedavg[head.index("time")] == "2 of 3 seeds"
+    # The other way round it is a bound from the other side; where both missed it, nothing is known.
+    rows = seed_means.rows(seed_means.by_arm(runs, list(trips)), "fedasync")
+    _, fedasync, fedbuff, fedavg = seed_means.text_table(rows, "fedasync")
+    assert (fedbuff[place], fedavg[place]) == ("> 1.79", "-")
+    lines = tables.text(rows, 0.95)
+    assert "1 of 3 seeds" in lines[3] and "2 of 3 seeds" in lines[5]
 
 
 def test_an_arm_that_diverged_at_once_has_no_speed_up(tmp_path):
