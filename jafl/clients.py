@@ -208,7 +208,7 @@ def minibatches(
 
 
 def dropout_key(words: jax.Array, step: jax.Array | int, part: jax.Array | int = 0) -> jax.Array:
-    """The random key of a model's dropout in one local step of a trip.
+    """The random key of a model's dropout, and of its other random streams, in one local step of a trip.
 
     words: [2] uint32, from ``trip_words``. step: [] the number of the local step in its trip, from 0 on. part: [] the
     number of the part in its minibatch, from 0 on, where one is computed ``ROWS_AT_ONCE`` examples at a time.
@@ -493,7 +493,8 @@ class _LocalTraining:
         return x, _rows_of(data.y, row), present
 
     def _dropout_key(self, trip: _Trip, step: jax.Array, part: jax.Array | int) -> jax.Array | None:
-        return dropout_key(trip.key, step, part) if self.model.random else None
+        draws = self.model.draws(trip.start, trip.data.x)
+        return dropout_key(trip.key, step, part) if draws else None
 
 
 def _rows_of(array: jax.Array, numbers: jax.Array) -> jax.Array:
@@ -511,7 +512,7 @@ def sum_and_gradient(
 ) -> tuple[tuple[jax.Array, jax.Array | None], Gradients]:
     """((summed loss over the rows that are present, what it counts), its gradient [*P]); see ``Model.loss_sums``.
 
-    rows: (x [B, ...], y [B, ...], present [B] bool). key: of the model's dropout, or None.
+    rows: (x [B, ...], y [B, ...], present [B] bool). key: of the model's dropout and other random streams, or None.
     """
     x, y, present = rows
 

@@ -111,7 +111,7 @@ def traced_gradient(run: Run, rows: int | None = None) -> Any:
 @jax.jit
 def gradient(model: Model, params: Any, rows: tuple) -> Any:
     """The summed loss and its gradient, as ``jafl.clients.sum_and_gradient`` has them."""
-    key = dropout_key(jnp.zeros(2, jnp.uint32), 0) if model.random else None
+    key = dropout_key(jnp.zeros(2, jnp.uint32), 0) if model.draws(params, rows[0]) else None
     return sum_and_gradient(model, params, rows, key)
 
 

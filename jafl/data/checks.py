@@ -14,25 +14,22 @@ _LARGEST_LABEL = np.iinfo(np.int32).max - 1
 
 
 def checked_labels(labels: Any, setting: str = "labels") -> np.ndarray:
-    """Returns labels as an array [E] int32; raises SettingError unless they are whole numbers from 0 on."""
+    """Returns labels as an array [E] int32; raises SettingError unless they are whole numbers from 0 on, or bool."""
     labels = as_array(setting, labels)
     require(labels.ndim == 1, f"{setting}.shape", labels.shape, "one-dimensional, one label per example")
     require(len(labels) > 0, f"len({setting})", 0, "at least 1", "A federation needs examples.")
     require(
-        labels.dtype.kind in "iu",
+        labels.dtype.kind in "iub",
         f"{setting}.dtype",
         str(labels.dtype),
-        "an integer type",
+        "an integer type, or bool",
         f"Convert with {setting}.astype(np.int32) if every label is a whole number.",
     )
     smallest, largest = int(labels.min()), int(labels.max())
-    require(
-        smallest >= 0,
-        f"smallest label in {setting}",
-        smallest,
-        "at least 0",
-        "Number the classes from 0; leave out examples without a label.",
-    )
+    remedy = "Number the classes from 0; leave out examples without a label."
+    if smallest == -1 and np.all(np.abs(labels) == 1):
+        remedy = f"Labels -1 and 1 become 0 and 1 with ({setting} > 0).astype(np.int32)."
+    require(smallest >= 0, f"smallest label in {setting}", smallest, "at least 0", remedy)
     require(
         largest <= _LARGEST_LABEL,
         f"largest label in {setting}",

@@ -416,8 +416,9 @@ class Federation:
 
         Args:
           x: [E, ...] training examples; an integer type and float64 are kept, everything else becomes float32.
-          y: [E] whole numbers from 0 on, for classification; [E, T] whole numbers, one for each token, negative where
-            there is none; [E, L] bool, for several labels; or floats, for regression. Whole numbers become int32.
+          y: [E] whole numbers from 0 on, or bool, for classification; [E, T] whole numbers, one for each token,
+            negative where there is none; [E, L] bool, for several labels; or floats, for regression. Whole numbers
+            become int32.
           partition: which training examples each client holds.
           test_x: like ``x``, the common test set.
           test_y: like ``y``, of the test set.

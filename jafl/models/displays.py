@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from jafl import display
-from jafl.models.networks import Network
+from jafl.models.network import Network
 
 # Fields that are shown in words of their own, or are too large to be shown.
 _SHOWN_APART = ("module", "loss_per_example", "frozen", "initial", "task", "metrics")

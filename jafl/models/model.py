@@ -6,15 +6,18 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from jafl.errors import SettingError, choose, require
 from jafl.models import displays
+from jafl.models.freezing import Which, chosen, merged, paths, split
 from jafl.models.inputs import Inputs
-from jafl.models.networks import Network, as_setting_error, differences, network_of
+from jafl.models.network import NO_STATISTICS, Network, as_setting_error
+from jafl.models.networks import Variables, differences, frozen_params, network_of
 from jafl.models.quick_forms import in_quick_forms
-from jafl.models.tasks import Loss, MetricFunction, Task, in_jax, task_of
+from jafl.models.tasks import Loss, MetricFunction, Reading, Task, in_jax, reading, task_of
 from jafl.precision import COMPUTE_DTYPES, MATMUL_PRECISIONS, products_in
 
 
@@ -36,27 +39,32 @@ class Model:
         an Equinox module, likewise, whose call takes one example, as Equinox's layers do;
         a pair of functions (init, apply): init(key, x) or init(key) -> parameters, a pytree of floating arrays, and
         apply(params, x) -> outputs.
-        It maps a batch [B, ...] to outputs, logits [B, classes] by default, and has parameters only (no batch
-        statistics: they have no meaning across clients). If the call of a Flax module takes an argument ``train``,
-        ``training`` or ``deterministic``, it is told what it is; if it can use a random key for dropout, clients
-        give it one, which depends on seed, client, trip and local step, and evaluation gives it none.
+        It maps a batch [B, ...] to outputs, logits [B, classes] by default, several in a tuple or dict if need be,
+        and has parameters and constants only (no batch statistics: they have no meaning across clients). If the call
+        of a Flax module takes an argument ``train``, ``training`` or ``deterministic``, it is told what it is; if it
+        can use a random key, clients give it one, which depends on seed, client, trip and local step, and on the
+        name of the random stream. In evaluation there is no dropout, and all other streams of Flax modules have a
+        fixed key; an argument ``key``, of Equinox modules and of functions, is None then.
       loss_per_example: (outputs, labels [B, ...]) -> [B], or ([B] sums, [B] counts), see ``jafl.models.Task``.
         Default: the task's.
       dropout: False makes clients, too, call the module as in evaluation.
       inputs: how examples are normalized for the module and, for clients, cropped and flipped; None: as they are.
-      frozen: what is not trained, sent or stored: of a linen module parameters {name of a top-level module: its
-        parameters}; of an Equinox module by itself its arrays of whole numbers; else None.
+      frozen: what is not trained, sent or stored, in the form of the parameters without those that are trained; best
+        made by ``freeze``. Of nnx and Equinox modules their constants by themselves (variables other than nnx.Param,
+        arrays of whole numbers).
       initial: parameters to start from in place of random ones, in the same form, or None.
       matmul_precision: of its matrix products and convolutions, in training and evaluation: "float32",
         "tensorfloat32" or "bfloat16" (docs/precision.md); products of float64 numbers are never rounded.
       compute_dtype: in which the module is applied. "float32": in the type of its parameters. "bfloat16", mixed
         precision: parameters and floating inputs are rounded to bfloat16 before the module, and its outputs are
         returned in the type of the parameters. Parameters, gradients, updates and the loss keep that type.
-      task: "classification", "regression" (targets of floats, [E] or [E, ...]), "language_modelling" (a label for
-        each token, [E, T]), "multi_label" (0 or 1 for each label, [E, L]), or a ``jafl.models.Task``. It decides the
-        loss, what is measured, and which labels fit.
+      task: "classification", "regression" (targets of floats, [E] or [E, ...]), "binary" (one logit, 0 or 1
+        [E]), "language_modelling" (a label for each token, [E, T]), "multi_label" (0 or 1 for each label, [E, L]), or
+        a ``jafl.models.Task``. It decides the loss, what is measured, and which labels fit.
       metrics: {name: metric} to measure in addition: (outputs, labels) -> [B] values, see ``jafl.models.Task``. One
         that is called as one of the task's takes its place.
+      output: of a model with several outputs, the one that the task's own loss and metrics read: a key of the dict,
+        a place in the tuple, or a name of the named tuple. A loss and metrics of your own get all outputs.
 
     Raises:
       SettingError: for a module that is none of these or has other variables than parameters, and for an unknown
@@ -80,6 +88,7 @@ class Model:
     compute_dtype: str = "float32"
     task: Task | str = "classification"
     metrics: Mapping[str, MetricFunction] = dataclasses.field(default_factory=dict)
+    output: str | int | None = None
 
     def __post_init__(self) -> None:
         choose("matmul_precision", self.matmul_precision, dict.fromkeys(MATMUL_PRECISIONS))
@@ -104,8 +113,8 @@ class Model:
         fits = self.loss_per_example is None or callable(self.loss_per_example)
         remedy = 'A task brings its loss: jafl.Model(module, task="regression").'
         require(fits, "loss_per_example", self.loss_per_example, "a function of (outputs, labels)", remedy)
-        if self.loss_per_example is None:
-            found["loss_per_example"] = task.loss_per_example
+        if self.loss_per_example is None or isinstance(self.loss_per_example, Reading):
+            found["loss_per_example"] = reading(task.loss_per_example, self.output)
         for name, value in found.items():
             object.__setattr__(self, name, value)
 
@@ -137,14 +146,15 @@ class Model:
 
     @property
     def random(self) -> bool:
-        """Whether clients need a random key to train it."""
+        """Whether the module can be told that it trains, and then use a random key; see ``draws``."""
         return self.dropout and self.network.random
 
     @property
     def measured(self) -> dict[str, MetricFunction]:
         """{name: metric}: what is recorded in evaluation beside the loss, the task's metrics and the model's own."""
         assert isinstance(self.task, Task)
-        return {**self.task.metrics, **self.metrics}
+        own = {name: reading(metric, self.output) for name, metric in self.task.metrics.items()}
+        return {**own, **self.metrics}
 
     def init(self, key: jax.Array, x: Any) -> Any:
         """Draws initial parameters.
@@ -163,23 +173,105 @@ class Model:
         if network.has_parameters:
             return jax.tree.map(jnp.asarray, self.initial)
 
-        def fresh(key: jax.Array, known: tuple[str, ...]) -> Any:
+        frozen = frozen_params(self.frozen)
+        initial = None if self.initial is None else jax.tree.map(jnp.asarray, self.initial)
+
+        def fresh(key: jax.Array) -> Any:
             try:
-                params = network.init(key, self._read(jnp.asarray(x[:1])))
+                params = network.init(key, self._read(jnp.asarray(x[:1])), self.frozen)
             except SettingError:
                 raise
             except Exception as error:
                 raise as_setting_error(network.name, error) from error
-            if not known:
-                return params
-            return {name: values for name, values in params.items() if name not in known}
+            if known:
+                self._check_known(params, {**_by_path(initial), **_by_path(frozen)})
+            return split(params, known.__contains__)[0]
 
-        initial = {} if self.initial is None else jax.tree.map(jnp.asarray, dict(self.initial))
-        known = (*initial, *(self.frozen or ()))
+        known = {*paths(initial), *paths(frozen)}
         if not known:
-            return fresh(key, ())
+            return fresh(key)
         # Compiled, so that no random numbers are drawn for parameters that are given.
-        return {**initial, **jax.jit(fresh, static_argnums=1)(key, known)}
+        return merged(initial, jax.jit(fresh)(key))
+
+    def draws(self, params: Any, x: Any) -> bool:
+        """Whether clients need a random key to train it.
+
+        Args:
+          params: parameters, or their shapes.
+          x: [B, ...] examples, of which only shape and dtype matter.
+
+        Returns:
+          True for a module that can be told that it trains (``random``), and for one that uses a random stream
+          anyway, as a variational autoencoder does; False with ``dropout=False``.
+        """
+        if self.random or not self.dropout:
+            return self.random
+        one = jax.ShapeDtypeStruct((1, *x.shape[1:]), jax.dtypes.canonicalize_dtype(x.dtype))
+        shapes = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf)), (self.frozen, params)
+        )
+        shapes = (*shapes, one)
+        leaves, structure = jax.tree.flatten(shapes)
+        return _draws(self.tree_flatten()[1], structure, tuple(leaves))
+
+    def freeze(self, params: Any, which: Which = ()) -> tuple["Model", Any]:
+        """The model with a part of its parameters frozen at the values that they have.
+
+        What is frozen gets no update and no noise, enters no norm, and is neither sent nor remembered for clients.
+        ``with_params`` gives the whole network back.
+
+        Args:
+          params: all parameters: those of ``init``, pretrained ones, or ``history.params``. Of a linen module also
+            all its variables, {"params": ..., other collections}: what is no parameter is a constant.
+          which: which parameters are frozen; one of
+            a pattern or a list of them, such as ["encoder", "*/bias"]: each parameter has a path, like
+            "encoder/layers/0/kernel"; a pattern fits paths, as those of files, and everything beneath;
+            a function of a path that returns whether it is frozen;
+            a tree of bools like the parameters, or like their first levels: True is frozen.
+
+        Returns:
+          The model, and the parameters that are left to train.
+
+        Raises:
+          SettingError: for a pattern that fits no parameter, a tree that does not fit, and where nothing is left to
+            train, or nothing is frozen.
+
+        Example:
+          >>> import flax.linen
+          >>> model = jafl.Model(flax.linen.Sequential([flax.linen.Dense(8), flax.linen.Dense(10)]))
+          >>> params = model.init(jax.random.key(0), jnp.zeros((1, 4)))
+          >>> model, params = model.freeze(params, "layers_0")
+          >>> jax.tree.map(jnp.shape, params)
+          {'layers_1': {'bias': (10,), 'kernel': (8, 10)}}
+        """
+        constants = None
+        if isinstance(self.module, nn.Module) and isinstance(params, Mapping) and "params" in params:
+            constants = {name: values for name, values in params.items() if name != "params"}
+            statistics = "batch_stats" in constants
+            require(not statistics, "the variables", sorted(params), "without batch_stats", NO_STATISTICS)
+            params = params["params"]
+        names = chosen(params, which)
+        require(
+            names or constants, "what to freeze", which, "some parameters", f"It has {paths(params)[:6]}."
+        )
+        trained, fixed = split(params, names.__contains__)
+        fixed = jax.tree.map(jnp.asarray, merged(fixed, frozen_params(self.frozen)))
+        if constants is None and isinstance(self.frozen, Variables):
+            constants = self.frozen.constants
+        frozen = Variables(fixed, jax.tree.map(jnp.asarray, constants)) if constants else fixed
+        initial = trained if self.network.has_parameters else self.initial
+        if initial is not None:
+            initial = split(initial, names.__contains__)[0]
+        return dataclasses.replace(self, frozen=frozen, initial=initial), trained
+
+    def _check_known(self, params: Any, known: Mapping[str, Any]) -> None:
+        """Raises SettingError where parameters that are given are none of the module's."""
+        wanted = _by_path(params)
+        for path, leaf in known.items():
+            allowed = f"the path of a parameter of {self.network.name}: {', '.join([*wanted][:6])}"
+            require(path in wanted, "a parameter that is frozen or given to start from", path, allowed)
+            shape = jnp.shape(wanted[path])
+            require(jnp.shape(leaf) == shape, f"the shape of {path}", jnp.shape(leaf), f"{shape}")
 
     def apply(self, params: Any, x: jax.Array, key: jax.Array | None = None) -> jax.Array:
         """Applies the model to a batch.
@@ -187,7 +279,7 @@ class Model:
         Args:
           params: parameters, as ``init`` returns them.
           x: [B, ...] examples.
-          key: a JAX random key for dropout, if the model has any; None: no dropout.
+          key: a JAX random key for dropout and other random streams, if the model has any; None: as in evaluation.
 
         Returns:
           The outputs, logits [B, classes] for a classifier.
@@ -197,7 +289,7 @@ class Model:
             outputs: Any = in_quick_forms(
                 functools.partial(_traced, static),
                 functools.partial(_outputs, static),
-                *(self.frozen, params, x, key if self.random else None),
+                *(self.frozen, params, x, key if key is not None and self.draws(params, x) else None),
             )
             return outputs
 
@@ -310,6 +402,18 @@ def _outputs(model: Model, frozen: Any, params: Any, x: jax.Array, key: jax.Arra
     kept = jnp.result_type(jnp.float32, *jax.tree.leaves((frozen, params)))
     params, frozen, x = _floats_as((params, frozen, x), jnp.bfloat16)
     return _floats_as(network.apply(params, frozen, x, key), kept)
+
+
+@functools.lru_cache(maxsize=64)
+def _draws(model: Model, structure: Any, leaves: tuple[Any, ...]) -> bool:
+    """``Model.draws`` for shapes (frozen, params, x), traced once for equal models."""
+    frozen, params, x = jax.tree.unflatten(structure, leaves)
+    return model.network.draws(params, frozen, jax.eval_shape(model._read, x))
+
+
+def _by_path(tree: Any) -> dict[str, Any]:
+    """{path: leaf}."""
+    return dict(zip(paths(tree), jax.tree.leaves(tree), strict=True))
 
 
 @jax.jit

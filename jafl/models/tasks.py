@@ -53,7 +53,7 @@ class Task:
         a test set, the loss is then the sum of the first, divided by that of the second.
       metrics: {name: metric}, recorded in evaluation beside the loss.
       labels: which labels it reads: "classes" (whole numbers [B]), "tokens" (whole numbers [B, T]), "numbers"
-        (floats), "flags" (0 or 1, [B, L]) or "any".
+        (floats), "flag" (0 or 1, [B] or [B, 1]), "flags" (0 or 1, [B, L]) or "any".
     """
 
     name: str
@@ -63,6 +63,61 @@ class Task:
 
     def __hash__(self) -> int:
         return hash((self.name, self.loss_per_example))
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """A loss or a metric of one of several outputs; compared by value.
+
+    function: of (that output, labels). output: its key, place or name, see ``jafl.Model``.
+    """
+
+    function: Callable[[Any, jax.Array], Any]
+    output: str | int | None
+
+    def __call__(self, outputs: Any, labels: jax.Array) -> Any:
+        """``function`` of the output."""
+        return self.function(one_output(outputs, self.output), labels)
+
+
+def reading(function: Any, output: str | int | None) -> Any:
+    """A task's loss or metric for a model of which it reads this output; ``function`` itself for None."""
+    if output is None:
+        return function
+    if isinstance(function, Metric):
+        return dataclasses.replace(function, of_examples=Reading(function.of_examples, output))
+    return Reading(function, output)
+
+
+def one_output(outputs: Any, output: str | int | None) -> Any:
+    """One of several outputs, a dict, tuple or named tuple; all of them for None.
+
+    Raises:
+      SettingError: if there is none of this name.
+    """
+    if output is None:
+        return outputs
+    names = output_names(outputs)
+    require(
+        output in names,
+        "output",
+        output,
+        f"one of the model's outputs, {names or 'but it returns one array'}",
+    )
+    return (
+        getattr(outputs, output)
+        if isinstance(output, str) and hasattr(outputs, "_fields")
+        else outputs[output]
+    )
+
+
+def output_names(outputs: Any) -> list[Any]:
+    """The names by which ``output`` of a model may call its outputs; [] for one array."""
+    if isinstance(outputs, Mapping):
+        return list(outputs)
+    if isinstance(outputs, (tuple, list)):
+        return [*getattr(outputs, "_fields", ()), *range(len(outputs))]
+    return []
 
 
 def softmax_cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
@@ -139,6 +194,55 @@ def sigmoid_cross_entropy(logits: jax.Array, flags: jax.Array) -> jax.Array:
     """
     _same_shape(logits, flags)
     return _mean_of_each(optax.sigmoid_binary_cross_entropy(logits, flags.astype(logits.dtype)))
+
+
+def binary_cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
+    """The cross-entropy of yes or no under the sigmoid of one logit.
+
+    Args:
+      logits: [B] or [B, 1]; yes is predicted where the logit is above 0.
+      labels: [B] or [B, 1] of 0 and 1, or bool.
+
+    Returns:
+      [B] losses.
+
+    Raises:
+      SettingError: where there are several logits or labels for an example.
+
+    Example:
+      >>> jafl.models.binary_cross_entropy(jnp.array([[100.0], [0.0]]), jnp.array([1, 0])).round(3).tolist()
+      [0.0, 0.693]
+    """
+    logits, labels = _one_each(logits, labels)
+    return optax.sigmoid_binary_cross_entropy(logits, labels.astype(logits.dtype))
+
+
+def binary_accuracy(logits: jax.Array, labels: jax.Array) -> jax.Array:
+    """Bool [B]: whether the logit is above 0 where the label is 1, and there alone; shapes as of the loss."""
+    logits, labels = _one_each(logits, labels)
+    return (logits > 0) == (labels > 0)
+
+
+def _sensitivity(logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """(bool [B] right and 1, bool [B] 1): the accuracy on label 1, also called the true positive rate."""
+    there = _one_each(logits, labels)[1] > 0
+    return binary_accuracy(logits, labels) & there, there
+
+
+def _specificity(logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """(bool [B] right and 0, bool [B] 0): the accuracy on label 0, also called the true negative rate."""
+    there = _one_each(logits, labels)[1] <= 0
+    return binary_accuracy(logits, labels) & there, there
+
+
+def _one_each(logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Both as [B]."""
+    flat = [
+        array[..., 0] if array.ndim == 2 and array.shape[-1] == 1 else array for array in (logits, labels)
+    ]
+    for name, array in zip(("the shape of the model's output", "the shape of y"), flat, strict=True):
+        require(array.ndim == 1, name, array.shape[1:], "() or (1,), one number for each example")
+    return flat[0], flat[1]
 
 
 def share_of_labels(logits: jax.Array, flags: jax.Array) -> jax.Array:
@@ -263,6 +367,12 @@ TASKS: dict[str, Task] = {
         "numbers",
     ),
     "language_modelling": language_modelling(),
+    "binary": Task(
+        "binary",
+        binary_cross_entropy,
+        {"accuracy": binary_accuracy, "sensitivity": _sensitivity, "specificity": _specificity},
+        "flag",
+    ),
     "multi_label": Task(
         "multi_label",
         sigmoid_cross_entropy,
@@ -303,11 +413,16 @@ def check_values(task: Task, federation: Any) -> None:
     for name, y in {name: getattr(federation, name) for name in names}.items():
         if y is None:
             continue
-        if task.labels == "flags":
+        if task.labels in ("flag", "flags"):
             values = np.asarray(y)
             others = values[(values != 0) & (values != 1)]
             allowed = f"0 and 1 for each label of an example, for the task {task.name}"
             remedy = "Give whether each label is there."
+            if task.labels == "flag":
+                allowed = f"0 or 1, for the task {task.name}"
+                remedy = (
+                    "Labels -1 and 1 become such with y > 0; several classes are for the task classification."
+                )
             require(not others.size, f"a label of {name}", next(iter(others.tolist()), None), allowed, remedy)
         if isinstance(loss, _TokenSums):
             there = np.any(loss.there(np.asarray(y)), axis=tuple(range(1, y.ndim)))
@@ -323,7 +438,22 @@ def check_values(task: Task, federation: Any) -> None:
                 require(held.min() > 0, f"y of client {client}", nothing, allowed, remedy)
 
 
-def check_labels(task: Task, y: Any, outputs: Any, num_classes: int) -> None:
+def _read_output(task: Task, outputs: Any, output: str | int | None) -> Any:
+    """The output that a task reads; SettingError where there are several, and it is not said which."""
+    read = one_output(outputs, output)
+    names = output_names(read)
+    built_in = any(task.loss_per_example == each.loss_per_example for each in TASKS.values())
+    if names and (built_in or isinstance(task.loss_per_example, _TokenSums)):
+        raise SettingError(
+            f"The model returns {len(names)} outputs, {names}, but the task {task.name} reads one array. Say which "
+            f"one: jafl.Model(module, output={names[0]!r}); or give a task that reads them all: "
+            "task=jafl.models.Task(name, loss_per_example, metrics).",
+            setting="output",
+        )
+    return read
+
+
+def check_labels(task: Task, y: Any, outputs: Any, num_classes: int, output: str | int | None = None) -> None:
     """Refuses labels that a task does not read.
 
     Args:
@@ -331,16 +461,22 @@ def check_labels(task: Task, y: Any, outputs: Any, num_classes: int) -> None:
       y: labels [E, ...], or their shape and dtype.
       outputs: the model's for a batch, or their shape and dtype.
       num_classes: of the labels.
+      output: which of several outputs the task reads, as of ``jafl.Model``.
 
     Raises:
       SettingError: says which task reads such labels.
     """
     whole, axes = jnp.issubdtype(y.dtype, jnp.integer), len(y.shape)
+    outputs = _read_output(task, outputs, output)
     wanted = {
         "classes": (whole and axes == 1, "whole numbers, one for each example"),
         "tokens": (
             whole and axes >= 2,
             "whole numbers, one for each token of an example: [examples, tokens]",
+        ),
+        "flag": (
+            axes == 1 or (axes == 2 and y.shape[1] == 1),
+            "0 or 1, or bool, one for each example: [examples] or [examples, 1]",
         ),
         "flags": (axes >= 2, "0 and 1 for each label of an example: [examples, labels]"),
     }
@@ -354,8 +490,8 @@ def check_labels(task: Task, y: Any, outputs: Any, num_classes: int) -> None:
             f"{remedy}",
             setting="task",
         )
-    if task.labels in ("classes", "tokens"):
-        if getattr(outputs, "ndim", 0) < 2:
+    if task.labels in ("classes", "tokens") and hasattr(outputs, "ndim"):
+        if outputs.ndim < 2:
             raise SettingError(
                 f"The model returns the shape {getattr(outputs, 'shape', None)} for 2 examples, but must return "
                 "scores for each class.",
@@ -367,4 +503,7 @@ def check_labels(task: Task, y: Any, outputs: Any, num_classes: int) -> None:
             "the model's number of classes",
             classes,
             f"at least the data's, {num_classes} (labels 0 to {num_classes - 1})",
+            'One logit for labels 0 and 1 is the task binary: jafl.Model(module, task="binary").'
+            if classes == 1 and num_classes == 2
+            else "",
         )

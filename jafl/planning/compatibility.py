@@ -14,7 +14,7 @@ from jafl.data import Federation
 from jafl.engine.loop import Carry
 from jafl.errors import SettingError, refusal, require, shown
 from jafl.models import Model
-from jafl.models.networks import told
+from jafl.models.network import told
 from jafl.models.tasks import check_labels, check_values, task_of
 from jafl.optimizer_checks import check_server_optimizer
 from jafl.planning.run import Run
@@ -177,9 +177,10 @@ def _check_model(federation: Federation, model: Model, params: Params) -> None:
     name = model.network.name
     try:
         outputs = _outputs.eval_shape(model, params, x)
-        check_labels(task_of(model.task), federation.y, outputs, federation.num_classes)
+        check_labels(task_of(model.task), federation.y, outputs, federation.num_classes, model.output)
         check_values(task_of(model.task), federation)
-        losses = _losses.eval_shape(model, params, x, y)
+        key = jax.random.key(0) if model.draws(params, x) else None  # as in training
+        losses = _losses.eval_shape(model, params, x, y, key)
     except SettingError:
         raise
     except Exception as error:
@@ -190,8 +191,6 @@ def _check_model(federation: Federation, model: Model, params: Params) -> None:
             f"{x.shape[1:]} ({reason} Make the parameters with its init, on examples like the federation's.",
             setting="model",
         ) from error
-    kind = type(outputs).__name__
-    require(hasattr(outputs, "shape"), "what the model returns", f"a {kind} of several outputs", "one array")
     _check_losses(losses)
     if unlike := model.unlike(params, federation.x):
         raise SettingError(
@@ -237,8 +236,8 @@ def _outputs(model: Model, params: Params, x: jax.Array) -> Any:
 
 
 @jax.jit
-def _losses(model: Model, params: Params, x: jax.Array, y: jax.Array) -> Any:
-    return model.loss_sums(params, x, y)
+def _losses(model: Model, params: Params, x: jax.Array, y: jax.Array, key: jax.Array | None) -> Any:
+    return model.loss_sums(params, x, y, key)
 
 
 def _tell_of_float32(params: Params) -> None:

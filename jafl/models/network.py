@@ -1,0 +1,105 @@
+"""What a neural network is for jafl: two functions, and what libraries' modules are told and given when called."""
+
+import abc
+import inspect
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import flax.errors
+import jax
+
+from jafl.errors import SettingError
+
+# Arguments by which modules are told whether they train, and what each is then; otherwise it is the opposite.
+SWITCHES = {"train": True, "training": True, "deterministic": False}
+NO_STATISTICS = (
+    "Batch statistics have no meaning across clients: use GroupNorm or LayerNorm in place of BatchNorm."
+)
+NO_CONSTANTS = (
+    "Where they are constants, model, params = jafl.Model(module).freeze(module.init(key, x)) keeps them; "
+    "clients keep no caches."
+)
+NO_STATE = "What a call changes for the next one has no meaning across clients: only constants may be there."
+
+
+class Network(abc.ABC):
+    """A neural network as two functions; static.
+
+    has_parameters: whether the user's module has parameters from the beginning.
+    """
+
+    has_parameters = False
+
+    @property
+    @abc.abstractmethod
+    def name(self) -> str:
+        """What it is called in messages."""
+
+    @property
+    @abc.abstractmethod
+    def random(self) -> bool:
+        """Whether it can use a random key in training."""
+
+    @abc.abstractmethod
+    def init(self, key: jax.Array, x: jax.Array, frozen: Any = None) -> Any:
+        """Parameters [*P], drawn with ``key`` for examples like ``x`` [B, ...], frozen ones among them."""
+
+    @abc.abstractmethod
+    def apply(self, params: Any, frozen: Any, x: jax.Array, key: jax.Array | None) -> Any:
+        """The outputs for a batch ``x`` [B, ...]; ``key``: of a local step in training, else None."""
+
+    def draws(self, params: Any, frozen: Any, x: jax.Array) -> bool:
+        """Whether it uses random numbers even where it is not told that it trains; arguments as of ``apply``."""
+        return False
+
+    @abc.abstractmethod
+    def with_params(self, params: Any, frozen: Any) -> Any:
+        """What the user gave, with these parameters."""
+
+
+def stream_key(key: jax.Array | None, name: str) -> jax.Array:
+    """The key of a random stream that is not called dropout.
+
+    Args:
+      key: of a local step in training; None in evaluation, whose streams have a fixed key.
+      name: of the stream.
+
+    Returns:
+      A key that depends on both.
+    """
+    key = jax.random.key(0, impl="threefry2x32") if key is None else key
+    return jax.random.fold_in(key, zlib.crc32(name.encode()))
+
+
+def has_argument(function: Callable[..., Any], name: str) -> bool:
+    try:
+        return name in inspect.signature(function).parameters
+    except (TypeError, ValueError):  # of a function that is not written in Python
+        return False
+
+
+def switches(call: Callable[..., Any]) -> list[str]:
+    """The arguments of a call that say whether it is training."""
+    return [name for name in SWITCHES if has_argument(call, name)]
+
+
+def as_setting_error(name: str, error: Exception) -> SettingError:
+    """What went wrong when a network was called, in words that help."""
+    return SettingError(f"The model {name} cannot be called ({told(error)}", setting="model")
+
+
+def told(error: Exception) -> str:
+    """What a library said when a network was called, a closing bracket, and what to do where that is known."""
+    lines = str(error).strip().splitlines() or [""]
+    text = f"{type(error).__name__}: {lines[0]})."
+    if "deterministic" in str(error) or 'PRNG for "dropout"' in str(error):
+        text += (
+            " For dropout give its __call__ an argument train (or deterministic), and hand that on to the dropout "
+            "layer: jafl sets it in training and in evaluation."
+        )
+    if isinstance(error, flax.errors.ModifyScopeVariableError):
+        text += f" {NO_STATE}"
+    if "NoneType" in str(error) and "key" in str(error):
+        text += " In evaluation the argument key is None: take a fixed key then, or what needs none."
+    return text
