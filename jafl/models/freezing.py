@@ -78,14 +78,20 @@ def split(tree: Any, is_frozen: Callable[[str], bool], keys: tuple[Any, ...] = (
     if type(tree) is not dict:
         return jax.tree.unflatten(structure, trained), jax.tree.unflatten(structure, frozen)
     names = [key[0].key for key, _ in children]
-    there = [bool(jax.tree.leaves(part)) for part in frozen]
+    moved = [bool(jax.tree.leaves(part)) for part in frozen]
+    empty = [not jax.tree.leaves(child) for _, child in children]
+    left = [bool(jax.tree.leaves(part)) for part in trained]
     return (
         {
             name: part
-            for name, part, moved in zip(names, trained, there, strict=True)
-            if jax.tree.leaves(part) or not moved
+            for name, part, there in zip(names, trained, np.logical_or(left, empty), strict=True)
+            if there
         },
-        {name: part for name, part, moved in zip(names, frozen, there, strict=True) if moved},
+        {
+            name: part
+            for name, part, there in zip(names, frozen, np.logical_or(moved, empty), strict=True)
+            if there
+        },
     )
 
 

@@ -16,6 +16,7 @@ from jafl.planning.compatibility import check_fit, check_optimizers
 from jafl.planning.device_memory import bytes_of, device_memory
 from jafl.planning.plan_choice import quickest_lanes
 from jafl.planning.run import Run
+from jafl.planning.unmoved import check_all_are_moved
 from jafl.planning.whole_steps import due_at_steps, takes_whole_steps
 from jafl.records import EventSchedule, ExecutionPlan, Params, Recall, Rule
 from jafl.schedule import bucket
@@ -47,6 +48,7 @@ def make_program(
     require(isinstance(built, Rule), "rule", built, "a jafl.Rule", "Call its factory: jafl.rules.fedbuff().")
     check_fit(run.schedule, run.federation, built, client_work.build().model, run.params)
     check_optimizers(client_work, server_optimizer, run.params)
+    check_all_are_moved(rule, client_work, as_specification(server_optimizer), run.federation, run.params)
     whole = takes_whole_steps(plan, built, spread)
     plan = due_at_steps(plan) if whole else plan
     at_once = _at_once(plan, built, spread)

@@ -75,6 +75,23 @@ class Counting(nn.Module):
         return nn.Dense(3)(x)
 
 
+def freeze(which):
+    return lambda: MODEL.freeze(PARAMS, which)
+
+
+def outputs(function, y=LABELS, **options):
+    model = jafl.Model(
+        (lambda key: np.ones(4, np.float32), lambda params, x: function(params * x)), **options
+    )
+    federation = jafl.Federation.from_arrays(X, y, jafl.data.iid(y, 2, seed=0), test_x=X, test_y=y)
+    work = jafl.client_work(model, learning_rate=0.1)
+    return simulate(client_work=work, federation=federation, params=np.ones(4, np.float32))
+
+
+def several(**options):
+    return outputs(lambda x: (x[:, :3], x), **options)
+
+
 def present(law, time):
     return lambda: law.prepare(num_clients=2, seed=0).next_available(0, time)
 
@@ -222,6 +239,30 @@ ROWS = {
     "evaluator a/b": (simulate(evaluators={"a/b": lambda p: 0.5}), "the name of an evaluator is 'a/b' ... letters, digits"),
     "evaluator train": (simulate(evaluators={"train": lambda p: {"loss": 0.5}}), "column of the evaluator 'train' is 'train_loss'"),
     "evaluators alike": (simulate(evaluators={"a": lambda p: {"b": 0.5}, "a_b": lambda p: 0.5}), "is 'a_b' ... none that another evaluator has"),
+    # Models
+    "freeze what is not there": (freeze("kernl"), "what to freeze is 'kernl' ... Dense_0/bias"),
+    "freeze all": (freeze("*"), "what to freeze is '*' ... Nothing would be trained"),
+    "freeze nothing": (freeze(lambda path: False), "what to freeze ... some parameters"),
+    "freeze by number": (freeze(3), "what to freeze is 3 ... a function of a path"),
+    "freeze a part of a tree": (freeze({"Dense_0": {"bias": True}}), "a tree without Dense_0/kernel ... a bool for each"),
+    "frozen of another model": (
+        lambda: jafl.Model(MODEL.module, frozen={"Dense_7": {"bias": np.ones(3)}}).init(KEY, X),
+        "is 'Dense_7/bias' ... the path of a parameter",
+    ),
+    "frozen of another shape": (
+        lambda: jafl.Model(MODEL.module, frozen={"Dense_0": {"bias": np.ones(4)}}).init(KEY, X),
+        "the shape of Dense_0/bias is (4,) ... (3,)",
+    ),
+    "several outputs": (several(), "returns 2 outputs, [0, 1] ... output=0"),
+    "output that is not there": (several(output=2), "output is 2 ... one of the model's outputs, [0, 1]"),
+    "output of one array": (outputs(lambda x: x[:, :3], output="logits"), "output is 'logits' ... returns one array"),
+    "binary of three labels": (outputs(lambda x: x[:, :1], task="binary"), "a label of y is 2 ... 0 or 1"),
+    "binary of two logits": (
+        outputs(lambda x: x[:, :2], y=LABELS % 2, task="binary"),
+        "the shape of the model's output is (2,) ... one number for each example",
+    ),
+    "one logit of two classes": (outputs(lambda x: x[:, :1], y=LABELS % 2), 'is 1 ... task="binary"'),
+    "labels -1 and 1": (lambda: jafl.Federation.from_arrays(X, 2 * (LABELS % 2) - 1, None), "is -1 ... (y > 0)"),
     # Rules and specifications
     "private by name": (lambda: jafl.private("fedbuff", clip_norm=1.0, noise_multiplier=1.0, delta=1e-5), "rule is 'fedbuff' ... jafl.rules.fedbuff()"),
     "secure by name": (lambda: jafl.secure("fedbuff", clip_norm=1.0, fraction_bits=18), "rule is 'fedbuff' ... jafl.rules.fedbuff()"),
