@@ -240,18 +240,18 @@ ROWS = {
     "evaluator train": (simulate(evaluators={"train": lambda p: {"loss": 0.5}}), "column of the evaluator 'train' is 'train_loss'"),
     "evaluators alike": (simulate(evaluators={"a": lambda p: {"b": 0.5}, "a_b": lambda p: 0.5}), "is 'a_b' ... none that another evaluator has"),
     # Models
-    "freeze what is not there": (freeze("kernl"), "what to freeze is 'kernl' ... Dense_0/bias"),
+    "freeze what is not there": (freeze("kernl"), "what to freeze is 'kernl' ... dense/bias"),
     "freeze all": (freeze("*"), "what to freeze is '*' ... Nothing would be trained"),
     "freeze nothing": (freeze(lambda path: False), "what to freeze ... some parameters"),
     "freeze by number": (freeze(3), "what to freeze is 3 ... a function of a path"),
-    "freeze a part of a tree": (freeze({"Dense_0": {"bias": True}}), "a tree without Dense_0/kernel ... a bool for each"),
+    "freeze a part of a tree": (freeze({"dense": {"bias": True}}), "a tree without dense/kernel ... a bool for each"),
     "frozen of another model": (
         lambda: jafl.Model(MODEL.module, frozen={"Dense_7": {"bias": np.ones(3)}}).init(KEY, X),
         "is 'Dense_7/bias' ... the path of a parameter",
     ),
     "frozen of another shape": (
-        lambda: jafl.Model(MODEL.module, frozen={"Dense_0": {"bias": np.ones(4)}}).init(KEY, X),
-        "the shape of Dense_0/bias is (4,) ... (3,)",
+        lambda: jafl.Model(MODEL.module, frozen={"dense": {"bias": np.ones(4)}}).init(KEY, X),
+        "the shape of dense/bias is (4,) ... (3,)",
     ),
     "several outputs": (several(), "returns 2 outputs, [0, 1] ... output=0"),
     "output that is not there": (several(output=2), "output is 2 ... one of the model's outputs, [0, 1]"),
@@ -262,7 +262,7 @@ ROWS = {
         "the shape of the model's output is (2,) ... one number for each example",
     ),
     "one logit of two classes": (outputs(lambda x: x[:, :1], y=LABELS % 2), 'is 1 ... task="binary"'),
-    "labels -1 and 1": (lambda: jafl.Federation.from_arrays(X, 2 * (LABELS % 2) - 1, None), "is -1 ... (y > 0)"),
+    "labels -1 and 1": (lambda: jafl.Federation.from_arrays(X, 2 * (LABELS % 2) - 1, None, test_x=X, test_y=Y), "is -1 ... (y > 0)"),
     # Rules and specifications
     "private by name": (lambda: jafl.private("fedbuff", clip_norm=1.0, noise_multiplier=1.0, delta=1e-5), "rule is 'fedbuff' ... jafl.rules.fedbuff()"),
     "secure by name": (lambda: jafl.secure("fedbuff", clip_norm=1.0, fraction_bits=18), "rule is 'fedbuff' ... jafl.rules.fedbuff()"),
