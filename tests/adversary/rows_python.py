@@ -262,7 +262,7 @@ ROWS = {
         "the shape of the model's output is (2,) ... one number for each example",
     ),
     "one logit of two classes": (outputs(lambda x: x[:, :1], y=LABELS % 2), 'is 1 ... task="binary"'),
-    "labels -1 and 1": (lambda: jafl.Federation.from_arrays(X, 2 * (LABELS % 2) - 1, None, test_x=X, test_y=Y), "is -1 ... (y > 0)"),
+    "labels -1 and 1": (lambda: jafl.Federation.from_arrays(X, 2 * (LABELS % 2) - 1, FEDERATION.partition, test_x=X, test_y=Y), "is -1 ... (y > 0)"),
     # Rules and specifications
     "private by name": (lambda: jafl.private("fedbuff", clip_norm=1.0, noise_multiplier=1.0, delta=1e-5), "rule is 'fedbuff' ... jafl.rules.fedbuff()"),
     "secure by name": (lambda: jafl.secure("fedbuff", clip_norm=1.0, fraction_bits=18), "rule is 'fedbuff' ... jafl.rules.fedbuff()"),
