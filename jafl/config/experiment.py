@@ -31,6 +31,7 @@ from jafl.planning.device_memory import Forecast, bytes_of
 from jafl.planning.preparation import Preparation, prepare
 from jafl.planning.run import Run
 from jafl.records import EventSchedule, History
+from jafl.records.stopping import StopWhen
 from jafl.simulation.error_decomposition import decomposed
 from jafl.simulation.run_state import DEFAULT_EVALUATIONS, default_evaluators
 from jafl.simulation.simulate import simulate_prepared
@@ -149,6 +150,8 @@ def make_experiment(
         matmul_precision=settings.matmul_precision,
         compute_dtype=settings.compute_dtype,
     )
+    if settings.stop_when is not None:
+        _check_stop_when(settings, model, federation)
     foretold.check_epochs(settings, int(np.max(federation.num_examples)))
     inputs = input_digests(settings, source)
     init_key, trips_key = jax.random.split(jax.random.key(int(settings.seed)))
@@ -191,6 +194,7 @@ def make_experiment(
         key=trips_key,
         server_optimizer=server_optimizer,
         evaluate_at=_evaluation_steps(settings, schedule),
+        stop_when=settings.stop_when,
     )
     try:
         with stopwatch.part("planning"):
@@ -208,6 +212,22 @@ def make_experiment(
     params = loaded.initial("parameters", model, settings, source, lambda: model.init(init_key, source.x))
     preparation = preparation.with_run(params=params)
     return Experiment(label, settings, source, model, preparation, inputs)
+
+
+def _check_stop_when(settings: Settings, model: Model, federation: Federation) -> None:
+    """Raises SettingError unless evaluations measure what the run is to stop by."""
+    splits = ["test"] if federation.validation_x is None else ["test", "validation"]
+    measured = [f"{split}_{name}" for split in splits for name in (*model.measured, "loss")]
+    condition, own = StopWhen.parsed(settings.stop_when), ["train_loss"]
+    own += ["train_accuracy"] if settings.train_accuracy else []
+    require(
+        settings.clip_norm is None or condition.column not in own,
+        "stop_when",
+        settings.stop_when,
+        f"a condition on {', '.join(measured)} in a private run",
+        "When it stops would tell of the clients' examples, and the claim does not count that.",
+    )
+    condition.check([*measured, *own])
 
 
 def _measured_steps(count: int, num_steps: int) -> list[int]:

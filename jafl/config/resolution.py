@@ -28,6 +28,7 @@ from jafl.config.settings import (
 from jafl.errors import SettingError, choose, require, seed_number, unknown_name
 from jafl.precision import COMPUTE_DTYPES, MATMUL_PRECISIONS
 from jafl.records import Rule
+from jafl.records.stopping import StopWhen
 
 LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 
@@ -254,5 +255,7 @@ def _check(settings: Settings) -> None:
         value = getattr(settings, name)
         fits = value is None or settings.precision == "float64" or not abs(value) > LARGEST_FLOAT32
         require(fits, name, value, f"a finite number, at most {LARGEST_FLOAT32:.3g}, the largest in float32")
+    if settings.stop_when is not None:
+        StopWhen.parsed(settings.stop_when)
     target = settings.target_accuracy
     require(0 < target <= 1, "target_accuracy", target, "above 0, at most 1")

@@ -805,6 +805,12 @@ class Settings:
         "Client trips between evaluations. Default: a hundredth of the run.",
         Declaration("output", EVERY_RUN),
     )
+    stop_when: str | None = _setting(
+        None,
+        "Stop each run at the first evaluation that meets this condition: test_accuracy>=0.95, test_loss<=0.3, or "
+        "'test_loss stalls 5' (five evaluations without a better one). Default: none; runs use up their budget.",
+        Declaration("output", EVERY_RUN),
+    )
     decompose_steps: int = _setting(
         0,
         "At so many server steps, evenly spread, split the server's error into noise, bias and delay by full "

@@ -24,6 +24,7 @@ class Run(NamedTuple):
     server_optimizer  an optax optimizer; SGD with the learning rate 1 if None
     evaluate_at       server steps at which to evaluate; about a hundred if None
     evaluators        {name: params -> {metric: number}}; accuracy and loss on the held-out splits if None
+    stop_when         the condition on its evaluations on which it stops; it trains to its end if None
     """
 
     schedule: EventSchedule
@@ -35,6 +36,7 @@ class Run(NamedTuple):
     server_optimizer: Any = None
     evaluate_at: Iterable[int] | None = None
     evaluators: Mapping[str, Callable[[Params], Mapping[str, float]]] | None = None
+    stop_when: str | None = None
 
     def server_optimizer_or_sgd(self) -> Specification:
         """The server optimizer; SGD with the learning rate 1 if None.

@@ -58,6 +58,7 @@ class History:
     compile_seconds   wall-clock: tracing, lowering and compiling, of evaluation too
     run_seconds       wall-clock: training and evaluation, without compiling; data are placed before
     temporary_bytes   what the compiled program holds beside its arguments; None if not known
+    stopped_when  the condition ``stop_when`` that the last evaluation met; None if none did
     """
 
     evaluations: list[dict[str, Any]]
@@ -70,6 +71,7 @@ class History:
     compile_seconds: float
     run_seconds: float
     temporary_bytes: int | None = None
+    stopped_when: str | None = None
 
     @property
     def weights(self) -> np.ndarray:

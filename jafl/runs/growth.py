@@ -93,6 +93,12 @@ def check(experiment: Experiment, path: pathlib.Path) -> None:
             "Lower a learning rate, and name another directory.",
             setting="output_dir",
         )
+    if past.summary and past.summary.get("stopped_when"):
+        raise SettingError(
+            f"{path} holds a run that has stopped by itself, by stop_when={past.summary['stopped_when']!r}, which "
+            f"more {' or '.join(BUDGETS)} do not change. Name another directory, without stop_when or with another.",
+            setting="output_dir",
+        )
     try:
         before = read_schedule(path)
     except SettingError:

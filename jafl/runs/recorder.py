@@ -247,11 +247,16 @@ class Recording:
         experiment, directory, options = self.experiment, self.directory, self.options
         error, history = (ended, ended.history) if isinstance(ended, DivergenceError) else (None, ended)
         whole = history.server_steps == experiment.schedule.num_steps
-        status = "diverged" if error else "finished" if whole else "interrupted"
+        stopped = history.stopped_when
+        status = "diverged" if error else "finished" if whole or stopped else "interrupted"
         if not self.is_waiting:
             directory.write_params(history.params)
             directory.write_reports(history)
         summary = summarize(history, target_accuracy=experiment.settings.target_accuracy, status=status)
+        summary["stopped_when"] = stopped
+        if stopped and not whole:
+            steps = f"{history.server_steps:,} of {experiment.schedule.num_steps:,} server steps"
+            options.show(f"{experiment.name} stopped after {steps}, as stop_when={stopped!r} is met.")
         compiled = {"compiled_temporary_bytes": history.temporary_bytes}
         summary |= {"memory": {**memory, **compiled}, "trained_together": trained_together}
         summary |= {name: getattr(experiment.settings, name) for name in PRECISION}

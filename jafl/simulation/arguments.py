@@ -13,6 +13,7 @@ from jafl.given_arrays import as_array
 from jafl.planning.compatibility import check_types
 from jafl.planning.run import Run
 from jafl.records import ExecutionPlan, check_schedule
+from jafl.records.stopping import StopWhen
 from jafl.simulation.checkpoints import Checkpoints
 
 
@@ -25,6 +26,8 @@ def check_run(run: Any, setting: str = "run") -> None:
     check_key(run.key)
     check_evaluators(run.evaluators)
     check_evaluate_at(run.evaluate_at)
+    if run.stop_when is not None:
+        StopWhen.parsed(run.stop_when)
 
 
 def check_params(params: Any) -> None:

@@ -187,13 +187,21 @@ class Driver:
                 self._stop()
                 return
             self._evaluate([state for state in active(self._states) if stop in state.stops])
-            self._end([state for state in active(self._states) if state.schedule.num_steps == stop])
+            self._end(self._at_their_end(stop))
             stopping = self._should_stop()
             self._save_if_due(stopping=stopping)
             if stopping:
                 self._stop()
                 return
         self._end(active(self._states))
+
+    def _at_their_end(self, stop: int) -> list[RunState]:
+        """The runs that end at the server step ``stop``: it is their last, or meets their ``stop_when``."""
+        going = active(self._states)
+        met = processes.decided(
+            [state.number for state in going if stop in state.stops and state.meets_its_condition()]
+        )
+        return [state for state in going if state.schedule.num_steps == stop or state.number in met]
 
     def _advance_to(self, stop: int) -> bool:
         """Trains chunk after chunk up to the server step ``stop``; True if the caller stops it before that."""

@@ -51,6 +51,7 @@ def _of_run(prepared: Preparation) -> dict[str, Any]:
         **_of_specification("client_work", run.client_work),
         **_of_specification("rule", run.rule),
         **_of_specification("server_optimizer", run.server_optimizer),
+        **({} if run.stop_when is None else {"stop_when": run.stop_when}),
     }
 
 

@@ -18,6 +18,7 @@ from jafl.planning.preparation import Preparation
 from jafl.planning.run import Run
 from jafl.records import EventSchedule, History, Params
 from jafl.records.histories import check_column
+from jafl.records.stopping import StopWhen
 from jafl.schedule.counting import first_steps
 from jafl.simulation.batch import Batch
 from jafl.simulation.checkpoints import Saved
@@ -26,6 +27,7 @@ from jafl.simulation.divergence import DivergenceError, counts_as_zero
 from jafl.specifications import as_specification
 
 DEFAULT_EVALUATIONS = 100
+TELL_OF_TIME = ("server_step", "client_trips", "time")  # columns of an evaluation that measure nothing
 Evaluators = Mapping[str, Callable[[Params], Mapping[str, float]]]
 
 
@@ -71,6 +73,7 @@ class RunState:
     evaluations  those made so far
     outcome      how it ended; None before that, and for a run that had ended before a checkpoint
     ended        whether it is over
+    stopped      whether its last evaluation met its condition ``stop_when``
     """
 
     number: int
@@ -80,6 +83,7 @@ class RunState:
     evaluations: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     outcome: History | DivergenceError | None = None
     ended: bool = False
+    stopped: bool = False
 
     @property
     def run(self) -> Run:
@@ -111,7 +115,14 @@ class RunState:
             compile_seconds=compile_seconds,
             run_seconds=run_seconds,
             temporary_bytes=clock.temporary_bytes,
+            stopped_when=self.run.stop_when if self.stopped else None,
         )
+
+    def meets_its_condition(self) -> bool:
+        """Whether the run has a condition ``stop_when`` that its last evaluation meets."""
+        if self.run.stop_when is not None:
+            self.stopped = StopWhen.parsed(self.run.stop_when).is_met(self.evaluations)
+        return self.stopped
 
     def end(self, outcome: History | DivergenceError) -> None:
         """The run is over."""
@@ -156,6 +167,9 @@ def evaluate(
     results = _results(states, batch, models)
     for state, result in zip(states, results, strict=True):
         state.evaluations.append(_record(state, result, batch.reports(state.number), done))
+        if state.run.stop_when is not None:
+            metrics = [name for name in state.evaluations[-1] if name not in TELL_OF_TIME]
+            StopWhen.parsed(state.run.stop_when).check(metrics)
         if on_evaluation:
             params = models[state.number]
             if not batch.copies_models:  # the next steps use up the memory of the carry

@@ -39,6 +39,7 @@ def simulate(
     form: str | None = None,
     evaluate_at: Iterable[int] | None = None,
     evaluators: Mapping[str, Callable[[Params], Mapping[str, float]]] | None = None,
+    stop_when: str | None = None,
     on_evaluation: Callable[[dict[str, Any], Params], None] | None = None,
     on_progress: Callable[[int], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
@@ -65,6 +66,9 @@ def simulate(
         about a hundred, evenly spaced.
       evaluators: {name: params -> {metric: number}}, recorded as ``name_metric``. Default: accuracy and loss on the
         federation's test split, and on its validation split if there is one.
+      stop_when: a condition on the evaluations, ``"test_accuracy>=0.95"``, ``"test_loss<=0.3"`` or, for five
+        evaluations in a row without a better one, ``"test_loss stalls 5"``: the run ends with the first evaluation,
+        that of the start apart, that meets it, and ``History.stopped_when`` says so.
       on_evaluation: called with each evaluation and the parameters, as soon as it is made.
       on_progress: called with the number of server steps done, several times a second at most.
       should_stop: asked between chunks; True ends the run there, with a last evaluation.
@@ -86,7 +90,13 @@ def simulate(
       Interrupted: on Ctrl-C, at the end of the next chunk of server steps: a ``KeyboardInterrupt`` with the history
         up to there. A second Ctrl-C ends the run at once.
     """
-    run = Run(schedule, federation, client_work, rule, params, key, server_optimizer, evaluate_at, evaluators)
+    run = Run(
+        *(schedule, federation, client_work, rule, params, key),
+        server_optimizer=server_optimizer,
+        evaluate_at=evaluate_at,
+        evaluators=evaluators,
+        stop_when=stop_when,
+    )
     check_run(run)
     check_options(plan, together)
     check_callbacks(on_evaluation=on_evaluation, on_progress=on_progress, should_stop=should_stop)

@@ -168,7 +168,15 @@ def test_config_holds_every_setting_resolved(any_run):
         "start_rate",
     }
     unused |= {"most_trips", "availability_period", "lose_trips", "trip_time_out"}
-    unused |= {"clip_norm", "noise_multiplier", "epsilon", "delta", "dp_bands"}  # of private runs
+    unused |= {
+        "clip_norm",
+        "noise_multiplier",
+        "epsilon",
+        "delta",
+        "dp_bands",
+        "noise_seed",
+        "stop_when",
+    }  # of private runs
     unused |= {"secure_fraction_bits", "secure_weight_bits"}
     unused |= {"delay_download_bandwidth", "delay_upload_bandwidth", "delay_model_bytes"}
     unused |= (

@@ -1,0 +1,94 @@
+"""Early stopping: a condition on the evaluations of a run, as text, and whether they meet it."""
+
+import math
+import operator
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from jafl.errors import did_you_mean, require
+
+COMPARISONS = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
+STALLS = "stalls"
+FORMS = "'test_accuracy>=0.95', 'test_loss<=0.3' or 'test_loss stalls 5'"
+_FORM = re.compile(rf"\s*([\w.-]+?)\s*(?:(>=|<=|>|<)\s*(\S+)|\s{STALLS}\s+(\S+))\s*")
+# What ends so is the better, the larger it is, or the smaller.
+LARGER, SMALLER = ("accuracy",), ("loss", "perplexity")
+
+
+def larger_is_better(setting: str, value: str, column: str) -> bool:
+    """Whether a column of the evaluations is the better, the larger it is.
+
+    Raises SettingError, of ``setting`` and its ``value``, for a column whose name does not tell.
+    """
+    allowed = (
+        f"of a column whose name ends in {', '.join((*LARGER, *SMALLER))}: others do not tell what is better"
+    )
+    require(column.endswith((*LARGER, *SMALLER)), setting, value, allowed)
+    return column.endswith(LARGER)
+
+
+class StopWhen(NamedTuple):
+    """A condition on which a run stops: a comparison of a column with a number, or a column that stalls.
+
+    text        as it was given
+    column      of the evaluations
+    comparison  one of ``COMPARISONS``, or ``STALLS``
+    number      with which the column is compared; of ``STALLS`` how many evaluations in a row are no better than the
+                best one before them
+    """
+
+    text: str
+    column: str
+    comparison: str
+    number: float
+
+    @classmethod
+    def parsed(cls, text: Any) -> "StopWhen":
+        """The condition that a text such as ``"test_accuracy>=0.95"`` says; SettingError for any other text."""
+        found = _FORM.fullmatch(text) if isinstance(text, str) else None
+        require(found is not None, "stop_when", text, f"a condition such as {FORMS}")
+        assert found is not None
+        column, comparison, number, times = found.groups()
+        try:
+            value = float(number or times)
+        except ValueError:
+            value = math.nan
+        if times is not None:
+            fits = times.isascii() and times.isdigit() and value >= 1
+            require(fits, "stop_when", text, "a whole number of evaluations, at least 1, behind 'stalls'")
+            larger_is_better("stop_when", text, column)
+            return cls(text, column, STALLS, value)
+        require(math.isfinite(value), "stop_when", text, f"a comparison with a finite number, as {FORMS}")
+        if column.endswith("accuracy"):
+            require(
+                0 <= value <= 1, "stop_when", text, "a comparison with a number from 0 to 1: 95 % is 0.95"
+            )
+        return cls(text, column, comparison, value)
+
+    def check(self, columns: Collection[str]) -> None:
+        """Raises SettingError unless its column is among those that evaluations have."""
+        names = {name: name for name in columns}
+        allowed = f"a condition on what is measured: {', '.join(columns)}"
+        require(self.column in names, "stop_when", self.text, allowed, did_you_mean(self.column, names))
+
+    def is_met(self, evaluations: Sequence[Mapping[str, Any]]) -> bool:
+        """Whether the last of the evaluations meets it; the start (the first one) never does."""
+        if len(evaluations) < 2:
+            return False
+        values = [evaluation.get(self.column) for evaluation in evaluations]
+        if self.comparison != STALLS:
+            return values[-1] is not None and bool(COMPARISONS[self.comparison](values[-1], self.number))
+        larger = larger_is_better("stop_when", self.text, self.column)
+        return len(values) - 1 - best_of(values, larger=larger) >= self.number
+
+
+def best_of(values: Sequence[float | None], *, larger: bool) -> int:
+    """The place of the best value, the first of equal ones; 0 if none is a number."""
+    place, best = 0, None
+    for number, value in enumerate(values):
+        if value is None or math.isnan(value):
+            continue
+        if best is None or (value > best if larger else value < best):
+            place, best = number, value
+    return place

@@ -1,0 +1,60 @@
+"""Conditions on which runs stop: which texts say one, and which evaluations meet it."""
+
+import pytest
+
+import jafl
+from jafl.records.stopping import StopWhen, best_of
+
+
+def first_met(text, values, column):
+    """The place of the first evaluation that meets a condition; None if none does."""
+    evaluations, condition = [{column: value} for value in values], StopWhen.parsed(text)
+    found = (number for number in range(len(values)) if condition.is_met(evaluations[: number + 1]))
+    return next(found, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "values", "place"),
+    [
+        ("test_accuracy>=0.5", [0.9, 0.4, 0.5, 0.6], 2),  # the start does not count
+        ("test_accuracy > .5", [0.1, 0.4, 0.5, 0.6], 3),
+        ("test_loss<=3e-1", [2.0, None, float("nan"), 0.3], 3),
+        (" test_loss<0.3 ", [2.0, 0.3, 0.3], None),
+        ("test_loss stalls 2", [2.0, 1.0, 1.0, 0.9, 0.9, 1.1, 0.1], 5),
+        ("test_accuracy stalls 1", [0.1, 0.2, 0.2, 0.3], 2),
+        ("test_perplexity stalls 2", [9.0, None, float("nan"), 8.0], 2),
+    ],
+)
+def test_the_first_evaluation_that_meets_a_condition(text, values, place):
+    assert first_met(text, values, text.split()[0].partition(">")[0].partition("<")[0]) == place
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("", "a condition such as"),
+        (0.95, "a condition such as"),
+        ("test_accuracy", "a condition such as"),
+        ("test_accuracy==0.9", "a condition such as"),
+        ("test_accuracy>=0.9 and test_loss<=1", "a condition such as"),
+        ("0.9<=", "finite number"),
+        ("test_accuracy>=nan", "finite number"),
+        ("test_loss<=inf", "finite number"),
+        ("test_loss<=much", "finite number"),
+        ("test_accuracy>=95", "95 % is 0.95"),
+        ("test_accuracy>=-0.1", "from 0 to 1"),
+        ("test_loss stalls 0", "at least 1"),
+        ("test_loss stalls 2.5", "at least 1"),
+        ("weight stalls 2", "name ends in accuracy, loss, perplexity"),
+    ],
+)
+def test_other_texts_are_refused(text, part):
+    with pytest.raises(jafl.SettingError, match=part) as refused:
+        StopWhen.parsed(text)
+    assert refused.value.setting == "stop_when"
+
+
+def test_the_best_is_the_first_of_equals():
+    assert best_of([0.1, 0.3, 0.3, None], larger=True) == 1
+    assert best_of([float("nan"), 0.3, 0.2, 0.2], larger=False) == 2
+    assert best_of([None, float("nan")], larger=False) == 0
