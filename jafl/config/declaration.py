@@ -24,7 +24,9 @@ WORLD = ("data", "partition", "delay", "presence")
 # In place of the names of readers: those whose function takes an argument of the setting's name.
 BY_ARGUMENT: tuple[str, ...] = ()
 FILES = (".csv", ".npz")
-MOVING = ("asynchronous", "open_arrivals")  # protocols in which clients come, leave and fail
+MOVING = ("asynchronous", "open_arrivals")  # protocols without rounds, in which places are taken anew
+# Protocols in which clients come, leave and fail.
+EVENTFUL = ("asynchronous", "open_arrivals", "synchronous")
 NOT_IN_ROUNDS = ("asynchronous", "open_arrivals", "drawn_staleness")
 # Data sets that come with clients of their own, which are their partition unless another is asked for.
 WITH_CLIENTS = (

@@ -209,7 +209,7 @@ def _of_rule(settings: Settings, rule: Rule, size: str, alone: bool) -> dict[str
         filled["concurrency"] = settings.num_clients if rule.initial_round else min(20, settings.num_clients)
     if size == "buffer_size" and (settings.buffer_size is None or (rule.buffer_size and not alone)):
         filled["buffer_size"] = rule.buffer_size or 10
-    if size == "cohort_size" and settings.cohort_size is None:
+    if size == "cohort_size" and settings.cohort_size is None and not settings.participation:
         filled["cohort_size"] = filled.get("concurrency", settings.concurrency)
     if settings.local_steps is None and settings.local_epochs is None:
         filled["local_epochs"] = 1

@@ -14,6 +14,7 @@ from typing import Any
 
 from jafl.config.declaration import (
     BY_ARGUMENT,
+    EVENTFUL,
     EVERY_RUN,
     FILES,
     GIVEN,
@@ -444,72 +445,72 @@ class Settings:
     failure_rate: float = _setting(
         0.0,
         "Share of trips that take their time and bring nothing.",
-        Declaration("presence", only(protocol=MOVING)),
+        Declaration("presence", only(protocol=EVENTFUL)),
     )
     availability: str = _setting(
         "always",
         "When clients are there to start: always, diurnal (a share of each day), on_and_off (temporary dropout), or "
         "a CSV or NPZ file with columns client, start, end.",
-        Declaration("presence", only(protocol=MOVING), files=A_FILE),
+        Declaration("presence", only(protocol=EVENTFUL), files=A_FILE),
     )
     day_length: float = _setting(
         24.0,
         "Length of a day, in units of simulated time.",
-        Declaration("presence", only(protocol=MOVING, availability="diurnal"), argument="day"),
+        Declaration("presence", only(protocol=EVENTFUL, availability="diurnal"), argument="day"),
     )
     day_share: float = _setting(
         0.5,
         "Share of the day for which each client is there.",
-        Declaration("presence", only(protocol=MOVING, availability="diurnal"), argument="share"),
+        Declaration("presence", only(protocol=EVENTFUL, availability="diurnal"), argument="share"),
     )
     day_spread: float = _setting(
         1.0,
         "How far the clients' days are apart: 0 to 1 day.",
-        Declaration("presence", only(protocol=MOVING, availability="diurnal"), argument="spread"),
+        Declaration("presence", only(protocol=EVENTFUL, availability="diurnal"), argument="spread"),
     )
     mean_on: float = _setting(
         10.0,
         "Mean time for which a client is there.",
-        Declaration("presence", only(protocol=MOVING, availability="on_and_off"), argument="mean_on"),
+        Declaration("presence", only(protocol=EVENTFUL, availability="on_and_off"), argument="mean_on"),
     )
     mean_off: float = _setting(
         10.0,
         "Mean time for which a client is away.",
-        Declaration("presence", only(protocol=MOVING, availability="on_and_off"), argument="mean_off"),
+        Declaration("presence", only(protocol=EVENTFUL, availability="on_and_off"), argument="mean_off"),
     )
     availability_period: float | None = _setting(
         None,
         "Repeat the windows of an availability file after so much time. Default: once, then never.",
-        Declaration("presence", only(protocol=MOVING, availability=FILES)),
+        Declaration("presence", only(protocol=EVENTFUL, availability=FILES)),
     )
     lose_trips: bool | None = _setting(
         None,
         "A trip is lost if its client goes away meanwhile. Default: true for on_and_off, else false.",
         Declaration(
             "presence",
-            only(protocol=MOVING, availability=("diurnal", "on_and_off", *FILES)),
+            only(protocol=EVENTFUL, availability=("diurnal", "on_and_off", *FILES)),
             argument="loses_trips",
         ),
     )
     dropout_fraction: float = _setting(
         0.0,
         "Share of the clients that leave for ever, at one of the next three.",
-        Declaration("presence", only(protocol=MOVING)),
+        Declaration("presence", only(protocol=EVENTFUL)),
     )
     dropout_step: int | None = _setting(
         None,
         "They leave after so many server steps.",
-        Declaration("presence", only(protocol=MOVING, dropout_fraction=GIVEN)),
+        Declaration("presence", only(protocol=EVENTFUL, dropout_fraction=GIVEN)),
     )
     dropout_time: float | None = _setting(
         None,
         "They leave at this simulated time.",
-        Declaration("presence", only(protocol=MOVING, dropout_fraction=GIVEN)),
+        Declaration("presence", only(protocol=EVENTFUL, dropout_fraction=GIVEN)),
     )
     dropout_trips: int | None = _setting(
         None,
         "Each of them leaves after so many trips of its own.",
-        Declaration("presence", only(protocol=MOVING, dropout_fraction=GIVEN)),
+        Declaration("presence", only(protocol=EVENTFUL, dropout_fraction=GIVEN)),
     )
     buffer_size: int | None = _setting(
         None,
@@ -524,12 +525,35 @@ class Settings:
     )
     cohort_size: int | None = _setting(
         None,
-        "Trips per server step when synchronous. Default: the concurrency.",
-        Declaration("protocol", only(protocol="synchronous"), preset=True, trips_per_step=True),
+        "Reports that a synchronous round waits for: trips per server step. Default: the concurrency.",
+        Declaration(
+            "protocol",
+            only(protocol="synchronous", participation=LEFT_OUT),
+            preset=True,
+            trips_per_step=True,
+        ),
     )
     over_selection: float = _setting(
         0.0,
         "Share of extra clients started in each synchronous round and cancelled when late, 0.3 say.",
+        Declaration("protocol", only(protocol="synchronous", cohorts="fixed", participation=LEFT_OUT)),
+    )
+    deadline: float | None = _setting(
+        None,
+        "A synchronous round ends so much simulated time after its start at the latest, with those that have "
+        "reported by then. Default: never.",
+        Declaration("protocol", only(protocol="synchronous")),
+    )
+    min_reports: int | None = _setting(
+        None,
+        "A synchronous round with fewer reports is void: they are thrown away, and the step applies no trip. A round "
+        "begins when so many clients are there. Default: 1.",
+        Declaration("protocol", only(protocol="synchronous")),
+    )
+    participation: str = _setting(
+        "",
+        "Probability with which each client that is there takes part in a synchronous round, in place of "
+        "cohort_size; or one for each client, as in 0.1,0.5,1.",
         Declaration("protocol", only(protocol="synchronous", cohorts="fixed")),
     )
     cohorts: str = _setting(

@@ -147,9 +147,26 @@ def _check_steps(schedule: EventSchedule, rule: Rule) -> None:
         "the smallest number of trips per server step",
         smallest,
         "at least 1 for this rule",
-        "A Poisson cohort may be empty: raise cohort_size, or take a rule that divides by the expected size of a "
-        "cohort, jafl.rules.fedavg(divide_by=cohort_size).",
+        _about_empty_steps(schedule) if smallest < 1 else "",
     )
+
+
+def _about_empty_steps(schedule: EventSchedule) -> str:
+    """How many server steps apply no trip, why, and what to do."""
+    void, empty = len(schedule.void_steps), len(schedule.empty_steps)
+    parts, remedies = [], []
+    if void:
+        parts.append(f"{void:,} are void, since fewer than min_reports clients reported")
+        remedies += ["raise the deadline", "lower min_reports"]
+    if empty > void:
+        parts.append(f"in {empty - void:,} no client took part")
+        remedies.append("raise cohort_size or participation")
+    rule = (
+        "take a rule that divides by the expected size of a cohort, jafl.rules.fedavg(divide_by=cohort_size)"
+    )
+    told = " and ".join(parts)
+    remedy = ", ".join([*remedies, f"or {rule}"])
+    return f"Of {schedule.num_steps:,} rounds {told}: {remedy}."
 
 
 def _check_sizes(sizes: np.ndarray, only: int) -> None:

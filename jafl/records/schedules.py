@@ -72,6 +72,16 @@ class EventSchedule:
         """[T + 1] int64: step ``t`` applies the trips ``step_offsets[t]:step_offsets[t + 1]``."""
         return np.searchsorted(self.step, np.arange(self.num_steps + 1))
 
+    @property
+    def empty_steps(self) -> np.ndarray:
+        """[E] int64: the server steps that apply no trip; rounds alone have such, see ``jafl.synchronous``."""
+        return np.flatnonzero(np.diff(self.step_offsets) == 0)
+
+    @property
+    def void_steps(self) -> np.ndarray:
+        """[V] int64: those of the empty steps in which clients trained, whose reports were too few."""
+        return np.intersect1d(self.empty_steps, self.discarded_step)
+
     def trips_started_by(self, server_step: int) -> int:
         """Cost in client trips of the first ``server_step`` steps: applied and thrown-away trips."""
         if server_step == 0:
@@ -87,6 +97,7 @@ class EventSchedule:
             f"{self.concurrency:,} at a time at most",
             display.count(self.num_steps, "server step"),
             f"{display.count(self.num_trips, 'trip')} applied",
+            *([display.count(len(self.void_steps), "void step")] if len(self.void_steps) else []),
             *([f"mean staleness {self.staleness.mean():.3g}"] if self.num_trips else []),
             f"simulated time {display.number(self._end)}",
         )
@@ -102,6 +113,10 @@ class EventSchedule:
             "trips under way at the end": len(self.inflight_client),
             "simulated time": self._end,
         }
+        if len(self.empty_steps):
+            facts["server steps without trips"] = (
+                f"{len(self.empty_steps):,}, {len(self.void_steps):,} of them void"
+            )
         if not len(late):
             return display.card("EventSchedule", facts)
         facts |= {"mean staleness": late.mean(), "largest staleness": late.max()}

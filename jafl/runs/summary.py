@@ -33,6 +33,7 @@ def summarize(history: History, *, target_accuracy: float, status: str = "finish
         "client_trips": started,
         "time": float(schedule.step_time[history.server_steps - 1]) if history.server_steps else 0.0,
         "trips_thrown_away": started - applied,
+        "void_steps": int(np.sum(schedule.void_steps < history.server_steps)),
         "staleness": _staleness(schedule.staleness[:applied]),
         "participation": {"client_trips": counts.tolist(), "influence": history.influence.tolist()},
         "training_stability": _stability(scored),

@@ -72,6 +72,7 @@ def row(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     at_least = [s["client_trips"] if n is None else n for s, n in zip(summaries, needed, strict=True)]
     means["trips_to_target_at_least"] = float(np.mean(at_least))
     means["trips_thrown_away"] = float(np.mean([s["trips_thrown_away"] for s in summaries]))
+    means["void_steps"] = sum(s.get("void_steps", 0) for s in summaries)
     means["mean_staleness"] = float(np.mean([s["staleness"]["mean"] or 0.0 for s in summaries]))
     clocks = [s["wall_clock"] for s in summaries]
     means["seconds"] = sum(clock["run_seconds"] + clock["compile_seconds"] for clock in clocks)
@@ -125,9 +126,12 @@ def _text_row(row: Mapping[str, Any], thrown: bool) -> list[str]:
 
 
 def trouble(row: Mapping[str, Any]) -> str:
-    """What a row says after its last column: how many of its runs did not finish or ended with a warning, if any."""
+    """What a row says after its last column: runs that did not finish or that warn, void rounds; or nothing."""
     counts = {"did not finish": row["seeds"] - row["finished"], **troubles(row)}
-    return ", ".join(f"{count} of {row['seeds']} {what}" for what, count in counts.items() if count)
+    told = [f"{count} of {row['seeds']} {what}" for what, count in counts.items() if count]
+    if void := row.get("void_steps"):
+        told.append(f"{void:,} round{'s were' if void > 1 else ' was'} void")
+    return ", ".join(told)
 
 
 def aligned(cells: Sequence[Sequence[str]]) -> list[str]:

@@ -16,6 +16,11 @@
    at once and no two arrivals share an instant; to less in synchronous rounds and with ties.
 10. ``check_participation``: at most ``most_trips`` trips of a client are applied, and the numbers of the steps that
    apply two of them differ by ``smallest_gap`` at least.
+11. ``check_reports``: the trips of a synchronous round start together, from the newest version, and end by its step,
+   which comes at its deadline at the latest; it applies as many reports as it waits for at most, and none or
+   ``min_reports`` of them at least; before the deadline it comes only when nothing is left to wait for.
+
+``check_all`` runs 1 to 10, ``check_rounds`` what holds for synchronous rounds, in which steps differ in size.
 """
 
 import dataclasses
@@ -46,6 +51,29 @@ def check_all(
     check_versions(schedule)
     check_conservation(schedule)
     check_participation(schedule, most_trips, smallest_gap)
+
+
+def check_rounds(
+    schedule: EventSchedule,
+    *,
+    delay: Delay,
+    seed: int,
+    cohort_size: int | None,
+    min_reports: int = 1,
+    deadline: float = np.inf,
+    most_trips: int | None = None,
+    smallest_gap: int = 0,
+) -> None:
+    """Runs the checks of synchronous rounds; without ``cohort_size`` they wait for all who take part."""
+    check_shapes(schedule)
+    check_order(schedule)
+    check_concurrency(schedule)
+    check_one_trip_at_a_time(schedule)
+    check_trip_numbers(schedule)
+    check_durations(schedule, delay, seed)
+    check_versions(schedule)
+    check_participation(schedule, most_trips, smallest_gap)
+    check_reports(schedule, cohort_size, min_reports, deadline)
 
 
 def check_shapes(schedule: EventSchedule) -> None:
@@ -170,6 +198,34 @@ def check_participation(schedule: EventSchedule, most_trips: int | None, smalles
     client, step = schedule.client[order], schedule.step[order]
     soon = np.flatnonzero((np.diff(client) == 0) & (np.diff(step) < smallest_gap))
     assert soon.size == 0, f"step {step[1:][soon[:1]]} is too soon for client {client[1:][soon[:1]]}"
+
+
+def check_reports(
+    schedule: EventSchedule, cohort_size: int | None, min_reports: int, deadline: float
+) -> None:
+    """Guarantee 11."""
+    assert len(schedule.inflight_client) == 0, "a trip is under way after the last round"
+    assert np.all(schedule.staleness == 0), "a round applies a trip from an old version"
+    most = schedule.num_clients if cohort_size is None else cohort_size
+    sizes = np.diff(schedule.step_offsets)
+    wrong = np.flatnonzero((sizes > most) | ((sizes > 0) & (sizes < min_reports)))
+    assert wrong.size == 0, f"round {wrong[:1]} applies {sizes[wrong[:1]]} reports"
+    step = np.concatenate([schedule.step, schedule.discarded_step])
+    start = np.concatenate([schedule.download_time, schedule.discarded_start_time])
+    end = np.concatenate([schedule.arrival_time, schedule.discarded_end_time])
+    begins = np.full(schedule.num_steps, np.inf)
+    np.minimum.at(begins, step, start)
+    assert np.all(start == begins[step]), "the trips of a round do not start together"
+    before = np.concatenate([[0.0], schedule.step_time[:-1]])
+    assert np.all(start >= before[step]), "a round begins before the end of the one before"
+    assert np.all(end <= schedule.step_time[step]), "a trip goes on after its round"
+    held = np.isfinite(begins)
+    assert np.all(schedule.step_time[held] <= begins[held] + deadline), "a round ends after its deadline"
+    # A round that ends early has all its reports, or no trip that has not ended; so its step is the last end.
+    last_end = np.full(schedule.num_steps, -np.inf)
+    np.maximum.at(last_end, step, end)
+    at_an_end = last_end == schedule.step_time
+    assert np.all(at_an_end[held]), "a round ends where no trip does"
 
 
 def all_trips(schedule: EventSchedule) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

@@ -979,19 +979,37 @@ def simulate_synchronous(
     client_examples: Sequence[int] | None = None,
     most_trips: int | None = None,
     smallest_gap: int = 0,
+    deadline: float = math.inf,
+    min_reports: int = 1,
+    vanish: tuple[str, Sequence[int], float] | None = None,
+    fails: Callable[[int, int], bool] | None = None,
+    next_available: Callable[[int, float], float] | None = None,
+    present_until: Callable[[int, float], float] | None = None,
 ) -> Replay:
-    """Synchronous rounds on the same clock, with over-selection (FedBuff C.2 to C.4).
+    """Synchronous rounds on the same clock, with over-selection (FedBuff C.2 to C.4), failures and a deadline.
 
-    In each round `started` clients start together from the newest version. The server steps when the first
-    `cohort` of them have arrived (ties in client order) and applies these in order of arrival. The rest are
-    cancelled at that instant, even those that would arrive at it, and recorded as discarded, with the time
-    that they would have arrived, the time of the cancellation and the round's number. The next round starts
-    at that instant.
-    After the last step no round starts, so nothing is in flight at the end.
+    A round begins as soon as `min_reports` clients are eligible and available, at the end of the round before if
+    they are then. In it `started` of these clients, or all if there are fewer, start together from the newest
+    version. Each of their trips ends with its arrival, which is a report, or brings nothing: it failed, its client
+    went away before its arrival, or left for ever. The round is over when `cohort` clients have reported (ties in
+    client order), when no trip is left that has not ended, or `deadline` after its start; what arrives at that very
+    instant still counts. Trips that have not ended by then are cancelled, even those that would end at the instant
+    of the last report.
+
+    The server then makes a step from the reports, in order of arrival. If there are fewer than `min_reports` the
+    round is void: they are thrown away, and the step is one of no trips. What is thrown away is recorded as
+    discarded, with the time at which its trip ended or was cancelled and the round's number, sorted by that time,
+    then by (would-be) arrival and client. The next round begins at the earliest at the instant of the step. After
+    the last step no round starts, so nothing is in flight at the end.
+
+    Clients leave for ever between trips or during one. Kind "time": nobody among them starts at `moment` or later,
+    and a trip that has not arrived by then is lost then. Kinds "step" and "trips" happen between rounds: with the
+    step that makes that version; when that many of the client's trips have arrived, failed, been lost or cancelled.
 
     Args:
-      cohort: how many trips the server uses per round. None: all of those that `select_round` chooses, and it may
-        choose anybody, also nobody. A round of nobody ends when it starts, with a server step of no trips.
+      cohort: how many reports the server waits for per round. None: all of those that `select_round` chooses, and it
+        may choose anybody who may start, also nobody. A round of nobody ends when it starts, with a server step of no
+        trips.
       started: how many clients start per round; `cohort` unless given.
       select_round: (round, started) -> that many different clients.
       most_trips, smallest_gap: a round may start a client only if fewer than `most_trips` of its trips have been
@@ -1002,30 +1020,87 @@ def simulate_synchronous(
     started = cohort if started is None else started
     if cohort is not None and not 1 <= cohort <= started <= num_clients or stop_after_steps < 1:
         raise ValueError("need 1 <= cohort <= started <= num_clients and stop_after_steps >= 1")
+    if not deadline > 0 or min_reports < 1 or (cohort is not None and min_reports > cohort):
+        raise ValueError("need deadline > 0 and 1 <= min_reports <= cohort")
     _check_limits(most_trips, smallest_gap)
+    _check_vanish(vanish, num_clients)
     simulation = _Simulation(params, num_clients, duration, client_update, client_examples, rule, optimizer)
     discarded = []
-    now = 0.0
-    for round_number in range(stop_after_steps):
-        chosen = select_round(round_number, started)
-        eligible = [
+    ended = [0] * num_clients  # how many trips of each client have ended, used or not
+
+    def has_left(client, time):
+        if vanish is None or client not in vanish[1]:
+            return False
+        kind, _, moment = vanish
+        return {"step": simulation.version, "time": time, "trips": ended[client]}[kind] >= moment
+
+    def available_from(client, time):
+        return time if next_available is None else float(next_available(client, time))
+
+    def who_may_start(round_number, time):
+        return [
             client
             for client in range(num_clients)
             if _may_take_part(client, simulation.applied, round_number, most_trips, smallest_gap)
+            and not has_left(client, time)
         ]
-        clients = _checked(chosen, eligible, len(chosen) if cohort is None else started)
-        trips = [simulation.start_trip(client, now) for client in clients]
-        trips.sort(key=lambda trip: (trip.arrival_time, trip.client))
-        wanted = len(trips) if cohort is None else cohort
-        used, late = trips[:wanted], trips[wanted:]
-        now = used[-1].arrival_time if used else now
-        for trip in used:
-            simulation.train(trip)
-        simulation.server_step(used, now)
-        for trip in late:
+
+    def start_of_round(round_number, time):
+        """The first instant from `time` on at which enough clients may start and are there."""
+        while True:
+            arrivals = [available_from(client, time) for client in who_may_start(round_number, time)]
+            if sum(arrival == time for arrival in arrivals) >= min_reports:
+                return time
+            later = [arrival for arrival in arrivals if time < arrival < math.inf]
+            if not later:
+                raise ValueError(f"starved at time {time} and version {round_number}: too few can start")
+            time = min(later)
+
+    def end_of(trip):
+        """When a trip that has just started ends, with or without a report."""
+        end = trip.arrival_time
+        if present_until is not None:
+            end = min(end, float(present_until(trip.client, trip.download_time)))
+        if vanish is not None and vanish[0] == "time" and trip.client in vanish[1]:
+            end = min(end, float(vanish[2]))
+        return end
+
+    now = 0.0
+    for round_number in range(stop_after_steps):
+        now = start_of_round(round_number, now)
+        eligible = [c for c in who_may_start(round_number, now) if available_from(c, now) == now]
+        chosen = select_round(round_number, started)
+        how_many = len(chosen) if cohort is None else min(started, len(eligible))
+        clients = _checked(chosen, eligible, how_many)
+        under_way = [simulation.start_trip(client, now) for client in clients]
+        for trip in under_way:
+            trip.end_time = end_of(trip)
+            ended[trip.client] += 1  # by the end of the round
+        under_way.sort(key=lambda trip: (trip.end_time, trip.client))
+        reports, thrown_away, last = [], [], now + deadline
+        while under_way and len(reports) != cohort:
+            if under_way[0].end_time > last:
+                now = last
+                break
+            trip = under_way.pop(0)
+            now = trip.end_time
+            lost = trip.end_time < trip.arrival_time
+            failed = fails is not None and fails(trip.client, trip.trip)
+            (thrown_away if lost or failed else reports).append(trip)
             trip.cancel_time = now
+        for trip in under_way:
+            trip.cancel_time = now
+            thrown_away.append(trip)
+        if len(reports) < min_reports:
+            thrown_away, reports = [*thrown_away, *reports], []
+        for trip in reports:
+            trip.cancel_time = None
+            simulation.train(trip)
+        simulation.server_step(reports, now)
+        for trip in thrown_away:
             trip.cancel_step = round_number
-        discarded.extend(late)
+        thrown_away.sort(key=lambda trip: (trip.cancel_time, trip.arrival_time, trip.client))
+        discarded.extend(thrown_away)
     return simulation.replay(in_flight=[], discarded=discarded)
 
 

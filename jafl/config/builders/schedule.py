@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from jafl.config.declaration import FILES
-from jafl.config.parsing import labels_in, refused_as
+from jafl.config.parsing import items, labels_in, refused_as
 from jafl.config.settings import DECLARED, DEFAULTS, Settings, arguments_of
 from jafl.errors import SettingError, choose, require, unknown_name
 from jafl.records import EventSchedule
@@ -71,6 +71,8 @@ def make_schedule(
         arguments["availability"] = make_availability(settings, len(num_examples))
     if "start_rate" in parameters:
         arguments["start_rate"] = _start_rate(settings)
+    if "participation" in parameters:
+        arguments["participation"] = _participation(settings)
     if "initial_round" in parameters:
         arguments["initial_round"] = initial_round
     else:
@@ -98,6 +100,19 @@ def _refuse_short_presence(settings: Settings, delay: delays.Delay, num_clients:
     least = typical / NO_CHANCE
     allowed = f"at least {least:.2g}: trips last about {typical:.3g}, and are lost if their client goes away"
     require(settings.mean_on >= least, "mean_on", settings.mean_on, allowed)
+
+
+def _participation(settings: Settings) -> float | list[float] | None:
+    """With which probability clients take part in a round: one number for all, or one for each."""
+    if not settings.participation:
+        return None
+    allowed = "a probability from 0 to 1, or one for each client with commas between them"
+    try:
+        chances = [float(text) for text in items("participation", settings.participation)]
+    except ValueError:
+        chances = []
+    require(chances, "participation", settings.participation, allowed)
+    return chances[0] if len(chances) == 1 else chances
 
 
 def _start_rate(settings: Settings) -> float:
