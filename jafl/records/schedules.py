@@ -104,7 +104,7 @@ class EventSchedule:
 
     def _repr_html_(self) -> str:
         late = self.staleness
-        facts = {
+        facts: dict[str, Any] = {
             "clients": self.num_clients,
             "training at a time, at most": self.concurrency,
             "server steps": self.num_steps,
