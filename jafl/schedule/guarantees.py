@@ -221,10 +221,10 @@ def check_reports(
     assert np.all(end <= schedule.step_time[step]), "a trip goes on after its round"
     held = np.isfinite(begins)
     assert np.all(schedule.step_time[held] <= begins[held] + deadline), "a round ends after its deadline"
-    # A round that ends early has all its reports, or no trip that has not ended; so its step is the last end.
+    # A step that comes before the deadline comes with the last end of a trip: the others are cancelled, or over.
     last_end = np.full(schedule.num_steps, -np.inf)
     np.maximum.at(last_end, step, end)
-    at_an_end = last_end == schedule.step_time
+    at_an_end = (last_end == schedule.step_time) | (schedule.step_time == begins + deadline)
     assert np.all(at_an_end[held]), "a round ends where no trip does"
 
 

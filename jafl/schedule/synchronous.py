@@ -22,7 +22,7 @@ from jafl.schedule.dropout import Dropout
 from jafl.schedule.durations import Table, draw_durations
 from jafl.schedule.limits import check_limits, make_limits
 from jafl.schedule.protocol import World
-from jafl.schedule.rounds import Rounds, RoundsProtocol
+from jafl.schedule.synchronous_rounds import Rounds, RoundsProtocol
 
 COHORTS = ("fixed", "poisson")
 
@@ -54,8 +54,8 @@ def synchronous(
 
     **Clients that do not report.** Clients that are away or have left are not selected: a round starts as many as are
     there, from the first moment on at which ``min_reports`` of them are. A client does not report if its trip fails,
-    or if it goes away or leaves before its trip ends. The server notices that at once. So a round is over when
-    ``cohort_size`` clients have reported, when no other client can report any more, or at its ``deadline``. With
+    or if it goes away or leaves before its trip ends. A round is over when ``cohort_size`` clients have reported, or
+    all that it has started if these are fewer; else at its ``deadline``; without one when its last trip ends. With
     fewer than ``min_reports`` reports it is *void*: they are thrown away, and the server makes a step without trips.
     ``EventSchedule.void_steps`` lists these. A rule must be able to take them, as it must empty rounds (below).
 

@@ -203,7 +203,17 @@ def test_what_only_some_protocols_read():
         | {"concurrency", "buffer_size", "restart"}
         | {"cancel_at_step", "staleness_limit", "too_stale", "flush_after", "replace_lost", "trip_time_out"}
         | LIMITS,
-        "synchronous": {"concurrency", "cohort_size", "over_selection", "cohorts"} | LIMITS,
+        "synchronous": CLIENTS_COME_AND_GO
+        | {
+            "concurrency",
+            "cohort_size",
+            "over_selection",
+            "cohorts",
+            "deadline",
+            "min_reports",
+            "participation",
+        }
+        | LIMITS,
         "open_arrivals": CLIENTS_COME_AND_GO
         | {"concurrency", "buffer_size", "restart", "start_rate", "starts", "exclude_busy"}
         | LIMITS,

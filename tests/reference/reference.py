@@ -992,9 +992,10 @@ def simulate_synchronous(
     they are then. In it `started` of these clients, or all if there are fewer, start together from the newest
     version. Each of their trips ends with its arrival, which is a report, or brings nothing: it failed, its client
     went away before its arrival, or left for ever. The round is over when `cohort` clients have reported (ties in
-    client order), when no trip is left that has not ended, or `deadline` after its start; what arrives at that very
-    instant still counts. Trips that have not ended by then are cancelled, even those that would end at the instant
-    of the last report.
+    client order), or all that have started if these are fewer; if that does not happen, `deadline` after its start,
+    for the server cannot know who will not report; what arrives at that very instant still counts. Without a deadline
+    it is over when no trip is left that has not ended. Trips that have not ended by then are cancelled, even those
+    that would end at the instant of the last report.
 
     The server then makes a step from the reports, in order of arrival. If there are fewer than `min_reports` the
     round is void: they are thrown away, and the step is one of no trips. What is thrown away is recorded as
@@ -1080,7 +1081,6 @@ def simulate_synchronous(
         reports, thrown_away, last = [], [], now + deadline
         while under_way and len(reports) != cohort:
             if under_way[0].end_time > last:
-                now = last
                 break
             trip = under_way.pop(0)
             now = trip.end_time
@@ -1088,6 +1088,9 @@ def simulate_synchronous(
             failed = fails is not None and fails(trip.client, trip.trip)
             (thrown_away if lost or failed else reports).append(trip)
             trip.cancel_time = now
+        everybody = len(reports) == len(clients)
+        if len(reports) != cohort and not everybody and deadline < math.inf:
+            now = last
         for trip in under_way:
             trip.cancel_time = now
             thrown_away.append(trip)

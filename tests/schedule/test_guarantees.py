@@ -400,7 +400,8 @@ LIMITS = {"most_trips": int(np.bincount(BUFFERED.client).max()) - 1, "smallest_g
 
 
 def test_there_is_a_breach_of_each_check():
-    assert set(ONE_BREACH_OF_EACH) | {"check_all"} == {name for name in dir(guarantees) if "check_" in name}
+    of_rounds = {"check_all", "check_rounds", "check_reports"}
+    assert set(ONE_BREACH_OF_EACH) | of_rounds == {name for name in dir(guarantees) if "check_" in name}
 
 
 @pytest.mark.parametrize("name", ONE_BREACH_OF_EACH)
@@ -411,3 +412,41 @@ def test_check_all_notices_a_breach_of(name, monkeypatch):
             monkeypatch.setattr(guarantees, other, lambda *arguments: None)
     with pytest.raises(AssertionError):
         guarantees.check_all(ONE_BREACH_OF_EACH[name], buffer_size=3, delay=EXPONENTIAL, seed=1, **LIMITS)
+
+
+WITH_A_DEADLINE = {"cohort_size": 4, "min_reports": 2, "deadline": 1.5}
+LOSSY = synchronous(
+    **WITH_A_DEADLINE,
+    num_clients=8,
+    over_selection=0.5,
+    failure_rate=0.4,
+    delay=EXPONENTIAL,
+    server_steps=60,
+    seed=1,
+)
+
+
+def test_rounds_keep_their_guarantees():
+    assert LOSSY.void_steps.size and np.unique(np.diff(LOSSY.step_offsets)).tolist() == [0, 2, 3, 4]
+    guarantees.check_rounds(LOSSY, **WITH_A_DEADLINE, delay=EXPONENTIAL, seed=1)
+
+
+BROKEN_ROUNDS = {
+    "a report too many": (LOSSY, {"cohort_size": 3}, "applies"),
+    "reports too few": (LOSSY, {"min_reports": 3}, "applies"),
+    "after the deadline": (LOSSY, {"deadline": 1.4}, "ends after its deadline"),
+    "a trip that starts later": (
+        tampered(LOSSY, download_time={3: LOSSY.download_time[3] + 1e-9}), {}, "do not start together"),
+    "a stale trip": (tampered(LOSSY, download_version={30: LOSSY.download_version[30] - 1}), {}, "old version"),
+    "a longer trip": (
+        tampered(LOSSY, discarded_end_time={3: LOSSY.discarded_end_time[3] + 9}), {}, "goes on after its round"),
+    "a step that waits": (tampered(LOSSY, step_time={-1: LOSSY.step_time[-1] + 1e-3}), {}, "no trip does|deadline"),
+    "a trip under way": (BUFFERED, {}, "under way after the last round"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("breach", BROKEN_ROUNDS.values(), ids=BROKEN_ROUNDS)
+def test_check_reports_notices(breach):
+    schedule, changes, message = breach
+    with pytest.raises(AssertionError, match=message):
+        guarantees.check_reports(schedule, **{**WITH_A_DEADLINE, **changes})

@@ -151,7 +151,7 @@ def test_options_together(case):
     compare(case)
 
 
-@pytest.mark.full
+@pytest.mark.gate
 @settings(max_examples=2000)
 @given(cases())
 def test_two_thousand_settings(case):
@@ -210,6 +210,18 @@ def test_a_void_round_by_hand():
         SettingError, match="starves in server step 2 of 3, at time 8: a round begins with at least 3"
     ):
         synchronous(**world, server_steps=3, min_reports=3)
+
+
+def test_a_lost_report_is_waited_for_until_the_deadline():
+    """Client 2 goes away at 2: the server cannot know, so the round lasts until its deadline, or its last trip."""
+    presence = availability.windows([0, 1, 2, 3], [0, 0, 0], [100, 100, 2], loses_trips=True)
+    world = {"num_clients": 3, "cohort_size": 3, "delay": by_client(1, 3, 9), "availability": presence}
+    for deadline, end in ((None, 3.0), (4.0, 4.0), (2.5, 2.5)):
+        schedule = synchronous(**world, server_steps=1, deadline=deadline)
+        assert schedule.step_time.tolist() == [end]
+        assert 2 in schedule.discarded_client and schedule.discarded_end_time.max() == (
+            2.5 if deadline == 2.5 else 2
+        )
 
 
 def test_rounds_wait_for_clients_that_are_away():

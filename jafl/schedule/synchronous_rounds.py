@@ -206,12 +206,13 @@ class Rounds:
         return end
 
     def _end_of_round(self, start: float, end: np.ndarray, reports: np.ndarray) -> float:
-        """When the round is over: with the last report that it waits for, with the last trip, or at its deadline."""
+        """When the round is over: with the last report that it waits for, at its deadline, or with its last trip."""
         if not len(end):
             return start
-        if len(reports) == self.protocol.cohort_size:
+        if len(reports) in (len(end), self.protocol.cohort_size):
             return float(end[reports[-1]])
-        return min(float(end.max()), start + self.protocol.deadline)
+        # The server does not know that the others will not report, unless there is nothing else to wait for.
+        return float(end.max()) if self.protocol.deadline == math.inf else start + self.protocol.deadline
 
     # The schedule.
 
