@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from jafl.errors import choose, real_number, require, whole_number
+from jafl.given_arrays import as_array
 from jafl.records import EventSchedule
 from jafl.schedule.arguments import as_availability, as_delay, check_dropout, check_failure_rate
 from jafl.schedule.availability import Availability
@@ -180,7 +181,7 @@ def _chances(
     """[N] float64: with which probability each client takes part in a round; None where cohorts are drawn."""
     if participation is None:
         return None
-    chances = np.asarray(participation)
+    chances = as_array("participation", participation)
     fits = chances.dtype.kind in "iuf" and chances.shape in ((), (num_clients,))
     require(fits, "participation", participation, f"a number, or one for each of the {num_clients} clients")
     chances = np.broadcast_to(chances.astype(np.float64), num_clients)
