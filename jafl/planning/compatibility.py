@@ -161,9 +161,7 @@ def _about_empty_steps(schedule: EventSchedule) -> str:
     if empty > void:
         parts.append(f"in {empty - void:,} no client took part")
         remedies.append("raise cohort_size or participation")
-    rule = (
-        "take a rule that divides by the expected size of a cohort, jafl.rules.fedavg(divide_by=cohort_size)"
-    )
+    rule = "take a rule that divides by the expected size of a cohort, fedavg(divide_by=cohort_size)"
     told = " and ".join(parts)
     remedy = ", ".join([*remedies, f"or {rule}"])
     return f"Of {schedule.num_steps:,} rounds {told}: {remedy}."
