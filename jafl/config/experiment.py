@@ -195,6 +195,7 @@ def make_experiment(
         server_optimizer=server_optimizer,
         evaluate_at=_evaluation_steps(settings, schedule),
         stop_when=settings.stop_when,
+        keep_best=None if settings.keep == "last" else _best_by(model, federation),
     )
     try:
         with stopwatch.part("planning"):
@@ -212,6 +213,12 @@ def make_experiment(
     params = loaded.initial("parameters", model, settings, source, lambda: model.init(init_key, source.x))
     preparation = preparation.with_run(params=params)
     return Experiment(label, settings, source, model, preparation, inputs)
+
+
+def _best_by(model: Model, federation: Federation) -> str:
+    """The column of the evaluations that tells which parameters are the best."""
+    split = "test" if federation.validation_x is None else "validation"
+    return f"{split}_accuracy" if "accuracy" in model.measured else f"{split}_loss"
 
 
 def _check_stop_when(settings: Settings, model: Model, federation: Federation) -> None:

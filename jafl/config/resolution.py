@@ -30,6 +30,7 @@ from jafl.precision import COMPUTE_DTYPES, MATMUL_PRECISIONS
 from jafl.records import Rule
 from jafl.records.stopping import StopWhen
 
+KEPT = ("last", "best,last", "last,best")
 LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 
 
@@ -255,6 +256,7 @@ def _check(settings: Settings) -> None:
         value = getattr(settings, name)
         fits = value is None or settings.precision == "float64" or not abs(value) > LARGEST_FLOAT32
         require(fits, name, value, f"a finite number, at most {LARGEST_FLOAT32:.3g}, the largest in float32")
+    choose("keep", settings.keep, dict.fromkeys(KEPT))
     if settings.stop_when is not None:
         StopWhen.parsed(settings.stop_when)
     target = settings.target_accuracy

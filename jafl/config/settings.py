@@ -835,6 +835,12 @@ class Settings:
         "'test_loss stalls 5' (five evaluations without a better one). Default: none; runs use up their budget.",
         Declaration("output", EVERY_RUN),
     )
+    keep: str = _setting(
+        "last",
+        "Which parameters are left: last (params.npz), or best,last: also those of the best evaluation "
+        "(best_params.npz), by the accuracy, or else the loss, on the validation examples, or else on the test ones.",
+        Declaration("output", EVERY_RUN),
+    )
     decompose_steps: int = _setting(
         0,
         "At so many server steps, evenly spread, split the server's error into noise, bias and delay by full "

@@ -25,6 +25,7 @@ class Run(NamedTuple):
     evaluate_at       server steps at which to evaluate; about a hundred if None
     evaluators        {name: params -> {metric: number}}; accuracy and loss on the held-out splits if None
     stop_when         the condition on its evaluations on which it stops; it trains to its end if None
+    keep_best         the column of its evaluations by which the best parameters are kept, too; none are if None
     """
 
     schedule: EventSchedule
@@ -37,6 +38,7 @@ class Run(NamedTuple):
     evaluate_at: Iterable[int] | None = None
     evaluators: Mapping[str, Callable[[Params], Mapping[str, float]]] | None = None
     stop_when: str | None = None
+    keep_best: str | None = None
 
     def server_optimizer_or_sgd(self) -> Specification:
         """The server optimizer; SGD with the learning rate 1 if None.

@@ -59,6 +59,9 @@ class History:
     run_seconds       wall-clock: training and evaluation, without compiling; data are placed before
     temporary_bytes   what the compiled program holds beside its arguments; None if not known
     stopped_when  the condition ``stop_when`` that the last evaluation met; None if none did
+    best_params   [*P] NumPy, those of the best evaluation, the first of equal ones, by the column ``keep_best``; None
+                  without that
+    best_step     its server step; None without ``keep_best``
     """
 
     evaluations: list[dict[str, Any]]
@@ -72,6 +75,8 @@ class History:
     run_seconds: float
     temporary_bytes: int | None = None
     stopped_when: str | None = None
+    best_params: Params = None
+    best_step: int | None = None
 
     @property
     def weights(self) -> np.ndarray:

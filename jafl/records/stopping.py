@@ -1,4 +1,4 @@
-"""Early stopping: a condition on the evaluations of a run, as text, and whether they meet it."""
+"""Early stopping and the best evaluation: a condition on the evaluations of a run, and which of them is the best."""
 
 import math
 import operator
@@ -26,6 +26,12 @@ def larger_is_better(setting: str, value: str, column: str) -> bool:
     )
     require(column.endswith((*LARGER, *SMALLER)), setting, value, allowed)
     return column.endswith(LARGER)
+
+
+def check_measured(setting: str, value: str, column: str, columns: Collection[str]) -> None:
+    """Raises SettingError, of ``setting`` and its ``value``, unless ``column`` is one of the ``columns``."""
+    allowed = f"about what is measured: {', '.join(columns)}"
+    require(column in columns, setting, value, allowed, did_you_mean(column, columns))
 
 
 class StopWhen(NamedTuple):
@@ -68,9 +74,7 @@ class StopWhen(NamedTuple):
 
     def check(self, columns: Collection[str]) -> None:
         """Raises SettingError unless its column is among those that evaluations have."""
-        names = {name: name for name in columns}
-        allowed = f"a condition on what is measured: {', '.join(columns)}"
-        require(self.column in names, "stop_when", self.text, allowed, did_you_mean(self.column, names))
+        check_measured("stop_when", self.text, self.column, columns)
 
     def is_met(self, evaluations: Sequence[Mapping[str, Any]]) -> bool:
         """Whether the last of the evaluations meets it; the start (the first one) never does."""

@@ -60,6 +60,8 @@ def convert(
     step = saved.server_step
     carry = _carried_over(saved.carry, new.carry, before, now, step)
     evaluations, same = _evaluations(saved.runs[0]["evaluations"], before, now, step)
+    if saved.best and len(evaluations) < len(saved.runs[0]["evaluations"]):
+        raise NotThere("its best evaluation may be one that the larger budget does not make")
     written = Checkpoints(
         directory.new_checkpoints,
         configuration=what_decides(config_of(now)),
@@ -74,6 +76,7 @@ def convert(
             [{"evaluations": evaluations, "ended": False}],
             saved.run_seconds,
             saved.compile_seconds,
+            best=saved.best,
         )
     ):
         raise NotThere("its new checkpoint could not be written")

@@ -38,7 +38,10 @@ from jafl.runs.reader import read_run
 
 RUNS = "runs"  # where runs go whose directory has no name
 # The files that tell how a run ended; they are removed before it goes on.
-OUTCOME = ("summary.json", "params.npz", "reports.npz", "diagnostics.json", "report.html", "report.md")
+OUTCOME = (
+    *("summary.json", "params.npz", "best_params.npz", "reports.npz", "diagnostics.json"),
+    *("report.html", "report.md"),
+)
 SCHEDULE_ARRAYS = (
     "client",
     "trip",
@@ -198,9 +201,9 @@ class RunDirectory:
         finally:
             os.close(file)
 
-    def write_params(self, params: Params) -> None:
-        """``params.npz``: one array for each leaf, named by its path, such as ``dense/kernel``."""
-        self._write_arrays("params.npz", named_leaves(params))
+    def write_params(self, params: Params, name: str = "params.npz") -> None:
+        """``params.npz``, or another file: one array for each leaf, named by its path, such as ``dense/kernel``."""
+        self._write_arrays(name, named_leaves(params))
 
     def write_reports(self, history: History) -> None:
         """``reports.npz``: what every trip (``trip_loss``, ...) and every server step (``step_...``) reported."""

@@ -17,6 +17,7 @@ LEFT_FOR_GOOD = (
     "partition.npz",
     "metrics.jsonl",
     "params.npz",
+    "best_params.npz",
     "reports.npz",
     "diagnostics.json",
 )

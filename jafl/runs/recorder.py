@@ -251,9 +251,12 @@ class Recording:
         status = "diverged" if error else "finished" if whole or stopped else "interrupted"
         if not self.is_waiting:
             directory.write_params(history.params)
+            if history.best_params is not None:
+                directory.write_params(history.best_params, "best_params.npz")
             directory.write_reports(history)
         summary = summarize(history, target_accuracy=experiment.settings.target_accuracy, status=status)
         summary["stopped_when"] = stopped
+        summary["best_params"] = _best_params(experiment.run.keep_best, history)
         if stopped and not whole:
             steps = f"{history.server_steps:,} of {experiment.schedule.num_steps:,} server steps"
             options.show(f"{experiment.name} stopped after {steps}, as stop_when={stopped!r} is met.")
@@ -287,6 +290,14 @@ class Recording:
             summary["wall_clock"] |= self._clock.summary(self._since)
             directory.write_summary(summary)
         return Outcome(experiment, history, history.evaluations, summary, error, tuple(undrawn))
+
+
+def _best_params(column: str | None, history: History) -> dict[str, Any] | None:
+    """What ``summary.json`` says of ``best_params.npz``; None without that file."""
+    if column is None:
+        return None
+    (best,) = (each for each in history.evaluations if each["server_step"] == history.best_step)
+    return {"server_step": history.best_step, "by": column, "value": best.get(column)}
 
 
 def refuse_differences(path: Any, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:

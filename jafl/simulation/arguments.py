@@ -13,7 +13,7 @@ from jafl.given_arrays import as_array
 from jafl.planning.compatibility import check_types
 from jafl.planning.run import Run
 from jafl.records import ExecutionPlan, check_schedule
-from jafl.records.stopping import StopWhen
+from jafl.records.stopping import StopWhen, larger_is_better
 from jafl.simulation.checkpoints import Checkpoints
 
 
@@ -28,6 +28,11 @@ def check_run(run: Any, setting: str = "run") -> None:
     check_evaluate_at(run.evaluate_at)
     if run.stop_when is not None:
         StopWhen.parsed(run.stop_when)
+    if run.keep_best is not None:
+        require(
+            isinstance(run.keep_best, str), "keep_best", run.keep_best, "the name of a column, as 'test_loss'"
+        )
+        larger_is_better("keep_best", run.keep_best, run.keep_best)
 
 
 def check_params(params: Any) -> None:

@@ -29,7 +29,7 @@ from jafl.simulation.identity import identity_of
 
 FORMAT = 4
 KEPT = 2  # the last one, and the one before in case the last is damaged
-PLAN = "plan.npz"
+PLAN, BEST = "plan.npz", "best_params.npz"
 UNFINISHED = ".unfinished"  # a folder that is being written, or that somebody was writing to
 SECONDS_BETWEEN = 60.0
 LARGEST_SHARE = 0.05  # of the wall-clock time, that checkpoints may take
@@ -44,6 +44,7 @@ class Saved(NamedTuple):
     run_seconds      wall-clock seconds of training and evaluation, of all parts of the run
     compile_seconds  likewise of compiling
     stops            the server steps where somebody was to look at the runs: in the matrix form they decide last bits
+    best             {number: [*P] of its best evaluation} of runs that keep them and have not ended
     """
 
     server_step: int
@@ -52,6 +53,7 @@ class Saved(NamedTuple):
     run_seconds: float
     compile_seconds: float
     stops: Sequence[int] = ()
+    best: Mapping[int, Any] = {}
 
 
 class Checkpoints:
@@ -142,7 +144,7 @@ class Checkpoints:
                 return None
             if "trouble" not in found:
                 state = found["state"]
-                found = self._read(number, state, batch.carry)
+                found = self._read(number, state, batch)
             if "trouble" not in found:
                 saved, devices = Saved(**found), state["devices"]
                 break
@@ -230,7 +232,7 @@ class Checkpoints:
             import orbax.checkpoint as orbax
 
         state = {
-            **saved._replace(carry=None)._asdict(),
+            **saved._replace(carry=None, best={})._asdict(),
             "format": FORMAT,
             "configuration": self._identity,
             "digests": self._digests,
@@ -252,6 +254,13 @@ class Checkpoints:
         if first:
             if self._plan is not None:
                 array_files.write_archive(unfinished / "whole" / PLAN, vars(self._plan))
+            if saved.best:
+                named = {
+                    f"{run}_{name}": leaf
+                    for run in saved.best
+                    for name, leaf in _numbered(saved.best[run]).items()
+                }
+                array_files.write_archive(unfinished / "whole" / BEST, named)
             checksums.write(unfinished / "whole")
             delete(finished)
             (unfinished / "whole").rename(finished)
@@ -280,21 +289,28 @@ class Checkpoints:
             return {"trouble": _reason(error)}
         return {"state": state}
 
-    def _read(self, number: int, state: Mapping[str, Any], carry: Any) -> dict[str, Any]:
+    def _read(self, number: int, state: Mapping[str, Any], batch: Batch) -> dict[str, Any]:
         """The fields of ``Saved``, or {"trouble"}: why the arrays of a checkpoint cannot be read."""
         with importing():
             import orbax.checkpoint as orbax
 
+        carry, folder, best = batch.carry, self.folder / str(number), {}
         template = {name: _to_read(leaf) for name, leaf in _numbered(carry).items() if leaf.size}
         asked, trouble = orbax.args.Composite(carry=orbax.args.StandardRestore(template)), None
         try:
             with orbax.Checkpointer(orbax.CompositeCheckpointHandler()) as reader:
-                arrays = reader.restore(self.folder / str(number), args=asked)["carry"]
+                arrays = reader.restore(folder, args=asked)["carry"]
+            if (folder / BEST).is_file():
+                best = _best_params(array_files.read_archive(folder / BEST), batch)
         except (OSError, ValueError, KeyError, TypeError) as error:
             trouble = _reason(error)
         if reasons := [reason for reason in processes.gathered(trouble) if reason]:
             return {"trouble": reasons[0]}
-        return {**{name: state[name] for name in Saved._fields}, "carry": _placed(arrays, carry)}
+        return {
+            **{name: state.get(name) for name in Saved._fields},
+            "carry": _placed(arrays, carry),
+            "best": best,
+        }
 
     def _refuse_another_run(self, state: Mapping[str, Any], carry: Any) -> None:
         """Raises SettingError with the differences if a checkpoint is one of another run."""
@@ -354,6 +370,17 @@ def delete(folder: pathlib.Path) -> None:
 def _numbered(carry: Any) -> dict[str, Any]:
     """{number: array} of the leaves: names that no change of a rule's or an optimizer's classes can touch."""
     return {f"{i:04d}": _without_key_type(leaf) for i, leaf in enumerate(jax.tree.leaves(carry))}
+
+
+def _best_params(arrays: Mapping[str, np.ndarray], batch: Batch) -> dict[int, Any]:
+    """``Saved.best`` from the arrays of its file, like the initial parameters of each run."""
+    best = {}
+    for run in {int(name.partition("_")[0]) for name in arrays}:
+        leaves, structure = jax.tree.flatten(batch.preparations[run].run.params)
+        # NumPy's files do not know bfloat16 and its like: their bytes come back.
+        found = [arrays[f"{run}_{number:04d}"].view(leaf.dtype) for number, leaf in enumerate(leaves)]
+        best[run] = jax.tree.unflatten(structure, found)
+    return best
 
 
 def _shapes(carry: Any) -> list[str]:

@@ -82,6 +82,7 @@ def drive(
             _go_on(batch, saved, set().union(*(state.stops for state in states)))
             for state, kept in zip(states, saved.runs, strict=True):
                 state.evaluations, state.ended = kept["evaluations"], kept["ended"]
+                state.best_params = saved.best.get(state.number)
         clock.start(saved)
         if callbacks.on_start:
             callbacks.on_start(saved.server_step if saved else 0)
@@ -280,4 +281,7 @@ class Driver:
         if stopping or marked or processes.decided(self._checkpoints.due()):
             runs = [{"evaluations": state.evaluations, "ended": state.ended} for state in self._states]
             stops = sorted(self._batch.stops)
-            self._checkpoints.save(Saved(self.done, self._batch.carry, runs, *self._clock.seconds(), stops))
+            best = {each.number: each.best_params for each in active(self._states) if each.run.keep_best}
+            self._checkpoints.save(
+                Saved(self.done, self._batch.carry, runs, *self._clock.seconds(), stops, best)
+            )

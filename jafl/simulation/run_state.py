@@ -18,7 +18,7 @@ from jafl.planning.preparation import Preparation
 from jafl.planning.run import Run
 from jafl.records import EventSchedule, History, Params
 from jafl.records.histories import check_column
-from jafl.records.stopping import StopWhen
+from jafl.records.stopping import StopWhen, best_of, check_measured, larger_is_better
 from jafl.schedule.counting import first_steps
 from jafl.simulation.batch import Batch
 from jafl.simulation.checkpoints import Saved
@@ -74,6 +74,7 @@ class RunState:
     outcome      how it ended; None before that, and for a run that had ended before a checkpoint
     ended        whether it is over
     stopped      whether its last evaluation met its condition ``stop_when``
+    best_params  [*P] NumPy, of the best evaluation so far; None of a run that does not keep them
     """
 
     number: int
@@ -84,6 +85,7 @@ class RunState:
     outcome: History | DivergenceError | None = None
     ended: bool = False
     stopped: bool = False
+    best_params: Params = None
 
     @property
     def run(self) -> Run:
@@ -116,7 +118,28 @@ class RunState:
             run_seconds=run_seconds,
             temporary_bytes=clock.temporary_bytes,
             stopped_when=self.run.stop_when if self.stopped else None,
+            best_params=self.best_params,
+            best_step=None if self.best_params is None else self.evaluations[self._best()]["server_step"],
         )
+
+    def check_columns(self) -> None:
+        """Raises SettingError where the run is to stop, or to keep parameters, by what no evaluation measures."""
+        columns = [name for name in self.evaluations[-1] if name not in TELL_OF_TIME]
+        if self.run.stop_when is not None:
+            StopWhen.parsed(self.run.stop_when).check(columns)
+        if self.run.keep_best is not None:
+            check_measured("keep_best", self.run.keep_best, self.run.keep_best, columns)
+
+    def keep_if_best(self, params: Params) -> None:
+        """Keeps a copy of the parameters of the last evaluation if that is the best one, and the run keeps them."""
+        if self.run.keep_best is not None and self._best() == len(self.evaluations) - 1:
+            self.best_params = jax.tree.map(np.array, params)
+
+    def _best(self) -> int:
+        """The place of the best evaluation, by the column ``keep_best``."""
+        column = str(self.run.keep_best)
+        larger = larger_is_better("keep_best", column, column)
+        return best_of([evaluation.get(column) for evaluation in self.evaluations], larger=larger)
 
     def meets_its_condition(self) -> bool:
         """Whether the run has a condition ``stop_when`` that its last evaluation meets."""
@@ -167,9 +190,8 @@ def evaluate(
     results = _results(states, batch, models)
     for state, result in zip(states, results, strict=True):
         state.evaluations.append(_record(state, result, batch.reports(state.number), done))
-        if state.run.stop_when is not None:
-            metrics = [name for name in state.evaluations[-1] if name not in TELL_OF_TIME]
-            StopWhen.parsed(state.run.stop_when).check(metrics)
+        state.check_columns()
+        state.keep_if_best(models[state.number])
         if on_evaluation:
             params = models[state.number]
             if not batch.copies_models:  # the next steps use up the memory of the carry

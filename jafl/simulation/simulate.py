@@ -40,6 +40,7 @@ def simulate(
     evaluate_at: Iterable[int] | None = None,
     evaluators: Mapping[str, Callable[[Params], Mapping[str, float]]] | None = None,
     stop_when: str | None = None,
+    keep_best: str | None = None,
     on_evaluation: Callable[[dict[str, Any], Params], None] | None = None,
     on_progress: Callable[[int], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
@@ -69,6 +70,8 @@ def simulate(
       stop_when: a condition on the evaluations, ``"test_accuracy>=0.95"``, ``"test_loss<=0.3"`` or, for five
         evaluations in a row without a better one, ``"test_loss stalls 5"``: the run ends with the first evaluation,
         that of the start apart, that meets it, and ``History.stopped_when`` says so.
+      keep_best: a column of the evaluations, ``"test_accuracy"`` or ``"validation_loss"``: ``History.best_params``
+        then holds the parameters of the evaluation that was best by it, beside the last ones in ``params``.
       on_evaluation: called with each evaluation and the parameters, as soon as it is made.
       on_progress: called with the number of server steps done, several times a second at most.
       should_stop: asked between chunks; True ends the run there, with a last evaluation.
@@ -96,6 +99,7 @@ def simulate(
         evaluate_at=evaluate_at,
         evaluators=evaluators,
         stop_when=stop_when,
+        keep_best=keep_best,
     )
     check_run(run)
     check_options(plan, together)

@@ -117,3 +117,27 @@ def test_what_cannot_stop_a_run_is_refused_before_any_trains(changes, part):
     with pytest.raises(SettingError, match=part) as refused:
         make_experiments(changed(**changes))
     assert refused.value.setting == "stop_when"
+
+
+def test_the_best_parameters_are_left_beside_the_last_ones_and_resumed(tmp_path):
+    settings = changed(keep="best,last", learning_rate=30.0)
+    (outcome,) = quiet(settings, tmp_path / "whole")
+    told, accuracy = outcome.summary["best_params"], [e["test_accuracy"] for e in outcome.evaluations]
+    best = outcome.evaluations[accuracy.index(max(accuracy))]
+    assert told == {"server_step": best["server_step"], "by": "test_accuracy", "value": max(accuracy)}
+    assert "best_params.npz" in json.loads((tmp_path / "whole" / "summary.json").read_text())["digests"]
+    assert 0 < best["server_step"] < 38
+    (cut,) = quiet(settings, tmp_path / "run", trackers=[at_step(best["server_step"], ctrl_c)])
+    assert cut.status == "interrupted"
+    quiet(settings, tmp_path / "run", resume=True)
+    assert_same(tmp_path / "run", tmp_path / "whole")
+    (tmp_path / "run" / "best_params.npz").write_bytes((tmp_path / "run" / "params.npz").read_bytes())
+    with pytest.raises(SettingError, match="best_params.npz has changed"):
+        read_run(tmp_path / "run")
+    with pytest.raises(SettingError, match="keep is 'best', but must be"):
+        make_experiments(changed(keep="best"))
+
+
+def test_the_best_is_chosen_on_validation_examples_where_there_are_some():
+    (experiment,) = make_experiments(changed(keep="best,last", validation_fraction=0.1))
+    assert experiment.run.keep_best == "validation_accuracy"
