@@ -25,6 +25,7 @@ SMALL = Settings(
     client_trips=160,
     evaluate_every=20,
     learning_rate=0.3,
+    keep="best,last",
 )
 
 
@@ -73,6 +74,7 @@ EDITS = {
     "metrics.jsonl": replaced("metrics.jsonl", '"test_loss": ', '"test_loss": 1'),
     "summary.json": replaced("summary.json", '"run_seconds": ', '"run_seconds": 1'),
     "params.npz": flipped("params.npz"),
+    "best_params.npz": flipped("best_params.npz"),
     "reports.npz": flipped("reports.npz"),
     "schedule.npz": flipped("schedule.npz"),
     "partition.npz": lambda folder: np.savez(
