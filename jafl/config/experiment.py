@@ -195,6 +195,7 @@ def make_experiment(
         server_optimizer=server_optimizer,
         evaluate_at=_evaluation_steps(settings, schedule),
         stop_when=settings.stop_when,
+        evaluate_clients=settings.evaluate_clients,
         keep_best=None if settings.keep == "last" else _best_by(model, federation),
     )
     try:
@@ -227,6 +228,9 @@ def _check_stop_when(settings: Settings, model: Model, federation: Federation) -
     measured = [f"{split}_{name}" for split in splits for name in (*model.measured, "loss")]
     condition, own = StopWhen.parsed(settings.stop_when), ["train_loss"]
     own += ["train_accuracy"] if settings.train_accuracy else []
+    if settings.evaluate_clients:
+        kinds = ("mean", "worst_tenth", "std")
+        own += [f"client_{name}_{kind}" for name in (*model.measured, "loss") for kind in kinds]
     require(
         settings.clip_norm is None or condition.column not in own,
         "stop_when",

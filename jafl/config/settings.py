@@ -841,6 +841,12 @@ class Settings:
         "(best_params.npz), by the accuracy, or else the loss, on the validation examples, or else on the test ones.",
         Declaration("output", EVERY_RUN),
     )
+    evaluate_clients: bool = _setting(
+        False,
+        "Also measure accuracy and loss on each client's own examples, those held out by client_test_fraction if "
+        "there are any: client_metrics.npz; mean, worst tenth and standard deviation in metrics.jsonl.",
+        Declaration("output", EVERY_RUN),
+    )
     decompose_steps: int = _setting(
         0,
         "At so many server steps, evenly spread, split the server's error into noise, bias and delay by full "

@@ -139,18 +139,68 @@ def per_client_accuracy(model: Model, params: Params, federation: Federation) ->
             "jafl.data.hold_out.",
             setting="federation.held_out",
         )
-    right, counted = np.zeros((2, len(held.indices)))
-    for start in range(0, len(right), EXAMPLES_AT_ONCE):
+    return _per_client(model, params, federation, held)["accuracy"]
+
+
+def per_client(model: Model, params: Params, federation: Federation) -> dict[str, np.ndarray]:
+    """What the model's task measures on each client's own examples, held out if there are any, else trained on.
+
+    Args:
+      model: the model.
+      params: [*P] its parameters.
+      federation: the clients.
+
+    Returns:
+      {metric: [N] float64}, "loss" among them; NaN for a client without such examples.
+    """
+    return _per_client(model, params, federation, federation.held_out or federation.partition)
+
+
+def fairness(values: np.ndarray, *, larger_is_better: bool) -> dict[str, float]:
+    """How even something is over clients.
+
+    Args:
+      values: [N], one number for each client; NaN is left out.
+      larger_is_better: whether the worst clients are those with the least.
+
+    Returns:
+      {"mean": over clients, "worst_tenth": the mean of the worst tenth of them, at least one, "std": the standard
+      deviation over clients}.
+
+    Example:
+      >>> fairness(np.array([0.0, 1.0, np.nan]), larger_is_better=True)
+      {'mean': 0.5, 'worst_tenth': 0.0, 'std': 0.5}
+    """
+    known = np.sort(values[~np.isnan(values)])
+    known = known if larger_is_better else known[::-1]
+    known = known if len(known) else np.array([np.nan])
+    worst = known[: -(-len(known) // 10)]
+    return {"mean": float(np.mean(known)), "worst_tenth": float(np.mean(worst)), "std": float(np.std(known))}
+
+
+def _per_client(model: Model, params: Params, federation: Federation, held: Any) -> dict[str, np.ndarray]:
+    """``per_client`` on the examples ``held`` by each client: a partition, or what is held out."""
+    names = (*model.measured, "loss")
+    columns = {name: np.zeros((2, len(held.indices))) for name in names}
+    for start in range(0, len(held.indices), EXAMPLES_AT_ONCE):
         rows = held.indices[start : start + EXAMPLES_AT_ONCE]
         # Always as many rows, so that one program serves all.
         padded = np.concatenate([rows, np.repeat(rows[:1], EXAMPLES_AT_ONCE - len(rows))])
-        values = _accuracy(model, params, federation.x[padded], federation.y[padded])
-        for column, value in zip((right, counted), values, strict=True):
-            column[start : start + len(rows)] = np.asarray(value)[: len(rows)]
+        found = jax.device_get(_of_examples(model, params, federation.x[padded], federation.y[padded]))
+        for name in names:
+            for column, values in zip(columns[name], found[name], strict=True):
+                column[start : start + len(rows)] = values[: len(rows)]
     holder = np.repeat(np.arange(federation.num_clients), held.sizes)
-    sums, counts = (np.bincount(holder, column, federation.num_clients) for column in (right, counted))
-    with np.errstate(invalid="ignore"):
-        return sums / counts
+    means = {}
+    for name in names:
+        sums, counts = (np.bincount(holder, column, federation.num_clients) for column in columns[name])
+        with np.errstate(invalid="ignore"):
+            means[name] = sums / counts
+        metric = model.measured.get(name)
+        if isinstance(metric, Metric) and metric.finish:
+            finish = metric.finish
+            means[name] = np.array([float(finish(mean)) for mean in means[name]])
+    return means
 
 
 def evaluation_memory(
@@ -187,10 +237,23 @@ def _batch_size(x: np.ndarray) -> int:
 
 
 @jax.jit
-def _accuracy(model: Model, params: Params, x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """([B] how much of each example is right, [B] how much there is)."""
-    values = model.measured["accuracy"](model.apply(params, x), y)
-    return values if isinstance(values, tuple) else (values, jnp.ones(len(x), int))
+def _of_examples(
+    model: Model, params: Params, x: jax.Array, y: jax.Array
+) -> dict[str, tuple[jax.Array, jax.Array]]:
+    """{metric: ([B] its sum over each example, [B] over how many things)}."""
+    values = _measured(model, params, x, y)
+    alone = {name: value for name, value in values.items() if not isinstance(value, (tuple, list))}
+    return {**values, **{name: (value, jnp.ones(len(x), int)) for name, value in alone.items()}}
+
+
+def _measured(model: Model, params: Params, x: jax.Array, y: jax.Array) -> dict[str, Any]:
+    """{metric: what it returns for these examples}; among them the losses."""
+    outputs = model.apply(params, x)
+    values = {
+        name: in_jax(f"the metric {name!r}", metric, outputs, y) for name, metric in model.measured.items()
+    }
+    values["loss"] = in_jax("the loss", model.loss_per_example, outputs, y)
+    return values
 
 
 @jax.jit
@@ -199,13 +262,7 @@ def totals(model: Model, params: Params, batches: tuple) -> dict[str, tuple[jax.
 
     def total(batch):
         x, y, present = batch
-        outputs = model.apply(params, x)
-        values = {
-            name: in_jax(f"the metric {name!r}", metric, outputs, y)
-            for name, metric in model.measured.items()
-        }
-        values["loss"] = in_jax("the loss", model.loss_per_example, outputs, y)
-        return {name: _sums(name, value, present) for name, value in values.items()}
+        return {name: _sums(name, value, present) for name, value in _measured(model, params, x, y).items()}
 
     return jax.tree.map(jnp.sum, jax.lax.map(total, batches))
 

@@ -26,6 +26,7 @@ class Run(NamedTuple):
     evaluators        {name: params -> {metric: number}}; accuracy and loss on the held-out splits if None
     stop_when         the condition on its evaluations on which it stops; it trains to its end if None
     keep_best         the column of its evaluations by which the best parameters are kept, too; none are if None
+    evaluate_clients  whether each evaluation measures the model on each client's own examples, too
     """
 
     schedule: EventSchedule
@@ -39,6 +40,7 @@ class Run(NamedTuple):
     evaluators: Mapping[str, Callable[[Params], Mapping[str, float]]] | None = None
     stop_when: str | None = None
     keep_best: str | None = None
+    evaluate_clients: bool = False
 
     def server_optimizer_or_sgd(self) -> Specification:
         """The server optimizer; SGD with the learning rate 1 if None.

@@ -62,6 +62,8 @@ class History:
     best_params   [*P] NumPy, those of the best evaluation, the first of equal ones, by the column ``keep_best``; None
                   without that
     best_step     its server step; None without ``keep_best``
+    client_metrics  {metric: [evaluations, N] NumPy}: what was measured on each client's own examples, NaN for one
+                  without any; None without ``evaluate_clients``
     """
 
     evaluations: list[dict[str, Any]]
@@ -77,6 +79,7 @@ class History:
     stopped_when: str | None = None
     best_params: Params = None
     best_step: int | None = None
+    client_metrics: Mapping[str, np.ndarray] | None = None
 
     @property
     def weights(self) -> np.ndarray:

@@ -77,6 +77,10 @@ def convert(
             saved.run_seconds,
             saved.compile_seconds,
             best=saved.best,
+            client_metrics={
+                run: {name: rows[: len(evaluations)] for name, rows in found.items()}
+                for run, found in saved.client_metrics.items()
+            },
         )
     ):
         raise NotThere("its new checkpoint could not be written")

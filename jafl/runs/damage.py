@@ -11,7 +11,14 @@ from typing import Any, NamedTuple
 from jafl.errors import SettingError
 from jafl.runs.reader import DamagedRun, PastRun, check_digests, read_run, run_folders
 
-ARRAYS = ("schedule.npz", "partition.npz", "params.npz", "best_params.npz", "reports.npz")
+ARRAYS = (
+    "schedule.npz",
+    "partition.npz",
+    "params.npz",
+    "best_params.npz",
+    "client_metrics.npz",
+    "reports.npz",
+)
 # Read to their last byte; of the others, which may be large, only the table of contents, at their end.
 READ_WHOLE = ("schedule.npz", "partition.npz")
 NUMBER = (int, float)

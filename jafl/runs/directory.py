@@ -39,8 +39,8 @@ from jafl.runs.reader import read_run
 RUNS = "runs"  # where runs go whose directory has no name
 # The files that tell how a run ended; they are removed before it goes on.
 OUTCOME = (
-    *("summary.json", "params.npz", "best_params.npz", "reports.npz", "diagnostics.json"),
-    *("report.html", "report.md"),
+    *("summary.json", "params.npz", "best_params.npz", "client_metrics.npz", "reports.npz"),
+    *("diagnostics.json", "report.html", "report.md"),
 )
 SCHEDULE_ARRAYS = (
     "client",
@@ -210,6 +210,13 @@ class RunDirectory:
         trips = {f"trip_{name}": rows for name, rows in history.trip_reports.items()}
         steps = {f"step_{name}": rows for name, rows in history.step_reports.items()}
         self._write_arrays("reports.npz", {**trips, **steps})
+
+    def write_client_metrics(self, history: History) -> None:
+        """``client_metrics.npz``: what was measured on each client's own examples, [evaluations, clients] each."""
+        steps = [evaluation["server_step"] for evaluation in history.evaluations]
+        self._write_arrays(
+            "client_metrics.npz", {"server_step": np.array(steps), **(history.client_metrics or {})}
+        )
 
     def write_diagnostics(self, content: Mapping[str, Any]) -> None:
         """``diagnostics.json``: what the schedule tells."""

@@ -18,6 +18,7 @@ LEFT_FOR_GOOD = (
     "metrics.jsonl",
     "params.npz",
     "best_params.npz",
+    "client_metrics.npz",
     "reports.npz",
     "diagnostics.json",
 )

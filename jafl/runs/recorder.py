@@ -253,6 +253,8 @@ class Recording:
             directory.write_params(history.params)
             if history.best_params is not None:
                 directory.write_params(history.best_params, "best_params.npz")
+            if history.client_metrics is not None:
+                directory.write_client_metrics(history)
             directory.write_reports(history)
         summary = summarize(history, target_accuracy=experiment.settings.target_accuracy, status=status)
         summary["stopped_when"] = stopped

@@ -28,6 +28,8 @@ def check_run(run: Any, setting: str = "run") -> None:
     check_evaluate_at(run.evaluate_at)
     if run.stop_when is not None:
         StopWhen.parsed(run.stop_when)
+    fits = isinstance(run.evaluate_clients, bool)
+    require(fits, "evaluate_clients", run.evaluate_clients, "True or False")
     if run.keep_best is not None:
         require(
             isinstance(run.keep_best, str), "keep_best", run.keep_best, "the name of a column, as 'test_loss'"

@@ -29,7 +29,7 @@ from jafl.simulation.identity import identity_of
 
 FORMAT = 4
 KEPT = 2  # the last one, and the one before in case the last is damaged
-PLAN, BEST = "plan.npz", "best_params.npz"
+PLAN, BEST, OF_CLIENTS = "plan.npz", "best_params.npz", "client_metrics.npz"
 UNFINISHED = ".unfinished"  # a folder that is being written, or that somebody was writing to
 SECONDS_BETWEEN = 60.0
 LARGEST_SHARE = 0.05  # of the wall-clock time, that checkpoints may take
@@ -45,6 +45,7 @@ class Saved(NamedTuple):
     compile_seconds  likewise of compiling
     stops            the server steps where somebody was to look at the runs: in the matrix form they decide last bits
     best             {number: [*P] of its best evaluation} of runs that keep them and have not ended
+    client_metrics   {number: {metric: [evaluations, N]}} of runs that measure their clients and have not ended
     """
 
     server_step: int
@@ -54,6 +55,7 @@ class Saved(NamedTuple):
     compile_seconds: float
     stops: Sequence[int] = ()
     best: Mapping[int, Any] = {}
+    client_metrics: Mapping[int, Any] = {}
 
 
 class Checkpoints:
@@ -232,7 +234,7 @@ class Checkpoints:
             import orbax.checkpoint as orbax
 
         state = {
-            **saved._replace(carry=None, best={})._asdict(),
+            **saved._replace(carry=None, best={}, client_metrics={})._asdict(),
             "format": FORMAT,
             "configuration": self._identity,
             "digests": self._digests,
@@ -261,6 +263,9 @@ class Checkpoints:
                     for name, leaf in _numbered(saved.best[run]).items()
                 }
                 array_files.write_archive(unfinished / "whole" / BEST, named)
+            if found := saved.client_metrics:
+                named = {f"{run}_{name}": rows for run in found for name, rows in found[run].items()}
+                array_files.write_archive(unfinished / "whole" / OF_CLIENTS, named)
             checksums.write(unfinished / "whole")
             delete(finished)
             (unfinished / "whole").rename(finished)
@@ -294,7 +299,8 @@ class Checkpoints:
         with importing():
             import orbax.checkpoint as orbax
 
-        carry, folder, best = batch.carry, self.folder / str(number), {}
+        carry, folder = batch.carry, self.folder / str(number)
+        best, of_clients = dict[int, Any](), dict[int, Any]()
         template = {name: _to_read(leaf) for name, leaf in _numbered(carry).items() if leaf.size}
         asked, trouble = orbax.args.Composite(carry=orbax.args.StandardRestore(template)), None
         try:
@@ -302,6 +308,10 @@ class Checkpoints:
                 arrays = reader.restore(folder, args=asked)["carry"]
             if (folder / BEST).is_file():
                 best = _best_params(array_files.read_archive(folder / BEST), batch)
+            if (folder / OF_CLIENTS).is_file():
+                for name, rows in array_files.read_archive(folder / OF_CLIENTS).items():
+                    run, _, metric = name.partition("_")
+                    of_clients.setdefault(int(run), {})[metric] = rows
         except (OSError, ValueError, KeyError, TypeError) as error:
             trouble = _reason(error)
         if reasons := [reason for reason in processes.gathered(trouble) if reason]:
@@ -310,6 +320,7 @@ class Checkpoints:
             **{name: state.get(name) for name in Saved._fields},
             "carry": _placed(arrays, carry),
             "best": best,
+            "client_metrics": of_clients,
         }
 
     def _refuse_another_run(self, state: Mapping[str, Any], carry: Any) -> None:

@@ -83,6 +83,10 @@ def drive(
             for state, kept in zip(states, saved.runs, strict=True):
                 state.evaluations, state.ended = kept["evaluations"], kept["ended"]
                 state.best_params = saved.best.get(state.number)
+                rows = saved.client_metrics.get(state.number, {})
+                state.of_clients = [
+                    dict(zip(rows, each, strict=True)) for each in zip(*rows.values(), strict=True)
+                ]
         clock.start(saved)
         if callbacks.on_start:
             callbacks.on_start(saved.server_step if saved else 0)
@@ -282,6 +286,10 @@ class Driver:
             runs = [{"evaluations": state.evaluations, "ended": state.ended} for state in self._states]
             stops = sorted(self._batch.stops)
             best = {each.number: each.best_params for each in active(self._states) if each.run.keep_best}
+            of_clients = {
+                each.number: each.client_metrics for each in active(self._states) if each.of_clients
+            }
+            seconds = self._clock.seconds()
             self._checkpoints.save(
-                Saved(self.done, self._batch.carry, runs, *self._clock.seconds(), stops, best)
+                Saved(self.done, self._batch.carry, runs, *seconds, stops, best, of_clients)
             )

@@ -11,7 +11,7 @@ from jafl.planning.run import Run
 from jafl.specifications import Specification, as_specification
 
 LONGEST = 2000  # characters of a value
-NAMES_IF_GIVEN = ("stop_when", "keep_best")  # of a run, told where they are not None
+NAMES_IF_GIVEN = ("stop_when", "keep_best", "evaluate_clients")  # of a run, told where they are given
 
 
 def identity_of(preparations: Sequence[Preparation]) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def _of_run(prepared: Preparation) -> dict[str, Any]:
         **_of_specification("client_work", run.client_work),
         **_of_specification("rule", run.rule),
         **_of_specification("server_optimizer", run.server_optimizer),
-        **{name: value for name in NAMES_IF_GIVEN if (value := getattr(run, name)) is not None},
+        **{name: value for name in NAMES_IF_GIVEN if (value := getattr(run, name))},
     }
 
 

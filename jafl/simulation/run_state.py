@@ -12,13 +12,13 @@ import numpy as np
 
 from jafl.data import Federation
 from jafl.engine.devices import at_hand
-from jafl.engine.evaluation import Evaluator, recorded
+from jafl.engine.evaluation import Evaluator, fairness, per_client, recorded
 from jafl.errors import is_number, require
 from jafl.planning.preparation import Preparation
 from jafl.planning.run import Run
 from jafl.records import EventSchedule, History, Params
 from jafl.records.histories import check_column
-from jafl.records.stopping import StopWhen, best_of, check_measured, larger_is_better
+from jafl.records.stopping import SMALLER, StopWhen, best_of, check_measured, larger_is_better
 from jafl.schedule.counting import first_steps
 from jafl.simulation.batch import Batch
 from jafl.simulation.checkpoints import Saved
@@ -75,6 +75,7 @@ class RunState:
     ended        whether it is over
     stopped      whether its last evaluation met its condition ``stop_when``
     best_params  [*P] NumPy, of the best evaluation so far; None of a run that does not keep them
+    of_clients   {metric: [N]} of each evaluation so far, of a run that measures its clients
     """
 
     number: int
@@ -86,6 +87,7 @@ class RunState:
     ended: bool = False
     stopped: bool = False
     best_params: Params = None
+    of_clients: list[dict[str, np.ndarray]] = dataclasses.field(default_factory=list)
 
     @property
     def run(self) -> Run:
@@ -120,7 +122,36 @@ class RunState:
             stopped_when=self.run.stop_when if self.stopped else None,
             best_params=self.best_params,
             best_step=None if self.best_params is None else self.evaluations[self._best()]["server_step"],
+            client_metrics=self.client_metrics,
         )
+
+    @property
+    def client_metrics(self) -> dict[str, np.ndarray] | None:
+        """``History.client_metrics`` so far."""
+        if not self.of_clients:
+            return None
+        return {name: np.stack([row[name] for row in self.of_clients]) for name in self.of_clients[0]}
+
+    def measure_clients(self, params: Params) -> None:
+        """Measures the model on each client's own examples, for the last evaluation, if the run asks for it."""
+        if not self.run.evaluate_clients:
+            return
+        model = as_specification(self.run.client_work).build().model
+        measured = per_client(model, params, self.run.federation)
+        self.of_clients.append(measured)
+        for name, values in measured.items():
+            better = not name.endswith(SMALLER)
+            for kind, value in fairness(values, larger_is_better=better).items():
+                column = f"client_{name}_{kind}"
+                taken = column in self.evaluations[-1]
+                require(
+                    not taken,
+                    "a column of an evaluator",
+                    column,
+                    "none that evaluate_clients makes",
+                    "Rename it.",
+                )
+                self.evaluations[-1][column] = value
 
     def check_columns(self) -> None:
         """Raises SettingError where the run is to stop, or to keep parameters, by what no evaluation measures."""
@@ -190,6 +221,7 @@ def evaluate(
     results = _results(states, batch, models)
     for state, result in zip(states, results, strict=True):
         state.evaluations.append(_record(state, result, batch.reports(state.number), done))
+        state.measure_clients(models[state.number])
         state.check_columns()
         state.keep_if_best(models[state.number])
         if on_evaluation:

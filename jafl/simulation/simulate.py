@@ -41,6 +41,7 @@ def simulate(
     evaluators: Mapping[str, Callable[[Params], Mapping[str, float]]] | None = None,
     stop_when: str | None = None,
     keep_best: str | None = None,
+    evaluate_clients: bool = False,
     on_evaluation: Callable[[dict[str, Any], Params], None] | None = None,
     on_progress: Callable[[int], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
@@ -72,6 +73,9 @@ def simulate(
         that of the start apart, that meets it, and ``History.stopped_when`` says so.
       keep_best: a column of the evaluations, ``"test_accuracy"`` or ``"validation_loss"``: ``History.best_params``
         then holds the parameters of the evaluation that was best by it, beside the last ones in ``params``.
+      evaluate_clients: whether each evaluation also measures the model on each client's own examples, those that it
+        holds out if there are any, else those that it trains on: ``History.client_metrics``, and in each evaluation
+        ``client_accuracy_mean``, ``_worst_tenth`` and ``_std``, likewise of the loss. It costs a pass over them.
       on_evaluation: called with each evaluation and the parameters, as soon as it is made.
       on_progress: called with the number of server steps done, several times a second at most.
       should_stop: asked between chunks; True ends the run there, with a last evaluation.
@@ -100,6 +104,7 @@ def simulate(
         evaluators=evaluators,
         stop_when=stop_when,
         keep_best=keep_best,
+        evaluate_clients=evaluate_clients,
     )
     check_run(run)
     check_options(plan, together)

@@ -111,7 +111,8 @@ def test_help_explains_what_is_used_most_and_names_every_setting(tmp_path):
         "--num_clients: Number of clients. (default: 100)",
         "--config: Start from the settings in this config.json of an earlier run.",
         "--[no]overwrite: Replace the run that output_dir holds. (default: false)",
-        "What is measured: target_accuracy, evaluate_every, stop_when, keep, decompose_steps, train_accuracy",
+        "What is measured: target_accuracy, evaluate_every, stop_when, keep, evaluate_clients, decompose_steps, "
+        "train_accuracy",
         "--flagfile=FILE",
     ):
         assert text in words

@@ -26,6 +26,7 @@ SMALL = Settings(
     evaluate_every=20,
     learning_rate=0.3,
     keep="best,last",
+    evaluate_clients=True,
 )
 
 
@@ -75,6 +76,7 @@ EDITS = {
     "summary.json": replaced("summary.json", '"run_seconds": ', '"run_seconds": 1'),
     "params.npz": flipped("params.npz"),
     "best_params.npz": flipped("best_params.npz"),
+    "client_metrics.npz": flipped("client_metrics.npz"),
     "reports.npz": flipped("reports.npz"),
     "schedule.npz": flipped("schedule.npz"),
     "partition.npz": lambda folder: np.savez(

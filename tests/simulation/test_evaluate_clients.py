@@ -1,0 +1,98 @@
+"""Accuracy and loss of the model on each client's own examples, over time: against NumPy, and after a checkpoint."""
+
+import jax
+import numpy as np
+import pytest
+
+import jafl
+from jafl.engine.evaluation import Evaluator, fairness
+
+SOURCE = jafl.data.digits()
+MODEL = jafl.models.softmax(10)
+PARTITION = jafl.data.dirichlet(SOURCE.y, 12, alpha=0.5, seed=0)
+FEDERATION = jafl.federate(SOURCE, PARTITION)
+SCHEDULE = jafl.asynchronous(
+    num_clients=12, concurrency=6, buffer_size=3, delay=jafl.delays.exponential(1.0), server_steps=12
+)
+
+
+def run(federation=FEDERATION, **options):
+    work = jafl.client_work(MODEL, learning_rate=0.3, local_steps=1, batch_size=8)
+    parts = (SCHEDULE, federation, work, jafl.rules.fedbuff(), MODEL.init(jax.random.key(0), SOURCE.x))
+    return jafl.Run(*parts, jax.random.key(1), evaluate_at=[4, 8], evaluate_clients=True, **options)
+
+
+def simulated(run, **options):
+    return jafl.simulate(*run[:6], **dict(zip(run._fields[6:], run[6:], strict=True)), **options)
+
+
+@pytest.mark.parametrize("held_out", [False, True])
+def test_each_client_is_measured_on_its_own_examples(held_out):
+    federation = FEDERATION
+    if held_out:
+        rest, kept = jafl.data.hold_out(PARTITION, 0.3, seed=1)
+        federation = jafl.federate(SOURCE, rest, held_out=kept)
+    seen = []
+    history = simulated(run(federation), on_evaluation=lambda *told: seen.append(told))
+    own = federation.held_out if held_out else federation.partition
+    assert {name: rows.shape for name, rows in history.client_metrics.items()} == dict.fromkeys(
+        ("accuracy", "loss"), (4, 12)
+    )
+    for place, (_, params) in enumerate(seen):
+        for client in range(12):
+            rows = own.indices[own.offsets[client] : own.offsets[client + 1]]
+            if not len(rows):
+                assert np.isnan(history.client_metrics["loss"][place, client])
+                continue
+            expected = Evaluator(MODEL, federation.x[rows], federation.y[rows])(params)
+            for name, value in expected.items():
+                assert history.client_metrics[name][place, client] == pytest.approx(value, rel=1e-5)
+    accuracy, loss = (np.sort(history.client_metrics[name][-1]) for name in ("accuracy", "loss"))
+    accuracy, loss = (values[~np.isnan(values)] for values in (accuracy, loss))
+    last = history.evaluations[-1]
+    assert last["client_accuracy_worst_tenth"] == pytest.approx(accuracy[:2].mean())  # two of twelve
+    assert last["client_loss_worst_tenth"] == pytest.approx(loss[-2:].mean())
+    assert last["client_loss_mean"] == pytest.approx(loss.mean())
+    assert last["client_accuracy_std"] == pytest.approx(accuracy.std())
+
+
+def test_they_come_back_from_a_checkpoint_and_from_a_file(tmp_path, monkeypatch):
+    monkeypatch.setattr("jafl.simulation.driver.SECONDS_PER_CHUNK", 0.0)
+    done, whole = [], simulated(run())
+    stop = {"on_progress": done.append, "should_stop": lambda: bool(done) and done[-1] >= 6}
+    parts = simulated(run(), checkpoints=tmp_path / "checkpoints", **stop)
+    assert parts.client_metrics["loss"].shape == (3, 12)  # steps 0, 4 and 6
+    ended = simulated(run(), checkpoints=tmp_path / "checkpoints")
+    assert ended.evaluations == whole.evaluations
+    ended.save(tmp_path / "history.npz")
+    for history in (ended, jafl.History.load(tmp_path / "history.npz")):
+        jax.tree.map(np.testing.assert_array_equal, history.client_metrics, whole.client_metrics)
+
+
+def test_runs_in_one_program_measure_their_clients_each():
+    histories = jafl.simulate_many(
+        [run(), run()._replace(key=jax.random.key(2)), run()._replace(evaluate_clients=False)]
+    )
+    alone = simulated(run())
+    np.testing.assert_allclose(histories[0].client_metrics["loss"], alone.client_metrics["loss"], rtol=1e-4)
+    assert not np.array_equal(histories[1].client_metrics["loss"], histories[0].client_metrics["loss"])
+    assert histories[2].client_metrics is None
+    assert "client_loss_mean" not in histories[2].evaluations[-1]
+
+
+def test_fairness_numbers_by_hand():
+    values = np.array([*np.arange(20.0), np.nan])
+    assert fairness(values, larger_is_better=True) == {
+        "mean": 9.5,
+        "worst_tenth": 0.5,
+        "std": values[:20].std(),
+    }
+    assert fairness(values, larger_is_better=False)["worst_tenth"] == 18.5
+
+
+def test_wrong_uses_are_refused():
+    with pytest.raises(jafl.SettingError, match="evaluate_clients is 1, but must be True or False"):
+        simulated(run()._replace(evaluate_clients=1))
+    own = {"client_loss": lambda params: {"mean": 1.0}}
+    with pytest.raises(jafl.SettingError, match="client_loss_mean"):
+        simulated(run(evaluators=own))
