@@ -300,7 +300,8 @@ NOT_BUILT = {
     "data_fraction", "normalization", "tokens", "most_characters", "text_digest", "vocabulary_size",
     "wordpiece_vocabulary", "normalization_layer",
     "embeddings_file", "model_dir", "fine_tune", "availability_period", "delay_trace_cycled", "rule_arguments",
-    "target_accuracy", "decompose_steps", "train_accuracy", "different_worlds", "stop_when", "keep", "evaluate_clients",
+    "target_accuracy", "decompose_steps", "train_accuracy", "different_worlds", "stop_when", "keep",
+    "evaluate_clients",
 }  # fmt: skip
 K_ASYNCHRONOUS = {"restart": "after_step", "failure_rate": 0.3, "concurrency": 12, "buffer_size": 4}
 BASES = {
