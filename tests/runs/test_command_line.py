@@ -131,7 +131,8 @@ def test_helpfull_explains_every_setting(tmp_path):
         "python run.py --algorithm=fedbuff",
         "--num_clients: Number of clients. (default: 100)",
         "--over_selection: Share of extra clients started in each synchronous round and cancelled when late, 0.3 "
-        "say. Only where protocol is synchronous, and cohorts is fixed. (default: 0.0)",
+        "say. Only where protocol is synchronous, and cohorts is fixed, and participation is left out. "
+        "(default: 0.0)",
         "--[no]train_accuracy: Also measure the accuracy on all training examples. (default: false)",
         "--config: Start from the settings in this config.json of an earlier run.",
         "--flagfile=FILE",

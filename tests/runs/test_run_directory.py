@@ -175,8 +175,8 @@ def test_config_holds_every_setting_resolved(any_run):
         "delta",
         "dp_bands",
         "noise_seed",
-        "stop_when",
     }  # of private runs
+    unused |= {"stop_when", "deadline", "min_reports", "participation"}  # of no run by default
     unused |= {"secure_fraction_bits", "secure_weight_bits"}
     unused |= {"delay_download_bandwidth", "delay_upload_bandwidth", "delay_model_bytes"}
     unused |= (
