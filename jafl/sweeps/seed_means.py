@@ -200,7 +200,7 @@ def _text_row(
     condition = row["condition"]
     values = [grid.shown(condition.get(name)) for name in names or ()]
     cells = [caption(condition) or USUAL] if names is None else values
-    counts = {"not finished": missing, **tables.troubles(row)}
+    counts = {"not finished": missing, **tables.troubles(row), "void rounds": row.get("void_steps", 0)}
     told = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
     cells += [row["label"], str(row["seeds"]) + (f" ({told})" if told else "")]
     cells.append(tables.with_error(row["final_test_accuracy"], row["standard_error"]))
