@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from jafl.errors import SettingError, is_number, real_number, require, whole_number
+from jafl.errors import SettingError, is_number, real_number, refusal, require, whole_number
 from jafl.given_arrays import as_array
 from jafl.schedule.draws import DURATION, keyed_uniform
 
@@ -58,8 +58,8 @@ class Delay:
 def checked_durations(law: Delay, drawn: Any, shape: tuple[int, ...]) -> np.ndarray:
     """What a law has drawn, as float64; SettingError unless it is one number for each trip."""
     name = type(law).__name__
-    durations = as_array(f"durations of the delay {name}", drawn)
     remedy = "Return an array, np.full(len(uniform), 1.0) for example."
+    durations = _numbers(f"durations of the delay {name}", drawn, remedy)
     kind = durations.dtype
     allowed = "one of real numbers"
     require(kind.kind in "iuf", f"the type of the durations of the delay {name}", kind.name, allowed, remedy)
@@ -72,6 +72,14 @@ def checked_durations(law: Delay, drawn: Any, shape: tuple[int, ...]) -> np.ndar
         remedy,
     )
     return durations.astype(np.float64, copy=False)
+
+
+def _numbers(name: str, values: Any, remedy: str) -> np.ndarray:
+    """``values`` as an array; SettingError with this remedy for what is none of numbers."""
+    try:
+        return as_array(name, values)
+    except SettingError as error:
+        raise refusal(error.setting, error.value, error.allowed, remedy) if error.allowed else error from None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -267,10 +275,10 @@ class proportional_to_examples(Delay):  # noqa: N801
     mean_per_example: float = 1.0
 
     def __post_init__(self):
-        mean, held = self.mean_per_example, as_array("num_examples", self.num_examples)
+        remedy = "federation.num_examples is what a federation's clients hold."
+        mean, held = self.mean_per_example, _numbers("num_examples", self.num_examples, remedy)
         _require_number("mean_per_example", mean, lambda value: value > 0, "a finite number above 0")
         fits = held.ndim == 1 and held.size > 0 and held.dtype.kind in "iuf" and np.min(held) > 0
-        remedy = "federation.num_examples is what a federation's clients hold."
         require(fits, "num_examples", self.num_examples, "above 0 for every client", remedy)
 
     def quantile(self, uniform, client):

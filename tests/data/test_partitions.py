@@ -295,7 +295,6 @@ def test_label_groups_refuses_what_it_cannot_deal_out(groups, message):
     ("labels", "message"),
     [
         ([0.0, 1.0], ("labels.dtype is 'float64'", "integer", "astype")),
-        ([True, False], ("labels.dtype is 'bool'",)),
         ([0, -1], ("smallest label in labels is -1", "at least 0")),
         ([0, 2**40], (f"largest label in labels is {2**40}", "at most")),
         ([[0], [1]], ("labels.shape is (2, 1)", "one-dimensional")),

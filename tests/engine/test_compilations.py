@@ -54,7 +54,7 @@ def experiment(source, *, seed=0, delay=None, learning_rate=0.1, momentum=0.9, e
     )
     rule = rules.fedbuff(staleness.polynomial(exponent))
     params = MODEL.init(jax.random.key(seed), source.x)
-    server = jafl.specify(optax.sgd, learning_rate=learning_rate * 5, momentum=momentum)
+    server = jafl.specify(optax.sgd, learning_rate=learning_rate * 2, momentum=momentum)
     return (schedule, federation, work, rule, params, jax.random.key(seed)), {"server_optimizer": server}
 
 
@@ -62,7 +62,7 @@ CHANGES = {
     "learning rates": {"learning_rate": 0.05},
     "momentum": {"momentum": 0.5},
     "staleness exponent": {"exponent": 2.0},
-    "proximal and L2 terms": {"proximal": 0.3},
+    "proximal and L2 terms": {"proximal": 0.02},
     "seed": {"seed": 7},
     "another law of delays": {"delay": jafl.delays.half_normal(30.0)},
     "nearly equal delays": {"delay": jafl.delays.uniform(0.9, 1.1)},

@@ -137,7 +137,7 @@ def check_guarantees(case, schedule):
 
 @pytest.mark.parametrize("option", OPTIONS)
 def test_each_option_alone(option):
-    @settings(max_examples=25)
+    @settings(max_examples=12)
     @given(cases(option))
     def check(case):
         compare(case)
@@ -145,7 +145,7 @@ def test_each_option_alone(option):
     check()
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(cases())
 def test_options_together(case):
     compare(case)
@@ -158,7 +158,7 @@ def test_two_thousand_settings(case):
     compare(case)
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(cases("limits"), st.sampled_from([0.0, 0.3, 1.0]))
 def test_a_world_in_which_everybody_reports_has_the_same_rounds(case, over_selection):
     """A deadline that nothing reaches goes through the loop, and changes no draw."""
