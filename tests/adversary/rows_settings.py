@@ -116,7 +116,7 @@ BAD = {
     "--stop_when=test_accuracy": "stop_when is 'test_accuracy' ... 'test_accuracy>=0.95'",
     "--stop_when=test_accuracy>=95": "stop_when is 'test_accuracy>=95' ... from 0 to 1: 95 % is 0.95",
     "--stop_when=test_acc>=0.9": "stop_when is 'test_acc>=0.9' ... what is measured: test_accuracy, test_loss",
-    "--keep=best": "keep is 'best' ... last, best,last",
+    "--keep=best": "keep is 'best' ... one of best,last",
     "--evaluate_every=0": "evaluate_every is 0 ... at least 1",
     "--evaluate_every=-1": "evaluate_every is -1 ... at least 1",
     "--decompose_steps=-1": "decompose_steps is -1 ... at least 0",
