@@ -554,7 +554,7 @@ class Settings:
         "",
         "Probability with which each client that is there takes part in a synchronous round, in place of "
         "cohort_size; or one for each client, as in 0.1,0.5,1.",
-        Declaration("protocol", only(protocol="synchronous", cohorts="fixed")),
+        Declaration("protocol", only(protocol="synchronous")),
     )
     cohorts: str = _setting(
         "fixed",

@@ -292,6 +292,9 @@ def with_shuffled_labels(source: Source, data_seed: int = 0) -> Source:
         for name in ("y", "test_y", "validation_y")
         if (values := getattr(source, name)) is not None
     }
+    if source.natural_partition is not None:  # who holds which examples stays; the labels that it knew do not
+        own = source.natural_partition
+        splits["natural_partition"] = Partition(own.offsets, own.indices)
     return dataclasses.replace(source, **splits)
 
 

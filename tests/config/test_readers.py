@@ -319,7 +319,7 @@ BASES = {
     "rounds, diurnal": {
         "algorithm": "fedavg",
         "availability": "diurnal",
-        "day_length": 2.0,
+        "day_share": 0.9,
         "lose_trips": True,
     },
     "staleness_limit": {"staleness_limit": 1},
