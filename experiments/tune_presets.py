@@ -158,9 +158,10 @@ def settings_of(world: str, algorithm: str) -> Settings:
 
 def experiments_of(world: str, algorithm: str, loaded: DataCache) -> dict[Place, Experiment]:
     """An experiment for each seed, with the rates of today's preset."""
-    # A setting that one of the compared algorithms reads is refused for none of them.
+    # A setting that one of the compared algorithms reads is refused for none of them. Nothing is compared here.
     names = dict.fromkeys((algorithm, "fedbuff"))
-    resolved = resolve({name: settings_of(world, name) for name in names}, loaded)
+    runs = {name: settings_of(world, name).changed({"different_worlds": True}) for name in names}
+    resolved = resolve(runs, loaded)
     return {
         Place(world, int(settings.seed)): make_experiment(label, settings, loaded)
         for label, settings in resolved
