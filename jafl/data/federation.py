@@ -178,8 +178,13 @@ class Partition:
 
 
 def labels_digest(labels: np.ndarray) -> str | None:
-    """A text that differs for other labels [E]; None where they are all the same, or no classes."""
-    if labels.ndim != 1 or labels.dtype.kind not in "iu" or not len(labels) or labels.min() == labels.max():
+    """A text that differs for other labels [E]; None where they are no classes: all the same, or all different.
+
+    Labels that are all different are numbers of examples, as in ``iid(np.arange(60), ...)``.
+    """
+    if labels.ndim != 1 or labels.dtype.kind not in "iu" or not len(labels):
+        return None
+    if len(np.unique(labels)) in (1, len(labels)):
         return None
     return hashlib.blake2b(np.ascontiguousarray(labels, np.int64).tobytes(), digest_size=8).hexdigest()
 
