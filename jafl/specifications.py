@@ -217,7 +217,7 @@ def for_schedule(rule: Any, schedule: EventSchedule, num_examples: np.ndarray) -
       num_examples: [N] ints, examples that each client holds.
 
     Returns:
-      The rule; ``rule`` itself where its ``for_schedule`` returns that, as of a rule that was made for this schedule.
+      The rule; ``rule`` itself where its ``for_schedule`` returns None, as that of one made for this schedule does.
 
     Raises:
       SettingError: if the rule cannot run on this schedule.
@@ -226,7 +226,7 @@ def for_schedule(rule: Any, schedule: EventSchedule, num_examples: np.ndarray) -
     if not isinstance(built, Rule) or built.for_schedule is None:
         return rule
     made = built.for_schedule(schedule, num_examples)
-    return rule if made is rule else for_schedule(made, schedule, num_examples)
+    return rule if made is None else for_schedule(made, schedule, num_examples)
 
 
 def _itself(value: Any) -> Any:

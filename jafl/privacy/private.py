@@ -201,9 +201,8 @@ class AccountedRule(Specification):
         on_host = isinstance(self.arguments["accounted"], np.ndarray)
         return rule._replace(for_schedule=self._on_its_schedule) if on_host else rule
 
-    def _on_its_schedule(self, schedule: EventSchedule, num_examples: np.ndarray) -> "AccountedRule":
+    def _on_its_schedule(self, schedule: EventSchedule, num_examples: np.ndarray) -> None:
         check_digests(self.arguments["accounted"], digests(self.arguments["rule"], schedule, num_examples))
-        return self
 
 
 def report_of(rule: Any) -> PrivacyReport | None:

@@ -169,7 +169,8 @@ class Rule(_RuleFields):
                   numbers that follow from the whole schedule and from how many examples each client holds. Called on
                   the host, before anything is planned or compiled. Where ``columns`` are numbers of single trips,
                   these are numbers of the run (``jafl.private``: how much noise). Return a specification that has
-                  them as floats or arrays, so that another schedule does not compile again.
+                  them as floats or arrays, so that another schedule does not compile again; or None for this rule
+                  as it is.
     rounding      a ``Rounding`` for a rule that is linear but for its rounding; None, the default, for others
     check_model   (params) -> None, or None: raises SettingError for a model [*P], or its shapes, that the rule cannot
                   train. Called on the host, before anything is compiled.

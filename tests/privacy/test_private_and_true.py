@@ -177,7 +177,8 @@ def test_an_accounted_rule_runs_on_its_own_schedule_alone(built):
     with pytest.raises(jafl.SettingError, match=told):
         jafl.simulate_many([jafl.Run(later, held, work, rule, params, key)] * 2)
     resolved = jafl.Run(schedule(), held, work, rule, params, key).for_its_schedule().rule
-    assert report_of(resolved).num_steps == 40
+    assert resolved is rule  # also where a user has changed what is built, to report more for example
+    assert built or report_of(resolved).num_steps == 40
 
 
 def test_an_accounted_rule_whose_weights_read_numbers_of_examples_runs_on_these_alone():

@@ -17,7 +17,9 @@ from jafl.specifications import as_specification, for_schedule
 
 
 def private(rule, noise: float = 0.0, clip_norm: float = BITS["clip_norm"], **more):
-    return jafl.private(rule, clip_norm=clip_norm, noise_multiplier=noise, delta=1e-5, **more)
+    return jafl.private(
+        rule, clip_norm=clip_norm, noise_multiplier=noise, delta=1e-5, **{"noise_seed": 0, **more}
+    )
 
 
 @pytest.fixture
