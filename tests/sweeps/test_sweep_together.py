@@ -94,6 +94,9 @@ def assert_close(found, expected, tolerance):
         with np.load(path) as wanted, np.load(found / path.relative_to(expected)) as arrays:
             assert arrays.files == wanted.files
             for name in wanted.files:
+                if wanted[name].dtype.kind == "U":  # a digest
+                    assert arrays[name] == wanted[name]
+                    continue
                 np.testing.assert_allclose(arrays[name], wanted[name], rtol=tolerance, atol=tolerance)
                 assert arrays[name].dtype == wanted[name].dtype
     for path in sorted(expected.rglob("metrics.jsonl")):
