@@ -65,12 +65,16 @@ def run_py(command, folder):
 
 
 def assert_learned(folder):
-    """Every run below ``folder`` has ended well above chance, and without a warning."""
+    """Every run below ``folder`` has ended well above chance, and warns of single clients at most."""
     summaries = [json.loads(file.read_text()) for file in folder.rglob("summary.json")]
     runs = [summary for summary in summaries if "status" in summary]
     assert runs
     for summary in runs:
-        assert summary["status"] == "finished" and summary["warning"] is None
+        assert summary["status"] == "finished" and summary.get("warning_kinds", []) in (
+            [],
+            None,
+            ["clients apart"],
+        )
         assert summary["final"]["test_accuracy"] > LEARNED, summary["final"]
 
 
