@@ -75,11 +75,12 @@ def checked_durations(law: Delay, drawn: Any, shape: tuple[int, ...]) -> np.ndar
 
 
 def _numbers(name: str, values: Any, remedy: str) -> np.ndarray:
-    """``values`` as an array; SettingError with this remedy for what is none of numbers."""
+    """``values`` as an array; SettingError with this remedy, too, for what is none of numbers."""
     try:
         return as_array(name, values)
     except SettingError as error:
-        raise refusal(error.setting, error.value, error.allowed, remedy) if error.allowed else error from None
+        remedies = f"{error.remedy} {remedy}".lstrip()
+        raise refusal(error.setting, error.value, error.allowed, remedies) if error.allowed else error from None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -25,6 +25,8 @@ STANDARD_ERRORS = 2.0
 # than this share of what it had gained. An accuracy with usual steps of more than the last number swings.
 FALLEN, USUAL_STEPS, FALLEN_SHARE, SWINGS = 0.05, 3.2, 0.5, 0.03
 FEWEST_TO_FALL = 4
+# So many trips from the initial model are enough to say what its training loss was.
+FEWEST_AT_START = 5
 
 
 class Accuracy(NamedTuple):
@@ -165,7 +167,7 @@ def in_training(run: Run, history: History) -> Measured | None:
     """By the clients' loss on their first minibatch: of the trips from the initial model, and of the last ones.
 
     A single client's loss decides nothing: where few train from the initial model, the first twentieth of all trips
-    is the start.
+    is the start. Where enough do, later trips are no part of it, since a first step may have blown the loss up.
     """
     losses = trip_losses(history)
     initial = int(np.sum(run.schedule.download_version[: len(losses)] == 0))
@@ -173,8 +175,9 @@ def in_training(run: Run, history: History) -> Measured | None:
     if count < 2 or len(losses) < 2 * count:
         return None
     by_start = np.argsort(run.schedule.download_version[: len(losses)], kind="stable")
-    first, last = losses[by_start[:count]], losses[-count:]
-    margin = STANDARD_ERRORS * math.sqrt(sum(np.var(part, ddof=1) / count for part in (first, last)))
+    first = losses[by_start[: initial if initial >= FEWEST_AT_START else count]]
+    last = losses[-count:]
+    margin = STANDARD_ERRORS * math.sqrt(sum(np.var(part, ddof=1) / len(part) for part in (first, last)))
     ends = float(np.mean(first)), float(np.mean(last))
     windows = [float(np.mean(part)) for part in np.array_split(losses, 20) if len(part)]
     return Measured("training loss", ends, margin, max(windows), constant_loss(run, clients_labels(run)))

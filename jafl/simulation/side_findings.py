@@ -16,8 +16,9 @@ OF_THE_RUN = ("server_step", "client_trips", "time", "train_loss")
 # Labels that no client has are told where so many test examples have them.
 SHARE_OF_TEST = 0.01
 # A client's own loss is judged by the last third of its trips, if it made so many; it must be above that of all
-# clients at the start by this share, beyond chance.
-FEWEST_TRIPS_OF_A_CLIENT, RISEN, STANDARD_ERRORS = 9, 0.2, 3.0
+# clients at the start by this share, beyond chance. Of many clients some are unlucky: the probability that chance
+# alone names any of a run's clients is at most the last number (Student's test, with Bonferroni's correction).
+FEWEST_TRIPS_OF_A_CLIENT, RISEN, BY_CHANCE = 9, 0.2, 0.01
 SHOWN = 5
 
 
@@ -87,6 +88,8 @@ def labels_that_clients_lack(run: Run, history: History | None) -> str:
 
 def clients_apart(run: Run, history: History) -> str:
     """A sentence on single clients whose own loss rose while the model learned; "" if there are none."""
+    from scipy.special import stdtrit
+
     losses = trip_losses(history)
     client = np.asarray(run.schedule.client[: len(losses)])
     begins = max(2, int(np.sum(run.schedule.download_version[: len(losses)] == 0)), len(losses) // 50)
@@ -95,10 +98,12 @@ def clients_apart(run: Run, history: History) -> str:
     found: list[tuple[int, float]] = []
     counts = np.bincount(client)
     of_clients = np.split(losses[np.argsort(client, kind="stable")], np.cumsum(counts)[:-1])
-    for number in np.flatnonzero(counts >= FEWEST_TRIPS_OF_A_CLIENT):
+    judged = np.flatnonzero(counts >= FEWEST_TRIPS_OF_A_CLIENT)
+    for number in judged:
         own = of_clients[number]
         last = own[-(len(own) // 3) :]
-        if last.mean() - least > STANDARD_ERRORS * math.sqrt(np.var(last, ddof=1) / len(last)):
+        error = math.sqrt(np.var(last, ddof=1) / len(last))
+        if last.mean() > least and last.mean() - least > error * -stdtrit(len(last) - 1, BY_CHANCE / len(judged)):
             found.append((int(number), float(last.mean())))
     if not found:
         return ""
