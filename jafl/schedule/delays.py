@@ -80,7 +80,9 @@ def _numbers(name: str, values: Any, remedy: str) -> np.ndarray:
         return as_array(name, values)
     except SettingError as error:
         remedies = f"{error.remedy} {remedy}".lstrip()
-        raise refusal(error.setting, error.value, error.allowed, remedies) if error.allowed else error from None
+        raise (
+            refusal(error.setting, error.value, error.allowed, remedies) if error.allowed else error
+        ) from None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -103,7 +103,9 @@ def clients_apart(run: Run, history: History) -> str:
         own = of_clients[number]
         last = own[-(len(own) // 3) :]
         error = math.sqrt(np.var(last, ddof=1) / len(last))
-        if last.mean() > least and last.mean() - least > error * -stdtrit(len(last) - 1, BY_CHANCE / len(judged)):
+        if last.mean() > least and last.mean() - least > error * -stdtrit(
+            len(last) - 1, BY_CHANCE / len(judged)
+        ):
             found.append((int(number), float(last.mean())))
     if not found:
         return ""
