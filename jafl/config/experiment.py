@@ -31,7 +31,7 @@ from jafl.planning.device_memory import Forecast, bytes_of
 from jafl.planning.preparation import Preparation, prepare
 from jafl.planning.run import Run
 from jafl.records import EventSchedule, History
-from jafl.records.stopping import StopWhen
+from jafl.records.stopping import StopWhen, check_measured
 from jafl.simulation.error_decomposition import decomposed
 from jafl.simulation.run_state import DEFAULT_EVALUATIONS, default_evaluators
 from jafl.simulation.simulate import simulate_prepared
@@ -231,14 +231,8 @@ def _check_stop_when(settings: Settings, model: Model, federation: Federation) -
     if settings.evaluate_clients:
         kinds = ("mean", "worst_tenth", "std")
         own += [f"client_{name}_{kind}" for name in (*model.measured, "loss") for kind in kinds]
-    require(
-        settings.clip_norm is None or condition.column not in own,
-        "stop_when",
-        settings.stop_when,
-        f"a condition on {', '.join(measured)} in a private run",
-        "When it stops would tell of the clients' examples, and the claim does not count that.",
-    )
-    condition.check([*measured, *own])
+    public = None if settings.clip_norm is None else measured
+    check_measured("stop_when", condition.text, condition.column, [*measured, *own], public)
 
 
 def _measured_steps(count: int, num_steps: int) -> list[int]:

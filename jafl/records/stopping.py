@@ -28,10 +28,22 @@ def larger_is_better(setting: str, value: str, column: str) -> bool:
     return column.endswith(LARGER)
 
 
-def check_measured(setting: str, value: str, column: str, columns: Collection[str]) -> None:
-    """Raises SettingError, of ``setting`` and its ``value``, unless ``column`` is one of the ``columns``."""
-    allowed = f"about what is measured: {', '.join(columns)}"
-    require(column in columns, setting, value, allowed, did_you_mean(column, columns))
+def check_measured(
+    setting: str, value: str, column: str, columns: Collection[str], public: Collection[str] | None = None
+) -> None:
+    """Raises SettingError, of ``setting`` and its ``value``, unless ``column`` is one of the ``columns``.
+
+    In a private run it must be one of the ``public`` ones: what follows from one that is measured on the clients'
+    examples, or reported by them, tells of the clients, and no claim counts it.
+    """
+    names = columns if public is None else public
+    remedy = did_you_mean(column, names)
+    if column in columns:
+        remedy = (
+            "In a private run, what follows from others would tell of the clients' examples, and the claim does not "
+            "count that."
+        )
+    require(column in names, setting, value, f"about what is measured: {', '.join(names)}", remedy)
 
 
 class StopWhen(NamedTuple):
@@ -71,10 +83,6 @@ class StopWhen(NamedTuple):
                 0 <= value <= 1, "stop_when", text, "a comparison with a number from 0 to 1: 95 % is 0.95"
             )
         return cls(text, column, comparison, value)
-
-    def check(self, columns: Collection[str]) -> None:
-        """Raises SettingError unless its column is among those that evaluations have."""
-        check_measured("stop_when", self.text, self.column, columns)
 
     def is_met(self, evaluations: Sequence[Mapping[str, Any]]) -> bool:
         """Whether the last of the evaluations meets it; the start (the first one) never does."""

@@ -16,6 +16,7 @@ from jafl.engine.evaluation import Evaluator, fairness, per_client, recorded
 from jafl.errors import is_number, require
 from jafl.planning.preparation import Preparation
 from jafl.planning.run import Run
+from jafl.privacy.private import report_of
 from jafl.records import EventSchedule, History, Params
 from jafl.records.histories import check_column
 from jafl.records.stopping import SMALLER, StopWhen, best_of, check_measured, larger_is_better
@@ -156,10 +157,15 @@ class RunState:
     def check_columns(self) -> None:
         """Raises SettingError where the run is to stop, or to keep parameters, by what no evaluation measures."""
         columns = [name for name in self.evaluations[-1] if name not in TELL_OF_TIME]
-        if self.run.stop_when is not None:
-            StopWhen.parsed(self.run.stop_when).check(columns)
-        if self.run.keep_best is not None:
-            check_measured("keep_best", self.run.keep_best, self.run.keep_best, columns)
+        public = None
+        if report_of(self.run.rule) is not None:  # private
+            evaluators = [name for name in self.evaluators if name != "train"]
+            public = [name for name in columns if any(name.startswith(prefix) for prefix in evaluators)]
+        by = {"stop_when": self.run.stop_when, "keep_best": self.run.keep_best}
+        for setting, value in by.items():
+            if value is not None:
+                column = StopWhen.parsed(value).column if setting == "stop_when" else value
+                check_measured(setting, value, column, columns, public)
 
     def keep_if_best(self, params: Params) -> None:
         """Keeps a copy of the parameters of the last evaluation if that is the best one, and the run keeps them."""

@@ -109,7 +109,7 @@ def test_runs_of_a_sweep_stop_each_by_itself_alone_and_side_by_side(condition, t
         ({"stop_when": "test_accuracy>=nan"}, "finite number"),
         (
             {"stop_when": "train_loss<=1", "clip_norm": 1.0, "noise_multiplier": 1.0, "delta": 1e-3},
-            "in a private run",
+            "In a private run",
         ),
     ],
 )

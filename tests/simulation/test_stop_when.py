@@ -97,3 +97,21 @@ def test_what_nobody_measures_is_refused_before_the_first_step():
     assert done == []
     own = simulated(run(evaluators={"mine": lambda params: 1.0}, stop_when="mine>=1"))
     assert own.server_steps == 3
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"stop_when": "train_loss<=1"},
+        {"keep_best": "train_loss"},
+        {"stop_when": "client_loss_mean<=1", "evaluate_clients": True},
+    ],
+)
+def test_what_is_measured_on_clients_decides_nothing_in_a_private_run(asked):
+    private = jafl.private(
+        jafl.rules.fedbuff(), clip_norm=1.0, noise_multiplier=1.0, delta=1e-3, noise_seed=0
+    )
+    with pytest.raises(jafl.SettingError, match="measured: test_accuracy, test_loss. In a private run"):
+        simulated(run(**asked)._replace(rule=private))
+    for told in ({"stop_when": "test_loss<=9"}, {"keep_best": "test_loss"}):
+        simulated(run(**told)._replace(rule=private))
