@@ -14,6 +14,7 @@ from jafl.engine.waves import Waves
 from jafl.errors import require
 from jafl.planning.compatibility import check_fit, check_optimizers
 from jafl.planning.device_memory import bytes_of, device_memory
+from jafl.planning.look_ups import check_look_ups
 from jafl.planning.plan_choice import quickest_lanes
 from jafl.planning.run import Run
 from jafl.planning.unmoved import check_all_are_moved
@@ -47,6 +48,7 @@ def make_program(
     built = rule.build()
     require(isinstance(built, Rule), "rule", built, "a jafl.Rule", "Call its factory: jafl.rules.fedbuff().")
     check_fit(run.schedule, run.federation, built, client_work.build().model, run.params)
+    check_look_ups(run.federation, client_work.build().model, run.params)
     check_optimizers(client_work, server_optimizer, run.params)
     check_all_are_moved(rule, client_work, as_specification(server_optimizer), run.federation, run.params)
     whole = takes_whole_steps(plan, built, spread)
