@@ -125,13 +125,13 @@ class RunDirectory:
         self, settings: Mapping[str, Any], runs: Sequence[str], command: Sequence[str]
     ) -> None:
         """``comparison.json``: the settings as given, and the names of the runs."""
-        self._write_json("comparison.json", {**config(settings, command), "runs": list(runs)})
+        self._write_list("comparison.json", {**config(settings, command), "runs": list(runs)})
 
     def write_sweep(
         self, settings: Mapping[str, Any], content: Mapping[str, Any], command: Sequence[str]
     ) -> None:
         """``sweep.json``: the settings that all runs share; ``content``: what differs (``sweep``, ``arms``, ...)."""
-        self._write_json("sweep.json", {**config(settings, command), **content})
+        self._write_list("sweep.json", {**config(settings, command), **content})
 
     def write_text(self, name: str, text: str) -> None:
         """A text file."""
@@ -226,6 +226,9 @@ class RunDirectory:
         """``summary.json``, with the digests of what the run leaves for good and of itself."""
         content = _finite_or_none({"format": FORMAT, **summary})
         self._write_json("summary.json", digests.with_digests(self.path, content, LEFT_FOR_GOOD))
+
+    def _write_list(self, name: str, content: Mapping[str, Any]) -> None:
+        self._write_json(name, digests.with_own_digest(name, _finite_or_none(content)))
 
     def _write_json(self, name: str, content: Mapping[str, Any]) -> None:
         text = json.dumps(_finite_or_none(content), indent=2, allow_nan=False) + "\n"

@@ -98,7 +98,7 @@ def read_run(path: str | os.PathLike[str], *, with_metrics: bool = True, checked
       checked: whether to compare the run's other files, too, with their digests in ``summary.json``.
 
     Raises:
-      DamagedRun: if there is no run, a file is not what it should be or has changed since the run wrote it, or it has
+      DamagedRun: if there is no run, a file is not what it should be or has changed since it was written, or it has
         another format version.
     """
     path = pathlib.Path(path)
@@ -124,7 +124,7 @@ def read_run(path: str | os.PathLike[str], *, with_metrics: bool = True, checked
 
 
 def check_digests(path: pathlib.Path, summary: Mapping[str, Any], names: Sequence[str] | None = None) -> None:
-    """Raises DamagedRun if a file has changed since the run wrote it; arguments as of ``digests.what_changed``."""
+    """Raises DamagedRun if a file has changed since it was written; arguments as of ``digests.what_changed``."""
     try:
         reason = digests.what_changed(path, summary, names)
     except OSError as error:
@@ -284,8 +284,10 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
             f"{path} has format {version!r}, but this version of jafl reads {FORMAT} only. "
             "Read it with the version of jafl that wrote it (versions.jafl in its config.json)."
         )
-    if path.name == digests.SUMMARY and (reason := digests.what_changed(path.parent, content, [path.name])):
-        raise SettingError(f"{reason}.")
+    if path.name in (digests.SUMMARY, *digests.LISTS):
+        reason = digests.what_changed(path.parent, content, [path.name], written_in=path.name)
+        if reason:
+            raise SettingError(f"{reason}.")
     return with_current_names(content)
 
 

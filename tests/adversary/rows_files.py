@@ -200,9 +200,9 @@ ALONE = {
     "config both ends": from_config(config(client_trips=5, server_steps=5), "client_trips is 5 ... where server_steps is"),
     "report nowhere": Row({}, "--report=none", "'none' is not a directory"),
     "report nothing": Row({"a/x": ""}, "--report=a", "There is no run in 'a'"),
-    "report of an edited config": Row(changed(**{"config.json": OTHER}), "--report=o", "o: config.json has changed since the run wrote it"),
+    "report of an edited config": Row(changed(**{"config.json": OTHER}), "--report=o", "o: config.json has changed since it was written"),
     "report of edited metrics": Row(changed(**{"metrics.jsonl": OTHER}), "--report=o", "no run in 'o' that can be read"),
-    "report of an edited summary": Row(changed(**{"summary.json": OTHER}), "--report=o", "o: summary.json has changed since the run wrote it"),
+    "report of an edited summary": Row(changed(**{"summary.json": OTHER}), "--report=o", "o: summary.json has changed since it was written"),
     "report of no digests": Row(
         {**changed(), "o/summary.json": json.dumps({"format": 1, "status": "finished", "digests": [1]})}, "--report=o", "o: digests in summary.json is [1]"
     ),

@@ -19,6 +19,7 @@ from jafl.config.settings import Settings
 from jafl.errors import SettingError
 from jafl.runs import reader
 from jafl.runs.damage import is_closed, survey
+from jafl.runs.directory import RunDirectory
 from jafl.sweeps.report import write_report
 from jafl.sweeps.sweep import run_sweep
 
@@ -218,6 +219,26 @@ def test_damage_to_what_is_about_all_runs_is_told(tmp_path, monkeypatch):
     _, markdown = write_report(tmp_path)
     assert "Not read: " in markdown.read_text()
     assert "0.9000" in markdown.read_text()
+
+
+@pytest.mark.parametrize("name", ["sweep.json", "comparison.json"])
+def test_a_list_of_runs_that_was_edited_is_told_and_not_gone_on_with(tmp_path, monkeypatch, name):
+    monkeypatch.setattr("jafl.sweeps.report._schedule_pictures", lambda *_: [])
+    monkeypatch.setattr("jafl.sweeps.report._curves", lambda *_: [])
+    write_run(tmp_path / "fedbuff-seed0")
+    directory = RunDirectory(tmp_path, resume=True)
+    if name == "sweep.json":
+        directory.write_sweep({"delay_mean": 1.0}, {"sweep": {"delay_mean": [1.0, 2.0]}}, [])
+    else:
+        directory.write_comparison({"delay_mean": 1.0}, ["fedbuff-seed0"], [])
+    assert reader.read_json(tmp_path / name)["delay_mean"] == 1.0
+    edited = json.loads((tmp_path / name).read_text()) | {"delay_mean": 3.0}
+    (tmp_path / name).write_text(json.dumps(edited))
+    _, markdown = write_report(tmp_path)
+    said = f"{name} has changed since it was written"
+    assert said in markdown.read_text()
+    with pytest.raises(SettingError, match=said):
+        reader.read_json(tmp_path / name)
 
 
 def test_a_schedule_that_holds_objects_is_refused_in_words_of_our_own(tmp_path):

@@ -109,7 +109,7 @@ def test_a_changed_file_is_named_with_both_digests_and_what_to_do(name, edited):
     with pytest.raises(DamagedRun) as refused:
         find_runs(edited / name)
     for part in (
-        f"{edited / name} is damaged: {name} has changed since the run wrote it",
+        f"{edited / name} is damaged: {name} has changed since it was written",
         "SHA-256",
         "put it back",
     ):
@@ -129,19 +129,19 @@ def test_a_report_shows_nothing_of_changed_runs_and_lists_them(edited, tmp_path,
     markdown = write_report(tmp_path / "all")[1].read_text().replace("\\", "")
     assert "1 run of fedbuff" in markdown
     for name in EDITS:
-        assert f"- Damaged: {name}: {name} has changed since the run wrote it" in markdown
+        assert f"- Damaged: {name}: {name} has changed since it was written" in markdown
     assert "- Damaged: both: summary.json has changed" in markdown
 
 
 def test_a_changed_run_does_not_go_on(runs, edited, tmp_path):
     for name in ("config.json", "params.npz"):
         before = contents(edited / name)
-        with pytest.raises(DamagedRun, match="has changed since the run wrote it"):
+        with pytest.raises(DamagedRun, match="has changed since it was written"):
             quiet(SMALL, edited / name, resume=True)
         assert contents(edited / name) == before
     shutil.copytree(runs / "stopped", tmp_path / "stopped")
     EDITS["config.json"](tmp_path / "stopped")
-    with pytest.raises(DamagedRun, match="config.json has changed since the run wrote it"):
+    with pytest.raises(DamagedRun, match="config.json has changed since it was written"):
         quiet(SMALL, tmp_path / "stopped", resume=True)
 
 
@@ -170,11 +170,11 @@ def test_a_run_that_goes_on_in_another_process_while_it_is_read_is_not_damaged(r
     run, compare = tmp_path / "run", digests.what_changed
     shutil.copytree(runs / "stopped", run)
 
-    def goes_on_before(folder, summary, names=None):
+    def goes_on_before(folder, summary, names=None, **told):
         if names is None:
             (run / "summary.json").unlink()
             (run / "metrics.jsonl").write_text("")
-        return compare(folder, summary, names)
+        return compare(folder, summary, names, **told)
 
     monkeypatch.setattr(digests, "what_changed", goes_on_before)
     assert read_run(run).status == "interrupted"
