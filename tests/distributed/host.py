@@ -22,6 +22,14 @@ CASES = {
     "ace, loop, in parts": ("ace", "loop", True),
     "ace, matrix, in parts": ("ace", "matrix", True),
     "wkafl, in parts": ("wkafl", None, True),
+    "fedbuff, ends by itself": ("fedbuff", None, True),
+}
+# The loss on test examples rises after four server steps for a while: the labels are random.
+ENDS_BY_ITSELF = {
+    "evaluate_at": range(0, 40, 4),
+    "stop_when": "test_loss stalls 2",
+    "keep_best": "test_loss",
+    "evaluate_clients": True,
 }
 STEPS = 40
 
@@ -49,7 +57,8 @@ def simulate(name, *, seed=0, start=0.1, noise=0.0, **options):
     )
     model = jafl.models.mlp(5, (16,))
     work = jafl.client_work(model, learning_rate=0.1, batch_size=8, local_steps=2)
-    options = {"evaluate_at": [15], "progress": False, "form": form, **options}
+    asked = ENDS_BY_ITSELF if name.endswith("ends by itself") else {"evaluate_at": [15]}
+    options = {**asked, "progress": False, "form": form, **options}
     # By NumPy: the bits of what JAX initializes depend on how its program is compiled.
     shapes = model.init(jax.random.key(0), x[:1])
     params = jax.tree.map(lambda leaf: random.normal(size=leaf.shape) * start, shapes)
@@ -101,6 +110,8 @@ def found_in(history):
         "evaluations": history.evaluations,
         "losses": np.asarray(history.trip_reports["loss"]).tolist(),
         "steps": history.server_steps,
+        "best": [np.asarray(leaf).tolist() for leaf in jax.tree.leaves(history.best_params)],
+        "of clients": {name: rows.tolist() for name, rows in (history.client_metrics or {}).items()},
     }
 
 

@@ -66,8 +66,18 @@ def assert_like_one_process(said, folder, name):
         assert {key: mine[key] for key in numbers} == pytest.approx(numbers, rel=1e-9, abs=1e-9)
     with np.load(folder / f"{name}.npz") as arrays:
         leaves = [arrays[each] for each in arrays.files]
-    for mine, its in zip(leaves, jax.tree.leaves(alone.params), strict=True):
-        np.testing.assert_allclose(mine, its, rtol=1e-9, atol=1e-9)
+    of_clients = said[0][name]["of clients"]
+    pairs = [
+        (leaves, jax.tree.leaves(alone.params)),
+        (said[0][name]["best"], jax.tree.leaves(alone.best_params)),
+    ]
+    pairs.append((list(of_clients.values()), list((alone.client_metrics or {}).values())))
+    for ours, theirs in pairs:
+        for mine, its in zip(ours, theirs, strict=True):
+            np.testing.assert_allclose(mine, its, rtol=1e-9, atol=1e-9)
+    if name.endswith("ends by itself"):
+        assert 0 < alone.server_steps < host.STEPS and alone.best_step < alone.server_steps
+        assert alone.client_metrics["accuracy"].shape[1] == 50
 
 
 @full

@@ -112,6 +112,17 @@ def test_a_frozen_part_is_as_one_whose_gradient_is_left_out(kind):
     assert ours.evaluations[-1]["test_loss"] == pytest.approx(theirs.evaluations[-1]["test_loss"], rel=1e-5)
 
 
+@pytest.mark.parametrize("kind", in_tiers({kind: kind for kind in KINDS}, ["nnx"]))
+def test_a_frozen_model_is_the_same_in_the_matrix_form(kind):
+    make, which, _ = KINDS[kind]
+    model = jafl.Model(make())
+    frozen, params = model.freeze(model.init(KEY, X), which)
+    loop, matrix = (trained(frozen, params, form=form) for form in ("loop", "matrix"))
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), loop.params, matrix.params
+    )
+
+
 @pytest.mark.full
 def test_checkpoints_and_memory_of_frozen_models(tmp_path):
     frozen, params = jafl.Model(NnxNet(nnx.Rngs(0))).freeze(
