@@ -10,7 +10,7 @@ import numpy as np
 import optax
 
 from jafl.errors import require
-from jafl.random_keys import draws_without_own_keys
+from jafl.random_keys import check_draws_by_keys, draws_without_own_keys
 from jafl.records import ArrayTree, Params
 
 # Of optax: what counts the gradients that no step of the model has taken in yet.
@@ -113,6 +113,9 @@ def _check(optimizer: Any, params: Params, name: str) -> ArrayTree | None:
     ]
     for path, ours, theirs in wrong:
         require(False, f"the shape of the {name}'s update of {path}", theirs, f"{ours}, the parameter's")
+    check_draws_by_keys(
+        name, _update(optimizer, params), state, keeps_key="in its state, as optax.add_noise does"
+    )
     return state
 
 

@@ -5,12 +5,15 @@ in every trip of every client. Keys of the new kind are known by their type. Wor
 where the function that reads the state makes one of them (``jax.random`` does, of all that it is given).
 """
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from jafl.errors import require
 from jafl.jaxpr_dependence import operands
 
 # Keeps what the server draws apart from the trips' words, whose first number is a client.
@@ -68,6 +71,34 @@ def draws_without_own_keys(reads: Callable[[Any], Any], state: Any) -> bool:
 
     drawn = operands(with_words, DRAWS, jax.ShapeDtypeStruct((2,), jnp.uint32), state)
     return any(0 not in read for _, read in drawn)
+
+
+def check_draws_by_keys(setting: str, function: Callable[..., Any], *arguments: Any, keeps_key: str) -> None:
+    """Refuses a function that draws numbers of NumPy or Python: JAX would draw them once, while it traces it.
+
+    Args:
+      setting: what the function is of.
+      function: that JAX can trace; it is traced twice, and other numbers are seen as another program.
+      arguments: of the function, or their shapes.
+      keeps_key: where a key for such draws is kept.
+
+    Raises:
+      SettingError: if two traces differ.
+    """
+    first, second = (jax.make_jaxpr(lambda *given: function(*given))(*arguments) for _ in range(2))
+    texts = {re.sub("0x[0-9a-f]+", "", str(traced.jaxpr)) for traced in (first, second)}  # without addresses
+    pairs = zip(first.consts, second.consts, strict=False)
+    same = len(texts) == 1 and all(
+        is_key(one) or np.array_equal(one, other, equal_nan=True) for one, other in pairs
+    )
+    require(
+        same,
+        f"what {setting} computes",
+        "another program each time that JAX traces it",
+        "the same one",
+        "It draws numbers of NumPy or Python, perhaps: JAX would draw them once, the same for all trips and steps. "
+        f"Draw them by jax.random, from a key {keeps_key}.",
+    )
 
 
 def _may_be_words(leaf: Any) -> bool:

@@ -33,7 +33,7 @@ from jafl.engine.trip import (
 )
 from jafl.precision import float32_products
 from jafl.random_keys import with_own_keys
-from jafl.records import ArrayTree, Params, Recall
+from jafl.records import ArrayTree, Arrival, Params, Recall
 
 
 class OpenStep(NamedTuple):
@@ -79,12 +79,9 @@ def allocate(program: Program, params: Params, *, slots: int, num_clients: int) 
     as_columns: dict[str, str] = {}
 
     def reports_of_one_step():
-        trip = jnp.int32(0)
-        arrival = arrival_of(program, trip, train_trip(program, rows, trip))
-        buffer, _, trip_report = fold_trip(program, trip, arrival, rule.begin(state, params), memory)
+        arrival, trip_report, step_report = step_of_first_trip(program, params, rows, state, memory)
         as_columns.update(columns_in_report(program, arrival, trip_report))
-        _, _, report, apply = check_finished(rule.finish(buffer, params), params)
-        return trip_report, with_applied(report, apply)
+        return trip_report, step_report
 
     def rows_of(count, report):
         return {name: jnp.zeros((count, *value.shape), value.dtype) for name, value in report.items()}
@@ -103,6 +100,28 @@ def allocate(program: Program, params: Params, *, slots: int, num_clients: int) 
         step_reports=rows_of(len(program.steps.write_slot), step_report),
         block=Block(jnp.int32(0), jax.tree.map(jnp.copy, params)) if program.spread.steps_at_once else None,
     )
+
+
+def step_of_first_trip(
+    program: Program, params: Params, rows: ArrayTree, state: Any, memory: Any
+) -> tuple[Arrival, dict[str, jax.Array], dict[str, jax.Array]]:
+    """What a server step of the first trip alone would report: to learn its shapes from it, and what it computes.
+
+    Args:
+      program: what the run reads.
+      params: [*P] the model.
+      rows: [slots, *P] the snapshots.
+      state: of the rule.
+      memory: of the clients, or None.
+
+    Returns:
+      The arrival, the trip's report and the step's.
+    """
+    rule, trip = program.rule.build(), jnp.int32(0)
+    arrival = arrival_of(program, trip, train_trip(program, rows, trip))
+    buffer, _, trip_report = fold_trip(program, trip, arrival, rule.begin(state, params), memory)
+    _, _, report, apply = check_finished(rule.finish(buffer, params), params)
+    return arrival, trip_report, with_applied(report, apply)
 
 
 def _initial_states(program: Program, params: Params, rows: ArrayTree, num_clients: int) -> tuple[Any, Any]:

@@ -306,15 +306,15 @@ class _TokenAccuracy(_TokenSums):
         return jnp.sum(accuracy(logits, labels) & there, axis=-1), jnp.sum(there, axis=-1)
 
 
-def in_jax(what: str, function: Callable[..., Any], *arguments: Any) -> Any:
+def in_jax(what: str, function: Callable[..., Any], *arguments: Any, name: str = "") -> Any:
     """``function(*arguments)``; SettingError where it asks for numbers while JAX traces it, as NumPy does.
 
-    what: it is, for the message.
+    what: it is, for the message; name: of what the user made, if that is not the function itself.
     """
     try:
         return function(*arguments)
     except (jax.errors.JAXTypeError, jax.errors.JAXIndexError) as error:
-        name = getattr(function, "__name__", type(function).__name__)
+        name = name or getattr(function, "__name__", type(function).__name__)
         raise SettingError(
             f"{what} is {name}, which asks for numbers while JAX traces it ({type(error).__name__}), but must be "
             "made of functions of JAX: write jax.numpy in place of numpy, jnp.where in place of if, and neither "

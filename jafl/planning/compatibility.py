@@ -19,6 +19,7 @@ from jafl.models.tasks import check_labels, check_values, task_of
 from jafl.optimizer_checks import check_server_optimizer
 from jafl.planning.run import Run
 from jafl.precision import check_precision
+from jafl.random_keys import check_draws_by_keys
 from jafl.records import EventSchedule, Params, Rule
 from jafl.records.histories import EVALUATION_COLUMNS, check_column
 from jafl.specifications import Specification, as_rule, as_specification
@@ -196,6 +197,9 @@ def _check_model(federation: Federation, model: Model, params: Params) -> None:
         check_values(task_of(model.task), federation)
         key = jax.random.key(0) if model.draws(params, x) else None  # as in training
         losses = _losses.eval_shape(model, params, x, y, key)
+        if not type(model.module).__module__.startswith("jafl."):
+            where = "of a random stream: make_rng of flax, nnx.Rngs, or the argument key"
+            check_draws_by_keys("model", model.loss_sums, params, x, y, key, keeps_key=where)
     except SettingError:
         raise
     except Exception as error:

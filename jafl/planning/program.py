@@ -11,7 +11,8 @@ from jafl import engine
 from jafl.clients import ClientData
 from jafl.engine.devices import Spread
 from jafl.engine.waves import Waves
-from jafl.errors import require
+from jafl.errors import require, shown
+from jafl.models.tasks import in_jax
 from jafl.planning.compatibility import check_fit, check_optimizers
 from jafl.planning.device_memory import bytes_of, device_memory
 from jafl.planning.look_ups import check_look_ups
@@ -19,9 +20,10 @@ from jafl.planning.plan_choice import quickest_lanes
 from jafl.planning.run import Run
 from jafl.planning.unmoved import check_all_are_moved
 from jafl.planning.whole_steps import due_at_steps, takes_whole_steps
+from jafl.random_keys import check_draws_by_keys
 from jafl.records import EventSchedule, ExecutionPlan, Params, Recall, Rule
 from jafl.schedule import bucket
-from jafl.specifications import as_specification
+from jafl.specifications import Specification, as_specification
 
 # Below this size the snapshot buffer may have more rows than its plan needs, to save compilations.
 SNAPSHOT_BYTES_FREELY = 2**30
@@ -76,10 +78,24 @@ def make_program(
     if program.one_trip_per_step and spread.together:
         steps_at_once = _steps_at_once(plan, program, run.params)
         program = dataclasses.replace(program, spread=program.spread._replace(steps_at_once=steps_at_once))
-    carry = jax.eval_shape(allocation(run, plan), program, run.params)
+    allocate = allocation(run, plan)
+    carry = in_jax("rule", jax.eval_shape, allocate, program, run.params, name=shown(run.rule, 200))
+    if _is_of_the_user(rule):
+        state = carry.params, carry.snapshots, carry.rule_state, carry.memory
+        keeps_key = "in the state that init makes, which each run folds with its own"
+        check_draws_by_keys("rule", engine.step_of_first_trip, program, *state, keeps_key=keeps_key)
     if spread.number > 1 and plan.width > 1:
         program = dataclasses.replace(program, spread=_with_large_apart(program, carry, plan, device_bytes))
     return program, carry
+
+
+def _is_of_the_user(specification: Specification) -> bool:
+    """Whether another package than jafl made something of a specification."""
+    inside = [value for value in specification.arguments.values() if isinstance(value, Specification)]
+    made_here = (
+        specification.factory.__module__.startswith("jafl.") and "value" not in specification.arguments
+    )
+    return not made_here or any(map(_is_of_the_user, inside))
 
 
 def allocation(run: Run, plan: ExecutionPlan) -> Any:

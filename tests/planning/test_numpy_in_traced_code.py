@@ -1,0 +1,93 @@
+"""NumPy inside what JAX traces: its draws would be the same in every trip, and its numbers cannot be had."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import linen as nn
+
+import jafl
+
+SOURCE = jafl.data.digits()
+FEDERATION = jafl.federate(SOURCE, jafl.data.iid(SOURCE.y, 6, seed=0))
+SCHEDULE = jafl.asynchronous(
+    num_clients=6, concurrency=3, buffer_size=2, server_steps=4, delay=jafl.delays.exponential(1.0)
+)
+RULE = jafl.rules.fedbuff().build()
+RANDOM = np.random.default_rng(0)
+
+
+def simulated(*, rule=None, optimizer=None, server=None, network=None, loss=None):
+    layers = [lambda x: x.reshape(len(x), -1), network or nn.Dense(10)]
+    model = jafl.Model(nn.Sequential(layers), **({} if loss is None else {"loss_per_example": loss}))
+    work = jafl.client_work(model, optimizer=optimizer or optax.sgd(0.1))
+    params = model.init(jax.random.key(0), SOURCE.x)
+    rule = rule or jafl.rules.fedbuff()
+    return jafl.simulate(
+        SCHEDULE, FEDERATION, work, rule, params, jax.random.key(1), server_optimizer=server, progress=False
+    )
+
+
+def optimizer(change):
+    return optax.GradientTransformation(
+        lambda params: (), lambda updates, state, params=None: (jax.tree.map(change, updates), state)
+    )
+
+
+def noisy(value):
+    return value + RANDOM.normal(size=value.shape).astype(np.float32)
+
+
+def noisy_by_module(value):
+    return value + np.random.normal()
+
+
+def changed_rule(part, change):
+    """FedBuff, of whose part ``part`` every floating array is changed."""
+
+    def change_floats(leaf):
+        return change(leaf) if jnp.issubdtype(jnp.result_type(leaf), jnp.floating) else leaf
+
+    def call(*arguments):
+        return jax.tree.map(change_floats, getattr(RULE, part)(*arguments))
+
+    return RULE._replace(**{part: call})
+
+
+class NoisyNetwork(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        return nn.Dense(10)(noisy(x))
+
+
+def noisy_loss(outputs, labels):
+    return noisy_by_module(optax.softmax_cross_entropy_with_integer_labels(outputs, labels))
+
+
+@pytest.mark.parametrize(
+    ("setting", "asked"),
+    [
+        ("optimizer", lambda: {"optimizer": optimizer(noisy)}),
+        ("server_optimizer", lambda: {"server": optimizer(noisy_by_module)}),
+        ("rule", lambda: {"rule": changed_rule("fold", noisy)}),
+        ("rule", lambda: {"rule": jafl.specify(lambda: changed_rule("finish", noisy_by_module))}),
+        ("model", lambda: {"network": NoisyNetwork()}),
+        ("model", lambda: {"loss": noisy_loss}),
+    ],
+)
+def test_draws_of_numpy_are_refused(setting, asked):
+    with pytest.raises(jafl.SettingError, match=f"what {setting} computes .* Draw them by jax.random"):
+        simulated(**asked())
+
+
+@pytest.mark.parametrize("part", ["begin", "fold", "finish"])
+def test_a_rule_that_computes_with_numpy_is_told_what_to_write(part):
+    with pytest.raises(jafl.SettingError, match="rule is .* write jax.numpy in place of numpy"):
+        simulated(rule=changed_rule(part, lambda leaf: np.asarray(leaf) * 2))
+
+
+def test_constants_of_numpy_are_taken():
+    weights = RANDOM.normal(size=10).astype(np.float32)
+    rule = changed_rule("finish", lambda leaf: leaf * np.float32(0.5))
+    simulated(rule=rule, optimizer=optimizer(lambda value: -0.1 * value * weights))
