@@ -92,9 +92,8 @@ def make_program(
 def _is_of_the_user(specification: Specification) -> bool:
     """Whether another package than jafl made something of a specification."""
     inside = [value for value in specification.arguments.values() if isinstance(value, Specification)]
-    made_here = (
-        specification.factory.__module__.startswith("jafl.") and "value" not in specification.arguments
-    )
+    module = getattr(specification.factory, "__module__", None) or ""  # a partial function has none
+    made_here = module.startswith("jafl.") and "value" not in specification.arguments
     return not made_here or any(map(_is_of_the_user, inside))
 
 
