@@ -5,6 +5,7 @@ locks runs that are neither over nor locked (all runs of a program at once) and 
 over, the tables and pictures are made.
 """
 
+import collections
 import dataclasses
 import os
 import pathlib
@@ -263,27 +264,28 @@ def _end(
 ) -> SweepOutcome:
     """Writes and shows the table of all runs that are there; draws the pictures if all requested runs are over."""
     root, target_accuracy = runs.root, runs.settings.target_accuracy
-    sound, spoiled = survey(root)
-    past = [run for run in sound if _is_in_sweep(root, run.path)]
-    damaged = [one for one in spoiled if _is_in_sweep(root, one.path)]
-    past = _by_target(runs, past, options)
-    arm_runs = seed_means.by_arm(past, seed_means.labels_in(root, past))
-    rows = seed_means.rows(arm_runs, baseline)
-    statuses: dict[str, int] = {}
-    for run in past:
-        statuses[run.status] = statuses.get(run.status, 0) + 1
-    if damaged:
-        statuses["damaged"] = len(damaged)
-    unfinished = runs.requested - {run.path for run in past if run.is_over} - {one.path for one in damaged}
-    left = len(unfinished)
-    if all(run.is_over for run in past):
-        _delete_checkpoints(past)
-    summary = {"target_accuracy": target_accuracy, "baseline": baseline, "runs": statuses, "table": rows}
+    # Of several processes the last one that writes must have seen what all others left.
     with directory_lock(root, wait=SECONDS_TO_WRITE):
+        sound, spoiled = survey(root)
+        past = [run for run in sound if _is_in_sweep(root, run.path)]
+        damaged = [one for one in spoiled if _is_in_sweep(root, one.path)]
+        past = _by_target(runs, past, options)
+        arm_runs = seed_means.by_arm(past, seed_means.labels_in(root, past))
+        rows = seed_means.rows(arm_runs, baseline)
+        statuses = dict(collections.Counter(run.status for run in past))
+        if damaged:
+            statuses["damaged"] = len(damaged)
+        unfinished = (
+            runs.requested - {run.path for run in past if run.is_over} - {one.path for one in damaged}
+        )
+        left = len(unfinished)
+        if all(run.is_over for run in past):
+            _delete_checkpoints(past)
         undrawn: list[str] = []
         if options.drawn != "none" and not left:
             with part("pictures"):
                 undrawn = draw_sweep(root, arm_runs, target_accuracy)
+        summary = {"target_accuracy": target_accuracy, "baseline": baseline, "runs": statuses, "table": rows}
         RunDirectory(root, resume=True).write_summary({**summary, "wall_clock": clock.summary()})
     for line in [*undrawn, *_table(rows, baseline, target_accuracy)]:
         options.show(line)
@@ -300,15 +302,17 @@ def _end(
 
 
 def _by_target(runs: SweepRuns, past: Sequence[PastRun], options: Options) -> list[PastRun]:
-    """The runs, those that are over by the sweep's target, unless conditions or arms have targets of their own."""
+    """The runs, those that are over by the sweep's target, unless conditions or arms have targets of their own.
+
+    The caller has locked the sweep.
+    """
     own = [request.sweep for request in runs.requests]
     own += [settings for request in runs.requests for settings in request.arms.values()]
     own += [override.settings for override in runs.overrides]
     if any("target_accuracy" in settings for settings in own):
         return list(past)
     target, pictures = runs.settings.target_accuracy, options.drawn == "all"
-    with directory_lock(runs.root, wait=SECONDS_TO_WRITE):
-        return [with_target(run, target, pictures=pictures) if run.is_over else run for run in past]
+    return [with_target(run, target, pictures=pictures) if run.is_over else run for run in past]
 
 
 def _told(damaged: Sequence[Damaged]) -> list[str]:

@@ -1,5 +1,6 @@
 """The scripts of docs/clusters, with stand-ins for the commands of SLURM and for ssh that run everything here."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -13,6 +14,7 @@ from command_line import ROOT, environment, flags
 from waiting import LIMIT, until
 
 from jafl.config.settings import Settings
+from jafl.runs import claims
 from jafl.sweeps.sweep import run_sweep
 
 SCRIPTS = sorted((ROOT / "docs" / "clusters").glob("*.sh"))
@@ -188,6 +190,17 @@ def hosts(tmp_path, settings, folder, lines):
     return start(HOSTS, given, tmp_path, HOSTS_CALLED=str(tmp_path / "called"))
 
 
+def training(folder):
+    """The processes that train a run: they have claimed it, and it has measured something."""
+    processes = set()
+    for path in folder.rglob(claims.NAME):
+        with contextlib.suppress(FileNotFoundError):  # it has just been released
+            holder = claims.Holder.decode(path.read_bytes())
+            if holder and (path.parent / "metrics.jsonl").is_file():
+                processes.add(holder.process)
+    return processes
+
+
 @pytest.mark.full
 def test_hosts_share_a_sweep_and_leave_one_report(alone, tmp_path):
     """One of them cannot be reached, which is told; the others do its work."""
@@ -207,7 +220,7 @@ def test_hosts_share_a_sweep_and_leave_one_report(alone, tmp_path):
 def test_hosts_stop_with_checkpoints_and_go_on(tmp_path):
     folder, settings = tmp_path / "sweep", {**SETTINGS, "client_trips": 1500}
     process = hosts(tmp_path, settings, folder, "node1\nnode2\n")
-    until(lambda: len(list(folder.rglob("metrics.jsonl"))) >= 2)
+    until(lambda: len(training(folder)) == 2)
     process.send_signal(signal.SIGTERM)
     said, _ = process.communicate(timeout=LIMIT)
     assert process.returncode == 130, said
