@@ -907,6 +907,7 @@ class Settings:
 FORMAT = 1
 NOT_SETTINGS = (
     "format",
+    "digests",
     "versions",
     "device",
     "command",

@@ -15,6 +15,7 @@ from jafl.engine.loop import Carry
 from jafl.errors import SettingError, refusal, require, shown
 from jafl.models import Model
 from jafl.models.network import told
+from jafl.models.networks import Functions
 from jafl.models.tasks import check_labels, check_values, task_of
 from jafl.optimizer_checks import check_server_optimizer
 from jafl.planning.run import Run
@@ -197,7 +198,7 @@ def _check_model(federation: Federation, model: Model, params: Params) -> None:
         check_values(task_of(model.task), federation)
         key = jax.random.key(0) if model.draws(params, x) else None  # as in training
         losses = _losses.eval_shape(model, params, x, y, key)
-        if not type(model.module).__module__.startswith("jafl."):
+        if _is_of_the_user(model):
             where = "of a random stream: make_rng of flax, nnx.Rngs, or the argument key"
             check_draws_by_keys("model", model.loss_sums, params, x, y, key, keeps_key=where)
     except SettingError:
@@ -217,6 +218,13 @@ def _check_model(federation: Federation, model: Model, params: Params) -> None:
             setting="params",
         )
     _tell_of_float32(params)
+
+
+def _is_of_the_user(model: Model) -> bool:
+    """Whether another package than jafl made the model's module or its loss."""
+    loss = model.loss_per_example
+    rooms = [type(model.module).__module__, getattr(loss, "__module__", None) or type(loss).__module__]
+    return isinstance(model.module, Functions) or not all(room.startswith("jafl.") for room in rooms)
 
 
 def _check_losses(losses: tuple[Any, Any]) -> None:

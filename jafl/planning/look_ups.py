@@ -4,6 +4,7 @@ from collections.abc import Iterator, Set
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.experimental import checkify
 
@@ -60,5 +61,6 @@ def _rows(program: Any, tables: Set[tuple[int, ...]]) -> Iterator[int]:
 def _outside(model: Model, params: Params, x: Any) -> str:
     """What a model reads outside of an array for these examples, in JAX's words; "" if nothing."""
     checked = checkify.checkify(lambda params, x: model.apply(params, x), errors=checkify.index_checks)
+    params, x = jax.tree.map(jnp.asarray, (params, x))  # NumPy's arrays would look up by themselves
     error = checked(params, x)[0].get()
     return "" if error is None else error.splitlines()[0].rstrip(". ")

@@ -203,6 +203,12 @@ ALONE = {
     "report of an edited config": Row(changed(**{"config.json": OTHER}), "--report=o", "o: config.json has changed since it was written"),
     "report of edited metrics": Row(changed(**{"metrics.jsonl": OTHER}), "--report=o", "no run in 'o' that can be read"),
     "report of an edited summary": Row(changed(**{"summary.json": OTHER}), "--report=o", "o: summary.json has changed since it was written"),
+    "resume an edited sweep": Row(
+        {"o/sweep.json": config(sweep={}, digests={"sweep.json": "0"})}, "--resume --output_dir=o", "sweep.json has changed since it was written"
+    ),
+    "resume an edited comparison": Row(
+        {"o/comparison.json": config(digests={"comparison.json": "0"})}, "--resume --output_dir=o", "comparison.json has changed since it was written"
+    ),
     "report of no digests": Row(
         {**changed(), "o/summary.json": json.dumps({"format": 1, "status": "finished", "digests": [1]})}, "--report=o", "o: digests in summary.json is [1]"
     ),

@@ -75,6 +75,42 @@ class Counting(nn.Module):
         return nn.Dense(3)(x)
 
 
+def by_numpy(leaf):
+    return leaf + np.random.normal()
+
+
+def optimizer(change):
+    def update(updates, state, params=None):
+        return jax.tree.map(change, updates), state
+
+    return optax.GradientTransformation(lambda params: (), update)
+
+
+def changed_rule(part, change):
+    built = jafl.rules.fedbuff().build()
+
+    def changed(*arguments):
+        floats = lambda leaf: change(leaf) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf  # noqa: E731
+        return jax.tree.map(floats, getattr(built, part)(*arguments))
+
+    return built._replace(**{part: changed})
+
+
+def looked_up(**changes):
+    """A model that looks up the whole numbers of its examples in a table of four rows."""
+    model = jafl.Model((lambda key: np.ones((4, 3), np.float32), lambda params, x: params[x].mean(axis=1)))
+    examples = {name: np.arange(24).reshape(6, 4) % 4 for name in ("x", "test_x")} | changes
+    y = np.arange(6) % 3
+    federation = jafl.Federation.from_arrays(y=y, partition=jafl.data.iid(y, 2, seed=0), test_y=y, **examples)
+    work = jafl.client_work(model, learning_rate=0.1)
+    return simulate(client_work=work, federation=federation, params=np.ones((4, 3), np.float32))
+
+
+def private(**options):
+    rule = jafl.private(jafl.rules.fedbuff(), clip_norm=1.0, noise_multiplier=1.0, delta=1e-3)
+    return simulate(rule=rule, **options)
+
+
 def freeze(which):
     return lambda: MODEL.freeze(PARAMS, which)
 
@@ -246,6 +282,17 @@ ROWS = {
     "loss in numpy": (modelled(loss_per_example=lambda o, y: np.abs(np.array(o)[:, 0])), "the loss is <lambda>, which asks for numbers while JAX traces it ... jax.numpy"),
     "metric in numpy": (modelled(metrics={"own": lambda o, y: np.array(o)[:, 0]}), "the metric 'own' is <lambda>, which asks for numbers ... jax.numpy"),
     "metric with an if": (modelled(metrics={"own": lambda o, y: y if o.sum() > 0 else y}), "the metric 'own' ... jnp.where"),
+    "optimizer drawn by numpy": (simulate(client_work=jafl.client_work(MODEL, optimizer=optimizer(by_numpy))), "what optimizer computes ... Draw them by jax.random"),
+    "server drawn by numpy": (simulate(server_optimizer=optimizer(by_numpy)), "what server_optimizer computes ... Draw them by jax.random"),
+    "rule drawn by numpy": (simulate(rule=changed_rule("fold", by_numpy)), "what rule computes ... Draw them by jax.random"),
+    "rule in numpy": (simulate(rule=changed_rule("finish", lambda leaf: np.array(leaf))), "rule is ... asks for numbers ... jax.numpy"),
+    "loss drawn by numpy": (outputs(lambda x: by_numpy(x[:, :3])), "what model computes ... Draw them by jax.random"),
+    "token 4 of 4": (looked_up(x=np.full((6, 4), 4)), "federation.x holds the token 4 (example 0) ... has no row"),
+    "token of the test": (looked_up(test_x=np.full((6, 4), 9)), "federation.test_x holds the token 9 (example 0)"),
+    "token -5": (looked_up(x=np.full((6, 4), -5)), "federation.x holds the token -5"),
+    "private stop by training": (private(stop_when="train_loss<=1"), "stop_when is 'train_loss<=1' ... test_accuracy, test_loss. In a private run"),
+    "private stop by clipping": (private(stop_when="clipped<=1"), "stop_when is 'clipped<=1' ... In a private run"),
+    "private best by training": (private(keep_best="train_loss"), "keep_best is 'train_loss' ... In a private run"),
     "a cache": (lambda: jafl.Model(Counting()).init(KEY, X), "['cache', 'params'] ... clients keep no caches"),
     "batch statistics": (lambda: jafl.Model(nn.BatchNorm(use_running_average=True)).init(KEY, X), "batch_stats ... GroupNorm"),
     # Evaluators
