@@ -18,6 +18,7 @@ from tiers import in_tiers
 import jafl
 from jafl import delays, rules
 from jafl.rules import staleness
+from jafl.rules.wkafl import _selection_weights as selection_weights
 
 
 def on_schedule(case: Case, schedule: str, **changes) -> Case:
@@ -69,6 +70,15 @@ def test_none_passes_the_selection_of_wkafl(precision: str):
     weights = np.array([report["weights"] for report in expected.reports])
     np.testing.assert_allclose(history.step_reports["weight"], weights, atol=1e-6)
     assert np.ptp(weights, axis=1).min() == 0 < np.ptp(weights, axis=1).max()
+
+
+def test_the_selection_of_wkafl_is_finite_however_much_cosines_count():
+    """exp(300) is infinite in float32: the weights are those of the differences of cosines."""
+    cosines, keep = np.float32([0.9, 0.5, -1.0, 0.899]), np.array([True, True, False, True])
+    weights = np.asarray(selection_weights(cosines, keep, np.float32(300.0)))
+    logits = np.where(keep, 300.0 * cosines.astype(np.float64), -np.inf)
+    expected = np.exp(logits - logits.max())
+    np.testing.assert_allclose(weights, expected / expected.sum(), rtol=1e-4, atol=1e-30)
 
 
 @pytest.mark.parametrize("precision", ["float64", "float32"])

@@ -102,6 +102,16 @@ def test_on_and_off_last_as_long_as_said_and_begin_with_on():
         error = np.std(lengths) / math.sqrt(len(lengths))
         assert abs(np.mean(lengths) - mean) < 4 * error < 0.1 * mean * 4
         assert np.std(lengths) == pytest.approx(mean, rel=0.1)  # exponential
+    # No length says anything of another: of the same window, of the next one, or of the next after that.
+    for first, second in (
+        (on, off),
+        (on[1:], off[:-1]),
+        (on[:-1], on[1:]),
+        (off[:-1], off[1:]),
+        (on[:-2], on[2:]),
+    ):
+        assert abs(np.corrcoef(first, second)[0, 1]) < 4 / math.sqrt(len(first))
+    assert len(np.unique(on)) == len(on) and len(np.unique(off)) == len(off)
 
 
 def test_windows_by_hand():
