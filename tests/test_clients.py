@@ -121,6 +121,34 @@ def test_fedprox_without_a_term_is_fedavg(federation):
     assert norm(pulled.update) < norm(plain.update)
 
 
+@pytest.mark.parametrize("proximal, l2", [(0.7, None), (None, 0.2), (0.7, 0.2)])
+def test_three_steps_with_regularizers_by_hand(federation, proximal, l2):
+    """The gradient gets mu (w - w_downloaded) and l2 w."""
+    client, rate = 3, 0.5
+    start = jax.tree.map(lambda p: p + 1.5, MODEL.init(jax.random.key(0), federation.x))
+    result = train(
+        federation,
+        client,
+        start=start,
+        local_steps=3,
+        batch_size=0,
+        proximal=proximal,
+        l2=l2,
+        learning_rate=rate,
+    )
+    rows = federation.partition.indices[slice(*federation.partition.offsets[client : client + 2])]
+    x, y = federation.x[rows], federation.y[rows]
+    own = jax.grad(lambda params: jnp.mean(MODEL.losses(params, x, y)))
+    params = start
+    for _ in range(3):
+        step = jax.tree.map(
+            lambda g, w, w0: g + (proximal or 0) * (w - w0) + (l2 or 0) * w, own(params), params, start
+        )
+        params = jax.tree.map(lambda w, g: w - rate * g, params, step)
+    expected = jax.tree.map(jnp.subtract, params, start)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), result.update, expected)
+
+
 @pytest.mark.parametrize(
     "settings, message",
     [
