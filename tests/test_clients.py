@@ -1,5 +1,7 @@
 """Client work: what a trip uses, and what it returns; its arithmetic is checked against the reference."""
 
+import math
+
 import jax
 import jax.extend
 import jax.numpy as jnp
@@ -10,7 +12,7 @@ from against_reference import MinibatchDraws
 from quick_compilation import quick_compilation  # noqa: F401
 
 import jafl
-from jafl.clients import ClientData, minibatches, trip_words
+from jafl.clients import LARGEST_BATCH_AT_ONCE, ROWS_AT_ONCE, ClientData, minibatches, trip_words
 
 SIZES = [1, 3, 8, 20, 70]
 MODEL = jafl.models.softmax(3)
@@ -119,6 +121,25 @@ def test_fedprox_without_a_term_is_fedavg(federation):
     jax.tree.map(np.testing.assert_array_equal, plain.update, none.update)
     norm = lambda tree: float(optax.tree.norm(tree))  # noqa: E731
     assert norm(pulled.update) < norm(plain.update)
+
+
+@pytest.mark.parametrize("batch_size", [0, 1, 8, 40, LARGEST_BATCH_AT_ONCE, LARGEST_BATCH_AT_ONCE + 1, 700])
+@pytest.mark.parametrize(
+    "length", [{"local_steps": 1}, {"local_steps": 7}, {"local_epochs": 1}, {"local_epochs": 3}]
+)
+def test_what_a_trip_computes_at_a_time_is_counted(batch_size, length):
+    """A minibatch at once, or parts of a large one: as many as a client's loop makes (``_sums``)."""
+    work = jafl.client_work(MODEL, learning_rate=0.1, batch_size=batch_size, **length).build()
+    sizes = np.array([1, 2, 8, 63, 64, 65, 500, 1300])
+    expected = []
+    for size in sizes:
+        at_once = batch_size or size
+        batches = [min(at_once, size - begin) for begin in range(0, size, at_once)]
+        steps = length.get("local_steps") or len(batches) * length["local_epochs"]
+        used = [batches[step % len(batches)] for step in range(steps)]
+        whole = 0 < batch_size <= LARGEST_BATCH_AT_ONCE
+        expected.append(sum(1 if whole else math.ceil(examples / ROWS_AT_ONCE) for examples in used))
+    assert work.minibatches(sizes).tolist() == expected
 
 
 @pytest.mark.parametrize("proximal, l2", [(0.7, None), (None, 0.2), (0.7, 0.2)])
