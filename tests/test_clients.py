@@ -123,6 +123,17 @@ def test_fedprox_without_a_term_is_fedavg(federation):
     assert norm(pulled.update) < norm(plain.update)
 
 
+@pytest.mark.parametrize("batch_size", [0, 8, 200])
+@pytest.mark.parametrize(
+    "length", [{"local_steps": 1}, {"local_steps": 4}, {"local_epochs": 1}, {"local_epochs": 2}]
+)
+def test_a_trip_says_how_many_steps_it_made(federation, length, batch_size):
+    for client, size in enumerate(SIZES):
+        per_epoch = math.ceil(size / (batch_size or size))
+        expected = length.get("local_steps") or per_epoch * length["local_epochs"]
+        assert int(train(federation, client, batch_size=batch_size, **length).local_steps) == expected
+
+
 @pytest.mark.parametrize("batch_size", [0, 1, 8, 40, LARGEST_BATCH_AT_ONCE, LARGEST_BATCH_AT_ONCE + 1, 700])
 @pytest.mark.parametrize(
     "length", [{"local_steps": 1}, {"local_steps": 7}, {"local_epochs": 1}, {"local_epochs": 3}]
