@@ -70,6 +70,9 @@ def test_none_passes_the_selection_of_wkafl(precision: str):
     weights = np.array([report["weights"] for report in expected.reports])
     np.testing.assert_allclose(history.step_reports["weight"], weights, atol=1e-6)
     assert np.ptp(weights, axis=1).min() == 0 < np.ptp(weights, axis=1).max()
+    counted = (weights >= weights.max(axis=1, keepdims=True) / 10).sum(axis=1)
+    np.testing.assert_array_equal(history.step_reports["aggregated"], counted)
+    assert np.ptp(counted) > 0
 
 
 def test_the_selection_of_wkafl_is_finite_however_much_cosines_count():
