@@ -1,5 +1,7 @@
 """NumPy inside what JAX traces: its draws would be the same in every trip, and its numbers cannot be had."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -77,7 +79,7 @@ def noisy_loss(outputs, labels):
     ],
 )
 def test_draws_of_numpy_are_refused(setting, asked):
-    with pytest.raises(jafl.SettingError, match=f"what {setting} computes .* Draw them by jax.random"):
+    with pytest.raises(jafl.SettingError, match=f"what {setting} computes with .* Draw them by jax.random"):
         simulated(**asked())
 
 
@@ -85,6 +87,22 @@ def test_draws_of_numpy_are_refused(setting, asked):
 def test_a_rule_that_computes_with_numpy_is_told_what_to_write(part):
     with pytest.raises(jafl.SettingError, match="rule is .* write jax.numpy in place of numpy"):
         simulated(rule=changed_rule(part, lambda leaf: np.asarray(leaf) * 2))
+
+
+class LayersByChance(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        for _ in range(next(LENGTHS)):
+            x = jnp.tanh(x * 2.0)
+        return nn.Dense(10)(x)
+
+
+LENGTHS = itertools.count(1)
+
+
+def test_another_number_of_operations_is_seen():
+    with pytest.raises(jafl.SettingError, match="what model computes with"):
+        simulated(network=LayersByChance())
 
 
 def test_constants_of_numpy_are_taken():
