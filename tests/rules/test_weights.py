@@ -96,12 +96,29 @@ WEIGHINGS = {
     "delay-adaptive, drop": Weighing(
         rules.delay_adaptive_asgd("drop", 8), lambda: papers.DelayAdaptiveASGD(1.0, 8, "drop"), 1
     ),
+    "delay-adaptive, scale": Weighing(
+        rules.delay_adaptive_asgd("scale", 8), lambda: papers.DelayAdaptiveASGD(1.0, 8), 1
+    ),
+    # Above a staleness of 3 the factor is 1 / (0.36 * staleness).
+    "delay-adaptive, bound": Weighing(
+        rules.delay_adaptive_asgd("bound", 3, smoothness=0.3, server_learning_rate=0.3),
+        lambda: papers.DelayAdaptiveASGD(1.0, 3, "bound", 0.3, 0.3),
+        1,
+    ),
 }
-
-
-@pytest.mark.parametrize(
-    "name", in_tiers(WEIGHINGS.keys(), ("fedbuff", "fednova", "twafl", "ace", "aced by cached, 3", "ca2fl"))
+DEFAULT_TIER = (
+    "fedbuff",
+    "fednova",
+    "twafl",
+    "ace",
+    "aced by cached, 3",
+    "ca2fl",
+    "ca2fl, changes with the step",
 )
+DEFAULT_TIER += tuple(name for name in WEIGHINGS if name.startswith("delay-adaptive"))
+
+
+@pytest.mark.parametrize("name", in_tiers(WEIGHINGS.keys(), DEFAULT_TIER))
 def test_weights_are_the_factors_of_the_updates(name: str):
     case = WEIGHINGS[name]
     schedule = make_schedule(case.buffer_size, case.initial_round)
