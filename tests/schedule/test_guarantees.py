@@ -235,6 +235,27 @@ def test_check_buffer_notices(schedule, buffer_size):
         guarantees.check_buffer(schedule, buffer_size)
 
 
+@pytest.mark.parametrize("double", [1, 5, 8])
+def test_check_buffer_forgets_no_step_after_an_initial_round(double):
+    """Steps of one trip each follow a step of all three clients; one alone has two trips."""
+    schedule = asynchronous(
+        num_clients=3, concurrency=3, buffer_size=1, delay=EXPONENTIAL, server_steps=10, initial_round=True
+    )
+    guarantees.check_buffer(schedule, 1)
+    step = np.where(schedule.step > double, schedule.step - 1, schedule.step)
+    wrong = tampered(schedule, step=step, step_time=schedule.step_time[1:])
+    assert np.flatnonzero(np.diff(wrong.step_offsets) != 1).tolist() == [0, double]
+    with pytest.raises(AssertionError, match="server steps apply"):
+        guarantees.check_buffer(wrong, 1)
+
+
+def test_check_buffer_takes_no_other_step_for_an_initial_round():
+    """A first step of all clients is none where fewer train at a time, nor is a first one of fewer clients."""
+    first = tampered(BUFFERED, step=np.maximum(BUFFERED.step, 1) - 1)  # the first two steps are one
+    with pytest.raises(AssertionError, match="server steps apply"):
+        guarantees.check_buffer(first, 3)
+
+
 first_replacement = int(np.flatnonzero(BUFFERED.download_time > 0)[0])
 TOO_MANY = {
     "one less stated": tampered(BUFFERED, concurrency=4),
