@@ -28,12 +28,13 @@ def check_look_ups(federation: Federation, model: Model, params: Params) -> None
     """
     if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(params)):
         return
+    tables = {leaf.shape for leaf in jax.tree.leaves(params)}
     for name in ("x", "test_x", "validation_x", "server_x"):
         x = getattr(federation, name)
         if x is None or x.dtype.kind not in "iu" or not x.size:
             continue
-        program = jax.make_jaxpr(model.apply)(params, x[:1]).jaxpr
-        tables = {leaf.shape for leaf in jax.tree.leaves(params)}
+        like = jax.ShapeDtypeStruct((2, *x.shape[1:]), x.dtype)
+        program = _outputs.trace(model, params, like).jaxpr.jaxpr
         if all(-rows <= x.min() and x.max() < rows for rows in _rows(program, tables)):
             continue
         for place in dict.fromkeys((int(np.argmax(x)), int(np.argmin(x)))):
@@ -46,6 +47,11 @@ def check_look_ups(federation: Federation, model: Model, params: Params) -> None
                     "the model's table as many rows as there are tokens.",
                     setting="model",
                 )
+
+
+@jax.jit  # JAX traces a model once for all runs of a sweep that train it
+def _outputs(model: Model, params: Params, x: Any) -> Any:
+    return model.apply(params, x)
 
 
 def _rows(program: Any, tables: Set[tuple[int, ...]]) -> Iterator[int]:
