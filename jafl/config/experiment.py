@@ -131,7 +131,7 @@ def make_experiments(
     for label, resolved in resolve(one_each, loaded):
         steps, trips = resolved.server_steps, resolved.client_trips
         length = f"{trips:,} trips" if steps is None else f"{steps:,} steps"
-        tell(f"{arms.folder(label, resolved.seed)}: its schedule of {length}, and how to compute it")
+        tell(f"{arms.folder(label, resolved.seed)}: planning {length}")
         experiments.append(make_experiment(label, resolved, loaded))
     return experiments
 

@@ -32,6 +32,6 @@ def test_the_making_of_experiments_tells_which_schedule_is_made():
     )
     assert said == [
         "fedbuff-seed3: the data set digits",
-        "fedbuff-seed3: its schedule of 50 trips, and how to compute it",
-        "fedbuff-seed4: its schedule of 50 trips, and how to compute it",
+        "fedbuff-seed3: planning 50 trips",
+        "fedbuff-seed4: planning 50 trips",
     ]
