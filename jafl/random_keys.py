@@ -86,7 +86,7 @@ def check_draws_by_keys(setting: str, function: Callable[..., Any], *arguments: 
       SettingError: if the constants differ.
     """
     first, second = (jax.make_jaxpr(lambda *given: function(*given))(*arguments) for _ in range(2))
-    here, there = list(_numbers(first)), list(_numbers(second))
+    here, there = list(_constants(first)), list(_constants(second))
     same = len(here) == len(there) and all(
         np.array_equal(one, other, equal_nan=True) for one, other in zip(here, there, strict=True)
     )
@@ -100,7 +100,7 @@ def check_draws_by_keys(setting: str, function: Callable[..., Any], *arguments: 
     )
 
 
-def _numbers(traced: Any) -> Iterator[np.ndarray]:
+def _constants(traced: Any) -> Iterator[np.ndarray]:
     """The constants of a traced program, in the order of its operations, but for keys."""
     for value in getattr(traced, "consts", ()):
         if not is_key(value):
@@ -110,7 +110,7 @@ def _numbers(traced: Any) -> Iterator[np.ndarray]:
         for value in equation.params.values():
             for inner in value if isinstance(value, (tuple, list)) else (value,):
                 if hasattr(inner, "eqns") or hasattr(inner, "jaxpr"):
-                    yield from _numbers(inner)
+                    yield from _constants(inner)
 
 
 def _may_be_words(leaf: Any) -> bool:

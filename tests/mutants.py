@@ -263,6 +263,8 @@ def show(file: pathlib.Path) -> None:
             print(f"{row['mutant'][1]}:{row['mutant'][2]}", *row["change"], sep="\n    ")
     for room in dict.fromkeys(row["mutant"][0] for row in rows):
         outcomes = [row["outcome"] for row in rows if row["mutant"][0] == room and row["change"]]
+        if not outcomes:
+            continue
         counts = {outcome: outcomes.count(outcome) for outcome in sorted(set(outcomes))}
         caught = 1 - counts.get("survived", 0) / len(outcomes)
         print(f"{room}: {len(outcomes)} mutants, {caught:.1%} caught: {counts}")

@@ -198,7 +198,7 @@ def _check_model(federation: Federation, model: Model, params: Params) -> None:
         check_values(task_of(model.task), federation)
         key = jax.random.key(0) if model.draws(params, x) else None  # as in training
         losses = _losses.eval_shape(model, params, x, y, key)
-        if _is_of_the_user(model):
+        if _has_parts_of_the_user(model):
             where = "of a random stream: make_rng of flax, nnx.Rngs, or the argument key"
             check_draws_by_keys("model", model.loss_sums, params, x, y, key, keeps_key=where)
     except SettingError:
@@ -220,7 +220,7 @@ def _check_model(federation: Federation, model: Model, params: Params) -> None:
     _tell_of_float32(params)
 
 
-def _is_of_the_user(model: Model) -> bool:
+def _has_parts_of_the_user(model: Model) -> bool:
     """Whether another package than jafl made the model's module or its loss."""
     loss = model.loss_per_example
     rooms = [type(model.module).__module__, getattr(loss, "__module__", None) or type(loss).__module__]

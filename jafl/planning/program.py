@@ -80,7 +80,7 @@ def make_program(
         program = dataclasses.replace(program, spread=program.spread._replace(steps_at_once=steps_at_once))
     allocate = allocation(run, plan)
     carry = in_jax("rule", jax.eval_shape, allocate, program, run.params, name=shown(run.rule, 200))
-    if _is_of_the_user(rule):
+    if _is_made_by_the_user(rule):
         state = carry.params, carry.snapshots, carry.rule_state, carry.memory
         keeps_key = "in the state that init makes, which each run folds with its own"
         check_draws_by_keys("rule", engine.step_of_first_trip, program, *state, keeps_key=keeps_key)
@@ -89,12 +89,12 @@ def make_program(
     return program, carry
 
 
-def _is_of_the_user(specification: Specification) -> bool:
+def _is_made_by_the_user(specification: Specification) -> bool:
     """Whether another package than jafl made something of a specification."""
     inside = [value for value in specification.arguments.values() if isinstance(value, Specification)]
     module = getattr(specification.factory, "__module__", None) or ""  # a partial function has none
     made_here = module.startswith("jafl.") and "value" not in specification.arguments
-    return not made_here or any(map(_is_of_the_user, inside))
+    return not made_here or any(map(_is_made_by_the_user, inside))
 
 
 def allocation(run: Run, plan: ExecutionPlan) -> Any:

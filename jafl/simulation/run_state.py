@@ -160,7 +160,11 @@ class RunState:
         public = None
         if report_of(self.run.rule) is not None:  # private
             evaluators = [name for name in self.evaluators if name != "train"]
-            public = [name for name in columns if any(name.startswith(prefix) for prefix in evaluators)]
+            public = [
+                column
+                for column in columns
+                if any(column == name or column.startswith(f"{name}_") for name in evaluators)
+            ]
         by = {"stop_when": self.run.stop_when, "keep_best": self.run.keep_best}
         for setting, value in by.items():
             if value is not None:

@@ -113,5 +113,9 @@ def test_what_is_measured_on_clients_decides_nothing_in_a_private_run(asked):
     )
     with pytest.raises(jafl.SettingError, match="measured: test_accuracy, test_loss. In a private run"):
         simulated(run(**asked)._replace(rule=private))
+    evaluators = {"t": lambda params: 1.0, "mine": lambda params: {"part": 1.0}}
+    with pytest.raises(jafl.SettingError, match="measured: t, mine_part. In a private run"):
+        simulated(run(evaluators=evaluators, stop_when="train_loss<=1")._replace(rule=private))
+    simulated(run(evaluators=evaluators, stop_when="mine_part>=9")._replace(rule=private))
     for told in ({"stop_when": "test_loss<=9"}, {"keep_best": "test_loss"}):
         simulated(run(**told)._replace(rule=private))
