@@ -106,7 +106,8 @@ def trips_per_round(preparation: Preparation) -> float:
     """Client trips in a round of the engine's main loop, on average."""
     if one_trip_after_first_step(preparation.program):
         return 1
-    return preparation.run.schedule.num_trips / _outer_rounds(preparation)
+    schedule = preparation.run.schedule
+    return schedule.num_trips / schedule.num_steps
 
 
 def loop_rounds(preparation: Preparation) -> dict[str, float]:
@@ -129,8 +130,8 @@ def loop_rounds(preparation: Preparation) -> dict[str, float]:
     if program.waves is not None:
         waves = len(plan.wave_before)
         reached = steps if spread.whole_steps else trips
-        if spread.at_once or spread.steps_at_once:
-            reached = _parts(preparation) if spread.at_once else _outer_rounds(preparation)
+        if spread.at_once:
+            reached = _parts(preparation)
         rounds["train_if_due"] = waves / reached
         rounds["_train_one_after_the_other"] = trips / waves
         sizes = np.bincount(plan.wave, minlength=waves)
@@ -166,23 +167,10 @@ def _longest_of_turns(plan: ExecutionPlan, minibatches: np.ndarray, lanes: int) 
 
 def _parts(preparation: Preparation) -> int:
     """How many parts all steps are folded in: of ``at_once`` trips at most, cut where a wave is due."""
-    return _pieces(preparation, np.asarray(preparation.plan.first_trip), preparation.program.spread.at_once)
-
-
-def _outer_rounds(preparation: Preparation) -> int:
-    """Rounds of the outermost loop: server steps, or groups of steps that are made at once."""
-    most = preparation.program.spread.steps_at_once
-    if not most:
-        return preparation.run.schedule.num_steps
-    ends = np.array([0, preparation.run.schedule.num_trips])
-    return _pieces(preparation, ends, most)
-
-
-def _pieces(preparation: Preparation, cuts: np.ndarray, most: int) -> int:
-    """The pieces of all trips, in order, that are cut at these trips and where waves are due, of ``most`` at most."""
+    cuts = np.asarray(preparation.plan.first_trip)
     if preparation.program.waves is not None:
         cuts = np.union1d(cuts, preparation.plan.wave_before)
-    return int(np.sum(-(-np.diff(cuts) // most)))
+    return int(np.sum(-(-np.diff(cuts) // preparation.program.spread.at_once)))
 
 
 def lowered_bare_step(

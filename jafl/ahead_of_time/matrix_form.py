@@ -25,7 +25,7 @@ def lowered_matrix_form(topology: Topology, preparation: Preparation) -> Lowered
     """
     run, spread = _matrix_run(preparation), preparation.program.spread
     layout = matrix_program.layout_of([run], spread)
-    alone = spread._replace(at_once=0, lanes=0, steps_at_once=0)
+    alone = spread._replace(at_once=0, lanes=0)
     program = matrix_program.program_of(run, layout, alone)
 
     def first_carry(params: Any) -> Any:

@@ -53,7 +53,6 @@ def flat_carry(carry: Any, as_vectors: bool = True) -> Any:
         snapshots=flat_rows(carry.snapshots, as_vectors),
         memory=flat_memory(carry.memory, as_vectors),
         waiting=flat_rows(carry.waiting, as_vectors),
-        block=carry.block and carry.block._replace(params=flat(carry.block.params, as_vectors)),
     )
 
 

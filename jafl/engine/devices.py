@@ -27,8 +27,6 @@ class Spread(NamedTuple):
     at_once        the most trips of a server step that are folded apart and added up, for an additive rule; 0: trips
                    are folded one after the other
     lanes          the most trips of a wave that a device trains side by side, before it takes the next ones; 0: all
-    steps_at_once  the most server steps of one trip each whose models are made as one running sum; 0: one step after
-                   the other
     whole_steps    whether the rule takes all trips of a step at once (``Rule.whole_step``); waves are then due before
                    the first trip of a step
     memory_apart   whether each device holds a part of every row of the clients' memory
@@ -41,7 +39,6 @@ class Spread(NamedTuple):
     together: bool = False
     at_once: int = 0
     lanes: int = 0
-    steps_at_once: int = 0
     whole_steps: bool = False
     memory_apart: bool = False
     data_apart: int = 0

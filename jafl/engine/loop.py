@@ -21,7 +21,7 @@ from jafl.engine import (
 )
 from jafl.engine.client_memory import ClientMemory
 from jafl.engine.directions import check_finished
-from jafl.engine.program import Block, Carry, Program, Trained
+from jafl.engine.program import Carry, Program, Trained
 from jafl.engine.reports import columns_in_report, record_row, with_applied
 from jafl.engine.trip import (
     arrival_of,
@@ -98,7 +98,6 @@ def allocate(program: Program, params: Params, *, slots: int, num_clients: int) 
         waiting=waiting,
         trip_reports=trip_reports,
         step_reports=rows_of(len(program.steps.write_slot), step_report),
-        block=Block(jnp.int32(0), jax.tree.map(jnp.copy, params)) if program.spread.steps_at_once else None,
     )
 
 
@@ -162,16 +161,8 @@ def run(program: Program, carry: Carry, first_step: int, last_step: int) -> Carr
         after = _server_step(program, step, carry_layout.shaped(flat, carry))
         return carry_layout.flat_carry(after, forms.vectors)
 
-    def one_after_the_other(program, flat, begin):
-        return lax.fori_loop(begin, last_step, functools.partial(body, program), flat)
-
     def step_zero(program, flat):  # named apart: of a program of both loops, this one is run once
         return lax.fori_loop(first_step, jnp.minimum(last_step, 1), functools.partial(body, program), flat)
-
-    def several(state):
-        step, flat = state
-        step, after = _running_sum_of_steps(program, step, last_step, carry_layout.shaped(flat, carry))
-        return step, carry_layout.flat_carry(after, forms.vectors)
 
     flat = carry_layout.flat_carry(carry, forms.vectors)
     begin: Any = first_step
@@ -181,11 +172,7 @@ def run(program: Program, carry: Carry, first_step: int, last_step: int) -> Carr
         program = dataclasses.replace(program, one_trip_per_step=True)
         begin = jnp.maximum(first_step, 1)
     with jax.named_scope("server_steps"):  # scopes name the loops in profiles and in compiled programs
-        if program.spread.steps_at_once:
-            start = (jnp.asarray(begin, jnp.int32), flat)
-            _, flat = lax.while_loop(lambda state: state[0] < last_step, several, start)
-        else:
-            flat = one_after_the_other(program, flat, begin)
+        flat = lax.fori_loop(begin, last_step, functools.partial(body, program), flat)
     return carry_layout.shaped(flat, carry)
 
 
@@ -385,75 +372,6 @@ def show_recalled(
     start = (buffer, memory)
     with jax.named_scope("recalled"):
         return carry_layout.shaped(lax.fori_loop(first, end, one_row, flat(buffer, memory)), start)
-
-
-def _running_sum_of_steps(
-    program: Program, step: jax.Array, last_step: int, carry: Carry
-) -> tuple[jax.Array, Carry]:
-    """This server step and all others until the next wave is due, of one trip each, made at once.
-
-    The result is that of ``_server_step``, step by step. No direction depends on the model or on another step, so the
-    models are a running sum. A device adds it up in parallel, where a chain of small steps would leave it idle.
-
-    Where the last chunk has ended in the midst of such a block, its steps are made again from its first model, the
-    new ones with them: each version then has the bits that it has without a chunk's end there.
-
-    Returns:
-      The next server step, and the carry before it.
-    """
-    rule, optimizer = program.rule.build(), program.server_optimizer.build()
-    first_trip, most = program.steps.first_trip, program.spread.steps_at_once
-    assert program.waves is not None and carry.block is not None
-    undisturbed = program.waves.undisturbed
-
-    def end_of_block(first):
-        return first + jnp.minimum(undisturbed[first_trip[first]] - first_trip[first], most).astype(
-            step.dtype
-        )
-
-    begins = step >= end_of_block(carry.block.first)
-    block = _select(begins, Block(step, carry.params), carry.block)
-    waiting = train_if_due(program, carry.snapshots, first_trip[step], carry.waiting)
-    until = jnp.minimum(end_of_block(block.first), last_step).astype(step.dtype)
-    numbers = block.first + jnp.arange(most, dtype=step.dtype)
-
-    def make_step(number):
-        trip = first_trip[jnp.minimum(number, until - 1)]
-        arrival = arrival_of(program, trip, trained_trip(program, carry.snapshots, trip, waiting))
-        buffer = rule.begin(carry.rule_state, block.params)
-        buffer, _, trip_report = fold_trip(program, trip, arrival, buffer, None)
-        pseudo_gradient, _, report, apply = rule.finish(buffer, block.params)
-        update, _ = optimizer.update(pseudo_gradient, carry.optimizer_state, None)
-        moves = (number < until) & apply
-        update = jax.tree.map(lambda leaf: jnp.where(moves, leaf, 0), update)
-        return update, trip_report, with_applied(report, apply)
-
-    updates, trip_reports, step_reports = jax.vmap(make_step)(numbers)
-    moved = jax.tree.map(functools.partial(jnp.cumsum, axis=0), updates)
-    models = jax.vmap(optax.apply_updates, (None, 0))(block.params, moved)
-    there = numbers < until
-
-    def put(column, rows, values):  # a row past the end is dropped
-        return column.at[jnp.where(there, rows, len(column))].set(values, mode="drop")
-
-    def put_models(rows, new):
-        if tiled_rows.is_tiled(rows):
-            return rows.with_rows(jnp.where(there, slots, len(rows.tiles)), new)
-        return put(rows, slots, new)
-
-    def record(reports, rows, values):
-        return {name: put(column, rows, values[name]) for name, column in reports.items()}
-
-    # Of versions made between two waves all go to different slots, but for those that nobody reads.
-    slots, trips = program.steps.write_slot[numbers], first_trip[numbers]
-    return until, carry._replace(
-        params=jax.tree.map(lambda rows: rows[until - 1 - block.first], models),
-        snapshots=jax.tree.map(put_models, carry.snapshots, models, is_leaf=tiled_rows.is_tiled),
-        waiting=waiting,
-        trip_reports=record(carry.trip_reports, trips, trip_reports),
-        step_reports=record(carry.step_reports, numbers, step_reports),
-        block=block,
-    )
 
 
 def _select(condition: jax.Array, if_true: Any, if_false: Any) -> Any:

@@ -85,20 +85,6 @@ class Trained(NamedTuple):
     start: Any
 
 
-class Block(NamedTuple):
-    """Server steps that are made at once, as one running sum.
-
-    A chunk that begins in the midst of a block makes its first steps again, from the same model: so no chunk decides
-    how the sum is put together.
-
-    first   [] int32, its first server step
-    params  [*P] the model before that step
-    """
-
-    first: jax.Array
-    params: Params
-
-
 class Carry(NamedTuple):
     """Everything that lasts from one server step to the next: one pytree that can be saved.
 
@@ -110,7 +96,6 @@ class Carry(NamedTuple):
     waiting          [rows] trips that have trained and wait to be folded, or None without waves
     trip_reports     {name: [J]}, ``loss`` among them
     step_reports     {name: [T, ...]}
-    block            of the last server step, where several are made at once; else None
     """
 
     params: Params
@@ -121,4 +106,3 @@ class Carry(NamedTuple):
     waiting: Trained | None
     trip_reports: dict[str, jax.Array]
     step_reports: dict[str, jax.Array]
-    block: Block | None = None

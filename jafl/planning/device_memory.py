@@ -204,7 +204,7 @@ def forecast(
         "data": data_on_a_device(program.data, program.spread, width_of(program)),
         "evaluation": evaluation,
         "schedule": (program.trips, program.steps, program.waves, program.recall, program.server_key),
-        "model": (carry.params, carry.block, program.client_work, program.rule, program.server_optimizer),
+        "model": (carry.params, program.client_work, program.rule, program.server_optimizer),
         "snapshots": carry.snapshots,
         "client_memory": _on_a_device(program.spread, carry.memory),
         "rule_state": (carry.rule_state, carry.optimizer_state),

@@ -21,7 +21,7 @@ from jafl.planning.run import Run
 from jafl.planning.unmoved import check_all_are_moved
 from jafl.planning.whole_steps import due_at_steps, takes_whole_steps
 from jafl.random_keys import check_draws_by_keys
-from jafl.records import EventSchedule, ExecutionPlan, Params, Recall, Rule
+from jafl.records import EventSchedule, ExecutionPlan, Recall, Rule
 from jafl.schedule import bucket
 from jafl.specifications import Specification, as_specification
 
@@ -75,9 +75,6 @@ def make_program(
         one_trip_per_step=bool(np.all(np.diff(plan.first_trip) == 1)),
         spread=spread,
     )
-    if program.one_trip_per_step and spread.together:
-        steps_at_once = _steps_at_once(plan, program, run.params)
-        program = dataclasses.replace(program, spread=program.spread._replace(steps_at_once=steps_at_once))
     allocate = allocation(run, plan)
     carry = in_jax("rule", jax.eval_shape, allocate, program, run.params, name=shown(run.rule, 200))
     if _is_made_by_the_user(rule):
@@ -148,31 +145,6 @@ def _at_once(plan: ExecutionPlan, rule: Rule, spread: Spread) -> int:
     begins = np.union1d(plan.first_trip[:-1], plan.wave_before)
     sizes = np.diff(np.append(begins, len(plan.wave)))
     return spread.number * quickest_lanes(-(-sizes // spread.number))
-
-
-def _steps_at_once(plan: ExecutionPlan, program: engine.Program, params: Params) -> int:
-    """How many steps of one trip each are made as one running sum at most; 0: one after the other.
-
-    The sum is the same if no direction depends on the model or on an earlier step: that of a linear and additive rule
-    without a state, and of a server optimizer that keeps nothing and does not look at the model.
-    """
-    rule, optimizer = program.rule.build(), program.server_optimizer.build()
-    if plan.width == 1 or not (rule.linear and rule.additive):
-        return 0
-
-    def states(params: Params) -> Any:
-        return rule.init(params, len(program.data.offsets) - 1), optimizer.init(params)
-
-    def update(params: Params) -> Any:
-        return optimizer.update(params, optimizer.init(params), None)[0]
-
-    if jax.tree.leaves(jax.eval_shape(states, params)):
-        return 0
-    try:
-        jax.eval_shape(update, params)
-    except (TypeError, ValueError):  # optax's transformations that need the model refuse to go without
-        return 0
-    return quickest_lanes(np.diff(np.append(plan.wave_before, len(plan.wave))))
 
 
 def _lanes(plan: ExecutionPlan, spread: Spread) -> int:

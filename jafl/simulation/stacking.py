@@ -188,9 +188,6 @@ def _alike(programs: Sequence[engine.Program]) -> list[engine.Program]:
     """
     longest = max((np.asarray(program.steps.first_trip) for program in programs), key=_steps)
     spread = max((program.spread for program in programs), key=lambda spread: spread.at_once)
-    due = [np.asarray(program.waves.due if program.waves else ()) for program in programs]
-    if not all(np.array_equal(waves, due[0]) for waves in due[1:]):
-        spread = spread._replace(steps_at_once=0)  # each run would wait for the other's waves
     spread = spread._replace(whole_steps=all(program.spread.whole_steps for program in programs))
     alike = []
     for program in programs:

@@ -54,10 +54,6 @@ def counted(preparation):
     while step < steps:
         outer += 1
         begin, end = int(first_trip[step]), int(first_trip[step + 1])
-        if spread.steps_at_once:
-            train_if_due(begin)
-            step += min(int(waves.undisturbed[begin]) - begin, spread.steps_at_once, steps - step)
-            continue
         while begin < end:
             if waves is not None:
                 train_if_due(begin)
@@ -73,27 +69,24 @@ def counted(preparation):
         found |= {"train_if_due": due / reached, "_train_side_by_side": lanes / due}
     if spread.at_once:
         found["_fold_parts"] = parts / steps
-    elif not spread.steps_at_once:
+    else:
         found["_fold"] = parts / steps
     return found
 
 
 @pytest.mark.parametrize(
-    ("rule", "width", "form_of_steps"),
+    ("rule", "width", "in_parts"),
     [
-        ("fedbuff", 1, ""),
-        ("ca2fl", 8, ""),
-        ("ace", 8, ""),
-        ("fedbuff", 8, "at_once"),
-        ("asgd", 8, "steps_at_once"),
+        ("fedbuff", 1, False),
+        ("ca2fl", 8, False),
+        ("ace", 8, False),
+        ("fedbuff", 8, True),
+        ("asgd", 8, False),
     ],
 )
-def test_rounds_are_those_of_the_engine(rule, width, form_of_steps):
+def test_rounds_are_those_of_the_engine(rule, width, in_parts):
     preparation = prepared(rule, width, batch_size=5)
-    spread = preparation.program.spread
-    assert [name for name in ("at_once", "steps_at_once") if getattr(spread, name)] == [form_of_steps][
-        : len(form_of_steps)
-    ]
+    assert bool(preparation.program.spread.at_once) == in_parts
     made = {**loop_rounds(preparation), "trips in a round": trips_per_round(preparation)}
     for name, number in counted(preparation).items():
         assert made[name] == pytest.approx(number), name

@@ -110,31 +110,9 @@ def check_what_is_large_lies_in_parts() -> None:
             np.testing.assert_allclose(mine, other, rtol=1e-9, atol=1e-11)
 
 
-def check_that_no_chunk_changes_a_bit() -> None:
-    """Steps of one trip each, made as one running sum: an evaluation in the midst of one ends a chunk there."""
-    y = np.arange(120) % 3
-    x = (np.random.default_rng(0).normal(size=(120, 6)) + np.eye(3, 6)[y]).astype(np.float32)
-    federation = jafl.Federation.from_arrays(
-        x, y, jafl.data.iid(y, 12, seed=0), test_x=x, test_y=y, num_classes=3
-    )
-    schedule = jafl.asynchronous(
-        num_clients=12, concurrency=12, buffer_size=1, delay=jafl.delays.exponential(), server_steps=60
-    )
-    model = jafl.models.softmax(3)
-    work = jafl.client_work(model, learning_rate=0.1, batch_size=4)
-    params = model.init(jax.random.key(0), x)
-    arguments = (schedule, federation, work, jafl.rules.asgd(), params, jax.random.key(1))
-    how = {"plan": jafl.in_waves(schedule, 8), "devices": 8, "together": True}
-    program, _ = placed(*arguments, **how)
-    assert program.spread.steps_at_once > 1
-    whole, cut = (jafl.simulate(*arguments, **how, evaluate_at=at) for at in ([], range(60)))
-    jax.tree.map(np.testing.assert_array_equal, whole.params, cut.params)
-
-
 def main() -> None:
     assert len(jax.devices()) == 8
     check_what_is_chosen()
-    check_that_no_chunk_changes_a_bit()
     known = {case.name: case for case in (*engine_cases.CASES, *rule_cases.CASES)}
     for number, name in enumerate(CASES):
         compare(known[name], "float64", devices=8, together=number % 2 == 1)

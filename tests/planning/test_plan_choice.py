@@ -60,7 +60,7 @@ def test_waves_of_the_matrix_form_have_few_lanes_where_few_would_be_filled(clien
 
 @pytest.mark.full
 def test_the_plan_taken_side_by_side_computes_what_trip_by_trip_does():
-    """As an accelerator would: lanes in turns, and running sums in rounds."""
+    """As an accelerator would: lanes in turns."""
     with jax.enable_x64(True):
         random = np.random.default_rng(0)
         x, y = random.normal(size=(240, 6)), random.integers(0, 3, 240)
