@@ -21,7 +21,10 @@ def main() -> int:
         require(len(sys.argv) == 2, "arguments", sys.argv[1:], "the name of one table of README.md")
         table = []
         for line in map(str.rstrip, sys.stdin):
-            table.append(line) if line.startswith("|") else print(line, flush=True)
+            if line.startswith("|"):
+                table.append(line)
+            else:
+                print(line, flush=True)
         require(len(table) > 2, "the lines of a table", len(table), "at least 3: its heading and a row")
         PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8"), sys.argv[1], "\n".join(table)), "utf-8")
     except SettingError as error:
