@@ -20,7 +20,7 @@ USAGE = """Simulates asynchronous federated learning: flags in, a run directory 
     python run.py --sweep="dirichlet_alpha=0.1,1;delay_sigma=0.5,2" --output_dir=runs/sweep
     python run.py --experiment=list                   the papers' figures and tables
     python run.py --experiment=NAME                   runs one of them
-    python run.py --experiment=NAME --dry_run         says what it would take
+    python run.py --experiment=NAME --dry_run         says what it would run
     python run.py --benchmark=clients                 how fast this machine trains
     python run.py --forecast=v5e:1x1                  would it fit on a chip that is not here
     python run.py --report=runs/sweep                 one page on everything in it: report.html

@@ -57,8 +57,8 @@ _OUTPUT = flags.DEFINE_string(
 _DRY_RUN = flags.DEFINE_bool(
     "dry_run",
     False,
-    "Compute and draw the schedules, and train nothing; of an experiment, say what it would take: runs, memory, "
-    "multiply-adds, minutes, with --forecast on these chips, too.",
+    "Compute and draw the schedules, and train nothing; of an experiment, say what it would run: arms, settings, "
+    "seeds, trips, memory, multiply-adds.",
 )
 _FORECAST = flags.DEFINE_string(
     "forecast",
@@ -440,7 +440,15 @@ def _run_experiment(name: str) -> int:
     for flag in (_CONFIG, _PREPARE, _RESUME, _SWEEP, _REPORT, _OVERWRITE, _BASELINE):
         require(not flag.value, flag.name, flag.value, "left out with --experiment")
     if _DRY_RUN.value:
-        for unread in (_PICTURES, _CHECKPOINT_EVERY, _TRACKERS, _TENSORBOARD, _RUNS_TOGETHER, _CLAIMS):
+        for unread in (
+            _PICTURES,
+            _CHECKPOINT_EVERY,
+            _TRACKERS,
+            _TENSORBOARD,
+            _RUNS_TOGETHER,
+            _CLAIMS,
+            _PROCESSES,
+        ):
             allowed = "left out with --dry_run, which trains nothing"
             require(not unread.value, unread.name, unread.value, allowed)
     _find_experiments("experiment", name)

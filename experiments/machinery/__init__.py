@@ -15,11 +15,8 @@
     overview      the tables of experiments/README.md
     pages         docs/results: the summary of all papers and a page for each experiment, made from verdicts.json
     control       how often a world in which nothing can be learnt gives a verdict
-    planning      what an experiment would take: runs, trips, memory, multiply-adds, minutes (--dry_run)
+    dry_runs      what an experiment would run: arms, settings, seeds, trips, memory, multiply-adds (--dry_run)
     assumptions   stand-ins to plan with, for data sets and models that are not here
-    calibration   what minibatches and evaluations take on this machine, by short programs that are timed
-    plan_report   a plan as text and as JSON
-    dry_runs      says and writes a plan
     running       runs an experiment from ``run.py``'s flags to its report
     discovery     the list of experiments
 

@@ -1,26 +1,269 @@
-"""Says and writes what an experiment would take (``--dry_run``); nothing is trained."""
+"""Says and writes what an experiment would run (``--dry_run``): runs, settings, seeds, trips, memory, multiply-adds.
 
+Nothing is trained or timed. Each arm's schedule under each condition is made for the first seed, and counts for the
+others. Arms that differ in rates alone share it.
+"""
+
+import dataclasses
 import pathlib
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from experiments.machinery import discovery, plan_report, planning, times
+from experiments.machinery import discovery, times
+from experiments.machinery.assumptions import AssumingCache
+from experiments.machinery.search import BETWEEN
 from experiments.machinery.sweeps import Sweep
-from jafl.ahead_of_time.forecast import duration
+from jafl.ahead_of_time.multiply_adds import Compute, compute
+from jafl.config import arms as all_arms
+from jafl.config import grid
+from jafl.config.experiment import make_experiment
+from jafl.config.resolution import refuse_unread_in_sweep, resolve, seeds_of
+from jafl.config.settings import VARYING, Settings
+from jafl.errors import SettingError
+from jafl.planning.device_memory import readable
 from jafl.runs.directory import RunDirectory
 from jafl.runs.progress import Waiting
 from jafl.runs.reader import read_json
 from jafl.runs.tables import aligned
 
+MOST_EVALUATION = 0.2  # evaluation that costs more than this share of training is named
+MOST_VALUES = 4  # of a setting that trials vary, in the table
+HEADING = ["condition", "arm", "runs", "trips", "steps", "memory", "training", "evaluation", "of training"]
 
-def dry_run(job: Any, sweeps: Sequence[Sweep], topology: str | None, processes: int) -> bool:
-    """Shows and writes the plan of an experiment: ``plan.md`` and ``plan.json`` in its folder, anew each time.
+
+class Needs(NamedTuple):
+    """What one run takes.
+
+    trips, steps   client trips that are applied, and server steps
+    memory         bytes on each device, by the planner's forecast
+    available      bytes that a device here has
+    counted        multiply-adds, minibatches, evaluations
+    """
+
+    trips: int
+    steps: int
+    memory: int
+    available: int
+    counted: Compute
+
+
+@dataclasses.dataclass(frozen=True)
+class Planned:
+    """The runs of an arm, or of a trial of the search, under a condition.
+
+    condition   setting=value, with commas between; "" where nothing is swept
+    label       the arm's
+    settings    the arm's own, which the others need not share
+    runs        how many: one for each seed
+    needs       of each of them; None if it is refused
+    refused     why the run cannot be made, as the planner says it; else ""
+    """
+
+    condition: str
+    label: str
+    settings: Mapping[str, Any]
+    runs: int
+    needs: Needs | None = None
+    refused: str = ""
+
+
+class Planner:
+    """Plans sweeps; what has been made for one counts for the others.
+
+    Args:
+      tell: gets a line on what is made next.
+    """
+
+    def __init__(self, tell: Callable[[str], None] = lambda text: None):
+        self.loaded, self._tell = AssumingCache(), tell
+        self._needs: dict[Any, Needs | str] = {}
+
+    def planned(self, sweep: Sweep) -> list[Planned]:
+        """Each arm under each condition.
+
+        Raises:
+          SettingError: for settings that no run reads; what a single arm is refused for stands in its row.
+        """
+        all_arms.check(sweep.arms, sweep.overrides)
+        conditions = [
+            (each, all_arms.under(sweep.settings, sweep.arms, each, sweep.overrides))
+            for each in grid.product(sweep.conditions)
+        ]
+        refuse_unread_in_sweep(conditions)
+        rows = []
+        for condition, arms in conditions:
+            common, where = sweep.settings.changed(condition), grid.readable(grid.folder(condition))
+            for label, settings, run in self._resolved(arms):
+                found = run if isinstance(run, str) else self._of_run(f"{where} {label}", label, run)
+                arm, seeds = label.partition(BETWEEN)[0], len(seeds_of(settings))
+                needs, refused = (None, found) if isinstance(found, str) else (found, "")
+                rows.append(Planned(where, arm, _changed(settings, common), seeds, needs, refused))
+        return rows
+
+    def _resolved(self, arms: Mapping[str, Settings]) -> Iterator[tuple[str, Settings, Settings | str]]:
+        """(label, settings, those of the run with the first seed, or why it is refused)."""
+        for label, settings in arms.items():
+            first = settings.changed({"seed": str(seeds_of(settings)[0])})
+            # A second arm says that it is not alone: then it takes the buffer size that it is defined for.
+            compared = {label: first} | ({label + " ": first} if len(arms) > 1 else {})
+            try:
+                yield label, settings, resolve(compared, self.loaded)[0][1]
+            except SettingError as error:
+                yield label, settings, str(error)
+
+    def _of_run(self, where: str, label: str, run: Settings) -> Needs | str:
+        """What a run needs, or why it is refused."""
+        key = tuple(
+            value is None if name in VARYING else value for name, value in vars(run).items() if name != "seed"
+        )
+        if key not in self._needs:
+            self._tell(f"{where.strip()}: its schedule, memory and compute")
+            try:
+                made = make_experiment(label, run, self.loaded, must_fit=False)
+                schedule, memory = made.schedule, made.memory
+                counted = compute(made.run, on_training=run.train_accuracy)
+                self._needs[key] = Needs(
+                    schedule.num_trips, schedule.num_steps, memory.needed, memory.available, counted
+                )
+            except SettingError as error:
+                self._needs[key] = str(error)
+        return self._needs[key]
+
+
+def _changed(settings: Settings, common: Settings) -> dict[str, Any]:
+    """The settings, except the seed, that differ from the common ones."""
+    given = vars(common)
+    return {name: value for name, value in vars(settings).items() if name != "seed" and value != given[name]}
+
+
+def total(rows: Sequence[Planned]) -> dict[str, Any]:
+    """What the runs of all rows take together.
+
+    Returns:
+      "runs"; "refused", those that cannot be made; "unfit", those that do not fit into the memory of the devices;
+      "memory", the bytes on each device of the largest run; and the sums of all other fields of ``Needs`` and
+      ``Compute``. "evaluation_over_training" are multiply-adds; None if nothing is trained.
+    """
+    made = [(row.runs, row.needs) for row in rows if row.needs is not None]
+    sums: dict[str, Any] = {
+        "runs": sum(row.runs for row in rows),
+        "refused": sum(row.runs for row in rows if row.needs is None),
+        "unfit": sum(runs for runs, needs in made if needs.memory > needs.available),
+        "memory": max((needs.memory for _, needs in made), default=0),
+        **{name: sum(runs * getattr(needs, name) for runs, needs in made) for name in ("trips", "steps")},
+        **{
+            name: sum(runs * getattr(needs.counted, name) for runs, needs in made) for name in Compute._fields
+        },
+    }
+    trained = sums["training"] + sums["server"]
+    return {**sums, "evaluation_over_training": sums["evaluation"] / trained if trained else None}
+
+
+def table(rows: Sequence[Planned]) -> list[list[str]]:
+    """A row for each arm under each condition, of all its runs but for memory, the heading first.
+
+    Trials of the search stand together. The last cell, the arm's own settings, has no heading.
+    """
+    groups: dict[tuple[str, str], list[Planned]] = {}
+    for row in rows:
+        groups.setdefault((row.condition, row.label), []).append(row)
+    lines = [HEADING]
+    for (condition, label), same in groups.items():
+        sums = total(same)
+        cells = ["-"] * 6
+        if sums["refused"] < sums["runs"]:
+            training, share = sums["training"] + sums["server"], sums["evaluation_over_training"]
+            cells = [f"{sums['trips']:,}", f"{sums['steps']:,}", readable(sums["memory"])]
+            cells += [
+                _powers(training),
+                _powers(sums["evaluation"]),
+                "-" if share is None else f"{share:.2f}",
+            ]
+        lines.append([condition or "-", label, f"{sums['runs']:,}", *cells, "  " + _own_settings(same)])
+    return lines
+
+
+def _own_settings(rows: Sequence[Planned]) -> str:
+    """The settings of an arm as text; of those that its trials vary, their values or how many there are."""
+    found = []
+    for name in dict.fromkeys(name for row in rows for name in row.settings):
+        values = list(dict.fromkeys(grid.shown(row.settings[name]) for row in rows if name in row.settings))
+        found.append(
+            f"{name}={'|'.join(values) if len(values) <= MOST_VALUES else f'({len(values)} values)'}"
+        )
+    return ", ".join(found)
+
+
+def _powers(number: float) -> str:
+    """A number of multiply-adds: 1.23e+15."""
+    return f"{number:.2e}" if number else "0"
+
+
+def totals(sweep: Sweep, rows: Sequence[Planned]) -> list[str]:
+    """Lines on all runs of a part together."""
+    sums = total(rows)
+    common = ", ".join(
+        f"{name}={grid.shown(value)}" for name, value in _changed(sweep.settings, Settings()).items()
+    )
+    lines = [
+        f"{sweep.part.capitalize()}: {sums['runs']:,} runs, {sums['trips']:,} client trips, "
+        f"{sums['steps']:,} server steps.",
+        f"Seeds: {sweep.settings.seed}. Settings of all arms that are no defaults: {common or 'none'}.",
+        *_refused(rows),
+    ]
+    if sums["refused"] == sums["runs"]:
+        return lines
+    available = max(row.needs.available for row in rows if row.needs)
+    unfit = f"; {sums['unfit']:,} runs do not fit here" if sums["unfit"] else ""
+    server = f", {_powers(sums['server'])} of the server's own" if sums["server"] else ""
+    return [
+        *lines,
+        f"Memory: at most {readable(sums['memory'])} of {readable(available)} a device{unfit}.",
+        f"Compute: {_powers(sums['training'])} multiply-adds for training{server}, "
+        f"{_powers(sums['evaluation'])} for {sums['evaluations']:,} evaluations.",
+        _on_evaluation(sums["evaluation_over_training"]),
+    ]
+
+
+def _refused(rows: Sequence[Planned]) -> list[str]:
+    """Each reason once, with what is refused for it."""
+    reasons: dict[str, list[Planned]] = {}
+    for row in rows:
+        if row.refused:
+            reasons.setdefault(row.refused, []).append(row)
+    lines = []
+    for reason, same in reasons.items():
+        where = f"{same[0].label!r}" + (f" under {same[0].condition}" if same[0].condition else "")
+        lines.append(f"Refused, {sum(row.runs for row in same):,} runs, such as {where}: {reason}")
+    return lines
+
+
+def _on_evaluation(share: float | None) -> str:
+    if share is None:
+        return "No training is counted."
+    text = f"Evaluation takes {share:.2f} of the compute of training"
+    if share <= MOST_EVALUATION:
+        return f"{text}."
+    return (
+        f"{text}, more than {MOST_EVALUATION:g}: evaluate {share / MOST_EVALUATION:.1f} times more rarely "
+        "(--evaluate_every), or on as many times fewer examples (--evaluation_examples)."
+    )
+
+
+def assumed(found: Mapping[str, str]) -> list[str]:
+    """A line for each data set or model that is not here."""
+    return [
+        f"Assumed: {name} is planned by its published shapes, for it is not here ({reason})"
+        for name, reason in found.items()
+    ]
+
+
+def dry_run(job: Any, sweeps: Sequence[Sweep]) -> bool:
+    """Shows and writes the plan of an experiment, ``plan.md`` and ``plan.json`` in its folder, over an earlier one.
 
     Args:
       job: the experiment at one scale, as ``experiments.machinery.running`` has it.
       sweeps: its runs; none for an experiment that trains nothing.
-      topology: chips that need not be here, to ask their compiler about; None: none.
-      processes: how many would share the runs.
 
     Returns:
       Whether a run is refused.
@@ -29,19 +272,34 @@ def dry_run(job: Any, sweeps: Sequence[Sweep], topology: str | None, processes: 
       SettingError: for settings that cannot work, before anything is written.
     """
     with Waiting(job.options.progress) as waiting:
-        planner = planning.Planner(topology=topology, tell=waiting.tell)
-        rows = {sweep.part: planner.planned(sweep) for sweep in sweeps}
-    assumed = planner.loaded.assumed
-    lines = plan_report.assumed(assumed) if sweeps else [_without_training(job)]
-    for part, planned in rows.items():
-        lines += aligned(plan_report.table(planned))
-        lines += plan_report.totals(part.capitalize(), planned, processes=processes, topology=topology)
-        lines.append("")
+        planner = Planner(waiting.tell)
+        planned = [(sweep, planner.planned(sweep)) for sweep in sweeps]
+    lines = assumed(planner.loaded.assumed) if sweeps else [_without_training(job)]
+    for sweep, rows in planned:
+        lines += [*aligned(table(rows)), *totals(sweep, rows), ""]
     for line in lines:
         job.show(line)
-    _write(job, lines, rows, {"topology": topology, "assumed": assumed}, processes)
+    job.folder.mkdir(parents=True, exist_ok=True)
+    directory, name = RunDirectory(job.folder, resume=True), job.experiment.name
+    content = {
+        "experiment": name,
+        "scale": job.scale_name,
+        "assumed": planner.loaded.assumed,
+        "parts": {
+            sweep.part: {"rows": [_as_json(row) for row in rows], "total": total(rows)}
+            for sweep, rows in planned
+        },
+    }
+    directory.write_result("plan.json", content)
+    text = [f"# {name}, {job.scale_name} size: what it would run", "", "```", *lines, "```"]
+    directory.write_text("plan.md", "\n".join(text) + "\n")
     job.show(f"Nothing was trained. The plan is in {job.folder}: plan.md, plan.json")
-    return any(row.refused for planned in rows.values() for row in planned)
+    return any(row.refused for _, rows in planned for row in rows)
+
+
+def _as_json(row: Planned) -> dict[str, Any]:
+    needs = row.needs and {**row.needs._asdict(), "counted": row.needs.counted._asdict()}
+    return {**dataclasses.asdict(row), "needs": needs}
 
 
 def together(folders: Mapping[str, pathlib.Path]) -> list[str]:
@@ -51,23 +309,20 @@ def together(folders: Mapping[str, pathlib.Path]) -> list[str]:
       folders: {experiment: where its plan lies}.
 
     Returns:
-      What they take in all, and in which of them evaluation takes more than ``plan_report.MOST_EVALUATION``.
+      What they take in all, and in which of them evaluation takes more than ``MOST_EVALUATION``.
     """
-    sums = dict.fromkeys(("runs", "trips", "training", "evaluation", "seconds_with_processes"), 0.0)
+    sums = dict.fromkeys(("runs", "trips", "training", "evaluation"), 0)
     named = []
     for name, folder in folders.items():
         for part, planned in read_json(folder / "plan.json")["parts"].items():
-            total = planned["total"]
-            sums = {each: value + (total[each] or 0) for each, value in sums.items()}
-            share = total["evaluation_over_training"] or 0.0
-            if share > plan_report.MOST_EVALUATION:
+            sums = {each: value + planned["total"][each] for each, value in sums.items()}
+            share = planned["total"]["evaluation_over_training"] or 0.0
+            if share > MOST_EVALUATION:
                 named.append(f"{name}{' (search)' if part == 'search' else ''}: {share:.2f}")
     return [
-        f"All {len(folders)} together: {sums['runs']:,.0f} runs, {sums['trips']:,.0f} client trips, "
-        f"{plan_report.powers(sums['training'])} multiply-adds for training, "
-        f"{plan_report.powers(sums['evaluation'])} for evaluations, "
-        f"{duration(sums['seconds_with_processes'])} on this machine.",
-        f"Evaluation takes more than {plan_report.MOST_EVALUATION:g} of the compute of training in "
+        f"All {len(folders)} together: {sums['runs']:,} runs, {sums['trips']:,} client trips, "
+        f"{_powers(sums['training'])} multiply-adds for training, {_powers(sums['evaluation'])} for evaluations.",
+        f"Evaluation takes more than {MOST_EVALUATION:g} of the compute of training in "
         f"{len(named) or 'none'} of them{': ' if named else '.'}{', '.join(named)}",
     ]
 
@@ -77,23 +332,3 @@ def _without_training(job: Any) -> str:
     minutes = times.minutes(times.read().get(page), "results")
     time = f"It took {minutes} minutes for docs/results." if minutes != "-" else "No time has been measured."
     return f"It trains nothing: no runs, trips or evaluations. {time}"
-
-
-def _write(
-    job: Any,
-    lines: Sequence[str],
-    rows: Mapping[str, Sequence[planning.Planned]],
-    more: Mapping[str, Any],
-    processes: int,
-) -> None:
-    job.folder.mkdir(parents=True, exist_ok=True)
-    directory = RunDirectory(job.folder, resume=True)
-    name = job.experiment.name
-    parts = {
-        part: {"rows": plan_report.content(planned), "total": plan_report.total_content(planned, processes)}
-        for part, planned in rows.items()
-    }
-    content = {"experiment": name, "scale": job.scale_name, **more, "parts": parts}
-    directory.write_result("plan.json", content)
-    text = [f"# {name}, {job.scale_name} size: what it would take", "", "```", *lines, "```"]
-    directory.write_text("plan.md", "\n".join(text) + "\n")

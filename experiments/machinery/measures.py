@@ -99,11 +99,6 @@ def time_to(target: float, metric: str = "test_accuracy") -> Measure:
     return FirstReach("time", target, metric)
 
 
-def reaches(target: float, metric: str = "test_accuracy") -> Measure:
-    """1 if ``metric`` ever reaches ``target``, else 0."""
-    return lambda run: float(any(value >= target for value in _values(run, metric)))
-
-
 def accuracy_at(
     *, trips: float | None = None, steps: float | None = None, time: float | None = None
 ) -> Measure:

@@ -38,12 +38,16 @@ def filled(text: str, contents: Sequence[Content]) -> str:
     known = {"papers": _papers, "claims": _claims}
     for name in re.findall(r"<!-- end of (.+?) -->", text):
         require(name in known, "table", name, " or ".join(known))
-        begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
-        require(text.count(begin) == text.count(end) == 1, "table", name, "one pair of comments in the page")
-        before, _, rest = text.partition(begin)
-        table = report.markdown(known[name](contents))
-        text = f"{before}{begin}\n\n{table}\n\n{end}{rest.partition(end)[2]}"
+        text = with_table(text, name, report.markdown(known[name](contents)))
     return text
+
+
+def with_table(text: str, name: str, table: str) -> str:
+    """The text of a page with ``table`` between the two comments of that name; SettingError unless both are there."""
+    begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
+    require(text.count(begin) == text.count(end) == 1, "table", name, "one pair of comments in the page")
+    before, _, rest = text.partition(begin)
+    return f"{before}{begin}\n\n{table}\n\n{end}{rest.partition(end)[2]}"
 
 
 def _link(content: Content) -> str:

@@ -111,9 +111,9 @@ def run_paper_experiment(
         same command continues the runs that are there.
       processes: how many share the runs; default: two on a CPU with two cores, else one.
       forecast: name of chips that need not be here. Then nothing is run: how long the runs, and those of the search
-        with ``tune``, may take there is shown.
-      dry_run: whether only to say what it would take (``experiments.machinery.planning``), on the chips of
-        ``forecast``, too. Then nothing is trained, data sets may be missing, and 2 is returned if a run is refused.
+        with ``tune``, may take there is shown. Data sets may be missing.
+      dry_run: whether only to say what it would run (``experiments.machinery.dry_runs``). Then nothing is trained,
+        data sets may be missing, and 2 is returned if a run is refused. Left out with ``forecast``.
       replication_number: which replication, with seeds of its own (``experiments.machinery.replication``); 0: the
         experiment itself.
       options: the fields of ``jafl.runs.recorder.Options``.
@@ -126,6 +126,12 @@ def run_paper_experiment(
       SettingError: for an experiment, scale or setting that cannot work, and for a typed setting that no run would
         have, before anything is written.
     """
+    require(
+        not (dry_run and forecast),
+        "dry_run",
+        dry_run,
+        "left out with --forecast, which trains nothing either",
+    )
     experiment = discovery.load(name)
     if scale not in experiment.scales:
         raise unknown_name(f"scale of {name}", scale, list(experiment.scales))
@@ -168,8 +174,7 @@ def run_paper_experiment(
         from experiments.machinery import dry_runs
 
         planned = [] if experiment.measure else _sweeps(job, tune)
-        refused = dry_runs.dry_run(job, planned, forecast, processes or default_processes())
-        return COULD_NOT_RUN if refused else 0
+        return COULD_NOT_RUN if dry_runs.dry_run(job, planned) else 0
     if forecast is not None:
         allowed = "left out: this experiment trains nothing"
         require(experiment.measure is None, "forecast", forecast, allowed)
@@ -226,8 +231,11 @@ def _sweeps(job: _Job, tune: bool) -> list[Sweep]:
 
 def _forecast(job: _Job, topology: str, tune: bool) -> None:
     """Shows what the results' runs would need on chips that are not here, and those of the search."""
+    from experiments.machinery.assumptions import AssumingCache
+    from experiments.machinery.dry_runs import assumed
     from jafl.sweeps.forecast import forecast_runs
 
+    loaded = AssumingCache()
     for sweep in _sweeps(job, tune):
         job.show(f"{sweep.part.capitalize()}:")
         forecast_runs(
@@ -236,8 +244,11 @@ def _forecast(job: _Job, topology: str, tune: bool) -> None:
             sweep=sweep.conditions,
             arms=sweep.arms,
             overrides=sweep.overrides,
+            loaded=loaded,
             show=job.show,
         )
+    for line in assumed(loaded.assumed):
+        job.show(line)
 
 
 def _refuse_unmeasured(job: _Job) -> None:

@@ -92,14 +92,19 @@ def compute(run: Run, *, on_training: bool = False) -> Compute:
     )
 
 
-def traced_gradient(run: Run, rows: int | None = None) -> Any:
-    """The gradient of one minibatch, or of as much of it as is computed at once, traced.
+def traced_gradient(run: Run) -> Any:
+    """The summed loss of one minibatch, or of as much of it as is computed at once, and its gradient, traced.
 
-    run: ``params`` may be shapes. rows: in place of the examples of the minibatch. The program's arguments are the
-    model, the parameters [*P], and (x [rows, ...], y [rows, ...], present [rows]).
+    run: ``params`` may be shapes.
     """
+
+    @jax.jit
+    def gradient(model: Model, params: Any, rows: tuple) -> Any:
+        key = dropout_key(jnp.zeros(2, jnp.uint32), 0) if model.draws(params, rows[0]) else None
+        return sum_and_gradient(model, params, rows, key)
+
     work = as_specification(run.client_work)
-    rows = rows_at_once(work.arguments["batch_size"]) if rows is None else rows
+    rows = rows_at_once(work.arguments["batch_size"])
     x, y = run.federation.x, run.federation.y
     columns = [(x.shape[1:], x.dtype), (y.shape[1:], y.dtype), ((), np.dtype(bool))]
     examples = tuple(
@@ -108,28 +113,16 @@ def traced_gradient(run: Run, rows: int | None = None) -> Any:
     return gradient.trace(work.build().model, run.params, examples)
 
 
-@jax.jit
-def gradient(model: Model, params: Any, rows: tuple) -> Any:
-    """The summed loss and its gradient, as ``jafl.clients.sum_and_gradient`` has them."""
-    key = dropout_key(jnp.zeros(2, jnp.uint32), 0) if model.draws(params, rows[0]) else None
-    return sum_and_gradient(model, params, rows, key)
-
-
 def traced_evaluations(run: Run, *, on_training: bool = False) -> list[Any]:
     """One evaluation on each split of a run's federation that is there, traced; arguments as of ``compute``."""
-    model = as_specification(run.client_work).build().model
-    return [
-        totals.trace(model, run.params, tuple(batch_shapes(x, y)))
-        for x, y in evaluated_splits(run, on_training=on_training)
-    ]
-
-
-def evaluated_splits(run: Run, *, on_training: bool = False) -> list[tuple[np.ndarray, np.ndarray]]:
-    """(x, y) of the splits on which a run is evaluated; arguments as of ``compute``."""
-    data = run.federation
+    data, model = run.federation, as_specification(run.client_work).build().model
     splits = [(data.test_x, data.test_y), (data.validation_x, data.validation_y)]
     splits += [(data.x, data.y)] if on_training else []
-    return [(x, y) for x, y in splits if x is not None and y is not None and len(x)]
+    return [
+        totals.trace(model, run.params, tuple(batch_shapes(x, y)))
+        for x, y in splits
+        if x is not None and y is not None and len(x)
+    ]
 
 
 def _of_server(run: Run) -> int:

@@ -1,7 +1,7 @@
 """Times some trips of a run on this machine."""
 
 import time
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -16,36 +16,17 @@ from jafl.simulation.batches import batch_of
 TRIPS_MEASURED, SECONDS_MEASURED = 300, 5.0
 
 
-class Timed(NamedTuple):
-    """Some trips of a run, timed on this machine.
-
-    seconds, processor_seconds   by the clock, and of processor time over all cores
-    first, end        the trips, in the schedule's order
-    compile_seconds   until the first server step was done: of compiling, mostly
-    """
-
-    seconds: float
-    processor_seconds: float
-    first: int
-    end: int
-    compile_seconds: float
-
-
 def measured_here(subject: Any, *, seconds: float = SECONDS_MEASURED) -> float | None:
-    """Seconds a trip of a run, or of an experiment, on this machine; None if memory or a precision is missing here.
+    """Seconds a trip of a run, or of an experiment, on this machine.
 
     Some hundred trips are timed, or those of some seconds, after the program has been compiled.
 
-    seconds: as of ``timed_here``.
-    """
-    timed = timed_here(subject, seconds=seconds)
-    return timed.seconds / (timed.end - timed.first) if timed else None
+    Args:
+      subject: the run or the experiment.
+      seconds: after which the next server steps are the last ones that are timed.
 
-
-def timed_here(subject: Any, *, seconds: float = SECONDS_MEASURED) -> Timed | None:
-    """Times the run, or experiment, as ``measured_here`` does; None as there, or if it has one server step.
-
-    seconds: after which the next server steps are the last ones that are timed.
+    Returns:
+      The seconds of a trip; None if memory or a precision is missing here, or if the run has one server step.
     """
     run: Run = getattr(subject, "run", subject)
     preparation = getattr(subject, "preparation", None)
@@ -56,7 +37,6 @@ def timed_here(subject: Any, *, seconds: float = SECONDS_MEASURED) -> Timed | No
         check_model_precision(model, preparation.program.spread.platform)
     except SettingError:
         return None
-    began = time.perf_counter()
     zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), run.params)
     batch = batch_of(preparation.with_run(params=zeros))
     last = run.schedule.num_steps
@@ -66,7 +46,7 @@ def timed_here(subject: Any, *, seconds: float = SECONDS_MEASURED) -> Timed | No
     batch.advance(0, done)  # what is made at the first step alone does not count
     jax.block_until_ready(batch.carry)
     offsets, first, steps = run.schedule.step_offsets, done, 1
-    begin, processor = time.perf_counter(), time.process_time()
+    begin = time.perf_counter()
     while done < last and offsets[done] - offsets[first] < TRIPS_MEASURED:
         if time.perf_counter() - begin > seconds:
             break
@@ -74,5 +54,5 @@ def timed_here(subject: Any, *, seconds: float = SECONDS_MEASURED) -> Timed | No
         batch.advance(done, after)
         jax.block_until_ready(batch.carry)
         done, steps = after, min(2 * steps, 64)
-    spent = time.perf_counter() - begin, time.process_time() - processor
-    return Timed(*spent, int(offsets[first]), int(offsets[done]), begin - began) if done > first else None
+    spent, trips = time.perf_counter() - begin, int(offsets[done] - offsets[first])
+    return spent / trips if done > first else None

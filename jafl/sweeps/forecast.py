@@ -22,6 +22,7 @@ def forecast_runs(
     sweep: str | Mapping[str, Sequence[Any]] = "",
     arms: Arms | None = None,
     overrides: Sequence[Override] = (),
+    loaded: DataCache | None = None,
     show: Callable[[str], None] = print,
 ) -> list[tuple[RunForecast, int]]:
     """Shows the forecast of every run and their sum; nothing is trained but some hundred trips, to time them.
@@ -34,6 +35,7 @@ def forecast_runs(
       sweep: as text (``jafl.config.grid``), or {setting: values}. Default: nothing is swept.
       arms: {label: settings} of what is compared. Default: the algorithms that ``settings`` lists.
       overrides: settings that hold for some arms or under some conditions only.
+      loaded: where data sets and models are read. Default: a new ``DataCache``.
       show: gets each text that is meant for the user.
 
     Returns:
@@ -47,7 +49,7 @@ def forecast_runs(
     all_arms.check(compared, overrides)
     values = grid.parse(sweep) if isinstance(sweep, str) and sweep else dict(sweep or {})
     request = Request(values, {label: dict(own) for label, own in compared.items()}, settings.seed)
-    loaded, known, made = DataCache(), Known(), list[tuple[RunForecast, int]]()
+    loaded, known, made = loaded or DataCache(), Known(), list[tuple[RunForecast, int]]()
     conditions = request.conditions(settings, overrides)
     refuse_unread_in_sweep(conditions)
     for condition, arms_there in conditions:

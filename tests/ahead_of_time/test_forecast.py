@@ -188,6 +188,19 @@ def test_an_experiment_asks_for_the_runs_of_its_results_and_of_its_search(monkey
     assert options["overrides"][-1].settings == {"client_trips": 100}
 
 
+def test_an_experiments_forecast_assumes_data_that_are_not_here_and_says_so(monkeypatch, tmp_path):
+    from experiments.machinery.running import run_paper_experiment
+
+    def read(settings, topology, *, loaded, **options):
+        assert len(loaded.source(settings).y) == 60_000
+
+    shown = []
+    monkeypatch.setattr("jafl.sweeps.forecast.forecast_runs", read)
+    typed = {"dataset": "mnist", "data_dir": str(tmp_path)}
+    run_paper_experiment("fedstaleweight_fig2", forecast="v5e:2x2", typed=typed, show=shown.append)
+    assert shown[-1].startswith("Assumed: mnist is planned by its published shapes")
+
+
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("arguments", "said"),

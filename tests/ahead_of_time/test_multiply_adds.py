@@ -7,7 +7,7 @@ import pytest
 from jax import lax
 
 import jafl
-from jafl.ahead_of_time.multiply_adds import compute, evaluated_splits, multiply_adds, traced_gradient
+from jafl.ahead_of_time.multiply_adds import compute, multiply_adds, traced_evaluations, traced_gradient
 from jafl.errors import SettingError
 
 
@@ -121,14 +121,13 @@ def test_evaluation_on_training_examples_counts_in_whole_batches():
     with_them, without = compute(run, on_training=True), compute(run)
     padded = -(-len(run.federation.y) // 512) * 512
     assert with_them.evaluation - without.evaluation == 4 * padded * 640
-    assert len(evaluated_splits(run, on_training=True)) == 3
+    assert len(traced_evaluations(run, on_training=True)) == 3
 
 
 def test_a_deeper_model():
     run = a_run(model=jafl.models.mlp(10, hidden_sizes=[32, 16]), batch_size=8)
     first, others = 64 * 32, 32 * 16 + 16 * 10
     assert multiply_adds(traced_gradient(run)) == 8 * (2 * first + 3 * others), "no gradient of the examples"
-    assert multiply_adds(traced_gradient(run, rows=3)) == 3 * (2 * first + 3 * others)
 
 
 def test_the_servers_own_gradient_counts_at_each_step():

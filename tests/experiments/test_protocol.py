@@ -5,6 +5,7 @@ import json
 import math
 
 import pytest
+import test_machinery
 from test_machinery import some_run
 
 from experiments import machinery
@@ -35,16 +36,7 @@ from jafl.errors import SettingError
 from jafl.runs.reader import read_json
 from jafl.sweeps import seed_means
 
-SMALL = {
-    "dataset": "digits",
-    "model": "softmax",
-    "num_clients": 6,
-    "concurrency": 3,
-    "client_trips": 60,
-    "buffer_size": 3,
-    "evaluate_every": 6,
-    "test_folds": 5,
-}
+SMALL = {**test_machinery.SMALL, "test_folds": 5}
 ANALYSIS = Analysis(
     primary="a above b",
     under={"dirichlet_alpha": 0.1},

@@ -1,9 +1,8 @@
-"""Plans of experiments: what they say is what the runs then take, and says so where it cannot."""
+"""Dry runs of experiments: what they say is what the runs then take, and says so where it cannot."""
 
 import dataclasses
 import json
 import re
-import types
 
 import numpy as np
 import pytest
@@ -16,19 +15,17 @@ from experiments.machinery import (
     Published,
     Scale,
     Search,
-    calibration,
     discovery,
-    plan_report,
-    planning,
+    dry_runs,
     running,
     sweeps,
 )
 from experiments.machinery.assumptions import AssumingCache
-from experiments.machinery.planning import Needs, Planned, total
 from jafl.ahead_of_time.multiply_adds import Compute
 from jafl.config import arms as all_arms
 from jafl.config import grid
 from jafl.config.resolution import resolve
+from jafl.config.settings import Settings
 from jafl.errors import SettingError
 from jafl.runs.reader import find_runs
 
@@ -79,15 +76,6 @@ def known(monkeypatch):
     return know
 
 
-@pytest.fixture
-def untimed(monkeypatch):
-    """Timing a program takes no time, and a minibatch a second."""
-    cost = calibration.Cost(1.0, 2.0, 10.0)
-    monkeypatch.setattr(calibration.Calibration, "minibatch", lambda *_: cost)
-    monkeypatch.setattr(calibration.Calibration, "evaluation", lambda *_: cost._replace(seconds=0.5))
-    monkeypatch.setattr(calibration.Calibration, "besides", lambda *_: cost._replace(seconds=3.0))
-
-
 def planned(folder, **options):
     """(status, lines shown, content of plan.json)."""
     lines = []
@@ -98,7 +86,6 @@ def planned(folder, **options):
     return status, "\n".join(lines), json.loads((folder / "plan.json").read_text())
 
 
-@pytest.mark.usefixtures("untimed")
 def test_a_plan_counts_every_run_and_writes_two_files(tmp_path, known):
     known(
         arms={label: SIZE.arms[label] for label in (BUFFERED, PLAIN)}, conditions={"dirichlet_alpha": [10.0]}
@@ -119,16 +106,20 @@ def test_a_plan_counts_every_run_and_writes_two_files(tmp_path, known):
         for name in ("training", "evaluation", "minibatches", "evaluations"):
             assert part["total"][name] == sum(each["counted"][name] for each in needs)
         assert part["total"]["trips"] == sum(each["trips"] for each in needs)
-        # A second a minibatch, half a second an evaluation, three seconds a run, ten a program.
-        spent = sum(
-            each["counted"]["minibatches"] + 0.5 * each["counted"]["evaluations"] + 3 for each in needs
-        )
-        assert part["total"]["seconds"] == pytest.approx(spent + part["total"]["compiling"])
-    assert results["total"]["compiling"] == search["total"]["compiling"] == 20, "trials share a program"
+    assert [row["settings"] for row in results["rows"]] == [
+        {"algorithm": "fedbuff", "buffer_size": 4},
+        {"algorithm": "asgd", "buffer_size": 1, "local_steps": 3, "batch_size": 4},
+    ]
+    assert re.search(r"FedBuff, K = 4 .*  algorithm=fedbuff, buffer_size=4\n", text)
+    assert "server_learning_rate=0.01|0.1|1\n" in text, "the values of the trials"
+    assert re.search(
+        r"Seeds: 2,5. Settings of all arms that are no defaults: .*model=softmax, .*evaluate_every=10\.", text
+    )
+    assert not re.search(r"minute|second|\d s\b", text), "no time, which would move with the machine"
 
 
 @pytest.mark.full
-@pytest.mark.usefixtures("known", "untimed")
+@pytest.mark.usefixtures("known")
 def test_a_plan_says_what_the_runs_then_take(tmp_path):
     folder = tmp_path / "out"
     _, _, content = planned(folder)
@@ -137,8 +128,6 @@ def test_a_plan_says_what_the_runs_then_take(tmp_path):
     runs = find_runs(folder / "runs")
     rows = content["parts"]["results"]["rows"]
     assert sum(row["runs"] for row in rows) == len(runs)
-    # The two conditions differ in a number, so their programs are the same but for the override's.
-    assert content["parts"]["results"]["total"]["compiling"] == 40
     for row in rows:
         alike = [
             run
@@ -168,7 +157,6 @@ def _minibatches(folder, config):
 
 
 @pytest.mark.full
-@pytest.mark.usefixtures("untimed")
 def test_missing_data_is_assumed_and_named(tmp_path, known):
     known(
         settings=SIZE.settings
@@ -191,7 +179,6 @@ def test_missing_data_is_assumed_and_named(tmp_path, known):
         running.run_paper_experiment("nothing", output_dir=tmp_path / "run", processes=1)
 
 
-@pytest.mark.usefixtures("untimed")
 def test_an_arm_that_is_refused_stands_beside_the_others(tmp_path, known):
     known(
         arms={**SIZE.arms, "too many": {"algorithm": "fedbuff", "buffer_size": 4, "concurrency": 9}},
@@ -208,7 +195,6 @@ def test_an_arm_that_is_refused_stands_beside_the_others(tmp_path, known):
     assert all(row["needs"] is None for row in refused)
 
 
-@pytest.mark.usefixtures("untimed")
 def test_what_cannot_work_is_refused_before_anything_is_written(tmp_path, known):
     options = {"output_dir": tmp_path / "out", "dry_run": True, "show": lambda line: None}
     for typed, message in (
@@ -217,8 +203,8 @@ def test_what_cannot_work_is_refused_before_anything_is_written(tmp_path, known)
     ):
         with pytest.raises(SettingError, match=message):
             running.run_paper_experiment("nothing", typed=typed, **options)
-    with pytest.raises(SettingError, match="forecast|topology|v9"):
-        running.run_paper_experiment("nothing", forecast="v9:1x1", **options)
+    with pytest.raises(SettingError, match="dry_run is True, but must be left out with --forecast"):
+        running.run_paper_experiment("nothing", forecast="v5e:1x1", **options)
     known(search=None)
     with pytest.raises(
         SettingError, match="tune is True, but must be left out: the experiment's file states no"
@@ -246,29 +232,7 @@ def test_an_experiment_without_training_says_so(tmp_path, monkeypatch):
 
 
 @pytest.mark.full
-@pytest.mark.usefixtures("known", "untimed")
-def test_an_accelerators_compiler_is_asked_for_each_run(tmp_path, monkeypatch):
-    asked = []
-
-    def said(experiment, topology, *, devices, measure, known):
-        asked.append((experiment.label, topology, measure))
-        return types.SimpleNamespace(seconds=None if experiment.label == ACE else 2.0, fits=True)
-
-    monkeypatch.setattr(planning.topologies, "topology", lambda name: None)
-    monkeypatch.setattr(planning, "forecast", said)
-    status, text, content = planned(tmp_path / "out", forecast="v5e:1x1")
-    assert status == 0
-    assert asked == [(label, "v5e:1x1", False) for _ in range(2) for label in SIZE.arms]
-    assert content["topology"] == "v5e:1x1"
-    assert content["parts"]["results"]["total"]["there"] == 8 * 2.0
-    assert (
-        "Time on v5e:1x1: 16 s for 8 runs one after the other, by its compiler's estimate; 4 more do not"
-        in text
-    )
-
-
-@pytest.mark.full
-def test_several_experiments_are_planned_one_after_the_other_and_summed(tmp_path, monkeypatch, untimed):
+def test_several_experiments_are_planned_one_after_the_other_and_summed(tmp_path, monkeypatch):
     few = dataclasses.replace(SIZE, conditions={}, overrides=[], arms={PLAIN: SIZE.arms[PLAIN]}, search=None)
     many = dataclasses.replace(few, settings=SIZE.settings | {"evaluate_every": 1})
     none = dataclasses.replace(few, settings=SIZE.settings | {"concurrency": 9})
@@ -307,72 +271,41 @@ def test_the_command_plans(tmp_path):
     assert "num_clients is 0" in result.stdout + result.stderr
 
 
-def some_needs(*, evaluation=10, seconds=3.0, processor=8.0, memory=100, there=None, fits_there=None):
-    return Needs(
-        trips=50,
-        steps=10,
-        memory=memory,
-        available=1000,
-        counted=Compute(training=100, server=0, evaluation=evaluation, minibatches=50, evaluations=5),
-        training_seconds=seconds,
-        evaluation_seconds=1.0,
-        processor_seconds=processor,
-        compile_seconds=6.0,
-        there=there,
-        fits_there=fits_there,
-    )
+def planned_row(label, runs, *, evaluation=10, memory=100, made=True):
+    counted = Compute(training=100, server=0, evaluation=evaluation, minibatches=50, evaluations=5)
+    needs = dry_runs.Needs(trips=50, steps=10, memory=memory, available=1000, counted=counted)
+    return dry_runs.Planned("", label, {}, runs, needs if made else None)
 
 
-def row(label, runs, needs, program="a"):
-    return Planned("results", "", label, runs, needs, program=program)
+PART = sweeps.Sweep("results", Settings(), {}, {}, [])
 
 
-def test_sums_over_runs(monkeypatch):
-    monkeypatch.setattr(planning.os, "cpu_count", lambda: 2)
-    rows = [
-        row("a", 3, some_needs(there=5.0, fits_there=True)),
-        row("b", 2, some_needs(memory=2000, there=7.0, fits_there=False), program="b"),
-        row("c", 4, None),
-    ]
-    found = total(rows)
-    assert (found.runs, found.refused, found.unfit) == (9, 4, 2)
-    assert (found.trips, found.evaluations, found.memory) == (250, 25, 2000)
-    assert found.seconds == 5 * 4.0 + 2 * 6.0
-    assert (found.there, found.unknown_there) == (15.0, 2)
-    # Two processes cannot use more than the two cores: 5 * 8 + 12 processor seconds.
-    assert found.seconds_with(2) == 26.0
-    assert found.seconds_with(1) == 32.0
-    text = "\n".join(plan_report.totals("Results", rows, processes=2, topology="v5e:1x1"))
-    assert "2 runs do not fit here" in text
-    assert "15 s for 3 runs one after the other" in text
-    assert "2 more do not fit there, or it does not say" in text
+def test_sums_over_runs():
+    rows = [planned_row("a", 3), planned_row("b", 2, memory=2000), planned_row("c", 4, made=False)]
+    found = dry_runs.total(rows)
+    assert (found["runs"], found["refused"], found["unfit"]) == (9, 4, 2)
+    assert (found["trips"], found["evaluations"], found["memory"]) == (250, 25, 2000)
+    assert "2 runs do not fit here" in "\n".join(dry_runs.totals(PART, rows))
 
 
 def test_evaluation_that_costs_more_than_a_fifth_is_named():
-    few, many = ([row("a", 2, some_needs(evaluation=number))] for number in (20, 60))
-    assert plan_report.MOST_EVALUATION == 0.2
-    assert "Evaluation takes 0.20 of the compute of training." in plan_report.totals(
-        "Results", few, processes=1, topology=None
-    )
-    told = plan_report.totals("Results", many, processes=1, topology=None)
+    few, many = ([planned_row("a", 2, evaluation=number)] for number in (20, 60))
+    assert dry_runs.MOST_EVALUATION == 0.2
+    assert "Evaluation takes 0.20 of the compute of training." in dry_runs.totals(PART, few)
     assert any(
         "0.60 of the compute of training, more than 0.2: evaluate 3.0 times more rarely" in line
-        for line in told
+        for line in dry_runs.totals(PART, many)
     )
 
 
-@pytest.mark.full
-def test_a_program_is_timed_once_for_runs_that_differ_in_rates(known):
-    planner = planning.Planner()
+@pytest.mark.usefixtures("known")
+def test_runs_that_differ_in_rates_share_what_is_made():
     size, settings = sweeps.adapted(SIZE, {"client_trips": 30})
     arms = {BUFFERED: SIZE.arms[BUFFERED], "faster": SIZE.arms[BUFFERED] | {"server_learning_rate": 3.0}}
-    rows = planner.planned(sweeps.Sweep("results", settings, {"dirichlet_alpha": [10.0]}, arms, []))
-    assert planner.calibration.timed == 2, "a minibatch and an evaluation"
+    rows = dry_runs.Planner().planned(
+        sweeps.Sweep("results", settings, {"dirichlet_alpha": [10.0]}, arms, [])
+    )
     assert rows[0].needs is rows[1].needs
-    assert rows[0].needs.training_seconds > 0
-    assert rows[0].needs.evaluation_seconds > 0
-    assert rows[0].needs.besides_seconds > 0
-    assert rows[0].needs.besides_seconds + rows[0].needs.training_seconds < 60
 
 
 FORWARD, GRADIENT = 1, 3  # passes over an example, in units of one forwards
