@@ -41,8 +41,9 @@ SECONDS_OF_A_RUN = 2.0
 class Cost(NamedTuple):
     """What a minibatch, an evaluation or a run takes on this machine.
 
-    seconds, processor_seconds   by the clock, and of processor time over all cores
-    compile_seconds    of the program that was timed
+    Attributes:
+      seconds, processor_seconds: by the clock, and of processor time over all cores.
+      compile_seconds: of the program that was timed.
     """
 
     seconds: float

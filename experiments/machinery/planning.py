@@ -29,16 +29,17 @@ from jafl.sweeps.grid_runs import Request
 class Needs:
     """What one run takes.
 
-    trips, steps   client trips that are applied, and server steps
-    memory         bytes on each device, by the planner's forecast
-    available      bytes that a device here has
-    counted        multiply-adds, minibatches, evaluations
-    training_seconds, evaluation_seconds   on this machine, one run at a time; None if nothing was timed
-    besides_seconds     of everything else, such as its schedule and its files; None if that was not measured, too
-    processor_seconds   of all three, over all cores; None likewise
-    compile_seconds     of its program; None likewise
-    there          seconds on an accelerator by its compiler's estimate; None if none is asked for, or it does not say
-    fits_there     whether it fits there
+    Attributes:
+      trips, steps: client trips that are applied, and server steps.
+      memory: bytes on each device, by the planner's forecast.
+      available: bytes that a device here has.
+      counted: multiply-adds, minibatches, evaluations.
+      training_seconds, evaluation_seconds: on this machine, one run at a time; None if nothing was timed.
+      besides_seconds: of everything else, such as its schedule and its files; None if that was not measured, too.
+      processor_seconds: of all three, over all cores; None likewise.
+      compile_seconds: of its program; None likewise.
+      there: seconds on an accelerator by its compiler's estimate; None if none is asked for, or it does not say.
+      fits_there: whether it fits there.
     """
 
     trips: int
@@ -59,13 +60,14 @@ class Needs:
 class Planned:
     """The runs of an arm under a condition.
 
-    part        "results" or "search"
-    condition   setting=value, with commas between; "" where nothing is swept
-    label       the arm's
-    runs        how many: seeds, of the search times trials
-    needs       of each of them; None if it is refused
-    refused     why the run cannot be made, as the planner says it; else ""
-    program     runs with the same one share a compiled program; the seconds of compiling count once for each
+    Attributes:
+      part: "results" or "search".
+      condition: setting=value, with commas between; "" where nothing is swept.
+      label: the arm's.
+      runs: how many: seeds, of the search times trials.
+      needs: of each of them; None if it is refused.
+      refused: why the run cannot be made, as the planner says it; else "".
+      program: runs with the same one share a compiled program; the seconds of compiling count once for each.
     """
 
     part: str
@@ -206,18 +208,19 @@ def _without(run: Settings, left_out: Sequence[str] | set[str]) -> tuple:
 class Total:
     """What runs take together.
 
-    runs, trips, steps, minibatches, evaluations   counted
-    training, server, evaluation   multiply-adds
-    memory        bytes on each device of the largest run
-    unfit         runs that do not fit into the memory of the devices here
-    refused       runs that cannot be made
-    seconds       on this machine, one run at a time in one process, programs compiled once; None if nothing was timed
-    evaluating    of these, those of evaluations
-    besides       of these, those of neither training nor evaluation nor compiling
-    compiling     of these, those of compiling
-    processor     processor seconds over all cores
-    there         seconds on the accelerator, one run at a time, of the runs that fit and whose time is known
-    unknown_there runs that are not in ``there``
+    Attributes:
+      runs, trips, steps, minibatches, evaluations: counted.
+      training, server, evaluation: multiply-adds.
+      memory: bytes on each device of the largest run.
+      unfit: runs that do not fit into the memory of the devices here.
+      refused: runs that cannot be made.
+      seconds: on this machine, one run at a time in one process, programs compiled once; None if nothing was timed.
+      evaluating: of these, those of evaluations.
+      besides: of these, those of neither training nor evaluation nor compiling.
+      compiling: of these, those of compiling.
+      processor: processor seconds over all cores.
+      there: seconds on the accelerator, one run at a time, of the runs that fit and whose time is known.
+      unknown_there: runs that are not in ``there``.
     """
 
     runs: int = 0

@@ -19,9 +19,10 @@ TRIPS_MEASURED, SECONDS_MEASURED = 300, 5.0
 class Timed(NamedTuple):
     """Some trips of a run, timed on this machine.
 
-    seconds, processor_seconds   by the clock, and of processor time over all cores
-    first, end        the trips, in the schedule's order
-    compile_seconds   until the first server step was done: of compiling, mostly
+    Attributes:
+      seconds, processor_seconds: by the clock, and of processor time over all cores.
+      first, end: the trips, in the schedule's order.
+      compile_seconds: until the first server step was done: of compiling, mostly.
     """
 
     seconds: float

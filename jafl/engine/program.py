@@ -91,8 +91,9 @@ class Block(NamedTuple):
     A chunk that begins in the midst of a block makes its first steps again, from the same model: so no chunk decides
     how the sum is put together.
 
-    first   [] int32, its first server step
-    params  [*P] the model before that step
+    Attributes:
+      first: [] int32, its first server step.
+      params: [*P] the model before that step.
     """
 
     first: jax.Array
@@ -102,15 +103,16 @@ class Block(NamedTuple):
 class Carry(NamedTuple):
     """Everything that lasts from one server step to the next: one pytree that can be saved.
 
-    params           [*P]
-    optimizer_state  of the server optimizer
-    rule_state       of the rule
-    snapshots        [slots, *P]
-    memory           of the clients, or None for a rule without
-    waiting          [rows] trips that have trained and wait to be folded, or None without waves
-    trip_reports     {name: [J]}, ``loss`` among them
-    step_reports     {name: [T, ...]}
-    block            of the last server step, where several are made at once; else None
+    Attributes:
+      params: [*P].
+      optimizer_state: of the server optimizer.
+      rule_state: of the rule.
+      snapshots: [slots, *P].
+      memory: of the clients, or None for a rule without.
+      waiting: [rows] trips that have trained and wait to be folded, or None without waves.
+      trip_reports: {name: [J]}, ``loss`` among them.
+      step_reports: {name: [T, ...]}.
+      block: of the last server step, where several are made at once; else None.
     """
 
     params: Params
