@@ -107,8 +107,9 @@ def rule_of(label: str) -> Any:
 class Path:
     """One run on quadratics.
 
-    gradient, error, noise, bias, delay  [T]: the squared norms of grad F(w), of u - grad F(w), and of A, B and C
-    gain  F(w_0) - F(w_T)
+    Attributes:
+      gradient, error, noise, bias, delay: [T]: the squared norms of grad F(w), of u - grad F(w), and of A, B and C.
+      gain: F(w_0) - F(w_T).
     """
 
     gradient: np.ndarray

@@ -132,7 +132,7 @@ def client_work(
     Raises:
       SettingError: for a number outside its range or two arguments that exclude each other.
 
-    Example:
+    Examples:
       >>> work = jafl.client_work(jafl.models.softmax(10), learning_rate=0.1, local_epochs=2)
       >>> work.arguments["batch_size"]
       32
@@ -338,10 +338,11 @@ def _client_work(
 class _Trip(NamedTuple):
     """What the local steps of one trip share.
 
-    data, start, key   as in ``ClientWork.train``
-    first, examples    [] int32: where the client's examples begin in ``data.indices``, and how many there are
-    size               [] examples per minibatch
-    batches_per_epoch  [] int32
+    Attributes:
+      data, start, key: as in ``ClientWork.train``.
+      first, examples: [] int32: where the client's examples begin in ``data.indices``, and how many there are.
+      size: [] examples per minibatch.
+      batches_per_epoch: [] int32.
     """
 
     data: ClientData

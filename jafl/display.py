@@ -32,7 +32,7 @@ def printable(text: str) -> str:
     Returns:
       The text, as safe to show as it looks.
 
-    Example:
+    Examples:
       >>> print(printable("red\\x1b[31m"))
       red\\x1b[31m
     """

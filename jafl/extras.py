@@ -41,7 +41,7 @@ _OF_MODULE = {module: (package, extra) for extra, of in EXTRAS.items() for modul
 class MissingLibraryError(SettingError, ImportError):
     """A library that is no part of the core is not installed; names it, and the extra of jafl that brings it.
 
-    Example:
+    Examples:
       >>> jafl.extras.MissingLibraryError("matplotlib")
       MissingLibraryError("matplotlib is not installed: pip install 'jafl[plots]', or pip install matplotlib.")
     """

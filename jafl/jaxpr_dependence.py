@@ -24,7 +24,7 @@ def dependences(function: Callable, *arguments: Any) -> Any:
       A pytree like the function's result, each leaf a frozenset of numbers of leaves of ``arguments``, counted from
       0 in the order of ``jax.tree.leaves(arguments)``.
 
-    Example:
+    Examples:
       >>> dependences(lambda x, y: (x * y, jnp.sum(y)), 1.0, jnp.ones(3))
       (frozenset({0, 1}), frozenset({1}))
     """
@@ -45,7 +45,7 @@ def operands(function: Callable, names: Collection[str], *arguments: Any) -> lis
     Returns:
       (name, numbers of leaves of ``arguments``) of each operation of these names, inner functions included.
 
-    Example:
+    Examples:
       >>> operands(lambda x, y: jnp.sin(x) + jnp.sin(x * y), ["sin"], 1.0, 2.0)
       [('sin', frozenset({0})), ('sin', frozenset({0, 1}))]
     """
@@ -58,9 +58,10 @@ def operands(function: Callable, names: Collection[str], *arguments: Any) -> lis
 class Watched(NamedTuple):
     """Operations whose operands are asked for.
 
-    names  of primitives
-    found  {place: what the first operand depends on}; a place is the path of equations to it, outermost first
-    place  the path of the equation around those that are looked at
+    Attributes:
+      names: of primitives.
+      found: {place: what the first operand depends on}; a place is the path of equations to it, outermost first.
+      place: the path of the equation around those that are looked at.
     """
 
     names: frozenset[str]

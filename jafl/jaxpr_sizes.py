@@ -22,7 +22,7 @@ def same_but_for_sizes(first: Any, second: Any) -> bool:
     Args:
       first, second: of ``jax.make_jaxpr``.
 
-    Example:
+    Examples:
       >>> three, four = jnp.ones(3), jnp.ones(4)
       >>> twice, mean = jax.make_jaxpr(lambda x: 2.0 * x), jax.make_jaxpr(lambda x: x / x.size)
       >>> same_but_for_sizes(twice(three), twice(four)), same_but_for_sizes(mean(three), mean(four))

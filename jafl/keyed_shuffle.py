@@ -29,7 +29,7 @@ def shuffled(position: jax.Array, count: jax.Array, key: jax.Array, epoch: jax.A
     Returns:
       [B] int32 in ``range(count)`` for places in ``range(count)``, no two alike.
 
-    Example:
+    Examples:
       >>> places = shuffled(jnp.arange(5), jnp.int32(5), jnp.array([1, 2], jnp.uint32), jnp.int32(0))
       >>> sorted(places.tolist())
       [0, 1, 2, 3, 4]

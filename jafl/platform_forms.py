@@ -15,17 +15,18 @@ from jax import lax
 class Forms(NamedTuple):
     """How the engine's loops are written for one platform; static.
 
-    vectors         whether loops carry rows, and arrays with a short last axis, as vectors; else all in their shapes
-    conditions      whether a wave that may be due stands behind a condition; else in a loop of no or one round
-    barriers        whether a barrier, or a rounding, says what comes after what; else a made-up dependence does, or a
-                    loop of no rounds
-    packed          whether each operation is dear, however small: numbers that loops read are packed into one vector,
-                    and what can be counted is not read
-    writes_at_once  whether a client's row is written in its own trip; else held, and written by the next trip
-    tiled           whether rows of matrices are stored in whole tiles (``jafl/engine/tiled_rows.py``)
-    whole_steps     whether a rule that can takes all trips of a step that have waited at once (``Rule.whole_step``)
-    matrix          whether plans have the matrix form (``jafl.ExecutionPlan``) where rule and server optimizer are
-                    linear; else the loop form
+    Attributes:
+      vectors: whether loops carry rows, and arrays with a short last axis, as vectors; else all in their shapes.
+      conditions: whether a wave that may be due stands behind a condition; else in a loop of no or one round.
+      barriers: whether a barrier, or a rounding, says what comes after what; else a made-up dependence does, or a
+        loop of no rounds.
+      packed: whether each operation is dear, however small: numbers that loops read are packed into one vector, and
+        what can be counted is not read.
+      writes_at_once: whether a client's row is written in its own trip; else held, and written by the next trip.
+      tiled: whether rows of matrices are stored in whole tiles (``jafl/engine/tiled_rows.py``).
+      whole_steps: whether a rule that can takes all trips of a step that have waited at once (``Rule.whole_step``).
+      matrix: whether plans have the matrix form (``jafl.ExecutionPlan``) where rule and server optimizer are linear;
+        else the loop form.
     """
 
     vectors: bool
@@ -75,7 +76,7 @@ def by_platform(*arrays: Any, cpu: Callable[..., Any], elsewhere: Callable[..., 
     Returns:
       What the chosen function returns.
 
-    Example:
+    Examples:
       >>> int(by_platform(jnp.int32(2), cpu=lambda number: number + number, elsewhere=lambda number: 2 * number))
       4
     """

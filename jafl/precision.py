@@ -35,7 +35,7 @@ def products_in(precision: str) -> contextlib.AbstractContextManager[Any]:
 
     Products that name a precision of their own keep it, and those of float64 numbers are never rounded.
 
-    Example:
+    Examples:
       >>> with products_in("float32"):
       ...     jax.make_jaxpr(jnp.dot)(jnp.ones(2), jnp.ones(2)).eqns[0].params["precision"]
       (Precision.HIGHEST, Precision.HIGHEST)
@@ -46,7 +46,7 @@ def products_in(precision: str) -> contextlib.AbstractContextManager[Any]:
 def in_64_bits() -> contextlib.AbstractContextManager[Any]:
     """A context in which arrays may have 64 bits, whatever the flag says; under its older name where JAX is older.
 
-    Example:
+    Examples:
       >>> with in_64_bits():
       ...     jnp.ones(1).dtype
       dtype('float64')
@@ -95,7 +95,7 @@ def check_precision(matmul_precision: str, platform: str, compute_capability: An
     Raises:
       SettingError: names the precisions that the platform has.
 
-    Example:
+    Examples:
       >>> check_precision("tensorfloat32", "cpu")
       Traceback (most recent call last):
       ...

@@ -43,7 +43,7 @@ def gathered(value: Any) -> list[Any]:
     Returns:
       [processes] values, as JSON gives them back.
 
-    Example:
+    Examples:
       >>> gathered({"seed": 3})
       [{'seed': 3}]
     """
@@ -70,7 +70,7 @@ def decided(value: Any) -> Any:
     Returns:
       The first one's, as JSON gives it back.
 
-    Example:
+    Examples:
       >>> decided(7)
       7
     """

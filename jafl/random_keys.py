@@ -43,7 +43,7 @@ def with_own_keys(reads: Callable[[Any], Any], state: Any, words: jax.Array) -> 
     Returns:
       ``state``, each key k in it replaced by ``fold_in(fold_in(k, words[0]), words[1])``; all else as it is.
 
-    Example:
+    Examples:
       >>> words = jnp.uint32([3, 4])
       >>> state = {"key": jax.random.key(0), "count": jnp.int32(0)}
       >>> with_own_keys(lambda state: jax.random.normal(state["key"]), state, words)["count"]

@@ -147,7 +147,7 @@ def specify(factory: Callable[..., Any], *args: Any, **kwargs: Any) -> Specifica
     Raises:
       TypeError: if the arguments do not fit the factory's signature.
 
-    Example:
+    Examples:
       >>> jafl.specify(optax.adam, learning_rate=0.01)
       adam(learning_rate=0.01)
       >>> clipped = jafl.specify(optax.chain, jafl.specify(optax.clip, 1.0), jafl.specify(optax.sgd, 0.1))
@@ -167,7 +167,7 @@ def specification(factory: Callable[..., Any]) -> Callable[..., Specification]:
     Returns:
       A function of the same arguments that returns a specification.
 
-    Example:
+    Examples:
       >>> @jafl.specification
       ... def power(exponent: float = 2.0):
       ...     return lambda x: x**exponent

@@ -23,7 +23,7 @@ class Stopwatch:
       began: what ``time.perf_counter()`` was, or would have been, when the time to be told began. Default: now.
       first: the part to which the time before the first one counts.
 
-    Example:
+    Examples:
       >>> with Stopwatch() as watch:
       ...     with part("reading"):
       ...         pass

@@ -91,7 +91,7 @@ class DeviceCapacity:
         Raises:
           SettingError: for a number outside its range, or examples of another number of clients.
 
-        Example:
+        Examples:
           >>> capacity = jafl.traces.read_capacity("experiments/traces/device_capacity.csv")
           >>> law = capacity.delay(examples=100, model_bytes=128_000)
           >>> law.durations(0, np.array([0, 1]), np.array([0, 0]))
@@ -128,7 +128,7 @@ def read_capacity(
       SettingError: for a file that cannot be read, or a number in it that is not finite and above 0, naming both; for
         devices that it has not.
 
-    Example:
+    Examples:
       >>> jafl.traces.read_capacity("experiments/traces/device_capacity.csv", clients=2).communication
       array([1000.,  400.])
     """
@@ -164,7 +164,7 @@ def read_behavior(
       SettingError: for a file that cannot be read, a moment that is not within 0 and ``finish_time``, lists of
         different lengths, or different ends, naming file and device; for devices that the file has not.
 
-    Example:
+    Examples:
       >>> trace = jafl.traces.read_behavior("experiments/traces/device_behavior.json")
       >>> trace.period, np.diff(trace.offsets)  # the second device is never there, the third over midnight
       (86400.0, array([1, 0, 2]))

@@ -1,8 +1,7 @@
 """Every public name explains itself in one form, and every example in a docstring runs.
 
-The form is Google's: a summary of one line, then ``Args:`` with every parameter and ``Returns:``. A class may name
-its fields under ``Args:`` or ``Attributes:``, or in a list with one field, or several with commas, at the start of a
-line.
+The form is Google's: a summary of one line, then ``Args:`` with every parameter and ``Returns:``. A class names its
+fields under ``Args:`` or ``Attributes:``, which the site of pages shows as a list.
 """
 
 import dataclasses
@@ -11,9 +10,9 @@ import importlib
 import inspect
 import pathlib
 import re
+from collections.abc import Iterator
 
 import flax.linen as nn
-import pytest
 
 import jafl
 
@@ -21,7 +20,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 NAMESPACES = ("delays", "availability", "data", "models", "rules", "plots", "diagnostics")
 # What examples may use without importing it.
 GLOBALS = ("jafl", "jax", "jax.numpy as jnp", "numpy as np", "optax")
-SECTION = re.compile(r"^(Args|Attributes|Returns|Raises|Yields|Example|Examples|Source|Note):\s*$")
+SECTION = re.compile(r"^(Args|Attributes|Returns|Raises|Yields|Examples|Source|Note):\s*$")
 NAMES = r"\*{0,2}\w+(?:,\s+\*{0,2}\w+)*"
 
 
@@ -70,15 +69,7 @@ def entries(lines: list[str]) -> set[str]:
     """The names that a section explains: ``name: ...``, ``name (type): ...`` or ``name, name: ...``."""
     names: set[str] = set()
     text = "\n".join(lines)
-    for match in re.finditer(rf"^\s+({NAMES})(?:\s+\([^)]*\))?:", text, re.MULTILINE):
-        names |= split_names(match[1])
-    return names
-
-
-def listed_fields(docstring: str) -> set[str]:
-    """The names at the start of a line, or after a semicolon."""
-    names: set[str] = set()
-    for match in re.finditer(rf"(?:^|;)\s*({NAMES})", docstring, re.MULTILINE):
+    for match in re.finditer(rf"^  ({NAMES})(?:\s+\([^)]*\))?:", text, re.MULTILINE):
         names |= split_names(match[1])
     return names
 
@@ -103,42 +94,49 @@ def docstring_of(value) -> str:
     return "" if generated else text
 
 
-@pytest.mark.parametrize("name", public_names())
-def test_a_public_name_explains_itself(name):
+def faults_of(name: str) -> Iterator[str]:
+    """What is wrong with how a public name explains itself."""
     value = resolve(name)
     docstring = docstring_of(value)
-    assert docstring, f"jafl.{name} has no docstring"
+    if not docstring:
+        yield "has no docstring"
+        return
     summary, *rest = docstring.splitlines()
-    assert summary.endswith("."), (
-        f"the summary of jafl.{name} is no line that ends with a full stop: {summary}"
-    )
-    assert not rest or not rest[0], f"no empty line follows the summary of jafl.{name}"
-
+    if not summary.endswith("."):
+        yield f"has a summary that is no line with a full stop at its end: {summary}"
+    if rest and rest[0]:
+        yield "has no empty line after its summary"
     parts = sections(docstring)
-    explained = entries(parts.get("Args", []) + parts.get("Attributes", []))
-    if inspect.isclass(value):
-        explained |= listed_fields(docstring)
+    fields = entries(parts.get("Attributes", []))
     if not (inspect.isclass(value) and issubclass(value, Exception)):  # users catch these, and never make one
+        explained = fields | entries(parts.get("Args", []))
         missing = [parameter for parameter in parameters(value) if parameter not in explained]
-        assert not missing, f"jafl.{name} does not explain {', '.join(missing)}"
+        if missing:
+            yield f"does not explain {', '.join(missing)}"
+        unknown = [field for field in sorted(fields) if field not in {*dir(value), *parameters(value)}]
+        if unknown:
+            yield f"explains attributes that it does not have: {', '.join(unknown)}"
+    if inspect.isclass(value):
+        yield from faults_of_methods(value)
+    elif inspect.signature(value).return_annotation not in (None, "None") and not parts.get("Returns"):
+        yield "does not say what it returns"
 
 
-@pytest.mark.parametrize("name", [name for name in public_names() if inspect.isfunction(resolve(name))])
-def test_a_public_function_says_what_it_returns(name):
-    value = resolve(name)
-    if inspect.signature(value).return_annotation not in (None, "None"):
-        returns = sections(docstring_of(value)).get("Returns")
-        assert returns, f"jafl.{name} does not say what it returns"
-
-
-@pytest.mark.parametrize("name", [name for name in public_names() if inspect.isclass(resolve(name))])
-def test_public_methods_have_docstrings(name):
-    cls = resolve(name)
+def faults_of_methods(cls: type) -> Iterator[str]:
+    """The public methods and properties of a class that have no docstring."""
     fields = {field.name for field in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else set()
     for attribute, value in vars(cls).items():
         method = inspect.isfunction(value) or isinstance(value, (property, classmethod, staticmethod))
-        if method and not attribute.startswith("_") and attribute not in fields:
-            assert inspect.getdoc(getattr(cls, attribute)), f"jafl.{name}.{attribute} has no docstring"
+        public = method and not attribute.startswith("_") and attribute not in fields
+        if public and not inspect.getdoc(getattr(cls, attribute)):
+            yield f"has a method without a docstring: {attribute}"
+
+
+def test_every_public_name_explains_itself():
+    names = public_names()
+    assert len(names) > 150
+    faults = [f"jafl.{name} {fault}" for name in names for fault in faults_of(name)]
+    assert not faults, "\n".join(faults)
 
 
 def modules_with_examples() -> list[str]:
@@ -163,15 +161,17 @@ def doctests(module) -> list[doctest.DocTest]:
     return [test for test in tests if test.examples]
 
 
-@pytest.mark.parametrize("name", modules_with_examples())
-def test_examples_in_docstrings_run(name):
-    globals_of_examples: dict = {}
-    exec("\n".join(f"import {module}" for module in GLOBALS), globals_of_examples)
-    tests = doctests(importlib.import_module(name))
-    assert tests, f"{name} has an example outside of the docstrings of its functions and classes"
-    runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS, verbose=False)
+def test_examples_in_docstrings_run():
     report: list[str] = []
-    for test in tests:
-        test.globs.update(globals_of_examples)
-        runner.run(test, out=report.append)
-    assert runner.failures == 0, "".join(report)
+    for name in modules_with_examples():
+        globals_of_examples: dict = {}
+        exec("\n".join(f"import {module}" for module in GLOBALS), globals_of_examples)
+        tests = doctests(importlib.import_module(name))
+        if not tests:
+            report.append(f"{name} has an example outside of the docstrings of its functions and classes\n")
+        options = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
+        runner = doctest.DocTestRunner(optionflags=options, verbose=False)
+        for test in tests:
+            test.globs.update(globals_of_examples)
+            runner.run(test, out=report.append)
+    assert not report, "".join(report)

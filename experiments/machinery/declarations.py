@@ -31,16 +31,17 @@ Space = Mapping[str, Sequence[Any] | LogUniform]
 class Search:
     """The search for settings, the same for each arm: as many trials, seeds and client trips.
 
-    space          {setting: values to try, or ``LogUniform``}; all combinations of values are tried. With a
-                   ``LogUniform`` among them, ``trials`` random combinations are
-    spaces         {label: space} of arms with a space of their own (a rule on gradients has no clients' rate); of an
-                   equal number of trials. An arm with the space {} is not searched for, and says so in the table
-    trials, seed   of random combinations: how many, and their seed
-    seeds          that each trial is run with; none of the results'
-    settings       of the trials alone; examples held out for validation at least
-    score          what a trial is judged by, the mean over seeds: on validation examples
-    lower_is_better    whether the lowest score wins, as of trips to a target
-    per_condition  whether each condition has its own winner; else one wins by its mean over the conditions
+    Attributes:
+      space: {setting: values to try, or ``LogUniform``}; all combinations of values are tried. With a ``LogUniform``
+        among them, ``trials`` random combinations are.
+      spaces: {label: space} of arms with a space of their own (a rule on gradients has no clients' rate); of an equal
+        number of trials. An arm with the space {} is not searched for, and says so in the table.
+      trials, seed: of random combinations: how many, and their seed.
+      seeds: that each trial is run with; none of the results'.
+      settings: of the trials alone; examples held out for validation at least.
+      score: what a trial is judged by, the mean over seeds: on validation examples.
+      lower_is_better: whether the lowest score wins, as of trips to a target.
+      per_condition: whether each condition has its own winner; else one wins by its mean over the conditions.
     """
 
     space: Space
@@ -73,19 +74,20 @@ ACCURACY_MARGIN, TRIPS_MARGIN = Margin(0.01), Margin(0.1, relative=True)
 class Analysis:
     """How the claims of one size will be judged, stated before it is run. Checked by ``protocol.check``.
 
-    primary        the sentence of the one claim that the figure stands or falls by
-    under          the condition for which it does, where several are run
-    seeds          how many the results have; no more are added after a look at them
-    margin         of all claims that have none of their own
-    spread         expected standard deviation of the primary claim's differences over seeds; a share of the second
-                   arm's mean where the margin is relative
-    source         where ``spread`` is from
-    difference     the smallest difference that the primary claim should be decided at, if it expects one. Default:
-                   the margin
-    power          the least probability of that verdict, from which ``seeds`` follows
-    correction     test examples over training examples; 0 where no two seeds share examples
-    untuned        {label: why} of arms that take part in a claim and are not searched for while others are
-    tuned_under    the version of the protocol that ``Scale.tuned`` was found under; None: before it
+    Attributes:
+      primary: the sentence of the one claim that the figure stands or falls by.
+      under: the condition for which it does, where several are run.
+      seeds: how many the results have; no more are added after a look at them.
+      margin: of all claims that have none of their own.
+      spread: expected standard deviation of the primary claim's differences over seeds; a share of the second arm's
+        mean where the margin is relative.
+      source: where ``spread`` is from.
+      difference: the smallest difference that the primary claim should be decided at, if it expects one. Default: the
+        margin.
+      power: the least probability of that verdict, from which ``seeds`` follows.
+      correction: test examples over training examples; 0 where no two seeds share examples.
+      untuned: {label: why} of arms that take part in a claim and are not searched for while others are.
+      tuned_under: the version of the protocol that ``Scale.tuned`` was found under; None: before it.
     """
 
     primary: str = ""
@@ -105,19 +107,20 @@ class Analysis:
 class Scale:
     """One size of an experiment.
 
-    settings     that all runs share (``jafl.config.settings``), the budget among them
-    arms         {label: settings} of what is compared; each names its ``algorithm``
-    conditions   {setting: values}, crossed with the arms and with each other
-    overrides    ``Override(condition, label or None, settings)``: what holds only there, over arms and conditions.
-                 What goes with a value of a condition stands here: a model with its data set
-    seeds        of the results
-    search       how settings are found by ``--tune``; None: nothing is searched for
-    tuned        what the search has found: {condition: {label: settings}}, the condition written as its folder,
-                 ``dirichlet_alpha=0.1,delay_mean=5``, or "" for all conditions. Left out in a file: it is read from
-                 ``experiments/tuned``, which ``python -m experiments.machinery.pages`` writes
-    analysis     how its claims are judged, under the protocol; None: as before the protocol, which decides nothing
-    different_worlds    why arms live in different worlds (data, partition, delays, presence, failures, dropout) under
-                 one condition, a sentence; table.md has it. Left out: they do not, which is checked
+    Attributes:
+      settings: that all runs share (``jafl.config.settings``), the budget among them.
+      arms: {label: settings} of what is compared; each names its ``algorithm``.
+      conditions: {setting: values}, crossed with the arms and with each other.
+      overrides: ``Override(condition, label or None, settings)``: what holds only there, over arms and conditions.
+        What goes with a value of a condition stands here: a model with its data set.
+      seeds: of the results.
+      search: how settings are found by ``--tune``; None: nothing is searched for.
+      tuned: what the search has found: {condition: {label: settings}}, the condition written as its folder,
+        ``dirichlet_alpha=0.1,delay_mean=5``, or "" for all conditions. Left out in a file: it is read from
+        ``experiments/tuned``, which ``python -m experiments.machinery.pages`` writes.
+      analysis: how its claims are judged, under the protocol; None: as before the protocol, which decides nothing.
+      different_worlds: why arms live in different worlds (data, partition, delays, presence, failures, dropout) under
+        one condition, a sentence; table.md has it. Left out: they do not, which is checked.
     """
 
     settings: Mapping[str, Any]
@@ -139,8 +142,9 @@ class Scale:
 class Differences(NamedTuple):
     """What ``Claim.differences`` may return.
 
-    values    [seeds], above 0 where they speak for the claim
-    censored  for each arm and condition that takes part, the share of its runs that never reached the target
+    Attributes:
+      values: [seeds], above 0 where they speak for the claim.
+      censored: for each arm and condition that takes part, the share of its runs that never reached the target.
     """
 
     values: Sequence[float]
@@ -151,24 +155,25 @@ class Differences(NamedTuple):
 class Claim:
     """A sentence of the paper, and the difference that speaks for it when it is above 0.
 
-    sentence         as short as it can be, in words of one's own
-    better, worse    the labels of two arms: the difference is ``measure`` of the first minus that of the second, for
-                     each seed (the same world: partition, durations, initial model)
-    measure          what is compared
-    lower_is_better  turns the difference round, as for trips to a target
-    under            the conditions for which it is judged, each by itself: those in which these settings have these
-                     values. Default: all
-    differences      in the place of the arms: a function of ``Runs`` (of the rows, for an experiment that measures
-                     without training) that returns the differences, one for each seed; of trips to a target as
-                     ``Differences``, which also tells how many runs never arrived
-    expected         "better", or "equivalent" where the paper claims that two things are equal, or "worse"
-    scales           for which it is judged
-    margin           the smallest difference that matters. Default: that of the analysis
-    published        the paper's numbers for it, the first arm's before the second's: "31.9 : 104"; in words where it
-                     has none: "a figure"
-    own              whether it is jafl's question, which the paper does not ask: counted apart
-    identity         whether it holds by definition, as where two arms are the same for these settings: it is checked,
-                     but is no evidence and counts as no claim
+    Attributes:
+      sentence: as short as it can be, in words of one's own.
+      better, worse: the labels of two arms: the difference is ``measure`` of the first minus that of the second, for
+        each seed (the same world: partition, durations, initial model).
+      measure: what is compared.
+      lower_is_better: turns the difference round, as for trips to a target.
+      under: the conditions for which it is judged, each by itself: those in which these settings have these values.
+        Default: all.
+      differences: in the place of the arms: a function of ``Runs`` (of the rows, for an experiment that measures
+        without training) that returns the differences, one for each seed; of trips to a target as ``Differences``,
+        which also tells how many runs never arrived.
+      expected: "better", or "equivalent" where the paper claims that two things are equal, or "worse".
+      scales: for which it is judged.
+      margin: the smallest difference that matters. Default: that of the analysis.
+      published: the paper's numbers for it, the first arm's before the second's: "31.9 : 104"; in words where it has
+        none: "a figure".
+      own: whether it is jafl's question, which the paper does not ask: counted apart.
+      identity: whether it holds by definition, as where two arms are the same for these settings: it is checked, but
+        is no evidence and counts as no claim.
     """
 
     sentence: str
@@ -190,9 +195,10 @@ class Claim:
 class Published:
     """The paper's numbers: a table as printed there, or a figure in words.
 
-    heading  of the columns
-    rows     of text
-    note     what a reader must know, the figure in words
+    Attributes:
+      heading: of the columns.
+      rows: of text.
+      note: what a reader must know, the figure in words.
     """
 
     heading: Sequence[str] = ()
@@ -204,10 +210,11 @@ class Published:
 class Context:
     """What an experiment that trains nothing is given.
 
-    scale        its size, with the seeds that were asked for
-    settings     the common settings, with what was typed beside ``--experiment``
-    folder       where it may write pictures; it exists
-    show         gets each line of text that is meant for the user
+    Attributes:
+      scale: its size, with the seeds that were asked for.
+      settings: the common settings, with what was typed beside ``--experiment``.
+      folder: where it may write pictures; it exists.
+      show: gets each line of text that is meant for the user.
     """
 
     scale: Scale
@@ -220,22 +227,23 @@ class Context:
 class PaperExperiment:
     """A figure or table of a paper.
 
-    paper      FedBuff, ACE, ...
-    figure     which of its figures or tables
-    title      what it shows, in a line
-    published  the paper's numbers
-    scales     {"desk": ..., "paper": ...}
-    claims     what the paper says of it
-    columns    {heading: measure} of the printed table: each is a mean over seeds with its standard error
-    beside     published text that stands in the table beside an arm's numbers: {label: text}, or a function of
-               (condition, label)
-    pictures   draws more than the default pictures: a function of the runs (the rows) and the folder to write to.
-               The default: accuracy against server steps, trips and time in each condition's folder, and heat maps
-               where something is swept
-    measure    for what needs no training: returns the table's rows, {heading: value}, in the place of arms
-    reads      the settings, beside seeds, that ``measure`` reads, and that may be typed
-    words      {setting: {value: text}}: what a condition is called on pages; an empty text leaves it out there
-    name       the file's; set when it is loaded
+    Attributes:
+      paper: FedBuff, ACE, ...
+      figure: which of its figures or tables.
+      title: what it shows, in a line.
+      published: the paper's numbers.
+      scales: {"desk": ..., "paper": ...}.
+      claims: what the paper says of it.
+      columns: {heading: measure} of the printed table: each is a mean over seeds with its standard error.
+      beside: published text that stands in the table beside an arm's numbers: {label: text}, or a function of
+        (condition, label).
+      pictures: draws more than the default pictures: a function of the runs (the rows) and the folder to write to.
+        The default: accuracy against server steps, trips and time in each condition's folder, and heat maps where
+        something is swept.
+      measure: for what needs no training: returns the table's rows, {heading: value}, in the place of arms.
+      reads: the settings, beside seeds, that ``measure`` reads, and that may be typed.
+      words: {setting: {value: text}}: what a condition is called on pages; an empty text leaves it out there.
+      name: the file's; set when it is loaded.
     """
 
     paper: str

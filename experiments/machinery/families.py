@@ -16,14 +16,15 @@ UNITS = {"client_trips": " trips", "server_step": " steps", "time": " time"}  # 
 class PrimaryClaim(NamedTuple):
     """The claim that a figure stands or falls by, as text.
 
-    content    the results of its experiment
-    claim      its sentence, with the condition if there is one
-    published  the paper's number
-    ours       the difference with its 95 % interval
-    verdict    corrected by Holm's procedure over its family; with the standing of results that are not in it
-    repeated   the verdict of each replication of the whole family, corrected likewise; a dash without one
-    expected   the verdict that the paper's sentence asks for
-    own        whether it is jafl's question, and no paper's
+    Attributes:
+      content: the results of its experiment.
+      claim: its sentence, with the condition if there is one.
+      published: the paper's number.
+      ours: the difference with its 95 % interval.
+      verdict: corrected by Holm's procedure over its family; with the standing of results that are not in it.
+      repeated: the verdict of each replication of the whole family, corrected likewise; a dash without one.
+      expected: the verdict that the paper's sentence asks for.
+      own: whether it is jafl's question, and no paper's.
     """
 
     content: Content
@@ -166,11 +167,12 @@ SCORES = ("as the paper says", "no difference", "contrary", "undecided", "our ow
 class Score(NamedTuple):
     """How many claims come out how.
 
-    agree     the verdict is the one that the claim expects
-    equal     the claim expects a difference, and the two are equivalent
-    contrary  decided, and otherwise
-    open      undecided
-    own       jafl's own claims, which count in none of these
+    Attributes:
+      agree: the verdict is the one that the claim expects.
+      equal: the claim expects a difference, and the two are equivalent.
+      contrary: decided, and otherwise.
+      open: undecided.
+      own: jafl's own claims, which count in none of these.
     """
 
     agree: int = 0

@@ -119,11 +119,12 @@ def repeated(
 class Agreement(NamedTuple):
     """How far replications agree with the first results; all empty without a replication.
 
-    sentences  on all of it
-    groups     a table: claims by how their seeds share examples, its heading first
-    verdicts   a table: first verdicts (rows) against second ones (columns), its heading first
-    differing  of each claim that both sets decide and decide differently: the experiment, the claim, the folder of
-               its condition, the first verdict and the second
+    Attributes:
+      sentences: on all of it.
+      groups: a table: claims by how their seeds share examples, its heading first.
+      verdicts: a table: first verdicts (rows) against second ones (columns), its heading first.
+      differing: of each claim that both sets decide and decide differently: the experiment, the claim, the folder of
+        its condition, the first verdict and the second.
     """
 
     sentences: Sequence[str] = ()

@@ -14,7 +14,8 @@ from jafl.sweeps import seed_means
 class Runs:
     """The runs that are over.
 
-    groups  one per condition and arm, in the order of the experiment's file
+    Attributes:
+      groups: one per condition and arm, in the order of the experiment's file.
     """
 
     groups: Sequence[seed_means.ArmRuns]

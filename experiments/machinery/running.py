@@ -197,12 +197,13 @@ def folder_name(name: str, scale: str, replication_number: int = 0) -> str:
 class _Job:
     """An experiment at one scale, with what was typed.
 
-    replication  its number; 0 for the experiment itself
-    settings  the common settings
-    budget    the typed budget, as overrides that apply last
-    options   ``jafl.runs.recorder.Options``
-    typed     settings in the place of the file's
-    earlier   the content of the ``verdicts.json`` that lies in the folder; may be empty
+    Attributes:
+      replication: its number; 0 for the experiment itself.
+      settings: the common settings.
+      budget: the typed budget, as overrides that apply last.
+      options: ``jafl.runs.recorder.Options``.
+      typed: settings in the place of the file's.
+      earlier: the content of the ``verdicts.json`` that lies in the folder; may be empty.
     """
 
     experiment: PaperExperiment

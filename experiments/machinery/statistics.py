@@ -18,10 +18,11 @@ MOST_SEEDS = 1000  # that ``seeds_for`` tries
 class Estimate(NamedTuple):
     """The mean of one difference per seed.
 
-    mean     of the differences
-    error    its standard error, corrected
-    spread   the standard deviation of the differences over seeds
-    seeds    how many
+    Attributes:
+      mean: of the differences.
+      error: its standard error, corrected.
+      spread: the standard deviation of the differences over seeds.
+      seeds: how many.
     """
 
     mean: float
@@ -79,7 +80,7 @@ def estimate(differences: Sequence[float], correction: float = 0.0) -> Estimate:
 
     Source: Nadeau and Bengio 2003, "Inference for the generalization error", equation 9.
 
-    Example:
+    Examples:
       >>> round(estimate([1.0, 2.0, 3.0], correction=0.25).error, 4)
       0.7638
     """
@@ -107,7 +108,7 @@ def restricted_mean(observed: Sequence[Observed], horizon: float) -> float:
 
     Source: Kaplan and Meier 1958; Royston and Parmar 2013, "Restricted mean survival time".
 
-    Example:
+    Examples:
       >>> restricted_mean([Observed(2.0, True), Observed(10.0, False)], horizon=6.0)
       4.0
     """
@@ -154,7 +155,7 @@ def holm(claims: Sequence[Sequence[float]], alpha: float = ALPHA) -> list[list[b
     Source: Holm 1979, "A simple sequentially rejective multiple test procedure"; Shaffer 1986, "Modified
     sequentially rejective multiple test procedures", for hypotheses that exclude each other.
 
-    Example:
+    Examples:
       >>> holm([[0.04], [0.001], [0.03]])
       [[False], [True], [False]]
     """
@@ -212,7 +213,7 @@ def seeds_for(wanted: float, **claim: Any) -> int | None:
       wanted: the power, such as 0.8.
       claim: the other arguments of ``power``.
 
-    Example:
+    Examples:
       >>> seeds_for(0.8, spread=0.01, difference=0.01)
       10
     """
@@ -237,7 +238,7 @@ def performance_profile(
 
     Source: Dolan and More 2002, "Benchmarking optimization software with performance profiles".
 
-    Example:
+    Examples:
       >>> performance_profile({"a": [1.0, 4.0], "b": [2.0, 2.0]}, [1.0, 2.0])
       {'a': [0.5, 1.0], 'b': [0.5, 1.0]}
     """

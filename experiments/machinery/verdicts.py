@@ -39,12 +39,13 @@ MOST_CENSORED = 0.2  # of an arm's runs; with more, two arms may agree only in t
 class Sample(NamedTuple):
     """What a claim is judged by under one condition.
 
-    condition    as text
-    differences  [seeds], above 0 where they speak for the claim
-    sides        ([seeds], [seeds]): the better and the worse arm's own numbers; None without arms
-    censored     for each arm that takes part, the share of its runs that never reached the target
-    runs         digests of the runs that it is made of
-    primary      whether it is the primary claim's
+    Attributes:
+      condition: as text.
+      differences: [seeds], above 0 where they speak for the claim.
+      sides: ([seeds], [seeds]): the better and the worse arm's own numbers; None without arms.
+      censored: for each arm that takes part, the share of its runs that never reached the target.
+      runs: digests of the runs that it is made of.
+      primary: whether it is the primary claim's.
     """
 
     condition: str

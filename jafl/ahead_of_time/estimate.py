@@ -30,15 +30,16 @@ class Estimate:
 
     Times are the compiler's estimates: the clock has not been asked.
 
-    topology    what it was compiled for
-    memory      on each chip
-    module      the optimised program
-    program     its tree of loops
-    rounds      {Python function: rounds} of the loops that it makes and whose rounds are data
-    shares      {Python function: share} of the times that a branch is taken: that of a condition that the function
-                makes and that holds, or one in which alone it runs
-    seconds_to_compile    that compiling took here
-    text        of the optimised program
+    Attributes:
+      topology: what it was compiled for.
+      memory: on each chip.
+      module: the optimised program.
+      program: its tree of loops.
+      rounds: {Python function: rounds} of the loops that it makes and whose rounds are data.
+      shares: {Python function: share} of the times that a branch is taken: that of a condition that the function
+        makes and that holds, or one in which alone it runs.
+      seconds_to_compile: that compiling took here.
+      text: of the optimised program.
     """
 
     topology: Topology
@@ -221,7 +222,7 @@ def estimate(
     Raises:
       DoesNotFitError: if the program needs more memory than a chip has.
 
-    Example:
+    Examples:
       >>> from jafl.ahead_of_time.topologies import topology       # doctest: +SKIP
       >>> chip = topology("v5e:1x1")                                # doctest: +SKIP
       >>> square = chip.placed(jax.ShapeDtypeStruct((4096, 4096), "bfloat16"))      # doctest: +SKIP
@@ -246,10 +247,11 @@ def lower(
 class LoweredRun(NamedTuple):
     """A run's program, lowered for a topology.
 
-    lowered  what JAX lowered
-    rounds   of its loops, as ``estimate`` takes them
-    shares   of its branches, likewise
-    trips    client trips in a round of its main loop, on average
+    Attributes:
+      lowered: what JAX lowered.
+      rounds: of its loops, as ``estimate`` takes them.
+      shares: of its branches, likewise.
+      trips: client trips in a round of its main loop, on average.
     """
 
     lowered: Any

@@ -32,27 +32,28 @@ LEAST_LISTED = 1000  # bytes a trip without a price
 class RunForecast:
     """What a run would need on chips that need not be here; times but ``measured`` are a compiler's estimates.
 
-    topology       name of the chips
-    chips          how many of them the run uses
-    fewest_chips   of this kind on which it should fit, by jafl's own forecast where it was not compiled for so many;
-                   None if on none
-    fits           whether it fits
-    reason         the compiler's sentence where it does not; else ""
-    plan           in words
-    trips          client trips of the run
-    parts          {name: bytes on each chip}: the run's arrays, what tiles add to them (``padding``), ``evaluation``,
-                   and the compiler's own figures for ``temporaries`` and ``code``
-    available      bytes that a program may take of each chip
-    seconds_a_trip       estimated, training alone; None where the compiler notes no times (GPUs)
-    training_seconds     estimated, of all trips
-    evaluation_seconds   estimated, of all evaluations
-    evaluations    how many
-    not_priced     {operation: bytes a trip} that have no estimate; counted at the memory's bandwidth
-    collectives    {kind: bytes a trip on each chip}; in no estimate
-    unknown_rounds loops that count as one round because nobody knows how many they make
-    compile_seconds      that compiling took here
-    measured       seconds a trip on this machine, by the clock; None if it was not asked for or does not fit
-    platform       of this machine
+    Attributes:
+      topology: name of the chips.
+      chips: how many of them the run uses.
+      fewest_chips: of this kind on which it should fit, by jafl's own forecast where it was not compiled for so many;
+        None if on none.
+      fits: whether it fits.
+      reason: the compiler's sentence where it does not; else "".
+      plan: in words.
+      trips: client trips of the run.
+      parts: {name: bytes on each chip}: the run's arrays, what tiles add to them (``padding``), ``evaluation``, and
+        the compiler's own figures for ``temporaries`` and ``code``.
+      available: bytes that a program may take of each chip.
+      seconds_a_trip: estimated, training alone; None where the compiler notes no times (GPUs).
+      training_seconds: estimated, of all trips.
+      evaluation_seconds: estimated, of all evaluations.
+      evaluations: how many.
+      not_priced: {operation: bytes a trip} that have no estimate; counted at the memory's bandwidth.
+      collectives: {kind: bytes a trip on each chip}; in no estimate.
+      unknown_rounds: loops that count as one round because nobody knows how many they make.
+      compile_seconds: that compiling took here.
+      measured: seconds a trip on this machine, by the clock; None if it was not asked for or does not fit.
+      platform: of this machine.
     """
 
     topology: str
@@ -182,7 +183,7 @@ def forecast(
       SettingError: for a topology that does not exist, a compiler that is not installed, or parts of the run that do
         not fit each other.
 
-    Example:
+    Examples:
       >>> federation = jafl.federate(jafl.data.digits(), jafl.data.iid(jafl.data.digits().y, 100, seed=0))
       >>> schedule = jafl.asynchronous(
       ...     num_clients=100, concurrency=20, buffer_size=10, client_trips=10_000, delay=jafl.delays.half_normal(1.0)

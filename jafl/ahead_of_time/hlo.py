@@ -87,15 +87,16 @@ class Array(NamedTuple):
 class Instruction(NamedTuple):
     """One instruction of an optimised program.
 
-    name, operation  such as ``copy.122`` and ``copy``
-    shape            text of what it makes
-    operands         names of what it reads
-    called           {role: names of computations}: ``body`` and ``condition`` of a loop, ``calls`` of a fusion, ...
-    cycles           the compiler's estimate, or None
-    is_root          whether it makes the computation's result
-    op_name          JAX's path to what it comes from
-    functions        names of the Python functions on the stack where it was traced, the outermost first
-    text             its line
+    Attributes:
+      name, operation: such as ``copy.122`` and ``copy``.
+      shape: text of what it makes.
+      operands: names of what it reads.
+      called: {role: names of computations}: ``body`` and ``condition`` of a loop, ``calls`` of a fusion, ...
+      cycles: the compiler's estimate, or None.
+      is_root: whether it makes the computation's result.
+      op_name: JAX's path to what it comes from.
+      functions: names of the Python functions on the stack where it was traced, the outermost first.
+      text: its line.
     """
 
     name: str
@@ -124,11 +125,12 @@ class Instruction(NamedTuple):
 class Loop(NamedTuple):
     """A loop, or a branch of a conditional, with all that is in it; the whole program is the loop of one round.
 
-    instruction   the ``while`` or the conditional; None for the whole program
-    rounds        how often it runs each time that it is reached; None where that is data
-    branch        0 for a loop; for the branches of a conditional 1, 2, ...; of ``lax.cond`` 2 is taken if it holds
-    instructions  in it, but not in loops inside
-    loops         inside
+    Attributes:
+      instruction: the ``while`` or the conditional; None for the whole program.
+      rounds: how often it runs each time that it is reached; None where that is data.
+      branch: 0 for a loop; for the branches of a conditional 1, 2, ...; of ``lax.cond`` 2 is taken if it holds.
+      instructions: in it, but not in loops inside.
+      loops: inside.
     """
 
     instruction: Instruction | None

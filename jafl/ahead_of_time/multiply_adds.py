@@ -54,7 +54,7 @@ def multiply_adds(traced: Any, platform: str | None = None) -> int:
       The number. Of a loop whose number of rounds is not known before it runs, one round counts; of branches, the
       one with the most.
 
-    Example:
+    Examples:
       >>> a, b = jax.ShapeDtypeStruct((2, 3), float), jax.ShapeDtypeStruct((3, 5), float)
       >>> multiply_adds(jax.jit(jnp.dot).trace(a, b))
       30

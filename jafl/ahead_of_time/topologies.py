@@ -22,11 +22,12 @@ GIB = 2**30
 class Chip:
     """What is known of one device of a kind.
 
-    memory      bytes of its data sheet
-    usable      bytes that a program may take
-    bandwidth   of its memory, bytes a second
-    operations  bfloat16 operations a second, at most
-    clock       cycles a second
+    Attributes:
+      memory: bytes of its data sheet.
+      usable: bytes that a program may take.
+      bandwidth: of its memory, bytes a second.
+      operations: bfloat16 operations a second, at most.
+      clock: cycles a second.
     """
 
     memory: int
@@ -98,9 +99,10 @@ device_description_str: "NVIDIA H100 80GB HBM3"
 class Topology:
     """One chip or several that need not be here.
 
-    name     such as ``v5e:2x2``
-    chip     what is known of each
-    devices  JAX's, for compilation alone: nothing can be placed on them
+    Attributes:
+      name: such as ``v5e:2x2``.
+      chip: what is known of each.
+      devices: JAX's, for compilation alone: nothing can be placed on them.
     """
 
     name: str

@@ -127,20 +127,21 @@ EVERY_RUN = Readers(({},))
 class Declaration:
     """What is known of a setting beside its name, type, default and help text.
 
-    group                of ``GROUPS``, under which the help prints it. Those of data decide which examples there
-                         are, those of partition who holds them
-    readers              the runs that read it; where none of a command's runs does, it is refused
-    argument             the name under which its readers take it, if that is another
-    varies               a number on which neither schedule nor partition depend: runs that differ in it share one
-                         compiled program
-    preset               whether an algorithm's preset fills it in where it is None
-    excludes             the setting that must not be given beside it
-    trips_per_step       whether it holds the trips per server step, in the protocols that read it
-    decides_examples_of  the data sets whose examples it decides, of a setting of another group than data
-    most_used            whether --help explains it, too
-    earlier_name         under which earlier files and commands have it
-    files                what its value names, if that is no law: "" a file; else these files of a folder. What they
-                         hold decides the results
+    Attributes:
+      group: of ``GROUPS``, under which the help prints it. Those of data decide which examples there are, those of
+        partition who holds them.
+      readers: the runs that read it; where none of a command's runs does, it is refused.
+      argument: the name under which its readers take it, if that is another.
+      varies: a number on which neither schedule nor partition depend: runs that differ in it share one compiled
+        program.
+      preset: whether an algorithm's preset fills it in where it is None.
+      excludes: the setting that must not be given beside it.
+      trips_per_step: whether it holds the trips per server step, in the protocols that read it.
+      decides_examples_of: the data sets whose examples it decides, of a setting of another group than data.
+      most_used: whether --help explains it, too.
+      earlier_name: under which earlier files and commands have it.
+      files: what its value names, if that is no law: "" a file; else these files of a folder. What they hold decides
+        the results.
     """
 
     group: str

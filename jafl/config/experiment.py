@@ -42,12 +42,13 @@ from jafl.specifications import Specification, as_specification
 class Experiment:
     """One run made from settings, ready to train.
 
-    label        the arm's that it is a run of; where algorithms are compared, the algorithm
-    settings     with every default filled in
-    source       the data set
-    model        the model, with what it does to stored examples before it reads them
-    preparation  the run, its plan, its program and the memory that it will take
-    inputs       {what: SHA-256} of what it reads from files (``jafl.config.inputs``)
+    Attributes:
+      label: the arm's that it is a run of; where algorithms are compared, the algorithm.
+      settings: with every default filled in.
+      source: the data set.
+      model: the model, with what it does to stored examples before it reads them.
+      preparation: the run, its plan, its program and the memory that it will take.
+      inputs: {what: SHA-256} of what it reads from files (``jafl.config.inputs``).
     """
 
     label: str

@@ -82,7 +82,7 @@ def assumed_source(name: str, **arguments: Any) -> Source:
     Raises:
       SettingError: for a data set without a declared shape, and for arguments that leave a split empty.
 
-    Example:
+    Examples:
       >>> from jafl.data.assumed import assumed_source
       >>> assumed_source("cifar10", validation_fraction=0.1).x.shape
       (45000, 32, 32, 3)

@@ -36,7 +36,7 @@ class Partition:
       SettingError: unless the offsets run from 0 to A without falling, every client holds at least one example and
         every index is a whole number of at least 0 and below ``total_examples``.
 
-    Example:
+    Examples:
       >>> jafl.Partition(offsets=[0, 2, 3], indices=[4, 0, 1]).num_clients
       2
     """
@@ -143,7 +143,7 @@ class Partition:
         Raises:
           SettingError: if there is no client, a client has no example, or a position is negative or no integer.
 
-        Example:
+        Examples:
           >>> jafl.Partition.from_lists([[0, 2], [1]]).sizes.tolist()
           [2, 1]
         """
@@ -297,7 +297,7 @@ class Source:
         Raises:
           SettingError: for another type.
 
-        Example:
+        Examples:
           >>> jafl.data.digits().in_precision("float64").x.dtype
           dtype('float64')
         """
@@ -375,7 +375,7 @@ class Federation:
         Raises:
           SettingError: as ``from_arrays``, and for clients whose examples differ in shape or have no examples.
 
-        Example:
+        Examples:
           >>> homes = {"Ann": ([[0.5], [1.5]], [0, 1]), "Bob": ([[2.5]], [1])}
           >>> federation = jafl.Federation.from_clients(homes, test=([[0.7]], [0]))
           >>> federation.client_names, federation.num_examples.tolist()
@@ -444,7 +444,7 @@ class Federation:
             or is not of numbers, labels are not whole numbers below ``num_classes`` or have large gaps, the partition
             is one of other examples or labels, or a split is empty.
 
-        Example:
+        Examples:
           >>> clients = jafl.Partition.from_lists([[0, 2], [1]])
           >>> x, y = [[0.5], [1.5], [2.5]], [0, 1, 1]
           >>> federation = jafl.Federation.from_arrays(x, y, clients, test_x=x, test_y=y)
@@ -551,7 +551,7 @@ def federate(source: Source, partition: Partition, *, held_out: HeldOut | None =
     Raises:
       SettingError: as ``Federation.from_arrays``.
 
-    Example:
+    Examples:
       >>> source = jafl.data.digits()
       >>> jafl.federate(source, jafl.data.iid(source.y, 10, seed=0)).num_clients
       10

@@ -23,7 +23,7 @@ class Normalization:
     Raises:
       SettingError: unless they are equally many finite numbers, and ``std`` above 0.
 
-    Example:
+    Examples:
       >>> jafl.data.Normalization(mean=127.5, std=127.5)
       Normalization(mean=(127.5,), std=(127.5,))
     """

@@ -37,7 +37,7 @@ def iid(labels: Any, num_clients: int, *, seed: int) -> Partition:
     Raises:
       SettingError: if there are fewer examples than clients.
 
-    Example:
+    Examples:
       >>> jafl.data.iid([0, 0, 1, 1, 1], 2, seed=0).sizes.tolist()
       [3, 2]
     """
@@ -79,7 +79,7 @@ def dirichlet(
     Raises:
       SettingError: for an ``alpha`` outside its range, and for fewer examples than clients.
 
-    Example:
+    Examples:
       >>> jafl.data.dirichlet([0, 0, 0, 1, 1, 1], 3, alpha=0.3, seed=0, equal_sizes=True).sizes.tolist()
       [2, 2, 2]
     """
@@ -131,7 +131,7 @@ def labels_per_client(
       SettingError: if the labels asked for are more than occur, or if ``largest`` is more than the
         ``labels_per_client`` rarest labels have together.
 
-    Example:
+    Examples:
       >>> labels = [0, 1, 2] * 10
       >>> clients = jafl.data.labels_per_client(labels, 4, labels_per_client=2, smallest=5, largest=5, seed=0)
       >>> clients.sizes.tolist()
@@ -174,7 +174,7 @@ def label_groups(labels: Any, groups: Sequence[tuple[int, Sequence[int]]], *, se
     Raises:
       SettingError: if a label is owned twice or does not occur, or if a group has fewer examples than clients.
 
-    Example:
+    Examples:
       >>> jafl.data.label_groups([0, 0, 1, 1, 1, 1], [(2, [0]), (1, [1])], seed=0).sizes.tolist()
       [1, 1, 4]
     """

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from jafl.data.without_tensorflow import without_bucket
 from jafl.errors import SettingError
 from jafl.extras import MissingLibraryError, importing
 
@@ -58,7 +59,9 @@ def tensorflow_datasets() -> Any:
 
 def builder_of(name: str, data_dir: str | os.PathLike) -> Any:
     """tensorflow-datasets' builder of ``name``, for a data set under ``data_dir`` or yet to be prepared there."""
-    return tensorflow_datasets().builder(name, data_dir=os.fspath(data_dir))
+    tfds = tensorflow_datasets()
+    with without_bucket():
+        return tfds.builder(name, data_dir=os.fspath(data_dir))
 
 
 def check_prepared(name: str, data_dir: str | os.PathLike) -> list[pathlib.Path]:

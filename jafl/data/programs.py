@@ -71,7 +71,7 @@ def python_source(
       SettingError: for more clients than there are files, for a digest of other texts, for a fraction that leaves a
         split empty, and where Python's standard library has no source files.
 
-    Example:
+    Examples:
       >>> source = jafl.data.python_source(num_clients=10)
       >>> source.natural_partition.num_clients, source.num_classes
       (10, 99)

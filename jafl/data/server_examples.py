@@ -31,7 +31,7 @@ def keep_for_server(
     Raises:
       SettingError: where there are fewer examples, or a client of the natural partition would have none left.
 
-    Example:
+    Examples:
       >>> source = jafl.data.keep_for_server(jafl.data.digits(), 100)
       >>> len(source.server_x), len(source.x)
       (100, 1338)

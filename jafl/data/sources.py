@@ -52,7 +52,7 @@ def digits(*, test_fraction: float = 0.2, validation_fraction: float = 0.0, data
       SettingError: for fractions that leave a split empty.
       MissingLibraryError: without scikit-learn, which brings them.
 
-    Example:
+    Examples:
       >>> jafl.data.digits(test_fraction=0.2).x.shape
       (1438, 8, 8, 1)
     """
@@ -140,7 +140,7 @@ def synthetic(
     Raises:
       SettingError: for a value outside its range.
 
-    Example:
+    Examples:
       >>> jafl.data.synthetic(num_clients=3, alpha=1, beta=1).natural_partition.num_clients
       3
     """

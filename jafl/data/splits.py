@@ -177,7 +177,7 @@ def fold_source(
     Raises:
       SettingError: for a source with clients of its own, or numbers that leave a split empty.
 
-    Example:
+    Examples:
       >>> from jafl.data.splits import fold_source
       >>> whole = jafl.data.digits()
       >>> [len(fold_source(whole, folds=4, fold=k).test_y) for k in range(4)]
@@ -244,7 +244,7 @@ def fewer_for_evaluation(source: Source, evaluation_examples: int, data_seed: in
     Raises:
       SettingError: for a number that is not from 1 to that of the test examples.
 
-    Example:
+    Examples:
       >>> from jafl.data.splits import fewer_for_evaluation
       >>> len(fewer_for_evaluation(jafl.data.digits(), 100).test_y)
       100
@@ -280,7 +280,7 @@ def with_shuffled_labels(source: Source, data_seed: int = 0) -> Source:
     Returns:
       The source with the same examples and the same number of examples of each class.
 
-    Example:
+    Examples:
       >>> from jafl.data.splits import with_shuffled_labels
       >>> shuffled = with_shuffled_labels(jafl.data.digits())
       >>> bool((shuffled.y == jafl.data.digits().y).mean() < 0.2)
@@ -462,7 +462,7 @@ def hold_out(partition: Partition, fraction: float, *, seed: int) -> tuple[Parti
     Raises:
       SettingError: unless 0 < ``fraction`` < 1.
 
-    Example:
+    Examples:
       >>> clients = jafl.Partition.from_lists([range(10), [10]])
       >>> rest, held_out = jafl.data.hold_out(clients, 0.2, seed=0)
       >>> rest.sizes.tolist(), held_out.sizes.tolist()

@@ -1,4 +1,4 @@
-"""Lets tensorflow-datasets prepare data sets where TensorFlow is not installed.
+"""Lets tensorflow-datasets prepare data sets where TensorFlow is not installed, and leave nothing behind.
 
 Its builders use three functions of TensorFlow: opening a file, turning bytes into text, and encoding an image as PNG.
 They are replaced where TensorFlow is not installed. The replaced names are private to tensorflow-datasets, so its
@@ -84,6 +84,18 @@ def preparing() -> Iterator[None]:
                 _replace(stack, importlib.import_module(name), "tf", stand_in)
             features = importlib.import_module("tensorflow_datasets.core.features.image_feature")
             _replace(stack, features._ImageEncoder, "_encode_image", _encode_image)
+        yield
+
+
+@contextlib.contextmanager
+def without_bucket() -> Iterator[None]:
+    """A context in which a builder of a data set that is not prepared leaves no empty folder among temporary files.
+
+    It would make one for a description of the data set from a bucket, which tensorflow-datasets asks no more.
+    """
+    info = importlib.import_module("tensorflow_datasets.core.dataset_info").DatasetInfo
+    with contextlib.ExitStack() as stack:
+        _replace(stack, info, "initialize_from_bucket", lambda _: None)
         yield
 
 

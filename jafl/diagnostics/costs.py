@@ -81,7 +81,7 @@ def costs(
     Raises:
       SettingError: for a number that is negative or not whole, or a schedule without applied trips.
 
-    Example:
+    Examples:
       >>> schedule = jafl.synchronous(
       ...     num_clients=5, cohort_size=2, delay=jafl.delays.constant(1.0), server_steps=3
       ... )

@@ -57,7 +57,7 @@ def participating_examples(schedule: EventSchedule, num_examples: Any) -> Partic
     Raises:
       SettingError: for another shape, or a schedule without applied trips.
 
-    Example:
+    Examples:
       >>> schedule = jafl.synchronous(
       ...     num_clients=5, cohort_size=2, delay=jafl.delays.constant(1.0), server_steps=3
       ... )
@@ -79,7 +79,7 @@ def wasted(schedule: EventSchedule) -> Wasted:
     Returns:
       Their number, their time, and both as shares: ``Wasted``.
 
-    Example:
+    Examples:
       >>> schedule = jafl.synchronous(
       ...     num_clients=5, cohort_size=2, delay=jafl.delays.constant(1.0), server_steps=3
       ... )

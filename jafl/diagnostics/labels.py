@@ -39,7 +39,7 @@ def label_shares(label_counts: Any) -> np.ndarray:
     Raises:
       SettingError: for another shape, a negative number, or nothing but zeros.
 
-    Example:
+    Examples:
       >>> jafl.diagnostics.label_shares([[3, 1], [0, 2]])
       array([[0.75, 0.25],
              [0.  , 1.  ]])
@@ -75,7 +75,7 @@ def labels_seen(
       SettingError: for arrays of another shape, a weight that is negative or not finite, bins below 1 or a schedule
         without applied trips.
 
-    Example:
+    Examples:
       >>> schedule = jafl.synchronous(
       ...     num_clients=5, cohort_size=2, delay=jafl.delays.constant(1.0), server_steps=3
       ... )
@@ -114,7 +114,7 @@ def label_distance(seen: Any, wanted: Any) -> float:
     Returns:
       A number from 0 to 1.
 
-    Example:
+    Examples:
       >>> jafl.diagnostics.label_distance([0.5, 0.5], [0.25, 0.75])
       0.25
     """

@@ -55,7 +55,7 @@ def step_bins(schedule: EventSchedule, bins: int) -> np.ndarray:
     Raises:
       SettingError: for bins below 1, or a schedule without applied trips.
 
-    Example:
+    Examples:
       >>> schedule = jafl.synchronous(
       ...     num_clients=5, cohort_size=2, delay=jafl.delays.constant(1.0), server_steps=3
       ... )
@@ -86,7 +86,7 @@ def staleness_over_time(
       SettingError: for bins below 1, a schedule without applied trips, or groups that name no client, an unknown one
         or one twice.
 
-    Example:
+    Examples:
       >>> schedule = jafl.synchronous(
       ...     num_clients=5, cohort_size=2, delay=jafl.delays.constant(1.0), server_steps=3
       ... )
@@ -137,7 +137,7 @@ def in_flight(schedule: EventSchedule) -> InFlight:
     Returns:
       The count as a step function of simulated time: ``InFlight``.
 
-    Example:
+    Examples:
       >>> schedule = jafl.synchronous(
       ...     num_clients=5, cohort_size=2, delay=jafl.delays.constant(1.0), server_steps=3
       ... )
@@ -160,7 +160,7 @@ def mean_in_flight(schedule: EventSchedule) -> float:
     Returns:
       Clients; 0 for a run that takes no time.
 
-    Example:
+    Examples:
       >>> schedule = jafl.synchronous(
       ...     num_clients=5, cohort_size=2, delay=jafl.delays.constant(1.0), server_steps=3
       ... )

@@ -18,7 +18,7 @@ def participation(schedule: EventSchedule) -> np.ndarray:
     Returns:
       [N] int64.
 
-    Example:
+    Examples:
       >>> schedule = jafl.synchronous(
       ...     num_clients=2, cohort_size=2, delay=jafl.delays.constant(1.0), server_steps=3
       ... )
@@ -44,7 +44,7 @@ def influence(schedule: EventSchedule, weights: np.ndarray | None = None) -> np.
     Raises:
       SettingError: for weights of another shape, or not finite.
 
-    Example:
+    Examples:
       >>> schedule = jafl.synchronous(
       ...     num_clients=2, cohort_size=2, delay=jafl.delays.constant(1.0), server_steps=3
       ... )
@@ -68,7 +68,7 @@ def client_staleness(schedule: EventSchedule) -> np.ndarray:
     Returns:
       [N] float64, in server steps; NaN for a client without applied trips.
 
-    Example:
+    Examples:
       >>> schedule = jafl.synchronous(
       ...     num_clients=2, cohort_size=2, delay=jafl.delays.constant(1.0), server_steps=3
       ... )
@@ -93,7 +93,7 @@ def equation_8_weights(schedule: EventSchedule) -> np.ndarray:
     Returns:
       [J] float64, one per applied trip.
 
-    Example:
+    Examples:
       >>> schedule = jafl.synchronous(
       ...     num_clients=2, cohort_size=2, delay=jafl.delays.constant(1.0), server_steps=2
       ... )
@@ -120,7 +120,7 @@ def normalized_within_steps(schedule: EventSchedule, weights: np.ndarray) -> np.
     Raises:
       SettingError: for another shape, or weights that are not finite.
 
-    Example:
+    Examples:
       >>> schedule = jafl.synchronous(
       ...     num_clients=2, cohort_size=2, delay=jafl.delays.constant(1.0), server_steps=1
       ... )
@@ -145,7 +145,7 @@ def fairness_loss(shares: Any) -> float:
     Raises:
       SettingError: unless the shares are a list of at least one number.
 
-    Example:
+    Examples:
       >>> jafl.diagnostics.fairness_loss([0.25, 0.75])
       0.5
     """
@@ -165,7 +165,7 @@ def gini(values: Any) -> float:
     Raises:
       SettingError: for a negative value, or no value.
 
-    Example:
+    Examples:
       >>> jafl.diagnostics.gini([0.0, 0.0, 0.0, 8.0])
       0.75
     """
@@ -188,7 +188,7 @@ def jain(values: Any) -> float:
     Raises:
       SettingError: for a negative value, or no value.
 
-    Example:
+    Examples:
       >>> jafl.diagnostics.jain([0.0, 0.0, 0.0, 8.0])
       0.25
     """
@@ -213,7 +213,7 @@ def of_fair_share(schedule: EventSchedule, shares: Any, groups: Groups | None = 
     Raises:
       SettingError: for shares of another shape, or groups as in ``staleness_over_time``.
 
-    Example:
+    Examples:
       >>> schedule = jafl.synchronous(
       ...     num_clients=2, cohort_size=2, delay=jafl.delays.constant(1.0), server_steps=1
       ... )
@@ -249,7 +249,7 @@ def groups_by_speed(schedule: EventSchedule, parts: int = 3) -> dict[str, np.nda
     Raises:
       SettingError: for parts below 2, or a schedule without applied trips.
 
-    Example:
+    Examples:
       >>> delay = jafl.delays.from_function(lambda client, trip: 1.0 + client)
       >>> schedule = jafl.synchronous(num_clients=2, cohort_size=2, delay=delay, server_steps=1)
       >>> jafl.diagnostics.groups_by_speed(schedule, parts=2)

@@ -60,7 +60,7 @@ def summary(
       SettingError: for arrays of a wrong shape, groups as in ``staleness_over_time``, a weight named "client trips",
         or a schedule without applied trips.
 
-    Example:
+    Examples:
       >>> schedule = jafl.synchronous(
       ...     num_clients=5, cohort_size=2, delay=jafl.delays.constant(1.0), server_steps=3
       ... )

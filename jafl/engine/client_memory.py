@@ -30,10 +30,11 @@ class Row(NamedTuple):
 class ClientMemory(NamedTuple):
     """The memory of all clients, and the row that is still to be written.
 
-    codes   [N, entries of V] in the stored type; off a CPU [N, *V], on a TPU as ``TiledRows``
-    scales  [N] per leaf for 8 bits, else ()
-    held    the row that is still to be written
-    client  [] int32, whose row that is
+    Attributes:
+      codes: [N, entries of V] in the stored type; off a CPU [N, *V], on a TPU as ``TiledRows``.
+      scales: [N] per leaf for 8 bits, else ().
+      held: the row that is still to be written.
+      client: [] int32, whose row that is.
     """
 
     codes: Any

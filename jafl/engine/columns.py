@@ -22,11 +22,12 @@ from jax import lax
 class PackedColumn:
     """A column [rows, ...] that lies in a vector with others; ``column[number]`` is a row of it.
 
-    words  uint32: entry e of row j of this column is at begin + e * rows + j
-    begin  where the column begins; static, as are the others
-    rows   how many there are
-    dtype  of 32 bits
-    shape  of a row
+    Attributes:
+      words: uint32: entry e of row j of this column is at begin + e * rows + j.
+      begin: where the column begins; static, as are the others.
+      rows: how many there are.
+      dtype: of 32 bits.
+      shape: of a row.
     """
 
     words: jax.Array
@@ -57,7 +58,7 @@ def part(column: Any, first: jax.Array, count: int) -> jax.Array:
 def packed(columns: Any) -> Any:
     """The pytree with its columns [rows, ...], those of numbers of 32 bits, packed into one vector.
 
-    Example:
+    Examples:
       >>> table = packed({"client": jnp.array([4, 5]), "weight": jnp.array([0.5, 0.25])})
       >>> table["client"][1].item(), table["weight"][1].item()
       (5, 0.25)

@@ -22,17 +22,18 @@ SMALL = 2**14  # entries of an array that is summed over devices with others
 class Spread(NamedTuple):
     """How trips are spread over devices; static, and hashable.
 
-    devices        a mesh of one axis, ``DEVICES``, or None for one device
-    together       True: a device trains its trips side by side (``vmap``); False: one after the other
-    at_once        the most trips of a server step that are folded apart and added up, for an additive rule; 0: trips
-                   are folded one after the other
-    lanes          the most trips of a wave that a device trains side by side, before it takes the next ones; 0: all
-    whole_steps    whether the rule takes all trips of a step at once (``Rule.whole_step``); waves are then due before
-                   the first trip of a step
-    memory_apart   whether each device holds a part of every row of the clients' memory
-    data_apart     0: every device holds all examples; else each holds a part of them, and no client has more than
-                   this many
-    platform       of the devices: "cpu", "gpu" or "tpu"
+    Attributes:
+      devices: a mesh of one axis, ``DEVICES``, or None for one device.
+      together: True: a device trains its trips side by side (``vmap``); False: one after the other.
+      at_once: the most trips of a server step that are folded apart and added up, for an additive rule; 0: trips are
+        folded one after the other.
+      lanes: the most trips of a wave that a device trains side by side, before it takes the next ones; 0: all.
+      whole_steps: whether the rule takes all trips of a step at once (``Rule.whole_step``); waves are then due before
+        the first trip of a step.
+      memory_apart: whether each device holds a part of every row of the clients' memory.
+      data_apart: 0: every device holds all examples; else each holds a part of them, and no client has more than this
+        many.
+      platform: of the devices: "cpu", "gpu" or "tpu".
     """
 
     devices: Mesh | None = None

@@ -29,7 +29,7 @@ class Evaluator:
       x: [E, ...] the examples.
       y: [E, ...] labels as the model's task reads them.
 
-    Example:
+    Examples:
       >>> model = jafl.models.softmax(2)
       >>> x, y = np.eye(2, dtype=np.float32), np.array([0, 1])
       >>> jafl.Evaluator(model, x, y)(model.init(jax.random.key(0), x))["accuracy"]
@@ -103,7 +103,7 @@ def recorded(name: str, result: Any) -> dict[str, float]:
     Raises:
       SettingError: for any other result.
 
-    Example:
+    Examples:
       >>> recorded("mine", {"accuracy": 0.5}), recorded("mine", 0.5)
       ({'mine_accuracy': 0.5}, {'mine': 0.5})
     """
@@ -167,7 +167,7 @@ def fairness(values: np.ndarray, *, larger_is_better: bool) -> dict[str, float]:
       {"mean": over clients, "worst_tenth": the mean of the worst tenth of them, at least one, "std": the standard
       deviation over clients}.
 
-    Example:
+    Examples:
       >>> fairness(np.array([0.0, 1.0, np.nan]), larger_is_better=True)
       {'mean': 0.5, 'worst_tenth': 0.0, 'std': 0.5}
     """

@@ -39,10 +39,11 @@ from jafl.records import ArrayTree, Arrival, Params, Recall
 class OpenStep(NamedTuple):
     """What the arrivals of one server step change.
 
-    buffer        of the rule, which lasts for this step alone
-    memory        of the clients, or None
-    waiting       trips that have trained and wait to be folded, or None
-    trip_reports  {name: [J]}
+    Attributes:
+      buffer: of the rule, which lasts for this step alone.
+      memory: of the clients, or None.
+      waiting: trips that have trained and wait to be folded, or None.
+      trip_reports: {name: [J]}.
     """
 
     buffer: Any

@@ -38,16 +38,17 @@ SHARED = ("uses_memory", "most", "rounds")
 class Segments(NamedTuple):
     """The segments of a chunk; a segment's own axes follow [P, B], but for the first three.
 
-    uses_memory    [] bool: whether clients' stored values are read or written in this chunk
-    most           [P] int32: trips of the largest wave of all runs
-    rounds         [P] int32: how many further products, of ``VERSIONS_AT_ONCE`` versions, make all of them
-    size           [] trips of the wave
-    client, read_slot  [W] int32
-    key            [W, 2] uint32
-    matrix         [M + S, D]
-    write_slot     [S] int32, past the last slot where there is no version
-    memory_client  [G] int32
-    stored_client  [W] int32, the client for which a lane's update is stored; N or more where it is not
+    Attributes:
+      uses_memory: [] bool: whether clients' stored values are read or written in this chunk.
+      most: [P] int32: trips of the largest wave of all runs.
+      rounds: [P] int32: how many further products, of ``VERSIONS_AT_ONCE`` versions, make all of them.
+      size: [] trips of the wave.
+      client, read_slot: [W] int32.
+      key: [W, 2] uint32.
+      matrix: [M + S, D].
+      write_slot: [S] int32, past the last slot where there is no version.
+      memory_client: [G] int32.
+      stored_client: [W] int32, the client for which a lane's update is stored; N or more where it is not.
     """
 
     uses_memory: Array
@@ -74,9 +75,10 @@ class Groups(NamedTuple):
 class Wave(NamedTuple):
     """What the trips of a wave leave, [W, ...] each; None for what no rule of the program reads.
 
-    updates  [*P]
-    starts   [*P] the models that they trained from
-    stored   ``Row``: their updates as the clients' memory holds them in few bits
+    Attributes:
+      updates: [*P].
+      starts: [*P] the models that they trained from.
+      stored: ``Row``: their updates as the clients' memory holds them in few bits.
     """
 
     updates: ArrayTree | None
@@ -87,9 +89,10 @@ class Wave(NamedTuple):
 class MatrixCarry(NamedTuple):
     """Everything that lasts from one segment to the next.
 
-    lasting    [B, M, *P]: the model before all else
-    snapshots  [B, slots, *P]
-    memory     the clients' stored values: ``Row`` of [B, N, *P]; of one row for rules without
+    Attributes:
+      lasting: [B, M, *P]: the model before all else.
+      snapshots: [B, slots, *P].
+      memory: the clients' stored values: ``Row`` of [B, N, *P]; of one row for rules without.
     """
 
     lasting: ArrayTree
@@ -111,12 +114,13 @@ class MatrixCarry(NamedTuple):
 class MatrixProgram:
     """What the matrix form reads and never writes; its arrays and numbers are data, the other fields are static.
 
-    data, client_work  as in ``Program``; a leaf has a leading axis [B] where the runs' leaves differ
-    is_own             for each leaf of the two, whether it has that axis
-    runs               B
-    groups             which arrays of a wave are read
-    precision          in which the clients' memory holds its values
-    spread             how trips are spread over devices
+    Attributes:
+      data, client_work: as in ``Program``; a leaf has a leading axis [B] where the runs' leaves differ.
+      is_own: for each leaf of the two, whether it has that axis.
+      runs: B.
+      groups: which arrays of a wave are read.
+      precision: in which the clients' memory holds its values.
+      spread: how trips are spread over devices.
     """
 
     data: ClientData

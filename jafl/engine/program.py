@@ -88,14 +88,15 @@ class Trained(NamedTuple):
 class Carry(NamedTuple):
     """Everything that lasts from one server step to the next: one pytree that can be saved.
 
-    params           [*P]
-    optimizer_state  of the server optimizer
-    rule_state       of the rule
-    snapshots        [slots, *P]
-    memory           of the clients, or None for a rule without
-    waiting          [rows] trips that have trained and wait to be folded, or None without waves
-    trip_reports     {name: [J]}, ``loss`` among them
-    step_reports     {name: [T, ...]}
+    Attributes:
+      params: [*P].
+      optimizer_state: of the server optimizer.
+      rule_state: of the rule.
+      snapshots: [slots, *P].
+      memory: of the clients, or None for a rule without.
+      waiting: [rows] trips that have trained and wait to be folded, or None without waves.
+      trip_reports: {name: [J]}, ``loss`` among them.
+      step_reports: {name: [T, ...]}.
     """
 
     params: Params

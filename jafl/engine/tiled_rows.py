@@ -25,9 +25,10 @@ TILE_WIDTH, TILE_HEIGHT = 128, 8
 class TiledRows:
     """Rows of at least two axes.
 
-    tiles    [rows, ..., A, B] whole tiles, in which each row lies first; what is beyond it has no meaning
-    shape    of a row; static, as is the next
-    swapped  whether the last two axes of a row are swapped in ``tiles``, where that leaves less empty
+    Attributes:
+      tiles: [rows, ..., A, B] whole tiles, in which each row lies first; what is beyond it has no meaning.
+      shape: of a row; static, as is the next.
+      swapped: whether the last two axes of a row are swapped in ``tiles``, where that leaves less empty.
     """
 
     tiles: jax.Array

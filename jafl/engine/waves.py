@@ -19,13 +19,14 @@ Array = Any  # of JAX on the device, of NumPy before it is placed there
 class Waves(NamedTuple):
     """The waves of a plan on the device, int32: J trips, V waves (both padded), W trips in a wave, R rows.
 
-    due          [J]  the wave that trains before this trip is folded, or -1
-    undisturbed  [J]  the next trip before which a wave is due
-    trips        [V, W]  the trips of each wave in order; where there are fewer than W, the last one is repeated
-    size         [V]  the number of trips of each wave
-    write_row    [V, W]  the row in which each result waits; R, one past the last row, for repeated trips
-    read_row     [J]  the row from which the trip is folded
-    rows         [R]  zeros; their number is that of the rows
+    Attributes:
+      due: [J], the wave that trains before this trip is folded, or -1.
+      undisturbed: [J], the next trip before which a wave is due.
+      trips: [V, W], the trips of each wave in order; where there are fewer than W, the last one is repeated.
+      size: [V], the number of trips of each wave.
+      write_row: [V, W], the row in which each result waits; R, one past the last row, for repeated trips.
+      read_row: [J], the row from which the trip is folded.
+      rows: [R], zeros; their number is that of the rows.
     """
 
     due: Array

@@ -64,7 +64,7 @@ def convolution(
     Raises:
       SettingError: for shapes, strides or a padding that do not fit each other.
 
-    Example:
+    Examples:
       >>> jafl.models.convolution(jnp.ones((1, 8, 8, 3)), jnp.ones((5, 5, 3, 16)), padding="VALID").shape
       (1, 4, 4, 16)
     """

@@ -30,11 +30,12 @@ _MOST_SLICES = 64
 class Geometry(NamedTuple):
     """The options of a convolution, one number for each axis of space; static.
 
-    strides   steps between neighbouring results
-    pads      zeros (before, after); negative ones crop
-    spread    distance between neighbouring elements of the input, zeros in between: ``lhs_dilation``
-    holes     distance between neighbouring elements of the kernel: ``rhs_dilation``
-    groups    of channels that do not see each other: ``feature_group_count``
+    Attributes:
+      strides: steps between neighbouring results.
+      pads: zeros (before, after); negative ones crop.
+      spread: distance between neighbouring elements of the input, zeros in between: ``lhs_dilation``.
+      holes: distance between neighbouring elements of the kernel: ``rhs_dilation``.
+      groups: of channels that do not see each other: ``feature_group_count``.
     """
 
     strides: tuple[int, ...]
@@ -57,7 +58,7 @@ def general_convolution(x: jax.Array, kernel: jax.Array, geometry: Geometry) -> 
     Returns:
       [B, *space', features].
 
-    Example:
+    Examples:
       >>> one_axis = Geometry((1,), ((1, 1),), (1,), (1,))
       >>> general_convolution(jnp.ones((1, 8, 3)), jnp.ones((3, 3, 5)), one_axis).shape
       (1, 8, 5)

@@ -236,7 +236,7 @@ def without_files(
     Raises:
       SettingError: for another kind, or for ``fine_tune`` "head".
 
-    Example:
+    Examples:
       >>> without_files("distilbert", 20).module.config.layers
       6
     """

@@ -125,7 +125,7 @@ def emnist_cnn(num_classes: int) -> Model:
     Raises:
       SettingError: for fewer than two classes.
 
-    Example:
+    Examples:
       >>> jafl.models.emnist_cnn(62).module.num_classes
       62
     """

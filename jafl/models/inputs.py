@@ -29,7 +29,7 @@ class Inputs:
     Raises:
       SettingError: for a value outside its range.
 
-    Example:
+    Examples:
       >>> inputs = jafl.models.Inputs(jafl.data.Normalization(mean=127.5, std=127.5))
       >>> inputs.normalize(jnp.array([0, 255], jnp.uint8)).tolist()
       [-1.0, 1.0]

@@ -70,7 +70,7 @@ class Model:
       SettingError: for a module that is none of these or has other variables than parameters, and for an unknown
         ``matmul_precision``, ``compute_dtype`` or task.
 
-    Example:
+    Examples:
       >>> import flax.linen
       >>> model = jafl.Model(flax.linen.Dense(10))
       >>> model.init(jax.random.key(0), jnp.zeros((1, 4)))["kernel"].shape
@@ -236,7 +236,7 @@ class Model:
           SettingError: for a pattern that fits no parameter, a tree that does not fit, and where nothing is left to
             train, or nothing is frozen.
 
-        Example:
+        Examples:
           >>> import flax.linen
           >>> model = jafl.Model(flax.linen.Sequential([flax.linen.Dense(8), flax.linen.Dense(10)]))
           >>> params = model.init(jax.random.key(0), jnp.zeros((1, 4)))
@@ -303,7 +303,7 @@ class Model:
           A linen module that is bound to them, an nnx or Equinox module like the one that was given, or for a pair
           of functions a function of examples.
 
-        Example:
+        Examples:
           >>> import flax.linen
           >>> model = jafl.Model(flax.linen.Dense(10))
           >>> trained = model.with_params(model.init(jax.random.key(0), jnp.zeros((1, 4))))

@@ -52,7 +52,7 @@ def max_pool(
     Raises:
       SettingError: for a window or strides below 1, another padding, or a number of axes that does not fit ``x``.
 
-    Example:
+    Examples:
       >>> jafl.models.max_pool(jnp.arange(16.0).reshape(1, 4, 4, 1))[0, :, :, 0].tolist()
       [[5.0, 7.0], [13.0, 15.0]]
       >>> jafl.models.max_pool(jnp.arange(16.0).reshape(1, 4, 4, 1), (3, 3), strides=(1, 1))[0, :, :, 0].tolist()

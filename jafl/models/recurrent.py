@@ -140,7 +140,7 @@ def character_lstm(
     Raises:
       SettingError: for fewer than two characters, or a width below 1.
 
-    Example:
+    Examples:
       >>> jafl.models.character_lstm(99, [32]).task.name
       'language_modelling'
     """

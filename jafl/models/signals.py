@@ -55,7 +55,7 @@ def mnist_1d_cnn(num_classes: int) -> Model:
     Raises:
       SettingError: for fewer than two classes.
 
-    Example:
+    Examples:
       >>> params = jafl.models.mnist_1d_cnn(10).init(jax.random.key(0), jnp.zeros((1, 40, 1)))
       >>> sum(leaf.size for leaf in jax.tree.leaves(params))
       5210

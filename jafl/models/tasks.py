@@ -30,7 +30,7 @@ class Metric:
       of_examples: (outputs [B, ...], labels [B, ...]) -> [B] values, or ([B] sums, [B] counts).
       finish: from the mean over all examples to what is recorded.
 
-    Example:
+    Examples:
       >>> squared = jafl.models.tasks.squared_error
       >>> root_mean_squared_error = jafl.models.Metric(squared, math.sqrt)
     """
@@ -130,7 +130,7 @@ def softmax_cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
     Returns:
       [B] losses.
 
-    Example:
+    Examples:
       >>> losses = jafl.models.softmax_cross_entropy(jnp.array([[0.0, 100.0]]), jnp.array([0]))
       >>> losses.tolist()
       [100.0]
@@ -166,7 +166,7 @@ def squared_error(outputs: jax.Array, targets: jax.Array) -> jax.Array:
     Raises:
       SettingError: where the shapes differ.
 
-    Example:
+    Examples:
       >>> jafl.models.squared_error(jnp.array([[1.0], [2.0]]), jnp.array([1.0, 4.0])).tolist()
       [0.0, 4.0]
     """
@@ -188,7 +188,7 @@ def sigmoid_cross_entropy(logits: jax.Array, flags: jax.Array) -> jax.Array:
     Returns:
       [B] losses.
 
-    Example:
+    Examples:
       >>> jafl.models.sigmoid_cross_entropy(jnp.array([[100.0, -100.0]]), jnp.array([[1, 0]])).tolist()
       [0.0]
     """
@@ -209,7 +209,7 @@ def binary_cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
     Raises:
       SettingError: where there are several logits or labels for an example.
 
-    Example:
+    Examples:
       >>> jafl.models.binary_cross_entropy(jnp.array([[1000.0], [-1000.0]]), jnp.array([1, 1])).tolist()
       [0.0, 1000.0]
     """
@@ -269,7 +269,7 @@ def language_modelling(padding: int = -1) -> Task:
     Returns:
       The task, for ``jafl.Model(module, task=...)``.
 
-    Example:
+    Examples:
       >>> sorted(jafl.models.language_modelling(padding=0).metrics)
       ['accuracy', 'perplexity']
     """

@@ -76,7 +76,7 @@ def softmax(num_classes: int) -> Model:
     Raises:
       SettingError: for fewer than two classes.
 
-    Example:
+    Examples:
       >>> params = jafl.models.softmax(10).init(jax.random.key(0), jnp.zeros((1, 8, 8, 1)))
       >>> params["dense"]["kernel"].shape
       (64, 10)
@@ -98,7 +98,7 @@ def mlp(num_classes: int, hidden_sizes: Sequence[int] = (64,)) -> Model:
     Raises:
       SettingError: for fewer than two classes, or a width below 1.
 
-    Example:
+    Examples:
       >>> jafl.models.mlp(10, [32, 16]).module.hidden_sizes
       (32, 16)
     """
@@ -119,7 +119,7 @@ def cnn(num_classes: int, channels: Sequence[int] = (16, 32)) -> Model:
     Raises:
       SettingError: for fewer than two classes, or a width below 1.
 
-    Example:
+    Examples:
       >>> jafl.models.cnn(10).module.channels
       (16, 32)
     """

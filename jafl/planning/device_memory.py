@@ -90,19 +90,20 @@ def ran_out_of_memory(error: jax.errors.JaxRuntimeError) -> str:
 class Forecast:
     """The bytes that a run will hold on each of its devices, known before it is compiled.
 
-    parts      {name: bytes}. Exact, as arrays that last: ``data`` (the clients' examples), ``evaluation`` (those to
-               test on), ``schedule`` (trips, steps and waves of the plan), ``model`` (the server's, with parameters
-               that nobody trains), ``snapshots``, ``client_memory``, ``rule_state`` (of rule and server optimizer),
-               ``waiting`` (what a wave has trained), ``reports``. Estimated: ``temporaries``, such as activations and
-               gradients of the trips that train side by side. By a compiler's figures there are also ``padding``
-               (what a chip's tiles add to arrays) and ``code``, and ``temporaries`` is what it allocates
-    available  bytes that each device offers
-    slots      rows of the snapshot buffer
-    model      bytes of the model that is trained
-    width      trips that train together
-    compiled   whether the figures are a compiler's, of the program that runs
-    devices    that train
-    divided    bytes on each device of arrays that more devices would divide among them
+    Attributes:
+      parts: {name: bytes}. Exact, as arrays that last: ``data`` (the clients' examples), ``evaluation`` (those to
+        test on), ``schedule`` (trips, steps and waves of the plan), ``model`` (the server's, with parameters that
+        nobody trains), ``snapshots``, ``client_memory``, ``rule_state`` (of rule and server optimizer), ``waiting``
+        (what a wave has trained), ``reports``. Estimated: ``temporaries``, such as activations and gradients of the
+        trips that train side by side. By a compiler's figures there are also ``padding`` (what a chip's tiles add to
+        arrays) and ``code``, and ``temporaries`` is what it allocates.
+      available: bytes that each device offers.
+      slots: rows of the snapshot buffer.
+      model: bytes of the model that is trained.
+      width: trips that train together.
+      compiled: whether the figures are a compiler's, of the program that runs.
+      devices: that train.
+      divided: bytes on each device of arrays that more devices would divide among them.
     """
 
     parts: Mapping[str, int]

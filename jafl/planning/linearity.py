@@ -34,7 +34,8 @@ _SEED = 20_220_331
 class Vectors(NamedTuple):
     """What an operation reads that is of the model's shape, beside the state.
 
-    update, start, stored, previous, recalled  [*P] each, as in ``Arrival`` and ``Recall``
+    Attributes:
+      update, start, stored, previous, recalled: [*P] each, as in ``Arrival`` and ``Recall``.
     """
 
     update: ArrayTree
@@ -47,11 +48,12 @@ class Vectors(NamedTuple):
 class LinearForm(NamedTuple):
     """What the matrix form needs to know of a rule and a server optimizer that are linear.
 
-    is_vector     for each leaf of a ``ServerState``, whether it is of the model's shape; else it is known from the
-                  schedule
-    reads_update  whether the factors of arriving updates may differ from 0, those that are stored apart
-    reads_start   likewise of the downloaded models
-    reads_work    whether factors depend on how many examples or local steps a trip has used
+    Attributes:
+      is_vector: for each leaf of a ``ServerState``, whether it is of the model's shape; else it is known from the
+        schedule.
+      reads_update: whether the factors of arriving updates may differ from 0, those that are stored apart.
+      reads_start: likewise of the downloaded models.
+      reads_work: whether factors depend on how many examples or local steps a trip has used.
     """
 
     is_vector: tuple[bool, ...]

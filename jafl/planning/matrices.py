@@ -35,9 +35,10 @@ class Layout(NamedTuple):
     In order: what lasts, M; the wave's updates, W, its starts, W, and its updates as they are stored, W; the clients'
     stored values, G. Groups that nobody reads have no coordinates.
 
-    lasting  arrays that last, M; padded
-    groups   arrays that each trip of the wave leaves
-    sizes    of the segments
+    Attributes:
+      lasting: arrays that last, M; padded.
+      groups: arrays that each trip of the wave leaves.
+      sizes: of the segments.
     """
 
     lasting: int
@@ -81,9 +82,10 @@ class TripColumns(NamedTuple):
 class Made(NamedTuple):
     """What the maker leaves of a chunk.
 
-    matrices      [P, M + S, D] float64: rows of what lasts after the segment, then of its versions
-    trip_reports  {name: [...]} of the trips that were folded, in order
-    step_reports  {name: [...]} of the steps that were closed, in order
+    Attributes:
+      matrices: [P, M + S, D] float64: rows of what lasts after the segment, then of its versions.
+      trip_reports: {name: [...]} of the trips that were folded, in order.
+      step_reports: {name: [...]} of the steps that were closed, in order.
     """
 
     matrices: np.ndarray

@@ -53,10 +53,11 @@ SNAPSHOT_BYTES_FREELY = 2**30
 class MatrixRun(NamedTuple):
     """One run in the matrix form, on the host.
 
-    run           the run
-    plan          its waves
-    program       of the loop form, with the random key of every trip: what its trips read
-    form          what is known of its rule and its server optimizer
+    Attributes:
+      run: the run.
+      plan: its waves.
+      program: of the loop form, with the random key of every trip: what its trips read.
+      form: what is known of its rule and its server optimizer.
     """
 
     run: Run
@@ -173,9 +174,10 @@ def precision_of(runs: Sequence[MatrixRun]) -> str:
 class MadeChunk(NamedTuple):
     """A chunk as the device reads it.
 
-    chunk     what it is
-    segments  [P, ...] what the device reads
-    reports   of its trips and of its server steps
+    Attributes:
+      chunk: what it is.
+      segments: [P, ...] what the device reads.
+      reports: of its trips and of its server steps.
     """
 
     chunk: Chunk

@@ -46,11 +46,12 @@ class NoMatrixForm(SettingError):
 class Preparation:
     """A run that has been checked and planned, and not yet placed on the device.
 
-    run       the run; its ``params`` may be shapes until it is placed
-    plan      the order and memory in which its schedule is computed
-    program   what the engine reads: on the host, without random keys
-    forecast  the memory that it will take on each device
-    form      what is known of a linear rule and server optimizer, for a plan in the matrix form; else None
+    Attributes:
+      run: the run; its ``params`` may be shapes until it is placed.
+      plan: the order and memory in which its schedule is computed.
+      program: what the engine reads: on the host, without random keys.
+      forecast: the memory that it will take on each device.
+      form: what is known of a linear rule and server optimizer, for a plan in the matrix form; else None.
     """
 
     run: Run

@@ -15,18 +15,19 @@ from jafl.specifications import Specification, as_specification, for_schedule, s
 class Run(NamedTuple):
     """One run, ready to be prepared: the arguments of ``jafl.simulate``, under their names there.
 
-    schedule          who trains from which version
-    federation        the clients' examples, and those for evaluation
-    client_work       local training, from ``jafl.client_work``
-    rule              the algorithm
-    params            [*P] the initial model, or its shapes where nothing is to be trained
-    key               JAX random key of every client's shuffles
-    server_optimizer  an optax optimizer; SGD with the learning rate 1 if None
-    evaluate_at       server steps at which to evaluate; about a hundred if None
-    evaluators        {name: params -> {metric: number}}; accuracy and loss on the held-out splits if None
-    stop_when         the condition on its evaluations on which it stops; it trains to its end if None
-    keep_best         the column of its evaluations by which the best parameters are kept, too; none are if None
-    evaluate_clients  whether each evaluation measures the model on each client's own examples, too
+    Attributes:
+      schedule: who trains from which version.
+      federation: the clients' examples, and those for evaluation.
+      client_work: local training, from ``jafl.client_work``.
+      rule: the algorithm.
+      params: [*P] the initial model, or its shapes where nothing is to be trained.
+      key: JAX random key of every client's shuffles.
+      server_optimizer: an optax optimizer; SGD with the learning rate 1 if None.
+      evaluate_at: server steps at which to evaluate; about a hundred if None.
+      evaluators: {name: params -> {metric: number}}; accuracy and loss on the held-out splits if None.
+      stop_when: the condition on its evaluations on which it stops; it trains to its end if None.
+      keep_best: the column of its evaluations by which the best parameters are kept, too; none are if None.
+      evaluate_clients: whether each evaluation measures the model on each client's own examples, too.
     """
 
     schedule: EventSchedule

@@ -25,10 +25,11 @@ NO_SLOT = 2**30
 class Sizes(NamedTuple):
     """What a segment may take at most; of all segments alike, so that one program computes them.
 
-    width       trips that train together, W
-    versions    versions of the model that later trips read, S
-    memory      clients whose stored values are read or written, G
-    operations  arrivals and recalled values, E
+    Attributes:
+      width: trips that train together, W.
+      versions: versions of the model that later trips read, S.
+      memory: clients whose stored values are read or written, G.
+      operations: arrivals and recalled values, E.
     """
 
     width: int
@@ -48,15 +49,16 @@ class SegmentOperations(NamedTuple):
 
     Coordinates count the lanes from 0 to W - 1, and from W on the clients of ``Segments.memory_client``.
 
-    number      [P] operations of each segment
-    opens, recalls, folds, closes  bool, as in ``Operation``
-    trip        the trip that is folded; any where none is
-    recalled    the row of ``Recall``; any where none is
-    lane        the trip's lane
-    previous    coordinate of what was stored for its client before
-    recalled_at coordinate of the recalled value
-    version     place among the versions that are kept; S where nobody reads it
-    step        the server step
+    Attributes:
+      number: [P] operations of each segment.
+      opens, recalls, folds, closes: bool, as in ``Operation``.
+      trip: the trip that is folded; any where none is.
+      recalled: the row of ``Recall``; any where none is.
+      lane: the trip's lane.
+      previous: coordinate of what was stored for its client before.
+      recalled_at: coordinate of the recalled value.
+      version: place among the versions that are kept; S where nobody reads it.
+      step: the server step.
     """
 
     number: np.ndarray
@@ -76,11 +78,12 @@ class SegmentOperations(NamedTuple):
 class SegmentArrays(NamedTuple):
     """What the device reads of segments, int32: P segments, W lanes, S versions, G clients.
 
-    size           [P] trips that train in each segment
-    trip           [P, W] these trips; further lanes repeat the last one
-    write_slot     [P, S] the snapshot slots of the versions; ``NO_SLOT`` or more for further ones
-    memory_client  [P, G] the clients whose stored values are read; 0 for further ones
-    stored_client  [P, W] the client for which the value of each lane is stored; N or more for none
+    Attributes:
+      size: [P] trips that train in each segment.
+      trip: [P, W] these trips; further lanes repeat the last one.
+      write_slot: [P, S] the snapshot slots of the versions; ``NO_SLOT`` or more for further ones.
+      memory_client: [P, G] the clients whose stored values are read; 0 for further ones.
+      stored_client: [P, W] the client for which the value of each lane is stored; N or more for none.
     """
 
     size: np.ndarray

@@ -17,10 +17,11 @@ from jafl.records import Array, ArrayTree, Arrival, Buffer, Params, RuleState
 class ServerState(NamedTuple):
     """What the server keeps between two operations.
 
-    params           [*P]
-    optimizer_state  of the server optimizer
-    rule_state       of the rule
-    buffer           of the rule, for the server step that is under way
+    Attributes:
+      params: [*P].
+      optimizer_state: of the server optimizer.
+      rule_state: of the rule.
+      buffer: of the rule, for the server step that is under way.
     """
 
     params: Params
@@ -32,11 +33,12 @@ class ServerState(NamedTuple):
 class Operation(NamedTuple):
     """One operation: of its four parts, those that are marked are carried out, in this order.
 
-    opens, recalls, folds, closes  [] bool: opens the rule's buffer; shows it a recalled value; folds an arrival;
-                   closes the buffer and moves the model
-    weight         [...] float, of the recalled value, as in ``Recall``; () for a rule that recalls nothing
-    recalled       [*V] the recalled value; () likewise
-    arrival        the arrival
+    Attributes:
+      opens, recalls, folds, closes: [] bool: opens the rule's buffer; shows it a recalled value; folds an arrival;
+        closes the buffer and moves the model.
+      weight: [...] float, of the recalled value, as in ``Recall``; () for a rule that recalls nothing.
+      recalled: [*V] the recalled value; () likewise.
+      arrival: the arrival.
     """
 
     opens: Array

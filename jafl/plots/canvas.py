@@ -96,7 +96,7 @@ def is_constant(values: np.ndarray) -> bool:
     Returns:
       True if none differs from another by more than a millionth of the largest, or there are none.
 
-    Example:
+    Examples:
       >>> is_constant(np.array([0.1, 0.1])), is_constant(np.array([0.1, 0.2]))
       (True, False)
     """

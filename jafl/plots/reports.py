@@ -31,7 +31,7 @@ def report_names(evaluations: Sequence[Mapping[str, Any]]) -> list[str]:
     Returns:
       The names.
 
-    Example:
+    Examples:
       >>> jafl.plots.report_names([{"server_step": 1, "test_accuracy": 0.5, "staleness_weight": 1.0}])
       ['staleness_weight']
     """

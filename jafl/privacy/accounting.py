@@ -32,14 +32,15 @@ _LARGEST_NOISE = 1e30  # what 32 bits hold, with room
 class Sensitivities(NamedTuple):
     """Squared sensitivities in units of (clip norm * unit)**2, and what they follow from.
 
-    mechanism  how the noise is spread
-    once       of a client that takes part once
-    clients    [N] of each client
-    worst      the largest over all patterns like the schedule's, as a bound and as found
-    unit       the largest weight of a trip
-    pattern    how the schedule uses its clients
-    reads      those numbers of clients or trips that the weights follow from
-    rule       the rule's name
+    Attributes:
+      mechanism: how the noise is spread.
+      once: of a client that takes part once.
+      clients: [N] of each client.
+      worst: the largest over all patterns like the schedule's, as a bound and as found.
+      unit: the largest weight of a trip.
+      pattern: how the schedule uses its clients.
+      reads: those numbers of clients or trips that the weights follow from.
+      rule: the rule's name.
     """
 
     mechanism: Mechanism
@@ -177,7 +178,7 @@ def account(
       SettingError: for a rule that is not eligible, numbers outside their ranges, both or neither of
         ``noise_multiplier`` and ``epsilon``, or an epsilon that cannot be met.
 
-    Example:
+    Examples:
       >>> schedule = jafl.asynchronous(
       ...     num_clients=100, concurrency=20, buffer_size=10, client_trips=500, delay=jafl.delays.half_normal(1.0)
       ... )

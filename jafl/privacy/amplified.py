@@ -42,7 +42,7 @@ def amplified_epsilon(noise_multiplier: float, *, sampling_rate: float, rounds: 
       SettingError: for numbers outside their ranges.
       MissingLibraryError: without dp-accounting.
 
-    Example:
+    Examples:
       >>> round(amplified_epsilon(0.8, sampling_rate=0.0015, rounds=600, delta=1e-7), 2)
       0.91
     """

@@ -18,9 +18,10 @@ def wide(tree: Any) -> Any:
 class Clipped(NamedTuple):
     """An update that no longer exceeds the clip norm.
 
-    update      [*P], in 32 bits at least
-    clipped     [] float: 1 if it was longer, else 0
-    not_finite  [] float: 1 if it held NaN or infinity, and is zeros now; else 0
+    Attributes:
+      update: [*P], in 32 bits at least.
+      clipped: [] float: 1 if it was longer, else 0.
+      not_finite: [] float: 1 if it held NaN or infinity, and is zeros now; else 0.
     """
 
     update: Updates
@@ -40,7 +41,7 @@ def clip(update: Updates, clip_norm: Any) -> Clipped:
     Returns:
       The update, and what it was. One with NaN or infinity in it is zeros.
 
-    Example:
+    Examples:
       >>> clip({"w": jnp.array([3.0, 4.0])}, 1.0).update["w"].tolist()
       [0.6000000238418579, 0.800000011920929]
     """

@@ -78,7 +78,7 @@ def epsilon_of(deviations: np.ndarray | float, delta: float) -> np.ndarray:
     Raises:
       SettingError: for a delta outside (0, 1), or deviations below 0.
 
-    Example:
+    Examples:
       >>> round(float(epsilon_of(1.0, 1e-5)), 3)
       4.377
     """
@@ -137,7 +137,7 @@ def deviations_of(epsilon: float, delta: float) -> float:
     Raises:
       SettingError: for numbers outside their ranges.
 
-    Example:
+    Examples:
       >>> round(deviations_of(6.0, 1e-7), 3)
       1.107
     """

@@ -42,9 +42,10 @@ MOST_BANDS = 1024
 class Mechanism(NamedTuple):
     """A way to spread noise over server steps; ``make_mechanism`` makes and checks it.
 
-    name      one of ``MECHANISMS``
-    restarts  of a tree: how often a new one begins; 0 otherwise
-    bands     of "banded_toeplitz": how many coefficients a step's noise has; 0 otherwise
+    Attributes:
+      name: one of ``MECHANISMS``.
+      restarts: of a tree: how often a new one begins; 0 otherwise.
+      bands: of "banded_toeplitz": how many coefficients a step's noise has; 0 otherwise.
     """
 
     name: str
@@ -83,7 +84,7 @@ def make_mechanism(
     Raises:
       SettingError: for an unknown name, a number that the mechanism does not have, or one out of its range.
 
-    Example:
+    Examples:
       >>> make_mechanism("tree", restarts=3)
       Mechanism(name='tree', restarts=3, bands=0)
     """
@@ -116,9 +117,10 @@ def check_steps(mechanism: Mechanism, num_steps: int) -> None:
 class Trees(NamedTuple):
     """How the server steps are divided into trees.
 
-    size    steps of each tree but the last, which may have fewer
-    number  of trees
-    depth   levels above the leaves of a tree that is completed: 2 ** depth >= size
+    Attributes:
+      size: steps of each tree but the last, which may have fewer.
+      number: of trees.
+      depth: levels above the leaves of a tree that is completed: 2 ** depth >= size.
     """
 
     size: int

@@ -25,9 +25,10 @@ _WORD_OF_NOISE = 0x6E6F6973
 class NoiseNumbers(NamedTuple):
     """What the noise of a run depends on, beside its mechanism; all of it data.
 
-    words       [2 W] uint32: the key of all nodes' keys, from ``key_words`` or drawn
-    tree_steps  [] int32: server steps of a tree; all of the run's where nothing restarts
-    num_steps   [] int32: server steps of the run
+    Attributes:
+      words: [2 W] uint32: the key of all nodes' keys, from ``key_words`` or drawn.
+      tree_steps: [] int32: server steps of a tree; all of the run's where nothing restarts.
+      num_steps: [] int32: server steps of the run.
     """
 
     words: Array
@@ -103,9 +104,10 @@ def _threefry(key: Array, size: int) -> Array:
 class Noise(NamedTuple):
     """The noise of the steps' directions, as pure functions on vectors of P parameters.
 
-    init      () -> state: what lasts from step to step, ``()`` for nothing
-    at_step   (state, step, rounds) -> (noise [P], state): that of server step ``step`` ([] int32), in units of a
-              node's standard deviation. ``rounds`` is 1, or 0 for no noise: then nothing is drawn, and it is zeros.
+    Attributes:
+      init: () -> state: what lasts from step to step, ``()`` for nothing.
+      at_step: (state, step, rounds) -> (noise [P], state): that of server step ``step`` ([] int32), in units of a
+        node's standard deviation. ``rounds`` is 1, or 0 for no noise: then nothing is drawn, and it is zeros.
     """
 
     init: Callable[[], Any]
@@ -159,9 +161,10 @@ def _independent(draw: Callable[..., Array], nothing: Callable[[], Array]) -> No
 class _Place(NamedTuple):
     """Where a server step stands in its tree.
 
-    tree       [] int32
-    leaf       [] int32: its leaf
-    completes  [] bool: whether the tree is completed with empty leaves after it
+    Attributes:
+      tree: [] int32.
+      leaf: [] int32: its leaf.
+      completes: [] bool: whether the tree is completed with empty leaves after it.
     """
 
     tree: Array

@@ -100,7 +100,7 @@ def private(
         not eligible (names those that are), or one that is private already. When the run starts: for a schedule
         other than the accounted one, or more restarts than it has steps.
 
-    Example:
+    Examples:
       >>> rule = jafl.private(jafl.rules.fedbuff(), clip_norm=0.5, noise_multiplier=1.0, delta=1e-5)
     """
     inner = as_rule(rule)
@@ -287,9 +287,10 @@ def _unprotected(rule, accounted) -> Rule:
 class _Own(NamedTuple):
     """What a private rule keeps beside the rule in it.
 
-    step   [] int32: of the server
-    kept   what the noise keeps from step to step
-    drawn  the key of the noise where it was drawn: here it is in the checkpoints; else ()
+    Attributes:
+      step: [] int32: of the server.
+      kept: what the noise keeps from step to step.
+      drawn: the key of the noise where it was drawn: here it is in the checkpoints; else ().
     """
 
     step: Array

@@ -18,23 +18,29 @@ _QUANTILES = {"median": 0.5, "99 %": 0.99, "99.9 %": 0.999}
 class PrivacyReport:
     """What a run claims: three readings of epsilon, and each condition that the claim stands on.
 
-    mechanism               how the noise is spread over the steps
-    rule                    the rule's name
-    clip_norm               L2 norm to which each trip's update is clipped
-    noise_multiplier        standard deviation of a node's noise, in units of clip_norm * unit
-    unit                    the largest weight with which an update enters the direction
-    delta                   of all epsilons
-    epsilon_once, epsilon_realised, epsilon_worst_case  see ``jafl.privacy.READINGS``; the last is of a bound, and
-    epsilon_worst_found     that of the worst pattern that was found: the truth lies between them
-    squared_sensitivities   {reading: float}, with "worst_found", in units of (clip_norm * unit)**2
-    per_client_epsilon      [N] float64, of each client's own trips; 0 for a client without any
-    pattern                 how the schedule uses its clients (``most_trips``, ``smallest_gap``)
-    num_clients, num_steps, num_trips  N, T and J of the schedule
-    epsilon, epsilon_reading  what the noise was set for; None where the noise was given
-    adjacency               "zero-out": a client's updates become 0, the schedule stays
-    unit_of_privacy         "one client"
-    published               of a tree: "nodes", or "models", the prefix sums alone
-    conditions              sentences; the claim stands on each of them
+    Attributes:
+      mechanism: how the noise is spread over the steps.
+      rule: the rule's name.
+      clip_norm: L2 norm to which each trip's update is clipped.
+      noise_multiplier: standard deviation of a node's noise, in units of clip_norm * unit.
+      unit: the largest weight with which an update enters the direction.
+      delta: of all epsilons.
+      epsilon_once: as if every client took part once; ``jafl.privacy.READINGS`` explains this and the next two.
+      epsilon_realised: of this very schedule.
+      epsilon_worst_case: of the worst pattern like the schedule's, as a bound: no pattern has a larger one.
+      epsilon_worst_found: of the worst pattern that was found: the truth lies between this and the bound.
+      squared_sensitivities: {reading: float}, with "worst_found", in units of (clip_norm * unit)**2.
+      per_client_epsilon: [N] float64, of each client's own trips; 0 for a client without any.
+      pattern: how the schedule uses its clients (``most_trips``, ``smallest_gap``).
+      num_clients: N, the clients of the schedule.
+      num_steps: T, its server steps.
+      num_trips: J, its applied trips.
+      epsilon: what the noise was set for; None where the noise was given.
+      epsilon_reading: the reading in which it was; None likewise.
+      adjacency: "zero-out": a client's updates become 0, the schedule stays.
+      unit_of_privacy: "one client".
+      published: of a tree: "nodes", or "models", the prefix sums alone.
+      conditions: sentences; the claim stands on each of them.
     """
 
     mechanism: Mechanism

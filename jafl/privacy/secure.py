@@ -22,10 +22,11 @@ WEIGHT, TRIP = "secure_weight", "secure_trip"
 class SecureBuffer(NamedTuple):
     """What has arrived of a server step. All of it adds up, in any order.
 
-    masked   [*P] uint32: the sum of what clients have sent
-    masks    [*P] uint32: the sum of their masks, which a server learns once no more arrives
-    counts   the rule's own buffer, without the updates: what it counts and adds up beside them
-    unfit    [] float: 0, or NaN if an update was not finite, which whole numbers cannot say
+    Attributes:
+      masked: [*P] uint32: the sum of what clients have sent.
+      masks: [*P] uint32: the sum of their masks, which a server learns once no more arrives.
+      counts: the rule's own buffer, without the updates: what it counts and adds up beside them.
+      unfit: [] float: 0, or NaN if an update was not finite, which whole numbers cannot say.
     """
 
     masked: Any
@@ -37,10 +38,11 @@ class SecureBuffer(NamedTuple):
 class Sent(NamedTuple):
     """What one client sends, and what hides it.
 
-    masked   [*P] uint32: weight x rounded update + mask
-    mask     [*P] uint32
-    clipped  [] float: 1 if the update was longer than the clip norm, else 0
-    unfit    [] float: 0, or NaN if the update was not finite
+    Attributes:
+      masked: [*P] uint32: weight x rounded update + mask.
+      mask: [*P] uint32.
+      clipped: [] float: 1 if the update was longer than the clip norm, else 0.
+      unfit: [] float: 0, or NaN if the update was not finite.
     """
 
     masked: Any
@@ -52,11 +54,12 @@ class Sent(NamedTuple):
 class Numbers(NamedTuple):
     """The numbers of a secure rule: data, so that others run the same compiled program.
 
-    clip_norm     [] float
-    scale         [] float: units in an update of 1, a power of two
-    most          [] int32: the largest absolute value of a rounded entry, in units
-    weight_scale  [] float: units in a weight of 1, a power of two
-    key           [2] uint32, of all masks and rounding bits of the run
+    Attributes:
+      clip_norm: [] float.
+      scale: [] float: units in an update of 1, a power of two.
+      most: [] int32: the largest absolute value of a rounded entry, in units.
+      weight_scale: [] float: units in a weight of 1, a power of two.
+      key: [2] uint32, of all masks and rounding bits of the run.
     """
 
     clip_norm: Array
@@ -115,7 +118,7 @@ def secure(
         anything is compiled, where a sum of a server step could leave the 32 bits (says which bits would do), where
         all weights round to 0, and for a schedule whose steps have one trip each.
 
-    Example:
+    Examples:
       >>> jafl.secure(jafl.rules.fedbuff(), clip_norm=1.0, fraction_bits=18)
       secure(rule=fedbuff(...), clip_norm=1.0, fraction_bits=18, weight_bits=8, seed=0)
     """
@@ -162,7 +165,7 @@ def secure_rules() -> list[str]:
     Returns:
       Their names in ``jafl.rules.RULES``.
 
-    Example:
+    Examples:
       >>> secure_rules()
       ['exponential_weighting', 'fedavg', 'fedbuff', 'fedstaleweight', 'sasgd']
     """

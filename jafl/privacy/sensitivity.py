@@ -37,11 +37,12 @@ _CLIENTS_AT_ONCE = 16
 class Pattern(NamedTuple):
     """How a schedule uses its clients.
 
-    most_trips    the most trips of one client
-    smallest_gap  the fewest server steps between two trips of one client, 0 if a step applied two of them; None if no
-                  client had two trips
-    repeated      clients with more than one trip
-    took_part     clients with a trip
+    Attributes:
+      most_trips: the most trips of one client.
+      smallest_gap: the fewest server steps between two trips of one client, 0 if a step applied two of them; None if
+        no client had two trips.
+      repeated: clients with more than one trip.
+      took_part: clients with a trip.
     """
 
     most_trips: int
@@ -53,8 +54,9 @@ class Pattern(NamedTuple):
 class WorstCase(NamedTuple):
     """The largest squared sensitivity of one client over all patterns.
 
-    bound  no pattern has a larger one
-    found  a pattern has this one
+    Attributes:
+      bound: no pattern has a larger one.
+      found: a pattern has this one.
     """
 
     bound: float
@@ -80,7 +82,7 @@ def pattern(client: np.ndarray, step: np.ndarray) -> Pattern:
     Returns:
       The pattern.
 
-    Example:
+    Examples:
       >>> pattern(np.array([0, 1, 0]), np.array([0, 0, 2]))
       Pattern(most_trips=2, smallest_gap=2, repeated=1, took_part=2)
     """
@@ -303,7 +305,7 @@ def once(mechanism: Mechanism, num_steps: int, published: str = "nodes") -> floa
     Returns:
       The largest squared norm of a column of C.
 
-    Example:
+    Examples:
       >>> once(Mechanism("tree"), 60_000)
       16.0
     """

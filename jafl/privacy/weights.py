@@ -51,7 +51,7 @@ def check_eligible(rule: Rule | Specification) -> tuple[str, ...]:
     Raises:
       SettingError: if it cannot; names the rule, the reason, and the eligible rules of ``jafl.rules``.
 
-    Example:
+    Examples:
       >>> check_eligible(jafl.rules.fedavg(weigh_by_examples=True))
       ('num_examples',)
     """
@@ -264,7 +264,7 @@ def trip_weights(
       SettingError: for a rule that is not eligible, counts that it needs and that are not given or do not fit the
         schedule, or weights that are not finite.
 
-    Example:
+    Examples:
       >>> schedule = jafl.synchronous(
       ...     num_clients=8, cohort_size=4, client_trips=8, delay=jafl.delays.half_normal(1.0)
       ... )

@@ -46,24 +46,25 @@ def check_column(name: Any, reports: Iterable[str], what: str) -> None:
 class History:
     """What a run leaves: its evaluations, what each trip and step reported, and the final model.
 
-    evaluations   list of dicts, in order: ``server_step``, ``client_trips`` (started so far: applied and thrown
-                  away), ``time`` (simulated), ``test_accuracy``, ``test_loss``, ..., ``train_loss`` (mean over
-                  the trips since the last evaluation; None at step 0) and the means of what the rule reports
-    params        [*P] NumPy, after the last step that was run
-    trip_reports  {name: [J'] NumPy}: per applied trip; ``loss`` and what the rule's ``fold`` reports
-    step_reports  {name: [T', ...] NumPy}: per server step; what the rule's ``finish`` reports
-    schedule      the event schedule
-    server_steps  T', the steps that were run: fewer than the schedule's if the run was stopped
-    num_slots     rows of the snapshot buffer that the plan needed
-    compile_seconds   wall-clock: tracing, lowering and compiling, of evaluation too
-    run_seconds       wall-clock: training and evaluation, without compiling; data are placed before
-    temporary_bytes   what the compiled program holds beside its arguments; None if not known
-    stopped_when  the condition ``stop_when`` that the last evaluation met; None if none did
-    best_params   [*P] NumPy, those of the best evaluation, the first of equal ones, by the column ``keep_best``; None
-                  without that
-    best_step     its server step; None without ``keep_best``
-    client_metrics  {metric: [evaluations, N] NumPy}: what was measured on each client's own examples, NaN for one
-                  without any; None without ``evaluate_clients``
+    Attributes:
+      evaluations: list of dicts, in order: ``server_step``, ``client_trips`` (started so far: applied and thrown
+        away), ``time`` (simulated), ``test_accuracy``, ``test_loss``, ..., ``train_loss`` (mean over the trips since
+        the last evaluation; None at step 0) and the means of what the rule reports.
+      params: [*P] NumPy, after the last step that was run.
+      trip_reports: {name: [J'] NumPy}: per applied trip; ``loss`` and what the rule's ``fold`` reports.
+      step_reports: {name: [T', ...] NumPy}: per server step; what the rule's ``finish`` reports.
+      schedule: the event schedule.
+      server_steps: T', the steps that were run: fewer than the schedule's if the run was stopped.
+      num_slots: rows of the snapshot buffer that the plan needed.
+      compile_seconds: wall-clock: tracing, lowering and compiling, of evaluation too.
+      run_seconds: wall-clock: training and evaluation, without compiling; data are placed before.
+      temporary_bytes: what the compiled program holds beside its arguments; None if not known.
+      stopped_when: the condition ``stop_when`` that the last evaluation met; None if none did.
+      best_params: [*P] NumPy, those of the best evaluation, the first of equal ones, by the column ``keep_best``;
+        None without that.
+      best_step: its server step; None without ``keep_best``.
+      client_metrics: {metric: [evaluations, N] NumPy}: what was measured on each client's own examples, NaN for one
+        without any; None without ``evaluate_clients``.
     """
 
     evaluations: list[dict[str, Any]]

@@ -24,19 +24,20 @@ from jafl.records.types import (
 class Arrival(NamedTuple):
     """One client trip as a rule sees it on the device.
 
-    update         [*P]   trained minus downloaded parameters: it points downhill. For a rule on
-                          gradients it is minus the gradient of the one local step, times its learning rate
-    start          [*P]   the model that the client downloaded; None unless the rule requires it (``needs_start``)
-    client         [] int32    who made the trip
-    staleness      [] int32    server steps; a fresh update has 0
-    num_examples   [] int32    examples that the client holds
-    batch_examples [] int32    examples used in this trip, each as often as it was used
-    local_steps    [] int32    optimizer steps of this trip
-    loss           [] float    mean loss of the trip's first minibatch, at the downloaded model
-    columns        {name: [...]}  this trip's rows of the arrays from ``Rule.columns``
-    previous       [*V]   what the server has stored for this client so far (zeros at first); None without memory
-    stored         [*V]   what it stores now, rounded as the memory holds it; None without memory. See
-                          ``ClientMemoryRequest``
+    Attributes:
+      update: [*P], trained minus downloaded parameters: it points downhill. For a rule on gradients it is minus the
+        gradient of the one local step, times its learning rate.
+      start: [*P], the model that the client downloaded; None unless the rule requires it (``needs_start``).
+      client: [] int32, who made the trip.
+      staleness: [] int32, server steps; a fresh update has 0.
+      num_examples: [] int32, examples that the client holds.
+      batch_examples: [] int32, examples used in this trip, each as often as it was used.
+      local_steps: [] int32, optimizer steps of this trip.
+      loss: [] float, mean loss of the trip's first minibatch, at the downloaded model.
+      columns: {name: [...]}, this trip's rows of the arrays from ``Rule.columns``.
+      previous: [*V], what the server has stored for this client so far (zeros at first); None without memory.
+      stored: [*V], what it stores now, rounded as the memory holds it; None without memory. See
+        ``ClientMemoryRequest``.
     """
 
     update: Updates
@@ -57,9 +58,10 @@ class Recall(NamedTuple):
 
     Before the trips of step ``t`` are folded, ``fold_recalled`` gets the rows ``first_row[t]:first_row[t + 1]``.
 
-    first_row  [T + 1] int32
-    client     [R] int32        whose stored value
-    weight     [R, ...] float   numbers of the rule's own that ``fold_recalled`` gets with the value
+    Attributes:
+      first_row: [T + 1] int32.
+      client: [R] int32, whose stored value.
+      weight: [R, ...] float, numbers of the rule's own that ``fold_recalled`` gets with the value.
     """
 
     first_row: np.ndarray
@@ -74,11 +76,12 @@ def _no_columns(schedule: EventSchedule) -> Columns:
 class ClientMemoryRequest(NamedTuple):
     """What a rule wants the server to store for every client: one value each, zeros at first.
 
-    remembers      (arrival) -> [*V]: the value to store for the client of this arrival, any pytree of arrays
-    precision      in which the memory holds the values: "full", "bfloat16" or "int8"
-    recalls        (schedule) -> ``Recall``: the stored values, the arriving client's apart, that the rule wants to
-                   see again; or None
-    fold_recalled  (buffer, weight, value) -> buffer: takes one of them [*V], before the trips of its server step
+    Attributes:
+      remembers: (arrival) -> [*V]: the value to store for the client of this arrival, any pytree of arrays.
+      precision: in which the memory holds the values: "full", "bfloat16" or "int8".
+      recalls: (schedule) -> ``Recall``: the stored values, the arriving client's apart, that the rule wants to see
+        again; or None.
+      fold_recalled: (buffer, weight, value) -> buffer: takes one of them [*V], before the trips of its server step.
     """
 
     remembers: Callable[[Arrival], StoredValue]
@@ -90,16 +93,17 @@ class ClientMemoryRequest(NamedTuple):
 class Requirements(NamedTuple):
     """What a rule requires of the run, and which requirements of jafl's features it meets itself.
 
-    needs_start    True if ``fold`` reads ``Arrival.start``
-    buffer_size    the only number of trips per server step that the rule is defined for; None if any will do
-    initial_round  True if every client must train at the initial model before step 0 ends
-    linear         True if the direction, and all that the rule keeps, are linear in the updates: factors may depend
-                   on the schedule, on numbers of examples and of local steps, never on updates, losses or
-                   parameters. ``jafl.decomposed`` requires it.
-    additive       True if ``begin`` is all zeros and ``fold`` adds to it what depends on the arrival alone: a buffer
-                   may be folded in parts that are added up. Then several devices can share it.
-    empty_steps    True if ``finish`` takes a buffer into which nothing was folded, as Poisson cohorts may leave it. A
-                   mean has no value there.
+    Attributes:
+      needs_start: True if ``fold`` reads ``Arrival.start``.
+      buffer_size: the only number of trips per server step that the rule is defined for; None if any will do.
+      initial_round: True if every client must train at the initial model before step 0 ends.
+      linear: True if the direction, and all that the rule keeps, are linear in the updates: factors may depend on the
+        schedule, on numbers of examples and of local steps, never on updates, losses or parameters.
+        ``jafl.decomposed`` requires it.
+      additive: True if ``begin`` is all zeros and ``fold`` adds to it what depends on the arrival alone: a buffer may
+        be folded in parts that are added up. Then several devices can share it.
+      empty_steps: True if ``finish`` takes a buffer into which nothing was folded, as Poisson cohorts may leave it. A
+        mean has no value there.
     """
 
     needs_start: bool = False
@@ -113,10 +117,11 @@ class Requirements(NamedTuple):
 class Rounding(NamedTuple):
     """What a rule would be if it did not round, for one that adds up whole numbers (``jafl.secure``).
 
-    rule       that which rounds nothing, a ``Rule``; it decides what the rounded one is eligible for
-    unrounded  the same with the weights that the rounded one uses, a ``Rule``
-    unit       [] float: no entry of an update is rounded by as much
-    clip_norm  [] float: the largest norm of an update that it takes
+    Attributes:
+      rule: that which rounds nothing, a ``Rule``; it decides what the rounded one is eligible for.
+      unrounded: the same with the weights that the rounded one uses, a ``Rule``.
+      unit: [] float: no entry of an update is rounded by as much.
+      clip_norm: [] float: the largest norm of an update that it takes.
     """
 
     rule: Any
@@ -146,35 +151,37 @@ class _RuleFields(NamedTuple):
 class Rule(_RuleFields):
     """An aggregation algorithm as pure functions; ``jafl.rules`` tells how to write one.
 
-    init          (params, num_clients) -> state: what lasts from step to step, any pytree (``()`` for nothing)
-    begin         (state, params) -> buffer: opens an empty buffer, at the start of each server step
-    fold          (buffer, arrival) -> (buffer, report): once per trip, in the order of arrival. The report is a dict
-                  of scalars for the history; ``weight``, if there, is the factor with which this trip's update enters
-                  the pseudo-gradient, before the step's own scale (the sum over all steps for a rule with memory).
-    finish        (buffer, params) -> (pseudo_gradient, state, report, apply): closes the buffer. The pseudo-gradient
-                  [*P] is the direction to *descend*: the server optimizer gets it as a gradient. The report is a
-                  dict of scalars; ``weight_scale``, if there, multiplies the weights of all trips of the step.
-                  ``apply`` False skips the step: the version counts, parameters and optimizer state stay; unless it
-                  is the constant True, the engine reports ``applied``, 1 or 0.
-    columns       (schedule) -> {name: [J, ...]}: arrays made on the host, a row per trip, that depend on the schedule
-                  alone; a trip's rows arrive in ``Arrival.columns``. Default: none.
-    memory        a ``ClientMemoryRequest``; None, the default, for a rule without client memory
-    requirements  a ``Requirements``; by default the rule requires nothing, and is neither linear nor additive
-    whole_step    (state, params, arrivals) -> (pseudo_gradient, state, report, apply, trip_reports), or None: what
-                  ``begin``, ``fold`` of each arrival and ``finish`` come to, in one go; for a rule with a
-                  ``buffer_size`` K, without memory. Of ``arrivals`` the numbers are [K], ``update`` and ``start``
-                  tuples of K; ``trip_reports`` are the reports of ``fold``, {name: [K]}. It serves where trips wait
-                  on an accelerator, and a pass over K updates is dear.
-    for_schedule  (schedule, num_examples [N]) -> rule, or None: the rule to run in the place of this one, with
-                  numbers that follow from the whole schedule and from how many examples each client holds. Called on
-                  the host, before anything is planned or compiled. Where ``columns`` are numbers of single trips,
-                  these are numbers of the run (``jafl.private``: how much noise). Return a specification that has
-                  them as floats or arrays, so that another schedule does not compile again; or None for this rule
-                  as it is.
-    rounding      a ``Rounding`` for a rule that is linear but for its rounding; None, the default, for others
-    check_model   (params) -> None, or None: raises SettingError for a model [*P], or its shapes, that the rule cannot
-                  train. Called on the host, before anything is compiled.
-    fields        fields of the last two records, one by one
+    Attributes:
+      init: (params, num_clients) -> state: what lasts from step to step, any pytree (``()`` for nothing).
+      begin: (state, params) -> buffer: opens an empty buffer, at the start of each server step.
+      fold: (buffer, arrival) -> (buffer, report): once per trip, in the order of arrival. The report is a dict of
+        scalars for the history; ``weight``, if there, is the factor with which this trip's update enters the
+        pseudo-gradient, before the step's own scale (the sum over all steps for a rule with memory).
+      finish: (buffer, params) -> (pseudo_gradient, state, report, apply): closes the buffer. The pseudo-gradient [*P]
+        is the direction to *descend*: the server optimizer gets it as a gradient. The report is a dict of scalars;
+        ``weight_scale``, if there, multiplies the weights of all trips of the step. ``apply`` False skips the step:
+        the version counts, parameters and optimizer state stay; unless it is the constant True, the engine reports
+        ``applied``, 1 or 0.
+      columns: (schedule) -> {name: [J, ...]}: arrays made on the host, a row per trip, that depend on the schedule
+        alone; a trip's rows arrive in ``Arrival.columns``. Default: none.
+      memory: a ``ClientMemoryRequest``; None, the default, for a rule without client memory.
+      requirements: a ``Requirements``; by default the rule requires nothing, and is neither linear nor additive.
+      whole_step: (state, params, arrivals) -> (pseudo_gradient, state, report, apply, trip_reports), or None: what
+        ``begin``, ``fold`` of each arrival and ``finish`` come to, in one go; for a rule with a ``buffer_size`` K,
+        without memory. Of ``arrivals`` the numbers are [K], ``update`` and ``start`` tuples of K; ``trip_reports``
+        are the reports of ``fold``, {name: [K]}. It serves where trips wait on an accelerator, and a pass over K
+        updates is dear.
+      for_schedule: (schedule, num_examples [N]) -> rule, or None: the rule to run in the place of this one, with
+        numbers that follow from the whole schedule and from how many examples each client holds. Called on the host,
+        before anything is planned or compiled. Where ``columns`` are numbers of single trips, these are numbers of
+        the run (``jafl.private``: how much noise). Return a specification that has them as floats or arrays, so that
+        another schedule does not compile again; or None for this rule as it is.
+      rounding: a ``Rounding`` for a rule that is linear but for its rounding; None, the default, for others.
+      check_model: (params) -> None, or None: raises SettingError for a model [*P], or its shapes, that the rule
+        cannot train. Called on the host, before anything is compiled.
+
+    Args:
+      **fields: fields of the last two records, one by one.
 
     Preferred: ``memory`` and ``requirements``, as in the rules of the package. ``fields`` is shorter where there is
     only one: ``Rule(..., linear=True)`` is the same rule as ``Rule(..., requirements=Requirements(linear=True))``.

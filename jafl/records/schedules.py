@@ -15,22 +15,25 @@ class EventSchedule:
 
     The guarantees are listed, one ``check_*`` each, in ``jafl.schedule.guarantees``.
 
-    Applied trips, ordered as the server applies them:
-      client           [J] int32    who made the trip
-      trip             [J] int32    how many trips this client had started before this one
-      download_version [J] int32    server steps taken when the client downloaded the model
-      step             [J] int32    the server step that applies the trip (0 is the first)
-      download_time    [J] float64  simulated time of the download
-      arrival_time     [J] float64  simulated time of the upload
-    Server steps:
-      step_time        [T] float64  simulated time of each server step
-    Trips under way at the end, and trips that were started and thrown away (over-selection):
-      inflight_client, inflight_trip, inflight_version [F] int32; inflight_start_time [F] float64
-      discarded_client, discarded_trip, discarded_step [D] int32 (the step during which the trip was cancelled,
-      never decreasing); discarded_start_time, discarded_end_time [D] float64
-    Numbers:
-      num_clients      N, all clients, those that never train included
-      concurrency      the most clients that ever train at one moment
+    Attributes:
+      client: [J] int32, who made the trip. The J applied trips stand in the order in which the server applies them.
+      trip: [J] int32, how many trips this client had started before this one.
+      download_version: [J] int32, server steps taken when the client downloaded the model.
+      step: [J] int32, the server step that applies the trip (0 is the first).
+      download_time: [J] float64, simulated time of the download.
+      arrival_time: [J] float64, simulated time of the upload.
+      step_time: [T] float64, simulated time of each server step.
+      inflight_client: [F] int32, who made a trip that is under way at the end.
+      inflight_trip: [F] int32, how many trips this client had started before it.
+      inflight_version: [F] int32, server steps taken when the client downloaded the model.
+      inflight_start_time: [F] float64, simulated time of the download.
+      discarded_client: [D] int32, who made a trip that was started and thrown away (over-selection).
+      discarded_trip: [D] int32, how many trips this client had started before it.
+      discarded_step: [D] int32, the server step during which the trip was cancelled; never decreasing.
+      discarded_start_time: [D] float64, simulated time of the download.
+      discarded_end_time: [D] float64, simulated time at which it was thrown away.
+      num_clients: N, all clients, those that never train included.
+      concurrency: the most clients that ever train at one moment.
     """
 
     client: np.ndarray
@@ -137,22 +140,23 @@ class ExecutionPlan:
     whose versions exist by then. What a wave makes waits in rows until it is folded. The trip-by-trip plan has one
     trip a wave, and one row. Of a wave, ``lanes`` trips train side by side, then the next ones.
 
-      read_slot   [J] int32  the snapshot slot that holds the version from which the trip trains
-      write_slot  [T] int32  the slot that the version made by the step goes to; ``num_slots`` (one past
-                             the end: no slot) where nobody reads that version
-      first_trip  [T + 1] int32  step ``t`` folds the trips ``first_trip[t]:first_trip[t + 1]``
-      num_slots   rows of the snapshot buffer. Version 0 is in slot 0 before the first step.
-      width       trips trained together at most
-      wave        [J] int32  the wave in which the trip trains
-      wave_before [V] int32  each wave is trained just before this trip is folded; increasing
-      place       [J] int32  where in its wave the trip stands, from 0 on: the longest first
-      row         [J] int32  where the trained trip waits until it is folded
-      num_rows    rows for trips that wait
-      lanes       trips side by side at most, where a device trains them so
-      form        "loop": the server makes one step after the other; "matrix": one product of matrices makes all
-                  versions that follow from a wave, for linear rules and server optimizers. Its waves hold trips
-                  that are folded one after the other, and each version stays until its trips are folded: so a wave
-                  can be cut where somebody looks at the run
+    Attributes:
+      read_slot: [J] int32, the snapshot slot that holds the version from which the trip trains.
+      write_slot: [T] int32, the slot that the version made by the step goes to; ``num_slots`` (one past the end: no
+        slot) where nobody reads that version.
+      first_trip: [T + 1] int32, step ``t`` folds the trips ``first_trip[t]:first_trip[t + 1]``.
+      num_slots: rows of the snapshot buffer. Version 0 is in slot 0 before the first step.
+      width: trips trained together at most.
+      wave: [J] int32, the wave in which the trip trains.
+      wave_before: [V] int32, each wave is trained just before this trip is folded; increasing.
+      place: [J] int32, where in its wave the trip stands, from 0 on: the longest first.
+      row: [J] int32, where the trained trip waits until it is folded.
+      num_rows: rows for trips that wait.
+      lanes: trips side by side at most, where a device trains them so.
+      form: "loop": the server makes one step after the other; "matrix": one product of matrices makes all versions
+        that follow from a wave, for linear rules and server optimizers. Its waves hold trips that are folded one
+        after the other, and each version stays until its trips are folded: so a wave can be cut where somebody looks
+        at the run.
     """
 
     read_slot: np.ndarray

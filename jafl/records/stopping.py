@@ -49,11 +49,12 @@ def check_measured(
 class StopWhen(NamedTuple):
     """A condition on which a run stops: a comparison of a column with a number, or a column that stalls.
 
-    text        as it was given
-    column      of the evaluations
-    comparison  one of ``COMPARISONS``, or ``STALLS``
-    number      with which the column is compared; of ``STALLS`` how many evaluations in a row are no better than the
-                best one before them
+    Attributes:
+      text: as it was given.
+      column: of the evaluations.
+      comparison: one of ``COMPARISONS``, or ``STALLS``.
+      number: with which the column is compared; of ``STALLS`` how many evaluations in a row are no better than the
+        best one before them.
     """
 
     text: str

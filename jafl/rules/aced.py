@@ -76,11 +76,12 @@ def aced(active_steps: int = 50, age: str = "start", memory_precision: str = "fu
 class _Memberships(NamedTuple):
     """Who is in A(t), and when. Lists and arrays have a place per server step; step 0 is the initial round.
 
-    changes  [T] lists of (client, 1 for entering or -1 for leaving): made before the step's arrival
-    members  {step: clients}: all of A(t) at the steps at which the sum is computed anew, before the arrival
-    before   [T] 1 if the arriving client is in A(t) before its gradient is replaced, else 0
-    after    [T] 1 if it is afterwards, else 0
-    size     [T] clients in A(t), after the arrival
+    Attributes:
+      changes: [T] lists of (client, 1 for entering or -1 for leaving): made before the step's arrival.
+      members: {step: clients}: all of A(t) at the steps at which the sum is computed anew, before the arrival.
+      before: [T] 1 if the arriving client is in A(t) before its gradient is replaced, else 0.
+      after: [T] 1 if it is afterwards, else 0.
+      size: [T] clients in A(t), after the arrival.
     """
 
     changes: list[list[tuple[int, float]]]
@@ -119,8 +120,9 @@ def _memberships(schedule: EventSchedule, active_steps: int, age: str) -> _Membe
 class _ActiveClients:
     """The set A(t) as the server steps go by.
 
-    inside  [N] bools: whether each client is in it
-    number  of clients in it
+    Attributes:
+      inside: [N] bools: whether each client is in it.
+      number: of clients in it.
     """
 
     def __init__(self, clients: int, steps: int, active_steps: int, first_start: int):

@@ -76,12 +76,11 @@ def ca2fl(changes: str = "arrival", memory_precision: str = "full") -> Rule:
 
 
 def _columns(schedule: EventSchedule, changes: str) -> Columns:
-    """Per trip, [J] float64 each.
+    """Three columns, [J] float64 each.
 
-    first_in_step  1 for the first trip of its client in its server step, else 0
-    against        how often h_i is subtracted at this trip: once; or, with ``changes`` "step", at the client's first
-                   trip in the server step for all of its trips in the step, and at the others not at all
-    weight         see ``ca2fl``
+    ``first_in_step`` is 1 for the first trip of its client in its server step, else 0. ``against`` is how often h_i
+    is subtracted at this trip: once; or, with ``changes`` "step", at the client's first trip in the server step for
+    all of its trips in the step, and at the others not at all. ``weight`` is explained in ``ca2fl``.
     """
     pairs = schedule.step.astype(np.int64) * schedule.num_clients + schedule.client
     _, first_place, group, count = np.unique(

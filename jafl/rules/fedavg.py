@@ -33,7 +33,7 @@ def fedavg(weigh_by_examples: bool = False, divide_by: float | None = None) -> R
     Raises:
       SettingError: for a ``divide_by`` that is not above 0, or together with weights by examples.
 
-    Example:
+    Examples:
       >>> jafl.rules.fedavg(divide_by=100.0)
       fedavg(weigh_by_examples=False, divide_by=100.0)
     """

@@ -39,7 +39,7 @@ def fedbuff(
     Raises:
       SettingError: if ``staleness_weight`` is not a function or ``aggregate`` is unknown, when the rule is built.
 
-    Example:
+    Examples:
       >>> jafl.rules.fedbuff(weigh_by_examples=True)
       fedbuff(staleness_weight=polynomial(exponent=0.5), aggregate='mean', weigh_by_examples=True)
     """

@@ -87,11 +87,12 @@ class Change(NamedTuple):
 class SeparateRows(NamedTuple):
     """K rows apart from each other, and the products of all pairs of them; no row of matrices is ever made.
 
-    apart    for each leaf of the rows the K arrays from which they follow, or of vectors, which are small, the rows
-             themselves, [K, n]
-    change   by which a row follows, its vector as a list of leaves; or None
-    squares  [K, K] the products of the rows
-    tree     of a row
+    Attributes:
+      apart: for each leaf of the rows the K arrays from which they follow, or of vectors, which are small, the rows
+        themselves, [K, n].
+      change: by which a row follows, its vector as a list of leaves; or None.
+      squares: [K, K] the products of the rows.
+      tree: of a row.
     """
 
     apart: Sequence[Sequence[jax.Array] | jax.Array]

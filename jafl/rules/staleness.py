@@ -57,7 +57,7 @@ def polynomial(exponent: float = 0.5) -> StalenessWeight:
     Returns:
       The weight, as a specification of a function of the staleness.
 
-    Example:
+    Examples:
       >>> jafl.rules.staleness.polynomial(0.5).build()(3.0)
       0.5
     """

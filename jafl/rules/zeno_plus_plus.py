@@ -30,7 +30,7 @@ def zeno_plus_plus(
     Reports, per step, ``score`` and ``weight``: ||v|| / ||g||, or 0 for a gradient that is refused.
 
     Args:
-      server_gradient: params [*P] -> gradient [*P], ``jafl.server_gradient(model, x, y)`` for example.
+      server_gradient: (params) -> gradient [*P]; ``jafl.server_gradient(model, x, y)`` for example.
       refresh_every: k, in server steps (lazy updates), at least 1.
       gamma: factor of <v, g'> in the score, and of the threshold. (In the paper it is also the learning rate; here
         that is the server optimizer's.)

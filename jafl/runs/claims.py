@@ -42,12 +42,13 @@ class ClaimLost(Exception):
 class Holder:
     """The process that has claimed a directory.
 
-    token    random, of this claim alone
-    host     the name of its host, for people
-    machine  what tells running systems apart, and the containers on them; "" if unknown
-    process  its number there
-    began    when it started, in the kernel's own unit: numbers of processes are used again
-    since    the time of the claim by its host's clock, for people
+    Attributes:
+      token: random, of this claim alone.
+      host: the name of its host, for people.
+      machine: what tells running systems apart, and the containers on them; "" if unknown.
+      process: its number there.
+      began: when it started, in the kernel's own unit: numbers of processes are used again.
+      since: the time of the claim by its host's clock, for people.
     """
 
     token: str
@@ -126,10 +127,11 @@ def this_process() -> Holder:
 class _Seen:
     """What a watcher has seen of one claim, by its own clock.
 
-    content    of the file, when it was looked at last
-    looked_at  when that was
-    still      for how many seconds it has been seen to be the same
-    moved_at   when it was last seen to change, from one look to the next one soon after
+    Attributes:
+      content: of the file, when it was looked at last.
+      looked_at: when that was.
+      still: for how many seconds it has been seen to be the same.
+      moved_at: when it was last seen to change, from one look to the next one soon after.
     """
 
     content: bytes

@@ -101,10 +101,11 @@ class EarlierRun:
 class Replacement:
     """A new run that takes the place of an earlier one in its directory, once it has something to show.
 
-    earlier  what is removed then
-    begin    called after that: writes what the new runs have in common
-    from_step  the server step from whose evaluation on the new run has something to show
-    made     whether it has taken the place
+    Attributes:
+      earlier: what is removed then.
+      begin: called after that: writes what the new runs have in common.
+      from_step: the server step from whose evaluation on the new run has something to show.
+      made: whether it has taken the place.
     """
 
     earlier: EarlierRun

@@ -38,10 +38,11 @@ class DamagedRun(SettingError):
 class PastRun:
     """One run directory.
 
-    path         the directory
-    config       the content of ``config.json``
-    evaluations  the complete lines of ``metrics.jsonl``
-    summary      the content of ``summary.json``; None if the run is under way or was killed
+    Attributes:
+      path: the directory.
+      config: the content of ``config.json``.
+      evaluations: the complete lines of ``metrics.jsonl``.
+      summary: the content of ``summary.json``; None if the run is under way or was killed.
     """
 
     path: pathlib.Path

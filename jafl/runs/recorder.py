@@ -37,19 +37,20 @@ RATES = RateNames(clients="--learning_rate", server="--server_learning_rate")
 class Options:
     """How runs are run. No option changes a result by more than rounding.
 
-    command           the command that was typed, for ``config.json``
-    show              is called with each line of text that is meant for the user
-    checkpoint_every  client trips between checkpoints; 0: no checkpoints. None: one a minute, or none where
-                      orbax-checkpoint is not installed, which is said
-    trackers          where metrics also go, see ``jafl.runs.trackers``
-    pictures          which are drawn: "all"; "few", those that are mostly looked at, which of a comparison or a
-                      sweep are its own in place of its runs'; "none". True is "all", and False "none". None: few, or
-                      none where matplotlib is not installed, which is said
-    progress          whether each run shows a progress bar
-    runs_together     whether runs of a sweep share a program: auto (where that is faster) or never
-    hosts             the processes that train, if there are several
-    claims            how directories are claimed, so that no other process works there: locks, files, or auto (locks
-                      where the file system is known to have them for all hosts)
+    Attributes:
+      command: the command that was typed, for ``config.json``.
+      show: is called with each line of text that is meant for the user.
+      checkpoint_every: client trips between checkpoints; 0: no checkpoints. None: one a minute, or none where
+        orbax-checkpoint is not installed, which is said.
+      trackers: where metrics also go, see ``jafl.runs.trackers``.
+      pictures: which are drawn: "all"; "few", those that are mostly looked at, which of a comparison or a sweep are
+        its own in place of its runs'; "none". True is "all", and False "none". None: few, or none where matplotlib is
+        not installed, which is said.
+      progress: whether each run shows a progress bar.
+      runs_together: whether runs of a sweep share a program: auto (where that is faster) or never.
+      hosts: the processes that train, if there are several.
+      claims: how directories are claimed, so that no other process works there: locks, files, or auto (locks where
+        the file system is known to have them for all hosts).
     """
 
     command: Sequence[str] = ()

@@ -109,7 +109,7 @@ def asynchronous(
       SettingError: for a number outside its range; for a delay with durations that are negative, not finite,
         or always 0 for some client (time would stand still); where nobody is left to train before the last step.
 
-    Example:
+    Examples:
       >>> delay = jafl.delays.constant(1.0)
       >>> jafl.asynchronous(num_clients=5, concurrency=2, buffer_size=2, delay=delay, server_steps=3).step_time
       array([1., 2., 3.])

@@ -54,7 +54,7 @@ class diurnal(Availability):  # noqa: N801  (laws read as functions)
       spread: how far the clients' moments are apart: 1 spreads them over the whole day, with 0 all are the same.
       loses_trips: whether a trip is lost if its client goes away before its end.
 
-    Example:
+    Examples:
       >>> law = jafl.availability.diurnal(day=24.0, share=0.5, spread=0.0).prepare(num_clients=2, seed=0)
       >>> law.next_available(client=1, time=13.0)
       24.0
@@ -121,7 +121,7 @@ class on_and_off(Availability):  # noqa: N801
       mean_off: mean time for which a client is away, above 0.
       loses_trips: whether a trip is lost if its client goes away before its end.
 
-    Example:
+    Examples:
       >>> jafl.availability.on_and_off(5.0, 1.0).prepare(num_clients=2, seed=0).next_available(client=1, time=0.0)
       0.0
     """
@@ -189,7 +189,7 @@ class windows(Availability):  # noqa: N801
       period: the windows repeat after so much simulated time. Default: they do not.
       loses_trips: whether a trip is lost if its client goes away before its end.
 
-    Example:
+    Examples:
       >>> law = jafl.availability.windows([0, 1], start=[2.0], end=[3.0], period=10.0)
       >>> law.prepare(num_clients=1, seed=0).next_available(client=0, time=5.0)
       12.0
@@ -289,7 +289,7 @@ class from_functions(Availability):  # noqa: N801
       until: ``until(client, time) -> time``, until when a client that is there at ``time`` stays; infinity if for
         ever. A trip that lasts longer is lost. Default: no trip is lost.
 
-    Example:
+    Examples:
       >>> law = jafl.availability.from_functions(lambda client, time: max(time, 10.0 * client))
       >>> law.next_available(client=2, time=5.0)
       20.0

@@ -92,7 +92,7 @@ class constant(Delay):  # noqa: N801  (laws read as functions: delays.constant(1
     Args:
       duration: in units of simulated time, at least 0; 0 is for synchronous rounds only.
 
-    Example:
+    Examples:
       >>> jafl.delays.constant(2.0).durations(0, np.array([3, 7]), np.array([0, 0]))
       array([2., 2.])
     """
@@ -114,7 +114,7 @@ class uniform(Delay):  # noqa: N801
       low: the shortest duration, in units of simulated time, at least 0.
       high: the longest duration, at least ``low``.
 
-    Example:
+    Examples:
       >>> jafl.delays.uniform(1.0, 3.0).quantile(np.array([0.5]), np.array([0]))
       array([2.])
     """
@@ -138,7 +138,7 @@ class half_normal(Delay):  # noqa: N801
     Args:
       sigma: standard deviation of the normal law, in units of simulated time, above 0.
 
-    Example:
+    Examples:
       >>> jafl.delays.half_normal(1.0).quantile(np.array([0.5]), np.array([0])).round(3)
       array([0.674])
     """
@@ -162,7 +162,7 @@ class exponential(Delay):  # noqa: N801
     Args:
       mean: in units of simulated time, above 0.
 
-    Example:
+    Examples:
       >>> jafl.delays.exponential(1.0).quantile(np.array([0.5]), np.array([0])).round(3)
       array([0.693])
     """
@@ -184,7 +184,7 @@ class log_normal(Delay):  # noqa: N801
       mean: in units of simulated time, above 0.
       sigma: standard deviation of the duration's logarithm, at least 0.
 
-    Example:
+    Examples:
       >>> jafl.delays.log_normal(1.0, 1.0).quantile(np.array([0.5]), np.array([0])).round(3)
       array([0.607])
     """
@@ -212,7 +212,7 @@ class gamma(Delay):  # noqa: N801
       mean: in units of simulated time, above 0.
       shape: above 0; the larger, the less durations vary.
 
-    Example:
+    Examples:
       >>> jafl.delays.gamma(1.0, 2.0).quantile(np.array([0.5]), np.array([0])).round(3)
       array([0.839])
     """
@@ -241,7 +241,7 @@ class pareto(Delay):  # noqa: N801
       mean: in units of simulated time, above 0.
       shape: above 1.
 
-    Example:
+    Examples:
       >>> jafl.delays.pareto(1.0, 2.0).quantile(np.array([0.5]), np.array([0])).round(3)
       array([0.707])
     """
@@ -268,7 +268,7 @@ class proportional_to_examples(Delay):  # noqa: N801
       num_examples: [N] integers above 0, one per client, for example ``federation.num_examples``.
       mean_per_example: mean duration per example, in units of simulated time, above 0.
 
-    Example:
+    Examples:
       >>> law = jafl.delays.proportional_to_examples(np.array([10, 20]))
       >>> law.quantile(np.array([0.5, 0.5]), np.array([0, 1])).round(3)
       array([ 6.931, 13.863])
@@ -299,7 +299,7 @@ class groups(Delay):  # noqa: N801
       members: pairs (number of clients, law), for example ``((10, uniform(1, 2)), (5, uniform(8, 12)))``,
         FedStaleWeight's ten fast and five slow clients (section 6.2).
 
-    Example:
+    Examples:
       >>> law = jafl.delays.groups([(1, jafl.delays.constant(1.0)), (2, jafl.delays.constant(9.0))])
       >>> law.durations(0, np.array([0, 1, 2]), np.array([0, 0, 0]))
       array([1., 9., 9.])
@@ -350,7 +350,7 @@ class slow_fraction(Delay):  # noqa: N801
       slow_law: of the slow clients.
       fraction: the probability to be slow, from 0 to 1.
 
-    Example:
+    Examples:
       >>> law = jafl.delays.slow_fraction(jafl.delays.constant(1.0), jafl.delays.constant(9.0), 0.2)
       >>> law.slow_clients(seed=0, num_clients=10).shape
       (10,)
@@ -392,7 +392,7 @@ class once_per_client(Delay):  # noqa: N801
     Args:
       law: of the clients' durations.
 
-    Example:
+    Examples:
       >>> law = jafl.delays.once_per_client(jafl.delays.exponential(1.0))
       >>> bool(np.ptp(law.durations(0, np.array([4, 4, 4]), np.array([0, 1, 2]))) == 0)
       True
@@ -425,7 +425,7 @@ class with_network(Delay):  # noqa: N801
     Raises:
       SettingError: for a number outside its range, also for a drawn bandwidth that is not above 0.
 
-    Example:
+    Examples:
       >>> law = jafl.delays.with_network(jafl.delays.constant(1.0), 100, 50.0, 25.0)
       >>> law.durations(0, np.array([0]), np.array([0]))
       array([7.])
@@ -482,7 +482,7 @@ class throttled(Delay):  # noqa: N801
       share: of the true speed, above 0 and at most 1.
       clients: numbers of the clients that throttle.
 
-    Example:
+    Examples:
       >>> law = jafl.delays.throttled(jafl.delays.constant(1.0), 0.5, [1])
       >>> law.durations(0, np.array([0, 1]), np.array([0, 0]))
       array([1., 2.])
@@ -530,7 +530,7 @@ class from_function(Delay):  # noqa: N801
       SettingError: when durations are drawn, for a value that is no number and for a result of another shape;
         like those of any law, durations must be finite and at least 0.
 
-    Example:
+    Examples:
       >>> law = jafl.delays.from_function(lambda client, trip: 1.0 + client)
       >>> law.durations(0, np.array([0, 4]), np.array([0, 0]))
       array([1., 5.])

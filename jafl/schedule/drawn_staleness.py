@@ -53,7 +53,7 @@ def drawn_staleness(
       SettingError: for a number outside its range, or a draw that is negative or not finite; where the limits leave
         too few clients for a step.
 
-    Example:
+    Examples:
       >>> schedule = jafl.drawn_staleness(num_clients=1, delay=jafl.delays.constant(3), server_steps=5)
       >>> schedule.staleness  # no more than the steps since the client's last update
       array([0, 0, 0, 0, 0], dtype=int32)

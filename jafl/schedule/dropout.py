@@ -24,7 +24,7 @@ class Dropout:
     Raises:
       SettingError: for a number outside its range, or unless exactly one of those that exclude each other is given.
 
-    Example:
+    Examples:
       >>> sorted(jafl.Dropout(clients=[3, 1], time=5.0).leavers(num_clients=10, seed=0))
       [1, 3]
     """

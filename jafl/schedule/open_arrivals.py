@@ -81,7 +81,7 @@ def open_arrivals(
     Raises:
       SettingError: as ``jafl.asynchronous`` does.
 
-    Example:
+    Examples:
       >>> delay = jafl.delays.constant(2.5)
       >>> jafl.open_arrivals(
       ...     num_clients=10, start_rate=1.0, starts="constant", delay=delay, server_steps=3

@@ -24,7 +24,7 @@ def trip_by_trip(schedule: EventSchedule) -> ExecutionPlan:
     Returns:
       The plan, with one trip a wave.
 
-    Example:
+    Examples:
       >>> delay = jafl.delays.constant(1.0)
       >>> schedule = jafl.asynchronous(num_clients=3, concurrency=3, delay=delay, server_steps=6)
       >>> jafl.trip_by_trip(schedule).width
@@ -89,7 +89,7 @@ def in_waves(
       SettingError: for a width below 1, fewer rows or lanes than 1, more lanes than the width, costs of another
         length or not above 0, an unknown form, or rows in the matrix form.
 
-    Example:
+    Examples:
       >>> delay = jafl.delays.constant(1.0)
       >>> schedule = jafl.asynchronous(num_clients=4, concurrency=4, delay=delay, server_steps=8)
       >>> jafl.in_waves(schedule, 4).wave  # every round of four arrivals is a wave

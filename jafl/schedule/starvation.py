@@ -28,21 +28,22 @@ REMEDIES = {
 class Standstill:
     """What there is at the moment from which no server step follows.
 
-    time           of the simulation
-    steps          server steps made
-    wanted         server steps asked for, or infinity
-    protocol       by which clients are started
-    num_clients    N
-    gone           clients that have left for ever
-    never_there    clients that are not available any more
-    held           clients whose update waits: in the buffer, or for the end of a round
-    done           clients that have made all the trips that most_trips allows
-    resting        clients that smallest_gap keeps from starting before further steps
-    free_places    places that nobody can take
-    in_buffer      trips in the buffer
-    needed         trips that the next step takes
-    ended          trips that have ended since the last step
-    thrown_away    {reason: trips thrown away since the last step}
+    Attributes:
+      time: of the simulation.
+      steps: server steps made.
+      wanted: server steps asked for, or infinity.
+      protocol: by which clients are started.
+      num_clients: N.
+      gone: clients that have left for ever.
+      never_there: clients that are not available any more.
+      held: clients whose update waits: in the buffer, or for the end of a round.
+      done: clients that have made all the trips that most_trips allows.
+      resting: clients that smallest_gap keeps from starting before further steps.
+      free_places: places that nobody can take.
+      in_buffer: trips in the buffer.
+      needed: trips that the next step takes.
+      ended: trips that have ended since the last step.
+      thrown_away: {reason: trips thrown away since the last step}.
     """
 
     time: float

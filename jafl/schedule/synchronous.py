@@ -107,7 +107,7 @@ def synchronous(
         leave too few clients for a round; where no round has enough reports, for a deadline before the shortest trip
         for example; for Poisson cohorts with what would make their law another one, or without a single trip.
 
-    Example:
+    Examples:
       >>> delay = jafl.delays.constant(2.0)
       >>> jafl.synchronous(num_clients=10, cohort_size=3, delay=delay, server_steps=4).step_time
       array([2., 4., 6., 8.])

@@ -29,12 +29,13 @@ class OutOfMemory(Exception):
 class Batch(abc.ABC):
     """A batch of M runs on the device.
 
-    preparations  of the runs, in order
-    memory        what all runs hold together on each device: jafl's forecast until ``compile``
-    carry         everything that lasts from one server step to the next, of all runs
-    stops         server steps after which somebody looks at the runs
-    reads         of each run what decides its result: another program, or other numbers, is another batch
-    copies_models  whether ``models`` returns copies, which last
+    Attributes:
+      preparations: of the runs, in order.
+      memory: what all runs hold together on each device: jafl's forecast until ``compile``.
+      carry: everything that lasts from one server step to the next, of all runs.
+      stops: server steps after which somebody looks at the runs.
+      reads: of each run what decides its result: another program, or other numbers, is another batch.
+      copies_models: whether ``models`` returns copies, which last.
     """
 
     copies_models = False

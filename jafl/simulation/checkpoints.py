@@ -38,14 +38,15 @@ LARGEST_SHARE = 0.05  # of the wall-clock time, that checkpoints may take
 class Saved(NamedTuple):
     """A checkpoint of a batch of runs.
 
-    server_step      server steps that had been made
-    carry            the engine's carry after them
-    runs             of each run ``{"evaluations": [...], "ended": bool}``, evaluations as in ``History``
-    run_seconds      wall-clock seconds of training and evaluation, of all parts of the run
-    compile_seconds  likewise of compiling
-    stops            the server steps where somebody was to look at the runs: in the matrix form they decide last bits
-    best             {number: [*P] of its best evaluation} of runs that keep them and have not ended
-    client_metrics   {number: {metric: [evaluations, N]}} of runs that measure their clients and have not ended
+    Attributes:
+      server_step: server steps that had been made.
+      carry: the engine's carry after them.
+      runs: of each run ``{"evaluations": [...], "ended": bool}``, evaluations as in ``History``.
+      run_seconds: wall-clock seconds of training and evaluation, of all parts of the run.
+      compile_seconds: likewise of compiling.
+      stops: the server steps where somebody was to look at the runs: in the matrix form they decide last bits.
+      best: {number: [*P] of its best evaluation} of runs that keep them and have not ended.
+      client_metrics: {number: {metric: [evaluations, N]}} of runs that measure their clients and have not ended.
     """
 
     server_step: int

@@ -21,10 +21,11 @@ ROWS_AT_ONCE = 256
 class Reads(NamedTuple):
     """What decides the result of one run, on the host.
 
-    program  with the random key of every trip
-    plan     in which order it is computed
-    params   [*P] the initial model
-    key      of the run
+    Attributes:
+      program: with the random key of every trip.
+      plan: in which order it is computed.
+      params: [*P] the initial model.
+      key: of the run.
     """
 
     program: engine.Program

@@ -29,12 +29,13 @@ Outcome = History | DivergenceError
 class Callbacks(NamedTuple):
     """What the caller is told while a batch trains, and how it stops it; runs are told by their number.
 
-    on_evaluation  (number, evaluation, parameters), as soon as an evaluation is made
-    on_end         (number, outcome), as soon as a run has ended and before any checkpoint that counts it as ended
-    on_memory      (what all runs hold together on each device), once the program has been compiled
-    on_progress    (number of server steps done), several times a second at most
-    should_stop    asked between chunks; True ends all runs there, with a last evaluation
-    on_start       (number of server steps done before, 0 without a checkpoint), when training begins
+    Attributes:
+      on_evaluation: (number, evaluation, parameters), as soon as an evaluation is made.
+      on_end: (number, outcome), as soon as a run has ended and before any checkpoint that counts it as ended.
+      on_memory: (what all runs hold together on each device), once the program has been compiled.
+      on_progress: (number of server steps done), several times a second at most.
+      should_stop: asked between chunks; True ends all runs there, with a last evaluation.
+      on_start: (number of server steps done before, 0 without a checkpoint), when training begins.
     """
 
     on_evaluation: Callable[[int, dict[str, Any], Params], None] | None = None

@@ -76,14 +76,15 @@ class Fall(NamedTuple):
 class Measured(NamedTuple):
     """A loss at the start and at the end, and what is known beside it.
 
-    name       of the loss, as in "test loss"
-    losses     (at the start, at the end)
-    margin     by how much the loss must have risen for that to be more than chance
-    peak       the highest loss on the way
-    constant   the loss of the best constant prediction; None if not known
-    accuracy   None where none is measured
-    when       what "at the end" is
-    fall       from the best on the way, or None
+    Attributes:
+      name: of the loss, as in "test loss".
+      losses: (at the start, at the end).
+      margin: by how much the loss must have risen for that to be more than chance.
+      peak: the highest loss on the way.
+      constant: the loss of the best constant prediction; None if not known.
+      accuracy: None where none is measured.
+      when: what "at the end" is.
+      fall: from the best on the way, or None.
     """
 
     name: str

@@ -25,8 +25,9 @@ from jafl.simulation.batch import Batch, compiled_memory_of
 class MatrixState(NamedTuple):
     """What a checkpoint keeps of runs in the matrix form.
 
-    device  the device's carry
-    losses  [B, J] of every run's trips so far
+    Attributes:
+      device: the device's carry.
+      losses: [B, J] of every run's trips so far.
     """
 
     device: MatrixCarry

@@ -24,10 +24,11 @@ COMPARED = 64
 class BadExample(NamedTuple):
     """An example whose loss or gradient is not finite.
 
-    row       of ``x`` and ``y``
-    what      is not finite: "loss", or "gradient by [...]" of a parameter
-    alone     whether it is so where the example is computed alone; if not, among others
-    features  a sentence on which of its numbers is the cause; "" if that was not found
+    Attributes:
+      row: of ``x`` and ``y``.
+      what: is not finite: "loss", or "gradient by [...]" of a parameter.
+      alone: whether it is so where the example is computed alone; if not, among others.
+      features: a sentence on which of its numbers is the cause; "" if that was not found.
     """
 
     row: int

@@ -57,10 +57,11 @@ class RateNames(NamedTuple):
 class Judgement(NamedTuple):
     """What is said of a run that has ended.
 
-    kind  "not finite": of what was measured; "did not learn"; "fell back": it had learned, and lost it; "loss rose":
-          its accuracy rose, and its loss several times over; "lacks labels": no client has some that are tested;
-          "clients apart": the model learned, single clients do not
-    text  some sentences
+    Attributes:
+      kind: "not finite": of what was measured; "did not learn"; "fell back": it had learned, and lost it; "loss
+        rose": its accuracy rose, and its loss several times over; "lacks labels": no client has some that are tested;
+        "clients apart": the model learned, single clients do not.
+      text: some sentences.
     """
 
     kind: str

@@ -28,12 +28,13 @@ LEARNED = 0.9
 class RateTrial(NamedTuple):
     """What a trial has shown.
 
-    start   the loss before
-    own     the loss after the steps with the run's own rate; may be infinite
-    factor  the rate that learns, as a multiple of the run's own: 1.0 if that one does; None if none does
-    best    the loss after the steps with that one
-    lower   a multiple below 1 that learns, ten times the least of them; None if none does. So few examples may be
-            learned with a rate that is too high for all
+    Attributes:
+      start: the loss before.
+      own: the loss after the steps with the run's own rate; may be infinite.
+      factor: the rate that learns, as a multiple of the run's own: 1.0 if that one does; None if none does.
+      best: the loss after the steps with that one.
+      lower: a multiple below 1 that learns, ten times the least of them; None if none does. So few examples may be
+        learned with a rate that is too high for all.
     """
 
     start: float

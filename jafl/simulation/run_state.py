@@ -67,16 +67,17 @@ class Clock:
 class RunState:
     """One run of a batch.
 
-    number       its place in the batch
-    preparation  of the run
-    evaluators   what is measured at each evaluation
-    stops        the server steps at which it is evaluated
-    evaluations  those made so far
-    outcome      how it ended; None before that, and for a run that had ended before a checkpoint
-    ended        whether it is over
-    stopped      whether its last evaluation met its condition ``stop_when``
-    best_params  [*P] NumPy, of the best evaluation so far; None of a run that does not keep them
-    of_clients   {metric: [N]} of each evaluation so far, of a run that measures its clients
+    Attributes:
+      number: its place in the batch.
+      preparation: of the run.
+      evaluators: what is measured at each evaluation.
+      stops: the server steps at which it is evaluated.
+      evaluations: those made so far.
+      outcome: how it ended; None before that, and for a run that had ended before a checkpoint.
+      ended: whether it is over.
+      stopped: whether its last evaluation met its condition ``stop_when``.
+      best_params: [*P] NumPy, of the best evaluation so far; None of a run that does not keep them.
+      of_clients: {metric: [N]} of each evaluation so far, of a run that measures its clients.
     """
 
     number: int

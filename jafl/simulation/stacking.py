@@ -35,10 +35,11 @@ class BatchTooLarge(SettingError):
 class Stack:
     """The programs of M runs, of one structure.
 
-    shared     leaves that all runs read, in order
-    own        [M, ...] the other leaves, in order
-    structure  of an ``engine.Program``; static
-    is_own     for each of its leaves, whether it is in ``own``; static
+    Attributes:
+      shared: leaves that all runs read, in order.
+      own: [M, ...] the other leaves, in order.
+      structure: of an ``engine.Program``; static.
+      is_own: for each of its leaves, whether it is in ``own``; static.
     """
 
     shared: tuple

@@ -117,12 +117,13 @@ def run_directory(
 class SweepRuns:
     """The runs of a sweep.
 
-    root            the sweep's directory
-    requests        all requests so far, in order; a run belongs to the first request that names it
-    settings        the settings that all runs share
-    requested       the directories of the runs that are requested now; the others are never pending
-    share_programs  whether runs may share a program, where that is faster
-    backwards       the last runs first
+    Attributes:
+      root: the sweep's directory.
+      requests: all requests so far, in order; a run belongs to the first request that names it.
+      settings: the settings that all runs share.
+      requested: the directories of the runs that are requested now; the others are never pending.
+      share_programs: whether runs may share a program, where that is faster.
+      backwards: the last runs first.
     """
 
     root: pathlib.Path

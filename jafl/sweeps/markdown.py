@@ -45,7 +45,7 @@ def escaped(text: str) -> str:
     Returns:
       The text, odd characters escaped.
 
-    Example:
+    Examples:
       >>> escaped("<b> a|b dirichlet_alpha")
       '&lt;b&gt; a\\\\|b dirichlet_alpha'
     """

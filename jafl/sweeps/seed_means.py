@@ -18,9 +18,10 @@ FURTHEST_FIRST = ("finished", "diverged", "interrupted", "unfinished", "dry run"
 class ArmRuns:
     """The runs of one arm under one condition, one for each seed; they agree in every setting but the seed.
 
-    condition  {setting: value} of the settings that are swept, or in which runs of the same arm differ
-    label      the arm's label: the algorithm where algorithms are compared
-    repeated   how many more runs there are of the same settings and seeds
+    Attributes:
+      condition: {setting: value} of the settings that are swept, or in which runs of the same arm differ.
+      label: the arm's label: the algorithm where algorithms are compared.
+      repeated: how many more runs there are of the same settings and seeds.
     """
 
     condition: dict[str, Any]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from jafl.data.prepared import builder_of
+from jafl.data.prepared import builder_of, default_data_dir
 from jafl.data.preparing import kept_archive, prepare, registered_archives
 
 TRAIN, TEST = 40, 20  # examples of the image data sets
@@ -83,9 +83,7 @@ def cifar100() -> Archives:
     for split, count in (("train", TRAIN), ("test", TEST)):
         rows = zip(labels(count, 100), cifar_images(split), strict=True)
         files[f"{folder}/{split}.bin"] = b"".join(bytes([y % 20, y]) + x.tobytes() for y, x in rows)
-    import tensorflow_datasets as tfds
-
-    features = tfds.builder("cifar100").info.features
+    features = builder_of("cifar100", default_data_dir()).info.features
     for file, name in (("fine_label_names.txt", "label"), ("coarse_label_names.txt", "coarse_label")):
         files[f"{folder}/{file}"] = ("\n".join(features[name].names) + "\n").encode()
     return {"cifar-100-binary.tar.gz": tar_gz(files)}

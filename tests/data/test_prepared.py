@@ -5,6 +5,7 @@ import pathlib
 import re
 import shutil
 import socket
+import tempfile
 import time
 
 import numpy as np
@@ -178,6 +179,18 @@ def test_a_prepared_data_set_is_not_prepared_again(data_dir):
     folder = data.prepare("mnist", data_dir, show=said.append)
     assert folder == data_dir / "mnist" / "3.0.1"
     assert "already prepared" in said[0]
+
+
+def test_nothing_is_left_among_temporary_files(tmp_path, monkeypatch):
+    data_dir, temporary = tmp_path / "data sets", tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    for name in ("mnist", "cifar100"):
+        with refuses("not prepared"):
+            data.image_source(name, data_dir=data_dir)
+        archives.prepare_tiny(name, data_dir)
+        data.image_source(name, data_dir=data_dir)
+    assert list(temporary.iterdir()) == []
 
 
 def copy_of(data_dir, tmp_path, name="mnist"):

@@ -22,8 +22,9 @@ SMI = ("nvidia-smi", "--query-gpu=power.draw", "--format=csv,noheader,nounits")
 class Counter(abc.ABC):
     """Something that counts joules.
 
-    name      what it is, for the reader of a table
-    sampled   whether it adds up samples of power, which is an approximation, in place of a counter of energy
+    Attributes:
+      name: what it is, for the reader of a table.
+      sampled: whether it adds up samples of power, which is an approximation, in place of a counter of energy.
     """
 
     name: str = ""

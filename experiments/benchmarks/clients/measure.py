@@ -164,7 +164,7 @@ def topology_of(platform: str, kind: str, number: int) -> str | None:
       kind: JAX's name of the kind of device.
       number: how many there are.
 
-    Example:
+    Examples:
       >>> topology_of("tpu", "TPU v5 lite", 4), topology_of("cpu", "cpu", 2), topology_of("gpu", "NVIDIA A100", 1)
       ('v5e:2x2', 'v5e:1x1', None)
     """

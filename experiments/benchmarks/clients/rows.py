@@ -28,11 +28,12 @@ ALLOWED = (*SELECTING, *RUNNING, "data_dir")
 class Row(NamedTuple):
     """One measurement.
 
-    model      name of the model
-    rule       name of the rule
-    clients    number of clients
-    title      of the model, for people
-    published  training examples a second that somebody else has published of this set-up; or None
+    Attributes:
+      model: name of the model.
+      rule: name of the rule.
+      clients: number of clients.
+      title: of the model, for people.
+      published: training examples a second that somebody else has published of this set-up; or None.
     """
 
     model: str

@@ -32,12 +32,13 @@ COHORTS, SECONDS_PER_ROUND = (100, 10, 1), 10.0
 class Work(NamedTuple):
     """What a row trains on, before there is a schedule.
 
-    model        with its precision and inputs
-    federation   the clients' examples
-    params       the initial model
-    batch        examples of a local step
-    local_steps  of a trip
-    data         what the examples are, in words
+    Attributes:
+      model: with its precision and inputs.
+      federation: the clients' examples.
+      params: the initial model.
+      batch: examples of a local step.
+      local_steps: of a trip.
+      data: what the examples are, in words.
     """
 
     model: jafl.Model
