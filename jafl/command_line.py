@@ -4,8 +4,7 @@ It is a module apart from those three so that each of them is a line, a console 
 flags are defined once. Only this file reads flags; ``command_help`` writes what --help prints.
 
 Exit status: 0 done, 1 diverged, or a row of a benchmark failed, 2 a setting cannot work or a run is damaged, 3 a file
-could not be written, another process has taken over the run's directory, or a picture could not be drawn, 130
-interrupted.
+could not be written, or a picture could not be drawn, 130 interrupted.
 """
 
 import os
@@ -21,7 +20,6 @@ from jafl import checksums, command_help
 from jafl.config.settings import DEFAULTS, HELP, RENAMED, TYPES, Settings, config_content
 from jafl.errors import SettingError, choose, refusal, require
 from jafl.runs import reader
-from jafl.runs.claims import ClaimLost
 from jafl.runs.streams import keep_going_without_readers
 from jafl.stopwatch import Stopwatch
 
@@ -145,13 +143,12 @@ _RUNS_TOGETHER = flags.DEFINE_enum(
     "Whether runs of a sweep or an experiment that differ in seeds and numbers share a program: auto, where that is "
     "quicker, or never. Changes results by rounding only. Default: auto.",
 )
-_CLAIMS = flags.DEFINE_enum(
-    "claims",
+_PART = flags.DEFINE_string(
+    "part",
     None,
-    ["auto", "locks", "files"],
-    "How a process claims the directories in which it works, the same in all processes of a sweep: locks of the file "
-    "system; files with a heartbeat, where such locks hold back no other host; auto, as the file system needs. "
-    "Default: auto.",
+    "Train one part of the runs of a sweep, an experiment or a comparison: 3/16 is the third of 16 parts, each of "
+    "which is a process of its own, on any machine that sees output_dir. Default: 1/1, all runs; of a sweep or an "
+    "experiment in a SLURM array, the part of the task.",
 )
 _REPORT = flags.DEFINE_string(
     "report", None, "Write report.html and report.md on all runs in this directory, and do nothing else."
@@ -209,6 +206,7 @@ _DOES = {
     "prepare": "--prepare",
     "forecast": "--forecast",
     "sweep": "--sweep",
+    "part": "--part",
     "dry_run": "--dry_run",
     "run": "",
 }
@@ -225,7 +223,7 @@ _READ_BY: dict[str, tuple[str, ...]] = {
     "replication": ("experiment",),
     "processes": ("sweep", "experiment"),
     "runs_together": ("sweep", "experiment"),
-    "claims": ("run", "sweep", "experiment"),
+    "part": ("run", "sweep", "experiment"),
     "manual_dir": ("prepare",),
     "baseline": ("sweep", "report"),
     "output_dir": ("run", "sweep", "experiment", "dry_run", "forecast", "benchmark", "compare"),
@@ -245,7 +243,7 @@ _READ_BY: dict[str, tuple[str, ...]] = {
 }
 # {flag: what to do where it is not read}
 _INSTEAD = {
-    "distributed": "It is for one run, or a comparison; docs/clusters.md shows how hosts share a sweep."
+    "distributed": "It is for one run, or a comparison; docs/clusters.md shows how hosts share a sweep, with --part."
 }
 _typed_names: set[str] = set()  # of the flags on the command line itself, not in a --flagfile
 
@@ -262,7 +260,7 @@ def _what_to_do() -> str:
     for flag in (_COMPARE, _BENCHMARK, _EXPERIMENT, _REPORT, _PREPARE, _FORECAST):
         if flag.value:
             return flag.name
-    return "sweep" if _swept() else "dry_run" if _DRY_RUN.value else "run"
+    return "sweep" if _swept() else "dry_run" if _DRY_RUN.value else "part" if _PART.value else "run"
 
 
 def _refuse_unread_flags() -> None:
@@ -270,7 +268,8 @@ def _refuse_unread_flags() -> None:
     doing = _what_to_do()
     for name, readers in _READ_BY.items():
         flag = flags.FLAGS[name]
-        if doing in readers or not flag.present or flag.value in (None, False):
+        read = doing in readers or (doing == "part" and "sweep" in readers)
+        if read or not flag.present or flag.value in (None, False):
             continue
         without = " or ".join(_DOES[each] for each in readers if each in _DOES)
         beside = "run" in readers or name in _DOES
@@ -431,7 +430,6 @@ def _options() -> dict[str, Any]:
         "trackers": trackers.named(",".join([_TRACKERS.value, "tensorboard" * _TENSORBOARD.value])),
         "pictures": _PICTURES.value,
         "runs_together": _RUNS_TOGETHER.value or "auto",
-        "claims": _CLAIMS.value or "auto",
     }
 
 
@@ -446,8 +444,8 @@ def _run_experiment(name: str) -> int:
             _TRACKERS,
             _TENSORBOARD,
             _RUNS_TOGETHER,
-            _CLAIMS,
             _PROCESSES,
+            _PART,
         ):
             allowed = "left out with --dry_run, which trains nothing"
             require(not unread.value, unread.name, unread.value, allowed)
@@ -476,6 +474,7 @@ def _run_experiment(name: str) -> int:
         forecast=_FORECAST.value,
         dry_run=_DRY_RUN.value,
         replication_number=_REPLICATION.value,
+        part=None if _DRY_RUN.value or _FORECAST.value else _part(),
         **_options(),
     )
 
@@ -533,18 +532,31 @@ def _compare(paths: str) -> int:
     return compare(paths, _OUTPUT.value, overwrite=_OVERWRITE.value)
 
 
+def _part() -> str | None:
+    """The part of the runs to train: as typed, else that of a task of a SLURM array."""
+    from jafl.sweeps import parts
+
+    if _PART.value:
+        parts.parse(_PART.value)
+        return _PART.value
+    part = parts.slurm_part()
+    if part:
+        print(f"A task of a SLURM array: --part={part}. (--part=1/1: each task trains all runs.)")
+    return part
+
+
 def _run_sweep(
     settings: Settings, swept: str | dict[str, Any], output: str | os.PathLike[str] | None
 ) -> set[str]:
-    """Runs a sweep, given as text or as ``sweep.json`` has it; returns the statuses of its runs."""
+    """Runs a sweep, given as text or as ``sweep.json`` has it; returns the statuses of its runs, or of its part."""
     for flag in (_OVERWRITE, _DRY_RUN):
         require(not flag.value, flag.name, flag.value, "left out of a sweep")
     from jafl.sweeps.sweep import run_sweep
 
     crossed = _crossed(swept)
-    options = {"baseline": _BASELINE.value, "processes": _PROCESSES.value or 1, **_options()}
-    ended = run_sweep(settings, crossed.pop("sweep"), output, **crossed, **options)
-    return {*ended.statuses, *([UNDRAWN] if ended.undrawn else [])}
+    options = {"baseline": _BASELINE.value, "processes": _PROCESSES.value or 1, "part": _part(), **_options()}
+    ended = run_sweep(settings, crossed.pop("sweep", "") or {}, output, **crossed, **options)
+    return {*ended.part_statuses, *([UNDRAWN] if ended.undrawn else [])}
 
 
 def _run(settings: Settings, hosts: "Hosts | None" = None) -> set[str]:
@@ -568,7 +580,12 @@ def _run(settings: Settings, hosts: "Hosts | None" = None) -> set[str]:
             settings, output, overwrite=_OVERWRITE.value, command=command, pictures=pictures
         )
         return {UNDRAWN} if undrawn else set()
-    if swept:
+    if _PART.value and not swept:  # a comparison in parts is a sweep in which nothing is swept
+        several = "," in settings.algorithm or "," in settings.seed
+        require(several, "part", _PART.value, "left out where there is one run")
+        allowed = "left out with --resume, but for a sweep, and a comparison that began in parts"
+        require(not _RESUME.value, "part", _PART.value, allowed)
+    if swept or _PART.value:
         return _run_sweep(settings, swept, output)
     options = {**_options(), **({"hosts": hosts} if hosts else {})}
     outcomes = runner.run(settings, output, overwrite=_OVERWRITE.value, resume=_RESUME.value, **options)
@@ -644,7 +661,8 @@ def _exit_status(statuses: set[str]) -> int:
 
 def _refuse_empty() -> None:
     """Raises SettingError for a flag that says what to do, or where, and has no value: as from an unset variable."""
-    where, which = (_CONFIG, _OUTPUT, _MANUAL_DIR, _COORDINATOR), (_FORECAST, _PREPARE, _SWEEP, _EXPERIMENT)
+    where = _CONFIG, _OUTPUT, _MANUAL_DIR, _COORDINATOR
+    which = _FORECAST, _PREPARE, _SWEEP, _EXPERIMENT, _PART
     for flag in (*where, *which, _REPORT, _BASELINE, _BENCHMARK, _COMPARE):
         allowed = "left out, or given a value"
         require(flag.value is None or flag.value.strip(), flag.name, flag.value, allowed)
@@ -686,9 +704,6 @@ def _told(act: Callable[[], int]) -> int:
             "--resume --output_dir=DIR goes on from the last checkpoint.",
             file=sys.stderr,
         )
-        return 3
-    except ClaimLost as error:
-        print(f"Error: {error}", file=sys.stderr)
         return 3
     except KeyboardInterrupt:
         print("Interrupted: ended at once. What was measured before is kept.", file=sys.stderr)

@@ -1,18 +1,19 @@
 #!/usr/bin/env bash
-# A sweep on a plain list of hosts, by ssh. One worker runs for each line of the list, until no run is left; then this
-# script writes the report.
+# A sweep on a plain list of hosts, by ssh. Each line of the list gets its own part of the runs (--part=1/3, 2/3, 3/3 of
+# three lines); when all have ended, this script writes the report. A host that fails leaves its part: the same command
+# goes on with it, also with another list of hosts.
 #
 #   docs/clusters/hosts.sh hosts.txt --algorithm=fedbuff,fedavg --seed=0,1,2 --sweep="delay_mean=5,30" \
 #       --output_dir=/shared/sweep
 #
-# hosts.txt has a host in each line, and behind it the GPU that the worker is to use, if any:
+# hosts.txt has a host in each line, and behind it the GPU to use, if any:
 #
 #   node1 0
 #   node1 1
 #   node2
 #
 # Call it in the repository, which all hosts see under the same path, or with JAFL=jafl where jafl is installed. ssh must
-# need no password. Each worker's output is in jafl-NUMBER-HOST.log. Ctrl-C stops all workers, each with a checkpoint.
+# need no password. The output of a host is in jafl-NUMBER-HOST.log. Ctrl-C stops all hosts, each with a checkpoint.
 set -u
 
 if [[ $# -lt 1 || ! -r $1 ]]; then
@@ -50,16 +51,18 @@ on_host() {
         'wait $worker; status=$?' 'kill $watcher 2> /dev/null' 'exit $status'
 }
 
+parts=$(grep -cE '^[[:space:]]*[^#[:space:]]' "$hosts")
 workers=()
 names=()
-while read -r host gpu _ <&4; do
+while read -r host gpu _ <&4 || [[ -n $host ]]; do # the last line may have no end
     [[ -z $host || $host == \#* ]] && continue
+    part=$((${#workers[@]} + 1))/$parts
     log=jafl-${#workers[@]}-$host.log
-    script=$(on_host "$gpu" "$@")
+    script=$(on_host "$gpu" "$@" "--part=$part")
     ssh -o BatchMode=yes "$host" "bash -c $(printf %q "$script")" < <(trap '' INT; hold) > "$log" 2>&1 &
     workers+=($!)
-    names+=("$host${gpu:+, GPU $gpu}: $log")
-    echo "Started on $host${gpu:+, GPU $gpu}: $log"
+    names+=("$host${gpu:+, GPU $gpu}: $log, part $part")
+    echo "Started on $host${gpu:+, GPU $gpu}: $log, part $part"
 done 4< "$hosts"
 if [[ ${#workers[@]} -eq 0 ]]; then
     echo "Error: $hosts names no host." >&2

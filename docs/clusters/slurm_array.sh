@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# A sweep on SLURM. Each task of the array is one worker: it trains runs that nobody else trains, until none is left.
+# A sweep on SLURM. Each task of the array trains its own part of the runs: jafl reads from SLURM's variables which
+# part that is, as if --part=1/8 to --part=8/8 had been passed.
 #
 #   sbatch docs/clusters/slurm_array.sh --algorithm=fedbuff,fedavg --seed=0,1,2 --sweep="delay_mean=5,30" \
 #       --output_dir=/shared/sweep
 #
 # Submit it in the repository, or anywhere with JAFL=jafl where jafl is installed. All arguments are those of run.py.
-# Change the lines below for your cluster, or pass options to sbatch. One GPU for each worker: sbatch --gpus=1.
+# Change the lines below for your cluster, or pass options to sbatch. One GPU for each task: sbatch --gpus=1. The ids of
+# the array must be a range, not a list: --array=0-31, or --array=0-31%8 for at most 8 tasks at once.
 #SBATCH --job-name=jafl
 #SBATCH --array=0-7
 #SBATCH --ntasks=1

@@ -30,8 +30,13 @@ from jafl.config import grid
 from jafl.config.arms import Override
 from jafl.config.settings import DECIDE_NOTHING, Settings
 from jafl.errors import SettingError, require, unknown_name
+from jafl.sweeps import parts
 
 INTERRUPTED, COULD_NOT_RUN = 130, 2  # exit statuses
+
+
+class _OtherPartsAreLeft(Exception):
+    """This process's part of the runs is over, and others are not."""
 
 
 def run_paper_experiments(
@@ -94,6 +99,7 @@ def run_paper_experiment(
     typed: Mapping[str, Any] | None = None,
     output_dir: str | os.PathLike[str] | None = None,
     processes: int | None = None,
+    part: str | None = None,
     forecast: str | None = None,
     dry_run: bool = False,
     replication_number: int = 0,
@@ -110,6 +116,8 @@ def run_paper_experiment(
       output_dir: default: ``runs/<name>-<scale>``, for a replication with ``-replication<number>`` behind it. The
         same command continues the runs that are there.
       processes: how many share the runs; default: two on a CPU with two cores, else one.
+      part: of the runs, as of ``run_sweep``. The part that ends last writes the results. With ``tune`` no part trains
+        for the results before all parts of the search are over.
       forecast: name of chips that need not be here. Then nothing is run: how long the runs, and those of the search
         with ``tune``, may take there is shown. Data sets may be missing.
       dry_run: whether only to say what it would run (``experiments.machinery.dry_runs``). Then nothing is trained,
@@ -180,10 +188,17 @@ def run_paper_experiment(
         require(experiment.measure is None, "forecast", forecast, allowed)
         _forecast(job, forecast, tune)
         return 0
-    if experiment.measure is not None:
-        _measure(job)
-    elif not _train(job, tune, {**options, "progress": False, "processes": processes or default_processes()}):
-        return INTERRUPTED
+    how = {**options, "progress": False, "processes": processes or default_processes(), "part": part}
+    try:
+        if experiment.measure is not None:
+            if part is not None and parts.parse(part)[0] > 1:
+                raise _OtherPartsAreLeft("This experiment trains nothing: the first part measures it.")
+            _measure(job)
+        elif not _train(job, tune, how):
+            return INTERRUPTED
+    except _OtherPartsAreLeft as left:
+        job.show(f"Part {part} is over. {left}")
+        return 0
     job.show(f"{time.monotonic() - began:.0f} s. Results are in {folder}")
     return 0
 
@@ -318,7 +333,10 @@ def _search(job: _Job, options: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _run(job: _Job, sweep: Sweep, folder: str, options: Mapping[str, Any]) -> bool:
-    """Runs a sweep in the folder "runs" or "search"; it shows nothing itself. False if it was interrupted."""
+    """Runs a sweep in the folder "runs" or "search"; it shows nothing itself. False if it was interrupted.
+
+    Raises _OtherPartsAreLeft if this process's part is over, and others are not.
+    """
     from jafl.config.resolution import seeds_of
     from jafl.sweeps.sweep import run_sweep
 
@@ -335,8 +353,12 @@ def _run(job: _Job, sweep: Sweep, folder: str, options: Mapping[str, Any]) -> bo
         overrides=sweep.overrides,
         **{**options, "show": lambda line: None},
     )
+    if outcome.left and not outcome.part_left:
+        raise _OtherPartsAreLeft(
+            f"{outcome.left} {noun} of other parts are not: once they are, the same command goes on."
+        )
     if outcome.left:
-        job.show(f"{outcome.left} {noun} are not over. The same command goes on with them.")
+        job.show(f"{outcome.part_left} {noun} are not over. The same command goes on with them.")
     return not outcome.left
 
 

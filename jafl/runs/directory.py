@@ -12,6 +12,7 @@ import math
 import os
 import pathlib
 import platform
+import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -23,7 +24,7 @@ from jafl.config.settings import DECIDE_NOTHING, FORMAT
 from jafl.data import Federation, Source
 from jafl.errors import SettingError
 from jafl.records import EventSchedule, History, Params
-from jafl.runs import digests, lock
+from jafl.runs import digests
 from jafl.runs.earlier import (
     BATCH_CHECKPOINTS,
     CHECKPOINTS,
@@ -33,7 +34,7 @@ from jafl.runs.earlier import (
     EarlierRun,
     another_process,
 )
-from jafl.runs.lock import directory_lock
+from jafl.runs.lock import advice, directory_lock
 from jafl.runs.reader import read_run
 
 RUNS = "runs"  # where runs go whose directory has no name
@@ -86,13 +87,6 @@ class RunDirectory:
         if earlier.files and not overwrite:
             raise already_there(self.path, earlier)
         earlier.lock_and_remove()
-
-    def check_claim(self, *, closely: bool = True) -> None:
-        """Raises ClaimLost if this process had claimed the directory, and another has taken it over.
-
-        closely: as in ``jafl.runs.lock.check``.
-        """
-        lock.check(self.path, closely=closely)
 
     @property
     def checkpoints(self) -> pathlib.Path:
@@ -161,7 +155,6 @@ class RunDirectory:
 
     def remove_summary(self) -> None:
         """Removes ``summary.json`` of a run that goes on."""
-        self.check_claim()
         (self.path / "summary.json").unlink(missing_ok=True)
 
     def restart(self, evaluations: Sequence[Mapping[str, Any]]) -> None:
@@ -170,7 +163,6 @@ class RunDirectory:
         Writes these evaluations to ``metrics.jsonl``. Removes the files that tell how an earlier part of the run
         ended, its pictures, and unfinished files of a killed process.
         """
-        self.check_claim()
         for name in (*OUTCOME, *PICTURES):
             (self.path / name).unlink(missing_ok=True)
         for file in self.path.glob(".*.unfinished"):
@@ -183,7 +175,6 @@ class RunDirectory:
 
         Raises OSError if it cannot be written.
         """
-        self.check_claim()
         line = _json_line(evaluation).encode()
         file = os.open(self.path / "metrics.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
         try:
@@ -242,16 +233,16 @@ class RunDirectory:
         self._write_whole(name, write)
 
     def _write_whole(self, name: str, write: Callable[[pathlib.Path], Any]) -> None:
-        self.check_claim()
         write_whole(self.path / name, write)
 
 
 def write_whole(path: pathlib.Path, write: Callable[[pathlib.Path], Any]) -> None:
     """Calls ``write`` with a temporary path, which becomes ``path`` when all is written.
 
-    If writing fails, ``path`` stays as it was.
+    If writing fails, ``path`` stays as it was. Of several processes that write at once, one after the other takes the
+    place: each has a temporary path of its own.
     """
-    temporary = path.with_name(f".{path.name}.unfinished")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.unfinished")
     try:
         write(temporary)
         os.replace(temporary, path)
@@ -342,7 +333,7 @@ def occupied(
       output_dir: made if it does not exist. None: ``runs/001``, or the first such number that is free.
       overwrite: whether it may hold a run, which is to be replaced.
       resume: whether it may hold a run, which is to go on.
-      tell: called with a sentence where it takes time to find out whether another process works there.
+      tell: called with a sentence where the file system has no locks.
 
     Yields:
       The directory, and the files of the run that it holds and that is to be replaced; None with ``resume``.
@@ -352,7 +343,9 @@ def occupied(
     """
     path = claim_next_directory(RUNS) if output_dir is None else output_dir
     directory = RunDirectory(path, resume=True)
-    with directory_lock(directory.path, tell=tell) as acquired:
+    if tell and (sentence := advice(directory.path)):
+        tell(sentence)
+    with directory_lock(directory.path) as acquired:
         if not acquired:
             raise another_process(directory.path)
         if resume:

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable, Sequence
 
 from jafl.errors import SettingError
-from jafl.runs.lock import directory_lock, is_locked, who_holds
+from jafl.runs.lock import directory_lock, is_locked
 from jafl.runs.trackers import CSV, MLFLOW_RUN_ID, WANDB_RUN_ID
 from jafl.simulation import checkpoints
 
@@ -123,10 +123,8 @@ class Replacement:
 
 def another_process(path: pathlib.Path) -> SettingError:
     """The error for a directory that another process has locked."""
-    who = who_holds(path)
     return SettingError(
-        f"output_dir is {str(path)!r}, where another process is running{who and ': ' + who}.",
-        setting="output_dir",
+        f"output_dir is {str(path)!r}, where another process is running.", setting="output_dir"
     )
 
 

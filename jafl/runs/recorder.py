@@ -16,7 +16,6 @@ from jafl.runs.damage import read_sound_run
 from jafl.runs.directory import RunDirectory, config_of, what_decides
 from jafl.runs.earlier import Replacement
 from jafl.runs.figures import diagnose, draw_history, which_pictures
-from jafl.runs.lock import WAYS
 from jafl.runs.reader import DamagedRun, PastRun, read_run
 from jafl.runs.several_hosts import Hosts
 from jafl.runs.summary import summarize
@@ -49,8 +48,6 @@ class Options:
       progress: whether each run shows a progress bar.
       runs_together: whether runs of a sweep share a program: auto (where that is faster) or never.
       hosts: the processes that train, if there are several.
-      claims: how directories are claimed, so that no other process works there: locks, files, or auto (locks where
-        the file system is known to have them for all hosts).
     """
 
     command: Sequence[str] = ()
@@ -61,7 +58,6 @@ class Options:
     progress: bool = True
     runs_together: str = "auto"
     hosts: Hosts = Hosts()
-    claims: str = "auto"
 
     def __post_init__(self) -> None:
         if self.checkpoint_every is not None:
@@ -71,7 +67,6 @@ class Options:
             self.show(f"No checkpoints, so --resume would begin anew: {MissingLibraryError('orbax')}")
             object.__setattr__(self, "checkpoint_every", 0)
         choose("runs_together", self.runs_together, {name: name for name in RUNS_TOGETHER})
-        choose("claims", self.claims, {name: name for name in WAYS})
         object.__setattr__(self, "pictures", which_pictures(self.pictures, self.show))
 
     @property
@@ -215,7 +210,6 @@ class Recording:
     def _replace(self) -> None:
         """Takes the place of the earlier run, and records what has waited."""
         assert self._replacement
-        self.directory.check_claim()
         self._replacement.make()
         directory = self.directory
         directory.path.mkdir(parents=True, exist_ok=True)

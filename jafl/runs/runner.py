@@ -27,7 +27,7 @@ from jafl.runs.figures import (
     label_split,
     which_pictures,
 )
-from jafl.runs.lock import claiming_by, directory_lock
+from jafl.runs.lock import directory_lock
 from jafl.runs.progress import Interrupt, Waiting
 from jafl.runs.reader import DamagedRun, read_json, settings_file
 from jafl.runs.recorder import Options, Outcome, refuse_differences
@@ -93,7 +93,6 @@ def run(
             require(output_dir is not None, "output_dir", output_dir, "the directory to go on with")
             _check_same_comparison(pathlib.Path(output_dir or ""), settings, len(experiments) == 1)
         with (
-            claiming_by(run_options.claims),
             occupied(output_dir, overwrite=overwrite, resume=resume, tell=run_options.show) as (
                 parent,
                 earlier,

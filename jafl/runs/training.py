@@ -55,7 +55,7 @@ def run_experiment(
         "refuse": not waits,
     }
     folder = directory.new_checkpoints if waits else directory.checkpoints
-    checkpoints = Checkpoints(folder, **kept, on_trouble=options.show, before_save=directory.check_claim)
+    checkpoints = Checkpoints(folder, **kept, on_trouble=options.show)
     recording.on_replaced = lambda: setattr(checkpoints, "folder", directory.checkpoints.absolute())
     past = None if waits else recording.past()
     if past and past.is_over and past.summary:
@@ -87,7 +87,7 @@ def run_experiment(
                     interrupt,
                     on_evaluation=on_evaluation,
                     on_progress=progress.update,
-                    should_stop=lambda: _has_to_stop([directory], interrupt),
+                    should_stop=lambda: interrupt.asked,
                     on_memory=lambda found: memory.update(found.summary()),
                 )
         except DivergenceError as error:
@@ -96,18 +96,6 @@ def run_experiment(
     if outcome.status != "interrupted":
         checkpoints.delete()
     return outcome
-
-
-def _check_claims(directories: Sequence[RunDirectory], *, closely: bool = True) -> None:
-    """Raises ClaimLost if another process has taken over one of the directories."""
-    for directory in directories:
-        directory.check_claim(closely=closely)
-
-
-def _has_to_stop(directories: Sequence[RunDirectory], interrupt: Interrupt) -> bool:
-    """Whether the user has asked to stop; raises ClaimLost if another process has taken over a directory."""
-    _check_claims(directories, closely=False)
-    return interrupt.asked
 
 
 class _BatchBeganAnew(Exception):
@@ -147,14 +135,13 @@ def run_batch(
         configuration=_configuration(experiments, directories),
         on_trouble=options.show,
         refuse=False,
-        before_save=lambda: _check_claims(directories),
     )
     try:
         try:
-            _train(experiments, directories, recordings, options, interrupt, checkpoints)
+            _train(experiments, recordings, options, interrupt, checkpoints)
         except _BatchBeganAnew:
             checkpoints.delete()
-            _train(experiments, directories, recordings, options, interrupt, checkpoints)
+            _train(experiments, recordings, options, interrupt, checkpoints)
     except BatchTooLarge:
         half = len(experiments) // 2
         for part in (slice(None, half), slice(half, None)):
@@ -200,7 +187,6 @@ def _name(experiments: Sequence[Experiment]) -> str:
 
 def _train(
     experiments: Sequence[Experiment],
-    directories: Sequence[RunDirectory],
     recordings: Sequence[Recording | None],
     options: Options,
     interrupt: Interrupt,
@@ -238,7 +224,7 @@ def _train(
             on_evaluation=on_evaluation,
             on_end=on_end,
             on_progress=progress.update,
-            should_stop=lambda: _has_to_stop(directories, interrupt),
+            should_stop=lambda: interrupt.asked,
             on_memory=lambda forecast: memory.update(forecast.summary()),
         )
         with part("training"):

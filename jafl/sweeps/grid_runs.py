@@ -23,6 +23,7 @@ from jafl.planning.device_memory import device_memory
 from jafl.runs import batching
 from jafl.runs.damage import is_closed
 from jafl.runs.reader import names_in
+from jafl.sweeps import parts
 
 # Most runs in one batch: a process locks that many directories, and holds that many experiments, at once. Larger
 # batches were no faster on a CPU (experiments/benchmarks/sweeps_speed), where several processes share a sweep.
@@ -124,6 +125,7 @@ class SweepRuns:
       requested: the directories of the runs that are requested now; the others are never pending.
       share_programs: whether runs may share a program, where that is faster.
       backwards: the last runs first.
+      over_too: whether runs that are over count as pending, too.
     """
 
     root: pathlib.Path
@@ -133,6 +135,7 @@ class SweepRuns:
     requested: frozenset[pathlib.Path]
     share_programs: bool
     backwards: bool = False
+    over_too: bool = False
 
     def batches(self, loaded: DataCache) -> Iterator[list[SweepRun]]:
         """Runs that may share a program, few enough to be held at once. Skips batches without a pending run.
@@ -145,12 +148,27 @@ class SweepRuns:
                 if any(map(self.is_pending, batch)):
                     yield batch
 
+    def part(self, text: str) -> "SweepRuns":
+        """The part of the requested runs that ``text`` names, such as 3/16; runs of one program are in one part.
+
+        Which runs these are follows from what the sweep is, as its batches do, and never from what is over.
+        """
+        number, count = parts.parse(text)
+        batches = list(dataclasses.replace(self, over_too=True).batches(DataCache()))
+        budgets = [
+            sum(run.settings.client_trips or run.settings.server_steps or 1 for run in batch)
+            for batch in batches
+        ]
+        dealt = parts.deal(budgets, count)[number - 1]
+        own = {run.path for place in dealt for run in batches[place]}
+        return dataclasses.replace(self, requested=self.requested & own)
+
     def is_pending(self, run: SweepRun) -> bool:
         """Whether a run is requested, and neither over nor damaged."""
         return self._is_pending(run.path)
 
     def _is_pending(self, path: pathlib.Path) -> bool:
-        return path in self.requested and not is_closed(path)
+        return path in self.requested and (self.over_too or not is_closed(path))
 
     def _alike(self, loaded: DataCache) -> Iterator[list[SweepRun]]:
         """Runs of one request whose settings differ only in seeds and numbers."""

@@ -1,11 +1,12 @@
 """Sweeps: every arm and seed under every combination of values, one run directory each.
 
 A sweep can be stopped and started any number of times, and several processes can work on it at once. Each process
-locks runs that are neither over nor locked (all runs of a program at once) and goes on with them. When every run is
-over, the tables and pictures are made.
+locks runs that are neither over nor locked (all runs of a program at once) and goes on with them; with ``part`` it
+trains those of its part only. When every run is over, the tables and pictures are made.
 """
 
 import collections
+import contextlib
 import dataclasses
 import os
 import pathlib
@@ -21,19 +22,19 @@ from jafl.config.experiment import make_experiment
 from jafl.config.inputs import changed, input_digests, input_files
 from jafl.config.resolution import refuse_unread_in_sweep, resolve
 from jafl.config.settings import DECIDE_NOTHING, DEFAULTS, PLACES, Settings
-from jafl.errors import SettingError, unknown_name, whole_number
+from jafl.errors import SettingError, require, unknown_name, whole_number
 from jafl.runs import tables
 from jafl.runs.damage import Damaged, is_closed, survey
 from jafl.runs.directory import RUNS, RunDirectory, claim_next_directory
 from jafl.runs.earlier import BATCH_CHECKPOINTS, CHECKPOINTS
-from jafl.runs.lock import claiming_by, directory_lock, who_holds
+from jafl.runs.lock import advice, directory_lock
 from jafl.runs.reader import DamagedRun, PastRun, names_in, read_json, read_run
 from jafl.runs.recorder import Options, refuse_changed_inputs
 from jafl.runs.target import with_target
 from jafl.runs.wall_clock import WallClock, measured, part
 from jafl.simulation import checkpoints
 from jafl.simulation.checkpoints import differences
-from jafl.sweeps import seed_means
+from jafl.sweeps import parts, seed_means
 from jafl.sweeps.figures import draw_sweep
 from jafl.sweeps.grid_runs import ConditionArms, Request, SweepRuns, directories, requests_in
 from jafl.sweeps.workers import run_pending
@@ -44,15 +45,22 @@ MOST_DIFFERENCES = 8  # that a refusal lists
 
 @dataclasses.dataclass(frozen=True)
 class SweepOutcome:
-    """The state of a sweep: the table's ``rows``, how many runs have which status, and how many are not over.
+    """The state of a sweep.
 
-    ``undrawn``: a sentence for each of its pictures that could not be drawn.
+    rows            of the table
+    statuses        {status: how many runs have it}
+    left            how many of the requested runs are not over
+    undrawn         a sentence for each of its pictures that could not be drawn
+    part_statuses   as ``statuses``, of the runs of this process's part; of all runs where it has none
+    part_left       as ``left``, of this part
     """
 
     rows: list[dict[str, Any]]
     statuses: dict[str, int]
     left: int = 0
     undrawn: tuple[str, ...] = ()
+    part_statuses: dict[str, int] = dataclasses.field(default_factory=dict)
+    part_left: int = 0
 
 
 def run_sweep(
@@ -64,6 +72,7 @@ def run_sweep(
     overrides: Sequence[Override] = (),
     baseline: str | None = None,
     processes: int = 1,
+    part: str | None = None,
     **options: Any,
 ) -> SweepOutcome:
     """Runs every run of a sweep that is not over.
@@ -76,6 +85,8 @@ def run_sweep(
       overrides: settings that hold for some arms or under some conditions only, over those of the arms.
       baseline: the arm that the trips to the target are compared with. Default: fedavg if it runs, else the first.
       processes: how many processes work on the sweep, this one included.
+      part: the part of the runs that is trained, such as "3/16" (``jafl.sweeps.parts``). The others are left to
+        processes of their own, which need not run at the same time. Default: all runs.
       options: the fields of ``jafl.runs.recorder.Options``. A run draws its own pictures only if ``pictures`` is
         "all".
 
@@ -88,6 +99,9 @@ def run_sweep(
     """
     run_options = Options(**options)
     whole_number("processes", processes, 1)
+    if part is not None and parts.parse(part)[1] > 1:
+        allowed = "a directory that all parts share (--part=1/1: a sweep for each process)"
+        require(output_dir is not None, "output_dir", output_dir, allowed)
     values = grid.parse(sweep) if isinstance(sweep, str) else {name: list(v) for name, v in sweep.items()}
     compared = all_arms.of_algorithms(settings) if arms is None else arms
     all_arms.check(compared, overrides)
@@ -101,17 +115,33 @@ def run_sweep(
         content["arms"] = dict(request.arms)
     if overrides:
         content["overrides"] = [override._asdict() for override in overrides]
-    with measured() as clock, claiming_by(run_options.claims):
+    with measured() as clock:
         if output_dir is None:
             _check(conditions)
             output_dir = claim_next_directory(RUNS)
         root = pathlib.Path(output_dir)
         requests = _begin(root, settings, content, request, conditions, run_options.command)
+        _check_locks(root, part, processes, run_options)
         requested = frozenset(directories(root, conditions))
         share_programs = run_options.runs_together == "auto"
-        runs = SweepRuns(root, requests, settings, overrides, requested, share_programs)
-        interrupted = run_pending(runs, run_options, processes)
-        return _end(runs, baseline, run_options, interrupted, clock)
+        runs = own = SweepRuns(root, requests, settings, overrides, requested, share_programs)
+        if part is not None:
+            own = runs.part(part)
+            run_options.show(f"Part {part}: {len(own.requested)} of {len(requested)} runs.")
+            if not own.requested and share_programs:
+                run_options.show(
+                    "Runs that train in one program are in one part. --runs_together=never, in all parts, parts them."
+                )
+        interrupted = run_pending(own, run_options, processes)
+        return _end(runs, own.requested, baseline, run_options, interrupted, clock)
+
+
+def _check_locks(root: pathlib.Path, part: str | None, processes: int, options: Options) -> None:
+    """Where the file system has no locks, says what to do; raises SettingError for several processes of one part."""
+    sentence = advice(root)
+    require(not sentence or processes == 1, "processes", processes, "1 here", sentence)
+    if sentence and part is None:
+        options.show(sentence)
 
 
 def _begin(
@@ -127,8 +157,7 @@ def _begin(
         _check(conditions)
         root.mkdir(parents=True, exist_ok=True)
     with directory_lock(root, wait=SECONDS_TO_WRITE):  # of several processes that begin together, one writes
-        if not (root / "sweep.json").is_file():
-            RunDirectory(root)  # refuses a directory that holds something else
+        if _is_new(root):
             _write(root, settings, content, [request], command)
             return [request]
         before = read_json(root / "sweep.json")
@@ -144,6 +173,17 @@ def _begin(
         requests.append(request)
         _write(root, *_united(before, settings, content), requests, command)
         return requests
+
+
+def _is_new(root: pathlib.Path) -> bool:
+    """Whether a directory holds no sweep yet; SettingError if it holds something else."""
+    try:
+        RunDirectory(root)
+    except SettingError:
+        if not (root / "sweep.json").is_file():
+            raise
+        return False
+    return True
 
 
 def _write(
@@ -260,45 +300,75 @@ def _overrides_of(content: Mapping[str, Any]) -> dict[str, list[Any]]:
 
 
 def _end(
-    runs: SweepRuns, baseline: str, options: Options, interrupted: bool, clock: WallClock
+    runs: SweepRuns,
+    own: frozenset[pathlib.Path],
+    baseline: str,
+    options: Options,
+    interrupted: bool,
+    clock: WallClock,
 ) -> SweepOutcome:
-    """Writes and shows the table of all runs that are there; draws the pictures if all requested runs are over."""
-    root, target_accuracy = runs.root, runs.settings.target_accuracy
-    # Of several processes the last one that writes must have seen what all others left.
-    with directory_lock(root, wait=SECONDS_TO_WRITE):
-        sound, spoiled = survey(root)
-        past = [run for run in sound if _is_in_sweep(root, run.path)]
-        damaged = [one for one in spoiled if _is_in_sweep(root, one.path)]
-        past = _by_target(runs, past, options)
-        arm_runs = seed_means.by_arm(past, seed_means.labels_in(root, past))
-        rows = seed_means.rows(arm_runs, baseline)
-        statuses = dict(collections.Counter(run.status for run in past))
-        if damaged:
-            statuses["damaged"] = len(damaged)
-        unfinished = (
-            runs.requested - {run.path for run in past if run.is_over} - {one.path for one in damaged}
-        )
-        left = len(unfinished)
-        if all(run.is_over for run in past):
-            _delete_checkpoints(past)
-        undrawn: list[str] = []
-        if options.drawn != "none" and not left:
-            with part("pictures"):
-                undrawn = draw_sweep(root, arm_runs, target_accuracy)
-        summary = {"target_accuracy": target_accuracy, "baseline": baseline, "runs": statuses, "table": rows}
-        RunDirectory(root, resume=True).write_summary({**summary, "wall_clock": clock.summary()})
-    for line in [*undrawn, *_table(rows, baseline, target_accuracy)]:
+    """Writes and shows the table of all runs that are there; draws the pictures if all requested runs are over.
+
+    own: the directories of the runs of this process's part.
+    """
+    # Of several processes the last one that writes must have seen what all others left. So each looks once more after
+    # it has written: where the file system has no locks, another one may have come between.
+    with directory_lock(runs.root, wait=SECONDS_TO_WRITE):
+        while True:
+            seen = _summaries(runs.root)
+            outcome, damaged = _write_tables(runs, own, baseline, options, clock)
+            if _summaries(runs.root) == seen:
+                break
+    for line in [*outcome.undrawn, *_table(outcome.rows, baseline, runs.settings.target_accuracy)]:
         options.show(line)
     for line in _told(damaged):
         options.show(line)
-    if left:
+    if outcome.part_left:
         why = "Interrupted" if interrupted else "Under way in other processes, or stopped"
-        options.show(f"{why}: {left} runs are not over. The same command goes on with them.")
-        for path in sorted(unfinished):
-            if who := who_holds(path):
-                options.show(f"  {path}: {who}")
-    options.show(f"{clock.line()}. Results are in {root}")
-    return SweepOutcome(rows, statuses, left, tuple(undrawn))
+        options.show(f"{why}: {outcome.part_left} runs are not over. The same command goes on with them.")
+    if others := outcome.left - outcome.part_left:
+        options.show(
+            f"{others} runs of other parts are not over. The part that ends last writes the whole table."
+        )
+    options.show(f"{clock.line()}. Results are in {runs.root}")
+    return outcome
+
+
+def _summaries(root: pathlib.Path) -> dict[pathlib.Path, int]:
+    """{the file that says how a run ended: when it was written}."""
+    found = {}
+    for file in root.glob("*/**/summary.json"):
+        with contextlib.suppress(FileNotFoundError):  # its run has just gone on
+            found[file] = file.stat().st_mtime_ns
+    return found
+
+
+def _write_tables(
+    runs: SweepRuns, own: frozenset[pathlib.Path], baseline: str, options: Options, clock: WallClock
+) -> tuple[SweepOutcome, list[Damaged]]:
+    """Writes ``summary.json`` and the pictures by what is on disk; returns the state, and what is damaged."""
+    root, target_accuracy = runs.root, runs.settings.target_accuracy
+    sound, spoiled = survey(root)
+    past = [run for run in sound if _is_in_sweep(root, run.path)]
+    damaged = [one for one in spoiled if _is_in_sweep(root, one.path)]
+    past = _by_target(runs, past, options)
+    arm_runs = seed_means.by_arm(past, seed_means.labels_in(root, past))
+    rows = seed_means.rows(arm_runs, baseline)
+    status = {run.path: run.status for run in past} | {one.path: "damaged" for one in damaged}
+    statuses = dict(collections.Counter(status.values()))
+    is_whole = own == runs.requested
+    part_statuses = dict(collections.Counter(s for path, s in status.items() if is_whole or path in own))
+    unfinished = runs.requested - {run.path for run in past if run.is_over} - {one.path for one in damaged}
+    if all(run.is_over for run in past):
+        _delete_checkpoints(past)
+    undrawn: list[str] = []
+    if options.drawn != "none" and not unfinished:
+        with part("pictures"):
+            undrawn = draw_sweep(root, arm_runs, target_accuracy)
+    summary = {"target_accuracy": target_accuracy, "baseline": baseline, "runs": statuses, "table": rows}
+    RunDirectory(root, resume=True).write_summary({**summary, "wall_clock": clock.summary()})
+    left, part_left = len(unfinished), len(unfinished & own)
+    return SweepOutcome(rows, statuses, left, tuple(undrawn), part_statuses, part_left), damaged
 
 
 def _by_target(runs: SweepRuns, past: Sequence[PastRun], options: Options) -> list[PastRun]:

@@ -14,7 +14,7 @@ from jafl.config.experiment import Experiment
 from jafl.runs.batching import batches_of
 from jafl.runs.damage import is_closed
 from jafl.runs.directory import RunDirectory
-from jafl.runs.lock import ClaimLost, any_is_free, claiming_by, directory_lock, is_locked
+from jafl.runs.lock import directory_lock, is_locked
 from jafl.runs.progress import Interrupt
 from jafl.runs.recorder import Options
 from jafl.runs.training import run_batch
@@ -49,12 +49,11 @@ def run_pending(runs: SweepRuns, options: Options, processes: int) -> bool:
 
 
 def _until_all_are_taken(runs: SweepRuns, options: Options, interrupt: Interrupt) -> None:
-    """Trains until each run is over, or is trained by another process of which it is known that it works."""
+    """Trains until each run is over, or is trained by another process."""
     while not interrupt.asked:
         trained, locked = _one_pass(runs, options, interrupt)
-        with part("waiting"):
-            if not locked or not (trained or any_is_free(locked, lambda: interrupt.asked, options.show)):
-                return
+        if not locked or (not trained and all(any(map(is_locked, group)) for group in locked)):
+            return
 
 
 def _one_pass(
@@ -70,7 +69,7 @@ def _one_pass(
         if interrupt.asked:
             return trained, locked
         pending = [run.path for run in batch if runs.is_pending(run)]
-        if all(is_locked(path, watch=False) for path in pending):
+        if all(map(is_locked, pending)):
             locked += [[path] for path in pending]
             continue
         for program, experiments in _programs(batch, loaded):
@@ -85,10 +84,7 @@ def _one_pass(
                 elif any(map(runs.is_pending, program)):
                     trained = True
                     experiments = experiments or [run.experiment(loaded) for run in program]
-                    try:
-                        _train(experiments, directories, options, interrupt)
-                    except ClaimLost as error:
-                        options.show(f"{error} It goes on with other runs.")
+                    _train(experiments, directories, options, interrupt)
     return trained, locked
 
 
@@ -120,9 +116,7 @@ def _train(
 def _locks(directories: Sequence[RunDirectory]) -> Iterator[bool]:
     """Locks all directories, always in the same order; if one is locked, yields False and holds no lock."""
     with contextlib.ExitStack() as stack:
-        acquired = all(
-            stack.enter_context(directory_lock(directory.path, watch=False)) for directory in directories
-        )
+        acquired = all(stack.enter_context(directory_lock(directory.path)) for directory in directories)
         if not acquired:
             stack.close()
         yield acquired
@@ -156,7 +150,7 @@ def _run_backwards(runs: SweepRuns, options: Options, values: Mapping[str, Any])
     """Another process begins with the last runs, so that few programs are compiled twice."""
     for name, value in values.items():
         jax.config.update(name, value)
-    with claiming_by(options.claims), Interrupt(options.show) as interrupt:
+    with Interrupt(options.show) as interrupt:
         _one_pass(runs, options, interrupt)
 
 

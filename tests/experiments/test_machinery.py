@@ -298,6 +298,25 @@ def test_two_processes_leave_what_one_leaves(tmp_path):
     assert not list(tmp_path.rglob(".claim"))
 
 
+@pytest.mark.full
+@pytest.mark.usefixtures("known")
+def test_parts_leave_what_one_process_leaves(tmp_path):
+    """The first part ends before the search is over; the last one goes on to the results, and leaves them to it."""
+    options = {"tune": True, "processes": 1, "pictures": False, "runs_together": "never"}
+    said = []
+    for part in ("1/2", "2/2", "1/2"):
+        assert not (tmp_path / "parts" / "table.md").exists()
+        how = {**options, "part": part, "show": said.append}
+        assert running.run_paper_experiment("nothing", output_dir=tmp_path / "parts", **how) == 0
+    left = [line for line in said if "of other parts are not" in line]
+    assert ["trials" in line for line in left] == [True, False]
+    running.run_paper_experiment("nothing", output_dir=tmp_path / "one", show=lambda line: None, **options)
+    parts, one = (find_runs(tmp_path / name) for name in ("parts", "one"))
+    assert [run.evaluations for run in parts] == [run.evaluations for run in one]
+    tables = [(tmp_path / name / "table.md").read_text().split("## ")[1:2] for name in ("parts", "one")]
+    assert tables[0] == tables[1]
+
+
 def test_an_experiment_without_training(tmp_path, monkeypatch):
     def measure(context):
         context.show("measuring")

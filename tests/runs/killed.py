@@ -14,7 +14,7 @@ import orbax.checkpoint  # noqa: F401
 import sklearn.datasets  # noqa: F401
 
 from jafl.config.settings import Settings
-from jafl.runs import runner
+from jafl.runs import lock, runner
 
 forks = multiprocessing.get_context("forkserver")
 forks.set_forkserver_preload(["killed"])
@@ -61,8 +61,11 @@ def start(*arguments):
     return process
 
 
-def sweep(settings, text, folder, log, runs_together="auto"):
-    """Runs a sweep, and writes the path of each run that it begins to ``log``."""
+def sweep(settings, text, folder, log, runs_together="auto", part=None):
+    """Runs a sweep, and writes the path of each run that it begins to ``log``.
+
+    With a ``part``, as if the file system had no locks.
+    """
     from jafl.sweeps.sweep import run_sweep
 
     def note(path, _, __):
@@ -72,7 +75,8 @@ def sweep(settings, text, folder, log, runs_together="auto"):
 
     with open(os.devnull, "w") as nothing, contextlib.redirect_stderr(nothing):
         how = {"trackers": [note], "pictures": False, "show": lambda line: None}
-        run_sweep(Settings(**settings), text, folder, runs_together=runs_together, **how)
+        with mock.patch.object(lock, "has_locks", lambda _: False) if part else contextlib.nullcontext():
+            run_sweep(Settings(**settings), text, folder, runs_together=runs_together, part=part, **how)
 
 
 def start_sweep(*arguments):

@@ -1,6 +1,5 @@
 """The scripts of docs/clusters, with stand-ins for the commands of SLURM and for ssh that run everything here."""
 
-import contextlib
 import json
 import os
 import pathlib
@@ -14,7 +13,7 @@ from command_line import ROOT, environment, flags
 from waiting import LIMIT, until
 
 from jafl.config.settings import Settings
-from jafl.runs import claims
+from jafl.runs import lock
 from jafl.sweeps.sweep import run_sweep
 
 SCRIPTS = sorted((ROOT / "docs" / "clusters").glob("*.sh"))
@@ -72,6 +71,9 @@ def task(number, given, folder):
         SLURM_ARRAY_JOB_ID="100",
         SLURM_ARRAY_TASK_ID=str(number),
         SLURM_ARRAY_TASK_COUNT="2",
+        SLURM_ARRAY_TASK_MIN="2",
+        SLURM_ARRAY_TASK_MAX="3",
+        SLURM_ARRAY_TASK_STEP="1",
     )
 
 
@@ -85,7 +87,7 @@ def alone(tmp_path_factory):
 
 
 def assert_done(folder):
-    """All runs of the sweep are over, and no process has a claim."""
+    """All runs of the sweep are over, and no process has a lock."""
     assert json.loads((folder / "summary.json").read_text())["runs"] == {"finished": CELLS}
     assert not list(folder.rglob(".claim*"))
 
@@ -127,12 +129,13 @@ def test_scripts_without_a_shared_directory_are_refused(tmp_path):
 @pytest.mark.full
 def test_tasks_of_an_array_share_a_sweep(alone, tmp_path):
     folder = tmp_path / "sweep"
-    given = arguments(SETTINGS, folder, "--claims=files")
-    tasks = [task(number, given, tmp_path) for number in range(2)]
+    given = arguments(SETTINGS, folder)
+    tasks = [task(number, given, tmp_path) for number in (2, 3)]
     said = [process.communicate(timeout=LIMIT)[0] for process in tasks]
     assert [process.returncode for process in tasks] == [0, 0], said
     trained = [line for text in said for line in text.splitlines() if "100/100 trips" in line]
     assert len({line.partition(":")[0] for line in trained}) == 2, "the names of the runs: one for each seed"
+    assert all(f"--part={part}/2" in text for part, text in enumerate(said, 1))
     assert_done(folder)
     assert_same_bytes(folder, alone)
 
@@ -156,6 +159,8 @@ def test_a_task_whose_time_is_over_is_queued_again_and_goes_on(tmp_path):
     assert again.returncode == 0, said
     assert begun > 1
     assert (tmp_path / "requeued").read_text() == "requeue 100_3\n"
+    said, _ = task(2, given, tmp_path).communicate(timeout=LIMIT)
+    assert "runs of other parts" not in said
     assert_done(folder)
 
 
@@ -163,7 +168,7 @@ def test_a_task_whose_time_is_over_is_queued_again_and_goes_on(tmp_path):
 def test_a_task_that_is_cancelled_is_not_queued_again(tmp_path):
     settings, folder = {**SETTINGS, "client_trips": 100_000}, tmp_path / "sweep"
     stand_in(tmp_path, "scontrol", f'echo "$@" >> {tmp_path}/requeued\n')
-    process = task(0, arguments(settings, folder), tmp_path)
+    process = task(2, arguments(settings, folder), tmp_path)
     until(lambda: list(folder.rglob("metrics.jsonl")))
     process.send_signal(signal.SIGTERM)
     said, _ = process.communicate(timeout=LIMIT)
@@ -186,31 +191,30 @@ def hosts(tmp_path, settings, folder, lines):
     """The script for a list of hosts, with an ssh that stays here."""
     (tmp_path / "hosts.txt").write_text(lines)
     stand_in(tmp_path, "ssh", SSH)
-    given = ["hosts.txt", *arguments(settings, folder, "--claims=files")]
+    given = ["hosts.txt", *arguments(settings, folder)]
     return start(HOSTS, given, tmp_path, HOSTS_CALLED=str(tmp_path / "called"))
 
 
 def training(folder):
-    """The processes that train a run: they have claimed it, and it has measured something."""
-    processes = set()
-    for path in folder.rglob(claims.NAME):
-        with contextlib.suppress(FileNotFoundError):  # it has just been released
-            holder = claims.Holder.decode(path.read_bytes())
-            if holder and (path.parent / "metrics.jsonl").is_file():
-                processes.add(holder.process)
-    return processes
+    """The runs that a process trains: it has locked them, and they have measured something."""
+    return [path for path in folder.rglob(lock.NAME) if (path.parent / "metrics.jsonl").is_file()]
 
 
 @pytest.mark.full
 def test_hosts_share_a_sweep_and_leave_one_report(alone, tmp_path):
-    """One of them cannot be reached, which is told; the others do its work."""
+    """One of them cannot be reached, which is told; the same command does its part on the others."""
     folder = tmp_path / "my sweep's"
     process = hosts(tmp_path, SETTINGS, folder, "# GPUs\nnode1 0\nnode1 1\n\ngone\n")
     said, _ = process.communicate(timeout=LIMIT)
     assert process.returncode == 255, said
     assert sorted((tmp_path / "called").read_text().splitlines()) == ["gone", "node1 0", "node1 1"]
-    assert "Started on node1, GPU 1: jafl-1-node1.log" in said
-    assert "Ended with status 255: gone: jafl-2-gone.log" in said
+    assert "Started on node1, GPU 1: jafl-1-node1.log, part 2/3" in said
+    assert "Ended with status 255: gone: jafl-2-gone.log, part 3/3" in said
+    runs = json.loads((folder / "summary.json").read_text())["runs"]
+    assert sum(runs.values()) < CELLS, "the part of the host that is gone"
+    process = hosts(tmp_path, SETTINGS, folder, "  node1 0\n node1 1\n")
+    said, _ = process.communicate(timeout=LIMIT)
+    assert process.returncode == 0, said
     assert_done(folder)
     assert_same_bytes(folder, alone)
     assert [path.parent for path in tmp_path.rglob("report.html")] == [folder]
