@@ -3,18 +3,15 @@
 import contextlib
 import faulthandler
 import os
-import pathlib
 import re
-import signal
 import sys
-import tempfile
+import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
 
 from jafl import processes
 from jafl.errors import SettingError, refusal, require
-from jafl.runs import watched
 from jafl.runs.streams import keep_going_without_readers
 
 if TYPE_CHECKING:
@@ -22,10 +19,9 @@ if TYPE_CHECKING:
 
 # How long the processes wait for each other at the start.
 SECONDS_TO_CONNECT = 60
-# A process that has not been heard of for so long counts as dead.
+# JAX ends the processes of a run one of which has not been heard of for so long. A thread of C++ sends a sign of life
+# every few seconds, so that neither a long compilation nor a machine with too many processes keeps it silent.
 SECONDS_OF_SILENCE = 30
-# How long a process waits at the end for the others to end, too.
-SECONDS_TO_PART = 20
 WHERE = (
     "Give --coordinator=HOST:PORT of the first process, --num_processes and --process_id; only SLURM, Cloud TPU, "
     "Open MPI and Kubernetes tell them by themselves."
@@ -73,89 +69,72 @@ def run(address: Address, act: Callable[["Member"], int], told: Callable[[Callab
       SettingError: for what can be no address.
     """
     address.check()
-    report = watched.divide(last_word)
-    if isinstance(report, int):
-        return report
-    return _Child(report).run(address, act, told)
+    member: Member | None = None
 
-
-class _Child:
-    """The process that works."""
-
-    def __init__(self, report: watched.Report):
-        self._report = report
-        self._member: Member | None = None
-
-    def run(
-        self, address: Address, act: Callable[["Member"], int], told: Callable[[Callable[[], int]], int]
-    ) -> int:
-        """As the function ``run``."""
-        status = 1
-        try:
-            status = told(lambda: self._connected(address, act))
-        except BaseException as error:
-            if self._member and not self._member.in_step:  # the others wait for this one: they see it end
-                self._end_at_once(error)
-            raise
-        finally:
-            if self._member:
-                self._leave(status)
-        return status
-
-    def _connected(self, address: Address, act: Callable[["Member"], int]) -> int:
-        connect(address, self._report)
-        faulthandler.disable()  # absl's: of an end by JAX it would tell all that Python was at
+    def connected() -> int:
+        nonlocal member
+        connect(address)
+        faulthandler.disable()  # absl's: where JAX ends the process, it would print all that Python was at
         from jafl.runs.several_hosts import Follower, Leader
 
-        self._member = (Leader if processes.is_first() else Follower)(self._report)
-        return act(self._member)
+        member = Leader() if processes.is_first() else Follower()
+        return act(member)
 
-    def _leave(self, status: int) -> None:
-        """Parts from the others where they know that this process ends; otherwise ends it, which they see."""
-        assert self._member
-        if not self._member.in_step:
-            self._end_at_once(status)
+    try:
+        status = told(connected)
+    except BaseException as error:
+        if member:
+            _leave(member, error)
+        raise
+    if member:
+        _leave(member, status)
+    return status
+
+
+def _leave(member: "Member", ended: int | BaseException) -> None:
+    """Parts from the others where they know that this process ends; otherwise ends it, which they see.
+
+    ended: the exit status, or the error that nothing has caught.
+    """
+    if member.in_step:
         try:
-            self._member.end(status)
+            member.end(ended if isinstance(ended, int) else 1)
         except Exception as error:
-            self._end_at_once(error)
-        part()
-
-    def _end_at_once(self, ended: int | BaseException) -> None:
-        """Ends this process without waiting for others."""
-        if isinstance(ended, BaseException):
-            if has_lost(ended):
-                print(lost(str(ended).splitlines()[0], self._report.facts.get("output")), file=sys.stderr)
-            else:
-                traceback.print_exception(ended)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(ended if isinstance(ended, int) else 1)
+            ended = error
+        else:
+            return part()
+    if isinstance(ended, BaseException):
+        if has_lost(ended):
+            print(lost(str(ended).splitlines()[0], member.output), file=sys.stderr)
+        else:
+            traceback.print_exception(ended)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(ended if isinstance(ended, int) else 1)
 
 
-def connect(address: Address, report: watched.Report) -> None:
+def connect(address: Address) -> None:
     """Connects this process with the others, before anything touches a device; then only the first one prints.
 
     Raises:
-      SettingError: if it is not told, nor found in the environment, where and who the processes are.
+      SettingError: if neither ``address`` nor the environment says where and who the processes are, or if the
+        coordinator's port is in use.
     """
     import jax
 
-    report.now(connecting=True, coordinator=address.coordinator)
     try:
-        with _messages_kept_back(report):
+        with _ends_unless_they_meet(address):
             jax.distributed.initialize(
                 address.coordinator,
                 address.num_processes,
                 address.process_id,
-                initialization_timeout=SECONDS_TO_CONNECT,
+                # Later than the sentence below: JAX ends the process by a signal, with a trace of C++.
+                initialization_timeout=2 * SECONDS_TO_CONNECT,
                 heartbeat_timeout_seconds=SECONDS_OF_SILENCE,
-                shutdown_timeout_seconds=SECONDS_TO_PART,
             )
     except (ValueError, RuntimeError) as error:
         raise _refused(address, error) from error
     _let_python_alone_print()
-    report.now(connecting=False, process=processes.index(), processes=processes.count())
     if not processes.is_first():
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (until the process ends)
 
@@ -180,48 +159,33 @@ def lost(why: str, output: str | None) -> str:
     """What is said of a run that has lost one of its processes."""
     return (
         f"Error: another process of this run has ended or cannot be reached ({why}), so this one ends, too. "
-        + how_to_go_on(output)
-    )
-
-
-def how_to_go_on(output: str | None) -> str:
-    """How a run goes on one of whose processes has ended."""
-    return (
         f"What was written before is whole: --resume --output_dir={output or 'DIR'} goes on from the last "
         "checkpoint, with as many processes or with fewer."
     )
 
 
-def last_word(facts: Mapping[str, Any], number: int) -> tuple[str, int]:
-    """What the parent says of a child that was ended by the signal ``number``, and the exit status."""
-    name = signal.Signals(number).name
-    if facts.get("connecting", True):
-        return _not_met(facts, name), 2
-    which = f"process {facts['process']} of {facts['processes']} (counted from 0)"
-    output = facts.get("output")
-    if number == signal.SIGABRT:  # as JAX does
-        return lost(f"{name} of {which}: what JAX says of it stands above", output), 1
-    memory = ", as a machine does whose memory is full" if number == signal.SIGKILL else ""
-    return f"Error: {which} was ended by {name}{memory}. {how_to_go_on(output)}", 1
+@contextlib.contextmanager
+def _ends_unless_they_meet(address: Address) -> Iterator[None]:
+    """Ends this process with a sentence and status 2 if the block is not over in time."""
 
+    def end() -> None:
+        where = address.coordinator
+        start = "the coordinator" if where is None else f"coordinator is {where!r}, which"
+        print(
+            f"Error: {start} was not reached, or not all processes came there within {SECONDS_TO_CONNECT} seconds. "
+            "Start all of them within this time, with the same --coordinator and --num_processes and each with its "
+            "own --process_id, on hosts that can reach that port.",
+            file=sys.stderr,
+            flush=True,
+        )
+        os._exit(2)
 
-def _not_met(facts: Mapping[str, Any], name: str) -> str:
-    """What is said of a process that JAX has ended because it could not connect."""
-    said = ""
-    if kept := facts.get("messages"):
-        with contextlib.suppress(OSError):
-            said = pathlib.Path(kept).read_text(errors="replace")
-            os.unlink(kept)
-    where = facts.get("coordinator")
-    start = "Error: " + ("the coordinator" if where is None else f"coordinator is {where!r}, which")
-    if port := re.search(r"Failed to add port.*'\S*:(\d+)'", said):
-        return f"{start} cannot be opened: port {port[1]} is in use on this host. Take another port."
-    found = re.search(r"absl::Status: (.*)", said)
-    return (
-        f"{start} was not reached, or not all processes came there within {SECONDS_TO_CONNECT} seconds "
-        f"({found[1].strip() if found else name}). Start all of them within this time, with the same --coordinator "
-        "and --num_processes and each with its own --process_id, on hosts that can reach that port."
-    )
+    timer = threading.Timer(SECONDS_TO_CONNECT, end)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _refused(address: Address, error: Exception) -> SettingError:
@@ -233,28 +197,12 @@ def _refused(address: Address, error: Exception) -> SettingError:
     ):
         if words in str(error) and getattr(address, name) is None:
             return refusal(name, None, "given: nothing in the environment tells it", WHERE)
+    if address.coordinator is not None and "start RPC server" in str(error):
+        return refusal(
+            "coordinator", address.coordinator, "a port of this host that is free", "Take another port."
+        )
     first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     return SettingError(f"The processes cannot be connected ({first}). {WHERE}", setting="coordinator")
-
-
-@contextlib.contextmanager
-def _messages_kept_back(report: watched.Report) -> Iterator[None]:
-    """Keeps what goes to standard error in a file until the block ends; the parent reads it if it never does."""
-    sys.stderr.flush()
-    kept = os.dup(2)
-    file, name = tempfile.mkstemp(prefix="jafl-")
-    report.now(messages=name)
-    os.dup2(file, 2)
-    try:
-        yield
-    finally:
-        sys.stderr.flush()
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.lseek(file, 0, os.SEEK_SET)
-        with open(file, errors="replace") as messages:
-            sys.stderr.write(messages.read())
-        os.unlink(name)
 
 
 def _let_python_alone_print() -> None:

@@ -56,13 +56,10 @@ class Interrupt:
 
     Args:
       show: is called with a line of text for the user.
-      seconds_together: signals that come within this time count as one, where a process gets them twice
-        (``jafl.runs.watched``).
     """
 
-    def __init__(self, show: Callable[[str], None], seconds_together: float = 0.0):
+    def __init__(self, show: Callable[[str], None]):
         self.asked = False
-        self._together, self._last = seconds_together, -seconds_together
         self._show = show
         self._before: dict[signal.Signals, Any] = {}
 
@@ -85,9 +82,6 @@ class Interrupt:
             self._show(f"\n{time.strftime('%H:%M:%S')} {by}: stopping and keeping what has been measured ...")
 
     def _ask(self, number: int, _: object) -> None:
-        before, self._last = self._last, time.monotonic()
-        if self._last - before < self._together:
-            return
         if self.asked:
             raise KeyboardInterrupt
         self.ask("Ctrl-C" if number == signal.SIGINT else "SIGTERM")

@@ -97,7 +97,7 @@ def run(
                 parent,
                 earlier,
             ),
-            Interrupt(run_options.show, run_options.hosts.seconds_together) as interrupt,
+            Interrupt(run_options.show) as interrupt,
         ):
             runs = _Runs(settings, experiments, parent, run_options, clock, interrupt, resume=resume)
             return runs.train(earlier)

@@ -27,7 +27,6 @@ from jafl.errors import SettingError
 from jafl.records import History
 from jafl.runs.directory import SCHEDULE_ARRAYS
 from jafl.runs.progress import Interrupt
-from jafl.runs.watched import SECONDS_TOGETHER, Report
 from jafl.simulation.checkpoints import Checkpoints
 from jafl.simulation.divergence import DivergenceError
 
@@ -35,12 +34,7 @@ Made = TypeVar("Made")
 
 
 class Hosts:
-    """How a command trains: here in the one process that there is; ``Leader`` is the one with followers.
-
-    seconds_together: signals that come within this time count as one.
-    """
-
-    seconds_together = 0.0
+    """How a command trains: here in the one process that there is; ``Leader`` is the one with followers."""
 
     def experiments(self, make: Callable[[], list[Experiment]]) -> list[Experiment]:
         """Makes the experiments of a command."""
@@ -75,12 +69,12 @@ class Member(Hosts):
 
     in_step: whether the others do what this one does, or wait for it. Otherwise, as after an error while it trained,
     no word can be sent to them: they end when they find that this one has.
+    output: the directory of the run that was trained last; None before.
     """
 
-    seconds_together = SECONDS_TOGETHER
-
-    def __init__(self, report: Report):
-        self.report, self.in_step = report, True
+    def __init__(self) -> None:
+        self.in_step = True
+        self.output: str | None = None
 
     def agreed(
         self, make: Callable[[], Made], describe: Callable[[Made], Mapping[str, Any]], what: str, remedy: str
@@ -157,8 +151,8 @@ class Member(Hosts):
 class Leader(Member):
     """The first process: what it trains, the others train with it."""
 
-    def __init__(self, report: Report):
-        super().__init__(report)
+    def __init__(self) -> None:
+        super().__init__()
         self._has_followers = False
 
     def experiments(self, make: Callable[[], list[Experiment]]) -> list[Experiment]:
@@ -180,7 +174,7 @@ class Leader(Member):
 
         Raises as ``jafl.simulate`` does, and what these functions raise.
         """
-        self.report.now(output=str(checkpoints.folder.parent))
+        self.output = str(checkpoints.folder.parent)
         settings = dataclasses.asdict(experiment.settings)
         order = {"label": experiment.label, "settings": settings, "folder": str(checkpoints.folder)}
         processes.decided({**order, "options": dict(options)})
@@ -214,7 +208,7 @@ class Follower(Member):
         Raises as ``jafl.simulate`` does, but for a run that diverges.
         """
         made = self.experiments(lambda: make_experiments(settings))
-        with Interrupt(lambda text: print(text, file=sys.stderr), self.seconds_together) as interrupt:
+        with Interrupt(lambda text: print(text, file=sys.stderr)) as interrupt:
             while True:
                 self.in_step = False
                 order = processes.decided(None)
@@ -225,7 +219,7 @@ class Follower(Member):
 
     def _obey(self, order: Mapping[str, Any], made: Sequence[Experiment], interrupt: Interrupt) -> None:
         """Trains one experiment with the others; its history is the first one's."""
-        self.report.now(output=str(pathlib.PurePath(order["folder"]).parent))
+        self.output = str(pathlib.PurePath(order["folder"]).parent)
         experiment = _ordered(order, made)
         checkpoints = Checkpoints(order["folder"], **order["options"], on_trouble=lambda text: None)
         with contextlib.suppress(DivergenceError, SettingError):  # the first one says so

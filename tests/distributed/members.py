@@ -16,10 +16,9 @@ from waiting import LIMIT, until
 START = """
 import signal, sys
 from caching import cache_in_every_process
-from jafl.runs import connection, watched
+from jafl.runs import connection
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell starts in the background
 connection.SECONDS_TO_CONNECT, connection.SECONDS_OF_SILENCE = {connect}, {silence}
-watched.SECONDS_TOGETHER = 60  # no test sends a second signal; the same one may come late by way of the parent
 connect = connection.connect
 connection.connect = lambda *address: (connect(*address), cache_in_every_process())
 from jafl.command_line import start
@@ -80,14 +79,17 @@ class Members(contextlib.AbstractContextManager):
                         env={**_environment(devices), **((environments or {}).get(number, {}))},
                         stdout=said,
                         stderr=erred,
-                        start_new_session=True,
                         preexec_fn=before and (lambda number=number: before(number)),
                     )
                 )
 
     def wait(self):
         """[process] exit statuses."""
-        return [process.wait(max(1, self._until - time.monotonic())) for process in self.processes]
+        return [self.wait_for(number) for number in range(len(self.processes))]
+
+    def wait_for(self, number):
+        """The exit status of a process, once it has ended."""
+        return self.processes[number].wait(max(1, self._until - time.monotonic()))
 
     def said(self, number):
         """What a process printed."""
@@ -104,11 +106,6 @@ class Members(contextlib.AbstractContextManager):
     def send(self, number, name=signal.SIGKILL):
         """Sends a signal to one of them."""
         self.processes[number].send_signal(name)
-
-    def send_to_groups(self, name):
-        """Sends a signal to all of them, and to the processes that they have started."""
-        for process in self.processes:
-            os.killpg(process.pid, name)
 
     def __exit__(self, *_):
         for process in self.processes:

@@ -4,14 +4,12 @@ import json
 import random
 import resource
 import signal
-import time
 
 import pytest
 from members import Members, one_process, run
 from run_files import read_json, read_lines
-from waiting import LIMIT
 
-full = pytest.mark.full
+full, gate = pytest.mark.full, pytest.mark.gate
 SETTINGS = {
     "algorithm": "fedbuff",
     "model": "softmax",
@@ -54,44 +52,75 @@ def checkpoints(folder):
     return [int(path.name) for path in folder.glob("checkpoints/[0-9]*") if path.name.isdigit()]
 
 
-@pytest.mark.parametrize("kills", [pytest.param(4, marks=full), pytest.param(10, marks=pytest.mark.gate)])
-def test_kill_9_of_any_process_ends_all_and_the_run_goes_on(kills, uninterrupted, tmp_path):
-    """Of the first process or another one, of two or three; at the end one process finishes the run."""
+def start_and_lose(
+    count, lost, settings, folder, *, own=None, at_checkpoint=True, silence=120, name=signal.SIGKILL
+):
+    """Starts a run, sends a signal to the process ``lost``, and waits for the ends of the others.
+
+    at_checkpoint: when the signal is sent: at the next checkpoint, or already when the first process has claimed the
+      run, while all of them prepare it. name: SIGSTOP leaves a process that says nothing any more.
+    """
+    run_folder = folder / "run"
+    with Members(count, settings, folder, own=own, silence=silence) as members:
+        before = max(checkpoints(run_folder), default=0)
+        if at_checkpoint:
+            members.until(lambda: max(checkpoints(run_folder), default=0) > before)
+        else:
+            members.until(lambda: list(run_folder.glob(".claim*")))
+        members.send(lost, name)
+        others = [number for number in range(count) if number != lost]
+        statuses = [members.wait_for(number) for number in others]
+        if name == signal.SIGKILL:
+            assert members.wait_for(lost) == -name, "the run was over before it could be killed"
+    for number, status in zip(others, statuses, strict=True):
+        said = members.erred(number)
+        if status == -signal.SIGABRT:  # JAX has seen it first
+            assert "the JAX distributed service detected fatal errors" in said
+        else:
+            assert status == 1, said
+            last = said.splitlines()[-1]
+            assert "another process of this run has ended or cannot be reached" in last and "--resume" in last
+
+
+def assert_one_process_finishes(folder, uninterrupted):
+    result = one_process({}, folder, *GO_ON)
+    assert result.returncode == 0, result.stderr
+    assert_same_to_rounding(folder / "run", uninterrupted)
+
+
+@full
+def test_kill_9_of_a_process_ends_the_other_and_one_process_finishes_the_run(uninterrupted, tmp_path):
+    start_and_lose(2, 1, SETTINGS, tmp_path)
+    assert checkpoints(tmp_path / "run")
+    assert_one_process_finishes(tmp_path, uninterrupted)
+
+
+@gate
+def test_kill_9_of_any_process_ends_all_and_the_run_goes_on(uninterrupted, tmp_path):
+    """Of the first process or another one, of two to four, while they prepare or train."""
     moments, kept = random.Random(0), []
-    for number in range(kills):
-        count = moments.choice([2, 2, 3])
-        killed = moments.randrange(count)
+    for number in range(10):
+        count = moments.choice([2, 2, 3, 4])
         begun = (tmp_path / "run" / "config.json").exists()
         settings, own = ({}, {other: GO_ON for other in range(count)}) if begun else (SETTINGS, {})
-        early = number % 3 == 0
-        waits = {"connect": 15 if early else LIMIT, "silence": 20}
-        with Members(count, settings, tmp_path, own=own, **waits) as members:
-            before = max(checkpoints(tmp_path / "run"), default=0)
-            if early:  # at any moment, while they meet or prepare
-                time.sleep(moments.uniform(0.5, 6))
-            else:
-                members.until(lambda: max(checkpoints(tmp_path / "run"), default=0) > before)  # noqa: B023
-                time.sleep(moments.uniform(0, 0.5))
-            members.send(killed)
-            statuses = members.wait()
-        assert statuses.pop(killed) == -signal.SIGKILL, "the run was over before it could be killed"
-        survivors = [other for other in range(count) if other != killed]
-        for other, status in zip(survivors, statuses, strict=True):
-            assert status in (1, 2), members.erred(other)
-            said = members.erred(other).splitlines()[-1]
-            met = "another process of this run has ended or cannot be reached" in said and "--resume" in said
-            assert (met and status == 1) or ("was not reached" in said and status == 2), said
+        start_and_lose(
+            count, moments.randrange(count), settings, tmp_path, own=own, at_checkpoint=number % 3 > 0
+        )
         kept.append(max(checkpoints(tmp_path / "run"), default=0))
     assert kept == sorted(kept), "a checkpoint was lost"
-    assert len(set(kept)) > kills / 2, "nothing was gained"
-    result = one_process({}, tmp_path, *GO_ON)
-    assert result.returncode == 0, result.stderr
-    assert_same_to_rounding(tmp_path / "run", uninterrupted)
+    assert len(set(kept)) > 5, "nothing was gained"
+    assert_one_process_finishes(tmp_path, uninterrupted)
+
+
+@gate
+@pytest.mark.parametrize(("count", "lost"), [(2, 0), (4, 3)])
+def test_a_process_that_says_nothing_any_more_ends_the_others(count, lost, tmp_path):
+    start_and_lose(count, lost, SETTINGS, tmp_path, silence=20, name=signal.SIGSTOP)
 
 
 def signalled(tmp_path, send):
     """Two processes of a long comparison, to which ``send`` sends signals; they, and their statuses."""
-    settings = {**SETTINGS, "seed": "0,1", "client_trips": 24000, "evaluate_every": 240}
+    settings = {**SETTINGS, "seed": "0,1", "client_trips": 6000}
     with Members(2, settings, tmp_path) as members:
         members.until(lambda: any((tmp_path / "run").glob("*/checkpoints/[0-9]*")))
         send(members)
@@ -99,8 +128,7 @@ def signalled(tmp_path, send):
     return members, statuses
 
 
-@full
-@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("number", [pytest.param(0, marks=gate), pytest.param(1, marks=full)])
 def test_ctrl_c_at_any_process_stops_all_at_the_next_chunk(number, tmp_path):
     members, statuses = signalled(tmp_path, lambda members: members.send(number, signal.SIGINT))
     assert statuses == [130, 130], members.erred(0) + members.erred(1)
@@ -111,8 +139,9 @@ def test_ctrl_c_at_any_process_stops_all_at_the_next_chunk(number, tmp_path):
 
 @full
 def test_sigterm_to_all_as_before_preemption_stops_all_once(tmp_path):
-    """A scheduler signals every process of a job: those that work, and those that watch over them."""
-    members, statuses = signalled(tmp_path, lambda members: members.send_to_groups(signal.SIGTERM))
+    members, statuses = signalled(
+        tmp_path, lambda members: [members.send(number, signal.SIGTERM) for number in range(2)]
+    )
     assert statuses == [130, 130], members.erred(0) + members.erred(1)
     assert "SIGTERM: stopping" in members.said(0)
     assert "To go on: run.py --resume --output_dir=run" in members.said(0)
@@ -131,7 +160,7 @@ def test_a_full_disk_at_the_first_process_ends_all(tmp_path):
     assert json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
 
 
-@full
+@gate
 def test_a_run_that_diverges_leaves_the_others_of_the_comparison(tmp_path):
     settings = {
         **SETTINGS,
@@ -148,7 +177,7 @@ def test_a_run_that_diverges_leaves_the_others_of_the_comparison(tmp_path):
         assert summary["status"] == "diverged"
 
 
-@full
+@gate
 def test_two_processes_with_two_devices_each_train_and_go_on_as_one(tmp_path):
     """At first for half of the trips."""
     settings = {**SETTINGS, "checkpoint_every": 0, "client_trips": 120, "evaluate_every": 60}

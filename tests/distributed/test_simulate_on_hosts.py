@@ -95,11 +95,12 @@ def test_two_processes_compute_what_one_does(tmp_path):
         assert "devices is 1, but must be 4, those of all processes" in one["one device"]
 
 
+@gate
 @pytest.mark.parametrize(
     "names",
     [
-        pytest.param(["ace, matrix, in parts"], id="ace", marks=full),
-        pytest.param(["fedbuff", "wkafl, in parts"], id="others", marks=gate),
+        pytest.param(["ace, matrix, in parts"], id="ace"),
+        pytest.param(["fedbuff", "wkafl, in parts"], id="others"),
     ],
 )
 def test_four_processes_compute_what_one_does(names, tmp_path):
@@ -108,8 +109,13 @@ def test_four_processes_compute_what_one_does(names, tmp_path):
         assert_like_one_process(said, tmp_path, name)
 
 
-@full
-@pytest.mark.parametrize(("name", "more"), [("ace, matrix, in parts", 4), ("wkafl, in parts", None)])
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        pytest.param("ace, matrix, in parts", 4, marks=gate),
+        pytest.param("wkafl, in parts", None, marks=full),
+    ],
+)
 def test_a_run_goes_on_with_more_processes_and_with_one(name, more, tmp_path):
     kept, copied = tmp_path / "checkpoints", tmp_path / "copied"
     stopped = run_processes(2, tmp_path, cases=[name], stop=10, checkpoints=str(kept))

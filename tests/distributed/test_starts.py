@@ -1,11 +1,12 @@
 """``run.py --distributed`` in real processes: how they find each other, and what they refuse together."""
 
 import json
+import socket
 
 import pytest
 from members import free_port, run
 
-pytestmark = pytest.mark.full
+full, gate = pytest.mark.full, pytest.mark.gate
 
 SETTINGS = {
     "algorithm": "fedbuff",
@@ -53,7 +54,7 @@ def free_job():
     return free_port() % 2**12
 
 
-@pytest.mark.parametrize("cluster", [slurm, open_mpi])
+@pytest.mark.parametrize("cluster", [pytest.param(slurm, marks=full), pytest.param(open_mpi, marks=gate)])
 def test_a_scheduler_tells_the_processes_who_they_are(cluster, tmp_path):
     members, statuses = run(2, SETTINGS, tmp_path, address=[[], []], environments=cluster(2))
     assert statuses == [0, 0], members.erred(0) + members.erred(1)
@@ -64,6 +65,7 @@ def test_a_scheduler_tells_the_processes_who_they_are(cluster, tmp_path):
     assert summary["status"] == "finished"
 
 
+@full
 def test_without_a_scheduler_the_flags_are_asked_for(tmp_path):
     members, statuses = run(1, SETTINGS, tmp_path, address=[[]])
     assert statuses == [2]
@@ -72,7 +74,7 @@ def test_without_a_scheduler_the_flags_are_asked_for(tmp_path):
     assert "Traceback" not in members.erred(0)
 
 
-@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("number", [pytest.param(0, marks=full), pytest.param(1, marks=gate)])
 def test_processes_that_do_not_meet_end_with_a_sentence(number, tmp_path):
     """The first one waits for the second, or the second finds no coordinator."""
     where = [f"--coordinator=127.0.0.1:{free_port()}", "--num_processes=2", f"--process_id={number}"]
@@ -83,6 +85,19 @@ def test_processes_that_do_not_meet_end_with_a_sentence(number, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@gate
+def test_a_port_in_use_is_named(tmp_path):
+    with socket.socket() as other:
+        other.bind(("", 0))
+        other.listen()
+        where = [f"--coordinator=127.0.0.1:{other.getsockname()[1]}", "--num_processes=2", "--process_id=0"]
+        members, statuses = run(1, SETTINGS, tmp_path, address=[where])
+    assert statuses == [2]
+    assert "but must be a port of this host that is free. Take another port." in members.erred(0)
+    assert "Traceback" not in members.erred(0)
+
+
+@full
 def test_processes_with_other_settings_end_together(tmp_path):
     members, statuses = run(2, SETTINGS, tmp_path, own={1: ["--buffer_size=5", "--seed=3"]})
     assert statuses == [2, 2]
@@ -92,6 +107,7 @@ def test_processes_with_other_settings_end_together(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@full
 def test_what_the_first_process_refuses_ends_all(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.json").write_text("{}")

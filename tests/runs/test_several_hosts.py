@@ -4,13 +4,12 @@ import json
 
 import jax
 import pytest
-from command_line import python
 
 from jafl import processes
 from jafl.config.experiment import Experiment
 from jafl.config.settings import Settings
 from jafl.errors import SettingError
-from jafl.runs import connection, runner, several_hosts, watched
+from jafl.runs import connection, runner, several_hosts
 from jafl.simulation.divergence import DivergenceError
 
 SETTINGS = {
@@ -40,7 +39,7 @@ def orders(monkeypatch):
 
 def lead(settings, folder, **options):
     """Runs the command of the first process; returns how the runs ended."""
-    leader = several_hosts.Leader(watched.Report())
+    leader = several_hosts.Leader()
     try:
         outcomes = runner.run(Settings(**settings), folder, hosts=leader, **{**QUIETLY, **options})
     finally:
@@ -60,7 +59,7 @@ def follow(settings, orders, monkeypatch):
         waiting = iter(orders)
         patch.setattr(processes, "decided", lambda own: next(waiting) if own is None else own)
         patch.setattr(Experiment, "simulate", kept)
-        status = several_hosts.Follower(watched.Report()).follow(Settings(**settings))
+        status = several_hosts.Follower().follow(Settings(**settings))
     assert next(waiting, None) is None, "it did not wait for the last order"
     return status, trained
 
@@ -159,7 +158,7 @@ def member(monkeypatch, *, others=lambda own: [], failures=lambda own: [None]):
         return [own, *(others(said) if isinstance(said, dict) else failures(said))]
 
     monkeypatch.setattr(processes, "gathered", gathered)
-    return several_hosts.Leader(watched.Report())
+    return several_hosts.Leader()
 
 
 def test_differences_are_named_with_the_processes_that_have_them(monkeypatch):
@@ -238,36 +237,25 @@ def test_examples_that_one_process_alone_refuses_end_all(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("facts", "number", "words", "status"),
+    ("coordinator", "words"),
     [
-        ({"connecting": True, "coordinator": "10.0.0.1:99"}, 6, "coordinator is '10.0.0.1:99', which was not", 2),
-        ({"connecting": True, "coordinator": None}, 6, "the coordinator was not reached", 2),
-        ({"connecting": False, "process": 1, "processes": 4, "output": "runs/001"}, 6, "output_dir=runs/001 goes", 1),
-        ({"connecting": False, "process": 1, "processes": 4}, 9, "process 1 of 4 (counted from 0) was ended by", 1),
-        ({"connecting": False, "process": 1, "processes": 4}, 11, "ended by SIGSEGV. What was", 1),
+        ("10.0.0.1:99", "coordinator is '10.0.0.1:99', but must be a port of this host that is free"),
+        (None, "The processes cannot be connected (UNKNOWN: Failed to start RPC server). Give --coordinator"),
     ],
-)  # fmt: skip
-def test_the_last_word_on_a_process_that_was_ended(facts, number, words, status):
-    said, exit_status = connection.last_word(facts, number)
-    assert words in said and exit_status == status
+)
+def test_a_port_in_use_is_named(coordinator, words, monkeypatch):
+    """As JAX says it of a port that another program has opened."""
 
+    def initialize(*_, **options):
+        raise jax.errors.JaxRuntimeError("UNKNOWN: Failed to start RPC server")
 
-def test_the_last_word_has_the_cause_that_jax_gives(tmp_path):
-    messages = tmp_path / "messages"
-    messages.write_text("E1 add_port.cc:83] Failed to add port to server: No address added of '[::]:1234'\n")
-    said, _ = connection.last_word(
-        {"connecting": True, "coordinator": "a:1234", "messages": str(messages)}, 11
-    )
-    assert "port 1234 is in use" in said and not messages.exists()
+    monkeypatch.setattr(jax.distributed, "initialize", initialize)
+    with pytest.raises(SettingError) as refused:
+        connection.connect(connection.Address(coordinator))
+    assert words in str(refused.value)
 
 
 @pytest.mark.parametrize("kind", [ValueError, jax.errors.JaxRuntimeError])
 def test_a_lost_process_is_told_from_other_errors(kind):
     assert connection.has_lost(kind("UNKNOWN: Gloo AllGather failed: Connection reset by peer"))
     assert not connection.has_lost(kind("RESOURCE_EXHAUSTED: Out of memory"))
-
-
-def test_nothing_of_jax_is_imported_before_the_command_divides():
-    """A process with JAX's threads cannot be forked."""
-    code = "import sys, jafl.command_line, jafl.runs.connection, jafl.runs.watched; assert 'jax' not in sys.modules"
-    assert python("-c", code, folder=".").returncode == 0
