@@ -93,6 +93,18 @@ CLIENTS = [
     case("who stays starts again at the instant of a step", [1, 1.5], K=2,
          steps="@1.5 0#0 v0 0-1, 1#0 v0 0-1.5; @3 0#1 v0 1-2, 0#2 v1 2-3",
          under_way="0#3 v2 3-4, 1#1 v1 1.5-3"),
+    # Both arrive at 1, a step each; client 1 leaves then, so client 0 alone starts again.
+    case("who leaves with the last step does not start again", [1, 1], vanish=("trips", (1,), 1),
+         variants=[{"restart": restart} for restart in ("at_once", "not_twice_in_a_buffer", "after_step")],
+         steps="@1 0#0 v0 0-1; @1 1#0 v0 0-1", under_way="0#1 v2 1-2"),
+    # A single step: client 0, which makes it, has left.
+    case("who has left by the last step is not under way after it", [1, 1.5, 2.5],
+         variants=leaving(("step", (0,), 1), ("time", (0,), 1), ("trips", (0,), 1)),
+         steps="@1 0#0 v0 0-1", under_way="1#0 v0 0-1.5, 2#0 v0 0-2.5"),
+    # At 2 client 0 comes one step too late, and leaves; then client 1 makes the last step.
+    case("who has left at the last step does not start though its trip is thrown away", [2, 1],
+         staleness_limit=0, vanish=("trips", (0,), 1),
+         steps="@1 1#0 v0 0-1; @2 1#1 v1 1-2", under_way="1#2 v2 2-3", thrown_away="0#0 v0 0-2 x2 s1"),
     # Client 1 leaves with the first step. If that is the last, its trip is under way at the end.
     case("no trip is thrown away after the last step", [1, 1.5],
          variants=leaving(("step", (1,), 1), ("time", (1,), 1)),

@@ -113,6 +113,14 @@ STEPS = [
          vanish=("step", (1,), 1),
          steps="@3 0#0 v0 0-1; @6 2#0 v1 3-4, 0#1 v0 1-5", under_way="0#2 v1 5-9, 2#1 v1 4-8",
          thrown_away="1#0 v0 0-8 x3 s1", choices="@0 0 1 of 0 1 2; @1 0 of 0 2"),
+    # Three arrive at 1, and the flush at 1.5 is step 1, at which client 0 leaves: its second trip is thrown away.
+    case("who leaves at a step leaves at a flush too", [1, 1, 1], K=4, flush_after=0.5,
+         vanish=("step", (0,), 1),
+         steps="@1.5 0#0 v0 0-1, 1#0 v0 0-1, 2#0 v0 0-1; @2.5 1#1 v0 1-2, 2#1 v0 1-2",
+         under_way="1#2 v1 2-3, 2#2 v1 2-3", thrown_away="0#1 v0 1-2 x1.5 s1"),
+    # At 2 client 1 arrives, and leaves; then the buffer that has waited since 1 is applied, the last step.
+    case("clients leave before a flush of their instant", [1, 2], K=4, flush_after=1, vanish=("trips", (1,), 1),
+         steps="@2 0#0 v0 0-1, 0#1 v0 1-2, 1#0 v0 0-2", under_way="0#2 v1 2-3"),
     case("one that is idle leaves with a short step and takes no place after it", [1, 1.5], K=9,
          restart="after_step", flush_after=2, vanish=("step", (0,), 1),
          steps="@3 0#0 v0 0-1, 1#0 v0 0-1.5; @6.5 1#1 v1 3-4.5", under_way="1#2 v2 6.5-8"),
