@@ -1,4 +1,4 @@
-"""Runs a case in the reference simulator, or in jafl's schedule and engine, and tells of both in the same words."""
+"""Runs a case in the reference simulator, or in jafl's schedule and engine, and describes both in the same words."""
 
 from unittest import mock
 

@@ -52,12 +52,12 @@ def case(
     return Case(name, durations, world, variants, expected | {"choices": choices, "values": values}, by_jafl)
 
 
-def leaving(*who_leaves):
+def ways_to_leave(*who_leaves):
     """Variants in which clients leave for ever, each in another way."""
     return [{"vanish": vanish} for vanish in who_leaves]
 
 
-def runs_of(cases):
+def each_run(cases):
     """(simulator, case, variant) for each way to run a case."""
     assert len({case.name for case in cases}) == len(cases)
     return [
@@ -106,28 +106,28 @@ def world(
     return settings
 
 
-def written(number) -> str:
+def number_text(number) -> str:
     return f"{float(number):.17g}"
 
 
-def trips_written(trips) -> str:
+def trips_text(trips) -> str:
     return ", ".join(
-        f"{t.client}#{t.trip} v{t.download_version} {written(t.download_time)}-{written(t.arrival_time)}"
-        + ("" if t.cancel_time is None else f" x{written(t.cancel_time)} s{t.cancel_step}")
+        f"{t.client}#{t.trip} v{t.download_version} {number_text(t.download_time)}-{number_text(t.arrival_time)}"
+        + ("" if t.cancel_time is None else f" x{number_text(t.cancel_time)} s{t.cancel_step}")
         for t in trips
     )
 
 
-def as_written(replay: ref.Replay) -> dict:
+def replay_text(replay: ref.Replay) -> dict:
     """What happened, as the rows write it."""
     steps = [
-        f"@{written(time)} {trips_written(trip for trip in replay.applied if trip.step == step)}"
+        f"@{number_text(time)} {trips_text(trip for trip in replay.applied if trip.step == step)}"
         for step, time in enumerate(replay.step_times)
     ]
     return {
         "steps": "; ".join(steps),
-        "under_way": trips_written(replay.in_flight),
-        "thrown_away": trips_written(replay.discarded),
+        "under_way": trips_text(replay.in_flight),
+        "thrown_away": trips_text(replay.discarded),
     }
 
 
@@ -137,13 +137,15 @@ class Choices:
     def __init__(self, row: str | None = None):
         self.row = row
         self.answers = None if row is None else [choice.split()[1:] for choice in row.split("; ")]
-        self.noted: list[str] = []
+        self.notes: list[str] = []
 
     def __call__(self, time, eligible, how_many):
         answer = eligible[:how_many]
         if self.answers is not None:
-            words = self.answers[len(self.noted)]
+            words = self.answers[len(self.notes)]
             answer = [int(client) for client in words[: words.index("of")]]
         assert len(answer) == how_many
-        self.noted.append(f"@{written(time)} {' '.join(map(str, answer))} of {' '.join(map(str, eligible))}")
+        self.notes.append(
+            f"@{number_text(time)} {' '.join(map(str, answer))} of {' '.join(map(str, eligible))}"
+        )
         return answer

@@ -1,6 +1,6 @@
 """Cases of clients that leave, fail, or come and go; `hand_cases.py` explains how they are written."""
 
-from hand_cases import case, leaving
+from hand_cases import case, ways_to_leave
 
 # fmt: off
 CLIENTS = [
@@ -82,13 +82,13 @@ CLIENTS = [
          thrown_away="1#0 v0 0-5 x0.5 s0", choices="@0 0 1 2 of 0 1 2 3"),
     # Client 1 arrives at 1.5 with the first step, and leaves, be that the last step or not.
     case("who leaves at the instant of the last step does not start again", [1, 1.5], K=2,
-         variants=leaving(("step", (1,), 1), ("time", (1,), 1.5), ("trips", (1,), 1)),
+         variants=ways_to_leave(("step", (1,), 1), ("time", (1,), 1.5), ("trips", (1,), 1)),
          steps="@1.5 0#0 v0 0-1, 1#0 v0 0-1.5", under_way="0#1 v0 1-2"),
     # If client 1 does not leave, it starts.
     case("who stays starts again at the instant of the last step", [1, 1.5], K=2,
          steps="@1.5 0#0 v0 0-1, 1#0 v0 0-1.5", under_way="0#1 v0 1-2, 1#1 v1 1.5-3"),
     case("who leaves at the instant of a step does not start again", [1, 1.5], K=2,
-         variants=leaving(("step", (1,), 1), ("time", (1,), 1.5), ("trips", (1,), 1)),
+         variants=ways_to_leave(("step", (1,), 1), ("time", (1,), 1.5), ("trips", (1,), 1)),
          steps="@1.5 0#0 v0 0-1, 1#0 v0 0-1.5; @3 0#1 v0 1-2, 0#2 v1 2-3", under_way="0#3 v2 3-4"),
     case("who stays starts again at the instant of a step", [1, 1.5], K=2,
          steps="@1.5 0#0 v0 0-1, 1#0 v0 0-1.5; @3 0#1 v0 1-2, 0#2 v1 2-3",
@@ -99,7 +99,7 @@ CLIENTS = [
          steps="@1 0#0 v0 0-1; @1 1#0 v0 0-1", under_way="0#1 v2 1-2"),
     # A single step: client 0, which makes it, has left.
     case("who has left by the last step is not under way after it", [1, 1.5, 2.5],
-         variants=leaving(("step", (0,), 1), ("time", (0,), 1), ("trips", (0,), 1)),
+         variants=ways_to_leave(("step", (0,), 1), ("time", (0,), 1), ("trips", (0,), 1)),
          steps="@1 0#0 v0 0-1", under_way="1#0 v0 0-1.5, 2#0 v0 0-2.5"),
     # At 2 client 0 comes one step too late, and leaves; then client 1 makes the last step.
     case("who has left at the last step does not start though its trip is thrown away", [2, 1],
@@ -107,14 +107,14 @@ CLIENTS = [
          steps="@1 1#0 v0 0-1; @2 1#1 v1 1-2", under_way="1#2 v2 2-3", thrown_away="0#0 v0 0-2 x2 s1"),
     # Client 1 leaves with the first step. If that is the last, its trip is under way at the end.
     case("no trip is thrown away after the last step", [1, 1.5],
-         variants=leaving(("step", (1,), 1), ("time", (1,), 1)),
+         variants=ways_to_leave(("step", (1,), 1), ("time", (1,), 1)),
          steps="@1 0#0 v0 0-1", under_way="0#1 v1 1-2, 1#0 v0 0-1.5"),
     # The same where another step follows.
     case("a trip is thrown away after a step that is not the last", [1, 1.5],
-         variants=leaving(("step", (1,), 1), ("time", (1,), 1)),
+         variants=ways_to_leave(("step", (1,), 1), ("time", (1,), 1)),
          steps="@1 0#0 v0 0-1; @2 0#1 v1 1-2", under_way="0#2 v2 2-3", thrown_away="1#0 v0 0-1.5 x1 s1"),
     case("who should leave after the end does not leave", [1, 1], K=2,
-         variants=leaving(("step", (0, 1), 4), ("time", (0, 1), 3.25), ("trips", (0, 1), 4)),
+         variants=ways_to_leave(("step", (0, 1), 4), ("time", (0, 1), 3.25), ("trips", (0, 1), 4)),
          steps="@1 0#0 v0 0-1, 1#0 v0 0-1; @2 0#1 v1 1-2, 1#1 v1 1-2; @3 0#2 v2 2-3, 1#2 v2 2-3",
          under_way="0#3 v3 3-4, 1#3 v3 3-4"),
     # Worlds close to the starved ones (STARVED) do not starve.

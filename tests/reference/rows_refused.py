@@ -43,7 +43,7 @@ STARVED = [
 ]
 
 
-def chosen(*clients):
+def choice(*clients):
     return {"num_clients": 4, "concurrency": 2, "select": lambda time, idle, how_many: list(clients)}
 
 
@@ -51,7 +51,7 @@ def at_times(*times, **settings):
     return {"start_times": list(times), "concurrency": None, **settings}
 
 
-def losses(**settings):
+def after_step(**settings):
     return {"restart": "after_step", **settings}
 
 
@@ -59,7 +59,7 @@ WAIT = {"too_stale": "wait", "staleness_limit": 1}
 
 # Words of the message: settings other than two clients of durations 1 in two places, K = 1.
 REFUSED = {
-    "different clients": [chosen(0, 0), chosen(0), chosen(0, 1, 2), chosen(0, 5)],
+    "different clients": [choice(0, 0), choice(0), choice(0, 1, 2), choice(0, 5)],
     "bad duration": [{"duration": lambda client, trip, x=x: x} for x in (-1.0, math.nan, math.inf)],
     "restart is one of": [{"restart": "later"}],
     "first_buffer_size has": [{"restart": restart, "first_buffer_size": 2} for restart in ref.RESTARTS[1:]],
@@ -67,10 +67,10 @@ REFUSED = {
     "different ones": [{"vanish": ("time", clients, 1.0)} for clients in [(0, 2), (-1,), (1, 1)]],
     "vanish at a finite time": [{"vanish": ("time", (1,), x)} for x in (-0.5, math.inf, math.nan)],
     "number 1": [{"vanish": (kind, (1,), x)} for kind, x in [("step", 0), ("step", 1.5), ("trips", 0)]],
-    "replace_lost is 'at_once'": [losses(replace_lost="later")],
+    "replace_lost is 'at_once'": [after_step(replace_lost="later")],
     "restart='after_step' only": [{"replace_lost": "after_step", "restart": "at_once"}],
-    "time_out is given where": [losses(replace_lost="after_time_out"), losses(time_out=1.0)],
-    "time_out is a finite": [losses(replace_lost="after_time_out", time_out=x) for x in (0.0, math.inf)],
+    "time_out is given where": [after_step(replace_lost="after_time_out"), after_step(time_out=1.0)],
+    "time_out is a finite": [after_step(replace_lost="after_time_out", time_out=x) for x in (0.0, math.inf)],
     "available next": [{"next_available": lambda client, time, x=x: x if time else 0.0}
                        for x in (0.5, math.nan, -math.inf)],
     "is present until": [{"present_until": lambda client, time, x=x: x if time else 9.0}

@@ -7,7 +7,7 @@ import pytest
 import reference as ref
 from both_simulators import PLAIN, by_reference, halfway_to
 from both_simulators import by_reference as run
-from hand_cases import Choices, as_written, runs_of, table, windows, world
+from hand_cases import Choices, each_run, replay_text, table, windows, world
 from rows_clients import CLIENTS
 from rows_events import EVENTS
 from rows_refused import REFUSED, STARVED
@@ -330,7 +330,9 @@ def descend(optimizer, gradients, start=0.0):
 def test_server_optimizers_by_hand(optimizer, expected):
     gradients = [2.0, -1.0, 0.0][: len(expected)]
     assert descend(optimizer, gradients, start=10.0) == pytest.approx(expected, rel=1e-8)
-    assert descend(optimizer, gradients, start=10.0) == pytest.approx(expected, rel=1e-8)  # state starts anew
+    assert descend(optimizer, gradients, start=10.0) == pytest.approx(
+        expected, rel=1e-8
+    )  # it has no memory of that
 
 
 @pytest.mark.parametrize("name", ["sgd", "momentum", "nesterov", "adam"])
@@ -357,7 +359,7 @@ def test_server_optimizers_equal_those_of_optax(name):
 # --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("simulate", "case", "changes"), runs_of(EVENTS + CLIENTS + STEPS))
+@pytest.mark.parametrize(("simulate", "case", "changes"), each_run(EVENTS + CLIENTS + STEPS))
 def test_by_hand(simulate, case, changes):
     settings = world(case.durations, **case.world, **changes)
     settings["stop_after_steps"] = len(case.expected["steps"].split("; "))
@@ -366,11 +368,11 @@ def test_by_hand(simulate, case, changes):
         settings["select"] = choices
     trained, started = [], []
     if simulate is by_reference:
-        settings = noting(settings, trained, started)
+        settings = with_notes(settings, trained, started)
 
     replay = simulate(**settings)
 
-    happened = as_written(replay) | {"choices": "; ".join(choices.noted)}
+    happened = replay_text(replay) | {"choices": "; ".join(choices.notes)}
     moves = case.expected["values"] is not None
     assert happened | {"values": values(replay) if moves else None} == case.expected
     assert all(trip.staleness == trip.step - trip.download_version for trip in replay.applied)
@@ -386,7 +388,7 @@ def test_by_hand(simulate, case, changes):
         assert replay.final_params is replay.params[-1]
 
 
-def noting(settings, trained, started):
+def with_notes(settings, trained, started):
     """The settings with functions that note which (client, trip) start and train."""
     work, duration = settings.get("client_update", ref.no_work), settings["duration"]
 
@@ -394,11 +396,11 @@ def noting(settings, trained, started):
         trained.append((client, trip))
         return work(client, trip, params)
 
-    def noted_duration(client, trip):
+    def trip_duration(client, trip):
         started.append((client, trip))
         return duration(client, trip)
 
-    return settings | {"client_update": client_update, "duration": noted_duration}
+    return settings | {"client_update": client_update, "duration": trip_duration}
 
 
 class EverySecond(ref.FedBuff):
@@ -464,8 +466,8 @@ def test_drawn_staleness_by_hand():
         client_update=halfway_to([8.0, -8.0, 16.0]),
         client_examples=[5, 6, 7],
     )
-    assert choices.noted == choices.row.split("; ")
-    assert as_written(replay) == {
+    assert choices.notes == choices.row.split("; ")
+    assert replay_text(replay) == {
         "steps": "@1 0#0 v0 0-1, 2#0 v0 0-1; "  # 3 drawn for client 0, but there is only version 0
         "@2 0#1 v1 1-2, 1#0 v1 1-2; "  # 5 drawn, but step 0 applied its last trip; and 0.9
         "@3 0#2 v2 2-3, 2#1 v1 1-3; "  # 0 and 1.7
@@ -501,7 +503,7 @@ def test_without_drawn_staleness_each_step_is_a_synchronous_round():
         select_round=lambda round_number, started: select(round_number, range(5), started),
         **common,
     )
-    assert as_written(drawn) == as_written(rounds)
+    assert replay_text(drawn) == replay_text(rounds)
     assert values(drawn) == values(rounds)
 
 
@@ -568,7 +570,7 @@ def test_over_selection_by_hand():
         stop_after_steps=2,
         client_update=halfway_to([8.0, 4.0, -4.0, 100.0]),
     )
-    assert as_written(replay) == {
+    assert replay_text(replay) == {
         # Client 1's first trip was cancelled, and counts.
         "steps": "@2 2#0 v0 0-1, 0#0 v0 0-2; @3 0#1 v1 2-3, 1#1 v1 2-3",
         "under_way": "",
@@ -681,7 +683,7 @@ def test_if_all_have_a_place_two_ways_to_restart_are_one(num_clients, buffer_siz
 
     def simulated(restart):
         sizes = num_clients, num_clients, buffer_size
-        return as_written(run(**drawn_world(sizes, seed, ties=True, restart=restart)))
+        return replay_text(run(**drawn_world(sizes, seed, ties=True, restart=restart)))
 
     first = simulated("not_twice_in_a_buffer")
     assert first == simulated("after_step")
@@ -714,7 +716,7 @@ def test_steps_that_cancel_are_synchronous_rounds_with_over_selection(
         select_round=select_round,
         **{name: settings[name] for name in ("num_clients", "duration", "stop_after_steps")},
     )
-    first, second = as_written(stepwise), as_written(synchronous)
+    first, second = replay_text(stepwise), replay_text(synchronous)
     assert first["steps"] == second["steps"]
     # Here they are in client order, there in order of arrival.
     assert sorted(first["thrown_away"].split(", ")) == sorted(second["thrown_away"].split(", "))
@@ -734,7 +736,7 @@ def test_answers_that_say_nothing_change_nothing(restart):
         flush_after=1e6,
         **settings(),
     )
-    assert as_written(with_answers) == as_written(run(**settings()))
+    assert replay_text(with_answers) == replay_text(run(**settings()))
 
 
 @pytest.mark.parametrize("restart", ["at_once", "not_twice_in_a_buffer"])
@@ -744,7 +746,7 @@ def test_starts_at_the_times_of_a_run_with_places_make_the_same_run(restart):
     placed = run(**settings)
     times = sorted(trip.download_time for trip in placed.applied + placed.in_flight)
     timed = run(**settings | {"concurrency": None, "select": Choices(), "start_times": times})
-    assert as_written(timed) == as_written(placed)
+    assert replay_text(timed) == replay_text(placed)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -1111,7 +1113,7 @@ def assert_places_are_filled(settings, replay, moments):
 def reasons_in_a_lawful_run(settings, moments=()):
     """Runs these settings, checks all laws, and returns why each trip was thrown away, and the replay."""
     started = []
-    replay = run(**noting(settings, [], started))
+    replay = run(**with_notes(settings, [], started))
     assert_records_are_whole(settings, replay, started)
     reasons = assert_each_end_has_its_reason(settings, replay)
     assert_steps_come_when_they_must(settings, replay)
