@@ -1,4 +1,4 @@
-"""Runs a case in the reference simulator, or in jafl's schedule and engine, and tells of both in the same words."""
+"""Runs a case in the reference simulator, or in jafl's schedule and engine, and describes both in the same words."""
 
 from unittest import mock
 
@@ -23,16 +23,17 @@ SAME = ("num_clients", "concurrency", "buffer_size", "restart", "cancel_at_step"
     "replace_lost",
 )
 
+PLAIN = {
+    "params": {},
+    "rule": ref.FedBuff(ref.constant()),
+    "optimizer": ref.SGD(1.0),
+    "client_update": ref.no_work,
+}
+
 
 def by_reference(**changes) -> ref.Replay:
     """`ref.simulate` with plain settings: the server adds the mean update, without staleness weights."""
-    settings = {
-        "params": {},
-        "rule": ref.FedBuff(ref.constant()),
-        "optimizer": ref.SGD(1.0),
-        "client_update": ref.no_work,
-    }
-    return ref.simulate(**(settings | changes))
+    return ref.simulate(**(PLAIN | changes))
 
 
 def by_jafl(**settings) -> ref.Replay:

@@ -139,49 +139,27 @@ def test_all_files_are_there_and_nothing_else(any_run):
 # config.json
 
 
+# What these runs do not read: settings of other delays and rules, rules with memory, images and texts, private runs.
+UNUSED = {
+    "delay_high", "client_momentum", "server_momentum", "proximal", "l2", "memory_precision", "devices",
+    "plan_form", "data_dir", "cache_dir", "partition_seed", "test_fraction", "split_by", "data_fraction",
+    "normalization", "tokens", "vocabulary_size", "wordpiece_vocabulary", "text_digest", "most_characters",
+    "evaluation_examples", "test_folds", "dropout_step", "dropout_time", "dropout_trips", "staleness_limit",
+    "flush_after", "start_rate", "most_trips", "availability_period", "lose_trips", "trip_time_out",
+    "stop_when", "deadline", "min_reports", "participation", "clip_norm", "noise_multiplier", "epsilon",
+    "delta", "dp_bands", "noise_seed", "secure_fraction_bits", "secure_weight_bits", "delay_download_bandwidth",
+    "delay_upload_bandwidth", "delay_model_bytes",
+}  # fmt: skip
+
+
 def test_config_holds_every_setting_resolved(any_run):
     folder, _ = any_run
     config = read_json(folder / "config.json")
     assert config["format"] == 1
-    unused = {"delay_high", "client_momentum", "server_momentum", "proximal", "l2"}
+    asynchronous = config["protocol"] == "asynchronous"
+    unused = UNUSED | ({"cohort_size"} if asynchronous else {"buffer_size", "restart", "concurrency"})
     unused |= {"client_trips" if config["server_steps"] else "server_steps"}
     unused |= {"local_epochs" if config["local_steps"] else "local_steps"}
-    unused |= {"memory_precision"}  # of rules with memory
-    unused |= {
-        "devices",
-        "plan_form",
-        "data_dir",
-        "cache_dir",
-        "partition_seed",
-        "test_fraction",
-        "split_by",
-        "data_fraction",
-    }
-    unused |= {"normalization", "tokens", "vocabulary_size", "wordpiece_vocabulary"}  # of images and texts
-    unused |= {"text_digest", "most_characters", "evaluation_examples", "test_folds"}
-    unused |= {
-        "dropout_step",
-        "dropout_time",
-        "dropout_trips",
-        "staleness_limit",
-        "flush_after",
-        "start_rate",
-    }
-    unused |= {"most_trips", "availability_period", "lose_trips", "trip_time_out"}
-    unused |= {
-        "clip_norm",
-        "noise_multiplier",
-        "epsilon",
-        "delta",
-        "dp_bands",
-        "noise_seed",
-    }  # of private runs
-    unused |= {"stop_when", "deadline", "min_reports", "participation"}  # of no run by default
-    unused |= {"secure_fraction_bits", "secure_weight_bits"}
-    unused |= {"delay_download_bandwidth", "delay_upload_bandwidth", "delay_model_bytes"}
-    unused |= (
-        {"cohort_size"} if config["protocol"] == "asynchronous" else {"buffer_size", "restart", "concurrency"}
-    )
     for field in dataclasses.fields(Settings):
         assert field.name in config
         if field.name not in unused | {"evaluate_every"}:  # null: so many evaluations in all

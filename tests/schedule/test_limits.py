@@ -317,71 +317,38 @@ BUFFERED = {
 ROUNDS = {"num_clients": 6, "cohort_size": 2, "delay": delays.exponential(1.0), "server_steps": 50}
 DONE = "6 have made all their trips (most_trips is {}). Raise most_trips, or raise num_clients"
 STARVED = {
-    "one pass": (
-        asynchronous,
-        BUFFERED,
-        {"most_trips": 1},
-        f"after 3 of 50 server steps: .*{DONE.format(1)}",
-    ),
-    "three trips": (
-        asynchronous,
-        BUFFERED,
-        {"most_trips": 3},
-        f"after 9 of 50 server steps: .*{DONE.format(3)}",
-    ),
+    "one pass": (asynchronous, BUFFERED, {"most_trips": 1}, f"after 3 of 50 server steps: .*{DONE.format(1)}"),
+    "three trips": (asynchronous, BUFFERED, {"most_trips": 3}, f"after 9 of 50 server steps: .*{DONE.format(3)}"),
     "one pass, trips": (
-        asynchronous,
-        BUFFERED,
-        {"most_trips": 1, "server_steps": None, "client_trips": 100},
-        f"after 3 .*server steps: .*{DONE.format(1)}",
-    ),
+        asynchronous, BUFFERED, {"most_trips": 1, "server_steps": None, "client_trips": 100},
+        f"after 3 .*server steps: .*{DONE.format(1)}"),
     "some leave": (
-        asynchronous,
-        BUFFERED,
-        {"most_trips": 1, "dropout": Dropout(clients=[0, 1], time=0.0)},
-        "2 have left (dropout) and 4 have made all their trips (most_trips is 1). Let fewer clients leave, or raise",
-    ),
+        asynchronous, BUFFERED, {"most_trips": 1, "dropout": Dropout(clients=[0, 1], time=0.0)},
+        "2 have left (dropout) and 4 have made all their trips (most_trips is 1). Let fewer clients leave, or raise"),
     "gap above the clients": (
-        asynchronous,
-        BUFFERED,
-        {"smallest_gap": 4},
-        "6 must wait for further server steps (smallest_gap is 4). Lower smallest_gap, or raise num_clients",
-    ),
+        asynchronous, BUFFERED, {"smallest_gap": 4},
+        "6 must wait for further server steps (smallest_gap is 4). Lower smallest_gap, or raise num_clients"),
     "gap, and a buffer that is not full": (
-        asynchronous,
-        {**BUFFERED, "num_clients": 7},
-        {"smallest_gap": 4},
+        asynchronous, {**BUFFERED, "num_clients": 7}, {"smallest_gap": 4},
         "7 must wait for further server steps (smallest_gap is 4), while the buffer of 2 trips holds 1. Lower "
-        "smallest_gap, or raise num_clients, or lower buffer_size to 1",
-    ),
+        "smallest_gap, or raise num_clients, or lower buffer_size to 1"),
     "both": (
-        asynchronous,
-        {**BUFFERED, "num_clients": 9, "buffer_size": 1},
+        asynchronous, {**BUFFERED, "num_clients": 9, "buffer_size": 1},
         {"most_trips": 4, "smallest_gap": 9, "dropout": Dropout(clients=[3], time=0.0)},
-        "1 have left (dropout) and 8 must wait for further server steps (smallest_gap is 9)",
-    ),
+        "1 have left (dropout) and 8 must wait for further server steps (smallest_gap is 9)"),
     "open arrivals": (
-        open_arrivals,
-        {**{k: v for k, v in BUFFERED.items() if k != "concurrency"}, "start_rate": 3.0},
-        {"most_trips": 2},
-        DONE.format(2),
-    ),
+        open_arrivals, {**{k: v for k, v in BUFFERED.items() if k != "concurrency"}, "start_rate": 3.0},
+        {"most_trips": 2}, DONE.format(2)),
     "rounds": (
-        synchronous,
-        ROUNDS,
-        {"most_trips": 1},
+        synchronous, ROUNDS, {"most_trips": 1},
         "in server step 3 of 50: 2 clients are to take part, but only 0 of 6 may: 6 have made all their "
         "trips (most_trips is 1). Lower cohort_size, or raise most_trips, or raise num_clients, or stop after 3 "
-        "server steps.",
-    ),
+        "server steps."),
     "rounds with a gap": (
-        synchronous,
-        ROUNDS,
-        {"smallest_gap": 5},
+        synchronous, ROUNDS, {"smallest_gap": 5},
         "in server step 3 of 50: 2 clients are to take part, but only 0 of 6 may: 6 must wait for further server "
-        "steps (smallest_gap is 5). Lower cohort_size, or lower smallest_gap, or raise num_clients, or stop after 3",
-    ),
-}
+        "steps (smallest_gap is 5). Lower cohort_size, or lower smallest_gap, or raise num_clients, or stop after 3"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", STARVED)

@@ -143,83 +143,6 @@ def test_initial_round(case):
 # --------------------------------------------------------------------------------------------------
 
 
-def test_trips_that_a_step_cancels_count_as_ones_own_trips():
-    """Client 1 takes three times as long as client 0, each of whose arrivals is a step: it leaves after two trips."""
-    schedule = asynchronous(
-        num_clients=2,
-        concurrency=2,
-        delay=by_client(1.0, 3.0),
-        server_steps=5,
-        cancel_at_step=True,
-        dropout=Dropout(clients=[1], trips=2),
-    )
-    assert schedule.client.tolist() == [0] * 5
-    assert schedule.discarded_client.tolist() == [1, 1]
-    assert schedule.discarded_end_time.tolist() == [1, 2]
-
-
-def test_who_leaves_at_a_step_leaves_at_a_flush_too():
-    """Three arrive at 1, and the flush at 1.5 is step 1, at which client 0 leaves: its second trip is thrown away."""
-    schedule = asynchronous(
-        num_clients=3,
-        concurrency=3,
-        buffer_size=4,
-        delay=delays.constant(1.0),
-        server_steps=2,
-        flush_after=0.5,
-        dropout=Dropout(clients=[0], server_step=1),
-    )
-    assert schedule.step_time.tolist() == [1.5, 2.5]
-    assert schedule.client.tolist() == [0, 1, 2, 1, 2]
-    assert (schedule.discarded_client.tolist(), schedule.discarded_end_time.tolist()) == ([0], [1.5])
-
-
-@pytest.mark.parametrize("restart", ["at_once", "not_twice_in_a_buffer", "after_step"])
-def test_who_leaves_at_the_last_step_does_not_start_again(restart):
-    """Both arrive at 1, a step each; client 1 leaves then, so client 0 alone starts again."""
-    schedule = asynchronous(
-        num_clients=2,
-        concurrency=2,
-        delay=delays.constant(1.0),
-        server_steps=2,
-        restart=restart,
-        dropout=Dropout(clients=[1], trips=1),
-    )
-    assert schedule.client.tolist() == [0, 1]
-    assert schedule.inflight_client.tolist() == [0]
-
-
-@pytest.mark.parametrize(
-    "moment", [{"trips": 1}, {"time": 1.0}, {"server_step": 1}], ids=["trips", "time", "server_step"]
-)
-def test_who_has_left_by_the_last_step_is_not_under_way_after_it(moment):
-    """Three clients that take 1, 1.7 and 2.9 and a single step: client 0, which makes it, has left."""
-    law = delays.groups(tuple((1, delays.constant(time)) for time in (1.0, 1.7, 2.9)))
-    schedule = asynchronous(
-        num_clients=3,
-        concurrency=3,
-        delay=law,
-        server_steps=1,
-        dropout=Dropout(clients=[0], **moment),
-    )
-    assert schedule.inflight_client.tolist() == [1, 2]
-    assert schedule.inflight_version.tolist() == [0, 0]
-
-
-@pytest.mark.parametrize("moment", [{"time": 1.0}, {"server_step": 1}], ids=["time", "server_step"])
-def test_the_last_step_throws_away_no_trip_of_those_who_leave(moment):
-    """Client 1 leaves at the instant of the last step: its trip is under way at the end, and counts as such."""
-    schedule = asynchronous(
-        num_clients=2,
-        concurrency=2,
-        delay=by_client(1.0, 3.0),
-        server_steps=1,
-        dropout=Dropout(clients=[1], **moment),
-    )
-    assert schedule.inflight_client.tolist() == [0, 1]
-    assert len(schedule.discarded_client) == 0
-
-
 def test_another_client_takes_the_place_of_one_that_leaves_at_the_last_step():
     schedule = asynchronous(
         num_clients=2,
@@ -229,35 +152,6 @@ def test_another_client_takes_the_place_of_one_that_leaves_at_the_last_step():
         dropout=Dropout(clients=[0, 1], trips=1),
     )
     assert schedule.inflight_client.tolist() == [1 - schedule.client[0]]
-
-
-def test_who_has_left_at_the_last_step_does_not_start_whose_trip_is_thrown_away():
-    """At 2 client 0 comes one step too late, and leaves; then client 1 makes the last step."""
-    schedule = asynchronous(
-        num_clients=2,
-        concurrency=2,
-        delay=by_client(2.0, 1.0),
-        server_steps=2,
-        staleness_limit=0,
-        dropout=Dropout(clients=[0], trips=1),
-    )
-    assert (schedule.client.tolist(), schedule.discarded_client.tolist()) == ([1, 1], [0])
-    assert schedule.inflight_client.tolist() == [1]
-
-
-def test_clients_leave_before_a_flush_of_their_instant():
-    """At 2 client 1 arrives, and leaves; then the buffer that has waited since 1 is applied, the last step."""
-    schedule = asynchronous(
-        num_clients=2,
-        concurrency=2,
-        buffer_size=4,
-        delay=by_client(1.0, 2.0),
-        server_steps=1,
-        flush_after=1.0,
-        dropout=Dropout(clients=[1], trips=1),
-    )
-    assert schedule.client.tolist() == [0, 0, 1]
-    assert schedule.inflight_client.tolist() == [0]
 
 
 # --------------------------------------------------------------------------------------------------
