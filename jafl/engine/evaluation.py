@@ -13,7 +13,6 @@ from jafl.data import Federation
 from jafl.engine.devices import put
 from jafl.errors import SettingError, require
 from jafl.given_arrays import as_array
-from jafl.jaxpr_memory import temporary_bytes
 from jafl.models import Metric, Model
 from jafl.models.tasks import in_jax
 from jafl.records import Params
@@ -203,23 +202,19 @@ def _per_client(model: Model, params: Params, federation: Federation, held: Any)
     return means
 
 
-def evaluation_memory(
-    model: Model, params: Params, federation: Federation, *, on_training: bool = False
-) -> tuple[int, int]:
-    """(bytes that the evaluators on a federation's splits hold, temporary bytes of one evaluation).
+def evaluation_memory(model: Model, federation: Federation, *, on_training: bool = False) -> int:
+    """Bytes that the evaluators on a federation's splits hold.
 
-    params: [*P], or its shapes. on_training: whether the training examples are a split to evaluate on, too.
+    on_training: whether the training examples are a split to evaluate on, too.
     """
     splits = [(federation.test_x, federation.test_y), (federation.validation_x, federation.validation_y)]
     splits += [(federation.x, federation.y)] if on_training else []
-    held = temporary = 0
+    held = 0
     for x, y in splits:
         if x is not None and y is not None and len(x):
-            batches = tuple(batch_shapes(x, y))
-            held += sum(batch.size * batch.dtype.itemsize for batch in batches)
+            held += sum(batch.size * batch.dtype.itemsize for batch in batch_shapes(x, y))
             held += sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(model))
-            temporary = max(temporary, temporary_bytes(totals.trace(model, params, batches)))
-    return held, temporary
+    return held
 
 
 def batch_shapes(x: np.ndarray, y: np.ndarray) -> list[jax.ShapeDtypeStruct]:
