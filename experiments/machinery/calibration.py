@@ -16,17 +16,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jafl.ahead_of_time.multiply_adds import (
-    evaluated_splits,
-    gradient,
-    multiply_adds,
-    traced_evaluations,
-    traced_gradient,
-)
+from experiments.machinery.multiply_adds import gradient, multiply_adds, traced_evaluations, traced_gradient
 from jafl.ahead_of_time.timed import timed_here
 from jafl.clients import rows_at_once
 from jafl.config.experiment import Experiment
-from jafl.engine.evaluation import Evaluator
+from jafl.engine.evaluation import Evaluator, evaluated_splits
 from jafl.errors import SettingError
 from jafl.planning.run import Run
 from jafl.specifications import as_specification
@@ -93,7 +87,7 @@ class Calibration:
         traced = traced_evaluations(experiment.run, on_training=on_training)
         key = ("evaluation", *map(_digest, traced))
         if key not in self._costs:
-            splits = evaluated_splits(experiment.run, on_training=on_training)
+            splits = evaluated_splits(experiment.run.federation, on_training=on_training)
             costs = [
                 _of_evaluation(experiment, *split, multiply_adds(each))
                 for split, each in zip(splits, traced, strict=True)

@@ -9,13 +9,14 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from experiments.benchmarks.compiled_estimates.times import times
 from experiments.machinery.assumptions import AssumingCache
 from experiments.machinery.calibration import Calibration, Cost
+from experiments.machinery.multiply_adds import Compute, compute
 from experiments.machinery.search import BETWEEN
 from experiments.machinery.sweeps import Sweep
 from jafl.ahead_of_time import topologies
-from jafl.ahead_of_time.forecast import Known, forecast
-from jafl.ahead_of_time.multiply_adds import Compute, compute
+from jafl.ahead_of_time.forecast import Known
 from jafl.config import arms as all_arms
 from jafl.config import grid
 from jafl.config.experiment import Experiment, make_experiment
@@ -182,7 +183,7 @@ class Planner:
         if self._topology is None:
             return needs
         devices = experiment.settings.devices
-        there = forecast(experiment, self._topology, devices=devices, measure=False, known=self._known)
+        there = times(experiment, self._topology, devices=devices, known=self._known)
         return dataclasses.replace(needs, there=there.seconds, fits_there=there.fits)
 
 

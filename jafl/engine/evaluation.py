@@ -207,14 +207,20 @@ def evaluation_memory(model: Model, federation: Federation, *, on_training: bool
 
     on_training: whether the training examples are a split to evaluate on, too.
     """
+    of_model = sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(model))
+    return sum(
+        of_model + sum(batch.size * batch.dtype.itemsize for batch in batch_shapes(x, y))
+        for x, y in evaluated_splits(federation, on_training=on_training)
+    )
+
+
+def evaluated_splits(
+    federation: Federation, *, on_training: bool = False
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """(x, y) of the splits of a federation to evaluate on; ``on_training``: of the training examples, too."""
     splits = [(federation.test_x, federation.test_y), (federation.validation_x, federation.validation_y)]
     splits += [(federation.x, federation.y)] if on_training else []
-    held = 0
-    for x, y in splits:
-        if x is not None and y is not None and len(x):
-            held += sum(batch.size * batch.dtype.itemsize for batch in batch_shapes(x, y))
-            held += sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(model))
-    return held
+    return [(x, y) for x, y in splits if x is not None and y is not None and len(x)]
 
 
 def batch_shapes(x: np.ndarray, y: np.ndarray) -> list[jax.ShapeDtypeStruct]:

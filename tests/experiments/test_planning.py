@@ -24,8 +24,8 @@ from experiments.machinery import (
     sweeps,
 )
 from experiments.machinery.assumptions import AssumingCache
+from experiments.machinery.multiply_adds import Compute
 from experiments.machinery.planning import Needs, Planned, total
-from jafl.ahead_of_time.multiply_adds import Compute
 from jafl.config import arms as all_arms
 from jafl.config import grid
 from jafl.config.resolution import resolve
@@ -250,15 +250,15 @@ def test_an_experiment_without_training_says_so(tmp_path, monkeypatch):
 def test_an_accelerators_compiler_is_asked_for_each_run(tmp_path, monkeypatch):
     asked = []
 
-    def said(experiment, topology, *, devices, measure, known):
-        asked.append((experiment.label, topology, measure))
+    def said(experiment, topology, *, devices, known):
+        asked.append((experiment.label, topology))
         return types.SimpleNamespace(seconds=None if experiment.label == ACE else 2.0, fits=True)
 
     monkeypatch.setattr(planning.topologies, "topology", lambda name: None)
-    monkeypatch.setattr(planning, "forecast", said)
+    monkeypatch.setattr(planning, "times", said)
     status, text, content = planned(tmp_path / "out", forecast="v5e:1x1")
     assert status == 0
-    assert asked == [(label, "v5e:1x1", False) for _ in range(2) for label in SIZE.arms]
+    assert asked == [(label, "v5e:1x1") for _ in range(2) for label in SIZE.arms]
     assert content["topology"] == "v5e:1x1"
     assert content["parts"]["results"]["total"]["there"] == 8 * 2.0
     assert (

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jafl.clients import dropout_key, rows_at_once, sum_and_gradient
-from jafl.engine.evaluation import batch_shapes, totals
+from jafl.engine.evaluation import batch_shapes, evaluated_splits, totals
 from jafl.errors import require
 from jafl.jaxpr_dependence import inner_programs
 from jafl.models import Model
@@ -121,16 +121,8 @@ def traced_evaluations(run: Run, *, on_training: bool = False) -> list[Any]:
     model = as_specification(run.client_work).build().model
     return [
         totals.trace(model, run.params, tuple(batch_shapes(x, y)))
-        for x, y in evaluated_splits(run, on_training=on_training)
+        for x, y in evaluated_splits(run.federation, on_training=on_training)
     ]
-
-
-def evaluated_splits(run: Run, *, on_training: bool = False) -> list[tuple[np.ndarray, np.ndarray]]:
-    """(x, y) of the splits on which a run is evaluated; arguments as of ``compute``."""
-    data = run.federation
-    splits = [(data.test_x, data.test_y), (data.validation_x, data.validation_y)]
-    splits += [(data.x, data.y)] if on_training else []
-    return [(x, y) for x, y in splits if x is not None and y is not None and len(x)]
 
 
 def _of_server(run: Run) -> int:
