@@ -61,7 +61,7 @@ _DRY_RUN = flags.DEFINE_bool(
 _FORECAST = flags.DEFINE_string(
     "forecast",
     None,
-    "Say whether the runs, or those of a sweep or an experiment, fit on these chips and how long they may take, and "
+    "Say whether the runs, or those of a sweep or an experiment, fit on these chips and what memory they need, and "
     "train nothing: v5e:1x1, v5e:2x4, v6e:1x1, v4:2x2x1, ..., h100. Needs jafl[tpu], and no such chip.",
 )
 _PREPARE = flags.DEFINE_string(

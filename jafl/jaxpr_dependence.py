@@ -142,6 +142,13 @@ def _of_scan(params: Mapping[str, Any], reads: list[frozenset[int]], watched: Wa
         carry = new
 
 
+def inner_programs(params: Mapping[str, Any]) -> list[Any]:
+    """The jaxprs among the parameters of an operation: the programs that it runs."""
+    groups = (value if isinstance(value, (tuple, list)) else (value,) for value in params.values())
+    candidates = (_plain(value) for group in groups for value in group)
+    return [jaxpr for jaxpr in candidates if hasattr(jaxpr, "eqns")]
+
+
 def _plain(jaxpr: Any) -> Any:
     """A jaxpr without its constants."""
     return getattr(jaxpr, "jaxpr", jaxpr)

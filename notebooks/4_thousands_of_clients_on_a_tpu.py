@@ -60,9 +60,9 @@ run = jafl.Run(events, federation, work, jafl.rules.fedbuff(), params, jax.rando
 # %% [markdown]
 # ## Ask before you rent
 #
-# `jafl.forecast` compiles a run for chips that are not here and says whether it fits, how much memory each chip
-# needs, and how long it may take. Nothing runs there: the times are the compiler's estimates. The compiler is in
-# the package `libtpu`, which a TPU runtime has and which `pip install "jafl[tpu]"` brings elsewhere.
+# `jafl.forecast` compiles a run for chips that are not here and says whether it fits, and how much memory each chip
+# needs. Nothing runs there. The compiler is in the package `libtpu`, which a TPU runtime has and which
+# `pip install "jafl[tpu]"` brings elsewhere.
 #
 # ACE is the expensive question. It remembers an update of *every* client, so its memory grows with the number of
 # clients, while FedBuff's does not. `print(forecast)` shows more: the memory by its parts, the plan, and what the
@@ -82,7 +82,6 @@ if importlib.util.find_spec("libtpu"):
         forecast = jafl.forecast(subject, "v5e:1x1", measure=False)
         print(f"{name} on {forecast.topology}: {'fits' if forecast.fits else 'does not fit'}")
         print(f"  {forecast.needed / 2**20:.0f} MiB of {forecast.available / 2**30:.1f} GiB, {forecast.plan}")
-        print(f"  {1e6 * forecast.seconds_a_trip:.1f} microseconds a trip, {forecast.seconds:.2f} s in all")
 else:
     print('No compiler for TPUs is here. pip install "jafl[tpu]" brings it.')
 

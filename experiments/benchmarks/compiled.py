@@ -23,6 +23,8 @@ from absl import app, flags
 
 import jafl
 from experiments.benchmarks.comparison import MODELS, Subject
+from experiments.benchmarks.compiled_estimates.estimate import Estimate
+from experiments.benchmarks.compiled_estimates.runs import lowered_bare_step, lowered_run
 from experiments.benchmarks.workloads import (
     BATCH,
     EXAMPLES,
@@ -33,9 +35,7 @@ from experiments.benchmarks.workloads import (
     overlapping_clients,
 )
 from experiments.machinery import report
-from jafl.ahead_of_time.estimate import Estimate
-from jafl.ahead_of_time.loop_form import lowered_bare_step, prepare_for
-from jafl.ahead_of_time.runs import lowered_run
+from jafl.ahead_of_time.programs import prepare_for
 from jafl.ahead_of_time.topologies import Topology, topology
 from jafl.errors import choose
 from jafl.planning.preparation import Preparation

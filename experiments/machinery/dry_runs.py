@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 from experiments.machinery import discovery, times
 from experiments.machinery.assumptions import AssumingCache
+from experiments.machinery.multiply_adds import Compute, compute
 from experiments.machinery.search import BETWEEN
 from experiments.machinery.sweeps import Sweep
-from jafl.ahead_of_time.multiply_adds import Compute, compute
 from jafl.config import arms as all_arms
 from jafl.config import grid
 from jafl.config.experiment import make_experiment

@@ -1,1 +1,1 @@
-"""What compilers say of programs on chips that are not here: memory, estimated time, and whether a run fits."""
+"""What compilers say of programs on chips that are not here: their memory, and whether a run fits."""

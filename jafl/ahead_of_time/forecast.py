@@ -1,36 +1,30 @@
-"""Before renting anything: whether a run fits on chips that are not here, on how many, and how long it may take."""
+"""Before renting anything: whether a run fits on chips that are not here, and on how many."""
 
 import dataclasses
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
 
-from jafl.ahead_of_time import estimate as estimates
-from jafl.ahead_of_time.estimate import DoesNotFitError, Estimate, LoweredRun
-from jafl.ahead_of_time.loop_form import prepare_for
-from jafl.ahead_of_time.runs import lowered_run
+from jafl.ahead_of_time import programs
+from jafl.ahead_of_time.programs import Compiled, DoesNotFitError, lower, lowered_run, prepare_for
 from jafl.ahead_of_time.timed import measured_here
 from jafl.ahead_of_time.topologies import NAMES, Topology, topology
-from jafl.engine.evaluation import batch_shapes, totals
+from jafl.engine.evaluation import batch_shapes, evaluated_splits, totals
 from jafl.errors import require
 from jafl.planning.device_memory import readable
 from jafl.planning.preparation import Preparation
 from jafl.planning.run import Run
-from jafl.planning.segments import SEGMENTS_PER_CHUNK
 from jafl.records import ExecutionPlan
-from jafl.simulation.driver import SECONDS_PER_CHUNK
-from jafl.simulation.run_state import evaluation_steps
 from jafl.specifications import as_specification
 
 MOST_LISTED = 5
-LEAST_LISTED = 1000  # bytes a trip without a price
 
 
 @dataclasses.dataclass(frozen=True)
 class RunForecast:
-    """What a run would need on chips that need not be here; times but ``measured`` are a compiler's estimates.
+    """What a run would need on chips that need not be here, by their compiler.
 
     Attributes:
       topology: name of the chips.
@@ -44,13 +38,6 @@ class RunForecast:
       parts: {name: bytes on each chip}: the run's arrays, what tiles add to them (``padding``), ``evaluation``, and
         the compiler's own figures for ``temporaries`` and ``code``.
       available: bytes that a program may take of each chip.
-      seconds_a_trip: estimated, training alone; None where the compiler notes no times (GPUs).
-      training_seconds: estimated, of all trips.
-      evaluation_seconds: estimated, of all evaluations.
-      evaluations: how many.
-      not_priced: {operation: bytes a trip} that have no estimate; counted at the memory's bandwidth.
-      collectives: {kind: bytes a trip on each chip}; in no estimate.
-      unknown_rounds: loops that count as one round because nobody knows how many they make.
       compile_seconds: that compiling took here.
       measured: seconds a trip on this machine, by the clock; None if it was not asked for or does not fit.
       platform: of this machine.
@@ -65,13 +52,6 @@ class RunForecast:
     trips: int
     parts: Mapping[str, int]
     available: int
-    seconds_a_trip: float | None
-    training_seconds: float | None
-    evaluation_seconds: float | None
-    evaluations: int
-    not_priced: Mapping[str, float]
-    collectives: Mapping[str, float]
-    unknown_rounds: tuple[str, ...]
     compile_seconds: float
     measured: float | None
     platform: str
@@ -82,13 +62,6 @@ class RunForecast:
         return sum(self.parts.values())
 
     @property
-    def seconds(self) -> float | None:
-        """Estimated seconds of the whole run, evaluations included."""
-        if self.training_seconds is None or self.evaluation_seconds is None:
-            return None
-        return self.training_seconds + self.evaluation_seconds
-
-    @property
     def measured_seconds(self) -> float | None:
         """Seconds that training the whole run takes on this machine, by the measured speed."""
         return None if self.measured is None else self.measured * self.trips
@@ -97,14 +70,10 @@ class RunForecast:
         """Several lines for people."""
         return "\n".join(
             [
-                f"{self.topology}: a compiler's estimates; nothing has run there.",
+                f"{self.topology}: by its compiler; nothing has run there.",
                 f"  memory   {self._memory()}",
                 f"  plan     {self.plan}",
-                f"  time     {self._time()}",
-                *([f"  no price {listed(self.not_priced, ' a trip')}"] if self.not_priced else []),
-                *([f"  chips exchange {listed(self.collectives, ' a trip')}"] if self.collectives else []),
-                *([f"  counted once: {', '.join(self.unknown_rounds)}"] if self.unknown_rounds else []),
-                f"  here     {self._here()}",
+                f"  here     {self._here()}; compiling took {duration(self.compile_seconds)}",
             ]
         )
 
@@ -115,38 +84,26 @@ class RunForecast:
         size = f"{readable(self.needed)} of {readable(self.available)} a chip"
         return f"{verdict} {where}: {size}: {listed(self.parts)}"
 
-    def _time(self) -> str:
-        if self.seconds is None or self.training_seconds is None or self.seconds_a_trip is None:
-            return f"not said by this compiler; compiling took {duration(self.compile_seconds)} here"
-        return (
-            f"{duration(self.seconds_a_trip)} a trip, {duration(self.training_seconds)} for {self.trips:,} trips, "
-            f"{duration(self.evaluation_seconds or 0)} for {self.evaluations:,} evaluations; compiling took "
-            f"{duration(self.compile_seconds)} here"
-        )
-
     def _here(self) -> str:
         if self.measured is None or self.measured_seconds is None:
             return f"{self.platform}: not measured"
         whole = duration(self.measured_seconds)
-        text = f"{self.platform}: {duration(self.measured)} a trip by the clock, {whole} in all"
-        if self.training_seconds:
-            text += f", {self.measured_seconds / self.training_seconds:.3g} times the estimate there"
-        return text
+        return f"{self.platform}: {duration(self.measured)} a trip by the clock, {whole} for {self.trips:,} trips"
 
 
 class Known:
-    """Estimates and measurements of programs so far: runs that differ in seeds and rates share them."""
+    """What is known of programs so far, compiled or measured: runs that differ in seeds and rates share them."""
 
     def __init__(self) -> None:
-        self._estimates: dict[str, Estimate] = {}
+        self._compiled: dict[str, Compiled] = {}
         self._measured: dict[str, float | None] = {}
 
-    def estimate(self, chip: Topology, program: LoweredRun) -> tuple[str, Estimate]:
-        """(what identifies the program, its estimate)."""
-        key = hashlib.sha256(f"{chip.name}\n{program.lowered.as_text()}".encode()).hexdigest()
-        if key not in self._estimates:
-            self._estimates[key] = estimates.compiled(chip, program.lowered)
-        return key, dataclasses.replace(self._estimates[key], rounds=program.rounds, shares=program.shares)
+    def compiled(self, chip: Topology, lowered: Any) -> tuple[str, Compiled]:
+        """(what identifies the program, what the compiler says of it)."""
+        key = hashlib.sha256(f"{chip.name}\n{lowered.as_text()}".encode()).hexdigest()
+        if key not in self._compiled:
+            self._compiled[key] = programs.compiled(chip, lowered)
+        return key, self._compiled[key]
 
     def measured(self, key: str, subject: Any) -> float | None:
         """Seconds a trip on this machine of a run with this program."""
@@ -163,17 +120,16 @@ def forecast(
     measure: bool = True,
     known: Known | None = None,
 ) -> RunForecast:
-    """Says before anything is rented whether a run fits on chips that are not here, and about how long it takes.
+    """Says before anything is rented whether a run fits on chips that are not here, and on how many.
 
     It compiles the run's programs for these chips, which takes 3 to 30 seconds for a small model, and several minutes
-    for a deep one. Nothing runs there: times are the compiler's estimates.
+    for a deep one. Nothing runs there.
 
     Args:
       subject: a ``jafl.Run``, or an experiment that ``jafl.config`` has made. The parameters may be shapes.
-      topology_name: of the chips: "v5e:1x1", "v5e:2x4", "v6e:1x1", "v4:2x2x1", "v5p:2x2x1", ..., or "h100", for which
-        the compiler says nothing of time.
+      topology_name: of the chips: "v5e:1x1", "v5e:2x4", "v6e:1x1", "v4:2x2x1", "v5p:2x2x1", ..., or "h100".
       devices: how many of these chips to use. Default: all.
-      measure: whether to time some hundred trips on this machine, for comparison.
+      measure: whether to time some hundred trips on this machine, too.
       known: of earlier calls. Runs that share a program are then compiled and measured once.
 
     Returns:
@@ -193,7 +149,7 @@ def forecast(
       >>> params = model.init(jax.random.key(0), federation.x)
       >>> run = jafl.Run(schedule, federation, work, jafl.rules.fedbuff(), params, jax.random.key(1))
       >>> print(jafl.forecast(run, "v5e:1x1"))  # doctest: +SKIP
-      v5e:1x1: a compiler's estimates; nothing has run there.
+      v5e:1x1: by its compiler; nothing has run there.
         memory   fits on 1 of them (fewest: 1): ...
     """
     run: Run = getattr(subject, "run", subject)
@@ -229,13 +185,6 @@ class _Made:
             "trips": run.schedule.num_trips,
             "parts": parts,
             "available": chip.chip.usable,
-            "seconds_a_trip": None,
-            "training_seconds": None,
-            "evaluation_seconds": None,
-            "evaluations": len(evaluation_steps(run.schedule.num_steps, run.evaluate_at)),
-            "not_priced": {},
-            "collectives": {},
-            "unknown_rounds": (),
             "compile_seconds": 0.0,
         }
 
@@ -256,56 +205,26 @@ class _Made:
 
     def compile(self, known: "Known", on_training: bool) -> str:
         """Compiles training and evaluation; returns what identifies the program, "" if it does not fit."""
-        lowered = lowered_run(self._chip, self._preparation)
         try:
-            key, found = known.estimate(self._chip, lowered)
-            self._tell_of_training(found, lowered.trips)
-            self._tell_of_evaluation(known, on_training)
+            key, found = known.compiled(self._chip, lowered_run(self._chip, self._preparation))
+            compiled = self._preparation.forecast.as_compiled(found.memory)
+            self.told |= {"parts": dict(compiled.largest()), "fits": compiled.fits}
+            evaluations = lowered_evaluations(self._chip, self._preparation, on_training)
+            seconds = [found.seconds, *(known.compiled(self._chip, one)[1].seconds for one in evaluations)]
+            self.told["compile_seconds"] = sum(seconds)
         except DoesNotFitError as error:
             self.told |= {"fits": False, "reason": error.said}
             return ""
         return key
 
-    def _tell_of_training(self, found: Estimate, trips: float) -> None:
-        run, told = self._run, self.told
-        compiled = self._preparation.forecast.as_compiled(found.memory)
-        told["parts"] = dict(compiled.largest())
-        told["fits"] = compiled.fits
-        unpriced = found.unpriced if found.cycles is not None else {}
-        told["not_priced"] = {
-            name: size / trips for name, size in unpriced.items() if size / trips >= LEAST_LISTED
-        }
-        told["collectives"] = {name: size / trips for name, size in found.collectives.items()}
-        told["unknown_rounds"] = tuple(found.unknown_rounds)
-        told["compile_seconds"] = found.seconds_to_compile
-        if found.seconds is not None and found.cycles_per_call is not None:
-            training = run.schedule.num_trips / trips * found.seconds
-            calls = max(told["evaluations"], training / SECONDS_PER_CHUNK)
-            if self._preparation.plan.form == "matrix":
-                calls = max(calls, run.schedule.num_trips / trips / SEGMENTS_PER_CHUNK)
-            told["seconds_a_trip"] = found.seconds / trips
-            told["training_seconds"] = training + calls * found.cycles_per_call / self._chip.chip.clock
 
-    def _tell_of_evaluation(self, known: "Known", on_training: bool) -> None:
-        federation, told = self._run.federation, self.told
-        model = as_specification(self._run.client_work).build().model
-        splits = [
-            (federation.test_x, federation.test_y),
-            (federation.validation_x, federation.validation_y),
-        ]
-        splits += [(federation.x, federation.y)] if on_training else []
-        seconds: float | None = 0.0
-        for x, y in splits:
-            if x is None or y is None or not len(x):
-                continue
-            spread = self._preparation.program.spread
-            placed = self._chip.placed((model, self._run.params, tuple(batch_shapes(x, y))), spread)
-            program = LoweredRun(estimates.lower(self._chip, totals, *placed), {}, {}, 1)
-            _, found = known.estimate(self._chip, program)
-            told["compile_seconds"] += found.seconds_to_compile
-            once = found.seconds_of_call()
-            seconds = None if once is None or seconds is None else seconds + once
-        told["evaluation_seconds"] = None if seconds is None else seconds * told["evaluations"]
+def lowered_evaluations(chip: Topology, preparation: Preparation, on_training: bool) -> Iterator[Any]:
+    """One evaluation on each split of a run's federation that is there, lowered for the chips."""
+    run, spread = preparation.run, preparation.program.spread
+    model = as_specification(run.client_work).build().model
+    for x, y in evaluated_splits(run.federation, on_training=on_training):
+        placed = chip.placed((model, run.params, tuple(batch_shapes(x, y))), spread)
+        yield lower(chip, totals, *placed)
 
 
 def listed(sizes: Mapping[str, float], suffix: str = "") -> str:

@@ -13,7 +13,6 @@ from jafl.data import Federation
 from jafl.engine.devices import put
 from jafl.errors import SettingError, require
 from jafl.given_arrays import as_array
-from jafl.jaxpr_memory import temporary_bytes
 from jafl.models import Metric, Model
 from jafl.models.tasks import in_jax
 from jafl.records import Params
@@ -203,23 +202,25 @@ def _per_client(model: Model, params: Params, federation: Federation, held: Any)
     return means
 
 
-def evaluation_memory(
-    model: Model, params: Params, federation: Federation, *, on_training: bool = False
-) -> tuple[int, int]:
-    """(bytes that the evaluators on a federation's splits hold, temporary bytes of one evaluation).
+def evaluation_memory(model: Model, federation: Federation, *, on_training: bool = False) -> int:
+    """Bytes that the evaluators on a federation's splits hold.
 
-    params: [*P], or its shapes. on_training: whether the training examples are a split to evaluate on, too.
+    on_training: whether the training examples are a split to evaluate on, too.
     """
+    of_model = sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(model))
+    return sum(
+        of_model + sum(batch.size * batch.dtype.itemsize for batch in batch_shapes(x, y))
+        for x, y in evaluated_splits(federation, on_training=on_training)
+    )
+
+
+def evaluated_splits(
+    federation: Federation, *, on_training: bool = False
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """(x, y) of the splits of a federation to evaluate on; ``on_training``: of the training examples, too."""
     splits = [(federation.test_x, federation.test_y), (federation.validation_x, federation.validation_y)]
     splits += [(federation.x, federation.y)] if on_training else []
-    held = temporary = 0
-    for x, y in splits:
-        if x is not None and y is not None and len(x):
-            batches = tuple(batch_shapes(x, y))
-            held += sum(batch.size * batch.dtype.itemsize for batch in batches)
-            held += sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(model))
-            temporary = max(temporary, temporary_bytes(totals.trace(model, params, batches)))
-    return held, temporary
+    return [(x, y) for x, y in splits if x is not None and y is not None and len(x)]
 
 
 def batch_shapes(x: np.ndarray, y: np.ndarray) -> list[jax.ShapeDtypeStruct]:

@@ -88,7 +88,7 @@ def ran_out_of_memory(error: jax.errors.JaxRuntimeError) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Forecast:
-    """The bytes that a run will hold on each of its devices, known before it is compiled.
+    """The bytes that a run will hold on each of its devices, known before it is compiled, and then by the compiler.
 
     Attributes:
       parts: {name: bytes}. Exact, as arrays that last: ``data`` (the clients' examples), ``evaluation`` (those to
@@ -126,6 +126,11 @@ class Forecast:
         return self.needed <= self.available
 
     @property
+    def arrays_fit(self) -> bool:
+        """Whether a device has as much as is known for sure: of temporary values the compiler has the last word."""
+        return self.needed - self.parts["temporaries"] <= self.available
+
+    @property
     def fewest_devices(self) -> int | None:
         """On how many such devices the run would fit by this forecast; None if more of them are no help."""
         room = self.available - (self.needed - self.divided)
@@ -160,16 +165,10 @@ class Forecast:
         )
         return f"{readable(self.needed)} of {readable(self.available)} device memory needed: {listed}"
 
-    def check(self, *, temporaries: bool = True) -> None:
-        """Raises SettingError if it does not fit, with what to lower.
-
-        Args:
-          temporaries: whether temporary values count, too. Without them only what is known for sure does: on an
-            accelerator its compiler has the last word.
-        """
-        if self.needed - (0 if temporaries else self.parts["temporaries"]) <= self.available:
-            return
-        raise self.too_large()
+    def check(self) -> None:
+        """Raises SettingError if the arrays that last do not fit, with what to lower."""
+        if not self.arrays_fit:
+            raise self.too_large()
 
     def too_large(self, said: str = "") -> SettingError:
         """The error of a run that does not fit, with what to lower, and with what the compiler ``said``."""

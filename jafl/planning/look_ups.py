@@ -10,7 +10,7 @@ from jax.experimental import checkify
 
 from jafl.data import Federation
 from jafl.errors import SettingError
-from jafl.jaxpr_memory import inner_programs
+from jafl.jaxpr_dependence import inner_programs
 from jafl.models import Model
 from jafl.records import Params
 

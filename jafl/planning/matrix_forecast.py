@@ -7,13 +7,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from jafl.engine import matrix_form
 from jafl.engine.devices import Spread
 from jafl.engine.evaluation import evaluation_memory
 from jafl.engine.matrix_form import MatrixProgram
-from jafl.jaxpr_memory import temporary_bytes
 from jafl.planning.device_memory import Forecast, bytes_of, data_on_a_device, of_parts
 from jafl.planning.matrix_program import MatrixRun, layout_of, program_of, shapes
+from jafl.planning.temporary_values import temporary_bytes
 
 
 def matrix_forecast(runs: Sequence[MatrixRun], available: int | None, on_training: bool) -> Forecast:
@@ -24,9 +23,8 @@ def matrix_forecast(runs: Sequence[MatrixRun], available: int | None, on_trainin
     program = program_of(runs[0], layout, spread, alone=len(runs) == 1)
     if len(runs) > 1:
         program = _of_many(program, len(runs))
-    first, count = len(jax.tree.leaves(program)), len(jax.tree.leaves(carry))
-    traced = matrix_form.run.trace(program, carry, segments, 0)
-    held, evaluating = _evaluation(runs, on_training)
+    trips = -(-layout.sizes.width // spread.number) if spread.together else 1
+    of_a_run = temporary_bytes(runs[0].run, spread.platform, trips=trips, form="matrix")
 
     def on_a_device(tree: Any) -> int:
         return sum(_bytes_on_a_device(spread, leaf) for leaf in jax.tree.leaves(tree))
@@ -36,17 +34,14 @@ def matrix_forecast(runs: Sequence[MatrixRun], available: int | None, on_trainin
     parts = {
         "data": len({id(run.program.data.x) for run in runs})
         * data_on_a_device(program.data, program.spread, layout.sizes.width),
-        "evaluation": held,
+        "evaluation": _evaluation(runs, on_training),
         "schedule": 2 * bytes_of(segments),  # the next chunk is made while one is computed
         "model": kept // layout.lasting + bytes_of(program.client_work),
         "snapshots": on_a_device(carry.snapshots),
         "client_memory": on_a_device(carry.memory),
         "rule_state": kept * (layout.lasting - 1) // layout.lasting,
         "reports": bytes_of(segments.client),
-        "temporaries": max(
-            temporary_bytes(traced, slice(first, first + count), spread.platform) // spread.number,
-            len(runs) * evaluating,
-        ),
+        "temporaries": len(runs) * of_a_run,
     }
     slots = jax.tree.leaves(carry.snapshots)[0].shape[1]
     found = of_parts(parts, spread, available, slots, model // len(runs), len(runs) * layout.sizes.width)
@@ -65,20 +60,17 @@ def _of_many(program: MatrixProgram, runs: int) -> MatrixProgram:
     return dataclasses.replace(program, data=data, client_work=work, is_own=is_own, runs=runs)
 
 
-def _evaluation(runs: Sequence[MatrixRun], on_training: bool) -> tuple[int, int]:
-    """Bytes that the evaluators of all runs hold, and temporary bytes of one evaluation of one of them."""
-    held = evaluating = 0
+def _evaluation(runs: Sequence[MatrixRun], on_training: bool) -> int:
+    """Bytes that the evaluators of all runs hold."""
+    held = 0
     counted: set[int] = set()
     for run in runs:
         if id(run.run.federation.test_x) not in counted:
             counted.add(id(run.run.federation.test_x))
             model = run.program.client_work.build().model
             training = on_training or "train" in (run.run.evaluators or {})
-            size, temporary = evaluation_memory(
-                model, run.run.params, run.run.federation, on_training=training
-            )
-            held, evaluating = held + size, max(evaluating, temporary)
-    return held, evaluating
+            held += evaluation_memory(model, run.run.federation, on_training=training)
+    return held
 
 
 def _bytes_on_a_device(spread: Spread, leaf: Any) -> int:

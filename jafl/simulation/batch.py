@@ -15,7 +15,6 @@ from jafl.errors import SettingError
 from jafl.planning.device_memory import CompiledMemory, Forecast, memory_of, ran_out_of_memory
 from jafl.planning.preparation import Preparation
 from jafl.planning.program import slots_for
-from jafl.planning.run import Run
 from jafl.simulation import stacking
 from jafl.simulation.digests import Reads, digests_of
 from jafl.simulation.divergence import all_finite
@@ -118,9 +117,7 @@ class Batch(abc.ABC):
         """
 
     def compile(self) -> CompiledMemory | None:
-        """Compiles the program. On an accelerator ``memory`` is then what the compiler says, and must fit.
-
-        On a CPU, whose memory is not laid out by the compiler alone, ``memory`` stays the forecast.
+        """Compiles the program. ``memory`` is then what the compiler says, if it does, and must fit.
 
         Returns:
           ``compiled_memory()``.
@@ -132,7 +129,7 @@ class Batch(abc.ABC):
             compiled = self.compiled_memory()
         except OutOfMemory as error:
             raise self._too_large(f" The compiler says: {error}.") from error
-        if compiled and self.preparations[0].program.spread.platform != "cpu":
+        if compiled:
             self.memory = self.memory.as_compiled(compiled)
             if not self.memory.fits:
                 raise self._too_large()
@@ -197,7 +194,7 @@ class StackedRuns(Batch):
         shapes = jax.eval_shape(
             lambda stack, params: stacking.allocate(stack, params, **sizes), stack, params
         )
-        memory = _memory(runs, stack, shapes, preparations[0].plan.width)
+        memory = _memory(preparations, stack, shapes)
         self.stack = put(stack)
         carry = stacking.allocate(self.stack, params, **sizes)
         super().__init__(preparations, programs, carry)
@@ -232,19 +229,19 @@ class StackedRuns(Batch):
         return compiled_memory_of(lambda: stacking.run.lower(self.stack, self.carry, 0, 0))
 
 
-def _memory(runs: Sequence[Run], stack: stacking.Stack, carry: engine.Carry, width: int) -> Forecast:
-    """What all runs hold together; raises ``stacking.BatchTooLarge`` if the device has less."""
-    held, evaluating = 0, 0
+def _memory(preparations: Sequence[Preparation], stack: stacking.Stack, carry: engine.Carry) -> Forecast:
+    """What all runs hold together; raises ``stacking.BatchTooLarge`` if their arrays alone are too large."""
+    held, first, number = 0, preparations[0], len(preparations)
     counted: set[int] = set()
-    for run in runs:
+    for run in (preparation.run for preparation in preparations):
         if id(run.federation.test_x) not in counted:
             counted.add(id(run.federation.test_x))
             model = as_specification(run.client_work).build().model
             on_training = "train" in (run.evaluators or {})
-            size, temporary = evaluation_memory(model, run.params, run.federation, on_training=on_training)
-            held, evaluating = held + size, max(evaluating, temporary)
-    sizes = {"evaluation": held, "evaluating": len(runs) * evaluating}
-    return stacking.check_memory(stack, carry, len(runs), **sizes, width=width)
+            held += evaluation_memory(model, run.federation, on_training=on_training)
+    temporaries = number * first.forecast.parts["temporaries"]
+    sizes = {"evaluation": held, "temporaries": temporaries, "width": first.plan.width}
+    return stacking.check_memory(stack, carry, number, **sizes)
 
 
 def compiled_memory_of(lower: Callable[[], Any]) -> CompiledMemory | None:

@@ -61,7 +61,7 @@ def drive(
       How each run ended; None for a run that had ended before the checkpoint from which the others go on.
 
     Raises:
-      SettingError: if the program, once compiled, does not fit into the memory of an accelerator.
+      SettingError: if the program, once compiled, does not fit into the device's memory.
       Interrupted: for a KeyboardInterrupt between two chunks of server steps, as from a function of the caller's.
     """
     with CompileTime() as compiling:

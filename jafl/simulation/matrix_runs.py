@@ -172,7 +172,7 @@ class MatrixRuns(Batch):
 def _checked_memory(runs: Sequence[MatrixRun]) -> Forecast:
     """What all runs hold together; raises ``stacking.BatchTooLarge`` if the device has less."""
     memory = matrix_forecast(runs, None, on_training=False)
-    if not memory.fits:
+    if not memory.arrays_fit:
         raise stacking.too_large(len(runs), memory)
     return memory
 

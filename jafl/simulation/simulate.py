@@ -138,7 +138,7 @@ def simulate_prepared(
 ) -> History:
     """Trains the run that ``prepared()`` returns; the options are those of ``simulate``.
 
-    on_memory: called, before training, with what it will hold: on an accelerator by its compiler.
+    on_memory: called, before training, with what it will hold, by its compiler.
 
     Raises:
       DivergenceError: if training reaches NaN or infinity.

@@ -49,7 +49,7 @@ def simulate_many(
       on_evaluation: called with the number of a run, its evaluation and its parameters, as soon as it is made.
       on_end: called with the number of a run and its outcome, as soon as it has ended and before any checkpoint that
         counts it as ended.
-      on_memory: called, before training, with what all runs together will hold: on an accelerator by its compiler.
+      on_memory: called, before training, with what all runs together will hold, by the compiler.
       on_progress: called with the number of server steps done, several times a second at most.
       should_stop: asked between chunks; True ends all runs there, with a last evaluation.
       checkpoints: where to keep the state of all runs, as for ``jafl.simulate``; client trips from one to the next

@@ -18,7 +18,6 @@ import numpy as np
 
 from jafl import engine
 from jafl.errors import SettingError, require
-from jafl.jaxpr_memory import temporary_bytes
 from jafl.planning.device_memory import Forecast, device_memory, forecast, readable
 from jafl.records import Params
 from jafl.specifications import Specification
@@ -147,28 +146,26 @@ def stack_params(params: Sequence[Any]) -> Any:
 
 
 def check_memory(
-    stacked: Stack, carries: engine.Carry, runs: int, *, evaluation: int, evaluating: int, width: int
+    stacked: Stack, carries: engine.Carry, runs: int, *, evaluation: int, temporaries: int, width: int
 ) -> Forecast:
-    """The memory that the arrays of all runs, or their shapes, and temporary values take.
+    """The memory that all runs take; their arrays must fit.
 
     Args:
       stacked: the programs.
       carries: their carries, or the shapes of these.
       runs: M.
       evaluation: bytes that evaluators hold.
-      evaluating: temporary bytes of an evaluation of all runs.
+      temporaries: an estimate of what they hold besides.
       width: that of the runs' plans.
 
     Raises:
       BatchTooLarge: if the device has less.
     """
-    first, count = len(jax.tree.leaves(stacked)), len(jax.tree.leaves(carries))
-    training = temporary_bytes(run.trace(stacked, carries, 0, 0), slice(first, first + count))
-    sizes = {"evaluation": evaluation, "temporaries": max(training, evaluating)}
+    sizes = {"evaluation": evaluation, "temporaries": temporaries}
     memory = forecast(
         stacked.program(stacked.own), carries, **sizes, width=runs * width, available=device_memory()
     )
-    if not memory.fits:
+    if not memory.arrays_fit:
         raise too_large(runs, memory)
     return memory
 

@@ -72,13 +72,12 @@ def total(made: Sequence[tuple[RunForecast, int]], topology_name: str) -> str:
     """A line on all runs together, one after the other."""
     runs = sum(number for _, number in made)
     left_out = sum(number for found, number in made if not found.fits)
-    there = [(found.seconds, number) for found, number in made if found.fits]
     here = [(found.measured_seconds, number) for found, number in made]
     text = (
         f"{runs:,} runs, {sum(found.trips * number for found, number in made):,} trips, one after the other: "
     )
-    text += f"{_sum(there)} on {topology_name} by the estimates, {_sum(here)} here by the clock"
-    return f"{text}; {left_out:,} of them do not fit there" if left_out else text
+    text += f"{_sum(here)} here by the clock"
+    return f"{text}; {left_out:,} of them do not fit on {topology_name}" if left_out else text
 
 
 def _sum(seconds: Sequence[tuple[float | None, int]]) -> str:

@@ -14,10 +14,9 @@ from filelock import FileLock
 
 from experiments.benchmarks.comparison import MODELS, Subject
 from experiments.benchmarks.compiled import prepared
-from jafl.ahead_of_time import hlo
-from jafl.ahead_of_time.estimate import Estimate, LoweredRun
-from jafl.ahead_of_time.loop_form import lowered_bare_step
-from jafl.ahead_of_time.runs import buffers_made_anew, lowered_run
+from experiments.benchmarks.compiled_estimates import hlo
+from experiments.benchmarks.compiled_estimates.estimate import Estimate, LoweredRun
+from experiments.benchmarks.compiled_estimates.runs import buffers_made_anew, lowered_bare_step, lowered_run
 from jafl.ahead_of_time.topologies import Topology, is_installed, topology
 from jafl.planning.device_memory import CompiledMemory, bytes_of
 

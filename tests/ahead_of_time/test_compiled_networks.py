@@ -6,8 +6,9 @@ import jax.numpy as jnp
 import pytest
 
 import jafl
+from experiments.benchmarks.compiled_estimates.estimate import estimate
 from jafl.ahead_of_time import topologies
-from jafl.ahead_of_time.estimate import estimate, lower
+from jafl.ahead_of_time.programs import lower
 from jafl.ahead_of_time.topologies import topology
 from jafl.models.quick_forms import as_written
 

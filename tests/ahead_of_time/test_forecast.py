@@ -1,4 +1,4 @@
-"""Forecasts for chips that are not here: what is told, what is refused, and sums over runs."""
+"""Forecasts for chips that are not here: what they say, what is refused, and sums over runs."""
 
 import dataclasses
 
@@ -6,7 +6,8 @@ import jax
 import pytest
 
 import jafl
-from jafl.ahead_of_time.forecast import RunForecast, duration
+from experiments.benchmarks.compiled_estimates.times import Times, times
+from jafl.ahead_of_time.forecast import Known, RunForecast, duration
 from jafl.ahead_of_time.timed import measured_here
 from jafl.ahead_of_time.topologies import is_installed
 from jafl.config.data_cache import DataCache
@@ -28,13 +29,6 @@ MADE = RunForecast(
     trips=1000,
     parts={"snapshots": 3 * 2**20, "temporaries": 2**20},
     available=2**30,
-    seconds_a_trip=1e-4,
-    training_seconds=0.1,
-    evaluation_seconds=0.02,
-    evaluations=10,
-    not_priced={"scatter f32[8]": 2**20},
-    collectives={},
-    unknown_rounds=(),
     compile_seconds=8.0,
     measured=4e-4,
     platform="cpu, 1 device(s)",
@@ -60,27 +54,27 @@ def tiny_run(rule="fedbuff", trips=300, **work):
     )
 
 
-def test_the_lines_say_what_is_an_estimate_and_what_was_measured():
+def test_the_lines_say_what_is_the_compilers_and_what_was_measured():
     text = str(MADE)
-    assert "v5e:1x1: a compiler's estimates; nothing has run there." in text
+    assert "v5e:1x1: by its compiler; nothing has run there." in text
     assert "fits on 1 of them (fewest: 1): 4 MiB of 1 GiB a chip: snapshots 3 MiB, temporaries 1 MiB" in text
-    assert "100 us a trip, 100 ms for 1,000 trips, 20 ms for 10 evaluations" in text
-    assert "400 us a trip by the clock, 400 ms in all, 4 times the estimate there" in text
-    assert "no price scatter f32[8] 1 MiB a trip" in text and "exchange" not in text
+    assert "400 us a trip by the clock, 400 ms for 1,000 trips; compiling took 8 s" in text
 
 
-def test_what_does_not_fit_or_has_no_time_is_said():
+def test_what_does_not_fit_or_was_not_measured_is_said():
     large = dataclasses.replace(MADE, fits=False, reason="Ran out of memory.", fewest_chips=None)
     assert "does not fit (Ran out of memory.) on 1 of them (fewest: not found)" in str(large)
-    gpu = dataclasses.replace(
-        MADE,
-        topology="h100",
-        seconds_a_trip=None,
-        training_seconds=None,
-        evaluation_seconds=None,
-        measured=None,
-    )
-    assert gpu.seconds is None and "not said by this compiler" in str(gpu) and "not measured" in str(gpu)
+    assert "not measured" in str(dataclasses.replace(MADE, topology="h100", measured=None))
+
+
+def test_the_lines_of_estimated_times_say_what_they_are():
+    made = Times("v5e:1x1", True, 1000, 1e-4, 0.1, 0.02, 10, {"scatter f32[8]": 2**20})
+    text = str(made)
+    assert "v5e:1x1: a compiler's estimates; nothing has run there." in text
+    assert "100 us a trip, 100 ms for 1,000 trips, 20 ms for 10 evaluations" in text
+    assert "no price scatter f32[8] 1 MiB a trip" in text and "exchange" not in text
+    assert "not said by this compiler" in str(Times("h100", True, 1000))
+    assert "the run does not fit" in str(Times("v5e:1x1", False, 1000))
 
 
 @pytest.mark.parametrize(
@@ -94,10 +88,8 @@ def test_durations_for_people(seconds, text):
 def test_the_sum_counts_seeds_and_what_does_not_fit():
     large = dataclasses.replace(MADE, fits=False, measured=None)
     line = total([(MADE, 3), (large, 2)], "v5e:1x1")
-    assert line.startswith(
-        "5 runs, 5,000 trips, one after the other: 360 ms on v5e:1x1 by the estimates, 1.2 s"
-    )
-    assert line.endswith("2 of them do not fit there")
+    assert line.startswith("5 runs, 5,000 trips, one after the other: 1.2 s")
+    assert line.endswith("2 of them do not fit on v5e:1x1")
 
 
 @pytest.mark.full
@@ -117,19 +109,22 @@ def test_a_topology_that_does_not_exist_is_refused_first():
 @needs_libtpu
 @pytest.mark.full
 def test_a_run_on_one_chip():
-    found = jafl.forecast(tiny_run(), "v5e:1x1", measure=False)
-    assert found.fits and found.chips == found.fewest_chips == 1 and not found.unknown_rounds
-    assert found.evaluations == 4 and found.measured is None  # at 0, 5, 10 and the end
-    assert 1e-7 < found.seconds_a_trip < 1e-3
-    assert found.seconds > found.training_seconds >= found.trips * found.seconds_a_trip
+    known = Known()
+    found = jafl.forecast(tiny_run(), "v5e:1x1", measure=False, known=known)
+    assert found.fits and found.chips == found.fewest_chips == 1 and found.measured is None
     assert {"snapshots", "temporaries", "code", "padding", "evaluation"} <= set(found.parts)
+    compiled = dict(known._compiled)
+    there = times(tiny_run(), known=known)
+    assert known._compiled == compiled  # once for both
+    assert there.fits and not there.unknown_rounds and there.evaluations == 4  # at 0, 5, 10 and the end
+    assert 1e-7 < there.seconds_a_trip < 1e-3
+    assert there.seconds > there.training_seconds >= there.trips * there.seconds_a_trip
 
 
 @needs_libtpu
 @pytest.mark.gate
 def test_local_steps_count_in_the_time():
-    once = jafl.forecast(tiny_run(batch_size=8, local_steps=2), "v5e:1x1", measure=False)
-    more = jafl.forecast(tiny_run(batch_size=8, local_steps=20), "v5e:1x1", measure=False)
+    once, more = (times(tiny_run(batch_size=8, local_steps=number)) for number in (2, 20))
     assert not more.unknown_rounds
     assert 3 < more.seconds_a_trip / once.seconds_a_trip < 10
 
@@ -162,7 +157,7 @@ def test_runs_of_settings_are_added_up(capsys):
     settings = Settings.from_mapping({"algorithm": "fedbuff", "seed": "0,1", "client_trips": 500})
     made = forecast_runs(settings, "v5e:1x1", sweep="learning_rate=0.1,0.3")
     assert [number for _, number in made] == [2, 2]
-    assert made[0][0].seconds_a_trip == made[1][0].seconds_a_trip  # one program
+    assert made[0][0].measured == made[1][0].measured  # one program
     out = capsys.readouterr().out
     assert "learning_rate=0.1, fedbuff-seed0, and 1 more with other seeds" in out
     assert "4 runs, 2,000 trips" in out

@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 import jafl
-from jafl.ahead_of_time.loop_form import loop_rounds, trips_per_round
-from jafl.ahead_of_time.matrix_form import count_segments
+from experiments.benchmarks.compiled_estimates.rounds import count_segments, loop_rounds, trips_per_round
 from jafl.engine.devices import Spread
 from jafl.planning.preparation import prepare
 

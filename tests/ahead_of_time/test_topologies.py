@@ -8,9 +8,9 @@ import pytest
 from jax import lax
 
 import jafl
-from jafl.ahead_of_time import estimate as estimates
+from experiments.benchmarks.compiled_estimates.estimate import estimate, read
 from jafl.ahead_of_time import topologies
-from jafl.ahead_of_time.estimate import DoesNotFitError, estimate
+from jafl.ahead_of_time.programs import DoesNotFitError, compiled
 from jafl.ahead_of_time.topologies import CHIPS, topology
 
 needs_libtpu = pytest.mark.skipif(
@@ -93,11 +93,8 @@ def test_rounds_come_from_the_table_by_the_function_that_makes_the_loop():
         return lax.fori_loop(0, number, lambda count, x: inner(x, count) + 1, a)
 
     once = estimate(chip, jax.jit(outer), vector, 7)
-    tenfold = estimates.compiled(
-        chip,
-        jax.jit(outer).trace(vector, 7).lower(lowering_platforms=("tpu",)),
-        rounds={inner.__qualname__: 10},
-    )
+    lowered = jax.jit(outer).trace(vector, 7).lower(lowering_platforms=("tpu",))
+    tenfold = read(chip, compiled(chip, lowered), rounds={inner.__qualname__: 10})
     assert once.unknown_rounds and not tenfold.unknown_rounds
     (inside,) = (loop for loop in once.program.loops[0].loops)
     cost = sum(one.cycles or 0 for one in inside.instructions)

@@ -411,23 +411,24 @@ def test_the_compiler_asked_is_that_of_the_devices():
 
 @pytest.mark.parametrize("fits", [True, False])
 def test_what_the_compiler_says_is_kept(fits, monkeypatch):
+    from experiments.benchmarks.compiled_estimates import times
     from jafl.ahead_of_time import forecast, topologies
 
     asked = []
 
-    def said(run, name, measure):
+    def said(run, name, measure, known):
         asked.append((name, run.schedule.num_clients, measure))
-        parts = {"model": 5, "code": 7}
         told = {
             "topology": name, "chips": 1, "fewest_chips": 1 if fits else None, "fits": fits, "reason": "",
-            "plan": "waves", "trips": 40, "parts": parts, "available": 100, "seconds_a_trip": 0.25,
-            "training_seconds": 1.0, "evaluation_seconds": 0.0, "evaluations": 2, "not_priced": {}, "collectives": {},
-            "unknown_rounds": (),
+            "plan": "waves", "trips": 40, "parts": {"model": 5, "code": 7}, "available": 100,
             "compile_seconds": 3.0, "measured": None, "platform": "cpu",
         }  # fmt: skip
         return forecast.RunForecast(**told)
 
     monkeypatch.setattr(forecast, "forecast", said)
+    monkeypatch.setattr(
+        times, "times", lambda run, name, known: times.Times(name, fits, 40, seconds_a_trip=0.25)
+    )
     monkeypatch.setattr(topologies, "is_installed", lambda _: True)
     found = measure.estimated(small(), {"client_trips": 40})
     assert asked == [("v5e:1x1", 20, False)]

@@ -21,7 +21,7 @@ from experiments.machinery import (
     sweeps,
 )
 from experiments.machinery.assumptions import AssumingCache
-from jafl.ahead_of_time.multiply_adds import Compute
+from experiments.machinery.multiply_adds import Compute
 from jafl.config import arms as all_arms
 from jafl.config import grid
 from jafl.config.resolution import resolve

@@ -1,4 +1,4 @@
-"""The memory of runs on accelerators is what their compiler says, before the first step; on a CPU it is foretold.
+"""The memory of runs is what their compiler says, before the first step.
 
 A CPU stands in for an accelerator: the engine takes the form of that platform, and this machine's compiler is asked.
 """
@@ -56,8 +56,9 @@ def trained(preparation):
 
 
 @pytest.mark.full
-def test_on_an_accelerator_the_compiler_is_asked():
-    preparation = prepared()
+@pytest.mark.parametrize("spread", [ON_A_GPU, Spread()], ids=["gpu", "cpu"])
+def test_the_compiler_is_asked(spread):
+    preparation = prepared(spread=spread)
     found = compiled(preparation)
     history, (told,), _ = trained(preparation)
     assert history.temporary_bytes == told.parts["temporaries"] == found.temporaries > 0
@@ -67,33 +68,24 @@ def test_on_an_accelerator_the_compiler_is_asked():
 
 
 @pytest.mark.full
-def test_on_a_cpu_the_forecast_stays():
-    preparation = prepared(spread=Spread())
-    history, (told,), _ = trained(preparation)
-    assert told == preparation.forecast and told.summary()["figures_of"] == "the forecast"
-    assert history.temporary_bytes > 0
-
-
-@pytest.mark.full
-def test_what_the_compiler_says_must_fit_before_the_first_step():
-    needed = trained(prepared())[1][0].needed
-    history, _, _ = trained(prepared(available=needed))
+@pytest.mark.parametrize("spread", [ON_A_GPU, Spread()], ids=["gpu", "cpu"])
+def test_what_the_compiler_says_must_fit_before_the_first_step(spread):
+    needed = trained(prepared(spread=spread))[1][0].needed
+    history, _, _ = trained(prepared(available=needed, spread=spread))
     assert isinstance(history, jafl.History)
-    error, told, evaluated = trained(prepared(available=needed - 1))
+    error, told, evaluated = trained(prepared(available=needed - 1, spread=spread))
     assert isinstance(error, jafl.SettingError) and error.setting == "device memory" and error.value == needed
     assert "Take a smaller" in str(error) and not told and not evaluated
 
 
 @pytest.mark.full
-def test_an_estimate_refuses_nothing_on_an_accelerator():
-    foretold = prepared().forecast
+@pytest.mark.parametrize("spread", [ON_A_GPU, Spread()], ids=["gpu", "cpu"])
+def test_arrays_are_refused_before_compiling_and_an_estimate_refuses_nothing(spread):
+    foretold = prepared(spread=spread).forecast
     arrays = foretold.needed - foretold.parts["temporaries"]
-    assert not prepared(available=arrays).forecast.fits
+    assert not prepared(available=arrays, spread=spread).forecast.fits
     with pytest.raises(jafl.SettingError, match="The run needs"):
-        prepared(available=arrays - 1)
-    on_a_cpu = prepared(spread=Spread()).forecast
-    with pytest.raises(jafl.SettingError, match="The run needs"):
-        prepared(available=on_a_cpu.needed - 1, spread=Spread())
+        prepared(available=arrays - 1, spread=spread)
 
 
 @pytest.mark.full

@@ -22,7 +22,6 @@ LAYERS = {
         "stopwatch",
         "processes",
         "keyed_shuffle",
-        "jaxpr_memory",
         "jaxpr_dependence",
         "jaxpr_sizes",
         "random_keys",

@@ -127,7 +127,8 @@ def estimated(row: Row, settings: Mapping[str, Any]) -> dict[str, Any] | None:
 
     It is that of the devices here, if they are TPUs or an H100, else of a TPU v5e.
     """
-    from jafl.ahead_of_time.forecast import forecast
+    from experiments.benchmarks.compiled_estimates.times import times
+    from jafl.ahead_of_time.forecast import Known, forecast
     from jafl.ahead_of_time.topologies import is_installed
 
     devices = jax.local_devices()[: settings.get("devices") or None]
@@ -140,8 +141,9 @@ def estimated(row: Row, settings: Mapping[str, Any]) -> dict[str, Any] | None:
     )
     run = subjects.make_run(row, work, trips, row.clients)
     run = run._replace(evaluate_at=[run.schedule.num_steps])
-    said = forecast(run, name, measure=False)
-    rate = 1 / said.seconds_a_trip if said.fits and said.seconds_a_trip else None
+    known = Known()  # compiled once for both
+    said, there = forecast(run, name, measure=False, known=known), times(run, name, known=known)
+    rate = 1 / there.seconds_a_trip if said.fits and there.seconds_a_trip else None
     return {
         "topology": said.topology,
         "chips": said.chips,

@@ -1,27 +1,17 @@
-"""Compiles a program for chips that are not here, and reads memory and estimated time off the result."""
+"""Reads memory and estimated time off a program that has been compiled for chips that are not here."""
 
-import contextlib
 import dataclasses
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-import jax
-
-from jafl.ahead_of_time import hlo
-from jafl.ahead_of_time.hlo import Instruction, Loop, Module
+from experiments.benchmarks.compiled_estimates import hlo
+from experiments.benchmarks.compiled_estimates.hlo import Instruction, Loop, Module
+from jafl.ahead_of_time.programs import Compiled, compiled, lower
 from jafl.ahead_of_time.topologies import Topology
-from jafl.errors import SettingError
-from jafl.planning.device_memory import CompiledMemory, memory_of, ran_out_of_memory
+from jafl.planning.device_memory import CompiledMemory
 
 # Arrays made anew in a loop count from this size on.
 LARGE = 2**20
-
-
-class DoesNotFitError(SettingError):
-    """A program needs more memory than a chip has; ``said``: the compiler's own sentence."""
-
-    said: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,29 +182,37 @@ class Estimate:
         return hlo.by_name(found)
 
 
-def estimate(
-    topology: Topology,
-    function: Any,
-    *arguments: Any,
-    rounds: Mapping[str, float] | None = None,
-    shares: Mapping[str, float] | None = None,
-    matmul_precision: str | None = None,
-    compiler_options: Mapping[str, Any] | None = None,
-    **keywords: Any,
-) -> Estimate:
+class LoweredRun(NamedTuple):
+    """A run's program, lowered for a topology.
+
+    lowered  what JAX lowered
+    rounds   of its loops, as ``read`` takes them
+    shares   of its branches, likewise
+    trips    client trips in a round of its main loop, on average
+    """
+
+    lowered: Any
+    rounds: dict[str, float]
+    shares: dict[str, float]
+    trips: float
+
+    def estimate(self, topology: Topology) -> Estimate:
+        """What the compiler says of it."""
+        return self.read(topology, compiled(topology, self.lowered))
+
+    def read(self, topology: Topology, found: Compiled) -> Estimate:
+        """The estimate, of the program that has been compiled."""
+        return read(topology, found, rounds=self.rounds, shares=self.shares)
+
+
+def estimate(topology: Topology, function: Any, *arguments: Any, **tables: Any) -> Estimate:
     """What the compiler says of a jitted function on chips that need not be here; nothing is placed or run.
 
     Args:
       topology: from ``topology("v5e:1x1")``.
-      function: what ``jax.jit`` returns, any: with donated or static arguments, too.
+      function: what ``jax.jit`` returns.
       arguments: shapes on the chips (``topology.placed(tree)``), or Python numbers.
-      rounds: {name of a Python function: rounds} of the loops that it makes and whose rounds are data, each time that
-        they are reached. Names are as in ``function.__qualname__``, or its first or last part.
-      shares: {name of a Python function: share} of the times that the condition of a ``lax.cond`` it makes holds, or
-        that a branch is taken in which it runs.
-      matmul_precision: as ``jax.default_matmul_precision`` takes it.
-      compiler_options: of XLA.
-      keywords: more arguments of the function.
+      tables: ``rounds`` and ``shares``, as ``read`` takes them.
 
     Returns:
       The estimate.
@@ -229,95 +227,32 @@ def estimate(
       >>> estimate(chip, jax.jit(lambda a: a @ a), square).seconds                  # doctest: +SKIP
       0.00072...
     """
-    lowered = lower(topology, function, *arguments, matmul_precision=matmul_precision, **keywords)
-    return compiled(topology, lowered, rounds=rounds, shares=shares, compiler_options=compiler_options)
+    return read(topology, compiled(topology, lower(topology, function, *arguments)), **tables)
 
 
-def lower(
-    topology: Topology, function: Any, *arguments: Any, matmul_precision: str | None = None, **keywords: Any
-) -> Any:
-    """A jitted function lowered for the chips; the arguments are those of ``estimate``."""
-    precision = (
-        jax.default_matmul_precision(matmul_precision) if matmul_precision else contextlib.nullcontext()
-    )
-    with precision:
-        return function.trace(*arguments, **keywords).lower(lowering_platforms=(topology.lowering_platform,))
-
-
-class LoweredRun(NamedTuple):
-    """A run's program, lowered for a topology.
-
-    Attributes:
-      lowered: what JAX lowered.
-      rounds: of its loops, as ``estimate`` takes them.
-      shares: of its branches, likewise.
-      trips: client trips in a round of its main loop, on average.
-    """
-
-    lowered: Any
-    rounds: dict[str, float]
-    shares: dict[str, float]
-    trips: float
-
-    def estimate(self, topology: Topology) -> Estimate:
-        """What the compiler says of it."""
-        return compiled(topology, self.lowered, rounds=self.rounds, shares=self.shares)
-
-
-def compiled(
+def read(
     topology: Topology,
-    lowered: Any,
+    found: Compiled,
     *,
     rounds: Mapping[str, float] | None = None,
     shares: Mapping[str, float] | None = None,
-    compiler_options: Mapping[str, Any] | None = None,
 ) -> Estimate:
-    """``estimate`` of a program that has been lowered for the topology's ``lowering_platform``."""
-    begin = time.perf_counter()
-    try:
-        with _without_compilation_cache():
-            executable = lowered.compile(
-                compiler_options=dict(compiler_options) if compiler_options else None
-            )
-    except jax.errors.JaxRuntimeError as error:
-        if not (said := ran_out_of_memory(error)):
-            raise
-        raise _too_large(topology, said) from error
-    seconds = time.perf_counter() - begin
-    memory = memory_of(executable)
-    text = executable.as_text()
-    module = hlo.parse(text)
+    """The estimate of a program that has been compiled.
+
+    Args:
+      topology: what it was compiled for.
+      found: what the compiler says.
+      rounds: {name of a Python function: rounds} of the loops that it makes and whose rounds are data, each time that
+        they are reached. Names are as in ``function.__qualname__``, or its first or last part.
+      shares: {name of a Python function: share} of the times that the condition of a ``lax.cond`` it makes holds, or
+        that a branch is taken in which it runs.
+    """
+    module = hlo.parse(found.text)
     tables = dict(rounds or {}), dict(shares or {})
-    return Estimate(topology, memory, module, module.tree(), *tables, seconds, text)
-
-
-@contextlib.contextmanager
-def _without_compilation_cache() -> Iterator[None]:
-    """JAX writes such programs to its cache and cannot read them."""
-    if not jax.config.jax_compilation_cache_dir:  # type: ignore[attr-defined]
-        yield
-        return
-    from jax.experimental.compilation_cache import compilation_cache
-
-    before = jax.config.jax_enable_compilation_cache  # type: ignore[attr-defined]
-    jax.config.update("jax_enable_compilation_cache", False)
-    compilation_cache.reset_cache()
-    try:
-        yield
-    finally:
-        jax.config.update("jax_enable_compilation_cache", before)
-        compilation_cache.reset_cache()
+    return Estimate(topology, found.memory, module, module.tree(), *tables, found.seconds, found.text)
 
 
 def _entry(table: Mapping[str, float], function: str) -> float | None:
     """The table's entry of a function, by its whole name, or the first or last part of it."""
     names = (function, function.split(".")[0], function.split(".")[-1])
     return next((table[name] for name in names if name in table), None)
-
-
-def _too_large(topology: Topology, said: str) -> DoesNotFitError:
-    error = DoesNotFitError(
-        f"The program does not fit on {topology.name}: {said}.", setting="topology", value=topology.name
-    )
-    error.said = said
-    return error

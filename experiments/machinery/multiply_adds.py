@@ -7,6 +7,7 @@ convolution puts between its entries do not. Elementwise operations and what a r
 
 import functools
 import math
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -14,9 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jafl.clients import dropout_key, rows_at_once, sum_and_gradient
-from jafl.engine.evaluation import batch_shapes, totals
+from jafl.engine.evaluation import batch_shapes, evaluated_splits, totals
 from jafl.errors import require
-from jafl.jaxpr_memory import inner_programs, program_of_platform
+from jafl.jaxpr_dependence import inner_programs
 from jafl.models import Model
 from jafl.planning.run import Run
 from jafl.simulation.run_state import evaluation_steps
@@ -115,13 +116,10 @@ def traced_gradient(run: Run) -> Any:
 
 def traced_evaluations(run: Run, *, on_training: bool = False) -> list[Any]:
     """One evaluation on each split of a run's federation that is there, traced; arguments as of ``compute``."""
-    data, model = run.federation, as_specification(run.client_work).build().model
-    splits = [(data.test_x, data.test_y), (data.validation_x, data.validation_y)]
-    splits += [(data.x, data.y)] if on_training else []
+    model = as_specification(run.client_work).build().model
     return [
         totals.trace(model, run.params, tuple(batch_shapes(x, y)))
-        for x, y in splits
-        if x is not None and y is not None and len(x)
+        for x, y in evaluated_splits(run.federation, on_training=on_training)
     ]
 
 
@@ -157,11 +155,22 @@ def _of_operation(equation: Any, platform: str) -> int:
     if name == "conv_general_dilated":
         return _of_convolution(equation)
     if params.get("branches_platforms"):
-        return _of_program(program_of_platform(params, platform), platform)
+        return _of_program(_program_of_platform(params, platform), platform)
     inside = [_of_program(jaxpr, platform) for jaxpr in inner_programs(params)]
     if name == "scan":
         return int(params["length"]) * sum(inside)
     return max(inside, default=0) if name == "cond" else sum(inside)
+
+
+def _program_of_platform(params: Mapping[str, Any], platform: str) -> Any:
+    """Of an operation with a branch for each platform, the jaxpr of this one."""
+    names = {"gpu": ("cuda", "rocm", "gpu")}.get(platform, (platform,))
+    chosen = next(
+        branch
+        for branch, own in zip(params["branches"], params["branches_platforms"], strict=True)
+        if own is None or set(own) & set(names)
+    )
+    return chosen.jaxpr
 
 
 def _of_convolution(equation: Any) -> int:

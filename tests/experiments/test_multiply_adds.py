@@ -7,7 +7,8 @@ import pytest
 from jax import lax
 
 import jafl
-from jafl.ahead_of_time.multiply_adds import compute, multiply_adds, traced_evaluations, traced_gradient
+from experiments.machinery.multiply_adds import compute, multiply_adds, traced_gradient
+from jafl.engine.evaluation import evaluated_splits
 from jafl.errors import SettingError
 
 
@@ -121,7 +122,7 @@ def test_evaluation_on_training_examples_counts_in_whole_batches():
     with_them, without = compute(run, on_training=True), compute(run)
     padded = -(-len(run.federation.y) // 512) * 512
     assert with_them.evaluation - without.evaluation == 4 * padded * 640
-    assert len(traced_evaluations(run, on_training=True)) == 3
+    assert len(evaluated_splits(run.federation, on_training=True)) == 3
 
 
 def test_a_deeper_model():

@@ -1,0 +1,197 @@
+"""The programs of runs for chips that are not here: prepared, lowered from shapes, and compiled."""
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax
+
+from jafl import engine
+from jafl.ahead_of_time.topologies import Topology, shape_on
+from jafl.engine import matrix_form
+from jafl.errors import SettingError
+from jafl.planning import matrix_program
+from jafl.planning.compatibility import check_model_precision, check_types
+from jafl.planning.device_memory import CompiledMemory, memory_of, ran_out_of_memory
+from jafl.planning.matrix_program import MatrixRun
+from jafl.planning.preparation import Preparation, prepare, shardings_of
+from jafl.planning.program import allocation
+from jafl.planning.run import Run
+from jafl.records import ExecutionPlan
+from jafl.specifications import as_specification
+
+
+class DoesNotFitError(SettingError):
+    """A program needs more memory than a chip has; ``said``: the compiler's own sentence."""
+
+    said: str = ""
+
+
+class Compiled(NamedTuple):
+    """What a compiler says of a program: its ``memory`` on each chip, the ``seconds`` that compiling took here, and
+    the ``text`` of the optimised program."""
+
+    memory: CompiledMemory
+    seconds: float
+    text: str
+
+
+def prepare_for(
+    topology: Topology,
+    run: Run,
+    *,
+    plan: ExecutionPlan | None = None,
+    devices: int | None = None,
+    together: bool = True,
+    on_training: bool = False,
+    must_fit: bool = True,
+) -> Preparation:
+    """``jafl.planning.preparation.prepare`` for chips that need not be here.
+
+    Args:
+      topology: the chips.
+      run: ``params`` may be shapes.
+      plan: in which order and memory to compute the schedule. Default: the one that suits the rule and the chips.
+      devices: how many of the chips. Default: all.
+      together: whether a chip trains trips side by side.
+      on_training: whether the run will be evaluated on the training examples, too.
+      must_fit: whether to refuse what does not fit by jafl's own forecast.
+
+    Returns:
+      The preparation, whose program ``lowered_run`` lowers.
+
+    Raises:
+      SettingError: as ``prepare`` does.
+    """
+    spread = topology.spread(devices, together)
+    check_types(run.federation, run.client_work, run.rule)
+    check_model_precision(as_specification(run.client_work).build().model, topology.platform)
+    return prepare(
+        run,
+        plan=plan,
+        spread=spread,
+        available=topology.chip.usable,
+        on_training=on_training,
+        must_fit=must_fit,
+    )
+
+
+def lowered_run(topology: Topology, preparation: Preparation) -> Any:
+    """The program of a preparation that ``prepare_for`` has made, as JAX lowers it for the topology."""
+    make = _of_matrix_form if preparation.plan.form == "matrix" else _of_loop
+    function, *arguments = make(topology, preparation)
+    return lower(topology, function, *arguments)
+
+
+def lower(topology: Topology, function: Any, *arguments: Any, **keywords: Any) -> Any:
+    """A jitted function lowered for the chips.
+
+    Args:
+      topology: the chips.
+      function: what ``jax.jit`` returns, any: with donated or static arguments, too.
+      arguments: shapes on the chips (``topology.placed(tree)``), or Python numbers.
+      keywords: more arguments of the function.
+
+    Returns:
+      What JAX lowered.
+    """
+    traced = function.trace(*arguments, **keywords)
+    return traced.lower(lowering_platforms=(topology.lowering_platform,))
+
+
+def compiled(topology: Topology, lowered: Any) -> Compiled:
+    """What the compiler says of a program that has been lowered for the topology; nothing is placed or run.
+
+    Raises:
+      DoesNotFitError: if the program needs more memory than a chip has.
+    """
+    begin = time.perf_counter()
+    try:
+        with _without_compilation_cache():
+            executable = lowered.compile()
+    except jax.errors.JaxRuntimeError as error:
+        if not (said := ran_out_of_memory(error)):
+            raise
+        raise _too_large(topology, said) from error
+    return Compiled(memory_of(executable), time.perf_counter() - begin, executable.as_text())
+
+
+def matrix_run(preparation: Preparation) -> MatrixRun:
+    """The run of a preparation whose plan has the matrix form."""
+    assert preparation.form is not None
+    return MatrixRun(preparation.run, preparation.plan, preparation.program, preparation.form)
+
+
+def _of_loop(topology: Topology, preparation: Preparation) -> tuple[Any, ...]:
+    """The engine's loop over server steps, and the shapes of its arguments where they would be placed."""
+    program, run = preparation.program, preparation.run
+    spread = program.spread
+    carry = jax.eval_shape(allocation(run, preparation.plan), program, run.params)
+    placed = _with_examples_apart(topology.placed(program, spread), program.data.x)
+    if spread.number == 1:
+        return engine.run, placed, topology.placed(carry), 0, 0
+    where = shardings_of(spread, carry)
+    return engine.run, placed, jax.tree.map(lambda leaf, on: shape_on(on, leaf), carry, where), 0, 0
+
+
+def _of_matrix_form(topology: Topology, preparation: Preparation) -> tuple[Any, ...]:
+    """The matrix form's loop over segments, and the shapes of its arguments where they would be placed."""
+    run, spread = matrix_run(preparation), preparation.program.spread
+    layout = matrix_program.layout_of([run], spread)
+    alone = spread._replace(at_once=0, lanes=0)
+    program = matrix_program.program_of(run, layout, alone)
+
+    def first_carry(params: Any) -> Any:
+        of_params = run._replace(run=run.run._replace(params=params))
+        return matrix_program.allocate([of_params], layout, program.precision)
+
+    carry = jax.eval_shape(first_carry, run.run.params)
+    if spread.devices is None:
+        carry = topology.placed(carry)
+    else:
+        carry = jax.tree.map(
+            lambda rows: shape_on(alone.of_entries(rows) or topology.everywhere(alone), rows), carry
+        )
+    dtype = jax.tree.leaves(run.run.params)[0].dtype
+    segments = matrix_program.shapes_of_segments(layout, 1, dtype)
+    examples = program.data.x
+    program, segments = topology.placed((program, segments), spread)
+    return matrix_form.run, _with_examples_apart(program, examples), carry, segments, 0
+
+
+def _with_examples_apart(placed: Any, x: Any) -> Any:
+    """The shapes of a program of either form with those of its examples [E, ...], in parts if they are large."""
+    spread = placed.spread
+    if not spread.data_apart:
+        return placed
+    rows = -(-len(x) // spread.number) * spread.number
+    apart = shape_on(spread.of_examples(), jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype))
+    return dataclasses.replace(placed, data=placed.data._replace(x=apart))
+
+
+@contextlib.contextmanager
+def _without_compilation_cache() -> Iterator[None]:
+    """JAX writes such programs to its cache and cannot read them."""
+    if not jax.config.jax_compilation_cache_dir:  # type: ignore[attr-defined]
+        yield
+        return
+    from jax.experimental.compilation_cache import compilation_cache
+
+    before = jax.config.jax_enable_compilation_cache  # type: ignore[attr-defined]
+    jax.config.update("jax_enable_compilation_cache", False)
+    compilation_cache.reset_cache()
+    try:
+        yield
+    finally:
+        jax.config.update("jax_enable_compilation_cache", before)
+        compilation_cache.reset_cache()
+
+
+def _too_large(topology: Topology, said: str) -> DoesNotFitError:
+    error = DoesNotFitError(
+        f"The program does not fit on {topology.name}: {said}.", setting="topology", value=topology.name
+    )
+    error.said = said
+    return error
