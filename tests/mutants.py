@@ -64,11 +64,12 @@ SPARE = 60.0  # seconds beside that
 class Mutant(NamedTuple):
     """One change.
 
-    room        of ``ROOMS``
-    file        which it changes, below the root
-    line        of the place that changes
-    operator    that makes the change
-    occurrence  which place of the file it changes, counted for the operator
+    Attributes:
+      room: of ``ROOMS``.
+      file: which it changes, below the root.
+      line: of the place that changes.
+      operator: that makes the change.
+      occurrence: which place of the file it changes, counted for the operator.
     """
 
     room: str

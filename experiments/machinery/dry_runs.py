@@ -34,10 +34,11 @@ HEADING = ["condition", "arm", "runs", "trips", "steps", "memory", "training", "
 class Needs(NamedTuple):
     """What one run takes.
 
-    trips, steps   client trips that are applied, and server steps
-    memory         bytes on each device, by the planner's forecast
-    available      bytes that a device here has
-    counted        multiply-adds, minibatches, evaluations
+    Attributes:
+      trips, steps: client trips that are applied, and server steps.
+      memory: bytes on each device, by the planner's forecast.
+      available: bytes that a device here has.
+      counted: multiply-adds, minibatches, evaluations.
     """
 
     trips: int
@@ -51,12 +52,13 @@ class Needs(NamedTuple):
 class Planned:
     """The runs of an arm, or of a trial of the search, under a condition.
 
-    condition   setting=value, with commas between; "" where nothing is swept
-    label       the arm's
-    settings    the arm's own, which the others need not share
-    runs        how many: one for each seed
-    needs       of each of them; None if it is refused
-    refused     why the run cannot be made, as the planner says it; else ""
+    Attributes:
+      condition: setting=value, with commas between; "" where nothing is swept.
+      label: the arm's.
+      settings: the arm's own, which the others need not share.
+      runs: how many: one for each seed.
+      needs: of each of them; None if it is refused.
+      refused: why the run cannot be made, as the planner says it; else "".
     """
 
     condition: str

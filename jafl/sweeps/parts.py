@@ -59,7 +59,7 @@ def slurm_part(environment: Mapping[str, str] = os.environ) -> str | None:
 def deal(weights: Sequence[int], count: int) -> list[list[int]]:
     """The places of ``weights`` in ``count`` parts: the heaviest first, each to the part that is lightest by then.
 
-    Example:
+    Examples:
       >>> deal([1, 8, 2, 4], 2)
       [[1], [3, 2, 0]]
     """

@@ -47,12 +47,13 @@ MOST_DIFFERENCES = 8  # that a refusal lists
 class SweepOutcome:
     """The state of a sweep.
 
-    rows            of the table
-    statuses        {status: how many runs have it}
-    left            how many of the requested runs are not over
-    undrawn         a sentence for each of its pictures that could not be drawn
-    part_statuses   as ``statuses``, of the runs of this process's part; of all runs where it has none
-    part_left       as ``left``, of this part
+    Attributes:
+      rows: of the table.
+      statuses: {status: how many runs have it}.
+      left: how many of the requested runs are not over.
+      undrawn: a sentence for each of its pictures that could not be drawn.
+      part_statuses: as ``statuses``, of the runs of this process's part; of all runs where it has none.
+      part_left: as ``left``, of this part.
     """
 
     rows: list[dict[str, Any]]

@@ -47,17 +47,18 @@ class Case(NamedTuple):
 class Compiled(NamedTuple):
     """What a case came to.
 
-    cycles          estimated, in a trip, with what has no estimate by its bytes; in the matrix form in a lane, since
-                    a wave costs the same however many lanes are filled; None where a compiler notes none
-    unknown_rounds  loops of which nobody knows how many rounds they make
-    arguments       bytes of what the program takes, as it lies on a chip
-    arrays          bytes of the same, without padding
-    temporaries     bytes of temporary values on a chip
-    foretold        bytes of temporary values in jafl's own forecast
-    needed          bytes of the program's arrays and temporary values on a chip
-    all_foretold    bytes of the same in jafl's own forecast
-    model_bytes     of the parameters
-    anew            text of the instructions in loops that make a whole buffer anew
+    Attributes:
+      cycles: estimated, in a trip, with what has no estimate by its bytes; in the matrix form in a lane, since a wave
+        costs the same however many lanes are filled; None where a compiler notes none.
+      unknown_rounds: loops of which nobody knows how many rounds they make.
+      arguments: bytes of what the program takes, as it lies on a chip.
+      arrays: bytes of the same, without padding.
+      temporaries: bytes of temporary values on a chip.
+      foretold: bytes of temporary values in jafl's own forecast.
+      needed: bytes of the program's arrays and temporary values on a chip.
+      all_foretold: bytes of the same in jafl's own forecast.
+      model_bytes: of the parameters.
+      anew: text of the instructions in loops that make a whole buffer anew.
     """
 
     cycles: float | None

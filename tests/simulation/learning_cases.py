@@ -35,11 +35,12 @@ from jafl.simulation.not_learning import judge
 class Case:
     """A run, and what is said of it.
 
-    kinds      of the judgements, in order
-    says       words that are said
-    not_said   words that are not
-    follows    what is changed to follow the advice; "rate": what the text says of a learning rate
-    reaches    the accuracy of the run that follows it, or, if negative, minus the loss
+    Attributes:
+      kinds: of the judgements, in order.
+      says: words that are said.
+      not_said: words that are not.
+      follows: what is changed to follow the advice; "rate": what the text says of a learning rate.
+      reaches: the accuracy of the run that follows it, or, if negative, minus the loss.
     """
 
     federation: Callable[[], jafl.Federation]

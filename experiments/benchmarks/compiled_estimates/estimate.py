@@ -185,10 +185,11 @@ class Estimate:
 class LoweredRun(NamedTuple):
     """A run's program, lowered for a topology.
 
-    lowered  what JAX lowered
-    rounds   of its loops, as ``read`` takes them
-    shares   of its branches, likewise
-    trips    client trips in a round of its main loop, on average
+    Attributes:
+      lowered: what JAX lowered.
+      rounds: of its loops, as ``read`` takes them.
+      shares: of its branches, likewise.
+      trips: client trips in a round of its main loop, on average.
     """
 
     lowered: Any

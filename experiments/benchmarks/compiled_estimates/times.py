@@ -22,16 +22,17 @@ LEAST_LISTED = 1000  # bytes a trip without a price
 class Times:
     """What a run would take on chips that need not be here; all times are a compiler's estimates.
 
-    topology       name of the chips
-    fits           whether the compiler finds room for its programs
-    trips          client trips of the run
-    seconds_a_trip       training alone; None where the compiler notes no times (GPUs), or the run does not fit
-    training_seconds     of all trips
-    evaluation_seconds   of all evaluations
-    evaluations    how many
-    not_priced     {operation: bytes a trip} that have no estimate; counted at the memory's bandwidth
-    collectives    {kind: bytes a trip on each chip}; in no estimate
-    unknown_rounds loops that count as one round because nobody knows how many they make
+    Attributes:
+      topology: name of the chips.
+      fits: whether the compiler finds room for its programs.
+      trips: client trips of the run.
+      seconds_a_trip: training alone; None where the compiler notes no times (GPUs), or the run does not fit.
+      training_seconds: of all trips.
+      evaluation_seconds: of all evaluations.
+      evaluations: how many.
+      not_priced: {operation: bytes a trip} that have no estimate; counted at the memory's bandwidth.
+      collectives: {kind: bytes a trip on each chip}; in no estimate.
+      unknown_rounds: loops that count as one round because nobody knows how many they make.
     """
 
     topology: str
