@@ -1,7 +1,6 @@
 """``run.py --distributed`` in real processes: how they find each other, and what they refuse together."""
 
 import json
-import socket
 
 import pytest
 from members import free_port, run
@@ -83,18 +82,6 @@ def test_processes_that_do_not_meet_end_with_a_sentence(number, tmp_path):
     assert members.erred(0).startswith("Error: coordinator is '127.0.0.1:")
     assert "within 3 seconds" in members.erred(0) and len(members.erred(0).splitlines()) == 1
     assert not (tmp_path / "run").exists()
-
-
-@gate
-def test_a_port_in_use_is_named(tmp_path):
-    with socket.socket() as other:
-        other.bind(("", 0))
-        other.listen()
-        where = [f"--coordinator=127.0.0.1:{other.getsockname()[1]}", "--num_processes=2", "--process_id=0"]
-        members, statuses = run(1, SETTINGS, tmp_path, address=[where])
-    assert statuses == [2]
-    assert "but must be a port of this host that is free. Take another port." in members.erred(0)
-    assert "Traceback" not in members.erred(0)
 
 
 @full
