@@ -158,7 +158,7 @@ def _pictures(runs: Runs, folder: pathlib.Path) -> None:
     """``dropout.png``: final accuracy against the share that leaves, short and long runs, and against tau_algo."""
     from jafl import plots
     from jafl.plots.canvas import COLORS, new_figure, per_cent
-    from jafl.runs import tables
+    from jafl.runs.directory import tables
 
     fractions = list(dict.fromkeys(condition["dropout_fraction"] for condition in runs.conditions))
     long = [label for label in runs.labels if label.endswith(LONGER)]

@@ -76,7 +76,7 @@ from experiments.machinery import (
     server_rates,
     spread,
 )
-from jafl.runs.reader import PastRun
+from jafl.runs.directory.reader import PastRun
 
 STEPS, SETTLED = 1000, 500
 HALF = 50  # evaluations, of the hundred that a run has

@@ -111,7 +111,7 @@ def _claims() -> list[Claim]:
 def draw(runs: Runs, folder: pathlib.Path) -> None:
     """``heat_maps.png``: figure a.2's maps, alpha against beta."""
     from jafl import plots
-    from jafl.runs import tables
+    from jafl.runs.directory import tables
 
     betas = {groups: beta for beta, groups in SLOW.items()}
     alphas = sorted({condition["dirichlet_alpha"] for condition in runs.conditions})

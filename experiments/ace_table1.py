@@ -59,7 +59,7 @@ from experiments.machinery import (
     compare,
     final_accuracy,
 )
-from jafl.runs.reader import PastRun
+from jafl.runs.directory.reader import PastRun
 
 ALL = (ACE, CA2FL, FEDBUFF, ADAPTIVE, VANILLA)
 NOISE, BIAS, DELAY, ERROR = "noise", "bias", "delay", "error"

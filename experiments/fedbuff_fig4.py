@@ -56,7 +56,7 @@ from experiments.machinery import (
     Search,
     compare,
 )
-from jafl.runs.reader import PastRun
+from jafl.runs.directory.reader import PastRun
 
 EPSILONS = [6.0, 12.0, 24.0]
 FEDBUFF, FEDAVGM, DP_SGD = "FedBuff + DP-FTRL", "FedAvgM + DP-FTRL", "FedAvgM + DP-SGD"

@@ -39,7 +39,7 @@ from experiments.machinery import (
     compare,
     final,
 )
-from jafl.runs.reader import PastRun
+from jafl.runs.directory.reader import PastRun
 
 
 def curve(run: PastRun) -> tuple[list[float], list[float]]:

@@ -63,7 +63,7 @@ from experiments.machinery import (
 )
 from experiments.machinery.measures import FirstReach
 from experiments.machinery.statistics import Observed
-from jafl.runs.reader import PastRun
+from jafl.runs.directory.reader import PastRun
 
 FEDBUFF, FEDASYNC, FEDAVGM, FEDAVG, FEDPROX = "FedBuff", "FedAsync", "FedAvgM", "FedAvg", "FedProx"
 TARGET = 0.5

@@ -25,8 +25,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from experiments.machinery import Analysis, Claim, Context, Margin, PaperExperiment, Published, Scale
+from jafl.base.errors import require
 from jafl.config.settings import Settings
-from jafl.errors import require
 
 K, EPSILON = 10, 6.0
 UNIFORM, ONE_PASS = "uniform", "one pass"

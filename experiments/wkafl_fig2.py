@@ -39,7 +39,7 @@ from experiments.machinery import (
     final_accuracy,
 )
 from experiments.wkafl_table2 import DESK, ON_EMNIST, WKAFL, WORLD, in_flight
-from jafl.runs.reader import PastRun, read_schedule
+from jafl.runs.directory.reader import PastRun, read_schedule
 
 MU = 10.0  # N_ave counts weights of at least the largest divided by this
 ABOVE, FEW = 0.1, 5  # "at most five gradients with weights larger than 0.1"

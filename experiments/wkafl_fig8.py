@@ -51,7 +51,7 @@ from experiments.wkafl_table2 import (
 )
 from experiments.wkafl_table3 import HARDER, SEARCH
 from jafl.config.arms import Arms
-from jafl.runs.reader import PastRun
+from jafl.runs.directory.reader import PastRun
 
 WKAFL_AS_ON_MNIST = "WKAFL, MNIST's numbers"
 THREE: Arms = {WKAFL: {**ARMS[WKAFL], **WKAFL_ON_CIFAR}, TWAFL: ARMS[TWAFL], SASGD: ARMS[SASGD]}

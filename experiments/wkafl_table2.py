@@ -52,7 +52,7 @@ from experiments.machinery import (
     spread,
 )
 from jafl.config.arms import Arms
-from jafl.runs.reader import PastRun
+from jafl.runs.directory.reader import PastRun
 
 WKAFL, TWAFL, SASGD, GSGM, MEAN = "WKAFL", "TWAFL", "SASGD", "GSGM", "mean"
 BY_SUM = "WKAFL, sum of losses"

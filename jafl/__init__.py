@@ -49,20 +49,20 @@ _HOME = {
     "Partition": "data",
     "Requirements": "records",
     "Rule": "records",
-    "Run": "planning.run",
-    "SettingError": "errors",
+    "Run": "engine.plan.run",
+    "SettingError": "base.errors",
     "Source": "data",
     "Specification": "specifications",
     "Availability": "schedule",
     "asynchronous": "schedule",
     "client_work": "clients",
-    "decomposed": "simulation.error_decomposition",
-    "decomposed_four_ways": "simulation.error_decomposition",
+    "decomposed": "rules.decomposition",
+    "decomposed_four_ways": "rules.decomposition",
     "drawn_staleness": "schedule",
     "duration_trace": "schedule",
     "federate": "data",
     "forecast": "ahead_of_time.forecast",
-    "in_waves": "schedule",
+    "in_waves": "engine.plan.slots_and_waves",
     "open_arrivals": "schedule",
     "private": "privacy.private",
     "read_availability": "schedule",
@@ -73,7 +73,7 @@ _HOME = {
     "specification": "specifications",
     "specify": "specifications",
     "synchronous": "schedule",
-    "trip_by_trip": "schedule",
+    "trip_by_trip": "engine.plan.slots_and_waves",
 }
 _ROOMS = (
     "clients",
@@ -109,7 +109,7 @@ def __getattr__(name: str):
 
 def _nearest(name: str) -> str:
     """A question with the public name that is most like ``name``, "" if none is."""
-    from jafl.errors import did_you_mean
+    from jafl.base.errors import did_you_mean
 
     return "" if name.startswith("_") else did_you_mean(name, __dir__())
 

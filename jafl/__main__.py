@@ -1,6 +1,6 @@
-"""``python -m jafl``: the command of ``jafl/command_line.py``."""
+"""``python -m jafl``: the command of ``jafl/cli/command_line.py``."""
 
-from jafl.command_line import start
+from jafl.cli.command_line import start
 
 if __name__ == "__main__":
     start()

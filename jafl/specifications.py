@@ -20,8 +20,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from jafl import display
-from jafl.errors import SettingError, require
+from jafl.base import display
+from jafl.base.errors import SettingError, require
 from jafl.records import EventSchedule, Rule
 
 

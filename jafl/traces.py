@@ -44,8 +44,8 @@ from typing import Any
 
 import numpy as np
 
-from jafl.array_files import write_archive
-from jafl.errors import SettingError, did_you_mean, is_number, real_number, require
+from jafl.base.array_files import write_archive
+from jafl.base.errors import SettingError, did_you_mean, is_number, real_number, require
 from jafl.schedule import AvailabilityTrace, DurationTrace
 
 KILOBIT = 1024 / 8  # bytes

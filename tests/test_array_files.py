@@ -7,7 +7,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from jafl.array_files import ArrayFileError, read_archive, read_array
+from jafl.base.array_files import ArrayFileError, read_archive, read_array
 
 
 class Malicious:

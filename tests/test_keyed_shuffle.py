@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from jafl.keyed_shuffle import shuffled
+from jafl.base.keyed_shuffle import shuffled
 
 BOUND = 1e-4  # smallest probability of a statistic under uniform permutations that a test accepts
 

@@ -28,7 +28,7 @@ HOST_ONLY = (
     "privacy/report",
     "traces",
 )
-READS_FLAGS = "command_line"
+READS_FLAGS = "cli"
 # Where a module may be used inside a function only, because importing it takes long.
 HEAVY = (
     "safetensors",

@@ -17,13 +17,13 @@ from tiers import in_tiers
 import jafl
 from experiments.benchmarks.rounded_products import rounded
 from jafl import engine
-from jafl.clients import ClientData
+from jafl.base.errors import SettingError
+from jafl.base.precision import MATMUL_PRECISIONS, check_precision, float32_products, products_in
+from jafl.clients.work import ClientData
 from jafl.config.experiment import make_experiments
 from jafl.config.settings import Settings
-from jafl.errors import SettingError
-from jafl.models.convolution import _in_parts, _plain
+from jafl.models.forms.convolution import _in_parts, _plain
 from jafl.models.transformer import TransformerClassifier, TransformerConfig
-from jafl.precision import MATMUL_PRECISIONS, check_precision, float32_products, products_in
 
 BATCH, CLASSES = 4, 3
 TRANSFORMER = TransformerConfig("bert", 40, 12, 2, 8, 2, 2, 16, "gelu", 1e-12, 0.0, 0.0, 0.0, 0, 0.4)
@@ -200,8 +200,8 @@ def test_products_of_parts_are_as_exact_as_the_precision_says(number, error, gra
 def test_on_a_tpu_a_convolution_is_as_many_as_its_parts_need(precision, convolutions):
     x, kernel = jnp.ones((2, 8, 8, 3)), jnp.ones((3, 3, 3, 4))
     with products_in(precision):
-        on_tpu = products(jafl.models.convolution, x, kernel, platform="tpu")
-        elsewhere = products(jafl.models.convolution, x, kernel, platform="cuda")
+        on_tpu = products(jafl.models.forms.convolution, x, kernel, platform="tpu")
+        elsewhere = products(jafl.models.forms.convolution, x, kernel, platform="cuda")
     assert [product.precision for product in on_tpu] == [OF_NAME["bfloat16"]] * convolutions
     assert [product.precision for product in elsewhere] == [OF_NAME[precision]]
 
@@ -339,7 +339,7 @@ def test_config_summary_and_checkpoints_say_the_precision(tmp_path):
     for name in ("config.json", "summary.json"):
         content = json.loads((tmp_path / name).read_text())
         assert {key: content[key] for key in said} == said
-    from jafl.runs.directory import what_decides
+    from jafl.runs.directory.files import what_decides
 
     decides = what_decides(json.loads((tmp_path / "config.json").read_text()))
     assert said.items() <= decides.items()

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import jafl
 from experiments.machinery import discovery
-from jafl import command_help
+from jafl.cli import command_help
 from jafl.config.presets import COMMON, PRESETS
 
 RESULTS = pathlib.Path(__file__).resolve().parents[1] / "results"  # pages of experiments

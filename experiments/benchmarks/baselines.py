@@ -20,14 +20,15 @@ from jax import lax
 import jafl
 from experiments.benchmarks.workloads import BATCH, RATE
 from jafl import engine
-from jafl.engine import carry_layout, client_memory, loop, snapshot_buffer
-from jafl.engine import trip as trip_work
-from jafl.keyed_shuffle import shuffled
+from jafl.base.keyed_shuffle import shuffled
+from jafl.engine.forms import carry_layout
+from jafl.engine.loop import client_memory, server_steps, snapshot_buffer
+from jafl.engine.loop import trip as trip_work
 from jafl.records import Arrival
 
 # The parts of the engine's loop that the programs by hand share with it.
-_recall, _fold, _read_once = loop.show_recalled, trip_work.fold_trip, trip_work.read_once
-_store, _record = snapshot_buffer.store, loop.record_row
+_recall, _fold, _read_once = server_steps.show_recalled, trip_work.fold_trip, trip_work.read_once
+_store, _record = snapshot_buffer.store, server_steps.record_row
 
 # The parts that ``by_hand`` adds to (a'), in this order: {name: description}.
 PARTS = {

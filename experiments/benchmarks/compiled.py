@@ -37,9 +37,9 @@ from experiments.benchmarks.workloads import (
 from experiments.machinery import report
 from jafl.ahead_of_time.programs import prepare_for
 from jafl.ahead_of_time.topologies import Topology, topology
-from jafl.errors import choose
-from jafl.planning.preparation import Preparation
-from jafl.precision import COMPUTE_DTYPES, MATMUL_PRECISIONS
+from jafl.base.errors import choose
+from jafl.base.precision import COMPUTE_DTYPES, MATMUL_PRECISIONS
+from jafl.engine.plan.preparation import Preparation
 
 NAMES = ("asgd", "fedasync", "fedbuff", "ace", "aced", "ca2fl", "wkafl")
 MIB = 2**20

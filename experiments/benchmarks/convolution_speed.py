@@ -8,8 +8,8 @@ on one model, one jitted step for each batch, which takes the parameters' memory
 inside one ``fori_loop``, as the engine runs them; *with linen's layers* that loop with ``flax.linen.Conv`` and
 ``max_pool`` in place of jafl's, in XLA's form and not in the quick one that models get; *vmap of 4* the loop over
 four clients side by side, each with its own kernels, per client. A CPU takes these one after the other; elsewhere
-both forms that ``jafl.models.convolution`` knows are timed, *grouped* and *products*, for --side_by_side clients,
-which says what ``PER_CLIENT_KERNELS`` should be on that device.
+both forms that ``jafl.models.forms.convolution`` knows are timed, *grouped* and *products*, for --side_by_side
+clients, which says what ``PER_CLIENT_KERNELS`` should be on that device.
 Programs alternate; printed are the median and spread of the milliseconds a batch, and the median over the rounds of
 each program's time over that of centralised training in the same round. Compare ratios, not milliseconds.
 Most of the time goes to ResNet-18 with linen's layers (--nolinen). The engine's own time beside centralised training
@@ -39,7 +39,7 @@ from experiments.benchmarks.comparison import MODELS
 from experiments.benchmarks.timing import alternating
 from experiments.benchmarks.workloads import BATCH
 from jafl.models import images, resnet
-from jafl.models.quick_forms import as_written
+from jafl.models.forms.rewriting import as_written
 
 NAMES = flags.DEFINE_list("models", ["emnist_cnn", "lenet5", "resnet18"], "Which models to time.")
 REPEATS = flags.DEFINE_integer("repeats", 5, "Timed runs of each program.", lower_bound=1)
@@ -48,7 +48,7 @@ LINEN = flags.DEFINE_bool("linen", True, "Also time linen's layers, which take m
 
 PARTS = 10  # batches of examples
 # The file, whose name in ``jafl.models`` is the function's.
-CONVOLUTION: Any = sys.modules[jafl.models.convolution.__module__]
+CONVOLUTION: Any = sys.modules[jafl.models.forms.convolution.__module__]
 
 
 @contextlib.contextmanager

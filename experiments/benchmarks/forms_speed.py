@@ -78,7 +78,7 @@ def timed(make_batch: Callable[[], object], steps: int) -> float:
 
 def batches(runs: Sequence[jafl.Run]) -> list[Callable[[], object]]:
     """What makes each batch: the loop form, then the matrix forms."""
-    from jafl.planning.preparation import prepare
+    from jafl.engine.plan.preparation import prepare
     from jafl.simulation.batches import batch_of, make_batch
     from jafl.simulation.matrix_runs import MatrixRuns
 

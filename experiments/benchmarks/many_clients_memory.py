@@ -70,8 +70,8 @@ def prepare(folder: pathlib.Path) -> None:
     import json
 
     from jafl import data
-    from jafl.data.prepared import builder_of
-    from jafl.data.preparing import kept_archive, registered_archives
+    from jafl.data.sources.prepared import builder_of
+    from jafl.data.sources.preparing import kept_archive, registered_archives
 
     builder = builder_of("sentiment140", folder)
     ((url, info),) = registered_archives(builder).items()

@@ -25,9 +25,9 @@ from experiments.benchmarks.workloads import (
     overlapping_clients,
 )
 from experiments.machinery import report
-from jafl.planning import matrix_program
-from jafl.planning.matrix_program import ChunkMaker, MatrixRun
-from jafl.planning.preparation import prepare
+from jafl.engine.matrix import matrix_program
+from jafl.engine.matrix.matrix_program import ChunkMaker, MatrixRun
+from jafl.engine.plan.preparation import prepare
 
 NAMES = flags.DEFINE_list("rules", ["fedbuff", "asgd", "fedasync", "ace", "aced", "ca2fl"], "Rules.")
 TRIPS = flags.DEFINE_integer("trips", 600_000, "Client trips.", lower_bound=1)

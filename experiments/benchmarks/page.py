@@ -10,7 +10,7 @@ import pathlib
 import sys
 
 from experiments.machinery.overview import with_table
-from jafl.errors import SettingError, require
+from jafl.base.errors import SettingError, require
 
 PAGE = pathlib.Path(__file__).parent / "README.md"
 

@@ -28,7 +28,7 @@ import jafl
 from experiments.benchmarks.rounded_products import MANTISSA_BITS, rounded, rounded_client_work
 from experiments.machinery import report
 from experiments.machinery.verdicts import interval
-from jafl.errors import choose
+from jafl.base.errors import choose
 from jafl.records import Params
 
 DATA = flags.DEFINE_list("data", ["digits"], "Which data: digits, mnist.")

@@ -36,7 +36,7 @@ from experiments.benchmarks.workloads import (
 )
 from experiments.machinery import report
 from jafl import engine
-from jafl.errors import choose
+from jafl.base.errors import choose
 from jafl.privacy.mechanisms import MECHANISMS
 
 NAMES = flags.DEFINE_list("rules", ["fedbuff", "asgd"], "Which rules to time; eligible ones.")

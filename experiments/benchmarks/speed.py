@@ -36,8 +36,8 @@ from experiments.benchmarks.comparison import MODELS, Comparison, Subject
 from experiments.benchmarks.timing import alternating, seconds
 from experiments.benchmarks.workloads import RULES
 from experiments.machinery import report
-from jafl.errors import choose, require
-from jafl.planning.device_memory import readable
+from jafl.base.errors import choose, require
+from jafl.engine.plan.device_memory import readable
 
 USUAL = ["asgd", "fedasync", "fedbuff", "ace", "aced", "ca2fl", "wkafl"]
 NAMES = flags.DEFINE_list("rules", USUAL, f"Which rules to time, of {', '.join(RULES)}.")

@@ -20,8 +20,8 @@ from experiments.benchmarks.workloads import (
     noise_run,
     whole_run,
 )
-from jafl.planning import plan_choice, preparation
-from jafl.schedule import rounds
+from jafl.engine.plan import plan_choice, preparation
+from jafl.engine.plan.slots_and_waves import rounds
 
 REPEATS = flags.DEFINE_integer("repeats", 5, "Timed runs of each program.", lower_bound=1)
 CLIENTS = flags.DEFINE_integer("clients", 1000, "Clients, all in flight.", lower_bound=20)

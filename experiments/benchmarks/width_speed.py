@@ -5,7 +5,7 @@
     taskset -c 1 python -m experiments.benchmarks.width_speed --models=softmax,mlp --widths=2,8,64   # a CPU
 
 1,000 clients, all in flight, 32 examples a trip, one local step; ASGD and FedBuff with K = 10. This is the
-measurement behind ``jafl.planning.plan_choice``: which width suits a kind of device, and what a round of
+measurement behind ``jafl.engine.plan.plan_choice``: which width suits a kind of device, and what a round of
 minibatches costs.
 
 Programs alternate. A row says: the trips per second (median); the median over the rounds of the time trip by trip
@@ -30,7 +30,7 @@ from experiments.benchmarks.comparison import MODELS, Comparison, Subject
 from experiments.benchmarks.timing import alternating, seconds
 from experiments.benchmarks.workloads import BATCH, RULES
 from experiments.machinery import report
-from jafl.errors import choose, require
+from jafl.base.errors import choose, require
 
 NAMES = flags.DEFINE_list("rules", ["asgd", "fedbuff"], "Which rules to time.")
 MODEL_NAMES = flags.DEFINE_list("models", ["mlp", "emnist_cnn"], "Which models to time.")

@@ -8,7 +8,7 @@ import numpy as np
 
 import jafl
 from jafl import engine
-from jafl.planning import preparation
+from jafl.engine.plan import preparation
 
 BATCH, RATE = 32, 0.01
 EXAMPLES = 3200

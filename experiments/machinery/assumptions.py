@@ -4,11 +4,12 @@ import pathlib
 from collections.abc import Callable
 from typing import Any
 
+from jafl.base.errors import SettingError
 from jafl.config.builders import make_model, make_source
 from jafl.config.data_cache import DataCache
 from jafl.config.settings import Settings
-from jafl.data import Source, assumed
-from jafl.errors import SettingError
+from jafl.data import Source
+from jafl.data.sources import assumed
 from jafl.models import Model
 from jafl.models.hugging_face import BASE_SIZES, without_files
 

@@ -20,8 +20,8 @@ from experiments.machinery.declarations import (
 from experiments.machinery.protocol import arms_of, claims_at
 from experiments.machinery.results import holds
 from experiments.machinery.statistics import power, seeds_for
+from jafl.base.errors import SettingError, is_number, real_number, require, seed_number
 from jafl.config import grid
-from jafl.errors import SettingError, is_number, real_number, require, seed_number
 
 LEAST_POWER = 0.8
 

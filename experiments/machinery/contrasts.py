@@ -10,7 +10,7 @@ from experiments.machinery.declarations import Differences, Margin
 from experiments.machinery.measures import FirstReach, Measure
 from experiments.machinery.results import Runs
 from experiments.machinery.statistics import Observed, pseudo_values
-from jafl.runs.reader import PastRun
+from jafl.runs.directory.reader import PastRun
 
 Place = tuple[str, Mapping[str, Any]]  # an arm's label and a condition
 LOG_TRIPS_MARGIN = Margin(math.log(1.1))  # TRIPS_MARGIN, of a difference of logarithms

@@ -27,7 +27,7 @@ from experiments.machinery.results import Runs
 from experiments.machinery.running import default_processes
 from experiments.machinery.statistics import ALPHA
 from experiments.machinery.sweeps import BUDGET, adapted, of_results, typed_budget
-from jafl.errors import SettingError, require, whole_number
+from jafl.base.errors import SettingError, require, whole_number
 from jafl.sweeps.seed_means import ArmRuns
 
 FIRST_SEED = 100_000  # so that no seed is one of the results' or the search's

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from experiments.machinery.measures import Measure, final, final_accuracy, spread
+from jafl.base.errors import require
 from jafl.config.arms import Arms, Override
 from jafl.config.settings import Settings
-from jafl.errors import require
 
 SCALES = ("desk", "paper")
 PROTOCOL_VERSION = 1  # of docs/protocol.md

@@ -8,7 +8,7 @@ import re
 
 from experiments.machinery import checks, protocol, search, times
 from experiments.machinery.declarations import SCALES, PaperExperiment
-from jafl.errors import require, unknown_name
+from jafl.base.errors import require, unknown_name
 
 FOLDER = pathlib.Path(__file__).parent.parent
 # What the docstring of each file holds, each at the start of a line.

@@ -14,17 +14,17 @@ from experiments.machinery.assumptions import AssumingCache
 from experiments.machinery.multiply_adds import Compute, compute
 from experiments.machinery.search import BETWEEN
 from experiments.machinery.sweeps import Sweep
+from jafl.base.errors import SettingError
 from jafl.config import arms as all_arms
 from jafl.config import grid
 from jafl.config.experiment import make_experiment
 from jafl.config.resolution import refuse_unread_in_sweep, resolve, seeds_of
 from jafl.config.settings import VARYING, Settings
-from jafl.errors import SettingError
-from jafl.planning.device_memory import readable
-from jafl.runs.directory import RunDirectory
-from jafl.runs.progress import Waiting
-from jafl.runs.reader import read_json
-from jafl.runs.tables import aligned
+from jafl.engine.plan.device_memory import readable
+from jafl.runs.directory.files import RunDirectory
+from jafl.runs.directory.reader import read_json
+from jafl.runs.directory.tables import aligned
+from jafl.runs.recording.progress import Waiting
 
 MOST_EVALUATION = 0.2  # evaluation that costs more than this share of training is named
 MOST_VALUES = 4  # of a setting that trials vary, in the table

@@ -8,8 +8,8 @@ from typing import Any
 from experiments.machinery import discovery, protocol, search, times
 from experiments.machinery.families import Content, page_name
 from experiments.machinery.protocol import UNDER, VERSION
-from jafl.errors import SettingError, require
-from jafl.runs.reader import read_json
+from jafl.base.errors import SettingError, require
+from jafl.runs.directory.reader import read_json
 
 PAGES = pathlib.Path(__file__).resolve().parents[2] / "docs" / "results"
 DATA = "data"  # the folder of the kept results in that of the pages

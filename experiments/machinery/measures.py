@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from experiments.machinery.statistics import Observed
-from jafl.runs.reader import PastRun
+from jafl.runs.directory.reader import PastRun
 
 Measure = Callable[[PastRun], float]
 LAST = 10  # evaluations that "final" is the mean of, a tenth of a run unless evaluate_every says otherwise

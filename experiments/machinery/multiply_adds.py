@@ -14,12 +14,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jafl.clients import dropout_key, rows_at_once, sum_and_gradient
+from jafl.base.errors import require
+from jafl.base.jaxpr_dependence import inner_programs
+from jafl.clients.work import dropout_key, rows_at_once, sum_and_gradient
 from jafl.engine.evaluation import batch_shapes, evaluated_splits, totals
-from jafl.errors import require
-from jafl.jaxpr_dependence import inner_programs
+from jafl.engine.plan.run import Run
 from jafl.models import Model
-from jafl.planning.run import Run
 from jafl.simulation.run_state import evaluation_steps
 from jafl.specifications import Specification, as_specification
 

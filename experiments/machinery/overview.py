@@ -20,7 +20,7 @@ from experiments.machinery.families import (
 )
 from experiments.machinery.protocol import UNDER
 from experiments.machinery.verdicts import UNDECIDED
-from jafl.errors import require
+from jafl.base.errors import require
 
 RESULTS = "../docs/results"  # from experiments/README.md
 

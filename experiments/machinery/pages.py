@@ -37,7 +37,7 @@ from experiments.machinery.families import (
 )
 from experiments.machinery.kept_results import PAGES
 from experiments.machinery.protocol import BEFORE, VERSION, Standing
-from jafl.errors import SettingError
+from jafl.base.errors import SettingError
 
 OVERVIEW = PAGES.parents[1] / "experiments" / "README.md"
 SETTING = ("Open choices", "Desk size")  # what an experiment's docstring says on its page

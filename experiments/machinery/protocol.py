@@ -16,9 +16,9 @@ from experiments.machinery.declarations import (
     Scale,
 )
 from experiments.machinery.results import holds
+from jafl.base.errors import SettingError, require
 from jafl.config.settings import DECIDE_NOTHING
-from jafl.errors import SettingError, require
-from jafl.runs.reader import read_json
+from jafl.runs.directory.reader import read_json
 
 VERSION = PROTOCOL_VERSION
 # What a result can be.

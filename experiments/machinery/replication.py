@@ -16,7 +16,7 @@ from experiments.machinery.declarations import BETTER, EQUIVALENT, UNDECIDED, WO
 from experiments.machinery.protocol import UNDER
 from experiments.machinery.statistics import ALPHA
 from experiments.machinery.verdicts import IDENTITY
-from jafl.errors import require, whole_number
+from jafl.base.errors import require, whole_number
 
 # Between two replications' seeds. The control's begin at 100,000.
 SEEDS_APART, MOST = 10_000, 9

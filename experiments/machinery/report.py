@@ -14,8 +14,8 @@ from experiments.machinery.search import at_the_edge
 from experiments.machinery.statistics import ALPHA
 from experiments.machinery.verdicts import IDENTITY
 from jafl.config import grid, world
-from jafl.runs import tables
-from jafl.runs.reader import PastRun
+from jafl.runs.directory import tables
+from jafl.runs.directory.reader import PastRun
 from jafl.sweeps import seed_means
 
 NOTHING = 1e-9  # differences below are rounding

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from experiments.machinery.measures import Measure
-from jafl.runs.reader import PastRun, find_runs
+from jafl.runs.directory.reader import PastRun, find_runs
 from jafl.sweeps import seed_means
 
 

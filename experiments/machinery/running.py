@@ -26,10 +26,10 @@ from experiments.machinery.declarations import Context, PaperExperiment, Scale
 from experiments.machinery.results import Runs
 from experiments.machinery.sweeps import Sweep, adapted, typed_budget
 from jafl import __version__
+from jafl.base.errors import SettingError, require, unknown_name
 from jafl.config import grid
 from jafl.config.arms import Override
 from jafl.config.settings import DECIDE_NOTHING, Settings
-from jafl.errors import SettingError, require, unknown_name
 from jafl.sweeps import parts
 
 INTERRUPTED, COULD_NOT_RUN = 130, 2  # exit statuses
@@ -124,7 +124,7 @@ def run_paper_experiment(
         data sets may be missing, and 2 is returned if a run is refused. Left out with ``forecast``.
       replication_number: which replication, with seeds of its own (``experiments.machinery.replication``); 0: the
         experiment itself.
-      options: the fields of ``jafl.runs.recorder.Options``.
+      options: the fields of ``jafl.runs.recording.recorder.Options``.
 
     Writes ``runs`` (and ``search``), sweeps with their tables and pictures; ``table.md``; ``verdicts.json``; with
     ``tune``, ``tuned.json``; and ``clock.json``, the seconds that all this took. Of a dry run
@@ -151,7 +151,7 @@ def run_paper_experiment(
     folder = pathlib.Path(output_dir or pathlib.Path("runs") / folder_name(name, scale, replication_number))
     given = folder, experiment, scale, replication_number, typed
     earlier = {} if dry_run or forecast else protocol.earlier_results(*given)
-    from jafl.runs.recorder import Options
+    from jafl.runs.recording.recorder import Options
 
     budget = typed_budget(typed or {})
     job = _Job(
@@ -216,7 +216,7 @@ class _Job:
       replication: its number; 0 for the experiment itself.
       settings: the common settings.
       budget: the typed budget, as overrides that apply last.
-      options: ``jafl.runs.recorder.Options``.
+      options: ``jafl.runs.recording.recorder.Options``.
       typed: settings in the place of the file's.
       earlier: the content of the ``verdicts.json`` that lies in the folder; may be empty.
     """
@@ -321,7 +321,7 @@ def _train(job: _Job, tune: bool, options: Mapping[str, Any]) -> bool:
 
 def _search(job: _Job, options: Mapping[str, Any]) -> dict[str, Any] | None:
     """Runs the search, writes ``tuned.json`` and returns its content; None if it was interrupted."""
-    from jafl.runs.directory import RunDirectory
+    from jafl.runs.directory.files import RunDirectory
 
     of_search = sweeps.of_search(job.scale, job.settings, job.budget)
     if not _run(job, of_search, "search", {**options, "pictures": False}):
@@ -376,7 +376,7 @@ def _write(
 
     results: ``Runs``, or the rows of an experiment without training.
     """
-    from jafl.runs.directory import RunDirectory
+    from jafl.runs.directory.files import RunDirectory
 
     experiment, analysis = job.experiment, job.scale.analysis
     rows = verdicts.judge(experiment.claims, job.scale_name, results, analysis, corrections)

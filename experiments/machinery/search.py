@@ -16,9 +16,9 @@ import numpy as np
 
 from experiments.machinery.declarations import PROTOCOL_VERSION, LogUniform, Scale, Search
 from experiments.machinery.results import Runs
+from jafl.base.errors import SettingError
 from jafl.config import grid
 from jafl.config.arms import Override
-from jafl.errors import SettingError
 
 BETWEEN = " | "  # an arm's label and the trial's settings, in the label of the trial's runs
 FOUND = pathlib.Path(__file__).parent.parent / "tuned"  # what the searches behind docs/results have found

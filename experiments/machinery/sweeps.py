@@ -6,11 +6,11 @@ from typing import Any
 
 from experiments.machinery import search
 from experiments.machinery.declarations import Scale
+from jafl.base.errors import SettingError, require
 from jafl.config import arms as all_arms
 from jafl.config import grid
 from jafl.config.arms import Arms, Override
 from jafl.config.settings import DECIDE_NOTHING, Settings
-from jafl.errors import SettingError, require
 
 BUDGET = ("client_trips", "server_steps")
 

@@ -24,8 +24,8 @@ def note(folder: pathlib.Path, part: str, seconds: float, processes: int, *, ane
       processes: how many shared the runs.
       anew: whether it was all done anew, so that what was noted before does not count.
     """
-    from jafl.runs.directory import RunDirectory
-    from jafl.runs.reader import read_json
+    from jafl.runs.directory.files import RunDirectory
+    from jafl.runs.directory.reader import read_json
 
     path = folder / CLOCK
     noted = read_json(path) if path.is_file() else {"seconds": {}}

@@ -25,7 +25,7 @@ from experiments.machinery.declarations import (
 from experiments.machinery.results import Runs, holds
 from experiments.machinery.statistics import ALPHA, Estimate, estimate, holm
 from jafl.config import grid
-from jafl.runs.reader import PastRun
+from jafl.runs.directory.reader import PastRun
 
 # Verdicts from before the protocol, and those under it that they speak for. A tie may be a wide interval: it agrees
 # with nothing.

@@ -11,11 +11,11 @@ from jafl.ahead_of_time import programs
 from jafl.ahead_of_time.programs import Compiled, DoesNotFitError, lower, lowered_run, prepare_for
 from jafl.ahead_of_time.timed import measured_here
 from jafl.ahead_of_time.topologies import NAMES, Topology, topology
+from jafl.base.errors import require
 from jafl.engine.evaluation import batch_shapes, evaluated_splits, totals
-from jafl.errors import require
-from jafl.planning.device_memory import readable
-from jafl.planning.preparation import Preparation
-from jafl.planning.run import Run
+from jafl.engine.plan.device_memory import readable
+from jafl.engine.plan.preparation import Preparation
+from jafl.engine.plan.run import Run
 from jafl.records import ExecutionPlan
 from jafl.specifications import as_specification
 

@@ -10,15 +10,14 @@ import jax
 
 from jafl import engine
 from jafl.ahead_of_time.topologies import Topology, shape_on
-from jafl.engine import matrix_form
-from jafl.errors import SettingError
-from jafl.planning import matrix_program
-from jafl.planning.compatibility import check_model_precision, check_types
-from jafl.planning.device_memory import CompiledMemory, memory_of, ran_out_of_memory
-from jafl.planning.matrix_program import MatrixRun
-from jafl.planning.preparation import Preparation, prepare, shardings_of
-from jafl.planning.program import allocation
-from jafl.planning.run import Run
+from jafl.base.errors import SettingError
+from jafl.engine.matrix import matrix_program, segment_loop
+from jafl.engine.matrix.matrix_program import MatrixRun
+from jafl.engine.plan.compatibility import check_model_precision, check_types
+from jafl.engine.plan.device_memory import CompiledMemory, memory_of, ran_out_of_memory
+from jafl.engine.plan.make_program import allocation
+from jafl.engine.plan.preparation import Preparation, prepare, shardings_of
+from jafl.engine.plan.run import Run
 from jafl.records import ExecutionPlan
 from jafl.specifications import as_specification
 
@@ -48,7 +47,7 @@ def prepare_for(
     on_training: bool = False,
     must_fit: bool = True,
 ) -> Preparation:
-    """``jafl.planning.preparation.prepare`` for chips that need not be here.
+    """``jafl.engine.plan.preparation.prepare`` for chips that need not be here.
 
     Args:
       topology: the chips.
@@ -158,7 +157,7 @@ def _of_matrix_form(topology: Topology, preparation: Preparation) -> tuple[Any, 
     segments = matrix_program.shapes_of_segments(layout, 1, dtype)
     examples = program.data.x
     program, segments = topology.placed((program, segments), spread)
-    return matrix_form.run, _with_examples_apart(program, examples), carry, segments, 0
+    return segment_loop.run, _with_examples_apart(program, examples), carry, segments, 0
 
 
 def _with_examples_apart(placed: Any, x: Any) -> Any:

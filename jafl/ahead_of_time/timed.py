@@ -6,10 +6,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from jafl.errors import SettingError
-from jafl.planning.compatibility import check_model_precision
-from jafl.planning.preparation import prepare
-from jafl.planning.run import Run
+from jafl.base.errors import SettingError
+from jafl.engine.plan.compatibility import check_model_precision
+from jafl.engine.plan.preparation import prepare
+from jafl.engine.plan.run import Run
 from jafl.simulation.batches import batch_of
 
 # The measurement ends as soon as one of the two is reached.

@@ -12,8 +12,8 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 
+from jafl.base.errors import SettingError, unknown_name, whole_number
 from jafl.engine.devices import DEVICES, Spread
-from jafl.errors import SettingError, unknown_name, whole_number
 
 GIB = 2**30
 

@@ -9,10 +9,10 @@ import urllib.parse
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from jafl.base.errors import SettingError, require
 from jafl.config.grid import LONGEST_NAME
 from jafl.config.parsing import items
 from jafl.config.settings import Settings
-from jafl.errors import SettingError, require
 
 Arms = Mapping[str, Mapping[str, Any]]
 NOT_OF_AN_ARM = ("seed",)

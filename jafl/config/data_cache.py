@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from jafl import stopwatch
+from jafl.base import stopwatch
 from jafl.config.builders import make_federation, make_model, make_source
 from jafl.config.builders.data import split_of, with_data
 from jafl.config.settings import OF_FEDERATION, Settings, of_source

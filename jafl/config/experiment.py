@@ -7,8 +7,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from jafl import stopwatch
-from jafl.clients import client_work
+from jafl.base import stopwatch
+from jafl.base.errors import SettingError, require, whole_number
+from jafl.clients.work import client_work
 from jafl.config import arms, foretold
 from jafl.config.builders import (
     make_client_optimizer,
@@ -25,14 +26,13 @@ from jafl.config.resolution import refuse_unread, resolve
 from jafl.config.settings import Settings
 from jafl.data import Federation, Source
 from jafl.engine.evaluation import Evaluator
-from jafl.errors import SettingError, require, whole_number
+from jafl.engine.plan.device_memory import Forecast, bytes_of
+from jafl.engine.plan.preparation import Preparation, prepare
+from jafl.engine.plan.run import Run
 from jafl.models import Model, server_gradient
-from jafl.planning.device_memory import Forecast, bytes_of
-from jafl.planning.preparation import Preparation, prepare
-from jafl.planning.run import Run
 from jafl.records import EventSchedule, History
 from jafl.records.stopping import StopWhen, check_measured
-from jafl.simulation.error_decomposition import decomposed
+from jafl.rules.decomposition import decomposed
 from jafl.simulation.run_state import DEFAULT_EVALUATIONS, default_evaluators
 from jafl.simulation.simulate import simulate_prepared
 from jafl.specifications import Specification, as_specification

@@ -1,9 +1,9 @@
 """What settings would take of the machine, said in a moment: numbers so large that a run could never be made."""
 
-from jafl.clients import MOST_STEPS_OF_A_TRIP
+from jafl.base.errors import require
+from jafl.clients.work import MOST_STEPS_OF_A_TRIP
 from jafl.config.settings import TRIPS_PER_STEP, Settings
-from jafl.errors import require
-from jafl.planning.device_memory import host_memory, readable
+from jafl.engine.plan.device_memory import host_memory, readable
 
 # Trips, examples of a trip and local steps are counted in 32 bits.
 MOST_COUNTED = 2**31 - 1

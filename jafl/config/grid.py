@@ -10,8 +10,8 @@ import urllib.parse
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from jafl.base.errors import SettingError, did_you_mean, refusal, require
 from jafl.config.settings import KINDS, TYPES
-from jafl.errors import SettingError, did_you_mean, refusal, require
 
 LONGEST_NAME = 255  # bytes of a file name, on most file systems
 ELSEWHERE = ("algorithm", "seed")

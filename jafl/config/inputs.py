@@ -4,7 +4,7 @@ import pathlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from jafl import checksums
+from jafl.base import checksums
 from jafl.config.settings import DECLARED, Settings
 
 if TYPE_CHECKING:

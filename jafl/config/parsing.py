@@ -4,7 +4,7 @@ import contextlib
 import re
 from collections.abc import Iterator, Mapping
 
-from jafl.errors import SettingError, refusal, require
+from jafl.base.errors import SettingError, refusal, require
 
 MOST_IN_A_RANGE = 10**6
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jafl import data
+from jafl.base.errors import refusal
 from jafl.config import presets
 from jafl.config.builders import PROTOCOLS
 from jafl.config.builders.algorithm import (
@@ -31,7 +32,6 @@ from jafl.config.declaration import (
     told,
 )
 from jafl.config.settings import DECLARED, DEFAULTS, Settings
-from jafl.errors import refusal
 from jafl.models import MODELS
 from jafl.privacy.mechanisms import MECHANISMS
 from jafl.rules.staleness import STALENESS_WEIGHTS

@@ -7,6 +7,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from jafl.base.errors import SettingError, choose, require, seed_number, unknown_name
+from jafl.base.precision import COMPUTE_DTYPES, MATMUL_PRECISIONS
 from jafl.config import arms as all_arms
 from jafl.config import foretold, grid, presets, readers, world
 from jafl.config.arms import Arms, Override
@@ -25,8 +27,6 @@ from jafl.config.settings import (
     Settings,
     excluded_by,
 )
-from jafl.errors import SettingError, choose, require, seed_number, unknown_name
-from jafl.precision import COMPUTE_DTYPES, MATMUL_PRECISIONS
 from jafl.records import Rule
 from jafl.records.stopping import StopWhen
 

@@ -12,6 +12,7 @@ import typing
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from jafl.base.errors import SettingError, did_you_mean, require
 from jafl.config.declaration import (
     BY_ARGUMENT,
     EVENTFUL,
@@ -27,7 +28,6 @@ from jafl.config.declaration import (
     Declaration,
     only,
 )
-from jafl.errors import SettingError, did_you_mean, require
 
 
 def _setting(default: Any, help_text: str, declaration: Declaration) -> Any:

@@ -6,9 +6,9 @@ What makes a world is said once: ``WORLD`` of ``jafl.config.declaration`` has th
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from jafl.base.errors import SettingError, refusal
 from jafl.config import grid
 from jafl.config.settings import OF_WORLD, Settings
-from jafl.errors import SettingError, refusal
 
 ON_PURPOSE = (
     "To compare different worlds on purpose, pass --different_worlds (a setting): table, report and pictures then "

@@ -9,22 +9,22 @@ A source is a data set with a common test set; ``SOURCES`` and ``PARTITIONS`` ho
 arrays, ``Partition.from_lists`` any other division.
 """
 
-from jafl.data.celebrities import celeb_a
 from jafl.data.federation import Federation, HeldOut, Partition, Source, federate
-from jafl.data.image_sources import image_source
 from jafl.data.normalization import NORMALIZATIONS, Normalization
 from jafl.data.partitions import PARTITIONS, dirichlet, iid, label_groups, labels_per_client
-from jafl.data.posts import newsgroups
-from jafl.data.prepared import PREPARED
-from jafl.data.preparing import prepare
-from jafl.data.programs import python_source, python_source_digest
 from jafl.data.server_examples import keep_for_server
-from jafl.data.signals import mnist_1d
-from jafl.data.small_mnist import mnist_5000
-from jafl.data.sources import SOURCES, digits, synthetic
+from jafl.data.sources.celeb_a import celeb_a
+from jafl.data.sources.femnist import femnist
+from jafl.data.sources.images import image_source
+from jafl.data.sources.mnist_1d import mnist_1d
+from jafl.data.sources.mnist_5000 import mnist_5000
+from jafl.data.sources.newsgroups import newsgroups
+from jafl.data.sources.prepared import PREPARED
+from jafl.data.sources.preparing import prepare
+from jafl.data.sources.python_source import python_source, python_source_digest
+from jafl.data.sources.sentiment140 import sentiment140
+from jafl.data.sources.table import SOURCES, digits, synthetic
 from jafl.data.splits import hold_out
-from jafl.data.tweets import sentiment140
-from jafl.data.writers import femnist
 
 Normalisation, NORMALISATIONS = Normalization, NORMALIZATIONS  # the spelling of earlier versions
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from jafl.base.errors import SettingError, require
+from jafl.base.given_arrays import as_array
 from jafl.data.checks import checked_labels, finite_number, generator, whole_number
-from jafl.errors import SettingError, require
-from jafl.given_arrays import as_array
 
 # More classes than the first, and more than the second for each that occurs, are those of labels with large gaps.
 FEW_CLASSES, LARGEST_GAP = 100, 10

@@ -17,9 +17,9 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from jafl import checksums
-from jafl.array_files import read_array
-from jafl.errors import SettingError, require
+from jafl.base import checksums
+from jafl.base.array_files import read_array
+from jafl.base.errors import SettingError, require
 
 FORMAT = 1
 FACTS, DIGEST = "facts.json", "digest.json"

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from jafl.errors import require, seed_number
-from jafl.errors import whole_number as whole_number
-from jafl.given_arrays import as_array
+from jafl.base.errors import require, seed_number
+from jafl.base.errors import whole_number as whole_number
+from jafl.base.given_arrays import as_array
 
 _LARGEST_LABEL = np.iinfo(np.int32).max - 1
 

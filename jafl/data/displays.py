@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from jafl import display
+from jafl.base import display
 
 
 def split_facts(data: Any) -> dict[str, Any]:

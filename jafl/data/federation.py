@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from jafl.base.errors import SettingError, require
+from jafl.base.given_arrays import as_array
 from jafl.data import displays
 from jafl.data.arrays import checked_clients, checked_num_classes, checked_split, pair_of, taken_out
 from jafl.data.checks import whole_number
 from jafl.data.normalization import Normalization
-from jafl.errors import SettingError, require
-from jafl.given_arrays import as_array
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from jafl.errors import choose, require
+from jafl.base.errors import choose, require
 
 LARGEST_PIXEL = 255.0
 

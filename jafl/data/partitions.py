@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from jafl.base.errors import require
 from jafl.data.checks import checked_labels, finite_number, generator, whole_number
 from jafl.data.federation import Partition, labels_digest, offsets_of
-from jafl.errors import require
 
 # One random stream per kind of partition, so that two kinds made from one seed share no random numbers.
 _IID, _DIRICHLET, _LABELS_PER_CLIENT, _LABEL_GROUPS = 101, 102, 103, 104

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from jafl.base.errors import SettingError, require
 from jafl.data.checks import generator, whole_number
 from jafl.data.federation import Partition, Source
 from jafl.data.splits import fields_of
-from jafl.errors import SettingError, require
 
 _SERVER = 203  # the random stream of this draw
 

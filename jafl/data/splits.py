@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from jafl.base.errors import choose, require, seed_number, whole_number
 from jafl.data.checks import finite_number, generator
 from jafl.data.federation import HeldOut, Partition, Source, offsets_of
-from jafl.errors import choose, require, seed_number, whole_number
 
 _STRATIFIED, _BY_EXAMPLE, _HELD_OUT, _FOLDS, _SHUFFLED, _EVALUATED = 301, 302, 303, 304, 305, 306
 SPLITS_OF_CLIENTS = ("clients", "examples")

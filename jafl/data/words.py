@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from jafl.errors import SettingError, require, whole_number
-from jafl.extras import importing
+from jafl.base.errors import SettingError, require, whole_number
+from jafl.base.extras import importing
 
 PADDING, UNKNOWN = 0, 1
 SPECIAL = ("[PAD]", "[UNK]")

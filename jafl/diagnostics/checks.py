@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from jafl.errors import require
-from jafl.given_arrays import as_array
+from jafl.base.errors import require
+from jafl.base.given_arrays import as_array
 from jafl.records import EventSchedule, check_schedule
 
 Groups = Mapping[str, Sequence[int] | np.ndarray]  # {name of a group: its clients}

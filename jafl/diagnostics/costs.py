@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from jafl.base.errors import require, whole_number
 from jafl.diagnostics.checks import check_has_trips
-from jafl.errors import require, whole_number
 from jafl.records import EventSchedule
 
 

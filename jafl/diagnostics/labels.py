@@ -4,9 +4,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jafl.base.errors import require
 from jafl.diagnostics.checks import per_trip
 from jafl.diagnostics.over_time import step_bins
-from jafl.errors import require
 from jafl.records import EventSchedule
 
 

@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from jafl.base.errors import whole_number
 from jafl.diagnostics.checks import Groups, check_has_trips, group_numbers
-from jafl.errors import whole_number
 from jafl.records import EventSchedule
 from jafl.schedule import counting
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
+from jafl.base.errors import require, whole_number
 from jafl.diagnostics.checks import Groups, check_has_trips, group_numbers, numbers_of, per_client, per_trip
-from jafl.errors import require, whole_number
 from jafl.records import EventSchedule, check_schedule
 
 

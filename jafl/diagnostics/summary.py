@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from jafl.base.errors import require
 from jafl.diagnostics.checks import Groups, check_has_trips, group_numbers, per_trip
 from jafl.diagnostics.costs import Costs
 from jafl.diagnostics.examples import participating_examples, wasted
 from jafl.diagnostics.labels import label_distance, labels_seen
 from jafl.diagnostics.over_time import in_flight, mean_in_flight
 from jafl.diagnostics.shares import fairness_loss, gini, influence, jain, of_fair_share
-from jafl.errors import require
 from jafl.records import EventSchedule
 
 TRIPS = "client trips"  # the influence of clients where all trips count alike

@@ -11,9 +11,9 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
 
-from jafl import processes
-from jafl.errors import require, whole_number
-from jafl.platform_forms import FORMS, Forms
+from jafl.base import processes
+from jafl.base.errors import require, whole_number
+from jafl.base.platform_forms import FORMS, Forms
 
 DEVICES = "devices"  # the name of the mesh's one axis
 SMALL = 2**14  # entries of an array that is summed over devices with others

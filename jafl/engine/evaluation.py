@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jafl.base.errors import SettingError, require
+from jafl.base.given_arrays import as_array
 from jafl.data import Federation
 from jafl.engine.devices import put
-from jafl.errors import SettingError, require
-from jafl.given_arrays import as_array
 from jafl.models import Metric, Model
 from jafl.models.tasks import in_jax
 from jafl.records import Params

@@ -1,6 +1,7 @@
 """Models: networks with a loss per example. A module of Flax or Equinox becomes one by ``Model(module)``."""
 
-from jafl.models.convolution import Conv, convolution
+from jafl.models.forms.convolution import Conv, convolution
+from jafl.models.forms.pooling import max_pool
 from jafl.models.gradients import server_gradient
 from jafl.models.hugging_face import bert, distilbert
 from jafl.models.images import (
@@ -14,7 +15,6 @@ from jafl.models.images import (
 )
 from jafl.models.inputs import Inputs
 from jafl.models.model import Model
-from jafl.models.pooling import max_pool
 from jafl.models.recurrent import character_lstm, sent140_lstm
 from jafl.models.resnet import resnet18
 from jafl.models.signals import mnist_1d_cnn

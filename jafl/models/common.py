@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
-from jafl.errors import require, whole_number
+from jafl.base.errors import require, whole_number
 
 
 def floating(x: jax.Array) -> jnp.dtype:

@@ -7,7 +7,7 @@ import flax.linen as nn
 import jax
 import numpy as np
 
-from jafl import display
+from jafl.base import display
 from jafl.models.network import Network
 
 # Fields that are shown in words of their own, or are too large to be shown.

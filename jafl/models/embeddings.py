@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from jafl.errors import SettingError, require
+from jafl.base.errors import SettingError, require
 
 # Token numbers of texts: padding at the end, unknown words, then the words of the vocabulary in its order.
 PADDING, UNKNOWN, FIRST_WORD = 0, 1, 2

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jafl.errors import require
+from jafl.base.errors import require
 
 Which = Any  # patterns, a function of a path, or a tree of bools: see ``Model.freeze``
 _ALLOWED = 'patterns like "encoder/*", a function of a path, or a tree of bools like the parameters'

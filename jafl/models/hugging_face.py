@@ -12,8 +12,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from jafl.errors import SettingError, choose, require
-from jafl.extras import importing
+from jafl.base.errors import SettingError, choose, require
+from jafl.base.extras import importing
 from jafl.models.common import check_classes
 from jafl.models.model import Model
 from jafl.models.transformer import ACTIVATIONS, TransformerClassifier, TransformerConfig

@@ -8,10 +8,10 @@ import flax.linen as nn
 import jax
 
 from jafl.models.common import check_classes, check_images, check_rate, flat, floating
-from jafl.models.convolution import Conv
+from jafl.models.forms.convolution import Conv
+from jafl.models.forms.pooling import max_pool
 from jafl.models.layers import convolution_and_pool, dense
 from jafl.models.model import Model
-from jafl.models.pooling import max_pool
 
 
 class EmnistCNN(nn.Module):

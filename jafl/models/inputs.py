@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jafl.base.errors import require, whole_number
+from jafl.base.keyed_shuffle import mix
 from jafl.data import Normalization, Source
-from jafl.errors import require, whole_number
-from jafl.keyed_shuffle import mix
 
 # Makes these draws independent of all other uses of a trip's random words.
 _AUGMENTATION = 0x7FEB352D

@@ -4,8 +4,8 @@ import flax.linen as nn
 import jax
 
 from jafl.models.common import floating
-from jafl.models.convolution import Conv, Padding
-from jafl.models.pooling import max_pool
+from jafl.models.forms.convolution import Conv, Padding
+from jafl.models.forms.pooling import max_pool
 
 
 def dense(x: jax.Array, features: int, name: str) -> jax.Array:

@@ -10,15 +10,15 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jafl.errors import SettingError, choose, require
+from jafl.base.errors import SettingError, choose, require
+from jafl.base.precision import COMPUTE_DTYPES, MATMUL_PRECISIONS, products_in
 from jafl.models import displays
+from jafl.models.forms.rewriting import in_quick_forms
 from jafl.models.freezing import Which, chosen, merged, paths, split
 from jafl.models.inputs import Inputs
 from jafl.models.network import NO_STATISTICS, Network, as_setting_error
 from jafl.models.networks import Variables, differences, frozen_params, network_of
-from jafl.models.quick_forms import in_quick_forms
 from jafl.models.tasks import Loss, MetricFunction, Reading, Task, in_jax, reading, task_of
-from jafl.precision import COMPUTE_DTYPES, MATMUL_PRECISIONS, products_in
 
 
 @jax.tree_util.register_pytree_node_class
@@ -27,7 +27,7 @@ class Model:
     """A neural network with its loss and what is measured of it.
 
     Convolutions and max-pools in it, of whatever library, are computed in jafl's quick form, which has the same
-    values and gradients to rounding (``jafl/models/quick_forms.py``).
+    values and gradients to rounding (``jafl/models/forms/rewriting.py``).
 
     Models are compared by value, so that equal models share a compiled program. A model is a pytree whose
     leaves are the frozen parameters, if there are any; everything else is static.

@@ -9,7 +9,7 @@ from typing import Any
 import flax.errors
 import jax
 
-from jafl.errors import SettingError
+from jafl.base.errors import SettingError
 
 # Arguments by which modules are told whether they train, and what each is then; otherwise it is the opposite.
 SWITCHES = {"train": True, "training": True, "deterministic": False}

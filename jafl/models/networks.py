@@ -17,7 +17,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jafl.errors import require
+from jafl.base.errors import require
 from jafl.models.freezing import merged
 from jafl.models.network import (
     NO_CONSTANTS,

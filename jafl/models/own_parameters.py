@@ -7,8 +7,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jafl.errors import require
-from jafl.extras import importing
+from jafl.base.errors import require
+from jafl.base.extras import importing
 from jafl.models.freezing import merged
 from jafl.models.network import NO_STATE, NO_STATISTICS, SWITCHES, Network, has_argument, stream_key, switches
 

@@ -10,7 +10,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jafl.errors import require, whole_number
+from jafl.base.errors import require, whole_number
 from jafl.models.common import check_classes, check_rate, check_tokens, widths
 from jafl.models.embeddings import FIRST_WORD, PADDING, read_word_vectors
 from jafl.models.model import Model

@@ -3,11 +3,11 @@
 import flax.linen as nn
 import jax
 
-from jafl.errors import choose, require
+from jafl.base.errors import choose, require
 from jafl.models.common import check_classes, check_images, floating
-from jafl.models.convolution import Conv
+from jafl.models.forms.convolution import Conv
+from jafl.models.forms.pooling import max_pool
 from jafl.models.model import Model
-from jafl.models.pooling import max_pool
 
 # {name: number of channels -> number of groups}
 NORMALIZATIONS = {"group": lambda channels: min(32, channels), "layer": lambda channels: 1}

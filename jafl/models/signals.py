@@ -3,9 +3,9 @@
 import flax.linen as nn
 import jax
 
-from jafl.errors import require
+from jafl.base.errors import require
 from jafl.models.common import check_classes, flat, floating
-from jafl.models.convolution import Conv
+from jafl.models.forms.convolution import Conv
 from jafl.models.layers import dense
 from jafl.models.model import Model
 

@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from jafl.errors import SettingError, choose, require
-from jafl.platform_forms import by_platform
+from jafl.base.errors import SettingError, choose, require
+from jafl.base.platform_forms import by_platform
 
 Loss = Callable[[jax.Array, jax.Array], Any]
 MetricFunction = Callable[[Any, jax.Array], Any]

@@ -9,7 +9,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jafl.errors import require
+from jafl.base.errors import require
 from jafl.models.common import check_tokens, floating
 
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from jafl.errors import choose, require, unknown_name
-from jafl.extras import importing
+from jafl.base.errors import choose, require, unknown_name
+from jafl.base.extras import importing
 from jafl.plots.accuracy_axis import NAME, SCALES, set_error_scale, shows_errors
 from jafl.plots.canvas import (
     COLORS,

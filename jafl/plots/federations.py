@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from jafl.errors import require
-from jafl.extras import importing
+from jafl.base.errors import require
+from jafl.base.extras import importing
 from jafl.plots.canvas import (
     MOST_BARS,
     name_clients,

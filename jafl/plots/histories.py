@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jafl.errors import require
+from jafl.base.errors import require
 from jafl.records import History
 
 ALONE = "run"  # the label of runs that are given without one

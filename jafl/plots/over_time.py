@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jafl import diagnostics
-from jafl.errors import require
-from jafl.extras import importing
+from jafl.base.errors import require
+from jafl.base.extras import importing
 from jafl.plots.canvas import (
     COLORS,
     TIME,

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from jafl.errors import require
+from jafl.base.errors import require
 from jafl.plots.canvas import COLORS, is_constant, legend_above, new_figure, powers_of_ten, thousands, tidy
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jafl.errors import require
-from jafl.extras import importing
+from jafl.base.errors import require
+from jafl.base.extras import importing
 from jafl.plots.canvas import COLORS, is_constant, new_figure, per_cent, tidy
 from jafl.plots.histories import evaluations_of
 from jafl.records import History

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from jafl.errors import SettingError
+from jafl.base.errors import SettingError
 from jafl.privacy.weights import check_eligible
 from jafl.records import EventSchedule
 from jafl.specifications import Specification

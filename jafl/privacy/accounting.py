@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jafl.errors import choose, real_number, refusal, require
+from jafl.base.errors import choose, real_number, refusal, require
 from jafl.privacy.gaussian import check_delta, check_epsilon, deviations_of, epsilon_of
 from jafl.privacy.mechanisms import Mechanism, check_steps, make_mechanism
 from jafl.privacy.report import PrivacyReport

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from jafl.errors import SettingError, real_number, refusal, require, whole_number
-from jafl.extras import importing
+from jafl.base.errors import SettingError, real_number, refusal, require, whole_number
+from jafl.base.extras import importing
 from jafl.privacy.gaussian import check_delta, check_epsilon
 from jafl.privacy.weights import rule_name, trip_weights
 from jafl.records import EventSchedule, Rule

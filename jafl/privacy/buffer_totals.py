@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jafl.errors import refusal, require
-from jafl.precision import on_host
+from jafl.base.errors import refusal, require
+from jafl.base.precision import on_host
 from jafl.privacy.weights import COUNTS, check_eligible, rule_name
 from jafl.records import ArrayTree, Arrival, Buffer, EventSchedule, Params, Report, Rule
 from jafl.specifications import Specification, as_specification

@@ -8,7 +8,7 @@ vectorised over clients; dp-accounting has the same of single numbers (``get_eps
 
 import numpy as np
 
-from jafl.errors import is_number, real_number, require
+from jafl.base.errors import is_number, real_number, require
 
 # Epsilons are found to this absolute or relative error.
 TOLERANCE = 1e-12

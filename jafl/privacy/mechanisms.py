@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jafl.errors import require, unknown_name, whole_number
+from jafl.base.errors import require, unknown_name, whole_number
 
 # {name: what its noise is}, in the order of the module's docstring.
 MECHANISMS = {

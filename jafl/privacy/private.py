@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jafl.errors import SettingError, choose, real_number, refusal, require
+from jafl.base.errors import SettingError, choose, real_number, refusal, require
 from jafl.privacy.accounted import check_digests, digests, other_schedule, schedule_digest
 from jafl.privacy.accounting import READINGS, PrivacyReport, account
 from jafl.privacy.clipping import clip, plain_norm, wide

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from jafl import display
+from jafl.base import display
 from jafl.privacy.mechanisms import Mechanism
 from jafl.privacy.sensitivity import Pattern
 

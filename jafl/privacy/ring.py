@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jafl.errors import SettingError, require
+from jafl.base.errors import SettingError, require
 from jafl.records import Array, ArrayTree
 
 LIMIT = 2**31

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jafl.errors import SettingError, real_number, refusal, require, seed_number, whole_number
+from jafl.base.errors import SettingError, real_number, refusal, require, seed_number, whole_number
 from jafl.privacy import masks, ring
 from jafl.privacy.buffer_totals import counted, fold_weights, small, weights_of_sums, with_total
 from jafl.privacy.clipping import clip

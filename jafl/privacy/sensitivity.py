@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jafl.errors import choose, require, whole_number
+from jafl.base.errors import choose, require, whole_number
 from jafl.privacy.mechanisms import (
     Mechanism,
     Trees,

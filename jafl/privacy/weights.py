@@ -12,10 +12,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jafl.errors import SettingError, refusal, require
-from jafl.jaxpr_dependence import dependences
-from jafl.jaxpr_sizes import same_but_for_sizes
-from jafl.precision import on_host
+from jafl.base.errors import SettingError, refusal, require
+from jafl.base.jaxpr_dependence import dependences
+from jafl.base.jaxpr_sizes import same_but_for_sizes
+from jafl.base.precision import on_host
 from jafl.records import Arrival, EventSchedule, Rule
 from jafl.schedule import asynchronous, delays
 from jafl.specifications import Specification, as_specification, for_schedule

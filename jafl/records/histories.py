@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from jafl import display
-from jafl.errors import choose, require
-from jafl.extras import importing
+from jafl.base import display
+from jafl.base.errors import choose, require
+from jafl.base.extras import importing
 from jafl.records import saved_histories
 from jafl.records.schedules import EventSchedule
 from jafl.records.types import Params

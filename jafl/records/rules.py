@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jafl import display
-from jafl.errors import did_you_mean, require
+from jafl.base import display
+from jafl.base.errors import did_you_mean, require
 from jafl.records.schedules import EventSchedule
 from jafl.records.types import (
     Array,

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from jafl.array_files import ArrayFileError, read_array
-from jafl.errors import SettingError, require
+from jafl.base.array_files import ArrayFileError, read_array
+from jafl.base.errors import SettingError, require
 from jafl.records.schedules import EventSchedule
 
 FORMAT = 1

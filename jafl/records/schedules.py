@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from jafl import display
-from jafl.errors import require
+from jafl.base import display
+from jafl.base.errors import require
 
 
 @dataclasses.dataclass(frozen=True)

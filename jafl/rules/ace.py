@@ -6,7 +6,7 @@ federated learning".
 
 import numpy as np
 
-from jafl.errors import choose
+from jafl.base.errors import choose
 from jafl.records import EventSchedule, Recall, Requirements, Rule
 from jafl.rules import accumulate, cached
 from jafl.specifications import specification

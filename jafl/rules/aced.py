@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from jafl.errors import choose, whole_number
+from jafl.base.errors import choose, whole_number
 from jafl.records import Columns, EventSchedule, Recall, Requirements, Rule
 from jafl.rules import accumulate, cached
 from jafl.specifications import specification

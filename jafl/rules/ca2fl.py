@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 
-from jafl.errors import choose
+from jafl.base.errors import choose
 from jafl.records import Columns, EventSchedule, Requirements, Rule
 from jafl.rules import accumulate, cached
 from jafl.specifications import specification

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from jafl.errors import choose, require, whole_number
+from jafl.base.errors import choose, require, whole_number
 from jafl.records import EventSchedule, Rule
 from jafl.rules.accumulate import weighted_sum
 from jafl.specifications import specification

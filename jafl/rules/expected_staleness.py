@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from jafl.errors import choose, require, whole_number
+from jafl.base.errors import choose, require, whole_number
 from jafl.records import EventSchedule
 
 

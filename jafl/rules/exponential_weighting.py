@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from jafl.errors import require
+from jafl.base.errors import require
 from jafl.records import EventSchedule, Rule
 from jafl.rules.accumulate import weighted_sum
 from jafl.rules.expected_staleness import normalized_per_step

@@ -2,7 +2,7 @@
 
 import math
 
-from jafl.errors import is_number, require
+from jafl.base.errors import is_number, require
 from jafl.records import Rule
 from jafl.rules import accumulate, staleness
 from jafl.rules.fedbuff import fedbuff

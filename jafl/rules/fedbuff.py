@@ -4,7 +4,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from jafl.errors import choose
+from jafl.base.errors import choose
 from jafl.records import Requirements, Rule
 from jafl.rules import accumulate, staleness
 from jafl.specifications import specification

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from jafl.errors import choose
+from jafl.base.errors import choose
 from jafl.records import EventSchedule, Rule
 from jafl.rules.accumulate import weighted_sum
 from jafl.rules.expected_staleness import expected_staleness, normalized_per_step

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jafl.errors import require
+from jafl.base.errors import require
 from jafl.records import Columns, EventSchedule, Requirements, Rule
 from jafl.rules import accumulate
 from jafl.specifications import specification

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jafl.platform_forms import by_platform
+from jafl.base.platform_forms import by_platform
 from jafl.records import ArrayTree
 
 # The most rows whose pairs are multiplied in one pass; the program grows with their square.

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from jafl.errors import require
+from jafl.base.errors import require
 from jafl.rules.accumulate import number
 from jafl.specifications import Specification, specification
 

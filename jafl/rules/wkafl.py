@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jafl.errors import choose, whole_number
-from jafl.platform_forms import by_platform
+from jafl.base.errors import choose, whole_number
+from jafl.base.platform_forms import by_platform
 from jafl.records import ArrayTree, Gradients, Report, Requirements, Rule
 from jafl.rules import accumulate
 from jafl.rules.rows import MOST_SEPARATE_ROWS, Change, Rows, SeparateRows, of_stored

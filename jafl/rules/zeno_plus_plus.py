@@ -5,7 +5,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from jafl.errors import SettingError, require, whole_number
+from jafl.base.errors import SettingError, require, whole_number
 from jafl.records import Gradients, Params, Requirements, Rule
 from jafl.rules import accumulate
 from jafl.specifications import specification

@@ -7,11 +7,11 @@ import jax
 import numpy as np
 
 from jafl.config.experiment import Experiment
-from jafl.planning.device_memory import bytes_of, device_memory
-from jafl.planning.program import slots_for
-from jafl.planning.run import Run
+from jafl.engine.plan.device_memory import bytes_of, device_memory
+from jafl.engine.plan.make_program import slots_for
+from jafl.engine.plan.run import Run
+from jafl.engine.plan.slots_and_waves import trip_by_trip
 from jafl.records import History
-from jafl.schedule import trip_by_trip
 from jafl.simulation import stacking
 from jafl.simulation.batches import same_trips
 from jafl.simulation.divergence import DivergenceError

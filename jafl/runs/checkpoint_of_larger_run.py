@@ -7,12 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jafl.base.errors import SettingError
 from jafl.config.experiment import Experiment
-from jafl.engine.program import Carry
-from jafl.errors import SettingError
+from jafl.engine.loop.program import Carry
 from jafl.records import ExecutionPlan
-from jafl.runs.directory import RunDirectory, config_of, what_decides
-from jafl.runs.recorder import Options
+from jafl.runs.directory.files import RunDirectory, config_of, what_decides
+from jafl.runs.recording.recorder import Options
 from jafl.simulation.batches import batch_of
 from jafl.simulation.checkpoints import Checkpoints, Saved
 

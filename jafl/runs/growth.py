@@ -13,16 +13,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jafl.base.errors import SettingError, require
 from jafl.config.data_cache import DataCache
 from jafl.config.experiment import Experiment, make_experiment
 from jafl.config.settings import Settings
-from jafl.errors import SettingError, require
 from jafl.records import EventSchedule
 from jafl.runs.checkpoint_of_larger_run import NotThere, convert
-from jafl.runs.directory import RunDirectory, config_of, what_decides
-from jafl.runs.earlier import EarlierRun, Replacement
-from jafl.runs.reader import DamagedRun, PastRun, read_run, read_schedule
-from jafl.runs.recorder import Options, refuse_differences
+from jafl.runs.directory.files import RunDirectory, config_of, what_decides
+from jafl.runs.directory.previous_run import EarlierRun, Replacement
+from jafl.runs.directory.reader import DamagedRun, PastRun, read_run, read_schedule
+from jafl.runs.recording.recorder import Options, refuse_differences
 from jafl.simulation import checkpoints
 
 BUDGETS = ("client_trips", "server_steps")

@@ -7,17 +7,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from jafl import plots
+from jafl.base.errors import require
 from jafl.config.experiment import Experiment, make_experiments
 from jafl.config.settings import DECIDE_NOTHING, DECLARED, PLACES, Settings
 from jafl.config.world import World
 from jafl.config.world import worlds as worlds_of_runs
-from jafl.errors import require
 from jafl.records import EventSchedule
-from jafl.runs import growth, privacy, tables
-from jafl.runs.damage import Damaged, guarded
-from jafl.runs.directory import RunDirectory, occupied
-from jafl.runs.earlier import EarlierRun, Replacement, another_process
-from jafl.runs.figures import (
+from jafl.runs import growth
+from jafl.runs.directory import tables
+from jafl.runs.directory.damage import Damaged, guarded
+from jafl.runs.directory.files import RunDirectory, occupied
+from jafl.runs.directory.previous_run import EarlierRun, Replacement, another_process
+from jafl.runs.directory.reader import DamagedRun, read_json, settings_file
+from jafl.runs.lock import directory_lock
+from jafl.runs.recording import privacy
+from jafl.runs.recording.pictures import (
     Figures,
     compared_schedules,
     diagnose,
@@ -27,12 +31,10 @@ from jafl.runs.figures import (
     label_split,
     which_pictures,
 )
-from jafl.runs.lock import directory_lock
-from jafl.runs.progress import Interrupt, Waiting
-from jafl.runs.reader import DamagedRun, read_json, settings_file
-from jafl.runs.recorder import Options, Outcome, refuse_differences
+from jafl.runs.recording.progress import Interrupt, Waiting
+from jafl.runs.recording.recorder import Options, Outcome, refuse_differences
+from jafl.runs.recording.wall_clock import WallClock, measured, part
 from jafl.runs.training import run_experiment
-from jafl.runs.wall_clock import WallClock, measured, part
 from jafl.simulation import checkpoints
 
 __all__ = ["Options", "Outcome", "dry_run", "run"]

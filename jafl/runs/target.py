@@ -4,10 +4,10 @@ import dataclasses
 from typing import Any
 
 from jafl import plots
-from jafl.runs.directory import RunDirectory
-from jafl.runs.reader import PastRun
-from jafl.runs.tables import cost_of_target
-from jafl.runs.wall_clock import part
+from jafl.runs.directory.files import RunDirectory
+from jafl.runs.directory.reader import PastRun
+from jafl.runs.directory.tables import cost_of_target
+from jafl.runs.recording.wall_clock import part
 
 
 def with_target(past: PastRun, target_accuracy: float, *, pictures: bool) -> PastRun:

@@ -7,14 +7,14 @@ from typing import Any
 from jafl.config.experiment import Experiment
 from jafl.records import History, Params
 from jafl.runs.batching import as_runs
-from jafl.runs.damage import is_closed
-from jafl.runs.directory import RunDirectory, config_of, what_decides
-from jafl.runs.earlier import Replacement
-from jafl.runs.figures import draw_missing
-from jafl.runs.progress import Interrupt, Progress
-from jafl.runs.recorder import Options, Outcome, Recording
+from jafl.runs.directory.damage import is_closed
+from jafl.runs.directory.files import RunDirectory, config_of, what_decides
+from jafl.runs.directory.previous_run import Replacement
+from jafl.runs.recording.pictures import draw_missing
+from jafl.runs.recording.progress import Interrupt, Progress
+from jafl.runs.recording.recorder import Options, Outcome, Recording
+from jafl.runs.recording.wall_clock import WallClock, part
 from jafl.runs.target import with_target
-from jafl.runs.wall_clock import WallClock, part
 from jafl.simulation.checkpoints import Checkpoints, Saved
 from jafl.simulation.divergence import DivergenceError
 from jafl.simulation.driver import Callbacks

@@ -7,7 +7,6 @@ from jafl.schedule.delays import DELAYS, Delay
 from jafl.schedule.drawn_staleness import drawn_staleness
 from jafl.schedule.dropout import Dropout
 from jafl.schedule.open_arrivals import open_arrivals
-from jafl.schedule.plan import bucket, check_plan, in_waves, rounds, trip_by_trip
 from jafl.schedule.synchronous import synchronous
 from jafl.schedule.traces import AvailabilityTrace, DurationTrace, duration_trace, read_availability
 
@@ -21,15 +20,10 @@ __all__ = [
     "DurationTrace",
     "asynchronous",
     "availability",
-    "bucket",
-    "check_plan",
     "delays",
     "drawn_staleness",
     "duration_trace",
-    "in_waves",
     "open_arrivals",
     "read_availability",
-    "rounds",
     "synchronous",
-    "trip_by_trip",
 ]

@@ -5,7 +5,7 @@ import math
 import os
 from typing import Any
 
-from jafl.errors import is_number, real_number, require, true_or_false
+from jafl.base.errors import is_number, real_number, require, true_or_false
 from jafl.schedule import availability as laws_of_presence
 from jafl.schedule.availability import Availability
 from jafl.schedule.delays import Delay

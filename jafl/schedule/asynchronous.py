@@ -3,7 +3,7 @@
 import math
 import os
 
-from jafl.errors import choose, is_number, real_number, require, whole_number
+from jafl.base.errors import choose, is_number, real_number, require, whole_number
 from jafl.records import EventSchedule
 from jafl.schedule.arguments import (
     as_availability,

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from jafl.errors import is_number, real_number, require
-from jafl.given_arrays import as_array
+from jafl.base.errors import is_number, real_number, require
+from jafl.base.given_arrays import as_array
 from jafl.schedule.draws import PRESENCE, keyed_uniform
 
 # A day must be longer than this share of the time that has passed, or floating point cannot tell where it ends.

@@ -2,7 +2,7 @@
 
 import numbers
 
-from jafl.errors import require, whole_number
+from jafl.base.errors import require, whole_number
 from jafl.schedule.delays import Delay
 
 

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from jafl.errors import SettingError, is_number, real_number, refusal, require, whole_number
-from jafl.given_arrays import as_array
+from jafl.base.errors import SettingError, is_number, real_number, refusal, require, whole_number
+from jafl.base.given_arrays import as_array
 from jafl.schedule.draws import DURATION, keyed_uniform
 
 # Purposes of draws, beside those in draws.py; these begin at 20, so that no number stands for two purposes.

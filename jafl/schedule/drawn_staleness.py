@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from jafl.errors import require, whole_number
+from jafl.base.errors import require, whole_number
 from jafl.records import EventSchedule
 from jafl.schedule.checks import check_clients, check_delay_and_seed, steps_within
 from jafl.schedule.cohorts import limited_cohorts

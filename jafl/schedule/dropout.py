@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from jafl.errors import real_number, require, whole_number
+from jafl.base.errors import real_number, require, whole_number
 from jafl.schedule.draws import LEAVING, keyed_uniform
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from jafl.errors import require
+from jafl.base.errors import require
 from jafl.schedule.delays import Delay, NoSuchTrip, checked_durations
 
 

@@ -16,7 +16,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from jafl.errors import require
+from jafl.base.errors import require
 from jafl.records import EventSchedule
 from jafl.schedule.columns import Trip, TripColumns, discarded_trips, inflight_trips
 from jafl.schedule.counting import with_measured_concurrency

@@ -4,7 +4,7 @@ from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Set
 
-from jafl.errors import whole_number
+from jafl.base.errors import whole_number
 
 
 class Limits:

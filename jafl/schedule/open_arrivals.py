@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from jafl.errors import choose, real_number, require, whole_number
+from jafl.base.errors import choose, real_number, require, whole_number
 from jafl.records import EventSchedule
 from jafl.schedule.arguments import (
     as_availability,

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Mapping
 
-from jafl.errors import SettingError
+from jafl.base.errors import SettingError
 from jafl.schedule.limits import Limits
 from jafl.schedule.protocol import Protocol
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from jafl.errors import choose, real_number, require, whole_number
-from jafl.given_arrays import as_array
+from jafl.base.errors import choose, real_number, require, whole_number
+from jafl.base.given_arrays import as_array
 from jafl.records import EventSchedule
 from jafl.schedule.arguments import as_availability, as_delay, check_dropout, check_failure_rate
 from jafl.schedule.availability import Availability

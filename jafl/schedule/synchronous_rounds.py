@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 
-from jafl.errors import SettingError, require
+from jafl.base.errors import SettingError, require
 from jafl.records import EventSchedule
 from jafl.schedule.columns import discarded_trips, inflight_trips
 from jafl.schedule.draws import FAILURE, PARTICIPATION, SELECTION, generator, keyed_uniform

@@ -28,8 +28,8 @@ from typing import Any
 
 import numpy as np
 
-from jafl.array_files import ArrayFileError, read_archive
-from jafl.errors import SettingError, real_number, require
+from jafl.base.array_files import ArrayFileError, read_archive
+from jafl.base.errors import SettingError, real_number, require
 from jafl.schedule.delays import Delay, NoSuchTrip
 
 CLIENT = "a whole number, at least 0 and below 2**31"

@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jafl.errors import require
-from jafl.given_arrays import as_array
-from jafl.planning.compatibility import check_types
-from jafl.planning.run import Run
+from jafl.base.errors import require
+from jafl.base.given_arrays import as_array
+from jafl.engine.plan.compatibility import check_types
+from jafl.engine.plan.run import Run
 from jafl.records import ExecutionPlan, check_schedule
 from jafl.records.stopping import StopWhen, larger_is_better
 from jafl.simulation.checkpoints import Checkpoints

@@ -8,13 +8,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from jafl import engine, processes
+from jafl import engine
+from jafl.base import processes
+from jafl.base.errors import SettingError
 from jafl.engine.devices import at_hand, put
 from jafl.engine.evaluation import evaluation_memory
-from jafl.errors import SettingError
-from jafl.planning.device_memory import CompiledMemory, Forecast, memory_of, ran_out_of_memory
-from jafl.planning.preparation import Preparation
-from jafl.planning.program import slots_for
+from jafl.engine.plan.device_memory import CompiledMemory, Forecast, memory_of, ran_out_of_memory
+from jafl.engine.plan.make_program import slots_for
+from jafl.engine.plan.preparation import Preparation
 from jafl.simulation import stacking
 from jafl.simulation.digests import Reads, digests_of
 from jafl.simulation.divergence import all_finite

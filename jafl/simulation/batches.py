@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jafl.errors import choose
-from jafl.planning.compatibility import check_types
-from jafl.planning.plan_choice import default_form, default_plan, default_spread, matrix_width
-from jafl.planning.preparation import NoMatrixForm, Preparation, prepare
-from jafl.planning.run import Run
+from jafl.base.errors import choose
+from jafl.engine.plan.compatibility import check_types
+from jafl.engine.plan.plan_choice import default_form, default_plan, default_spread, matrix_width
+from jafl.engine.plan.preparation import NoMatrixForm, Preparation, prepare
+from jafl.engine.plan.run import Run
+from jafl.engine.plan.slots_and_waves import in_waves, trip_by_trip
 from jafl.records import EventSchedule, ExecutionPlan
-from jafl.schedule import in_waves, trip_by_trip
 from jafl.simulation import stacking
 from jafl.simulation.batch import Batch, SingleRun, StackedRuns
 from jafl.simulation.matrix_runs import MatrixRuns

@@ -19,10 +19,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jafl import array_files, checksums, processes
+from jafl.base import array_files, checksums, processes
+from jafl.base.errors import SettingError, require, whole_number
+from jafl.base.extras import importing, require_library
 from jafl.engine.devices import at_hand, put
-from jafl.errors import SettingError, require, whole_number
-from jafl.extras import importing, require_library
 from jafl.records import EventSchedule, ExecutionPlan
 from jafl.simulation.batch import Batch
 from jafl.simulation.identity import identity_of

@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jafl import engine, processes
-from jafl.errors import SettingError
+from jafl import engine
+from jafl.base import processes
+from jafl.base.errors import SettingError
 from jafl.records import ExecutionPlan, Params
 from jafl.specifications import is_drawn
 

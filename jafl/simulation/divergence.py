@@ -17,11 +17,11 @@ import optax
 
 from jafl import engine
 from jafl.engine.devices import Spread, at_hand
-from jafl.planning.device_memory import device_memory
-from jafl.planning.preparation import Preparation, prepare
-from jafl.planning.run import Run
+from jafl.engine.plan.device_memory import device_memory
+from jafl.engine.plan.preparation import Preparation, prepare
+from jafl.engine.plan.run import Run
+from jafl.engine.plan.slots_and_waves import trip_by_trip
 from jafl.records import EventSchedule, History
-from jafl.schedule import trip_by_trip
 from jafl.simulation.example_scale import large_examples
 from jafl.simulation.not_finite import bad_example, infinite_rate
 from jafl.specifications import Specification, as_specification, specify

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jafl import processes
-from jafl.errors import SettingError, require
-from jafl.planning.device_memory import Forecast
+from jafl.base import processes
+from jafl.base.errors import SettingError, require
+from jafl.engine.plan.device_memory import Forecast
 from jafl.records import EventSchedule, ExecutionPlan, History, Params
 from jafl.simulation.batch import Batch
 from jafl.simulation.checkpoints import Checkpoints, Saved

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 
-from jafl.planning.run import Run
+from jafl.engine.plan.run import Run
 from jafl.specifications import as_specification
 
 # Networks are made for features of about 1. Their root mean square is large from here on; a single one, where it is

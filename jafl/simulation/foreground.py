@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from jafl.errors import require
+from jafl.base.errors import require
 from jafl.records import EventSchedule, Params
 from jafl.simulation.driver import Callbacks, Outcome
 from jafl.simulation.interruption import CtrlC, Interrupted

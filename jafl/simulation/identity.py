@@ -6,8 +6,8 @@ from typing import Any
 
 import jax
 
-from jafl.planning.preparation import Preparation
-from jafl.planning.run import Run
+from jafl.engine.plan.preparation import Preparation
+from jafl.engine.plan.run import Run
 from jafl.specifications import Specification, as_specification
 
 LONGEST = 2000  # characters of a value

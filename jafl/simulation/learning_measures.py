@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jafl.engine.plan.run import Run
 from jafl.models import softmax_cross_entropy, squared_error
 from jafl.models.tasks import sigmoid_cross_entropy
-from jafl.planning.run import Run
 from jafl.records import History
 from jafl.specifications import as_specification
 

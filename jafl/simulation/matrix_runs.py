@@ -8,15 +8,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jafl.engine import matrix_form
 from jafl.engine.devices import Spread, at_hand, put
-from jafl.engine.matrix_form import MatrixCarry, MatrixProgram
-from jafl.planning import matrix_program
-from jafl.planning.device_memory import CompiledMemory, Forecast
-from jafl.planning.matrices import Layout
-from jafl.planning.matrix_forecast import matrix_forecast
-from jafl.planning.matrix_program import ChunkMaker, MadeChunk, MatrixRun
-from jafl.planning.preparation import Preparation, place_program
+from jafl.engine.matrix import matrix_program, segment_loop
+from jafl.engine.matrix.matrices import Layout
+from jafl.engine.matrix.matrix_forecast import matrix_forecast
+from jafl.engine.matrix.matrix_program import ChunkMaker, MadeChunk, MatrixRun
+from jafl.engine.matrix.segment_loop import MatrixCarry, MatrixProgram
+from jafl.engine.plan.device_memory import CompiledMemory, Forecast
+from jafl.engine.plan.preparation import Preparation, place_program
 from jafl.records import Params
 from jafl.simulation import stacking
 from jafl.simulation.batch import Batch, compiled_memory_of
@@ -129,7 +128,7 @@ class MatrixRuns(Batch):
             for chunk, maker in zip(chunks, self._makers, strict=True)
         ]
         count = max(chunk.chunk.count if chunk else 0 for chunk in chunks)
-        self._device, losses = matrix_form.run(
+        self._device, losses = segment_loop.run(
             self._program, self._device, matrix_program.together(segments), count
         )
         for number, chunk in enumerate(chunks):
@@ -166,7 +165,7 @@ class MatrixRuns(Batch):
     def compiled_memory(self) -> CompiledMemory | None:
         """What the program takes, in bytes; None if the compiler does not tell."""
         nothing = matrix_program.together([maker.nothing() for maker in self._makers])
-        return compiled_memory_of(lambda: matrix_form.run.lower(self._program, self._device, nothing, 0))
+        return compiled_memory_of(lambda: segment_loop.run.lower(self._program, self._device, nothing, 0))
 
 
 def _checked_memory(runs: Sequence[MatrixRun]) -> Forecast:

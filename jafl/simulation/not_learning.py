@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jafl.planning.run import Run
+from jafl.engine.plan.run import Run
 from jafl.records import History
 from jafl.simulation import learning_measures as measures
 from jafl.simulation.example_scale import large_examples

@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from jafl.clients import sum_and_gradient
+from jafl.clients.work import sum_and_gradient
+from jafl.engine.plan.run import Run
 from jafl.models import Model
-from jafl.planning.run import Run
 from jafl.records import Params
 from jafl.simulation.learning_measures import constant_loss
 from jafl.specifications import Specification, as_specification

@@ -10,12 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jafl.base.errors import is_number, require
 from jafl.data import Federation
 from jafl.engine.devices import at_hand
 from jafl.engine.evaluation import Evaluator, fairness, per_client, recorded
-from jafl.errors import is_number, require
-from jafl.planning.preparation import Preparation
-from jafl.planning.run import Run
+from jafl.engine.plan.preparation import Preparation
+from jafl.engine.plan.run import Run
 from jafl.privacy.private import report_of
 from jafl.records import EventSchedule, History, Params
 from jafl.records.histories import check_column

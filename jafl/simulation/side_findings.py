@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from jafl.planning.run import Run
+from jafl.engine.plan.run import Run
 from jafl.records import History
 from jafl.simulation.learning_measures import clients_labels, constant_loss, label_shares, trip_losses
 from jafl.simulation.not_finite import bad_example

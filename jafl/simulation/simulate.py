@@ -7,11 +7,11 @@ from typing import Any
 import jax
 
 from jafl.data import Federation
-from jafl.planning.device_memory import Forecast
-from jafl.planning.preparation import Preparation, prepare
-from jafl.planning.run import Run
+from jafl.engine.plan.device_memory import Forecast
+from jafl.engine.plan.preparation import Preparation, prepare
+from jafl.engine.plan.run import Run
+from jafl.engine.plan.slots_and_waves import computes
 from jafl.records import EventSchedule, ExecutionPlan, History, Params, Rule
-from jafl.schedule.plan import computes
 from jafl.simulation.arguments import as_checkpoints, check_callbacks, check_options, check_run
 from jafl.simulation.batch import Batch
 from jafl.simulation.batches import batch_of

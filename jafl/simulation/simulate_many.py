@@ -4,10 +4,10 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from jafl import processes
-from jafl.errors import require
-from jafl.planning.device_memory import Forecast
-from jafl.planning.run import Run
+from jafl.base import processes
+from jafl.base.errors import require
+from jafl.engine.plan.device_memory import Forecast
+from jafl.engine.plan.run import Run
 from jafl.records import History, Params
 from jafl.simulation.arguments import as_checkpoints, check_callbacks, check_options, check_run
 from jafl.simulation.batches import make_batch

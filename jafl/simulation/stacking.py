@@ -17,8 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jafl import engine
-from jafl.errors import SettingError, require
-from jafl.planning.device_memory import Forecast, device_memory, forecast, readable
+from jafl.base.errors import SettingError, require
+from jafl.engine.plan.device_memory import Forecast, device_memory, forecast, readable
 from jafl.records import Params
 from jafl.specifications import Specification
 

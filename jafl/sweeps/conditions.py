@@ -17,7 +17,7 @@ from jafl.config.settings import (
     Settings,
     readers_by,
 )
-from jafl.runs.reader import PastRun
+from jafl.runs.directory.reader import PastRun
 
 # What runs of one mean may differ in: the seed, and where data lie.
 NOT_COMPARED = ("seed", *DECIDE_NOTHING)

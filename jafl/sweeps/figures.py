@@ -11,7 +11,7 @@ import numpy as np
 from jafl import plots
 from jafl.config import grid
 from jafl.config.settings import OF_WORLD
-from jafl.runs.figures import Figures, draw
+from jafl.runs.recording.pictures import Figures, draw
 from jafl.sweeps.conditions import caption
 from jafl.sweeps.seed_means import ArmRuns, rows
 

@@ -19,10 +19,10 @@ from jafl.config.data_cache import DataCache
 from jafl.config.experiment import Experiment, make_experiment
 from jafl.config.resolution import resolve, seeds_of
 from jafl.config.settings import TYPES, VARYING, Settings, of_source
-from jafl.planning.device_memory import device_memory
+from jafl.engine.plan.device_memory import device_memory
 from jafl.runs import batching
-from jafl.runs.damage import is_closed
-from jafl.runs.reader import names_in
+from jafl.runs.directory.damage import is_closed
+from jafl.runs.directory.reader import names_in
 from jafl.sweeps import parts
 
 # Most runs in one batch: a process locks that many directories, and holds that many experiments, at once. Larger

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jafl.display import printable
+from jafl.base.display import printable
 
 # What Markdown, or the HTML in it, would take for more than text. An underscore within a word is none of it.
 SPECIAL = re.compile(r"[\\`*\[\]|~$]|(?<![^\W_])_|_(?![^\W_])")

@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 
-from jafl.errors import refusal, require
+from jafl.base.errors import refusal, require
 
 ID = "SLURM_ARRAY_TASK_ID"
 # {what is read of a task's array: the variable that SLURM sets}

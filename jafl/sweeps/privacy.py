@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from jafl.errors import SettingError
-from jafl.runs import privacy
-from jafl.runs.reader import PastRun, read_json
+from jafl.base.errors import SettingError
+from jafl.runs.directory.reader import PastRun, read_json
+from jafl.runs.recording import privacy
 
 DIAGNOSTICS = "diagnostics.json"
 

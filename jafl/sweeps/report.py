@@ -8,16 +8,16 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jafl import plots
+from jafl.base.display import printable
+from jafl.base.errors import SettingError, unknown_name
+from jafl.base.extras import importing
 from jafl.config import grid
 from jafl.config.settings import DEFAULTS, OF_WORLD
-from jafl.display import printable
-from jafl.errors import SettingError, unknown_name
-from jafl.extras import importing
-from jafl.runs import digests
-from jafl.runs.damage import Damaged, refuse_no_run, survey
-from jafl.runs.directory import write_whole
-from jafl.runs.figures import figures_from_files
-from jafl.runs.reader import PastRun, read_json
+from jafl.runs.directory import digests
+from jafl.runs.directory.damage import Damaged, refuse_no_run, survey
+from jafl.runs.directory.files import write_whole
+from jafl.runs.directory.reader import PastRun, read_json
+from jafl.runs.recording.pictures import figures_from_files
 from jafl.sweeps import privacy, seed_means
 from jafl.sweeps.conditions import USUAL, caption, in_columns, usual_values
 from jafl.sweeps.figures import curves, heat_maps

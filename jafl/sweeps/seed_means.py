@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jafl.config import grid
-from jafl.runs import tables
-from jafl.runs.reader import PastRun, names_in, read_json
+from jafl.runs.directory import tables
+from jafl.runs.directory.reader import PastRun, names_in, read_json
 from jafl.sweeps.conditions import USUAL, caption, conditions_of, in_columns, same
 
 # Of several runs with the same settings and seed, the one that counts: the one that came furthest.

@@ -13,6 +13,7 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from jafl.base.errors import SettingError, require, unknown_name, whole_number
 from jafl.config import arms as all_arms
 from jafl.config import grid
 from jafl.config.arms import Arms, Override
@@ -22,16 +23,15 @@ from jafl.config.experiment import make_experiment
 from jafl.config.inputs import changed, input_digests, input_files
 from jafl.config.resolution import refuse_unread_in_sweep, resolve
 from jafl.config.settings import DECIDE_NOTHING, DEFAULTS, PLACES, Settings
-from jafl.errors import SettingError, require, unknown_name, whole_number
-from jafl.runs import tables
-from jafl.runs.damage import Damaged, is_closed, survey
-from jafl.runs.directory import RUNS, RunDirectory, claim_next_directory
-from jafl.runs.earlier import BATCH_CHECKPOINTS, CHECKPOINTS
+from jafl.runs.directory import tables
+from jafl.runs.directory.damage import Damaged, is_closed, survey
+from jafl.runs.directory.files import RUNS, RunDirectory, claim_next_directory
+from jafl.runs.directory.previous_run import BATCH_CHECKPOINTS, CHECKPOINTS
+from jafl.runs.directory.reader import DamagedRun, PastRun, names_in, read_json, read_run
 from jafl.runs.lock import advice, directory_lock
-from jafl.runs.reader import DamagedRun, PastRun, names_in, read_json, read_run
-from jafl.runs.recorder import Options, refuse_changed_inputs
+from jafl.runs.recording.recorder import Options, refuse_changed_inputs
+from jafl.runs.recording.wall_clock import WallClock, measured, part
 from jafl.runs.target import with_target
-from jafl.runs.wall_clock import WallClock, measured, part
 from jafl.simulation import checkpoints
 from jafl.simulation.checkpoints import differences
 from jafl.sweeps import parts, seed_means
@@ -88,8 +88,8 @@ def run_sweep(
       processes: how many processes work on the sweep, this one included.
       part: the part of the runs that is trained, such as "3/16" (``jafl.sweeps.parts``). The others are left to
         processes of their own, which need not run at the same time. Default: all runs.
-      options: the fields of ``jafl.runs.recorder.Options``. A run draws its own pictures only if ``pictures`` is
-        "all".
+      options: the fields of ``jafl.runs.recording.recorder.Options``. A run draws its own pictures only if
+        ``pictures`` is "all".
 
     Returns:
       The table of all runs that are there, and how many are not over.

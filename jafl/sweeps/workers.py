@@ -12,13 +12,13 @@ import jax
 from jafl.config.data_cache import DataCache
 from jafl.config.experiment import Experiment
 from jafl.runs.batching import batches_of
-from jafl.runs.damage import is_closed
-from jafl.runs.directory import RunDirectory
+from jafl.runs.directory.damage import is_closed
+from jafl.runs.directory.files import RunDirectory
 from jafl.runs.lock import directory_lock, is_locked
-from jafl.runs.progress import Interrupt
-from jafl.runs.recorder import Options
+from jafl.runs.recording.progress import Interrupt
+from jafl.runs.recording.recorder import Options
+from jafl.runs.recording.wall_clock import part
 from jafl.runs.training import run_batch
-from jafl.runs.wall_clock import part
 from jafl.simulation import checkpoints
 from jafl.sweeps.grid_runs import SweepRun, SweepRuns
 

@@ -6,7 +6,7 @@ import pytest
 from in_process import assert_says
 from rows_python import ROWS
 
-from jafl.errors import SettingError
+from jafl.base.errors import SettingError
 
 pytestmark = pytest.mark.full
 

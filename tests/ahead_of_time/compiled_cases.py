@@ -18,7 +18,7 @@ from experiments.benchmarks.compiled_estimates import hlo
 from experiments.benchmarks.compiled_estimates.estimate import Estimate, LoweredRun
 from experiments.benchmarks.compiled_estimates.runs import buffers_made_anew, lowered_bare_step, lowered_run
 from jafl.ahead_of_time.topologies import Topology, is_installed, topology
-from jafl.planning.device_memory import CompiledMemory, bytes_of
+from jafl.engine.plan.device_memory import CompiledMemory, bytes_of
 
 MIB = 2**20
 

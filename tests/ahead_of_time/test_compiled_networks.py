@@ -10,7 +10,7 @@ from experiments.benchmarks.compiled_estimates.estimate import estimate
 from jafl.ahead_of_time import topologies
 from jafl.ahead_of_time.programs import lower
 from jafl.ahead_of_time.topologies import topology
-from jafl.models.quick_forms import as_written
+from jafl.models.forms.rewriting import as_written
 
 pytestmark = [
     pytest.mark.gate,

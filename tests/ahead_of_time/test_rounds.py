@@ -7,7 +7,7 @@ import pytest
 import jafl
 from experiments.benchmarks.compiled_estimates.rounds import count_segments, loop_rounds, trips_per_round
 from jafl.engine.devices import Spread
-from jafl.planning.preparation import prepare
+from jafl.engine.plan.preparation import prepare
 
 
 def prepared(rule, width, *, form="loop", shapes=False, **work):

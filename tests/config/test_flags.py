@@ -6,7 +6,7 @@ import pytest
 from absl import flags
 from in_process import assert_refused, command
 
-from jafl import command_line
+from jafl.cli import command_line
 from jafl.config.settings import FORMAT, RENAMED, TYPES
 from jafl.sweeps.sweep import SweepOutcome
 

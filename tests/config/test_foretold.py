@@ -2,11 +2,11 @@
 
 import pytest
 
+from jafl.base.errors import SettingError
 from jafl.config import foretold
 from jafl.config.experiment import make_experiments
 from jafl.config.resolution import resolve_run
 from jafl.config.settings import Settings
-from jafl.errors import SettingError
 
 GIB = 2**30
 

@@ -9,13 +9,13 @@ from command_line import run_py
 from tiers import in_tiers
 
 from jafl import data
-from jafl.clients import client_work
+from jafl.base.errors import SettingError
+from jafl.clients.work import client_work
 from jafl.config import builders, presets, readers
 from jafl.config.declaration import WITH_CLIENTS, WITH_NEXT_TOKENS
 from jafl.config.experiment import _evaluation_steps, make_experiments
 from jafl.config.resolution import refuse_unread, resolve_run, without_unread
 from jafl.config.settings import DECLARED, DEFAULTS, TYPES, Settings
-from jafl.errors import SettingError
 from jafl.sweeps.sweep import run_sweep
 
 SMALL = {"algorithm": "fedbuff", "model": "softmax", "client_trips": 60, "num_clients": 15, "concurrency": 10}

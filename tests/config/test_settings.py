@@ -8,6 +8,7 @@ import re
 import pytest
 
 from jafl import data, models, rules
+from jafl.base.errors import SettingError, choose, refusal, require, whole_number
 from jafl.config import arms, grid, presets
 from jafl.config.builders import PROTOCOLS, algorithm, make_partition, make_source
 from jafl.config.declaration import BY_ARGUMENT, FILES, GROUPS, Readers, State
@@ -30,7 +31,6 @@ from jafl.config.settings import (
     of_source,
     readers_by,
 )
-from jafl.errors import SettingError, choose, refusal, require, whole_number
 from jafl.privacy.mechanisms import MECHANISMS
 from jafl.rules.staleness import STALENESS_WEIGHTS
 from jafl.schedule import DELAYS, availability

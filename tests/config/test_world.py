@@ -10,6 +10,7 @@ from run_again import quiet
 from runs_by_hand import write_run
 
 from experiments.machinery import discovery
+from jafl.base.errors import SettingError
 from jafl.config import arms as all_arms
 from jafl.config import grid
 from jafl.config.data_cache import DataCache
@@ -19,9 +20,8 @@ from jafl.config.readers import as_read
 from jafl.config.resolution import resolve, resolve_run
 from jafl.config.settings import DECLARED, OF_WORLD, Settings
 from jafl.config.world import worlds
-from jafl.errors import SettingError
 from jafl.runs import runner
-from jafl.runs.reader import find_runs, read_json
+from jafl.runs.directory.reader import find_runs, read_json
 from jafl.sweeps import seed_means
 from jafl.sweeps.report import write_report
 from jafl.sweeps.sweep import run_sweep

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from jafl.data.prepared import builder_of, default_data_dir
-from jafl.data.preparing import kept_archive, prepare, registered_archives
+from jafl.data.sources.prepared import builder_of, default_data_dir
+from jafl.data.sources.preparing import kept_archive, prepare, registered_archives
 
 TRAIN, TEST = 40, 20  # examples of the image data sets
 # (identity, images) of CelebA: 11 has too few to be a client.

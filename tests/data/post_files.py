@@ -1,6 +1,6 @@
 """Generated posts in the folders of 20 Newsgroups."""
 
-from jafl.data.posts import FOLDERS
+from jafl.data.sources.newsgroups import FOLDERS
 
 GROUPS = ("alt.atheism", "comp.graphics", "sci.space")
 WORDS = ("heaven", "polygon", "orbit")

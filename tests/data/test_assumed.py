@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from jafl.base.errors import SettingError
 from jafl.data import PREPARED, SOURCES
-from jafl.data.assumed import NAMES, assumed_source
-from jafl.errors import SettingError
+from jafl.data.sources.assumed import NAMES, assumed_source
 
 DATA_DIR = {name: {"data_dir": "nowhere"} for name in NAMES if name.startswith("femnist")}
 

@@ -15,13 +15,13 @@ from tiers import in_tiers
 from waiting import LIMIT
 from writer_files import WRITE
 
+from jafl.base.errors import SettingError
 from jafl.config.builders import filled_in, make_partition, make_source
 from jafl.config.experiment import make_experiments
 from jafl.config.settings import Settings
 from jafl.data import NORMALISATIONS, NORMALIZATIONS, SOURCES, Normalisation, Normalization
 from jafl.engine.evaluation import per_client_accuracy
-from jafl.errors import SettingError
-from jafl.runs import reader
+from jafl.runs.directory import reader
 
 SMALL = {"algorithm": "fedbuff", "model": "softmax", "concurrency": 3, "buffer_size": 2, "server_steps": 3}
 ROOT = pathlib.Path(__file__).parent.parent.parent

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jafl import data
+from jafl.base.errors import SettingError
 from jafl.data import Federation, Partition, Source, federate
-from jafl.errors import SettingError
 
 X = np.arange(24, dtype=np.float32).reshape(6, 2, 2)
 Y = np.array([0, 1, 2, 0, 1, 2])

@@ -11,8 +11,8 @@ from post_files import WORDS, write_posts
 from sklearn.datasets import load_files
 
 from jafl import data
-from jafl.data.posts import CACHE_FILE, FOLDERS
-from jafl.errors import SettingError
+from jafl.base.errors import SettingError
+from jafl.data.sources.newsgroups import CACHE_FILE, FOLDERS
 
 
 def refuses(*parts):
@@ -61,7 +61,7 @@ def test_both_forms_hold_the_same(folders):
 
 def test_a_second_start_reads_no_post(folders, monkeypatch):
     first = data.newsgroups(data_dir=folders)
-    monkeypatch.setattr("jafl.data.posts._posts", None)
+    monkeypatch.setattr("jafl.data.sources.newsgroups._posts", None)
     again = data.newsgroups(data_dir=folders, validation_fraction=0.25)
     np.testing.assert_array_equal(first.test_x, again.test_x)
     assert np.bincount(again.validation_y).tolist() == [1, 1, 1]

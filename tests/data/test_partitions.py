@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
+from jafl.base.errors import SettingError
 from jafl.data import PARTITIONS, dirichlet, iid, label_groups, labels_per_client
-from jafl.errors import SettingError
 
 # In class order, as data sets on disk often are.
 TEN_CLASSES = np.repeat(np.arange(10), 200)

@@ -17,10 +17,11 @@ pytest.importorskip("array_record")
 import archives  # noqa: E402  (after the check for what it needs)
 
 from jafl import data  # noqa: E402
-from jafl.data import cache, prepared  # noqa: E402
-from jafl.data.prepared import check_prepared  # noqa: E402
-from jafl.data.without_tensorflow import MODULES, preparing  # noqa: E402
-from jafl.errors import SettingError  # noqa: E402
+from jafl.base.errors import SettingError  # noqa: E402
+from jafl.data import cache  # noqa: E402
+from jafl.data.sources import prepared
+from jafl.data.sources.prepared import check_prepared  # noqa: E402
+from jafl.data.sources.without_tensorflow import MODULES, preparing  # noqa: E402
 
 IMAGES = [name for name in archives.ARCHIVES if name not in ("celeb_a", "sentiment140")]
 
@@ -74,7 +75,7 @@ def test_images_stay_on_disk_as_bytes_and_are_decoded_once(data_dir, monkeypatch
     federation = data.federate(first, data.iid(first.y, 4, seed=0))
     assert np.shares_memory(federation.x, first.x)
     monkeypatch.setattr(prepared, "pixels_from", None)
-    monkeypatch.setattr("jafl.data.image_sources.examples", None)
+    monkeypatch.setattr("jafl.data.sources.images.examples", None)
     again = data.image_source("cifar10", data_dir=data_dir)
     np.testing.assert_array_equal(first.x, again.x)
 
@@ -289,7 +290,7 @@ def test_without_a_network_says_within_seconds_which_file_goes_where(tmp_path, n
 
 
 def test_a_network_that_goes_away_ends_the_download_within_seconds(tmp_path, monkeypatch, no_network):
-    monkeypatch.setattr("jafl.data.preparing._check_network", lambda *_: None)
+    monkeypatch.setattr("jafl.data.sources.preparing._check_network", lambda *_: None)
     with refuses("prepare is 'mnist'", "failed", "train-images-idx3-ubyte.gz"):
         data.prepare("mnist", tmp_path, show=lambda _: None)
     assert sum(no_network) < 10
@@ -301,7 +302,7 @@ def test_refuses_an_unknown_name(tmp_path):
 
 
 def test_celeb_a_without_clients_is_refused_and_nothing_is_kept(data_dir, tmp_path, monkeypatch):
-    monkeypatch.setattr("jafl.data.celebrities.MIN_EXAMPLES", 100)
+    monkeypatch.setattr("jafl.data.sources.celeb_a.MIN_EXAMPLES", 100)
     with refuses("celeb_a", "nobody", "100 images"):
         data.celeb_a(data_dir=data_dir, cache_dir=tmp_path / "kept")
     assert list((tmp_path / "kept").iterdir()) == []

@@ -6,8 +6,8 @@ import re
 import numpy as np
 import pytest
 
+from jafl.base.errors import SettingError
 from jafl.data import PARTITIONS, Partition, Source, digits, federate, keep_for_server, synthetic
-from jafl.errors import SettingError
 
 
 def labelled(counts=(40, 30, 20, 10), **more):

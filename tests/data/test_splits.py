@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import jafl
+from jafl.base.errors import SettingError
 from jafl.config.builders import make_source
 from jafl.config.settings import Settings
 from jafl.data import Federation, HeldOut, Partition, Source, federate, hold_out, iid, labels_per_client
@@ -20,7 +21,6 @@ from jafl.data.splits import (
     split_source,
     with_shuffled_labels,
 )
-from jafl.errors import SettingError
 
 SIZES = np.array([1, 3, 2, 10, 7, 1, 4, 20, 5, 6])
 OFFSETS = np.concatenate([[0], np.cumsum(SIZES)])

@@ -9,7 +9,7 @@ import pytest
 from writer_files import ORDER, WRITE, WRITERS, examples, write_fedjax, write_leaf, write_tff
 
 from jafl import data
-from jafl.errors import SettingError
+from jafl.base.errors import SettingError
 
 
 def refuses(*parts):

@@ -11,7 +11,7 @@ from schedule.schedule_cases import asynchronous_cases, synchronous_cases
 
 import jafl
 from jafl import delays, diagnostics
-from jafl.errors import SettingError
+from jafl.base.errors import SettingError
 from jafl.rules.expected_staleness import expected_staleness, normalized_per_step
 from jafl.schedule.guarantees import all_trips
 

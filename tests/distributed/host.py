@@ -67,9 +67,9 @@ def simulate(name, *, seed=0, start=0.1, noise=0.0, **options):
 
 def in_parts(name):
     """Whether a case holds large arrays in parts; they are small here, so the threshold is lowered."""
-    from jafl.planning import program
+    from jafl.engine.plan import make_program
 
-    program.LARGE_SHARE_OF_MEMORY = 1e-9 if CASES[name][2] else 1 / 16
+    make_program.LARGE_SHARE_OF_MEMORY = 1e-9 if CASES[name][2] else 1 / 16
 
 
 def many_clients(examples):

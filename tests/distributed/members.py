@@ -21,7 +21,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a sh
 connection.SECONDS_TO_CONNECT, connection.SECONDS_OF_SILENCE = {connect}, {silence}
 connect = connection.connect
 connection.connect = lambda *address: (connect(*address), cache_in_every_process())
-from jafl.command_line import start
+from jafl.cli.command_line import start
 start()
 """
 
@@ -44,7 +44,7 @@ class Members(contextlib.AbstractContextManager):
       address: [process] flags that tell it where and who it is; [] for none.
       environments: [process] variables.
       devices: of each process.
-      connect, silence: seconds, as in ``jafl.runs.connection``.
+      connect, silence: seconds, as in ``jafl.runs.hosts.connection``.
       before: called in each process before it begins, with its number.
     """
 

@@ -22,8 +22,8 @@ from against_reference import compare  # noqa: E402
 from preparing import placed  # noqa: E402
 
 import jafl  # noqa: E402
-from jafl.planning import program as program_of_a_plan  # noqa: E402
-from jafl.planning.plan_choice import default_form, default_spread  # noqa: E402
+from jafl.engine.plan import make_program as program_of_a_plan  # noqa: E402
+from jafl.engine.plan.plan_choice import default_form, default_spread  # noqa: E402
 
 CASES = (
     "fedbuff, buffer above the concurrency",

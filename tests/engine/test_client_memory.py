@@ -8,7 +8,7 @@ from preparing import placed
 
 import jafl
 from jafl import rules
-from jafl.engine import client_memory
+from jafl.engine.loop import client_memory
 from jafl.rules import cached
 
 PARAMS = {"kernel": jnp.zeros((30, 4)), "bias": jnp.zeros(4)}

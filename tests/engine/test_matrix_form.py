@@ -14,7 +14,7 @@ from rule_cases import RULES, SCHEDULES
 from tiers import in_tiers
 
 import jafl
-from jafl.planning.preparation import NoMatrixForm
+from jafl.engine.plan.preparation import NoMatrixForm
 
 NAMED = {case.name: case for case in (*ENGINE_CASES, *RULE_CASES)}
 # Each rule on one schedule, the next rule on the next one; and every kind of events and of client work.

@@ -13,8 +13,8 @@ from quick_compilation import quick_compilation  # noqa: F401
 
 import jafl
 from jafl import rules
-from jafl.jaxpr_sizes import same_but_for_sizes
-from jafl.planning.linearity import LinearForm, linear_form
+from jafl.base.jaxpr_sizes import same_but_for_sizes
+from jafl.engine.matrix.linearity import LinearForm, linear_form
 from jafl.records import Rule
 
 SHAPES = {

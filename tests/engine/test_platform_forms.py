@@ -13,11 +13,12 @@ from rule_cases import CASES as RULE_CASES
 
 import jafl
 from jafl import engine, rules
-from jafl.engine import client_memory, tiled_rows
-from jafl.engine.columns import packed, part
-from jafl.keyed_shuffle import shuffled
+from jafl.base.keyed_shuffle import shuffled
+from jafl.base.platform_forms import FORMS
+from jafl.engine.forms import tiled_rows
+from jafl.engine.forms.columns import packed, part
+from jafl.engine.loop import client_memory
 from jafl.models import max_pool, softmax_cross_entropy
-from jafl.platform_forms import FORMS
 
 NAMED = {case.name: case for case in [*CASES, *RULE_CASES]}
 EVENTS_AND_WORK = (

@@ -11,7 +11,7 @@ from tiers import in_tiers
 
 import jafl
 from jafl import rules
-from jafl.clients import trip_words
+from jafl.clients.work import trip_words
 from jafl.records import Rule
 
 CLIENTS, ENTRIES = 8, 5

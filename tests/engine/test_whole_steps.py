@@ -14,9 +14,9 @@ from tiers import in_tiers
 
 import jafl
 from jafl import engine, rules
-from jafl.planning.whole_steps import due_at_steps
+from jafl.engine.plan.slots_and_waves import check_plan
+from jafl.engine.plan.whole_steps import due_at_steps
 from jafl.rules import accumulate, rows
-from jafl.schedule import check_plan
 
 K = 4
 CASE = Case("whole steps", buffer_size=K, steps=60)
@@ -118,10 +118,10 @@ def test_runs_of_several_seeds_go_together():
     with jax.enable_x64(True):
         given = [arguments(RULES["wkafl"], seed=seed) for seed in (2, 3)]
         runs = [jafl.Run(*one) for one in given]
-        original = engine.loop.whole_step.fold_and_finish
+        original = jafl.engine.loop.whole_step.fold_and_finish
         with (
             accelerator_forms(),
-            mock.patch.object(engine.loop.whole_step, "fold_and_finish", side_effect=original) as traced,
+            mock.patch.object(jafl.engine.loop.whole_step, "fold_and_finish", side_effect=original) as traced,
         ):
             together = jafl.simulate_many(runs, together=True)
         assert traced.called

@@ -21,7 +21,7 @@ from experiments.machinery import Runs, discovery, report
 from experiments.machinery.verdicts import samples
 from jafl.config import arms, grid
 from jafl.config.settings import Settings
-from jafl.runs.reader import PastRun
+from jafl.runs.directory.reader import PastRun
 from jafl.sweeps.seed_means import ArmRuns
 
 NAMES = [name for name in discovery.names() if name.startswith("ace_")]

@@ -10,7 +10,7 @@ import pytest
 
 from experiments.benchmarks import page
 from experiments.machinery.overview import with_table
-from jafl.errors import SettingError
+from jafl.base.errors import SettingError
 
 TEXT = page.PAGE.read_text(encoding="utf-8")
 SECTIONS = re.split(r"^##+ ", TEXT, flags=re.MULTILINE)[1:]

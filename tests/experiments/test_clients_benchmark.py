@@ -13,7 +13,7 @@ from quick_compilation import quick_compilation  # noqa: F401
 
 import jafl
 from experiments.benchmarks.clients import comparing, files, measure, page, rows, running, subjects, tables
-from jafl.errors import SettingError
+from jafl.base.errors import SettingError
 
 FACTS = {"platform": "cpu", "device_kind": "cpu", "device_count": 1, "versions": {"jafl": "1", "jax": "2"}}
 
@@ -342,7 +342,7 @@ def test_a_row_is_measured(rule, hurried):
 
 @pytest.mark.full
 def test_a_row_that_does_not_fit_is_foretold(hurried, monkeypatch):
-    from jafl.planning import device_memory
+    from jafl.engine.plan import device_memory
 
     monkeypatch.setattr(device_memory, "device_memory", lambda: 4 * 2**20)
     found = measure.measured(small("ace"), {"client_trips": 40})

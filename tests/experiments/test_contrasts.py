@@ -10,7 +10,7 @@ from test_machinery import some_run
 from experiments import machinery
 from experiments.machinery import LOG_TRIPS_MARGIN, Analysis, Claim, contrasts, trips_to, verdicts
 from experiments.machinery.results import Runs
-from jafl.runs.reader import PastRun
+from jafl.runs.directory.reader import PastRun
 from jafl.sweeps import seed_means
 
 TRIPS = machinery.trips_to(0.9)

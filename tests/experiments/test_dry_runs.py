@@ -22,12 +22,12 @@ from experiments.machinery import (
 )
 from experiments.machinery.assumptions import AssumingCache
 from experiments.machinery.multiply_adds import Compute
+from jafl.base.errors import SettingError
 from jafl.config import arms as all_arms
 from jafl.config import grid
 from jafl.config.resolution import resolve
 from jafl.config.settings import Settings
-from jafl.errors import SettingError
-from jafl.runs.reader import find_runs
+from jafl.runs.directory.reader import find_runs
 
 BUFFERED, PLAIN, ACE = "FedBuff, K = 4", "asynchronous SGD", "ACE"
 SIZE = Scale(

@@ -10,9 +10,9 @@ from tiers import in_tiers
 
 from experiments.machinery import Runs, discovery, running, search, sweeps
 from experiments.machinery.declarations import SCALES
+from jafl.base.errors import SettingError
 from jafl.config import arms, grid
 from jafl.config.resolution import refuse_unread_in_sweep, resolve_run
-from jafl.errors import SettingError
 
 RESULTS = (discovery.FOLDER.parent / "docs" / "results" / "README.md").read_text(encoding="utf-8")
 NAMES = discovery.names()

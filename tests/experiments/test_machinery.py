@@ -29,9 +29,9 @@ from experiments.machinery import (
 )
 from experiments.machinery.results import Runs
 from experiments.machinery.sweeps import Sweep
+from jafl.base.errors import SettingError
 from jafl.config.settings import Settings
-from jafl.errors import SettingError
-from jafl.runs.reader import PastRun, find_runs
+from jafl.runs.directory.reader import PastRun, find_runs
 from jafl.sweeps import seed_means
 
 ROOT = pathlib.Path(__file__).parent.parent.parent

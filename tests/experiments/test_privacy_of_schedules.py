@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from experiments import privacy_of_schedules as experiment
+from jafl.base.errors import SettingError
 from jafl.config.settings import Settings
-from jafl.errors import SettingError
 from jafl.privacy import account
 
 

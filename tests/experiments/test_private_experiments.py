@@ -9,7 +9,7 @@ from experiments import privacy_of_schedules
 from experiments.machinery import search
 from jafl.config.builders import make_source
 from jafl.config.settings import Settings
-from jafl.data import assumed
+from jafl.data.sources import assumed
 from jafl.privacy.amplified import amplified_epsilon
 
 SIZES = {

@@ -32,8 +32,8 @@ from experiments.machinery import (
     verdicts,
 )
 from experiments.machinery.results import Runs
-from jafl.errors import SettingError
-from jafl.runs.reader import read_json
+from jafl.base.errors import SettingError
+from jafl.runs.directory.reader import read_json
 from jafl.sweeps import seed_means
 
 SMALL = {**test_machinery.SMALL, "test_folds": 5}

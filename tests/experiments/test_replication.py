@@ -15,9 +15,9 @@ from experiments.machinery import (
     replication,
     running,
 )
-from jafl.errors import SettingError
+from jafl.base.errors import SettingError
 from jafl.plots.canvas import COLORS
-from jafl.runs.reader import read_json
+from jafl.runs.directory.reader import read_json
 
 
 def test_a_replication_has_seeds_trials_and_divisions_of_its_own():

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from jax import lax
 from tiers import in_tiers
 
-from jafl.errors import SettingError
-from jafl.models import Conv, convolution, max_pool
+from jafl.base.errors import SettingError
+from jafl.models import Conv, max_pool
+from jafl.models.forms import convolution
 
-module = sys.modules[convolution.__module__]  # ``jafl.models.convolution`` is the function
+module = sys.modules[convolution.__module__]  # ``jafl.models.forms.convolution`` is the function
 
 PLAIN = ("NHWC", "HWIO", "NHWC")
 CLOSE = 1e-5

@@ -10,7 +10,7 @@ import pytest
 from quick_compilation import quick_compilation  # noqa: F401
 
 import jafl
-from jafl.clients import ClientData, client_work, dropout_key, minibatches, trip_words
+from jafl.clients.work import ClientData, client_work, dropout_key, minibatches, trip_words
 from jafl.models import Model
 
 

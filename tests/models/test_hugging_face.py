@@ -10,7 +10,7 @@ import pytest
 from hugging_face_files import PIECES, TINY, config_of, tensors_of, write
 from quick_compilation import quick_compilation  # noqa: F401
 
-from jafl.errors import SettingError
+from jafl.base.errors import SettingError
 from jafl.models import bert, distilbert
 from jafl.models.hugging_face import read_config, without_files
 from jafl.models.transformer import TransformerClassifier

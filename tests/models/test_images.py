@@ -7,7 +7,7 @@ import pytest
 from quick_compilation import quick_compilation  # noqa: F401
 from tiers import in_tiers
 
-from jafl.errors import SettingError
+from jafl.base.errors import SettingError
 from jafl.models import MODELS, images, layers, resnet, resnet18
 
 

@@ -9,8 +9,8 @@ import pytest
 from quick_compilation import quick_compilation  # noqa: F401
 
 import jafl
+from jafl.base.errors import SettingError
 from jafl.data import Federation, Normalization, Partition, digits
-from jafl.errors import SettingError
 from jafl.models import Inputs
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (64, 8, 10, 3), np.uint8)
@@ -98,7 +98,7 @@ def test_a_trip_trains_on_the_augmented_images_and_evaluation_on_plain_ones(batc
     model = dataclasses.replace(jafl.models.softmax(4), inputs=inputs)
     params = model.init(jax.random.key(0), IMAGES)
     work = jafl.client_work(model, learning_rate=0.1, batch_size=batch_size).build()
-    from jafl.clients import ClientData
+    from jafl.clients.work import ClientData
 
     held = federation.partition
     data = ClientData(
@@ -112,7 +112,7 @@ def test_a_trip_trains_on_the_augmented_images_and_evaluation_on_plain_ones(batc
     size = batch_size or 32
     places = np.arange(min(size, 32), dtype=np.int32)
     if batch_size:
-        from jafl.keyed_shuffle import shuffled
+        from jafl.base.keyed_shuffle import shuffled
 
         order = np.asarray(jax.jit(shuffled)(places, jnp.int32(32), jnp.asarray(WORDS), jnp.int32(0)))
     else:

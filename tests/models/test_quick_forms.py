@@ -15,8 +15,9 @@ from quick_compilation import quick_compilation  # noqa: F401
 from tiers import in_tiers
 
 import jafl
-from jafl.models import max_pool, quick_forms
-from jafl.models.quick_forms import as_written, in_quick_forms
+from jafl.models import max_pool
+from jafl.models.forms import rewriting
+from jafl.models.forms.rewriting import as_written, in_quick_forms
 
 SPACES = {1: (11,), 2: (9, 10), 3: (5, 6, 7)}
 OPTIONS = {
@@ -168,7 +169,7 @@ def test_inside_other_programs_and_of_other_layouts():
         left = [
             equation
             for equation in equations(jax.make_jaxpr(quick(everywhere))(*arguments).jaxpr)
-            if equation.primitive.name == quick_forms.CONVOLUTION
+            if equation.primitive.name == rewriting.CONVOLUTION
         ]
         assert not left
 
@@ -178,7 +179,7 @@ def equations(jaxpr):
     for equation in jaxpr.eqns:
         yield equation
         if equation.primitive.name != "custom_vjp_call":
-            for program in quick_forms._programs_of(equation.params):
+            for program in rewriting._programs_of(equation.params):
                 yield from equations(getattr(program, "jaxpr", program))
 
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from quick_compilation import quick_compilation  # noqa: F401
 
-from jafl.errors import SettingError
+from jafl.base.errors import SettingError
 from jafl.models import character_lstm, sent140_lstm
 from jafl.models.embeddings import read_word_vectors
 

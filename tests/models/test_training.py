@@ -12,10 +12,10 @@ from tiers import in_tiers
 
 import jafl
 from jafl import data, models
+from jafl.base.errors import SettingError
 from jafl.config.builders import make_model
 from jafl.config.builders.model import NEXT_TOKENS
 from jafl.config.settings import Settings
-from jafl.errors import SettingError
 
 CLIENTS = 3
 # {model: (shape of an example, classes)}; token numbers where the shape has one number.

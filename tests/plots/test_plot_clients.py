@@ -5,7 +5,7 @@ import pytest
 from pictures import legend, lines, schedule_of, trips_per_client
 
 from jafl import plots
-from jafl.errors import SettingError
+from jafl.base.errors import SettingError
 
 
 def test_participation_of_few_clients_is_bars_sorted_by_trips():

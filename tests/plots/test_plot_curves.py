@@ -5,7 +5,7 @@ import pytest
 from pictures import TWO, legend, lines, run_of
 
 from jafl import plots
-from jafl.errors import SettingError
+from jafl.base.errors import SettingError
 
 
 @pytest.mark.parametrize(("horizontal", "label", "last"), [

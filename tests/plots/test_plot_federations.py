@@ -5,7 +5,7 @@ import pytest
 from pictures import legend
 
 from jafl import plots
-from jafl.errors import SettingError
+from jafl.base.errors import SettingError
 
 
 def test_label_split_of_few_clients_is_stacked():

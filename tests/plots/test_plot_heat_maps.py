@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from jafl import plots
-from jafl.errors import SettingError
+from jafl.base.errors import SettingError
 
 ROWS, COLUMNS = ("alpha", [0.1, 1, 10]), ("beta", ["1", "5"])
 FIRST = np.array([[0.1, 0.2], [0.3, np.nan], [0.5, 0.6]])

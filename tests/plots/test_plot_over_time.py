@@ -5,7 +5,7 @@ import pytest
 from pictures import legend, lines, schedule_of, stale_by
 
 from jafl import diagnostics, plots
-from jafl.errors import SettingError
+from jafl.base.errors import SettingError
 from jafl.schedule import asynchronous, delays, synchronous
 
 

@@ -5,7 +5,7 @@ import pytest
 from pictures import legend, lines
 
 from jafl import plots
-from jafl.errors import SettingError
+from jafl.base.errors import SettingError
 
 
 def test_every_client_is_in_the_histogram_and_the_readings_are_marked():

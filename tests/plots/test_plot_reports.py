@@ -5,7 +5,7 @@ import pytest
 from pictures import lines, run_of
 
 from jafl import plots
-from jafl.errors import SettingError
+from jafl.base.errors import SettingError
 
 
 def reporting(**reports):

@@ -5,7 +5,7 @@ import pytest
 from pictures import legend, schedule_of, stale_by
 
 from jafl import plots
-from jafl.errors import SettingError
+from jafl.base.errors import SettingError
 
 
 def drawn_bars(axes):

@@ -8,7 +8,7 @@ import pytest
 from quick_compilation import quick_compilation  # noqa: F401
 
 import jafl
-from jafl.errors import SettingError
+from jafl.base.errors import SettingError
 from jafl.privacy import (
     MECHANISMS,
     Mechanism,

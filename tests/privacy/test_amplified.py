@@ -6,7 +6,7 @@ import pytest
 from dp_accounting import pld, rdp
 
 import jafl
-from jafl.errors import SettingError
+from jafl.base.errors import SettingError
 from jafl.privacy import amplified_epsilon, amplified_noise_multiplier, epsilon_of
 from jafl.privacy.amplified import reason_against_amplification
 

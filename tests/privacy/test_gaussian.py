@@ -4,7 +4,7 @@ import dp_accounting
 import numpy as np
 import pytest
 
-from jafl.errors import SettingError
+from jafl.base.errors import SettingError
 from jafl.privacy import delta_of, deviations_of, epsilon_of
 
 DELTAS = (1e-12, 1e-7, 1e-3, 0.3)

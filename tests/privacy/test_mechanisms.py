@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from jafl.errors import SettingError
+from jafl.base.errors import SettingError
 from jafl.privacy import Mechanism, encoder, make_mechanism, nodes, noising
 from jafl.privacy.mechanisms import TREES, noising_coefficients, trees
 

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from jafl.errors import SettingError
+from jafl.base.errors import SettingError
 from jafl.privacy import (
     Mechanism,
     encoder,

@@ -10,8 +10,8 @@ import pytest
 from quick_compilation import quick_compilation  # noqa: F401
 
 import jafl
-from jafl.errors import SettingError
-from jafl.precision import in_64_bits
+from jafl.base.errors import SettingError
+from jafl.base.precision import in_64_bits
 from jafl.privacy import check_eligible, eligible_rules, trip_weights
 from jafl.records import Requirements, Rule
 from jafl.rules import RULES, accumulate

@@ -8,7 +8,7 @@ import pytest
 from tiers import in_tiers
 
 import jafl
-from jafl.planning.unmoved import unmoved
+from jafl.engine.plan.unmoved import unmoved
 from jafl.specifications import as_specification
 
 PARAMS = {"body": {"w": np.ones((2, 3), np.float32)}, "head": {"w": np.ones(3, np.float32)}}

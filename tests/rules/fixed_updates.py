@@ -13,7 +13,7 @@ import numpy as np
 import reference as ref
 
 import jafl
-from jafl.clients import ClientResult, ClientWork, trip_words
+from jafl.clients.work import ClientResult, ClientWork, trip_words
 
 CLASSES = 3
 KEY = jax.random.key(3)

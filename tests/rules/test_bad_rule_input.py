@@ -10,7 +10,7 @@ from preparing import prepared
 
 import jafl
 from jafl import engine, rules
-from jafl.planning import device_memory
+from jafl.engine.plan import device_memory
 
 CLIENTS = 6
 

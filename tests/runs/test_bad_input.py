@@ -6,9 +6,9 @@ import re
 
 import pytest
 
+from jafl.base.errors import SettingError
 from jafl.config.experiment import make_experiments
 from jafl.config.settings import Settings
-from jafl.errors import SettingError
 from jafl.runs.runner import run
 
 ASYNCHRONOUS = Settings(algorithm="fedbuff", model="softmax", client_trips=50)
@@ -238,7 +238,7 @@ def test_the_tables_begin_from_settings_that_work():
 
 
 def test_too_little_memory_says_how_much_and_which_setting_lowers_it(monkeypatch):
-    monkeypatch.setattr("jafl.planning.device_memory.device_memory", lambda: 100 * 1024)
+    monkeypatch.setattr("jafl.engine.plan.device_memory.device_memory", lambda: 100 * 1024)
     with pytest.raises(SettingError) as refusal:
         make_experiments(ASYNCHRONOUS)
     needed = re.search(

@@ -10,7 +10,7 @@ from quick_compilation import quick_compilation  # noqa: F401
 import jafl
 from jafl.config.experiment import make_experiments
 from jafl.config.settings import Settings
-from jafl.planning.preparation import prepare
+from jafl.engine.plan.preparation import prepare
 from jafl.runs import batching
 from jafl.simulation.simulate import simulate_prepared
 

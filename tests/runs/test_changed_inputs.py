@@ -9,13 +9,13 @@ from quick_compilation import quick_compilation  # noqa: F401
 from run_again import at_step, contents, ctrl_c, quiet
 from runs_by_hand import write_run
 
+from jafl.base.errors import SettingError
 from jafl.config.data_cache import DataCache
 from jafl.config.experiment import make_experiment
 from jafl.config.inputs import input_digests, input_files
 from jafl.config.resolution import resolve
 from jafl.config.settings import DECLARED, HELP, PLACES, Settings
-from jafl.errors import SettingError
-from jafl.runs.reader import find_runs
+from jafl.runs.directory.reader import find_runs
 from jafl.sweeps import seed_means
 from jafl.sweeps.report import write_report
 from jafl.sweeps.sweep import run_sweep

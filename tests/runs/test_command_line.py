@@ -18,7 +18,7 @@ from command_line import ROOT, environment, flags, python, run_py
 from run_files import read_arrays, read_json, read_lines, replay
 from waiting import LIMIT, until
 
-from jafl import command_help, command_line
+from jafl.cli import command_help, command_line
 from jafl.config.declaration import GROUPS
 from jafl.config.settings import DEFAULTS, HELP
 

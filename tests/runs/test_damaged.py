@@ -14,12 +14,12 @@ from run_again import assert_same, at_step, contents, ctrl_c, quiet
 from run_files import read_json
 from runs_by_hand import write_run
 
-from jafl import command_line
+from jafl.base.errors import SettingError
+from jafl.cli import command_line
 from jafl.config.settings import Settings
-from jafl.errors import SettingError
-from jafl.runs import reader
-from jafl.runs.damage import is_closed, survey
-from jafl.runs.directory import RunDirectory
+from jafl.runs.directory import reader
+from jafl.runs.directory.damage import is_closed, survey
+from jafl.runs.directory.files import RunDirectory
 from jafl.sweeps.report import write_report
 from jafl.sweeps.sweep import run_sweep
 

@@ -10,10 +10,10 @@ from run_again import at_step, contents, ctrl_c, quiet
 from runs_by_hand import write_run
 
 from jafl.config.settings import Settings
-from jafl.runs import digests
-from jafl.runs.damage import survey
-from jafl.runs.earlier import FILES, LEFT_FOR_GOOD, PICTURES
-from jafl.runs.reader import DamagedRun, find_runs, read_run
+from jafl.runs.directory import digests
+from jafl.runs.directory.damage import survey
+from jafl.runs.directory.previous_run import FILES, LEFT_FOR_GOOD, PICTURES
+from jafl.runs.directory.reader import DamagedRun, find_runs, read_run
 from jafl.sweeps.report import write_report
 
 SMALL = Settings(

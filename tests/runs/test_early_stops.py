@@ -6,10 +6,10 @@ import json
 import pytest
 from run_again import assert_same, at_step, ctrl_c, quiet
 
+from jafl.base.errors import SettingError
 from jafl.config.experiment import make_experiments
 from jafl.config.settings import Settings
-from jafl.errors import SettingError
-from jafl.runs.reader import read_run
+from jafl.runs.directory.reader import read_run
 from jafl.sweeps.sweep import run_sweep
 
 STALLS = "test_accuracy stalls 2"

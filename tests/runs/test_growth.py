@@ -11,9 +11,9 @@ from run_again import assert_same, at_step, checkpoints_in, contents, ctrl_c, qu
 from run_files import read_json, read_lines
 from runs_by_hand import written_so
 
+from jafl.base.errors import SettingError
 from jafl.config.settings import Settings
-from jafl.errors import SettingError
-from jafl.runs.recorder import Recording
+from jafl.runs.recording.recorder import Recording
 from jafl.sweeps.sweep import run_sweep
 
 SMALL = Settings(

@@ -8,8 +8,8 @@ from command_line import python
 from run_files import read_json
 
 from jafl import plots
+from jafl.base.errors import SettingError
 from jafl.config.settings import Settings
-from jafl.errors import SettingError
 from jafl.runs.runner import dry_run, run
 from jafl.sweeps.sweep import run_sweep
 
@@ -136,7 +136,7 @@ def test_a_full_disk_is_no_failed_picture(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("jafl.runs.figures._write", full)
+    monkeypatch.setattr("jafl.runs.recording.pictures._write", full)
     with pytest.raises(OSError, match="No space left"):
         quiet(SMALL, tmp_path / "run")
 
@@ -179,7 +179,7 @@ def test_constant_is_but_for_rounding():
 
 PARSED = """
 from absl import flags
-import jafl.command_line
+import jafl.cli.command_line
 
 for typed in ([], ["--pictures"], ["--nopictures"], ["--pictures=few"], ["--pictures=all"], ["--pictures=some"]):
     flags.FLAGS.unparse_flags()

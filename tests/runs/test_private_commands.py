@@ -9,11 +9,11 @@ import pytest
 from run_files import read_arrays, read_json
 
 from jafl import specifications
+from jafl.base.errors import SettingError
 from jafl.config.experiment import make_experiments
 from jafl.config.settings import Settings
-from jafl.errors import SettingError
 from jafl.privacy.amplified import amplified_epsilon
-from jafl.runs.privacy import block, text
+from jafl.runs.recording.privacy import block, text
 from jafl.runs.runner import dry_run, run
 from jafl.sweeps.report import write_report
 

@@ -15,7 +15,7 @@ from waiting import LIMIT
 
 from jafl.config import presets
 from jafl.config.settings import Settings
-from jafl.runs.earlier import PICTURES
+from jafl.runs.directory.previous_run import PICTURES
 from jafl.runs.runner import dry_run, run
 
 SMALL = {"num_clients": 12, "model": "softmax", "delay_draw": "per_trip", "seed": "5"}
@@ -248,7 +248,7 @@ def trained(request, tmp_path_factory):
     if request.param == "zeno_plus_plus":
         settings = dataclasses.replace(settings, server_examples=100)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("jafl.runs.recorder.draw_history", lambda *_: None)
+        patch.setattr("jafl.runs.recording.recorder.draw_history", lambda *_: None)
         (outcome,) = run(settings, folder, show=lambda line: None)
     assert outcome.status == "finished"
     return folder

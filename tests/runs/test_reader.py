@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import jafl
-from jafl.errors import SettingError
-from jafl.runs import reader
-from jafl.runs.directory import RunDirectory
+from jafl.base.errors import SettingError
+from jafl.runs.directory import reader
+from jafl.runs.directory.files import RunDirectory
 
 SCHEDULES = {
     "asynchronous": lambda: jafl.asynchronous(

@@ -15,14 +15,14 @@ from run_again import assert_same, at_step, checkpoints_in, contents, ctrl_c, qu
 from run_files import read_json
 from waiting import LIMIT, until
 
-from jafl import stopwatch
+from jafl.base import stopwatch
+from jafl.base.errors import SettingError
 from jafl.config.settings import Settings
-from jafl.errors import SettingError
 from jafl.runs import runner
-from jafl.runs.directory import RunDirectory, occupied
-from jafl.runs.earlier import NEW_CHECKPOINTS
-from jafl.runs.recorder import Recording
-from jafl.runs.streams import UnbrokenStream
+from jafl.runs.directory.files import RunDirectory, occupied
+from jafl.runs.directory.previous_run import NEW_CHECKPOINTS
+from jafl.runs.hosts.streams import UnbrokenStream
+from jafl.runs.recording.recorder import Recording
 from jafl.sweeps.sweep import run_sweep
 
 SMALL = Settings(
@@ -141,7 +141,7 @@ def test_a_killed_run_leaves_the_earlier_one(finished, tmp_path):
     shutil.copytree(finished, folder)
     before = contents(folder)
     program = (
-        "import os, run\nfrom jafl.runs.recorder import Recording\n"
+        "import os, run\nfrom jafl.runs.recording.recorder import Recording\n"
         "Recording.evaluated = lambda self, evaluation: os._exit(9)\nrun.start()\n"
     )
     settings = {"algorithm": "fedbuff", "model": "softmax", "client_trips": 100}
@@ -338,7 +338,7 @@ def test_the_version_is_told_and_nothing_else_is_done(tmp_path):
 def test_a_flag_without_its_value_is_refused(name, monkeypatch):
     from absl import flags as absl_flags
 
-    from jafl import command_line
+    from jafl.cli import command_line
 
     values = absl_flags.FLAGS
     monkeypatch.setattr(values[name], "_value", "")

@@ -11,9 +11,9 @@ from command_line import ROOT, environment
 from run_again import assert_same, at_step, checkpoints_in, contents, ctrl_c, quiet
 from runs_by_hand import written_so
 
+from jafl.base.errors import SettingError
 from jafl.config.settings import Settings
-from jafl.data import programs
-from jafl.errors import SettingError
+from jafl.data.sources import python_source
 from jafl.runs.lock import directory_lock
 
 SMALL = Settings(
@@ -270,7 +270,7 @@ def test_a_run_on_other_source_files_is_not_resumed(tmp_path, monkeypatch):
         (tmp_path / name).mkdir()
         for file in range(12):
             (tmp_path / name / f"{file}.py").write_text(text * (file + 1))
-        monkeypatch.setattr(programs, "_folder", lambda: tmp_path / name)
+        monkeypatch.setattr(python_source, "_folder", lambda: tmp_path / name)
 
     library("earlier", text)
     settings = Settings(
@@ -288,6 +288,6 @@ def test_a_run_on_other_source_files_is_not_resumed(tmp_path, monkeypatch):
         with pytest.raises(SettingError, match="text_digest"):
             quiet(given, folder, resume=True)
     assert contents(folder) == before
-    monkeypatch.setattr(programs, "_folder", lambda: tmp_path / "earlier")
+    monkeypatch.setattr(python_source, "_folder", lambda: tmp_path / "earlier")
     (outcome,) = quiet(settings, folder, resume=True)
     assert outcome.status == "finished"

@@ -22,10 +22,10 @@ from run_files import (
 from tiers import in_tiers
 
 import jafl
+from jafl.base.errors import SettingError
 from jafl.config.presets import COMMON, PRESETS
 from jafl.config.settings import Settings
-from jafl.errors import SettingError
-from jafl.runs.directory import RunDirectory, claim_next_directory
+from jafl.runs.directory.files import RunDirectory, claim_next_directory
 from jafl.runs.runner import run
 
 FILES = {
@@ -46,7 +46,7 @@ def quiet(settings, folder, *, pictures=False, **options):
     """Runs without a word, and to save time without the single runs' pictures; returns how the runs ended."""
     with pytest.MonkeyPatch.context() as patch:
         if not pictures:
-            patch.setattr("jafl.runs.recorder.draw_history", lambda *_: None)
+            patch.setattr("jafl.runs.recording.recorder.draw_history", lambda *_: None)
         return run(settings, folder, **{"show": lambda line: None, **options})
 
 

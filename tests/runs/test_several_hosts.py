@@ -6,11 +6,12 @@ import socket
 import jax
 import pytest
 
-from jafl import processes
+from jafl.base import processes
+from jafl.base.errors import SettingError
 from jafl.config.experiment import Experiment
 from jafl.config.settings import Settings
-from jafl.errors import SettingError
-from jafl.runs import connection, runner, several_hosts
+from jafl.runs import runner
+from jafl.runs.hosts import connection, several_hosts
 from jafl.simulation.divergence import DivergenceError
 
 SETTINGS = {
@@ -125,7 +126,7 @@ def test_an_error_while_recording_is_raised_once_all_have_stopped(orders, tmp_pa
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Experiment, "simulate", until_its_end)
-    monkeypatch.setattr("jafl.runs.directory.RunDirectory.append_evaluation", full)
+    monkeypatch.setattr("jafl.runs.directory.files.RunDirectory.append_evaluation", full)
     with pytest.raises(OSError, match="No space left"):
         lead(SETTINGS, tmp_path / "run", checkpoint_every=0)
     ((steps, stopping),) = ends

@@ -9,9 +9,9 @@ from run_again import at_step, ctrl_c, quiet
 from run_files import read_lines
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 
+from jafl.base.errors import SettingError
 from jafl.config.settings import Settings
-from jafl.errors import SettingError
-from jafl.runs import trackers
+from jafl.runs.recording import trackers
 
 SMALL = Settings(
     algorithm="fedbuff",

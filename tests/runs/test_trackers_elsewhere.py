@@ -10,8 +10,8 @@ from run_again import at_step, ctrl_c, quiet
 from run_files import read_lines
 from test_trackers import SMALL
 
-from jafl.errors import SettingError
-from jafl.runs import trackers
+from jafl.base.errors import SettingError
+from jafl.runs.recording import trackers
 
 
 def wanted(folder):

@@ -6,7 +6,7 @@ from waiting import until
 
 from jafl.config.experiment import make_experiments
 from jafl.config.settings import Settings
-from jafl.runs.progress import Waiting
+from jafl.runs.recording.progress import Waiting
 
 
 def test_what_takes_long_is_told_and_what_is_quick_is_not(capsys, monkeypatch):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import reference as ref
 
-from jafl.errors import SettingError
+from jafl.base.errors import SettingError
 from jafl.schedule import asynchronous, open_arrivals
 from jafl.schedule.draws import FAILURE, keyed_uniform
 from jafl.schedule.events import Events

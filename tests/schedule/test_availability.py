@@ -8,7 +8,7 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 from schedule_cases import presences
 
-from jafl.errors import SettingError
+from jafl.base.errors import SettingError
 from jafl.schedule import availability
 
 CLIENTS = 9

@@ -15,7 +15,7 @@ from schedule_cases import (
     synchronous_cases,
 )
 
-from jafl.errors import SettingError
+from jafl.base.errors import SettingError
 from jafl.schedule import Dropout, asynchronous, delays, drawn_staleness, guarantees, open_arrivals
 
 

@@ -7,7 +7,7 @@ import pytest
 import scipy.stats
 from schedule_cases import WholeNumbers
 
-from jafl.errors import SettingError
+from jafl.base.errors import SettingError
 from jafl.schedule import DELAYS, asynchronous, delays, draws, synchronous
 
 # 200 clients with 150 trips each.

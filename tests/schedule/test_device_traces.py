@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jafl import traces
-from jafl.errors import SettingError
+from jafl.base.errors import SettingError
 from jafl.schedule import asynchronous, availability, delays, duration_trace, read_availability
 
 EXAMPLES = pathlib.Path(__file__).parents[2] / "experiments" / "traces"

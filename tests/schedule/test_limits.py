@@ -24,7 +24,7 @@ from schedule_cases import (
     with_options,
 )
 
-from jafl.errors import SettingError
+from jafl.base.errors import SettingError
 from jafl.schedule import (
     Dropout,
     asynchronous,

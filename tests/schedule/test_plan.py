@@ -8,7 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from schedule_cases import asynchronous_cases, synchronous_cases
 
-from jafl.schedule import asynchronous, bucket, delays, synchronous, trip_by_trip
+from jafl.base.buckets import bucket
+from jafl.engine.plan.slots_and_waves import trip_by_trip
+from jafl.schedule import asynchronous, delays, synchronous
 
 CASES = asynchronous_cases() | synchronous_cases()
 many = settings(max_examples=200, deadline=None)

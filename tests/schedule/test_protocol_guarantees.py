@@ -14,7 +14,7 @@ from schedule_cases import (
     with_options,
 )
 
-from jafl.errors import SettingError
+from jafl.base.errors import SettingError
 from jafl.schedule import asynchronous, delays, guarantees, open_arrivals
 
 PROTOCOLS = {

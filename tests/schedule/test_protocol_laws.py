@@ -13,7 +13,7 @@ from replays import Endless, recorded
 from schedule_cases import Case, asynchronous_cases, open_cases, with_options
 
 from jafl import diagnostics, rules
-from jafl.errors import SettingError
+from jafl.base.errors import SettingError
 from jafl.schedule import Dropout, asynchronous, availability, delays, open_arrivals
 
 # --------------------------------------------------------------------------------------------------

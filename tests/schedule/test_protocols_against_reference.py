@@ -28,7 +28,7 @@ from schedule_cases import (
     with_options,
 )
 
-from jafl.errors import SettingError
+from jafl.base.errors import SettingError
 from jafl.schedule import Dropout, asynchronous, availability, delays, drawn_staleness, open_arrivals
 from jafl.schedule.counting import in_flight
 

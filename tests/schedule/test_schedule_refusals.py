@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from jafl.errors import SettingError
+from jafl.base.errors import SettingError
 from jafl.schedule import asynchronous, delays, synchronous
 
 NAN, INF = float("nan"), float("inf")

@@ -7,7 +7,7 @@ import pytest
 from replays import Endless, recorded
 from schedule_cases import Case, by_client
 
-from jafl.errors import SettingError
+from jafl.base.errors import SettingError
 from jafl.schedule import Dropout, asynchronous, availability, delays, open_arrivals
 
 BUFFERED = {

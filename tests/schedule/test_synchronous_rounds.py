@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from replays import NOTHING, assert_equal, duration_of, world_of
 from schedule_cases import ALWAYS_ZERO, POSITIVE, SOMETIMES_ZERO, Case, by_client, dropouts, laws, presences
 
-from jafl.errors import SettingError
+from jafl.base.errors import SettingError
 from jafl.schedule import Dropout, availability, delays, guarantees, synchronous
 from jafl.schedule.draws import PARTICIPATION, keyed_uniform
 

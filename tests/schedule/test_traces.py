@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jafl.errors import SettingError
+from jafl.base.errors import SettingError
 from jafl.schedule import asynchronous, delays, synchronous
 from jafl.schedule.delays import NoSuchTrip
 from jafl.schedule.traces import DurationTrace, duration_trace, read_availability

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from schedule.schedule_cases import asynchronous_cases, synchronous_cases
 
-from jafl.errors import SettingError
-from jafl.schedule import asynchronous, check_plan, delays, in_waves, rounds, trip_by_trip
+from jafl.base.errors import SettingError
+from jafl.engine.plan.slots_and_waves import check_plan, in_waves, rounds, trip_by_trip
+from jafl.schedule import asynchronous, delays
 
 SCHEDULE = asynchronous(
     num_clients=20, concurrency=20, buffer_size=3, delay=delays.exponential(1.0), server_steps=200

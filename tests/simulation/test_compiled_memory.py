@@ -12,8 +12,8 @@ import pytest
 import jafl
 from jafl import engine
 from jafl.engine.devices import Spread
-from jafl.planning import device_memory
-from jafl.planning.preparation import prepare
+from jafl.engine.plan import device_memory
+from jafl.engine.plan.preparation import prepare
 from jafl.simulation import batch as batches
 from jafl.simulation.batch import SingleRun, StackedRuns
 from jafl.simulation.simulate import simulate_prepared

@@ -9,7 +9,7 @@ import pytest
 from quick_compilation import quick_compilation  # noqa: F401
 
 import jafl
-from jafl import checksums
+from jafl.base import checksums
 
 SOURCE = jafl.data.synthetic(num_clients=6, alpha=1.0, beta=1.0, mean_examples=10, num_features=5)
 MODEL = jafl.models.softmax(SOURCE.num_classes)
@@ -232,7 +232,7 @@ def test_what_no_array_tells_is_refused_by_name(folder, changes, line):
 @pytest.mark.full
 def test_another_matmul_precision_is_refused_by_name(folder, monkeypatch):
     """As a device would have it that has several."""
-    monkeypatch.setitem(jafl.precision.OF_PLATFORM, "cpu", ("float32", "bfloat16"))
+    monkeypatch.setitem(jafl.base.precision.OF_PLATFORM, "cpu", ("float32", "bfloat16"))
     other = MODEL.__class__(MODEL.module, matmul_precision="bfloat16")
     with pytest.raises(jafl.SettingError, match="matmul_precision: was 'float32', is 'bfloat16'"):
         run(folder, model=other)

@@ -18,7 +18,7 @@ from tiers import in_tiers
 
 import jafl
 from jafl import engine, rules
-from jafl.simulation.error_decomposition.checks import NOT_LINEAR
+from jafl.rules.decomposition.checks import NOT_LINEAR
 
 CLIENTS, STEPS = 8, 60
 CHOSEN = (0, 1, 7, 8, 23, 40, 41, 59)

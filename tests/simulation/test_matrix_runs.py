@@ -9,9 +9,8 @@ from against_reference import make_federation
 from quick_compilation import quick_compilation  # noqa: F401
 
 import jafl
-from jafl.engine import matrix_form
-from jafl.planning import linearity, matrix_program
-from jafl.planning.preparation import NoMatrixForm
+from jafl.engine.matrix import linearity, matrix_program, segment_loop
+from jafl.engine.plan.preparation import NoMatrixForm
 from jafl.simulation.batches import make_batch
 
 CLIENTS = 12
@@ -121,12 +120,12 @@ def test_a_run_that_goes_on_ends_with_the_same_bits(name, tmp_path):
 @pytest.mark.full
 def test_one_program_serves_all_linear_rules_buffer_sizes_and_optimizers():
     """Rules that read the start keep more of a trip, and have a program of their own."""
-    matrix_form.run.clear_cache()
+    segment_loop.run.clear_cache()
     for number, name in enumerate(WITHOUT_START):
         run = run_of(name, trips=60, momentum=(None, 0.9, 0.5)[number % 3])
         history = simulate(run, plan=in_waves(run))
         assert np.isfinite(history.evaluations[-1]["test_loss"])
-    assert matrix_form.run._cache_size() == 1
+    assert segment_loop.run._cache_size() == 1
 
 
 @pytest.mark.full
@@ -162,7 +161,7 @@ def test_what_lanes_without_a_trip_train_is_not_read(runs, together):
     nothing = matrix_program.together([maker.nothing() for maker in batch._makers])
     if runs > 1:  # some run has trips
         nothing = nothing._replace(most=np.full_like(nothing.most, 3))
-    after, _ = matrix_form.run(batch._program, poisoned, nothing, 2)
+    after, _ = segment_loop.run(batch._program, poisoned, nothing, 2)
     for leaf, other in zip(jax.tree.leaves(after.params), jax.tree.leaves(params), strict=True):
         np.testing.assert_array_equal(leaf, other)
 

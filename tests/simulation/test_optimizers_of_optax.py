@@ -11,7 +11,7 @@ import pytest
 from quick_compilation import quick_compilation  # noqa: F401
 
 import jafl
-from jafl.planning.compatibility import check_optimizers
+from jafl.engine.plan.compatibility import check_optimizers
 
 X = np.random.default_rng(0).normal(size=(24, 3)).astype(np.float32)
 Y = (X[:, 0] > 0).astype(int)

@@ -13,7 +13,7 @@ from quick_compilation import quick_compilation  # noqa: F401
 import jafl
 from jafl import engine, rules
 from jafl.engine.evaluation import Evaluator
-from jafl.planning import device_memory
+from jafl.engine.plan import device_memory
 
 MODEL = jafl.models.softmax(10)
 

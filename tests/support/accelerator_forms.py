@@ -1,12 +1,12 @@
-"""Makes programs on a CPU as for an accelerator: the other half of what ``jafl/platform_forms.py`` decides."""
+"""Makes programs on a CPU as for an accelerator: the other half of what ``jafl/base/platform_forms.py`` decides."""
 
 import contextlib
 from collections.abc import Iterator
 from unittest import mock
 
-from jafl import platform_forms
+from jafl.base import platform_forms
 from jafl.engine import devices
-from jafl.planning import plan_choice
+from jafl.engine.plan import plan_choice
 
 
 @contextlib.contextmanager

@@ -14,8 +14,8 @@ import reference as ref
 
 import jafl
 from jafl import delays, rules
-from jafl.clients import trip_words
-from jafl.keyed_shuffle import shuffled
+from jafl.base.keyed_shuffle import shuffled
+from jafl.clients.work import trip_words
 
 STEPS = 300
 
@@ -93,7 +93,7 @@ def choices(schedule: jafl.EventSchedule) -> Callable[[float, list[int], int], S
 
 
 class MinibatchDraws:
-    """What ``jafl.clients.minibatches`` returns, by one program for clients of all sizes, many trips at a time.
+    """What ``jafl.clients.work.minibatches`` returns, by one program for clients of all sizes, many trips at a time.
 
     Args:
       key: of the run.

@@ -15,7 +15,7 @@ from unittest import mock
 from absl import flags
 from absl.testing import flagsaver
 
-from jafl import command_line
+from jafl.cli import command_line
 
 
 class Said(NamedTuple):

@@ -10,25 +10,7 @@ PACKAGE = pathlib.Path(__file__).parents[2] / "jafl"
 
 # From the ground up. A room imports from lower layers, and from its own layer as long as that makes no cycle.
 LAYERS = {
-    "ground": (
-        "errors",
-        "extras",
-        "array_files",
-        "given_arrays",
-        "checksums",
-        "display",
-        "records",
-        "specifications",
-        "stopwatch",
-        "processes",
-        "keyed_shuffle",
-        "jaxpr_dependence",
-        "jaxpr_sizes",
-        "random_keys",
-        "optimizer_checks",
-        "platform_forms",
-        "precision",
-    ),
+    "ground": ("base", "records", "specifications"),
     "ingredients": (
         "schedule",
         "data",
@@ -41,10 +23,9 @@ LAYERS = {
         "traces",
     ),
     "engine": ("engine",),
-    "planning": ("planning",),
     "simulation": ("simulation", "ahead_of_time"),
     "config": ("config",),
-    "runs": ("runs", "sweeps", "command_line", "command_help", "__main__"),
+    "runs": ("runs", "sweeps", "cli", "__main__"),
 }
 LAYER_OF = {room: number for number, rooms in enumerate(LAYERS.values()) for room in rooms}
 

@@ -6,7 +6,7 @@ import jax
 
 import jafl
 from jafl import engine
-from jafl.planning.preparation import Preparation, prepare
+from jafl.engine.plan.preparation import Preparation, prepare
 
 OF_THE_RUN = ("server_optimizer", "evaluate_at", "evaluators")
 

@@ -6,9 +6,9 @@ import json
 import numpy as np
 
 from jafl.config.settings import Settings
-from jafl.runs import digests
-from jafl.runs.earlier import LEFT_FOR_GOOD
-from jafl.runs.tables import cost_of_target
+from jafl.runs.directory import digests
+from jafl.runs.directory.previous_run import LEFT_FOR_GOOD
+from jafl.runs.directory.tables import cost_of_target
 
 VERSIONS = {"jafl": "1", "jax": "2", "python": "3"}
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from in_process import command
 from run_again import assert_same, at_step, contents, ctrl_c
 
+from jafl.base.errors import SettingError
 from jafl.config import grid
 from jafl.config.data_cache import DataCache
 from jafl.config.settings import Settings
-from jafl.errors import SettingError
 from jafl.runs import lock
 from jafl.sweeps import parts, sweep
 from jafl.sweeps.grid_runs import Request, SweepRuns, directories

@@ -13,8 +13,8 @@ from quick_compilation import quick_compilation  # noqa: F401
 from run_again import at_step, ctrl_c, quiet
 from runs_by_hand import written_so
 
+from jafl.base.errors import SettingError
 from jafl.config.settings import Settings
-from jafl.errors import SettingError
 from jafl.sweeps.report import write_report
 from jafl.sweeps.sweep import run_sweep
 

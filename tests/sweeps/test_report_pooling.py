@@ -8,9 +8,9 @@ import pytest
 from page import Page
 from runs_by_hand import write_json, write_run
 
+from jafl.base.errors import SettingError
 from jafl.config import grid
-from jafl.errors import SettingError
-from jafl.runs import reader
+from jafl.runs.directory import reader
 from jafl.sweeps import seed_means
 from jafl.sweeps.conditions import usual_values
 from jafl.sweeps.report import write_report

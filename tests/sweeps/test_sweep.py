@@ -9,11 +9,11 @@ import pytest
 from run_again import assert_same, at_step, ctrl_c
 from waiting import until
 
+from jafl.base.errors import SettingError
 from jafl.config import grid, presets
 from jafl.config.arms import Override
 from jafl.config.settings import Settings
-from jafl.errors import SettingError
-from jafl.runs import reader, tables
+from jafl.runs.directory import reader, tables
 from jafl.runs.lock import directory_lock
 from jafl.runs.runner import run
 from jafl.sweeps import seed_means

@@ -12,12 +12,12 @@ import pytest
 from run_again import assert_same, at_step, contents, ctrl_c
 from waiting import until
 
-from jafl import checksums
+from jafl.base import checksums
+from jafl.base.errors import SettingError
 from jafl.config.data_cache import DataCache
 from jafl.config.settings import Settings
-from jafl.errors import SettingError
 from jafl.runs import training
-from jafl.runs.damage import is_closed
+from jafl.runs.directory.damage import is_closed
 from jafl.runs.lock import directory_lock
 from jafl.simulation.stacking import BatchTooLarge
 from jafl.sweeps.grid_runs import SweepRuns, directories, requests_in

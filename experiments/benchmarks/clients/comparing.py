@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from experiments.benchmarks.clients import files, tables
-from jafl.errors import SettingError, refusal, require
-from jafl.runs.directory import occupied
-from jafl.runs.tables import aligned
+from jafl.base.errors import SettingError, refusal, require
+from jafl.runs.directory.files import occupied
+from jafl.runs.directory.tables import aligned
 
 Found = Mapping[str, Any]
 PAGE, TEXT = "benchmark_comparison.html", "benchmark_comparison.md"

@@ -7,8 +7,8 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jafl.errors import SettingError, is_number
-from jafl.runs.directory import write_whole
+from jafl.base.errors import SettingError, is_number
+from jafl.runs.directory.files import write_whole
 
 FORMAT = 1
 NAME = "clients"

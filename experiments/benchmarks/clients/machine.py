@@ -7,7 +7,7 @@ import pathlib
 import platform
 from typing import Any
 
-from jafl.planning.device_memory import host_memory
+from jafl.engine.plan.device_memory import host_memory
 
 # The facts that must be the same where a benchmark goes on.
 SAME = ("processor", "cores", "memory_bytes", "platform", "device_kind", "device_count")

@@ -22,11 +22,11 @@ from experiments.benchmarks.clients import energy, subjects
 from experiments.benchmarks.clients.rows import Row
 from experiments.benchmarks.clients.subjects import Work
 from experiments.benchmarks.timing import seconds
+from jafl.base.errors import SettingError
 from jafl.engine.devices import spread_over
-from jafl.errors import SettingError
-from jafl.planning.compatibility import check_model_precision
-from jafl.planning.device_memory import Forecast
-from jafl.planning.preparation import Preparation, prepare
+from jafl.engine.plan.compatibility import check_model_precision
+from jafl.engine.plan.device_memory import Forecast
+from jafl.engine.plan.preparation import Preparation, prepare
 from jafl.simulation.batches import batch_of
 from jafl.simulation.compile_time import CompileTime
 from jafl.simulation.divergence import DivergenceError
@@ -354,7 +354,7 @@ def _of_preparation(preparation: Preparation) -> dict[str, Any]:
 
 
 def _too_large(error: SettingError) -> dict[str, Any]:
-    from jafl.planning.device_memory import device_memory
+    from jafl.engine.plan.device_memory import device_memory
 
     return {
         "status": "does not fit",

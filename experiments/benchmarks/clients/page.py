@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from experiments.benchmarks.clients import comparing, files, pictures, tables
-from jafl.extras import MissingLibraryError
-from jafl.runs.directory import write_whole
+from jafl.base.extras import MissingLibraryError
+from jafl.runs.directory.files import write_whole
 from jafl.sweeps.markdown import escaped, table
 from jafl.sweeps.report import inlined, template
 

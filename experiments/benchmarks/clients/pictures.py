@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from experiments.benchmarks.clients import rows
-from jafl.extras import importing
+from jafl.base.extras import importing
 from jafl.plots.canvas import COLORS, legend_above, new_figure, thousands
 
 if TYPE_CHECKING:

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from jafl.base.errors import require, unknown_name, whole_number
 from jafl.config.parsing import items
-from jafl.errors import require, unknown_name, whole_number
 
 CLIENTS = (1_000, 10_000, 100_000)
 ALGORITHMS = ("fedbuff", "ace", "wkafl")

@@ -14,9 +14,9 @@ from typing import Any
 import experiments
 from experiments.benchmarks.clients import files, machine, rows, tables
 from experiments.benchmarks.clients.rows import Row
-from jafl.errors import SettingError, choose, refusal, require, whole_number
-from jafl.runs.directory import occupied
-from jafl.runs.earlier import EarlierRun
+from jafl.base.errors import SettingError, choose, refusal, require, whole_number
+from jafl.runs.directory.files import occupied
+from jafl.runs.directory.previous_run import EarlierRun
 
 DONE, FAILED, INTERRUPTED = 0, 1, 130  # exit statuses
 # A process that takes longer is ended. Compiling a deep network for an accelerator can take many minutes.
@@ -141,7 +141,7 @@ def _python_path() -> list[str]:
 def _settings(typed: Mapping[str, Any]) -> dict[str, Any]:
     """How every row is run, as far as it was typed."""
     from experiments.benchmarks.workloads import RULES
-    from jafl.precision import COMPUTE_DTYPES, MATMUL_PRECISIONS
+    from jafl.base.precision import COMPUTE_DTYPES, MATMUL_PRECISIONS
 
     settings = {name: typed[name] for name in (*rows.RUNNING, "data_dir") if typed.get(name) is not None}
     for name, options in (("compute_dtype", COMPUTE_DTYPES), ("matmul_precision", MATMUL_PRECISIONS)):

@@ -11,7 +11,7 @@ import jafl
 from experiments.benchmarks import workloads
 from experiments.benchmarks.clients.rows import Row
 from experiments.benchmarks.comparison import IN_FLIGHT, MODELS
-from jafl.errors import SettingError
+from jafl.base.errors import SettingError
 from jafl.models import images, resnet
 
 # BlazeFL: each client holds 500 of CIFAR-10's training images and trains on four fifths of them.

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from jafl.planning.device_memory import readable
+from jafl.engine.plan.device_memory import readable
 
 Found = Mapping[str, Any]
 DASH = "-"

@@ -8,7 +8,7 @@ from experiments.benchmarks.compiled_estimates import hlo
 from experiments.benchmarks.compiled_estimates.hlo import Instruction, Loop, Module
 from jafl.ahead_of_time.programs import Compiled, compiled, lower
 from jafl.ahead_of_time.topologies import Topology
-from jafl.planning.device_memory import CompiledMemory
+from jafl.engine.plan.device_memory import CompiledMemory
 
 # Arrays made anew in a loop count from this size on.
 LARGE = 2**20

@@ -6,10 +6,10 @@ from typing import NamedTuple
 import numpy as np
 
 from jafl.ahead_of_time.programs import matrix_run
-from jafl.engine.loop import one_trip_after_first_step
-from jafl.planning import matrix_program
-from jafl.planning.preparation import Preparation
-from jafl.planning.segments import NO_SLOT, SegmentArrays, Segmentation
+from jafl.engine.loop.server_steps import one_trip_after_first_step
+from jafl.engine.matrix import matrix_program
+from jafl.engine.matrix.segments import NO_SLOT, SegmentArrays, Segmentation
+from jafl.engine.plan.preparation import Preparation
 from jafl.records import ExecutionPlan
 from jafl.specifications import as_specification
 

@@ -13,8 +13,8 @@ from experiments.benchmarks.compiled_estimates.hlo import Instruction
 from experiments.benchmarks.compiled_estimates.rounds import count_segments, loop_rounds, trips_per_round
 from jafl.ahead_of_time import programs
 from jafl.ahead_of_time.topologies import Topology
+from jafl.engine.plan.preparation import Preparation
 from jafl.models import Model
-from jafl.planning.preparation import Preparation
 
 
 def lowered_run(topology: Topology, preparation: Preparation) -> LoweredRun:

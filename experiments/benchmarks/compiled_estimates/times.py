@@ -9,9 +9,9 @@ from experiments.benchmarks.compiled_estimates.runs import lowered_run
 from jafl.ahead_of_time.forecast import Known, duration, listed, lowered_evaluations
 from jafl.ahead_of_time.programs import DoesNotFitError, prepare_for
 from jafl.ahead_of_time.topologies import Topology, topology
-from jafl.planning.preparation import Preparation
-from jafl.planning.run import Run
-from jafl.planning.segments import SEGMENTS_PER_CHUNK
+from jafl.engine.matrix.segments import SEGMENTS_PER_CHUNK
+from jafl.engine.plan.preparation import Preparation
+from jafl.engine.plan.run import Run
 from jafl.simulation.driver import SECONDS_PER_CHUNK
 from jafl.simulation.run_state import evaluation_steps
 

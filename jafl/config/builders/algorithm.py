@@ -8,11 +8,11 @@ from typing import Any
 import optax
 
 from jafl import rules
+from jafl.base.errors import choose, require, unknown_name
 from jafl.config import presets
 from jafl.config.builders.privacy import is_private, make_private
 from jafl.config.builders.secure import make_secure
 from jafl.config.settings import DEFAULTS, Settings, arguments_of
-from jafl.errors import choose, require, unknown_name
 from jafl.rules import server_optimizers
 from jafl.rules.staleness import STALENESS_WEIGHTS
 from jafl.specifications import Specification, specify

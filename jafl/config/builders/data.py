@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jafl import data
+from jafl.base.errors import SettingError, choose, require, whole_number
 from jafl.config.declaration import default_model
 from jafl.config.parsing import labels_in, refused_as
 from jafl.config.settings import DEFAULTS, Settings, arguments_of
 from jafl.data import Federation, Partition, Source
 from jafl.data.splits import fewer_for_evaluation, fold_source, with_shuffled_labels
-from jafl.errors import SettingError, choose, require, whole_number
 from jafl.models.inputs import Inputs
 
 PRECISIONS = {"float32": np.float32, "float64": np.float64}

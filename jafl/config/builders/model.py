@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from jafl.base.errors import choose, require
 from jafl.config.builders.data import PRECISIONS
 from jafl.config.declaration import default_model
 from jafl.config.parsing import whole_numbers_in
 from jafl.config.settings import Settings
 from jafl.data import Source
-from jafl.errors import choose, require
 from jafl.models import MODELS, Model
 
 ANY_EXAMPLES = ("softmax", "mlp")

@@ -1,7 +1,7 @@
 """A rule with differential privacy, from settings."""
 
+from jafl.base.errors import SettingError, require, seed_number
 from jafl.config.settings import DECLARED, DEFAULTS, Settings
-from jafl.errors import SettingError, require, seed_number
 from jafl.privacy.mechanisms import TREES
 from jafl.privacy.private import private
 from jafl.specifications import Specification

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from jafl.base.errors import SettingError, choose, require, unknown_name
 from jafl.config.declaration import FILES
 from jafl.config.parsing import items, labels_in, refused_as
 from jafl.config.settings import DECLARED, DEFAULTS, Settings, arguments_of
-from jafl.errors import SettingError, choose, require, unknown_name
 from jafl.records import EventSchedule
 from jafl.schedule import (
     DELAYS,

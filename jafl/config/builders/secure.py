@@ -2,8 +2,8 @@
 
 import re
 
+from jafl.base.errors import SettingError, require
 from jafl.config.settings import Settings
-from jafl.errors import SettingError, require
 from jafl.privacy.secure import secure
 from jafl.specifications import Specification
 

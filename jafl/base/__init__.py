@@ -1,0 +1,1 @@
+"""What everything stands on: errors, files, processes, random keys, and small forms of arithmetic."""

@@ -1,0 +1,84 @@
+"""Arrays as users give them, as NumPy's; what would lose its meaning on the way is refused."""
+
+from typing import Any
+
+import numpy as np
+
+from jafl.base.errors import SettingError, require, shown
+
+
+def as_array(name: str, values: Any) -> np.ndarray:
+    """``values`` as an array of NumPy, copied only where they are none.
+
+    Args:
+      name: of the argument, for messages.
+      values: an array of any library, or lists of numbers.
+
+    Returns:
+      The array; its type and shape are the caller's to check.
+
+    Raises:
+      SettingError: for masked entries, which NumPy's conversion would turn into numbers; for a sparse matrix, texts,
+        dates, records and Python objects (of which nullable columns of pandas are made); and for what is no array.
+    """
+    masked = _masked(values)
+    require(
+        not masked,
+        name,
+        f"masked in {masked} places",
+        "without masked entries",
+        "Fill them with the array's filled(...), or leave out what is masked.",
+    )
+    # PyTorch's tensors all have ``to_dense``, and say whether they are sparse.
+    methods = ("toarray", "todense", *(["to_dense"] if getattr(values, "is_sparse", False) else []))
+    densify = next((method for method in methods if hasattr(values, method)), None)
+    remedy = f"Call {name}.{densify}()."
+    require(densify is None, name, f"a sparse {type(values).__name__}", "a dense array", remedy)
+    try:
+        array = np.asarray(values)
+    except Exception as error:  # of any library's own conversion
+        said = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise SettingError(
+            f"{name} cannot become an array ({said.rstrip('.')}), but must be an array of numbers, or lists of equal "
+            f"lengths. It is {shown(values, 100)}.",
+            setting=name,
+        ) from error
+    kind = "records" if array.dtype.names else array.dtype.kind
+    if kind in _NO_NUMBERS:
+        what, remedy = _NO_NUMBERS[kind]
+        require(
+            False,
+            f"{name}.dtype",
+            str(array.dtype),
+            f"a type of numbers, not {what}",
+            remedy.format(name=name),
+        )
+    return array
+
+
+def _masked(values: Any) -> int:
+    """How many entries are masked, in an array or in lists of them."""
+    if isinstance(values, np.ma.MaskedArray):
+        return int(np.ma.count_masked(values))
+    if isinstance(values, (list, tuple)):
+        return sum(_masked(part) for part in values if isinstance(part, (list, tuple, np.ma.MaskedArray)))
+    return 0
+
+
+_NUMBERED = "Number them, 0 for the first: np.unique({name}, return_inverse=True)[1]."
+_NO_NUMBERS = {
+    "records": (
+        "records of several fields",
+        "Take a field, {name}['field'], or several with np.stack(..., axis=1).",
+    ),
+    "O": (
+        "Python objects",
+        "Fill what is missing, then convert: a column of pandas with to_numpy(np.float32), a list of arrays with "
+        "np.stack.",
+    ),
+    "U": ("texts", _NUMBERED),
+    "S": ("texts", _NUMBERED),
+    "T": ("texts", _NUMBERED),
+    "M": ("dates", "Say in numbers what they mean: ({name} - {name}.min()) / np.timedelta64(1, 's')."),
+    "m": ("durations with a unit", "Say in which unit: {name} / np.timedelta64(1, 's')."),
+}

@@ -1,0 +1,5 @@
+"""The work of a client in one trip, and the optimizers that it may use."""
+
+from jafl.clients.work import ClientData, ClientResult, ClientWork, client_work
+
+__all__ = ["ClientData", "ClientResult", "ClientWork", "client_work"]

@@ -1,0 +1,153 @@
+"""What an optimizer does that a run would make wrong without a word: said on the host, before anything runs."""
+
+import warnings
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from jafl.base.errors import require
+from jafl.base.random_keys import check_draws_by_keys, draws_without_own_keys
+from jafl.records import ArrayTree, Params
+
+# Of optax: what counts the gradients that no step of the model has taken in yet.
+_GATHERED = {
+    optax.MultiStepsState: "mini_step",
+    optax.ApplyEvery: "count",
+}
+
+
+def check_client_optimizer(optimizer: Any, params: Params, steps: np.ndarray) -> None:
+    """Refuses an optimizer with which trips cannot be right.
+
+    Args:
+      optimizer: an optax transformation.
+      params: [*P] the model, or its shapes.
+      steps: [D] the numbers of local steps that trips have.
+
+    Raises:
+      SettingError: if its updates have other shapes than the model; if it draws random numbers from a key that its
+        state does not hold, which would be the same in every trip; if what it has gathered would be lost at the end
+        of a trip.
+    """
+    params = _shapes(params)
+    state = _check(optimizer, params, "optimizer")
+    if state is None:
+        return
+    require(
+        not draws_without_own_keys(_update(optimizer, params), state),
+        "the key of the optimizer's random numbers",
+        "outside of its state",
+        "in its state: else all trips of all clients draw the same numbers",
+        "Return a key from init, and split it in update, as optax.add_noise does. What is to be the same in all "
+        "trips is drawn once, outside of update.",
+    )
+    for number, kind, left in _gathered(optimizer, params, steps):
+        require(
+            False,
+            "the number of local steps of a trip",
+            number,
+            f"one after which nothing is left of {kind}; here {left} of them would be lost at the end of the trip",
+            "Take local_steps that are a multiple of its period (local_epochs gives clients of unequal sizes unequal "
+            "numbers of steps), or a larger batch_size in its place.",
+        )
+
+
+def check_server_optimizer(optimizer: Any, params: Params, server_steps: int) -> None:
+    """Refuses a server optimizer whose updates do not fit, and warns where its last steps are lost.
+
+    Args:
+      optimizer: an optax transformation.
+      params: [*P] the model, or its shapes.
+      server_steps: of the whole run.
+
+    Raises:
+      SettingError: if its updates have other shapes than the model.
+    """
+    params = _shapes(params)
+    if _check(optimizer, params, "server_optimizer") is None:
+        return
+    for number, kind, left in _gathered(optimizer, params, [server_steps]):
+        warnings.warn(
+            f"After the last of {number} server steps, the server optimizer still holds {left} that no step has "
+            f"applied ({kind}): the final model lacks them. Take a number of steps after which nothing is left.",
+            stacklevel=2,
+        )
+
+
+def _shapes(params: Params) -> Params:
+    """The shapes of a model, in the types that JAX computes in."""
+
+    def shape(leaf: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(np.shape(leaf), jax.dtypes.canonicalize_dtype(jnp.result_type(leaf)))
+
+    return jax.tree.map(shape, params)
+
+
+def _update(optimizer: Any, params: Params) -> Callable[[ArrayTree], Any]:
+    """What a step does with the optimizer's state, for a gradient like ``params``, which may be shapes."""
+
+    def update(state: ArrayTree) -> Any:
+        like = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), params)
+        return optimizer.update(like, state, like)
+
+    return update
+
+
+def _check(optimizer: Any, params: Params, name: str) -> ArrayTree | None:
+    """The shapes of the state of an optimizer; None if it cannot make a step here, which the run itself will say."""
+    try:
+        state = jax.eval_shape(optimizer.init, params)
+        updates, _ = jax.eval_shape(_update(optimizer, params), state)
+    except Exception:
+        return None
+    wrong = [
+        (jax.tree_util.keystr(path), ours.shape, theirs.shape)
+        for (path, ours), theirs in zip(
+            jax.tree_util.tree_leaves_with_path(params), jax.tree.leaves(updates), strict=False
+        )
+        if ours.shape != theirs.shape
+    ]
+    for path, ours, theirs in wrong:
+        require(False, f"the shape of the {name}'s update of {path}", theirs, f"{ours}, the parameter's")
+    check_draws_by_keys(
+        name, _update(optimizer, params), state, keeps_key="in its state, as optax.add_noise does"
+    )
+    return state
+
+
+def _records(state: ArrayTree, kinds: tuple[type, ...]) -> list[Any]:
+    """The records of these kinds in an optimizer's state, those of wrapped optimizers included."""
+    leaves = jax.tree.leaves(state, is_leaf=lambda part: isinstance(part, kinds))
+    return [leaf for leaf in leaves if isinstance(leaf, kinds)]
+
+
+def _gathered(optimizer: Any, params: Params, steps: Iterable[int]) -> list[tuple[int, str, int]]:
+    """(steps, what gathers, how many it holds) of each number of steps after which something is left.
+
+    The optimizer makes the steps on a model of one entry an array: what it counts does not depend on gradients.
+    """
+    small = jax.tree.map(lambda leaf: jnp.ones((1,) * len(leaf.shape), leaf.dtype), params)
+    kinds = tuple(_GATHERED)
+    if not _records(jax.eval_shape(optimizer.init, small), kinds):
+        return []
+
+    @jax.jit
+    def go_on(state: ArrayTree, number: int) -> ArrayTree:
+        def step(_: Any, state: ArrayTree) -> ArrayTree:
+            after: ArrayTree = optimizer.update(small, state, small)[1]
+            return after
+
+        return jax.lax.fori_loop(0, number, step, state)
+
+    left, done = [], 0
+    state = jax.tree.map(jnp.asarray, optimizer.init(small))
+    for number in sorted(int(number) for number in steps):
+        state, done = go_on(state, number - done), number
+        for record in _records(state, kinds):
+            count = int(getattr(record, _GATHERED[type(record)]))
+            left += [(number, type(record).__name__.removesuffix("State"), count)] if count else []
+    return left

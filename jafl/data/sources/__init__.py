@@ -1,0 +1,1 @@
+"""Where examples come from: one file for each data set, and the readers that they share."""

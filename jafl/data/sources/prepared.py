@@ -1,0 +1,157 @@
+"""Data sets that tensorflow-datasets has prepared: finds them, checks that they are complete, and reads them.
+
+Reading them needs no TensorFlow, but they must be in the array_record format.
+"""
+
+import io
+import os
+import pathlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from jafl.base.errors import SettingError
+from jafl.base.extras import MissingLibraryError, importing
+from jafl.data.sources.without_tensorflow import without_bucket
+
+# Every data set of tensorflow-datasets that jafl reads.
+PREPARED = (
+    "cifar10",
+    "cifar100",
+    "mnist",
+    "fashion_mnist",
+    "emnist/byclass",
+    "emnist/mnist",
+    "celeb_a",
+    "sentiment140",
+)
+EXAMPLES_AT_ONCE = 1000
+
+
+def default_data_dir() -> pathlib.Path:
+    """Where tensorflow-datasets keeps its data: TFDS_DATA_DIR, or ~/tensorflow_datasets."""
+    return pathlib.Path(os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets").expanduser()
+
+
+def folders(
+    data_dir: str | os.PathLike | None, cache_dir: str | os.PathLike | None
+) -> tuple[pathlib.Path, pathlib.Path]:
+    """The folders of the data sets and of their decoded forms."""
+    root = pathlib.Path(data_dir).expanduser() if data_dir else default_data_dir()
+    return root, pathlib.Path(cache_dir).expanduser() if cache_dir else root / "jafl_cache"
+
+
+def tensorflow_datasets() -> Any:
+    """The module tensorflow_datasets, imported here for the first time; SettingError where it is not installed."""
+    try:
+        with importing():
+            import tensorflow_datasets
+    except MissingLibraryError:
+        raise
+    except ImportError as error:
+        raise SettingError(
+            f"This data set is read by tensorflow-datasets, which cannot be imported ({error}). Install it with "
+            "pip install 'jafl[data]'; TensorFlow itself is not needed."
+        ) from error
+    return tensorflow_datasets
+
+
+def builder_of(name: str, data_dir: str | os.PathLike) -> Any:
+    """tensorflow-datasets' builder of ``name``, for a data set under ``data_dir`` or yet to be prepared there."""
+    tfds = tensorflow_datasets()
+    with without_bucket():
+        return tfds.builder(name, data_dir=os.fspath(data_dir))
+
+
+def check_prepared(name: str, data_dir: str | os.PathLike) -> list[pathlib.Path]:
+    """The files of the prepared data set ``name`` under ``data_dir``.
+
+    Raises:
+      SettingError: if it is not there, only half there, in a format that needs TensorFlow, or damaged.
+    """
+    data_dir = pathlib.Path(data_dir)
+    folder = pathlib.Path(builder_of(name, data_dir).data_path)
+    remedy = f"Prepare it with: python run.py --prepare={name} --data_dir={data_dir}"
+    if not (folder / "dataset_info.json").exists():
+        begun = sorted(folder.parent.glob("*incomplete*")) if folder.parent.exists() else []
+        if begun or folder.exists():
+            unfinished = folder if folder.exists() else begun[0]
+            raise SettingError(
+                f"dataset is {name!r}, but its preparation in {str(unfinished)!r} was broken off. "
+                f"Delete that folder. {remedy}",
+                setting="dataset",
+            )
+        raise SettingError(
+            f"dataset is {name!r}, but is not prepared in {str(folder)!r}. {remedy}", setting="dataset"
+        )
+    info = builder_of(name, data_dir).info
+    if info.file_format is None or info.file_format.value != "array_record":
+        kind = getattr(info.file_format, "value", info.file_format)
+        raise SettingError(
+            f"dataset is {name!r}, but {str(folder)!r} holds it as {kind}, which only TensorFlow reads; "
+            "jafl reads array_record. Prepare it in another folder: "
+            f"python run.py --prepare={name} --data_dir=ANOTHER_FOLDER",
+            setting="dataset",
+        )
+    files = [folder / "dataset_info.json"]
+    for split in info.splits.values():
+        for file, records in zip(split.filepaths, split.shard_lengths, strict=True):
+            _check_shard(name, pathlib.Path(file), int(records), remedy)
+            files.append(pathlib.Path(file))
+    return files
+
+
+def _check_shard(name: str, file: pathlib.Path, records: int, remedy: str) -> None:
+    """Raises SettingError unless ``file`` is there and holds ``records`` records."""
+    with importing():
+        from array_record.python import array_record_module
+
+    wrong = f"does not exist. Delete the folder {str(file.parent)!r}. {remedy}"
+    if file.exists():
+        wrong = f"is damaged. Delete the folder {str(file.parent)!r}. {remedy}"
+        try:
+            reader = array_record_module.ArrayRecordReader(os.fspath(file))
+            held = reader.num_records()
+            if reader.ok() and held == records:
+                reader.close()
+                return
+            wrong = f"holds {held} of {records} records. Delete the folder {str(file.parent)!r}. {remedy}"
+        except Exception as error:  # a damaged file may raise any error
+            raise SettingError(
+                f"dataset is {name!r}, but its file {str(file)!r} {wrong}", setting="dataset"
+            ) from error
+    raise SettingError(f"dataset is {name!r}, but its file {str(file)!r} {wrong}", setting="dataset")
+
+
+def examples(
+    name: str, data_dir: str | os.PathLike, split: str, *, as_stored: Sequence[str] = ()
+) -> Iterator[list[Mapping[str, Any]]]:
+    """Yields the examples of a prepared split, up to a thousand at a time, as tensorflow-datasets decodes them.
+
+    ``as_stored``: features that are left as the bytes of their file (images).
+    """
+    tfds = tensorflow_datasets()
+    source = tfds.data_source(
+        name,
+        data_dir=os.fspath(data_dir),
+        split=split,
+        download=False,
+        decoders={feature: tfds.decode.SkipDecoding() for feature in as_stored},
+    )
+    for start in range(0, len(source), EXAMPLES_AT_ONCE):
+        yield source.__getitems__(range(start, min(start + EXAMPLES_AT_ONCE, len(source))))
+
+
+def image_from(content: bytes) -> Any:
+    """A Pillow image from the bytes of its file."""
+    with importing():
+        from PIL import Image
+
+    return Image.open(io.BytesIO(content))
+
+
+def pixels_from(content: bytes) -> np.ndarray:
+    """[height, width, channels] uint8 from the bytes of a PNG or JPEG file."""
+    pixels = np.asarray(image_from(content), np.uint8)
+    return pixels[..., None] if pixels.ndim == 2 else pixels

@@ -1,0 +1,168 @@
+"""Prepares a data set of tensorflow-datasets once, so that it can be read: ``run.py --prepare``."""
+
+import hashlib
+import os
+import pathlib
+import urllib.parse
+from collections.abc import Callable
+from typing import Any
+
+from jafl.base.errors import SettingError, unknown_name
+from jafl.base.extras import importing
+from jafl.data.sources.prepared import (
+    PREPARED,
+    builder_of,
+    check_prepared,
+    default_data_dir,
+    tensorflow_datasets,
+)
+from jafl.data.sources.without_tensorflow import preparing
+
+SECONDS_TO_CONNECT = 5
+
+
+def prepare(
+    name: str,
+    data_dir: str | os.PathLike | None = None,
+    *,
+    manual_dir: str | os.PathLike | None = None,
+    show: Callable[[str], None] = print,
+) -> pathlib.Path:
+    """Downloads and prepares a data set of tensorflow-datasets, once. Needs no TensorFlow.
+
+    Archives that lie in ``manual_dir`` are used instead of downloading, and checked.
+
+    Args:
+      name: one of ``PREPARED``.
+      data_dir: made if it is not there. Default: TFDS_DATA_DIR, or ~/tensorflow_datasets.
+      manual_dir: folder of archives downloaded by hand. Default: ``downloads/manual/<name>`` in ``data_dir``, without
+        what stands after a slash in the name.
+      show: gets each line of text for the user.
+
+    Returns:
+      The folder that holds the prepared data set.
+
+    Raises:
+      SettingError: for an unknown name; a network that does not answer (within seconds; says which file goes where);
+        an archive that is truncated or not the published one; a folder that holds the data set in another format.
+    """
+    if name not in PREPARED:
+        raise unknown_name("prepare", name, PREPARED)
+    root = pathlib.Path(data_dir).expanduser() if data_dir else default_data_dir()
+    builder = builder_of(name, root)
+    by_hand = root / "downloads" / "manual" / builder.name
+    if manual_dir:
+        by_hand = pathlib.Path(manual_dir).expanduser()
+    folder = pathlib.Path(builder.data_path)
+    if folder.exists():
+        check_prepared(name, root)
+        show(f"{name} is already prepared in {folder}")
+        return folder
+    _check_archives(name, builder, by_hand, root / "downloads")
+    show(f"Preparing {name} in {folder} ...")
+    _download_and_prepare(name, builder, by_hand, root / "downloads")
+    check_prepared(name, root)
+    show(f"{name} is prepared in {folder}")
+    return folder
+
+
+def _check_archives(name: str, builder: Any, by_hand: pathlib.Path, downloads: pathlib.Path) -> None:
+    """Raises SettingError if an archive put there by hand is damaged, or one must be downloaded and cannot be."""
+    archives = registered_archives(builder)
+    missing = [url for url, info in archives.items() if not _at_hand(builder, url, info, by_hand, downloads)]
+    for info in archives.values():
+        if (by_hand / info.filename).exists():
+            _check_archive(by_hand / info.filename, info)
+    _check_network(name, missing, archives, by_hand)
+
+
+def _download_and_prepare(name: str, builder: Any, by_hand: pathlib.Path, downloads: pathlib.Path) -> None:
+    """Has the builder do its work; raises SettingError if it fails."""
+    tfds = tensorflow_datasets()
+    tfds.disable_progress_bar()
+    config = tfds.download.DownloadConfig(
+        try_download_gcs=False, manual_dir=os.fspath(by_hand) if by_hand.exists() else None
+    )
+    try:
+        with preparing():
+            builder.download_and_prepare(
+                download_dir=os.fspath(downloads), download_config=config, file_format="array_record"
+            )
+    except Exception as error:  # a broken archive or a lost network may raise any error
+        names = ", ".join(sorted(info.filename for info in registered_archives(builder).values()))
+        raise SettingError(
+            f"prepare is {name!r}, but preparing failed ({type(error).__name__}: {_first_line(error)}). Nothing was "
+            f"left half done. If an archive is truncated, delete it in {str(downloads)!r} and try again, or "
+            f"put these files into {str(by_hand)!r}: {names}.",
+            setting="prepare",
+        ) from error
+
+
+def registered_archives(builder: Any) -> dict[str, Any]:
+    """{url: size, checksum and file name} of all archives that a builder reads."""
+    with importing():
+        from tensorflow_datasets.core.download import checksums
+
+    archives = builder.url_infos
+    if archives is None:  # an older builder: its checksums stand in a file of its name
+        path = checksums._checksum_paths()[builder.name]
+        archives = checksums.load_url_infos(path)
+    return dict(archives)
+
+
+def _at_hand(builder: Any, url: str, info: Any, by_hand: pathlib.Path, downloads: pathlib.Path) -> bool:
+    """Whether an archive is there, put there by hand or kept from an earlier download."""
+    return (by_hand / info.filename).exists() or kept_archive(builder, url, info, downloads).exists()
+
+
+def kept_archive(builder: Any, url: str, info: Any, downloads: pathlib.Path) -> pathlib.Path:
+    """Where tensorflow-datasets keeps an archive that it has downloaded."""
+    with importing():
+        from tensorflow_datasets.core.download import resource
+
+    folder = resource.Resource(url=url).relative_download_dir
+    return downloads / builder.name / folder / resource.get_dl_fname(url, info.checksum)
+
+
+def _check_archive(path: pathlib.Path, info: Any) -> None:
+    """Raises SettingError unless a file put there by hand is the published archive."""
+    size = path.stat().st_size
+    if info.size and size < info.size:
+        raise SettingError(
+            f"The archive {str(path)!r} is truncated: it has {size:,} of {info.size:,} bytes. Download it again."
+        )
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(2**20):
+            digest.update(block)
+    if digest.hexdigest() != info.checksum:
+        raise SettingError(
+            f"The archive {str(path)!r} is not the published one: its SHA-256 checksum is {digest.hexdigest()}, but "
+            f"must be {info.checksum}. Download it again from its publisher."
+        )
+
+
+def _check_network(name: str, missing: list[str], archives: dict[str, Any], by_hand: pathlib.Path) -> None:
+    """Raises SettingError if a host of a missing archive does not answer."""
+    with importing():
+        import requests
+
+    asked: set[str] = set()
+    for url in missing:
+        host = urllib.parse.urlsplit(url).netloc
+        if host in asked:
+            continue
+        asked.add(host)
+        try:
+            requests.head(url, timeout=SECONDS_TO_CONNECT)
+        except requests.RequestException as error:
+            listed = "".join(f"\n  {archives[url].filename}  from {url}" for url in missing)
+            raise SettingError(
+                f"prepare is {name!r}, but {host} does not answer ({type(error).__name__}). Without a network, put "
+                f"these files into {str(by_hand)!r} and try again:{listed}",
+                setting="prepare",
+            ) from error
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [""])[0]

@@ -1,0 +1,226 @@
+"""The source files of Python's own standard library, each a client, as text whose next character is to be told."""
+
+import functools
+import hashlib
+import pathlib
+import platform
+import sysconfig
+from collections.abc import Iterator
+
+import numpy as np
+
+from jafl.base.errors import SettingError, require, whole_number
+from jafl.data.checks import generator
+from jafl.data.federation import Source, offsets_of
+from jafl.data.splits import check_client_split, examples_of, fields_of, split_clients
+from jafl.data.words import PADDING, SPECIAL, UNKNOWN
+
+NO_LABEL = -1  # at places that count nowhere: neither in a loss nor among a client's labels
+FEWEST_CHARACTERS = 100  # of a file that counts
+TEST_FRACTION = 0.2
+CHARACTERS = ("\n", "\t", *map(chr, range(32, 127)))
+VOCABULARY = (*SPECIAL, *CHARACTERS)
+_STREAM = 206
+
+# Folders that hold what was installed later, what Python compiles, and what is made on each machine.
+_LEFT_OUT_FOLDERS = ("site-packages", "dist-packages", "__pycache__")
+_LEFT_OUT_BEGINNINGS = ("_sysconfigdata", "config-")
+
+
+def python_source(
+    *,
+    num_clients: int | None = None,
+    test_fraction: float | None = None,
+    validation_fraction: float = 0.0,
+    data_seed: int = 0,
+    split_by: str = "clients",
+    tokens: int = 80,
+    most_characters: int = 20_000,
+    text_digest: str | None = None,
+) -> Source:
+    """The source files of Python's standard library as clients, whose next character is to be told.
+
+    A file of which n characters are used makes ceil((n - 1) / ``tokens``) examples, which follow each other: x holds
+    characters, y the one that follows each of them. What is left over in the last example is 0 in x and -1 in y.
+
+    Every ``.py`` file in UTF-8 of the folder ``sysconfig.get_path("stdlib")`` counts, in the order of their names
+    (the path below that folder), except for those in ``site-packages``, ``dist-packages`` and ``__pycache__``, those
+    made when Python was built (``_sysconfigdata...``, ``config-...``), and those of fewer than 100 characters. So the
+    texts depend on the version of Python, and on the machine where its packager leaves files out (Debian does with
+    the tests); ``text_digest`` tells them apart.
+
+    Args:
+      num_clients: number of training clients. As many files are drawn at random as hold these clients and, where
+        ``split_by`` is "clients", those of the test and of validation. Default: as many as there are.
+      test_fraction: share of the files, or of each file's examples, for the test. Default: a fifth.
+      validation_fraction: share of the files or examples for validation.
+      data_seed: seed of all draws: which files there are, and which of their examples are in which split.
+      split_by: "clients": whole files train, test or validate; "examples": each file's examples are divided, and
+        files with a single example are left out.
+      tokens: number of characters of an example.
+      most_characters: number of a file's characters that are used, the first ones; at least 100. It bounds what the
+        largest clients, and so the whole run, take of time and memory.
+      text_digest: what ``python_source_digest`` must return, so that texts are those of an earlier run. Default: any.
+
+    Returns:
+      The source: x [E, tokens] uint8 and y [E, tokens] int32, the training files as ``natural_partition``;
+      ``train_indices`` and so on count the examples of all files. ``vocabulary`` has 0 for padding, 1 for other
+      characters, then line break, tab and the printable ones of ASCII.
+
+    Raises:
+      SettingError: for more clients than there are files, for a digest of other texts, for a fraction that leaves a
+        split empty, and where Python's standard library has no source files.
+
+    Examples:
+      >>> source = jafl.data.python_source(num_clients=10)
+      >>> source.natural_partition.num_clients, source.num_classes
+      (10, 99)
+    """
+    tokens = whole_number("tokens", tokens, 1)
+    test_fraction = TEST_FRACTION if test_fraction is None else test_fraction
+    check_client_split(split_by, test_fraction, validation_fraction, 1.0, data_seed)
+    most_characters = whole_number("most_characters", most_characters, FEWEST_CHARACTERS)
+    names, characters, digest = _files(_folder())
+    _check_digest(text_digest, digest)
+    used = np.minimum(characters, most_characters)
+    sizes = -(-(used - 1) // tokens)
+    training = 1 - test_fraction - validation_fraction if split_by == "clients" else 1.0
+    files = np.flatnonzero(sizes >= (1 if split_by == "clients" else 2))
+    if num_clients is not None:
+        count = _files_needed(whole_number("num_clients", num_clients, 1), training, len(files))
+        rng = generator("data_seed", data_seed, _STREAM)
+        files = np.sort(rng.choice(files, count, replace=False))
+
+    split = split_clients(
+        offsets_of(sizes[files]),
+        split_by=split_by,
+        test_fraction=test_fraction,
+        validation_fraction=validation_fraction,
+        data_fraction=1.0,
+        data_seed=data_seed,
+    )
+    x, y = _examples([names[file] for file in files], used[files], tokens)
+    parts = {"train": split.train, "test": split.test, "validation": split.validation}
+    fields = fields_of(x, y, **parts)
+    in_all_files = examples_of(offsets_of(sizes), files)
+    fields |= {
+        f"{part}_indices": None if places is None else in_all_files[places] for part, places in parts.items()
+    }
+    return Source(
+        "python_source",
+        num_classes=len(VOCABULARY),
+        natural_partition=split.partition,
+        vocabulary=VOCABULARY,
+        **fields,
+    )
+
+
+def python_source_digest() -> str:
+    """Which texts ``python_source`` reads here.
+
+    Returns:
+      The version of Python and the first 16 digits of a SHA-256 checksum of all files' names and characters, as in
+      "3.11.7-0123456789abcdef"; texts are the same where these digits are.
+
+    Raises:
+      SettingError: where Python's standard library has no source files.
+    """
+    return _files(_folder())[2]
+
+
+def _folder() -> pathlib.Path:
+    """Where Python's standard library lies; in a virtual environment, that of the Python which it was made with."""
+    return pathlib.Path(sysconfig.get_path("stdlib"))
+
+
+@functools.lru_cache(maxsize=1)
+def _files(folder: pathlib.Path) -> tuple[list[str], np.ndarray, str]:
+    """(names of the files that count, sorted; their numbers of characters [F] int64; the digest of their texts)."""
+    names, characters = [], []
+    digest = hashlib.sha256()
+    for name in _candidates(folder):
+        text = _text(folder, name)
+        if text is not None and len(text) >= FEWEST_CHARACTERS:
+            names.append(name)
+            characters.append(len(text))
+            digest.update(f"{name}\0{text}\0".encode())
+    if not names:
+        raise SettingError(
+            f"dataset is 'python_source', but {str(folder)!r}, where Python's standard library lies, has no .py "
+            f"files of at least {FEWEST_CHARACTERS} characters. Use a Python that comes with its source files.",
+            setting="dataset",
+            value="python_source",
+        )
+    fingerprint = f"{platform.python_version()}-{digest.hexdigest()[:16]}"
+    return names, np.array(characters, np.int64), fingerprint
+
+
+def _candidates(folder: pathlib.Path) -> Iterator[str]:
+    """The names of the .py files that are part of the standard library and the same on every machine, sorted."""
+    names = sorted(file.relative_to(folder).as_posix() for file in folder.rglob("*.py"))
+    for name in names:
+        parts = name.split("/")
+        if not set(parts) & set(_LEFT_OUT_FOLDERS) and not parts[0].startswith(_LEFT_OUT_BEGINNINGS):
+            yield name
+
+
+def _text(folder: pathlib.Path, name: str) -> str | None:
+    """A file's characters, with Unix line breaks; None unless it is in UTF-8 and can be read."""
+    try:
+        text = (folder / name).read_bytes().decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError):
+        return None
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _check_digest(wanted: str | None, found: str) -> None:
+    """Raises SettingError where the texts are not those that are wanted."""
+    if wanted is None:
+        return
+    fits = isinstance(wanted, str) and wanted.rpartition("-")[2] == found.rpartition("-")[2]
+    require(
+        fits,
+        "text_digest",
+        wanted,
+        f"{found} or left out, with the Python that runs here",
+        f"The texts are the source files in {str(_folder())!r}, and other ones than before. Use the Python that "
+        "text_digest names, in the same installation; left out, the run is one on other data.",
+    )
+
+
+def _files_needed(num_clients: int, training: float, available: int) -> int:
+    """How many files have ``num_clients`` for training, where this share of them trains."""
+    most = int(training * available + 1e-9)
+    require(
+        num_clients <= most,
+        "num_clients",
+        num_clients,
+        f"at most {most}",
+        f"The standard library of this Python has {available} files that count, of which a share of {training:g} "
+        "trains.",
+    )
+    count = num_clients
+    while int(training * count + 1e-9) < num_clients:
+        count += 1
+    return count
+
+
+def _examples(names: list[str], used: np.ndarray, tokens: int) -> tuple[np.ndarray, np.ndarray]:
+    """``x`` uint8 and y int32, [E, tokens], of files, of each of which so many characters are ``used``."""
+    folder = _folder()
+    offsets = offsets_of(-(-(used - 1) // tokens))
+    x = np.full((int(offsets[-1]), tokens), PADDING, np.uint8)
+    y = np.full(x.shape, NO_LABEL, np.int32)
+    for name, count, start, end in zip(names, used, offsets[:-1], offsets[1:], strict=True):
+        numbers = _numbers((_text(folder, name) or "")[:count])
+        for rows, values in ((x, numbers[:-1]), (y, numbers[1:])):
+            rows[start:end].reshape(-1)[: len(values)] = values
+    return x, y
+
+
+def _numbers(text: str) -> np.ndarray:
+    """[n] uint8: the tokens of a text's characters."""
+    token = np.full(129, UNKNOWN, np.uint8)
+    token[[ord(character) for character in CHARACTERS]] = len(SPECIAL) + np.arange(len(CHARACTERS))
+    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+    return token[np.minimum(codes, 128)]

@@ -1,0 +1,1 @@
+"""What differs between platforms: how the loops lay out, read and write rows."""

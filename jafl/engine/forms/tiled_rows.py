@@ -1,0 +1,129 @@
+"""Rows of matrices that lie in whole tiles of a TPU's memory.
+
+A TPU holds the last two axes of an array in tiles of 8 by 128 entries (of four bytes). By default it makes those axes
+the last ones that leave the least of the tiles empty, and these may be the rows: 10,000 rows of 784 x 200 then lie
+with their 10,000 entries side by side. A loop that reads and writes single rows has to copy all of them, at the
+beginning and at the end of every chunk. Rows that fill their tiles lie one after the other by default.
+"""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jafl.base.platform_forms import Forms
+
+# Entries of a tile: along the last axis, and, for entries of four bytes, along the one before.
+TILE_WIDTH, TILE_HEIGHT = 128, 8
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["tiles"], meta_fields=["shape", "swapped"])
+@dataclasses.dataclass(frozen=True)
+class TiledRows:
+    """Rows of at least two axes.
+
+    Attributes:
+      tiles: [rows, ..., A, B] whole tiles, in which each row lies first; what is beyond it has no meaning.
+      shape: of a row; static, as is the next.
+      swapped: whether the last two axes of a row are swapped in ``tiles``, where that leaves less empty.
+    """
+
+    tiles: jax.Array
+    shape: tuple[int, ...]
+    swapped: bool
+
+    @property
+    def dtype(self) -> Any:
+        """That of the entries."""
+        return self.tiles.dtype
+
+    def row(self, number: jax.Array, many: bool) -> jax.Array:
+        """[*shape]: one row; ``many``: in a loop, or under a ``vmap``, that reads many of them.
+
+        Then whole tiles are read, since gathering parts of them takes a TPU a loop; a single part is read quicker.
+        """
+        if not many:
+            sizes = (1, *_order(self.shape, self.swapped))
+            return _swapped(lax.dynamic_slice(self.tiles, self._first(number), sizes)[0], self.swapped)
+        whole = lax.dynamic_index_in_dim(self.tiles, number, keepdims=False)
+        there = lax.slice(whole, [0] * whole.ndim, _order(self.shape, self.swapped))
+        return _swapped(there, self.swapped)
+
+    def with_row(self, number: jax.Array, row: jax.Array) -> "TiledRows":
+        """The rows with one of them set to ``row`` [*shape]."""
+        value = _swapped(row, self.swapped)[None]
+        return dataclasses.replace(
+            self, tiles=lax.dynamic_update_slice(self.tiles, value, self._first(number))
+        )
+
+    def _first(self, number: jax.Array) -> tuple[jax.Array, ...]:
+        """Where a row begins; all of one type."""
+        number = jnp.asarray(number)
+        return (number, *[jnp.zeros_like(number)] * len(self.shape))
+
+    def with_rows(self, numbers: jax.Array, rows: jax.Array) -> "TiledRows":
+        """The rows with some of them set to ``rows`` [B, *shape]; those past the end are dropped."""
+        values = _swapped(rows, self.swapped)
+        missing = [there - given for there, given in zip(self.tiles.shape[1:], values.shape[1:], strict=True)]
+        values = jnp.pad(values, [(0, 0), *((0, size) for size in missing)])
+        return dataclasses.replace(self, tiles=self.tiles.at[numbers].set(values, mode="drop"))
+
+
+def zeros(count: int, row: Any, forms: Forms, dtype: Any = None) -> Any:
+    """``count`` rows of zeros like ``row`` [*shape], an array or its shape and type: an array, or ``TiledRows``."""
+    dtype = dtype or row.dtype
+    if not forms.tiled or len(row.shape) < 2:
+        return jnp.zeros((count, *row.shape), dtype)
+    height = TILE_HEIGHT * 4 // jnp.dtype(dtype).itemsize
+
+    def filled(swapped):
+        *others, high, wide = _order(row.shape, swapped)
+        return (*others, -(-high // height) * height, -(-wide // TILE_WIDTH) * TILE_WIDTH)
+
+    def entries(swapped):
+        return filled(swapped)[-2] * filled(swapped)[-1]
+
+    swapped = entries(True) < entries(False)
+    return TiledRows(jnp.zeros((count, *filled(swapped)), dtype), tuple(row.shape), swapped)
+
+
+def starting_with(row: jax.Array, rows: Any) -> Any:
+    """``rows``, all zeros, with ``row`` [*shape] in the first one; made at once, where a write would copy them."""
+    if is_tiled(rows):
+        return rows.with_row(jnp.int32(0), row)
+    is_first = jnp.arange(len(rows)).reshape(-1, *[1] * row.ndim) == 0
+    return jnp.where(is_first, row, jnp.zeros((), rows.dtype))
+
+
+def rows_at(rows: Any, numbers: jax.Array) -> jax.Array:
+    """[n, ...]: these rows [n], all of which exist: a look-up with checks would lay all rows out anew on a TPU."""
+
+    def read(number):
+        if is_tiled(rows):
+            return rows.row(number, many=True)
+        return lax.dynamic_index_in_dim(rows, number, keepdims=False)
+
+    return jax.vmap(read)(numbers)
+
+
+def with_rows(rows: Any, numbers: jax.Array, new: jax.Array) -> Any:
+    """The rows with ``new`` [n, ...] in place of these [n], no two alike; those past the end are dropped."""
+    if is_tiled(rows):
+        return rows.with_rows(numbers, new)
+    return rows.at[numbers].set(new, mode="drop", unique_indices=True)
+
+
+def is_tiled(rows: Any) -> bool:
+    """Whether these are ``TiledRows``; for ``is_leaf``."""
+    return isinstance(rows, TiledRows)
+
+
+def _order(shape: tuple[int, ...], swapped: bool) -> tuple[int, ...]:
+    return (*shape[:-2], shape[-1], shape[-2]) if swapped else tuple(shape)
+
+
+def _swapped(array: jax.Array, swapped: bool) -> jax.Array:
+    return jnp.swapaxes(array, -1, -2) if swapped else array

@@ -1,0 +1,1 @@
+"""The loop form: one server step after the other, trip by trip or in waves."""

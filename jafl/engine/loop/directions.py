@@ -1,0 +1,48 @@
+"""Checks what a rule's ``finish`` returns, before anything is computed."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jafl.base.errors import SettingError, require
+from jafl.records import Params
+
+
+def check_finished(finished: Any, params: Params) -> tuple[Any, Any, Any, Any]:
+    """What ``Rule.finish`` returned for ``params`` [*P]: (direction, state, report, whether to step).
+
+    Raises:
+      SettingError: unless there are four things, and the direction has the arrays of the parameters.
+    """
+    number = len(finished) if isinstance(finished, tuple) else type(finished).__name__
+    remedy = "These are (direction to descend, state, report, whether to step)."
+    require(number == 4, "what the rule's finish returns", number, "a tuple of four", remedy)
+    wanted, found = (
+        {
+            jax.tree_util.keystr(path): jnp.shape(leaf)
+            for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+        }
+        for tree in (params, finished[0])
+    )
+    unlike = [name for name in dict.fromkeys([*wanted, *found]) if wanted.get(name) != found.get(name)]
+    structures: list[Any] = [jax.tree.structure(tree) for tree in (params, finished[0])]
+    if unlike or structures[0] != structures[1]:
+        name = unlike[0] if unlike else ""
+        told = (
+            f"{_shape_of(name, found)}, but must be {_shape_of(name, wanted)}"
+            if unlike
+            else "of another kind"
+        )
+        raise SettingError(
+            f"The direction that the rule's finish returns does not have the structure of the parameters: "
+            f"its array {name or 'tree'} is {told}. Return a pytree like params, "
+            "for example jax.tree.map(lambda p: ..., params).",
+            setting="rule",
+        )
+    direction, state, report, apply = finished
+    return direction, state, report, apply
+
+
+def _shape_of(name: str, shapes: dict[str, tuple[int, ...]]) -> str:
+    return f"of the shape {shapes[name]}" if name in shapes else "absent"

@@ -1,0 +1,44 @@
+"""What trips and server steps report: rows of arrays that the loop writes one by one."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jafl.base.errors import require
+from jafl.base.platform_forms import FORMS, Forms
+from jafl.engine.loop.program import Program
+from jafl.records import Arrival
+
+
+def with_applied(report: dict[str, Any], apply: Any) -> dict[str, Any]:
+    """The rule's report, with ``applied``, 1 or 0, of a rule that may skip a step."""
+    require(
+        "applied" not in report, "the name of a rule's report", "applied", "another: the engine reports it"
+    )
+    return dict(report) if apply is True else {**report, "applied": jnp.where(apply, 1.0, 0.0)}
+
+
+def record_row(
+    reports: dict[str, jax.Array], row: jax.Array, report: dict[str, Any], forms: Forms = FORMS["cpu"]
+) -> dict[str, jax.Array]:
+    """``reports`` [rows] with one row of those that ``report`` names set to what it says; the row is there."""
+
+    def write(column, value):
+        if forms.packed:
+            return lax.dynamic_update_index_in_dim(column, jnp.asarray(value, column.dtype), row, 0)
+        return column.at[row].set(value)
+
+    return reports | {name: write(reports[name], value) for name, value in report.items()}
+
+
+def columns_in_report(program: Program, arrival: Arrival, report: dict[str, Any]) -> dict[str, str]:
+    """{name: name of the rule's column} of what a trip reports just as it is in a column.
+
+    Where every operation counts it is there from the beginning, and no trip writes it.
+    """
+    if not program.spread.forms.packed:
+        return {}
+    names = {id(value): name for name, value in arrival.columns.items()}
+    return {name: names[id(value)] for name, value in report.items() if id(value) in names}

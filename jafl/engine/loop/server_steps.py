@@ -1,0 +1,372 @@
+"""The engine's loop over server steps: open the rule's buffer, fold the arrivals, step the model, record."""
+
+import dataclasses
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import lax
+
+from jafl.base.precision import float32_products
+from jafl.base.random_keys import with_own_keys
+from jafl.engine import devices
+from jafl.engine.forms import carry_layout, columns, tiled_rows
+from jafl.engine.loop import client_memory, snapshot_buffer, waves, whole_step
+from jafl.engine.loop.client_memory import ClientMemory
+from jafl.engine.loop.directions import check_finished
+from jafl.engine.loop.program import Carry, Program, Trained
+from jafl.engine.loop.reports import columns_in_report, record_row, with_applied
+from jafl.engine.loop.trip import (
+    arrival_of,
+    fold_trip,
+    remembered_shapes,
+    train_if_due,
+    train_trip,
+    trained_trip,
+)
+from jafl.records import ArrayTree, Arrival, Params, Recall
+
+
+class OpenStep(NamedTuple):
+    """What the arrivals of one server step change.
+
+    Attributes:
+      buffer: of the rule, which lasts for this step alone.
+      memory: of the clients, or None.
+      waiting: trips that have trained and wait to be folded, or None.
+      trip_reports: {name: [J]}.
+    """
+
+    buffer: Any
+    memory: ClientMemory | None
+    waiting: Trained | None
+    trip_reports: dict[str, jax.Array]
+
+
+@functools.partial(jax.jit, static_argnames=("slots", "num_clients"))
+@float32_products
+def allocate(program: Program, params: Params, *, slots: int, num_clients: int) -> Carry:
+    """Allocates everything that the run will write.
+
+    Args:
+      program: what the run reads.
+      params: [*P] the initial model.
+      slots: rows of the snapshot buffer; the last one takes the versions that nobody reads.
+      num_clients: N, rows of the clients' memory.
+
+    Returns:
+      The carry before the first server step.
+    """
+    rule = program.rule.build()
+    params = jax.tree.map(jnp.asarray, params)
+    rows = jax.tree.map(lambda p: tiled_rows.zeros(slots, p, program.spread.forms), params)
+    state, optimizer_state = _initial_states(program, params, rows, num_clients)
+    trained = jax.eval_shape(lambda: train_trip(program, rows, jnp.int32(0)))
+    waiting = waves.allocate(program.waves, trained) if program.waves else None
+    memory = None
+    if rule.remembers:
+        value = remembered_shapes(program, rows)
+        memory = client_memory.allocate(value, num_clients, rule.memory_precision, program.spread.forms)
+
+    as_columns: dict[str, str] = {}
+
+    def reports_of_one_step():
+        arrival, trip_report, step_report = step_of_first_trip(program, params, rows, state, memory)
+        as_columns.update(columns_in_report(program, arrival, trip_report))
+        return trip_report, step_report
+
+    def rows_of(count, report):
+        return {name: jnp.zeros((count, *value.shape), value.dtype) for name, value in report.items()}
+
+    trip_report, step_report = jax.eval_shape(reports_of_one_step)
+    trip_reports = rows_of(len(program.trips.client), trip_report)
+    trip_reports |= {name: program.trips.columns[column] for name, column in as_columns.items()}
+    return Carry(
+        params=params,
+        optimizer_state=optimizer_state,
+        rule_state=state,
+        snapshots=jax.tree.map(tiled_rows.starting_with, params, rows),
+        memory=memory,
+        waiting=waiting,
+        trip_reports=trip_reports,
+        step_reports=rows_of(len(program.steps.write_slot), step_report),
+    )
+
+
+def step_of_first_trip(
+    program: Program, params: Params, rows: ArrayTree, state: Any, memory: Any
+) -> tuple[Arrival, dict[str, jax.Array], dict[str, jax.Array]]:
+    """What a server step of the first trip alone would report: to learn its shapes from it, and what it computes.
+
+    Args:
+      program: what the run reads.
+      params: [*P] the model.
+      rows: [slots, *P] the snapshots.
+      state: of the rule.
+      memory: of the clients, or None.
+
+    Returns:
+      The arrival, the trip's report and the step's.
+    """
+    rule, trip = program.rule.build(), jnp.int32(0)
+    arrival = arrival_of(program, trip, train_trip(program, rows, trip))
+    buffer, _, trip_report = fold_trip(program, trip, arrival, rule.begin(state, params), memory)
+    _, _, report, apply = check_finished(rule.finish(buffer, params), params)
+    return arrival, trip_report, with_applied(report, apply)
+
+
+def _initial_states(program: Program, params: Params, rows: ArrayTree, num_clients: int) -> tuple[Any, Any]:
+    """What rule and server optimizer keep before the first step; keys in it are folded with the run's."""
+    rule, optimizer = program.rule.build(), program.server_optimizer.build()
+
+    def after_a_step(state):
+        trip = jnp.int32(0)
+        arrival = arrival_of(program, trip, train_trip(program, rows, trip))
+        if rule.remembers:
+            value = rule.remembers(arrival)
+            arrival = arrival._replace(previous=value, stored=value)
+        return rule.finish(rule.fold(rule.begin(state, params), arrival)[0], params)
+
+    def update(state):
+        return optimizer.update(params, state, params)
+
+    words = program.server_key
+    return (
+        with_own_keys(after_a_step, rule.init(params, num_clients), words),
+        with_own_keys(update, optimizer.init(params), words),
+    )
+
+
+@functools.partial(jax.jit, donate_argnames="carry")
+@float32_products
+def run(program: Program, carry: Carry, first_step: int, last_step: int) -> Carry:
+    """Runs the server steps ``first_step`` to ``last_step - 1``; compiled once for any bounds.
+
+    The carry is donated: its memory becomes the result's, so the one passed in cannot be used again. Rule and server
+    optimizer multiply in float32 on every platform; a model says its own precision.
+    """
+    forms = program.spread.forms
+    if forms.packed:
+        program = _packed(program)
+
+    def body(program, step, flat):
+        after = _server_step(program, step, carry_layout.shaped(flat, carry))
+        return carry_layout.flat_carry(after, forms.vectors)
+
+    def step_zero(program, flat):  # named apart: of a program of both loops, this one is run once
+        return lax.fori_loop(first_step, jnp.minimum(last_step, 1), functools.partial(body, program), flat)
+
+    flat = carry_layout.flat_carry(carry, forms.vectors)
+    begin: Any = first_step
+    if one_trip_after_first_step(program):
+        with jax.named_scope("first_step"):
+            flat = step_zero(program, flat)
+        program = dataclasses.replace(program, one_trip_per_step=True)
+        begin = jnp.maximum(first_step, 1)
+    with jax.named_scope("server_steps"):  # scopes name the loops in profiles and in compiled programs
+        flat = lax.fori_loop(begin, last_step, functools.partial(body, program), flat)
+    return carry_layout.shaped(flat, carry)
+
+
+def one_trip_after_first_step(program: Program) -> bool:
+    """Whether every step but the first has one trip, and a loop of its own for the first spares the others theirs."""
+    rule = program.rule.build()
+    one_trip = rule.initial_round and rule.buffer_size == 1 and not program.one_trip_per_step
+    return program.spread.forms.packed and bool(one_trip)
+
+
+def _only_trip(program: Program, step: jax.Array) -> jax.Array:
+    """The trip of a step, where all steps but the first have one: counted, which spares the reading of a number."""
+    first_trip = program.steps.first_trip
+    return jnp.minimum(step + first_trip[1] - 1, first_trip[len(first_trip) - 1])
+
+
+def _packed(program: Program) -> Program:
+    """The program with the columns that its loops read packed."""
+    waves, recall = program.waves, program.recall
+    of_waves = (waves.due, waves.undisturbed, waves.read_row) if waves else ()
+    trips, steps, of_waves, first_row = columns.packed(
+        (program.trips, program.steps, of_waves, recall and recall.first_row)
+    )
+    if waves:
+        due, undisturbed, read_row = of_waves
+        waves = waves._replace(due=due, undisturbed=undisturbed, read_row=read_row)
+    if recall:
+        recall = recall._replace(first_row=first_row)
+    return dataclasses.replace(program, trips=trips, steps=steps, waves=waves, recall=recall)
+
+
+def _server_step(program: Program, step: jax.Array, carry: Carry) -> Carry:
+    if program.spread.whole_steps:
+        finished, waiting, trip_reports = whole_step.fold_and_finish(program, step, carry)
+        folded = OpenStep(None, carry.memory, waiting, trip_reports)
+    else:
+        folded = _fold(program, step, carry.snapshots, _open(program, step, carry))
+        finished = program.rule.build().finish(folded.buffer, carry.params)
+    stepped, report = _step(program, carry, folded, finished)
+    return _record(program, step, stepped, report)
+
+
+def _open(program: Program, step: jax.Array, carry: Carry) -> OpenStep:
+    """Opens the rule's buffer, and shows the rule the stored values that it asked to see again."""
+    rule = program.rule.build()
+    buffer, memory = rule.begin(carry.rule_state, carry.params), carry.memory
+    if program.recall and memory and _recalls(program):
+        like = remembered_shapes(program, carry.snapshots)
+        buffer, memory = show_recalled(program, program.recall, memory, step, buffer, like)
+    return OpenStep(buffer, memory, carry.waiting, carry.trip_reports)
+
+
+def _recalls(program: Program) -> bool:
+    """Whether the rule recalls anything: a single row is padding.
+
+    On a TPU even a loop over nothing fixes how the memory is laid out, and all of it was copied at every step.
+    """
+    return program.recall is not None and (len(program.recall.client) > 1 or not program.spread.forms.packed)
+
+
+def _fold(program: Program, step: jax.Array, snapshots: ArrayTree, opened: OpenStep) -> OpenStep:
+    """Folds the arrivals of the step, one after the other or in parts."""
+    if program.one_trip_per_step and program.spread.forms.packed and not program.spread.at_once:
+        return _client_trip(program, snapshots, _only_trip(program, step), opened)
+    first, end = program.steps.first_trip[step], program.steps.first_trip[step + 1]
+    if program.spread.at_once:
+        return _fold_parts(program, snapshots, first, end, opened)
+    if program.one_trip_per_step:
+        return _client_trip(program, snapshots, first, opened)
+
+    def body(trip, flat):
+        return _flat(_client_trip(program, snapshots, trip, carry_layout.shaped(flat, opened)), vectors)
+
+    vectors = program.spread.forms.vectors
+    with jax.named_scope("client_trips"):
+        flat = lax.fori_loop(first, end, body, _flat(opened, vectors))
+    folded: OpenStep = carry_layout.shaped(flat, opened)
+    return folded
+
+
+def _client_trip(program: Program, snapshots: ArrayTree, trip: jax.Array, opened: OpenStep) -> OpenStep:
+    """One trip: trains, or has trained in a wave, and is folded."""
+    forms, begins = program.spread.forms, trip
+    memory = opened.memory and client_memory.settle(opened.memory, forms)
+    waiting = train_if_due(program, snapshots, trip, opened.waiting)
+    if memory and not program.waves and not forms.writes_at_once:
+        begins = trip + client_memory.nought_after(memory)
+    arrival = arrival_of(program, trip, trained_trip(program, snapshots, begins, waiting))
+    buffer, memory, report = fold_trip(program, trip, arrival, opened.buffer, memory)
+    there = columns_in_report(program, arrival, report)
+    report = {name: value for name, value in report.items() if name not in there}
+    return OpenStep(buffer, memory, waiting, record_row(opened.trip_reports, trip, report, forms))
+
+
+def _flat(opened: OpenStep, vectors: bool) -> OpenStep:
+    """As the loop over trips carries it."""
+    return OpenStep(
+        carry_layout.flat(opened.buffer, vectors),
+        carry_layout.flat_memory(opened.memory, vectors),
+        carry_layout.flat_rows(opened.waiting, vectors),
+        opened.trip_reports,
+    )
+
+
+def _step(
+    program: Program, carry: Carry, folded: OpenStep, finished: tuple[Any, ...]
+) -> tuple[Carry, dict[str, Any]]:
+    """Steps the model: the carry but for snapshots and step reports, and the step's report.
+
+    finished: what the rule's ``finish`` has returned.
+    """
+    optimizer = program.server_optimizer.build()
+    pseudo_gradient, rule_state, report, apply = finished
+    updates, optimizer_state = optimizer.update(pseudo_gradient, carry.optimizer_state, carry.params)
+    params = optax.apply_updates(carry.params, updates)
+    if apply is not True:
+        stay = (carry.params, carry.optimizer_state)
+        params, optimizer_state = _select(apply, (params, optimizer_state), stay)
+    stepped = carry._replace(
+        params=devices.on_all_devices(program.spread, params),
+        optimizer_state=optimizer_state,
+        rule_state=rule_state,
+        memory=folded.memory,
+        waiting=folded.waiting,
+        trip_reports=folded.trip_reports,
+    )
+    return stepped, with_applied(report, apply)
+
+
+def _record(program: Program, step: jax.Array, stepped: Carry, report: dict[str, Any]) -> Carry:
+    """Stores the new version where others will read it, and the report of the step."""
+    forms = program.spread.forms
+    stored = snapshot_buffer.store(stepped, program.steps.write_slot[step], forms)
+    return stored._replace(step_reports=record_row(stored.step_reports, step, report, forms))
+
+
+def _fold_parts(
+    program: Program, snapshots: ArrayTree, first: jax.Array, end: jax.Array, opened: OpenStep
+) -> OpenStep:
+    """Folds the trips ``first`` to ``end - 1`` in parts that are added up, for an additive rule."""
+    buffer, memory, waiting, reports = opened
+    vectors = program.spread.forms.vectors
+    numbers = jnp.arange(program.spread.at_once)
+
+    def fold(reads, trip, flat):
+        program, snapshots, waiting = reads
+        arrival = arrival_of(program, trip, trained_trip(program, snapshots, trip, waiting))
+        folded, _, report = fold_trip(program, trip, arrival, carry_layout.shaped(flat, buffer), None)
+        return carry_layout.flat(folded, vectors), report
+
+    def part(state):
+        begin, waiting, reports, folded = state
+        waiting = train_if_due(program, snapshots, begin, waiting)
+        until = jnp.minimum(end, begin + program.spread.at_once)
+        until = jnp.minimum(until, program.waves.undisturbed[begin]) if program.waves else until
+        reads = (program, snapshots, waiting)
+        like = jax.eval_shape(fold, reads, begin, folded)
+        added, mine = devices.fold_parts(program.spread, fold, reads, begin, until, like)
+        rows = jnp.where(begin + numbers < until, begin + numbers, len(reports["loss"]))
+        reports = {name: column.at[rows].set(mine[name], mode="drop") for name, column in reports.items()}
+        return until, waiting, reports, jax.tree.map(jnp.add, folded, added)
+
+    state = (first, waiting, reports, carry_layout.flat(buffer, vectors))
+    with jax.named_scope("parts"):
+        _, waiting, reports, folded = lax.while_loop(lambda state: state[0] < end, part, state)
+    return OpenStep(carry_layout.shaped(folded, buffer), memory, waiting, reports)
+
+
+def show_recalled(
+    program: Program, recall: Recall, memory: ClientMemory, step: jax.Array, buffer: Any, like: Any
+) -> tuple[Any, ClientMemory]:
+    """Shows the rule the stored values, each like ``like``, that it recalls before this server step.
+
+    Returns the rule's buffer and the memory. The loop settles the memory: so later writes come after these reads.
+    """
+    fold, forms = program.rule.build().fold_recalled, program.spread.forms
+    first, end = recall.first_row[step], recall.first_row[step + 1]
+    if forms.writes_at_once:  # nothing is written here
+
+        def add_row(number, shown):
+            return fold(
+                shown, recall.weight[number], client_memory.fetch(memory, recall.client[number], like)
+            )
+
+        with jax.named_scope("recalled"):
+            return lax.fori_loop(first, end, add_row, buffer), memory
+
+    def flat(shown, memory):
+        return carry_layout.flat(shown, forms.vectors), carry_layout.flat_memory(memory, forms.vectors)
+
+    def one_row(number, state):
+        shown, memory = carry_layout.shaped(state, start)
+        memory = client_memory.settle(memory)
+        row = client_memory.fetch(memory, recall.client[number], like)
+        return flat(fold(shown, recall.weight[number], row), memory)
+
+    start = (buffer, memory)
+    with jax.named_scope("recalled"):
+        return carry_layout.shaped(lax.fori_loop(first, end, one_row, flat(buffer, memory)), start)
+
+
+def _select(condition: jax.Array, if_true: Any, if_false: Any) -> Any:
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), if_true, if_false)

@@ -1,0 +1,223 @@
+"""From a run and a plan to the program that the engine reads: arrays of bucketed lengths, on the host."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import numpy as np
+
+from jafl import engine
+from jafl.base.buckets import bucket
+from jafl.base.errors import require, shown
+from jafl.base.random_keys import check_draws_by_keys
+from jafl.clients.work import ClientData
+from jafl.engine.devices import Spread
+from jafl.engine.loop.waves import Waves
+from jafl.engine.plan.compatibility import check_fit, check_optimizers
+from jafl.engine.plan.device_memory import bytes_of, device_memory
+from jafl.engine.plan.look_ups import check_look_ups
+from jafl.engine.plan.plan_choice import quickest_lanes
+from jafl.engine.plan.run import Run
+from jafl.engine.plan.unmoved import check_all_are_moved
+from jafl.engine.plan.whole_steps import due_at_steps, takes_whole_steps
+from jafl.models.tasks import in_jax
+from jafl.records import EventSchedule, ExecutionPlan, Recall, Rule
+from jafl.specifications import Specification, as_specification
+
+# Below this size the snapshot buffer may have more rows than its plan needs, to save compilations.
+SNAPSHOT_BYTES_FREELY = 2**30
+# Client memory and examples that are larger than this share of a device's memory are divided among the devices.
+LARGE_SHARE_OF_MEMORY = 1 / 16
+
+
+def make_program(
+    run: Run, plan: ExecutionPlan, spread: Spread, device_bytes: int | None = None
+) -> tuple[engine.Program, engine.Carry]:
+    """The program, on the host and without random keys, and the shapes of its carry.
+
+    Args:
+      run: ``params`` may be shapes.
+      plan: the order and memory in which to compute the schedule.
+      spread: how trips are spread over devices, but for what follows from plan and rule.
+      device_bytes: of memory on each device. Default: as many as the default device offers.
+
+    Raises:
+      SettingError: where the parts of the run do not fit each other.
+    """
+    client_work, rule = as_specification(run.client_work), as_specification(run.rule)
+    server_optimizer = run.server_optimizer_or_sgd()
+    built = rule.build()
+    require(isinstance(built, Rule), "rule", built, "a jafl.Rule", "Call its factory: jafl.rules.fedbuff().")
+    check_fit(run.schedule, run.federation, built, client_work.build().model, run.params)
+    check_look_ups(run.federation, client_work.build().model, run.params)
+    check_optimizers(client_work, server_optimizer, run.params)
+    check_all_are_moved(rule, client_work, as_specification(server_optimizer), run.federation, run.params)
+    whole = takes_whole_steps(plan, built, spread)
+    plan = due_at_steps(plan) if whole else plan
+    at_once = _at_once(plan, built, spread)
+    spread = spread._replace(at_once=at_once, lanes=_lanes(plan, spread), whole_steps=whole)
+    program = engine.Program(
+        trips=_trips(run, plan, built, spread, client_work.build().reads_version),
+        steps=engine.Steps(padded(plan.first_trip), padded(plan.write_slot)),
+        waves=_waves(plan, spread) if plan.width > 1 else None,
+        recall=_padded_recall(built.recalls(run.schedule)) if built.recalls else None,
+        data=ClientData(
+            run.federation.x,
+            run.federation.y,
+            padded(run.federation.partition.indices.astype(np.int32)),
+            run.federation.partition.offsets.astype(np.int32),
+        ),
+        client_work=client_work,
+        rule=rule,
+        server_optimizer=server_optimizer,
+        server_key=np.zeros(2, np.uint32),
+        one_trip_per_step=bool(np.all(np.diff(plan.first_trip) == 1)),
+        spread=spread,
+    )
+    allocate = allocation(run, plan)
+    carry = in_jax("rule", jax.eval_shape, allocate, program, run.params, name=shown(run.rule, 200))
+    if _is_made_by_the_user(rule):
+        state = carry.params, carry.snapshots, carry.rule_state, carry.memory
+        keeps_key = "in the state that init makes, which each run folds with its own"
+        check_draws_by_keys("rule", engine.step_of_first_trip, program, *state, keeps_key=keeps_key)
+    if spread.number > 1 and plan.width > 1:
+        program = dataclasses.replace(program, spread=_with_large_apart(program, carry, plan, device_bytes))
+    return program, carry
+
+
+def _is_made_by_the_user(specification: Specification) -> bool:
+    """Whether another package than jafl made something of a specification."""
+    inside = [value for value in specification.arguments.values() if isinstance(value, Specification)]
+    module = getattr(specification.factory, "__module__", None) or ""  # a partial function has none
+    made_here = module.startswith("jafl.") and "value" not in specification.arguments
+    return not made_here or any(map(_is_made_by_the_user, inside))
+
+
+def allocation(run: Run, plan: ExecutionPlan) -> Any:
+    """``engine.allocate`` for a run and its plan: (program, params) -> the carry before the first step."""
+    slots = slots_for(run, plan)
+    return functools.partial(engine.allocate, slots=slots, num_clients=run.schedule.num_clients)
+
+
+def _trips(run: Run, plan: ExecutionPlan, rule: Rule, spread: Spread, reads_version: bool) -> engine.Trips:
+    """What the device knows of each trip, its random key still zero."""
+    schedule, examples = run.schedule, None
+    if spread.forms.packed and plan.form == "loop":
+        offsets = run.federation.partition.offsets.astype(np.int32)
+        examples = padded(offsets[schedule.client]), padded(offsets[schedule.client + 1])
+    return engine.Trips(
+        client=padded(schedule.client),
+        key=np.zeros((bucket(schedule.num_trips), 2), np.uint32),
+        staleness=padded(schedule.staleness),
+        read_slot=padded(plan.read_slot),
+        columns={name: padded(column) for name, column in _columns(schedule, rule).items()},
+        examples=examples,
+        version=padded(schedule.download_version) if reads_version else None,
+    )
+
+
+def _with_large_apart(
+    program: engine.Program, carry: Any, plan: ExecutionPlan, device_bytes: int | None
+) -> Spread:
+    """The spread of a program over several devices, with what is large in parts.
+
+    Examples are if those that a wave needs, fetched before it trains, are fewer by far.
+    """
+    large = LARGE_SHARE_OF_MEMORY * (device_memory() if device_bytes is None else device_bytes)
+    x = program.data.x
+    longest = bucket(int(np.max(np.diff(program.data.offsets))))
+    in_parts = x.nbytes > large and 2 * plan.width * longest < len(x)
+    return program.spread._replace(
+        memory_apart=bytes_of(carry.memory) > large, data_apart=longest if in_parts else 0
+    )
+
+
+def _at_once(plan: ExecutionPlan, rule: Rule, spread: Spread) -> int:
+    """How many trips of a step are folded side by side, or on several devices; 0: one after the other."""
+    largest = int(np.max(np.diff(plan.first_trip)))
+    several = (spread.together and plan.width > 1) or (spread.number > 1 and plan.width == 1)
+    if not (rule.additive and largest > 1 and several):
+        return 0
+    if plan.width == 1:
+        return bucket(largest)
+    # A step is folded in parts, wherever a wave is due in the midst of it.
+    begins = np.union1d(plan.first_trip[:-1], plan.wave_before)
+    sizes = np.diff(np.append(begins, len(plan.wave)))
+    return spread.number * quickest_lanes(-(-sizes // spread.number))
+
+
+def _lanes(plan: ExecutionPlan, spread: Spread) -> int:
+    """Trips side by side on each device."""
+    return -(-plan.lanes // spread.number) if spread.together else 1
+
+
+def _waves(plan: ExecutionPlan, spread: Spread) -> Waves:
+    """The plan's waves, every array padded to a bucketed length; their width is a multiple of all devices' lanes."""
+    trips, number = len(plan.wave), len(plan.wave_before)
+    lanes = spread.number * _lanes(plan, spread)
+    width = -(-plan.width // lanes) * lanes
+    order = np.lexsort((plan.place, plan.wave))
+    size = np.bincount(plan.wave, minlength=number)
+    members = np.repeat(order[np.cumsum(size) - 1][:, None], width, axis=1)
+    rows = bucket(plan.num_rows)
+    write_row = np.full((number, width), rows)
+    members[plan.wave, plan.place] = np.arange(trips)
+    write_row[plan.wave, plan.place] = plan.row
+    due = np.full(trips, -1)
+    due[plan.wave_before] = np.arange(number)
+    following = np.searchsorted(plan.wave_before, np.arange(trips), side="right")
+
+    def placed(column: np.ndarray) -> np.ndarray:
+        return padded(column.astype(np.int32))
+
+    return Waves(
+        due=placed(due),
+        # After the last wave there is none, also where another run's longer schedule goes on.
+        undisturbed=placed(np.append(plan.wave_before, np.iinfo(np.int32).max)[following]),
+        trips=placed(members),
+        size=placed(size),
+        write_row=placed(write_row),
+        read_row=placed(plan.row),
+        rows=np.zeros(rows, np.int32),
+    )
+
+
+def slots_for(run: Run, plan: ExecutionPlan) -> int:
+    """Rows of the snapshot buffer; one more than needed, for the versions that nobody reads.
+
+    No schedule needs more than its concurrency plus its largest step. Where that costs little it is taken, so that
+    no seed and no delay is another program; else what the plan needs, rounded up to a bucket.
+    """
+    largest_step = int(np.max(np.diff(plan.first_trip)))
+    enough = min(run.schedule.num_steps, run.schedule.concurrency + largest_step) + 1
+    if plan.num_slots < enough and enough * bytes_of(run.params) <= SNAPSHOT_BYTES_FREELY:
+        return bucket(enough)
+    return bucket(plan.num_slots + 1)
+
+
+def _columns(schedule: EventSchedule, rule: Rule) -> dict[str, np.ndarray]:
+    """The rule's columns, a row per trip."""
+    columns = {name: np.asarray(column) for name, column in rule.columns(schedule).items()}
+    for name, column in columns.items():
+        rows = column.shape[0] if column.ndim else 0
+        require(
+            rows == schedule.num_trips,
+            f"the number of rows of the rule's column {name!r}",
+            rows,
+            f"the schedule's number of trips, {schedule.num_trips}",
+        )
+    return columns
+
+
+def padded(column: np.ndarray) -> np.ndarray:
+    """``column`` with its length rounded up to a bucket, the rest repeating its last row."""
+    missing = bucket(len(column)) - len(column)
+    return np.concatenate([column, np.repeat(column[-1:], missing, axis=0)])
+
+
+def _padded_recall(recall: Recall) -> Recall:
+    """``recall`` with bucketed lengths; there is at least one row, if only of padding."""
+    client = np.append(recall.client, np.int32(0))
+    weight = np.concatenate([recall.weight, np.zeros((1, *recall.weight.shape[1:]))])
+    return Recall(padded(recall.first_row), padded(client), padded(weight))

@@ -1,0 +1,165 @@
+"""Chooses devices and a plan for a run where the user does not."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from jafl.base import processes
+from jafl.base.buckets import bucket
+from jafl.engine.devices import Spread, spread_over
+from jafl.engine.plan.device_memory import bytes_of, device_memory
+from jafl.engine.plan.slots_and_waves import in_waves, rounds, trip_by_trip
+from jafl.records import EventSchedule, ExecutionPlan, Params
+from jafl.specifications import as_specification
+
+# Trips in a wave for each device that trains them side by side, or one after the other.
+WIDTH_TOGETHER, WIDTH_APART = 64, 8
+# Convolutions gain nothing from lanes, by the compiler's estimate for a TPU v5e, and unfilled ones waste computation.
+WIDTH_WITH_CONVOLUTIONS = 8
+# The fixed cost of a round of minibatches, or of folding their updates, in units of one lane's cost. Not measured on
+# an accelerator.
+LANES_WORTH_A_ROUND = 16
+# The share of a device's memory that trained trips may take until they are folded.
+WAITING_SHARE_OF_MEMORY = 0.125
+
+
+def default_form(schedule: EventSchedule, rule: Any, spread: Spread) -> str:
+    """The form, of those that a run has, that is quickest on these devices; see ``ExecutionPlan.form``.
+
+    Where several CPU devices are asked for, and cannot share the steps of an additive rule, the loop exchanges
+    something at every fold, the matrix form twice in a wave: it was measured to be several times as quick
+    (experiments/benchmarks/README.md, "Loop or matrix form on a CPU").
+    """
+    exchanges = spread.number > 1 and not spread.together and not _shares_steps(schedule, rule, spread)
+    return "matrix" if spread.forms.matrix or exchanges else "loop"
+
+
+def default_spread(
+    schedule: EventSchedule, rule: Any, devices: int | None = None, together: bool | None = None
+) -> Spread:
+    """The devices to use: as many as requested; by default all, or one CPU device where several would mostly wait.
+
+    On CPUs sharing the trips of a wave costs more than it saves; sharing the steps of an additive rule pays.
+
+    Raises:
+      SettingError: as ``spread_over`` does.
+    """
+    spread = spread_over(devices, together)
+    several = processes.count() > 1  # each of which has its part in the run
+    if devices is None and not (several or spread.together or _shares_steps(schedule, rule, spread)):
+        return spread_over(1, together)
+    return spread
+
+
+def default_plan(
+    schedule: EventSchedule,
+    rule: Any,
+    params: Params,
+    spread: Spread,
+    *,
+    cost: np.ndarray | None = None,
+    fits: Callable[[ExecutionPlan], bool] | None = None,
+    form: str = "loop",
+    device_bytes: int | None = None,
+) -> ExecutionPlan:
+    """The plan that suits a rule and the devices.
+
+    One CPU device trains trip by trip, since it trains no quicker side by side. Several CPU devices share the trips
+    of each step of an additive rule, and each folds its own. For other rules, and on accelerators, trips of this step
+    and of later ones train in waves.
+
+    Args:
+      schedule: the events.
+      rule: the algorithm.
+      params: [*P] the model, or its shapes.
+      spread: the devices.
+      cost: [J] minibatches of each trip. Where they differ, trips of similar cost train side by side.
+      fits: whether a plan fits into memory. Waves are halved until one does, or until they have one trip.
+      form: "loop" or "matrix".
+      device_bytes: of memory on each device. Default: as many as the default device offers.
+    """
+    number = spread.number
+    if form == "loop" and not spread.together and (number == 1 or _shares_steps(schedule, rule, spread)):
+        return trip_by_trip(schedule)
+    width = WIDTH_TOGETHER if spread.together else WIDTH_APART
+    memory = device_memory() if device_bytes is None else device_bytes
+    room = int(memory * WAITING_SHARE_OF_MEMORY / (2 * max(bytes_of(params), 1)))
+    most_in_flight = max(schedule.concurrency, int(np.max(np.diff(schedule.step_offsets))))
+    width = max(1, min(width, most_in_flight, room))
+    if form == "matrix":
+        width = matrix_width(params, spread, schedule.num_clients)
+    unequal = None if cost is None or np.all(cost == cost[:1]) else cost
+
+    def waves(width: int) -> ExecutionPlan:
+        if form == "matrix":
+            return in_waves(schedule, number * width, form=form)
+        if not spread.together:
+            return in_waves(schedule, number * width)
+        return _quickest_waves(schedule, number, width, unequal)
+
+    plan = waves(width)
+    while fits and width > 1 and not fits(plan):
+        width //= 2
+        plan = waves(width)
+    return plan
+
+
+def matrix_width(params: Params, spread: Spread, clients: int) -> int:
+    """Trips in a wave of the matrix form on each device, whatever the rule and the buffer size: they share a program.
+
+    A wave costs the same however many of its lanes are filled. With so many clients in flight and exponential
+    durations about sqrt(pi / 2 * clients) trips follow one another before one needs a newer version: the width is the
+    power of two that holds them, as far as it pays at all.
+    """
+    room = max(1, int(device_memory() * WAITING_SHARE_OF_MEMORY / (3 * max(bytes_of(params), 1))))
+    has_convolutions = any(np.ndim(leaf) == 4 for leaf in jax.tree.leaves(params))
+    width = WIDTH_WITH_CONVOLUTIONS if has_convolutions else WIDTH_TOGETHER
+    follow = math.ceil(math.sqrt(math.pi / 2 * clients))
+    width = min(width, max(WIDTH_WITH_CONVOLUTIONS, 1 << (follow - 1).bit_length()))
+    return min(width if spread.platform != "cpu" else WIDTH_APART, 1 << (room.bit_length() - 1))
+
+
+def quickest_lanes(sizes: np.ndarray) -> int:
+    """The number of lanes with which groups of these ``sizes`` [G] take least time, all items costing the same.
+
+    A group takes as many rounds as it needs, and unfilled lanes waste computation. The result is the bucketed size of
+    the largest group or a power of two below it: then it seldom depends on the seed, and seeds share a compiled
+    program.
+    """
+    largest = bucket(int(sizes.max()))
+    choices = [*(1 << power for power in range((largest - 1).bit_length())), largest]
+    spent = [np.sum(-(-sizes // lanes)) * (LANES_WORTH_A_ROUND + lanes) for lanes in choices]
+    return choices[int(np.argmin(spent))]
+
+
+def _shares_steps(schedule: EventSchedule, rule: Any, spread: Spread) -> bool:
+    """Whether each device can fold a share of every step: two trips or more each."""
+    largest_step = int(np.max(np.diff(schedule.step_offsets)))
+    return bool(as_specification(rule).build().additive) and largest_step >= 2 * spread.number
+
+
+def _quickest_waves(
+    schedule: EventSchedule, devices: int, width: int, cost: np.ndarray | None
+) -> ExecutionPlan:
+    """Waves of at most ``width`` trips on each device, with the number of lanes that takes least time.
+
+    Lanes wait for the longest trip beside them, and unfilled lanes waste computation. Waves of similar trips wait
+    less, and so do few lanes that take a wave's trips in turns, the longest first; but both take more rounds. The
+    total cost of all rounds decides.
+
+    cost: [J] minibatches of each trip, or None where all are alike.
+    """
+    minibatches = np.ones(schedule.num_trips) if cost is None else cost
+    choices: list[tuple[float, int, ExecutionPlan]] = []
+    for mixed in (False,) if cost is None else (False, True):
+        plan = in_waves(schedule, devices * width, cost=cost, mixed=mixed)
+        lanes = width
+        while lanes >= 1:  # halves, so that runs whose lanes differ have waves of one shape
+            seconds = rounds(plan, minibatches, devices * lanes) * (LANES_WORTH_A_ROUND + lanes)
+            choices.append((seconds, len(choices), dataclasses.replace(plan, lanes=devices * lanes)))
+            lanes //= 2
+    return min(choices)[2]

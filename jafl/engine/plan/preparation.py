@@ -1,0 +1,354 @@
+"""Prepares a run: checks it, chooses its plan, forecasts its memory, and places it on the device."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jafl import engine
+from jafl.base.errors import SettingError, choose, refusal, require
+from jafl.base.random_keys import server_words
+from jafl.clients.work import trip_words
+from jafl.data import Federation
+from jafl.data.arrays import check_finite, is_memory_map
+from jafl.engine.devices import Spread, put, put_rows
+from jafl.engine.evaluation import evaluation_memory
+from jafl.engine.matrix.linearity import LinearForm, NotLinear
+from jafl.engine.matrix.matrix_forecast import matrix_forecast
+from jafl.engine.matrix.matrix_program import MatrixRun, find_form
+from jafl.engine.plan.compatibility import (
+    check_model_precision,
+    check_reports,
+    check_states_of_optimizers,
+    check_types,
+)
+from jafl.engine.plan.device_memory import Forecast, forecast
+from jafl.engine.plan.make_program import allocation, make_program, padded
+from jafl.engine.plan.plan_choice import default_form, default_plan, default_spread
+from jafl.engine.plan.run import Run
+from jafl.engine.plan.slots_and_waves import FORMS, check_plan, trip_by_trip
+from jafl.engine.plan.temporary_values import temporary_bytes
+from jafl.records import ExecutionPlan
+from jafl.specifications import as_specification, with_words
+
+# What a federation holds that may be floats.
+FLOATS = tuple(f"{split}{part}" for split in ("", "test_", "validation_", "server_") for part in "xy")
+
+
+class NoMatrixForm(SettingError):
+    """A run has no matrix form."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Preparation:
+    """A run that has been checked and planned, and not yet placed on the device.
+
+    Attributes:
+      run: the run; its ``params`` may be shapes until it is placed.
+      plan: the order and memory in which its schedule is computed.
+      program: what the engine reads: on the host, without random keys.
+      forecast: the memory that it will take on each device.
+      form: what is known of a linear rule and server optimizer, for a plan in the matrix form; else None.
+    """
+
+    run: Run
+    plan: ExecutionPlan
+    program: engine.Program
+    forecast: Forecast
+    form: LinearForm | None = None
+
+    def with_run(self, **changes: Any) -> "Preparation":
+        """The same with other ``params`` (of the same shapes), ``key``, ``evaluate_at`` or ``evaluators``."""
+        return dataclasses.replace(self, run=self.run._replace(**changes))
+
+    def with_drawn(self, words: list[Any] | None = None) -> "Preparation":
+        """The same with other words in the place of those that the rule has ``Drawn``; itself if it has none.
+
+        words: [4] uint32 each, in the order in which the rule's state has them. Default: they are drawn.
+        """
+        rule = with_words(self.run.rule, None if words is None else iter(words))
+        if rule is self.run.rule:
+            return self
+        program = dataclasses.replace(self.program, rule=as_specification(rule))
+        return dataclasses.replace(self, run=self.run._replace(rule=rule), program=program)
+
+    def program_with_keys(self) -> engine.Program:
+        """The program with the random key of every trip, on the host.
+
+        Raises:
+          SettingError: if the initial parameters, or examples in the device's type, are not finite.
+        """
+        check_held(self.run.params, "the initial parameters")
+        model = self.program.client_work.build().model
+        check_held(model.frozen, "the model's frozen parameters")
+        _check_after_cast(self.run.federation)
+        trips = self.program.trips
+        keys = jax.jit(trip_words)(self.run.key, trips.client, padded(self.run.schedule.trip))
+        words = jax.jit(server_words)(self.run.key)
+        return dataclasses.replace(self.program, trips=trips._replace(key=keys), server_key=words)
+
+    def with_plan(self, plan: ExecutionPlan) -> "Preparation":
+        """The same with another plan of the same schedule; on the same devices."""
+        if all(np.array_equal(getattr(plan, name), value) for name, value in vars(self.plan).items()):
+            return self
+        spread = self.program.spread
+        return prepare(self.run, plan=plan, devices=spread.number, together=spread.together)
+
+    def place(self, program: engine.Program | None = None) -> tuple[engine.Program, engine.Carry]:
+        """The program and the carry before the first step, on the device or devices.
+
+        program: ``program_with_keys()``, if it has been made.
+
+        Raises:
+          SettingError: if the initial parameters are not finite.
+        """
+        program = program or self.program_with_keys()
+        spread, program = program.spread, place_program(program)
+        start = allocation(self.run, self.plan)
+        if spread.number == 1:
+            return program, start(program, self.run.params)
+        shardings = shardings_of(spread, jax.eval_shape(start, program, self.run.params))
+        params = put(self.run.params, spread.everywhere())
+        return program, jax.jit(start, out_shardings=shardings)(program, params)
+
+
+def prepare(
+    run: Run,
+    *,
+    plan: ExecutionPlan | None = None,
+    devices: int | None = None,
+    together: bool | None = None,
+    form: str | None = None,
+    on_training: bool = False,
+    available: int | None = None,
+    spread: Spread | None = None,
+    must_fit: bool = True,
+) -> Preparation:
+    """Checks that a run fits together and into memory, chooses its plan, and makes its program.
+
+    Arrays are padded to bucketed lengths, so that schedules of nearly the same size share one compiled program.
+
+    Args:
+      run: ``params`` may be shapes: then nothing of the model's size is allocated.
+      plan: in which order and memory to compute the schedule. Default: the one that suits the rule, the devices and
+        their memory.
+      devices: on how many of this process's devices to train. Default: all that pay.
+      together: whether a device trains trips side by side. Default: vmap on accelerators, sequential on a CPU.
+      form: "loop" or "matrix", see ``ExecutionPlan``; that of ``plan`` if there is one. Default: the quicker one.
+      on_training: whether the run will be evaluated on the training examples, too.
+      available: bytes on each device. Default: as many as it offers.
+      spread: over which devices, such as those of a chip that is not here, and how; in place of ``devices`` and
+        ``together``. It goes with ``available``.
+      must_fit: whether to refuse a run that does not fit into memory (the forecast says whether it does), or whose
+        precision the devices lack: it may be meant for others.
+
+    Raises:
+      SettingError: if schedule, federation and rule do not fit each other, labels lie outside the model's classes,
+        the model's precision is one that the devices lack, or their memory is too small (says by how much and which
+        settings lower it).
+    """
+    check_types(run.federation, run.client_work, run.rule)
+    run = run.for_its_schedule()
+    check_states_of_optimizers(run)
+    device_bytes = None if spread is None else available
+    if spread is None:
+        spread = default_spread(run.schedule, run.rule, devices, together)
+    candidates = _Candidates(run, spread, available, on_training, device_bytes)
+    if plan is None:
+        plan = candidates.fitting_plan(form)
+    else:
+        check_plan(run.schedule, plan)
+        require(form in (None, plan.form), "form", form, f"{plan.form}, that of the plan")
+    candidate = candidates.of(plan)
+    check_reports(candidate.carry, run.evaluators)
+    if must_fit:
+        check_model_precision(candidate.program.client_work.build().model, spread.platform)
+        candidate.forecast.check()
+    linear = candidates.linear_form() if plan.form == "matrix" else None
+    return Preparation(run, plan, candidate.program, candidate.forecast, linear)
+
+
+def fitting_plan(run: Run, spread: Spread, *, available: int | None = None) -> ExecutionPlan:
+    """The plan that ``prepare`` chooses on devices with so many bytes each; one trip at a time if none fits."""
+    return _Candidates(run, spread, available, on_training=False).fitting_plan(None)
+
+
+class _Candidate(NamedTuple):
+    """What one plan of a run comes to: its program on the host, the shapes of its carry, and its memory."""
+
+    plan: ExecutionPlan
+    program: engine.Program
+    carry: engine.Carry
+    forecast: Forecast
+
+
+class _Candidates:
+    """The plans of a run that were tried; the last one is kept, since it is the one that is mostly chosen."""
+
+    def __init__(
+        self,
+        run: Run,
+        spread: Spread,
+        available: int | None,
+        on_training: bool,
+        device_bytes: int | None = None,
+    ):
+        self._run, self._spread = run, spread
+        self._available, self._on_training = available, on_training
+        self._device_bytes = device_bytes  # of a device that is not here
+        self._last: _Candidate | None = None
+        self._found: LinearForm | NotLinear | None = None
+
+    def of(self, plan: ExecutionPlan) -> _Candidate:
+        """The candidate of this plan."""
+        if self._last is None or self._last.plan is not plan:
+            program, carry = make_program(self._run, plan, self._spread, self._device_bytes)
+            if plan.form == "matrix":
+                run = MatrixRun(self._run, plan, program, self.linear_form(program))
+                memory = matrix_forecast([run], self._available, self._on_training)
+            else:
+                memory = _forecast(self._run, plan, program, carry, self._available, self._on_training)
+            self._last = _Candidate(plan, program, carry, memory)
+        return self._last
+
+    def fitting_plan(self, form: str | None) -> ExecutionPlan:
+        """``default_plan``, with waves as wide as fits into memory and as suits clients of unequal sizes."""
+        run = self._run
+        minibatches = as_specification(run.client_work).build().minibatches
+        cost = None
+        if minibatches and run.schedule.num_clients == run.federation.num_clients:
+            cost = minibatches(run.federation.num_examples)[run.schedule.client]
+        form = self._form(form)
+        return default_plan(
+            run.schedule,
+            run.rule,
+            run.params,
+            self._spread,
+            cost=cost,
+            fits=self._fits,
+            form=form,
+            device_bytes=self._device_bytes,
+        )
+
+    def linear_form(self, program: engine.Program | None = None) -> LinearForm:
+        """What the matrix form needs to know.
+
+        Raises:
+          SettingError: if there is no such form.
+        """
+        if self._found is None:
+            if program is None:
+                program, _ = make_program(
+                    self._run, trip_by_trip(self._run.schedule), self._spread, self._device_bytes
+                )
+            self._found = find_form(self._run, program)
+        if isinstance(self._found, NotLinear):
+            reason = f"{self._found.reason[0].upper()}{self._found.reason[1:]}."
+            told = refusal("form", "matrix", "loop for this run", reason)
+            raise NoMatrixForm(
+                str(told), setting=told.setting, value=told.value, allowed=told.allowed, remedy=told.remedy
+            )
+        return self._found
+
+    def _form(self, form: str | None) -> str:
+        """The form that is wanted, or the quicker one of those that the run has."""
+        wanted = form or default_form(self._run.schedule, self._run.rule, self._spread)
+        choose("form", wanted, dict.fromkeys(FORMS))
+        if wanted == "matrix":
+            try:
+                self.linear_form()
+            except NoMatrixForm:
+                if form:
+                    raise
+                return "loop"
+        return wanted
+
+    def _fits(self, plan: ExecutionPlan) -> bool:
+        """Whether a plan fits into memory, with room for twice the estimate of temporary values.
+
+        Without it waves of large networks would be refused: a v5e trains 11 trips of ResNet-18 side by side, not 23.
+        """
+        memory = self.of(plan).forecast
+        return memory.needed + memory.parts["temporaries"] <= memory.available
+
+
+def _forecast(
+    run: Run,
+    plan: ExecutionPlan,
+    program: engine.Program,
+    carry: engine.Carry,
+    available: int | None,
+    on_training: bool,
+) -> Forecast:
+    """What a program and its carry, or their shapes, and evaluation will hold on each device."""
+    spread, model = program.spread, program.client_work.build().model
+    trips = -(-plan.lanes // spread.number) if spread.together else 1
+    return forecast(
+        program,
+        carry,
+        evaluation=evaluation_memory(model, run.federation, on_training=on_training),
+        temporaries=temporary_bytes(run, spread.platform, trips=trips),
+        width=plan.width,
+        available=available,
+    )
+
+
+def check_held(params: Any, name: str) -> None:
+    """Raises SettingError unless parameters are finite in the type in which the device holds them."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        if not jnp.issubdtype(leaf.dtype, jnp.inexact):
+            continue
+        with np.errstate(over="ignore"):
+            held = np.asarray(leaf).astype(jax.dtypes.canonicalize_dtype(leaf.dtype), copy=False)
+        wide = held.astype(np.float64) if held.dtype.kind == "V" else held  # of bfloat16, NumPy knows little
+        finite = np.isfinite(wide)
+        where = jax.tree_util.keystr(path)
+        allowed = f"free of NaN and infinity in {held.dtype}, in which the device computes"
+        value = None if finite.all() else np.asarray(leaf)[~finite][0].item()
+        require(finite.all(), f"{name}{where and ' at ' + where}", value, allowed)
+
+
+def _check_after_cast(federation: Federation) -> None:
+    """Raises SettingError for numbers that are infinite in the type in which the device holds them."""
+    for name in FLOATS:
+        array = getattr(federation, name)
+        held = None if array is None else jax.dtypes.canonicalize_dtype(array.dtype)
+        if array is not None and array.dtype != held and not is_memory_map(array):
+            check_finite(array, name, dtype=held)
+
+
+def place_program(program: Any) -> Any:
+    """A program of either form on the device or devices; large examples in parts.
+
+    Raises:
+      SettingError: for examples in a memory map that are not finite; others were checked when they were given.
+    """
+    spread, x = program.spread, program.data.x
+    is_mapped = is_memory_map(x)
+    held = jax.dtypes.canonicalize_dtype(x.dtype)
+    if not spread.data_apart:
+        if is_mapped:
+            check_finite(x, "x", dtype=held)
+        return put(program, spread.everywhere())
+    rest = put(dataclasses.replace(program, data=program.data._replace(x=None)), spread.everywhere())
+
+    def read(first: int, end: int) -> np.ndarray:
+        rows = np.asarray(x[first:end])
+        if is_mapped:
+            check_finite(rows, "x", first, held)
+        return rows
+
+    length = -(-len(x) // spread.number) * spread.number
+    parts = put_rows(read, x, spread.of_examples(), length)
+    return dataclasses.replace(rest, data=rest.data._replace(x=parts))
+
+
+def shardings_of(spread: Spread, carry: engine.Carry) -> engine.Carry:
+    """The sharding of each array of a carry: all of it on every device, but for large client memory."""
+    shardings: engine.Carry = jax.tree.map(lambda _: spread.everywhere(), carry)
+    if not carry.memory or not shardings.memory:
+        return shardings
+    codes = jax.tree.map(spread.of_memory, carry.memory.codes)
+    return shardings._replace(memory=shardings.memory._replace(codes=codes))

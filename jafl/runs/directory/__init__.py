@@ -1,0 +1,1 @@
+"""The files of a run: written, found again, read, and checked."""

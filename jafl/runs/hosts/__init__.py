@@ -1,0 +1,1 @@
+"""One run in several processes, on several hosts."""

@@ -1,0 +1,94 @@
+"""The plan that is taken when the user does not say: how wide, and how many trips side by side."""
+
+import jax
+import numpy as np
+import pytest
+from quick_compilation import quick_compilation  # noqa: F401
+
+import jafl
+from jafl import rules
+from jafl.engine.devices import Spread
+from jafl.engine.plan import plan_choice
+
+
+def schedule_of(clients, size, trips):
+    return jafl.asynchronous(
+        num_clients=clients,
+        concurrency=clients,
+        buffer_size=size,
+        delay=jafl.delays.exponential(1.0),
+        client_trips=trips,
+        seed=3,
+    )
+
+
+def spent(plan, lanes):
+    """Rounds, each of a fixed part and one for each lane, that computes whether it has a trip or not."""
+    sizes = np.bincount(plan.wave)
+    return np.sum(-(-sizes // lanes)) * (plan_choice.LANES_WORTH_A_ROUND + lanes)
+
+
+@pytest.mark.parametrize("clients, size", [(100, 1), (100, 10), (1000, 1)])
+def test_side_by_side_no_other_half_of_the_width_is_quicker(clients, size):
+    schedule = schedule_of(clients, size, 3000)
+    plan = plan_choice.default_plan(schedule, rules.asgd(), np.zeros(5), Spread(together=True))
+    assert plan.width == plan_choice.WIDTH_TOGETHER and plan.lanes < plan.width
+    halves = [plan.width >> power for power in range(7)]
+    assert plan.lanes in halves
+    assert spent(plan, plan.lanes) == min(spent(plan, lanes) for lanes in halves)
+
+
+def test_waves_that_are_full_train_at_once():
+    plan = plan_choice.default_plan(
+        schedule_of(5000, 1, 20_000), rules.asgd(), np.zeros(5), Spread(together=True)
+    )
+    assert plan.lanes == plan.width == plan_choice.WIDTH_TOGETHER
+
+
+@pytest.mark.parametrize(
+    ("clients", "width"), [(5, 8), (20, 8), (100, 16), (400, 32), (1000, 64), (100_000, 64)]
+)
+def test_waves_of_the_matrix_form_have_few_lanes_where_few_would_be_filled(clients, width):
+    on_accelerator = Spread(together=True, platform="tpu")
+    assert plan_choice.matrix_width(np.zeros(5), on_accelerator, clients) == width
+    assert plan_choice.matrix_width(np.zeros((3, 3, 1, 4)), on_accelerator, clients) == 8
+    if clients >= 100:
+        schedule = schedule_of(clients, 1, min(20 * clients, 40_000))
+        plan = jafl.in_waves(schedule, width, form="matrix")
+        assert np.mean(np.bincount(plan.wave)) > width / 2 - 1
+
+
+@pytest.mark.full
+def test_the_plan_taken_side_by_side_computes_what_trip_by_trip_does():
+    """As an accelerator would: lanes in turns."""
+    with jax.enable_x64(True):
+        random = np.random.default_rng(0)
+        x, y = random.normal(size=(240, 6)), random.integers(0, 3, 240)
+        federation = jafl.Federation.from_arrays(
+            x, y, jafl.data.iid(y, 60, seed=0), test_x=x[:12], test_y=y[:12], num_classes=3
+        )
+        model = jafl.models.softmax(3)
+        given = (
+            schedule_of(60, 1, 400),
+            federation,
+            jafl.client_work(model, learning_rate=0.2, batch_size=4),
+            rules.asgd(),
+            model.init(jax.random.key(1), federation.x),
+            jax.random.key(2),
+        )
+        plan = plan_choice.default_plan(given[0], given[3], given[4], Spread(together=True))
+        assert 1 < plan.lanes < plan.width
+        side_by_side = jafl.simulate(*given, evaluate_at=[], together=True)
+        one_by_one = jafl.simulate(*given, evaluate_at=[], plan=jafl.trip_by_trip(given[0]))
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12),
+        side_by_side.params,
+        one_by_one.params,
+    )
+
+
+def test_the_quickest_lanes_are_those_of_most_groups():
+    assert plan_choice.quickest_lanes(np.full(5, 10)) == 10
+    assert plan_choice.quickest_lanes(np.array([3] * 100 + [100])) == 4, "the one large group takes 25 rounds"
+    # Of lengths that arrays get: 96 would take two rounds.
+    assert plan_choice.quickest_lanes(np.array([3] + [100] * 100)) == 112
