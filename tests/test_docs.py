@@ -19,7 +19,7 @@ PAGES = sorted(
         *ROOT.glob("*.md"),
         *ROOT.glob("docs/*.md"),
         ROOT / "experiments/README.md",
-        ROOT / "experiments/benchmarks/README.md",
+        ROOT / "experiments/tools/benchmarks/README.md",
         ROOT / "notebooks/README.md",
     )
 )

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from in_process import command
 
-from experiments.machinery import discovery
+from experiments.harness.declare import discovery
 from jafl.config import grid
 
 ROOT = pathlib.Path(__file__).parent.parent

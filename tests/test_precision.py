@@ -15,7 +15,7 @@ from quick_compilation import quick_compilation  # noqa: F401
 from tiers import in_tiers
 
 import jafl
-from experiments.benchmarks.rounded_products import rounded
+from experiments.tools.benchmarks.rounded_products import rounded
 from jafl import engine
 from jafl.base.errors import SettingError
 from jafl.base.precision import MATMUL_PRECISIONS, check_precision, float32_products, products_in
@@ -200,8 +200,8 @@ def test_products_of_parts_are_as_exact_as_the_precision_says(number, error, gra
 def test_on_a_tpu_a_convolution_is_as_many_as_its_parts_need(precision, convolutions):
     x, kernel = jnp.ones((2, 8, 8, 3)), jnp.ones((3, 3, 3, 4))
     with products_in(precision):
-        on_tpu = products(jafl.models.forms.convolution, x, kernel, platform="tpu")
-        elsewhere = products(jafl.models.forms.convolution, x, kernel, platform="cuda")
+        on_tpu = products(jafl.models.convolution, x, kernel, platform="tpu")
+        elsewhere = products(jafl.models.convolution, x, kernel, platform="cuda")
     assert [product.precision for product in on_tpu] == [OF_NAME["bfloat16"]] * convolutions
     assert [product.precision for product in elsewhere] == [OF_NAME[precision]]
 

@@ -97,13 +97,13 @@ def test_names_in_code_become_links_but_not_within_headings_links_and_blocks():
 def test_where_links_of_a_repository_s_page_lead_in_the_site():
     import hooks
 
+    benchmarks = "experiments/tools/benchmarks/README.md"
     moved = {
         ("../BUILD.md#a-rule", "docs/README.md", "index.md"): "BUILD.md#a-rule",
         ("../README.md", "docs/how_to.md", "how_to.md"): "repository.md",
         ("../jafl/rules/", "docs/README.md", "README.md"): "reference/rules/index.md",
         ("../experiments/", "docs/README.md", "README.md"): "experiments/README.md",
-        ("../../docs/precision.md#a", "experiments/benchmarks/README.md", "experiments/benchmarks/README.md"):
-            "../../precision.md#a",
+        ("../../../docs/precision.md#a", benchmarks, benchmarks): "../../../precision.md#a",
         ("docs/", "README.md", "repository.md"): "README.md",
         ("LICENSE", "README.md", "repository.md"): "files/LICENSE.md",
         ("#below", "README.md", "repository.md"): "#below",

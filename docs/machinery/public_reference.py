@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import jafl
-from experiments.machinery import discovery
+from experiments.harness.declare import discovery
 from jafl.cli import command_help
 from jafl.config.presets import COMMON, PRESETS
 
@@ -299,7 +299,8 @@ def _rule(name: str) -> str:
             _explained(f"jafl.rules.{name}"),
             "## Default settings",
             "The learning rates come from "
-            "[one equal search over ten worlds](../../experiments/benchmarks/README.md#default-learning-rates).",
+            "[one equal search over ten worlds]"
+            "(../../experiments/tools/benchmarks/README.md#default-learning-rates).",
             _table(
                 ["`--algorithm`", "clients' learning rate", "server's learning rate", "besides"], defaults
             ),

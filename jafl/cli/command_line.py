@@ -451,7 +451,7 @@ def _run_experiment(name: str) -> int:
             allowed = "left out with --dry_run, which trains nothing"
             require(not unread.value, unread.name, unread.value, allowed)
     _find_experiments("experiment", name)
-    from experiments.machinery import discovery
+    from experiments.harness.declare import discovery
 
     if name == "list":
         from jafl.runs.directory.tables import aligned
@@ -461,7 +461,7 @@ def _run_experiment(name: str) -> int:
     names = discovery.names() if name == "all" else [each.strip() for each in name.split(",")]
     for each in names:
         discovery.load(each)  # before JAX, which takes longer
-    from experiments.machinery.running import run_paper_experiments
+    from experiments.harness.run.running import run_paper_experiments
 
     typed = _typed()
     _set_up_jax(typed.get("precision", "float32"))
@@ -508,7 +508,7 @@ def _run_benchmark(name: str) -> int:
     if name == "list":
         print("\n".join(f"{name}  {text}" for name, text in BENCHMARKS.items()))
         return 0
-    from experiments.benchmarks.clients.running import run_clients
+    from experiments.tools.benchmarks.clients.running import run_clients
 
     return run_clients(
         _typed(),
@@ -528,7 +528,7 @@ BENCHMARKS = {
 def _compare(paths: str) -> int:
     """Compares two benchmarks; returns the exit status."""
     _find_experiments("compare", paths)
-    from experiments.benchmarks.clients.comparing import compare
+    from experiments.tools.benchmarks.clients.comparing import compare
 
     return compare(paths, _OUTPUT.value, overwrite=_OVERWRITE.value)
 

@@ -19,7 +19,7 @@ COMMON: dict[str, Any] = {
 # A rule on gradients sees update = -gradient where the one local step is plain SGD with rate 1.
 ON_GRADIENTS = {"learning_rate": 1.0, "local_steps": 1}
 
-# The learning rates come from one equal search over several worlds; experiments/benchmarks/README.md has it.
+# The learning rates come from one equal search over several worlds; experiments/tools/benchmarks/README.md has it.
 PRESETS: dict[str, dict[str, Any]] = {
     "fedbuff": {"learning_rate": 0.3, "server_learning_rate": 1.0},
     "fedasync": {"learning_rate": 1.0, "server_learning_rate": 0.3},

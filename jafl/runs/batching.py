@@ -19,7 +19,7 @@ from jafl.simulation.not_learning import warn, why_not_learned
 from jafl.simulation.simulate_many import simulate_many
 from jafl.specifications import as_specification
 
-# On a CPU a batch is quicker as long as all its models have at most this many bytes (experiments/benchmarks/
+# On a CPU a batch is quicker as long as all its models have at most this many bytes (experiments/tools/benchmarks/
 # sweeps_speed). A rule with client memory reads and writes more arrays, and runs with their own schedules fetch their
 # rows of it one by one: both allow less.
 CPU_BYTES = 2**20

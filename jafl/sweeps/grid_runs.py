@@ -26,7 +26,7 @@ from jafl.runs.directory.reader import names_in
 from jafl.sweeps import parts
 
 # Most runs in one batch: a process locks that many directories, and holds that many experiments, at once. Larger
-# batches were no faster on a CPU (experiments/benchmarks/sweeps_speed), where several processes share a sweep.
+# batches were no faster on a CPU (experiments/tools/benchmarks/sweeps_speed), where several processes share a sweep.
 LARGEST_BATCH_ON_A_CPU, LARGEST_BATCH = 8, 32
 # This many runs or more over one schedule and partition form batches of their own.
 SHARED_FROM = 4

@@ -12,11 +12,15 @@ import jax
 import pytest
 from filelock import FileLock
 
-from experiments.benchmarks.comparison import MODELS, Subject
-from experiments.benchmarks.compiled import prepared
-from experiments.benchmarks.compiled_estimates import hlo
-from experiments.benchmarks.compiled_estimates.estimate import Estimate, LoweredRun
-from experiments.benchmarks.compiled_estimates.runs import buffers_made_anew, lowered_bare_step, lowered_run
+from experiments.tools.benchmarks.comparison import MODELS, Subject
+from experiments.tools.benchmarks.compiled import prepared
+from experiments.tools.benchmarks.compiled_estimates import hlo
+from experiments.tools.benchmarks.compiled_estimates.estimate import Estimate, LoweredRun
+from experiments.tools.benchmarks.compiled_estimates.runs import (
+    buffers_made_anew,
+    lowered_bare_step,
+    lowered_run,
+)
 from jafl.ahead_of_time.topologies import Topology, is_installed, topology
 from jafl.engine.plan.device_memory import CompiledMemory, bytes_of
 

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import pytest
 
 import jafl
-from experiments.benchmarks.compiled_estimates.estimate import estimate
+from experiments.tools.benchmarks.compiled_estimates.estimate import estimate
 from jafl.ahead_of_time import topologies
 from jafl.ahead_of_time.programs import lower
 from jafl.ahead_of_time.topologies import topology

@@ -6,7 +6,7 @@ import jax
 import pytest
 
 import jafl
-from experiments.benchmarks.compiled_estimates.times import Times, times
+from experiments.tools.benchmarks.compiled_estimates.times import Times, times
 from jafl.ahead_of_time.forecast import Known, RunForecast, duration
 from jafl.ahead_of_time.timed import measured_here
 from jafl.ahead_of_time.topologies import is_installed
@@ -165,8 +165,8 @@ def test_runs_of_settings_are_added_up(capsys):
 
 @pytest.mark.parametrize(("tune", "parts"), [(False, ["Results:"]), (True, ["Search:", "Results:"])])
 def test_an_experiment_asks_for_the_runs_of_its_results_and_of_its_search(monkeypatch, tune, parts):
-    from experiments.machinery import discovery
-    from experiments.machinery.running import run_paper_experiment
+    from experiments.harness.declare import discovery
+    from experiments.harness.run.running import run_paper_experiment
 
     asked, shown = [], []
     monkeypatch.setattr(
@@ -184,7 +184,7 @@ def test_an_experiment_asks_for_the_runs_of_its_results_and_of_its_search(monkey
 
 
 def test_an_experiments_forecast_assumes_data_that_are_not_here_and_says_so(monkeypatch, tmp_path):
-    from experiments.machinery.running import run_paper_experiment
+    from experiments.harness.run.running import run_paper_experiment
 
     def read(settings, topology, *, loaded, **options):
         assert len(loaded.source(settings).y) == 60_000

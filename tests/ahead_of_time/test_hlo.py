@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.benchmarks.compiled_estimates import hlo
+from experiments.tools.benchmarks.compiled_estimates import hlo
 
 # As libtpu writes it, cut down: a loop over bounds that are data, in it a loop of 30 rounds, a conditional, a scatter
 # in place, a fetch into the chip's own memory, a copy of the whole buffer and a collective. A line that ends with a

@@ -5,7 +5,11 @@ import numpy as np
 import pytest
 
 import jafl
-from experiments.benchmarks.compiled_estimates.rounds import count_segments, loop_rounds, trips_per_round
+from experiments.tools.benchmarks.compiled_estimates.rounds import (
+    count_segments,
+    loop_rounds,
+    trips_per_round,
+)
 from jafl.engine.devices import Spread
 from jafl.engine.plan.preparation import prepare
 

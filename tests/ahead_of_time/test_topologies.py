@@ -8,7 +8,7 @@ import pytest
 from jax import lax
 
 import jafl
-from experiments.benchmarks.compiled_estimates.estimate import estimate, read
+from experiments.tools.benchmarks.compiled_estimates.estimate import estimate, read
 from jafl.ahead_of_time import topologies
 from jafl.ahead_of_time.programs import DoesNotFitError, compiled
 from jafl.ahead_of_time.topologies import CHIPS, topology

@@ -9,7 +9,7 @@ from quick_compilation import quick_compilation  # noqa: F401
 from run_again import quiet
 from runs_by_hand import write_run
 
-from experiments.machinery import discovery
+from experiments.harness.declare import discovery
 from jafl.base.errors import SettingError
 from jafl.config import arms as all_arms
 from jafl.config import grid

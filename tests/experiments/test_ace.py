@@ -7,7 +7,11 @@ import numpy as np
 import pytest
 from tiers import in_tiers
 
-from experiments import (
+from experiments.harness import Runs
+from experiments.harness.declare import discovery
+from experiments.harness.judge.verdicts import samples
+from experiments.harness.report import report
+from experiments.papers.ace import (
     ace_bounds,
     ace_fig2,
     ace_fig3,
@@ -17,8 +21,6 @@ from experiments import (
     ace_tablea1,
     ace_tablea2,
 )
-from experiments.machinery import Runs, discovery, report
-from experiments.machinery.verdicts import samples
 from jafl.config import arms, grid
 from jafl.config.settings import Settings
 from jafl.runs.directory.reader import PastRun

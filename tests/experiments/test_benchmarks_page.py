@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from experiments.benchmarks import page
-from experiments.machinery.overview import with_table
+from experiments.harness.report.overview import with_table
+from experiments.tools.benchmarks import page
 from jafl.base.errors import SettingError
 
 TEXT = page.PAGE.read_text(encoding="utf-8")
@@ -60,7 +60,7 @@ def test_a_printed_table_takes_the_place_of_the_earlier_one():
     ],
 )
 def test_what_is_no_table_of_the_page_is_refused(names, printed, said):
-    command = [sys.executable, "-m", "experiments.benchmarks.page", *names]
+    command = [sys.executable, "-m", "experiments.tools.benchmarks.page", *names]
     root = pathlib.Path(__file__).parents[2]
     ended = subprocess.run(command, input=printed, cwd=root, capture_output=True, text=True, check=False)
     assert ended.returncode == 2 and said in ended.stderr

@@ -12,7 +12,16 @@ from in_process import assert_says, command
 from quick_compilation import quick_compilation  # noqa: F401
 
 import jafl
-from experiments.benchmarks.clients import comparing, files, measure, page, rows, running, subjects, tables
+from experiments.tools.benchmarks.clients import (
+    comparing,
+    files,
+    measure,
+    page,
+    rows,
+    running,
+    subjects,
+    tables,
+)
 from jafl.base.errors import SettingError
 
 FACTS = {"platform": "cpu", "device_kind": "cpu", "device_count": 1, "versions": {"jafl": "1", "jax": "2"}}
@@ -411,7 +420,7 @@ def test_the_compiler_asked_is_that_of_the_devices():
 
 @pytest.mark.parametrize("fits", [True, False])
 def test_what_the_compiler_says_is_kept(fits, monkeypatch):
-    from experiments.benchmarks.compiled_estimates import times
+    from experiments.tools.benchmarks.compiled_estimates import times
     from jafl.ahead_of_time import forecast, topologies
 
     asked = []

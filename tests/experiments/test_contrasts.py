@@ -7,13 +7,15 @@ import numpy as np
 import pytest
 from test_machinery import some_run
 
-from experiments import machinery
-from experiments.machinery import LOG_TRIPS_MARGIN, Analysis, Claim, contrasts, trips_to, verdicts
-from experiments.machinery.results import Runs
+from experiments import harness
+from experiments.harness import LOG_TRIPS_MARGIN, Analysis, Claim, trips_to
+from experiments.harness.declare import contrasts
+from experiments.harness.judge import verdicts
+from experiments.harness.results import Runs
 from jafl.runs.directory.reader import PastRun
 from jafl.sweeps import seed_means
 
-TRIPS = machinery.trips_to(0.9)
+TRIPS = harness.trips_to(0.9)
 FEW, MANY = {"num_clients": 10}, {"num_clients": 100}
 
 
@@ -36,7 +38,7 @@ def runs_of(trips, budget=40):
     )
 
 
-GROWTH = machinery.log_contrast(TRIPS, [("a", MANY), ("b", FEW)], [("a", FEW), ("b", MANY)])
+GROWTH = harness.log_contrast(TRIPS, [("a", MANY), ("b", FEW)], [("a", FEW), ("b", MANY)])
 
 
 def test_how_much_more_one_arm_grows_than_another():
@@ -57,7 +59,7 @@ def test_places_under_one_condition_share_a_horizon_and_others_do_not():
 
 def test_a_constant_is_added_and_a_condition_that_was_not_run_leaves_nothing():
     runs = runs_of({("a", 10): [5, 4], ("a", 100): [10, 4]})
-    falls = machinery.log_contrast(TRIPS, [("a", MANY)], [("a", FEW)], constant=1.0)
+    falls = harness.log_contrast(TRIPS, [("a", MANY)], [("a", FEW)], constant=1.0)
     assert falls(runs).values == pytest.approx([1 + math.log(2), 1.0])
     assert GROWTH(runs_of({("a", 10): [5], ("b", 10): [5]})).values == []
 

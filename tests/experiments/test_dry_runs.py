@@ -8,20 +8,11 @@ import numpy as np
 import pytest
 from command_line import run_py
 
-from experiments.machinery import (
-    Claim,
-    Override,
-    PaperExperiment,
-    Published,
-    Scale,
-    Search,
-    discovery,
-    dry_runs,
-    running,
-    sweeps,
-)
-from experiments.machinery.assumptions import AssumingCache
-from experiments.machinery.multiply_adds import Compute
+from experiments.harness import Claim, Override, PaperExperiment, Published, Scale, Search
+from experiments.harness.declare import discovery
+from experiments.harness.declare.assumptions import AssumingCache
+from experiments.harness.run import dry_runs, running, sweeps
+from experiments.harness.run.multiply_adds import Compute
 from jafl.base.errors import SettingError
 from jafl.config import arms as all_arms
 from jafl.config import grid
@@ -221,7 +212,7 @@ def test_an_experiment_without_training_says_so(tmp_path, monkeypatch):
     )
     monkeypatch.setattr(discovery, "load", lambda name: experiment)
     clocks = {"nothing": {"seconds": {"results": 180.0}, "processes": 2, "cores": 2}}
-    monkeypatch.setattr("experiments.machinery.times.read", lambda: clocks)
+    monkeypatch.setattr("experiments.harness.times.read", lambda: clocks)
     status, text, content = planned(tmp_path / "out")
     assert status == 0
     assert "It trains nothing" in text

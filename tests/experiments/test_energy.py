@@ -6,7 +6,7 @@ import time
 import pytest
 from waiting import until
 
-from experiments.benchmarks.clients import energy
+from experiments.tools.benchmarks.clients import energy
 
 
 def zone(root, name, kind, microjoules, span=1_000_000):

@@ -8,13 +8,15 @@ import pytest
 from quick_compilation import quick_compilation  # noqa: F401
 from tiers import in_tiers
 
-from experiments.machinery import Runs, discovery, running, search, sweeps
-from experiments.machinery.declarations import SCALES
+from experiments.harness import Runs
+from experiments.harness.declare import discovery, search
+from experiments.harness.declare.declarations import SCALES
+from experiments.harness.run import running, sweeps
 from jafl.base.errors import SettingError
 from jafl.config import arms, grid
 from jafl.config.resolution import refuse_unread_in_sweep, resolve_run
 
-RESULTS = (discovery.FOLDER.parent / "docs" / "results" / "README.md").read_text(encoding="utf-8")
+RESULTS = (discovery.FOLDER.parents[1] / "docs" / "results" / "README.md").read_text(encoding="utf-8")
 NAMES = discovery.names()
 STEPS = 12
 
@@ -22,7 +24,7 @@ STEPS = 12
 @pytest.mark.parametrize("name", NAMES)
 def test_the_file_says_what_it_is(name):
     experiment = discovery.load(name)
-    text = sys.modules[f"experiments.{name}"].__doc__
+    text = sys.modules[discovery.module_name(name)].__doc__
     lines = inspect.cleandoc(text).splitlines()
     for heading in discovery.HEADINGS:
         assert any(line.startswith(heading) for line in lines), f"no line begins with {heading}"
@@ -32,7 +34,7 @@ def test_the_file_says_what_it_is(name):
     assert all(len(row) == len(experiment.published.heading) for row in experiment.published.rows)
     assert experiment.claims
     told = f"({name}.md)" in RESULTS or f"| {name} |" in RESULTS  # the latter without results
-    assert told, "run python -m experiments.machinery.pages"
+    assert told, "run python -m experiments.harness.report.pages"
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -7,15 +7,16 @@ import numpy as np
 import pytest
 from test_machinery import some_run
 
-from experiments import fedbuff_appendix_a as appendix_a
-from experiments import fedbuff_corollary1 as corollary1
-from experiments import fedbuff_fig5 as fig5
-from experiments import fedbuff_fig7 as fig7
-from experiments import fedbuff_table1 as table1
-from experiments import fedbuff_table4 as table4
-from experiments import fedbuff_table5 as table5
-from experiments import fedbuff_table7 as table7
-from experiments.machinery import discovery, protocol, sweeps
+from experiments.harness.declare import discovery, protocol
+from experiments.harness.run import sweeps
+from experiments.papers.fedbuff import fedbuff_appendix_a as appendix_a
+from experiments.papers.fedbuff import fedbuff_corollary1 as corollary1
+from experiments.papers.fedbuff import fedbuff_fig5 as fig5
+from experiments.papers.fedbuff import fedbuff_fig7 as fig7
+from experiments.papers.fedbuff import fedbuff_table1 as table1
+from experiments.papers.fedbuff import fedbuff_table4 as table4
+from experiments.papers.fedbuff import fedbuff_table5 as table5
+from experiments.papers.fedbuff import fedbuff_table7 as table7
 from jafl.config import arms, grid
 
 NAMES = [name for name in discovery.names() if name.startswith("fedbuff")]

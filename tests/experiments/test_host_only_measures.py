@@ -3,13 +3,8 @@
 import numpy as np
 import pytest
 
-from experiments import (
-    fedstaleweight_equation6,
-    fedstaleweight_section4_2_1,
-    wkafl_appendixD,
-    wkafl_theorem5_1,
-    wkafl_theorem5_3,
-)
+from experiments.papers.fedstaleweight import fedstaleweight_equation6, fedstaleweight_section4_2_1
+from experiments.papers.wkafl import wkafl_appendixD, wkafl_theorem5_1, wkafl_theorem5_3
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.1, 0.5])

@@ -11,24 +11,14 @@ import numpy as np
 import pytest
 from in_process import assert_refused, command
 
-from experiments import machinery
-from experiments.machinery import (
-    Claim,
-    LogUniform,
-    Override,
-    PaperExperiment,
-    Published,
-    Scale,
-    Search,
-    discovery,
-    report,
-    running,
-    search,
-    sweeps,
-    verdicts,
-)
-from experiments.machinery.results import Runs
-from experiments.machinery.sweeps import Sweep
+from experiments import harness
+from experiments.harness import Claim, LogUniform, Override, PaperExperiment, Published, Scale, Search
+from experiments.harness.declare import discovery, search
+from experiments.harness.judge import verdicts
+from experiments.harness.report import report
+from experiments.harness.results import Runs
+from experiments.harness.run import running, sweeps
+from experiments.harness.run.sweeps import Sweep
 from jafl.base.errors import SettingError
 from jafl.config.settings import Settings
 from jafl.runs.directory.reader import PastRun, find_runs
@@ -98,24 +88,24 @@ def some_runs(**arms):
 
 def test_measures_of_a_run():
     run = some_run([0.0, *np.linspace(0.1, 1.2, 12)])
-    assert machinery.final_accuracy(run) == pytest.approx(np.mean(np.linspace(0.3, 1.2, 10)))
-    assert machinery.spread(run) == pytest.approx(np.std(np.linspace(0.3, 1.2, 10)))
-    assert machinery.logarithmic_spread(run) == pytest.approx(np.std(np.log(np.linspace(0.3, 1.2, 10))))
-    assert machinery.trips_to(0.45)(run) == 50
-    assert machinery.steps_to(0.45)(run) == 5
-    assert machinery.time_to(0.45)(run) == 2.5
-    assert machinery.trips_to(2.0)(run) == 120, "the whole budget"
-    assert machinery.accuracy_at(trips=25)(run) == pytest.approx(0.25)
-    assert machinery.accuracy_at(steps=2.5)(run) == pytest.approx(0.25)
-    assert machinery.accuracy_at(time=1.25)(run) == pytest.approx(0.25)
-    assert math.isnan(machinery.accuracy_at(trips=121)(run))
+    assert harness.final_accuracy(run) == pytest.approx(np.mean(np.linspace(0.3, 1.2, 10)))
+    assert harness.spread(run) == pytest.approx(np.std(np.linspace(0.3, 1.2, 10)))
+    assert harness.logarithmic_spread(run) == pytest.approx(np.std(np.log(np.linspace(0.3, 1.2, 10))))
+    assert harness.trips_to(0.45)(run) == 50
+    assert harness.steps_to(0.45)(run) == 5
+    assert harness.time_to(0.45)(run) == 2.5
+    assert harness.trips_to(2.0)(run) == 120, "the whole budget"
+    assert harness.accuracy_at(trips=25)(run) == pytest.approx(0.25)
+    assert harness.accuracy_at(steps=2.5)(run) == pytest.approx(0.25)
+    assert harness.accuracy_at(time=1.25)(run) == pytest.approx(0.25)
+    assert math.isnan(harness.accuracy_at(trips=121)(run))
 
 
 def test_a_run_that_diverged_has_accuracy_0_and_reaches_nothing():
     run = some_run([0.1, 0.8], status="diverged", client_trips=500)
-    assert machinery.final_accuracy(run) == 0
-    assert math.isnan(machinery.spread(run))
-    assert machinery.trips_to(0.9)(run) == 500
+    assert harness.final_accuracy(run) == 0
+    assert math.isnan(harness.spread(run))
+    assert harness.trips_to(0.9)(run) == 500
 
 
 # Verdicts
@@ -171,7 +161,7 @@ def test_before_the_protocol_a_tie_agrees_with_nothing(differences, expected, ag
 
 
 def test_comparisons_are_a_claim_for_each_pair():
-    made = machinery.compare("{better} above {worse}", ("a", "b"), "c", expected="equivalent")
+    made = harness.compare("{better} above {worse}", ("a", "b"), "c", expected="equivalent")
     assert [(claim.sentence, claim.better, claim.worse) for claim in made] == [
         ("a above c", "a", "c"),
         ("b above c", "b", "c"),
@@ -192,10 +182,10 @@ def test_changes_between_conditions_are_paired_and_empty_where_one_was_not_run()
     ]
     runs = Runs(seed_means.by_arm(made))
     low, high = {"dirichlet_alpha": 0.1}, {"dirichlet_alpha": 10.0}
-    assert machinery.change("a", machinery.final_accuracy, high, low)(runs) == pytest.approx([-0.3, -0.1])
-    assert machinery.loses_less("a", "b", high, low)(runs) == pytest.approx([0.4, 0.5])
-    assert machinery.loses_less("a", "b", {"dirichlet_alpha": 1.0}, low)(runs) == []
-    assert machinery.change("a", machinery.final_accuracy, {"dirichlet_alpha": 1.0}, low)(runs) == []
+    assert harness.change("a", harness.final_accuracy, high, low)(runs) == pytest.approx([-0.3, -0.1])
+    assert harness.loses_less("a", "b", high, low)(runs) == pytest.approx([0.4, 0.5])
+    assert harness.loses_less("a", "b", {"dirichlet_alpha": 1.0}, low)(runs) == []
+    assert harness.change("a", harness.final_accuracy, {"dirichlet_alpha": 1.0}, low)(runs) == []
 
 
 # The search
@@ -377,7 +367,7 @@ def test_flags_that_do_not_go_together(flags, message, tmp_path):
 
 def test_the_list_is_quick_to_make_and_has_a_line_each():
     program = (
-        "import sys; from experiments.machinery.discovery import listed; rows = listed(); "
+        "import sys; from experiments.harness.declare.discovery import listed; rows = listed(); "
         "assert 'jax' not in sys.modules; print(len(rows))"
     )
     ended = subprocess.run(

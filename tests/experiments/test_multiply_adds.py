@@ -7,7 +7,7 @@ import pytest
 from jax import lax
 
 import jafl
-from experiments.machinery.multiply_adds import compute, multiply_adds, traced_gradient
+from experiments.harness.run.multiply_adds import compute, multiply_adds, traced_gradient
 from jafl.base.errors import SettingError
 from jafl.engine.evaluation import evaluated_splits
 

@@ -6,17 +6,11 @@ import json
 import pytest
 from test_protocol import ANALYSIS, EXPERIMENT
 
-from experiments.machinery import (
-    Claim,
-    discovery,
-    families,
-    kept_results,
-    overview,
-    pages,
-    replication,
-    report,
-)
-from experiments.machinery.protocol import EXPLORATORY, UNDER
+from experiments.harness import Claim
+from experiments.harness.declare import discovery
+from experiments.harness.declare.protocol import EXPLORATORY, UNDER
+from experiments.harness.judge import families, replication
+from experiments.harness.report import kept_results, overview, pages, report
 
 CLAIMS = [
     Claim(sentence="a above b", better="a", worse="b", published="3 : 2"),

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from experiments import privacy_of_schedules as experiment
+from experiments.papers.ours import privacy_of_schedules as experiment
 from jafl.base.errors import SettingError
 from jafl.config.settings import Settings
 from jafl.privacy import account

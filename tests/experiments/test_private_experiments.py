@@ -2,11 +2,11 @@
 
 import pytest
 
-from experiments import fedbuff_fig4 as fig4
-from experiments import fedbuff_fig8 as fig8
-from experiments import fedbuff_table3 as table3
-from experiments import privacy_of_schedules
-from experiments.machinery import search
+from experiments.harness.declare import search
+from experiments.papers.fedbuff import fedbuff_fig4 as fig4
+from experiments.papers.fedbuff import fedbuff_fig8 as fig8
+from experiments.papers.fedbuff import fedbuff_table3 as table3
+from experiments.papers.ours import privacy_of_schedules
 from jafl.config.builders import make_source
 from jafl.config.settings import Settings
 from jafl.data.sources import assumed

@@ -8,8 +8,8 @@ import pytest
 import test_machinery
 from test_machinery import some_run
 
-from experiments import machinery
-from experiments.machinery import (
+from experiments import harness
+from experiments.harness import (
     ACCURACY_MARGIN,
     TRIPS_MARGIN,
     Analysis,
@@ -19,19 +19,13 @@ from experiments.machinery import (
     Published,
     Scale,
     Search,
-    checks,
-    control,
-    discovery,
-    kept_results,
-    pages,
-    protocol,
-    replication,
-    running,
-    search,
     times,
-    verdicts,
 )
-from experiments.machinery.results import Runs
+from experiments.harness.declare import checks, discovery, protocol, search
+from experiments.harness.judge import replication, verdicts
+from experiments.harness.report import kept_results, pages
+from experiments.harness.results import Runs
+from experiments.harness.run import control, running
 from jafl.base.errors import SettingError
 from jafl.runs.directory.reader import read_json
 from jafl.sweeps import seed_means
@@ -201,7 +195,7 @@ REFUSED = {
         "test_folds of an arm, an override or the search is None, but must be 5",
     ),
     "a search on the test set": (
-        with_scale(search=dataclasses.replace(SIZE.search, score=machinery.final_accuracy)),
+        with_scale(search=dataclasses.replace(SIZE.search, score=harness.final_accuracy)),
         "the search's score is 'test_accuracy', but must be on validation examples",
     ),
     "a search without validation examples": (
@@ -284,10 +278,10 @@ def test_results_that_do_not_are_exploratory(changes, why):
 
 
 def test_winners_at_the_edge_are_reported_with_the_results():
-    two = machinery.report.tuning(SIZE, None)
+    two = harness.report.tuning(SIZE, None)
     assert "No winner lies at the edge." in two, "of two values neither is inside"
     three = dataclasses.replace(SIZE, search=Search(space={"server_learning_rate": [0.01, 0.03, 0.1]}))
-    told = machinery.report.tuning(three, None)
+    told = harness.report.tuning(three, None)
     assert (
         "At the edge of what was tried: server_learning_rate = 0.1 of a; server_learning_rate = 0.01 of b."
         in told
@@ -362,7 +356,7 @@ FEWER = Claim(
     sentence="a needs fewer trips",
     better="a",
     worse="b",
-    measure=machinery.trips_to(0.9),
+    measure=harness.trips_to(0.9),
     lower_is_better=True,
     margin=TRIPS_MARGIN,
 )
@@ -568,7 +562,7 @@ def test_the_control_counts_families_with_a_false_verdict(tmp_path, monkeypatch)
     assert len(group.runs) == 15
     assert all(38 < run.summary["client_trips"] <= 40 for run in group.runs)
     assert all(run.config["shuffle_labels"] for run in group.runs)
-    accuracies = [machinery.final_accuracy(run) for run in group.runs]
+    accuracies = [harness.final_accuracy(run) for run in group.runs]
     assert sum(accuracies) / 15 == pytest.approx(0.1, abs=0.03)
 
 
@@ -668,7 +662,7 @@ def test_families_of_the_control_share_no_seed_and_no_division():
 
 def test_the_pages_in_the_repository_are_what_the_command_makes():
     there = {path.name: path.read_text(encoding="utf-8") for path in kept_results.PAGES.glob("*.md")}
-    assert there == pages.made(), "run python -m experiments.machinery.pages"
+    assert there == pages.made(), "run python -m experiments.harness.report.pages"
     assert pages.OVERVIEW.read_text(encoding="utf-8") == pages.made_overview(), "run it"
 
 
@@ -688,7 +682,7 @@ def test_without_two_seeds_nothing_is_decided_and_nothing_fails():
     row = judged(A_ABOVE_B, runs_of({"a": [0.9], "b": [0.8]}))
     assert row["verdict"] == "undecided"
     assert math.isnan(row["low"])
-    heading, line = machinery.report.claims([row])
+    heading, line = harness.report.claims([row])
     assert line[heading.index("difference (95 % interval)")].endswith(" (-)")
 
 
@@ -730,8 +724,8 @@ def test_results_of_another_experiment_and_results_under_the_protocol_are_not_re
 def test_a_change_of_what_is_compared_is_not_forgotten():
     first = protocol.declared(EXPERIMENT, "desk")
     turned = dataclasses.replace(EXPERIMENT.claims[0], better="b", worse="a")
-    early = dataclasses.replace(EXPERIMENT.claims[0], measure=machinery.accuracy_at(trips=30))
-    earlier = dataclasses.replace(EXPERIMENT.claims[0], measure=machinery.accuracy_at(trips=20))
+    early = dataclasses.replace(EXPERIMENT.claims[0], measure=harness.accuracy_at(trips=30))
+    earlier = dataclasses.replace(EXPERIMENT.claims[0], measure=harness.accuracy_at(trips=20))
     changed = [
         dataclasses.replace(EXPERIMENT, claims=[each, EXPERIMENT.claims[1]])
         for each in (turned, early, earlier)

@@ -5,16 +5,10 @@ import dataclasses
 import pytest
 from test_protocol import ANALYSIS, EXPERIMENT
 
-from experiments.machinery import (
-    checks,
-    discovery,
-    kept_results,
-    pages,
-    profiles,
-    protocol,
-    replication,
-    running,
-)
+from experiments.harness.declare import checks, discovery, protocol
+from experiments.harness.judge import profiles, replication
+from experiments.harness.report import kept_results, pages
+from experiments.harness.run import running
 from jafl.base.errors import SettingError
 from jafl.plots.canvas import COLORS
 from jafl.runs.directory.reader import read_json

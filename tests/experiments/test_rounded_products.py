@@ -8,7 +8,7 @@ from jax import lax
 from quick_compilation import quick_compilation  # noqa: F401
 
 import jafl
-from experiments.benchmarks.rounded_products import MANTISSA_BITS, rounded, rounded_client_work
+from experiments.tools.benchmarks.rounded_products import MANTISSA_BITS, rounded, rounded_client_work
 from jafl.clients.work import ClientData
 
 RANDOM = np.random.default_rng(0)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from quick_compilation import quick_compilation  # noqa: F401
 
-from experiments.benchmarks import baselines, comparison
+from experiments.tools.benchmarks import baselines, comparison
 
 pytestmark = pytest.mark.full
 

@@ -7,8 +7,9 @@ import pytest
 from scipy import stats
 from tiers import in_tiers
 
-from experiments.machinery import statistics, verdicts
-from experiments.machinery.statistics import Observed, estimate, restricted_mean
+from experiments.harness import statistics
+from experiments.harness.judge import verdicts
+from experiments.harness.statistics import Observed, estimate, restricted_mean
 
 FAMILIES, CLAIMS, SEEDS = 200, 5, 20
 EXAMPLES, TEST_SHARE = 400, 0.1

@@ -5,8 +5,8 @@ import pytest
 from quick_compilation import quick_compilation  # noqa: F401
 from tiers import in_tiers
 
-from experiments import tune_presets
-from experiments.tune_presets import PAIRS, WORLDS, Place, Trial
+from experiments.tools import tune_presets
+from experiments.tools.tune_presets import PAIRS, WORLDS, Place, Trial
 from jafl.config.data_cache import DataCache
 from jafl.config.presets import PRESETS
 

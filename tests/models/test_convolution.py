@@ -17,7 +17,7 @@ from jafl.base.errors import SettingError
 from jafl.models import Conv, max_pool
 from jafl.models.forms import convolution
 
-module = sys.modules[convolution.__module__]  # ``jafl.models.forms.convolution`` is the function
+module = sys.modules[convolution.__module__]
 
 PLAIN = ("NHWC", "HWIO", "NHWC")
 CLOSE = 1e-5

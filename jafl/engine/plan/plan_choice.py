@@ -32,7 +32,7 @@ def default_form(schedule: EventSchedule, rule: Any, spread: Spread) -> str:
 
     Where several CPU devices are asked for, and cannot share the steps of an additive rule, the loop exchanges
     something at every fold, the matrix form twice in a wave: it was measured to be several times as quick
-    (experiments/benchmarks/README.md, "Loop or matrix form on a CPU").
+    (experiments/tools/benchmarks/README.md, "Loop or matrix form on a CPU").
     """
     exchanges = spread.number > 1 and not spread.together and not _shares_steps(schedule, rule, spread)
     return "matrix" if spread.forms.matrix or exchanges else "loop"

@@ -13,8 +13,8 @@ gradient of a first layer's kernel. Here images and kernels are written as sums 
 of two of these is a convolution of its own: as exact, and compiled in the time of so many convolutions
 (docs/precision.md).
 
-The form is chosen when a program is lowered for a device. ``experiments/benchmarks/convolution_speed.py`` measures
-them. Forward-mode differentiation is not supported.
+The form is chosen when a program is lowered for a device. ``experiments/tools/benchmarks/convolution_speed.py``
+measures them. Forward-mode differentiation is not supported.
 """
 
 import functools
@@ -65,7 +65,7 @@ def convolution(
       SettingError: for shapes, strides or a padding that do not fit each other.
 
     Examples:
-      >>> jafl.models.forms.convolution(jnp.ones((1, 8, 8, 3)), jnp.ones((5, 5, 3, 16)), padding="VALID").shape
+      >>> jafl.models.convolution(jnp.ones((1, 8, 8, 3)), jnp.ones((5, 5, 3, 16)), padding="VALID").shape
       (1, 4, 4, 16)
     """
     require(x.ndim == 4, "the shape of the images", x.shape, "[examples, rows, columns, channels]")

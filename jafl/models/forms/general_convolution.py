@@ -1,6 +1,6 @@
 """Convolutions with any options, by the quick form of plain ones.
 
-``jafl.models.forms.convolution`` is quick on a CPU for images, strides and padding. Here everything else that
+``jafl.models.convolution`` is quick on a CPU for images, strides and padding. Here everything else that
 ``lax.conv_general_dilated`` can do is brought to that form: other numbers of axes, kernels with holes, inputs that
 are spread (transposed convolutions), and groups of channels. On other devices XLA's own forms are used.
 """

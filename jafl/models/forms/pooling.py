@@ -1,8 +1,8 @@
 """Max-pooling whose gradient is quick on a CPU.
 
 XLA's gradient of a windowed maximum searches each window again. Comparing whole strided slices gives the same values:
-``experiments/benchmarks/convolution_speed.py`` measures both. A TPU has an operation for each of the two and pays for
-strided slices, so there, and on a GPU, XLA's own forms are used.
+``experiments/tools/benchmarks/convolution_speed.py`` measures both. A TPU has an operation for each of the two and
+pays for strided slices, so there, and on a GPU, XLA's own forms are used.
 """
 
 import functools

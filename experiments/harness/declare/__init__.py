@@ -1,0 +1,1 @@
+"""What an experiment's file declares, and what docs/protocol.md demands of it."""

@@ -1,0 +1,1 @@
+"""What results say of claims: verdicts, corrected for all claims of a paper."""

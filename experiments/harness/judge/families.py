@@ -1,0 +1,233 @@
+"""Families of claims: what all experiments of one paper at one scale say, as rows and sentences for pages."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from experiments.harness.declare import discovery
+from experiments.harness.declare.declarations import EQUIVALENT, UNDECIDED
+from experiments.harness.declare.protocol import UNDER
+from experiments.harness.judge.verdicts import IDENTITY, by_holm
+from experiments.harness.report import report
+from experiments.harness.statistics import ALPHA
+
+Content = Mapping[str, Any]  # of a verdicts.json
+UNITS = {"client_trips": " trips", "server_step": " steps", "time": " time"}  # of measures, by their axis
+
+
+class PrimaryClaim(NamedTuple):
+    """The claim that a figure stands or falls by, as text.
+
+    Attributes:
+      content: the results of its experiment.
+      claim: its sentence, with the condition if there is one.
+      published: the paper's number.
+      ours: the difference with its 95 % interval.
+      verdict: corrected by Holm's procedure over its family; with the standing of results that are not in it.
+      repeated: the verdict of each replication of the whole family, corrected likewise; a dash without one.
+      expected: the verdict that the paper's sentence asks for.
+      own: whether it is jafl's question, and no paper's.
+    """
+
+    content: Content
+    claim: str
+    published: str
+    ours: str
+    verdict: str
+    repeated: str
+    expected: str
+    own: bool
+
+
+def families(contents: Iterable[Content]) -> dict[tuple[str, str], list[Content]]:
+    """{(paper, scale): its experiments' results}, without replications."""
+    found: dict[tuple[str, str], list[Content]] = {}
+    for content in contents:
+        if not content.get("replication"):
+            found.setdefault((content["paper"], content["scale"]), []).append(content)
+    return found
+
+
+def repetitions(contents: Iterable[Content]) -> dict[tuple[str, str], list[list[Content]]]:
+    """{(paper, scale): for each replication of all experiments of that family their results}.
+
+    A replication of some of a family's experiments is left out: correcting for fewer claims would be easier on them.
+    """
+    contents = list(contents)
+    found: dict[tuple[str, str], list[list[Content]]] = {}
+    for key, family in families(contents).items():
+        wanted = {content["experiment"] for content in family if content["standing"] == UNDER}
+        by_number: dict[int, list[Content]] = {}
+        for content in contents:
+            of_the_family = (content["paper"], content["scale"]) == key and content["standing"] == UNDER
+            if of_the_family and content.get("replication") and content["experiment"] in wanted:
+                by_number.setdefault(content["replication"], []).append(content)
+        found[key] = [own for _, own in sorted(by_number.items()) if len(own) == len(wanted)]
+    return found
+
+
+def primary_claims(
+    family: Sequence[Content], repeated: Sequence[Sequence[Content]] = ()
+) -> list[PrimaryClaim]:
+    """The primary claims of a family, their verdicts corrected for their number.
+
+    Args:
+      family: of ``families``.
+      repeated: its replications, of ``repetitions``.
+    """
+    primary = _primary(family)
+    corrected = corrected_verdicts(family)
+    again = [corrected_verdicts(each) for each in repeated]
+    found = []
+    for content, row in primary:
+        name = content["experiment"]
+        if row["verdict"] == IDENTITY or name not in corrected:
+            verdict = f"{row['verdict']}, {content['standing']}"
+        else:
+            verdict = corrected[name]
+        experiment = discovery.load(name)
+        stated = report.stated_claim(experiment, content["scale"], row)
+        where = report.under(experiment, row["condition"])
+        claim = row["claim"] + (f" ({where})" if where else "")
+        unit = (
+            UNITS.get(getattr(stated and stated.measure, "axis", ""), "")
+            if stated and not stated.differences
+            else ""
+        )
+        ours = report.difference(row) + unit
+        published = stated.published if stated else row["published"]
+        then = ", ".join(each[name] for each in again) or "-"
+        own = stated is not None and stated.own
+        found.append(PrimaryClaim(content, claim, published, ours, verdict, then, row["expected"], own))
+    return found
+
+
+def _primary(family: Iterable[Content]) -> list[tuple[Content, Mapping[str, Any]]]:
+    """Each experiment's results with the row of its primary claim."""
+    return [(content, row) for content in family for row in content["verdicts"] if row["primary"]]
+
+
+def corrected_verdicts(family: Iterable[Content]) -> dict[str, str]:
+    """{experiment: the verdict on its primary claim by Holm's procedure}, of results under the protocol."""
+    judged = [(content, row) for content, row in _primary(family) if content["standing"] == UNDER]
+    found = by_holm([row for _, row in judged])
+    return {content["experiment"]: verdict for (content, _), verdict in zip(judged, found, strict=True)}
+
+
+def counted(family: Iterable[Content]) -> str:
+    """How many claims a paper's experiments judge, how many false verdicts to expect, and how many runs there are.
+
+    A verdict that rests on the same runs and differences as one of another experiment counts once, and so does a run.
+    """
+    judged = [content for content in family if content["standing"] == UNDER]
+    rows = [row for content in judged for row in content["verdicts"]]
+    counting = [row for row in rows if row["verdict"] != IDENTITY]
+    distinct = [row for content in without_repetition(judged) for row in content["verdicts"]]
+    primary = sum(row["primary"] for row in distinct)
+    others, twice = len(distinct) - primary, len(counting) - len(distinct)
+    runs = {run for row in rows for run in row["runs"]}
+    level = f"{100 * ALPHA:g} %"
+    left_out = [_number(len(rows) - len(counting), "identity", "identities")]
+    left_out.append(
+        _number(twice, "claim that rests", "claims that rest") + " on the same runs as another one"
+    )
+    told = " and ".join(each for each in left_out if not each.startswith("no "))
+    return " ".join(
+        [
+            f"{_number(len(distinct), 'claim', 'claims')} {'is' if len(distinct) == 1 else 'are'} judged. The chance "
+            f"of any false verdict among the {primary} primary is at most {level}; of the {others} others, each "
+            f"judged at {level}, at most {ALPHA * others:.2g} false verdicts are to be expected.",
+            *([f"Not counted: {told}."] if told else []),
+            *([f"{len(runs):,} different runs."] if runs else []),
+        ]
+    )
+
+
+def without_repetition(family: Sequence[Content]) -> list[Content]:
+    """The results without identities, and without claims that rest on the same runs as another experiment's.
+
+    Of two such claims the primary one is kept, otherwise the first.
+    """
+    rows = [row for content in family for row in content["verdicts"] if row["verdict"] != IDENTITY]
+    kept = {
+        row["evidence"]: id(row) for row in sorted(rows, key=lambda row: row["primary"], reverse=True)[::-1]
+    }
+    return [
+        {**content, "verdicts": [row for row in content["verdicts"] if kept.get(row["evidence"]) == id(row)]}
+        for content in family
+    ]
+
+
+def _number(count: int, one: str, several: str) -> str:
+    """A number with its noun."""
+    return f"{count or 'no'} {one if count == 1 else several}"
+
+
+SCORES = ("as the paper says", "no difference", "contrary", "undecided", "our own")  # the fields of ``Score``
+
+
+class Score(NamedTuple):
+    """How many claims come out how.
+
+    Attributes:
+      agree: the verdict is the one that the claim expects.
+      equal: the claim expects a difference, and the two are equivalent.
+      contrary: decided, and otherwise.
+      open: undecided.
+      own: jafl's own claims, which count in none of these.
+    """
+
+    agree: int = 0
+    equal: int = 0
+    contrary: int = 0
+    open: int = 0
+    own: int = 0
+
+    def plus(self, other: "Score") -> "Score":
+        """Both together."""
+        return Score(*(a + b for a, b in zip(self, other, strict=True)))
+
+
+def score(content: Content, corrected: str | None = None) -> Score:
+    """The score of an experiment's claims, without identities.
+
+    Args:
+      content: its results.
+      corrected: the verdict on its primary claim within its family. Default: as it stands by itself.
+    """
+    experiment = discovery.load(content["experiment"])
+    found = Score()
+    for row in content["verdicts"]:
+        verdict = corrected if corrected and row["primary"] else row["verdict"]
+        stated = report.stated_claim(experiment, content["scale"], row)
+        if verdict != IDENTITY:
+            found = found.plus(Score(own=1) if stated and stated.own else _score(verdict, row["expected"]))
+    return found
+
+
+def _score(verdict: str, expected: str) -> Score:
+    """The score of one verdict."""
+    if verdict == UNDECIDED:
+        return Score(open=1)
+    if verdict == expected:
+        return Score(agree=1)
+    return Score(equal=1) if verdict == EQUIVALENT else Score(contrary=1)
+
+
+def scores(contents: Sequence[Content], family: Sequence[Content]) -> dict[str, Score]:
+    """{experiment: its score}, the primary claims' verdicts corrected for their number in the family.
+
+    Args:
+      contents: the results that count, of the family or of a part of it.
+      family: of ``families``.
+    """
+    corrected = corrected_verdicts(family)
+    return {
+        content["experiment"]: score(content, corrected.get(content["experiment"]))
+        for content in contents
+        if content["standing"] == UNDER
+    }
+
+
+def page_name(content: Content) -> str:
+    """The name of the page of an experiment's results."""
+    return discovery.page_name(content["experiment"], content["scale"], content.get("replication", 0))

@@ -1,0 +1,251 @@
+"""A replication: an experiment once more, with seeds and splits that share nothing with those of its file.
+
+    python run.py --experiment=NAME --tune --replication=1
+
+It searches and runs with seeds of its own, keeps to what the file states otherwise, and is judged by the same
+protocol. ``python -m experiments.harness.report.pages`` sets its verdicts beside the first ones.
+"""
+
+import dataclasses
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from experiments.harness.declare.declarations import (
+    BETTER,
+    EQUIVALENT,
+    UNDECIDED,
+    WORSE,
+    PaperExperiment,
+    Scale,
+)
+from experiments.harness.declare.protocol import UNDER
+from experiments.harness.judge.verdicts import IDENTITY
+from experiments.harness.statistics import ALPHA
+from jafl.base.errors import require, whole_number
+
+# Between two replications' seeds. The control's begin at 100,000.
+SEEDS_APART, MOST = 10_000, 9
+MANY_APART = 0.25  # of an experiment's claims: then it is named
+GOAL = 0.95  # of the verdicts that both sets decide should be the same
+
+
+def replicated(experiment: PaperExperiment, scale_name: str, number: int) -> PaperExperiment:
+    """The experiment with the seeds of a replication at one of its scales.
+
+    Args:
+      experiment: as its file declares it.
+      scale_name: "desk" or "paper".
+      number: which replication, from 1; 0 for the experiment itself.
+
+    Raises:
+      SettingError: for a number outside 0 to 9, or an experiment whose file declares no analysis.
+    """
+    whole_number("replication", number, 0)
+    require(number <= MOST, "replication", number, f"at most {MOST}")
+    scale = experiment.scales[scale_name]
+    if not number:
+        return experiment
+    allowed = (
+        f"left out: {experiment.name} declares no analysis at {scale_name} size, so nothing is decided twice"
+    )
+    require(scale.analysis is not None, "replication", number, allowed)
+    scales = {**experiment.scales, scale_name: _moved(scale, number)}
+    return dataclasses.replace(experiment, scales=scales)
+
+
+def _moved(scale: Scale, number: int) -> Scale:
+    """The scale with other seeds of results and of trials, divided into folds as before."""
+    folds = scale.settings.get("test_folds") or 1
+    offset = number * -(-SEEDS_APART // folds) * folds  # so that seeds which share a division do so again
+    largest = max([*scale.seeds, *(scale.search.seeds if scale.search else ())])
+    require(
+        largest < SEEDS_APART, "seeds", largest, f"below {SEEDS_APART:,}, which is added for a replication"
+    )
+    search = scale.search and dataclasses.replace(
+        scale.search, seeds=tuple(seed + offset for seed in scale.search.seeds)
+    )
+    return dataclasses.replace(scale, seeds=tuple(seed + offset for seed in scale.seeds), search=search)
+
+
+def pairs(
+    contents: Sequence[Mapping[str, Any]],
+) -> list[tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]]:
+    """(replication's results, first row, its row) for each claim that both sets judge under the protocol.
+
+    Of claims of several experiments that rest on the same runs only the first counts.
+
+    Args:
+      contents: of ``verdicts.json``, those of replications among them.
+    """
+    first = {
+        (content["experiment"], content["scale"]): content
+        for content in contents
+        if not content.get("replication") and content["standing"] == UNDER
+    }
+    found, counted = [], set()
+    for content in contents:
+        before = first.get((content["experiment"], content["scale"]))
+        if content.get("replication") and content["standing"] == UNDER and before is not None:
+            rows = {(row["claim"], row["condition"]): row for row in before["verdicts"]}
+            for row in content["verdicts"]:
+                beside = rows.get((row["claim"], row["condition"]))
+                if beside is None or IDENTITY in (row["verdict"], beside["verdict"]):
+                    continue
+                evidence = (beside["evidence"], row["evidence"])
+                if evidence not in counted:
+                    counted.add(evidence)
+                    found.append((content, beside, row))
+    return found
+
+
+def repeated(
+    content: Mapping[str, Any], contents: Sequence[Mapping[str, Any]]
+) -> dict[tuple[str, str], list[Mapping[str, Any]]]:
+    """{(claim, condition): its rows in the replications of an experiment}, in the order of their numbers.
+
+    Args:
+      content: the experiment's own ``verdicts.json``.
+      contents: all of them. Replications that are not under the protocol do not count.
+    """
+    own = [
+        other
+        for other in contents
+        if other.get("replication")
+        and other["standing"] == UNDER
+        and (other["experiment"], other["scale"]) == (content["experiment"], content["scale"])
+    ]
+    found: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for other in sorted(own, key=lambda each: each["replication"]):
+        for row in other["verdicts"]:
+            found.setdefault((row["claim"], row["condition"]), []).append(row)
+    return found
+
+
+class Agreement(NamedTuple):
+    """How far replications agree with the first results; all empty without a replication.
+
+    Attributes:
+      sentences: on all of it.
+      groups: a table: claims by how their seeds share examples, its heading first.
+      verdicts: a table: first verdicts (rows) against second ones (columns), its heading first.
+      differing: of each claim that both sets decide and decide differently: the experiment, the claim, the folder of
+        its condition, the first verdict and the second.
+    """
+
+    sentences: Sequence[str] = ()
+    groups: Sequence[Sequence[str]] = ()
+    verdicts: Sequence[Sequence[str]] = ()
+    differing: Sequence[Sequence[str]] = ()
+
+
+# How the seeds of a claim share examples.
+OWN, SHARED, UNTRAINED = (
+    "each seed draws examples of its own",
+    "seeds divide the same examples",
+    "nothing is trained",
+)
+
+
+def agreement(contents: Sequence[Mapping[str, Any]]) -> Agreement:
+    """How far replications agree with the first results.
+
+    contents: of ``verdicts.json``, those of replications among them.
+    """
+    found = pairs(contents)
+    if not found:
+        return Agreement()
+    both = _decided(found)
+    differing = []
+    for content, before, row in both:
+        if before["verdict"] != row["verdict"]:
+            differing.append(
+                [content["experiment"], row["claim"], row["condition"], before["verdict"], row["verdict"]]
+            )
+    once = sum((before["verdict"] == UNDECIDED) != (row["verdict"] == UNDECIDED) for _, before, row in found)
+    sentences = [
+        f"{len(found)} claims were judged twice, with other seeds, splits, partitions, durations, initial models and "
+        f"searches. Both sets decide {len(both)}, and give {len(both) - len(differing)} of these the same verdict "
+        f"({_share(len(both) - len(differing), len(both))}; the goal is {100 * GOAL:g} %). {once} are decided by one "
+        f"set alone: a claim whose true difference is near the margin, or for which there are too few seeds. At a "
+        f"level of {ALPHA:g} each, some of both kinds are to be expected. Where seeds divide the same examples, both "
+        "sets do, so that their agreement says nothing of other data.",
+        *_far_apart(found),
+    ]
+    names = [BETTER, WORSE, EQUIVALENT, UNDECIDED]
+    counts = Counter((before["verdict"], row["verdict"]) for _, before, row in found)
+    table = [["first verdict", *(f"then {name}" for name in names)]]
+    table += [[name, *(str(counts[name, second]) for second in names)] for name in names]
+    return Agreement(sentences, _groups(found), table, differing)
+
+
+Pair = tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]  # of ``pairs``
+
+
+def _decided(found: Sequence[Pair]) -> list[Pair]:
+    """The claims that both sets decide."""
+    return [pair for pair in found if UNDECIDED not in (pair[1]["verdict"], pair[2]["verdict"])]
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.1f} %" if whole else "none"
+
+
+def _groups(found: Sequence[Pair]) -> list[list[str]]:
+    """The table of claims by how their seeds share examples."""
+    table = [
+        [
+            "claims",
+            "judged twice",
+            "decided twice",
+            "same verdict",
+            "share",
+            "further apart than the errors explain",
+        ]
+    ]
+    for name in (OWN, SHARED, UNTRAINED):
+        own = [pair for pair in found if _group(*pair[:2]) == name]
+        both = _decided(own)
+        same = sum(before["verdict"] == row["verdict"] for _, before, row in both)
+        known = [far for _, first, then in own if (far := _too_far_apart(first, then)) is not None]
+        apart = f"{sum(known)} of {len(known)} ({_share(sum(known), len(known))})" if known else "-"
+        if own:
+            table.append([name, *map(str, (len(own), len(both), same)), _share(same, len(both)), apart])
+    return table
+
+
+def _group(content: Mapping[str, Any], row: Mapping[str, Any]) -> str:
+    if not content.get("worlds"):
+        return UNTRAINED
+    return SHARED if row["correction"] else OWN
+
+
+def _far_apart(found: Sequence[Pair]) -> list[str]:
+    """Sentences on differences that lie further apart than chance explains, and the experiments with many of them."""
+    apart = [(content["experiment"], _too_far_apart(first, then)) for content, first, then in found]
+    total = Counter(name for name, far in apart if far is not None)
+    beyond = Counter(name for name, far in apart if far)
+    many = [name for name in total if beyond[name] > 1 and beyond[name] >= MANY_APART * total[name]]
+    told = ", ".join(f"{name} ({beyond[name]} of {total[name]})" for name in many)
+    return [
+        "The table also counts how often the two differences of a claim lie further apart than their standard errors "
+        f"explain, at a level of {ALPHA:g}. What goes beyond that level is what an interval does not cover, such as "
+        "a search that chooses other rates. Where seeds divide the same examples the errors count the luck of these "
+        "examples, which both sets share, and the share is low for that reason."
+        + (f" A quarter of the claims and more lie so far apart in {told}." if many else "")
+    ]
+
+
+def _too_far_apart(first: Mapping[str, Any], then: Mapping[str, Any]) -> bool | None:
+    """Whether two estimates of one difference disagree by a two-sided t-test; None where the seeds do not differ."""
+    from scipy import stats
+
+    if any(row["spread"] is None for row in (first, then)):
+        return None
+    errors = [row["spread"] * math.sqrt(1 / row["seeds"] + row["correction"]) for row in (first, then)]
+    error = math.hypot(*errors)
+    if not error > 0:
+        return None
+    freedom = first["seeds"] + then["seeds"] - 2
+    return bool(abs(first["difference"] - then["difference"]) > stats.t.ppf(1 - ALPHA / 2, freedom) * error)

@@ -1,0 +1,335 @@
+"""The pages of docs/results and the tables of experiments/README.md, so that no number is copied by hand.
+
+    python -m experiments.harness.report.pages                takes over the results in runs/, and writes all pages
+    python -m experiments.harness.report.pages --runs=FOLDER  takes them over from another folder
+
+Results are the ``verdicts.json`` of experiments, kept in docs/results/data, one file for each experiment, scale and
+replication. The pages follow from these files alone: a summary of all papers, with Holm's procedure over the primary
+claims of each, how far replications agree, the control, and how long all took; a page for each experiment; a picture
+of each paper's performance profiles; and the tables of experiments/README.md
+(``experiments.harness.report.overview``).
+"""
+
+import pathlib
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from experiments.harness import times
+from experiments.harness.declare import discovery, search
+from experiments.harness.declare.protocol import BEFORE, VERSION, Standing
+from experiments.harness.judge import profiles, replication
+from experiments.harness.judge.families import SCORES, Content, counted, families, page_name, scores
+from experiments.harness.report import kept_results, overview, report
+from experiments.harness.report.kept_results import PAGES
+from experiments.harness.run import control
+from jafl.base.errors import SettingError
+
+OVERVIEW = PAGES.parents[1] / "experiments" / "README.md"
+SETTING = ("Open choices", "Desk size")  # what an experiment's docstring says on its page
+MADE = "<!-- Made by python -m experiments.harness.report.pages; changes by hand are lost. -->"
+
+
+def made(pages: pathlib.Path = PAGES) -> dict[str, str]:
+    """{name of a page: its text}, from the files in ``data``."""
+    contents = kept_results.contents(pages)
+    written = {
+        f"{page_name(content)}.md": page(content, contents)
+        for content in contents
+        if not content.get("replication")
+    }
+    controlled = control.read(path) if (path := pages / control.FILE).is_file() else None
+    return {"README.md": summary(contents, times.read(pages / times.ALL.name), controlled), **written}
+
+
+def made_overview(pages: pathlib.Path = PAGES, overview_page: pathlib.Path = OVERVIEW) -> str:
+    """The text of experiments/README.md with its tables as the files in ``data`` have them."""
+    return overview.filled(overview_page.read_text(encoding="utf-8"), kept_results.contents(pages))
+
+
+def write(pages: pathlib.Path = PAGES) -> list[str]:
+    """Writes all pages, removes those of results that are gone, and returns the names of those that are there."""
+    pages.mkdir(parents=True, exist_ok=True)
+    texts = made(pages)
+    for old in pages.glob("*.md"):
+        if old.name not in texts and old.read_text(encoding="utf-8").startswith(MADE):
+            old.unlink()
+    for name, text in texts.items():
+        (pages / name).write_text(text, encoding="utf-8")
+    _draw_profiles(pages)
+    return list(texts)
+
+
+def _draw_profiles(pages: pathlib.Path) -> None:
+    """Draws the performance profiles of each paper and scale, and removes pictures of results that are gone."""
+    from jafl.plots.canvas import save
+
+    drawn = set()
+    for (paper, scale), family in families(kept_results.contents(pages)).items():
+        if worlds := _worlds(family):
+            drawn.add(path := pages / _picture(paper, scale))
+            save(profiles.draw(worlds, f"{paper}, {scale} size: {len(worlds)} worlds"), path)
+    for path in {*pages.glob("profiles-*.png")} - drawn:
+        path.unlink()
+
+
+def _worlds(family: Sequence[Content]) -> list[Mapping[str, Any]]:
+    """The worlds of one paper's experiments in which more than one arm took part."""
+    return [world for content in family for world in content["worlds"] if len(world["costs"]) > 1]
+
+
+def _picture(paper: str, scale: str) -> str:
+    """The name of the picture of a paper's performance profiles."""
+    return f"profiles-{paper.replace('/', '_').replace(' ', '_')}-{scale}.png"
+
+
+def summary(
+    contents: Sequence[Content],
+    clocks: Mapping[str, Any] | None = None,
+    controlled: Mapping[str, Any] | None = None,
+) -> str:
+    """The page of all papers.
+
+    Args:
+      contents: of ``verdicts.json``, those of replications among them.
+      clocks: {an experiment's page: its ``clock.json``}.
+      controlled: of ``control.json``.
+    """
+    parts = [
+        MADE,
+        "# Results",
+        f"What the experiments say of the papers' claims, by [the protocol](../protocol.md), version {VERSION}: a "
+        "page for each experiment, with all its claims. [The summary](../../experiments/README.md) has the primary "
+        "claim of each figure. Here the claims of each paper are counted by how they come out: as the paper says; no "
+        "difference, where the paper has one and the two are equivalent; contrary; undecided. Verdicts on primary "
+        "claims are corrected for their number within the paper, by Holm's procedure; all others stand by "
+        "themselves. Claims of our own, which no paper makes, are counted apart.",
+    ]
+    for (paper, scale), family in families(contents).items():
+        parts += [f"## {paper}, {scale} size", *_family(family)]
+    found = replication.agreement(contents)
+    if found.sentences:
+        tables = report.markdown(found.groups), report.markdown(found.verdicts)
+        parts += ["## Two sets of seeds and splits", *found.sentences, *tables]
+    if found.differing:
+        heading = ["experiment", "claim", "under", "first verdict", "then"]
+        rows = [
+            [name, claim, report.under(discovery.load(name), condition) if condition else "-", *verdicts]
+            for name, claim, condition, *verdicts in found.differing
+        ]
+        parts += ["Decided twice, and differently:", report.markdown([heading, *rows])]
+    if controlled:
+        parts += ["## The control", *_told_control(controlled)]
+    if clocks:
+        parts += ["## Time", *_told_times(clocks)]
+    missing = _not_there(contents)
+    if missing:
+        parts += ["## Not here yet", report.markdown([["experiment", "of", "why"], *missing])]
+    return "\n\n".join(parts) + "\n"
+
+
+def _told_control(content: Mapping[str, Any]) -> list[str]:
+    """How many families have a false verdict where all claims are false, and how far differences spread there."""
+    claims, families = content["claims"], content["families"]
+    lengths = [f"{name.replace('_', ' ')} {value:,}" for name, value in content["budget"].items()]
+    alone = sum(claim["false"] for claim in claims)
+    heading = ["experiment", "primary claim", "false without correction", "spread over families"]
+    rows = [
+        [
+            claim["experiment"],
+            claim["claim"],
+            f"{claim['false']} of {families}",
+            f"{claim['over_families']:.4f}",
+            f"{claim['over_seeds']:.4f}",
+        ]
+        for claim in claims
+    ]
+    return [
+        'With shuffled labels nothing can be learnt, so that each "better" and "worse" is false. Families of the '
+        f"primary claims below were trained in such a world, in {content['runs']:,} runs"
+        + (f" ({', '.join(lengths)})" if lengths else "")
+        + f": {control.told(content)} Without Holm's correction {alone} of {families * len(claims):,} claims "
+        "have one. The last two columns are standard deviations of mean differences: as families have it, and as it "
+        "follows from the spread over seeds if they shared no examples (divided by the root of their number).",
+        report.markdown([[*heading, "from the spread over seeds"], *rows]),
+    ]
+
+
+def _told_times(clocks: Mapping[str, Any]) -> list[str]:
+    """How long the experiments took, all together and each, and how long their replications."""
+    mark = "-replication"
+    first = {name: clock for name, clock in clocks.items() if mark not in name}
+    repeated = {name.partition(mark)[0]: clock for name, clock in clocks.items() if mark in name}
+    heading = ["experiment", "results, minutes", "search, minutes", "processes on cores"]
+    heading += [f"repeated: {part}" for part in times.PARTS]
+    rows = [
+        [
+            name,
+            *(times.minutes(clock, part) for part in times.PARTS),
+            f"{clock['processes']} on {clock['cores']}",
+            *(times.minutes(repeated.get(name), part) for part in times.PARTS),
+        ]
+        for name, clock in first.items()
+    ]
+    hours = {
+        part: sum(clock["seconds"].get(part, 0.0) for clock in first.values()) / 3600 for part in times.PARTS
+    }
+    return [
+        f"Wall-clock time of all together: {hours['results']:.2f} hours, and {hours['search']:.2f} more for the "
+        "searches. A replication does the same work with other seeds. Some of these commands ran beside other work "
+        "of the machine.",
+        report.markdown([heading, *rows]),
+    ]
+
+
+def _family(family: Sequence[Content]) -> list[str]:
+    """The part of the summary on one paper's experiments at one scale: how their claims come out, and profiles."""
+    counts = scores(family, family)
+    table = [["experiment", "what it shows", *SCORES]]
+    for content in family:
+        link, name = f"[{content['figure']}]({page_name(content)}.md)", content["experiment"]
+        row = map(str, counts[name]) if name in counts else [content["standing"], *["-"] * (len(SCORES) - 1)]
+        table.append([link, discovery.load(name).title, *row])
+    parts = [report.markdown(table), counted(family)]
+    if profile := profiles.profile(_worlds(family)):
+        picture = _picture(family[0]["paper"], family[0]["scale"])
+        parts += [
+            "Performance profiles: the share of the worlds (conditions of experiments) in which an arm's cost is "
+            "within a factor of the lowest. The cost is what the primary claim compares: trips, steps or time to the "
+            "target, or what an accuracy lacks to 1. The picture has the arms with the most worlds.",
+            report.markdown(profile),
+            f"![Performance profiles of {family[0]['paper']}]({picture})",
+        ]
+    return parts
+
+
+def page(content: Content, contents: Sequence[Content] = ()) -> str:
+    """The page of one experiment.
+
+    Args:
+      content: its results.
+      contents: all results, those of its replications among them.
+    """
+    experiment = discovery.load(content["experiment"])
+    repeated = replication.repeated(content, contents)
+    standing = Standing(content["standing"], tuple(content["why"]))
+    described = discovery.described(content["experiment"])
+    searched = experiment.scales[content["scale"]].search is not None
+    command = f"    python run.py --experiment={content['experiment']} --scale={content['scale']}"
+    return (
+        "\n\n".join(
+            [
+                MADE,
+                f"# {content['paper']}, {content['figure']} ({content['scale']} size)",
+                f"{experiment.title[0].upper()}{experiment.title[1:]}. Experiment: `{content['experiment']}`. "
+                "Back to [all results](README.md).",
+                report.told(standing),
+                _stated(content),
+                "## Claims",
+                report.markdown(report.claims(content["verdicts"], experiment, content["scale"], repeated)),
+                " ".join([report.BY_THE_PROTOCOL, *([report.REPEATED] if repeated else [])]),
+                "## Measured",
+                report.markdown(report.in_words(content["table"], experiment)),
+                "## Published",
+                *report.published(experiment.published),
+                *(part for name in SETTING if name in described for part in (f"## {name}", described[name])),
+                "## How",
+                content["tuning"] if experiment.measure is None else "Nothing is searched for.",
+                command + (" --tune" if searched else ""),
+                *_made_with(content),
+            ]
+        )
+        + "\n"
+    )
+
+
+def _made_with(content: Content) -> list[str]:
+    """A sentence on the software that the results were made with; none for results that do not know."""
+    versions = content.get("software", {})
+    return (
+        [f"Made with {', '.join(f'{name} {version}' for name, version in versions.items())}."]
+        if versions
+        else []
+    )
+
+
+def _stated(content: Content) -> str:
+    """What was stated of the primary claim before the runs, and how far its differences spread in truth."""
+    stated = content["declared"]
+    (primary,) = [row for row in content["verdicts"] if row["primary"]][:1] or [None]
+    value, relative = stated["margin"]
+    margin = f"{100 * value:g} %" if relative else f"{value:g}"
+    least = f"a difference of {stated['difference']:g}" if stated["difference"] else f"the margin, {margin}"
+    seen = "" if primary is None or relative else f" In the runs it was {primary['spread']:.2g}."
+    return (
+        f"Stated before the runs: {stated['seeds']} seeds, which give a power of {stated['power']:g} at {least}, for "
+        f"a spread of {stated['spread']:g} of the primary claim's differences over seeds ({stated['source']}).{seen} "
+        f"Test examples over training examples: {stated['correction']:.3g}."
+    )
+
+
+def _not_there(contents: Sequence[Content]) -> list[list[str]]:
+    """A row for each experiment without results by the protocol."""
+    rows, there = [], {content["experiment"] for content in contents}
+    for name in discovery.names():
+        if name not in there:
+            experiment = discovery.load(name)
+            declared = any(scale.analysis for scale in experiment.scales.values())
+            why = "declared, not run yet" if declared else f"{BEFORE}: its file declares no analysis"
+            rows.append([name, f"{experiment.paper}, {experiment.figure}", why])
+    return rows
+
+
+def _anew(runs: pathlib.Path) -> tuple[list[str], list[str]]:
+    """Takes over results and makes all pages in a folder of its own first: what fails leaves everything as it was."""
+    with tempfile.TemporaryDirectory() as folder:
+        draft, winners = pathlib.Path(folder) / "results", pathlib.Path(folder) / "tuned"
+        for there, here in ((PAGES, draft), (search.FOUND, winners)):
+            shutil.copytree(there, here)
+        lines = kept_results.take_over(runs, draft, winners)
+        if (found := runs / control.FILE).is_file():
+            control.read(found)
+            shutil.copyfile(found, draft / control.FILE)
+            lines.append(f"{found}: taken over")
+        names = write(draft)
+        text = made_overview(draft)
+        for there, here in ((PAGES, draft), (search.FOUND, winners)):
+            for path in there.rglob("*"):
+                if path.is_file() and not (here / path.relative_to(there)).exists():
+                    path.unlink()
+            shutil.copytree(here, there, dirs_exist_ok=True)
+        OVERVIEW.write_text(text, encoding="utf-8")
+    return lines, names
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Takes over results and writes the pages; returns the exit status."""
+    runs = pathlib.Path("runs")
+    if "--help" in arguments:
+        print(__doc__)
+        return 0
+    for argument in arguments:
+        name, _, value = argument.partition("=")
+        if name != "--runs" or not value:
+            print(f"Error: {argument!r} is not --runs=FOLDER.", file=sys.stderr)
+            return 2
+        runs = pathlib.Path(value)
+        if not runs.is_dir():
+            print(
+                f"Error: runs is {value!r}, but must be a folder with results of experiments.",
+                file=sys.stderr,
+            )
+            return 2
+    try:
+        lines, names = _anew(runs)
+    except SettingError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        return 2
+    print("\n".join([*lines, f"{len(names)} pages in {PAGES}, and the tables of {OVERVIEW}"]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""Runs an experiment: its search, its results, its control."""

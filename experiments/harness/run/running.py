@@ -1,0 +1,427 @@
+"""Runs an experiment of a paper: its search on request, its runs, tables, pictures and verdicts."""
+
+import dataclasses
+import importlib.metadata
+import os
+import pathlib
+import platform
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from experiments.harness import times
+from experiments.harness.declare import discovery, division, protocol, search
+from experiments.harness.declare.declarations import Context, PaperExperiment, Scale
+from experiments.harness.judge import profiles, replication, verdicts
+from experiments.harness.report import report
+from experiments.harness.results import Runs
+from experiments.harness.run import sweeps
+from experiments.harness.run.sweeps import Sweep, adapted, typed_budget
+from jafl import __version__
+from jafl.base.errors import SettingError, require, unknown_name
+from jafl.config import grid
+from jafl.config.arms import Override
+from jafl.config.settings import DECIDE_NOTHING, Settings
+from jafl.sweeps import parts
+
+INTERRUPTED, COULD_NOT_RUN = 130, 2  # exit statuses
+
+
+class _OtherPartsAreLeft(Exception):
+    """This process's part of the runs is over, and others are not."""
+
+
+def run_paper_experiments(
+    names: Sequence[str],
+    scale: str = "desk",
+    *,
+    tune: bool = False,
+    output_dir: str | os.PathLike[str] | None = None,
+    **options: Any,
+) -> int:
+    """Runs experiments one after the other; returns 0, 130 if one was interrupted, or 2 if one could not run.
+
+    Args:
+      names: of experiments. If there are several, those that cannot run are told of, and the others run.
+      scale: "desk" or "paper".
+      tune: search for the arms' settings first. With several experiments it leaves out those that state no search.
+      output_dir: of one experiment, as for ``run_paper_experiment``. Of several: the folder that theirs lie in.
+      options: the other arguments of ``run_paper_experiment``.
+
+    Raises:
+      SettingError: where one experiment alone is asked for, and cannot run.
+    """
+    show = options.get("show", print)
+    if len(names) == 1:
+        return run_paper_experiment(names[0], scale, tune=tune, output_dir=output_dir, **options)
+    require(len(set(names)) == len(names), "experiment", ",".join(names), "names that differ")
+    failed, folders = [], dict[str, pathlib.Path]()
+    for place, name in enumerate(names, 1):
+        show(f"Experiment {place} of {len(names)}:")
+        experiment = discovery.load(name)
+        number = options.get("replication_number", 0)
+        own = pathlib.Path(output_dir or "runs") / folder_name(name, scale, number)
+        searched = scale in experiment.scales and experiment.scales[scale].search is not None
+        try:
+            status = run_paper_experiment(name, scale, tune=tune and searched, output_dir=own, **options)
+        except SettingError as error:
+            show(f"{name} could not run: {error}")
+            failed.append(name)
+            continue
+        folders[name] = own
+        if status == COULD_NOT_RUN:
+            failed.append(name)
+        elif status:
+            return status
+    if options.get("dry_run"):
+        from experiments.harness.run import dry_runs
+
+        for line in dry_runs.together(folders):
+            show(line)
+    if failed:
+        show(f"{len(failed)} of {len(names)} experiments could not run: {', '.join(failed)}.")
+    return COULD_NOT_RUN if failed else 0
+
+
+def run_paper_experiment(
+    name: str,
+    scale: str = "desk",
+    *,
+    tune: bool = False,
+    typed: Mapping[str, Any] | None = None,
+    output_dir: str | os.PathLike[str] | None = None,
+    processes: int | None = None,
+    part: str | None = None,
+    forecast: str | None = None,
+    dry_run: bool = False,
+    replication_number: int = 0,
+    **options: Any,
+) -> int:
+    """Runs experiment ``name`` at a scale; returns 0, or 130 if it was interrupted.
+
+    Args:
+      scale: "desk" or "paper".
+      tune: search for the arms' settings first, as the file says, and use the winners.
+      typed: settings in the place of the common ones; ``seed`` in the place of the results' seeds; a setting of
+        which the experiment tries several values in the place of these; ``client_trips`` and ``server_steps`` in
+        the place of every arm's budget.
+      output_dir: default: ``runs/<name>-<scale>``, for a replication with ``-replication<number>`` behind it. The
+        same command continues the runs that are there.
+      processes: how many share the runs; default: two on a CPU with two cores, else one.
+      part: of the runs, as of ``run_sweep``. The part that ends last writes the results. With ``tune`` no part trains
+        for the results before all parts of the search are over.
+      forecast: name of chips that need not be here. Then nothing is run: how long the runs, and those of the search
+        with ``tune``, may take there is shown. Data sets may be missing.
+      dry_run: whether only to say what it would run (``experiments.harness.run.dry_runs``). Then nothing is trained,
+        data sets may be missing, and 2 is returned if a run is refused. Left out with ``forecast``.
+      replication_number: which replication, with seeds of its own (``experiments.harness.judge.replication``); 0: the
+        experiment itself.
+      options: the fields of ``jafl.runs.recording.recorder.Options``.
+
+    Writes ``runs`` (and ``search``), sweeps with their tables and pictures; ``table.md``; ``verdicts.json``; with
+    ``tune``, ``tuned.json``; and ``clock.json``, the seconds that all this took. Of a dry run
+    ``plan.json`` and ``plan.md``.
+
+    Raises:
+      SettingError: for an experiment, scale or setting that cannot work, and for a typed setting that no run would
+        have, before anything is written.
+    """
+    require(
+        not (dry_run and forecast),
+        "dry_run",
+        dry_run,
+        "left out with --forecast, which trains nothing either",
+    )
+    experiment = discovery.load(name)
+    if scale not in experiment.scales:
+        raise unknown_name(f"scale of {name}", scale, list(experiment.scales))
+    experiment = replication.replicated(experiment, scale, replication_number)
+    if replication_number:
+        allowed = "left out with --replication, which has seeds of its own"
+        require("seed" not in (typed or {}), "seed", (typed or {}).get("seed"), allowed)
+    size, settings = adapted(experiment.scales[scale], typed or {})
+    folder = pathlib.Path(output_dir or pathlib.Path("runs") / folder_name(name, scale, replication_number))
+    given = folder, experiment, scale, replication_number, typed
+    earlier = {} if dry_run or forecast else protocol.earlier_results(*given)
+    from jafl.runs.recording.recorder import Options
+
+    budget = typed_budget(typed or {})
+    job = _Job(
+        experiment,
+        scale,
+        replication_number,
+        size,
+        settings,
+        budget,
+        folder,
+        Options(**options),
+        typed or {},
+        earlier,
+    )
+    job.show(f"{name}, {scale} size: {experiment.paper}, {experiment.figure}: {experiment.title}.")
+    began = time.monotonic()
+    if experiment.measure is not None:
+        require(not tune, "tune", tune, "left out: this experiment searches for nothing")
+        _refuse_unmeasured(job)
+    elif experiment.scales[scale].arms:
+        for sweep in _sweeps(job, tune):
+            for sentence in sweeps.refuse_replaced(sweep, job.typed):
+                job.show(sentence)
+        if not tune and (elsewhere := sweeps.not_searched_for(size)):
+            under = "; ".join(elsewhere)
+            job.show(f"Nothing was searched for under {under}: arms have defaults there. --tune searches.")
+    if dry_run:
+        from experiments.harness.run import dry_runs
+
+        planned = [] if experiment.measure else _sweeps(job, tune)
+        return COULD_NOT_RUN if dry_runs.dry_run(job, planned) else 0
+    if forecast is not None:
+        allowed = "left out: this experiment trains nothing"
+        require(experiment.measure is None, "forecast", forecast, allowed)
+        _forecast(job, forecast, tune)
+        return 0
+    how = {**options, "progress": False, "processes": processes or default_processes(), "part": part}
+    try:
+        if experiment.measure is not None:
+            if part is not None and parts.parse(part)[0] > 1:
+                raise _OtherPartsAreLeft("This experiment trains nothing: the first part measures it.")
+            _measure(job)
+        elif not _train(job, tune, how):
+            return INTERRUPTED
+    except _OtherPartsAreLeft as left:
+        job.show(f"Part {part} is over. {left}")
+        return 0
+    job.show(f"{time.monotonic() - began:.0f} s. Results are in {folder}")
+    return 0
+
+
+def folder_name(name: str, scale: str, replication_number: int = 0) -> str:
+    """The folder of an experiment's results in ``runs``."""
+    return f"{name}-{scale}" + (f"-replication{replication_number}" if replication_number else "")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Job:
+    """An experiment at one scale, with what was typed.
+
+    Attributes:
+      replication: its number; 0 for the experiment itself.
+      settings: the common settings.
+      budget: the typed budget, as overrides that apply last.
+      options: ``jafl.runs.recording.recorder.Options``.
+      typed: settings in the place of the file's.
+      earlier: the content of the ``verdicts.json`` that lies in the folder; may be empty.
+    """
+
+    experiment: PaperExperiment
+    scale_name: str
+    replication: int
+    scale: Scale
+    settings: Settings
+    budget: Sequence[Override]
+    folder: pathlib.Path
+    options: Any
+    typed: Mapping[str, Any]
+    earlier: Mapping[str, Any]
+
+    def show(self, line: str) -> None:
+        """Shows the user a line of text."""
+        self.options.show(line)
+
+
+def _sweeps(job: _Job, tune: bool) -> list[Sweep]:
+    """The runs of the results, after those of the search if there is to be one."""
+    given = job.scale, job.settings, job.budget
+    searched = [sweeps.of_search(*given)] if tune else []
+    require(job.scale.arms, f"arms of {job.experiment.name}", dict(job.scale.arms), "{label: settings}")
+    return [*searched, sweeps.of_results(*given)]
+
+
+def _forecast(job: _Job, topology: str, tune: bool) -> None:
+    """Shows what the results' runs would need on chips that are not here, and those of the search."""
+    from experiments.harness.declare.assumptions import AssumingCache
+    from experiments.harness.run.dry_runs import assumed
+    from jafl.sweeps.forecast import forecast_runs
+
+    loaded = AssumingCache()
+    for sweep in _sweeps(job, tune):
+        job.show(f"{sweep.part.capitalize()}:")
+        forecast_runs(
+            sweep.settings,
+            topology,
+            sweep=sweep.conditions,
+            arms=sweep.arms,
+            overrides=sweep.overrides,
+            loaded=loaded,
+            show=job.show,
+        )
+    for line in assumed(loaded.assumed):
+        job.show(line)
+
+
+def _refuse_unmeasured(job: _Job) -> None:
+    """Raises SettingError for a typed setting that the experiment's ``measure`` does not read."""
+    for name in sorted({*job.typed} - {"seed", *DECIDE_NOTHING, *job.experiment.reads}):
+        read = ", ".join(job.experiment.reads) or "none"
+        allowed = (
+            f"left out: {job.experiment.name} trains nothing, and does not read it (of the settings: {read})"
+        )
+        require(False, name, job.typed[name], allowed)
+
+
+def _measure(job: _Job) -> None:
+    """Measures without training, and writes the results."""
+    assert job.experiment.measure is not None
+    job.folder.mkdir(parents=True, exist_ok=True)
+    began = time.monotonic()
+    rows = job.experiment.measure(Context(job.scale, job.settings, job.folder, job.show))
+    times.note(job.folder, "results", time.monotonic() - began, 1, anew=True)
+    _write(job, rows, report.measured_rows(rows), "No training.", job.scale.seeds)
+
+
+def _train(job: _Job, tune: bool, options: Mapping[str, Any]) -> bool:
+    """Searches on request, trains all runs, and writes the results; False if interrupted.
+
+    options: of ``run_sweep``.
+    """
+    tuned = None
+    given = job.scale, job.settings, job.budget
+    corrections = division.corrections(*given)
+    protocol.check_corrections(job.experiment, job.scale_name, corrections, division.shared_examples(*given))
+    if tune:
+        began = time.monotonic()
+        tuned = _search(job, options)
+        times.note(job.folder, "search", time.monotonic() - began, options["processes"])
+        if tuned is None:
+            return False
+        job = dataclasses.replace(job, scale=dataclasses.replace(job.scale, tuned=tuned["tuned"]))
+    (of_results,) = _sweeps(job, tune=False)
+    began = time.monotonic()
+    all_over = _run(job, of_results, "runs", options)
+    times.note(job.folder, "results", time.monotonic() - began, options["processes"])
+    if not all_over:
+        return False
+    runs = Runs.in_folder(job.folder / "runs")
+    seeds = sorted(
+        {seed for group in runs.groups for seed in (int(run.config["seed"]) for run in group.runs)}
+    )
+    how = "\n\n".join(filter(None, (report.tuning(job.scale, tuned), report.worlds(job.scale, runs))))
+    table = report.measured(job.experiment, runs)
+    _write(job, runs, table, how, seeds, corrections=corrections, tuned_here=tune)
+    return True
+
+
+def _search(job: _Job, options: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Runs the search, writes ``tuned.json`` and returns its content; None if it was interrupted."""
+    from jafl.runs.directory.files import RunDirectory
+
+    of_search = sweeps.of_search(job.scale, job.settings, job.budget)
+    if not _run(job, of_search, "search", {**options, "pictures": False}):
+        return None
+    tuned = search.winners(job.scale, Runs.in_folder(job.folder / "search"))
+    RunDirectory(job.folder, resume=True).write_result("tuned.json", tuned)
+    search.show(tuned, job.show)
+    return tuned
+
+
+def _run(job: _Job, sweep: Sweep, folder: str, options: Mapping[str, Any]) -> bool:
+    """Runs a sweep in the folder "runs" or "search"; it shows nothing itself. False if it was interrupted.
+
+    Raises _OtherPartsAreLeft if this process's part is over, and others are not.
+    """
+    from jafl.config.resolution import seeds_of
+    from jafl.sweeps.sweep import run_sweep
+
+    noun = {"results": "runs", "search": "trials"}[sweep.part]
+    conditions, seeds = len(grid.product(sweep.conditions)), len(seeds_of(sweep.settings))
+    count = conditions * len(sweep.arms) * seeds
+    told = f"{len(sweep.arms)} arms, {conditions} conditions, {seeds} seeds"
+    job.show(f"{sweep.part.capitalize()}: {told}: {count:,} runs.")
+    outcome = run_sweep(
+        sweep.settings,
+        sweep.conditions,
+        job.folder / folder,
+        arms=sweep.arms,
+        overrides=sweep.overrides,
+        **{**options, "show": lambda line: None},
+    )
+    if outcome.left and not outcome.part_left:
+        raise _OtherPartsAreLeft(
+            f"{outcome.left} {noun} of other parts are not: once they are, the same command goes on."
+        )
+    if outcome.left:
+        job.show(f"{outcome.part_left} {noun} are not over. The same command goes on with them.")
+    return not outcome.left
+
+
+def _write(
+    job: _Job,
+    results: Any,
+    table: Sequence[Sequence[str]],
+    tuning: str,
+    seeds: Sequence[int],
+    *,
+    corrections: Mapping[str, float] | None = None,
+    tuned_here: bool = False,
+) -> None:
+    """Writes and shows the table, the verdicts and the experiment's own pictures.
+
+    results: ``Runs``, or the rows of an experiment without training.
+    """
+    from jafl.runs.directory.files import RunDirectory
+
+    experiment, analysis = job.experiment, job.scale.analysis
+    rows = verdicts.judge(experiment.claims, job.scale_name, results, analysis, corrections)
+    standing = protocol.standing(
+        experiment,
+        job.scale_name,
+        seeds=seeds,
+        typed=job.typed,
+        tuned_here=tuned_here,
+        earlier=job.earlier,
+    )
+    if experiment.pictures and job.options.pictures != "none":
+        experiment.pictures(results, job.folder)
+    directory = RunDirectory(job.folder, resume=True)
+    content = {
+        "experiment": experiment.name,
+        "paper": experiment.paper,
+        "figure": experiment.figure,
+        "scale": job.scale_name,
+        "replication": job.replication,
+        "protocol": protocol.VERSION if analysis else None,
+        "standing": standing.kind,
+        "why": list(standing.why),
+        "declared": protocol.declared(experiment, job.scale_name),
+        "seeds": list(seeds),
+        "software": _software(),
+        "verdicts": rows,
+        "worlds": profiles.worlds(experiment, job.scale_name, results),
+        "table": [list(line) for line in table],
+        "tuning": tuning,
+    }
+    directory.write_result("verdicts.json", content)
+    command = shlex.join(job.options.command) or "(started from Python)"
+    text = report.text(experiment, job.scale_name, table, rows, standing, tuning, command)
+    directory.write_text("table.md", text)
+    for line in report.printed(experiment, table, rows, standing):
+        job.show(line)
+
+
+def _software() -> dict[str, str]:
+    """{name: version} of what numbers may depend on in their last digits, and the kind of processor."""
+    versions = {name: importlib.metadata.version(name) for name in ("jax", "numpy")}
+    return {
+        "jafl": __version__,
+        **versions,
+        "python": platform.python_version(),
+        "processor": platform.machine(),
+    }
+
+
+def default_processes() -> int:
+    """How many processes share runs where nothing is said: two on a CPU with two cores, else one."""
+    import jax
+
+    return 2 if jax.default_backend() == "cpu" and (os.cpu_count() or 1) >= 2 else 1

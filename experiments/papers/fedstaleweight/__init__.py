@@ -1,0 +1,1 @@
+"""FedStaleWeight (2024)."""

@@ -1,0 +1,1 @@
+"""Tools beside the papers' experiments: benchmarks, and the search for the presets' rates."""
