@@ -13,7 +13,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
 
 from jafl.base import processes
 from jafl.base.errors import require, whole_number
-from jafl.base.platform_forms import FORMS, Forms
+from jafl.engine.forms.rows import ROWS, AcceleratorRows
 
 DEVICES = "devices"  # the name of the mesh's one axis
 SMALL = 2**14  # entries of an array that is summed over devices with others
@@ -51,9 +51,9 @@ class Spread(NamedTuple):
         return 1 if self.devices is None else self.devices.size
 
     @property
-    def forms(self) -> Forms:
-        """How the engine's loops are written for these devices."""
-        return FORMS.get(self.platform, FORMS["gpu"])
+    def rows(self) -> AcceleratorRows:
+        """How loops on these devices lay out, read, write and order rows."""
+        return ROWS.get(self.platform, ROWS["gpu"])
 
     def everywhere(self) -> Sharding | None:
         """The sharding of arrays that every device holds; None for the default device alone."""

@@ -69,7 +69,7 @@ def counted(preparation):
         step += 1
     found = {"trips in a round": preparation.run.schedule.num_trips / outer}
     if waves is not None:
-        found |= {"train_if_due": due / reached, "_train_side_by_side": lanes / due}
+        found |= {"if_due": due / reached, "in_rounds": lanes / due}
     if spread.at_once:
         found["_fold_parts"] = parts / steps
     else:

@@ -14,10 +14,9 @@ from rule_cases import CASES as RULE_CASES
 import jafl
 from jafl import engine, rules
 from jafl.base.keyed_shuffle import shuffled
-from jafl.base.platform_forms import FORMS
 from jafl.engine.forms import tiled_rows
 from jafl.engine.forms.columns import packed, part
-from jafl.engine.loop import client_memory
+from jafl.engine.forms.rows import ROWS, row_at, with_row
 from jafl.models import max_pool, softmax_cross_entropy
 
 NAMED = {case.name: case for case in [*CASES, *RULE_CASES]}
@@ -110,8 +109,8 @@ def test_chunks_and_stored_rows_are_the_same_on_a_gpu_and_a_tpu(rule, together):
         """What lasts, its rows read one by one: a TPU stores them in tiles."""
         carry = carry_after(platform, rule, together)
         memory, slots = carry.memory, program_slots(carry)
-        read = {slot: client_memory.row_of(carry.snapshots, slot) for slot in range(slots)}
-        rows = memory and [client_memory.row_of(memory.codes, client) for client in range(12)]
+        read = {slot: row_at(carry.snapshots, slot, many=True) for slot in range(slots)}
+        rows = memory and [row_at(memory.codes, client, many=True) for client in range(12)]
         return carry._replace(snapshots=read, memory=(rows, memory and memory.scales), waiting=None)
 
     def program_slots(carry):
@@ -128,15 +127,15 @@ def test_chunks_and_stored_rows_are_the_same_on_a_gpu_and_a_tpu(rule, together):
 
 def test_rows_in_tiles_are_read_as_they_were_written():
     random = np.random.default_rng(0)
-    forms, shapes = FORMS["tpu"], {"kernel": (5, 5, 3, 6), "wide": (3, 200), "high": (200, 3), "bias": (7,)}
+    shapes = {"kernel": (5, 5, 3, 6), "wide": (3, 200), "high": (200, 3), "bias": (7,)}
     value = {name: jnp.asarray(random.normal(size=shape), jnp.float32) for name, shape in shapes.items()}
-    rows = {name: tiled_rows.zeros(4, leaf, forms) for name, leaf in value.items()}
+    rows = {name: ROWS["tpu"].zeros(4, leaf) for name, leaf in value.items()}
     assert rows["high"].tiles.shape == rows["wide"].tiles.shape == (4, 8, 256)
     assert not tiled_rows.is_tiled(rows["bias"])
-    rows = client_memory.with_row(rows, jnp.int32(2), value, as_vectors=False)
+    rows = with_row(rows, jnp.int32(2), value)
     for many in (False, True):
         for number, factor in ((2, 1), (1, 0)):
-            read = client_memory.row_of(rows, jnp.int32(number), as_vectors=False, many=many)
+            read = row_at(rows, jnp.int32(number), many=many)
             jax.tree.map(lambda r, v, f=factor: np.testing.assert_array_equal(r, f * v), read, value)
     several = rows["high"].with_rows(jnp.array([3, 4]), jnp.stack([value["high"] + 1, value["high"]]))
     np.testing.assert_array_equal(several.row(jnp.int32(3), True), value["high"] + 1)

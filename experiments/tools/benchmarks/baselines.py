@@ -21,14 +21,14 @@ import jafl
 from experiments.tools.benchmarks.workloads import BATCH, RATE
 from jafl import engine
 from jafl.base.keyed_shuffle import shuffled
-from jafl.engine.forms import carry_layout
-from jafl.engine.loop import client_memory, server_steps, snapshot_buffer
+from jafl.engine.forms.rows import ROWS, shaped
+from jafl.engine.loop import server_steps
 from jafl.engine.loop import trip as trip_work
 from jafl.records import Arrival
 
 # The parts of the engine's loop that the programs by hand share with it.
-_recall, _fold, _read_once = server_steps.show_recalled, trip_work.fold_trip, trip_work.read_once
-_store, _record = snapshot_buffer.store, server_steps.record_row
+_recall, _fold, _record = server_steps.show_recalled, trip_work.fold_trip, server_steps.record_row
+_lay_out_memory, _ROWS = server_steps.lay_out_memory, ROWS["cpu"]
 
 # The parts that ``by_hand`` adds to (a'), in this order: {name: description}.
 PARTS = {
@@ -84,13 +84,13 @@ def by_hand(
 ) -> engine.Carry:
     """(a') and ``parts`` over the server steps ``first`` to ``last - 1``; in ``carry``, unneeded arrays are None.
 
-    What the loop carries is flat, as in the engine.
+    What the loop carries is laid out as in the engine.
     """
 
-    def body(step, flat):
-        return carry_layout.flat_carry(_one_step(program, parts, step, carry_layout.shaped(flat, carry)))
+    def body(step, carried):
+        return server_steps.lay_out(_ROWS, _one_step(program, parts, step, shaped(carried, carry)))
 
-    return carry_layout.shaped(lax.fori_loop(first, last, body, carry_layout.flat_carry(carry)), carry)
+    return shaped(lax.fori_loop(first, last, body, server_steps.lay_out(_ROWS, carry)), carry)
 
 
 def _one_step(
@@ -103,23 +103,23 @@ def _one_step(
 
     def one_trip(trip, opened):
         buffer, memory, reports = opened
-        memory = memory and client_memory.settle(memory)
-        after = trip + (client_memory.nought_after(memory) if memory else 0)
+        memory = memory and _ROWS.memory_written(memory)
+        after = _ROWS.after_memory_is_written(trip, memory) if memory else trip
         arrival = _arrival(program, parts, after, carry)
         buffer, memory, report = _fold(program, trip, arrival, buffer, memory)
         return buffer, memory, _record(reports, trip, report) if "reports" in parts else reports
 
-    def flat_trip(trip, flat):
-        buffer, memory, reports = one_trip(trip, carry_layout.shaped(flat, opened))
-        return carry_layout.flat(buffer), carry_layout.flat_memory(memory), reports
+    def next_trip(trip, carried):
+        buffer, memory, reports = one_trip(trip, shaped(carried, opened))
+        return _ROWS.carried(buffer), _lay_out_memory(_ROWS, memory), reports
 
     opened = (buffer, memory, carry.trip_reports)
     begin, end = program.steps.first_trip[step], program.steps.first_trip[step + 1]
     if rule.buffer_size == 1:
         buffer, memory, trip_reports = one_trip(begin, opened)
     else:
-        flat = (carry_layout.flat(buffer), carry_layout.flat_memory(memory), carry.trip_reports)
-        closed = carry_layout.shaped(lax.fori_loop(begin, end, flat_trip, flat), opened)
+        carried = (_ROWS.carried(buffer), _lay_out_memory(_ROWS, memory), carry.trip_reports)
+        closed = shaped(lax.fori_loop(begin, end, next_trip, carried), opened)
         buffer, memory, trip_reports = closed
     direction, rule_state, report, _ = rule.finish(buffer, carry.params)
     params, optimizer_state = jax.tree.map(lax.sub, carry.params, direction), carry.optimizer_state
@@ -133,7 +133,9 @@ def _one_step(
     after = engine.Carry(
         params, optimizer_state, rule_state, carry.snapshots, memory, None, trip_reports, step_reports
     )
-    return _store(after, program.steps.write_slot[step]) if "write" in parts else after
+    if "write" not in parts:
+        return after
+    return server_steps.store_version(_ROWS, after, program.steps.write_slot[step])
 
 
 def _arrival(
@@ -144,8 +146,7 @@ def _arrival(
     client, start = trips.client[trip], carry.params
     begin, end = data.offsets[client], data.offsets[client + 1]
     if "read" in parts:
-        start = client_memory.row_of(carry.snapshots, trips.read_slot[trip])
-        start = _read_once(start, trip, rule.needs_start)
+        start = _ROWS.start_of_trip(carry.snapshots, trips.read_slot[trip], trip, rule.needs_start)
     arrival = Arrival(
         update=None,
         start=start if rule.needs_start else None,

@@ -14,8 +14,6 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jafl.base.platform_forms import Forms
-
 # Entries of a tile: along the last axis, and, for entries of four bytes, along the one before.
 TILE_WIDTH, TILE_HEIGHT = 128, 8
 
@@ -72,10 +70,10 @@ class TiledRows:
         return dataclasses.replace(self, tiles=self.tiles.at[numbers].set(values, mode="drop"))
 
 
-def zeros(count: int, row: Any, forms: Forms, dtype: Any = None) -> Any:
-    """``count`` rows of zeros like ``row`` [*shape], an array or its shape and type: an array, or ``TiledRows``."""
+def zeros(count: int, row: Any, tiled: bool, dtype: Any = None) -> Any:
+    """``count`` rows of zeros like ``row`` [*shape], an array or its shape and type; ``TiledRows`` of matrices."""
     dtype = dtype or row.dtype
-    if not forms.tiled or len(row.shape) < 2:
+    if not tiled or len(row.shape) < 2:
         return jnp.zeros((count, *row.shape), dtype)
     height = TILE_HEIGHT * 4 // jnp.dtype(dtype).itemsize
 

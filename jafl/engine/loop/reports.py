@@ -4,10 +4,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from jafl.base.errors import require
-from jafl.base.platform_forms import FORMS, Forms
+from jafl.engine.forms.rows import ROWS, AcceleratorRows
 from jafl.engine.loop.program import Program
 from jafl.records import Arrival
 
@@ -21,16 +20,13 @@ def with_applied(report: dict[str, Any], apply: Any) -> dict[str, Any]:
 
 
 def record_row(
-    reports: dict[str, jax.Array], row: jax.Array, report: dict[str, Any], forms: Forms = FORMS["cpu"]
+    reports: dict[str, jax.Array],
+    row: jax.Array,
+    report: dict[str, Any],
+    rows: AcceleratorRows = ROWS["cpu"],
 ) -> dict[str, jax.Array]:
     """``reports`` [rows] with one row of those that ``report`` names set to what it says; the row is there."""
-
-    def write(column, value):
-        if forms.packed:
-            return lax.dynamic_update_index_in_dim(column, jnp.asarray(value, column.dtype), row, 0)
-        return column.at[row].set(value)
-
-    return reports | {name: write(reports[name], value) for name, value in report.items()}
+    return reports | {name: rows.number_written(reports[name], row, value) for name, value in report.items()}
 
 
 def columns_in_report(program: Program, arrival: Arrival, report: dict[str, Any]) -> dict[str, str]:
@@ -38,7 +34,7 @@ def columns_in_report(program: Program, arrival: Arrival, report: dict[str, Any]
 
     Where every operation counts it is there from the beginning, and no trip writes it.
     """
-    if not program.spread.forms.packed:
+    if not program.spread.rows.dear_operations:
         return {}
     names = {id(value): name for name, value in arrival.columns.items()}
     return {name: names[id(value)] for name, value in report.items() if id(value) in names}

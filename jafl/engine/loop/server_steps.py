@@ -12,8 +12,9 @@ from jax import lax
 from jafl.base.precision import float32_products
 from jafl.base.random_keys import with_own_keys
 from jafl.engine import devices
-from jafl.engine.forms import carry_layout, columns, tiled_rows
-from jafl.engine.loop import client_memory, snapshot_buffer, waves, whole_step
+from jafl.engine.forms import tiled_rows
+from jafl.engine.forms.rows import AcceleratorRows, shaped
+from jafl.engine.loop import client_memory, waves, whole_step
 from jafl.engine.loop.client_memory import ClientMemory
 from jafl.engine.loop.directions import check_finished
 from jafl.engine.loop.program import Carry, Program, Trained
@@ -61,14 +62,14 @@ def allocate(program: Program, params: Params, *, slots: int, num_clients: int) 
     """
     rule = program.rule.build()
     params = jax.tree.map(jnp.asarray, params)
-    rows = jax.tree.map(lambda p: tiled_rows.zeros(slots, p, program.spread.forms), params)
+    rows = jax.tree.map(lambda p: program.spread.rows.zeros(slots, p), params)
     state, optimizer_state = _initial_states(program, params, rows, num_clients)
     trained = jax.eval_shape(lambda: train_trip(program, rows, jnp.int32(0)))
     waiting = waves.allocate(program.waves, trained) if program.waves else None
     memory = None
     if rule.remembers:
         value = remembered_shapes(program, rows)
-        memory = client_memory.allocate(value, num_clients, rule.memory_precision, program.spread.forms)
+        memory = client_memory.allocate(value, num_clients, rule.memory_precision, program.spread.rows)
 
     as_columns: dict[str, str] = {}
 
@@ -147,34 +148,51 @@ def run(program: Program, carry: Carry, first_step: int, last_step: int) -> Carr
     The carry is donated: its memory becomes the result's, so the one passed in cannot be used again. Rule and server
     optimizer multiply in float32 on every platform; a model says its own precision.
     """
-    forms = program.spread.forms
-    if forms.packed:
-        program = _packed(program)
+    rows = program.spread.rows
+    program = _packed(program)
 
-    def body(program, step, flat):
-        after = _server_step(program, step, carry_layout.shaped(flat, carry))
-        return carry_layout.flat_carry(after, forms.vectors)
+    def body(program, step, carried):
+        return lay_out(rows, _server_step(program, step, shaped(carried, carry)))
 
-    def step_zero(program, flat):  # named apart: of a program of both loops, this one is run once
-        return lax.fori_loop(first_step, jnp.minimum(last_step, 1), functools.partial(body, program), flat)
+    def step_zero(
+        program, carried
+    ):  # a function with a name: of a program of both loops, this one is run once
+        return lax.fori_loop(first_step, jnp.minimum(last_step, 1), functools.partial(body, program), carried)
 
-    flat = carry_layout.flat_carry(carry, forms.vectors)
+    carried = lay_out(rows, carry)
     begin: Any = first_step
     if one_trip_after_first_step(program):
         with jax.named_scope("first_step"):
-            flat = step_zero(program, flat)
+            carried = step_zero(program, carried)
         program = dataclasses.replace(program, one_trip_per_step=True)
         begin = jnp.maximum(first_step, 1)
     with jax.named_scope("server_steps"):  # scopes name the loops in profiles and in compiled programs
-        flat = lax.fori_loop(begin, last_step, functools.partial(body, program), flat)
-    return carry_layout.shaped(flat, carry)
+        carried = lax.fori_loop(begin, last_step, functools.partial(body, program), carried)
+    return shaped(carried, carry)
+
+
+def lay_out(rows: AcceleratorRows, carry: Carry) -> Carry:
+    """As the loop over server steps carries it."""
+    return carry._replace(
+        params=rows.carried(carry.params),
+        optimizer_state=rows.carried(carry.optimizer_state),
+        rule_state=rows.carried(carry.rule_state),
+        snapshots=rows.carried_rows(carry.snapshots),
+        memory=lay_out_memory(rows, carry.memory),
+        waiting=rows.carried_rows(carry.waiting),
+    )
+
+
+def lay_out_memory(rows: AcceleratorRows, memory: ClientMemory | None) -> ClientMemory | None:
+    """The clients' memory, if any: its rows are laid out when it is allocated, all but the held one."""
+    return memory and memory._replace(held=rows.carried(memory.held))
 
 
 def one_trip_after_first_step(program: Program) -> bool:
     """Whether every step but the first has one trip, and a loop of its own for the first spares the others theirs."""
     rule = program.rule.build()
     one_trip = rule.initial_round and rule.buffer_size == 1 and not program.one_trip_per_step
-    return program.spread.forms.packed and bool(one_trip)
+    return program.spread.rows.dear_operations and bool(one_trip)
 
 
 def _only_trip(program: Program, step: jax.Array) -> jax.Array:
@@ -187,7 +205,7 @@ def _packed(program: Program) -> Program:
     """The program with the columns that its loops read packed."""
     waves, recall = program.waves, program.recall
     of_waves = (waves.due, waves.undisturbed, waves.read_row) if waves else ()
-    trips, steps, of_waves, first_row = columns.packed(
+    trips, steps, of_waves, first_row = program.spread.rows.packed(
         (program.trips, program.steps, of_waves, recall and recall.first_row)
     )
     if waves:
@@ -224,12 +242,14 @@ def _recalls(program: Program) -> bool:
 
     On a TPU even a loop over nothing fixes how the memory is laid out, and all of it was copied at every step.
     """
-    return program.recall is not None and (len(program.recall.client) > 1 or not program.spread.forms.packed)
+    return program.recall is not None and (
+        len(program.recall.client) > 1 or not program.spread.rows.dear_operations
+    )
 
 
 def _fold(program: Program, step: jax.Array, snapshots: ArrayTree, opened: OpenStep) -> OpenStep:
     """Folds the arrivals of the step, one after the other or in parts."""
-    if program.one_trip_per_step and program.spread.forms.packed and not program.spread.at_once:
+    if program.one_trip_per_step and program.spread.rows.dear_operations and not program.spread.at_once:
         return _client_trip(program, snapshots, _only_trip(program, step), opened)
     first, end = program.steps.first_trip[step], program.steps.first_trip[step + 1]
     if program.spread.at_once:
@@ -237,36 +257,36 @@ def _fold(program: Program, step: jax.Array, snapshots: ArrayTree, opened: OpenS
     if program.one_trip_per_step:
         return _client_trip(program, snapshots, first, opened)
 
-    def body(trip, flat):
-        return _flat(_client_trip(program, snapshots, trip, carry_layout.shaped(flat, opened)), vectors)
+    def body(trip, carried):
+        return _lay_out_step(rows, _client_trip(program, snapshots, trip, shaped(carried, opened)))
 
-    vectors = program.spread.forms.vectors
+    rows = program.spread.rows
     with jax.named_scope("client_trips"):
-        flat = lax.fori_loop(first, end, body, _flat(opened, vectors))
-    folded: OpenStep = carry_layout.shaped(flat, opened)
+        carried = lax.fori_loop(first, end, body, _lay_out_step(rows, opened))
+    folded: OpenStep = shaped(carried, opened)
     return folded
 
 
 def _client_trip(program: Program, snapshots: ArrayTree, trip: jax.Array, opened: OpenStep) -> OpenStep:
     """One trip: trains, or has trained in a wave, and is folded."""
-    forms, begins = program.spread.forms, trip
-    memory = opened.memory and client_memory.settle(opened.memory, forms)
+    rows, begins = program.spread.rows, trip
+    memory = opened.memory and rows.memory_written(opened.memory)
     waiting = train_if_due(program, snapshots, trip, opened.waiting)
-    if memory and not program.waves and not forms.writes_at_once:
-        begins = trip + client_memory.nought_after(memory)
+    if memory and not program.waves:
+        begins = rows.after_memory_is_written(trip, memory)
     arrival = arrival_of(program, trip, trained_trip(program, snapshots, begins, waiting))
     buffer, memory, report = fold_trip(program, trip, arrival, opened.buffer, memory)
     there = columns_in_report(program, arrival, report)
     report = {name: value for name, value in report.items() if name not in there}
-    return OpenStep(buffer, memory, waiting, record_row(opened.trip_reports, trip, report, forms))
+    return OpenStep(buffer, memory, waiting, record_row(opened.trip_reports, trip, report, rows))
 
 
-def _flat(opened: OpenStep, vectors: bool) -> OpenStep:
+def _lay_out_step(rows: AcceleratorRows, opened: OpenStep) -> OpenStep:
     """As the loop over trips carries it."""
     return OpenStep(
-        carry_layout.flat(opened.buffer, vectors),
-        carry_layout.flat_memory(opened.memory, vectors),
-        carry_layout.flat_rows(opened.waiting, vectors),
+        rows.carried(opened.buffer),
+        lay_out_memory(rows, opened.memory),
+        rows.carried_rows(opened.waiting),
         opened.trip_reports,
     )
 
@@ -298,9 +318,24 @@ def _step(
 
 def _record(program: Program, step: jax.Array, stepped: Carry, report: dict[str, Any]) -> Carry:
     """Stores the new version where others will read it, and the report of the step."""
-    forms = program.spread.forms
-    stored = snapshot_buffer.store(stepped, program.steps.write_slot[step], forms)
-    return stored._replace(step_reports=record_row(stored.step_reports, step, report, forms))
+    rows = program.spread.rows
+    stored = store_version(rows, stepped, program.steps.write_slot[step])
+    return stored._replace(step_reports=record_row(stored.step_reports, step, report, rows))
+
+
+def store_version(rows: AcceleratorRows, carry: Carry, slot: jax.Array) -> Carry:
+    """The carry after a step, with its model [*P] in ``slot``, [] int32, of the snapshots [slots, *P]."""
+    memory = carry.memory
+    others = (carry.optimizer_state, carry.rule_state, memory and memory.held)
+    slot, params, others = rows.before_version_is_written(slot, carry.params, others)
+    optimizer_state, rule_state, held = others
+    return carry._replace(
+        params=params,
+        optimizer_state=optimizer_state,
+        rule_state=rule_state,
+        memory=memory and memory._replace(held=held),
+        snapshots=rows.write_version(carry.snapshots, slot, params),
+    )
 
 
 def _fold_parts(
@@ -308,14 +343,14 @@ def _fold_parts(
 ) -> OpenStep:
     """Folds the trips ``first`` to ``end - 1`` in parts that are added up, for an additive rule."""
     buffer, memory, waiting, reports = opened
-    vectors = program.spread.forms.vectors
+    rows = program.spread.rows
     numbers = jnp.arange(program.spread.at_once)
 
-    def fold(reads, trip, flat):
+    def fold(reads, trip, carried):
         program, snapshots, waiting = reads
         arrival = arrival_of(program, trip, trained_trip(program, snapshots, trip, waiting))
-        folded, _, report = fold_trip(program, trip, arrival, carry_layout.shaped(flat, buffer), None)
-        return carry_layout.flat(folded, vectors), report
+        folded, _, report = fold_trip(program, trip, arrival, shaped(carried, buffer), None)
+        return rows.carried(folded), report
 
     def part(state):
         begin, waiting, reports, folded = state
@@ -325,14 +360,14 @@ def _fold_parts(
         reads = (program, snapshots, waiting)
         like = jax.eval_shape(fold, reads, begin, folded)
         added, mine = devices.fold_parts(program.spread, fold, reads, begin, until, like)
-        rows = jnp.where(begin + numbers < until, begin + numbers, len(reports["loss"]))
-        reports = {name: column.at[rows].set(mine[name], mode="drop") for name, column in reports.items()}
+        trips = jnp.where(begin + numbers < until, begin + numbers, len(reports["loss"]))
+        reports = {name: column.at[trips].set(mine[name], mode="drop") for name, column in reports.items()}
         return until, waiting, reports, jax.tree.map(jnp.add, folded, added)
 
-    state = (first, waiting, reports, carry_layout.flat(buffer, vectors))
+    state = (first, waiting, reports, rows.carried(buffer))
     with jax.named_scope("parts"):
         _, waiting, reports, folded = lax.while_loop(lambda state: state[0] < end, part, state)
-    return OpenStep(carry_layout.shaped(folded, buffer), memory, waiting, reports)
+    return OpenStep(shaped(folded, buffer), memory, waiting, reports)
 
 
 def show_recalled(
@@ -340,32 +375,16 @@ def show_recalled(
 ) -> tuple[Any, ClientMemory]:
     """Shows the rule the stored values, each like ``like``, that it recalls before this server step.
 
-    Returns the rule's buffer and the memory. The loop settles the memory: so later writes come after these reads.
+    Returns the rule's buffer and the memory.
     """
-    fold, forms = program.rule.build().fold_recalled, program.spread.forms
+    fold = program.rule.build().fold_recalled
     first, end = recall.first_row[step], recall.first_row[step + 1]
-    if forms.writes_at_once:  # nothing is written here
 
-        def add_row(number, shown):
-            return fold(
-                shown, recall.weight[number], client_memory.fetch(memory, recall.client[number], like)
-            )
+    def add(number, shown, memory):
+        return fold(shown, recall.weight[number], client_memory.fetch(memory, recall.client[number], like))
 
-        with jax.named_scope("recalled"):
-            return lax.fori_loop(first, end, add_row, buffer), memory
-
-    def flat(shown, memory):
-        return carry_layout.flat(shown, forms.vectors), carry_layout.flat_memory(memory, forms.vectors)
-
-    def one_row(number, state):
-        shown, memory = carry_layout.shaped(state, start)
-        memory = client_memory.settle(memory)
-        row = client_memory.fetch(memory, recall.client[number], like)
-        return flat(fold(shown, recall.weight[number], row), memory)
-
-    start = (buffer, memory)
     with jax.named_scope("recalled"):
-        return carry_layout.shaped(lax.fori_loop(first, end, one_row, flat(buffer, memory)), start)
+        return program.spread.rows.sum_over_recalled(first, end, add, buffer, memory)
 
 
 def _select(condition: jax.Array, if_true: Any, if_false: Any) -> Any:

@@ -6,14 +6,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from jafl.base.errors import require
-from jafl.base.platform_forms import FORMS, Forms
 from jafl.clients.work import ClientData, ClientResult
 from jafl.engine import devices
 from jafl.engine.devices import Spread
-from jafl.engine.forms import carry_layout, columns
+from jafl.engine.forms import columns
+from jafl.engine.forms.rows import row_at
 from jafl.engine.loop import client_memory, waves
 from jafl.engine.loop.client_memory import ClientMemory
 from jafl.engine.loop.program import Program, Trained
@@ -74,9 +73,8 @@ def trained_trip(
 def train(program: Program, snapshots: ArrayTree, trip: jax.Array) -> tuple[ClientResult, Any]:
     """The work of client trip number ``trip``, and the snapshot [*P] that it trains from."""
     client = program.trips.client[trip]
-    forms = program.spread.forms
-    start = client_memory.row_of(snapshots, program.trips.read_slot[trip], forms.vectors)
-    start = read_once(start, trip, program.rule.build().needs_start, forms)
+    slot, for_rule = program.trips.read_slot[trip], program.rule.build().needs_start
+    start = program.spread.rows.start_of_trip(snapshots, slot, trip, for_rule)
     work = program.client_work.build()
     return work.train(_data_of(program, trip), start, client, program.trips.key[trip]), start
 
@@ -92,41 +90,6 @@ def _data_of(program: Program, trip: jax.Array) -> ClientData:
     return data._replace(own=(begin[trip], end[trip]))
 
 
-def read_once(start: Any, trip: jax.Array, for_rule: bool, forms: Forms = FORMS["cpu"]) -> Any:
-    """``start``, its leaves behind something that the compiler does not move other operations across.
-
-    On a TPU that is a rounding that changes nothing. Else it would convert all snapshots to bfloat16 at every step,
-    where it multiplies in bfloat16. A barrier does not prevent that, and a condition copies the leaves.
-
-    On a CPU it is, for some leaves, a condition that always holds. Else their reading is fused into what uses them.
-    Of a rule that needs the start these are the flat leaves: the rule's arithmetic is fused into the writing of the
-    step's snapshot, and reading and writing the same array would copy all snapshots at every step. Of models with
-    kernels of more than two axes these are vectors: biases and scales would be looked up anew for every pixel or
-    token, which cost an eighth of such a trip.
-    """
-    if forms.barriers:
-        return jax.tree.map(_as_it_is, start)
-    leaves, tree = jax.tree.flatten(start)
-    deep = any(jnp.ndim(leaf) > 2 for leaf in leaves)
-
-    def once(leaf):
-        vector = jnp.ndim(leaf) < 2
-        return (for_rule and (vector or not carry_layout.keeps_shape(leaf))) or (deep and vector)
-
-    some = {number: leaf for number, leaf in enumerate(leaves) if once(leaf)}
-    if some:
-        some = lax.cond(trip >= 0, lambda: some, lambda: jax.tree.map(jnp.zeros_like, some))
-    return jax.tree.unflatten(tree, [some.get(number, leaf) for number, leaf in enumerate(leaves)])
-
-
-def _as_it_is(leaf: jax.Array) -> jax.Array:
-    """The leaf, rounded to its own type."""
-    if not jnp.issubdtype(leaf.dtype, jnp.floating):
-        return leaf
-    kind = jnp.finfo(leaf.dtype)
-    return lax.reduce_precision(leaf, int(kind.nexp), int(kind.nmant))
-
-
 @functools.partial(jax.jit, inline=True)  # traced once, for the several places that ask for its shapes
 def train_trip(program: Program, snapshots: ArrayTree, trip: jax.Array) -> Trained:
     result, start = train(program, snapshots, trip)
@@ -135,9 +98,8 @@ def train_trip(program: Program, snapshots: ArrayTree, trip: jax.Array) -> Train
 
 def arrival_of(program: Program, trip: jax.Array, trained: Trained) -> Arrival:
     """What the rule sees of a trip, but for what the server has stored."""
-    client, staleness = program.trips.client[trip], program.trips.staleness[trip]
-    if program.spread.forms.packed:  # read with the others, not where it is used
-        staleness = lax.optimization_barrier(staleness)
+    client = program.trips.client[trip]
+    staleness = program.spread.rows.read_here(program.trips.staleness[trip])
     begin, end = _data_of(program, trip).own_offsets(client)
     return Arrival(
         update=trained.result.update,
@@ -166,9 +128,7 @@ def arrivals_of(program: Program, first: jax.Array, count: int, waiting: Trained
         lambda column: column.at[rows].get(mode="promise_in_bounds", wrap_negative_indices=False), numbers
     )
     large = (waiting.result.update, waiting.start)
-    updates, starts = zip(
-        *(client_memory.row_of(large, rows[number], as_vectors=False) for number in range(count)), strict=True
-    )
+    updates, starts = zip(*(row_at(large, rows[number], many=True) for number in range(count)), strict=True)
     client = part(trips.client)
     return Arrival(
         update=updates,
@@ -190,10 +150,9 @@ def fold_trip(
     rule = program.rule.build()
     if rule.remembers and memory:
         value = rule.remembers(arrival)
-        previous, forms = client_memory.fetch(memory, arrival.client, value), program.spread.forms
-        if forms.writes_at_once:  # the row is read, then written: else the memory is copied
-            previous, memory = lax.optimization_barrier((previous, memory))
-        memory, stored = client_memory.hold(memory, arrival.client, value, program.trips.key[trip], forms)
+        rows, previous = program.spread.rows, client_memory.fetch(memory, arrival.client, value)
+        previous, memory = rows.previous_before_write(previous, memory)
+        memory, stored = client_memory.hold(memory, arrival.client, value, program.trips.key[trip], rows)
         arrival = arrival._replace(previous=previous, stored=stored)
     buffer, report = rule.fold(buffer, arrival)
     require("loss" not in report, "the name of a rule's report", "loss", "another: the engine reports it")

@@ -62,11 +62,7 @@ def train_if_due(
         return _train_wave(waves, spread, train, reads(waves.trips[wave]), wave, waiting)
 
     with jax.named_scope("wave"):
-        if spread.forms.conditions:  # out of a loop, training would be lifted, and run whether due or not
-            return lax.cond(wave >= 0, train_wave, lambda waiting: waiting, waiting)
-        # A loop of no or one round: a CPU would copy what waits at a condition.
-        is_due = (wave >= 0).astype(wave.dtype)
-        return lax.fori_loop(0 * wave, is_due, lambda _, waiting: train_wave(waiting), waiting)
+        return spread.rows.if_due(wave, train_wave, waiting)
 
 
 def fetch(waves: Waves, trip: jax.Array, waiting: Any) -> Any:
@@ -109,16 +105,15 @@ def _train_side_by_side(
 ) -> Any:
     """A wave's first ``size`` trips with ``vmap``, as many at a time as there are lanes."""
     lanes = spread.lanes or len(trips)
-    if spread.forms.conditions and lanes == len(trips):
-        return _put(rows, waiting, jax.vmap(train)(trips))
 
     def some(number, waiting):
-        these, there = (lax.dynamic_slice_in_dim(a, number * lanes, lanes) for a in (trips, rows))
+        these, there = trips, rows
+        if lanes < len(trips) or not isinstance(number, int):
+            these, there = (lax.dynamic_slice_in_dim(a, number * lanes, lanes) for a in (trips, rows))
         return _put(there, waiting, jax.vmap(train)(these))
 
-    # A loop, if only of one round: XLA on a CPU takes many times as long for the same side by side without it.
     with jax.named_scope("lanes"):
-        return lax.fori_loop(0 * size, -(-size // lanes), some, waiting)
+        return spread.rows.in_rounds(-(-size // lanes), lanes == len(trips), some, waiting)
 
 
 def _train_over_devices(

@@ -13,7 +13,6 @@ from jafl import engine
 from jafl.base.buckets import bucket
 from jafl.base.errors import require
 from jafl.base.jaxpr_dependence import dependences
-from jafl.base.platform_forms import Forms
 from jafl.clients.work import ClientData
 from jafl.engine.devices import ONE_DEVICE, Spread, put
 from jafl.engine.forms import tiled_rows
@@ -139,13 +138,11 @@ def allocate(runs: Sequence[MatrixRun], layout: Layout, precision: str) -> Matri
     spread = runs[0].program.spread
     sizes = {"slots": slots, "memory_rows": rows, "precision": precision}
     if spread.devices is None:
-        return _allocate(stacked, **sizes, forms=spread.forms)
+        return _allocate(stacked, **sizes, tiled=spread.rows.tiled)
     if not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(stacked)):
         stacked = put(stacked, spread.everywhere())
     # Several devices hold a part of every row each; a tile may not lie across two of them.
-    return _allocate(
-        stacked, **sizes, forms=spread.forms._replace(tiled=False), spread=Spread(spread.devices)
-    )
+    return _allocate(stacked, **sizes, tiled=False, spread=Spread(spread.devices))
 
 
 def shapes(runs: Sequence[MatrixRun], layout: Layout) -> tuple[MatrixCarry, Segments]:
@@ -324,14 +321,14 @@ def shapes_of_segments(layout: Layout, runs: int, dtype: Any) -> Segments:
     )
 
 
-@functools.partial(jax.jit, static_argnames=("slots", "memory_rows", "precision", "forms", "spread"))
+@functools.partial(jax.jit, static_argnames=("slots", "memory_rows", "precision", "tiled", "spread"))
 def _allocate(
     lasting: Any,
     *,
     slots: int,
     memory_rows: int,
     precision: str,
-    forms: Forms,
+    tiled: bool,
     spread: Spread = ONE_DEVICE,
 ) -> MatrixCarry:
     """lasting: [B, M, *P] of the initial model, and of all else that lasts."""
@@ -339,7 +336,7 @@ def _allocate(
 
     def rows(number, dtype=None):
         return jax.tree.map(
-            lambda p: jax.vmap(lambda row: tiled_rows.zeros(number, row, forms, dtype))(p), params
+            lambda p: jax.vmap(lambda row: tiled_rows.zeros(number, row, tiled, dtype))(p), params
         )
 
     def stored(number):

@@ -21,6 +21,7 @@ from jax import lax
 from jafl.clients.work import ClientData
 from jafl.engine.devices import Spread
 from jafl.engine.forms import tiled_rows
+from jafl.engine.forms.rows import row_at
 from jafl.engine.loop import client_memory
 from jafl.engine.loop.client_memory import Row
 from jafl.engine.loop.trip import data_of_clients
@@ -251,13 +252,13 @@ def _train_one_after_the_other(run: _Run, snapshots: ArrayTree, segment: Segment
             lax.dynamic_index_in_dim(column, lane, keepdims=False)
             for column in (segment.client, segment.key, segment.read_slot)
         )
-        start = client_memory.row_of(snapshots, slot, as_vectors=False, many=False)
+        start = row_at(snapshots, slot, many=False)
         trip = _train_trip(run, start, client, key)
         if run.program.runs > 1:  # see ``_train``
             trip = jax.tree.map(lambda new: jnp.where(segment.size > 0, new, jnp.zeros_like(new)), trip)
         return jax.tree.map(lambda rows, new: rows.at[lane].set(new), made, trip)
 
-    start = client_memory.row_of(snapshots, segment.read_slot[0], as_vectors=False, many=False)
+    start = row_at(snapshots, segment.read_slot[0], many=False)
     trip = jax.eval_shape(functools.partial(_train_trip, run), start, segment.client[0], segment.key[0])
     made = jax.tree.map(lambda leaf: jnp.zeros((len(segment.client), *leaf.shape), leaf.dtype), trip)
     return lax.fori_loop(0, segment.most, train_next, made)

@@ -103,7 +103,7 @@ def allocation(run: Run, plan: ExecutionPlan) -> Any:
 def _trips(run: Run, plan: ExecutionPlan, rule: Rule, spread: Spread, reads_version: bool) -> engine.Trips:
     """What the device knows of each trip, its random key still zero."""
     schedule, examples = run.schedule, None
-    if spread.forms.packed and plan.form == "loop":
+    if spread.rows.dear_operations and plan.form == "loop":
         offsets = run.federation.partition.offsets.astype(np.int32)
         examples = padded(offsets[schedule.client]), padded(offsets[schedule.client + 1])
     return engine.Trips(

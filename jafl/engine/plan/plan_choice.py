@@ -35,7 +35,7 @@ def default_form(schedule: EventSchedule, rule: Any, spread: Spread) -> str:
     (experiments/tools/benchmarks/README.md, "Loop or matrix form on a CPU").
     """
     exchanges = spread.number > 1 and not spread.together and not _shares_steps(schedule, rule, spread)
-    return "matrix" if spread.forms.matrix or exchanges else "loop"
+    return "matrix" if spread.rows.linear_in_matrices or exchanges else "loop"
 
 
 def default_spread(

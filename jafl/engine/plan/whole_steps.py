@@ -10,7 +10,7 @@ from jafl.records import ExecutionPlan, Rule
 
 def takes_whole_steps(plan: ExecutionPlan, rule: Rule, spread: Spread) -> bool:
     """Whether the engine hands the rule all trips of a step at once."""
-    if plan.width == 1 or plan.form != "loop" or not spread.forms.whole_steps:
+    if plan.width == 1 or plan.form != "loop" or not spread.rows.takes_whole_steps:
         return False
     able = rule.whole_step is not None and rule.buffer_size and not rule.remembers and not rule.additive
     if not able or not np.all(np.diff(plan.first_trip) == rule.buffer_size):

@@ -1,0 +1,396 @@
+"""What differs between platforms: how the engine's loops lay out, read, write and order rows.
+
+A loop over server steps carries arrays of rows: snapshots [slots, *P], the clients' memory [N, *V], trained trips
+that wait to be folded. Each round reads some rows and writes others. The meaning is the same on every platform; what
+makes it quick is not. ``ROWS`` has one object for each platform, and the loops ask it (``Spread.rows``) in place of
+the platform: ``CpuRows`` for CPUs, ``AcceleratorRows`` for GPUs and TPUs. Functions that see no program use
+``jafl.base.platform_forms.by_platform``.
+
+XLA updates an array in place if it can see that all reads of the old one come before the write. If it cannot, it
+copies the whole array: with 1,000 clients under way, a thousand models for the sake of one. A CPU's compiler drops
+barriers before it fuses, so ``CpuRows`` says what comes first by arithmetic that the compiler cannot look through;
+``AcceleratorRows`` says it by barriers. Each method names the copy that it prevents, with what that copy costs.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jafl.engine.forms import columns, tiled_rows
+
+# From this length of its last axis on, an array is as quick in its own shape as flat, on a CPU. Measured: 10 is
+# short, 200 is long.
+LONG_AXIS = 64
+ONE_LAYER = 2  # arrays: a kernel and a bias
+# Bit patterns by size in bits. Arithmetic makes quiet NaNs only, so no computed number has one of these.
+SIGNALLING_NAN = {16: 0x7FA5, 32: 0x7FA5A5A5, 64: 0x7FF4A5A5A5A5A5A5}
+
+
+@dataclasses.dataclass(frozen=True)
+class AcceleratorRows:
+    """Rows on a GPU or a TPU.
+
+    Every operation is dear there, however small: a TPU v5e takes 1,820 cycles for the cheapest one (a compiler's
+    estimate, as are all figures of this class; those for a GPU follow the TPU's, and nothing was measured on one).
+
+    Attributes:
+      tiled: whether rows of matrices lie in whole tiles of a TPU's memory (``tiled_rows``).
+      dear_operations: whether what can be counted is not read, and what is in a column is not written once more.
+      linear_in_matrices: whether plans have the matrix form where rule and server optimizer are linear.
+      takes_whole_steps: whether a rule that can takes all waiting trips of a step at once (``Rule.whole_step``).
+        Without it WKAFL's waves of 64 cost 46.1 kilocycles a trip (MLP 784-200-10) in place of 30.5.
+    """
+
+    tiled: bool = False
+    dear_operations: bool = True
+    linear_in_matrices: bool = True
+    takes_whole_steps: bool = True
+
+    # How rows are laid out.
+
+    def zeros(self, count: int, like: Any, dtype: Any = None) -> Any:
+        """``count`` rows of zeros, each like ``like``, an array [*shape] or its shape and dtype."""
+        return tiled_rows.zeros(count, like, self.tiled, dtype)
+
+    def memory_zeros(self, count: int, like: Any, dtype: Any) -> Any:
+        """Rows of the clients' memory, as ``zeros``."""
+        return self.zeros(count, like, dtype)
+
+    def carried(self, tree: Any) -> Any:
+        """Arrays as a loop carries them; ``shaped`` is the inverse.
+
+        In their shapes: the compiler lays an array out as suits what reads it, and would copy it between a shape and
+        a vector, 154,000 cycles at the entry of the loop.
+        """
+        return tree
+
+    def carried_rows(self, tree: Any) -> Any:
+        """Arrays [rows, ...] as a loop carries them."""
+        return tree
+
+    # How rows are read and written.
+
+    def start_of_trip(self, snapshots: Any, slot: jax.Array, trip: jax.Array, for_rule: bool) -> Any:
+        """[*P]: the snapshot that a trip trains from, read once.
+
+        Each leaf is rounded to its own type, which changes nothing and is not moved. Otherwise a TPU that multiplies
+        in bfloat16 converts all snapshots at every step, 387,000 cycles. A barrier does not prevent that, and a
+        condition copies the leaves.
+
+        Args:
+          snapshots: [slots, *P].
+          slot: [] int32, which of them.
+          trip: [] int32, the number of the trip.
+          for_rule: whether the rule reads the start, too.
+        """
+        start = row_at(snapshots, slot, many=True)
+        return jax.tree.map(_rounded_to_its_type, start)
+
+    def before_version_is_written(self, slot: jax.Array, params: Any, others: Any) -> tuple[Any, Any, Any]:
+        """The slot, the new model [*P] and what else a step has made, once all reads of snapshots are over.
+
+        Otherwise XLA writes each leaf as soon as its own gradient exists, and copies most of the buffer at every step
+        for the backward pass, which reads other leaves again. A single layer reads nothing again, and is quicker
+        written as it is made.
+        """
+        if len(jax.tree.leaves(params)) > ONE_LAYER:
+            slot, params = lax.optimization_barrier((slot, params))
+        return slot, params, others
+
+    def write_version(self, snapshots: Any, slot: jax.Array, params: Any) -> Any:
+        """The snapshots [slots, *P] with ``params`` [*P] in one slot."""
+        return with_row(snapshots, slot, params)
+
+    def number_written(self, column: jax.Array, row: jax.Array, value: Any) -> jax.Array:
+        """A column [rows, ...] of reports with one entry set; the row is there, so no check of its number is made."""
+        return lax.dynamic_update_index_in_dim(column, jnp.asarray(value, column.dtype), row, 0)
+
+    # The clients' memory: each trip reads its client's row and writes it.
+
+    def memory_written(self, memory: Any) -> Any:
+        """The memory with the row of the last trip written, if that row is still pending."""
+        return memory
+
+    def row_set(self, memory: Any, client: jax.Array, row: Any) -> Any:
+        """The memory with ``row`` as the client's own, written in its own trip.
+
+        Held for the next trip it would cost 4,000 cycles more, and recalling would have to carry the memory.
+        """
+        codes, scales = with_row((memory.codes, memory.scales), client, tuple(row))
+        return memory._replace(codes=codes, scales=scales)
+
+    def previous_before_write(self, previous: Any, memory: Any) -> tuple[Any, Any]:
+        """A client's stored value, read before the memory changes: otherwise the memory is copied."""
+        ordered: tuple[Any, Any] = lax.optimization_barrier((previous, memory))
+        return ordered
+
+    def after_memory_is_written(self, trip: jax.Array, memory: Any) -> jax.Array:
+        """The number of the trip, whose training may begin while the memory is written."""
+        return trip
+
+    def sum_over_recalled(
+        self,
+        first: jax.Array,
+        end: jax.Array,
+        add: Callable[[jax.Array, Any, Any], Any],
+        start: Any,
+        memory: Any,
+    ) -> tuple[Any, Any]:
+        """(result, memory) of a loop over recalled rows that writes nothing.
+
+        add: (number, result so far, memory) -> result.
+        """
+        return lax.fori_loop(first, end, lambda number, shown: add(number, shown, memory), start), memory
+
+    # What loops do.
+
+    def if_due(self, wave: jax.Array, train: Callable[[Any], Any], waiting: Any) -> Any:
+        """``train(waiting)`` if ``wave`` is 0 or more, else ``waiting``.
+
+        A condition: training is lifted out of a loop of no or one round, and runs at every trip.
+        """
+        return lax.cond(wave >= 0, train, lambda waiting: waiting, waiting)
+
+    def in_rounds(self, rounds: jax.Array, once: bool, body: Callable[[Any, Any], Any], start: Any) -> Any:
+        """``body`` so many times; ``once``: it is known that the number is 1, and no loop is needed."""
+        return body(0, start) if once else lax.fori_loop(0 * rounds, rounds, body, start)
+
+    def packed(self, tree: Any) -> Any:
+        """Columns of numbers in one vector: a loop then reads several of them by one operation."""
+        return columns.packed(tree)
+
+    def read_here(self, number: jax.Array) -> jax.Array:
+        """A number of a trip, read with its other numbers and not later where it is used."""
+        return lax.optimization_barrier(number)
+
+
+class CpuRows(AcceleratorRows):
+    """Rows on a CPU, where an operation is cheap and a pass over memory is dear.
+
+    Figures are ratios of run time without the trick to run time with it, trip by trip on one core.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(
+            tiled=False, dear_operations=False, linear_in_matrices=False, takes_whole_steps=False
+        )
+
+    def memory_zeros(self, count: int, like: Any, dtype: Any) -> Any:
+        """As vectors [rows, entries], see ``carried``."""
+        return jnp.zeros((count, like.size), dtype or like.dtype)
+
+    def carried(self, tree: Any) -> Any:
+        """Arrays with a short last axis as vectors: a CPU goes through [784, 10] only ten entries at a time.
+
+        1.10 to 1.17 for softmax regression under rules with memory, .93 to 1.05 elsewhere. Rules and optimizers see
+        the shapes; between two ends the compiler removes them from the arithmetic. Arrays with a long last axis keep
+        their shape: they are as quick, and the compiler would copy some of the flat ones.
+        """
+        return jax.tree.map(lambda leaf: leaf if _keeps_shape(leaf) else jnp.reshape(leaf, -1), tree)
+
+    def carried_rows(self, tree: Any) -> Any:
+        """Each row as a vector."""
+        return jax.tree.map(
+            lambda leaf: jnp.reshape(leaf, (len(leaf), -1)) if jnp.ndim(leaf) > 2 else leaf, tree
+        )
+
+    def start_of_trip(self, snapshots: Any, slot: jax.Array, trip: jax.Array, for_rule: bool) -> Any:
+        """[*P]: read as vectors; some leaves behind a condition that always holds.
+
+        Otherwise their reading is fused into what uses them. Where a rule needs the start, these are the leaves that
+        the loop carries as vectors: the rule's arithmetic is fused into the write of the step's snapshot, and to read
+        and write one array copies all snapshots at every step. In models with kernels of more than two axes these are
+        vectors: biases and scales would be looked up again for every pixel or token, an eighth of such a trip.
+        """
+        start = jax.tree.map(
+            lambda rows: lax.dynamic_index_in_dim(_vectors(rows), slot, keepdims=False).reshape(
+                rows.shape[1:]
+            ),
+            snapshots,
+        )
+        leaves, tree = jax.tree.flatten(start)
+        deep = any(jnp.ndim(leaf) > 2 for leaf in leaves)
+
+        def is_pinned(leaf: jax.Array) -> bool:
+            vector = jnp.ndim(leaf) < 2
+            return (for_rule and (vector or not _keeps_shape(leaf))) or (deep and vector)
+
+        pinned = {number: leaf for number, leaf in enumerate(leaves) if is_pinned(leaf)}
+        if pinned:
+            pinned = lax.cond(trip >= 0, lambda: pinned, lambda: jax.tree.map(jnp.zeros_like, pinned))
+        return jax.tree.unflatten(tree, [pinned.get(number, leaf) for number, leaf in enumerate(leaves)])
+
+    def before_version_is_written(self, slot: jax.Array, params: Any, others: Any) -> tuple[Any, Any, Any]:
+        """All of them behind a loop of no rounds, which no arithmetic is moved through. 9.6 with 1,000 under way.
+
+        The compiler computes cheap arithmetic again for each reader that wants another shape, from the snapshot
+        itself, and the write cannot come before that.
+        """
+        leaves, structure = jax.tree.flatten((params, others))
+        places = [place for place, leaf in enumerate(leaves) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+
+        def negative(state: Any) -> Any:
+            return jax.tree.map(jnp.negative, state)
+
+        start = (slot, [leaves[place] for place in places])
+        slot, there = lax.while_loop(lambda state: state[0] < 0, negative, start)
+        for place, leaf in zip(places, there, strict=True):
+            leaves[place] = leaf
+        return slot, *jax.tree.unflatten(structure, leaves)
+
+    def write_version(self, snapshots: Any, slot: jax.Array, params: Any) -> Any:
+        """Written as vectors."""
+
+        def write(rows: jax.Array, value: jax.Array) -> jax.Array:
+            vectors = lax.dynamic_update_index_in_dim(_vectors(rows), jnp.reshape(value, -1), slot, 0)
+            return vectors.reshape(rows.shape)
+
+        return jax.tree.map(write, snapshots, params)
+
+    def number_written(self, column: jax.Array, row: jax.Array, value: Any) -> jax.Array:
+        return column.at[row].set(value)
+
+    def memory_written(self, memory: Any) -> Any:
+        codes = with_row(memory.codes, memory.client, memory.held.codes)
+        scales = with_row(memory.scales, memory.client, memory.held.scales)
+        return memory._replace(codes=codes, scales=scales)
+
+    def row_set(self, memory: Any, client: jax.Array, row: Any) -> Any:
+        """The row is held, and the next trip writes it. 81 for ACE with 200 clients.
+
+        The compiler copies the whole memory if a row is read and another one is written afterwards, unless it sees
+        that the read follows the write. So a trip writes the row of the trip before, reads its own from the array
+        just written, and holds the new one. It then costs the same for any number of clients.
+        """
+        return memory._replace(held=row, client=jnp.int32(client))
+
+    def previous_before_write(self, previous: Any, memory: Any) -> tuple[Any, Any]:
+        return previous, memory
+
+    def after_memory_is_written(self, trip: jax.Array, memory: Any) -> jax.Array:
+        """The number of the trip, computed such that the compiler believes it to depend on the held row's write.
+
+        Whatever reads it comes after that write. Then the next row can be held without a copy of the memory.
+        """
+        return trip + zero_after_write(memory)
+
+    def sum_over_recalled(
+        self,
+        first: jax.Array,
+        end: jax.Array,
+        add: Callable[[jax.Array, Any, Any], Any],
+        start: Any,
+        memory: Any,
+    ) -> tuple[Any, Any]:
+        """The loop carries the memory and writes the held row: so later writes come after these reads."""
+        like = (start, memory)
+
+        def carried(shown: Any, memory: Any) -> Any:
+            return self.carried(shown), memory._replace(held=self.carried(memory.held))
+
+        def body(number: jax.Array, state: Any) -> Any:
+            shown, memory = shaped(state, like)
+            memory = self.memory_written(memory)
+            return carried(add(number, shown, memory), memory)
+
+        result: tuple[Any, Any] = shaped(lax.fori_loop(first, end, body, carried(start, memory)), like)
+        return result
+
+    def if_due(self, wave: jax.Array, train: Callable[[Any], Any], waiting: Any) -> Any:
+        """A loop of no or one round: a condition would copy what waits."""
+        is_due = (wave >= 0).astype(wave.dtype)
+        return lax.fori_loop(0 * wave, is_due, lambda _, waiting: train(waiting), waiting)
+
+    def in_rounds(self, rounds: jax.Array, once: bool, body: Callable[[Any, Any], Any], start: Any) -> Any:
+        """A loop, if only of one round: XLA takes many times as long for the same side by side without it."""
+        return lax.fori_loop(0 * rounds, rounds, body, start)
+
+    def packed(self, tree: Any) -> Any:
+        return tree
+
+    def read_here(self, number: jax.Array) -> jax.Array:
+        return number
+
+
+ROWS = {"cpu": CpuRows(), "gpu": AcceleratorRows(), "tpu": AcceleratorRows(tiled=True)}
+
+
+def shaped(carried: Any, like: Any) -> Any:
+    """What a loop has carried, in the shapes of ``like``."""
+    return jax.tree.map(lambda leaf, own: jnp.reshape(leaf, jnp.shape(own)), carried, like)
+
+
+def row_at(arrays: Any, number: jax.Array, many: bool) -> Any:
+    """[*V]: row ``number`` of arrays [rows, *V]; many: see ``TiledRows.row``."""
+
+    def read(rows: Any) -> jax.Array:
+        if tiled_rows.is_tiled(rows):
+            return rows.row(number, many)
+        return lax.dynamic_index_in_dim(rows, number, keepdims=False)
+
+    return jax.tree.map(read, arrays, is_leaf=tiled_rows.is_tiled)
+
+
+def with_row(arrays: Any, number: jax.Array, row: Any) -> Any:
+    """Arrays [rows, *V] with ``row`` [*V] as their row ``number``."""
+
+    def write(rows: Any, value: jax.Array) -> Any:
+        if tiled_rows.is_tiled(rows):
+            return rows.with_row(number, value)
+        return lax.dynamic_update_index_in_dim(rows, jnp.reshape(value, rows.shape[1:]), number, 0)
+
+    return jax.tree.map(write, arrays, row, is_leaf=tiled_rows.is_tiled)
+
+
+def zero_after_write(memory: Any) -> jax.Array:
+    """0, int32: a number that XLA must compute after the memory's held row was written.
+
+    For values in full or half precision it counts entries of the written row with a bit pattern that no arithmetic
+    makes; in 8 bits, entries of -128, which rounding never makes.
+    """
+    written = [
+        lax.dynamic_index_in_dim(_vectors(codes)[:, :1], memory.client, keepdims=False)
+        for codes in jax.tree.leaves(memory.codes)
+        if codes.size
+    ]
+    if memory.scales == ():
+        return _count(_signalling(leaf) for leaf in written if jnp.issubdtype(leaf.dtype, jnp.floating))
+    return _count(code[0] == -128 for code in written)
+
+
+def _signalling(leaf: jax.Array) -> jax.Array:
+    """[] bool: whether the first entry of a float array is a signalling NaN. It never is."""
+    bits = 8 * leaf.dtype.itemsize
+    kind = jnp.dtype(f"uint{bits}")
+    entry = lax.bitcast_convert_type(leaf.reshape(-1)[0], kind)
+    return entry == kind.type(SIGNALLING_NAN[bits])
+
+
+def _count(flags: Any) -> jax.Array:
+    """How many of ``flags``, [] bool each, are True, as one reduction.
+
+    XLA computes a reduction once. It would fuse a chain of additions into whatever reads at a place that depends on
+    the count, and repeat it for every element: LeNet's pools took three times as long.
+    """
+    flags = list(flags)
+    return jnp.sum(jnp.stack(flags), dtype=jnp.int32) if flags else jnp.int32(0)
+
+
+def _rounded_to_its_type(leaf: jax.Array) -> jax.Array:
+    if not jnp.issubdtype(leaf.dtype, jnp.floating):
+        return leaf
+    kind = jnp.finfo(leaf.dtype)
+    return lax.reduce_precision(leaf, int(kind.nexp), int(kind.nmant))
+
+
+def _keeps_shape(leaf: Any) -> bool:
+    """Whether a CPU carries an array in its own shape: it has at most one axis, or a long last axis."""
+    return jnp.ndim(leaf) <= 1 or jnp.shape(leaf)[-1] >= LONG_AXIS
+
+
+def _vectors(array: jax.Array) -> jax.Array:
+    return array.reshape(len(array), -1)
