@@ -381,7 +381,8 @@ def show_recalled(
     first, end = recall.first_row[step], recall.first_row[step + 1]
 
     def add(number, shown, memory):
-        return fold(shown, recall.weight[number], client_memory.fetch(memory, recall.client[number], like))
+        row = client_memory.fetch(memory, recall.client[number], like)
+        return fold(shown, recall.weight[number], row)
 
     with jax.named_scope("recalled"):
         return program.spread.rows.sum_over_recalled(first, end, add, buffer, memory)
