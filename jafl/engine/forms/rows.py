@@ -90,20 +90,28 @@ class AcceleratorRows:
         start = row_at(snapshots, slot, many=True)
         return jax.tree.map(_rounded_to_its_type, start)
 
-    def before_version_is_written(self, slot: jax.Array, params: Any, others: Any) -> tuple[Any, Any, Any]:
-        """The slot, the new model [*P] and what else a step has made, once all reads of snapshots are over.
+    def version_written(
+        self, snapshots: Any, slot: jax.Array, params: Any, others: Any
+    ) -> tuple[Any, Any, Any]:
+        """The snapshots [slots, *P] with the model ``params`` [*P] in one slot, once all reads of them are over.
 
         Otherwise XLA writes each leaf as soon as its own gradient exists, and copies most of the buffer at every step
         for the backward pass, which reads other leaves again. A single layer reads nothing again, and is quicker
         written as it is made.
-        """
-        if len(jax.tree.leaves(params)) > ONE_LAYER:
-            slot, params = lax.optimization_barrier((slot, params))
-        return slot, params, others
 
-    def write_version(self, snapshots: Any, slot: jax.Array, params: Any) -> Any:
-        """The snapshots [slots, *P] with ``params`` [*P] in one slot."""
-        return with_row(snapshots, slot, params)
+        Args:
+          snapshots: [slots, *P].
+          slot: [] int32.
+          params: [*P].
+          others: all else that the step has made and that may be computed from a snapshot.
+
+        Returns:
+          The snapshots, and ``params`` and ``others`` as the loop is to carry them.
+        """
+        written = params
+        if len(jax.tree.leaves(params)) > ONE_LAYER:
+            slot, written = lax.optimization_barrier((slot, params))
+        return with_row(snapshots, slot, written), params, others
 
     def number_written(self, column: jax.Array, row: jax.Array, value: Any) -> jax.Array:
         """A column [rows, ...] of reports with one entry set; the row is there, so no check of its number is made."""
@@ -155,9 +163,16 @@ class AcceleratorRows:
         """
         return lax.cond(wave >= 0, train, lambda waiting: waiting, waiting)
 
-    def in_rounds(self, rounds: jax.Array, once: bool, body: Callable[[Any, Any], Any], start: Any) -> Any:
-        """``body`` so many times; ``once``: it is known that the number is 1, and no loop is needed."""
-        return body(0, start) if once else lax.fori_loop(0 * rounds, rounds, body, start)
+    def in_rounds(
+        self, size: jax.Array, at_once: int, most: int, body: Callable[[Any, Any], Any], start: Any
+    ) -> Any:
+        """``body`` until ``size`` items are done, ``at_once`` in each round; there are ``most`` items at the most.
+
+        Where one round does them all, there is no loop.
+        """
+        if at_once == most:
+            return body(0, start)
+        return lax.fori_loop(0 * size, -(-size // at_once), body, start)
 
     def packed(self, tree: Any) -> Any:
         """Columns of numbers in one vector: a loop then reads several of them by one operation."""
@@ -224,11 +239,15 @@ class CpuRows(AcceleratorRows):
             pinned = lax.cond(trip >= 0, lambda: pinned, lambda: jax.tree.map(jnp.zeros_like, pinned))
         return jax.tree.unflatten(tree, [pinned.get(number, leaf) for number, leaf in enumerate(leaves)])
 
-    def before_version_is_written(self, slot: jax.Array, params: Any, others: Any) -> tuple[Any, Any, Any]:
-        """All of them behind a loop of no rounds, which no arithmetic is moved through. 9.6 with 1,000 under way.
+    def version_written(
+        self, snapshots: Any, slot: jax.Array, params: Any, others: Any
+    ) -> tuple[Any, Any, Any]:
+        """Written as vectors, behind a loop of no rounds, which no arithmetic is moved through.
+
+        9.6 for an MLP of 40-64-10 with 1,000 clients under way and four local steps, under ASGD and FedAsync.
 
         The compiler computes cheap arithmetic again for each reader that wants another shape, from the snapshot
-        itself, and the write cannot come before that.
+        itself, and the write cannot come before that. So all that may be computed from one goes through the loop.
         """
         leaves, structure = jax.tree.flatten((params, others))
         places = [place for place, leaf in enumerate(leaves) if jnp.issubdtype(leaf.dtype, jnp.floating)]
@@ -240,16 +259,13 @@ class CpuRows(AcceleratorRows):
         slot, there = lax.while_loop(lambda state: state[0] < 0, negative, start)
         for place, leaf in zip(places, there, strict=True):
             leaves[place] = leaf
-        return slot, *jax.tree.unflatten(structure, leaves)
-
-    def write_version(self, snapshots: Any, slot: jax.Array, params: Any) -> Any:
-        """Written as vectors."""
+        params, others = jax.tree.unflatten(structure, leaves)
 
         def write(rows: jax.Array, value: jax.Array) -> jax.Array:
             vectors = lax.dynamic_update_index_in_dim(_vectors(rows), jnp.reshape(value, -1), slot, 0)
             return vectors.reshape(rows.shape)
 
-        return jax.tree.map(write, snapshots, params)
+        return jax.tree.map(write, snapshots, params), params, others
 
     def number_written(self, column: jax.Array, row: jax.Array, value: Any) -> jax.Array:
         return column.at[row].set(value)
@@ -305,9 +321,11 @@ class CpuRows(AcceleratorRows):
         is_due = (wave >= 0).astype(wave.dtype)
         return lax.fori_loop(0 * wave, is_due, lambda _, waiting: train(waiting), waiting)
 
-    def in_rounds(self, rounds: jax.Array, once: bool, body: Callable[[Any, Any], Any], start: Any) -> Any:
+    def in_rounds(
+        self, size: jax.Array, at_once: int, most: int, body: Callable[[Any, Any], Any], start: Any
+    ) -> Any:
         """A loop, if only of one round: XLA takes many times as long for the same side by side without it."""
-        return lax.fori_loop(0 * rounds, rounds, body, start)
+        return lax.fori_loop(0 * size, -(-size // at_once), body, start)
 
     def packed(self, tree: Any) -> Any:
         return tree

@@ -327,14 +327,14 @@ def store_version(rows: AcceleratorRows, carry: Carry, slot: jax.Array) -> Carry
     """The carry after a step, with its model [*P] in ``slot``, [] int32, of the snapshots [slots, *P]."""
     memory = carry.memory
     others = (carry.optimizer_state, carry.rule_state, memory and memory.held)
-    slot, params, others = rows.before_version_is_written(slot, carry.params, others)
+    snapshots, params, others = rows.version_written(carry.snapshots, slot, carry.params, others)
     optimizer_state, rule_state, held = others
     return carry._replace(
         params=params,
         optimizer_state=optimizer_state,
         rule_state=rule_state,
         memory=memory and memory._replace(held=held),
-        snapshots=rows.write_version(carry.snapshots, slot, params),
+        snapshots=snapshots,
     )
 
 

@@ -113,7 +113,7 @@ def _train_side_by_side(
         return _put(there, waiting, jax.vmap(train)(these))
 
     with jax.named_scope("lanes"):
-        return spread.rows.in_rounds(-(-size // lanes), lanes == len(trips), some, waiting)
+        return spread.rows.in_rounds(size, lanes, len(trips), some, waiting)
 
 
 def _train_over_devices(
