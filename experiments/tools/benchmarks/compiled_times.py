@@ -1,7 +1,7 @@
 """How long runs may take on chips that are not here, by their compiler's estimates.
 
-    python -m experiments.tools.benchmarks.compiled_estimates --algorithm=fedbuff,ace
-    python -m experiments.tools.benchmarks.compiled_estimates --topology=v5e:2x4 \
+    python -m experiments.tools.benchmarks.compiled_times --algorithm=fedbuff,ace
+    python -m experiments.tools.benchmarks.compiled_times --topology=v5e:2x4 \
         --sweep="model=mlp,lenet5;batch_size=32"
 
 Nothing runs there: every time is an estimate of the compiler (pip install "jafl[tpu]"). What it gives no time for is
