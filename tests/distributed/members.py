@@ -16,7 +16,7 @@ from waiting import LIMIT, until
 START = """
 import signal, sys
 from caching import cache_in_every_process
-from jafl.runs import connection
+from jafl.runs.hosts import connection
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell starts in the background
 connection.SECONDS_TO_CONNECT, connection.SECONDS_OF_SILENCE = {connect}, {silence}
 connect = connection.connect

@@ -39,9 +39,18 @@ CASES = (
     "wkafl; very unequal clients",
 )
 
+# One of each kind: an additive rule, clients that differ, client memory, gradients kept whole.
+FEW = (CASES[0], "local epochs, LR-Norm", "ace; very unequal clients", "wkafl; very unequal clients")
+
 IN_MATRIX_FORM = (
     "fedbuff, buffer above the concurrency",
     "fedasync",
+    "ace; very unequal clients",
+    "aced, some leave; slow clients",
+    "ca2fl; simultaneous arrivals",
+)
+
+IN_PARTS = (
     "ace; very unequal clients",
     "aced, some leave; slow clients",
     "ca2fl; simultaneous arrivals",
@@ -114,9 +123,16 @@ def main() -> None:
     assert len(jax.devices()) == 8
     check_what_is_chosen()
     known = {case.name: case for case in (*engine_cases.CASES, *rule_cases.CASES)}
-    for number, name in enumerate(CASES):
+    cases, in_matrix_form, in_parts = CASES, IN_MATRIX_FORM, IN_PARTS
+    if sys.argv[1] == "few":
+        cases, in_matrix_form, in_parts = (
+            FEW,
+            ("ace; very unequal clients",),
+            ("ca2fl; simultaneous arrivals",),
+        )
+    for number, name in enumerate(cases):
         compare(known[name], "float64", devices=8, together=number % 2 == 1)
-    for number, name in enumerate(IN_MATRIX_FORM):
+    for number, name in enumerate(in_matrix_form):
         compare(known[name], "float64", devices=8, together=number % 2 == 1, width=2, form="matrix")
     unequal = known["local epochs, LR-Norm"]
     compare(unequal, "float64", devices=2, together=True, width=8, lanes=4)  # two at a time on each
@@ -124,11 +140,7 @@ def main() -> None:
     program_of_a_plan.LARGE_SHARE_OF_MEMORY = 0
     with jax.enable_x64(True):
         check_what_is_large_lies_in_parts()
-    for name in (
-        "ace; very unequal clients",
-        "aced, some leave; slow clients",
-        "ca2fl; simultaneous arrivals",
-    ):
+    for name in in_parts:
         compare(known[name], "float64", devices=4, width=8)
 
 

@@ -95,8 +95,10 @@ def test_engine_equals_reference_with_few_lanes_for_unequal_clients(name: str, m
     compare(NAMED[name], "float64", width=7, lanes=3, mixed=mixed, together=True)
 
 
-@pytest.mark.full
-def test_engine_equals_reference_on_eight_devices():
+@pytest.mark.parametrize(
+    "cases", [pytest.param("few", marks=pytest.mark.full), pytest.param("all", marks=pytest.mark.gate)]
+)
+def test_engine_equals_reference_on_eight_devices(cases):
     """In a process of its own, whose devices are made before JAX starts."""
     environment = {
         **os.environ,
@@ -104,5 +106,5 @@ def test_engine_equals_reference_on_eight_devices():
         "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",  # a third less time, most of which goes into compiling
     }
     program = pathlib.Path(__file__).parent / "on_eight_devices.py"
-    ended = subprocess.run([sys.executable, program], env=environment, capture_output=True, text=True)
+    ended = subprocess.run([sys.executable, program, cases], env=environment, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stdout + ended.stderr

@@ -608,7 +608,7 @@ def test_the_command_lists_the_benchmarks(tmp_path):
     assert said.text.startswith("clients  FedBuff, ACE and WKAFL")
 
 
-@pytest.mark.full
+@pytest.mark.gate
 def test_a_small_benchmark_from_the_command_line(tmp_path, monkeypatch):
     monkeypatch.setitem(running.MOST_SECONDS, "estimate", 1.5)  # the compiler would take a minute
     typed = ["--benchmark=clients", "--num_clients=100", "--client_trips=20", "--output_dir=o"]

@@ -76,7 +76,21 @@ def test_the_search_and_its_results_agree(name):
             assert settings in allowed[label], f"{label}: no trial of the search"
 
 
-@pytest.mark.parametrize("name", in_tiers(NAMES, ("wkafl_appendixD",)))
+# One of each kind of each paper; the other experiments are run as gates.
+RUN = (
+    "ace_bounds",
+    "ace_fig2",
+    "fedbuff_corollary1",
+    "fedbuff_fig1",
+    "fedbuff_table3",
+    "fedstaleweight_fig2",
+    "privacy_of_schedules",
+    "wkafl_fig2",
+    "wkafl_table2",
+)
+
+
+@pytest.mark.parametrize("name", in_tiers(NAMES, ("wkafl_appendixD",), full=RUN))
 def test_its_desk_size_runs(name, tmp_path):
     experiment, lines = discovery.load(name), []
     size = experiment.scales["desk"]

@@ -9,8 +9,8 @@ from test_protocol import ANALYSIS, EXPERIMENT
 from experiments.harness import Claim
 from experiments.harness.declare import discovery
 from experiments.harness.declare.protocol import EXPLORATORY, UNDER
-from experiments.harness.judge import families, replication
-from experiments.harness.report import kept_results, overview, pages, report
+from experiments.harness.judge import replication
+from experiments.harness.report import families, kept_results, overview, pages, report
 
 CLAIMS = [
     Claim(sentence="a above b", better="a", worse="b", published="3 : 2"),

@@ -23,7 +23,7 @@ from experiments.harness import (
 )
 from experiments.harness.declare import checks, discovery, protocol, search
 from experiments.harness.judge import replication, verdicts
-from experiments.harness.report import kept_results, pages
+from experiments.harness.report import kept_results, pages, report
 from experiments.harness.results import Runs
 from experiments.harness.run import control, running
 from jafl.base.errors import SettingError
@@ -278,10 +278,10 @@ def test_results_that_do_not_are_exploratory(changes, why):
 
 
 def test_winners_at_the_edge_are_reported_with_the_results():
-    two = harness.report.tuning(SIZE, None)
+    two = report.tuning(SIZE, None)
     assert "No winner lies at the edge." in two, "of two values neither is inside"
     three = dataclasses.replace(SIZE, search=Search(space={"server_learning_rate": [0.01, 0.03, 0.1]}))
-    told = harness.report.tuning(three, None)
+    told = report.tuning(three, None)
     assert (
         "At the edge of what was tried: server_learning_rate = 0.1 of a; server_learning_rate = 0.01 of b."
         in told
@@ -682,7 +682,7 @@ def test_without_two_seeds_nothing_is_decided_and_nothing_fails():
     row = judged(A_ABOVE_B, runs_of({"a": [0.9], "b": [0.8]}))
     assert row["verdict"] == "undecided"
     assert math.isnan(row["low"])
-    heading, line = harness.report.claims([row])
+    heading, line = report.claims([row])
     assert line[heading.index("difference (95 % interval)")].endswith(" (-)")
 
 

@@ -14,8 +14,7 @@ from jax import lax
 from tiers import in_tiers
 
 from jafl.base.errors import SettingError
-from jafl.models import Conv, max_pool
-from jafl.models.forms import convolution
+from jafl.models import Conv, convolution, max_pool
 
 module = sys.modules[convolution.__module__]
 

@@ -201,7 +201,8 @@ def test_the_flag_takes_a_value_and_is_a_switch_as_before(tmp_path):
 
 FAILING = """
 import sys
-from jafl import command_line, plots
+from jafl import plots
+from jafl.cli import command_line
 
 def fails(*_, **__):
     raise ZeroDivisionError("no picture today")

@@ -96,8 +96,9 @@ MANY = """
 import json, sys
 from absl import flags
 from absl.testing import flagsaver
-from jafl import command_line
-from jafl.runs import recorder, runner
+from jafl.cli import command_line
+from jafl.runs import runner
+from jafl.runs.recording import recorder
 command_line.define_settings()
 recorder.draw_history = runner.draw_schedule = lambda *_: None
 for arguments in json.load(sys.stdin):

@@ -8,7 +8,7 @@ from typing import Any
 from experiments.harness import times
 from experiments.harness.declare import discovery, protocol, search
 from experiments.harness.declare.protocol import UNDER, VERSION
-from experiments.harness.judge.families import Content, page_name
+from experiments.harness.report.families import Content, page_name
 from jafl.base.errors import SettingError, require
 from jafl.runs.directory.reader import read_json
 

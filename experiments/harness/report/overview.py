@@ -8,7 +8,9 @@ import re
 from collections.abc import Sequence
 
 from experiments.harness.declare.protocol import UNDER
-from experiments.harness.judge.families import (
+from experiments.harness.judge.verdicts import UNDECIDED
+from experiments.harness.report import report
+from experiments.harness.report.families import (
     SCORES,
     Content,
     families,
@@ -18,8 +20,6 @@ from experiments.harness.judge.families import (
     scores,
     without_repetition,
 )
-from experiments.harness.judge.verdicts import UNDECIDED
-from experiments.harness.report import report
 from jafl.base.errors import require
 
 RESULTS = "../docs/results"  # from experiments/README.md

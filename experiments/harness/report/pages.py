@@ -21,8 +21,8 @@ from experiments.harness import times
 from experiments.harness.declare import discovery, search
 from experiments.harness.declare.protocol import BEFORE, VERSION, Standing
 from experiments.harness.judge import profiles, replication
-from experiments.harness.judge.families import SCORES, Content, counted, families, page_name, scores
 from experiments.harness.report import kept_results, overview, report
+from experiments.harness.report.families import SCORES, Content, counted, families, page_name, scores
 from experiments.harness.report.kept_results import PAGES
 from experiments.harness.run import control
 from jafl.base.errors import SettingError
