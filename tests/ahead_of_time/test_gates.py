@@ -118,7 +118,7 @@ MISSED = (
     ("buffers", "emnist_cnn, wkafl, trip by trip, *", OF_A_LAYER),
     ("temporaries", "mlp, *, v5e:2x*", EXCHANGED),
     ("temporaries", "mlp, *, v5e:4x4*", EXCHANGED),
-    ("temporaries", "softmax, wkafl, waves of 64, *", OF_A_LAYER),
+    ("temporaries", "softmax, wkafl, *, v5e*", OF_A_LAYER),
     ("temporaries", "mlp, wkafl, waves of 64, *, h100*", OF_A_LAYER),
     ("temporaries", "lenet5, *", FLOATING_IMAGES),
     ("forecast", "lenet5, *", FLOATING_IMAGES),
