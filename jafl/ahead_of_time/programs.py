@@ -163,7 +163,7 @@ def _of_matrix_form(topology: Topology, preparation: Preparation) -> tuple[Any, 
 def _with_examples_apart(placed: Any, x: Any) -> Any:
     """The shapes of a program of either form with those of its examples [E, ...], in parts if they are large."""
     spread = placed.spread
-    if not spread.data_apart:
+    if not spread.sharded_client_examples:
         return placed
     rows = -(-len(x) // spread.number) * spread.number
     apart = shape_on(spread.of_examples(), jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype))

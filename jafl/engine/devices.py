@@ -30,8 +30,8 @@ class Spread(NamedTuple):
       lanes: the most trips of a wave that a device trains side by side, before it takes the next ones; 0: all.
       whole_steps: whether the rule takes all trips of a step at once (``Rule.whole_step``); waves are then due before
         the first trip of a step.
-      memory_apart: whether each device holds a part of every row of the clients' memory.
-      data_apart: 0: every device holds all examples; else each holds a part of them, and no client has more than this
+      memory_is_sharded: whether each device holds a part of every row of the clients' memory.
+      sharded_client_examples: 0: every device holds all examples; else each holds a part of them, and no client has more than this
         many.
       platform: of the devices: "cpu", "gpu" or "tpu".
     """
@@ -41,8 +41,8 @@ class Spread(NamedTuple):
     at_once: int = 0
     lanes: int = 0
     whole_steps: bool = False
-    memory_apart: bool = False
-    data_apart: int = 0
+    memory_is_sharded: bool = False
+    sharded_client_examples: int = 0
     platform: str = "cpu"
 
     @property
@@ -65,7 +65,7 @@ class Spread(NamedTuple):
         Then each device writes its part of a row and does its part of the rule's arithmetic, and only the new model
         is exchanged. Rows that cannot be divided evenly lie on every device.
         """
-        if self.devices is None or not self.memory_apart or rows.shape[1] % self.devices.size:
+        if self.devices is None or not self.memory_is_sharded or rows.shape[1] % self.devices.size:
             return self.everywhere()
         return NamedSharding(self.devices, PartitionSpec(None, DEVICES))
 
@@ -92,7 +92,7 @@ class Spread(NamedTuple):
 
     def of_examples(self) -> Sharding | None:
         """The sharding of the examples [E, ...]: every device has all, or each has a part of them."""
-        if self.devices is None or not self.data_apart:
+        if self.devices is None or not self.sharded_client_examples:
             return self.everywhere()
         return NamedSharding(self.devices, PartitionSpec(DEVICES))
 
@@ -190,7 +190,7 @@ def at_hand(tree: Any) -> Any:
 
 def on_all_devices(spread: Spread, tree: Any) -> Any:
     """``tree`` with every array whole on every device, also where devices have computed parts of it."""
-    apart = spread.memory_apart or spread.data_apart
+    apart = spread.memory_is_sharded or spread.sharded_client_examples
     return lax.with_sharding_constraint(tree, spread.everywhere()) if apart else tree
 
 

@@ -65,11 +65,11 @@ def counted(preparation):
                 begin += 1
                 continue
             until = min(end, begin + spread.at_once)
-            begin = min(until, int(waves.undisturbed[begin]))
+            begin = min(until, int(waves.next_wave_trip[begin]))
         step += 1
     found = {"trips in a round": preparation.run.schedule.num_trips / outer}
     if waves is not None:
-        found |= {"if_due": due / reached, "in_rounds": lanes / due}
+        found |= {"train_if_wave": due / reached, "in_rounds": lanes / due}
     if spread.at_once:
         found["_fold_parts"] = parts / steps
     else:

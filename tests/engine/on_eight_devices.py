@@ -107,7 +107,10 @@ def check_what_is_large_lies_in_parts() -> None:
         arguments = (schedule, federation, work, rule, params, jax.random.key(1))
         how = {"plan": jafl.in_waves(schedule, 8), "devices": 8, "together": together}
         program, carry = placed(*arguments, **how)
-        assert program.spread.memory_apart == (carry.memory is not None) and program.spread.data_apart == 8
+        assert (
+            program.spread.memory_is_sharded == (carry.memory is not None)
+            and program.spread.sharded_client_examples == 8
+        )
         on_each = [leaf.addressable_shards[0].data.size / leaf.size for leaf in jax.tree.leaves(carry.memory)]
         assert not on_each or min(on_each) == 1 / 8
         assert program.data.x.addressable_shards[0].data.shape[0] == -(-len(x) // 8)

@@ -30,9 +30,9 @@ def test_rows_are_kept_apart_and_hold_what_hold_says(precision):
     stored = {}
     for client in (3, 1, 3, 4):
         words = jnp.array([client, 7], jnp.uint32)
-        memory = CPU.memory_written(memory)
+        memory = CPU.write_pending_row(memory)
         memory, stored[client] = client_memory.hold(memory, client, random_value(client), words)
-    settled = CPU.memory_written(memory)
+    settled = CPU.write_pending_row(memory)
     for client in range(5):
         expected = stored.get(client, jax.tree.map(jnp.zeros_like, PARAMS))
         row = client_memory.fetch(settled, jnp.int32(client), PARAMS)
@@ -48,7 +48,7 @@ def test_what_orders_the_writes_adds_nothing(precision):
         memory = client_memory.allocate(PARAMS, 2, precision)
         row = jax.tree.map(lambda p, v=value: jnp.full_like(p, v), PARAMS)
         memory, _ = client_memory.hold(memory, 1, row, jnp.array([1, 2], jnp.uint32))
-        assert int(zero_after_write(CPU.memory_written(memory))) == 0
+        assert int(zero_after_write(CPU.write_pending_row(memory))) == 0
 
 
 def test_what_orders_the_writes_reads_nothing_into_whole_numbers_of_a_rule():
@@ -56,7 +56,7 @@ def test_what_orders_the_writes_reads_nothing_into_whole_numbers_of_a_rule():
     value = {"count": jnp.full(3, -128, jnp.int8)}
     memory = client_memory.allocate(value, 2, "full")
     memory, _ = client_memory.hold(memory, 1, value, jnp.array([1, 2], jnp.uint32))
-    assert int(zero_after_write(CPU.memory_written(memory))) == 0
+    assert int(zero_after_write(CPU.write_pending_row(memory))) == 0
 
 
 def test_sizes_are_those_of_the_precision():
@@ -143,7 +143,7 @@ def relative_drift(name, arguments):
     arguments = (schedule, federation, work, rule, params, jax.random.key(1))
     program, carry = placed(*arguments, server_optimizer=optimizer)
     carry = engine.run(program, carry, 0, schedule.num_steps)
-    rows = jax.tree.leaves(CPU.memory_written(carry.memory).codes)
+    rows = jax.tree.leaves(CPU.write_pending_row(carry.memory).codes)
     inside = np.ones(20, bool)
     if name == "aced":  # members of A after the last step: those that started lately, its arrival apart
         steps, last = schedule.num_steps, {}

@@ -88,9 +88,9 @@ def by_hand(
     """
 
     def body(step, carried):
-        return server_steps.lay_out(_ROWS, _one_step(program, parts, step, shaped(carried, carry)))
+        return server_steps.lay_out_carry(_ROWS, _one_step(program, parts, step, shaped(carried, carry)))
 
-    return shaped(lax.fori_loop(first, last, body, server_steps.lay_out(_ROWS, carry)), carry)
+    return shaped(lax.fori_loop(first, last, body, server_steps.lay_out_carry(_ROWS, carry)), carry)
 
 
 def _one_step(
@@ -103,22 +103,22 @@ def _one_step(
 
     def one_trip(trip, opened):
         buffer, memory, reports = opened
-        memory = memory and _ROWS.memory_written(memory)
-        after = _ROWS.after_memory_is_written(trip, memory) if memory else trip
+        memory = memory and _ROWS.write_pending_row(memory)
+        after = _ROWS.depend_on_write(trip, memory) if memory else trip
         arrival = _arrival(program, parts, after, carry)
         buffer, memory, report = _fold(program, trip, arrival, buffer, memory)
         return buffer, memory, _record(reports, trip, report) if "reports" in parts else reports
 
     def next_trip(trip, carried):
         buffer, memory, reports = one_trip(trip, shaped(carried, opened))
-        return _ROWS.carried(buffer), _lay_out_memory(_ROWS, memory), reports
+        return _ROWS.lay_out(buffer), _lay_out_memory(_ROWS, memory), reports
 
     opened = (buffer, memory, carry.trip_reports)
     begin, end = program.steps.first_trip[step], program.steps.first_trip[step + 1]
     if rule.buffer_size == 1:
         buffer, memory, trip_reports = one_trip(begin, opened)
     else:
-        carried = (_ROWS.carried(buffer), _lay_out_memory(_ROWS, memory), carry.trip_reports)
+        carried = (_ROWS.lay_out(buffer), _lay_out_memory(_ROWS, memory), carry.trip_reports)
         closed = shaped(lax.fori_loop(begin, end, next_trip, carried), opened)
         buffer, memory, trip_reports = closed
     direction, rule_state, report, _ = rule.finish(buffer, carry.params)
@@ -146,7 +146,7 @@ def _arrival(
     client, start = trips.client[trip], carry.params
     begin, end = data.offsets[client], data.offsets[client + 1]
     if "read" in parts:
-        start = _ROWS.start_of_trip(carry.snapshots, trips.read_slot[trip], trip, rule.needs_start)
+        start = _ROWS.read_start(carry.snapshots, trips.read_slot[trip], trip, rule.needs_start)
     arrival = Arrival(
         update=None,
         start=start if rule.needs_start else None,

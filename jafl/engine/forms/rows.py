@@ -60,7 +60,7 @@ class AcceleratorRows:
         """Rows of the clients' memory, as ``zeros``."""
         return self.zeros(count, like, dtype)
 
-    def carried(self, tree: Any) -> Any:
+    def lay_out(self, tree: Any) -> Any:
         """Arrays as a loop carries them; ``shaped`` is the inverse.
 
         In their shapes: the compiler lays an array out as suits what reads it, and would copy it between a shape and
@@ -68,13 +68,13 @@ class AcceleratorRows:
         """
         return tree
 
-    def carried_rows(self, tree: Any) -> Any:
+    def lay_out_rows(self, tree: Any) -> Any:
         """Arrays [rows, ...] as a loop carries them."""
         return tree
 
     # How rows are read and written.
 
-    def start_of_trip(self, snapshots: Any, slot: jax.Array, trip: jax.Array, for_rule: bool) -> Any:
+    def read_start(self, snapshots: Any, slot: jax.Array, trip: jax.Array, for_rule: bool) -> Any:
         """[*P]: the snapshot that a trip trains from, read once.
 
         Each leaf is rounded to its own type, which changes nothing and is not moved. Otherwise a TPU that multiplies
@@ -90,7 +90,7 @@ class AcceleratorRows:
         start = row_at(snapshots, slot, many=True)
         return jax.tree.map(_rounded_to_its_type, start)
 
-    def version_written(
+    def write_version(
         self, snapshots: Any, slot: jax.Array, params: Any, others: Any
     ) -> tuple[Any, Any, Any]:
         """The snapshots [slots, *P] with the model ``params`` [*P] in one slot, once all reads of them are over.
@@ -113,17 +113,17 @@ class AcceleratorRows:
             slot, written = lax.optimization_barrier((slot, params))
         return with_row(snapshots, slot, written), params, others
 
-    def number_written(self, column: jax.Array, row: jax.Array, value: Any) -> jax.Array:
+    def write_number(self, column: jax.Array, row: jax.Array, value: Any) -> jax.Array:
         """A column [rows, ...] of reports with one entry set; the row is there, so no check of its number is made."""
         return lax.dynamic_update_index_in_dim(column, jnp.asarray(value, column.dtype), row, 0)
 
     # The clients' memory: each trip reads its client's row and writes it.
 
-    def memory_written(self, memory: Any) -> Any:
+    def write_pending_row(self, memory: Any) -> Any:
         """The memory with the row of the last trip written, if that row is still pending."""
         return memory
 
-    def row_set(self, memory: Any, client: jax.Array, row: Any) -> Any:
+    def set_row(self, memory: Any, client: jax.Array, row: Any) -> Any:
         """The memory with ``row`` as the client's own, written in its own trip.
 
         Held for the next trip it would cost 4,000 cycles more, and recalling would have to carry the memory.
@@ -131,16 +131,16 @@ class AcceleratorRows:
         codes, scales = with_row((memory.codes, memory.scales), client, tuple(row))
         return memory._replace(codes=codes, scales=scales)
 
-    def previous_before_write(self, previous: Any, memory: Any) -> tuple[Any, Any]:
+    def order_read_before_write(self, previous: Any, memory: Any) -> tuple[Any, Any]:
         """A client's stored value, read before the memory changes: otherwise the memory is copied."""
         ordered: tuple[Any, Any] = lax.optimization_barrier((previous, memory))
         return ordered
 
-    def after_memory_is_written(self, trip: jax.Array, memory: Any) -> jax.Array:
+    def depend_on_write(self, trip: jax.Array, memory: Any) -> jax.Array:
         """The number of the trip, whose training may begin while the memory is written."""
         return trip
 
-    def sum_over_recalled(
+    def sum_recalled(
         self,
         first: jax.Array,
         end: jax.Array,
@@ -156,7 +156,7 @@ class AcceleratorRows:
 
     # What loops do.
 
-    def if_due(self, wave: jax.Array, train: Callable[[Any], Any], waiting: Any) -> Any:
+    def train_if_wave(self, wave: jax.Array, train: Callable[[Any], Any], waiting: Any) -> Any:
         """``train(waiting)`` if ``wave`` is 0 or more, else ``waiting``.
 
         A condition: training is lifted out of a loop of no or one round, and runs at every trip.
@@ -174,11 +174,11 @@ class AcceleratorRows:
             return body(0, start)
         return lax.fori_loop(0 * size, -(-size // at_once), body, start)
 
-    def packed(self, tree: Any) -> Any:
+    def pack(self, tree: Any) -> Any:
         """Columns of numbers in one vector: a loop then reads several of them by one operation."""
         return columns.packed(tree)
 
-    def read_here(self, number: jax.Array) -> jax.Array:
+    def pin(self, number: jax.Array) -> jax.Array:
         """A number of a trip, read with its other numbers and not later where it is used."""
         return lax.optimization_barrier(number)
 
@@ -195,10 +195,10 @@ class CpuRows(AcceleratorRows):
         )
 
     def memory_zeros(self, count: int, like: Any, dtype: Any) -> Any:
-        """As vectors [rows, entries], see ``carried``."""
+        """As vectors [rows, entries], see ``lay_out``."""
         return jnp.zeros((count, like.size), dtype or like.dtype)
 
-    def carried(self, tree: Any) -> Any:
+    def lay_out(self, tree: Any) -> Any:
         """Arrays with a short last axis as vectors: a CPU goes through [784, 10] only ten entries at a time.
 
         1.10 to 1.17 for softmax regression under rules with memory, .93 to 1.05 elsewhere. Rules and optimizers see
@@ -207,13 +207,13 @@ class CpuRows(AcceleratorRows):
         """
         return jax.tree.map(lambda leaf: leaf if _keeps_shape(leaf) else jnp.reshape(leaf, -1), tree)
 
-    def carried_rows(self, tree: Any) -> Any:
+    def lay_out_rows(self, tree: Any) -> Any:
         """Each row as a vector."""
         return jax.tree.map(
             lambda leaf: jnp.reshape(leaf, (len(leaf), -1)) if jnp.ndim(leaf) > 2 else leaf, tree
         )
 
-    def start_of_trip(self, snapshots: Any, slot: jax.Array, trip: jax.Array, for_rule: bool) -> Any:
+    def read_start(self, snapshots: Any, slot: jax.Array, trip: jax.Array, for_rule: bool) -> Any:
         """[*P]: read as vectors; some leaves behind a condition that always holds.
 
         Otherwise their reading is fused into what uses them. Where a rule needs the start, these are the leaves that
@@ -239,7 +239,7 @@ class CpuRows(AcceleratorRows):
             pinned = lax.cond(trip >= 0, lambda: pinned, lambda: jax.tree.map(jnp.zeros_like, pinned))
         return jax.tree.unflatten(tree, [pinned.get(number, leaf) for number, leaf in enumerate(leaves)])
 
-    def version_written(
+    def write_version(
         self, snapshots: Any, slot: jax.Array, params: Any, others: Any
     ) -> tuple[Any, Any, Any]:
         """Written as vectors, behind a loop of no rounds, which no arithmetic is moved through.
@@ -267,15 +267,15 @@ class CpuRows(AcceleratorRows):
 
         return jax.tree.map(write, snapshots, params), params, others
 
-    def number_written(self, column: jax.Array, row: jax.Array, value: Any) -> jax.Array:
+    def write_number(self, column: jax.Array, row: jax.Array, value: Any) -> jax.Array:
         return column.at[row].set(value)
 
-    def memory_written(self, memory: Any) -> Any:
+    def write_pending_row(self, memory: Any) -> Any:
         codes = with_row(memory.codes, memory.client, memory.held.codes)
         scales = with_row(memory.scales, memory.client, memory.held.scales)
         return memory._replace(codes=codes, scales=scales)
 
-    def row_set(self, memory: Any, client: jax.Array, row: Any) -> Any:
+    def set_row(self, memory: Any, client: jax.Array, row: Any) -> Any:
         """The row is held, and the next trip writes it. 81 for ACE with 200 clients.
 
         The compiler copies the whole memory if a row is read and another one is written afterwards, unless it sees
@@ -284,17 +284,17 @@ class CpuRows(AcceleratorRows):
         """
         return memory._replace(held=row, client=jnp.int32(client))
 
-    def previous_before_write(self, previous: Any, memory: Any) -> tuple[Any, Any]:
+    def order_read_before_write(self, previous: Any, memory: Any) -> tuple[Any, Any]:
         return previous, memory
 
-    def after_memory_is_written(self, trip: jax.Array, memory: Any) -> jax.Array:
+    def depend_on_write(self, trip: jax.Array, memory: Any) -> jax.Array:
         """The number of the trip, computed such that the compiler believes it to depend on the held row's write.
 
         Whatever reads it comes after that write. Then the next row can be held without a copy of the memory.
         """
         return trip + zero_after_write(memory)
 
-    def sum_over_recalled(
+    def sum_recalled(
         self,
         first: jax.Array,
         end: jax.Array,
@@ -306,17 +306,17 @@ class CpuRows(AcceleratorRows):
         like = (start, memory)
 
         def carried(shown: Any, memory: Any) -> Any:
-            return self.carried(shown), memory._replace(held=self.carried(memory.held))
+            return self.lay_out(shown), memory._replace(held=self.lay_out(memory.held))
 
         def body(number: jax.Array, state: Any) -> Any:
             shown, memory = shaped(state, like)
-            memory = self.memory_written(memory)
+            memory = self.write_pending_row(memory)
             return carried(add(number, shown, memory), memory)
 
         result: tuple[Any, Any] = shaped(lax.fori_loop(first, end, body, carried(start, memory)), like)
         return result
 
-    def if_due(self, wave: jax.Array, train: Callable[[Any], Any], waiting: Any) -> Any:
+    def train_if_wave(self, wave: jax.Array, train: Callable[[Any], Any], waiting: Any) -> Any:
         """A loop of no or one round: a condition would copy what waits."""
         is_due = (wave >= 0).astype(wave.dtype)
         return lax.fori_loop(0 * wave, is_due, lambda _, waiting: train(waiting), waiting)
@@ -327,10 +327,10 @@ class CpuRows(AcceleratorRows):
         """A loop, if only of one round: XLA takes many times as long for the same side by side without it."""
         return lax.fori_loop(0 * size, -(-size // at_once), body, start)
 
-    def packed(self, tree: Any) -> Any:
+    def pack(self, tree: Any) -> Any:
         return tree
 
-    def read_here(self, number: jax.Array) -> jax.Array:
+    def pin(self, number: jax.Array) -> jax.Array:
         return number
 
 

@@ -4,7 +4,7 @@ Letters in shapes: N clients, ``*V`` the shape of one leaf of the value that a r
 
 A trip reads its client's row and writes a new one. How this is ordered, so that it costs the same for any number of
 clients, depends on the platform: on a CPU the newest row is held until the next trip begins, which writes it
-(``CpuRows.row_set``, ``CpuRows.memory_written``).
+(``CpuRows.set_row``, ``CpuRows.write_pending_row``).
 """
 
 from typing import Any, NamedTuple
@@ -81,7 +81,7 @@ def hold(
         row = Row(jax.tree.map(lambda v, c: v.astype(c.dtype), value, memory.codes), ())
     else:
         row = _quantized_row(value, words)
-    return rows.row_set(memory, client, row), _as_value(row, value)
+    return rows.set_row(memory, client, row), _as_value(row, value)
 
 
 def fetch(memory: ClientMemory, client: jax.Array, like: Any) -> Any:

@@ -26,7 +26,7 @@ def record_row(
     rows: AcceleratorRows = ROWS["cpu"],
 ) -> dict[str, jax.Array]:
     """``reports`` [rows] with one row of those that ``report`` names set to what it says; the row is there."""
-    return reports | {name: rows.number_written(reports[name], row, value) for name, value in report.items()}
+    return reports | {name: rows.write_number(reports[name], row, value) for name, value in report.items()}
 
 
 def columns_in_report(program: Program, arrival: Arrival, report: dict[str, Any]) -> dict[str, str]:

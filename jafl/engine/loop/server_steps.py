@@ -152,14 +152,14 @@ def run(program: Program, carry: Carry, first_step: int, last_step: int) -> Carr
     program = _packed(program)
 
     def body(program, step, carried):
-        return lay_out(rows, _server_step(program, step, shaped(carried, carry)))
+        return lay_out_carry(rows, _server_step(program, step, shaped(carried, carry)))
 
     def step_zero(
         program, carried
     ):  # a function with a name: of a program of both loops, this one is run once
         return lax.fori_loop(first_step, jnp.minimum(last_step, 1), functools.partial(body, program), carried)
 
-    carried = lay_out(rows, carry)
+    carried = lay_out_carry(rows, carry)
     begin: Any = first_step
     if one_trip_after_first_step(program):
         with jax.named_scope("first_step"):
@@ -171,21 +171,21 @@ def run(program: Program, carry: Carry, first_step: int, last_step: int) -> Carr
     return shaped(carried, carry)
 
 
-def lay_out(rows: AcceleratorRows, carry: Carry) -> Carry:
+def lay_out_carry(rows: AcceleratorRows, carry: Carry) -> Carry:
     """As the loop over server steps carries it."""
     return carry._replace(
-        params=rows.carried(carry.params),
-        optimizer_state=rows.carried(carry.optimizer_state),
-        rule_state=rows.carried(carry.rule_state),
-        snapshots=rows.carried_rows(carry.snapshots),
+        params=rows.lay_out(carry.params),
+        optimizer_state=rows.lay_out(carry.optimizer_state),
+        rule_state=rows.lay_out(carry.rule_state),
+        snapshots=rows.lay_out_rows(carry.snapshots),
         memory=lay_out_memory(rows, carry.memory),
-        waiting=rows.carried_rows(carry.waiting),
+        waiting=rows.lay_out_rows(carry.waiting),
     )
 
 
 def lay_out_memory(rows: AcceleratorRows, memory: ClientMemory | None) -> ClientMemory | None:
     """The clients' memory, if any: its rows are laid out when it is allocated, all but the held one."""
-    return memory and memory._replace(held=rows.carried(memory.held))
+    return memory and memory._replace(held=rows.lay_out(memory.held))
 
 
 def one_trip_after_first_step(program: Program) -> bool:
@@ -204,13 +204,13 @@ def _only_trip(program: Program, step: jax.Array) -> jax.Array:
 def _packed(program: Program) -> Program:
     """The program with the columns that its loops read packed."""
     waves, recall = program.waves, program.recall
-    of_waves = (waves.due, waves.undisturbed, waves.read_row) if waves else ()
-    trips, steps, of_waves, first_row = program.spread.rows.packed(
+    of_waves = (waves.due, waves.next_wave_trip, waves.read_row) if waves else ()
+    trips, steps, of_waves, first_row = program.spread.rows.pack(
         (program.trips, program.steps, of_waves, recall and recall.first_row)
     )
     if waves:
-        due, undisturbed, read_row = of_waves
-        waves = waves._replace(due=due, undisturbed=undisturbed, read_row=read_row)
+        due, next_wave_trip, read_row = of_waves
+        waves = waves._replace(due=due, next_wave_trip=next_wave_trip, read_row=read_row)
     if recall:
         recall = recall._replace(first_row=first_row)
     return dataclasses.replace(program, trips=trips, steps=steps, waves=waves, recall=recall)
@@ -270,10 +270,10 @@ def _fold(program: Program, step: jax.Array, snapshots: ArrayTree, opened: OpenS
 def _client_trip(program: Program, snapshots: ArrayTree, trip: jax.Array, opened: OpenStep) -> OpenStep:
     """One trip: trains, or has trained in a wave, and is folded."""
     rows, begins = program.spread.rows, trip
-    memory = opened.memory and rows.memory_written(opened.memory)
+    memory = opened.memory and rows.write_pending_row(opened.memory)
     waiting = train_if_due(program, snapshots, trip, opened.waiting)
     if memory and not program.waves:
-        begins = rows.after_memory_is_written(trip, memory)
+        begins = rows.depend_on_write(trip, memory)
     arrival = arrival_of(program, trip, trained_trip(program, snapshots, begins, waiting))
     buffer, memory, report = fold_trip(program, trip, arrival, opened.buffer, memory)
     there = columns_in_report(program, arrival, report)
@@ -284,9 +284,9 @@ def _client_trip(program: Program, snapshots: ArrayTree, trip: jax.Array, opened
 def _lay_out_step(rows: AcceleratorRows, opened: OpenStep) -> OpenStep:
     """As the loop over trips carries it."""
     return OpenStep(
-        rows.carried(opened.buffer),
+        rows.lay_out(opened.buffer),
         lay_out_memory(rows, opened.memory),
-        rows.carried_rows(opened.waiting),
+        rows.lay_out_rows(opened.waiting),
         opened.trip_reports,
     )
 
@@ -327,7 +327,7 @@ def store_version(rows: AcceleratorRows, carry: Carry, slot: jax.Array) -> Carry
     """The carry after a step, with its model [*P] in ``slot``, [] int32, of the snapshots [slots, *P]."""
     memory = carry.memory
     others = (carry.optimizer_state, carry.rule_state, memory and memory.held)
-    snapshots, params, others = rows.version_written(carry.snapshots, slot, carry.params, others)
+    snapshots, params, others = rows.write_version(carry.snapshots, slot, carry.params, others)
     optimizer_state, rule_state, held = others
     return carry._replace(
         params=params,
@@ -350,13 +350,13 @@ def _fold_parts(
         program, snapshots, waiting = reads
         arrival = arrival_of(program, trip, trained_trip(program, snapshots, trip, waiting))
         folded, _, report = fold_trip(program, trip, arrival, shaped(carried, buffer), None)
-        return rows.carried(folded), report
+        return rows.lay_out(folded), report
 
     def part(state):
         begin, waiting, reports, folded = state
         waiting = train_if_due(program, snapshots, begin, waiting)
         until = jnp.minimum(end, begin + program.spread.at_once)
-        until = jnp.minimum(until, program.waves.undisturbed[begin]) if program.waves else until
+        until = jnp.minimum(until, program.waves.next_wave_trip[begin]) if program.waves else until
         reads = (program, snapshots, waiting)
         like = jax.eval_shape(fold, reads, begin, folded)
         added, mine = devices.fold_parts(program.spread, fold, reads, begin, until, like)
@@ -364,7 +364,7 @@ def _fold_parts(
         reports = {name: column.at[trips].set(mine[name], mode="drop") for name, column in reports.items()}
         return until, waiting, reports, jax.tree.map(jnp.add, folded, added)
 
-    state = (first, waiting, reports, rows.carried(buffer))
+    state = (first, waiting, reports, rows.lay_out(buffer))
     with jax.named_scope("parts"):
         _, waiting, reports, folded = lax.while_loop(lambda state: state[0] < end, part, state)
     return OpenStep(shaped(folded, buffer), memory, waiting, reports)
@@ -385,7 +385,7 @@ def show_recalled(
         return fold(shown, recall.weight[number], row)
 
     with jax.named_scope("recalled"):
-        return program.spread.rows.sum_over_recalled(first, end, add, buffer, memory)
+        return program.spread.rows.sum_recalled(first, end, add, buffer, memory)
 
 
 def _select(condition: jax.Array, if_true: Any, if_false: Any) -> Any:

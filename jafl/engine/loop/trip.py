@@ -30,7 +30,9 @@ def train_if_due(
         return train_trip(*reads, trip)
 
     def reads(trips):
-        return (_with_data_of(program, trips) if program.spread.data_apart else program), snapshots
+        return (
+            _with_data_of(program, trips) if program.spread.sharded_client_examples else program
+        ), snapshots
 
     made: Trained = waves.train_if_due(program.waves, program.spread, train, reads, trip, waiting)
     return made
@@ -45,9 +47,9 @@ def _with_data_of(program: Program, trips: jax.Array) -> Program:
 def data_of_clients(spread: Spread, data: ClientData, client: jax.Array) -> ClientData:
     """The examples of these clients [W] alone, on every device, fetched from the devices that hold parts of all.
 
-    Clients' row numbers then point into these, up to ``spread.data_apart`` for each client.
+    Clients' row numbers then point into these, up to ``spread.sharded_client_examples`` for each client.
     """
-    begin, place = data.offsets[client][:, None], jnp.arange(spread.data_apart)
+    begin, place = data.offsets[client][:, None], jnp.arange(spread.sharded_client_examples)
     held = begin + place < data.offsets[client + 1][:, None]
     rows = data.indices[jnp.where(held, begin + place, begin)].reshape(-1)
     x, y = devices.on_all_devices(spread, (data.x[rows], data.y[rows]))
@@ -74,7 +76,7 @@ def train(program: Program, snapshots: ArrayTree, trip: jax.Array) -> tuple[Clie
     """The work of client trip number ``trip``, and the snapshot [*P] that it trains from."""
     client = program.trips.client[trip]
     slot, for_rule = program.trips.read_slot[trip], program.rule.build().needs_start
-    start = program.spread.rows.start_of_trip(snapshots, slot, trip, for_rule)
+    start = program.spread.rows.read_start(snapshots, slot, trip, for_rule)
     work = program.client_work.build()
     return work.train(_data_of(program, trip), start, client, program.trips.key[trip]), start
 
@@ -99,7 +101,7 @@ def train_trip(program: Program, snapshots: ArrayTree, trip: jax.Array) -> Train
 def arrival_of(program: Program, trip: jax.Array, trained: Trained) -> Arrival:
     """What the rule sees of a trip, but for what the server has stored."""
     client = program.trips.client[trip]
-    staleness = program.spread.rows.read_here(program.trips.staleness[trip])
+    staleness = program.spread.rows.pin(program.trips.staleness[trip])
     begin, end = _data_of(program, trip).own_offsets(client)
     return Arrival(
         update=trained.result.update,
@@ -151,7 +153,7 @@ def fold_trip(
     if rule.remembers and memory:
         value = rule.remembers(arrival)
         rows, previous = program.spread.rows, client_memory.fetch(memory, arrival.client, value)
-        previous, memory = rows.previous_before_write(previous, memory)
+        previous, memory = rows.order_read_before_write(previous, memory)
         memory, stored = client_memory.hold(memory, arrival.client, value, program.trips.key[trip], rows)
         arrival = arrival._replace(previous=previous, stored=stored)
     buffer, report = rule.fold(buffer, arrival)

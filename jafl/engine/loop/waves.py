@@ -21,7 +21,7 @@ class Waves(NamedTuple):
 
     Attributes:
       due: [J], the wave that trains before this trip is folded, or -1.
-      undisturbed: [J], the next trip before which a wave is due.
+      next_wave_trip: [J], the next trip before which a wave is due.
       trips: [V, W], the trips of each wave in order; where there are fewer than W, the last one is repeated.
       size: [V], the number of trips of each wave.
       write_row: [V, W], the row in which each result waits; R, one past the last row, for repeated trips.
@@ -30,7 +30,7 @@ class Waves(NamedTuple):
     """
 
     due: Array
-    undisturbed: Array
+    next_wave_trip: Array
     trips: Array
     size: Array
     write_row: Array
@@ -62,7 +62,7 @@ def train_if_due(
         return _train_wave(waves, spread, train, reads(waves.trips[wave]), wave, waiting)
 
     with jax.named_scope("wave"):
-        return spread.rows.if_due(wave, train_wave, waiting)
+        return spread.rows.train_if_wave(wave, train_wave, waiting)
 
 
 def fetch(waves: Waves, trip: jax.Array, waiting: Any) -> Any:

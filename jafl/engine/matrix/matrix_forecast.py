@@ -46,7 +46,7 @@ def matrix_forecast(runs: Sequence[MatrixRun], available: int | None, on_trainin
     slots = jax.tree.leaves(carry.snapshots)[0].shape[1]
     found = of_parts(parts, spread, available, slots, model // len(runs), len(runs) * layout.sizes.width)
     divided = kept + found.parts["snapshots"] + found.parts["client_memory"]
-    if program.spread.data_apart:
+    if program.spread.sharded_client_examples:
         divided += bytes_of(program.data.x) // spread.number
     return dataclasses.replace(found, divided=divided)
 

@@ -122,8 +122,8 @@ def layout_of(runs: Sequence[MatrixRun], spread: Spread) -> Layout:
 
 def program_of(run: MatrixRun, layout: Layout, spread: Spread, *, alone: bool = True) -> MatrixProgram:
     """The program of one run, on the host; large examples are in parts where it is ``alone``."""
-    spread = spread._replace(at_once=0, lanes=0, memory_apart=False)
-    spread = spread if alone else spread._replace(data_apart=0)
+    spread = spread._replace(at_once=0, lanes=0, memory_is_sharded=False)
+    spread = spread if alone else spread._replace(sharded_client_examples=0)
     data, work = run.program.data, run.program.client_work
     is_own = (False,) * len(jax.tree.leaves((data, work)))
     return MatrixProgram(data, work, is_own, 1, layout.groups, run.precision, spread)

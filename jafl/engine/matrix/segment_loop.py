@@ -218,7 +218,7 @@ def _train(run: _Run, snapshots: ArrayTree, segment: Segments) -> tuple[Wave, ja
     if not spread.together and spread.number == 1:
         return _train_one_after_the_other(run, snapshots, segment)
     starts = _rows_at(snapshots, segment.read_slot)
-    if spread.data_apart:
+    if spread.sharded_client_examples:
         run = run._replace(data=data_of_clients(spread, run.data, segment.client))
     # Each device needs whole models of its own trips, and makes whole updates; it keeps a part of all of them.
     lanes = _over_lanes(run, (starts, segment.client, segment.key))

@@ -215,9 +215,9 @@ def forecast(
     slots = jax.tree.leaves(carry.snapshots)[0].shape[0]
     found = of_parts(parts, program.spread, available, slots, bytes_of(carry.params), width)
     divided = 0
-    if carry.memory and (program.spread.memory_apart or program.spread.number == 1):
+    if carry.memory and (program.spread.memory_is_sharded or program.spread.number == 1):
         divided += found.parts["client_memory"]
-    if program.spread.data_apart:
+    if program.spread.sharded_client_examples:
         divided += bytes_of(program.data.x) // program.spread.number
     return dataclasses.replace(found, divided=divided)
 
@@ -241,17 +241,17 @@ def width_of(program: Any) -> int:
 
 def data_on_a_device(data: Any, spread: Any, width: int) -> int:
     """Bytes of the clients' examples on each device, with those of a wave where devices share the others."""
-    if not spread.data_apart:
+    if not spread.sharded_client_examples:
         return bytes_of(data)
     own = bytes_of(data.x) // spread.number
-    fetched = bytes_of(data.x) // len(data.x) * width * spread.data_apart
+    fetched = bytes_of(data.x) // len(data.x) * width * spread.sharded_client_examples
     return bytes_of(data._replace(x=None)) + own + fetched
 
 
 def _on_a_device(spread: Any, memory: Any) -> int:
     """Bytes of the clients' memory on each device."""
     whole = bytes_of(memory)
-    if not memory or not spread.memory_apart:
+    if not memory or not spread.memory_is_sharded:
         return whole
     cut = [rows for rows in jax.tree.leaves(memory.codes) if not spread.of_memory(rows).is_fully_replicated]
     return whole - bytes_of(cut) + bytes_of(cut) // spread.number

@@ -129,7 +129,7 @@ def _with_large_apart(
     longest = bucket(int(np.max(np.diff(program.data.offsets))))
     in_parts = x.nbytes > large and 2 * plan.width * longest < len(x)
     return program.spread._replace(
-        memory_apart=bytes_of(carry.memory) > large, data_apart=longest if in_parts else 0
+        memory_is_sharded=bytes_of(carry.memory) > large, sharded_client_examples=longest if in_parts else 0
     )
 
 
@@ -174,7 +174,7 @@ def _waves(plan: ExecutionPlan, spread: Spread) -> Waves:
     return Waves(
         due=placed(due),
         # After the last wave there is none, also where another run's longer schedule goes on.
-        undisturbed=placed(np.append(plan.wave_before, np.iinfo(np.int32).max)[following]),
+        next_wave_trip=placed(np.append(plan.wave_before, np.iinfo(np.int32).max)[following]),
         trips=placed(members),
         size=placed(size),
         write_row=placed(write_row),

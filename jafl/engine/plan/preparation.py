@@ -328,7 +328,7 @@ def place_program(program: Any) -> Any:
     spread, x = program.spread, program.data.x
     is_mapped = is_memory_map(x)
     held = jax.dtypes.canonicalize_dtype(x.dtype)
-    if not spread.data_apart:
+    if not spread.sharded_client_examples:
         if is_mapped:
             check_finite(x, "x", dtype=held)
         return put(program, spread.everywhere())

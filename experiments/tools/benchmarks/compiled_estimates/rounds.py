@@ -38,13 +38,13 @@ def loop_rounds(preparation: Preparation) -> dict[str, float]:
         rounds["_fold_parts"] = _parts(preparation) / steps
         rounds["_fold_share"] = trips / _parts(preparation) / spread.number
     if program.recall is not None:
-        rounds["sum_over_recalled"] = float(program.recall.first_row[-1]) / steps
+        rounds["sum_recalled"] = float(program.recall.first_row[-1]) / steps
     if program.waves is not None:
         waves = len(plan.wave_before)
         reached = steps if spread.whole_steps else trips
         if spread.at_once:
             reached = _parts(preparation)
-        rounds["if_due"] = waves / reached
+        rounds["train_if_wave"] = waves / reached
         rounds["_train_one_after_the_other"] = trips / waves
         sizes = np.bincount(plan.wave, minlength=waves)
         lanes = spread.number * max(1, spread.lanes) if spread.together else spread.number

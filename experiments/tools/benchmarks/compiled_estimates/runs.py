@@ -39,7 +39,7 @@ def lowered_run(topology: Topology, preparation: Preparation) -> LoweredRun:
         trips = preparation.run.schedule.num_trips / counted.number
         return LoweredRun(lowered, counted.rounds, counted.shares, trips)
     rounds = loop_rounds(preparation)
-    shares = {name: rounds[name] for name in ("if_due",) if name in rounds}
+    shares = {name: rounds[name] for name in ("train_if_wave",) if name in rounds}
     return LoweredRun(lowered, rounds, shares, trips_per_round(preparation))
 
 
