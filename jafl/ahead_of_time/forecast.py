@@ -173,7 +173,7 @@ class _Made:
 
     def __init__(self, chip: Topology, run: Run, preparation: Preparation):
         self._chip, self._run, self._preparation = chip, run, preparation
-        self._number = preparation.program.spread.number
+        self._number = preparation.program.placement.number
         parts = {name: size for name, size in preparation.forecast.parts.items() if size}
         self.told: dict[str, Any] = {
             "topology": chip.name,
@@ -220,10 +220,10 @@ class _Made:
 
 def lowered_evaluations(chip: Topology, preparation: Preparation, on_training: bool) -> Iterator[Any]:
     """One evaluation on each split of a run's federation that is there, lowered for the chips."""
-    run, spread = preparation.run, preparation.program.spread
+    run, placement = preparation.run, preparation.program.placement
     model = as_specification(run.client_work).build().model
     for x, y in evaluated_splits(run.federation, on_training=on_training):
-        placed = chip.placed((model, run.params, tuple(batch_shapes(x, y))), spread)
+        placed = chip.placed((model, run.params, tuple(batch_shapes(x, y))), placement)
         yield lower(chip, totals, *placed)
 
 

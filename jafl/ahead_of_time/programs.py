@@ -64,13 +64,13 @@ def prepare_for(
     Raises:
       SettingError: as ``prepare`` does.
     """
-    spread = topology.spread(devices, together)
+    placement = topology.placement(devices, together)
     check_types(run.federation, run.client_work, run.rule)
     check_model_precision(as_specification(run.client_work).build().model, topology.platform)
     return prepare(
         run,
         plan=plan,
-        spread=spread,
+        placement=placement,
         available=topology.chip.usable,
         on_training=on_training,
         must_fit=must_fit,
@@ -126,20 +126,20 @@ def matrix_run(preparation: Preparation) -> MatrixRun:
 def _of_loop(topology: Topology, preparation: Preparation) -> tuple[Any, ...]:
     """The engine's loop over server steps, and the shapes of its arguments where they would be placed."""
     program, run = preparation.program, preparation.run
-    spread = program.spread
+    placement = program.placement
     carry = jax.eval_shape(allocation(run, preparation.plan), program, run.params)
-    placed = _with_examples_apart(topology.placed(program, spread), program.data.x)
-    if spread.number == 1:
+    placed = _with_examples_apart(topology.placed(program, placement), program.data.x)
+    if placement.number == 1:
         return engine.run, placed, topology.placed(carry), 0, 0
-    where = shardings_of(spread, carry)
+    where = shardings_of(placement, carry)
     return engine.run, placed, jax.tree.map(lambda leaf, on: shape_on(on, leaf), carry, where), 0, 0
 
 
 def _of_matrix_form(topology: Topology, preparation: Preparation) -> tuple[Any, ...]:
     """The matrix form's loop over segments, and the shapes of its arguments where they would be placed."""
-    run, spread = matrix_run(preparation), preparation.program.spread
-    layout = matrix_program.layout_of([run], spread)
-    alone = spread._replace(at_once=0, lanes=0)
+    run, placement = matrix_run(preparation), preparation.program.placement
+    layout = matrix_program.layout_of([run], placement)
+    alone = placement._replace(trips_folded_together=0, lanes=0)
     program = matrix_program.program_of(run, layout, alone)
 
     def first_carry(params: Any) -> Any:
@@ -147,7 +147,7 @@ def _of_matrix_form(topology: Topology, preparation: Preparation) -> tuple[Any, 
         return matrix_program.allocate([of_params], layout, program.precision)
 
     carry = jax.eval_shape(first_carry, run.run.params)
-    if spread.devices is None:
+    if placement.devices is None:
         carry = topology.placed(carry)
     else:
         carry = jax.tree.map(
@@ -156,17 +156,17 @@ def _of_matrix_form(topology: Topology, preparation: Preparation) -> tuple[Any, 
     dtype = jax.tree.leaves(run.run.params)[0].dtype
     segments = matrix_program.shapes_of_segments(layout, 1, dtype)
     examples = program.data.x
-    program, segments = topology.placed((program, segments), spread)
+    program, segments = topology.placed((program, segments), placement)
     return segment_loop.run, _with_examples_apart(program, examples), carry, segments, 0
 
 
 def _with_examples_apart(placed: Any, x: Any) -> Any:
     """The shapes of a program of either form with those of its examples [E, ...], in parts if they are large."""
-    spread = placed.spread
-    if not spread.sharded_client_examples:
+    placement = placed.placement
+    if not placement.sharded_client_examples:
         return placed
-    rows = -(-len(x) // spread.number) * spread.number
-    apart = shape_on(spread.of_examples(), jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype))
+    rows = -(-len(x) // placement.number) * placement.number
+    apart = shape_on(placement.of_examples(), jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype))
     return dataclasses.replace(placed, data=placed.data._replace(x=apart))
 
 

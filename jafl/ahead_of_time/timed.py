@@ -34,7 +34,7 @@ def measured_here(subject: Any, *, seconds: float = SECONDS_MEASURED) -> float |
         preparation = preparation or prepare(run)
         preparation.forecast.check()
         model = preparation.program.client_work.build().model
-        check_model_precision(model, preparation.program.spread.platform)
+        check_model_precision(model, preparation.program.placement.platform)
     except SettingError:
         return None
     zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), run.params)

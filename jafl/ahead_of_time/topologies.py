@@ -13,7 +13,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 
 from jafl.base.errors import SettingError, unknown_name, whole_number
-from jafl.engine.devices import DEVICES, Spread
+from jafl.engine.devices import DEVICES, Placement
 
 GIB = 2**30
 
@@ -111,7 +111,7 @@ class Topology:
 
     @property
     def platform(self) -> str:
-        """Of its devices, as ``Spread`` has it: "tpu" or "gpu"."""
+        """Of its devices, as ``Placement`` has it: "tpu" or "gpu"."""
         return "gpu" if self.name == "h100" else "tpu"
 
     @property
@@ -119,8 +119,8 @@ class Topology:
         """For which JAX must lower a program."""
         return "cuda" if self.name == "h100" else "tpu"
 
-    def spread(self, number: int | None = None, together: bool = True) -> Spread:
-        """The spread over ``number`` of its devices (all if None), trips side by side unless told otherwise.
+    def placement(self, number: int | None = None, together: bool = True) -> Placement:
+        """The placement on ``number`` of its devices (all if None), trips side by side unless told otherwise.
 
         Raises:
           SettingError: for more devices than it has, or fewer than 1.
@@ -129,19 +129,19 @@ class Topology:
         if number > len(self.devices):
             raise SettingError(f"devices is {number}, but {self.name} has {len(self.devices)}.")
         if number == 1:
-            return Spread(None, together, platform=self.platform)
+            return Placement(None, together, platform=self.platform)
         mesh = Mesh(np.array(self.devices[:number]), (DEVICES,), axis_types=(AxisType.Auto,))
-        return Spread(mesh, together, platform=self.platform)
+        return Placement(mesh, together, platform=self.platform)
 
-    def everywhere(self, spread: Spread | None = None) -> Sharding:
-        """The sharding of an array that each device of ``spread`` holds; of its first device without a mesh."""
-        if spread is None or spread.devices is None:
+    def everywhere(self, placement: Placement | None = None) -> Sharding:
+        """The sharding of an array that each device of ``placement`` holds; of its first device without a mesh."""
+        if placement is None or placement.devices is None:
             return SingleDeviceSharding(self.devices[0])
-        return NamedSharding(spread.devices, PartitionSpec())
+        return NamedSharding(placement.devices, PartitionSpec())
 
-    def placed(self, tree: Any, spread: Spread | None = None) -> Any:
+    def placed(self, tree: Any, placement: Placement | None = None) -> Any:
         """``tree`` of arrays or shapes as shapes on its devices, as ``everywhere`` says; Python's numbers stay."""
-        sharding = self.everywhere(spread)
+        sharding = self.everywhere(placement)
         return jax.tree.map(lambda leaf: shape_on(sharding, leaf), tree)
 
 

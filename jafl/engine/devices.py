@@ -19,26 +19,26 @@ DEVICES = "devices"  # the name of the mesh's one axis
 SMALL = 2**14  # entries of an array that is summed over devices with others
 
 
-class Spread(NamedTuple):
-    """How trips are spread over devices; static, and hashable.
+class Placement(NamedTuple):
+    """Where trips train, and what each device holds; static, and hashable.
 
     Attributes:
       devices: a mesh of one axis, ``DEVICES``, or None for one device.
       together: True: a device trains its trips side by side (``vmap``); False: one after the other.
-      at_once: the most trips of a server step that are folded apart and added up, for an additive rule; 0: trips are
-        folded one after the other.
+      trips_folded_together: the most trips of a server step that are folded side by side, or on several devices, and
+        added up, for an additive rule; 0: trips are folded one after the other.
       lanes: the most trips of a wave that a device trains side by side, before it takes the next ones; 0: all.
       whole_steps: whether the rule takes all trips of a step at once (``Rule.whole_step``); waves are then due before
         the first trip of a step.
       memory_is_sharded: whether each device holds a part of every row of the clients' memory.
-      sharded_client_examples: 0: every device holds all examples; else each holds a part of them, and no client has more than this
-        many.
+      sharded_client_examples: 0: every device holds all examples; else each holds a part of them, and no client has
+        more than this many.
       platform: of the devices: "cpu", "gpu" or "tpu".
     """
 
     devices: Mesh | None = None
     together: bool = False
-    at_once: int = 0
+    trips_folded_together: int = 0
     lanes: int = 0
     whole_steps: bool = False
     memory_is_sharded: bool = False
@@ -97,11 +97,11 @@ class Spread(NamedTuple):
         return NamedSharding(self.devices, PartitionSpec(DEVICES))
 
 
-ONE_DEVICE = Spread()
+ONE_DEVICE = Placement()
 
 
-def spread_over(devices: int | None = None, together: bool | None = None) -> Spread:
-    """The spread over some of this process's devices, or over all devices of all processes.
+def place_on(devices: int | None = None, together: bool | None = None) -> Placement:
+    """The placement on some of this process's devices, or over all devices of all processes.
 
     Args:
       devices: how many. Default: all.
@@ -122,9 +122,9 @@ def spread_over(devices: int | None = None, together: bool | None = None) -> Spr
         together = there[0].platform != "cpu"
     platform = there[0].platform
     if number == 1:
-        return Spread(None, together, platform=platform)
+        return Placement(None, together, platform=platform)
     mesh = jax.make_mesh((number,), (DEVICES,), (AxisType.Auto,), devices=there[:number])
-    return Spread(mesh, together, platform=platform)
+    return Placement(mesh, together, platform=platform)
 
 
 def put(tree: Any, where: Sharding | None = None) -> Any:
@@ -188,43 +188,45 @@ def at_hand(tree: Any) -> Any:
     )
 
 
-def on_all_devices(spread: Spread, tree: Any) -> Any:
+def on_all_devices(placement: Placement, tree: Any) -> Any:
     """``tree`` with every array whole on every device, also where devices have computed parts of it."""
-    apart = spread.memory_is_sharded or spread.sharded_client_examples
-    return lax.with_sharding_constraint(tree, spread.everywhere()) if apart else tree
+    apart = placement.memory_is_sharded or placement.sharded_client_examples
+    return lax.with_sharding_constraint(tree, placement.everywhere()) if apart else tree
 
 
 def fold_parts(
-    spread: Spread, fold: Callable, reads: Any, first: jax.Array, end: jax.Array, like: Any
+    placement: Placement, fold: Callable, reads: Any, first: jax.Array, end: jax.Array, like: Any
 ) -> tuple[Any, Any]:
-    """What the trips ``first`` to ``end - 1`` of a step, at most ``spread.at_once``, add to the buffer of the step.
+    """What the trips ``first`` to ``end - 1`` of a step add to the buffer of the step.
 
-    Each device folds its share, and one reduction adds them up.
+    They are ``placement.trips_folded_together`` at most. Each device folds its share, and one reduction adds them up.
 
     fold: (reads, trip, empty buffer) -> (buffer, report), of an additive rule. It reads no other array.
     like: (buffer, report), or their shapes.
 
     Returns:
-      The sum of the buffers, and the reports [at_once, ...] of the trips ``first``, ``first + 1``, ...
+      The sum of the buffers, and the reports [trips_folded_together, ...] of the trips ``first``, ``first + 1``, ...
     """
-    if spread.devices is None:
-        return _fold_share(spread, functools.partial(fold, reads), first, 1, end, spread.at_once, like)
-    devices = spread.devices.size
-    share = -(-spread.at_once // devices)
+    if placement.devices is None:
+        return _fold_share(
+            placement, functools.partial(fold, reads), first, 1, end, placement.trips_folded_together, like
+        )
+    devices = placement.devices.size
+    share = -(-placement.trips_folded_together // devices)
 
     def on_one_device(reads, first, end):
         mine = first + lax.axis_index(DEVICES)
         own = functools.partial(fold, reads)
-        buffer, reports = _fold_share(spread, own, mine, devices, end, share, like)
+        buffer, reports = _fold_share(placement, own, mine, devices, end, share, like)
 
         def in_place(leaf):  # zeros but for its own rows: one reduction then serves buffers and reports
             rows = jnp.zeros((share, devices, *leaf.shape[1:]), leaf.dtype)
             rows = rows.at[:, lax.axis_index(DEVICES)].set(leaf)
-            return rows.reshape(-1, *leaf.shape[1:])[: spread.at_once]
+            return rows.reshape(-1, *leaf.shape[1:])[: placement.trips_folded_together]
 
         return _sum_over_devices((buffer, jax.tree.map(in_place, reports)))
 
-    summed: tuple[Any, Any] = on_each_device(spread, on_one_device)(reads, first, end)
+    summed: tuple[Any, Any] = on_each_device(placement, on_one_device)(reads, first, end)
     return summed
 
 
@@ -244,10 +246,10 @@ def _sum_over_devices(tree: Any) -> Any:
     return jax.tree.unflatten(structure, leaves)
 
 
-def _fold_share(spread, fold, first, stride, end, most, like):
+def _fold_share(placement, fold, first, stride, end, most, like):
     """The trips ``first``, ``first + stride``, ... below ``end``, at most ``most``: (their sum, reports [most])."""
     empty, report = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)
-    if spread.together:
+    if placement.together:
         trips = first + stride * jnp.arange(most, dtype=first.dtype)
         buffers, reports = jax.vmap(lambda trip: fold(jnp.minimum(trip, end - 1), empty))(trips)
         there = trips < end
@@ -264,9 +266,9 @@ def _fold_share(spread, fold, first, stride, end, most, like):
     return lax.fori_loop(0 * count, count, fold_next, (empty, rows))
 
 
-def on_each_device(spread: Spread, function: Callable) -> Callable:
+def on_each_device(placement: Placement, function: Callable) -> Callable:
     """``function`` run by every device; what it takes and returns is the same on all of them."""
     everywhere = PartitionSpec()
     return jax.shard_map(
-        function, mesh=spread.devices, in_specs=everywhere, out_specs=everywhere, check_vma=False
+        function, mesh=placement.devices, in_specs=everywhere, out_specs=everywhere, check_vma=False
     )

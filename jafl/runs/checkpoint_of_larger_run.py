@@ -93,7 +93,7 @@ def _check_form(before: Experiment, now: Experiment) -> None:
         plan, program = experiment.preparation.plan, experiment.preparation.program
         if plan.form != "loop" or plan.width > 1:
             raise NotThere("its trips train side by side, and which do follows from the whole schedule")
-        if program.spread.number > 1:
+        if program.placement.number > 1:
             raise NotThere("it trains on several devices")
         if experiment.rule.build().remembers:
             raise NotThere(

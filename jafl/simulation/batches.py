@@ -6,7 +6,7 @@ import numpy as np
 
 from jafl.base.errors import choose
 from jafl.engine.plan.compatibility import check_types
-from jafl.engine.plan.plan_choice import default_form, default_plan, default_spread, matrix_width
+from jafl.engine.plan.plan_choice import default_form, default_placement, default_plan, matrix_width
 from jafl.engine.plan.preparation import NoMatrixForm, Preparation, prepare
 from jafl.engine.plan.run import Run
 from jafl.engine.plan.slots_and_waves import in_waves, trip_by_trip
@@ -54,12 +54,12 @@ def make_batch(
 def _in_matrix_form(runs: Sequence[Run], together: bool | None, form: str | None) -> list[Preparation] | None:
     """The runs with plans in the matrix form; None where the loop is quicker, or one of them has no such form."""
     first = runs[0]
-    spread = default_spread(first.schedule, first.rule, 1, together)
+    placement = default_placement(first.schedule, first.rule, 1, together)
     if choose(
-        "form", form or default_form(first.schedule, first.rule, spread), {"loop": True, "matrix": False}
+        "form", form or default_form(first.schedule, first.rule, placement), {"loop": True, "matrix": False}
     ):
         return None
-    width = matrix_width(first.params, spread, max(run.schedule.num_clients for run in runs))
+    width = matrix_width(first.params, placement, max(run.schedule.num_clients for run in runs))
     plans: dict[int, ExecutionPlan] = {}
     prepared = []
     for run in runs:
@@ -77,10 +77,10 @@ def _in_matrix_form(runs: Sequence[Run], together: bool | None, form: str | None
 def _shared_plans(runs: Sequence[Run], together: bool | None) -> list[ExecutionPlan]:
     """Waves where all share a schedule and the device gains from them; else trip by trip."""
     first = runs[0]
-    spread = default_spread(first.schedule, first.rule, 1, together)
-    if spread.together and all(same_trips(run.schedule, first.schedule) for run in runs):
+    placement = default_placement(first.schedule, first.rule, 1, together)
+    if placement.together and all(same_trips(run.schedule, first.schedule) for run in runs):
         every_model = [run.params for run in runs]  # of each trip that waits, the updates of all runs wait
-        return [default_plan(first.schedule, first.rule, every_model, spread)] * len(runs)
+        return [default_plan(first.schedule, first.rule, every_model, placement)] * len(runs)
     plans: dict[int, ExecutionPlan] = {}
     for run in runs:
         if id(run.schedule) not in plans:

@@ -132,7 +132,7 @@ class Checkpoints:
         self._identity = {**identity_of(batch.preparations), **self._configuration}
         self._digests = batch.digests
         self._plan = batch.preparations[0].plan if len(batch.preparations) == 1 else None
-        self._devices = batch.preparations[0].program.spread.number
+        self._devices = batch.preparations[0].program.placement.number
         troubles: dict[int, str] = {}
         saved = None
         for number in numbers:

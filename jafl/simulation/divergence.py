@@ -16,7 +16,7 @@ import numpy as np
 import optax
 
 from jafl import engine
-from jafl.engine.devices import Spread, at_hand
+from jafl.engine.devices import Placement, at_hand
 from jafl.engine.plan.device_memory import device_memory
 from jafl.engine.plan.preparation import Preparation, prepare
 from jafl.engine.plan.run import Run
@@ -101,8 +101,10 @@ def _cause(run: Run, step: int) -> tuple[int | None, str]:
     Trip by trip: then all versions from which the step's trips train are there when the step begins.
     """
     plan = trip_by_trip(run.schedule)
-    spread = Spread(platform=jax.local_devices()[0].platform)  # of several processes, each does it for itself
-    program, carry = prepare(run, plan=plan, spread=spread, available=device_memory()).place()
+    placement = Placement(
+        platform=jax.local_devices()[0].platform
+    )  # of several processes, each does it for itself
+    program, carry = prepare(run, plan=plan, placement=placement, available=device_memory()).place()
     carry = engine.run(program, carry, 0, step)
     largest = 0.0
     for trip in range(*_trips_of(run.schedule, step)):

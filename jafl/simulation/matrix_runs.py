@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jafl.engine.devices import Spread, at_hand, put
+from jafl.engine.devices import Placement, at_hand, put
 from jafl.engine.matrix import matrix_program, segment_loop
 from jafl.engine.matrix.matrices import Layout
 from jafl.engine.matrix.matrix_forecast import matrix_forecast
@@ -49,11 +49,11 @@ class MatrixRuns(Batch):
             for prepared in preparations
             if prepared.form is not None
         ]
-        spread = preparations[0].program.spread
+        placement = preparations[0].program.placement
         # One run has been checked in its preparation.
         memory = _checked_memory(self._runs) if len(self._runs) > 1 else preparations[0].forecast
-        self._layout = matrix_program.layout_of(self._runs, spread)
-        self._program = _program_of(self._runs, self._layout, spread)
+        self._layout = matrix_program.layout_of(self._runs, placement)
+        self._program = _program_of(self._runs, self._layout, placement)
         carry = matrix_program.allocate(self._runs, self._layout, self._program.precision)
         trips = max(run.run.schedule.num_trips for run in self._runs)
         losses = jnp.zeros((len(self._runs), trips), jax.tree.leaves(carry.lasting)[0].dtype)
@@ -176,11 +176,11 @@ def _checked_memory(runs: Sequence[MatrixRun]) -> Forecast:
     return memory
 
 
-def _program_of(runs: Sequence[MatrixRun], layout: Layout, spread: Spread) -> MatrixProgram:
+def _program_of(runs: Sequence[MatrixRun], layout: Layout, placement: Placement) -> MatrixProgram:
     """The program of several runs, on the device."""
     precision = matrix_program.precision_of(runs)
     alone = len(runs) == 1
-    first = matrix_program.program_of(runs[0], layout, spread, alone=alone)
+    first = matrix_program.program_of(runs[0], layout, placement, alone=alone)
     first = dataclasses.replace(first, precision=precision)
     if alone:
         return place_program(first)
@@ -188,5 +188,5 @@ def _program_of(runs: Sequence[MatrixRun], layout: Layout, spread: Spread) -> Ma
     is_own, (data, work) = stacking.stack_leaves(read)
     return put(
         dataclasses.replace(first, data=data, client_work=work, is_own=is_own, runs=len(runs)),
-        spread.everywhere(),
+        placement.everywhere(),
     )

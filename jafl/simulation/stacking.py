@@ -185,8 +185,10 @@ def _alike(programs: Sequence[engine.Program]) -> list[engine.Program]:
     one trip in each step can be looped over like a run with more.
     """
     longest = max((np.asarray(program.steps.first_trip) for program in programs), key=_steps)
-    spread = max((program.spread for program in programs), key=lambda spread: spread.at_once)
-    spread = spread._replace(whole_steps=all(program.spread.whole_steps for program in programs))
+    placement = max(
+        (program.placement for program in programs), key=lambda placement: placement.trips_folded_together
+    )
+    placement = placement._replace(whole_steps=all(program.placement.whole_steps for program in programs))
     alike = []
     for program in programs:
         own = np.asarray(program.steps.first_trip)
@@ -194,7 +196,9 @@ def _alike(programs: Sequence[engine.Program]) -> list[engine.Program]:
         same = np.array_equal(own[: steps + 1], longest[: steps + 1])
         steps_of = program.steps._replace(first_trip=longest if same else own)
         one_each = all(other.one_trip_per_step for other in programs)
-        alike.append(dataclasses.replace(program, steps=steps_of, one_trip_per_step=one_each, spread=spread))
+        alike.append(
+            dataclasses.replace(program, steps=steps_of, one_trip_per_step=one_each, placement=placement)
+        )
     return alike
 
 

@@ -10,7 +10,7 @@ from experiments.tools.benchmarks.compiled_estimates.rounds import (
     loop_rounds,
     trips_per_round,
 )
-from jafl.engine.devices import Spread
+from jafl.engine.devices import Placement
 from jafl.engine.plan.preparation import prepare
 
 
@@ -36,13 +36,13 @@ def prepared(rule, width, *, form="loop", shapes=False, **work):
     run = jafl.Run(schedule, federation, made, jafl.rules.RULES[rule](), params, jax.random.key(1))
     plan = jafl.in_waves(schedule, width, lanes=min(width, 4), form=form) if width > 1 else None
     plan = plan or jafl.trip_by_trip(schedule)
-    return prepare(run, plan=plan, spread=Spread(None, width > 1), available=2**34)
+    return prepare(run, plan=plan, placement=Placement(None, width > 1), available=2**34)
 
 
 def counted(preparation):
     """{loop: rounds each time that it is reached}, from walking through the program's arrays as the engine does."""
     program = preparation.program
-    spread, waves, first_trip = program.spread, program.waves, program.steps.first_trip
+    placement, waves, first_trip = program.placement, program.waves, program.steps.first_trip
     reached, due, lanes, parts, outer = 0, 0, 0, 0, 0
 
     def train_if_due(trip):
@@ -51,7 +51,7 @@ def counted(preparation):
         wave = waves.due[trip]
         if wave >= 0:
             due += 1
-            lanes += -(-int(waves.size[wave]) // spread.lanes)
+            lanes += -(-int(waves.size[wave]) // placement.lanes)
 
     step, steps = 0, preparation.run.schedule.num_steps
     while step < steps:
@@ -61,16 +61,16 @@ def counted(preparation):
             if waves is not None:
                 train_if_due(begin)
             parts += 1
-            if not spread.at_once:
+            if not placement.trips_folded_together:
                 begin += 1
                 continue
-            until = min(end, begin + spread.at_once)
+            until = min(end, begin + placement.trips_folded_together)
             begin = min(until, int(waves.next_wave_trip[begin]))
         step += 1
     found = {"trips in a round": preparation.run.schedule.num_trips / outer}
     if waves is not None:
         found |= {"train_if_wave": due / reached, "in_rounds": lanes / due}
-    if spread.at_once:
+    if placement.trips_folded_together:
         found["_fold_parts"] = parts / steps
     else:
         found["_fold"] = parts / steps
@@ -89,7 +89,7 @@ def counted(preparation):
 )
 def test_rounds_are_those_of_the_engine(rule, width, in_parts):
     preparation = prepared(rule, width, batch_size=5)
-    assert bool(preparation.program.spread.at_once) == in_parts
+    assert bool(preparation.program.placement.trips_folded_together) == in_parts
     made = {**loop_rounds(preparation), "trips in a round": trips_per_round(preparation)}
     for name, number in counted(preparation).items():
         assert made[name] == pytest.approx(number), name

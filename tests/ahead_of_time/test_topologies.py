@@ -51,9 +51,9 @@ def test_devices_of_a_topology(name, number):
     found = topology(name)
     assert len(found.devices) == number and found.platform == "tpu"
     assert dict(os.environ) == before
-    assert found.spread().number == number
+    assert found.placement().number == number
     with pytest.raises(jafl.SettingError, match=f"{name} has {number}"):
-        found.spread(number + 1)
+        found.placement(number + 1)
 
 
 @needs_libtpu

@@ -23,7 +23,7 @@ from preparing import placed  # noqa: E402
 
 import jafl  # noqa: E402
 from jafl.engine.plan import make_program as program_of_a_plan  # noqa: E402
-from jafl.engine.plan.plan_choice import default_form, default_spread  # noqa: E402
+from jafl.engine.plan.plan_choice import default_form, default_placement  # noqa: E402
 
 CASES = (
     "fedbuff, buffer above the concurrency",
@@ -63,7 +63,7 @@ def check_what_is_chosen() -> None:
     Where several are asked for all the same, the form that exchanges little is taken.
     """
 
-    def spread(rule: jafl.Specification, buffer_size: int, **asked) -> tuple[int, str]:
+    def placement(rule: jafl.Specification, buffer_size: int, **asked) -> tuple[int, str]:
         schedule = jafl.asynchronous(
             num_clients=40,
             concurrency=40,
@@ -71,14 +71,14 @@ def check_what_is_chosen() -> None:
             delay=jafl.delays.exponential(),
             server_steps=3,
         )
-        chosen = default_spread(schedule, rule, **asked)
+        chosen = default_placement(schedule, rule, **asked)
         return chosen.number, default_form(schedule, rule, chosen)
 
-    assert spread(jafl.rules.fedbuff(), 16) == (8, "loop")
-    assert spread(jafl.rules.fedbuff(), 15) == (1, "loop")
-    assert spread(jafl.rules.ca2fl(), 16) == (1, "loop")
-    assert spread(jafl.rules.ca2fl(), 16, devices=3) == (3, "matrix")
-    assert spread(jafl.rules.asgd(), 1, together=True) == (8, "loop")
+    assert placement(jafl.rules.fedbuff(), 16) == (8, "loop")
+    assert placement(jafl.rules.fedbuff(), 15) == (1, "loop")
+    assert placement(jafl.rules.ca2fl(), 16) == (1, "loop")
+    assert placement(jafl.rules.ca2fl(), 16, devices=3) == (3, "matrix")
+    assert placement(jafl.rules.asgd(), 1, together=True) == (8, "loop")
 
 
 def check_what_is_large_lies_in_parts() -> None:
@@ -108,8 +108,8 @@ def check_what_is_large_lies_in_parts() -> None:
         how = {"plan": jafl.in_waves(schedule, 8), "devices": 8, "together": together}
         program, carry = placed(*arguments, **how)
         assert (
-            program.spread.memory_is_sharded == (carry.memory is not None)
-            and program.spread.sharded_client_examples == 8
+            program.placement.memory_is_sharded == (carry.memory is not None)
+            and program.placement.sharded_client_examples == 8
         )
         on_each = [leaf.addressable_shards[0].data.size / leaf.size for leaf in jax.tree.leaves(carry.memory)]
         assert not on_each or min(on_each) == 1 / 8

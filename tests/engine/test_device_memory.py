@@ -11,7 +11,7 @@ from tiers import in_tiers
 
 import jafl
 from jafl import engine, rules
-from jafl.engine.devices import Spread
+from jafl.engine.devices import Placement
 from jafl.engine.evaluation import Evaluator
 from jafl.engine.plan import device_memory
 from jafl.engine.plan.make_program import allocation
@@ -125,7 +125,7 @@ def test_the_width_falls_until_it_fits():
         return found.needed + found.parts["temporaries"]
 
     def chosen(available):
-        return fitting_plan(run, Spread(together=True), available=available)
+        return fitting_plan(run, Placement(together=True), available=available)
 
     widest = chosen(2**40)
     assert widest.width == 30  # all that are in flight

@@ -96,7 +96,7 @@ def carry_after(platform: str, rule: str, together: bool):
     params = model.init(jax.random.key(0), x[:8])
     with accelerator_forms(platform):
         program, carry = placed(schedule, federation, work, built, params, devices=1, together=together)
-        assert program.spread.platform == platform
+        assert program.placement.platform == platform
         # In two chunks: each packs what it reads, and hands over all that lasts.
         return engine.run(program, engine.run(program, carry, 0, 17), 17, 40)
 

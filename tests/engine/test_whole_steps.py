@@ -108,7 +108,7 @@ def test_a_whole_step_is_its_trips_one_by_one(rule, lanes):
         how = {"evaluate_at": [1, 2, 23, 24, 60]}
         with accelerator_forms():
             program, _ = placed(*given, plan=plan, together=True)
-            assert program.spread.whole_steps
+            assert program.placement.whole_steps
             at_once = jafl.simulate(*given, **how, plan=plan, together=True)
         assert_same_history(at_once, jafl.simulate(*given, **how, plan=jafl.trip_by_trip(given[0])))
 
@@ -155,7 +155,7 @@ def test_where_trips_are_folded_one_by_one(rule, width, platform):
     plan = jafl.in_waves(given[0], width) if width > 1 else jafl.trip_by_trip(given[0])
     with accelerator_forms(platform):
         program, carry = placed(*given, plan=plan, together=True)
-        assert not program.spread.whole_steps
+        assert not program.placement.whole_steps
         engine.run(program, carry, 0, 3)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import jafl
 from jafl import engine
-from jafl.engine.devices import Spread
+from jafl.engine.devices import Placement
 from jafl.engine.plan import device_memory
 from jafl.engine.plan.preparation import prepare
 from jafl.simulation import batch as batches
@@ -19,14 +19,14 @@ from jafl.simulation.batch import SingleRun, StackedRuns
 from jafl.simulation.simulate import simulate_prepared
 from jafl.simulation.stacking import BatchTooLarge
 
-ON_A_GPU = Spread(None, False, platform="gpu")
+ON_A_GPU = Placement(None, False, platform="gpu")
 REFUSED = (
     "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm. Used 20.01G of "
     "15.75G hbm. Exceeded hbm capacity by 4.26G.\n\nTotal hbm usage >= 20.26G"
 )
 
 
-def prepared(available=2**34, spread=ON_A_GPU, seed=1):
+def prepared(available=2**34, placement=ON_A_GPU, seed=1):
     random = np.random.default_rng(0)
     x, y = random.normal(size=(120, 6)).astype(np.float32), random.integers(0, 3, 120)
     parts = jafl.data.iid(y, 6, seed=0)
@@ -37,7 +37,7 @@ def prepared(available=2**34, spread=ON_A_GPU, seed=1):
     work = jafl.client_work(model, learning_rate=0.1, batch_size=4)
     params = model.init(jax.random.key(0), x[:1])
     run = jafl.Run(schedule, federation, work, jafl.rules.fedbuff(), params, jax.random.key(seed))
-    return prepare(run, plan=jafl.trip_by_trip(schedule), spread=spread, available=available)
+    return prepare(run, plan=jafl.trip_by_trip(schedule), placement=placement, available=available)
 
 
 def compiled(preparation):
@@ -56,9 +56,9 @@ def trained(preparation):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("spread", [ON_A_GPU, Spread()], ids=["gpu", "cpu"])
-def test_the_compiler_is_asked(spread):
-    preparation = prepared(spread=spread)
+@pytest.mark.parametrize("spread", [ON_A_GPU, Placement()], ids=["gpu", "cpu"])
+def test_the_compiler_is_asked(placement):
+    preparation = prepared(placement=placement)
     found = compiled(preparation)
     history, (told,), _ = trained(preparation)
     assert history.temporary_bytes == told.parts["temporaries"] == found.temporaries > 0
@@ -68,24 +68,24 @@ def test_the_compiler_is_asked(spread):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("spread", [ON_A_GPU, Spread()], ids=["gpu", "cpu"])
-def test_what_the_compiler_says_must_fit_before_the_first_step(spread):
-    needed = trained(prepared(spread=spread))[1][0].needed
-    history, _, _ = trained(prepared(available=needed, spread=spread))
+@pytest.mark.parametrize("spread", [ON_A_GPU, Placement()], ids=["gpu", "cpu"])
+def test_what_the_compiler_says_must_fit_before_the_first_step(placement):
+    needed = trained(prepared(placement=placement))[1][0].needed
+    history, _, _ = trained(prepared(available=needed, placement=placement))
     assert isinstance(history, jafl.History)
-    error, told, evaluated = trained(prepared(available=needed - 1, spread=spread))
+    error, told, evaluated = trained(prepared(available=needed - 1, placement=placement))
     assert isinstance(error, jafl.SettingError) and error.setting == "device memory" and error.value == needed
     assert "Take a smaller" in str(error) and not told and not evaluated
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("spread", [ON_A_GPU, Spread()], ids=["gpu", "cpu"])
-def test_arrays_are_refused_before_compiling_and_an_estimate_refuses_nothing(spread):
-    foretold = prepared(spread=spread).forecast
+@pytest.mark.parametrize("spread", [ON_A_GPU, Placement()], ids=["gpu", "cpu"])
+def test_arrays_are_refused_before_compiling_and_an_estimate_refuses_nothing(placement):
+    foretold = prepared(placement=placement).forecast
     arrays = foretold.needed - foretold.parts["temporaries"]
-    assert not prepared(available=arrays, spread=spread).forecast.fits
+    assert not prepared(available=arrays, placement=placement).forecast.fits
     with pytest.raises(jafl.SettingError, match="The run needs"):
-        prepared(available=arrays - 1, spread=spread)
+        prepared(available=arrays - 1, placement=placement)
 
 
 @pytest.mark.full

@@ -16,11 +16,11 @@ def accelerator_forms(platform: str = "tpu") -> Iterator[None]:
     The platform is a static part of a run's program, so programs traced before and after are others.
     """
 
-    def spread_over(*arguments, **options):
-        return devices.spread_over(*arguments, **options)._replace(platform=platform)
+    def place_on(*arguments, **options):
+        return devices.place_on(*arguments, **options)._replace(platform=platform)
 
     with (
-        mock.patch.object(plan_choice, "spread_over", spread_over),
+        mock.patch.object(plan_choice, "place_on", place_on),
         mock.patch.object(platform_forms, "lax", Elsewhere),
     ):
         yield

@@ -2,8 +2,8 @@
 
 A loop over server steps carries arrays of rows: snapshots [slots, *P], the clients' memory [N, *V], trained trips
 that wait to be folded. Each round reads some rows and writes others. The meaning is the same on every platform; what
-makes it quick is not. ``ROWS`` has one object for each platform, and the loops ask it (``Spread.rows``) in place of
-the platform: ``CpuRows`` for CPUs, ``AcceleratorRows`` for GPUs and TPUs. Functions that see no program use
+makes it quick is not. ``ROWS`` has one object for each platform, and the loops ask it (``Placement.rows``) in place of
+the platform's name: ``CpuRows`` for CPUs, ``AcceleratorRows`` for GPUs and TPUs. Functions that see no program use
 ``jafl.base.platform_forms.by_platform``.
 
 XLA updates an array in place if it can see that all reads of the old one come before the write. If it cannot, it
@@ -164,15 +164,15 @@ class AcceleratorRows:
         return lax.cond(wave >= 0, train, lambda waiting: waiting, waiting)
 
     def in_rounds(
-        self, size: jax.Array, at_once: int, most: int, body: Callable[[Any, Any], Any], start: Any
+        self, size: jax.Array, lanes: int, most: int, body: Callable[[Any, Any], Any], start: Any
     ) -> Any:
-        """``body`` until ``size`` items are done, ``at_once`` in each round; there are ``most`` items at the most.
+        """``body`` until ``size`` items are done, ``lanes`` in each round; there are ``most`` items at the most.
 
         Where one round does them all, there is no loop.
         """
-        if at_once == most:
+        if lanes == most:
             return body(0, start)
-        return lax.fori_loop(0 * size, -(-size // at_once), body, start)
+        return lax.fori_loop(0 * size, -(-size // lanes), body, start)
 
     def pack(self, tree: Any) -> Any:
         """Columns of numbers in one vector: a loop then reads several of them by one operation."""
@@ -322,10 +322,10 @@ class CpuRows(AcceleratorRows):
         return lax.fori_loop(0 * wave, is_due, lambda _, waiting: train(waiting), waiting)
 
     def in_rounds(
-        self, size: jax.Array, at_once: int, most: int, body: Callable[[Any, Any], Any], start: Any
+        self, size: jax.Array, lanes: int, most: int, body: Callable[[Any, Any], Any], start: Any
     ) -> Any:
         """A loop, if only of one round: XLA takes many times as long for the same side by side without it."""
-        return lax.fori_loop(0 * size, -(-size // at_once), body, start)
+        return lax.fori_loop(0 * size, -(-size // lanes), body, start)
 
     def pack(self, tree: Any) -> Any:
         return tree

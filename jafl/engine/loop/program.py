@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 
 from jafl.clients.work import ClientData, ClientResult
-from jafl.engine.devices import Spread
+from jafl.engine.devices import Placement
 from jafl.engine.loop.client_memory import ClientMemory
 from jafl.engine.loop.waves import Waves
 from jafl.records import ArrayTree, Params, Recall
@@ -54,7 +54,7 @@ class Steps(NamedTuple):
         "server_optimizer",
         "server_key",
     ],
-    meta_fields=["one_trip_per_step", "spread"],
+    meta_fields=["one_trip_per_step", "placement"],
 )
 @dataclasses.dataclass(frozen=True)
 class Program:
@@ -62,7 +62,7 @@ class Program:
 
     ``waves`` is None where each trip trains alone, just before it is folded. ``server_key`` [2] uint32: the run's
     random words, for keys that rule and server optimizer hold. Static: ``one_trip_per_step`` (the trips
-    of a step then need no loop of their own) and ``spread``, how trips are spread over devices.
+    of a step then need no loop of their own) and ``placement``, how trips are spread over devices.
     """
 
     trips: Trips
@@ -75,7 +75,7 @@ class Program:
     server_optimizer: Specification
     server_key: Array
     one_trip_per_step: bool
-    spread: Spread
+    placement: Placement
 
 
 class Trained(NamedTuple):

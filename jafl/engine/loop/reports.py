@@ -34,7 +34,7 @@ def columns_in_report(program: Program, arrival: Arrival, report: dict[str, Any]
 
     Where every operation counts it is there from the beginning, and no trip writes it.
     """
-    if not program.spread.rows.dear_operations:
+    if not program.placement.rows.dear_operations:
         return {}
     names = {id(value): name for name, value in arrival.columns.items()}
     return {name: names[id(value)] for name, value in report.items() if id(value) in names}

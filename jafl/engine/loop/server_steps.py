@@ -62,14 +62,14 @@ def allocate(program: Program, params: Params, *, slots: int, num_clients: int) 
     """
     rule = program.rule.build()
     params = jax.tree.map(jnp.asarray, params)
-    rows = jax.tree.map(lambda p: program.spread.rows.zeros(slots, p), params)
+    rows = jax.tree.map(lambda p: program.placement.rows.zeros(slots, p), params)
     state, optimizer_state = _initial_states(program, params, rows, num_clients)
     trained = jax.eval_shape(lambda: train_trip(program, rows, jnp.int32(0)))
     waiting = waves.allocate(program.waves, trained) if program.waves else None
     memory = None
     if rule.remembers:
         value = remembered_shapes(program, rows)
-        memory = client_memory.allocate(value, num_clients, rule.memory_precision, program.spread.rows)
+        memory = client_memory.allocate(value, num_clients, rule.memory_precision, program.placement.rows)
 
     as_columns: dict[str, str] = {}
 
@@ -148,7 +148,7 @@ def run(program: Program, carry: Carry, first_step: int, last_step: int) -> Carr
     The carry is donated: its memory becomes the result's, so the one passed in cannot be used again. Rule and server
     optimizer multiply in float32 on every platform; a model says its own precision.
     """
-    rows = program.spread.rows
+    rows = program.placement.rows
     program = _packed(program)
 
     def body(program, step, carried):
@@ -192,7 +192,7 @@ def one_trip_after_first_step(program: Program) -> bool:
     """Whether every step but the first has one trip, and a loop of its own for the first spares the others theirs."""
     rule = program.rule.build()
     one_trip = rule.initial_round and rule.buffer_size == 1 and not program.one_trip_per_step
-    return program.spread.rows.dear_operations and bool(one_trip)
+    return program.placement.rows.dear_operations and bool(one_trip)
 
 
 def _only_trip(program: Program, step: jax.Array) -> jax.Array:
@@ -205,7 +205,7 @@ def _packed(program: Program) -> Program:
     """The program with the columns that its loops read packed."""
     waves, recall = program.waves, program.recall
     of_waves = (waves.due, waves.next_wave_trip, waves.read_row) if waves else ()
-    trips, steps, of_waves, first_row = program.spread.rows.pack(
+    trips, steps, of_waves, first_row = program.placement.rows.pack(
         (program.trips, program.steps, of_waves, recall and recall.first_row)
     )
     if waves:
@@ -217,7 +217,7 @@ def _packed(program: Program) -> Program:
 
 
 def _server_step(program: Program, step: jax.Array, carry: Carry) -> Carry:
-    if program.spread.whole_steps:
+    if program.placement.whole_steps:
         finished, waiting, trip_reports = whole_step.fold_and_finish(program, step, carry)
         folded = OpenStep(None, carry.memory, waiting, trip_reports)
     else:
@@ -243,16 +243,20 @@ def _recalls(program: Program) -> bool:
     On a TPU even a loop over nothing fixes how the memory is laid out, and all of it was copied at every step.
     """
     return program.recall is not None and (
-        len(program.recall.client) > 1 or not program.spread.rows.dear_operations
+        len(program.recall.client) > 1 or not program.placement.rows.dear_operations
     )
 
 
 def _fold(program: Program, step: jax.Array, snapshots: ArrayTree, opened: OpenStep) -> OpenStep:
     """Folds the arrivals of the step, one after the other or in parts."""
-    if program.one_trip_per_step and program.spread.rows.dear_operations and not program.spread.at_once:
+    if (
+        program.one_trip_per_step
+        and program.placement.rows.dear_operations
+        and not program.placement.trips_folded_together
+    ):
         return _client_trip(program, snapshots, _only_trip(program, step), opened)
     first, end = program.steps.first_trip[step], program.steps.first_trip[step + 1]
-    if program.spread.at_once:
+    if program.placement.trips_folded_together:
         return _fold_parts(program, snapshots, first, end, opened)
     if program.one_trip_per_step:
         return _client_trip(program, snapshots, first, opened)
@@ -260,7 +264,7 @@ def _fold(program: Program, step: jax.Array, snapshots: ArrayTree, opened: OpenS
     def body(trip, carried):
         return _lay_out_step(rows, _client_trip(program, snapshots, trip, shaped(carried, opened)))
 
-    rows = program.spread.rows
+    rows = program.placement.rows
     with jax.named_scope("client_trips"):
         carried = lax.fori_loop(first, end, body, _lay_out_step(rows, opened))
     folded: OpenStep = shaped(carried, opened)
@@ -269,7 +273,7 @@ def _fold(program: Program, step: jax.Array, snapshots: ArrayTree, opened: OpenS
 
 def _client_trip(program: Program, snapshots: ArrayTree, trip: jax.Array, opened: OpenStep) -> OpenStep:
     """One trip: trains, or has trained in a wave, and is folded."""
-    rows, begins = program.spread.rows, trip
+    rows, begins = program.placement.rows, trip
     memory = opened.memory and rows.write_pending_row(opened.memory)
     waiting = train_if_due(program, snapshots, trip, opened.waiting)
     if memory and not program.waves:
@@ -306,7 +310,7 @@ def _step(
         stay = (carry.params, carry.optimizer_state)
         params, optimizer_state = _select(apply, (params, optimizer_state), stay)
     stepped = carry._replace(
-        params=devices.on_all_devices(program.spread, params),
+        params=devices.on_all_devices(program.placement, params),
         optimizer_state=optimizer_state,
         rule_state=rule_state,
         memory=folded.memory,
@@ -318,7 +322,7 @@ def _step(
 
 def _record(program: Program, step: jax.Array, stepped: Carry, report: dict[str, Any]) -> Carry:
     """Stores the new version where others will read it, and the report of the step."""
-    rows = program.spread.rows
+    rows = program.placement.rows
     stored = store_version(rows, stepped, program.steps.write_slot[step])
     return stored._replace(step_reports=record_row(stored.step_reports, step, report, rows))
 
@@ -343,8 +347,8 @@ def _fold_parts(
 ) -> OpenStep:
     """Folds the trips ``first`` to ``end - 1`` in parts that are added up, for an additive rule."""
     buffer, memory, waiting, reports = opened
-    rows = program.spread.rows
-    numbers = jnp.arange(program.spread.at_once)
+    rows = program.placement.rows
+    numbers = jnp.arange(program.placement.trips_folded_together)
 
     def fold(reads, trip, carried):
         program, snapshots, waiting = reads
@@ -355,11 +359,11 @@ def _fold_parts(
     def part(state):
         begin, waiting, reports, folded = state
         waiting = train_if_due(program, snapshots, begin, waiting)
-        until = jnp.minimum(end, begin + program.spread.at_once)
+        until = jnp.minimum(end, begin + program.placement.trips_folded_together)
         until = jnp.minimum(until, program.waves.next_wave_trip[begin]) if program.waves else until
         reads = (program, snapshots, waiting)
         like = jax.eval_shape(fold, reads, begin, folded)
-        added, mine = devices.fold_parts(program.spread, fold, reads, begin, until, like)
+        added, mine = devices.fold_parts(program.placement, fold, reads, begin, until, like)
         trips = jnp.where(begin + numbers < until, begin + numbers, len(reports["loss"]))
         reports = {name: column.at[trips].set(mine[name], mode="drop") for name, column in reports.items()}
         return until, waiting, reports, jax.tree.map(jnp.add, folded, added)
@@ -385,7 +389,7 @@ def show_recalled(
         return fold(shown, recall.weight[number], row)
 
     with jax.named_scope("recalled"):
-        return program.spread.rows.sum_recalled(first, end, add, buffer, memory)
+        return program.placement.rows.sum_recalled(first, end, add, buffer, memory)
 
 
 def _select(condition: jax.Array, if_true: Any, if_false: Any) -> Any:

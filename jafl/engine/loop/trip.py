@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jafl.base.errors import require
 from jafl.clients.work import ClientData, ClientResult
 from jafl.engine import devices
-from jafl.engine.devices import Spread
+from jafl.engine.devices import Placement
 from jafl.engine.forms import columns
 from jafl.engine.forms.rows import row_at
 from jafl.engine.loop import client_memory, waves
@@ -31,28 +31,28 @@ def train_if_due(
 
     def reads(trips):
         return (
-            _with_data_of(program, trips) if program.spread.sharded_client_examples else program
+            _with_data_of(program, trips) if program.placement.sharded_client_examples else program
         ), snapshots
 
-    made: Trained = waves.train_if_due(program.waves, program.spread, train, reads, trip, waiting)
+    made: Trained = waves.train_if_due(program.waves, program.placement, train, reads, trip, waiting)
     return made
 
 
 def _with_data_of(program: Program, trips: jax.Array) -> Program:
     """The program with the examples of the clients of ``trips`` [W] alone."""
-    own = data_of_clients(program.spread, program.data, program.trips.client[trips])
+    own = data_of_clients(program.placement, program.data, program.trips.client[trips])
     return dataclasses.replace(program, data=own)
 
 
-def data_of_clients(spread: Spread, data: ClientData, client: jax.Array) -> ClientData:
+def data_of_clients(placement: Placement, data: ClientData, client: jax.Array) -> ClientData:
     """The examples of these clients [W] alone, on every device, fetched from the devices that hold parts of all.
 
-    Clients' row numbers then point into these, up to ``spread.sharded_client_examples`` for each client.
+    Clients' row numbers then point into these, up to ``placement.sharded_client_examples`` for each client.
     """
-    begin, place = data.offsets[client][:, None], jnp.arange(spread.sharded_client_examples)
+    begin, place = data.offsets[client][:, None], jnp.arange(placement.sharded_client_examples)
     held = begin + place < data.offsets[client + 1][:, None]
     rows = data.indices[jnp.where(held, begin + place, begin)].reshape(-1)
-    x, y = devices.on_all_devices(spread, (data.x[rows], data.y[rows]))
+    x, y = devices.on_all_devices(placement, (data.x[rows], data.y[rows]))
     fetched = jnp.arange(len(rows), dtype=data.indices.dtype).reshape(held.shape)
     entries = jnp.where(held, begin + place, len(data.indices))
     indices = data.indices.at[entries].set(fetched, mode="drop")
@@ -76,7 +76,7 @@ def train(program: Program, snapshots: ArrayTree, trip: jax.Array) -> tuple[Clie
     """The work of client trip number ``trip``, and the snapshot [*P] that it trains from."""
     client = program.trips.client[trip]
     slot, for_rule = program.trips.read_slot[trip], program.rule.build().needs_start
-    start = program.spread.rows.read_start(snapshots, slot, trip, for_rule)
+    start = program.placement.rows.read_start(snapshots, slot, trip, for_rule)
     work = program.client_work.build()
     return work.train(_data_of(program, trip), start, client, program.trips.key[trip]), start
 
@@ -101,7 +101,7 @@ def train_trip(program: Program, snapshots: ArrayTree, trip: jax.Array) -> Train
 def arrival_of(program: Program, trip: jax.Array, trained: Trained) -> Arrival:
     """What the rule sees of a trip, but for what the server has stored."""
     client = program.trips.client[trip]
-    staleness = program.spread.rows.pin(program.trips.staleness[trip])
+    staleness = program.placement.rows.pin(program.trips.staleness[trip])
     begin, end = _data_of(program, trip).own_offsets(client)
     return Arrival(
         update=trained.result.update,
@@ -152,7 +152,7 @@ def fold_trip(
     rule = program.rule.build()
     if rule.remembers and memory:
         value = rule.remembers(arrival)
-        rows, previous = program.spread.rows, client_memory.fetch(memory, arrival.client, value)
+        rows, previous = program.placement.rows, client_memory.fetch(memory, arrival.client, value)
         previous, memory = rows.order_read_before_write(previous, memory)
         memory, stored = client_memory.hold(memory, arrival.client, value, program.trips.key[trip], rows)
         arrival = arrival._replace(previous=previous, stored=stored)

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jafl.engine.devices import DEVICES, Spread, on_each_device
+from jafl.engine.devices import DEVICES, Placement, on_each_device
 
 Array = Any  # of JAX on the device, of NumPy before it is placed there
 
@@ -45,7 +45,7 @@ def allocate(waves: Waves, trained: Any) -> Any:
 
 def train_if_due(
     waves: Waves,
-    spread: Spread,
+    placement: Placement,
     train: Callable[[Any, jax.Array], Any],
     reads: Callable[[jax.Array], Any],
     trip: jax.Array,
@@ -59,10 +59,10 @@ def train_if_due(
     wave = waves.due[trip]
 
     def train_wave(waiting):
-        return _train_wave(waves, spread, train, reads(waves.trips[wave]), wave, waiting)
+        return _train_wave(waves, placement, train, reads(waves.trips[wave]), wave, waiting)
 
     with jax.named_scope("wave"):
-        return spread.rows.train_if_wave(wave, train_wave, waiting)
+        return placement.rows.train_if_wave(wave, train_wave, waiting)
 
 
 def fetch(waves: Waves, trip: jax.Array, waiting: Any) -> Any:
@@ -72,15 +72,15 @@ def fetch(waves: Waves, trip: jax.Array, waiting: Any) -> Any:
 
 
 def _train_wave(
-    waves: Waves, spread: Spread, train: Callable, reads: Any, wave: jax.Array, waiting: Any
+    waves: Waves, placement: Placement, train: Callable, reads: Any, wave: jax.Array, waiting: Any
 ) -> Any:
     """``waiting`` after the trips of one wave have trained, in the way that suits the devices."""
     trips, rows, size = waves.trips[wave], waves.write_row[wave], waves.size[wave]
-    if spread.devices is not None:
-        return _put(rows, waiting, _train_over_devices(spread, train, reads, trips, size))
+    if placement.devices is not None:
+        return _put(rows, waiting, _train_over_devices(placement, train, reads, trips, size))
     own = functools.partial(train, reads)
-    if spread.together:
-        return _train_side_by_side(spread, own, trips, rows, size, waiting)
+    if placement.together:
+        return _train_side_by_side(placement, own, trips, rows, size, waiting)
     return _train_one_after_the_other(own, trips, rows, size, waiting)
 
 
@@ -101,10 +101,10 @@ def _train_one_after_the_other(
 
 
 def _train_side_by_side(
-    spread: Spread, train: Callable, trips: jax.Array, rows: jax.Array, size: jax.Array, waiting: Any
+    placement: Placement, train: Callable, trips: jax.Array, rows: jax.Array, size: jax.Array, waiting: Any
 ) -> Any:
     """A wave's first ``size`` trips with ``vmap``, as many at a time as there are lanes."""
-    lanes = spread.lanes or len(trips)
+    lanes = placement.lanes or len(trips)
 
     def some(number, waiting):
         these, there = trips, rows
@@ -113,41 +113,43 @@ def _train_side_by_side(
         return _put(there, waiting, jax.vmap(train)(these))
 
     with jax.named_scope("lanes"):
-        return spread.rows.in_rounds(size, lanes, len(trips), some, waiting)
+        return placement.rows.in_rounds(size, lanes, len(trips), some, waiting)
 
 
 def _train_over_devices(
-    spread: Spread, train: Callable, reads: Any, trips: jax.Array, size: jax.Array
+    placement: Placement, train: Callable, reads: Any, trips: jax.Array, size: jax.Array
 ) -> Any:
     """[W, ...]: device d of D trains the trips d, d + D, ... of the wave, and all get the whole of it."""
-    assert spread.devices is not None
-    devices = spread.devices.size
+    assert placement.devices is not None
+    devices = placement.devices.size
     share = len(trips) // devices
 
     def on_one_device(reads, trips, size):
         own = functools.partial(train, reads)
         device = lax.axis_index(DEVICES)
         mine = trips[device + devices * jnp.arange(share)]
-        if spread.together and spread.lanes in (0, share):
+        if placement.together and placement.lanes in (0, share):
             trained = jax.vmap(own)(mine)
         else:
-            lanes = (spread.lanes or share) if spread.together else 1
+            lanes = (placement.lanes or share) if placement.together else 1
             rounds = -(-(size - device) // (devices * lanes))
-            trained = _train_share(spread, own, mine, lanes, rounds)
+            trained = _train_share(placement, own, mine, lanes, rounds)
         return jax.tree.map(lambda leaf: lax.all_gather(leaf, DEVICES, axis=1), trained)
 
-    made = on_each_device(spread, on_one_device)(reads, trips, size)
+    made = on_each_device(placement, on_one_device)(reads, trips, size)
     return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), made)
 
 
-def _train_share(spread: Spread, train: Callable, trips: jax.Array, lanes: int, rounds: jax.Array) -> Any:
+def _train_share(
+    placement: Placement, train: Callable, trips: jax.Array, lanes: int, rounds: jax.Array
+) -> Any:
     """[S, ...]: one device's share of a wave, ``lanes`` trips at a time, for as many rounds as it needs."""
     shapes = jax.eval_shape(train, trips[0])
     empty = jax.tree.map(lambda leaf: jnp.zeros((len(trips), *leaf.shape), leaf.dtype), shapes)
 
     def some(number, trained):
         first = number * lanes
-        if not spread.together:
+        if not placement.together:
             return jax.tree.map(lambda a, v: a.at[first].set(v), trained, train(trips[first]))
         new = jax.vmap(train)(lax.dynamic_slice_in_dim(trips, first, lanes))
         put = lambda a, v: lax.dynamic_update_slice_in_dim(a, v, first, 0)  # noqa: E731

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jafl.engine.devices import Spread
+from jafl.engine.devices import Placement
 from jafl.engine.evaluation import evaluation_memory
 from jafl.engine.matrix.matrix_program import MatrixRun, layout_of, program_of, shapes
 from jafl.engine.matrix.segment_loop import MatrixProgram
@@ -17,23 +17,23 @@ from jafl.engine.plan.temporary_values import temporary_bytes
 
 def matrix_forecast(runs: Sequence[MatrixRun], available: int | None, on_training: bool) -> Forecast:
     """What runs that go together in the matrix form will hold on each device; ``available`` as in ``Forecast``."""
-    spread = runs[0].program.spread
-    layout = layout_of(runs, spread)
+    placement = runs[0].program.placement
+    layout = layout_of(runs, placement)
     carry, segments = shapes(runs, layout)
-    program = program_of(runs[0], layout, spread, alone=len(runs) == 1)
+    program = program_of(runs[0], layout, placement, alone=len(runs) == 1)
     if len(runs) > 1:
         program = _of_many(program, len(runs))
-    trips = -(-layout.sizes.width // spread.number) if spread.together else 1
-    of_a_run = temporary_bytes(runs[0].run, spread.platform, trips=trips, form="matrix")
+    trips = -(-layout.sizes.width // placement.number) if placement.together else 1
+    of_a_run = temporary_bytes(runs[0].run, placement.platform, trips=trips, form="matrix")
 
     def on_a_device(tree: Any) -> int:
-        return sum(_bytes_on_a_device(spread, leaf) for leaf in jax.tree.leaves(tree))
+        return sum(_bytes_on_a_device(placement, leaf) for leaf in jax.tree.leaves(tree))
 
     kept = on_a_device(carry.lasting)
     model = len(runs) * bytes_of(runs[0].run.params)
     parts = {
         "data": len({id(run.program.data.x) for run in runs})
-        * data_on_a_device(program.data, program.spread, layout.sizes.width),
+        * data_on_a_device(program.data, program.placement, layout.sizes.width),
         "evaluation": _evaluation(runs, on_training),
         "schedule": 2 * bytes_of(segments),  # the next chunk is made while one is computed
         "model": kept // layout.lasting + bytes_of(program.client_work),
@@ -44,10 +44,10 @@ def matrix_forecast(runs: Sequence[MatrixRun], available: int | None, on_trainin
         "temporaries": len(runs) * of_a_run,
     }
     slots = jax.tree.leaves(carry.snapshots)[0].shape[1]
-    found = of_parts(parts, spread, available, slots, model // len(runs), len(runs) * layout.sizes.width)
+    found = of_parts(parts, placement, available, slots, model // len(runs), len(runs) * layout.sizes.width)
     divided = kept + found.parts["snapshots"] + found.parts["client_memory"]
-    if program.spread.sharded_client_examples:
-        divided += bytes_of(program.data.x) // spread.number
+    if program.placement.sharded_client_examples:
+        divided += bytes_of(program.data.x) // placement.number
     return dataclasses.replace(found, divided=divided)
 
 
@@ -73,9 +73,9 @@ def _evaluation(runs: Sequence[MatrixRun], on_training: bool) -> int:
     return held
 
 
-def _bytes_on_a_device(spread: Spread, leaf: Any) -> int:
+def _bytes_on_a_device(placement: Placement, leaf: Any) -> int:
     """Bytes of an array of the carry on each device."""
-    where = spread.of_entries(leaf)
+    where = placement.of_entries(leaf)
     if where is None:
         return bytes_of(leaf)
     return bytes_of(jax.ShapeDtypeStruct(where.shard_shape(leaf.shape), leaf.dtype))

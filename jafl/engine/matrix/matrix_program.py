@@ -14,7 +14,7 @@ from jafl.base.buckets import bucket
 from jafl.base.errors import require
 from jafl.base.jaxpr_dependence import dependences
 from jafl.clients.work import ClientData
-from jafl.engine.devices import ONE_DEVICE, Spread, put
+from jafl.engine.devices import ONE_DEVICE, Placement, put
 from jafl.engine.forms import tiled_rows
 from jafl.engine.loop import client_memory
 from jafl.engine.loop.client_memory import Row
@@ -108,7 +108,7 @@ def find_form(run: Run, program: engine.Program) -> LinearForm | NotLinear:
     return form
 
 
-def layout_of(runs: Sequence[MatrixRun], spread: Spread) -> Layout:
+def layout_of(runs: Sequence[MatrixRun], placement: Placement) -> Layout:
     """The coordinates of several runs that go together, in waves as wide as the widest of their plans."""
     most = max(run.form.num_vectors for run in runs)
     stored = any(run.stores and run.precision != "full" for run in runs)
@@ -116,17 +116,17 @@ def layout_of(runs: Sequence[MatrixRun], spread: Spread) -> Layout:
     starts = any(run.form.reads_start for run in runs)
     lasting = -(-most // LASTING_PADDED_TO) * LASTING_PADDED_TO
     width = max(run.plan.width for run in runs)
-    sizes = Sizes.of_width(-(-width // spread.number) * spread.number)
+    sizes = Sizes.of_width(-(-width // placement.number) * placement.number)
     return Layout(lasting, Groups(keeps, starts, stored), sizes)
 
 
-def program_of(run: MatrixRun, layout: Layout, spread: Spread, *, alone: bool = True) -> MatrixProgram:
+def program_of(run: MatrixRun, layout: Layout, placement: Placement, *, alone: bool = True) -> MatrixProgram:
     """The program of one run, on the host; large examples are in parts where it is ``alone``."""
-    spread = spread._replace(at_once=0, lanes=0, memory_is_sharded=False)
-    spread = spread if alone else spread._replace(sharded_client_examples=0)
+    placement = placement._replace(trips_folded_together=0, lanes=0, memory_is_sharded=False)
+    placement = placement if alone else placement._replace(sharded_client_examples=0)
     data, work = run.program.data, run.program.client_work
     is_own = (False,) * len(jax.tree.leaves((data, work)))
-    return MatrixProgram(data, work, is_own, 1, layout.groups, run.precision, spread)
+    return MatrixProgram(data, work, is_own, 1, layout.groups, run.precision, placement)
 
 
 def allocate(runs: Sequence[MatrixRun], layout: Layout, precision: str) -> MatrixCarry:
@@ -135,14 +135,14 @@ def allocate(runs: Sequence[MatrixRun], layout: Layout, precision: str) -> Matri
     slots = max(_slots(run) for run in runs)
     rows = max(_memory_rows(run) for run in runs)
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *lasting)
-    spread = runs[0].program.spread
+    placement = runs[0].program.placement
     sizes = {"slots": slots, "memory_rows": rows, "precision": precision}
-    if spread.devices is None:
-        return _allocate(stacked, **sizes, tiled=spread.rows.tiled)
+    if placement.devices is None:
+        return _allocate(stacked, **sizes, tiled=placement.rows.tiled)
     if not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(stacked)):
-        stacked = put(stacked, spread.everywhere())
+        stacked = put(stacked, placement.everywhere())
     # Several devices hold a part of every row each; a tile may not lie across two of them.
-    return _allocate(stacked, **sizes, tiled=False, spread=Spread(spread.devices))
+    return _allocate(stacked, **sizes, tiled=False, placement=Placement(placement.devices))
 
 
 def shapes(runs: Sequence[MatrixRun], layout: Layout) -> tuple[MatrixCarry, Segments]:
@@ -321,7 +321,7 @@ def shapes_of_segments(layout: Layout, runs: int, dtype: Any) -> Segments:
     )
 
 
-@functools.partial(jax.jit, static_argnames=("slots", "memory_rows", "precision", "tiled", "spread"))
+@functools.partial(jax.jit, static_argnames=("slots", "memory_rows", "precision", "tiled", "placement"))
 def _allocate(
     lasting: Any,
     *,
@@ -329,7 +329,7 @@ def _allocate(
     memory_rows: int,
     precision: str,
     tiled: bool,
-    spread: Spread = ONE_DEVICE,
+    placement: Placement = ONE_DEVICE,
 ) -> MatrixCarry:
     """lasting: [B, M, *P] of the initial model, and of all else that lasts."""
     params = jax.tree.map(lambda rows: rows[:, 0], lasting)
@@ -349,10 +349,10 @@ def _allocate(
         snapshots=jax.tree.map(jax.vmap(tiled_rows.starting_with), params, rows(slots)),
         memory=stored(memory_rows),
     )
-    if spread.devices is None:
+    if placement.devices is None:
         return carry
     # No device ever holds more than its part.
-    return jax.tree.map(lambda rows: lax.with_sharding_constraint(rows, spread.of_entries(rows)), carry)
+    return jax.tree.map(lambda rows: lax.with_sharding_constraint(rows, placement.of_entries(rows)), carry)
 
 
 def _initial_lasting(run: MatrixRun, lasting: int) -> Any:

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jafl.clients.work import ClientData
-from jafl.engine.devices import Spread
+from jafl.engine.devices import Placement
 from jafl.engine.forms import tiled_rows
 from jafl.engine.forms.rows import row_at
 from jafl.engine.loop import client_memory
@@ -110,7 +110,7 @@ class MatrixCarry(NamedTuple):
 @functools.partial(
     jax.tree_util.register_dataclass,
     data_fields=["data", "client_work"],
-    meta_fields=["is_own", "runs", "groups", "precision", "spread"],
+    meta_fields=["is_own", "runs", "groups", "precision", "placement"],
 )
 @dataclasses.dataclass(frozen=True)
 class MatrixProgram:
@@ -122,7 +122,7 @@ class MatrixProgram:
       runs: B.
       groups: which arrays of a wave are read.
       precision: in which the clients' memory holds its values.
-      spread: how trips are spread over devices.
+      placement: how trips lie on devices.
     """
 
     data: ClientData
@@ -131,7 +131,7 @@ class MatrixProgram:
     runs: int
     groups: Groups
     precision: str
-    spread: Spread
+    placement: Placement
 
 
 class _Run(NamedTuple):
@@ -173,8 +173,8 @@ def run(program: MatrixProgram, carry: MatrixCarry, segments: Segments, count: i
     )
     if program.runs == 1:
         carry, losses = jax.tree.map(lambda rows: rows[None], carry), losses[:, None]
-    if program.spread.devices is not None:  # every process reads the losses
-        losses = lax.with_sharding_constraint(losses, program.spread.everywhere())
+    if program.placement.devices is not None:  # every process reads the losses
+        losses = lax.with_sharding_constraint(losses, program.placement.everywhere())
     return carry, losses
 
 
@@ -214,12 +214,12 @@ def _of_all_runs(program: MatrixProgram, with_memory: bool) -> Callable[[MatrixC
 
 def _train(run: _Run, snapshots: ArrayTree, segment: Segments) -> tuple[Wave, jax.Array]:
     """What the segment's trips leave, and [W] their losses."""
-    spread = run.program.spread
-    if not spread.together and spread.number == 1:
+    placement = run.program.placement
+    if not placement.together and placement.number == 1:
         return _train_one_after_the_other(run, snapshots, segment)
     starts = _rows_at(snapshots, segment.read_slot)
-    if spread.sharded_client_examples:
-        run = run._replace(data=data_of_clients(spread, run.data, segment.client))
+    if placement.sharded_client_examples:
+        run = run._replace(data=data_of_clients(placement, run.data, segment.client))
     # Each device needs whole models of its own trips, and makes whole updates; it keeps a part of all of them.
     lanes = _over_lanes(run, (starts, segment.client, segment.key))
     made, losses = jax.vmap(functools.partial(_train_trip, run))(*lanes)
@@ -230,17 +230,17 @@ def _train(run: _Run, snapshots: ArrayTree, segment: Segments) -> tuple[Wave, ja
 
 def _over_lanes(run: _Run, tree: Any) -> Any:
     """``tree`` [W, ...] with its trips divided among the devices."""
-    where = run.program.spread.of_lanes()
+    where = run.program.placement.of_lanes()
     return tree if where is None else lax.with_sharding_constraint(tree, where)
 
 
 def _over_entries(run: _Run, tree: Any) -> Any:
     """``tree`` [n, *P] with a part of each row on every device."""
-    spread = run.program.spread
-    if spread.devices is None:
+    placement = run.program.placement
+    if placement.devices is None:
         return tree
     return jax.tree.map(
-        lambda rows: lax.with_sharding_constraint(rows, spread.of_entries(rows, leading=1)), tree
+        lambda rows: lax.with_sharding_constraint(rows, placement.of_entries(rows, leading=1)), tree
     )
 
 

@@ -201,37 +201,37 @@ def forecast(
     devices that are CPUs.
     """
     parts = {
-        "data": data_on_a_device(program.data, program.spread, width_of(program)),
+        "data": data_on_a_device(program.data, program.placement, width_of(program)),
         "evaluation": evaluation,
         "schedule": (program.trips, program.steps, program.waves, program.recall, program.server_key),
         "model": (carry.params, program.client_work, program.rule, program.server_optimizer),
         "snapshots": carry.snapshots,
-        "client_memory": _on_a_device(program.spread, carry.memory),
+        "client_memory": _on_a_device(program.placement, carry.memory),
         "rule_state": (carry.rule_state, carry.optimizer_state),
         "waiting": carry.waiting,
         "reports": (carry.trip_reports, carry.step_reports),
         "temporaries": temporaries,
     }
     slots = jax.tree.leaves(carry.snapshots)[0].shape[0]
-    found = of_parts(parts, program.spread, available, slots, bytes_of(carry.params), width)
+    found = of_parts(parts, program.placement, available, slots, bytes_of(carry.params), width)
     divided = 0
-    if carry.memory and (program.spread.memory_is_sharded or program.spread.number == 1):
+    if carry.memory and (program.placement.memory_is_sharded or program.placement.number == 1):
         divided += found.parts["client_memory"]
-    if program.spread.sharded_client_examples:
-        divided += bytes_of(program.data.x) // program.spread.number
+    if program.placement.sharded_client_examples:
+        divided += bytes_of(program.data.x) // program.placement.number
     return dataclasses.replace(found, divided=divided)
 
 
 def of_parts(
-    parts: Mapping[str, Any], spread: Any, available: int | None, slots: int, model: int, width: int
+    parts: Mapping[str, Any], placement: Any, available: int | None, slots: int, model: int, width: int
 ) -> Forecast:
     """The forecast of these parts: bytes, or arrays that every device holds; other arguments as of ``Forecast``."""
     if available is None:
-        own = min(spread.number, jax.local_device_count())
+        own = min(placement.number, jax.local_device_count())
         shared_by = own if jax.local_devices()[0].platform == "cpu" else 1
         available = device_memory() // shared_by
     sizes = {name: part if isinstance(part, int) else bytes_of(part) for name, part in parts.items()}
-    return Forecast(sizes, available, slots, model, width, devices=spread.number)
+    return Forecast(sizes, available, slots, model, width, devices=placement.number)
 
 
 def width_of(program: Any) -> int:
@@ -239,22 +239,24 @@ def width_of(program: Any) -> int:
     return int(program.waves.trips.shape[1]) if program.waves else 1
 
 
-def data_on_a_device(data: Any, spread: Any, width: int) -> int:
+def data_on_a_device(data: Any, placement: Any, width: int) -> int:
     """Bytes of the clients' examples on each device, with those of a wave where devices share the others."""
-    if not spread.sharded_client_examples:
+    if not placement.sharded_client_examples:
         return bytes_of(data)
-    own = bytes_of(data.x) // spread.number
-    fetched = bytes_of(data.x) // len(data.x) * width * spread.sharded_client_examples
+    own = bytes_of(data.x) // placement.number
+    fetched = bytes_of(data.x) // len(data.x) * width * placement.sharded_client_examples
     return bytes_of(data._replace(x=None)) + own + fetched
 
 
-def _on_a_device(spread: Any, memory: Any) -> int:
+def _on_a_device(placement: Any, memory: Any) -> int:
     """Bytes of the clients' memory on each device."""
     whole = bytes_of(memory)
-    if not memory or not spread.memory_is_sharded:
+    if not memory or not placement.memory_is_sharded:
         return whole
-    cut = [rows for rows in jax.tree.leaves(memory.codes) if not spread.of_memory(rows).is_fully_replicated]
-    return whole - bytes_of(cut) + bytes_of(cut) // spread.number
+    cut = [
+        rows for rows in jax.tree.leaves(memory.codes) if not placement.of_memory(rows).is_fully_replicated
+    ]
+    return whole - bytes_of(cut) + bytes_of(cut) // placement.number
 
 
 def device_memory() -> int:

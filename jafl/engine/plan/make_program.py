@@ -12,7 +12,7 @@ from jafl.base.buckets import bucket
 from jafl.base.errors import require, shown
 from jafl.base.random_keys import check_draws_by_keys
 from jafl.clients.work import ClientData
-from jafl.engine.devices import Spread
+from jafl.engine.devices import Placement
 from jafl.engine.loop.waves import Waves
 from jafl.engine.plan.compatibility import check_fit, check_optimizers
 from jafl.engine.plan.device_memory import bytes_of, device_memory
@@ -32,14 +32,14 @@ LARGE_SHARE_OF_MEMORY = 1 / 16
 
 
 def make_program(
-    run: Run, plan: ExecutionPlan, spread: Spread, device_bytes: int | None = None
+    run: Run, plan: ExecutionPlan, placement: Placement, device_bytes: int | None = None
 ) -> tuple[engine.Program, engine.Carry]:
     """The program, on the host and without random keys, and the shapes of its carry.
 
     Args:
       run: ``params`` may be shapes.
       plan: the order and memory in which to compute the schedule.
-      spread: how trips are spread over devices, but for what follows from plan and rule.
+      placement: how trips lie on devices, but for what follows from plan and rule.
       device_bytes: of memory on each device. Default: as many as the default device offers.
 
     Raises:
@@ -53,14 +53,16 @@ def make_program(
     check_look_ups(run.federation, client_work.build().model, run.params)
     check_optimizers(client_work, server_optimizer, run.params)
     check_all_are_moved(rule, client_work, as_specification(server_optimizer), run.federation, run.params)
-    whole = takes_whole_steps(plan, built, spread)
+    whole = takes_whole_steps(plan, built, placement)
     plan = due_at_steps(plan) if whole else plan
-    at_once = _at_once(plan, built, spread)
-    spread = spread._replace(at_once=at_once, lanes=_lanes(plan, spread), whole_steps=whole)
+    together = _trips_folded_together(plan, built, placement)
+    placement = placement._replace(
+        trips_folded_together=together, lanes=_lanes(plan, placement), whole_steps=whole
+    )
     program = engine.Program(
-        trips=_trips(run, plan, built, spread, client_work.build().reads_version),
+        trips=_trips(run, plan, built, placement, client_work.build().reads_version),
         steps=engine.Steps(padded(plan.first_trip), padded(plan.write_slot)),
-        waves=_waves(plan, spread) if plan.width > 1 else None,
+        waves=_waves(plan, placement) if plan.width > 1 else None,
         recall=_padded_recall(built.recalls(run.schedule)) if built.recalls else None,
         data=ClientData(
             run.federation.x,
@@ -73,7 +75,7 @@ def make_program(
         server_optimizer=server_optimizer,
         server_key=np.zeros(2, np.uint32),
         one_trip_per_step=bool(np.all(np.diff(plan.first_trip) == 1)),
-        spread=spread,
+        placement=placement,
     )
     allocate = allocation(run, plan)
     carry = in_jax("rule", jax.eval_shape, allocate, program, run.params, name=shown(run.rule, 200))
@@ -81,8 +83,10 @@ def make_program(
         state = carry.params, carry.snapshots, carry.rule_state, carry.memory
         keeps_key = "in the state that init makes, which each run folds with its own"
         check_draws_by_keys("rule", engine.step_of_first_trip, program, *state, keeps_key=keeps_key)
-    if spread.number > 1 and plan.width > 1:
-        program = dataclasses.replace(program, spread=_with_large_apart(program, carry, plan, device_bytes))
+    if placement.number > 1 and plan.width > 1:
+        program = dataclasses.replace(
+            program, placement=_with_large_apart(program, carry, plan, device_bytes)
+        )
     return program, carry
 
 
@@ -100,10 +104,12 @@ def allocation(run: Run, plan: ExecutionPlan) -> Any:
     return functools.partial(engine.allocate, slots=slots, num_clients=run.schedule.num_clients)
 
 
-def _trips(run: Run, plan: ExecutionPlan, rule: Rule, spread: Spread, reads_version: bool) -> engine.Trips:
+def _trips(
+    run: Run, plan: ExecutionPlan, rule: Rule, placement: Placement, reads_version: bool
+) -> engine.Trips:
     """What the device knows of each trip, its random key still zero."""
     schedule, examples = run.schedule, None
-    if spread.rows.dear_operations and plan.form == "loop":
+    if placement.rows.dear_operations and plan.form == "loop":
         offsets = run.federation.partition.offsets.astype(np.int32)
         examples = padded(offsets[schedule.client]), padded(offsets[schedule.client + 1])
     return engine.Trips(
@@ -119,8 +125,8 @@ def _trips(run: Run, plan: ExecutionPlan, rule: Rule, spread: Spread, reads_vers
 
 def _with_large_apart(
     program: engine.Program, carry: Any, plan: ExecutionPlan, device_bytes: int | None
-) -> Spread:
-    """The spread of a program over several devices, with what is large in parts.
+) -> Placement:
+    """The placement of a program over several devices, with what is large in parts.
 
     Examples are if those that a wave needs, fetched before it trains, are fewer by far.
     """
@@ -128,15 +134,15 @@ def _with_large_apart(
     x = program.data.x
     longest = bucket(int(np.max(np.diff(program.data.offsets))))
     in_parts = x.nbytes > large and 2 * plan.width * longest < len(x)
-    return program.spread._replace(
+    return program.placement._replace(
         memory_is_sharded=bytes_of(carry.memory) > large, sharded_client_examples=longest if in_parts else 0
     )
 
 
-def _at_once(plan: ExecutionPlan, rule: Rule, spread: Spread) -> int:
+def _trips_folded_together(plan: ExecutionPlan, rule: Rule, placement: Placement) -> int:
     """How many trips of a step are folded side by side, or on several devices; 0: one after the other."""
     largest = int(np.max(np.diff(plan.first_trip)))
-    several = (spread.together and plan.width > 1) or (spread.number > 1 and plan.width == 1)
+    several = (placement.together and plan.width > 1) or (placement.number > 1 and plan.width == 1)
     if not (rule.additive and largest > 1 and several):
         return 0
     if plan.width == 1:
@@ -144,18 +150,18 @@ def _at_once(plan: ExecutionPlan, rule: Rule, spread: Spread) -> int:
     # A step is folded in parts, wherever a wave is due in the midst of it.
     begins = np.union1d(plan.first_trip[:-1], plan.wave_before)
     sizes = np.diff(np.append(begins, len(plan.wave)))
-    return spread.number * quickest_lanes(-(-sizes // spread.number))
+    return placement.number * quickest_lanes(-(-sizes // placement.number))
 
 
-def _lanes(plan: ExecutionPlan, spread: Spread) -> int:
+def _lanes(plan: ExecutionPlan, placement: Placement) -> int:
     """Trips side by side on each device."""
-    return -(-plan.lanes // spread.number) if spread.together else 1
+    return -(-plan.lanes // placement.number) if placement.together else 1
 
 
-def _waves(plan: ExecutionPlan, spread: Spread) -> Waves:
+def _waves(plan: ExecutionPlan, placement: Placement) -> Waves:
     """The plan's waves, every array padded to a bucketed length; their width is a multiple of all devices' lanes."""
     trips, number = len(plan.wave), len(plan.wave_before)
-    lanes = spread.number * _lanes(plan, spread)
+    lanes = placement.number * _lanes(plan, placement)
     width = -(-plan.width // lanes) * lanes
     order = np.lexsort((plan.place, plan.wave))
     size = np.bincount(plan.wave, minlength=number)

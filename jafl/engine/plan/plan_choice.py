@@ -10,7 +10,7 @@ import numpy as np
 
 from jafl.base import processes
 from jafl.base.buckets import bucket
-from jafl.engine.devices import Spread, spread_over
+from jafl.engine.devices import Placement, place_on
 from jafl.engine.plan.device_memory import bytes_of, device_memory
 from jafl.engine.plan.slots_and_waves import in_waves, rounds, trip_by_trip
 from jafl.records import EventSchedule, ExecutionPlan, Params
@@ -27,39 +27,41 @@ LANES_WORTH_A_ROUND = 16
 WAITING_SHARE_OF_MEMORY = 0.125
 
 
-def default_form(schedule: EventSchedule, rule: Any, spread: Spread) -> str:
+def default_form(schedule: EventSchedule, rule: Any, placement: Placement) -> str:
     """The form, of those that a run has, that is quickest on these devices; see ``ExecutionPlan.form``.
 
     Where several CPU devices are asked for, and cannot share the steps of an additive rule, the loop exchanges
     something at every fold, the matrix form twice in a wave: it was measured to be several times as quick
     (experiments/tools/benchmarks/README.md, "Loop or matrix form on a CPU").
     """
-    exchanges = spread.number > 1 and not spread.together and not _shares_steps(schedule, rule, spread)
-    return "matrix" if spread.rows.linear_in_matrices or exchanges else "loop"
+    exchanges = (
+        placement.number > 1 and not placement.together and not _shares_steps(schedule, rule, placement)
+    )
+    return "matrix" if placement.rows.linear_in_matrices or exchanges else "loop"
 
 
-def default_spread(
+def default_placement(
     schedule: EventSchedule, rule: Any, devices: int | None = None, together: bool | None = None
-) -> Spread:
+) -> Placement:
     """The devices to use: as many as requested; by default all, or one CPU device where several would mostly wait.
 
     On CPUs sharing the trips of a wave costs more than it saves; sharing the steps of an additive rule pays.
 
     Raises:
-      SettingError: as ``spread_over`` does.
+      SettingError: as ``place_on`` does.
     """
-    spread = spread_over(devices, together)
+    placement = place_on(devices, together)
     several = processes.count() > 1  # each of which has its part in the run
-    if devices is None and not (several or spread.together or _shares_steps(schedule, rule, spread)):
-        return spread_over(1, together)
-    return spread
+    if devices is None and not (several or placement.together or _shares_steps(schedule, rule, placement)):
+        return place_on(1, together)
+    return placement
 
 
 def default_plan(
     schedule: EventSchedule,
     rule: Any,
     params: Params,
-    spread: Spread,
+    placement: Placement,
     *,
     cost: np.ndarray | None = None,
     fits: Callable[[ExecutionPlan], bool] | None = None,
@@ -76,28 +78,32 @@ def default_plan(
       schedule: the events.
       rule: the algorithm.
       params: [*P] the model, or its shapes.
-      spread: the devices.
+      placement: the devices.
       cost: [J] minibatches of each trip. Where they differ, trips of similar cost train side by side.
       fits: whether a plan fits into memory. Waves are halved until one does, or until they have one trip.
       form: "loop" or "matrix".
       device_bytes: of memory on each device. Default: as many as the default device offers.
     """
-    number = spread.number
-    if form == "loop" and not spread.together and (number == 1 or _shares_steps(schedule, rule, spread)):
+    number = placement.number
+    if (
+        form == "loop"
+        and not placement.together
+        and (number == 1 or _shares_steps(schedule, rule, placement))
+    ):
         return trip_by_trip(schedule)
-    width = WIDTH_TOGETHER if spread.together else WIDTH_APART
+    width = WIDTH_TOGETHER if placement.together else WIDTH_APART
     memory = device_memory() if device_bytes is None else device_bytes
     room = int(memory * WAITING_SHARE_OF_MEMORY / (2 * max(bytes_of(params), 1)))
     most_in_flight = max(schedule.concurrency, int(np.max(np.diff(schedule.step_offsets))))
     width = max(1, min(width, most_in_flight, room))
     if form == "matrix":
-        width = matrix_width(params, spread, schedule.num_clients)
+        width = matrix_width(params, placement, schedule.num_clients)
     unequal = None if cost is None or np.all(cost == cost[:1]) else cost
 
     def waves(width: int) -> ExecutionPlan:
         if form == "matrix":
             return in_waves(schedule, number * width, form=form)
-        if not spread.together:
+        if not placement.together:
             return in_waves(schedule, number * width)
         return _quickest_waves(schedule, number, width, unequal)
 
@@ -108,7 +114,7 @@ def default_plan(
     return plan
 
 
-def matrix_width(params: Params, spread: Spread, clients: int) -> int:
+def matrix_width(params: Params, placement: Placement, clients: int) -> int:
     """Trips in a wave of the matrix form on each device, whatever the rule and the buffer size: they share a program.
 
     A wave costs the same however many of its lanes are filled. With so many clients in flight and exponential
@@ -120,7 +126,7 @@ def matrix_width(params: Params, spread: Spread, clients: int) -> int:
     width = WIDTH_WITH_CONVOLUTIONS if has_convolutions else WIDTH_TOGETHER
     follow = math.ceil(math.sqrt(math.pi / 2 * clients))
     width = min(width, max(WIDTH_WITH_CONVOLUTIONS, 1 << (follow - 1).bit_length()))
-    return min(width if spread.platform != "cpu" else WIDTH_APART, 1 << (room.bit_length() - 1))
+    return min(width if placement.platform != "cpu" else WIDTH_APART, 1 << (room.bit_length() - 1))
 
 
 def quickest_lanes(sizes: np.ndarray) -> int:
@@ -136,10 +142,10 @@ def quickest_lanes(sizes: np.ndarray) -> int:
     return choices[int(np.argmin(spent))]
 
 
-def _shares_steps(schedule: EventSchedule, rule: Any, spread: Spread) -> bool:
+def _shares_steps(schedule: EventSchedule, rule: Any, placement: Placement) -> bool:
     """Whether each device can fold a share of every step: two trips or more each."""
     largest_step = int(np.max(np.diff(schedule.step_offsets)))
-    return bool(as_specification(rule).build().additive) and largest_step >= 2 * spread.number
+    return bool(as_specification(rule).build().additive) and largest_step >= 2 * placement.number
 
 
 def _quickest_waves(

@@ -13,7 +13,7 @@ from jafl.base.random_keys import server_words
 from jafl.clients.work import trip_words
 from jafl.data import Federation
 from jafl.data.arrays import check_finite, is_memory_map
-from jafl.engine.devices import Spread, put, put_rows
+from jafl.engine.devices import Placement, put, put_rows
 from jafl.engine.evaluation import evaluation_memory
 from jafl.engine.matrix.linearity import LinearForm, NotLinear
 from jafl.engine.matrix.matrix_forecast import matrix_forecast
@@ -26,7 +26,7 @@ from jafl.engine.plan.compatibility import (
 )
 from jafl.engine.plan.device_memory import Forecast, forecast
 from jafl.engine.plan.make_program import allocation, make_program, padded
-from jafl.engine.plan.plan_choice import default_form, default_plan, default_spread
+from jafl.engine.plan.plan_choice import default_form, default_placement, default_plan
 from jafl.engine.plan.run import Run
 from jafl.engine.plan.slots_and_waves import FORMS, check_plan, trip_by_trip
 from jafl.engine.plan.temporary_values import temporary_bytes
@@ -93,8 +93,8 @@ class Preparation:
         """The same with another plan of the same schedule; on the same devices."""
         if all(np.array_equal(getattr(plan, name), value) for name, value in vars(self.plan).items()):
             return self
-        spread = self.program.spread
-        return prepare(self.run, plan=plan, devices=spread.number, together=spread.together)
+        placement = self.program.placement
+        return prepare(self.run, plan=plan, devices=placement.number, together=placement.together)
 
     def place(self, program: engine.Program | None = None) -> tuple[engine.Program, engine.Carry]:
         """The program and the carry before the first step, on the device or devices.
@@ -105,12 +105,12 @@ class Preparation:
           SettingError: if the initial parameters are not finite.
         """
         program = program or self.program_with_keys()
-        spread, program = program.spread, place_program(program)
+        placement, program = program.placement, place_program(program)
         start = allocation(self.run, self.plan)
-        if spread.number == 1:
+        if placement.number == 1:
             return program, start(program, self.run.params)
-        shardings = shardings_of(spread, jax.eval_shape(start, program, self.run.params))
-        params = put(self.run.params, spread.everywhere())
+        shardings = shardings_of(placement, jax.eval_shape(start, program, self.run.params))
+        params = put(self.run.params, placement.everywhere())
         return program, jax.jit(start, out_shardings=shardings)(program, params)
 
 
@@ -123,7 +123,7 @@ def prepare(
     form: str | None = None,
     on_training: bool = False,
     available: int | None = None,
-    spread: Spread | None = None,
+    placement: Placement | None = None,
     must_fit: bool = True,
 ) -> Preparation:
     """Checks that a run fits together and into memory, chooses its plan, and makes its program.
@@ -139,7 +139,7 @@ def prepare(
       form: "loop" or "matrix", see ``ExecutionPlan``; that of ``plan`` if there is one. Default: the quicker one.
       on_training: whether the run will be evaluated on the training examples, too.
       available: bytes on each device. Default: as many as it offers.
-      spread: over which devices, such as those of a chip that is not here, and how; in place of ``devices`` and
+      placement: over which devices, such as those of a chip that is not here, and how; in place of ``devices`` and
         ``together``. It goes with ``available``.
       must_fit: whether to refuse a run that does not fit into memory (the forecast says whether it does), or whose
         precision the devices lack: it may be meant for others.
@@ -152,10 +152,10 @@ def prepare(
     check_types(run.federation, run.client_work, run.rule)
     run = run.for_its_schedule()
     check_states_of_optimizers(run)
-    device_bytes = None if spread is None else available
-    if spread is None:
-        spread = default_spread(run.schedule, run.rule, devices, together)
-    candidates = _Candidates(run, spread, available, on_training, device_bytes)
+    device_bytes = None if placement is None else available
+    if placement is None:
+        placement = default_placement(run.schedule, run.rule, devices, together)
+    candidates = _Candidates(run, placement, available, on_training, device_bytes)
     if plan is None:
         plan = candidates.fitting_plan(form)
     else:
@@ -164,15 +164,15 @@ def prepare(
     candidate = candidates.of(plan)
     check_reports(candidate.carry, run.evaluators)
     if must_fit:
-        check_model_precision(candidate.program.client_work.build().model, spread.platform)
+        check_model_precision(candidate.program.client_work.build().model, placement.platform)
         candidate.forecast.check()
     linear = candidates.linear_form() if plan.form == "matrix" else None
     return Preparation(run, plan, candidate.program, candidate.forecast, linear)
 
 
-def fitting_plan(run: Run, spread: Spread, *, available: int | None = None) -> ExecutionPlan:
+def fitting_plan(run: Run, placement: Placement, *, available: int | None = None) -> ExecutionPlan:
     """The plan that ``prepare`` chooses on devices with so many bytes each; one trip at a time if none fits."""
-    return _Candidates(run, spread, available, on_training=False).fitting_plan(None)
+    return _Candidates(run, placement, available, on_training=False).fitting_plan(None)
 
 
 class _Candidate(NamedTuple):
@@ -190,12 +190,12 @@ class _Candidates:
     def __init__(
         self,
         run: Run,
-        spread: Spread,
+        placement: Placement,
         available: int | None,
         on_training: bool,
         device_bytes: int | None = None,
     ):
-        self._run, self._spread = run, spread
+        self._run, self._spread = run, placement
         self._available, self._on_training = available, on_training
         self._device_bytes = device_bytes  # of a device that is not here
         self._last: _Candidate | None = None
@@ -283,13 +283,13 @@ def _forecast(
     on_training: bool,
 ) -> Forecast:
     """What a program and its carry, or their shapes, and evaluation will hold on each device."""
-    spread, model = program.spread, program.client_work.build().model
-    trips = -(-plan.lanes // spread.number) if spread.together else 1
+    placement, model = program.placement, program.client_work.build().model
+    trips = -(-plan.lanes // placement.number) if placement.together else 1
     return forecast(
         program,
         carry,
         evaluation=evaluation_memory(model, run.federation, on_training=on_training),
-        temporaries=temporary_bytes(run, spread.platform, trips=trips),
+        temporaries=temporary_bytes(run, placement.platform, trips=trips),
         width=plan.width,
         available=available,
     )
@@ -325,14 +325,14 @@ def place_program(program: Any) -> Any:
     Raises:
       SettingError: for examples in a memory map that are not finite; others were checked when they were given.
     """
-    spread, x = program.spread, program.data.x
+    placement, x = program.placement, program.data.x
     is_mapped = is_memory_map(x)
     held = jax.dtypes.canonicalize_dtype(x.dtype)
-    if not spread.sharded_client_examples:
+    if not placement.sharded_client_examples:
         if is_mapped:
             check_finite(x, "x", dtype=held)
-        return put(program, spread.everywhere())
-    rest = put(dataclasses.replace(program, data=program.data._replace(x=None)), spread.everywhere())
+        return put(program, placement.everywhere())
+    rest = put(dataclasses.replace(program, data=program.data._replace(x=None)), placement.everywhere())
 
     def read(first: int, end: int) -> np.ndarray:
         rows = np.asarray(x[first:end])
@@ -340,15 +340,15 @@ def place_program(program: Any) -> Any:
             check_finite(rows, "x", first, held)
         return rows
 
-    length = -(-len(x) // spread.number) * spread.number
-    parts = put_rows(read, x, spread.of_examples(), length)
+    length = -(-len(x) // placement.number) * placement.number
+    parts = put_rows(read, x, placement.of_examples(), length)
     return dataclasses.replace(rest, data=rest.data._replace(x=parts))
 
 
-def shardings_of(spread: Spread, carry: engine.Carry) -> engine.Carry:
+def shardings_of(placement: Placement, carry: engine.Carry) -> engine.Carry:
     """The sharding of each array of a carry: all of it on every device, but for large client memory."""
-    shardings: engine.Carry = jax.tree.map(lambda _: spread.everywhere(), carry)
+    shardings: engine.Carry = jax.tree.map(lambda _: placement.everywhere(), carry)
     if not carry.memory or not shardings.memory:
         return shardings
-    codes = jax.tree.map(spread.of_memory, carry.memory.codes)
+    codes = jax.tree.map(placement.of_memory, carry.memory.codes)
     return shardings._replace(memory=shardings.memory._replace(codes=codes))

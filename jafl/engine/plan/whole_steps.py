@@ -4,13 +4,13 @@ import dataclasses
 
 import numpy as np
 
-from jafl.engine.devices import Spread
+from jafl.engine.devices import Placement
 from jafl.records import ExecutionPlan, Rule
 
 
-def takes_whole_steps(plan: ExecutionPlan, rule: Rule, spread: Spread) -> bool:
+def takes_whole_steps(plan: ExecutionPlan, rule: Rule, placement: Placement) -> bool:
     """Whether the engine hands the rule all trips of a step at once."""
-    if plan.width == 1 or plan.form != "loop" or not spread.rows.takes_whole_steps:
+    if plan.width == 1 or plan.form != "loop" or not placement.rows.takes_whole_steps:
         return False
     able = rule.whole_step is not None and rule.buffer_size and not rule.remembers and not rule.additive
     if not able or not np.all(np.diff(plan.first_trip) == rule.buffer_size):

@@ -23,7 +23,7 @@ from experiments.tools.benchmarks.clients.rows import Row
 from experiments.tools.benchmarks.clients.subjects import Work
 from experiments.tools.benchmarks.timing import seconds
 from jafl.base.errors import SettingError
-from jafl.engine.devices import spread_over
+from jafl.engine.devices import place_on
 from jafl.engine.plan.compatibility import check_model_precision
 from jafl.engine.plan.device_memory import Forecast
 from jafl.engine.plan.preparation import Preparation, prepare
@@ -234,7 +234,7 @@ class _Centralised:
 def _trained(preparation: Preparation, watch: _FirstStep, platform: str) -> dict[str, Any]:
     """Trains until the time is over: speed, time to the first step, memory, energy."""
     run = preparation.run
-    number = preparation.program.spread.number
+    number = preparation.program.placement.number
     memory: list[Forecast] = []
     before = _resident()
     with energy.counter(platform, number) as counter, CompileTime() as compiling:
@@ -343,11 +343,11 @@ class _Chunks:
 
 def _of_preparation(preparation: Preparation) -> dict[str, Any]:
     """The plan in words, and on how many devices."""
-    plan, spread = preparation.plan, preparation.program.spread
+    plan, placement = preparation.plan, preparation.program.placement
     words = "trip by trip" if plan.width == 1 else f"waves of {plan.width}, {plan.form} form"
     return {
         "plan": words,
-        "devices": spread.number,
+        "devices": placement.number,
         "in_flight": int(preparation.run.schedule.concurrency),
         "trips_per_step": float(np.median(np.diff(preparation.run.schedule.step_offsets))),
     }
@@ -385,7 +385,7 @@ def facts(settings: Mapping[str, Any]) -> dict[str, Any]:
     import jaxlib
 
     devices = jax.local_devices()
-    spread_over(settings.get("devices"))
+    place_on(settings.get("devices"))
     check_model_precision(subjects.in_precision(jafl.models.softmax(2), settings), devices[0].platform)
     return {
         "platform": devices[0].platform,

@@ -28,29 +28,29 @@ def loop_rounds(preparation: Preparation) -> dict[str, float]:
     It is counted on the schedule and the plan, for loops whose rounds are data.
     """
     schedule, plan, program = preparation.run.schedule, preparation.plan, preparation.program
-    spread = program.spread
+    placement = program.placement
     steps, trips = schedule.num_steps, schedule.num_trips
     lanes = 1
     rounds: dict[str, float] = {"_fold": trips / steps}
     if one_trip_after_first_step(program):  # step 0 has a loop of its own, and it alone has one over trips
         rounds |= {"_fold": float(plan.first_trip[1]), "step_zero": 1 / steps}
-    if spread.at_once:
+    if placement.trips_folded_together:
         rounds["_fold_parts"] = _parts(preparation) / steps
-        rounds["_fold_share"] = trips / _parts(preparation) / spread.number
+        rounds["_fold_share"] = trips / _parts(preparation) / placement.number
     if program.recall is not None:
         rounds["sum_recalled"] = float(program.recall.first_row[-1]) / steps
     if program.waves is not None:
         waves = len(plan.wave_before)
-        reached = steps if spread.whole_steps else trips
-        if spread.at_once:
+        reached = steps if placement.whole_steps else trips
+        if placement.trips_folded_together:
             reached = _parts(preparation)
         rounds["train_if_wave"] = waves / reached
         rounds["_train_one_after_the_other"] = trips / waves
         sizes = np.bincount(plan.wave, minlength=waves)
-        lanes = spread.number * max(1, spread.lanes) if spread.together else spread.number
+        lanes = placement.number * max(1, placement.lanes) if placement.together else placement.number
         turns = -(-sizes // lanes)
         rounds["in_rounds"] = rounds["_train_share"] = float(np.mean(turns))
-    return rounds | rounds_of_local_training(preparation, lanes if spread.together else 1)
+    return rounds | rounds_of_local_training(preparation, lanes if placement.together else 1)
 
 
 def rounds_of_local_training(preparation: Preparation, lanes: int) -> dict[str, float]:
@@ -78,11 +78,11 @@ def _longest_of_turns(plan: ExecutionPlan, minibatches: np.ndarray, lanes: int) 
 
 
 def _parts(preparation: Preparation) -> int:
-    """How many parts all steps are folded in: of ``at_once`` trips at most, cut where a wave is due."""
+    """How many parts all steps are folded in: of ``trips_folded_together`` at most, cut where a wave is due."""
     cuts = np.asarray(preparation.plan.first_trip)
     if preparation.program.waves is not None:
         cuts = np.union1d(cuts, preparation.plan.wave_before)
-    return int(np.sum(-(-np.diff(cuts) // preparation.program.spread.at_once)))
+    return int(np.sum(-(-np.diff(cuts) // preparation.program.placement.trips_folded_together)))
 
 
 class SegmentCounts(NamedTuple):
@@ -99,7 +99,7 @@ def count_segments(preparation: Preparation) -> SegmentCounts:
     run = matrix_run(preparation)
     size, kept = (np.concatenate(column) for column in zip(*_sizes(preparation), strict=True))
     memory = float(run.stores)
-    lanes = run.plan.width if preparation.program.spread.together else 1
+    lanes = run.plan.width if preparation.program.placement.together else 1
     rounds = {
         "_combine": float(np.mean(matrix_program.further_products(kept))),
         "_train_one_after_the_other": float(np.mean(size)),
@@ -112,7 +112,7 @@ def count_segments(preparation: Preparation) -> SegmentCounts:
 def _sizes(preparation: Preparation) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Chunk by chunk, of every segment: the trips that train, and the versions that are kept."""
     run = matrix_run(preparation)
-    sizes = matrix_program.layout_of([run], preparation.program.spread).sizes
+    sizes = matrix_program.layout_of([run], preparation.program.placement).sizes
     schedule = run.run.schedule
     segmentation = Segmentation(schedule, run.plan, run.recall, run.stores, sizes, ())
     for chunk in segmentation.chunks(0, schedule.num_steps):

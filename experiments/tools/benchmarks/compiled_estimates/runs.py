@@ -107,7 +107,7 @@ def buffers_made_anew(found: Estimate, lowered: LoweredRun, preparation: Prepara
     sizes: set[int] = set()
     for leaf in jax.tree.leaves(lowered.lowered.out_info):
         if leaf.size * leaf.dtype.itemsize >= LARGE and leaf.size > largest:
-            sizes |= {leaf.size, leaf.size // preparation.program.spread.number}
+            sizes |= {leaf.size, leaf.size // preparation.program.placement.number}
 
     def is_whole(one: Instruction) -> bool:
         return any(math.prod(array.dimensions) in sizes for array in one.arrays)
