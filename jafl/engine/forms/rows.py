@@ -2,8 +2,8 @@
 
 A loop over server steps carries arrays of rows: snapshots [slots, *P], the clients' memory [N, *V], trained trips
 that wait to be folded. Each round reads some rows and writes others. The meaning is the same on every platform; what
-makes it quick is not. ``ROWS`` has one object for each platform, and the loops ask it (``Placement.rows``) in place of
-the platform's name: ``CpuRows`` for CPUs, ``AcceleratorRows`` for GPUs and TPUs. Functions that see no program use
+makes it quick is not. ``ROWS`` has one object for each platform, and the loops ask it (``Placement.rows``) in place
+of the platform's name: ``CpuRows`` for CPUs, ``AcceleratorRows`` for GPUs and TPUs. Functions that see no program use
 ``jafl.base.platform_forms.by_platform``.
 
 XLA updates an array in place if it can see that all reads of the old one come before the write. If it cannot, it
