@@ -16,7 +16,7 @@ from jafl.engine.matrix.matrix_program import MatrixRun
 from jafl.engine.plan.compatibility import check_model_precision, check_types
 from jafl.engine.plan.device_memory import CompiledMemory, memory_of, ran_out_of_memory
 from jafl.engine.plan.make_program import allocation
-from jafl.engine.plan.preparation import Preparation, prepare, shardings_of
+from jafl.engine.plan.preparation import Preparation, carry_shardings, prepare
 from jafl.engine.plan.run import Run
 from jafl.records import ExecutionPlan
 from jafl.specifications import as_specification
@@ -131,16 +131,16 @@ def _of_loop(topology: Topology, preparation: Preparation) -> tuple[Any, ...]:
     placed = _with_examples_apart(topology.placed(program, placement), program.data.x)
     if placement.number == 1:
         return engine.run, placed, topology.placed(carry), 0, 0
-    where = shardings_of(placement, carry)
+    where = carry_shardings(placement, carry)
     return engine.run, placed, jax.tree.map(lambda leaf, on: shape_on(on, leaf), carry, where), 0, 0
 
 
 def _of_matrix_form(topology: Topology, preparation: Preparation) -> tuple[Any, ...]:
     """The matrix form's loop over segments, and the shapes of its arguments where they would be placed."""
     run, placement = matrix_run(preparation), preparation.program.placement
-    layout = matrix_program.layout_of([run], placement)
+    layout = matrix_program.make_layout([run], placement)
     alone = placement._replace(trips_folded_together=0, lanes=0)
-    program = matrix_program.program_of(run, layout, alone)
+    program = matrix_program.make_matrix_program(run, layout, alone)
 
     def first_carry(params: Any) -> Any:
         of_params = run._replace(run=run.run._replace(params=params))
@@ -151,7 +151,7 @@ def _of_matrix_form(topology: Topology, preparation: Preparation) -> tuple[Any, 
         carry = topology.placed(carry)
     else:
         carry = jax.tree.map(
-            lambda rows: shape_on(alone.of_entries(rows) or topology.everywhere(alone), rows), carry
+            lambda rows: shape_on(alone.entries_sharding(rows) or topology.everywhere(alone), rows), carry
         )
     dtype = jax.tree.leaves(run.run.params)[0].dtype
     segments = matrix_program.shapes_of_segments(layout, 1, dtype)
@@ -166,7 +166,7 @@ def _with_examples_apart(placed: Any, x: Any) -> Any:
     if not placement.sharded_client_examples:
         return placed
     rows = -(-len(x) // placement.number) * placement.number
-    apart = shape_on(placement.of_examples(), jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype))
+    apart = shape_on(placement.examples_sharding(), jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype))
     return dataclasses.replace(placed, data=placed.data._replace(x=apart))
 
 

@@ -26,7 +26,7 @@ from jafl.config.resolution import refuse_unread, resolve
 from jafl.config.settings import Settings
 from jafl.data import Federation, Source
 from jafl.engine.evaluation import Evaluator
-from jafl.engine.plan.device_memory import Forecast, bytes_of
+from jafl.engine.plan.device_memory import Forecast, count_bytes
 from jafl.engine.plan.preparation import Preparation, prepare
 from jafl.engine.plan.run import Run
 from jafl.models import Model, server_gradient
@@ -166,7 +166,7 @@ def make_experiment(
             settings,
             federation.num_examples,
             initial_round=initial_round,
-            model_bytes=float(bytes_of(shapes)),
+            model_bytes=float(count_bytes(shapes)),
         )
     work = client_work(
         model,

@@ -59,7 +59,7 @@ class Placement(NamedTuple):
         """The sharding of arrays that every device holds; None for the default device alone."""
         return None if self.devices is None else NamedSharding(self.devices, PartitionSpec())
 
-    def of_memory(self, rows: Any) -> Sharding | None:
+    def memory_sharding(self, rows: Any) -> Sharding | None:
         """The sharding of rows [N, entries] of the clients' memory: each device has a part of every row.
 
         Then each device writes its part of a row and does its part of the rule's arithmetic, and only the new model
@@ -69,7 +69,7 @@ class Placement(NamedTuple):
             return self.everywhere()
         return NamedSharding(self.devices, PartitionSpec(None, DEVICES))
 
-    def of_entries(self, rows: Any, leading: int = 2) -> Sharding | None:
+    def entries_sharding(self, rows: Any, leading: int = 2) -> Sharding | None:
         """The sharding of rows [B, n, *P] of models: each device has a part of every row.
 
         The longest axis that can be divided evenly is; rows without one lie on every device.
@@ -86,11 +86,11 @@ class Placement(NamedTuple):
         _, cut = max(lengths)
         return NamedSharding(self.devices, PartitionSpec(*[None] * cut, DEVICES))
 
-    def of_lanes(self) -> Sharding | None:
+    def lanes_sharding(self) -> Sharding | None:
         """The sharding of arrays [W, ...] whose trips are divided among the devices."""
         return None if self.devices is None else NamedSharding(self.devices, PartitionSpec(DEVICES))
 
-    def of_examples(self) -> Sharding | None:
+    def examples_sharding(self) -> Sharding | None:
         """The sharding of the examples [E, ...]: every device has all, or each has a part of them."""
         if self.devices is None or not self.sharded_client_examples:
             return self.everywhere()

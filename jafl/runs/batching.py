@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from jafl.config.experiment import Experiment
-from jafl.engine.plan.device_memory import bytes_of, device_memory
+from jafl.engine.plan.device_memory import count_bytes, device_memory
 from jafl.engine.plan.make_program import slots_for
 from jafl.engine.plan.run import Run
 from jafl.engine.plan.slots_and_waves import trip_by_trip
@@ -141,7 +141,7 @@ def _limit_on_a_cpu(runs: Sequence[Run]) -> int:
 
 def _model_bytes(run: Run) -> int:
     """Bytes of one model, parameters that are not trained included."""
-    return max(1, bytes_of((run.params, run.client_work)))
+    return max(1, count_bytes((run.params, run.client_work)))
 
 
 def as_runs(experiments: Sequence[Experiment]) -> list[Run]:

@@ -174,7 +174,7 @@ class SingleRun(Batch):
 
     def compiled_memory(self) -> CompiledMemory | None:
         """What the program takes, in bytes; None if the compiler does not tell."""
-        return compiled_memory_of(lambda: engine.run.lower(self._program, self.carry, 0, 0))
+        return memory_after_compiling(lambda: engine.run.lower(self._program, self.carry, 0, 0))
 
 
 class StackedRuns(Batch):
@@ -227,7 +227,7 @@ class StackedRuns(Batch):
 
     def compiled_memory(self) -> CompiledMemory | None:
         """What the program of all runs takes, in bytes; None if the compiler does not tell."""
-        return compiled_memory_of(lambda: stacking.run.lower(self.stack, self.carry, 0, 0))
+        return memory_after_compiling(lambda: stacking.run.lower(self.stack, self.carry, 0, 0))
 
 
 def _memory(preparations: Sequence[Preparation], stack: stacking.Stack, carry: engine.Carry) -> Forecast:
@@ -245,7 +245,7 @@ def _memory(preparations: Sequence[Preparation], stack: stacking.Stack, carry: e
     return stacking.check_memory(stack, carry, number, **sizes)
 
 
-def compiled_memory_of(lower: Callable[[], Any]) -> CompiledMemory | None:
+def memory_after_compiling(lower: Callable[[], Any]) -> CompiledMemory | None:
     """What a program takes, from its lowering; None if its compiler does not tell.
 
     It compiles, and a call of the same program afterwards does not compile again.

@@ -18,7 +18,7 @@ from jafl.engine.plan.device_memory import CompiledMemory, Forecast
 from jafl.engine.plan.preparation import Preparation, place_program
 from jafl.records import Params
 from jafl.simulation import stacking
-from jafl.simulation.batch import Batch, compiled_memory_of
+from jafl.simulation.batch import Batch, memory_after_compiling
 
 
 class MatrixState(NamedTuple):
@@ -52,7 +52,7 @@ class MatrixRuns(Batch):
         placement = preparations[0].program.placement
         # One run has been checked in its preparation.
         memory = _checked_memory(self._runs) if len(self._runs) > 1 else preparations[0].forecast
-        self._layout = matrix_program.layout_of(self._runs, placement)
+        self._layout = matrix_program.make_layout(self._runs, placement)
         self._program = _program_of(self._runs, self._layout, placement)
         carry = matrix_program.allocate(self._runs, self._layout, self._program.precision)
         trips = max(run.run.schedule.num_trips for run in self._runs)
@@ -165,7 +165,7 @@ class MatrixRuns(Batch):
     def compiled_memory(self) -> CompiledMemory | None:
         """What the program takes, in bytes; None if the compiler does not tell."""
         nothing = matrix_program.together([maker.nothing() for maker in self._makers])
-        return compiled_memory_of(lambda: segment_loop.run.lower(self._program, self._device, nothing, 0))
+        return memory_after_compiling(lambda: segment_loop.run.lower(self._program, self._device, nothing, 0))
 
 
 def _checked_memory(runs: Sequence[MatrixRun]) -> Forecast:
@@ -178,9 +178,9 @@ def _checked_memory(runs: Sequence[MatrixRun]) -> Forecast:
 
 def _program_of(runs: Sequence[MatrixRun], layout: Layout, placement: Placement) -> MatrixProgram:
     """The program of several runs, on the device."""
-    precision = matrix_program.precision_of(runs)
+    precision = matrix_program.shared_precision(runs)
     alone = len(runs) == 1
-    first = matrix_program.program_of(runs[0], layout, placement, alone=alone)
+    first = matrix_program.make_matrix_program(runs[0], layout, placement, alone=alone)
     first = dataclasses.replace(first, precision=precision)
     if alone:
         return place_program(first)

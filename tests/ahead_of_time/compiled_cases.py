@@ -22,7 +22,7 @@ from experiments.tools.benchmarks.compiled_estimates.runs import (
     lowered_run,
 )
 from jafl.ahead_of_time.topologies import Topology, is_installed, topology
-from jafl.engine.plan.device_memory import CompiledMemory, bytes_of
+from jafl.engine.plan.device_memory import CompiledMemory, count_bytes
 
 MIB = 2**20
 
@@ -124,7 +124,7 @@ class Compiler:
             foretold=run.forecast.parts["temporaries"],
             needed=found.memory.lasting + found.memory.temporaries,
             all_foretold=run.forecast.needed - run.forecast.parts["evaluation"],
-            model_bytes=bytes_of(run.run.params),
+            model_bytes=count_bytes(run.run.params),
             anew=[f"{one.operation} {one.shape}" for one in buffers_made_anew(found, lowered, run)],
         )
 

@@ -118,7 +118,7 @@ def test_shares_of_segments(rule):
     of_shapes = prepared(rule, 8, form="matrix", shapes=True, batch_size=5)
     assert of_shapes.forecast == preparation.forecast
     counted = count_segments(of_shapes)
-    assert counted.shares == {"_of_memory": rule == "ace"}
+    assert counted.shares == {"_stored_values": rule == "ace"}
     # Waves of 8 make 8 versions at most: their first product is enough.
     assert counted.rounds["_combine"] == 0
     assert counted.number >= len(preparation.plan.wave_before)

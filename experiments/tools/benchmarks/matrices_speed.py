@@ -71,7 +71,7 @@ def main(_: Sequence[str]) -> None:
         prepared = prepare(run, plan=plan, devices=1, together=True)
         assert prepared.form is not None
         matrix_run = MatrixRun(run, plan, prepared.program_with_keys(), prepared.form)
-        layout = matrix_program.layout_of([matrix_run], prepared.program.placement)
+        layout = matrix_program.make_layout([matrix_run], prepared.program.placement)
         begun = time.perf_counter()
         maker = ChunkMaker(matrix_run, layout, ())
         maker.make_next()

@@ -20,8 +20,8 @@ from jafl.engine.loop.directions import check_finished
 from jafl.engine.loop.program import Carry, Program, Trained
 from jafl.engine.loop.reports import columns_in_report, record_row, with_applied
 from jafl.engine.loop.trip import (
-    arrival_of,
     fold_trip,
+    make_arrival,
     remembered_shapes,
     train_if_due,
     train_trip,
@@ -112,7 +112,7 @@ def step_of_first_trip(
       The arrival, the trip's report and the step's.
     """
     rule, trip = program.rule.build(), jnp.int32(0)
-    arrival = arrival_of(program, trip, train_trip(program, rows, trip))
+    arrival = make_arrival(program, trip, train_trip(program, rows, trip))
     buffer, _, trip_report = fold_trip(program, trip, arrival, rule.begin(state, params), memory)
     _, _, report, apply = check_finished(rule.finish(buffer, params), params)
     return arrival, trip_report, with_applied(report, apply)
@@ -124,7 +124,7 @@ def _initial_states(program: Program, params: Params, rows: ArrayTree, num_clien
 
     def after_a_step(state):
         trip = jnp.int32(0)
-        arrival = arrival_of(program, trip, train_trip(program, rows, trip))
+        arrival = make_arrival(program, trip, train_trip(program, rows, trip))
         if rule.remembers:
             value = rule.remembers(arrival)
             arrival = arrival._replace(previous=value, stored=value)
@@ -278,7 +278,7 @@ def _client_trip(program: Program, snapshots: ArrayTree, trip: jax.Array, opened
     waiting = train_if_due(program, snapshots, trip, opened.waiting)
     if memory and not program.waves:
         begins = rows.depend_on_write(trip, memory)
-    arrival = arrival_of(program, trip, trained_trip(program, snapshots, begins, waiting))
+    arrival = make_arrival(program, trip, trained_trip(program, snapshots, begins, waiting))
     buffer, memory, report = fold_trip(program, trip, arrival, opened.buffer, memory)
     there = columns_in_report(program, arrival, report)
     report = {name: value for name, value in report.items() if name not in there}
@@ -352,7 +352,7 @@ def _fold_parts(
 
     def fold(reads, trip, carried):
         program, snapshots, waiting = reads
-        arrival = arrival_of(program, trip, trained_trip(program, snapshots, trip, waiting))
+        arrival = make_arrival(program, trip, trained_trip(program, snapshots, trip, waiting))
         folded, _, report = fold_trip(program, trip, arrival, shaped(carried, buffer), None)
         return rows.lay_out(folded), report
 

@@ -31,14 +31,14 @@ def train_if_due(
 
     def reads(trips):
         return (
-            _with_data_of(program, trips) if program.placement.sharded_client_examples else program
+            _with_client_data(program, trips) if program.placement.sharded_client_examples else program
         ), snapshots
 
     made: Trained = waves.train_if_due(program.waves, program.placement, train, reads, trip, waiting)
     return made
 
 
-def _with_data_of(program: Program, trips: jax.Array) -> Program:
+def _with_client_data(program: Program, trips: jax.Array) -> Program:
     """The program with the examples of the clients of ``trips`` [W] alone."""
     own = data_of_clients(program.placement, program.data, program.trips.client[trips])
     return dataclasses.replace(program, data=own)
@@ -78,10 +78,10 @@ def train(program: Program, snapshots: ArrayTree, trip: jax.Array) -> tuple[Clie
     slot, for_rule = program.trips.read_slot[trip], program.rule.build().needs_start
     start = program.placement.rows.read_start(snapshots, slot, trip, for_rule)
     work = program.client_work.build()
-    return work.train(_data_of(program, trip), start, client, program.trips.key[trip]), start
+    return work.train(_client_data(program, trip), start, client, program.trips.key[trip]), start
 
 
-def _data_of(program: Program, trip: jax.Array) -> ClientData:
+def _client_data(program: Program, trip: jax.Array) -> ClientData:
     """The clients' examples, as the trip reads them."""
     data, trips = program.data, program.trips
     if trips.version is not None:
@@ -98,11 +98,11 @@ def train_trip(program: Program, snapshots: ArrayTree, trip: jax.Array) -> Train
     return Trained(result, start if program.rule.build().needs_start else None)
 
 
-def arrival_of(program: Program, trip: jax.Array, trained: Trained) -> Arrival:
+def make_arrival(program: Program, trip: jax.Array, trained: Trained) -> Arrival:
     """What the rule sees of a trip, but for what the server has stored."""
     client = program.trips.client[trip]
     staleness = program.placement.rows.pin(program.trips.staleness[trip])
-    begin, end = _data_of(program, trip).own_offsets(client)
+    begin, end = _client_data(program, trip).own_offsets(client)
     return Arrival(
         update=trained.result.update,
         start=trained.start,
@@ -116,7 +116,7 @@ def arrival_of(program: Program, trip: jax.Array, trained: Trained) -> Arrival:
     )
 
 
-def arrivals_of(program: Program, first: jax.Array, count: int, waiting: Trained) -> Arrival:
+def make_arrivals(program: Program, first: jax.Array, count: int, waiting: Trained) -> Arrival:
     """What a rule sees of the trips ``first`` to ``first + count - 1``, all of which wait (``Rule.whole_step``)."""
     assert program.waves is not None
     trips, of_waves = program.trips, program.waves
@@ -166,6 +166,8 @@ def remembered_shapes(program: Program, snapshots: ArrayTree) -> Any:
     trip = jnp.int32(0)
 
     def value():
-        return program.rule.build().remembers(arrival_of(program, trip, train_trip(program, snapshots, trip)))
+        return program.rule.build().remembers(
+            make_arrival(program, trip, train_trip(program, snapshots, trip))
+        )
 
     return jax.eval_shape(value)

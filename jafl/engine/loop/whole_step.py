@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jafl.engine.loop.program import Carry, Program, Trained
-from jafl.engine.loop.trip import arrivals_of, train_if_due
+from jafl.engine.loop.trip import make_arrivals, train_if_due
 
 
 def fold_and_finish(
@@ -26,7 +26,7 @@ def fold_and_finish(
     first = jnp.minimum(step * rule.buffer_size, first_trip[len(first_trip) - 1])
     waiting = train_if_due(program, carry.snapshots, first, carry.waiting)
     assert rule.whole_step and waiting is not None
-    arrivals = arrivals_of(program, first, rule.buffer_size, waiting)
+    arrivals = make_arrivals(program, first, rule.buffer_size, waiting)
     *finished, report = rule.whole_step(carry.rule_state, carry.params, arrivals)
 
     def record(column: jax.Array, values: jax.Array) -> jax.Array:

@@ -318,7 +318,7 @@ class _Examination:
             made = lambda own, vectors: parted(own, vectors, rest, scalars)[0]  # noqa: E731
             return jax.jvp(made, (own, vectors), change)[1]
 
-        loss = len(jax.tree.leaves((own, vectors, rest))) + _place_of(scalars, "loss")
+        loss = len(jax.tree.leaves((own, vectors, rest))) + _field_number(scalars, "loss")
         trained = {*range(len(jax.tree.leaves((own, vectors)))), loss}
         made, others = dependences(parted, own, vectors, rest, scalars)
         if trained & _union(others):
@@ -383,7 +383,7 @@ class _Examination:
         kept = len(jax.tree.leaves(self._state))
         update, start = (kept + Vectors._fields.index(name) for name in ("update", "start"))
         first = kept + len(Vectors._fields)
-        work = {first + _place_of(scalars, field) for field in ("batch_examples", "local_steps")}
+        work = {first + _field_number(scalars, field) for field in ("batch_examples", "local_steps")}
         return update in read, start in read, bool(work & read)
 
 
@@ -392,7 +392,7 @@ def _union(found: Any) -> frozenset[int]:
     return frozenset().union(*jax.tree.leaves(found, is_leaf=lambda value: isinstance(value, frozenset)))
 
 
-def _place_of(scalars: Operation, field: str) -> int:
+def _field_number(scalars: Operation, field: str) -> int:
     """The number of a field of the arrival among the leaves of an operation."""
     changed: Any = {field: "here"}
     marked = scalars._replace(arrival=scalars.arrival._replace(**changed))

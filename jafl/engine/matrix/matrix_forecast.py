@@ -9,18 +9,18 @@ import numpy as np
 
 from jafl.engine.devices import Placement
 from jafl.engine.evaluation import evaluation_memory
-from jafl.engine.matrix.matrix_program import MatrixRun, layout_of, program_of, shapes
+from jafl.engine.matrix.matrix_program import MatrixRun, make_layout, make_matrix_program, shapes
 from jafl.engine.matrix.segment_loop import MatrixProgram
-from jafl.engine.plan.device_memory import Forecast, bytes_of, data_on_a_device, of_parts
+from jafl.engine.plan.device_memory import Forecast, count_bytes, data_on_a_device, from_parts
 from jafl.engine.plan.temporary_values import temporary_bytes
 
 
 def matrix_forecast(runs: Sequence[MatrixRun], available: int | None, on_training: bool) -> Forecast:
     """What runs that go together in the matrix form will hold on each device; ``available`` as in ``Forecast``."""
     placement = runs[0].program.placement
-    layout = layout_of(runs, placement)
+    layout = make_layout(runs, placement)
     carry, segments = shapes(runs, layout)
-    program = program_of(runs[0], layout, placement, alone=len(runs) == 1)
+    program = make_matrix_program(runs[0], layout, placement, alone=len(runs) == 1)
     if len(runs) > 1:
         program = _of_many(program, len(runs))
     trips = -(-layout.sizes.width // placement.number) if placement.together else 1
@@ -30,24 +30,24 @@ def matrix_forecast(runs: Sequence[MatrixRun], available: int | None, on_trainin
         return sum(_bytes_on_a_device(placement, leaf) for leaf in jax.tree.leaves(tree))
 
     kept = on_a_device(carry.lasting)
-    model = len(runs) * bytes_of(runs[0].run.params)
+    model = len(runs) * count_bytes(runs[0].run.params)
     parts = {
         "data": len({id(run.program.data.x) for run in runs})
         * data_on_a_device(program.data, program.placement, layout.sizes.width),
         "evaluation": _evaluation(runs, on_training),
-        "schedule": 2 * bytes_of(segments),  # the next chunk is made while one is computed
-        "model": kept // layout.lasting + bytes_of(program.client_work),
+        "schedule": 2 * count_bytes(segments),  # the next chunk is made while one is computed
+        "model": kept // layout.lasting + count_bytes(program.client_work),
         "snapshots": on_a_device(carry.snapshots),
         "client_memory": on_a_device(carry.memory),
         "rule_state": kept * (layout.lasting - 1) // layout.lasting,
-        "reports": bytes_of(segments.client),
+        "reports": count_bytes(segments.client),
         "temporaries": len(runs) * of_a_run,
     }
     slots = jax.tree.leaves(carry.snapshots)[0].shape[1]
-    found = of_parts(parts, placement, available, slots, model // len(runs), len(runs) * layout.sizes.width)
+    found = from_parts(parts, placement, available, slots, model // len(runs), len(runs) * layout.sizes.width)
     divided = kept + found.parts["snapshots"] + found.parts["client_memory"]
     if program.placement.sharded_client_examples:
-        divided += bytes_of(program.data.x) // placement.number
+        divided += count_bytes(program.data.x) // placement.number
     return dataclasses.replace(found, divided=divided)
 
 
@@ -75,7 +75,7 @@ def _evaluation(runs: Sequence[MatrixRun], on_training: bool) -> int:
 
 def _bytes_on_a_device(placement: Placement, leaf: Any) -> int:
     """Bytes of an array of the carry on each device."""
-    where = placement.of_entries(leaf)
+    where = placement.entries_sharding(leaf)
     if where is None:
-        return bytes_of(leaf)
-    return bytes_of(jax.ShapeDtypeStruct(where.shard_shape(leaf.shape), leaf.dtype))
+        return count_bytes(leaf)
+    return count_bytes(jax.ShapeDtypeStruct(where.shard_shape(leaf.shape), leaf.dtype))

@@ -39,7 +39,7 @@ from jafl.engine.matrix.segments import (
     Sizes,
 )
 from jafl.engine.matrix.server_operations import initial
-from jafl.engine.plan.device_memory import bytes_of
+from jafl.engine.plan.device_memory import count_bytes
 from jafl.engine.plan.run import Run
 from jafl.records import ExecutionPlan, Params, Recall
 from jafl.specifications import Specification
@@ -108,7 +108,7 @@ def find_form(run: Run, program: engine.Program) -> LinearForm | NotLinear:
     return form
 
 
-def layout_of(runs: Sequence[MatrixRun], placement: Placement) -> Layout:
+def make_layout(runs: Sequence[MatrixRun], placement: Placement) -> Layout:
     """The coordinates of several runs that go together, in waves as wide as the widest of their plans."""
     most = max(run.form.num_vectors for run in runs)
     stored = any(run.stores and run.precision != "full" for run in runs)
@@ -116,11 +116,13 @@ def layout_of(runs: Sequence[MatrixRun], placement: Placement) -> Layout:
     starts = any(run.form.reads_start for run in runs)
     lasting = -(-most // LASTING_PADDED_TO) * LASTING_PADDED_TO
     width = max(run.plan.width for run in runs)
-    sizes = Sizes.of_width(-(-width // placement.number) * placement.number)
+    sizes = Sizes.for_width(-(-width // placement.number) * placement.number)
     return Layout(lasting, Groups(keeps, starts, stored), sizes)
 
 
-def program_of(run: MatrixRun, layout: Layout, placement: Placement, *, alone: bool = True) -> MatrixProgram:
+def make_matrix_program(
+    run: MatrixRun, layout: Layout, placement: Placement, *, alone: bool = True
+) -> MatrixProgram:
     """The program of one run, on the host; large examples are in parts where it is ``alone``."""
     placement = placement._replace(trips_folded_together=0, lanes=0, memory_is_sharded=False)
     placement = placement if alone else placement._replace(sharded_client_examples=0)
@@ -150,7 +152,7 @@ def shapes(runs: Sequence[MatrixRun], layout: Layout) -> tuple[MatrixCarry, Segm
 
     def carry(params):
         alike = [run._replace(run=run.run._replace(params=params)) for run in runs]
-        return allocate(alike, layout, precision_of(runs))
+        return allocate(alike, layout, shared_precision(runs))
 
     # They may be shapes already, of which JAX makes no array.
     params = jax.eval_shape(lambda params: params, runs[0].run.params)
@@ -158,7 +160,7 @@ def shapes(runs: Sequence[MatrixRun], layout: Layout) -> tuple[MatrixCarry, Segm
     return made, shapes_of_segments(layout, len(runs), jax.tree.leaves(params)[0].dtype)
 
 
-def precision_of(runs: Sequence[MatrixRun]) -> str:
+def shared_precision(runs: Sequence[MatrixRun]) -> str:
     """Of the clients' memory of runs that go together.
 
     Raises:
@@ -352,7 +354,9 @@ def _allocate(
     if placement.devices is None:
         return carry
     # No device ever holds more than its part.
-    return jax.tree.map(lambda rows: lax.with_sharding_constraint(rows, placement.of_entries(rows)), carry)
+    return jax.tree.map(
+        lambda rows: lax.with_sharding_constraint(rows, placement.entries_sharding(rows)), carry
+    )
 
 
 def _initial_lasting(run: MatrixRun, lasting: int) -> Any:
@@ -393,7 +397,7 @@ def _lasting(
 def _slots(run: MatrixRun) -> int:
     """Rows of the snapshot buffer: where that costs little, as many as any rule needs at this concurrency."""
     enough = max(run.run.schedule.concurrency, run.plan.num_slots) + 1
-    if enough * bytes_of(run.run.params) <= SNAPSHOT_BYTES_FREELY:
+    if enough * count_bytes(run.run.params) <= SNAPSHOT_BYTES_FREELY:
         return bucket(enough)
     return bucket(run.plan.num_slots)
 
@@ -401,7 +405,7 @@ def _slots(run: MatrixRun) -> int:
 def _memory_rows(run: MatrixRun) -> int:
     """Rows of the clients' memory; one for rules without, unless a row for each client costs little."""
     clients = run.run.schedule.num_clients
-    freely = clients * bytes_of(run.run.params) <= MEMORY_BYTES_FREELY
+    freely = clients * count_bytes(run.run.params) <= MEMORY_BYTES_FREELY
     return clients if run.stores or freely else 1
 
 

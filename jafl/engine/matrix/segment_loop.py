@@ -156,7 +156,7 @@ def run(program: MatrixProgram, carry: MatrixCarry, segments: Segments, count: i
         carry, segments = jax.tree.map(lambda rows: rows[0], carry), _without_runs(segments)
 
     def loop(with_memory: bool, carry: MatrixCarry) -> Any:
-        compute = _of_all_runs(program, with_memory)
+        compute = _compute_segment(program, with_memory)
 
         def body(number, state):
             carry, losses = state
@@ -188,7 +188,7 @@ def _segment(segments: Segments, number: Any) -> Segments:
     return jax.tree.map(lambda rows: lax.dynamic_index_in_dim(rows, number, keepdims=False), segments)
 
 
-def _of_all_runs(program: MatrixProgram, with_memory: bool) -> Callable[[MatrixCarry, Segments], Any]:
+def _compute_segment(program: MatrixProgram, with_memory: bool) -> Callable[[MatrixCarry, Segments], Any]:
     """Computes one segment of every run: (carry, segment) -> (carry, losses)."""
     parts, structure = jax.tree.flatten((program.data, program.client_work))
 
@@ -197,7 +197,7 @@ def _of_all_runs(program: MatrixProgram, with_memory: bool) -> Callable[[MatrixC
         own = _Run(data, client_work, program)
         recalled = None
         if with_memory:
-            recalled = _of_memory(carry, segment, 0, _lasting(segment) + FIRST_VERSIONS)
+            recalled = _stored_values(carry, segment, 0, _lasting(segment) + FIRST_VERSIONS)
             # First this product, then the training: otherwise the rows would take room while the wave trains.
             snapshots, recalled = lax.optimization_barrier((carry.snapshots, recalled))
             carry = carry._replace(snapshots=snapshots)
@@ -230,7 +230,7 @@ def _train(run: _Run, snapshots: ArrayTree, segment: Segments) -> tuple[Wave, ja
 
 def _over_lanes(run: _Run, tree: Any) -> Any:
     """``tree`` [W, ...] with its trips divided among the devices."""
-    where = run.program.placement.of_lanes()
+    where = run.program.placement.lanes_sharding()
     return tree if where is None else lax.with_sharding_constraint(tree, where)
 
 
@@ -240,7 +240,7 @@ def _over_entries(run: _Run, tree: Any) -> Any:
     if placement.devices is None:
         return tree
     return jax.tree.map(
-        lambda rows: lax.with_sharding_constraint(rows, placement.of_entries(rows, leading=1)), tree
+        lambda rows: lax.with_sharding_constraint(rows, placement.entries_sharding(rows, leading=1)), tree
     )
 
 
@@ -289,7 +289,7 @@ def _train_trip(run: _Run, start: ArrayTree, client: Array, key: Array) -> tuple
 def _combine(
     run: _Run, carry: MatrixCarry, wave: Wave, recalled: ArrayTree | None, segment: Segments
 ) -> MatrixCarry:
-    """The carry after the products of one segment; recalled: ``_of_memory``, None for runs without client memory."""
+    """The carry after the products of one segment; recalled: ``_stored_values``, None for runs without client memory."""
     lasting, blocks = _lasting(segment), _blocks(carry.lasting, wave, segment)
 
     def in_slots(snapshots, made, first):
@@ -307,7 +307,9 @@ def _combine(
         factors = lax.dynamic_slice_in_dim(segment.matrix, lasting + first, VERSIONS_AT_ONCE)
         made = _product(factors, blocks)
         if recalled is not None:
-            made = jax.tree.map(jnp.add, made, _of_memory(carry, segment, lasting + first, VERSIONS_AT_ONCE))
+            made = jax.tree.map(
+                jnp.add, made, _stored_values(carry, segment, lasting + first, VERSIONS_AT_ONCE)
+            )
         return in_slots(snapshots, _over_entries(run, made), first)
 
     if len(segment.write_slot) > FIRST_VERSIONS:
@@ -324,7 +326,7 @@ def _lasting(segment: Segments) -> int:
     return len(segment.matrix) - len(segment.write_slot)
 
 
-def _of_memory(carry: MatrixCarry, segment: Segments, first: Any, number: int) -> ArrayTree:
+def _stored_values(carry: MatrixCarry, segment: Segments, first: Any, number: int) -> ArrayTree:
     """[number, *P]: the stored values of clients, times their factors in these rows of the matrix."""
     row = Row(*[_rows_at(rows, segment.memory_client) for rows in carry.memory])
     factors = lax.dynamic_slice_in_dim(segment.matrix, first, number)

@@ -38,7 +38,7 @@ class Sizes(NamedTuple):
     operations: int
 
     @classmethod
-    def of_width(cls, width: int) -> "Sizes":
+    def for_width(cls, width: int) -> "Sizes":
         """The sizes for waves of this width: they depend on nothing else, so that rules share a program."""
         rounds = -(-max(0, width - FIRST_VERSIONS) // VERSIONS_AT_ONCE)
         return cls(width, FIRST_VERSIONS + rounds * VERSIONS_AT_ONCE, max(width, 2), 4 * width)
@@ -295,10 +295,10 @@ class Segmentation:
         new = self._access_before[first:last] < first
         client = self._access_client[first:last]
         place = dict(zip(client[new].tolist(), range(int(new.sum())), strict=True))
-        of_memory = self._sizes.width + np.array([place[number] for number in client.tolist()])
+        memory_sharding = self._sizes.width + np.array([place[number] for number in client.tolist()])
         stored = self._stored_before[first:last]
         lane = self._trip_of[self._access_operation[np.maximum(stored, 0)]] - self._first_trip(begin)
-        found = np.where(stored >= first, lane, of_memory)
+        found = np.where(stored >= first, lane, memory_sharding)
         operation, stores = self._access_operation[first:last] - begin, self._is_store[first:last]
         previous[operation[stores]] = found[stores]
         recalled[operation[~stores]] = found[~stores]

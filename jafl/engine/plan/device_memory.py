@@ -201,7 +201,7 @@ def forecast(
     devices that are CPUs.
     """
     parts = {
-        "data": data_on_a_device(program.data, program.placement, width_of(program)),
+        "data": data_on_a_device(program.data, program.placement, wave_width(program)),
         "evaluation": evaluation,
         "schedule": (program.trips, program.steps, program.waves, program.recall, program.server_key),
         "model": (carry.params, program.client_work, program.rule, program.server_optimizer),
@@ -213,16 +213,16 @@ def forecast(
         "temporaries": temporaries,
     }
     slots = jax.tree.leaves(carry.snapshots)[0].shape[0]
-    found = of_parts(parts, program.placement, available, slots, bytes_of(carry.params), width)
+    found = from_parts(parts, program.placement, available, slots, count_bytes(carry.params), width)
     divided = 0
     if carry.memory and (program.placement.memory_is_sharded or program.placement.number == 1):
         divided += found.parts["client_memory"]
     if program.placement.sharded_client_examples:
-        divided += bytes_of(program.data.x) // program.placement.number
+        divided += count_bytes(program.data.x) // program.placement.number
     return dataclasses.replace(found, divided=divided)
 
 
-def of_parts(
+def from_parts(
     parts: Mapping[str, Any], placement: Any, available: int | None, slots: int, model: int, width: int
 ) -> Forecast:
     """The forecast of these parts: bytes, or arrays that every device holds; other arguments as of ``Forecast``."""
@@ -230,11 +230,11 @@ def of_parts(
         own = min(placement.number, jax.local_device_count())
         shared_by = own if jax.local_devices()[0].platform == "cpu" else 1
         available = device_memory() // shared_by
-    sizes = {name: part if isinstance(part, int) else bytes_of(part) for name, part in parts.items()}
+    sizes = {name: part if isinstance(part, int) else count_bytes(part) for name, part in parts.items()}
     return Forecast(sizes, available, slots, model, width, devices=placement.number)
 
 
-def width_of(program: Any) -> int:
+def wave_width(program: Any) -> int:
     """Trips of a wave."""
     return int(program.waves.trips.shape[1]) if program.waves else 1
 
@@ -242,21 +242,23 @@ def width_of(program: Any) -> int:
 def data_on_a_device(data: Any, placement: Any, width: int) -> int:
     """Bytes of the clients' examples on each device, with those of a wave where devices share the others."""
     if not placement.sharded_client_examples:
-        return bytes_of(data)
-    own = bytes_of(data.x) // placement.number
-    fetched = bytes_of(data.x) // len(data.x) * width * placement.sharded_client_examples
-    return bytes_of(data._replace(x=None)) + own + fetched
+        return count_bytes(data)
+    own = count_bytes(data.x) // placement.number
+    fetched = count_bytes(data.x) // len(data.x) * width * placement.sharded_client_examples
+    return count_bytes(data._replace(x=None)) + own + fetched
 
 
 def _on_a_device(placement: Any, memory: Any) -> int:
     """Bytes of the clients' memory on each device."""
-    whole = bytes_of(memory)
+    whole = count_bytes(memory)
     if not memory or not placement.memory_is_sharded:
         return whole
     cut = [
-        rows for rows in jax.tree.leaves(memory.codes) if not placement.of_memory(rows).is_fully_replicated
+        rows
+        for rows in jax.tree.leaves(memory.codes)
+        if not placement.memory_sharding(rows).is_fully_replicated
     ]
-    return whole - bytes_of(cut) + bytes_of(cut) // placement.number
+    return whole - count_bytes(cut) + count_bytes(cut) // placement.number
 
 
 def device_memory() -> int:
@@ -297,7 +299,7 @@ def _group_limits(groups: str = "/proc/self/cgroup", root: str = "/sys/fs/cgroup
                     continue
 
 
-def bytes_of(tree: Any) -> int:
+def count_bytes(tree: Any) -> int:
     """Bytes on the device of a pytree's arrays, shapes and numbers."""
     return sum(np.size(leaf) * _item_bytes(leaf) for leaf in jax.tree.leaves(tree))
 

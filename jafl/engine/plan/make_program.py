@@ -15,7 +15,7 @@ from jafl.clients.work import ClientData
 from jafl.engine.devices import Placement
 from jafl.engine.loop.waves import Waves
 from jafl.engine.plan.compatibility import check_fit, check_optimizers
-from jafl.engine.plan.device_memory import bytes_of, device_memory
+from jafl.engine.plan.device_memory import count_bytes, device_memory
 from jafl.engine.plan.look_ups import check_look_ups
 from jafl.engine.plan.plan_choice import quickest_lanes
 from jafl.engine.plan.run import Run
@@ -135,7 +135,8 @@ def _with_large_apart(
     longest = bucket(int(np.max(np.diff(program.data.offsets))))
     in_parts = x.nbytes > large and 2 * plan.width * longest < len(x)
     return program.placement._replace(
-        memory_is_sharded=bytes_of(carry.memory) > large, sharded_client_examples=longest if in_parts else 0
+        memory_is_sharded=count_bytes(carry.memory) > large,
+        sharded_client_examples=longest if in_parts else 0,
     )
 
 
@@ -197,7 +198,7 @@ def slots_for(run: Run, plan: ExecutionPlan) -> int:
     """
     largest_step = int(np.max(np.diff(plan.first_trip)))
     enough = min(run.schedule.num_steps, run.schedule.concurrency + largest_step) + 1
-    if plan.num_slots < enough and enough * bytes_of(run.params) <= SNAPSHOT_BYTES_FREELY:
+    if plan.num_slots < enough and enough * count_bytes(run.params) <= SNAPSHOT_BYTES_FREELY:
         return bucket(enough)
     return bucket(plan.num_slots + 1)
 

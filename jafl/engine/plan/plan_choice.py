@@ -11,7 +11,7 @@ import numpy as np
 from jafl.base import processes
 from jafl.base.buckets import bucket
 from jafl.engine.devices import Placement, place_on
-from jafl.engine.plan.device_memory import bytes_of, device_memory
+from jafl.engine.plan.device_memory import count_bytes, device_memory
 from jafl.engine.plan.slots_and_waves import in_waves, rounds, trip_by_trip
 from jafl.records import EventSchedule, ExecutionPlan, Params
 from jafl.specifications import as_specification
@@ -93,7 +93,7 @@ def default_plan(
         return trip_by_trip(schedule)
     width = WIDTH_TOGETHER if placement.together else WIDTH_APART
     memory = device_memory() if device_bytes is None else device_bytes
-    room = int(memory * WAITING_SHARE_OF_MEMORY / (2 * max(bytes_of(params), 1)))
+    room = int(memory * WAITING_SHARE_OF_MEMORY / (2 * max(count_bytes(params), 1)))
     most_in_flight = max(schedule.concurrency, int(np.max(np.diff(schedule.step_offsets))))
     width = max(1, min(width, most_in_flight, room))
     if form == "matrix":
@@ -121,7 +121,7 @@ def matrix_width(params: Params, placement: Placement, clients: int) -> int:
     durations about sqrt(pi / 2 * clients) trips follow one another before one needs a newer version: the width is the
     power of two that holds them, as far as it pays at all.
     """
-    room = max(1, int(device_memory() * WAITING_SHARE_OF_MEMORY / (3 * max(bytes_of(params), 1))))
+    room = max(1, int(device_memory() * WAITING_SHARE_OF_MEMORY / (3 * max(count_bytes(params), 1))))
     has_convolutions = any(np.ndim(leaf) == 4 for leaf in jax.tree.leaves(params))
     width = WIDTH_WITH_CONVOLUTIONS if has_convolutions else WIDTH_TOGETHER
     follow = math.ceil(math.sqrt(math.pi / 2 * clients))

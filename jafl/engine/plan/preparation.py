@@ -109,7 +109,7 @@ class Preparation:
         start = allocation(self.run, self.plan)
         if placement.number == 1:
             return program, start(program, self.run.params)
-        shardings = shardings_of(placement, jax.eval_shape(start, program, self.run.params))
+        shardings = carry_shardings(placement, jax.eval_shape(start, program, self.run.params))
         params = put(self.run.params, placement.everywhere())
         return program, jax.jit(start, out_shardings=shardings)(program, params)
 
@@ -341,14 +341,14 @@ def place_program(program: Any) -> Any:
         return rows
 
     length = -(-len(x) // placement.number) * placement.number
-    parts = put_rows(read, x, placement.of_examples(), length)
+    parts = put_rows(read, x, placement.examples_sharding(), length)
     return dataclasses.replace(rest, data=rest.data._replace(x=parts))
 
 
-def shardings_of(placement: Placement, carry: engine.Carry) -> engine.Carry:
+def carry_shardings(placement: Placement, carry: engine.Carry) -> engine.Carry:
     """The sharding of each array of a carry: all of it on every device, but for large client memory."""
     shardings: engine.Carry = jax.tree.map(lambda _: placement.everywhere(), carry)
     if not carry.memory or not shardings.memory:
         return shardings
-    codes = jax.tree.map(placement.of_memory, carry.memory.codes)
+    codes = jax.tree.map(placement.memory_sharding, carry.memory.codes)
     return shardings._replace(memory=shardings.memory._replace(codes=codes))

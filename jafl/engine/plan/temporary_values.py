@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from jafl.clients.work import dropout_key, rows_at_once
-from jafl.engine.plan.device_memory import bytes_of
+from jafl.engine.plan.device_memory import count_bytes
 from jafl.engine.plan.run import Run
 from jafl.models import Model
 from jafl.records import Params
@@ -34,7 +34,7 @@ def temporary_bytes(run: Run, platform: str, *, trips: int, form: str = "loop") 
     Returns:
       Bytes on each device.
     """
-    models = MODELS_OF_A_TRIP[form] * bytes_of(run.params)
+    models = MODELS_OF_A_TRIP[form] * count_bytes(run.params)
     return int(trips * (models + _kept_by_a_gradient(run)) * (TILES_OF_A_TPU if platform == "tpu" else 1))
 
 
@@ -48,7 +48,7 @@ def _kept_by_a_gradient(run: Run) -> int:
         jax.ShapeDtypeStruct((rows, *of.shape[1:]), jax.dtypes.canonicalize_dtype(of.dtype))
         for of in (run.federation.x, run.federation.y)
     )
-    return bytes_of(jax.eval_shape(_pull_back, work.build().model, run.params, x, y))
+    return count_bytes(jax.eval_shape(_pull_back, work.build().model, run.params, x, y))
 
 
 @jax.jit  # traced once for all runs that differ in numbers

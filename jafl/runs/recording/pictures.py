@@ -15,7 +15,7 @@ from jafl.base.errors import SettingError, choose
 from jafl.base.extras import MissingLibraryError, is_installed, require_library
 from jafl.config.experiment import Experiment
 from jafl.data import Federation
-from jafl.engine.plan.device_memory import bytes_of
+from jafl.engine.plan.device_memory import count_bytes
 from jafl.records import Arrival, EventSchedule, History, Rule
 from jafl.records.histories import weights_given
 from jafl.runs.directory.files import write_whole
@@ -75,7 +75,7 @@ def _folded_weights(rule: Rule, schedule: EventSchedule, num_examples: np.ndarra
 def diagnose(experiment: Experiment, weights: np.ndarray | None) -> dict[str, Any]:
     """The content of ``diagnostics.json``; ``weights`` [J]: those of the trips, for the clients' influence."""
     schedule, rule = experiment.schedule, experiment.rule.build()
-    size = int(bytes_of(experiment.params))
+    size = int(count_bytes(experiment.params))
     per_value = {"full": 1.0, "bfloat16": 0.5, "int8": 0.25}[rule.memory_precision]
     costs = diagnostics.costs(
         schedule,

@@ -105,14 +105,14 @@ def count_segments(preparation: Preparation) -> SegmentCounts:
         "_train_one_after_the_other": float(np.mean(size)),
         **rounds_of_local_training(preparation, lanes),
     }
-    shares = {"_of_memory": memory}
+    shares = {"_stored_values": memory}
     return SegmentCounts(len(size), rounds, shares)
 
 
 def _sizes(preparation: Preparation) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Chunk by chunk, of every segment: the trips that train, and the versions that are kept."""
     run = matrix_run(preparation)
-    sizes = matrix_program.layout_of([run], preparation.program.placement).sizes
+    sizes = matrix_program.make_layout([run], preparation.program.placement).sizes
     schedule = run.run.schedule
     segmentation = Segmentation(schedule, run.plan, run.recall, run.stores, sizes, ())
     for chunk in segmentation.chunks(0, schedule.num_steps):
