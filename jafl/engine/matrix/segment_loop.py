@@ -289,7 +289,7 @@ def _train_trip(run: _Run, start: ArrayTree, client: Array, key: Array) -> tuple
 def _combine(
     run: _Run, carry: MatrixCarry, wave: Wave, recalled: ArrayTree | None, segment: Segments
 ) -> MatrixCarry:
-    """The carry after the products of one segment; recalled: ``_stored_values``, None for runs without client memory."""
+    """The carry after the products of one segment; recalled: ``_stored_values``, None for rules without memory."""
     lasting, blocks = _lasting(segment), _blocks(carry.lasting, wave, segment)
 
     def in_slots(snapshots, made, first):
