@@ -486,7 +486,7 @@ def _find_experiments(flag: str, value: str) -> None:
     flag, value: what asks for the experiments.
     """
     repository = pathlib.Path(jafl.__file__).parent.parent
-    if not (repository / "experiments" / "machinery").is_dir():
+    if not (repository / "experiments" / "harness").is_dir():
         remedy = f"Get the repository, and write python run.py --{flag}={_EXAMPLES[flag]} in its folder."
         allowed = f"left out where jafl is installed: {_MISSING[flag]} its repository"
         raise refusal(flag, value, allowed, remedy)
