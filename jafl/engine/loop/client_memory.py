@@ -57,6 +57,7 @@ def allocate(
     dtype = choose("memory_precision", precision, PRECISIONS)
     codes = jax.tree.map(lambda v: rows.memory_zeros(num_clients, v, dtype), value)
     scales = jax.tree.map(lambda v: jnp.zeros(num_clients, v.dtype), value) if dtype == jnp.int8 else ()
+    # On an accelerator nothing is ever held; the fields stay, so that both kinds of memory have one form.
     held = Row(
         jax.tree.map(lambda v: jnp.zeros(v.shape, dtype or v.dtype), value),
         jax.tree.map(lambda column: jnp.zeros((), column.dtype), scales),
@@ -115,6 +116,8 @@ def _quantized(value: jax.Array, words: jax.Array, leaf: int) -> tuple[jax.Array
     scale = jnp.max(jnp.abs(value)) / 127
     place = jnp.arange(value.size, dtype=jnp.uint32).reshape(value.shape)
     bits = mix(mix(place ^ words[0]) + words[1] + jnp.uint32(leaf * 0x9E3779B9 & 0xFFFFFFFF))
+    # 24 random bits, as many as float32 holds exactly: a number from 0 to 1, never 1.
     chance = (bits >> 8).astype(value.dtype) * 2.0**-24
+    # floor(x + u) is x in the mean for u uniform on [0, 1): rounding up and down at random is unbiased.
     codes = jnp.floor(value / jnp.where(scale > 0, scale, 1) + chance)
     return jnp.clip(codes, -127, 127).astype(jnp.int8), scale

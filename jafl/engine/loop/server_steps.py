@@ -66,11 +66,13 @@ def allocate(program: Program, params: Params, *, slots: int, num_clients: int) 
     state, optimizer_state = _initial_states(program, params, rows, num_clients)
     trained = jax.eval_shape(lambda: train_trip(program, rows, jnp.int32(0)))
     waiting = waves.allocate(program.waves, trained) if program.waves else None
+    # What a rule stores need not have the shapes of the model: it may be any pytree.
     memory = None
     if rule.remembers:
         value = remembered_shapes(program, rows)
         memory = client_memory.allocate(value, num_clients, rule.memory_precision, program.placement.rows)
 
+    # Shapes of reports are not declared by rules; one traced step says what they are.
     as_columns: dict[str, str] = {}
 
     def reports_of_one_step():
@@ -83,6 +85,7 @@ def allocate(program: Program, params: Params, *, slots: int, num_clients: int) 
 
     trip_report, step_report = jax.eval_shape(reports_of_one_step)
     trip_reports = rows_of(len(program.trips.client), trip_report)
+    # Reports that repeat a column of the rule are there from the start, and no trip writes them.
     trip_reports |= {name: program.trips.columns[column] for name, column in as_columns.items()}
     return Carry(
         params=params,
@@ -149,6 +152,7 @@ def run(program: Program, carry: Carry, first_step: int, last_step: int) -> Carr
     optimizer multiply in float32 on every platform; a model says its own precision.
     """
     rows = program.placement.rows
+    # Only for the time of this call: checkpoints and other calls see columns, not the packed vector.
     program = _packed(program)
 
     def body(program, step, carried):
@@ -166,6 +170,7 @@ def run(program: Program, carry: Carry, first_step: int, last_step: int) -> Carr
             carried = step_zero(program, carried)
         program = dataclasses.replace(program, one_trip_per_step=True)
         begin = jnp.maximum(first_step, 1)
+    # The bounds are data, so one compiled program serves every chunk, evaluation and checkpoint.
     with jax.named_scope("server_steps"):  # scopes name the loops in profiles and in compiled programs
         carried = lax.fori_loop(begin, last_step, functools.partial(body, program), carried)
     return shaped(carried, carry)
@@ -255,6 +260,7 @@ def _fold(program: Program, step: jax.Array, snapshots: ArrayTree, opened: OpenS
         and not program.placement.trips_folded_together
     ):
         return _client_trip(program, snapshots, _only_trip(program, step), opened)
+    # Trips are numbered in the order of application, so a step's trips are a range.
     first, end = program.steps.first_trip[step], program.steps.first_trip[step + 1]
     if program.placement.trips_folded_together:
         return _fold_parts(program, snapshots, first, end, opened)
@@ -302,10 +308,12 @@ def _step(
 
     finished: what the rule's ``finish`` has returned.
     """
+    # optax descends: the rule's direction is handed over as a gradient, and updates are added.
     optimizer = program.server_optimizer.build()
     pseudo_gradient, rule_state, report, apply = finished
     updates, optimizer_state = optimizer.update(pseudo_gradient, carry.optimizer_state, carry.params)
     params = optax.apply_updates(carry.params, updates)
+    # A skipped step keeps the optimizer's state, too: momentum and schedules do not move without a step.
     if apply is not True:
         stay = (carry.params, carry.optimizer_state)
         params, optimizer_state = _select(apply, (params, optimizer_state), stay)

@@ -40,6 +40,7 @@ def train_if_due(
 
 def _with_client_data(program: Program, trips: jax.Array) -> Program:
     """The program with the examples of the clients of ``trips`` [W] alone."""
+    # Before the wave trains: inside ``vmap`` each lane would fetch from the other devices by itself.
     own = data_of_clients(program.placement, program.data, program.trips.client[trips])
     return dataclasses.replace(program, data=own)
 
@@ -50,6 +51,7 @@ def data_of_clients(placement: Placement, data: ClientData, client: jax.Array) -
     Clients' row numbers then point into these, up to ``placement.sharded_client_examples`` for each client.
     """
     begin, place = data.offsets[client][:, None], jnp.arange(placement.sharded_client_examples)
+    # Clients have different numbers of examples; what is missing repeats the first one, and is never drawn.
     held = begin + place < data.offsets[client + 1][:, None]
     rows = data.indices[jnp.where(held, begin + place, begin)].reshape(-1)
     x, y = devices.on_all_devices(placement, (data.x[rows], data.y[rows]))

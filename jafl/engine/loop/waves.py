@@ -76,6 +76,7 @@ def _train_wave(
 ) -> Any:
     """``waiting`` after the trips of one wave have trained, in the way that suits the devices."""
     trips, rows, size = waves.trips[wave], waves.write_row[wave], waves.size[wave]
+    # Every device trains its share, and each gets all results: the trips are then folded on all of them.
     if placement.devices is not None:
         return _put(rows, waiting, _train_over_devices(placement, train, reads, trips, size))
     own = functools.partial(train, reads)
@@ -127,6 +128,7 @@ def _train_over_devices(
     def on_one_device(reads, trips, size):
         own = functools.partial(train, reads)
         device = lax.axis_index(DEVICES)
+        # Every D-th trip: a wave that is not full, or whose first trips are the longest, is shared evenly.
         mine = trips[device + devices * jnp.arange(share)]
         if placement.together and placement.lanes in (0, share):
             trained = jax.vmap(own)(mine)

@@ -119,6 +119,8 @@ class MatrixMaker:
         self._layout, self._trips, self._recall_weight = layout, trips, recall_weight
         self._num_clients = num_clients
         random = np.random.default_rng(_SEED)
+        # Two further entries in each vector, small and large: a linear rule combines them by the same factors as the
+        # one-hot entries, so a wrong claim of linearity shows in the first chunk, with the trip that shows it.
         self._probes = random.normal(size=(layout.length, PROBES)) * np.array([1.0, 1e3])
         with on_host():
             self._known = _initial_known(rule, optimizer, form.is_vector, num_clients)
@@ -173,6 +175,7 @@ class MatrixMaker:
         """[P] bool: segments whose vectors are not the combinations that their one-hot entries say."""
         rows = np.asarray(rows)
         made, expected = rows[..., self._layout.length :], rows[..., : self._layout.length] @ self._probes
+        # Relative to the sum of magnitudes, not to the result: terms may cancel.
         scale = np.abs(rows[..., : self._layout.length]) @ np.abs(self._probes)
         off = np.abs(made - expected) > TOLERANCE * scale + np.finfo(float).tiny
         return np.any(off | ~np.isfinite(made), axis=(1, 2))
@@ -185,6 +188,7 @@ class MatrixMaker:
         segment, until = wrong[0], int(operations.number[wrong[0]])
         count = np.where(np.arange(len(operations.number)) < segment, operations.number, 0)
         first, last = 0, until  # the vectors are right after ``first`` operations, wrong after ``last``
+        # Bisection: the same chunk with fewer operations, until one operation makes the difference.
         while last - first > 1:
             count[segment] = middle = (first + last) // 2
             is_wrong = self._wrong(self._run(operations._replace(number=count))[1])[segment]
@@ -238,12 +242,15 @@ def _run_segments(
     sizes, groups = layout.sizes, layout.groups
     # The last row is nought.
     basis = jnp.pad(jnp.concatenate([jnp.eye(layout.length), probes], axis=1), ((0, 1), (0, 0)))
+    # The state's leaves are of two kinds: vectors, which follow the model and are combined, and numbers that the
+    # schedule decides (counts, ages), which are computed here and carried from chunk to chunk.
     state_of = functools.partial(initial, built, built_optimizer, num_clients=num_clients)
     structure = jax.tree.structure(jax.eval_shape(lambda: state_of(basis[0])))
     number = sum(is_vector)
 
     def at(coordinate):
         """A vector of what was stored, by a trip of the wave or before."""
+        # Coordinates below W are lanes of this wave, others are clients of the memory; one index serves both.
         beyond = layout.memory - sizes.width
         return basis[jnp.where(coordinate < sizes.width, layout.stored, beyond) + coordinate]
 
@@ -286,11 +293,13 @@ def _run_segments(
         def body(place, carry):
             vectors, known, versions, reports = carry
             state, reported, version = one(vectors, known, segment, place)
+            # Only versions that somebody trains from have a row; all others are dropped.
             versions = versions.at[version].set(state.params, mode="drop")
             reports = jax.tree.map(lambda rows, value: rows.at[place].set(value), reports, reported)
             known, vectors = parted(state)
             return vectors, known, versions, reports
 
+        # At a segment's beginning what lasts is itself: the first vectors of the basis.
         vectors = [basis[place] for place in range(number)]
         shapes = jax.eval_shape(one, vectors, known, segment, 0)[1]
         reports = jax.tree.map(lambda leaf: jnp.zeros((sizes.operations, *leaf.shape), leaf.dtype), shapes)
@@ -300,5 +309,6 @@ def _run_segments(
         lasting = jnp.zeros((layout.lasting, basis.shape[1])).at[:number].set(jnp.stack(vectors))
         return known, (jnp.concatenate([lasting, versions]), reports)
 
+    # A scan over segments with a loop over operations inside: the host compiles one step of each.
     known, (rows, reports) = lax.scan(segment_of, known, jnp.arange(len(operations.number)))
     return known, rows, reports

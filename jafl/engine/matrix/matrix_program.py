@@ -111,9 +111,11 @@ def find_form(run: Run, program: engine.Program) -> LinearForm | NotLinear:
 def make_layout(runs: Sequence[MatrixRun], placement: Placement) -> Layout:
     """The coordinates of several runs that go together, in waves as wide as the widest of their plans."""
     most = max(run.form.num_vectors for run in runs)
+    # In few bits the stored value is not the update: it needs rows of its own beside the updates.
     stored = any(run.stores and run.precision != "full" for run in runs)
     keeps = any(run.form.reads_update or (run.stores and run.precision == "full") for run in runs)
     starts = any(run.form.reads_start for run in runs)
+    # Padded, so that a rule with one more running sum, or an optimizer with momentum, is the same program.
     lasting = -(-most // LASTING_PADDED_TO) * LASTING_PADDED_TO
     width = max(run.plan.width for run in runs)
     sizes = Sizes.for_width(-(-width // placement.number) * placement.number)
@@ -141,6 +143,7 @@ def allocate(runs: Sequence[MatrixRun], layout: Layout, precision: str) -> Matri
     sizes = {"slots": slots, "memory_rows": rows, "precision": precision}
     if placement.devices is None:
         return _allocate(stacked, **sizes, tiled=placement.rows.tiled)
+    # Under eval_shape nothing can be put on a device, and nothing needs to be.
     if not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(stacked)):
         stacked = put(stacked, placement.everywhere())
     # Several devices hold a part of every row each; a tile may not lie across two of them.
@@ -220,6 +223,7 @@ class ChunkMaker:
     def skip(self, last: int) -> None:
         """Goes on to a server step, without anything for the device; the reports are made."""
         for chunk in self.segmentation.chunks(0, last):
+            # Numbers that the schedule decides pass from chunk to chunk: those before a checkpoint are made again.
             self._record(chunk, self._maker.make(chunk.operations))
         self._chunks = self._making(last)
 
@@ -254,6 +258,7 @@ class ChunkMaker:
         arrays = self.segmentation.no_arrays()
         sizes, lasting = self._layout.sizes, self._layout.lasting
         matrices = np.zeros((SEGMENTS_PER_CHUNK, lasting + sizes.versions, self._layout.length))
+        # The identity on what lasts, and no version: a segment of a run that has ended changes nothing.
         matrices[:, range(lasting), range(lasting)] = 1
         return self._on_device(arrays, matrices)
 

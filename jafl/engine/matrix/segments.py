@@ -138,6 +138,8 @@ class Segmentation:
         stops: Iterable[int],
     ):
         self._schedule, self._plan, self._sizes = schedule, plan, sizes
+        # Three passes over the whole run, in NumPy: what happens in which order, which values of the clients' memory
+        # each operation touches, and where segments begin. Chunks are then cut out of these arrays.
         self._order(recall)
         self._accesses(recall, remembers)
         self._cut(np.array(sorted({0, schedule.num_steps, *stops}), np.int64))
@@ -167,7 +169,10 @@ class Segmentation:
         shown: np.ndarray = np.zeros(schedule.num_steps, np.int64)
         if recall is not None:
             shown = np.diff(np.asarray(recall.first_row[: schedule.num_steps + 1], np.int64))
+        # A step that recalls r values and folds k trips takes max(r - 1, 0) + k operations: its last recalled value
+        # shares one with its first arrival. A step without arrivals still opens and closes: one operation.
         without_arrival = np.maximum(shown - 1, 0) + (np.diff(first_trip) == 0)
+        # So each step's trips stand behind all operations without an arrival up to this step.
         before = np.cumsum(without_arrival)  # operations up to each step
         self._operation_of_trip = trips + before[step]
         total = schedule.num_trips + int(before[-1])
@@ -181,6 +186,7 @@ class Segmentation:
         if recall is not None and shown.any():
             rows = np.arange(int(shown.sum()))
             of_step = np.repeat(np.arange(schedule.num_steps), shown)
+            # The number of each recalled value within its own step.
             place = rows - (np.cumsum(shown) - shown)[of_step]
             self._recall_of[self._first_of_step[of_step] + place] = rows
 
@@ -193,6 +199,7 @@ class Segmentation:
         total = len(self._trip_of)
         stores = (self._trip_of >= 0) & remembers
         shows = self._recall_of >= 0
+        # An operation has no access, one, or two: first its recalled value, then its arrival's client.
         count = stores.astype(np.int64) + shows
         self._first_access = np.concatenate([[0], np.cumsum(count)])
         number = int(self._first_access[-1])
@@ -203,6 +210,7 @@ class Segmentation:
         at = self._first_access[1:][stores] - 1
         client[at] = self._schedule.client[self._trip_of[stores]]
         is_store[at] = True
+        # Sorted by client, and in order within each: the neighbours of an access are those of its client.
         order = np.argsort(client, kind="stable")
         new_group = np.append(True, client[order][1:] != client[order][:-1])[:number]
         ends_group = np.append(client[order][1:] != client[order][:-1], True)[:number]
@@ -215,10 +223,12 @@ class Segmentation:
     def _cut(self, stops: np.ndarray) -> None:
         """The first operation of each segment, and the chunks of segments."""
         total, sizes = len(self._trip_of), self._sizes
+        # Whatever ends a segment is a place among the operations: a wave that is due, and a stop of the run.
         due = self._operation_of_trip[self._plan.wave_before]
         stop_at = self._first_of_step[stops]
         bounds = np.union1d(np.append(due, total), stop_at)
         self._closes = closes = np.append(self._step_of[1:] != self._step_of[:-1], True)
+        # A version that nobody trains from has no slot: it is not made, only passed through.
         slot = self._plan.write_slot[self._step_of]
         self._kept = closes & (slot < self._plan.num_slots)
         kept_before = np.concatenate([[0], np.cumsum(self._kept)])
@@ -226,11 +236,13 @@ class Segmentation:
         for begin, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
             while begin < end:
                 begins.append(begin)
+                # The last operation up to which the segment keeps no more versions than its product has rows for.
                 fits = np.searchsorted(kept_before, kept_before[begin] + sizes.versions, side="right") - 1
                 begin = self._memory_until(begin, min(end, begin + sizes.operations, int(fits)))
         self._begin = np.array([*begins, total])
         # A chunk ends at every stop, and else after some segments, where a step does.
         begins_step = np.isin(self._begin, self._first_of_step)
+        # The host looks at the run between chunks only, and only where a server step has ended.
         must = np.isin(self._begin, stop_at)
         ends = [0]
         for segment in range(1, len(self._begin)):
@@ -243,6 +255,7 @@ class Segmentation:
     def _memory_until(self, begin: int, end: int) -> int:
         """The operation up to ``end`` by which a segment from ``begin`` on has used up ``sizes.memory``."""
         first, last = self._first_access[[begin, end]]
+        # A client counts once in a segment: where its access before lies outside.
         new = np.cumsum(self._access_before[first:last] < first)
         over = int(np.searchsorted(new, self._sizes.memory, side="right"))
         return end if over == last - first else int(self._access_operation[first + over])
@@ -288,17 +301,20 @@ class Segmentation:
 
     def _coordinates(self, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
         """Where each operation finds what was stored before for its arrival's client, and its recalled value."""
+        # Coordinates count the lanes of this wave first, then the clients whose values come from memory. A value that
+        # was stored by a trip of this very segment is its lane; any other is the place of its client in memory.
         previous, recalled = np.zeros((2, end - begin), np.int64)
         first, last = self._first_access[[begin, end]].tolist()
         if first == last:
             return previous, recalled
         new = self._access_before[first:last] < first
         client = self._access_client[first:last]
+        # The order in which clients are first touched is their order in ``Segments.memory_client``.
         place = dict(zip(client[new].tolist(), range(int(new.sum())), strict=True))
-        memory_sharding = self._sizes.width + np.array([place[number] for number in client.tolist()])
+        in_memory = self._sizes.width + np.array([place[number] for number in client.tolist()])
         stored = self._stored_before[first:last]
         lane = self._trip_of[self._access_operation[np.maximum(stored, 0)]] - self._first_trip(begin)
-        found = np.where(stored >= first, lane, memory_sharding)
+        found = np.where(stored >= first, lane, in_memory)
         operation, stores = self._access_operation[first:last] - begin, self._is_store[first:last]
         previous[operation[stores]] = found[stores]
         recalled[operation[~stores]] = found[~stores]
@@ -323,6 +339,7 @@ class Segmentation:
             trips = self._trip_of[begin:end]
             trips = trips[trips >= 0]
             made.size[place] = len(trips)
+            # Lanes without a trip repeat the last one: they train, and no factor of the matrix reads them.
             if len(trips):
                 made.trip[place, : len(trips)] = trips
                 made.trip[place, len(trips) :] = trips[-1]
@@ -332,6 +349,7 @@ class Segmentation:
             new = self._access_before[first:last] < first
             made.memory_client[place, : new.sum()] = self._access_client[first:last][new]
             after = self._stored_after[first:last]
+            # Of several trips of one client only the last is written: a scatter to one row twice has no order.
             newest = self._is_store[first:last] & ((after < 0) | (after >= last))
             lanes = self._trip_of[self._access_operation[first:last][newest]] - self._first_trip(begin)
             made.stored_client[place, lanes] = self._access_client[first:last][newest]
@@ -350,9 +368,11 @@ def _nearest(order: np.ndarray, new_group: np.ndarray, marked: np.ndarray) -> np
     of the elements.
     """
     places = np.arange(len(order))
+    # A running maximum of the places of marked elements: the nearest one before, of any group.
     last = np.maximum.accumulate(np.where(marked[order], places, -1)) if len(order) else places
     before = np.append(-1, last[:-1])[: len(order)]
     group_begin = np.maximum.accumulate(np.where(new_group, places, 0)) if len(order) else places
     found = np.empty(len(order), np.int64)
+    # One that lies before the own group's first place belongs to another group.
     found[order] = np.where(before >= group_begin, order[before], -1)
     return found

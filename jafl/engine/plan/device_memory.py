@@ -227,6 +227,7 @@ def from_parts(
 ) -> Forecast:
     """The forecast of these parts: bytes, or arrays that every device holds; other arguments as of ``Forecast``."""
     if available is None:
+        # CPU devices are threads of one machine: they share its memory, while each accelerator has its own.
         own = min(placement.number, jax.local_device_count())
         shared_by = own if jax.local_devices()[0].platform == "cpu" else 1
         available = device_memory() // shared_by

@@ -53,6 +53,7 @@ def make_program(
     check_look_ups(run.federation, client_work.build().model, run.params)
     check_optimizers(client_work, server_optimizer, run.params)
     check_all_are_moved(rule, client_work, as_specification(server_optimizer), run.federation, run.params)
+    # The rule must take a whole step only where no wave is due in the midst of one: the plan is changed so.
     whole = takes_whole_steps(plan, built, placement)
     plan = due_at_steps(plan) if whole else plan
     together = _trips_folded_together(plan, built, placement)
@@ -142,6 +143,7 @@ def _with_large_apart(
 
 def _trips_folded_together(plan: ExecutionPlan, rule: Rule, placement: Placement) -> int:
     """How many trips of a step are folded side by side, or on several devices; 0: one after the other."""
+    # Only sums can be split: an additive rule's buffer is the same in whatever order trips are added.
     largest = int(np.max(np.diff(plan.first_trip)))
     several = (placement.together and plan.width > 1) or (placement.number > 1 and plan.width == 1)
     if not (rule.additive and largest > 1 and several):
@@ -164,6 +166,7 @@ def _waves(plan: ExecutionPlan, placement: Placement) -> Waves:
     trips, number = len(plan.wave), len(plan.wave_before)
     lanes = placement.number * _lanes(plan, placement)
     width = -(-plan.width // lanes) * lanes
+    # Waves of all sizes become rows of one array: shorter ones repeat their last trip, and its result is dropped.
     order = np.lexsort((plan.place, plan.wave))
     size = np.bincount(plan.wave, minlength=number)
     members = np.repeat(order[np.cumsum(size) - 1][:, None], width, axis=1)
@@ -171,6 +174,7 @@ def _waves(plan: ExecutionPlan, placement: Placement) -> Waves:
     write_row = np.full((number, width), rows)
     members[plan.wave, plan.place] = np.arange(trips)
     write_row[plan.wave, plan.place] = plan.row
+    # Looked up by the trip that is folded next: a wave trains just before the first of its trips is needed.
     due = np.full(trips, -1)
     due[plan.wave_before] = np.arange(number)
     following = np.searchsorted(plan.wave_before, np.arange(trips), side="right")
@@ -196,6 +200,7 @@ def slots_for(run: Run, plan: ExecutionPlan) -> int:
     No schedule needs more than its concurrency plus its largest step. Where that costs little it is taken, so that
     no seed and no delay is another program; else what the plan needs, rounded up to a bucket.
     """
+    # Trips under way hold one version each, and a step's trips hold theirs until it is over.
     largest_step = int(np.max(np.diff(plan.first_trip)))
     enough = min(run.schedule.num_steps, run.schedule.concurrency + largest_step) + 1
     if plan.num_slots < enough and enough * count_bytes(run.params) <= SNAPSHOT_BYTES_FREELY:

@@ -93,7 +93,9 @@ def default_plan(
         return trip_by_trip(schedule)
     width = WIDTH_TOGETHER if placement.together else WIDTH_APART
     memory = device_memory() if device_bytes is None else device_bytes
+    # By default twice as many rows as a wave has trips wait to be folded.
     room = int(memory * WAITING_SHARE_OF_MEMORY / (2 * max(count_bytes(params), 1)))
+    # No more trips can have their version at one moment than are under way, or belong to one step.
     most_in_flight = max(schedule.concurrency, int(np.max(np.diff(schedule.step_offsets))))
     width = max(1, min(width, most_in_flight, room))
     if form == "matrix":

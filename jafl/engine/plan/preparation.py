@@ -111,6 +111,7 @@ class Preparation:
             return program, start(program, self.run.params)
         shardings = carry_shardings(placement, jax.eval_shape(start, program, self.run.params))
         params = put(self.run.params, placement.everywhere())
+        # Made on the devices in parts: no device ever holds all rows of a divided memory.
         return program, jax.jit(start, out_shardings=shardings)(program, params)
 
 
@@ -150,6 +151,7 @@ def prepare(
         settings lower it).
     """
     check_types(run.federation, run.client_work, run.rule)
+    # A rule may have numbers that follow from the whole schedule, as a private rule's noise: they come first.
     run = run.for_its_schedule()
     check_states_of_optimizers(run)
     device_bytes = None if placement is None else available
@@ -166,6 +168,7 @@ def prepare(
     if must_fit:
         check_model_precision(candidate.program.client_work.build().model, placement.platform)
         candidate.forecast.check()
+    # Already found where the form was chosen; kept, since finding it traces the rule.
     linear = candidates.linear_form() if plan.form == "matrix" else None
     return Preparation(run, plan, candidate.program, candidate.forecast, linear)
 
@@ -203,6 +206,7 @@ class _Candidates:
 
     def of(self, plan: ExecutionPlan) -> _Candidate:
         """The candidate of this plan."""
+        # The plan that fits is the last one that was tried: its program is kept, and not made twice.
         if self._last is None or self._last.plan is not plan:
             program, carry = make_program(self._run, plan, self._spread, self._device_bytes)
             if plan.form == "matrix":
@@ -218,6 +222,7 @@ class _Candidates:
         run = self._run
         minibatches = as_specification(run.client_work).build().minibatches
         cost = None
+        # Otherwise the run is refused later, with the reason; here nothing may fail before it.
         if minibatches and run.schedule.num_clients == run.federation.num_clients:
             cost = minibatches(run.federation.num_examples)[run.schedule.client]
         form = self._form(form)

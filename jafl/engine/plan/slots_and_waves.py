@@ -31,6 +31,7 @@ def trip_by_trip(schedule: EventSchedule) -> ExecutionPlan:
       1
     """
     check_schedule(schedule)
+    # Every trip is a wave of its own, due before its own fold, and all of them may use one row: none waits.
     trips = np.arange(schedule.num_trips, dtype=np.int32)
     return _plan(schedule, schedule.step, width=1, wave=trips, wave_before=trips, row=np.zeros_like(trips))
 
@@ -48,6 +49,7 @@ def rounds(plan: ExecutionPlan, cost: np.ndarray, lanes: int | None = None) -> f
     """
     lanes = plan.lanes if lanes is None else lanes
     group = plan.wave.astype(np.int64) * (plan.width // lanes + 1) + plan.place // lanes
+    # Trips side by side run one program, which ends when the last of them does: the longest counts for all.
     longest = np.zeros(int(group.max(initial=-1)) + 1)
     np.maximum.at(longest, group, cost)
     return float(longest.sum())
@@ -100,6 +102,7 @@ def in_waves(
     whole_number("width", width, 1)
     lanes = whole_number("lanes", width if lanes is None else lanes, 1)
     require(lanes <= width, "lanes", lanes, f"at most the width, {width}")
+    # Trips whose costs lie within a factor of two are of one kind: none of them waits long beside another.
     kind = _kinds(schedule, cost)
     if form == "matrix":
         require(rows is None, "rows", rows, "None in the matrix form, where no trip waits for another wave")
@@ -109,8 +112,10 @@ def in_waves(
         trained_in = schedule.step
     else:
         rows = whole_number("rows", 2 * width if rows is None else rows, 1)
+        # With few lanes long trips are taken first, and short ones fill the other lanes: kinds are not needed.
         kind = [0] * schedule.num_trips if mixed else kind
         wave, wave_before, row = _fill_waves(schedule, width, rows, kind)
+        # A version may go once its last wave has trained: a rule that reads the start keeps it with the result.
         trained_in = schedule.step[wave_before][wave]
     plan = _plan(schedule, trained_in, width, wave, wave_before, row, cost, lanes)
     return dataclasses.replace(plan, form=form)
@@ -123,6 +128,7 @@ def _consecutive_waves(schedule: EventSchedule, width: int) -> tuple[np.ndarray,
     """
     # The trip before whose fold each trip's version exists.
     needed = schedule.step_offsets[schedule.download_version]
+    # Greedy: as long as the width allows, up to the first trip that needs a version of this very wave.
     wave_before = [0]
     while wave_before[-1] < schedule.num_trips:
         begin = wave_before[-1]
@@ -136,6 +142,7 @@ def _fill_waves(
     schedule: EventSchedule, width: int, rows: int, kind: list[int]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """``wave``, ``wave_before`` and ``row`` of an ``ExecutionPlan``; only trips of one kind share a wave."""
+    # Trips by the version that they train from: those of a new version become ready together.
     by_version = np.argsort(schedule.download_version, kind="stable").tolist()
     first = np.searchsorted(schedule.download_version[by_version], np.arange(schedule.num_steps + 1)).tolist()
     ready: dict[int, list[int]] = {number: [] for number in set(kind)}
@@ -144,16 +151,19 @@ def _fill_waves(
     wave_before: list[int] = []
     known_versions = 0  # those whose trips are ready
     for folded, step in enumerate(schedule.step.tolist()):
+        # Nobody has trained this trip yet: a wave is due now, and takes whoever else is ready.
         if wave[folded] < 0:
             for version in range(known_versions, step + 1):
                 for trip in by_version[first[version] : first[version + 1]]:
                     heapq.heappush(ready[kind[trip]], trip)
             known_versions = step + 1
+            # The heap gives the trips that are folded soonest, so rows are freed early and no trip waits for long.
             ready_trips = ready[kind[folded]]
             for _ in range(min(width, len(free_rows), len(ready_trips))):
                 trip = heapq.heappop(ready_trips)
                 wave[trip], row[trip] = len(wave_before), free_rows.pop()
             wave_before.append(folded)
+        # Folded: its row can take another trip.
         free_rows.append(row[folded])
     return np.array(wave, np.int32), np.array(wave_before, np.int32), np.array(row, np.int32)
 
@@ -199,6 +209,7 @@ def _plan(
 def _assign_slots(schedule: EventSchedule, trained_in: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
     """The slot of each version [T + 1], ``write_slot`` and ``num_slots`` of an ``ExecutionPlan``."""
     steps = schedule.num_steps
+    # A version is needed until the last step in which one of its trips trains; -1: nobody trains from it.
     last_use = np.full(steps + 1, -1)
     np.maximum.at(last_use, schedule.download_version, trained_in)
     ends: list[list[int]] = [[] for _ in range(steps)]
@@ -210,6 +221,7 @@ def _assign_slots(schedule: EventSchedule, trained_in: np.ndarray) -> tuple[np.n
     free: list[int] = []
     num_slots = 1  # version 0, which the first trips read
     for step in range(steps):
+        # Before this step's own version is written its trips have trained: their slots are free for it.
         free.extend(slot_of[version] for version in ends[step])
         if needed[step + 1]:
             if free:
@@ -218,12 +230,14 @@ def _assign_slots(schedule: EventSchedule, trained_in: np.ndarray) -> tuple[np.n
                 slot, num_slots = num_slots, num_slots + 1
             slot_of[step + 1] = write_slot[step] = slot
     written = np.array(write_slot, np.int32)
+    # Versions that nobody reads go to one more slot, past all others: the loop then always writes.
     written[written < 0] = num_slots
     return np.array(slot_of, np.int32), written, num_slots
 
 
 def _places(wave: np.ndarray, cost: np.ndarray | None) -> np.ndarray:
     """[J] int32: where each trip stands in its wave: by falling cost, then in the order of application."""
+    # The longest trips come first: where lanes take turns, short ones fill the gaps at the end.
     order = np.lexsort((np.zeros(len(wave)) if cost is None else -np.asarray(cost, np.float64), wave))
     size = np.bincount(wave)
     place = np.empty(len(wave), np.int32)
@@ -303,6 +317,7 @@ def _check_waves(trips: int, plan: ExecutionPlan) -> None:
     require(apart, "the plan's place", plan.place, allowed, REMEDY)
     fits = 1 <= plan.lanes <= plan.width
     require(fits, "the plan's lanes", plan.lanes, f"from 1 to its width, {plan.width}", REMEDY)
+    # At most one wave is due before a trip: the loop looks for one only.
     rising = bool(np.all(np.diff(plan.wave_before) > 0))
     require(rising, "the plan's wave_before", plan.wave_before, "increasing", REMEDY)
 
