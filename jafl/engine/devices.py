@@ -250,6 +250,7 @@ def _fold_share(placement, fold, first, stride, end, most, like):
     """The trips ``first``, ``first + stride``, ... below ``end``, at most ``most``: (their sum, reports [most])."""
     empty, report = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)
     if placement.together:
+        # Lanes past the end repeat the last trip; the mask below takes them out of the sum.
         trips = first + stride * jnp.arange(most, dtype=first.dtype)
         buffers, reports = jax.vmap(lambda trip: fold(jnp.minimum(trip, end - 1), empty))(trips)
         there = trips < end

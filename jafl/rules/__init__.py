@@ -39,7 +39,8 @@ can have:
   needs; the rule that it returns is run in its place (``jafl.private``).
 - ``requirements``: what the schedule and the engine must offer (the downloaded model: ``fedasync``; one trip per
   step: ``asgd``; a round of all clients first: ``ace``), and what the rule itself promises (``jafl.Requirements``).
-- ``memory``: a value per client, stored by the server from trip to trip (``ca2fl``, ``jafl.ClientMemoryRequest``).
+- ``memory``: a value per client, stored by the server from trip to trip and read when the rule folds the client's
+  next trip; client work does not see it (``ca2fl``, ``jafl.ClientMemoryRequest``).
 - ``whole_step``: a step in one go, where its trips wait on an accelerator (``wkafl``, whose rows are those of
   ``rows``, for rules on norms and products of K updates).
 - a step that is skipped: the last value that ``finish`` returns is False (``zeno_plus_plus``).

@@ -97,7 +97,10 @@ def starting_with(row: jax.Array, rows: Any) -> Any:
 
 
 def rows_at(rows: Any, numbers: jax.Array) -> jax.Array:
-    """[n, ...]: these rows [n], all of which exist: a look-up with checks would lay all rows out anew on a TPU."""
+    """[n, ...]: these rows [n], all of which exist.
+
+    A look-up that checks indices would copy all rows into another layout on a TPU.
+    """
 
     def read(number):
         if is_tiled(rows):

@@ -74,8 +74,8 @@ def hold(
 ) -> tuple[ClientMemory, Any]:
     """Holds ``value`` [*V] as the client's row, or writes it; returns the memory and the value as it is stored.
 
-    ``memory`` is settled. In 8 bits each leaf of a client has its own scale, its largest magnitude over 127, and is
-    rounded up or down at random, so that the mean is right (unbiased, as ACE's appendix F.3.3 requires); ``words``
+    The held row of the memory has been written. In 8 bits each leaf of a client has its own scale, its largest
+    magnitude over 127, and is rounded up or down at random, so that the mean is right (unbiased, as ACE's appendix F.3.3 requires); ``words``
     [2] uint32 are the random bits.
     """
     if memory.scales == ():
@@ -86,7 +86,7 @@ def hold(
 
 
 def fetch(memory: ClientMemory, client: jax.Array, like: Any) -> Any:
-    """One client's row in a settled memory, as values in the types of ``like``, a value."""
+    """One client's row in a memory whose held row has been written, as values in the types of ``like``, a value."""
     codes, scales = (row_at(arrays, client, many=False) for arrays in (memory.codes, memory.scales))
     return _as_value(Row(codes, scales), like)
 
@@ -120,4 +120,5 @@ def _quantized(value: jax.Array, words: jax.Array, leaf: int) -> tuple[jax.Array
     chance = (bits >> 8).astype(value.dtype) * 2.0**-24
     # floor(x + u) is x in the mean for u uniform on [0, 1): rounding up and down at random is unbiased.
     codes = jnp.floor(value / jnp.where(scale > 0, scale, 1) + chance)
+    # Never -128: ``zero_after_write`` relies on that.
     return jnp.clip(codes, -127, 127).astype(jnp.int8), scale

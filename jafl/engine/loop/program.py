@@ -21,8 +21,8 @@ class Trips(NamedTuple):
 
     ``client``, ``staleness`` and ``read_slot`` are int32, ``key`` [J, 2] uint32; ``columns`` are the rule's.
     ``examples``, two columns [J] int32: where those of its client begin and end, if that is read with the rest of a
-    trip's numbers (``Forms.packed``); else None. ``version``: the server step of the download, if client work reads
-    it; else None.
+    trip's numbers (``AcceleratorRows.pack``); else None. ``version``: the server step of the download, if client work
+    reads it; else None.
     """
 
     client: Array

@@ -282,6 +282,8 @@ def _client_trip(program: Program, snapshots: ArrayTree, trip: jax.Array, opened
     rows, begins = program.placement.rows, trip
     memory = opened.memory and rows.write_pending_row(opened.memory)
     waiting = train_if_due(program, snapshots, trip, opened.waiting)
+    # Training then follows the write of the held row, so a CPU holds the next row without a copy of the memory.
+    # In waves nothing trains here.
     if memory and not program.waves:
         begins = rows.depend_on_write(trip, memory)
     arrival = make_arrival(program, trip, trained_trip(program, snapshots, begins, waiting))
@@ -314,6 +316,7 @@ def _step(
     updates, optimizer_state = optimizer.update(pseudo_gradient, carry.optimizer_state, carry.params)
     params = optax.apply_updates(carry.params, updates)
     # A skipped step keeps the optimizer's state, too: momentum and schedules do not move without a step.
+    # The constant True is known while JAX traces: no choice between old and new arrays is compiled.
     if apply is not True:
         stay = (carry.params, carry.optimizer_state)
         params, optimizer_state = _select(apply, (params, optimizer_state), stay)
@@ -368,6 +371,7 @@ def _fold_parts(
         begin, waiting, reports, folded = state
         waiting = train_if_due(program, snapshots, begin, waiting)
         until = jnp.minimum(end, begin + program.placement.trips_folded_together)
+        # A part ends before the trip at which the next wave is due: that trip has not trained yet.
         until = jnp.minimum(until, program.waves.next_wave_trip[begin]) if program.waves else until
         reads = (program, snapshots, waiting)
         like = jax.eval_shape(fold, reads, begin, folded)

@@ -56,6 +56,7 @@ def data_of_clients(placement: Placement, data: ClientData, client: jax.Array) -
     rows = data.indices[jnp.where(held, begin + place, begin)].reshape(-1)
     x, y = devices.on_all_devices(placement, (data.x[rows], data.y[rows]))
     fetched = jnp.arange(len(rows), dtype=data.indices.dtype).reshape(held.shape)
+    # Places past a client's examples get an index past the end, which the update drops.
     entries = jnp.where(held, begin + place, len(data.indices))
     indices = data.indices.at[entries].set(fetched, mode="drop")
     return ClientData(x, y, indices, data.offsets)
@@ -150,7 +151,10 @@ def make_arrivals(program: Program, first: jax.Array, count: int, waiting: Train
 def fold_trip(
     program: Program, trip: jax.Array, arrival: Arrival, buffer: Any, memory: ClientMemory | None
 ) -> tuple[Any, ClientMemory | None, dict]:
-    """Folds an arrival into the rule's buffer and remembers what the rule wants to; ``memory`` is settled."""
+    """Folds an arrival into the rule's buffer and remembers what the rule wants to.
+
+    The held row of the memory has been written.
+    """
     rule = program.rule.build()
     if rule.remembers and memory:
         value = rule.remembers(arrival)

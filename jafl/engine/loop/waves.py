@@ -109,6 +109,7 @@ def _train_side_by_side(
 
     def some(number, waiting):
         these, there = trips, rows
+        # The number 0 of Python means one round without a loop (``AcceleratorRows.in_rounds``): no slice is needed.
         if lanes < len(trips) or not isinstance(number, int):
             these, there = (lax.dynamic_slice_in_dim(a, number * lanes, lanes) for a in (trips, rows))
         return _put(there, waiting, jax.vmap(train)(these))

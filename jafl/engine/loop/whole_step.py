@@ -15,7 +15,7 @@ def fold_and_finish(
 ) -> tuple[tuple[Any, ...], Trained | None, dict[str, jax.Array]]:
     """Trains the wave that is due, if any, and hands the rule all arrivals of the step.
 
-    No wave is due in the midst of such a step: see ``planning.whole_steps``.
+    No wave is due in the midst of such a step: see ``jafl.engine.plan.whole_steps``.
 
     Returns:
       What ``Rule.finish`` would return, what waits afterwards, and the reports of all trips.

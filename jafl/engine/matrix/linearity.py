@@ -331,7 +331,7 @@ class _Examination:
     def _is_uniform(self, params: Params) -> bool:
         """Whether all entries of a small model like ``params`` have the factors that a vector has, and nothing else.
 
-        Two linear functions that agree on random numbers are the same, but for a chance of nought.
+        Two linear functions that agree on random numbers are the same with probability 1.
         """
         random = np.random.default_rng(_SEED)
         shapes = [[min(size, FEW) for size in np.shape(leaf)] for leaf in jax.tree.leaves(params)]

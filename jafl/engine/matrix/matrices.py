@@ -240,7 +240,7 @@ def _run_segments(
     """
     built, built_optimizer = rule.build(), optimizer.build()
     sizes, groups = layout.sizes, layout.groups
-    # The last row is nought.
+    # The last row is zero; it stands for an update that no factor reads.
     basis = jnp.pad(jnp.concatenate([jnp.eye(layout.length), probes], axis=1), ((0, 1), (0, 0)))
     # The state's leaves are of two kinds: vectors, which follow the model and are combined, and numbers that the
     # schedule decides (counts, ages), which are computed here and carried from chunk to chunk.

@@ -113,6 +113,7 @@ def make_layout(runs: Sequence[MatrixRun], placement: Placement) -> Layout:
     most = max(run.form.num_vectors for run in runs)
     # In few bits the stored value is not the update: it needs rows of its own beside the updates.
     stored = any(run.stores and run.precision != "full" for run in runs)
+    # Memory in full precision stores the updates themselves, so they are kept though no factor reads them.
     keeps = any(run.form.reads_update or (run.stores and run.precision == "full") for run in runs)
     starts = any(run.form.reads_start for run in runs)
     # Padded, so that a rule with one more running sum, or an optimizer with momentum, is the same program.

@@ -41,6 +41,8 @@ class Sizes(NamedTuple):
     def for_width(cls, width: int) -> "Sizes":
         """The sizes for waves of this width: they depend on nothing else, so that rules share a program."""
         rounds = -(-max(0, width - FIRST_VERSIONS) // VERSIONS_AT_ONCE)
+        # Two clients at least: one operation may recall a value of one client and fold an update of another. With
+        # fewer a segment would never end.
         return cls(width, FIRST_VERSIONS + rounds * VERSIONS_AT_ONCE, max(width, 2), 4 * width)
 
 
@@ -95,7 +97,7 @@ class SegmentArrays(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Chunk:
-    """Segments that are computed in one go, ``count`` of P; ``end``: the server step at which ``advance`` may stop.
+    """Segments that are computed in one go, ``count`` of P; ``end``: the server step after which the run may stop.
 
     Of several chunks with one end all are computed up to it.
     """
@@ -311,10 +313,10 @@ class Segmentation:
         client = self._access_client[first:last]
         # The order in which clients are first touched is their order in ``Segments.memory_client``.
         place = dict(zip(client[new].tolist(), range(int(new.sum())), strict=True))
-        in_memory = self._sizes.width + np.array([place[number] for number in client.tolist()])
+        memory_coordinate = self._sizes.width + np.array([place[number] for number in client.tolist()])
         stored = self._stored_before[first:last]
         lane = self._trip_of[self._access_operation[np.maximum(stored, 0)]] - self._first_trip(begin)
-        found = np.where(stored >= first, lane, in_memory)
+        found = np.where(stored >= first, lane, memory_coordinate)
         operation, stores = self._access_operation[first:last] - begin, self._is_store[first:last]
         previous[operation[stores]] = found[stores]
         recalled[operation[~stores]] = found[~stores]
@@ -358,6 +360,7 @@ class Segmentation:
 
 def _beyond(first: int, count: int, number: int) -> np.ndarray:
     """[count, number] int32: ``first``, ``first + 1``, ...: places that do not exist, no two of a row alike."""
+    # Distinct although they are dropped: the write tells XLA that no row occurs twice.
     return np.tile(np.arange(first, first + number, dtype=np.int32), (count, 1))
 
 

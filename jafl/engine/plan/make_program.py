@@ -80,10 +80,12 @@ def make_program(
     )
     allocate = allocation(run, plan)
     carry = in_jax("rule", jax.eval_shape, allocate, program, run.params, name=shown(run.rule, 200))
+    # The check traces the rule twice; only rules from outside jafl may draw without a key.
     if _is_made_by_the_user(rule):
         state = carry.params, carry.snapshots, carry.rule_state, carry.memory
         keeps_key = "in the state that init makes, which each run folds with its own"
         check_draws_by_keys("rule", engine.step_of_first_trip, program, *state, keeps_key=keeps_key)
+    # Examples in parts are fetched wave by wave: without waves each device needs all of them.
     if placement.number > 1 and plan.width > 1:
         program = dataclasses.replace(
             program, placement=_with_large_apart(program, carry, plan, device_bytes)
@@ -146,7 +148,8 @@ def _trips_folded_together(plan: ExecutionPlan, rule: Rule, placement: Placement
     # Only sums can be split: an additive rule's buffer is the same in whatever order trips are added.
     largest = int(np.max(np.diff(plan.first_trip)))
     several = (placement.together and plan.width > 1) or (placement.number > 1 and plan.width == 1)
-    if not (rule.additive and largest > 1 and several):
+    # A client's stored value is read and written trip by trip: parts would not see each other's.
+    if not (rule.additive and not rule.remembers and largest > 1 and several):
         return 0
     if plan.width == 1:
         return bucket(largest)
@@ -165,6 +168,7 @@ def _waves(plan: ExecutionPlan, placement: Placement) -> Waves:
     """The plan's waves, every array padded to a bucketed length; their width is a multiple of all devices' lanes."""
     trips, number = len(plan.wave), len(plan.wave_before)
     lanes = placement.number * _lanes(plan, placement)
+    # A multiple of the lanes: a slice that passes the end would be moved back onto earlier trips.
     width = -(-plan.width // lanes) * lanes
     # Waves of all sizes become rows of one array: shorter ones repeat their last trip, and its result is dropped.
     order = np.lexsort((plan.place, plan.wave))
@@ -205,6 +209,7 @@ def slots_for(run: Run, plan: ExecutionPlan) -> int:
     enough = min(run.schedule.num_steps, run.schedule.concurrency + largest_step) + 1
     if plan.num_slots < enough and enough * count_bytes(run.params) <= SNAPSHOT_BYTES_FREELY:
         return bucket(enough)
+    # One row more: XLA clamps an index past the end, and would write unread versions over the last slot.
     return bucket(plan.num_slots + 1)
 
 

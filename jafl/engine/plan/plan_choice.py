@@ -147,7 +147,8 @@ def quickest_lanes(sizes: np.ndarray) -> int:
 def _shares_steps(schedule: EventSchedule, rule: Any, placement: Placement) -> bool:
     """Whether each device can fold a share of every step: two trips or more each."""
     largest_step = int(np.max(np.diff(schedule.step_offsets)))
-    return bool(as_specification(rule).build().additive) and largest_step >= 2 * placement.number
+    built = as_specification(rule).build()
+    return built.additive and not built.remembers and largest_step >= 2 * placement.number
 
 
 def _quickest_waves(

@@ -198,7 +198,7 @@ class _Candidates:
         on_training: bool,
         device_bytes: int | None = None,
     ):
-        self._run, self._spread = run, placement
+        self._run, self._placement = run, placement
         self._available, self._on_training = available, on_training
         self._device_bytes = device_bytes  # of a device that is not here
         self._last: _Candidate | None = None
@@ -208,7 +208,7 @@ class _Candidates:
         """The candidate of this plan."""
         # The plan that fits is the last one that was tried: its program is kept, and not made twice.
         if self._last is None or self._last.plan is not plan:
-            program, carry = make_program(self._run, plan, self._spread, self._device_bytes)
+            program, carry = make_program(self._run, plan, self._placement, self._device_bytes)
             if plan.form == "matrix":
                 run = MatrixRun(self._run, plan, program, self.linear_form(program))
                 memory = matrix_forecast([run], self._available, self._on_training)
@@ -230,7 +230,7 @@ class _Candidates:
             run.schedule,
             run.rule,
             run.params,
-            self._spread,
+            self._placement,
             cost=cost,
             fits=self._fits,
             form=form,
@@ -245,8 +245,9 @@ class _Candidates:
         """
         if self._found is None:
             if program is None:
+                # Whether a rule is linear does not depend on the plan, so any valid plan serves.
                 program, _ = make_program(
-                    self._run, trip_by_trip(self._run.schedule), self._spread, self._device_bytes
+                    self._run, trip_by_trip(self._run.schedule), self._placement, self._device_bytes
                 )
             self._found = find_form(self._run, program)
         if isinstance(self._found, NotLinear):
@@ -259,7 +260,7 @@ class _Candidates:
 
     def _form(self, form: str | None) -> str:
         """The form that is wanted, or the quicker one of those that the run has."""
-        wanted = form or default_form(self._run.schedule, self._run.rule, self._spread)
+        wanted = form or default_form(self._run.schedule, self._run.rule, self._placement)
         choose("form", wanted, dict.fromkeys(FORMS))
         if wanted == "matrix":
             try:

@@ -146,6 +146,7 @@ def _fill_waves(
     by_version = np.argsort(schedule.download_version, kind="stable").tolist()
     first = np.searchsorted(schedule.download_version[by_version], np.arange(schedule.num_steps + 1)).tolist()
     ready: dict[int, list[int]] = {number: [] for number in set(kind)}
+    # Low rows first, and freed rows before new ones: ``num_rows`` is then the most trips that wait at once.
     free_rows = list(range(rows - 1, -1, -1))
     wave, row = [-1] * schedule.num_trips, [0] * schedule.num_trips
     wave_before: list[int] = []
@@ -267,6 +268,7 @@ def check_plan(schedule: EventSchedule, plan: ExecutionPlan) -> None:
     require(not late.size, "a trip that is folded before it trains", late[:1], "none", REMEDY)
     if plan.form == "matrix":
         _check_consecutive(plan)
+        # A wave may be cut, and a later part trains in the steps of its folds: versions must last until then.
         _check_slots(schedule, plan, np.arange(schedule.num_trips))
     _check_rows(plan, trained_before)
     _check_slots(schedule, plan, trained_before)
@@ -326,6 +328,7 @@ def _check_slots(schedule: EventSchedule, plan: ExecutionPlan, trained_before: n
     """Refuses a plan in which a trip finds another version in the slot that it reads than the one that it needs."""
     steps = schedule.num_steps
     # Of all that is written to a slot, a trip trained in step t finds what the last step before t has left there.
+    # Version 0 is in slot 0 at the start; step t writes version t + 1 to ``write_slot[t]``.
     slot = np.concatenate([[0], plan.write_slot]).astype(np.int64)
     written = slot * (steps + 1) + np.arange(steps + 1)  # version v is there from step v on
     order = np.argsort(written)

@@ -12,6 +12,7 @@ def takes_whole_steps(plan: ExecutionPlan, rule: Rule, placement: Placement) -> 
     """Whether the engine hands the rule all trips of a step at once."""
     if plan.width == 1 or plan.form != "loop" or not placement.rows.takes_whole_steps:
         return False
+    # Additive rules are folded side by side instead; with memory, each fold needs the one before it.
     able = rule.whole_step is not None and rule.buffer_size and not rule.remembers and not rule.additive
     if not able or not np.all(np.diff(plan.first_trip) == rule.buffer_size):
         return False
