@@ -75,8 +75,8 @@ def hold(
     """Holds ``value`` [*V] as the client's row, or writes it; returns the memory and the value as it is stored.
 
     The held row of the memory has been written. In 8 bits each leaf of a client has its own scale, its largest
-    magnitude over 127, and is rounded up or down at random, so that the mean is right (unbiased, as ACE's appendix F.3.3 requires); ``words``
-    [2] uint32 are the random bits.
+    magnitude over 127, and is rounded up or down at random, so that the mean is right (unbiased, as ACE's appendix
+    F.3.3 requires); ``words`` [2] uint32 are the random bits.
     """
     if memory.scales == ():
         row = Row(jax.tree.map(lambda v, c: v.astype(c.dtype), value, memory.codes), ())
