@@ -42,7 +42,7 @@ if not (repository / "run.py").is_file():
 # that it makes. This is the docstring of ours. It says what the paper leaves open, and what we chose:
 
 # %%
-file = repository / "experiments" / "fedstaleweight_fig2.py"
+file = repository / "experiments" / "papers" / "fedstaleweight" / "fedstaleweight_fig2.py"
 print(file.read_text().split('"""')[1])
 
 # %% [markdown]
@@ -106,4 +106,4 @@ for row in judged:
 #
 #     python run.py --experiment=fedstaleweight_fig2 --seed=0,1,2 --buffer_size=10
 #
-# Or write an experiment of your own: one file in `experiments/`, for which [BUILD.md](../BUILD.md) has a checklist.
+# Or write an experiment of your own: one file in `experiments/papers/`, for which [BUILD.md](../BUILD.md) has a checklist.

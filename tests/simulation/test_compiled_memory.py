@@ -56,7 +56,7 @@ def trained(preparation):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("spread", [ON_A_GPU, Placement()], ids=["gpu", "cpu"])
+@pytest.mark.parametrize("placement", [ON_A_GPU, Placement()], ids=["gpu", "cpu"])
 def test_the_compiler_is_asked(placement):
     preparation = prepared(placement=placement)
     found = compiled(preparation)
@@ -68,7 +68,7 @@ def test_the_compiler_is_asked(placement):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("spread", [ON_A_GPU, Placement()], ids=["gpu", "cpu"])
+@pytest.mark.parametrize("placement", [ON_A_GPU, Placement()], ids=["gpu", "cpu"])
 def test_what_the_compiler_says_must_fit_before_the_first_step(placement):
     needed = trained(prepared(placement=placement))[1][0].needed
     history, _, _ = trained(prepared(available=needed, placement=placement))
@@ -79,7 +79,7 @@ def test_what_the_compiler_says_must_fit_before_the_first_step(placement):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("spread", [ON_A_GPU, Placement()], ids=["gpu", "cpu"])
+@pytest.mark.parametrize("placement", [ON_A_GPU, Placement()], ids=["gpu", "cpu"])
 def test_arrays_are_refused_before_compiling_and_an_estimate_refuses_nothing(placement):
     foretold = prepared(placement=placement).forecast
     arrays = foretold.needed - foretold.parts["temporaries"]
