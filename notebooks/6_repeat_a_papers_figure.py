@@ -106,4 +106,5 @@ for row in judged:
 #
 #     python run.py --experiment=fedstaleweight_fig2 --seed=0,1,2 --buffer_size=10
 #
-# Or write an experiment of your own: one file in `experiments/papers/`, for which [BUILD.md](../BUILD.md) has a checklist.
+# Or write an experiment of your own: one file in `experiments/papers/`, for which [BUILD.md](../BUILD.md) has a
+# checklist.

@@ -74,8 +74,8 @@ def test_host_half_never_imports_jax():
             assert not {name for name in imports(file) if name.split(".")[0] in ("jax", "flax", "optax")}, (
                 file
             )
-    rooms = "jafl.schedule, jafl.data, jafl.config.settings, jafl.plots"
-    program = f"import sys, {rooms}; assert 'jax' not in sys.modules"
+    rooms = "jafl.schedule, jafl.data, jafl.config.settings, jafl.plots, jafl.engine.plan.slots_and_waves"
+    program = f"import sys, {rooms}; jafl.in_waves; assert 'jax' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True, cwd=PACKAGE.parent)
 
 

@@ -7,25 +7,31 @@
     contrasts     differences of trips to a target that join arms and conditions, where runs may never arrive
     claims        shapes that several experiments' claims share: comparisons of arms, changes between conditions
     search        the equal search for settings of every arm
+    checks        whether an experiment's file states what docs/protocol.md demands
+    division      how its examples are divided, for the correction of its intervals
     discovery     the list of experiments
     assumptions   stand-ins to plan with, for data sets and models that are not here
 
 ``run/``, from ``run.py``'s flags to results:
 
     running       runs an experiment and reports it
+    sweeps        its runs as sweeps, one of its search and one of its results
+    multiply_adds counted off the traced gradient and evaluation
     dry_runs      what an experiment would run: arms, settings, seeds, trips, memory, multiply-adds (--dry_run)
     control       how often a world in which nothing can be learnt gives a verdict
 
 ``judge/``, what results say of claims:
 
     verdicts      better, worse, equivalent or undecided
+    replication   an experiment once more, with seeds and splits that share nothing
     profiles      what each arm needs in each world of a paper
-    families      what all experiments of one paper say: primary claims after Holm's correction, counts
 
 ``report/``:
 
     report        the measured table, the paper's numbers and the verdicts, as text
+    families      what all experiments of one paper say: primary claims after Holm's correction, counts
     overview      the tables of experiments/README.md
+    kept_results  what is kept in docs/results/data
     pages         docs/results: the summary of all papers and a page for each experiment, made from verdicts.json
 
 What all of them share:
@@ -33,6 +39,7 @@ What all of them share:
     statistics    corrected intervals, equivalence tests, restricted means, Holm, power, performance profiles
     measures      numbers of one run: final accuracy, spread, trips to a target, accuracy at equal trips
     results       the runs of an experiment, by condition, arm and seed
+    times         how long experiments took by the clock
 
 ``from experiments.harness import ...`` has everything that an experiment's file needs.
 """

@@ -30,7 +30,7 @@ def index() -> int:
 
 
 def is_first() -> bool:
-    """Whether this process claims, writes and prints: it is the first one, or the only one."""
+    """Whether this process locks, writes and prints: it is the first one, or the only one."""
     return index() == 0
 
 

@@ -450,6 +450,10 @@ def _run_experiment(name: str) -> int:
         ):
             allowed = "left out with --dry_run, which trains nothing"
             require(not unread.value, unread.name, unread.value, allowed)
+    if _FORECAST.value:
+        for unread in (_PROCESSES, _PART):
+            allowed = "left out with --forecast, which trains nothing"
+            require(not unread.value, unread.name, unread.value, allowed)
     _find_experiments("experiment", name)
     from experiments.harness.declare import discovery
 

@@ -1,7 +1,25 @@
-"""The engine: runs an execution plan on the device, as one jitted program."""
+"""The engine: plans a schedule, and runs the plan on the device, as one jitted program.
 
-from jafl.engine.loop.program import Carry, Program, Steps, Trained, Trips
-from jafl.engine.loop.server_steps import allocate, run, step_of_first_trip
-from jafl.engine.loop.trip import train
+Its names load on first use: plans (``jafl.in_waves``) are made without JAX.
+"""
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from jafl.engine.loop.program import Carry, Program, Steps, Trained, Trips
+    from jafl.engine.loop.server_steps import allocate, run, step_of_first_trip
+    from jafl.engine.loop.trip import train
 
 __all__ = ["Carry", "Program", "Steps", "Trained", "Trips", "allocate", "run", "step_of_first_trip", "train"]
+_HOME = {
+    **dict.fromkeys(("Carry", "Program", "Steps", "Trained", "Trips"), "program"),
+    **dict.fromkeys(("allocate", "run", "step_of_first_trip"), "server_steps"),
+    "train": "trip",
+}
+
+
+def __getattr__(name: str):
+    if name in _HOME:
+        return getattr(importlib.import_module(f"jafl.engine.loop.{_HOME[name]}"), name)
+    raise AttributeError(f"module 'jafl.engine' has no attribute {name!r}")

@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import os
 import pathlib
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -315,6 +316,7 @@ def _end(
     # Of several processes the last one that writes must have seen what all others left. So each looks once more after
     # it has written: where the file system has no locks, another one may have come between.
     with directory_lock(runs.root, wait=SECONDS_TO_WRITE):
+        _remove_leftovers(runs.root)
         while True:
             seen = _summaries(runs.root)
             outcome, damaged = _write_tables(runs, own, baseline, options, clock)
@@ -333,6 +335,14 @@ def _end(
         )
     options.show(f"{clock.line()}. Results are in {runs.root}")
     return outcome
+
+
+def _remove_leftovers(root: pathlib.Path) -> None:
+    """Removes temporary files that processes have left which were killed while they wrote."""
+    for file in root.glob(".*.unfinished"):
+        with contextlib.suppress(OSError):  # another process has just moved it to its place
+            if time.time() - file.stat().st_mtime > SECONDS_TO_WRITE:
+                file.unlink()
 
 
 def _summaries(root: pathlib.Path) -> dict[pathlib.Path, int]:

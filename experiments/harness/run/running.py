@@ -111,8 +111,8 @@ def run_paper_experiment(
       processes: how many share the runs; default: two on a CPU with two cores, else one.
       part: of the runs, as of ``run_sweep``. The part that ends last writes the results. With ``tune`` no part trains
         for the results before all parts of the search are over.
-      forecast: name of chips that need not be here. Then nothing is run: how long the runs, and those of the search
-        with ``tune``, may take there is shown. Data sets may be missing.
+      forecast: name of chips that need not be here. Then nothing is run: whether the runs, and those of the search
+        with ``tune``, fit there is shown. Data sets may be missing.
       dry_run: whether only to say what it would run (``experiments.harness.run.dry_runs``). Then nothing is trained,
         data sets may be missing, and 2 is returned if a run is refused. Left out with ``forecast``.
       replication_number: which replication, with seeds of its own (``experiments.harness.judge.replication``); 0: the
@@ -291,15 +291,19 @@ def _train(job: _Job, tune: bool, options: Mapping[str, Any]) -> bool:
     protocol.check_corrections(job.experiment, job.scale_name, corrections, division.shared_examples(*given))
     if tune:
         began = time.monotonic()
-        tuned = _search(job, options)
-        times.note(job.folder, "search", time.monotonic() - began, options["processes"])
+        try:
+            tuned = _search(job, options)
+        finally:  # also where other parts are left
+            times.note(job.folder, "search", time.monotonic() - began, options["processes"])
         if tuned is None:
             return False
         job = dataclasses.replace(job, scale=dataclasses.replace(job.scale, tuned=tuned["tuned"]))
     (of_results,) = _sweeps(job, tune=False)
     began = time.monotonic()
-    all_over = _run(job, of_results, "runs", options)
-    times.note(job.folder, "results", time.monotonic() - began, options["processes"])
+    try:
+        all_over = _run(job, of_results, "runs", options)
+    finally:
+        times.note(job.folder, "results", time.monotonic() - began, options["processes"])
     if not all_over:
         return False
     runs = Runs.in_folder(job.folder / "runs")

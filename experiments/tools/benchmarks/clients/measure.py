@@ -262,7 +262,7 @@ def _trained(preparation: Preparation, watch: _FirstStep, platform: str) -> dict
             "peak_bytes": peak,
             "peak_of": kind,
             "before_bytes": before if kind == "process" else None,
-            **memory[0].summary(),
+            **preparation.forecast.summary(),
         },
         "energy": chunks.energy(offsets, counter),
     }
