@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 import pytest
+from preparing import placed
 from quick_compilation import quick_compilation  # noqa: F401
 
 import jafl
@@ -92,3 +93,20 @@ def test_the_quickest_lanes_are_those_of_most_groups():
     assert plan_choice.quickest_lanes(np.array([3] * 100 + [100])) == 4, "the one large group takes 25 rounds"
     # Of lengths that arrays get: 96 would take two rounds.
     assert plan_choice.quickest_lanes(np.array([3] + [100] * 100)) == 112
+
+
+def test_a_rule_with_client_memory_is_never_folded_in_parts():
+    """What is stored of a client is read and written trip by trip, whatever the rule says of its buffer."""
+    schedule = schedule_of(12, 6, 60)
+    y = np.arange(48) % 3
+    x = np.random.default_rng(0).normal(size=(48, 4)).astype(np.float32)
+    federation = jafl.Federation.from_arrays(
+        x, y, jafl.data.iid(y, 12, seed=0), test_x=x[:4], test_y=y[:4], num_classes=3
+    )
+    model = jafl.models.softmax(3)
+    given = (schedule, federation, jafl.client_work(model, learning_rate=0.1, batch_size=2))
+    rest = (model.init(jax.random.key(0), x), jax.random.key(1))
+    for rule, in_parts in ((rules.fedbuff(), True), (rules.ca2fl().build()._replace(additive=True), False)):
+        plan = jafl.in_waves(schedule, 6)
+        program, _ = placed(*given, rule, *rest, plan=plan, together=True)
+        assert (program.placement.trips_folded_together > 0) == in_parts
