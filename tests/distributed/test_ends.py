@@ -57,8 +57,8 @@ def start_and_lose(
 ):
     """Starts a run, sends a signal to the process ``lost``, and waits for the ends of the others.
 
-    at_checkpoint: when the signal is sent: at the next checkpoint, or already when the first process has claimed the
-      run, while all of them prepare it. name: SIGSTOP leaves a process that says nothing any more.
+    at_checkpoint: when the signal is sent: at the next checkpoint, or already when the first process prints something
+      (all of them prepare the run then). name: SIGSTOP leaves a process that says nothing any more.
     """
     run_folder = folder / "run"
     with Members(count, settings, folder, own=own, silence=silence) as members:
@@ -66,7 +66,7 @@ def start_and_lose(
         if at_checkpoint:
             members.until(lambda: max(checkpoints(run_folder), default=0) > before)
         else:
-            members.until(lambda: list(run_folder.glob(".claim*")))
+            members.until(lambda: members.said(0))
         members.send(lost, name)
         others = [number for number in range(count) if number != lost]
         statuses = [members.wait_for(number) for number in others]
