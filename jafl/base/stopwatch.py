@@ -108,7 +108,7 @@ def part(name: str) -> Iterator[None]:
         yield
 
 
-def told(total: float, parts: dict[str, float]) -> str:
+def describe(total: float, parts: dict[str, float]) -> str:
     """A line such as ``31.6 s: start 5.0, schedule 0.2, training 4.8``.
 
     Args:

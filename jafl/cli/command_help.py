@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from jafl.config.declaration import GROUPS, Case, State, told
+from jafl.config.declaration import GROUPS, Case, State, describe_case
 from jafl.config.settings import DECLARED, DEFAULTS, HELP, TYPES
 
 WIDTH = 100
@@ -86,7 +86,7 @@ def _names(group: str) -> list[str]:
 
 def _setting(name: str) -> Explained:
     """A setting, with the runs that read it where not all do."""
-    cases = [told(_short(case)) for case in DECLARED[name].readers.cases]
+    cases = [describe_case(_short(case)) for case in DECLARED[name].readers.cases]
     only = f" Only where {', or '.join(cases)}." if all(cases) else ""
     return Explained(name, DEFAULTS[name], HELP[name] + only, is_switch=bool in TYPES[name])
 

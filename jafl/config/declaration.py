@@ -95,13 +95,13 @@ def only(**where: str | tuple[str, ...] | State) -> Readers:
     return Readers(({name: (names,) if isinstance(names, str) else names for name, names in where.items()},))
 
 
-def either(names: Sequence[str]) -> str:
+def join_with_or(names: Sequence[str]) -> str:
     """``a, b or c``; the endings of files as a user says them."""
     words = [name for name in names if name not in FILES] + ["a .csv or .npz file"] * (FILES[0] in names)
     return " or ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
 
-def told(case: Case, by_argument: Mapping[str, Sequence[str]] | None = None) -> str:
+def describe_case(case: Case, by_argument: Mapping[str, Sequence[str]] | None = None) -> str:
     """A case in words: "protocol is synchronous, and start_rate is left out".
 
     by_argument: {setting: the values for ``BY_ARGUMENT``}; without it such conditions are left out.
@@ -111,7 +111,7 @@ def told(case: Case, by_argument: Mapping[str, Sequence[str]] | None = None) -> 
         if names == BY_ARGUMENT:
             names = tuple((by_argument or {}).get(setting, ()))
         if names:
-            words.append(f"{setting} is {names.value if isinstance(names, State) else either(names)}")
+            words.append(f"{setting} is {names.value if isinstance(names, State) else join_with_or(names)}")
     return ", and ".join(words)
 
 

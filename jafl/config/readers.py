@@ -29,7 +29,7 @@ from jafl.config.declaration import (
     WITH_CLIENTS,
     State,
     default_model,
-    told,
+    describe_case,
 )
 from jafl.config.settings import DECLARED, DEFAULTS, Settings
 from jafl.models import MODELS
@@ -172,7 +172,7 @@ def why_unread(name: str, runs: Sequence[Settings]) -> tuple[str, str]:
             if not all(_holds(name, setting, allowed, run) for run in runs)
         }
         named = {setting: _by_argument(setting, name) for setting in failing if case[setting] == BY_ARGUMENT}
-        cases[told(failing, named)] = None
+        cases[describe_case(failing, named)] = None
         for run in runs:
             setting = next(each for each in failing if not _holds(name, each, case[each], run))
             here[_state(setting, run)] = None

@@ -312,7 +312,7 @@ class Model:
         """
         return self.network.with_params(params, self.frozen)
 
-    def unlike(self, params: Any, x: Any) -> list[str]:
+    def shape_mismatches(self, params: Any, x: Any) -> list[str]:
         """How parameters differ from those that ``init`` makes for examples like ``x`` [B, ...], a phrase each.
 
         Nothing is said of parameters that come from a file, of which ``initial`` holds some.

@@ -86,10 +86,10 @@ def switches(call: Callable[..., Any]) -> list[str]:
 
 def as_setting_error(name: str, error: Exception) -> SettingError:
     """What went wrong when a network was called, in words that help."""
-    return SettingError(f"The model {name} cannot be called ({told(error)}", setting="model")
+    return SettingError(f"The model {name} cannot be called ({explain(error)}", setting="model")
 
 
-def told(error: Exception) -> str:
+def explain(error: Exception) -> str:
     """What a library said when a network was called, a closing bracket, and what to do where that is known."""
     lines = str(error).strip().splitlines() or [""]
     text = f"{type(error).__name__}: {lines[0]})."

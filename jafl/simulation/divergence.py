@@ -148,7 +148,7 @@ def _cause_in_trip(
     if bad is not None:
         place = int(np.flatnonzero(rows == bad.row)[0])
         name = f"example {place} of client {client} (row {bad.row} of x and y)"
-        return f"{FROM_THE_START} {bad.told(name)}"
+        return f"{FROM_THE_START} {bad.describe(name)}"
     first = _loss_at(program, run.params, np.int32(trip))
     if not np.isfinite(first):
         return (

@@ -10,7 +10,7 @@ from jafl.simulation.interruption import CtrlC, Interrupted
 from jafl.simulation.progress import Progress, is_watched
 
 
-def in_foreground(
+def run_with_progress(
     train: Callable[[Callbacks], Sequence[Outcome | None]],
     callbacks: Callbacks,
     schedules: Sequence[EventSchedule],

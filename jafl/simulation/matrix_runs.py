@@ -12,7 +12,7 @@ from jafl.engine.devices import Placement, at_hand, put
 from jafl.engine.matrix import matrix_program, segment_loop
 from jafl.engine.matrix.matrices import Layout
 from jafl.engine.matrix.matrix_forecast import matrix_forecast
-from jafl.engine.matrix.matrix_program import ChunkMaker, MadeChunk, MatrixRun
+from jafl.engine.matrix.matrix_program import ChunkMaker, MatrixRun, PreparedChunk
 from jafl.engine.matrix.segment_loop import MatrixCarry, MatrixProgram
 from jafl.engine.plan.device_memory import CompiledMemory, Forecast
 from jafl.engine.plan.preparation import Preparation, place_program
@@ -121,7 +121,7 @@ class MatrixRuns(Batch):
             for maker in self._makers:  # while the device computes
                 maker.make_next()
 
-    def _compute(self, chunks: list[MadeChunk | None]) -> None:
+    def _compute(self, chunks: list[PreparedChunk | None]) -> None:
         """Starts the computation of one chunk of every run; the host goes on while the device computes."""
         segments = [
             chunk.segments if chunk else maker.nothing()
@@ -129,7 +129,7 @@ class MatrixRuns(Batch):
         ]
         count = max(chunk.chunk.count if chunk else 0 for chunk in chunks)
         self._device, losses = segment_loop.run(
-            self._program, self._device, matrix_program.together(segments), count
+            self._program, self._device, matrix_program.stack_chunks(segments), count
         )
         for number, chunk in enumerate(chunks):
             if chunk is not None:
@@ -164,7 +164,7 @@ class MatrixRuns(Batch):
 
     def compiled_memory(self) -> CompiledMemory | None:
         """What the program takes, in bytes; None if the compiler does not tell."""
-        nothing = matrix_program.together([maker.nothing() for maker in self._makers])
+        nothing = matrix_program.stack_chunks([maker.nothing() for maker in self._makers])
         return memory_after_compiling(lambda: segment_loop.run.lower(self._program, self._device, nothing, 0))
 
 

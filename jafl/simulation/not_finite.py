@@ -36,7 +36,7 @@ class BadExample(NamedTuple):
     alone: bool
     features: str
 
-    def told(self, name: str) -> str:
+    def describe(self, name: str) -> str:
         """One or two sentences; ``name`` is what the example is called."""
         if not self.alone:
             return (

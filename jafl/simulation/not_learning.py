@@ -178,19 +178,19 @@ def _advice(run: Run, history: History, measured: Measured, names: RateNames) ->
     factor = trial.factor if trial else None
     if trial and factor is not None and factor < 1:
         beyond = f" {rates.lowered_server()}" if rates.server_is_beyond else ""
-        return f"{trial.told()}{scale} {rates.lowered_first(factor)}{beyond}"
+        return f"{trial.describe()}{scale} {rates.lowered_first(factor)}{beyond}"
     too_slow = moved_little or end > FAR_FROM_CONSTANT * (measured.constant or math.inf)
     if trial and factor is not None and factor > 1 and too_slow and not measured.has_lost:
-        return f"{trial.told()} Train longer, or raise {rates.changed(factor)}."
+        return f"{trial.describe()} Train longer, or raise {rates.changed(factor)}."
     if trial and factor == 1 and moved_little and not rates.server_is_beyond:
         own = try_rates(run, measured.constant, server=True)
         if own and own.factor is not None and own.factor > 1 and rates.server is not None:
             to = f"{float(f'{rates.server * own.factor:.1g}'):g}"
-            return f"{own.told()} Train longer, or raise {rates.server_told}, to {to} for example."
+            return f"{own.describe()} Train longer, or raise {rates.server_told}, to {to} for example."
     if rates.server_is_beyond:
         own = None if rates.server_is_sgd else try_rates(run, measured.constant, server=True)
         if own and own.factor is not None and own.factor < 1:
-            return f"{rates.lowered_server(own.factor)} {own.told()}"
+            return f"{rates.lowered_server(own.factor)} {own.describe()}"
         return f"{rates.lowered_server()} If that does not help, lower {rates.clients_told}."
     stale = _mean_staleness(history)
     if trial and trial.lower and measured.has_blown_up:
@@ -202,7 +202,7 @@ def _advice(run: Run, history: History, measured: Measured, names: RateNames) ->
         return f"It has hardly moved: train longer, or raise {rates.server_told}, or {rates.clients_told}."
     told = "Nothing that was measured says why."
     if trial:
-        told = trial.told() + (
+        told = trial.describe() + (
             " None of the rates that were tried, from a ten-thousandth to 100,000 times as much, learned."
             if factor is None
             else ""

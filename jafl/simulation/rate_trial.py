@@ -43,7 +43,7 @@ class RateTrial(NamedTuple):
     best: float
     lower: float | None
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """What was measured, as a sentence."""
         own = f"{self.own:.3g}" if np.isfinite(self.own) else "infinity"
         said = f"In a trial of {STEPS} steps from the initial model, on {EXAMPLES} of the clients' examples, "

@@ -59,7 +59,7 @@ def _why(run: Run, split: str, params: Any) -> str:
         return " See the evaluator, and the examples that it reads."
     model = as_specification(run.client_work).build().model
     bad = bad_example(model, params, x, y, np.arange(len(x)), gradients=False)
-    return "" if bad is None else f" {bad.told(f'{split} example {bad.row}')}"
+    return "" if bad is None else f" {bad.describe(f'{split} example {bad.row}')}"
 
 
 def labels_that_clients_lack(run: Run, history: History | None) -> str:

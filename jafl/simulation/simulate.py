@@ -18,7 +18,7 @@ from jafl.simulation.batches import batch_of
 from jafl.simulation.checkpoints import Checkpoints
 from jafl.simulation.divergence import DivergenceError
 from jafl.simulation.driver import Callbacks, Outcome, drive
-from jafl.simulation.foreground import in_foreground
+from jafl.simulation.foreground import run_with_progress
 from jafl.simulation.not_learning import warn, why_not_learned
 from jafl.simulation.run_state import evaluation_steps
 from jafl.specifications import Specification
@@ -121,7 +121,7 @@ def simulate(
         return drive(make_batch, callbacks, kept)
 
     callbacks = Callbacks(_of_one_run(on_evaluation), None, on_progress, should_stop)
-    (outcome,) = in_foreground(train, callbacks, [schedule], progress)
+    (outcome,) = run_with_progress(train, callbacks, [schedule], progress)
     history = _history_of(outcome)
     warn(why_not_learned(run, history))
     return history

@@ -14,7 +14,7 @@ from jafl.simulation.batches import make_batch
 from jafl.simulation.checkpoints import Checkpoints
 from jafl.simulation.divergence import DivergenceError
 from jafl.simulation.driver import Callbacks, Outcome, drive
-from jafl.simulation.foreground import in_foreground
+from jafl.simulation.foreground import run_with_progress
 from jafl.simulation.not_learning import numbered, warn, why_not_learned
 from jafl.simulation.run_state import evaluation_steps
 
@@ -85,7 +85,7 @@ def simulate_many(
         return simulate_batch(runs, together=together, form=form, callbacks=callbacks, checkpoints=kept)
 
     callbacks = Callbacks(on_evaluation, on_end, on_progress, should_stop, on_memory)
-    outcomes = in_foreground(train, callbacks, [run.schedule for run in runs], progress)
+    outcomes = run_with_progress(train, callbacks, [run.schedule for run in runs], progress)
     ended = zip(runs, outcomes, strict=True)
     warn(numbered([why_not_learned(run, end) if isinstance(end, History) else None for run, end in ended]))
     return outcomes

@@ -284,10 +284,10 @@ def test_what_is_counted_apart_is_in_no_part(clock):
 
 def test_parts_are_told_in_a_line():
     assert (
-        stopwatch.told(31.62, {"start": 5.04, "schedule": 0.2, "none": 0.01})
+        stopwatch.describe(31.62, {"start": 5.04, "schedule": 0.2, "none": 0.01})
         == "31.6 s: start 5.0, schedule 0.2"
     )
-    assert stopwatch.told(0.04, {"start": 0.04}) == "0.0 s"
+    assert stopwatch.describe(0.04, {"start": 0.04}) == "0.0 s"
 
 
 @pytest.mark.full

@@ -158,7 +158,7 @@ def test_what_lanes_without_a_trip_train_is_not_read(runs, together):
     poisoned = carry._replace(
         snapshots=jax.tree.map(lambda rows: jnp.full_like(rows, jnp.nan), carry.snapshots)
     )
-    nothing = matrix_program.together([maker.nothing() for maker in batch._makers])
+    nothing = matrix_program.stack_chunks([maker.nothing() for maker in batch._makers])
     if runs > 1:  # some run has trips
         nothing = nothing._replace(most=np.full_like(nothing.most, 3))
     after, _ = segment_loop.run(batch._program, poisoned, nothing, 2)

@@ -111,7 +111,7 @@ def linear_form(
     for checked, name in ((optax.sgd(1.0), "the rule"), (optimizer, "the server optimizer")):
         try:
             with on_host():
-                found = _Examination(name, rule, checked, num_clients, row, weight).form(params)
+                found = _LinearityCheck(name, rule, checked, num_clients, row, weight).form(params)
         except SettingError:
             raise
         except Exception as error:  # a user's own code may raise anything where it gets a vector for a model
@@ -185,7 +185,7 @@ def first_nonlinear_trip(
     return int(wrong[0]) if len(wrong) else None
 
 
-class _Examination:
+class _LinearityCheck:
     """Traces the operations of a rule and an optimizer on vectors and on a small model.
 
     name: who is to blame where something does not fit.

@@ -79,7 +79,7 @@ class TripColumns(NamedTuple):
     columns: dict[str, np.ndarray]
 
 
-class Made(NamedTuple):
+class ChunkMatrices(NamedTuple):
     """What the maker leaves of a chunk.
 
     Attributes:
@@ -139,7 +139,7 @@ class MatrixMaker:
 
         return columns(reports.trip, trips), columns(reports.step, steps)
 
-    def make(self, operations: SegmentOperations) -> Made:
+    def make(self, operations: SegmentOperations) -> ChunkMatrices:
         """The matrices and reports of the next chunk.
 
         Raises:
@@ -153,7 +153,7 @@ class MatrixMaker:
         matrices = np.asarray(rows)[..., : self._layout.length]
         trip = {name: np.asarray(values)[folds] for name, values in reports.trip.items()}
         step = {name: np.asarray(values)[closes] for name, values in reports.step.items()}
-        return Made(matrices, trip, step)
+        return ChunkMatrices(matrices, trip, step)
 
     def _run(self, operations: SegmentOperations) -> Any:
         trips = jax.tree.map(lambda column: column[operations.trip], self._trips)

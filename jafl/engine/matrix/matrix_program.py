@@ -19,7 +19,7 @@ from jafl.engine.forms import tiled_rows
 from jafl.engine.loop import client_memory
 from jafl.engine.loop.client_memory import Row
 from jafl.engine.matrix.linearity import LinearForm, NotLinear, first_nonlinear_trip, linear_form
-from jafl.engine.matrix.matrices import Layout, Made, MatrixMaker, TripColumns, not_linear
+from jafl.engine.matrix.matrices import ChunkMatrices, Layout, MatrixMaker, TripColumns, not_linear
 from jafl.engine.matrix.segment_loop import (
     FIRST_VERSIONS,
     SHARED,
@@ -175,7 +175,7 @@ def shared_precision(runs: Sequence[MatrixRun]) -> str:
     return precisions[0]
 
 
-class MadeChunk(NamedTuple):
+class PreparedChunk(NamedTuple):
     """A chunk as the device reads it.
 
     Attributes:
@@ -186,7 +186,7 @@ class MadeChunk(NamedTuple):
 
     chunk: Chunk
     segments: Segments
-    reports: Made
+    reports: ChunkMatrices
 
 
 class ChunkMaker:
@@ -219,7 +219,7 @@ class ChunkMaker:
         )
         self._trips_done = self._steps_done = 0
         self._chunks = self._making(0)
-        self._next: MadeChunk | Exception | None = None
+        self._next: PreparedChunk | Exception | None = None
 
     def skip(self, last: int) -> None:
         """Goes on to a server step, without anything for the device; the reports are made."""
@@ -236,7 +236,7 @@ class ChunkMaker:
             except Exception as error:
                 self._next = error
 
-    def take(self, last: int) -> MadeChunk | None:
+    def take(self, last: int) -> PreparedChunk | None:
         """The next chunk that ends at the server step ``last`` or before; None if there is none."""
         self.make_next()
         made = self._next
@@ -248,11 +248,11 @@ class ChunkMaker:
         self._record(made.chunk, made.reports)
         return made
 
-    def _making(self, first: int) -> Iterator[MadeChunk]:
+    def _making(self, first: int) -> Iterator[PreparedChunk]:
         """Makes all chunks from a server step on."""
         for chunk in self.segmentation.chunks(first, self._run.run.schedule.num_steps):
             made = self._maker.make(chunk.operations)
-            yield MadeChunk(chunk, self._on_device(chunk.arrays, made.matrices), made)
+            yield PreparedChunk(chunk, self._on_device(chunk.arrays, made.matrices), made)
 
     def nothing(self) -> Segments:
         """Segments [P, ...] that change nothing."""
@@ -263,7 +263,7 @@ class ChunkMaker:
         matrices[:, range(lasting), range(lasting)] = 1
         return self._on_device(arrays, matrices)
 
-    def _record(self, chunk: Chunk, made: Made) -> None:
+    def _record(self, chunk: Chunk, made: ChunkMatrices) -> None:
         """Puts what a chunk's trips and steps report where it belongs."""
         for columns, rows, done, number in (
             (self.trip_reports, made.trip_reports, self._trips_done, chunk.num_trips),
@@ -297,7 +297,7 @@ def further_products(kept: np.ndarray) -> np.ndarray:
     return np.asarray(-(-np.maximum(kept - FIRST_VERSIONS, 0) // VERSIONS_AT_ONCE))
 
 
-def together(chunks: Sequence[Segments]) -> Segments:
+def stack_chunks(chunks: Sequence[Segments]) -> Segments:
     """The chunks of several runs as one: [P, B, ...] of each array, but for what all share."""
     arrays = {name: np.max([getattr(chunk, name) for chunk in chunks], axis=0) for name in SHARED}
     rest = [name for name in Segments._fields if name not in SHARED]

@@ -18,7 +18,7 @@ from jafl.data import Federation
 from jafl.engine.loop.server_steps import Carry
 from jafl.engine.plan.run import Run
 from jafl.models import Model
-from jafl.models.network import told
+from jafl.models.network import explain
 from jafl.models.networks import Functions
 from jafl.models.tasks import check_labels, check_values, task_of
 from jafl.records import EventSchedule, Params, Rule
@@ -204,15 +204,15 @@ def _check_model(federation: Federation, model: Model, params: Params) -> None:
     except SettingError:
         raise
     except Exception as error:
-        differences = "; ".join(model.unlike(params, federation.x)[:3])
-        reason = f"{differences})." if differences else told(error)
+        differences = "; ".join(model.shape_mismatches(params, federation.x)[:3])
+        reason = f"{differences})." if differences else explain(error)
         raise SettingError(
             f"The model {name} cannot be applied to the parameters and examples of shape "
             f"{x.shape[1:]} ({reason} Make the parameters with its init, on examples like the federation's.",
             setting="model",
         ) from error
     _check_losses(losses)
-    if unlike := model.unlike(params, federation.x):
+    if unlike := model.shape_mismatches(params, federation.x):
         raise SettingError(
             f"The parameters do not fit the model {name}: {'; '.join(unlike[:3])}. Make them with its init.",
             setting="params",

@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from jafl.base.stopwatch import Stopwatch, part, running, told
+from jafl.base.stopwatch import Stopwatch, describe, part, running
 
 __all__ = ["WallClock", "measured", "part"]
 
@@ -38,7 +38,7 @@ class WallClock:
 
     def line(self) -> str:
         """What the user is told."""
-        return told(self._watch.total(), self.parts())
+        return describe(self._watch.total(), self.parts())
 
 
 @contextlib.contextmanager
