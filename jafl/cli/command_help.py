@@ -33,7 +33,7 @@ Every setting has a default. Settings can also stand in a file, one --name=value
 
 
 class Explained(NamedTuple):
-    """A flag, as the help tells of it; a switch is one that --no turns off."""
+    """A flag as the help shows it. A switch is a flag that ``--no`` before its name turns off."""
 
     name: str
     default: Any

@@ -264,7 +264,7 @@ def _optimizer(learning_rate: Any, optimizer: Any) -> tuple[Any, Any]:
 
 
 def _check_schedule(schedule: Any) -> None:
-    """Raises SettingError unless a schedule makes a number of a number of server steps."""
+    """Raises SettingError unless a learning-rate schedule returns a number for a number of server steps."""
     built = schedule.build() if isinstance(schedule, Specification) else schedule
     require(
         callable(built), "learning_rate", schedule, "a number, or a schedule: a function of the server step"

@@ -68,8 +68,9 @@ Case = Mapping[str, tuple[str, ...] | State]
 class Readers:
     """Which runs read a setting: those of one of the ``cases``, which is {another setting: its values there}.
 
-    A case holds in runs that read each setting which it names, and in which that has one of these values. It also
-    holds where a setting must be left out that the run does not read. No cases at all would be no readers.
+    A case names other settings with values. It holds in a run that reads each of these settings and has one of
+    the values for it. A case that wants a setting left out also holds in runs that do not read it. Without any case
+    no run would read the setting.
     """
 
     cases: tuple[Case, ...]

@@ -30,7 +30,7 @@ def check(run: Settings) -> None:
 
 
 def _check_trips(run: Settings) -> None:
-    """The schedule's trips: as many as 32 bits count, and as memory holds."""
+    """Refuses more client trips than 32 bits count, or than memory holds."""
     name = "client_trips" if run.server_steps is None else "server_steps"
     size = TRIPS_PER_STEP.get(run.protocol or "", "buffer_size")
     each = 1 if run.server_steps is None else max(getattr(run, size) or 1, 1)
@@ -48,7 +48,7 @@ def _check_trips(run: Settings) -> None:
 
 
 def _check_work(run: Settings) -> None:
-    """The local steps of a trip: as many as 32 bits count, and as end within minutes."""
+    """Refuses more local steps of a trip than 32 bits count, or than end within minutes."""
     if run.local_steps is None or run.local_steps < 1 or run.batch_size < 0:
         return  # refused for itself
     most = min(MOST_STEPS_OF_A_TRIP, MOST_COUNTED // max(run.batch_size, 1))

@@ -99,7 +99,7 @@ class Settings:
     )
     devices: int | None = _setting(
         None,
-        "On how many of this machine's devices to train. Default: all that pay.",
+        "On how many of this machine's devices to train. Default: all devices that make it faster.",
         Declaration("run", EVERY_RUN),
     )
     plan_form: str | None = _setting(

@@ -224,7 +224,7 @@ def evaluated_splits(
 
 
 def batch_shapes(x: np.ndarray, y: np.ndarray) -> list[jax.ShapeDtypeStruct]:
-    """Of an evaluator's batches."""
+    """The shapes and dtypes of the batches in which examples ``x`` with labels ``y`` are evaluated."""
     size = _batch_size(x)
     columns = [(x.shape[1:], x.dtype), (y.shape[1:], y.dtype), ((), np.dtype(bool))]
     return [

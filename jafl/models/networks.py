@@ -68,7 +68,7 @@ class Linen(Network):
 
     @property
     def name(self) -> str:
-        """Of the class."""
+        """The name of the module's class."""
         return type(self.module).__name__
 
     @property

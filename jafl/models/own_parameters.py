@@ -31,7 +31,7 @@ class Nnx(Network):
 
     @property
     def name(self) -> str:
-        """Of the class."""
+        """The name of the module's class."""
         return self.kind.__name__
 
     @property
@@ -150,7 +150,7 @@ class Equinox(Network):
 
     @property
     def name(self) -> str:
-        """Of the class."""
+        """The name of the module's class."""
         return self.kind.__name__
 
     @property

@@ -115,7 +115,7 @@ class Requirements(NamedTuple):
 
 
 class Rounding(NamedTuple):
-    """What a rule would be if it did not round, for one that adds up whole numbers (``jafl.secure``).
+    """The rule without its rounding, for a rule that adds up whole numbers (``jafl.secure``).
 
     Attributes:
       rule: that which rounds nothing, a ``Rule``; it decides what the rounded one is eligible for.

@@ -37,8 +37,8 @@ def steps_within(
         (server_steps is None) != (client_trips is None),
         "server_steps and client_trips",
         (server_steps, client_trips),
-        "one number and one None",
-        "Say when the run stops: after so many server steps, or after so many client trips.",
+        "given one without the other",
+        "Give exactly one of them: after how many server steps, or after how many client trips, the run stops.",
     )
     if server_steps is not None:
         return whole_number("server_steps", server_steps, 1)

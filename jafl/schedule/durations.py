@@ -68,7 +68,7 @@ class Table:
         return self._draw(clients, first_trip + np.arange(len(clients)) % per_client)
 
     def _check(self, table: np.ndarray) -> None:
-        """Refuses a table [N, block] with impossible numbers; here nothing is refused."""
+        """Does nothing; a subclass may raise SettingError for a table [N, block] with impossible numbers."""
 
 
 class Durations(Table):

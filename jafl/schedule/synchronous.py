@@ -244,7 +244,10 @@ def _refuse_beside_poisson(**others: Any) -> None:
 
 
 class _FirstArrivals:
-    """Which clients of a round the server applies: the first so many that arrive. Rounds are told in their order."""
+    """The clients whose updates the server applies in a round: the first ``cohort_size`` that arrive.
+
+    Rounds are asked for in order: durations depend on how many trips a client has made.
+    """
 
     def __init__(self, delay: Delay, seed: int, num_clients: int, trips: int, cohort_size: int):
         self.duration_of = Table(functools.partial(draw_durations, delay, seed), num_clients, trips)

@@ -132,8 +132,8 @@ def _go_on(batch: Batch, saved: Saved, evaluations: Set[int]) -> None:
         not others,
         "evaluate_at",
         others,
-        "without these server steps to go on from this checkpoint: evaluations decide the last bits here",
-        "Evaluate where the run did before, or begin a new one.",
+        "without these server steps to go on from this checkpoint: here the places of evaluations decide last bits",
+        "Give the evaluate_at that the run had before, or begin a new run.",
     )
 
 

@@ -71,7 +71,7 @@ class MatrixRuns(Batch):
 
     @property
     def _makers(self) -> list[ChunkMaker]:
-        """Of each run. Wherever a chunk of the longest run may end, those of the others end, too."""
+        """One for each run, made when first asked for; chunks of all runs end where those of the longest run do."""
         if self._made is None:
             steps = [run.run.schedule.num_steps for run in self._runs]
             longest = int(np.argmax(steps))

@@ -12,7 +12,7 @@ ONE = delays.constant(1.0)
 BUFFERED = {"num_clients": 10, "concurrency": 4, "buffer_size": 3, "delay": ONE, "server_steps": 5}
 ROUNDS = {"num_clients": 10, "cohort_size": 4, "over_selection": 0.5, "delay": ONE, "server_steps": 5}
 BETWEEN = "must be between 1 and the number of clients, 10"
-STOPS = "must be one number and one None"
+STOPS = "must be given one without the other"
 
 BAD_BUFFERED = {
     "concurrency above N": ({"concurrency": 11}, "concurrency is 11", BETWEEN, "Lower concurrency"),

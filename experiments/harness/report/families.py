@@ -158,7 +158,7 @@ def without_repetition(family: Sequence[Content]) -> list[Content]:
 
 
 def _number(count: int, one: str, several: str) -> str:
-    """A number with its noun."""
+    """A number and its noun, in the plural where the number is not 1."""
     return f"{count or 'no'} {one if count == 1 else several}"
 
 

@@ -135,7 +135,7 @@ def prepare(
       run: ``params`` may be shapes: then nothing of the model's size is allocated.
       plan: in which order and memory to compute the schedule. Default: the one that suits the rule, the devices and
         their memory.
-      devices: on how many of this process's devices to train. Default: all that pay.
+      devices: on how many of this process's devices to train. Default: all devices that make it faster.
       together: whether a device trains trips side by side. Default: vmap on accelerators, sequential on a CPU.
       form: "loop" or "matrix", see ``ExecutionPlan``; that of ``plan`` if there is one. Default: the quicker one.
       on_training: whether the run will be evaluated on the training examples, too.

@@ -165,5 +165,5 @@ def cost(row: Mapping[str, Any], key: str) -> str:
 
 
 def count(value: float) -> str:
-    """12,500; 3.4."""
+    """A number as tables show it: 12,500 or 3.4."""
     return f"{value:,.0f}" if value >= 1000 or value == int(value) else f"{value:.1f}"
