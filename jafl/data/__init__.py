@@ -14,6 +14,7 @@ from jafl.data.normalization import NORMALIZATIONS, Normalization
 from jafl.data.partitions import PARTITIONS, dirichlet, iid, label_groups, labels_per_client
 from jafl.data.server_examples import keep_for_server
 from jafl.data.sources.celeb_a import celeb_a
+from jafl.data.sources.digits import digits
 from jafl.data.sources.femnist import femnist
 from jafl.data.sources.images import image_source
 from jafl.data.sources.mnist_1d import mnist_1d
@@ -23,7 +24,8 @@ from jafl.data.sources.prepared import PREPARED
 from jafl.data.sources.preparing import prepare
 from jafl.data.sources.python_source import python_source, python_source_digest
 from jafl.data.sources.sentiment140 import sentiment140
-from jafl.data.sources.table import SOURCES, digits, synthetic
+from jafl.data.sources.synthetic import synthetic
+from jafl.data.sources.table import SOURCES
 from jafl.data.splits import hold_out
 
 Normalisation, NORMALISATIONS = Normalization, NORMALIZATIONS  # the spelling of earlier versions
