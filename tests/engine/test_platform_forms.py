@@ -101,7 +101,7 @@ def carry_after(platform: str, rule: str, together: bool):
         return engine.run(program, engine.run(program, carry, 0, 17), 17, 40)
 
 
-@pytest.mark.full
+@pytest.mark.gate
 @pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("rule", ["ace", "asgd"])
 def test_chunks_and_stored_rows_are_the_same_on_a_gpu_and_a_tpu(rule, together):

@@ -447,7 +447,7 @@ def test_what_the_compiler_says_is_kept(fits, monkeypatch):
     assert len(asked) == 1
 
 
-@pytest.mark.full
+@pytest.mark.gate
 def test_the_compiler_of_a_tpu_is_asked():
     pytest.importorskip("libtpu")
     found = measure.estimated(small(), {"client_trips": 400})
