@@ -7,7 +7,7 @@ import pathlib
 import platform
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from experiments.harness import times
@@ -290,21 +290,12 @@ def _train(job: _Job, tune: bool, options: Mapping[str, Any]) -> bool:
     corrections = division.corrections(*given)
     protocol.check_corrections(job.experiment, job.scale_name, corrections, division.shared_examples(*given))
     if tune:
-        began = time.monotonic()
-        try:
-            tuned = _search(job, options)
-        finally:  # also where other parts are left
-            times.note(job.folder, "search", time.monotonic() - began, options["processes"])
+        tuned = _timed(job, "search", options, lambda: _search(job, options))
         if tuned is None:
             return False
         job = dataclasses.replace(job, scale=dataclasses.replace(job.scale, tuned=tuned["tuned"]))
     (of_results,) = _sweeps(job, tune=False)
-    began = time.monotonic()
-    try:
-        all_over = _run(job, of_results, "runs", options)
-    finally:
-        times.note(job.folder, "results", time.monotonic() - began, options["processes"])
-    if not all_over:
+    if not _timed(job, "results", options, lambda: _run(job, of_results, "runs", options)):
         return False
     runs = Runs.in_folder(job.folder / "runs")
     seeds = sorted(
@@ -314,6 +305,22 @@ def _train(job: _Job, tune: bool, options: Mapping[str, Any]) -> bool:
     table = report.measured(job.experiment, runs)
     _write(job, runs, table, how, seeds, corrections=corrections, tuned_here=tune)
     return True
+
+
+def _timed(job: _Job, part: str, options: Mapping[str, Any], run: Callable[[], Any]) -> Any:
+    """``run()``, its seconds added to those of a part of the experiment; also where other parts are left to train."""
+    began = time.monotonic()
+
+    def note() -> None:
+        times.note(job.folder, part, time.monotonic() - began, options["processes"])
+
+    try:
+        done = run()
+    except _OtherPartsAreLeft:
+        note()
+        raise
+    note()
+    return done
 
 
 def _search(job: _Job, options: Mapping[str, Any]) -> dict[str, Any] | None:
