@@ -1,4 +1,4 @@
-"""Devices, of one process or of several: how trips are spread over them, and how they add up what each has folded."""
+"""Devices, of one process or of several: where trips train, and how devices add up what each has folded."""
 
 import functools
 from collections.abc import Callable

@@ -127,6 +127,8 @@ class AcceleratorRows:
     def set_row(self, memory: Any, client: jax.Array, row: Any) -> Any:
         """The memory with ``row`` as the client's own, written in its own trip.
 
+        memory: a ``ClientMemory`` of N clients. client: [] int32. row: a ``Row`` of one client.
+
         Held for the next trip it would cost 4,000 cycles more, and recalling would have to carry the memory.
         """
         codes, scales = with_row((memory.codes, memory.scales), client, tuple(row))
@@ -271,9 +273,11 @@ class CpuRows(AcceleratorRows):
         return jax.tree.map(write, snapshots, params), params, others
 
     def write_number(self, column: jax.Array, row: jax.Array, value: Any) -> jax.Array:
+        """A scatter, which drops what lies past the end."""
         return column.at[row].set(value)
 
     def write_pending_row(self, memory: Any) -> Any:
+        """Writes the row that the trip before has left, see ``set_row``."""
         codes = with_row(memory.codes, memory.client, memory.held.codes)
         scales = with_row(memory.scales, memory.client, memory.held.scales)
         return memory._replace(codes=codes, scales=scales)
@@ -288,6 +292,7 @@ class CpuRows(AcceleratorRows):
         return memory._replace(held=row, client=jnp.int32(client))
 
     def order_read_before_write(self, previous: Any, memory: Any) -> tuple[Any, Any]:
+        """Nothing to order: the row that is read now was written before, and the new one is written later."""
         return previous, memory
 
     def depend_on_write(self, trip: jax.Array, memory: Any) -> jax.Array:
@@ -331,9 +336,11 @@ class CpuRows(AcceleratorRows):
         return lax.fori_loop(0 * size, -(-size // lanes), body, start)
 
     def pack(self, tree: Any) -> Any:
+        """As they are: an operation is cheap on a CPU, and packing is a pass over all columns."""
         return tree
 
     def pin(self, number: jax.Array) -> jax.Array:
+        """As it is: a CPU's compiler drops barriers."""
         return number
 
 

@@ -62,7 +62,7 @@ class Program:
 
     ``waves`` is None where each trip trains alone, just before it is folded. ``server_key`` [2] uint32: the run's
     random words, for keys that rule and server optimizer hold. Static: ``one_trip_per_step`` (the trips
-    of a step then need no loop of their own) and ``placement``, how trips are spread over devices.
+    of a step then need no loop of their own) and ``placement``, where trips train.
     """
 
     trips: Trips

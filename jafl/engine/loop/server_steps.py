@@ -158,9 +158,8 @@ def run(program: Program, carry: Carry, first_step: int, last_step: int) -> Carr
     def body(program, step, carried):
         return lay_out_carry(rows, _server_step(program, step, shaped(carried, carry)))
 
-    def step_zero(
-        program, carried
-    ):  # a function with a name: of a program of both loops, this one is run once
+    # A function with a name of its own, by which estimates tell this loop, of one round, from the other.
+    def step_zero(program, carried):
         return lax.fori_loop(first_step, jnp.minimum(last_step, 1), functools.partial(body, program), carried)
 
     carried = lay_out_carry(rows, carry)
