@@ -18,7 +18,7 @@ import jafl
 from experiments.tools.benchmarks.rounded_products import rounded
 from jafl import engine
 from jafl.base.errors import SettingError
-from jafl.base.precision import MATMUL_PRECISIONS, check_precision, float32_products, products_in
+from jafl.base.precision import MATMUL_PRECISIONS, check_precision, products_in
 from jafl.clients.work import ClientData
 from jafl.config.experiment import make_experiments
 from jafl.config.settings import Settings
@@ -154,11 +154,11 @@ def unplaced(model, rule, **options):
     return dataclasses.replace(program, client_work=work), carry
 
 
-def test_the_decorated_function_is_traced_in_float32_and_the_caller_is_left_as_it_was():
-    inner = float32_products(lambda a: a @ a)
-
+def test_a_context_of_float32_leaves_its_caller_as_it_was():
     def outer(a):
-        return inner(a) @ a
+        with products_in("float32"):
+            inner = a @ a
+        return inner @ a
 
     with products_in("tensorfloat32"):
         found = [product.precision for product in products(outer, jnp.ones((2, 2)))]

@@ -34,7 +34,7 @@ from jafl.config.resolution import resolve
 from jafl.config.settings import Settings
 from jafl.engine.evaluation import Evaluator
 from jafl.runs.batching import batch_limit, evenly
-from jafl.simulation.batches import make_batch
+from jafl.simulation.make_run_group import make_run_group, prepare_together
 
 # What differs from the main job, which is the first. Budgets are such that the best pairs have settled.
 MAIN_JOB = "main job"
@@ -223,12 +223,12 @@ def train(experiments: Sequence[Experiment]) -> list[list[float] | None]:
         federation = experiment.federation
         if id(federation.validation_x) not in evaluators:
             evaluators[id(federation.validation_x)] = experiment.evaluators()["validation"]
-    batch = make_batch([experiment.run for experiment in experiments])
-    batch.set_stops(stops)
+    group = make_run_group(*prepare_together([experiment.run for experiment in experiments]))
+    group.set_stops(stops)
     curves: list[list[dict[str, float]]] = [[] for _ in experiments]
     for first, last in itertools.pairwise([0, *stops]):
-        batch.advance(first, last)
-        models = batch.carry.params
+        group.advance(first, last)
+        models = group.carry.params
         if len(experiments) == 1:
             models = jax.tree.map(lambda leaf: leaf[None], models)
         measured = {key: evaluator.of_many(models) for key, evaluator in evaluators.items()}

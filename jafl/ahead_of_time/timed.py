@@ -10,7 +10,7 @@ from jafl.base.errors import SettingError
 from jafl.engine.plan.compatibility import check_model_precision
 from jafl.engine.plan.preparation import prepare
 from jafl.engine.plan.run import Run
-from jafl.simulation.batches import batch_of
+from jafl.simulation.make_run_group import make_run_group
 
 # The measurement ends as soon as one of the two is reached.
 TRIPS_MEASURED, SECONDS_MEASURED = 300, 5.0
@@ -38,21 +38,21 @@ def measured_here(subject: Any, *, seconds: float = SECONDS_MEASURED) -> float |
     except SettingError:
         return None
     zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), run.params)
-    batch = batch_of(preparation.with_run(params=zeros))
+    group = make_run_group(preparation.with_run(params=zeros))
     last = run.schedule.num_steps
-    batch.set_stops([last])
-    batch.advance(0, 0)
-    done = batch.chunk_end(0, 1)
-    batch.advance(0, done)  # what is made at the first step alone does not count
-    jax.block_until_ready(batch.carry)
+    group.set_stops([last])
+    group.advance(0, 0)
+    done = group.chunk_end(0, 1)
+    group.advance(0, done)  # what is made at the first step alone does not count
+    jax.block_until_ready(group.carry)
     offsets, first, steps = run.schedule.step_offsets, done, 1
     begin = time.perf_counter()
     while done < last and offsets[done] - offsets[first] < TRIPS_MEASURED:
         if time.perf_counter() - begin > seconds:
             break
-        after = batch.chunk_end(done, min(last, done + steps))
-        batch.advance(done, after)
-        jax.block_until_ready(batch.carry)
+        after = group.chunk_end(done, min(last, done + steps))
+        group.advance(done, after)
+        jax.block_until_ready(group.carry)
         done, steps = after, min(2 * steps, 64)
     spent, trips = time.perf_counter() - begin, int(offsets[done] - offsets[first])
     return spent / trips if done > first else None

@@ -6,16 +6,13 @@ each precision means, what it costs, and how far it moves accuracy.
 """
 
 import contextlib
-import functools
 import importlib
-from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Iterator
+from typing import Any
 
 import jax
 
 from jafl.base.errors import require
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 # From the most to the least precise; JAX has the same names.
 MATMUL_PRECISIONS = ("float32", "tensorfloat32", "bfloat16")
@@ -64,24 +61,6 @@ def on_host() -> Iterator[None]:
     """Computes in 64 bits, on the host's CPU, whatever the default device is: accelerators may lack 64 bits."""
     with in_64_bits(), jax.default_device(jax.local_devices(backend="cpu")[0]):
         yield
-
-
-def float32_products(function: Function) -> Function:
-    """Decorates a function so that it is traced in ``products_in("float32")``, whatever its caller has set.
-
-    Args:
-      function: any; put ``jax.jit`` around the decorated function.
-
-    Returns:
-      The function, with the same arguments and results.
-    """
-
-    @functools.wraps(function)
-    def in_float32(*args: Any, **kwargs: Any) -> Any:
-        with products_in("float32"):
-            return function(*args, **kwargs)
-
-    return in_float32  # type: ignore[return-value]
 
 
 def check_precision(matmul_precision: str, platform: str, compute_capability: Any = None) -> None:

@@ -4,7 +4,9 @@
 same order. With one process nothing is sent.
 """
 
+import contextlib
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -106,6 +108,21 @@ def common_error(error: Exception | None) -> Exception | None:
         return error
     lines = [f"process {number}: {text}" for number, text in enumerate(each) if text is not None]
     return SettingError("\n  ".join(["Not all processes can run this:", *lines]))
+
+
+@contextlib.contextmanager
+def one_error() -> Iterator[None]:
+    """Raises a ``SettingError`` in all processes if one of them raises it in this context.
+
+    One process alone may see what is wrong: it alone reads its part of the examples.
+    """
+    error = None
+    try:
+        yield
+    except SettingError as caught:
+        error = caught
+    if failure := common_error(error):
+        raise failure
 
 
 def wait_for_all(name: str) -> None:

@@ -110,7 +110,7 @@ class Experiment:
         """
         evaluators = self.evaluators() if evaluators is None else evaluators
         prepared = self.preparation.with_run(evaluators=evaluators)
-        return simulate_prepared(lambda: prepared, **options)
+        return simulate_prepared(prepared, **options)
 
 
 def make_experiments(

@@ -9,13 +9,23 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from jafl.engine.loop.program import Carry, Program, Steps, Trained, Trips
     from jafl.engine.loop.server_steps import allocate, run, step_of_first_trip
-    from jafl.engine.loop.trip import train
+    from jafl.engine.loop.trip import train_trip
 
-__all__ = ["Carry", "Program", "Steps", "Trained", "Trips", "allocate", "run", "step_of_first_trip", "train"]
+__all__ = [
+    "Carry",
+    "Program",
+    "Steps",
+    "Trained",
+    "Trips",
+    "allocate",
+    "run",
+    "step_of_first_trip",
+    "train_trip",
+]
 _HOME = {
     **dict.fromkeys(("Carry", "Program", "Steps", "Trained", "Trips"), "program"),
     **dict.fromkeys(("allocate", "run", "step_of_first_trip"), "server_steps"),
-    "train": "trip",
+    "train_trip": "trip",
 }
 
 

@@ -250,10 +250,12 @@ def _of_examples(
 def _measured(model: Model, params: Params, x: jax.Array, y: jax.Array) -> dict[str, Any]:
     """{metric: what it returns for these examples}; among them the losses."""
     outputs = model.apply(params, x)
-    values = {
-        name: in_jax(f"the metric {name!r}", metric, outputs, y) for name, metric in model.measured.items()
-    }
-    values["loss"] = in_jax("the loss", model.loss_per_example, outputs, y)
+    values = {}
+    for name, metric in model.measured.items():
+        with in_jax(f"the metric {name!r}", metric):
+            values[name] = metric(outputs, y)
+    with in_jax("the loss", model.loss_per_example):
+        values["loss"] = model.loss_per_example(outputs, y)
     return values
 
 

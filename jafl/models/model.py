@@ -384,8 +384,10 @@ class Model:
           examples is the sum of their sums, divided by that of their counts. ([B] losses, None) where each counts 1.
         """
         with self.products():
-            found = in_jax("the loss", self.loss_per_example, self.apply(params, x, key), y)
-        return (found[0], found[1]) if isinstance(found, (tuple, list)) else (found, None)
+            outputs = self.apply(params, x, key)
+            with in_jax("the loss", self.loss_per_example):
+                losses = self.loss_per_example(outputs, y)
+        return (losses[0], losses[1]) if isinstance(losses, (tuple, list)) else (losses, None)
 
 
 def mean_of(total: jax.Array, count: jax.Array) -> jax.Array:

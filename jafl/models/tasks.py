@@ -5,9 +5,10 @@
 sum / count over all examples does: with the numbers of tokens, the mean over tokens; with weights, a weighted mean.
 """
 
+import contextlib
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -306,13 +307,17 @@ class _TokenAccuracy(_TokenSums):
         return jnp.sum(accuracy(logits, labels) & there, axis=-1), jnp.sum(there, axis=-1)
 
 
-def in_jax(what: str, function: Callable[..., Any], *arguments: Any, name: str = "") -> Any:
-    """``function(*arguments)``; SettingError where it asks for numbers while JAX traces it, as NumPy does.
+@contextlib.contextmanager
+def in_jax(what: str, function: Any, name: str = "") -> Iterator[None]:
+    """Raises a ``SettingError`` where a function asks for numbers while JAX traces it, as functions of NumPy do.
 
-    what: it is, for the message; name: of what the user made, if that is not the function itself.
+    Args:
+      what: the function is, for the message.
+      function: which is traced in this context.
+      name: of what the user made, if that is not the function itself.
     """
     try:
-        return function(*arguments)
+        yield
     except (jax.errors.JAXTypeError, jax.errors.JAXIndexError) as error:
         name = name or getattr(function, "__name__", type(function).__name__)
         raise SettingError(

@@ -13,8 +13,8 @@ from jafl.engine.plan.run import Run
 from jafl.engine.plan.slots_and_waves import trip_by_trip
 from jafl.records import History
 from jafl.simulation import stacking
-from jafl.simulation.batches import same_trips
 from jafl.simulation.divergence import DivergenceError
+from jafl.simulation.make_run_group import same_trips
 from jafl.simulation.not_learning import warn, why_not_learned
 from jafl.simulation.simulate_many import simulate_many
 from jafl.specifications import as_specification

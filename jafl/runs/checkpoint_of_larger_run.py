@@ -13,8 +13,8 @@ from jafl.engine.loop.program import Carry
 from jafl.records import ExecutionPlan
 from jafl.runs.directory.files import RunDirectory, config_of, what_decides
 from jafl.runs.recording.recorder import Options
-from jafl.simulation.batches import batch_of
 from jafl.simulation.checkpoints import Checkpoints, Saved
+from jafl.simulation.make_run_group import make_run_group
 
 
 class NotThere(Exception):
@@ -50,7 +50,7 @@ def convert(
         on_trouble=options.show,
         every=options.checkpoint_every,
     )
-    old, new = batch_of(before.preparation), batch_of(now.preparation)
+    old, new = make_run_group(before.preparation), make_run_group(now.preparation)
     try:
         saved = checkpoints.restore(old)
     except SettingError as error:

@@ -1,4 +1,4 @@
-"""Trains an experiment, or a batch of them in one program, and writes their run directories as it goes."""
+"""Trains an experiment, or a group of them in one program, and writes their run directories as it goes."""
 
 import contextlib
 from collections.abc import Sequence
@@ -18,8 +18,8 @@ from jafl.runs.target import with_target
 from jafl.simulation.checkpoints import Checkpoints, Saved
 from jafl.simulation.divergence import DivergenceError
 from jafl.simulation.driver import Callbacks
-from jafl.simulation.simulate_many import simulate_batch
-from jafl.simulation.stacking import BatchTooLarge
+from jafl.simulation.simulate_many import simulate_group
+from jafl.simulation.stacking import GroupTooLarge
 
 
 def run_experiment(
@@ -98,21 +98,21 @@ def run_experiment(
     return outcome
 
 
-class _BatchBeganAnew(Exception):
-    """A checkpoint of a batch says that a run had ended, and the directory of that run no longer says how."""
+class _GroupStartsAgain(Exception):
+    """A checkpoint of a group says that a run had ended, and the directory of that run no longer says how."""
 
 
-def run_batch(
+def run_group(
     experiments: Sequence[Experiment],
     directories: Sequence[RunDirectory],
     options: Options,
     interrupt: Interrupt,
 ) -> None:
-    """Runs a batch of experiments in one program, or what is left of it; each directory is as of a run alone.
+    """Runs a group of experiments in one program, or what is left of it; each directory is as of a run alone.
 
     Which runs share a program decides the last bits of each: so all of them train, and directories whose run is over
-    or damaged are not written again. The checkpoints of the batch lie in the first directory. A run that was begun
-    alone and has checkpoints of its own goes on alone. A batch that does not fit into the device's memory trains in
+    or damaged are not written again. The checkpoints of the group lie in the first directory. A run that was begun
+    alone and has checkpoints of its own goes on alone. A group that does not fit into the device's memory trains in
     two halves. The caller holds the locks on all directories.
 
     Raises as ``run_experiment`` does.
@@ -139,14 +139,14 @@ def run_batch(
     try:
         try:
             _train(experiments, recordings, options, interrupt, checkpoints)
-        except _BatchBeganAnew:
+        except _GroupStartsAgain:
             checkpoints.delete()
             _train(experiments, recordings, options, interrupt, checkpoints)
-    except BatchTooLarge:
+    except GroupTooLarge:
         half = len(experiments) // 2
         for part in (slice(None, half), slice(half, None)):
             if not interrupt.asked:
-                run_batch(experiments[part], directories[part], options, interrupt)
+                run_group(experiments[part], directories[part], options, interrupt)
         return
     if not interrupt.asked or all(is_closed(directory.path) for directory in directories):
         checkpoints.delete()
@@ -168,7 +168,7 @@ def _finish_runs_begun_alone(
 
 
 def _configuration(experiments: Sequence[Experiment], directories: Sequence[RunDirectory]) -> dict[str, Any]:
-    """What identifies a batch: what decides the first run's results, and how each other run differs from it."""
+    """What identifies a group: what decides the first run's results, and how each other run differs from it."""
     each = [what_decides(config_of(experiment)) for experiment in experiments]
     own = {
         f"{directory.path.parent.name}/{directory.path.name}": {
@@ -180,7 +180,7 @@ def _configuration(experiments: Sequence[Experiment], directories: Sequence[RunD
 
 
 def _name(experiments: Sequence[Experiment]) -> str:
-    """What the progress bar of a batch is called: the first and the last run, or the one name that all have."""
+    """What the progress bar of a group is called: the first and the last run, or the one name that all have."""
     first, last = experiments[0].name, experiments[-1].name
     return f"{len(experiments)} runs, " + (first if first == last else f"{first} to {last}")
 
@@ -192,7 +192,7 @@ def _train(
     interrupt: Interrupt,
     checkpoints: Checkpoints,
 ) -> None:
-    """Trains a batch, and records the runs that have a recording."""
+    """Trains a group, and records the runs that have a recording."""
     memory: dict[str, Any] = {}
     longest = max(experiments, key=lambda experiment: experiment.schedule.num_trips)
     name = _name(experiments)
@@ -204,7 +204,7 @@ def _train(
         def on_restore(saved: Saved) -> None:
             pairs = list(zip(recordings, saved.runs, strict=True))
             if any(recording and run["ended"] for recording, run in pairs):
-                raise _BatchBeganAnew
+                raise _GroupStartsAgain
             for recording, run in pairs:
                 if recording:
                     recording.start(run["evaluations"])
@@ -228,7 +228,7 @@ def _train(
             on_memory=lambda forecast: memory.update(forecast.summary()),
         )
         with part("training"):
-            simulate_batch(
+            simulate_group(
                 as_runs(experiments),
                 form=experiments[0].settings.plan_form,
                 callbacks=callbacks,

@@ -23,9 +23,10 @@ from jafl.base import array_files, checksums, processes
 from jafl.base.errors import SettingError, require, whole_number
 from jafl.base.extras import importing, require_library
 from jafl.engine.devices import at_hand, put
+from jafl.engine.plan.slots_and_waves import computes
 from jafl.records import EventSchedule, ExecutionPlan
-from jafl.simulation.batch import Batch
 from jafl.simulation.identity import identity_of
+from jafl.simulation.run_group import RunGroup
 
 FORMAT = 4
 KEPT = 2  # the last one, and the one before in case the last is damaged
@@ -36,7 +37,7 @@ LARGEST_SHARE = 0.05  # of the wall-clock time, that checkpoints may take
 
 
 class Saved(NamedTuple):
-    """A checkpoint of a batch of runs.
+    """A checkpoint of a group of runs.
 
     Attributes:
       server_step: server steps that had been made.
@@ -116,27 +117,27 @@ class Checkpoints:
         wait = max(SECONDS_BETWEEN, self._cost / LARGEST_SHARE)
         return self.every is None and time.monotonic() - self._last_time >= wait
 
-    def restore(self, batch: Batch) -> Saved | None:
+    def restore(self, group: RunGroup) -> Saved | None:
         """The last checkpoint that is as it was written, or None if there is none.
 
         Tells ``on_trouble`` of each later one that is damaged, and from where the run goes on instead.
 
         Args:
-          batch: the runs before their first step. What they read, and their ``identity_of`` under the names of
+          group: the runs before their first step. What they read, and their ``identity_of`` under the names of
             ``configuration``, make them what they are. The carry is used up, and comes back in the result.
 
         Raises:
           SettingError: if the checkpoint is one of another run, unless ``refuse`` is False; lists the differences.
         """
         numbers = processes.decided(sorted(self._numbers(), reverse=True))
-        self._identity = {**identity_of(batch.preparations), **self._configuration}
-        self._digests = batch.digests
-        self._plan = batch.preparations[0].plan if len(batch.preparations) == 1 else None
-        self._devices = batch.preparations[0].program.placement.number
+        self._identity = {**identity_of(group.preparations), **self._configuration}
+        self._digests = group.digests
+        self._plan = group.preparations[0].plan if len(group.preparations) == 1 else None
+        self._devices = group.preparations[0].program.placement.number
         troubles: dict[int, str] = {}
         saved = None
         for number in numbers:
-            found = processes.decided(self._look_at(number, batch.carry) if processes.is_first() else None)
+            found = processes.decided(self._look_at(number, group.carry) if processes.is_first() else None)
             if "refused" in found:
                 self._tell(troubles, "the one before it is no checkpoint of this run")
                 if self._refuse:
@@ -147,7 +148,7 @@ class Checkpoints:
                 return None
             if "trouble" not in found:
                 state = found["state"]
-                found = self._read(number, state, batch)
+                found = self._read(number, state, group)
             if "trouble" not in found:
                 saved, devices = Saved(**found), state["devices"]
                 break
@@ -295,12 +296,12 @@ class Checkpoints:
             return {"trouble": _reason(error)}
         return {"state": state}
 
-    def _read(self, number: int, state: Mapping[str, Any], batch: Batch) -> dict[str, Any]:
+    def _read(self, number: int, state: Mapping[str, Any], group: RunGroup) -> dict[str, Any]:
         """The fields of ``Saved``, or {"trouble"}: why the arrays of a checkpoint cannot be read."""
         with importing():
             import orbax.checkpoint as orbax
 
-        carry, folder = batch.carry, self.folder / str(number)
+        carry, folder = group.carry, self.folder / str(number)
         best, of_clients = dict[int, Any](), dict[int, Any]()
         template = {name: _to_read(leaf) for name, leaf in _numbered(carry).items() if leaf.size}
         asked, trouble = orbax.args.Composite(carry=orbax.args.StandardRestore(template)), None
@@ -308,7 +309,7 @@ class Checkpoints:
             with orbax.Checkpointer(orbax.CompositeCheckpointHandler()) as reader:
                 arrays = reader.restore(folder, args=asked)["carry"]
             if (folder / BEST).is_file():
-                best = _best_params(array_files.read_archive(folder / BEST), batch)
+                best = _best_params(array_files.read_archive(folder / BEST), group)
             if (folder / OF_CLIENTS).is_file():
                 for name, rows in array_files.read_archive(folder / OF_CLIENTS).items():
                     run, _, metric = name.partition("_")
@@ -354,6 +355,18 @@ def _refuse_earlier_format(folder: pathlib.Path) -> None:
     require(written >= FORMAT, f"the format of the checkpoint {folder}", written, f"{FORMAT}, this version's")
 
 
+def saved_plan(
+    checkpoints: Checkpoints | None, schedule: EventSchedule, form: str | None = None
+) -> ExecutionPlan | None:
+    """The plan that a run goes on with: that of its checkpoint, since the devices may have been others then.
+
+    None without a checkpoint, or if its plan is not one of this schedule, in this form if that is given.
+    """
+    saved = checkpoints.saved_plan() if checkpoints else None
+    fits = saved is not None and form in (None, saved.form) and computes(schedule, saved)
+    return saved if fits else None
+
+
 def last_configuration(folder: pathlib.Path) -> dict[str, Any] | None:
     """What identifies the run of the last checkpoint in a folder; None if there is none that can be read."""
     numbers = [int(path.name) for path in folder.glob("[0-9]*") if path.name.isdigit()]
@@ -384,11 +397,11 @@ def _numbered(carry: Any) -> dict[str, Any]:
     return {f"{i:04d}": _without_key_type(leaf) for i, leaf in enumerate(jax.tree.leaves(carry))}
 
 
-def _best_params(arrays: Mapping[str, np.ndarray], batch: Batch) -> dict[int, Any]:
+def _best_params(arrays: Mapping[str, np.ndarray], group: RunGroup) -> dict[int, Any]:
     """``Saved.best`` from the arrays of its file, like the initial parameters of each run."""
     best = {}
     for run in {int(name.partition("_")[0]) for name in arrays}:
-        leaves, structure = jax.tree.flatten(batch.preparations[run].run.params)
+        leaves, structure = jax.tree.flatten(group.preparations[run].run.params)
         # NumPy's files do not know bfloat16 and its like: their bytes come back.
         found = [arrays[f"{run}_{number:04d}"].view(leaf.dtype) for number, leaf in enumerate(leaves)]
         best[run] = jax.tree.unflatten(structure, found)

@@ -207,7 +207,7 @@ def all_finite(tree: Any) -> jax.Array:
 @jax.jit
 def _measured(program: engine.Program, snapshots: Any, trip: jax.Array) -> tuple[jax.Array, ...]:
     """Of a trip: whether its update and loss are finite, the update's largest number, and the loss."""
-    result, _ = engine.train(program, snapshots, trip)
+    result = engine.train_trip(program, snapshots, trip).result
     return all_finite((result.update, result.loss)), _largest(result.update), result.loss
 
 

@@ -1,4 +1,4 @@
-"""The driver of a batch of runs: chunks of server steps, evaluations, checkpoints, divergence, stopping."""
+"""The driver of a group of runs: chunks of server steps, evaluations, checkpoints, divergence, stopping."""
 
 import time
 from collections.abc import Callable, Iterable, Sequence, Set
@@ -8,17 +8,17 @@ import jax
 import numpy as np
 
 from jafl.base import processes
-from jafl.base.errors import SettingError, require
+from jafl.base.errors import require
 from jafl.engine.plan.device_memory import Forecast
-from jafl.records import EventSchedule, ExecutionPlan, History, Params
-from jafl.simulation.batch import Batch
+from jafl.records import EventSchedule, History, Params
 from jafl.simulation.checkpoints import Checkpoints, Saved
 from jafl.simulation.compile_time import CompileTime
 from jafl.simulation.digests import refuse_other_processes
 from jafl.simulation.divergence import DivergenceError, counts_as_zero, find_divergence
 from jafl.simulation.identity import identity_of
 from jafl.simulation.interruption import Interrupted
-from jafl.simulation.run_state import Clock, RunState, active, evaluate, run_states
+from jafl.simulation.run_group import RunGroup
+from jafl.simulation.run_state import Clock, RunState, active, evaluate, evaluation_steps, run_states
 
 # Wall-clock seconds that one chunk aims at, so that progress and Ctrl-C answer; no result depends on it.
 SECONDS_PER_CHUNK = 0.5
@@ -27,7 +27,7 @@ Outcome = History | DivergenceError
 
 
 class Callbacks(NamedTuple):
-    """What the caller is told while a batch trains, and how it stops it; runs are told by their number.
+    """What the caller is told while a group trains, and how it stops it; runs are told by their number.
 
     Attributes:
       on_evaluation: (number, evaluation, parameters), as soon as an evaluation is made.
@@ -46,88 +46,74 @@ class Callbacks(NamedTuple):
     on_start: Callable[[int], None] | None = None
 
 
-def drive(
-    make_batch: Callable[[ExecutionPlan | None], Batch], callbacks: Callbacks, checkpoints: Checkpoints | None
-) -> list[Outcome | None]:
-    """Trains a batch of runs from the start, or from its last checkpoint.
+def compile_runs(group: RunGroup, checkpoints: Checkpoints | None) -> None:
+    """Compiles the program of all runs, once it is known that all processes have the same runs.
 
     Args:
-      make_batch: places the runs on the device; its time of compiling is counted. It is given the plan of the
-        checkpoint from which one run goes on, if there is one: the devices may have been others then.
-      callbacks: what to tell the caller.
+      group: the runs; its ``memory`` is afterwards what the compiler says, if it says anything.
+      checkpoints: where the state of all runs will be kept, or None: how often it is may decide where chunks end.
+
+    Raises:
+      SettingError: if the processes have different runs, or the program does not fit into the device's memory.
+    """
+    group.agree()
+    refuse_other_processes({**identity_of(group.preparations), **_digests_to_compare(group)})
+    saving = checkpoints.steps(_longest(group)) if checkpoints else []
+    group.set_stops({*saving, *(step for each in group.preparations for step in evaluation_steps(each.run))})
+    group.compile()
+    group.advance(0, 0)  # no step: the program is also loaded, and its first call is not counted as training
+    jax.block_until_ready(group.carry)
+
+
+def drive(
+    group: RunGroup, callbacks: Callbacks, checkpoints: Checkpoints | None, compiling: CompileTime
+) -> list[Outcome | None]:
+    """Trains runs from the start, or from their last checkpoint.
+
+    Args:
+      group: the runs, compiled by ``compile_runs``.
+      callbacks: the functions that the driver calls meanwhile.
       checkpoints: where to keep the state of all runs; None for no checkpoints.
+      compiling: the context, still open, that has measured how long the group was compiled.
 
     Returns:
       How each run ended; None for a run that had ended before the checkpoint from which the others go on.
 
     Raises:
-      SettingError: if the program, once compiled, does not fit into the device's memory.
       Interrupted: for a KeyboardInterrupt between two chunks of server steps, as from a function of the caller's.
     """
-    with CompileTime() as compiling:
-        batch = _made_by_all(lambda: make_batch(checkpoints.saved_plan() if checkpoints else None))
-        batch.agree()
-        refuse_other_processes({**identity_of(batch.preparations), **_of_several_processes(batch)})
-        states = run_states(batch.preparations)
-        batch.set_stops(_stops(states, checkpoints))
-        compiled = batch.compile()
-        if callbacks.on_memory:
-            callbacks.on_memory(batch.memory)
-        clock = Clock(compiling, len(batch.preparations), compiled.temporaries if compiled else None)
-        batch.advance(0, 0)  # no step: compiles
-        jax.block_until_ready(batch.carry)
-        saved = None
-        if checkpoints:
-            saved = checkpoints.restore(batch)
-        if saved:
-            _go_on(batch, saved, set().union(*(state.stops for state in states)))
-            for state, kept in zip(states, saved.runs, strict=True):
-                state.evaluations, state.ended = kept["evaluations"], kept["ended"]
-                state.best_params = saved.best.get(state.number)
-                rows = saved.client_metrics.get(state.number, {})
-                state.of_clients = [
-                    dict(zip(rows, each, strict=True)) for each in zip(*rows.values(), strict=True)
-                ]
-        clock.start(saved)
-        if callbacks.on_start:
-            callbacks.on_start(saved.server_step if saved else 0)
-        driver = Driver(batch, states, clock, callbacks, checkpoints, saved)
-        driver.train()
-        return [state.outcome for state in states]
+    if callbacks.on_memory:
+        callbacks.on_memory(group.memory)
+    states = run_states(group.preparations)
+    clock = Clock(compiling, len(states), group.temporary_bytes)
+    saved = checkpoints.restore(group) if checkpoints else None
+    if saved:
+        _go_on(group, saved, set().union(*(state.stops for state in states)))
+        for state in states:
+            state.restore(saved)
+    clock.start(saved)
+    if callbacks.on_start:
+        callbacks.on_start(saved.server_step if saved else 0)
+    Driver(group, states, clock, callbacks, checkpoints, saved).train()
+    return [state.outcome for state in states]
 
 
-def _made_by_all(make: Callable[[], Batch]) -> Batch:
-    """``make()`` in all processes.
-
-    Raises SettingError in all of them if one of them does: it alone may read examples that are not finite.
-    """
-    batch, error = None, None
-    try:
-        batch = make()
-    except SettingError as caught:
-        error = caught
-    if failure := processes.common_error(error):
-        raise failure
-    assert batch is not None
-    return batch
-
-
-def _of_several_processes(batch: Batch) -> dict[str, Any]:
+def _digests_to_compare(group: RunGroup) -> dict[str, Any]:
     """What several processes compare, beside what a run is in names and texts."""
     if processes.count() == 1:
         return {}
-    return {f"digest of {name}": digest for name, digest in batch.digests.items()}
+    return {f"digest of {name}": digest for name, digest in group.digests.items()}
 
 
-def _go_on(batch: Batch, saved: Saved, evaluations: Set[int]) -> None:
-    """Lets a batch go on from a checkpoint; raises SettingError if it cannot be evaluated after these server steps.
+def _go_on(group: RunGroup, saved: Saved, evaluations: Set[int]) -> None:
+    """Lets a group go on from a checkpoint; raises SettingError if it cannot be evaluated after these server steps.
 
     It stops where the runs were first to stop, whatever ``Checkpoints.every`` says now: stops may decide last bits.
     """
     if saved.stops:
-        batch.set_stops(saved.stops)
-    batch.restore(saved.server_step, saved.carry)
-    others = sorted(at for at in evaluations if at > saved.server_step and batch.chunk_end(at - 1, at) != at)
+        group.set_stops(saved.stops)
+    group.restore(saved.server_step, saved.carry)
+    others = sorted(at for at in evaluations if at > saved.server_step and group.chunk_end(at - 1, at) != at)
     require(
         not others,
         "evaluate_at",
@@ -137,34 +123,29 @@ def _go_on(batch: Batch, saved: Saved, evaluations: Set[int]) -> None:
     )
 
 
-def _longest(states: Sequence[RunState]) -> EventSchedule:
+def _longest(group: RunGroup) -> EventSchedule:
     """The schedule with the most server steps."""
-    return max((state.schedule for state in states), key=lambda schedule: schedule.num_steps)
-
-
-def _stops(states: Sequence[RunState], checkpoints: Checkpoints | None) -> set[int]:
-    """The server steps after which one of the runs is evaluated or a checkpoint is due."""
-    saving = checkpoints.steps(_longest(states)) if checkpoints else []
-    return set(saving).union(*(state.stops for state in states))
+    schedules = [prepared.run.schedule for prepared in group.preparations]
+    return max(schedules, key=lambda schedule: schedule.num_steps)
 
 
 class Driver:
-    """Trains a batch of runs to its end; ``done`` server steps are behind it."""
+    """Trains a group of runs to its end; ``done`` server steps are behind it."""
 
     def __init__(
         self,
-        batch: Batch,
+        group: RunGroup,
         states: Sequence[RunState],
         clock: Clock,
         callbacks: Callbacks,
         checkpoints: Checkpoints | None,
         saved: Saved | None,
     ):
-        self._batch, self._states, self._clock = batch, states, clock
+        self._group, self._states, self._clock = group, states, clock
         self._callbacks, self._checkpoints = callbacks, checkpoints
         self._is_restored, self.done = saved is not None, saved.server_step if saved else 0
         self._steps_per_second = 0.0
-        longest = _longest(states)
+        longest = _longest(group)
         self._last_step = longest.num_steps
         steps = checkpoints.steps(longest) if checkpoints else []
         self._checkpoint_at = [step for step in steps if step > self.done]
@@ -178,7 +159,7 @@ class Driver:
             if self._in_chunk:  # the state on the device may be half of one step and half of another
                 raise
             kept = [
-                None if state.ended else state.history(self._batch, self.done, self._clock)
+                None if state.ended else state.history(self._group, self.done, self._clock)
                 for state in self._states
             ]
             outcomes = [state.outcome or history for state, history in zip(self._states, kept, strict=True)]
@@ -228,8 +209,8 @@ class Driver:
         self._in_chunk = True
         chunk = max(1, int(SECONDS_PER_CHUNK * self._steps_per_second))
         last = min(stop, self.done + chunk, *self._checkpoint_at[:1])
-        last = processes.decided(self._batch.chunk_end(self.done, last))
-        self._batch.advance(self.done, last)
+        last = processes.decided(self._group.chunk_end(self.done, last))
+        self._group.advance(self.done, last)
         self._end_diverged(self.done, last)
         self._steps_per_second = (last - self.done) / (time.perf_counter() - before)
         self.done = last
@@ -237,16 +218,16 @@ class Driver:
 
     def _end_diverged(self, first: int, last: int) -> None:
         """Ends the runs whose model or losses are no longer finite after the steps ``first`` to ``last - 1``."""
-        finite = self._batch.are_finite()
+        finite = self._group.are_finite()
         diverged = []
         for state in active(self._states):
             trips = slice(*np.searchsorted(state.schedule.step, [first, last]))
-            fits = bool(np.all(np.isfinite(np.asarray(self._batch.losses(state.number))[trips])))
-            fits = fits or counts_as_zero(self._batch.reports(state.number)[0])
+            fits = bool(np.all(np.isfinite(np.asarray(self._group.losses(state.number))[trips])))
+            fits = fits or counts_as_zero(self._group.reports(state.number)[0])
             if not (finite[state.number] and fits):
                 good = state.evaluated_until
-                before = state.history(self._batch, good, self._clock)
-                preparation = self._batch.preparation_under_way(state.number)
+                before = state.history(self._group, good, self._clock)
+                preparation = self._group.preparation_under_way(state.number)
                 state.end(find_divergence(preparation, good, last, before))
                 diverged.append(state)
         self._tell(diverged)
@@ -258,13 +239,13 @@ class Driver:
         self._end(going)
 
     def _evaluate(self, states: Sequence[RunState]) -> None:
-        evaluate(states, self._batch, self.done, self._callbacks.on_evaluation)
+        evaluate(states, self._group, self.done, self._callbacks.on_evaluation)
 
     def _end(self, states: Iterable[RunState]) -> None:
         """Ends these runs here, all of them before the caller is told of any."""
         ending = list(states)
         for state in ending:
-            state.end(state.history(self._batch, self.done, self._clock))
+            state.end(state.history(self._group, self.done, self._clock))
         self._tell(ending)
 
     def _tell(self, ended: Iterable[RunState]) -> None:
@@ -285,12 +266,12 @@ class Driver:
             return
         if stopping or marked or processes.decided(self._checkpoints.due()):
             runs = [{"evaluations": state.evaluations, "ended": state.ended} for state in self._states]
-            stops = sorted(self._batch.stops)
+            stops = sorted(self._group.stops)
             best = {each.number: each.best_params for each in active(self._states) if each.run.keep_best}
             of_clients = {
                 each.number: each.client_metrics for each in active(self._states) if each.of_clients
             }
             seconds = self._clock.seconds()
             self._checkpoints.save(
-                Saved(self.done, self._batch.carry, runs, *seconds, stops, best, of_clients)
+                Saved(self.done, self._group.carry, runs, *seconds, stops, best, of_clients)
             )

@@ -1,6 +1,7 @@
 """Runs that somebody waits for: a progress bar, and Ctrl-C that keeps what has been measured."""
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from jafl.base.errors import require
@@ -10,19 +11,19 @@ from jafl.simulation.interruption import CtrlC, Interrupted
 from jafl.simulation.progress import Progress, is_watched
 
 
-def run_with_progress(
-    train: Callable[[Callbacks], Sequence[Outcome | None]],
-    callbacks: Callbacks,
-    schedules: Sequence[EventSchedule],
-    progress: bool | None,
-) -> list[Outcome | None]:
-    """Trains runs with a progress bar.
+@contextlib.contextmanager
+def in_foreground(
+    callbacks: Callbacks, schedules: Sequence[EventSchedule], progress: bool | None
+) -> Iterator[Callbacks]:
+    """Shows a progress bar while runs train, and lets Ctrl-C stop them with what they have measured.
 
     Args:
-      train: (callbacks) -> outcomes.
-      callbacks: the caller's own, which are called, too.
+      callbacks: the caller's own.
       schedules: those of the runs; the bar counts the trips of the longest one.
       progress: whether to show the bar; None: where somebody looks on.
+
+    Yields:
+      The callbacks with which to train, which call the caller's own.
 
     Raises:
       Interrupted: if Ctrl-C was pressed meanwhile; holds the outcomes.
@@ -31,15 +32,21 @@ def run_with_progress(
     shown = is_watched() if progress is None else progress
     name = "training" if len(schedules) == 1 else f"{len(schedules)} runs"
     longest = max(schedules, key=lambda schedule: schedule.num_steps)
+    outcomes: dict[int, Outcome] = {}
+
+    def on_end(number: int, outcome: Outcome) -> None:
+        outcomes[number] = outcome
+        if callbacks.on_end:
+            callbacks.on_end(number, outcome)
+
     with Progress(name, longest, shown) as bar, CtrlC(callbacks.should_stop) as ctrl_c:
-        outcomes = train(_with_bar(callbacks, bar)._replace(should_stop=ctrl_c.should_stop))
+        yield _with_bar(callbacks, bar)._replace(should_stop=ctrl_c.should_stop, on_end=on_end)
     if ctrl_c.asked:
-        raise Interrupted(outcomes)
-    return list(outcomes)
+        raise Interrupted([outcomes.get(number) for number in range(len(schedules))])
 
 
 def _with_bar(callbacks: Callbacks, bar: Progress) -> Callbacks:
-    """The callbacks, which tell the bar as well."""
+    """The callbacks, which show on the bar what they receive."""
 
     def on_evaluation(number: int, evaluation: dict[str, Any], params: Params) -> None:
         bar.measured(evaluation)

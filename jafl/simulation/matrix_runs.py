@@ -18,7 +18,7 @@ from jafl.engine.plan.device_memory import CompiledMemory, Forecast
 from jafl.engine.plan.preparation import Preparation, place_program
 from jafl.records import Params
 from jafl.simulation import stacking
-from jafl.simulation.batch import Batch, memory_after_compiling
+from jafl.simulation.run_group import RunGroup, memory_after_compiling
 
 
 class MatrixState(NamedTuple):
@@ -38,8 +38,8 @@ class MatrixState(NamedTuple):
         return self.device.params
 
 
-class MatrixRuns(Batch):
-    """A batch of runs in the matrix form; they may differ in rules, server optimizers and schedules."""
+class MatrixRuns(RunGroup):
+    """A group of runs in the matrix form; they may differ in rules, server optimizers and schedules."""
 
     copies_models = True
 
@@ -169,7 +169,7 @@ class MatrixRuns(Batch):
 
 
 def _checked_memory(runs: Sequence[MatrixRun]) -> Forecast:
-    """What all runs hold together; raises ``stacking.BatchTooLarge`` if the device has less."""
+    """What all runs hold together; raises ``stacking.GroupTooLarge`` if the device has less."""
     memory = matrix_forecast(runs, None, on_training=False)
     if not memory.arrays_fit:
         raise stacking.too_large(len(runs), memory)

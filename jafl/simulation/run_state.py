@@ -1,4 +1,4 @@
-"""What has been measured of each run of a batch, and how it ended."""
+"""What has been measured of each run of a group, and how it ended."""
 
 import collections
 import dataclasses
@@ -21,10 +21,10 @@ from jafl.records import EventSchedule, History, Params
 from jafl.records.histories import check_column
 from jafl.records.stopping import SMALLER, StopWhen, best_of, check_measured, larger_is_better
 from jafl.schedule.counting import first_steps
-from jafl.simulation.batch import Batch
 from jafl.simulation.checkpoints import Saved
 from jafl.simulation.compile_time import CompileTime
 from jafl.simulation.divergence import DivergenceError, counts_as_zero
+from jafl.simulation.run_group import RunGroup
 from jafl.specifications import as_specification
 
 DEFAULT_EVALUATIONS = 100
@@ -34,7 +34,7 @@ Evaluators = Mapping[str, Callable[[Params], Mapping[str, float]]]
 
 @dataclasses.dataclass
 class Clock:
-    """The wall-clock time of a batch of runs; each run is counted an equal share of it."""
+    """The wall-clock time of a group of runs; each run is counted an equal share of it."""
 
     compiling: CompileTime
     runs: int
@@ -65,10 +65,10 @@ class Clock:
 
 @dataclasses.dataclass
 class RunState:
-    """One run of a batch.
+    """One run of a group.
 
     Attributes:
-      number: its place in the batch.
+      number: its place in the group.
       preparation: of the run.
       evaluators: what is measured at each evaluation.
       stops: the server steps at which it is evaluated.
@@ -106,13 +106,13 @@ class RunState:
         """The server step of the last evaluation; 0 before the first."""
         return int(self.evaluations[-1]["server_step"]) if self.evaluations else 0
 
-    def history(self, batch: Batch, done: int, clock: Clock) -> History:
+    def history(self, group: RunGroup, done: int, clock: Clock) -> History:
         """What the run leaves after ``done`` server steps, copied out of memory that later steps use up."""
-        trip_reports, step_reports = batch.reports(self.number)
+        trip_reports, step_reports = group.reports(self.number)
         run_seconds, compile_seconds = clock.seconds()
         return History(
             evaluations=self.evaluations,
-            params=jax.tree.map(np.array, batch.models()[self.number]),
+            params=jax.tree.map(np.array, group.models()[self.number]),
             trip_reports=_copied(reports_until(self.run.rule, self.schedule, done, trip_reports)),
             step_reports=_copied({name: np.asarray(rows)[:done] for name, rows in step_reports.items()}),
             schedule=self.schedule,
@@ -189,6 +189,14 @@ class RunState:
             self.stopped = StopWhen.parsed(self.run.stop_when).is_met(self.evaluations)
         return self.stopped
 
+    def restore(self, saved: Saved) -> None:
+        """Takes what the checkpoint says of the run."""
+        own = saved.runs[self.number]
+        self.evaluations, self.ended = own["evaluations"], own["ended"]
+        self.best_params = saved.best.get(self.number)
+        rows = saved.client_metrics.get(self.number, {})
+        self.of_clients = [dict(zip(rows, each, strict=True)) for each in zip(*rows.values(), strict=True)]
+
     def end(self, outcome: History | DivergenceError) -> None:
         """The run is over."""
         self.outcome, self.ended = outcome, True
@@ -209,7 +217,7 @@ def run_states(preparations: Sequence[Preparation]) -> list[RunState]:
             if identity not in shared:
                 shared[identity] = default_evaluators(model, run.federation)
             evaluators = shared[identity]
-        stops = set(evaluation_steps(run.schedule.num_steps, run.evaluate_at))
+        stops = set(evaluation_steps(run))
         states.append(RunState(number, preparation, evaluators, stops))
     return states
 
@@ -221,28 +229,30 @@ def active(states: Iterable[RunState]) -> list[RunState]:
 
 def evaluate(
     states: Sequence[RunState],
-    batch: Batch,
+    group: RunGroup,
     done: int,
     on_evaluation: Callable[[int, dict[str, Any], Params], None] | None,
 ) -> None:
     """Evaluates runs after ``done`` server steps; those that share an evaluator in one program."""
     if not states:
         return
-    models = batch.models()
-    results = _results(states, batch, models)
+    models = group.models()
+    results = _results(states, group, models)
     for state, result in zip(states, results, strict=True):
-        state.evaluations.append(_record(state, result, batch.reports(state.number), done))
+        state.evaluations.append(_record(state, result, group.reports(state.number), done))
         state.measure_clients(models[state.number])
         state.check_columns()
         state.keep_if_best(models[state.number])
         if on_evaluation:
             params = models[state.number]
-            if not batch.copies_models:  # the next steps use up the memory of the carry
+            if not group.copies_models:  # the next steps use up the memory of the carry
                 params = jax.tree.map(jnp.copy, params)
             on_evaluation(state.number, state.evaluations[-1], params)
 
 
-def _results(states: Sequence[RunState], batch: Batch, models: Sequence[Params]) -> Iterator[dict[str, Any]]:
+def _results(
+    states: Sequence[RunState], group: RunGroup, models: Sequence[Params]
+) -> Iterator[dict[str, Any]]:
     """Yields {evaluator: result} of each run. All programs are started before the first result is waited for.
 
     A user's evaluator is called when its run's turn comes: if it raises, the runs before have been told.
@@ -257,7 +267,7 @@ def _results(states: Sequence[RunState], batch: Batch, models: Sequence[Params])
             if type(evaluator) is Evaluator and users[name, id(evaluator)] == 1:
                 of_one[state.number, name] = evaluator.start(models[state.number])
             elif type(evaluator) is Evaluator and id(evaluator) not in of_many:
-                of_many[id(evaluator)] = evaluator.start_many(at_hand(batch.carry.params))
+                of_many[id(evaluator)] = evaluator.start_many(at_hand(group.carry.params))
     of_one, of_many = jax.device_get((of_one, of_many))
     measured: dict[int, list[dict[str, float]]] = {}
 
@@ -341,8 +351,9 @@ def default_evaluators(model: Any, federation: Federation) -> dict[str, Evaluato
     return evaluators
 
 
-def evaluation_steps(num_steps: int, evaluate_at: Iterable[int] | None) -> list[int]:
-    """The server steps at which to evaluate, 0 and the last among them, in order."""
+def evaluation_steps(run: Run) -> list[int]:
+    """The server steps at which to evaluate a run, 0 and the last among them, in order."""
+    num_steps, evaluate_at = run.schedule.num_steps, run.evaluate_at
     if evaluate_at is None:
         count = min(num_steps, DEFAULT_EVALUATIONS)
         evaluate_at = np.ceil(np.arange(1, count) * num_steps / count).astype(int).tolist()

@@ -6,19 +6,19 @@ from typing import Any
 
 import jax
 
+from jafl.base import processes
 from jafl.data import Federation
 from jafl.engine.plan.device_memory import Forecast
 from jafl.engine.plan.preparation import Preparation, prepare
 from jafl.engine.plan.run import Run
-from jafl.engine.plan.slots_and_waves import computes
 from jafl.records import EventSchedule, ExecutionPlan, History, Params, Rule
 from jafl.simulation.arguments import as_checkpoints, check_callbacks, check_options, check_run
-from jafl.simulation.batch import Batch
-from jafl.simulation.batches import batch_of
-from jafl.simulation.checkpoints import Checkpoints
+from jafl.simulation.checkpoints import Checkpoints, saved_plan
+from jafl.simulation.compile_time import CompileTime
 from jafl.simulation.divergence import DivergenceError
-from jafl.simulation.driver import Callbacks, Outcome, drive
-from jafl.simulation.foreground import run_with_progress
+from jafl.simulation.driver import Callbacks, Outcome, compile_runs, drive
+from jafl.simulation.foreground import in_foreground
+from jafl.simulation.make_run_group import make_run_group
 from jafl.simulation.not_learning import warn, why_not_learned
 from jafl.simulation.run_state import evaluation_steps
 from jafl.specifications import Specification
@@ -109,26 +109,23 @@ def simulate(
     check_run(run)
     check_options(plan, together)
     check_callbacks(on_evaluation=on_evaluation, on_progress=on_progress, should_stop=should_stop)
-    run = run._replace(evaluate_at=evaluation_steps(schedule.num_steps, evaluate_at))
+    run = run._replace(evaluate_at=evaluation_steps(run))
     kept = as_checkpoints(checkpoints)
-
-    def train(callbacks: Callbacks) -> list[Outcome | None]:
-        def make_batch(saved: ExecutionPlan | None) -> Batch:
-            fits = saved is not None and form in (None, saved.form) and computes(schedule, saved)
-            own = plan or (saved if fits else None)
-            return batch_of(prepare(run, plan=own, devices=devices, together=together, form=form))
-
-        return drive(make_batch, callbacks, kept)
-
-    callbacks = Callbacks(_of_one_run(on_evaluation), None, on_progress, should_stop)
-    (outcome,) = run_with_progress(train, callbacks, [schedule], progress)
+    callbacks = Callbacks(_without_number(on_evaluation), None, on_progress, should_stop)
+    with in_foreground(callbacks, [schedule], progress) as callbacks, CompileTime() as compiling:
+        plan = plan or saved_plan(kept, schedule, form)
+        with processes.one_error():
+            preparation = prepare(run, plan=plan, devices=devices, together=together, form=form)
+            group = make_run_group(preparation)
+        compile_runs(group, kept)
+        (outcome,) = drive(group, callbacks, kept, compiling)
     history = _history_of(outcome)
     warn(why_not_learned(run, history))
     return history
 
 
 def simulate_prepared(
-    prepared: Callable[[], Preparation],
+    preparation: Preparation,
     *,
     on_evaluation: Callable[[dict[str, Any], Params], None] | None = None,
     on_progress: Callable[[int], None] | None = None,
@@ -136,37 +133,30 @@ def simulate_prepared(
     checkpoints: Checkpoints | None = None,
     on_memory: Callable[[Forecast], None] | None = None,
 ) -> History:
-    """Trains the run that ``prepared()`` returns; the options are those of ``simulate``.
+    """Trains a run that has been prepared; the options are those of ``simulate``.
 
     on_memory: called, before training, with what it will hold, by its compiler.
 
     Raises:
       DivergenceError: if training reaches NaN or infinity.
     """
-
-    callbacks = Callbacks(_of_one_run(on_evaluation), None, on_progress, should_stop, on_memory)
-
-    def make_batch(saved: ExecutionPlan | None) -> Batch:
-        made = prepared()
-        fits = saved is not None and computes(made.run.schedule, saved)
-        return batch_of(made.with_plan(saved) if saved and fits else made)
-
-    (outcome,) = drive(make_batch, callbacks, checkpoints)
+    callbacks = Callbacks(_without_number(on_evaluation), None, on_progress, should_stop, on_memory)
+    with CompileTime() as compiling:
+        plan = saved_plan(checkpoints, preparation.run.schedule)
+        with processes.one_error():
+            group = make_run_group(preparation.with_plan(plan) if plan else preparation)
+        compile_runs(group, checkpoints)
+        (outcome,) = drive(group, callbacks, checkpoints, compiling)
     return _history_of(outcome)
 
 
-def _of_one_run(
+def _without_number(
     on_evaluation: Callable[[dict[str, Any], Params], None] | None,
 ) -> Callable[[int, dict[str, Any], Params], None] | None:
-    """The callback of a batch of one run, which has no need of the run's number."""
+    """The callback for a group of one run, which passes on everything but the run's number."""
     if on_evaluation is None:
         return None
-    tell = on_evaluation
-
-    def of_the_run(number: int, evaluation: dict[str, Any], params: Params) -> None:
-        tell(evaluation, params)
-
-    return of_the_run
+    return lambda number, evaluation, params: on_evaluation(evaluation, params)
 
 
 def _history_of(outcome: Outcome | None) -> History:

@@ -10,11 +10,12 @@ from jafl.engine.plan.device_memory import Forecast
 from jafl.engine.plan.run import Run
 from jafl.records import History, Params
 from jafl.simulation.arguments import as_checkpoints, check_callbacks, check_options, check_run
-from jafl.simulation.batches import make_batch
 from jafl.simulation.checkpoints import Checkpoints
+from jafl.simulation.compile_time import CompileTime
 from jafl.simulation.divergence import DivergenceError
-from jafl.simulation.driver import Callbacks, Outcome, drive
-from jafl.simulation.foreground import run_with_progress
+from jafl.simulation.driver import Callbacks, Outcome, compile_runs, drive
+from jafl.simulation.foreground import in_foreground
+from jafl.simulation.make_run_group import make_run_group, prepare_together
 from jafl.simulation.not_learning import numbered, warn, why_not_learned
 from jafl.simulation.run_state import evaluation_steps
 
@@ -68,7 +69,7 @@ def simulate_many(
       SettingError: if the arguments of a run do not fit each other, if runs differ in more than numbers and contents
         of arrays (other rules, models, numbers of clients: says in what), or a checkpoint is of other runs.
       Interrupted: on Ctrl-C, as ``jafl.simulate``; its ``histories`` are what would have been returned.
-      stacking.BatchTooLarge: a SettingError, if they do not fit into the device's memory together.
+      stacking.GroupTooLarge: a SettingError, if they do not fit into the device's memory together.
     """
     runs = _checked(runs)
     check_callbacks(
@@ -80,18 +81,15 @@ def simulate_many(
     )
     check_options(None, together)
     kept = as_checkpoints(checkpoints)
-
-    def train(callbacks: Callbacks) -> list[Outcome | None]:
-        return simulate_batch(runs, together=together, form=form, callbacks=callbacks, checkpoints=kept)
-
     callbacks = Callbacks(on_evaluation, on_end, on_progress, should_stop, on_memory)
-    outcomes = run_with_progress(train, callbacks, [run.schedule for run in runs], progress)
+    with in_foreground(callbacks, [run.schedule for run in runs], progress) as callbacks:
+        outcomes = simulate_group(runs, together=together, form=form, callbacks=callbacks, checkpoints=kept)
     ended = zip(runs, outcomes, strict=True)
     warn(numbered([why_not_learned(run, end) if isinstance(end, History) else None for run, end in ended]))
     return outcomes
 
 
-def simulate_batch(
+def simulate_group(
     runs: Sequence[Run],
     *,
     together: bool | None = None,
@@ -99,9 +97,12 @@ def simulate_batch(
     callbacks: Callbacks,
     checkpoints: Checkpoints | None = None,
 ) -> list[Outcome | None]:
-    """``simulate_many`` without its warning and its bar, for callers that tell themselves how runs ended."""
-    checked = _checked(runs)
-    return drive(lambda _: make_batch(checked, together=together, form=form), callbacks, checkpoints)
+    """``simulate_many`` without its warning and its bar, for callers that have their own."""
+    with CompileTime() as compiling:
+        preparations = prepare_together(_checked(runs), together=together, form=form)
+        group = make_run_group(*preparations)
+        compile_runs(group, checkpoints)
+        return drive(group, callbacks, checkpoints, compiling)
 
 
 def _checked(runs: Any) -> list[Run]:
@@ -118,6 +119,4 @@ def _checked(runs: Any) -> list[Run]:
     require(len(listed) > 0, "the number of runs", 0, "at least 1")
     for number, run in enumerate(listed):
         check_run(run, f"run {number}")
-    return [
-        run._replace(evaluate_at=evaluation_steps(run.schedule.num_steps, run.evaluate_at)) for run in listed
-    ]
+    return [run._replace(evaluate_at=evaluation_steps(run)) for run in listed]

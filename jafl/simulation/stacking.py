@@ -1,9 +1,9 @@
-"""A batch of runs as one program: what the runs have in common is stored once, everything else is stacked.
+"""A group of runs as one program: what the runs have in common is stored once, everything else is stacked.
 
-The runs of a batch go through ``vmap`` over the engine's own loop. What all of them read alike (data, and whatever
-follows from a schedule that they share) has no batch axis: it is stored once, and loops whose bounds it gives run no
-longer than those of one run. Where bounds differ, loops run until the longest has ended, and the other runs keep what
-they had.
+The runs of a group go through ``vmap`` over the engine's own loop. What all of them read (data, and whatever follows
+from a schedule that they share) has no axis of runs: it is stored once, and loops whose bounds it gives run no longer
+than those of one run. Where bounds differ, loops run until the longest has ended, and the other runs keep what they
+had.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ from jafl.records import Params
 from jafl.specifications import Specification
 
 
-class BatchTooLarge(SettingError):
+class GroupTooLarge(SettingError):
     """So many runs do not fit into the device's memory together."""
 
 
@@ -96,8 +96,8 @@ def unstack(tree: Any, runs: int) -> list[Any]:
 def stack(programs: Sequence[engine.Program]) -> Stack:
     """Stacks the programs of several runs, on the host or on the device.
 
-    Arrays that are equal in all runs are stored once. Numbers of specifications always get a batch axis, so that
-    batches that differ in other numbers find their program compiled. Shorter columns are padded to the longest.
+    Arrays that are equal in all runs are stored once. Numbers of specifications always get an axis of runs, so that
+    groups that differ in other numbers find their program compiled. Shorter columns are padded to the longest.
 
     Raises:
       SettingError: if programs differ in anything but numbers and the contents of arrays: says in what.
@@ -159,7 +159,7 @@ def check_memory(
       width: that of the runs' plans.
 
     Raises:
-      BatchTooLarge: if the device has less.
+      GroupTooLarge: if the device has less.
     """
     sizes = {"evaluation": evaluation, "temporaries": temporaries}
     memory = forecast(
@@ -170,9 +170,9 @@ def check_memory(
     return memory
 
 
-def too_large(runs: int, memory: Forecast) -> BatchTooLarge:
+def too_large(runs: int, memory: Forecast) -> GroupTooLarge:
     """The error of so many runs that do not fit into the device's memory together."""
-    return BatchTooLarge(
+    return GroupTooLarge(
         f"the number of runs that go together is {runs}, but must be fewer: they need {readable(memory.needed)} of "
         f"device memory, which has {readable(memory.available)}"
     )

@@ -18,7 +18,7 @@ from jafl.runs.lock import directory_lock, is_locked
 from jafl.runs.recording.progress import Interrupt
 from jafl.runs.recording.recorder import Options
 from jafl.runs.recording.wall_clock import part
-from jafl.runs.training import run_batch
+from jafl.runs.training import run_group
 from jafl.simulation import checkpoints
 from jafl.sweeps.grid_runs import SweepRun, SweepRuns
 
@@ -107,7 +107,7 @@ def _train(
     interrupt: Interrupt,
 ) -> None:
     """Trains the runs of one program; the caller holds the locks on their directories."""
-    run_batch(experiments, directories, options, interrupt)
+    run_group(experiments, directories, options, interrupt)
     if len(experiments) == 1 and is_closed(directories[0].path):  # checkpoints of a batch that it began with
         checkpoints.delete(directories[0].batch_checkpoints)
 

@@ -98,7 +98,7 @@ def test_in_the_matrix_form_different_rules_go_together_and_end_as_alone():
     assert batching.batches_of(found) == [[0, 1, 2, 3], [4]]
     outcomes = batching.simulate_in_batches(found)
     for experiment, outcome in zip(found, outcomes, strict=True):
-        alone = simulate_prepared(lambda run=experiment.run: prepare(run, form="loop"))
+        alone = simulate_prepared(prepare(experiment.run, form="loop"))
         jax.tree.map(
             lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), outcome.params, alone.params
         )

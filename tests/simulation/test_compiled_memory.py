@@ -14,10 +14,10 @@ from jafl import engine
 from jafl.engine.devices import Placement
 from jafl.engine.plan import device_memory
 from jafl.engine.plan.preparation import prepare
-from jafl.simulation import batch as batches
-from jafl.simulation.batch import SingleRun, StackedRuns
+from jafl.simulation import run_group
+from jafl.simulation.run_group import SingleRun, StackedRuns
 from jafl.simulation.simulate import simulate_prepared
-from jafl.simulation.stacking import BatchTooLarge
+from jafl.simulation.stacking import GroupTooLarge
 
 ON_A_GPU = Placement(None, False, platform="gpu")
 REFUSED = (
@@ -49,7 +49,7 @@ def trained(preparation):
     told, evaluated = [], []
     on_evaluation = lambda evaluation, params: evaluated.append(evaluation)  # noqa: E731
     try:
-        history = simulate_prepared(lambda: preparation, on_memory=told.append, on_evaluation=on_evaluation)
+        history = simulate_prepared(preparation, on_memory=told.append, on_evaluation=on_evaluation)
     except jafl.SettingError as error:
         return error, told, evaluated
     return history, told, evaluated
@@ -93,7 +93,7 @@ def test_a_compiler_that_refuses_is_quoted(monkeypatch):
     def refuse(executable):
         raise jax.errors.JaxRuntimeError(REFUSED)
 
-    monkeypatch.setattr(batches, "memory_of", refuse)
+    monkeypatch.setattr(run_group, "memory_of", refuse)
     error, _, evaluated = trained(prepared())
     assert "The compiler says: Ran out of memory in memory space hbm." in str(error) and not evaluated
 
@@ -102,20 +102,21 @@ def test_other_errors_of_a_compiler_leave_the_forecast(monkeypatch):
     def fail(executable):
         raise jax.errors.JaxRuntimeError("UNIMPLEMENTED: no such analysis")
 
-    monkeypatch.setattr(batches, "memory_of", fail)
+    monkeypatch.setattr(run_group, "memory_of", fail)
     preparation = prepared()
     history, (told,), _ = trained(preparation)
     assert told == preparation.forecast and history.temporary_bytes is None
 
 
 @pytest.mark.full
-def test_a_batch_that_is_too_large_when_compiled_says_so():
-    batch = StackedRuns([prepared(seed=1), prepared(seed=2)])
+def test_a_group_that_is_too_large_when_compiled_says_so():
+    group = StackedRuns([prepared(seed=1), prepared(seed=2)])
     alone = SingleRun(prepared())
-    both, one = batch.compile(), alone.compile()
-    assert batch.memory.compiled and both.needed > one.needed
-    assert batch.memory.needed == both.needed + batch.memory.parts["evaluation"]
-    batch = StackedRuns([prepared(seed=1), prepared(seed=2)])
-    batch.memory = dataclasses.replace(batch.memory, available=both.needed)
-    with pytest.raises(BatchTooLarge, match="number of runs that go together is 2"):
-        batch.compile()
+    both, one = group.compiled_memory(), alone.compiled_memory()
+    group.compile()
+    assert group.memory.compiled and both.needed > one.needed
+    assert group.memory.needed == both.needed + group.memory.parts["evaluation"]
+    group = StackedRuns([prepared(seed=1), prepared(seed=2)])
+    group.memory = dataclasses.replace(group.memory, available=both.needed)
+    with pytest.raises(GroupTooLarge, match="number of runs that go together is 2"):
+        group.compile()

@@ -1,4 +1,4 @@
-"""Whole runs in the matrix form: evaluations, reports, checkpoints, batches of different rules, compilations."""
+"""Whole runs in the matrix form: evaluations, reports, checkpoints, groups of different rules, compilations."""
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ from quick_compilation import quick_compilation  # noqa: F401
 import jafl
 from jafl.engine.matrix import linearity, matrix_program, segment_loop
 from jafl.engine.plan.preparation import NoMatrixForm
-from jafl.simulation.batches import make_batch
+from jafl.simulation.make_run_group import make_run_group, prepare_together
 
 CLIENTS = 12
 RULES = {
@@ -150,18 +150,17 @@ def test_different_rules_go_in_one_program(names, in_64_bits):
 @pytest.mark.parametrize(("runs", "together"), [(1, True), (2, True), (2, False)])
 def test_what_lanes_without_a_trip_train_is_not_read(runs, together):
     """They train from whatever lies in a slot; that may be NaN, which no factor of nought removes."""
-    batch = make_batch(
-        [run_of("fedbuff", seed=seed) for seed in range(runs)], together=together, form="matrix"
-    )
-    carry = batch.carry.device
+    several = [run_of("fedbuff", seed=seed) for seed in range(runs)]
+    group = make_run_group(*prepare_together(several, together=together, form="matrix"))
+    carry = group.carry.device
     params = jax.tree.map(np.asarray, carry.params)
     poisoned = carry._replace(
         snapshots=jax.tree.map(lambda rows: jnp.full_like(rows, jnp.nan), carry.snapshots)
     )
-    nothing = matrix_program.stack_chunks([maker.nothing() for maker in batch._makers])
+    nothing = matrix_program.stack_chunks([maker.nothing() for maker in group._makers])
     if runs > 1:  # some run has trips
         nothing = nothing._replace(most=np.full_like(nothing.most, 3))
-    after, _ = segment_loop.run(batch._program, poisoned, nothing, 2)
+    after, _ = segment_loop.run(group._program, poisoned, nothing, 2)
     for leaf, other in zip(jax.tree.leaves(after.params), jax.tree.leaves(params), strict=True):
         np.testing.assert_array_equal(leaf, other)
 

@@ -15,8 +15,8 @@ import jafl
 from jafl import delays, rules
 from jafl.rules import staleness
 from jafl.simulation import stacking
-from jafl.simulation.batch import StackedRuns
-from jafl.simulation.batches import make_batch
+from jafl.simulation.make_run_group import make_run_group, prepare_together
+from jafl.simulation.run_group import StackedRuns
 
 CLIENTS, STEPS = 12, 40
 SOFTMAX, MLP = jafl.models.softmax(3), jafl.models.mlp(3, (5,))
@@ -223,9 +223,9 @@ def test_other_numbers_compile_nothing_and_what_is_shared_is_there_once():
     jafl.simulate_many(other)
     assert stacking.run._cache_size() == programs
 
-    batch = make_batch(runs)
-    assert isinstance(batch, StackedRuns)
-    stack = batch.stack
+    group = make_run_group(*prepare_together(runs))
+    assert isinstance(group, StackedRuns)
+    stack = group.stack
     program = jax.tree.unflatten(stack.structure, stack.is_own)
     assert not any(jax.tree.leaves((program.data, program.steps)))
     assert program.trips == (False, True, False, False, {}, None, None)

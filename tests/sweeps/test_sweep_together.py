@@ -19,7 +19,7 @@ from jafl.config.settings import Settings
 from jafl.runs import training
 from jafl.runs.directory.damage import is_closed
 from jafl.runs.lock import directory_lock
-from jafl.simulation.stacking import BatchTooLarge
+from jafl.simulation.stacking import GroupTooLarge
 from jafl.sweeps.grid_runs import SweepRuns, directories, requests_in
 from jafl.sweeps.sweep import run_sweep
 
@@ -329,14 +329,14 @@ def test_a_checkpoint_of_other_runs_is_told_and_removed(tmp_path, whole):
 
 @pytest.mark.full
 def test_a_group_that_does_not_fit_is_halved(tmp_path, monkeypatch):
-    train = training.simulate_batch
+    train = training.simulate_group
 
     def narrow(runs, **options):
         if len(runs) > 3:
-            raise BatchTooLarge("the number of runs that go together is 6, but must be fewer")
+            raise GroupTooLarge("the number of runs that go together is 6, but must be fewer")
         return train(runs, **options)
 
-    monkeypatch.setattr(training, "simulate_batch", narrow)
+    monkeypatch.setattr(training, "simulate_group", narrow)
     assert quiet({}, SWEEP, tmp_path / "sweep").statuses == {"finished": 6}
     assert {one["trained_together"] for one in summaries(tmp_path / "sweep").values()} == {3}
 

@@ -83,7 +83,7 @@ def compute(run: Run, *, on_training: bool = False) -> Compute:
     assert work.minibatches is not None
     of_clients = work.minibatches(federation.num_examples)
     count = int(np.sum(of_clients[run.schedule.client]))
-    evaluations = len(evaluation_steps(run.schedule.num_steps, run.evaluate_at))
+    evaluations = len(evaluation_steps(run))
     return Compute(
         training=count * multiply_adds(traced_gradient(run)),
         server=_of_server(run),

@@ -65,27 +65,27 @@ def runs_of(model: jafl.Model, shape: tuple[int, ...], rule: str) -> list[jafl.R
     ]
 
 
-def timed(make_batch: Callable[[], object], steps: int) -> float:
-    """Seconds of all server steps of a new batch, after one that has compiled it."""
-    batch = make_batch()
-    batch.advance(0, 0)  # type: ignore[attr-defined]
-    jax.block_until_ready(batch.carry)  # type: ignore[attr-defined]
+def timed(make_group: Callable[[], object], steps: int) -> float:
+    """Seconds of all server steps of a new group, after one that has compiled it."""
+    group = make_group()
+    group.advance(0, 0)  # type: ignore[attr-defined]
+    jax.block_until_ready(group.carry)  # type: ignore[attr-defined]
     begin = time.perf_counter()
-    batch.advance(0, steps)  # type: ignore[attr-defined]
-    jax.block_until_ready(batch.carry)  # type: ignore[attr-defined]
+    group.advance(0, steps)  # type: ignore[attr-defined]
+    jax.block_until_ready(group.carry)  # type: ignore[attr-defined]
     return time.perf_counter() - begin
 
 
-def batches(runs: Sequence[jafl.Run]) -> list[Callable[[], object]]:
-    """What makes each batch: the loop form, then the matrix forms."""
+def groups(runs: Sequence[jafl.Run]) -> list[Callable[[], object]]:
+    """What makes each group: the loop form, then the matrix forms."""
     from jafl.engine.plan.preparation import prepare
-    from jafl.simulation.batches import batch_of, make_batch
+    from jafl.simulation.make_run_group import make_run_group, prepare_together
     from jafl.simulation.matrix_runs import MatrixRuns
 
     def loop() -> object:
         if len(runs) == 1:
-            return batch_of(prepare(runs[0], form="loop", devices=DEVICES.value))
-        return make_batch(runs, form="loop")
+            return make_run_group(prepare(runs[0], form="loop", devices=DEVICES.value))
+        return make_run_group(*prepare_together(runs, form="loop"))
 
     def matrix(width: int, together: bool) -> object:
         plan = jafl.in_waves(runs[0].schedule, width, form="matrix")
@@ -104,7 +104,7 @@ def main(_: list[str]) -> None:
                 continue
             runs = runs_of(model, shape, rule)
             steps, trips = runs[0].schedule.num_steps, runs[0].schedule.num_trips * len(runs)
-            programs = batches(runs)
+            programs = groups(runs)
             spent = np.array([[timed(make, steps) for make in programs] for _ in range(REPEATS.value + 1)])[
                 1:
             ]

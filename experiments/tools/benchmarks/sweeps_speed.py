@@ -29,7 +29,7 @@ from experiments.tools.benchmarks.workloads import (
     overlapping_clients,
     whole_run,
 )
-from jafl.simulation.batches import make_batch
+from jafl.simulation.make_run_group import make_run_group, prepare_together
 
 # {name: (shape of an example, model)}
 MODELS = {
@@ -83,11 +83,11 @@ def apart(members: list[jafl.Run]) -> Callable[[], object]:
 
 def together(members: list[jafl.Run]) -> Callable[[], object]:
     """The runs in one program, from start to end, arrays placed beforehand."""
-    batch = make_batch(members)
+    group = make_run_group(*prepare_together(members))
 
     def train() -> object:
-        batch.advance(0, members[0].schedule.num_steps)
-        return batch.carry
+        group.advance(0, members[0].schedule.num_steps)
+        return group.carry
 
     return train
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 
-from jafl.base.precision import float32_products
+from jafl.base.precision import products_in
 from jafl.base.random_keys import with_own_keys
 from jafl.engine import devices
 from jafl.engine.forms import tiled_rows
@@ -47,7 +47,6 @@ class OpenStep(NamedTuple):
 
 
 @functools.partial(jax.jit, static_argnames=("slots", "num_clients"))
-@float32_products
 def allocate(program: Program, params: Params, *, slots: int, num_clients: int) -> Carry:
     """Allocates everything that the run will write.
 
@@ -60,43 +59,44 @@ def allocate(program: Program, params: Params, *, slots: int, num_clients: int) 
     Returns:
       The carry before the first server step.
     """
-    rule = program.rule.build()
-    params = jax.tree.map(jnp.asarray, params)
-    rows = jax.tree.map(lambda p: program.placement.rows.zeros(slots, p), params)
-    state, optimizer_state = _initial_states(program, params, rows, num_clients)
-    trained = jax.eval_shape(lambda: train_trip(program, rows, jnp.int32(0)))
-    waiting = waves.allocate(program.waves, trained) if program.waves else None
-    # What a rule stores need not have the shapes of the model: it may be any pytree.
-    memory = None
-    if rule.remembers:
-        value = remembered_shapes(program, rows)
-        memory = client_memory.allocate(value, num_clients, rule.memory_precision, program.placement.rows)
+    with products_in("float32"):
+        rule = program.rule.build()
+        params = jax.tree.map(jnp.asarray, params)
+        rows = jax.tree.map(lambda p: program.placement.rows.zeros(slots, p), params)
+        state, optimizer_state = _initial_states(program, params, rows, num_clients)
+        trained = jax.eval_shape(train_trip, program, rows, jnp.int32(0))
+        waiting = waves.allocate(program.waves, trained) if program.waves else None
+        # What a rule stores need not have the shapes of the model: it may be any pytree.
+        memory = None
+        if rule.remembers:
+            value = remembered_shapes(program, rows)
+            memory = client_memory.allocate(value, num_clients, rule.memory_precision, program.placement.rows)
 
-    # Shapes of reports are not declared by rules; one traced step says what they are.
-    as_columns: dict[str, str] = {}
+        # Shapes of reports are not declared by rules; one traced step says what they are.
+        as_columns: dict[str, str] = {}
 
-    def reports_of_one_step():
-        arrival, trip_report, step_report = step_of_first_trip(program, params, rows, state, memory)
-        as_columns.update(columns_in_report(program, arrival, trip_report))
-        return trip_report, step_report
+        def reports_of_one_step():
+            arrival, trip_report, step_report = step_of_first_trip(program, params, rows, state, memory)
+            as_columns.update(columns_in_report(program, arrival, trip_report))
+            return trip_report, step_report
 
-    def rows_of(count, report):
-        return {name: jnp.zeros((count, *value.shape), value.dtype) for name, value in report.items()}
+        def rows_of(count, report):
+            return {name: jnp.zeros((count, *value.shape), value.dtype) for name, value in report.items()}
 
-    trip_report, step_report = jax.eval_shape(reports_of_one_step)
-    trip_reports = rows_of(len(program.trips.client), trip_report)
-    # Reports that repeat a column of the rule are there from the start, and no trip writes them.
-    trip_reports |= {name: program.trips.columns[column] for name, column in as_columns.items()}
-    return Carry(
-        params=params,
-        optimizer_state=optimizer_state,
-        rule_state=state,
-        snapshots=jax.tree.map(tiled_rows.starting_with, params, rows),
-        memory=memory,
-        waiting=waiting,
-        trip_reports=trip_reports,
-        step_reports=rows_of(len(program.steps.write_slot), step_report),
-    )
+        trip_report, step_report = jax.eval_shape(reports_of_one_step)
+        trip_reports = rows_of(len(program.trips.client), trip_report)
+        # Reports that repeat a column of the rule are there from the start, and no trip writes them.
+        trip_reports |= {name: program.trips.columns[column] for name, column in as_columns.items()}
+        return Carry(
+            params=params,
+            optimizer_state=optimizer_state,
+            rule_state=state,
+            snapshots=jax.tree.map(tiled_rows.starting_with, params, rows),
+            memory=memory,
+            waiting=waiting,
+            trip_reports=trip_reports,
+            step_reports=rows_of(len(program.steps.write_slot), step_report),
+        )
 
 
 def step_of_first_trip(
@@ -144,35 +144,37 @@ def _initial_states(program: Program, params: Params, rows: ArrayTree, num_clien
 
 
 @functools.partial(jax.jit, donate_argnames="carry")
-@float32_products
 def run(program: Program, carry: Carry, first_step: int, last_step: int) -> Carry:
     """Runs the server steps ``first_step`` to ``last_step - 1``; compiled once for any bounds.
 
     The carry is donated: its memory becomes the result's, so the one passed in cannot be used again. Rule and server
     optimizer multiply in float32 on every platform; a model says its own precision.
     """
-    rows = program.placement.rows
-    # Only for the time of this call: checkpoints and other calls see columns, not the packed vector.
-    program = _packed(program)
+    with products_in("float32"):
+        rows = program.placement.rows
+        # Only for the time of this call: checkpoints and other calls see columns, not the packed vector.
+        program = _packed(program)
 
-    def body(program, step, carried):
-        return lay_out_carry(rows, _server_step(program, step, shaped(carried, carry)))
+        def body(program, step, carried):
+            return lay_out_carry(rows, _server_step(program, step, shaped(carried, carry)))
 
-    # A function with a name of its own, by which estimates tell this loop, of one round, from the other.
-    def step_zero(program, carried):
-        return lax.fori_loop(first_step, jnp.minimum(last_step, 1), functools.partial(body, program), carried)
+        # A function with a name of its own, by which estimates tell this loop, of one round, from the other.
+        def step_zero(program, carried):
+            return lax.fori_loop(
+                first_step, jnp.minimum(last_step, 1), functools.partial(body, program), carried
+            )
 
-    carried = lay_out_carry(rows, carry)
-    begin: Any = first_step
-    if one_trip_after_first_step(program):
-        with jax.named_scope("first_step"):
-            carried = step_zero(program, carried)
-        program = dataclasses.replace(program, one_trip_per_step=True)
-        begin = jnp.maximum(first_step, 1)
-    # The bounds are data, so one compiled program serves every chunk, evaluation and checkpoint.
-    with jax.named_scope("server_steps"):  # scopes name the loops in profiles and in compiled programs
-        carried = lax.fori_loop(begin, last_step, functools.partial(body, program), carried)
-    return shaped(carried, carry)
+        carried = lay_out_carry(rows, carry)
+        begin: Any = first_step
+        if one_trip_after_first_step(program):
+            with jax.named_scope("first_step"):
+                carried = step_zero(program, carried)
+            program = dataclasses.replace(program, one_trip_per_step=True)
+            begin = jnp.maximum(first_step, 1)
+        # The bounds are data, so one compiled program serves every chunk, evaluation and checkpoint.
+        with jax.named_scope("server_steps"):  # scopes name the loops in profiles and in compiled programs
+            carried = lax.fori_loop(begin, last_step, functools.partial(body, program), carried)
+        return shaped(carried, carry)
 
 
 def lay_out_carry(rows: AcceleratorRows, carry: Carry) -> Carry:

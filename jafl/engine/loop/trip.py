@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from jafl.base.errors import require
-from jafl.clients.work import ClientData, ClientResult
+from jafl.clients.work import ClientData
 from jafl.engine import devices
 from jafl.engine.devices import Placement
 from jafl.engine.forms import columns
@@ -75,15 +75,6 @@ def trained_trip(
     return trained
 
 
-def train(program: Program, snapshots: ArrayTree, trip: jax.Array) -> tuple[ClientResult, Any]:
-    """The work of client trip number ``trip``, and the snapshot [*P] that it trains from."""
-    client = program.trips.client[trip]
-    slot, for_rule = program.trips.read_slot[trip], program.rule.build().needs_start
-    start = program.placement.rows.read_start(snapshots, slot, trip, for_rule)
-    work = program.client_work.build()
-    return work.train(_client_data(program, trip), start, client, program.trips.key[trip]), start
-
-
 def _client_data(program: Program, trip: jax.Array) -> ClientData:
     """The clients' examples, as the trip reads them."""
     data, trips = program.data, program.trips
@@ -97,8 +88,13 @@ def _client_data(program: Program, trip: jax.Array) -> ClientData:
 
 @functools.partial(jax.jit, inline=True)  # traced once, for the several places that ask for its shapes
 def train_trip(program: Program, snapshots: ArrayTree, trip: jax.Array) -> Trained:
-    result, start = train(program, snapshots, trip)
-    return Trained(result, start if program.rule.build().needs_start else None)
+    """The work of client trip number ``trip``, from the snapshot that its client has downloaded."""
+    client = program.trips.client[trip]
+    slot, for_rule = program.trips.read_slot[trip], program.rule.build().needs_start
+    start = program.placement.rows.read_start(snapshots, slot, trip, for_rule)
+    work = program.client_work.build()
+    result = work.train(_client_data(program, trip), start, client, program.trips.key[trip])
+    return Trained(result, start if for_rule else None)
 
 
 def make_arrival(program: Program, trip: jax.Array, trained: Trained) -> Arrival:

@@ -79,7 +79,8 @@ def make_program(
         placement=placement,
     )
     allocate = allocation(run, plan)
-    carry = in_jax("rule", jax.eval_shape, allocate, program, run.params, name=shown(run.rule, 200))
+    with in_jax("rule", allocate, shown(run.rule, 200)):
+        carry = jax.eval_shape(allocate, program, run.params)
     # The check traces the rule twice; only rules from outside jafl may draw without a key.
     if _is_made_by_the_user(rule):
         state = carry.params, carry.snapshots, carry.rule_state, carry.memory

@@ -27,10 +27,10 @@ from jafl.engine.devices import place_on
 from jafl.engine.plan.compatibility import check_model_precision
 from jafl.engine.plan.device_memory import Forecast
 from jafl.engine.plan.preparation import Preparation, prepare
-from jafl.simulation.batches import batch_of
 from jafl.simulation.compile_time import CompileTime
 from jafl.simulation.divergence import DivergenceError
-from jafl.simulation.driver import Callbacks, drive
+from jafl.simulation.driver import Callbacks, compile_runs, drive
+from jafl.simulation.make_run_group import make_run_group
 
 # Chunks are left out for so long after the first step; then they are timed for so long, and so many at least.
 SECONDS_WARMING_UP, SECONDS_TIMED, LEAST_CHUNKS = 1.0, 10.0, 5
@@ -245,7 +245,9 @@ def _trained(preparation: Preparation, watch: _FirstStep, platform: str) -> dict
             on_memory=memory.append,
             on_start=lambda _: watch.mark("compiling and placing"),
         )
-        (outcome,) = drive(lambda _: batch_of(preparation), callbacks, None)
+        group = make_run_group(preparation)
+        compile_runs(group, None)
+        (outcome,) = drive(group, callbacks, None, compiling)
         compile_seconds = compiling.seconds
     if isinstance(outcome, DivergenceError):  # its speed would be that of another computation
         raise outcome

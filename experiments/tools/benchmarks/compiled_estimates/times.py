@@ -100,7 +100,7 @@ def times(
     on_training = bool(getattr(getattr(subject, "settings", None), "train_accuracy", False))
     preparation = prepare_for(chip, run, devices=devices, on_training=on_training, must_fit=False)
     lowered = lowered_run(chip, preparation)
-    evaluations = len(evaluation_steps(run.schedule.num_steps, run.evaluate_at))
+    evaluations = len(evaluation_steps(run))
     none = Times(chip.name, False, run.schedule.num_trips, evaluations=evaluations)
     try:
         found = lowered.read(chip, known.compiled(chip, lowered.lowered)[1])

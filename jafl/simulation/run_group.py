@@ -26,15 +26,16 @@ class OutOfMemory(Exception):
     """A compiler refuses a program that takes more memory than the device has; the text is its own sentence."""
 
 
-class Batch(abc.ABC):
-    """A batch of M runs on the device.
+class RunGroup(abc.ABC):
+    """A group of M runs on the device.
 
     Attributes:
       preparations: of the runs, in order.
       memory: what all runs hold together on each device: jafl's forecast until ``compile``.
+      temporary_bytes: of the memory, what only a step needs, as the compiler says; None before, or if it does not.
       carry: everything that lasts from one server step to the next, of all runs.
       stops: server steps after which somebody looks at the runs.
-      reads: of each run what decides its result: another program, or other numbers, is another batch.
+      reads: of each run what decides its result: another program, or other numbers, is another group.
       copies_models: whether ``models`` returns copies, which last.
     """
 
@@ -47,6 +48,7 @@ class Batch(abc.ABC):
             for prepared, program in zip(preparations, programs, strict=True)
         ]
         self.memory: Forecast = self.preparations[0].forecast
+        self.temporary_bytes: int | None = None
         self.stops: frozenset[int] = frozenset()
 
     @functools.cached_property
@@ -117,24 +119,20 @@ class Batch(abc.ABC):
           OutOfMemory: if it compiles nothing that takes more memory than the device has.
         """
 
-    def compile(self) -> CompiledMemory | None:
+    def compile(self) -> None:
         """Compiles the program. ``memory`` is then what the compiler says, if it does, and must fit.
 
-        Returns:
-          ``compiled_memory()``.
-
         Raises:
-          SettingError: if the program does not fit into the device's memory; ``stacking.BatchTooLarge`` of several.
+          SettingError: if the program does not fit into the device's memory; ``stacking.GroupTooLarge`` of several.
         """
         try:
             compiled = self.compiled_memory()
         except OutOfMemory as error:
             raise self._too_large(f" The compiler says: {error}.") from error
         if compiled:
-            self.memory = self.memory.as_compiled(compiled)
+            self.memory, self.temporary_bytes = self.memory.as_compiled(compiled), compiled.temporaries
             if not self.memory.fits:
                 raise self._too_large()
-        return compiled
 
     def _too_large(self, said: str = "") -> SettingError:
         if len(self.preparations) > 1:
@@ -142,8 +140,8 @@ class Batch(abc.ABC):
         return self.memory.too_large(said)
 
 
-class SingleRun(Batch):
-    """A batch of one run: its program as it is, on one device or several."""
+class SingleRun(RunGroup):
+    """A group of one run: its program as it is, on one device or several."""
 
     def __init__(self, preparation: Preparation):
         preparation = preparation.with_drawn()
@@ -177,8 +175,8 @@ class SingleRun(Batch):
         return memory_after_compiling(lambda: engine.run.lower(self._program, self.carry, 0, 0))
 
 
-class StackedRuns(Batch):
-    """A batch of several runs, on one device: their programs stacked, and ``vmap`` over the engine's loop."""
+class StackedRuns(RunGroup):
+    """A group of several runs, on one device: their programs stacked, and ``vmap`` over the engine's loop."""
 
     copies_models = True
 
@@ -231,7 +229,7 @@ class StackedRuns(Batch):
 
 
 def _memory(preparations: Sequence[Preparation], stack: stacking.Stack, carry: engine.Carry) -> Forecast:
-    """What all runs hold together; raises ``stacking.BatchTooLarge`` if their arrays alone are too large."""
+    """What all runs hold together; raises ``stacking.GroupTooLarge`` if their arrays alone are too large."""
     held, first, number = 0, preparations[0], len(preparations)
     counted: set[int] = set()
     for run in (preparation.run for preparation in preparations):

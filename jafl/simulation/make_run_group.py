@@ -1,4 +1,4 @@
-"""Makes a batch of runs: in the loop form or in the matrix form, alone or several together."""
+"""Makes the program of one run, or of several that train together, in the loop form or in the matrix form."""
 
 from collections.abc import Sequence
 
@@ -12,22 +12,26 @@ from jafl.engine.plan.run import Run
 from jafl.engine.plan.slots_and_waves import in_waves, trip_by_trip
 from jafl.records import EventSchedule, ExecutionPlan
 from jafl.simulation import stacking
-from jafl.simulation.batch import Batch, SingleRun, StackedRuns
 from jafl.simulation.matrix_runs import MatrixRuns
+from jafl.simulation.run_group import RunGroup, SingleRun, StackedRuns
 
 
-def batch_of(preparation: Preparation) -> Batch:
-    """A batch of one run, in the form of its plan."""
-    return MatrixRuns([preparation]) if preparation.form else SingleRun(preparation)
+def make_run_group(*preparations: Preparation) -> RunGroup:
+    """Makes the program of these runs and places it on the device; the runs of several share a form.
+
+    Raises:
+      SettingError: if several runs differ in more than numbers and contents of arrays, or examples are not finite.
+      stacking.GroupTooLarge: a SettingError, if they do not fit into the device's memory together.
+    """
+    if preparations[0].form is not None:
+        return MatrixRuns(preparations)
+    return SingleRun(*preparations) if len(preparations) == 1 else StackedRuns(preparations)
 
 
-def make_batch(
-    runs: Sequence[Run],
-    *,
-    together: bool | None = None,
-    form: str | None = None,
-) -> Batch:
-    """Checks every run, and places all of them on one device.
+def prepare_together(
+    runs: Sequence[Run], *, together: bool | None = None, form: str | None = None
+) -> list[Preparation]:
+    """Checks every run, and chooses plans with which all of them train on one device.
 
     Args:
       runs: at least one.
@@ -38,17 +42,16 @@ def make_batch(
       SettingError: as ``jafl.simulate_many``.
     """
     if len(runs) == 1:
-        return batch_of(prepare(runs[0], devices=1, together=together, form=form))
+        return [prepare(runs[0], devices=1, together=together, form=form)]
     for run in runs:
         check_types(run.federation, run.client_work, run.rule)
     stacking.check_params([run.params for run in runs])
     if prepared := _in_matrix_form(runs, together, form):
-        return MatrixRuns(prepared)
+        return prepared
     plans = _shared_plans(runs, together)
-    preparations = [
+    return [
         prepare(run, plan=plan, devices=1, together=together) for run, plan in zip(runs, plans, strict=True)
     ]
-    return StackedRuns(preparations)
 
 
 def _in_matrix_form(runs: Sequence[Run], together: bool | None, form: str | None) -> list[Preparation] | None:
