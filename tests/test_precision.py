@@ -151,7 +151,7 @@ def unplaced(model, rule, **options):
     work = jafl.client_work(dataclasses.replace(model, matmul_precision="float32"), learning_rate=0.1)
     program, carry = placed(schedule, federation, work, rule, params, **options)
     work = jafl.client_work(model, learning_rate=0.1)
-    return dataclasses.replace(program, client_work=work), carry
+    return program.with_training(client_work=work), carry
 
 
 def test_a_context_of_float32_leaves_its_caller_as_it_was():

@@ -33,7 +33,7 @@ def measured_here(subject: Any, *, seconds: float = SECONDS_MEASURED) -> float |
     try:
         preparation = preparation or prepare(run)
         preparation.forecast.check()
-        model = preparation.program.client_work.build().model
+        model = preparation.program.training.client_work.build().model
         check_model_precision(model, preparation.program.placement.platform)
     except SettingError:
         return None

@@ -7,15 +7,18 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from jafl.engine.loop.program import Carry, Program, Steps, Trained, Trips
+    from jafl.engine.loop.program import Arrivals, Carry, Program, Server, Steps, Trained, Training, Trips
     from jafl.engine.loop.server_steps import allocate, run, step_of_first_trip
     from jafl.engine.loop.trip import train_trip
 
 __all__ = [
+    "Arrivals",
     "Carry",
     "Program",
+    "Server",
     "Steps",
     "Trained",
+    "Training",
     "Trips",
     "allocate",
     "run",
@@ -23,7 +26,9 @@ __all__ = [
     "train_trip",
 ]
 _HOME = {
-    **dict.fromkeys(("Carry", "Program", "Steps", "Trained", "Trips"), "program"),
+    **dict.fromkeys(
+        ("Arrivals", "Carry", "Program", "Server", "Steps", "Trained", "Training", "Trips"), "program"
+    ),
     **dict.fromkeys(("allocate", "run", "step_of_first_trip"), "server_steps"),
     "train_trip": "trip",
 }

@@ -99,7 +99,7 @@ def _check_form(before: Experiment, now: Experiment) -> None:
             raise NotThere(
                 "its rule remembers the clients' updates in an order that follows from the whole schedule"
             )
-    if not _same_numbers(before.preparation.program.rule, now.preparation.program.rule):
+    if not _same_numbers(before.preparation.program.server.rule, now.preparation.program.server.rule):
         raise NotThere("the numbers of its rule follow from the whole schedule")
     if now.settings.decompose_steps:
         raise NotThere("the steps whose error is split are spread over the whole run")
@@ -117,7 +117,10 @@ def _same_numbers(rule: Any, other: Any) -> bool:
 def _carried_over(old: Carry, new: Carry, before: Experiment, now: Experiment, step: int) -> Carry:
     """The carry of ``now`` after ``step`` server steps, from that of ``before``."""
     trips = int(now.schedule.step_offsets[step])
-    columns = (before.preparation.program.trips.columns, now.preparation.program.trips.columns)
+    columns = (
+        before.preparation.program.server.arrivals.columns,
+        now.preparation.program.server.arrivals.columns,
+    )
     for name in columns[1]:
         if not np.array_equal(columns[0][name][:trips], columns[1][name][:trips]):
             raise NotThere(f"what its rule reads of a trip ({name}) follows from the whole schedule")

@@ -43,16 +43,19 @@ def digests_of(runs: Iterable[Reads]) -> dict[str, str]:
     parts: dict[str, Any] = {name: hashlib.sha256() for name in ("examples", "schedule", "numbers")}
     examples: dict[int, str] = {}
     for run in runs:
-        program, data = run.program, run.program.data
+        training, server = run.program.training, run.program.server
+        data, trips, arrivals = training.data, training.trips, server.arrivals
         if id(data.x) not in examples:
             examples[id(data.x)] = _of_rows(data.x)
         parts["examples"].update(examples[id(data.x)].encode())
         _add(parts["examples"], data._replace(x=None))
-        _add(parts["schedule"], (program.trips._replace(key=None), program.steps, program.recall))
+        columns = (trips.client, arrivals.staleness, trips.read_slot, arrivals.columns)
+        # This order is that of checkpoints which are there already.
+        _add(parts["schedule"], (*columns, trips.examples, trips.version, server.steps, server.recall))
         _add(parts["schedule"], list(dataclasses.asdict(run.plan).values()))
         key = jax.random.key_data(run.key) if _is_key(run.key) else run.key
-        numbers = (program.client_work, program.rule, program.server_optimizer)
-        _add(parts["numbers"], (run.params, key, program.trips.key, numbers))
+        numbers = (training.client_work, server.rule, server.optimizer)
+        _add(parts["numbers"], (run.params, key, trips.key, numbers))
     return {name: part.hexdigest() for name, part in parts.items()}
 
 

@@ -108,7 +108,7 @@ def _cause(run: Run, step: int) -> tuple[int | None, str]:
     carry = engine.run(program, carry, 0, step)
     largest = 0.0
     for trip in range(*_trips_of(run.schedule, step)):
-        finite, longest, loss = jax.device_get(_measured(program, carry.snapshots, np.int32(trip)))
+        finite, longest, loss = jax.device_get(_measured(program.training, carry.snapshots, np.int32(trip)))
         if not finite and not counts_as_zero(carry.trip_reports):
             return int(run.schedule.client[trip]), _cause_in_trip(
                 run, program, carry, trip, bool(np.isfinite(loss))
@@ -149,7 +149,7 @@ def _cause_in_trip(
         place = int(np.flatnonzero(rows == bad.row)[0])
         name = f"example {place} of client {client} (row {bad.row} of x and y)"
         return f"{FROM_THE_START} {bad.describe(name)}"
-    first = _loss_at(program, run.params, np.int32(trip))
+    first = _loss_at(program.training, run.params, np.int32(trip))
     if not np.isfinite(first):
         return (
             f"{FROM_THE_START} The loss of that trip's first minibatch is {float(first)}, although each example of "
@@ -182,14 +182,14 @@ def _grown(run: Run, carry: engine.Carry) -> str:
 
 def _is_finite_if_slower(program: engine.Program, carry: engine.Carry, trip: int) -> bool | None:
     """Whether a trip is finite with steps of a billionth of their length; None where that cannot be tried."""
-    work = program.client_work
+    work = program.training.client_work
     optimizer = work.arguments.get("optimizer")
     if optimizer is None:
         return None
     slow = specify(optax.chain, as_specification(optimizer), specify(optax.scale, SLOWER))
     slower = Specification(work.factory, {**work.arguments, "optimizer": slow})
-    program = dataclasses.replace(program, client_work=slower)
-    return bool(jax.device_get(_measured(program, carry.snapshots, np.int32(trip)))[0])
+    program = program.with_training(client_work=slower)
+    return bool(jax.device_get(_measured(program.training, carry.snapshots, np.int32(trip)))[0])
 
 
 def _trips_of(schedule: EventSchedule, step: int) -> tuple[int, int]:
@@ -205,19 +205,19 @@ def all_finite(tree: Any) -> jax.Array:
 
 
 @jax.jit
-def _measured(program: engine.Program, snapshots: Any, trip: jax.Array) -> tuple[jax.Array, ...]:
+def _measured(training: engine.Training, snapshots: Any, trip: jax.Array) -> tuple[jax.Array, ...]:
     """Of a trip: whether its update and loss are finite, the update's largest number, and the loss."""
-    result = engine.train_trip(program, snapshots, trip).result
+    result = engine.train_trip(training, snapshots, trip).result
     return all_finite((result.update, result.loss)), _largest(result.update), result.loss
 
 
 @jax.jit
-def _loss_at(program: engine.Program, params: Any, trip: jax.Array) -> jax.Array:
+def _loss_at(training: engine.Training, params: Any, trip: jax.Array) -> jax.Array:
     """The loss of a trip's first minibatch at other parameters than those that its client downloaded."""
-    trips, data = program.trips, program.data
+    trips, data = training.trips, training.data
     if trips.version is not None:
         data = data._replace(version=trips.version[trip])
-    return program.client_work.build().train(data, params, trips.client[trip], trips.key[trip]).loss
+    return training.client_work.build().train(data, params, trips.client[trip], trips.key[trip]).loss
 
 
 @jax.jit

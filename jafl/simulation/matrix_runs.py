@@ -184,7 +184,7 @@ def _program_of(runs: Sequence[MatrixRun], layout: Layout, placement: Placement)
     first = dataclasses.replace(first, precision=precision)
     if alone:
         return place_program(first)
-    read = [(run.program.data, run.program.client_work) for run in runs]
+    read = [(run.program.data, run.program.training.client_work) for run in runs]
     is_own, (data, work) = stacking.stack_leaves(read)
     return put(
         dataclasses.replace(first, data=data, client_work=work, is_own=is_own, runs=len(runs)),

@@ -184,20 +184,23 @@ def _alike(programs: Sequence[engine.Program]) -> list[engine.Program]:
     Shorter runs are padded to the longest; nobody reads what they compute after their last server step. A run with
     one trip in each step can be looped over like a run with more.
     """
-    longest = max((np.asarray(program.steps.first_trip) for program in programs), key=_steps)
+    longest = max((np.asarray(program.server.steps.first_trip) for program in programs), key=_steps)
     placement = max(
         (program.placement for program in programs), key=lambda placement: placement.trips_folded_together
     )
     placement = placement._replace(whole_steps=all(program.placement.whole_steps for program in programs))
     alike = []
     for program in programs:
-        own = np.asarray(program.steps.first_trip)
+        own = np.asarray(program.server.steps.first_trip)
         steps = _steps(own)
         same = np.array_equal(own[: steps + 1], longest[: steps + 1])
-        steps_of = program.steps._replace(first_trip=longest if same else own)
+        steps_of = program.server.steps._replace(first_trip=longest if same else own)
         one_each = all(other.one_trip_per_step for other in programs)
         alike.append(
-            dataclasses.replace(program, steps=steps_of, one_trip_per_step=one_each, placement=placement)
+            dataclasses.replace(
+                program.with_training(placement=placement).with_server(steps=steps_of),
+                one_trip_per_step=one_each,
+            )
         )
     return alike
 
@@ -209,8 +212,16 @@ def _steps(first_trip: np.ndarray) -> int:
 
 def _check_alike(first: engine.Program, other: engine.Program, number: int) -> None:
     """Raises SettingError unless ``other``, of the run ``number``, has the structure and types of ``first``."""
-    for name in ("client_work", "rule", "server_optimizer"):
-        mine, its = getattr(first, name), getattr(other, name)
+    described = [
+        {
+            "client_work": program.training.client_work,
+            "rule": program.server.rule,
+            "server_optimizer": program.server.optimizer,
+        }
+        for program in (first, other)
+    ]
+    for name, mine in described[0].items():
+        its = described[1][name]
         if kind(mine) != kind(its):
             mine, its = _what_differs(mine, its)
             allowed = f"like that of run 0, {mine}, but for numbers with a fraction"
@@ -225,8 +236,17 @@ def _check_alike(first: engine.Program, other: engine.Program, number: int) -> N
         allowed = f"{kinds[0]}, that of run 0"
         setting = f"dtype and shape of an entry of the data's {name} of run {number}"
         require(kinds[0] == kinds[1], setting, kinds[1], allowed)
-    for name in ("waves", "recall", "trips", "steps"):
-        same = kind(getattr(first, name), of_rows=True) == kind(getattr(other, name), of_rows=True)
+    columns = [
+        {
+            "waves": program.waves,
+            "recall": program.server.recall,
+            "trips": (program.training.trips, program.server.arrivals),
+            "steps": program.server.steps,
+        }
+        for program in (first, other)
+    ]
+    for name, rows in columns[0].items():
+        same = kind(rows, of_rows=True) == kind(columns[1][name], of_rows=True)
         require(same, f"{name} of run {number}", "of another kind", "of the kind of run 0's")
 
 

@@ -42,7 +42,7 @@ def prepared(rule, width, *, form="loop", shapes=False, **work):
 def counted(preparation):
     """{loop: rounds each time that it is reached}, from walking through the program's arrays as the engine does."""
     program = preparation.program
-    placement, waves, first_trip = program.placement, program.waves, program.steps.first_trip
+    placement, waves, first_trip = program.placement, program.waves, program.server.steps.first_trip
     reached, due, lanes, parts, outer = 0, 0, 0, 0, 0
 
     def train_if_due(trip):

@@ -57,15 +57,16 @@ def test_arrays_are_foretold_to_the_byte(rule, wide):
     options = {"plan": plan, "server_optimizer": optimizer, "devices": 1, "together": wide}
     preparation = prepared(*arguments, **options)
     found, (program, carry) = preparation.forecast, preparation.place()
-    evaluator = Evaluator(program.client_work.build().model, arguments[1].test_x, arguments[1].test_y)
+    training, server = program.training, program.server
+    evaluator = Evaluator(training.client_work.build().model, arguments[1].test_x, arguments[1].test_y)
     assert {name: size for name, size in found.parts.items() if name != "temporaries"} == {
         "data": bytes_there(program.data),
         "evaluation": bytes_there(evaluator._batches),
         "schedule": bytes_there(
-            (program.trips, program.steps, program.waves, program.recall, program.server_key)
+            (training.trips, server.arrivals, server.steps, program.waves, server.recall, server.key)
         ),
         "model": bytes_there(
-            (carry.params, program.client_work, program.rule, program.server_optimizer),
+            (carry.params, training.client_work, server.rule, server.optimizer),
         ),
         "snapshots": bytes_there(carry.snapshots),
         "client_memory": bytes_there(carry.memory),

@@ -67,7 +67,7 @@ def test_what_is_prepared_is_the_rule_with_its_numbers_and_is_not_asked_again():
     assert rule.arguments["total"] == expected_total(given)
     assert specifications.for_schedule(rule, given[0], given[1].num_examples) is rule
     assert specifications.for_schedule(jafl.rules.fedbuff(), given[0], given[1].num_examples) is not None
-    assert jax.tree.leaves(prepared.program.rule) == [expected_total(given)]
+    assert jax.tree.leaves(prepared.program.server.rule) == [expected_total(given)]
 
 
 def test_a_schedule_of_other_clients_is_refused_by_name_and_not_in_the_rule():

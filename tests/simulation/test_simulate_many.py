@@ -227,9 +227,12 @@ def test_other_numbers_compile_nothing_and_what_is_shared_is_there_once():
     assert isinstance(group, StackedRuns)
     stack = group.stack
     program = jax.tree.unflatten(stack.structure, stack.is_own)
-    assert not any(jax.tree.leaves((program.data, program.steps)))
-    assert program.trips == (False, True, False, False, {}, None, None)
-    assert all(jax.tree.leaves((program.client_work, program.rule, program.server_optimizer)))
+    assert not any(jax.tree.leaves((program.data, program.server.steps)))
+    assert (program.training.trips, program.server.arrivals) == (
+        (False, True, False, None, None),
+        (False, {}),
+    )
+    assert all(jax.tree.leaves((program.training.client_work, program.server.rule, program.server.optimizer)))
 
 
 @jax.enable_x64(True)

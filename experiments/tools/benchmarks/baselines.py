@@ -96,10 +96,10 @@ def by_hand(
 def _one_step(
     program: engine.Program, parts: tuple[str, ...], step: jax.Array, carry: engine.Carry
 ) -> engine.Carry:
-    rule = program.rule.build()
+    rule = program.server.rule.build()
     buffer, memory = rule.begin(carry.rule_state, carry.params), carry.memory
-    if program.recall and memory:
-        buffer, memory = _recall(program, program.recall, memory, step, buffer, carry.params)
+    if program.server.recall and memory:
+        buffer, memory = _recall(program.server, _ROWS, memory, step, buffer, carry.params)
 
     def one_trip(trip, opened):
         buffer, memory, reports = opened
@@ -114,7 +114,7 @@ def _one_step(
         return _ROWS.lay_out(buffer), _lay_out_memory(_ROWS, memory), reports
 
     opened = (buffer, memory, carry.trip_reports)
-    begin, end = program.steps.first_trip[step], program.steps.first_trip[step + 1]
+    begin, end = program.server.steps.first_trip[step], program.server.steps.first_trip[step + 1]
     if rule.buffer_size == 1:
         buffer, memory, trip_reports = one_trip(begin, opened)
     else:
@@ -124,7 +124,7 @@ def _one_step(
     direction, rule_state, report, _ = rule.finish(buffer, carry.params)
     params, optimizer_state = jax.tree.map(lax.sub, carry.params, direction), carry.optimizer_state
     if "optimizer" in parts:
-        optimizer = program.server_optimizer.build()
+        optimizer = program.server.optimizer.build()
         updates, optimizer_state = optimizer.update(direction, optimizer_state, carry.params)
         params = optax.apply_updates(carry.params, updates)
     step_reports = carry.step_reports
@@ -135,14 +135,15 @@ def _one_step(
     )
     if "write" not in parts:
         return after
-    return server_steps.store_version(_ROWS, after, program.steps.write_slot[step])
+    return server_steps.store_version(_ROWS, after, program.server.steps.write_slot[step])
 
 
 def _arrival(
     program: engine.Program, parts: tuple[str, ...], trip: jax.Array, carry: engine.Carry
 ) -> Arrival:
     """What the rule sees of a trip, trained here."""
-    data, trips, rule, work = program.data, program.trips, program.rule.build(), program.client_work.build()
+    training, server = program.training, program.server
+    data, trips, rule, work = training.data, training.trips, server.rule.build(), training.client_work.build()
     client, start = trips.client[trip], carry.params
     begin, end = data.offsets[client], data.offsets[client + 1]
     if "read" in parts:
@@ -151,12 +152,12 @@ def _arrival(
         update=None,
         start=start if rule.needs_start else None,
         client=client,
-        staleness=trips.staleness[trip],
+        staleness=server.arrivals.staleness[trip],
         num_examples=jnp.int32(BATCH),
         batch_examples=jnp.int32(BATCH),
         local_steps=jnp.int32(1),
         loss=None,
-        columns={name: column[trip] for name, column in trips.columns.items()},
+        columns={name: column[trip] for name, column in server.arrivals.columns.items()},
     )
     if "client work" in parts:
         result = work.train(data, start, client, trips.key[trip])

@@ -67,7 +67,7 @@ def wave_sizes(comparison: Comparison) -> np.ndarray:
     Raises:
       SettingError: if they have many more or fewer than are folded: then the time says nothing.
     """
-    waves, steps = comparison.program.waves, comparison.program.steps
+    waves, steps = comparison.program.waves, comparison.program.server.steps
     first = comparison.first_step
     last = first + comparison.trips // comparison.size
     begin, end = int(steps.first_trip[first]), int(steps.first_trip[last])

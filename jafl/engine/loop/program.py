@@ -17,21 +17,29 @@ Array = Any  # of JAX on the device, of NumPy before it is placed there
 
 
 class Trips(NamedTuple):
-    """What the device knows of each applied trip, [J] each (padded).
+    """How each applied trip trains, [J] each (padded).
 
-    ``client``, ``staleness`` and ``read_slot`` are int32, ``key`` [J, 2] uint32; ``columns`` are the rule's.
-    ``examples``, two columns [J] int32: where those of its client begin and end, if that is read with the rest of a
-    trip's numbers (``AcceleratorRows.pack``); else None. ``version``: the server step of the download, if client work
-    reads it; else None.
+    Attributes:
+      client: int32.
+      key: [J, 2] uint32, the random words of its shuffles.
+      read_slot: int32, where the snapshot lies from which it trains.
+      examples: two columns [J] int32, where those of its client begin and end, if that is read with the rest of a
+        trip's numbers (``AcceleratorRows.pack``); else None.
+      version: int32, the server step of the download, if client work reads it; else None.
     """
 
     client: Array
     key: Array
-    staleness: Array
     read_slot: Array
-    columns: dict[str, Array]
     examples: tuple[Array, Array] | None = None
     version: Array | None = None
+
+
+class Arrivals(NamedTuple):
+    """What the rule reads of each applied trip, [J] each (padded): ``staleness`` int32, and its own ``columns``."""
+
+    staleness: Array
+    columns: dict[str, Array]
 
 
 class Steps(NamedTuple):
@@ -43,39 +51,86 @@ class Steps(NamedTuple):
 
 @functools.partial(
     jax.tree_util.register_dataclass,
-    data_fields=[
-        "recall",
-        "trips",
-        "steps",
-        "waves",
-        "data",
-        "client_work",
-        "rule",
-        "server_optimizer",
-        "server_key",
-    ],
-    meta_fields=["one_trip_per_step", "placement"],
+    data_fields=["client_work", "data", "trips"],
+    meta_fields=["placement", "keeps_start"],
+)
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """All that the training of trips reads; the server's side is ``Server``.
+
+    Attributes:
+      client_work: what a client does in a trip.
+      data: the examples of all clients.
+      trips: how each trip trains.
+      placement: where trips train; static.
+      keeps_start: whether the rule needs the snapshot from which a trip has trained; static.
+    """
+
+    client_work: Specification
+    data: ClientData
+    trips: Trips
+    placement: Placement
+    keeps_start: bool
+
+
+class Server(NamedTuple):
+    """All that the server reads when it folds arrivals and steps the model.
+
+    Attributes:
+      rule: the algorithm.
+      optimizer: which applies the rule's directions.
+      key: [2] uint32, the run's random words, for keys that rule and optimizer hold.
+      steps: the server steps.
+      arrivals: what the rule reads of each trip.
+      recall: which stored values the rule sees again, and when; None for a rule that recalls none.
+    """
+
+    rule: Specification
+    optimizer: Specification
+    key: Array
+    steps: Steps
+    arrivals: Arrivals
+    recall: Recall | None
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["training", "server", "waves"],
+    meta_fields=["one_trip_per_step"],
 )
 @dataclasses.dataclass(frozen=True)
 class Program:
     """Everything that ``run`` reads and never writes: a pytree whose arrays and numbers are data.
 
-    ``waves`` is None where each trip trains alone, just before it is folded. ``server_key`` [2] uint32: the run's
-    random words, for keys that rule and server optimizer hold. Static: ``one_trip_per_step`` (the trips
-    of a step then need no loop of their own) and ``placement``, where trips train.
+    Attributes:
+      training: what client trips read.
+      server: what the server reads.
+      waves: which trips train together; None where each trip trains alone, just before it is folded.
+      one_trip_per_step: whether the trips of a step need no loop of their own; static.
     """
 
-    trips: Trips
-    steps: Steps
+    training: Training
+    server: Server
     waves: Waves | None
-    recall: Recall | None
-    data: ClientData
-    client_work: Specification
-    rule: Specification
-    server_optimizer: Specification
-    server_key: Array
     one_trip_per_step: bool
-    placement: Placement
+
+    @property
+    def placement(self) -> Placement:
+        """Where trips train."""
+        return self.training.placement
+
+    @property
+    def data(self) -> ClientData:
+        """The examples of all clients."""
+        return self.training.data
+
+    def with_training(self, **changes: Any) -> "Program":
+        """The same with other fields of ``training``."""
+        return dataclasses.replace(self, training=dataclasses.replace(self.training, **changes))
+
+    def with_server(self, **changes: Any) -> "Program":
+        """The same with other fields of ``server``."""
+        return dataclasses.replace(self, server=self.server._replace(**changes))
 
 
 class Trained(NamedTuple):

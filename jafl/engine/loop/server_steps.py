@@ -12,12 +12,13 @@ from jax import lax
 from jafl.base.precision import products_in
 from jafl.base.random_keys import with_own_keys
 from jafl.engine import devices
+from jafl.engine.devices import Placement
 from jafl.engine.forms import tiled_rows
 from jafl.engine.forms.rows import AcceleratorRows, shaped
 from jafl.engine.loop import client_memory, waves, whole_step
 from jafl.engine.loop.client_memory import ClientMemory
 from jafl.engine.loop.directions import check_finished
-from jafl.engine.loop.program import Carry, Program, Trained
+from jafl.engine.loop.program import Carry, Program, Server, Steps, Trained
 from jafl.engine.loop.reports import columns_in_report, record_row, with_applied
 from jafl.engine.loop.trip import (
     fold_trip,
@@ -27,7 +28,8 @@ from jafl.engine.loop.trip import (
     train_trip,
     trained_trip,
 )
-from jafl.records import ArrayTree, Arrival, Params, Recall
+from jafl.records import ArrayTree, Arrival, Params
+from jafl.specifications import Specification
 
 
 class OpenStep(NamedTuple):
@@ -60,11 +62,11 @@ def allocate(program: Program, params: Params, *, slots: int, num_clients: int) 
       The carry before the first server step.
     """
     with products_in("float32"):
-        rule = program.rule.build()
+        rule = program.server.rule.build()
         params = jax.tree.map(jnp.asarray, params)
         rows = jax.tree.map(lambda p: program.placement.rows.zeros(slots, p), params)
         state, optimizer_state = _initial_states(program, params, rows, num_clients)
-        trained = jax.eval_shape(train_trip, program, rows, jnp.int32(0))
+        trained = jax.eval_shape(train_trip, program.training, rows, jnp.int32(0))
         waiting = waves.allocate(program.waves, trained) if program.waves else None
         # What a rule stores need not have the shapes of the model: it may be any pytree.
         memory = None
@@ -84,9 +86,9 @@ def allocate(program: Program, params: Params, *, slots: int, num_clients: int) 
             return {name: jnp.zeros((count, *value.shape), value.dtype) for name, value in report.items()}
 
         trip_report, step_report = jax.eval_shape(reports_of_one_step)
-        trip_reports = rows_of(len(program.trips.client), trip_report)
+        trip_reports = rows_of(len(program.training.trips.client), trip_report)
         # Reports that repeat a column of the rule are there from the start, and no trip writes them.
-        trip_reports |= {name: program.trips.columns[column] for name, column in as_columns.items()}
+        trip_reports |= {name: program.server.arrivals.columns[column] for name, column in as_columns.items()}
         return Carry(
             params=params,
             optimizer_state=optimizer_state,
@@ -95,7 +97,7 @@ def allocate(program: Program, params: Params, *, slots: int, num_clients: int) 
             memory=memory,
             waiting=waiting,
             trip_reports=trip_reports,
-            step_reports=rows_of(len(program.steps.write_slot), step_report),
+            step_reports=rows_of(len(program.server.steps.write_slot), step_report),
         )
 
 
@@ -114,8 +116,8 @@ def step_of_first_trip(
     Returns:
       The arrival, the trip's report and the step's.
     """
-    rule, trip = program.rule.build(), jnp.int32(0)
-    arrival = make_arrival(program, trip, train_trip(program, rows, trip))
+    rule, trip = program.server.rule.build(), jnp.int32(0)
+    arrival = make_arrival(program, trip, train_trip(program.training, rows, trip))
     buffer, _, trip_report = fold_trip(program, trip, arrival, rule.begin(state, params), memory)
     _, _, report, apply = check_finished(rule.finish(buffer, params), params)
     return arrival, trip_report, with_applied(report, apply)
@@ -123,11 +125,11 @@ def step_of_first_trip(
 
 def _initial_states(program: Program, params: Params, rows: ArrayTree, num_clients: int) -> tuple[Any, Any]:
     """What rule and server optimizer keep before the first step; keys in it are folded with the run's."""
-    rule, optimizer = program.rule.build(), program.server_optimizer.build()
+    rule, optimizer = program.server.rule.build(), program.server.optimizer.build()
 
     def after_a_step(state):
         trip = jnp.int32(0)
-        arrival = make_arrival(program, trip, train_trip(program, rows, trip))
+        arrival = make_arrival(program, trip, train_trip(program.training, rows, trip))
         if rule.remembers:
             value = rule.remembers(arrival)
             arrival = arrival._replace(previous=value, stored=value)
@@ -136,7 +138,7 @@ def _initial_states(program: Program, params: Params, rows: ArrayTree, num_clien
     def update(state):
         return optimizer.update(params, state, params)
 
-    words = program.server_key
+    words = program.server.key
     return (
         with_own_keys(after_a_step, rule.init(params, num_clients), words),
         with_own_keys(update, optimizer.init(params), words),
@@ -196,30 +198,31 @@ def lay_out_memory(rows: AcceleratorRows, memory: ClientMemory | None) -> Client
 
 def one_trip_after_first_step(program: Program) -> bool:
     """Whether every step but the first has one trip, and a loop of its own for the first spares the others theirs."""
-    rule = program.rule.build()
+    rule = program.server.rule.build()
     one_trip = rule.initial_round and rule.buffer_size == 1 and not program.one_trip_per_step
     return program.placement.rows.dear_operations and bool(one_trip)
 
 
-def _only_trip(program: Program, step: jax.Array) -> jax.Array:
+def _only_trip(first_trip: jax.Array, step: jax.Array) -> jax.Array:
     """The trip of a step, where all steps but the first have one: counted, which spares the reading of a number."""
-    first_trip = program.steps.first_trip
     return jnp.minimum(step + first_trip[1] - 1, first_trip[len(first_trip) - 1])
 
 
 def _packed(program: Program) -> Program:
     """The program with the columns that its loops read packed."""
-    waves, recall = program.waves, program.recall
+    training, server, waves = program.training, program.server, program.waves
     of_waves = (waves.due, waves.next_wave_trip, waves.read_row) if waves else ()
-    trips, steps, of_waves, first_row = program.placement.rows.pack(
-        (program.trips, program.steps, of_waves, recall and recall.first_row)
+    recall = server.recall
+    trips, arrivals, steps, of_waves, first_row = program.placement.rows.pack(
+        (training.trips, server.arrivals, server.steps, of_waves, recall and recall.first_row)
     )
     if waves:
         due, next_wave_trip, read_row = of_waves
         waves = waves._replace(due=due, next_wave_trip=next_wave_trip, read_row=read_row)
     if recall:
         recall = recall._replace(first_row=first_row)
-    return dataclasses.replace(program, trips=trips, steps=steps, waves=waves, recall=recall)
+    packed = program.with_training(trips=trips).with_server(arrivals=arrivals, steps=steps, recall=recall)
+    return dataclasses.replace(packed, waves=waves)
 
 
 def _server_step(program: Program, step: jax.Array, carry: Carry) -> Carry:
@@ -228,18 +231,18 @@ def _server_step(program: Program, step: jax.Array, carry: Carry) -> Carry:
         folded = OpenStep(None, carry.memory, waiting, trip_reports)
     else:
         folded = _fold(program, step, carry.snapshots, _open(program, step, carry))
-        finished = program.rule.build().finish(folded.buffer, carry.params)
-    stepped, report = _step(program, carry, folded, finished)
-    return _record(program, step, stepped, report)
+        finished = program.server.rule.build().finish(folded.buffer, carry.params)
+    stepped, report = _step(program.server.optimizer, program.placement, carry, folded, finished)
+    return _record(program.placement.rows, program.server.steps, step, stepped, report)
 
 
 def _open(program: Program, step: jax.Array, carry: Carry) -> OpenStep:
     """Opens the rule's buffer, and shows the rule the stored values that it asked to see again."""
-    rule = program.rule.build()
+    rule = program.server.rule.build()
     buffer, memory = rule.begin(carry.rule_state, carry.params), carry.memory
-    if program.recall and memory and _recalls(program):
+    if program.server.recall and memory and _recalls(program):
         like = remembered_shapes(program, carry.snapshots)
-        buffer, memory = show_recalled(program, program.recall, memory, step, buffer, like)
+        buffer, memory = show_recalled(program.server, program.placement.rows, memory, step, buffer, like)
     return OpenStep(buffer, memory, carry.waiting, carry.trip_reports)
 
 
@@ -248,8 +251,8 @@ def _recalls(program: Program) -> bool:
 
     On a TPU even a loop over nothing fixes how the memory is laid out, and all of it was copied at every step.
     """
-    return program.recall is not None and (
-        len(program.recall.client) > 1 or not program.placement.rows.dear_operations
+    return program.server.recall is not None and (
+        len(program.server.recall.client) > 1 or not program.placement.rows.dear_operations
     )
 
 
@@ -260,9 +263,9 @@ def _fold(program: Program, step: jax.Array, snapshots: ArrayTree, opened: OpenS
         and program.placement.rows.dear_operations
         and not program.placement.trips_folded_together
     ):
-        return _client_trip(program, snapshots, _only_trip(program, step), opened)
+        return _client_trip(program, snapshots, _only_trip(program.server.steps.first_trip, step), opened)
     # Trips are numbered in the order of application, so a step's trips are a range.
-    first, end = program.steps.first_trip[step], program.steps.first_trip[step + 1]
+    first, end = program.server.steps.first_trip[step], program.server.steps.first_trip[step + 1]
     if program.placement.trips_folded_together:
         return _fold_parts(program, snapshots, first, end, opened)
     if program.one_trip_per_step:
@@ -305,14 +308,18 @@ def _lay_out_step(rows: AcceleratorRows, opened: OpenStep) -> OpenStep:
 
 
 def _step(
-    program: Program, carry: Carry, folded: OpenStep, finished: tuple[Any, ...]
+    server_optimizer: Specification,
+    placement: Placement,
+    carry: Carry,
+    folded: OpenStep,
+    finished: tuple[Any, ...],
 ) -> tuple[Carry, dict[str, Any]]:
     """Steps the model: the carry but for snapshots and step reports, and the step's report.
 
     finished: what the rule's ``finish`` has returned.
     """
     # optax descends: the rule's direction is handed over as a gradient, and updates are added.
-    optimizer = program.server_optimizer.build()
+    optimizer = server_optimizer.build()
     pseudo_gradient, rule_state, report, apply = finished
     updates, optimizer_state = optimizer.update(pseudo_gradient, carry.optimizer_state, carry.params)
     params = optax.apply_updates(carry.params, updates)
@@ -322,7 +329,7 @@ def _step(
         stay = (carry.params, carry.optimizer_state)
         params, optimizer_state = _select(apply, (params, optimizer_state), stay)
     stepped = carry._replace(
-        params=devices.on_all_devices(program.placement, params),
+        params=devices.on_all_devices(placement, params),
         optimizer_state=optimizer_state,
         rule_state=rule_state,
         memory=folded.memory,
@@ -332,10 +339,11 @@ def _step(
     return stepped, with_applied(report, apply)
 
 
-def _record(program: Program, step: jax.Array, stepped: Carry, report: dict[str, Any]) -> Carry:
+def _record(
+    rows: AcceleratorRows, steps: Steps, step: jax.Array, stepped: Carry, report: dict[str, Any]
+) -> Carry:
     """Stores the new version where others will read it, and the report of the step."""
-    rows = program.placement.rows
-    stored = store_version(rows, stepped, program.steps.write_slot[step])
+    stored = store_version(rows, stepped, steps.write_slot[step])
     return stored._replace(step_reports=record_row(stored.step_reports, step, report, rows))
 
 
@@ -388,13 +396,14 @@ def _fold_parts(
 
 
 def show_recalled(
-    program: Program, recall: Recall, memory: ClientMemory, step: jax.Array, buffer: Any, like: Any
+    server: Server, rows: AcceleratorRows, memory: ClientMemory, step: jax.Array, buffer: Any, like: Any
 ) -> tuple[Any, ClientMemory]:
     """Shows the rule the stored values, each like ``like``, that it recalls before this server step.
 
     Returns the rule's buffer and the memory.
     """
-    fold = program.rule.build().fold_recalled
+    fold, recall = server.rule.build().fold_recalled, server.recall
+    assert recall is not None
     first, end = recall.first_row[step], recall.first_row[step + 1]
 
     def add(number, shown, memory):
@@ -402,7 +411,7 @@ def show_recalled(
         return fold(shown, recall.weight[number], row)
 
     with jax.named_scope("recalled"):
-        return program.placement.rows.sum_recalled(first, end, add, buffer, memory)
+        return rows.sum_recalled(first, end, add, buffer, memory)
 
 
 def _select(condition: jax.Array, if_true: Any, if_false: Any) -> Any:

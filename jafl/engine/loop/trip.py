@@ -15,7 +15,7 @@ from jafl.engine.forms import columns
 from jafl.engine.forms.rows import row_at
 from jafl.engine.loop import client_memory, waves
 from jafl.engine.loop.client_memory import ClientMemory
-from jafl.engine.loop.program import Program, Trained
+from jafl.engine.loop.program import Program, Trained, Training
 from jafl.records import ArrayTree, Arrival
 
 
@@ -26,23 +26,24 @@ def train_if_due(
     if not program.waves:
         return None
 
+    training = program.training
+
     def train(reads, trip):
         return train_trip(*reads, trip)
 
     def reads(trips):
-        return (
-            _with_client_data(program, trips) if program.placement.sharded_client_examples else program
-        ), snapshots
+        in_parts = training.placement.sharded_client_examples
+        return (_with_client_data(training, trips) if in_parts else training), snapshots
 
     made: Trained = waves.train_if_due(program.waves, program.placement, train, reads, trip, waiting)
     return made
 
 
-def _with_client_data(program: Program, trips: jax.Array) -> Program:
-    """The program with the examples of the clients of ``trips`` [W] alone."""
+def _with_client_data(training: Training, trips: jax.Array) -> Training:
+    """The same with the examples of the clients of ``trips`` [W] alone."""
     # Before the wave trains: inside ``vmap`` each lane would fetch from the other devices by itself.
-    own = data_of_clients(program.placement, program.data, program.trips.client[trips])
-    return dataclasses.replace(program, data=own)
+    own = data_of_clients(training.placement, training.data, training.trips.client[trips])
+    return dataclasses.replace(training, data=own)
 
 
 def data_of_clients(placement: Placement, data: ClientData, client: jax.Array) -> ClientData:
@@ -70,14 +71,14 @@ def trained_trip(
 ) -> Trained:
     """The result of the trip's training, in its wave or now."""
     if not program.waves:
-        return train_trip(program, snapshots, trip)
+        return train_trip(program.training, snapshots, trip)
     trained: Trained = waves.fetch(program.waves, trip, waiting)
     return trained
 
 
-def _client_data(program: Program, trip: jax.Array) -> ClientData:
+def _client_data(training: Training, trip: jax.Array) -> ClientData:
     """The clients' examples, as the trip reads them."""
-    data, trips = program.data, program.trips
+    data, trips = training.data, training.trips
     if trips.version is not None:
         data = data._replace(version=trips.version[trip])
     if trips.examples is None:
@@ -87,21 +88,21 @@ def _client_data(program: Program, trip: jax.Array) -> ClientData:
 
 
 @functools.partial(jax.jit, inline=True)  # traced once, for the several places that ask for its shapes
-def train_trip(program: Program, snapshots: ArrayTree, trip: jax.Array) -> Trained:
+def train_trip(training: Training, snapshots: ArrayTree, trip: jax.Array) -> Trained:
     """The work of client trip number ``trip``, from the snapshot that its client has downloaded."""
-    client = program.trips.client[trip]
-    slot, for_rule = program.trips.read_slot[trip], program.rule.build().needs_start
-    start = program.placement.rows.read_start(snapshots, slot, trip, for_rule)
-    work = program.client_work.build()
-    result = work.train(_client_data(program, trip), start, client, program.trips.key[trip])
-    return Trained(result, start if for_rule else None)
+    trips, keeps_start = training.trips, training.keeps_start
+    client = trips.client[trip]
+    start = training.placement.rows.read_start(snapshots, trips.read_slot[trip], trip, keeps_start)
+    work = training.client_work.build()
+    result = work.train(_client_data(training, trip), start, client, trips.key[trip])
+    return Trained(result, start if keeps_start else None)
 
 
 def make_arrival(program: Program, trip: jax.Array, trained: Trained) -> Arrival:
     """What the rule sees of a trip, but for what the server has stored."""
-    client = program.trips.client[trip]
-    staleness = program.placement.rows.pin(program.trips.staleness[trip])
-    begin, end = _client_data(program, trip).own_offsets(client)
+    client = program.training.trips.client[trip]
+    staleness = program.placement.rows.pin(program.server.arrivals.staleness[trip])
+    begin, end = _client_data(program.training, trip).own_offsets(client)
     return Arrival(
         update=trained.result.update,
         start=trained.start,
@@ -111,14 +112,14 @@ def make_arrival(program: Program, trip: jax.Array, trained: Trained) -> Arrival
         batch_examples=trained.result.batch_examples,
         local_steps=trained.result.local_steps,
         loss=trained.result.loss,
-        columns={name: column[trip] for name, column in program.trips.columns.items()},
+        columns={name: column[trip] for name, column in program.server.arrivals.columns.items()},
     )
 
 
 def make_arrivals(program: Program, first: jax.Array, count: int, waiting: Trained) -> Arrival:
     """What a rule sees of the trips ``first`` to ``first + count - 1``, all of which wait (``Rule.whole_step``)."""
     assert program.waves is not None
-    trips, of_waves = program.trips, program.waves
+    data, arrivals, of_waves = program.data, program.server.arrivals, program.waves
 
     def part(column):
         return columns.part(column, first, count)
@@ -130,17 +131,17 @@ def make_arrivals(program: Program, first: jax.Array, count: int, waiting: Train
     )
     large = (waiting.result.update, waiting.start)
     updates, starts = zip(*(row_at(large, rows[number], many=True) for number in range(count)), strict=True)
-    client = part(trips.client)
+    client = part(program.training.trips.client)
     return Arrival(
         update=updates,
         start=None if waiting.start is None else starts,
         client=client,
-        staleness=part(trips.staleness),
-        num_examples=program.data.offsets[client + 1] - program.data.offsets[client],
+        staleness=part(arrivals.staleness),
+        num_examples=data.offsets[client + 1] - data.offsets[client],
         batch_examples=numbers.batch_examples,
         local_steps=numbers.local_steps,
         loss=numbers.loss,
-        columns={name: part(column) for name, column in trips.columns.items()},
+        columns={name: part(column) for name, column in arrivals.columns.items()},
     )
 
 
@@ -151,12 +152,14 @@ def fold_trip(
 
     The held row of the memory has been written.
     """
-    rule = program.rule.build()
+    rule = program.server.rule.build()
     if rule.remembers and memory:
         value = rule.remembers(arrival)
         rows, previous = program.placement.rows, client_memory.fetch(memory, arrival.client, value)
         previous, memory = rows.order_read_before_write(previous, memory)
-        memory, stored = client_memory.hold(memory, arrival.client, value, program.trips.key[trip], rows)
+        memory, stored = client_memory.hold(
+            memory, arrival.client, value, program.training.trips.key[trip], rows
+        )
         arrival = arrival._replace(previous=previous, stored=stored)
     buffer, report = rule.fold(buffer, arrival)
     require("loss" not in report, "the name of a rule's report", "loss", "another: the engine reports it")
@@ -168,8 +171,8 @@ def remembered_shapes(program: Program, snapshots: ArrayTree) -> Any:
     trip = jnp.int32(0)
 
     def value():
-        return program.rule.build().remembers(
-            make_arrival(program, trip, train_trip(program, snapshots, trip))
+        return program.server.rule.build().remembers(
+            make_arrival(program, trip, train_trip(program.training, snapshots, trip))
         )
 
     return jax.eval_shape(value)

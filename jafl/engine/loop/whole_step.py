@@ -20,9 +20,9 @@ def fold_and_finish(
     Returns:
       What ``Rule.finish`` would return, what waits afterwards, and the reports of all trips.
     """
-    rule = program.rule.build()
+    rule = program.server.rule.build()
     assert rule.buffer_size is not None
-    first_trip = program.steps.first_trip  # counted, which spares the reading of a number
+    first_trip = program.server.steps.first_trip  # counted, which spares the reading of a number
     first = jnp.minimum(step * rule.buffer_size, first_trip[len(first_trip) - 1])
     waiting = train_if_due(program, carry.snapshots, first, carry.waiting)
     assert rule.whole_step and waiting is not None

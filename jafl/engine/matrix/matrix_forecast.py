@@ -67,7 +67,7 @@ def _evaluation(runs: Sequence[MatrixRun], on_training: bool) -> int:
     for run in runs:
         if id(run.run.federation.test_x) not in counted:
             counted.add(id(run.run.federation.test_x))
-            model = run.program.client_work.build().model
+            model = run.program.training.client_work.build().model
             training = on_training or "train" in (run.run.evaluators or {})
             held += evaluation_memory(model, run.run.federation, on_training=training)
     return held

@@ -69,23 +69,24 @@ class MatrixRun(NamedTuple):
     def columns(self) -> dict[str, np.ndarray]:
         """The rule's columns, [J, ...] each."""
         return {
-            name: column[: self.run.schedule.num_trips] for name, column in self.program.trips.columns.items()
+            name: column[: self.run.schedule.num_trips]
+            for name, column in self.program.server.arrivals.columns.items()
         }
 
     @property
     def recall(self) -> Recall | None:
         """What the rule recalls; there may be rows of padding at the end."""
-        return self.program.recall
+        return self.program.server.recall
 
     @property
     def stores(self) -> bool:
         """Whether the rule stores its clients' updates."""
-        return self.program.rule.build().memory is not None
+        return self.program.server.rule.build().memory is not None
 
     @property
     def precision(self) -> str:
         """Of the clients' memory."""
-        return str(self.program.rule.build().memory_precision)
+        return str(self.program.server.rule.build().memory_precision)
 
 
 def find_form(run: Run, program: engine.Program) -> LinearForm | NotLinear:
@@ -94,15 +95,17 @@ def find_form(run: Run, program: engine.Program) -> LinearForm | NotLinear:
     Raises:
       SettingError: if the rule is declared linear and is not: names the rule and the first trip that shows it.
     """
-    if program.trips.version is not None:
+    if program.training.trips.version is not None:
         return NotLinear("the clients' learning rate follows a schedule over server steps")
-    rule, optimizer = program.rule.build(), program.server_optimizer.build()
-    columns = {name: column[: run.schedule.num_trips] for name, column in program.trips.columns.items()}
-    form = linear_form(rule, optimizer, run.params, run.schedule.num_clients, columns, program.recall)
+    rule, optimizer = program.server.rule.build(), program.server.optimizer.build()
+    columns = {
+        name: column[: run.schedule.num_trips] for name, column in program.server.arrivals.columns.items()
+    }
+    form = linear_form(rule, optimizer, run.params, run.schedule.num_clients, columns, program.server.recall)
     if isinstance(form, NotLinear) and rule.linear:
-        trip = first_nonlinear_trip(rule, run.schedule, columns, program.recall)
+        trip = first_nonlinear_trip(rule, run.schedule, columns, program.server.recall)
         if trip is not None:
-            raise not_linear(program.rule, trip)
+            raise not_linear(program.server.rule, trip)
     if isinstance(form, LinearForm) and form.reads_work and _work_depends_on_training(program, run.params):
         return NotLinear("the rule reads how much work a trip was, which here depends on training")
     return form
@@ -129,7 +132,7 @@ def make_matrix_program(
     """The program of one run, on the host; large examples are in parts where it is ``alone``."""
     placement = placement._replace(trips_folded_together=0, lanes=0, memory_is_sharded=False)
     placement = placement if alone else placement._replace(sharded_client_examples=0)
-    data, work = run.program.data, run.program.client_work
+    data, work = run.program.data, run.program.training.client_work
     is_own = (False,) * len(jax.tree.leaves((data, work)))
     return MatrixProgram(data, work, is_own, 1, layout.groups, run.precision, placement)
 
@@ -204,10 +207,10 @@ class ChunkMaker:
         self._run, self._layout = run, layout
         schedule = run.run.schedule
         self.segmentation = Segmentation(schedule, run.plan, run.recall, run.stores, layout.sizes, stops)
-        self._keys = np.asarray(run.program.trips.key)
+        self._keys = np.asarray(run.program.training.trips.key)
         self._maker = MatrixMaker(
-            run.program.rule,
-            run.program.server_optimizer,
+            run.program.server.rule,
+            run.program.server.optimizer,
             run.form,
             layout,
             _trip_columns(run),
@@ -275,7 +278,7 @@ class ChunkMaker:
         self._steps_done += chunk.num_steps
 
     def _on_device(self, arrays: SegmentArrays, matrices: np.ndarray) -> Segments:
-        trips, dtype = self._run.program.trips, jax.tree.leaves(self._run.run.params)[0].dtype
+        trips, dtype = self._run.program.training.trips, jax.tree.leaves(self._run.run.params)[0].dtype
         kept = np.asarray(np.sum(arrays.write_slot < NO_SLOT, axis=1, dtype=np.int32))
         return Segments(
             uses_memory=np.array(self._run.stores),
@@ -369,8 +372,8 @@ def _initial_lasting(run: MatrixRun, lasting: int) -> Any:
     """[M, *P] of what lasts before the first step."""
     program = run.program
     return _lasting(
-        program.rule,
-        program.server_optimizer,
+        program.server.rule,
+        program.server.optimizer,
         run.run.params,
         num_clients=run.run.schedule.num_clients,
         is_vector=run.form.is_vector,
@@ -428,9 +431,13 @@ def _trip_columns(run: MatrixRun) -> TripColumns:
 def _work_of_trips(run: MatrixRun) -> tuple[np.ndarray, np.ndarray]:
     """[J] each: the examples and the local steps of every trip, from the client work's own code."""
     number = run.run.schedule.num_trips
-    trips = run.program.trips
+    trips = run.program.training.trips
     used, steps = _amounts(
-        run.program.client_work, run.program.data, run.run.params, trips.client[:number], trips.key[:number]
+        run.program.training.client_work,
+        run.program.data,
+        run.run.params,
+        trips.client[:number],
+        trips.key[:number],
     )
     return np.asarray(used, np.int32), np.asarray(steps, np.int32)
 
@@ -455,6 +462,6 @@ def _work_depends_on_training(program: engine.Program, params: Params) -> bool:
         return result.batch_examples, result.local_steps
 
     key = np.zeros(2, np.uint32)
-    found = dependences(amounts, params, np.int32(0), key, program.data, program.client_work)
+    found = dependences(amounts, params, np.int32(0), key, program.data, program.training.client_work)
     own = set(range(len(jax.tree.leaves(params))))
     return any(own & leaf for leaf in found)

@@ -200,11 +200,13 @@ def forecast(
     evaluation, temporaries: bytes of the parts of these names. available: ``device_memory()`` if None, shared by all
     devices that are CPUs.
     """
+    training, server = program.training, program.server
+    columns = (training.trips, server.arrivals, server.steps, program.waves, server.recall, server.key)
     parts = {
         "data": data_on_a_device(program.data, program.placement, wave_width(program)),
         "evaluation": evaluation,
-        "schedule": (program.trips, program.steps, program.waves, program.recall, program.server_key),
-        "model": (carry.params, program.client_work, program.rule, program.server_optimizer),
+        "schedule": columns,
+        "model": (carry.params, training.client_work, server.rule, server.optimizer),
         "snapshots": carry.snapshots,
         "client_memory": _on_a_device(program.placement, carry.memory),
         "rule_state": (carry.rule_state, carry.optimizer_state),

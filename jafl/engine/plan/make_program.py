@@ -1,6 +1,5 @@
 """From a run and a plan to the program that the engine reads: arrays of bucketed lengths, on the host."""
 
-import dataclasses
 import functools
 from typing import Any
 
@@ -60,23 +59,32 @@ def make_program(
     placement = placement._replace(
         trips_folded_together=together, lanes=_lanes(plan, placement), whole_steps=whole
     )
-    program = engine.Program(
-        trips=_trips(run, plan, built, placement, client_work.build().reads_version),
-        steps=engine.Steps(padded(plan.first_trip), padded(plan.write_slot)),
-        waves=_waves(plan, placement) if plan.width > 1 else None,
-        recall=_padded_recall(built.recalls(run.schedule)) if built.recalls else None,
+    columns = {name: padded(column) for name, column in _columns(run.schedule, built).items()}
+    training = engine.Training(
+        client_work=client_work,
         data=ClientData(
             run.federation.x,
             run.federation.y,
             padded(run.federation.partition.indices.astype(np.int32)),
             run.federation.partition.offsets.astype(np.int32),
         ),
-        client_work=client_work,
-        rule=rule,
-        server_optimizer=server_optimizer,
-        server_key=np.zeros(2, np.uint32),
-        one_trip_per_step=bool(np.all(np.diff(plan.first_trip) == 1)),
+        trips=_trips(run, plan, placement, client_work.build().reads_version),
         placement=placement,
+        keeps_start=bool(built.needs_start),
+    )
+    server = engine.Server(
+        rule=rule,
+        optimizer=server_optimizer,
+        key=np.zeros(2, np.uint32),
+        steps=engine.Steps(padded(plan.first_trip), padded(plan.write_slot)),
+        arrivals=engine.Arrivals(padded(run.schedule.staleness), columns),
+        recall=_padded_recall(built.recalls(run.schedule)) if built.recalls else None,
+    )
+    program = engine.Program(
+        training,
+        server,
+        waves=_waves(plan, placement) if plan.width > 1 else None,
+        one_trip_per_step=bool(np.all(np.diff(plan.first_trip) == 1)),
     )
     allocate = allocation(run, plan)
     with in_jax("rule", allocate, shown(run.rule, 200)):
@@ -88,9 +96,7 @@ def make_program(
         check_draws_by_keys("rule", engine.step_of_first_trip, program, *state, keeps_key=keeps_key)
     # Examples in parts are fetched wave by wave: without waves each device needs all of them.
     if placement.number > 1 and plan.width > 1:
-        program = dataclasses.replace(
-            program, placement=_with_large_apart(program, carry, plan, device_bytes)
-        )
+        program = program.with_training(placement=_with_large_apart(program, carry, plan, device_bytes))
     return program, carry
 
 
@@ -108,10 +114,8 @@ def allocation(run: Run, plan: ExecutionPlan) -> Any:
     return functools.partial(engine.allocate, slots=slots, num_clients=run.schedule.num_clients)
 
 
-def _trips(
-    run: Run, plan: ExecutionPlan, rule: Rule, placement: Placement, reads_version: bool
-) -> engine.Trips:
-    """What the device knows of each trip, its random key still zero."""
+def _trips(run: Run, plan: ExecutionPlan, placement: Placement, reads_version: bool) -> engine.Trips:
+    """How each trip trains, its random key still zero."""
     schedule, examples = run.schedule, None
     if placement.rows.dear_operations and plan.form == "loop":
         offsets = run.federation.partition.offsets.astype(np.int32)
@@ -119,9 +123,7 @@ def _trips(
     return engine.Trips(
         client=padded(schedule.client),
         key=np.zeros((bucket(schedule.num_trips), 2), np.uint32),
-        staleness=padded(schedule.staleness),
         read_slot=padded(plan.read_slot),
-        columns={name: padded(column) for name, column in _columns(schedule, rule).items()},
         examples=examples,
         version=padded(schedule.download_version) if reads_version else None,
     )

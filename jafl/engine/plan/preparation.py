@@ -71,7 +71,7 @@ class Preparation:
         rule = with_words(self.run.rule, None if words is None else iter(words))
         if rule is self.run.rule:
             return self
-        program = dataclasses.replace(self.program, rule=as_specification(rule))
+        program = self.program.with_server(rule=as_specification(rule))
         return dataclasses.replace(self, run=self.run._replace(rule=rule), program=program)
 
     def program_with_keys(self) -> engine.Program:
@@ -81,13 +81,13 @@ class Preparation:
           SettingError: if the initial parameters, or examples in the device's type, are not finite.
         """
         check_held(self.run.params, "the initial parameters")
-        model = self.program.client_work.build().model
+        model = self.program.training.client_work.build().model
         check_held(model.frozen, "the model's frozen parameters")
         _check_after_cast(self.run.federation)
-        trips = self.program.trips
+        trips = self.program.training.trips
         keys = jax.jit(trip_words)(self.run.key, trips.client, padded(self.run.schedule.trip))
         words = jax.jit(server_words)(self.run.key)
-        return dataclasses.replace(self.program, trips=trips._replace(key=keys), server_key=words)
+        return self.program.with_training(trips=trips._replace(key=keys)).with_server(key=words)
 
     def with_plan(self, plan: ExecutionPlan) -> "Preparation":
         """The same with another plan of the same schedule; on the same devices."""
@@ -166,7 +166,7 @@ def prepare(
     candidate = candidates.of(plan)
     check_reports(candidate.carry, run.evaluators)
     if must_fit:
-        check_model_precision(candidate.program.client_work.build().model, placement.platform)
+        check_model_precision(candidate.program.training.client_work.build().model, placement.platform)
         candidate.forecast.check()
     # Already found where the form was chosen; kept, since finding it traces the rule.
     linear = candidates.linear_form() if plan.form == "matrix" else None
@@ -289,7 +289,7 @@ def _forecast(
     on_training: bool,
 ) -> Forecast:
     """What a program and its carry, or their shapes, and evaluation will hold on each device."""
-    placement, model = program.placement, program.client_work.build().model
+    placement, model = program.placement, program.training.client_work.build().model
     trips = -(-plan.lanes // placement.number) if placement.together else 1
     return forecast(
         program,
@@ -338,7 +338,7 @@ def place_program(program: Any) -> Any:
         if is_mapped:
             check_finite(x, "x", dtype=held)
         return put(program, placement.everywhere())
-    rest = put(dataclasses.replace(program, data=program.data._replace(x=None)), placement.everywhere())
+    rest = put(with_examples(program, None), placement.everywhere())
 
     def read(first: int, end: int) -> np.ndarray:
         rows = np.asarray(x[first:end])
@@ -348,7 +348,15 @@ def place_program(program: Any) -> Any:
 
     length = -(-len(x) // placement.number) * placement.number
     parts = put_rows(read, x, placement.examples_sharding(), length)
-    return dataclasses.replace(rest, data=rest.data._replace(x=parts))
+    return with_examples(rest, parts)
+
+
+def with_examples(program: Any, x: Any) -> Any:
+    """A program of either form with other examples ``x`` [E, ...]."""
+    data = program.data._replace(x=x)
+    if isinstance(program, engine.Program):
+        return program.with_training(data=data)
+    return dataclasses.replace(program, data=data)
 
 
 def carry_shardings(placement: Placement, carry: engine.Carry) -> engine.Carry:

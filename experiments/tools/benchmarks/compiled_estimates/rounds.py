@@ -37,8 +37,8 @@ def loop_rounds(preparation: Preparation) -> dict[str, float]:
     if placement.trips_folded_together:
         rounds["_fold_parts"] = _parts(preparation) / steps
         rounds["_fold_share"] = trips / _parts(preparation) / placement.number
-    if program.recall is not None:
-        rounds["sum_recalled"] = float(program.recall.first_row[-1]) / steps
+    if program.server.recall is not None:
+        rounds["sum_recalled"] = float(program.server.recall.first_row[-1]) / steps
     if program.waves is not None:
         waves = len(plan.wave_before)
         reached = steps if placement.whole_steps else trips
