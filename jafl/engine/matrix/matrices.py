@@ -157,7 +157,7 @@ class MatrixMaker:
 
     def _run(self, operations: SegmentOperations) -> Any:
         trips = jax.tree.map(lambda column: column[operations.trip], self._trips)
-        weight = () if self._recall_weight is None else self._recall_weight[operations.recalled]
+        weight = () if self._recall_weight is None else self._recall_weight[operations.recall_row]
         return _run_segments(
             self._rule,
             self._optimizer,
@@ -185,13 +185,13 @@ class MatrixMaker:
         wrong = np.flatnonzero(self._wrong(rows))
         if not len(wrong):
             return
-        segment, until = wrong[0], int(operations.number[wrong[0]])
-        count = np.where(np.arange(len(operations.number)) < segment, operations.number, 0)
+        segment, until = wrong[0], int(operations.num_operations[wrong[0]])
+        count = np.where(np.arange(len(operations.num_operations)) < segment, operations.num_operations, 0)
         first, last = 0, until  # the vectors are right after ``first`` operations, wrong after ``last``
         # Bisection: the same chunk with fewer operations, until one operation makes the difference.
         while last - first > 1:
             count[segment] = middle = (first + last) // 2
-            is_wrong = self._wrong(self._run(operations._replace(number=count))[1])[segment]
+            is_wrong = self._wrong(self._run(operations._replace(num_operations=count))[1])[segment]
             first, last = (first, middle) if is_wrong else (middle, last)
         raise not_linear(self._rule, int(operations.trip[segment, last - 1]))
 
@@ -265,7 +265,7 @@ def _run_segments(
         return made
 
     def operation_of(segment, place):
-        here = jax.tree.map(lambda column: column[segment, place], operations._replace(number=None))
+        here = jax.tree.map(lambda column: column[segment, place], operations._replace(num_operations=None))
         trip = jax.tree.map(lambda column: column[segment, place], trips)
         arrival = Arrival(
             update=basis[layout.lasting + here.lane] if groups.updates else basis[-1],
@@ -277,12 +277,12 @@ def _run_segments(
             local_steps=trip.local_steps,
             loss=jnp.zeros(()),
             columns=trip.columns,
-            previous=at(here.previous) if built.remembers else None,
+            previous=at(here.previous_coordinate) if built.remembers else None,
             stored=basis[layout.stored + here.lane] if built.remembers else None,
         )
         shown = jax.tree.map(lambda column: column[segment, place], weight)
         marks = (here.opens, here.recalls, here.folds, here.closes)
-        return Operation(*marks, shown, at(here.recalled_at), arrival), here.version
+        return Operation(*marks, shown, at(here.recalled_coordinate), arrival), here.version_row
 
     def one(vectors, known, segment, place):
         operation, version = operation_of(segment, place)
@@ -305,10 +305,10 @@ def _run_segments(
         reports = jax.tree.map(lambda leaf: jnp.zeros((sizes.operations, *leaf.shape), leaf.dtype), shapes)
         versions = jnp.zeros((sizes.versions, basis.shape[1]))
         start = (vectors, known, versions, reports)
-        vectors, known, versions, reports = lax.fori_loop(0, operations.number[segment], body, start)
+        vectors, known, versions, reports = lax.fori_loop(0, operations.num_operations[segment], body, start)
         lasting = jnp.zeros((layout.lasting, basis.shape[1])).at[:number].set(jnp.stack(vectors))
         return known, (jnp.concatenate([lasting, versions]), reports)
 
     # A scan over segments with a loop over operations inside: the host compiles one step of each.
-    known, (rows, reports) = lax.scan(segment_of, known, jnp.arange(len(operations.number)))
+    known, (rows, reports) = lax.scan(segment_of, known, jnp.arange(len(operations.num_operations)))
     return known, rows, reports

@@ -30,9 +30,9 @@ from jafl.engine.matrix.segment_loop import (
     Segments,
 )
 from jafl.engine.matrix.segments import (
-    LASTING_PADDED_TO,
     NO_SLOT,
     SEGMENTS_PER_CHUNK,
+    STATE_ARRAYS_PADDED_TO,
     Chunk,
     SegmentArrays,
     Segmentation,
@@ -117,7 +117,7 @@ def make_layout(runs: Sequence[MatrixRun], placement: Placement) -> Layout:
     keeps = any(run.form.reads_update or (run.stores and run.precision == "full") for run in runs)
     starts = any(run.form.reads_start for run in runs)
     # Padded, so that a rule with one more running sum, or an optimizer with momentum, is the same program.
-    lasting = -(-most // LASTING_PADDED_TO) * LASTING_PADDED_TO
+    lasting = -(-most // STATE_ARRAYS_PADDED_TO) * STATE_ARRAYS_PADDED_TO
     width = max(run.plan.width for run in runs)
     sizes = Sizes.for_width(-(-width // placement.number) * placement.number)
     return Layout(lasting, Groups(keeps, starts, stored), sizes)
