@@ -36,10 +36,10 @@ def matrix_forecast(runs: Sequence[MatrixRun], available: int | None, on_trainin
         * data_on_a_device(program.data, program.placement, layout.sizes.width),
         "evaluation": _evaluation(runs, on_training),
         "schedule": 2 * count_bytes(segments),  # the next chunk is made while one is computed
-        "model": kept // layout.lasting + count_bytes(program.client_work),
+        "model": kept // layout.state_arrays + count_bytes(program.client_work),
         "snapshots": on_a_device(carry.snapshots),
         "client_memory": on_a_device(carry.memory),
-        "rule_state": kept * (layout.lasting - 1) // layout.lasting,
+        "rule_state": kept * (layout.state_arrays - 1) // layout.state_arrays,
         "reports": count_bytes(segments.client),
         "temporaries": len(runs) * of_a_run,
     }

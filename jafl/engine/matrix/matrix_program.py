@@ -18,7 +18,7 @@ from jafl.engine.devices import ONE_DEVICE, Placement, put
 from jafl.engine.forms import tiled_rows
 from jafl.engine.loop import client_memory
 from jafl.engine.loop.client_memory import Row
-from jafl.engine.matrix.linearity import LinearForm, NotLinear, first_nonlinear_trip, linear_form
+from jafl.engine.matrix.linearity import LinearForm, NotLinear, find_linear_form, first_nonlinear_trip
 from jafl.engine.matrix.matrices import ChunkMatrices, Layout, MatrixMaker, TripColumns, not_linear
 from jafl.engine.matrix.segment_loop import (
     FIRST_VERSIONS,
@@ -63,7 +63,7 @@ class MatrixRun(NamedTuple):
     run: Run
     plan: ExecutionPlan
     program: engine.Program
-    form: LinearForm
+    linear_form: LinearForm
 
     @property
     def columns(self) -> dict[str, np.ndarray]:
@@ -88,7 +88,7 @@ class MatrixRun(NamedTuple):
         return str(self.program.rule.build().memory_precision)
 
 
-def find_form(run: Run, program: engine.Program) -> LinearForm | NotLinear:
+def find_matrix_form(run: Run, program: engine.Program) -> LinearForm | NotLinear:
     """Finds out whether a run has a matrix form; ``program`` is that of its loop form.
 
     Raises:
@@ -98,7 +98,7 @@ def find_form(run: Run, program: engine.Program) -> LinearForm | NotLinear:
         return NotLinear("the clients' learning rate follows a schedule over server steps")
     rule, optimizer = program.rule.build(), program.server_optimizer.build()
     columns = {name: column[: run.schedule.num_trips] for name, column in program.trips.columns.items()}
-    form = linear_form(rule, optimizer, run.params, run.schedule.num_clients, columns, program.recall)
+    form = find_linear_form(rule, optimizer, run.params, run.schedule.num_clients, columns, program.recall)
     if isinstance(form, NotLinear) and rule.linear:
         trip = first_nonlinear_trip(rule, run.schedule, columns, program.recall)
         if trip is not None:
@@ -110,12 +110,12 @@ def find_form(run: Run, program: engine.Program) -> LinearForm | NotLinear:
 
 def make_layout(runs: Sequence[MatrixRun], placement: Placement) -> Layout:
     """The coordinates of several runs that go together, in waves as wide as the widest of their plans."""
-    most = max(run.form.num_vectors for run in runs)
+    most = max(run.linear_form.num_arrays for run in runs)
     # In few bits the stored value is not the update: it needs rows of its own beside the updates.
     stored = any(run.stores and run.precision != "full" for run in runs)
     # Memory in full precision stores the updates themselves, so they are kept though no factor reads them.
-    keeps = any(run.form.reads_update or (run.stores and run.precision == "full") for run in runs)
-    starts = any(run.form.reads_start for run in runs)
+    keeps = any(run.linear_form.reads_update or (run.stores and run.precision == "full") for run in runs)
+    starts = any(run.linear_form.reads_start for run in runs)
     # Padded, so that a rule with one more running sum, or an optimizer with momentum, is the same program.
     lasting = -(-most // STATE_ARRAYS_PADDED_TO) * STATE_ARRAYS_PADDED_TO
     width = max(run.plan.width for run in runs)
@@ -136,7 +136,7 @@ def make_matrix_program(
 
 def allocate(runs: Sequence[MatrixRun], layout: Layout, precision: str) -> MatrixCarry:
     """The carry before the first segment, of runs whose initial parameters are arrays, or all shapes."""
-    lasting = [_initial_lasting(run, layout.lasting) for run in runs]
+    lasting = [_initial_lasting(run, layout.state_arrays) for run in runs]
     slots = max(_slots(run) for run in runs)
     rows = max(_memory_rows(run) for run in runs)
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *lasting)
@@ -208,7 +208,7 @@ class ChunkMaker:
         self._maker = MatrixMaker(
             run.program.rule,
             run.program.server_optimizer,
-            run.form,
+            run.linear_form,
             layout,
             _trip_columns(run),
             None if run.recall is None else np.asarray(run.recall.weight),
@@ -257,7 +257,7 @@ class ChunkMaker:
     def nothing(self) -> Segments:
         """Segments [P, ...] that change nothing."""
         arrays = self.segmentation.no_arrays()
-        sizes, lasting = self._layout.sizes, self._layout.lasting
+        sizes, lasting = self._layout.sizes, self._layout.state_arrays
         matrices = np.zeros((SEGMENTS_PER_CHUNK, lasting + sizes.versions, self._layout.length))
         # The identity on what lasts, and no version: a segment of a run that has ended changes nothing.
         matrices[:, range(lasting), range(lasting)] = 1
@@ -322,7 +322,7 @@ def shapes_of_segments(layout: Layout, runs: int, dtype: Any) -> Segments:
         client=of(whole, runs, sizes.width),
         read_slot=of(whole, runs, sizes.width),
         key=of(np.dtype(np.uint32), runs, sizes.width, 2),
-        matrix=of(dtype, runs, layout.lasting + sizes.versions, layout.length),
+        matrix=of(dtype, runs, layout.state_arrays + sizes.versions, layout.length),
         write_slot=of(whole, runs, sizes.versions),
         memory_client=of(whole, runs, sizes.memory),
         stored_client=of(whole, runs, sizes.width),
@@ -373,26 +373,26 @@ def _initial_lasting(run: MatrixRun, lasting: int) -> Any:
         program.server_optimizer,
         run.run.params,
         num_clients=run.run.schedule.num_clients,
-        is_vector=run.form.is_vector,
+        is_array=run.linear_form.is_array,
         lasting=lasting,
     )
 
 
-@functools.partial(jax.jit, static_argnames=("num_clients", "is_vector", "lasting"))
+@functools.partial(jax.jit, static_argnames=("num_clients", "is_array", "lasting"))
 def _lasting(
     rule: Specification,
     optimizer: Specification,
     params: Params,
     *,
     num_clients: int,
-    is_vector: tuple[bool, ...],
+    is_array: tuple[bool, ...],
     lasting: int,
 ) -> Any:
     params = jax.tree.map(jnp.asarray, params)
     leaves = iter(jax.tree.leaves(initial(rule.build(), optimizer.build(), params, num_clients)))
     structure, number = jax.tree.structure(params), len(jax.tree.leaves(params))
     trees = []
-    for vector in is_vector:
+    for vector in is_array:
         parts = [next(leaves) for _ in range(number if vector else 1)]
         trees += [jax.tree.unflatten(structure, parts)] if vector else []
     nothing = jax.tree.map(jnp.zeros_like, params)
@@ -420,7 +420,7 @@ def _trip_columns(run: MatrixRun) -> TripColumns:
     schedule, data = run.run.schedule, run.program.data
     examples = np.diff(np.asarray(data.offsets))[schedule.client].astype(np.int32)
     used, steps = np.zeros((2, schedule.num_trips), np.int32)
-    if run.form.reads_work:
+    if run.linear_form.reads_work:
         used, steps = _work_of_trips(run)
     return TripColumns(schedule.client, schedule.staleness, examples, used, steps, run.columns)
 
