@@ -22,7 +22,7 @@ from jafl.base.random_keys import DRAWS
 from jafl.engine.matrix.server_operations import (
     Operation,
     ServerState,
-    initial,
+    initial_state,
     join_state,
     operate,
     split_state,
@@ -194,7 +194,7 @@ def first_nonlinear_trip(
 
     with on_host():
         rows, flags, trips = jax.tree.map(jnp.asarray, (rows, flags, trips))
-        state = initial(rule, optax.sgd(1.0), jnp.zeros(5), schedule.num_clients)
+        state = initial_state(rule, optax.sgd(1.0), jnp.zeros(5), schedule.num_clients)
         num_trips = schedule.num_trips
         keys = jax.random.split(jax.random.key(_SEED), num_trips)
         fold_all = jax.jit(lambda: jax.lax.scan(fold, (state,) * 3, (jnp.arange(num_trips), keys)))
@@ -217,8 +217,8 @@ class _LinearityCheck:
     def __init__(self, name: str, rule: Rule, optimizer: Any, num_clients: int, columns: Any, weight: Any):
         self._name, self._rule, self._optimizer, self._num_clients = name, rule, optimizer, num_clients
         self._columns, self._weight = columns, weight
-        self._state = self._initial(5)
-        larger = jax.tree.leaves(jax.eval_shape(lambda: self._initial(7)))
+        self._state = self._initial_state(5)
+        larger = jax.tree.leaves(jax.eval_shape(lambda: self._initial_state(7)))
         # Two lengths, because bookkeeping may have one of them by chance: an entry for each of 5 clients, say.
         self._is_array = tuple(
             np.shape(leaf) == (5,) and np.shape(grown) == (7,)
@@ -241,9 +241,9 @@ class _LinearityCheck:
             reason = f"{self._name} reads the number of a model's parameters, or their shapes or types"
         return NotLinear(reason) if reason else LinearForm(self._is_array, *self._reads())
 
-    def _initial(self, size: int) -> ServerState:
+    def _initial_state(self, size: int) -> ServerState:
         """The state before the first operation, for a model that is one vector of ``size`` entries."""
-        return initial(self._rule, self._optimizer, jnp.zeros(size), self._num_clients)
+        return initial_state(self._rule, self._optimizer, jnp.zeros(size), self._num_clients)
 
     def _num_arrays(self) -> int:
         return sum(self._is_array)
@@ -371,12 +371,12 @@ class _LinearityCheck:
 
         structure = jax.tree.structure(params)
         small = jax.tree.unflatten(structure, _random_leaves(random, shapes))
-        state_like = initial(self._rule, self._optimizer, small, self._num_clients)
+        state_like = initial_state(self._rule, self._optimizer, small, self._num_clients)
         # Where the state on vectors has one leaf for a model, the state on the small model has one for each array.
         remaining_models = iter(models)
         leaves = [
             part
-            for leaf, array in zip(jax.tree.leaves(self._initial(5)), self._is_array, strict=True)
+            for leaf, array in zip(jax.tree.leaves(self._initial_state(5)), self._is_array, strict=True)
             for part in (next(remaining_models) if array else [leaf])
         ]
         state = jax.tree.unflatten(jax.tree.structure(state_like), leaves)
@@ -395,7 +395,7 @@ class _LinearityCheck:
 
         def trace(model: Any) -> Any:
             def work(model: Any, scalars: Operation) -> Any:
-                state = initial(self._rule, self._optimizer, model, self._num_clients)
+                state = initial_state(self._rule, self._optimizer, model, self._num_clients)
                 return state, self._operate(state, Vectors(*[model] * len(Vectors._fields)), scalars)
 
             return jax.make_jaxpr(work)(model, scalars)

@@ -24,7 +24,7 @@ from jafl.engine.matrix.server_operations import (
     Operation,
     Reports,
     ServerState,
-    initial,
+    initial_state,
     join_state,
     operate,
     split_state,
@@ -127,7 +127,8 @@ class MatrixMaker:
     """Makes the matrices of one run, chunk after chunk in order.
 
     Args:
-      rule: the algorithm, and ``optimizer``, the server optimizer, as specifications.
+      rule: the algorithm.
+      optimizer: the server optimizer.
       linear_form: of the rule and the optimizer.
       layout: the columns of the matrices.
       trips: of the run.
@@ -153,7 +154,7 @@ class MatrixMaker:
         # rule that says wrongly that it is linear shows in the first chunk, with the trip that shows it.
         self._probes = random.normal(size=(layout.length, PROBES)) * np.array([1.0, 1e3])
         with on_host():
-            state = initial(rule.build(), optimizer.build(), jnp.zeros(5), num_clients)
+            state = initial_state(rule.build(), optimizer.build(), jnp.zeros(5), num_clients)
             _, self._bookkeeping = split_state(state, self._is_array)
 
     def no_reports(self, nothing: SegmentOperations, trips: int, steps: int) -> tuple[dict, dict]:
@@ -211,7 +212,7 @@ class MatrixMaker:
             num_clients=self._num_clients,
         )
 
-    def _wrong(self, rows: Any) -> np.ndarray:
+    def _is_wrong(self, rows: Any) -> np.ndarray:
         """[P] bool: segments in which the rule has combined the probes by other factors than the one-hot entries."""
         rows = np.asarray(rows)
         factors, probes = rows[..., : self._layout.length], rows[..., self._layout.length :]
@@ -223,22 +224,22 @@ class MatrixMaker:
 
     def _check(self, operations: SegmentOperations, rows: Any) -> None:
         """Raises SettingError if the rule is not linear."""
-        wrong = np.flatnonzero(self._wrong(rows))
+        wrong = np.flatnonzero(self._is_wrong(rows))
         if not len(wrong):
             return
         segment = wrong[0]
         count = np.where(np.arange(len(operations.num_operations)) < segment, operations.num_operations, 0)
         # The vectors are right after ``first`` operations of the segment, and wrong after ``last``.
         first, last = 0, int(operations.num_operations[segment])
-        # Bisection: the same chunk with fewer operations, until one operation makes the difference.
+        # Bisection, so that few runs of the same program find the one operation that makes the difference.
         while last - first > 1:
             count[segment] = middle = (first + last) // 2
-            is_wrong = self._wrong(self._run(operations._replace(num_operations=count))[1])[segment]
+            is_wrong = self._is_wrong(self._run(operations._replace(num_operations=count))[1])[segment]
             first, last = (first, middle) if is_wrong else (middle, last)
-        raise not_linear(self._rule, int(operations.trip[segment, last - 1]))
+        raise not_linear_error(self._rule, int(operations.trip[segment, last - 1]))
 
 
-def not_linear(rule: Specification, trip: int) -> SettingError:
+def not_linear_error(rule: Specification, trip: int) -> SettingError:
     """The error of a rule that says that it is linear and is not."""
     built = rule.build()
     name = (
@@ -456,7 +457,7 @@ def _run_segments(
     built = (rule.build(), optimizer.build())
     vectors = _OneHotVectors.make(layout, probes)
     # Only the structure of the state is needed: its arrays come from ``vectors``, and its bookkeeping is given.
-    state = jax.eval_shape(lambda: initial(*built, vectors.rows[0], num_clients))
+    state = jax.eval_shape(lambda: initial_state(*built, vectors.rows[0], num_clients))
     server = _VectorServer(*built, vectors, is_array, jax.tree.structure(state), operations, trips, weight)
     # A scan over segments with a loop over operations inside: the host compiles one operation, not each of them.
     bookkeeping, (rows, reports) = lax.scan(

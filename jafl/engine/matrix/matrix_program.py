@@ -19,7 +19,7 @@ from jafl.engine.forms import tiled_rows
 from jafl.engine.loop import client_memory
 from jafl.engine.loop.client_memory import Row
 from jafl.engine.matrix.linearity import LinearForm, NotLinear, find_linear_form, first_nonlinear_trip
-from jafl.engine.matrix.matrices import ChunkMatrices, Layout, MatrixMaker, TripColumns, not_linear
+from jafl.engine.matrix.matrices import ChunkMatrices, Layout, MatrixMaker, TripColumns, not_linear_error
 from jafl.engine.matrix.segment_loop import (
     FIRST_VERSIONS,
     SHARED,
@@ -38,7 +38,7 @@ from jafl.engine.matrix.segments import (
     Segmentation,
     Sizes,
 )
-from jafl.engine.matrix.server_operations import initial
+from jafl.engine.matrix.server_operations import initial_state
 from jafl.engine.plan.device_memory import count_bytes
 from jafl.engine.plan.run import Run
 from jafl.records import ExecutionPlan, Params, Recall
@@ -114,7 +114,7 @@ def find_matrix_form(run: Run, program: engine.Program) -> LinearForm | NotLinea
         # trip does.
         trip = first_nonlinear_trip(rule, run.schedule, columns, program.recall)
         if trip is not None:
-            raise not_linear(program.rule, trip)
+            raise not_linear_error(program.rule, trip)
     if isinstance(form, LinearForm) and form.reads_work and _work_depends_on_training(program, run.params):
         return NotLinear("the rule reads how much work a trip was, which here depends on training")
     return form
@@ -448,7 +448,7 @@ def _state_arrays(
 ) -> Any:
     """As ``_initial_state_arrays``, from parameters [*P]."""
     params = jax.tree.map(jnp.asarray, params)
-    leaves = iter(jax.tree.leaves(initial(rule.build(), optimizer.build(), params, num_clients)))
+    leaves = iter(jax.tree.leaves(initial_state(rule.build(), optimizer.build(), params, num_clients)))
     structure, number = jax.tree.structure(params), len(jax.tree.leaves(params))
     trees = []
     for vector in is_array:
@@ -519,5 +519,5 @@ def _work_depends_on_training(program: engine.Program, params: Params) -> bool:
 
     key = np.zeros(2, np.uint32)
     arguments = dependences(amounts, params, np.int32(0), key, program.data, program.client_work)
-    of_model = set(range(len(jax.tree.leaves(params))))
-    return any(of_model & leaf for leaf in arguments)
+    model_leaves = set(range(len(jax.tree.leaves(params))))
+    return any(model_leaves & leaf for leaf in arguments)

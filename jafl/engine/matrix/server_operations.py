@@ -69,7 +69,7 @@ class Reports(NamedTuple):
     step: dict[str, Array]
 
 
-def initial(rule: Any, optimizer: Any, params: Params, num_clients: int) -> ServerState:
+def initial_state(rule: Any, optimizer: Any, params: Params, num_clients: int) -> ServerState:
     """The state before the first operation.
 
     Args:
@@ -102,7 +102,7 @@ def operate(
     """
     params, optimizer_state, rule_state, buffer = state
     # All four parts are computed, and those that the operation does not have are dropped. So what they read must
-    # exist, but may have any value: the mean of a buffer that is still empty is NaN here, and ``where`` drops it.
+    # exist, but may have any value: the mean of a buffer that is still empty may be NaN here, and ``where`` drops it.
     buffer = _where(operation.opens, rule.begin(rule_state, params), buffer)
     if rule.fold_recalled:
         shown = rule.fold_recalled(buffer, operation.weight, operation.recalled)
