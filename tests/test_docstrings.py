@@ -151,10 +151,13 @@ def modules_with_examples() -> list[str]:
 def doctests(module) -> list[doctest.DocTest]:
     """The examples in the docstrings of a module and of what it defines.
 
-    ``DocTestFinder`` alone would miss decorated functions, such as every rule.
+    ``DocTestFinder`` alone would miss decorated functions, such as every rule and every private function that is
+    jitted.
     """
     tests = doctest.DocTestFinder(recurse=False).find(module, module.__name__)
     for name, value in vars(module).items():
+        # A jitted function is an object of JAX; the one with the docstring is inside.
+        value = inspect.unwrap(value) if callable(value) else value
         defined = inspect.isfunction(value) or inspect.isclass(value)
         if defined and value.__module__ == module.__name__:
             tests += doctest.DocTestFinder().find(value, f"{module.__name__}.{name}", module=module)

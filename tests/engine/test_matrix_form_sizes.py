@@ -14,7 +14,7 @@ from quick_compilation import quick_compilation  # noqa: F401
 import jafl
 from jafl import rules
 from jafl.base.jaxpr_sizes import same_but_for_sizes
-from jafl.engine.matrix.linearity import LinearForm, linear_form
+from jafl.engine.matrix.linearity import LinearForm, find_linear_form
 from jafl.records import Rule
 
 SHAPES = {
@@ -85,7 +85,7 @@ FACTORS = {
 
 
 def found(rule, optimizer, params=SHAPES):
-    form = linear_form(rule, optimizer, params, 10, {}, None)
+    form = find_linear_form(rule, optimizer, params, 10, {}, None)
     return None if isinstance(form, LinearForm) else form.reason
 
 

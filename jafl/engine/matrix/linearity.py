@@ -1,9 +1,9 @@
-"""Whether a rule and a server optimizer are linear, so that each version of the model is a sum with known factors.
+"""Whether a rule and a server optimizer are linear, so that the host can compute the factors of each version.
 
-They are if every array of the model's shape that the server keeps is, after each operation, a linear combination of
-such arrays before it, of the arriving update (or start, or stored value) and of what the clients' memory holds, with
-one factor for all entries of an array, and if the factors depend on nothing that training computes. Both are found
-out from the traced functions themselves: the derivative of a linear function does not depend on where it is taken.
+Two conditions must hold. First, after each operation every state array is a linear combination of the state arrays
+before it, of the arriving update (or its start, or its stored value) and of what the clients' memory holds, with one
+factor for all entries of an array. Second, the factors depend on nothing that training computes. The traced functions
+themselves show both: the derivative of a linear function does not depend on where it is taken.
 """
 
 from collections.abc import Mapping
@@ -19,23 +19,33 @@ from jafl.base.jaxpr_dependence import dependences, operands
 from jafl.base.jaxpr_sizes import same_but_for_sizes
 from jafl.base.precision import on_host
 from jafl.base.random_keys import DRAWS
-from jafl.engine.matrix.server_operations import Operation, ServerState, initial, operate
+from jafl.engine.matrix.server_operations import (
+    Operation,
+    ServerState,
+    initial_state,
+    join_state,
+    operate,
+    split_state,
+)
 from jafl.records import ArrayTree, Arrival, EventSchedule, Params, Recall, Rule
 
-# Entries per axis of the small model on which factors are compared; enough to tell one leaf from another.
+# Entries per axis of the small model on which factors are compared: few, so that it takes no memory however large the
+# user's model is, but enough to tell one leaf from another.
 FEW = 3
-# Entries of the vectors on which the work is to be the same.
+# Entries of the vectors on which the rule must do the same; the matrices are made on vectors of yet another length.
+# One is large, because a rule may do something else with large arrays.
 LENGTHS = (5, 7, 100_003)
-TOLERANCE = 1e-9  # relative, in float64
-# Random numbers of the comparisons.
+# Relative, in float64.
+TOLERANCE = 1e-9
 _SEED = 20_220_331
 
 
 class Vectors(NamedTuple):
-    """What an operation reads that is of the model's shape, beside the state.
+    """What an operation reads beside the state that has the model's shape.
 
     Attributes:
-      update, start, stored, previous, recalled: [*P] each, as in ``Arrival`` and ``Recall``.
+      update, start, stored, previous: [*P] as in ``Arrival``.
+      recalled: [*P] the recalled value.
     """
 
     update: ArrayTree
@@ -49,22 +59,21 @@ class LinearForm(NamedTuple):
     """What the matrix form needs to know of a rule and a server optimizer that are linear.
 
     Attributes:
-      is_vector: for each leaf of a ``ServerState``, whether it is of the model's shape; else it is known from the
-        schedule.
-      reads_update: whether the factors of arriving updates may differ from 0, those that are stored apart.
-      reads_start: likewise of the downloaded models.
+      is_array: for each leaf of a ``ServerState``, whether it is a state array; else it is bookkeeping.
+      reads_update: whether a version may depend on arriving updates directly, not only through the clients' memory.
+      reads_start: whether a version may depend on the models that the trips have downloaded.
       reads_work: whether factors depend on how many examples or local steps a trip has used.
     """
 
-    is_vector: tuple[bool, ...]
+    is_array: tuple[bool, ...]
     reads_update: bool
     reads_start: bool
     reads_work: bool
 
     @property
-    def num_vectors(self) -> int:
-        """Arrays of the model's shape in the state."""
-        return sum(self.is_vector)
+    def num_arrays(self) -> int:
+        """How many state arrays there are."""
+        return sum(self.is_array)
 
 
 class NotLinear(NamedTuple):
@@ -74,14 +83,14 @@ class NotLinear(NamedTuple):
 
 
 def has_host() -> bool:
-    """Whether JAX may use the host's CPU, on which the matrices are made."""
+    """Whether JAX may use the host's CPU, which computes the matrices."""
     try:
         return bool(jax.local_devices(backend="cpu"))
     except RuntimeError:
         return False
 
 
-def linear_form(
+def find_linear_form(
     rule: Rule,
     optimizer: Any,
     params: Params,
@@ -106,50 +115,58 @@ def linear_form(
         return NotLinear(
             "the matrices are made on the host's CPU, which JAX_PLATFORMS leaves out: add cpu to it"
         )
+    # One row: only which numbers a rule reads decides, not their values.
     row = {name: np.asarray(column)[0] for name, column in columns.items()}
     weight = np.ones(np.shape(recall.weight)[1:]) if recall else ()
+    # First the rule with plain SGD, which is linear: so the reason names the one of the two that is not.
     for checked, name in ((optax.sgd(1.0), "the rule"), (optimizer, "the server optimizer")):
         try:
             with on_host():
-                found = _LinearityCheck(name, rule, checked, num_clients, row, weight).form(params)
+                form = _LinearityCheck(name, rule, checked, num_clients, row, weight).form(params)
         except SettingError:
             raise
-        except Exception as error:  # a user's own code may raise anything where it gets a vector for a model
+        # A user's own code may raise anything where it gets a vector in place of a model.
+        except Exception as error:
             return NotLinear(f"{name} cannot run on vectors ({type(error).__name__})")
-        if isinstance(found, NotLinear):
-            return found
-    return found
+        if isinstance(form, NotLinear):
+            return form
+    return form
 
 
 def first_nonlinear_trip(
     rule: Rule, schedule: EventSchedule, columns: Mapping[str, np.ndarray], recall: Recall | None
 ) -> int | None:
-    """The first trip whose fold, or whose server step, is not linear in the updates; None if all are.
+    """Finds the first trip whose fold, or whose server step, is not linear in the updates.
 
-    Random updates of two kinds and their sums are folded side by side, over the whole schedule.
+    The rule folds random updates, other random updates, and the sums of both, side by side over the whole schedule.
+    A linear rule then has the sums of its results.
 
     Args:
       rule: the algorithm.
       schedule: the events.
       columns: {name: [J, ...]} of the rule.
       recall: what the rule recalls, or None; recalled values are left out.
+
+    Returns:
+      The trip, or None if the rule is linear in all of them.
     """
-    new = schedule.step[1:] != schedule.step[:-1]
+    begins_step = schedule.step[1:] != schedule.step[:-1]
     trips: Any = (schedule.client, schedule.staleness)
-    marks: Any = (np.append(True, new), np.append(new, True))
-    row: Any = {name: np.asarray(column) for name, column in columns.items()}
+    flags: Any = (np.append(True, begins_step), np.append(begins_step, True))
+    rows: Any = {name: np.asarray(column) for name, column in columns.items()}
     weight = np.ones(np.shape(recall.weight)[1:]) if recall else ()
 
     def vectors(key: jax.Array) -> tuple:
-        """(update, previous) of three kinds, the last the sums of the others."""
+        """(update, previous) three times; the last ones are the sums of the others."""
+        # Of very different sizes: a rule that clips or normalises then treats the three in different ways.
         first, second = jax.random.normal(key, (2, 2, 5)) * jnp.array([1.0, 1e3])[:, None, None]
         return first, second, first + second
 
-    def fold(states, trip):
-        place, key = trip
-        opens, closes = (flags[place] for flags in marks)
-        client, staleness = (column[place] for column in trips)
-        after = []
+    def fold(states, number_and_key):
+        number, key = number_and_key
+        opens, closes = (flag[number] for flag in flags)
+        client, staleness = (column[number] for column in trips)
+        states_after = []
         for state, (update, previous) in zip(states, vectors(key), strict=True):
             arrival = Arrival(
                 update=update,
@@ -160,110 +177,120 @@ def first_nonlinear_trip(
                 batch_examples=jnp.int32(5),
                 local_steps=jnp.int32(2),
                 loss=jnp.zeros(()),
-                columns={name: column[place] for name, column in row.items()},
+                columns={name: column[number] for name, column in rows.items()},
                 previous=previous if rule.remembers else None,
                 stored=update if rule.remembers else None,
             )
             never, always = jnp.asarray(False), jnp.asarray(True)
             operation = Operation(opens, never, always, closes, weight, previous, arrival)
-            after.append(operate(rule, optax.sgd(1.0), state, operation)[0])
-        leaves = zip(*map(jax.tree.leaves, after), strict=True)
-        off = [
+            states_after.append(operate(rule, optax.sgd(1.0), state, operation)[0])
+        # A thousand times the tolerance of one operation: rounding adds up over the trips of a schedule.
+        is_off = [
             jnp.any(jnp.abs(a + b - both) > 1e3 * TOLERANCE * (jnp.max(jnp.abs(a)) + jnp.max(jnp.abs(b))))
-            for a, b, both in leaves
+            for a, b, both in zip(*map(jax.tree.leaves, states_after), strict=True)
             if jnp.shape(both) == (5,)
         ]
-        return tuple(after), jnp.any(jnp.array(off))
+        return tuple(states_after), jnp.any(jnp.array(is_off))
 
     with on_host():
-        row, marks, trips = jax.tree.map(jnp.asarray, (row, marks, trips))
-        state = initial(rule, optax.sgd(1.0), jnp.zeros(5), schedule.num_clients)
-        number = schedule.num_trips
-        keys = jax.random.split(jax.random.key(_SEED), number)
-        scanned = jax.jit(lambda: jax.lax.scan(fold, (state,) * 3, (jnp.arange(number), keys)))
-        wrong = np.flatnonzero(np.asarray(scanned()[1]))
+        rows, flags, trips = jax.tree.map(jnp.asarray, (rows, flags, trips))
+        state = initial_state(rule, optax.sgd(1.0), jnp.zeros(5), schedule.num_clients)
+        num_trips = schedule.num_trips
+        keys = jax.random.split(jax.random.key(_SEED), num_trips)
+        fold_all = jax.jit(lambda: jax.lax.scan(fold, (state,) * 3, (jnp.arange(num_trips), keys)))
+        wrong = np.flatnonzero(np.asarray(fold_all()[1]))
     return int(wrong[0]) if len(wrong) else None
 
 
 class _LinearityCheck:
-    """Traces the operations of a rule and an optimizer on vectors and on a small model.
+    """Runs and traces the operations of a rule and an optimizer on vectors and on a small model.
 
-    name: who is to blame where something does not fit.
+    Args:
+      name: the one that the reason names: "the rule" or "the server optimizer".
+      rule: the algorithm.
+      optimizer: the server optimizer, an optax transformation.
+      num_clients: N.
+      columns: {name: [...]} of the rule, of one trip.
+      weight: [...] of one recalled value, or ().
     """
 
     def __init__(self, name: str, rule: Rule, optimizer: Any, num_clients: int, columns: Any, weight: Any):
         self._name, self._rule, self._optimizer, self._num_clients = name, rule, optimizer, num_clients
         self._columns, self._weight = columns, weight
-        self._state = self._initial(5)
-        larger = jax.tree.leaves(jax.eval_shape(lambda: self._initial(7)))
-        # The arrays of the model's shape are those that grow with the model.
-        self._is_vector = tuple(
+        self._state = self._initial_state(5)
+        larger = jax.tree.leaves(jax.eval_shape(lambda: self._initial_state(7)))
+        # Two lengths, because bookkeeping may have one of them by chance: an entry for each of 5 clients, say.
+        self._is_array = tuple(
             np.shape(leaf) == (5,) and np.shape(grown) == (7,)
             for leaf, grown in zip(jax.tree.leaves(self._state), larger, strict=True)
         )
 
     def form(self, params: Params) -> LinearForm | NotLinear:
-        """The form, or why there is none."""
+        """The linear form for a model like ``params`` [*P], or why there is none."""
+        # The structure first, because the other checks divide the state by it.
         reason = (
-            self._changes_structure()
-            or self._draws()
-            or self._stores_other_than_updates()
-            or self._depends_on_training()
-            or self._is_not_additive()
+            self._check_structure()
+            or self._check_randomness()
+            or self._check_memory()
+            or self._check_dependence()
+            or self._check_additivity()
         )
         if not reason and not self._is_uniform(params):
             reason = f"{self._name} treats the arrays of a model differently"
         if not reason and self._reads_sizes(params):
             reason = f"{self._name} reads the number of a model's parameters, or their shapes or types"
-        return NotLinear(reason) if reason else LinearForm(self._is_vector, *self._reads())
+        return NotLinear(reason) if reason else LinearForm(self._is_array, *self._reads())
 
-    def _initial(self, size: int) -> ServerState:
-        return initial(self._rule, self._optimizer, jnp.zeros(size), self._num_clients)
+    def _initial_state(self, size: int) -> ServerState:
+        """The state before the first operation, for a model that is one vector of ``size`` entries."""
+        return initial_state(self._rule, self._optimizer, jnp.zeros(size), self._num_clients)
 
-    def _num_vectors(self) -> int:
-        return sum(self._is_vector)
+    def _num_arrays(self) -> int:
+        return sum(self._is_array)
 
     def _vectors(self) -> Vectors:
         return Vectors(*[jnp.zeros(5)] * len(Vectors._fields))
 
     def _with_vectors(self, vectors: list[Any]) -> Any:
-        """The state with its vectors replaced, in order."""
-        rest = iter(vectors)
-        leaves, structure = jax.tree.flatten(self._state)
-        pairs = zip(leaves, self._is_vector, strict=True)
-        return jax.tree.unflatten(structure, [next(rest) if vector else leaf for leaf, vector in pairs])
+        """The state with these vectors [5] as its state arrays, in order."""
+        _, bookkeeping = split_state(self._state, self._is_array)
+        return join_state(jax.tree.structure(self._state), self._is_array, vectors, bookkeeping)
 
-    def _after(self, kept: list[Any], read: list[Any]) -> list[np.ndarray]:
-        """The vectors of the state after one operation."""
-        after, _ = self._operate(self._with_vectors(kept), Vectors(*read), self._scalars())
-        pairs = zip(jax.tree.leaves(after), self._is_vector, strict=True)
-        return [np.asarray(leaf) for leaf, vector in pairs if vector]
+    def _after(self, arrays: list[Any], inputs: list[Any]) -> list[np.ndarray]:
+        """The state arrays after one operation, from those before it and from what it reads."""
+        state, _ = self._operate(self._with_vectors(arrays), Vectors(*inputs), self._scalars())
+        return [np.asarray(array) for array in split_state(state, self._is_array)[0]]
 
-    def _changes_structure(self) -> str | None:
+    def _check_structure(self) -> str | None:
+        """The reason if the state has another structure after an operation, which no loop of JAX can carry."""
         after = jax.eval_shape(self._operate, self._state, self._vectors(), self._scalars())[0]
-        same: list[Any] = [jax.tree.structure(tree) for tree in (after, self._state)]
-        return None if same[0] == same[1] else f"{self._name} changes the structure of its state"
+        structures: list[Any] = [jax.tree.structure(tree) for tree in (after, self._state)]
+        return None if structures[0] == structures[1] else f"{self._name} changes the structure of its state"
 
-    def _draws(self) -> str | None:
-        """Why the matrices, which are made in 64 bits, would have other random numbers than the loop."""
-        drawn = operands(self._operate, DRAWS, self._state, self._vectors(), self._scalars())
-        return f"{self._name} draws random numbers, which are others in 64 bits" if drawn else None
+    def _check_randomness(self) -> str | None:
+        """The reason if an operation draws: in the 64 bits of the matrices it draws other numbers than the loop."""
+        draws = operands(self._operate, DRAWS, self._state, self._vectors(), self._scalars())
+        return f"{self._name} draws random numbers, which are others in 64 bits" if draws else None
 
-    def _is_not_additive(self) -> str | None:
-        """Why sums of vectors do not give sums of results: the derivative of ``sign`` is constant, too."""
+    def _check_additivity(self) -> str | None:
+        """The reason if a sum of vectors does not give the sum of their results."""
+        # The derivative alone would not do: that of ``sign`` is constant, too.
         random = np.random.default_rng(_SEED)
-        shape = (2, self._num_vectors() + len(Vectors._fields), 5)
+        number = self._num_arrays()
+        shape = (2, number + len(Vectors._fields), 5)
         first, second = random.normal(size=shape) * np.array([1.0, 1e3])[:, None, None]
-        made = [
-            np.array(self._after(list(read[: self._num_vectors()]), list(read[self._num_vectors() :])))
-            for read in (first, second, first + second, 0 * first)
+        first_result, second_result, sum_result, zeros_result = [
+            np.array(self._after(list(vectors[:number]), list(vectors[number:])))
+            for vectors in (first, second, first + second, 0 * first)
         ]
-        scale = TOLERANCE * np.max(np.abs(made[2]))
-        additive = np.all(np.abs(made[0] + made[1] - made[2]) <= scale) and not np.any(made[3])
+        scale = TOLERANCE * np.max(np.abs(sum_result))
+        # Zeros as well: a constant that a rule adds to large sums could hide in their rounding.
+        is_sum = np.all(np.abs(first_result + second_result - sum_result) <= scale)
+        additive = is_sum and not np.any(zeros_result)
         return None if additive else f"{self._name} is not linear in the updates"
 
     def _scalars(self) -> Operation:
-        """An operation with all four parts, without its vectors."""
+        """An operation with all four parts, without what has the model's shape."""
         arrival = Arrival(
             update=None,
             start=None,
@@ -279,6 +306,8 @@ class _LinearityCheck:
         return Operation(yes, yes, yes, yes, self._weight, (), arrival)
 
     def _operate(self, state: ServerState, vectors: Vectors, scalars: Operation) -> Any:
+        """The state after one operation, and its reports."""
+        # None for what the rule does not ask for, as in the loop: a rule that reads it nevertheless fails here.
         arrival = scalars.arrival._replace(update=vectors.update)
         if self._rule.needs_start:
             arrival = arrival._replace(start=vectors.start)
@@ -287,8 +316,8 @@ class _LinearityCheck:
         operation = scalars._replace(arrival=arrival, recalled=vectors.recalled)
         return operate(self._rule, self._optimizer, state, operation)
 
-    def _stores_other_than_updates(self) -> str | None:
-        """Why the clients' memory cannot be filled with updates, if it cannot."""
+    def _check_memory(self) -> str | None:
+        """The reason if the rule stores something else than updates, which is all that the device can store."""
         if not self._rule.remembers:
             return None
         update = np.arange(1.0, 6.0)
@@ -297,73 +326,76 @@ class _LinearityCheck:
         same = isinstance(value, np.ndarray) and np.array_equal(value, update)
         return None if same else "the rule stores something else than its clients' updates"
 
-    def _depends_on_training(self) -> str | None:
-        """Why factors or reports depend on what training computes, if they do."""
-        leaves, structure = jax.tree.flatten(self._state)
-        own = [leaf for leaf, vector in zip(leaves, self._is_vector, strict=True) if vector]
-        rest = [leaf for leaf, vector in zip(leaves, self._is_vector, strict=True) if not vector]
+    def _check_dependence(self) -> str | None:
+        """The reason if factors, bookkeeping or reports depend on what training computes."""
+        structure = jax.tree.structure(self._state)
+        arrays, bookkeeping = split_state(self._state, self._is_array)
         vectors, scalars = self._vectors(), self._scalars()
 
-        def parted(own, vectors, rest, scalars):
-            """(the state's vectors after the operation, all else that it makes)."""
-            of_each = (iter(rest), iter(own))
-            state = jax.tree.unflatten(structure, [next(of_each[vector]) for vector in self._is_vector])
-            after, reports = self._operate(state, vectors, scalars)
-            made: tuple[list, list] = ([], [])
-            for leaf, vector in zip(jax.tree.leaves(after), self._is_vector, strict=True):
-                made[not vector].append(leaf)
-            return made[0], (made[1], reports)
+        def operate_on_leaves(arrays, vectors, bookkeeping, scalars):
+            """(the state arrays after the operation, all else that it computes)."""
+            state = join_state(structure, self._is_array, arrays, bookkeeping)
+            state_after, reports = self._operate(state, vectors, scalars)
+            arrays_after, bookkeeping_after = split_state(state_after, self._is_array)
+            return arrays_after, (bookkeeping_after, reports)
 
-        def derivative(own, vectors, rest, scalars, change):
-            made = lambda own, vectors: parted(own, vectors, rest, scalars)[0]  # noqa: E731
-            return jax.jvp(made, (own, vectors), change)[1]
+        def derivative(arrays, vectors, bookkeeping, scalars, change):
+            def arrays_after(arrays, vectors):
+                return operate_on_leaves(arrays, vectors, bookkeeping, scalars)[0]
 
-        loss = len(jax.tree.leaves((own, vectors, rest))) + _field_number(scalars, "loss")
-        trained = {*range(len(jax.tree.leaves((own, vectors)))), loss}
-        made, others = dependences(parted, own, vectors, rest, scalars)
-        if trained & _union(others):
+            return jax.jvp(arrays_after, (arrays, vectors), change)[1]
+
+        # The host makes the matrices before the trips train, so it knows neither models and updates nor losses.
+        loss = len(jax.tree.leaves((arrays, vectors, bookkeeping))) + _field_number(scalars, "loss")
+        trained = {*range(len(jax.tree.leaves((arrays, vectors)))), loss}
+        read_by_arrays, read_by_others = dependences(operate_on_leaves, arrays, vectors, bookkeeping, scalars)
+        if trained & _union(read_by_others):
             return f"{self._name} keeps or reports numbers that depend on the updates"
-        factors = dependences(derivative, own, vectors, rest, scalars, (own, vectors))
-        if trained & _union(factors) or loss in _union(made):
+        # The factors are the derivative. A linear function has the same one wherever it is taken; so it may depend on
+        # the direction ``change``, but not on arrays and vectors.
+        factors = dependences(derivative, arrays, vectors, bookkeeping, scalars, (arrays, vectors))
+        if trained & _union(factors) or loss in _union(read_by_arrays):
             return f"{self._name} is not linear in the updates"
         return None
 
     def _is_uniform(self, params: Params) -> bool:
-        """Whether all entries of a small model like ``params`` have the factors that a vector has, and nothing else.
-
-        Two linear functions that agree on random numbers are the same with probability 1.
-        """
+        """Whether an operation on a small model like ``params`` has the same factors as one on a vector."""
+        # Two linear functions that agree on random numbers are the same with probability 1.
         random = np.random.default_rng(_SEED)
         shapes = [[min(size, FEW) for size in np.shape(leaf)] for leaf in jax.tree.leaves(params)]
-        kept = [_random_leaves(random, shapes) for _ in range(self._num_vectors())]
-        read = [_random_leaves(random, shapes) for _ in Vectors._fields]
-        expected = self._after([_joined(leaves) for leaves in kept], [_joined(leaves) for leaves in read])
+        models = [_random_leaves(random, shapes) for _ in range(self._num_arrays())]
+        inputs = [_random_leaves(random, shapes) for _ in Vectors._fields]
+        expected = self._after(
+            [_concatenate(leaves) for leaves in models], [_concatenate(leaves) for leaves in inputs]
+        )
 
         structure = jax.tree.structure(params)
         small = jax.tree.unflatten(structure, _random_leaves(random, shapes))
-        like = initial(self._rule, self._optimizer, small, self._num_clients)
-        each = zip(jax.tree.leaves(self._initial(5)), self._is_vector, strict=True)
-        trees = iter(kept)
-        leaves = [part for leaf, vector in each for part in (next(trees) if vector else [leaf])]
-        state = jax.tree.unflatten(jax.tree.structure(like), leaves)
-        vectors = Vectors(*[jax.tree.unflatten(structure, leaves) for leaves in read])
+        state_like = initial_state(self._rule, self._optimizer, small, self._num_clients)
+        # Where the state on vectors has one leaf for a model, the state on the small model has one for each array.
+        remaining_models = iter(models)
+        leaves = [
+            part
+            for leaf, array in zip(jax.tree.leaves(self._initial_state(5)), self._is_array, strict=True)
+            for part in (next(remaining_models) if array else [leaf])
+        ]
+        state = jax.tree.unflatten(jax.tree.structure(state_like), leaves)
+        vectors = Vectors(*[jax.tree.unflatten(structure, leaves) for leaves in inputs])
         after, _ = self._operate(state, vectors, self._scalars())
-        rest, found = iter(jax.tree.leaves(after)), []
-        for vector in self._is_vector:
-            parts = [next(rest) for _ in (shapes if vector else [()])]
-            found += [_joined(parts)] if vector else []
-        return np.allclose(found, expected, rtol=TOLERANCE, atol=TOLERANCE)
+        remaining_leaves, results = iter(jax.tree.leaves(after)), []
+        for array in self._is_array:
+            parts = [next(remaining_leaves) for _ in (shapes if array else [()])]
+            results += [_concatenate(parts)] if array else []
+        return np.allclose(results, expected, rtol=TOLERANCE, atol=TOLERANCE)
 
     def _reads_sizes(self, params: Params) -> bool:
-        """Whether the work on vectors, or on the model itself, is another one than that on vectors of 5 entries.
-
-        The matrices are made on vectors of yet another length.
-        """
+        """Whether an operation does something else on vectors of other lengths, or on the model itself."""
+        # A trace computes nothing, so the user's own model can be compared as well, however large it is.
         scalars = self._scalars()
 
         def trace(model: Any) -> Any:
             def work(model: Any, scalars: Operation) -> Any:
-                state = initial(self._rule, self._optimizer, model, self._num_clients)
+                state = initial_state(self._rule, self._optimizer, model, self._num_clients)
                 return state, self._operate(state, Vectors(*[model] * len(Vectors._fields)), scalars)
 
             return jax.make_jaxpr(work)(model, scalars)
@@ -377,32 +409,36 @@ class _LinearityCheck:
         return not all(same_but_for_sizes(*pair) for pair in pairs)
 
     def _reads(self) -> tuple[bool, bool, bool]:
-        """Whether what an operation makes depends on the update itself, the start, and the numbers of the work."""
+        """``reads_update``, ``reads_start`` and ``reads_work`` of the form."""
         scalars = self._scalars()
+        # What nobody reads takes no columns in the matrices, and no room on the device.
         read = _union(dependences(self._operate, self._state, self._vectors(), scalars))
-        kept = len(jax.tree.leaves(self._state))
-        update, start = (kept + Vectors._fields.index(name) for name in ("update", "start"))
-        first = kept + len(Vectors._fields)
-        work = {first + _field_number(scalars, field) for field in ("batch_examples", "local_steps")}
+        first_vector = len(jax.tree.leaves(self._state))
+        update, start = (first_vector + Vectors._fields.index(name) for name in ("update", "start"))
+        first_scalar = first_vector + len(Vectors._fields)
+        work = {first_scalar + _field_number(scalars, field) for field in ("batch_examples", "local_steps")}
         return update in read, start in read, bool(work & read)
 
 
-def _union(found: Any) -> frozenset[int]:
-    """All arguments on which one of the results depends."""
-    return frozenset().union(*jax.tree.leaves(found, is_leaf=lambda value: isinstance(value, frozenset)))
+def _union(arguments: Any) -> frozenset[int]:
+    """The union of a pytree of sets, as ``dependences`` returns one."""
+    return frozenset().union(*jax.tree.leaves(arguments, is_leaf=lambda value: isinstance(value, frozenset)))
 
 
 def _field_number(scalars: Operation, field: str) -> int:
     """The number of a field of the arrival among the leaves of an operation."""
+    # ``dependences`` counts leaves, and the fields before this one may have any number of them. So a text takes the
+    # place of the field: no other leaf is one.
     changed: Any = {field: "here"}
     marked = scalars._replace(arrival=scalars.arrival._replace(**changed))
     return next(number for number, leaf in enumerate(jax.tree.leaves(marked)) if isinstance(leaf, str))
 
 
 def _random_leaves(random: np.random.Generator, shapes: list[list[int]]) -> list[np.ndarray]:
+    """A model's leaves of these shapes, of standard normal numbers."""
     return [random.normal(size=shape) for shape in shapes]
 
 
-def _joined(leaves: list[Any]) -> np.ndarray:
-    """All entries of a model in a row."""
+def _concatenate(leaves: list[Any]) -> np.ndarray:
+    """[n] all entries of a model, one leaf after the other."""
     return np.concatenate([np.asarray(leaf).reshape(-1) for leaf in leaves])

@@ -1,11 +1,12 @@
 """Makes the matrices of the matrix form: the rule's own code, run on one-hot vectors in place of a model.
 
-Under a linear rule and a linear server optimizer every version of the model is a linear combination of what lasts
-(the model, momentum, a rule's running sum), of the wave's updates, and of what the clients' memory holds. Run on
-vectors of which each has a single 1, the rule and the optimizer leave the factors of the combination. This happens on
-the host, for the segments of one chunk after the other.
+Under a linear rule and a linear server optimizer every version of the model is a linear combination of the state
+arrays (the model, momentum, a rule's running sum), of the wave's updates, and of what the clients' memory holds. If
+the rule and the optimizer run on vectors of which each has a single 1, then they leave the factors of this
+combination. This happens on the host, for one chunk of segments after the other.
 """
 
+import dataclasses
 import functools
 from typing import Any, NamedTuple
 
@@ -19,57 +20,85 @@ from jafl.base.precision import on_host
 from jafl.engine.matrix.linearity import LinearForm
 from jafl.engine.matrix.segment_loop import Groups
 from jafl.engine.matrix.segments import SegmentOperations, Sizes
-from jafl.engine.matrix.server_operations import Operation, Reports, initial, operate
+from jafl.engine.matrix.server_operations import (
+    Operation,
+    Reports,
+    ServerState,
+    initial_state,
+    join_state,
+    operate,
+    split_state,
+)
 from jafl.records import Arrival
 from jafl.specifications import Specification, as_specification
 
-# Further entries of each vector, random ones: they are combined like all others only if the rule is linear.
+# Further, random entries of each vector. Only a linear rule combines them by the factors of the one-hot entries.
 PROBES = 2
-TOLERANCE = 1e-6  # of the probes, relative
+# Relative error of the probes; the matrices are in 64 bits, so rounding stays far below it.
+TOLERANCE = 1e-6
 _SEED = 20_250_923
 
 
 class Layout(NamedTuple):
-    """The coordinates of a segment's vectors, D in all; static.
+    """The columns of a segment's matrix, D in all: of which arrays each version is a combination; static.
 
-    In order: what lasts, M; the wave's updates, W, its starts, W, and its updates as they are stored, W; the clients'
-    stored values, G. Groups that nobody reads have no coordinates.
+    In order: the M state arrays, the W updates of the wave, the W models that its trips started from, its W updates
+    as the clients' memory stores them, and the G values that the clients' memory holds before the segment. There are
+    no columns for arrays that no rule reads.
 
     Attributes:
-      lasting: arrays that last, M; padded.
-      groups: arrays that each trip of the wave leaves.
-      sizes: of the segments.
+      state_arrays: M, padded.
+      groups: which arrays of the wave have columns.
+      sizes: the limits of a segment, W and G among them.
+
+    Example:
+      Four trips, and a rule that reads updates and stores them whole in the clients' memory:
+
+      >>> layout = Layout(2, Groups(updates=True, starts=False, stored=False), Sizes(4, 2, memory=4, operations=4))
+      >>> layout.first_update, layout.first_stored_update, layout.first_client_value, layout.length
+      (2, 2, 6, 10)
     """
 
-    lasting: int
+    state_arrays: int
     groups: Groups
     sizes: Sizes
 
     @property
-    def starts(self) -> int:
-        """The first coordinate of the wave's starts."""
-        return self.lasting + self.groups.updates * self.sizes.width
+    def first_update(self) -> int:
+        """The column of the update in lane 0."""
+        return self.state_arrays
 
     @property
-    def stored(self) -> int:
-        """The first coordinate of the updates as they are stored: the updates, where they are stored whole."""
-        if self.groups.stored:
-            return self.starts + self.groups.starts * self.sizes.width
-        return self.lasting
+    def first_start(self) -> int:
+        """The column of the model that the trip in lane 0 started from."""
+        return self.first_update + self.groups.updates * self.sizes.width
 
     @property
-    def memory(self) -> int:
-        """The first coordinate of the clients' stored values."""
-        return self.lasting + sum(self.groups) * self.sizes.width
+    def first_stored_update(self) -> int:
+        """The column of what the clients' memory stores of the update in lane 0."""
+        # In full precision the memory stores the update itself, which has a column already.
+        if not self.groups.stored:
+            return self.first_update
+        return self.first_start + self.groups.starts * self.sizes.width
+
+    @property
+    def first_client_value(self) -> int:
+        """The column of the first value from the clients' memory."""
+        return self.state_arrays + sum(self.groups) * self.sizes.width
 
     @property
     def length(self) -> int:
-        """D, the number of coordinates."""
-        return self.memory + self.sizes.memory
+        """D, the number of columns."""
+        return self.first_client_value + self.sizes.memory
 
 
 class TripColumns(NamedTuple):
-    """What the host knows of each applied trip, [J] each; ``columns`` are the rule's."""
+    """What the host knows of each applied trip before it trains, [J] each.
+
+    Attributes:
+      client, staleness, num_examples, batch_examples, local_steps: int32, as in ``Arrival``.
+      columns: {name: [J, ...]} of the rule.
+    """
 
     client: np.ndarray
     staleness: np.ndarray
@@ -80,12 +109,13 @@ class TripColumns(NamedTuple):
 
 
 class ChunkMatrices(NamedTuple):
-    """What the maker leaves of a chunk.
+    """The matrices of a chunk, and what its trips and server steps report.
 
     Attributes:
-      matrices: [P, M + S, D] float64: rows of what lasts after the segment, then of its versions.
-      trip_reports: {name: [...]} of the trips that were folded, in order.
-      step_reports: {name: [...]} of the steps that were closed, in order.
+      matrices: [P, M + S, D] float64: a row for each state array after the segment, then one for each version that
+        the segment writes.
+      trip_reports: {name: [n, ...]} of the n trips that the chunk folds, in order.
+      step_reports: {name: [n, ...]} of the n server steps that the chunk closes, in order.
     """
 
     matrices: np.ndarray
@@ -97,10 +127,11 @@ class MatrixMaker:
     """Makes the matrices of one run, chunk after chunk in order.
 
     Args:
-      rule: the algorithm, and ``optimizer``, the server optimizer, as specifications.
-      form: what ``linear_form`` has found.
-      layout: the coordinates.
-      trips: what is known of every trip.
+      rule: the algorithm.
+      optimizer: the server optimizer.
+      linear_form: of the rule and the optimizer.
+      layout: the columns of the matrices.
+      trips: of the run.
       recall_weight: [R, ...] of the rule's ``Recall``, or None.
       num_clients: N.
     """
@@ -109,35 +140,43 @@ class MatrixMaker:
         self,
         rule: Specification,
         optimizer: Specification,
-        form: LinearForm,
+        linear_form: LinearForm,
         layout: Layout,
         trips: TripColumns,
         recall_weight: np.ndarray | None,
         num_clients: int,
     ):
-        self._rule, self._optimizer, self._form = rule, optimizer, form
+        self._rule, self._optimizer, self._is_array = rule, optimizer, linear_form.is_array
         self._layout, self._trips, self._recall_weight = layout, trips, recall_weight
         self._num_clients = num_clients
         random = np.random.default_rng(_SEED)
-        # Two further entries in each vector, small and large: a linear rule combines them by the same factors as the
-        # one-hot entries, so a wrong claim of linearity shows in the first chunk, with the trip that shows it.
+        # Small and large ones, because a rule may treat updates of one size as a linear rule would, and others not. A
+        # rule that says wrongly that it is linear shows in the first chunk, with the trip that shows it.
         self._probes = random.normal(size=(layout.length, PROBES)) * np.array([1.0, 1e3])
         with on_host():
-            self._known = _initial_known(rule, optimizer, form.is_vector, num_clients)
+            state = initial_state(rule.build(), optimizer.build(), jnp.zeros(5), num_clients)
+            _, self._bookkeeping = split_state(state, self._is_array)
 
     def no_reports(self, nothing: SegmentOperations, trips: int, steps: int) -> tuple[dict, dict]:
-        """({name: [trips, ...]}, {name: [steps, ...]}) of zeros: what trips and steps report; compiles the program.
+        """Zeros in the shapes of a run's reports; compiles the program.
 
-        nothing: operations of segments in which nothing happens.
+        Args:
+          nothing: operations of segments in which nothing happens.
+          trips: client trips of the run.
+          steps: server steps of the run.
+
+        Returns:
+          ({name: [trips, ...]}, {name: [steps, ...]}).
         """
         with on_host():
             _, _, reports = self._run(nothing)
 
-        def columns(made: dict[str, Any], length: int) -> dict[str, np.ndarray]:
-            types = {name: jax.dtypes.canonicalize_dtype(rows.dtype) for name, rows in made.items()}
-            return {name: np.zeros((length, *rows.shape[2:]), types[name]) for name, rows in made.items()}
+        def zeros(reports: dict[str, Any], length: int) -> dict[str, np.ndarray]:
+            # The matrices are in 64 bits, but reports have the types of the loop form, which are 32 bits by default.
+            types = {name: jax.dtypes.canonicalize_dtype(rows.dtype) for name, rows in reports.items()}
+            return {name: np.zeros((length, *rows.shape[2:]), types[name]) for name, rows in reports.items()}
 
-        return columns(reports.trip, trips), columns(reports.step, steps)
+        return zeros(reports.trip, trips), zeros(reports.step, steps)
 
     def make(self, operations: SegmentOperations) -> ChunkMatrices:
         """The matrices and reports of the next chunk.
@@ -146,9 +185,10 @@ class MatrixMaker:
           SettingError: if the rule turns out not to be linear: names the rule and the trip.
         """
         with on_host():
-            known, rows, reports = self._run(operations)
+            bookkeeping, rows, reports = self._run(operations)
+            # Before the bookkeeping is replaced: the check runs the same operations again, from the same beginning.
             self._check(operations, rows)
-            self._known = known
+            self._bookkeeping = bookkeeping
         folds, closes = (np.asarray(flags) for flags in (operations.folds, operations.closes))
         matrices = np.asarray(rows)[..., : self._layout.length]
         trip = {name: np.asarray(values)[folds] for name, values in reports.trip.items()}
@@ -156,47 +196,50 @@ class MatrixMaker:
         return ChunkMatrices(matrices, trip, step)
 
     def _run(self, operations: SegmentOperations) -> Any:
+        """What ``_run_segments`` returns for these operations [P, E]."""
         trips = jax.tree.map(lambda column: column[operations.trip], self._trips)
-        weight = () if self._recall_weight is None else self._recall_weight[operations.recalled]
+        weight = () if self._recall_weight is None else self._recall_weight[operations.recall_row]
         return _run_segments(
             self._rule,
             self._optimizer,
-            self._known,
+            self._bookkeeping,
             operations,
             trips,
             weight,
             self._probes,
-            is_vector=self._form.is_vector,
+            is_array=self._is_array,
             layout=self._layout,
             num_clients=self._num_clients,
         )
 
-    def _wrong(self, rows: Any) -> np.ndarray:
-        """[P] bool: segments whose vectors are not the combinations that their one-hot entries say."""
+    def _is_wrong(self, rows: Any) -> np.ndarray:
+        """[P] bool: segments in which the rule has combined the probes by other factors than the one-hot entries."""
         rows = np.asarray(rows)
-        made, expected = rows[..., self._layout.length :], rows[..., : self._layout.length] @ self._probes
+        factors, probes = rows[..., : self._layout.length], rows[..., self._layout.length :]
         # Relative to the sum of magnitudes, not to the result: terms may cancel.
-        scale = np.abs(rows[..., : self._layout.length]) @ np.abs(self._probes)
-        off = np.abs(made - expected) > TOLERANCE * scale + np.finfo(float).tiny
-        return np.any(off | ~np.isfinite(made), axis=(1, 2))
+        scale = np.abs(factors) @ np.abs(self._probes)
+        is_off = np.abs(probes - factors @ self._probes) > TOLERANCE * scale + np.finfo(float).tiny
+        # A comparison with NaN is false, so NaN would pass as right.
+        return np.any(is_off | ~np.isfinite(probes), axis=(1, 2))
 
     def _check(self, operations: SegmentOperations, rows: Any) -> None:
         """Raises SettingError if the rule is not linear."""
-        wrong = np.flatnonzero(self._wrong(rows))
+        wrong = np.flatnonzero(self._is_wrong(rows))
         if not len(wrong):
             return
-        segment, until = wrong[0], int(operations.number[wrong[0]])
-        count = np.where(np.arange(len(operations.number)) < segment, operations.number, 0)
-        first, last = 0, until  # the vectors are right after ``first`` operations, wrong after ``last``
-        # Bisection: the same chunk with fewer operations, until one operation makes the difference.
+        segment = wrong[0]
+        count = np.where(np.arange(len(operations.num_operations)) < segment, operations.num_operations, 0)
+        # The vectors are right after ``first`` operations of the segment, and wrong after ``last``.
+        first, last = 0, int(operations.num_operations[segment])
+        # Bisection, so that few runs of the same program find the one operation that makes the difference.
         while last - first > 1:
             count[segment] = middle = (first + last) // 2
-            is_wrong = self._wrong(self._run(operations._replace(number=count))[1])[segment]
+            is_wrong = self._is_wrong(self._run(operations._replace(num_operations=count))[1])[segment]
             first, last = (first, middle) if is_wrong else (middle, last)
-        raise not_linear(self._rule, int(operations.trip[segment, last - 1]))
+        raise not_linear_error(self._rule, int(operations.trip[segment, last - 1]))
 
 
-def not_linear(rule: Specification, trip: int) -> SettingError:
+def not_linear_error(rule: Specification, trip: int) -> SettingError:
     """The error of a rule that says that it is linear and is not."""
     built = rule.build()
     name = (
@@ -210,105 +253,214 @@ def not_linear(rule: Specification, trip: int) -> SettingError:
     )
 
 
-def _initial_known(
-    rule: Specification, optimizer: Specification, is_vector: tuple[bool, ...], num_clients: int
-) -> list[Any]:
-    """The leaves of the state before the first operation that the schedule alone decides."""
-    state = initial(rule.build(), optimizer.build(), jnp.zeros(5), num_clients)
-    return [leaf for leaf, vector in zip(jax.tree.leaves(state), is_vector, strict=True) if not vector]
+class _OneHotVectors(NamedTuple):
+    """The vectors on which the rule runs in place of arrays of the model's shape: one for each column of the matrix.
 
-
-@functools.partial(jax.jit, static_argnames=("is_vector", "layout", "num_clients"))
-def _run_segments(
-    rule: Specification,
-    optimizer: Specification,
-    known: list[Any],
-    operations: SegmentOperations,
-    trips: TripColumns,
-    weight: Any,
-    probes: Any,
-    *,
-    is_vector: tuple[bool, ...],
-    layout: Layout,
-    num_clients: int,
-) -> tuple[list[Any], Any, Reports]:
-    """Runs the operations of a chunk on vectors [D + probes].
-
-    Returns:
-      What is known of the state afterwards; [P, M + S, D + probes], the rows of what lasts and of the versions; the
-      reports [P, E] of all operations.
+    Attributes:
+      rows: [D + 1, D + probes]: row ``d`` has a 1 in column ``d``; the last row is zero.
+      layout: the columns.
     """
-    built, built_optimizer = rule.build(), optimizer.build()
-    sizes, groups = layout.sizes, layout.groups
-    # The last row is zero; it stands for an update that no factor reads.
-    basis = jnp.pad(jnp.concatenate([jnp.eye(layout.length), probes], axis=1), ((0, 1), (0, 0)))
-    # The state's leaves are of two kinds: vectors, which follow the model and are combined, and numbers that the
-    # schedule decides (counts, ages), which are computed here and carried from chunk to chunk.
-    state_of = functools.partial(initial, built, built_optimizer, num_clients=num_clients)
-    structure = jax.tree.structure(jax.eval_shape(lambda: state_of(basis[0])))
-    number = sum(is_vector)
 
-    def at(coordinate):
-        """A vector of what was stored, by a trip of the wave or before."""
-        # Coordinates below W are lanes of this wave, others are clients of the memory; one index serves both.
-        beyond = layout.memory - sizes.width
-        return basis[jnp.where(coordinate < sizes.width, layout.stored, beyond) + coordinate]
+    rows: jax.Array
+    layout: Layout
 
-    def state_from(vectors, known):
-        parts = (iter(known), iter(vectors))
-        return jax.tree.unflatten(structure, [next(parts[vector]) for vector in is_vector])
+    @classmethod
+    def make(cls, layout: Layout, probes: Any) -> "_OneHotVectors":
+        """The vectors with the further entries ``probes`` [D, probes].
 
-    def parted(state):
-        made: tuple[list, list] = ([], [])
-        for leaf, vector in zip(jax.tree.leaves(state), is_vector, strict=True):
-            made[vector].append(leaf)
-        return made
+        Example:
+          >>> layout = Layout(1, Groups(updates=True, starts=False, stored=False), Sizes(1, 1, 1, 1))
+          >>> _OneHotVectors.make(layout, jnp.array([[0.5], [2.0], [-1.0]])).rows
+          Array([[ 1. ,  0. ,  0. ,  0.5],
+                 [ 0. ,  1. ,  0. ,  2. ],
+                 [ 0. ,  0. ,  1. , -1. ],
+                 [ 0. ,  0. ,  0. ,  0. ]], dtype=float32)
+        """
+        # The row of zeros stands for an update that no factor reads, and that therefore has no column.
+        return cls(
+            jnp.pad(jnp.concatenate([jnp.eye(layout.length), probes], axis=1), ((0, 1), (0, 0))), layout
+        )
 
-    def operation_of(segment, place):
-        here = jax.tree.map(lambda column: column[segment, place], operations._replace(number=None))
-        trip = jax.tree.map(lambda column: column[segment, place], trips)
+    def update(self, lane: Any) -> jax.Array:
+        """The update of the trip in a lane."""
+        return self.rows[self.layout.first_update + lane] if self.layout.groups.updates else self.rows[-1]
+
+    def start(self, lane: Any) -> jax.Array | None:
+        """The model that the trip in a lane started from; None for rules that do not read it."""
+        return self.rows[self.layout.first_start + lane] if self.layout.groups.starts else None
+
+    def stored_update(self, lane: Any) -> jax.Array:
+        """What the clients' memory stores of the update in a lane."""
+        return self.rows[self.layout.first_stored_update + lane]
+
+    def stored_value(self, coordinate: Any) -> jax.Array:
+        """What is stored for a client, by a trip of this segment or before; ``coordinate`` as in ``coordinates``."""
+        width = self.layout.sizes.width
+        # The coordinates below W are lanes of this segment, and the others are clients of the memory. Both kinds are
+        # rows of one array, so a choice between two numbers is enough, and one vector is read.
+        first = jnp.where(
+            coordinate < width, self.layout.first_stored_update, self.layout.first_client_value - width
+        )
+        return self.rows[first + coordinate]
+
+
+@dataclasses.dataclass(frozen=True)
+class _VectorServer:
+    """A server whose model is a vector, and the segments that it works through.
+
+    Attributes:
+      rule: the algorithm.
+      optimizer: the server optimizer, an optax transformation.
+      vectors: in place of the arrays of the model's shape.
+      is_array: for each leaf of the state, whether it is a state array.
+      structure: of the state.
+      operations: [P, E] what the server does in each segment.
+      trips: [P, E] of the trips that are folded.
+      weight: [P, E, ...] of the recalled values, or ().
+    """
+
+    rule: Any
+    optimizer: Any
+    vectors: _OneHotVectors
+    is_array: tuple[bool, ...]
+    structure: Any
+    operations: SegmentOperations
+    trips: TripColumns
+    weight: Any
+
+    def operation(self, segment: Any, number: Any) -> tuple[Operation, Any]:
+        """One operation of a segment on vectors, and the row for the version that it leaves."""
+        columns: Any = self.operations
+        here = jax.tree.map(lambda column: column[segment, number], columns._replace(num_operations=None))
+        trip = jax.tree.map(lambda column: column[segment, number], self.trips)
+        vectors, remembers = self.vectors, self.rule.remembers
         arrival = Arrival(
-            update=basis[layout.lasting + here.lane] if groups.updates else basis[-1],
-            start=basis[layout.starts + here.lane] if groups.starts else None,
+            update=vectors.update(here.lane),
+            start=vectors.start(here.lane),
             client=trip.client,
             staleness=trip.staleness,
             num_examples=trip.num_examples,
             batch_examples=trip.batch_examples,
             local_steps=trip.local_steps,
+            # The loss is not known before the trip trains; ``linearity`` has refused rules that read it.
             loss=jnp.zeros(()),
             columns=trip.columns,
-            previous=at(here.previous) if built.remembers else None,
-            stored=basis[layout.stored + here.lane] if built.remembers else None,
+            previous=vectors.stored_value(here.previous_coordinate) if remembers else None,
+            stored=vectors.stored_update(here.lane) if remembers else None,
         )
-        shown = jax.tree.map(lambda column: column[segment, place], weight)
-        marks = (here.opens, here.recalls, here.folds, here.closes)
-        return Operation(*marks, shown, at(here.recalled_at), arrival), here.version
+        weight = jax.tree.map(lambda column: column[segment, number], self.weight)
+        parts = (here.opens, here.recalls, here.folds, here.closes)
+        recalled = vectors.stored_value(here.recalled_coordinate)
+        return Operation(*parts, weight, recalled, arrival), here.version_row
 
-    def one(vectors, known, segment, place):
-        operation, version = operation_of(segment, place)
-        state, reports = operate(built, built_optimizer, state_from(vectors, known), operation)
-        return state, reports, version
+    def operate(
+        self, arrays: list[Any], bookkeeping: list[Any], segment: Any, number: Any
+    ) -> tuple[ServerState, Reports, Any]:
+        """The state after one operation of a segment, its reports, and the row for the version that it leaves."""
+        operation, version_row = self.operation(segment, number)
+        state = join_state(self.structure, self.is_array, arrays, bookkeeping)
+        return *operate(self.rule, self.optimizer, state, operation), version_row
 
-    def segment_of(known, segment):
-        def body(place, carry):
-            vectors, known, versions, reports = carry
-            state, reported, version = one(vectors, known, segment, place)
-            # Only versions that somebody trains from have a row; all others are dropped.
-            versions = versions.at[version].set(state.params, mode="drop")
-            reports = jax.tree.map(lambda rows, value: rows.at[place].set(value), reports, reported)
-            known, vectors = parted(state)
-            return vectors, known, versions, reports
+    def run_segment(self, bookkeeping: list[Any], segment: Any) -> tuple[list[Any], tuple[Any, Reports]]:
+        """Carries out all operations of a segment.
 
-        # At a segment's beginning what lasts is itself: the first vectors of the basis.
-        vectors = [basis[place] for place in range(number)]
-        shapes = jax.eval_shape(one, vectors, known, segment, 0)[1]
-        reports = jax.tree.map(lambda leaf: jnp.zeros((sizes.operations, *leaf.shape), leaf.dtype), shapes)
-        versions = jnp.zeros((sizes.versions, basis.shape[1]))
-        start = (vectors, known, versions, reports)
-        vectors, known, versions, reports = lax.fori_loop(0, operations.number[segment], body, start)
-        lasting = jnp.zeros((layout.lasting, basis.shape[1])).at[:number].set(jnp.stack(vectors))
-        return known, (jnp.concatenate([lasting, versions]), reports)
+        Args:
+          bookkeeping: before the segment.
+          segment: its number in the chunk.
 
-    # A scan over segments with a loop over operations inside: the host compiles one step of each.
-    known, (rows, reports) = lax.scan(segment_of, known, jnp.arange(len(operations.number)))
-    return known, rows, reports
+        Returns:
+          The bookkeeping after the segment; [M + S, D + probes] the state arrays after it and the versions that it
+          writes; the reports [E] of its operations.
+        """
+        layout, rows = self.vectors.layout, self.vectors.rows
+        number_of_arrays = sum(self.is_array)
+
+        def carry_out(number: Any, carry: Any) -> Any:
+            arrays, bookkeeping, versions, reports = carry
+            state, reported, version_row = self.operate(arrays, bookkeeping, segment, number)
+            # Only versions that a later trip trains from have a row; all others are dropped.
+            versions = versions.at[version_row].set(state.params, mode="drop")
+            reports = jax.tree.map(lambda rows, value: rows.at[number].set(value), reports, reported)
+            return *split_state(state, self.is_array), versions, reports
+
+        # When a segment begins, its state arrays are one-hot vectors again. So a matrix says only what this segment
+        # does to them; what earlier ones did is in the arrays that the device holds.
+        arrays = [rows[number] for number in range(number_of_arrays)]
+        shapes = jax.eval_shape(self.operate, arrays, bookkeeping, segment, 0)[1]
+        length = layout.sizes.operations
+        reports = jax.tree.map(lambda leaf: jnp.zeros((length, *leaf.shape), leaf.dtype), shapes)
+        versions = jnp.zeros((layout.sizes.versions, rows.shape[1]))
+        start = (arrays, bookkeeping, versions, reports)
+        # Not E rounds for all segments: W arrivals without recalled values take a quarter of them.
+        rounds = self.operations.num_operations[segment]
+        arrays, bookkeeping, versions, reports = lax.fori_loop(0, rounds, carry_out, start)
+        padded = jnp.zeros((layout.state_arrays, rows.shape[1])).at[:number_of_arrays].set(jnp.stack(arrays))
+        return bookkeeping, (jnp.concatenate([padded, versions]), reports)
+
+
+@functools.partial(jax.jit, static_argnames=("is_array", "layout", "num_clients"))
+def _run_segments(
+    rule: Specification,
+    optimizer: Specification,
+    bookkeeping: list[Any],
+    operations: SegmentOperations,
+    trips: TripColumns,
+    weight: Any,
+    probes: Any,
+    *,
+    is_array: tuple[bool, ...],
+    layout: Layout,
+    num_clients: int,
+) -> tuple[list[Any], Any, Reports]:
+    """Runs the operations of a chunk on vectors [D + probes]; P segments of at most E operations.
+
+    Args:
+      rule: the algorithm.
+      optimizer: the server optimizer.
+      bookkeeping: the leaves of the state before the chunk that are no state arrays.
+      operations: [P, E] what the server does.
+      trips: [P, E] of the trips that are folded.
+      weight: [P, E, ...] of the recalled values, or () for rules that recall nothing.
+      probes: [D, probes] further entries of the vectors.
+      is_array: for each leaf of the state, whether it is a state array.
+      layout: the columns of the matrices.
+      num_clients: N.
+
+    Returns:
+      The bookkeeping after the chunk; [P, M + S, D + probes], for each segment the state arrays after it and the
+      versions that it writes; the reports [P, E] of all operations.
+
+    Example:
+      FedBuff with a buffer of two trips makes two versions of four trips in one wave. Its state arrays are the model
+      and the sum in its buffer. Columns: the model, the sum, and the updates of the trips 0 to 3.
+
+      >>> from jafl.engine.matrix.linearity import find_linear_form
+      >>> from jafl.engine.matrix.segments import Segmentation
+      >>> schedule = jafl.asynchronous(
+      ...     num_clients=4, concurrency=4, buffer_size=2, delay=jafl.delays.constant(1.0), server_steps=2
+      ... )
+      >>> rule, optimizer = jafl.rules.fedbuff(), jafl.specify(optax.sgd, learning_rate=1.0)
+      >>> form = find_linear_form(rule.build(), optimizer.build(), jnp.zeros(3), 4, {}, None)
+      >>> layout = Layout(2, Groups(updates=True, starts=False, stored=False), Sizes(4, 2, memory=2, operations=4))
+      >>> trips = TripColumns(schedule.client, schedule.staleness, *np.ones((3, 4), np.int32), columns={})
+      >>> maker = MatrixMaker(rule, optimizer, form, layout, trips, None, 4)
+      >>> plan = jafl.in_waves(schedule, 4, form="matrix")
+      >>> [chunk] = Segmentation(schedule, plan, None, False, layout.sizes, stops=()).chunks(0, 2)
+      >>> matrix = maker.make(chunk.operations).matrices[0]
+
+      The trips 0 and 1 are fresh and have the weight 1 of 2. The trips 2 and 3 have the staleness 1, and with it the
+      weight 1 / sqrt(2) of 2. The first row is the model after both steps:
+
+      >>> matrix[0, :6].round(3)
+      array([1.   , 0.   , 0.5  , 0.5  , 0.354, 0.354])
+    """
+    built = (rule.build(), optimizer.build())
+    vectors = _OneHotVectors.make(layout, probes)
+    # Only the structure of the state is needed: its arrays come from ``vectors``, and its bookkeeping is given.
+    state = jax.eval_shape(lambda: initial_state(*built, vectors.rows[0], num_clients))
+    server = _VectorServer(*built, vectors, is_array, jax.tree.structure(state), operations, trips, weight)
+    # A scan over segments with a loop over operations inside: the host compiles one operation, not each of them.
+    bookkeeping, (rows, reports) = lax.scan(
+        server.run_segment, bookkeeping, jnp.arange(len(operations.num_operations))
+    )
+    return bookkeeping, rows, reports

@@ -1,4 +1,4 @@
-"""From prepared runs to the program of the matrix form, its arrays, and what the host makes for it chunk by chunk."""
+"""From prepared runs to the program of the matrix form: its carry, and the chunks that the host makes one by one."""
 
 import functools
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,8 +18,8 @@ from jafl.engine.devices import ONE_DEVICE, Placement, put
 from jafl.engine.forms import tiled_rows
 from jafl.engine.loop import client_memory
 from jafl.engine.loop.client_memory import Row
-from jafl.engine.matrix.linearity import LinearForm, NotLinear, first_nonlinear_trip, linear_form
-from jafl.engine.matrix.matrices import ChunkMatrices, Layout, MatrixMaker, TripColumns, not_linear
+from jafl.engine.matrix.linearity import LinearForm, NotLinear, find_linear_form, first_nonlinear_trip
+from jafl.engine.matrix.matrices import ChunkMatrices, Layout, MatrixMaker, TripColumns, not_linear_error
 from jafl.engine.matrix.segment_loop import (
     FIRST_VERSIONS,
     SHARED,
@@ -30,23 +30,25 @@ from jafl.engine.matrix.segment_loop import (
     Segments,
 )
 from jafl.engine.matrix.segments import (
-    LASTING_PADDED_TO,
     NO_SLOT,
     SEGMENTS_PER_CHUNK,
+    STATE_ARRAYS_PADDED_TO,
     Chunk,
     SegmentArrays,
     Segmentation,
     Sizes,
 )
-from jafl.engine.matrix.server_operations import initial
+from jafl.engine.matrix.server_operations import initial_state
 from jafl.engine.plan.device_memory import count_bytes
 from jafl.engine.plan.run import Run
 from jafl.records import ExecutionPlan, Params, Recall
 from jafl.specifications import Specification
 
-# Below this size there are rows for the clients' memory for rules that store nothing, too, to save compilations.
+# If the clients' memory takes no more bytes than this, then rules that store nothing have it, too: so they share a
+# program with rules that do, and a comparison of rules compiles less.
 MEMORY_BYTES_FREELY = 2**28
-# Below this size there are as many snapshots as any rule needs at this concurrency, likewise.
+# If the snapshots take no more bytes than this, then there are as many as any rule needs at this concurrency, also to
+# share a program.
 SNAPSHOT_BYTES_FREELY = 2**30
 
 
@@ -56,14 +58,14 @@ class MatrixRun(NamedTuple):
     Attributes:
       run: the run.
       plan: its waves.
-      program: of the loop form, with the random key of every trip: what its trips read.
-      form: what is known of its rule and its server optimizer.
+      program: of the loop form, with the random key of every trip; the matrix form reads its data, not its loops.
+      linear_form: of its rule and its server optimizer.
     """
 
     run: Run
     plan: ExecutionPlan
     program: engine.Program
-    form: LinearForm
+    linear_form: LinearForm
 
     @property
     def columns(self) -> dict[str, np.ndarray]:
@@ -75,7 +77,7 @@ class MatrixRun(NamedTuple):
 
     @property
     def recall(self) -> Recall | None:
-        """What the rule recalls; there may be rows of padding at the end."""
+        """What the rule recalls, or None; there may be rows of padding at the end."""
         return self.program.server.recall
 
     @property
@@ -85,51 +87,76 @@ class MatrixRun(NamedTuple):
 
     @property
     def precision(self) -> str:
-        """Of the clients' memory."""
+        """In which the clients' memory holds its values: "full", "bfloat16" or "int8"."""
         return str(self.program.server.rule.build().memory_precision)
 
 
-def find_form(run: Run, program: engine.Program) -> LinearForm | NotLinear:
-    """Finds out whether a run has a matrix form; ``program`` is that of its loop form.
+def find_matrix_form(run: Run, program: engine.Program) -> LinearForm | NotLinear:
+    """Finds out whether a run has a matrix form.
+
+    Args:
+      run: the run.
+      program: of its loop form.
+
+    Returns:
+      The linear form of its rule and its server optimizer, or why the run has no matrix form.
 
     Raises:
       SettingError: if the rule is declared linear and is not: names the rule and the first trip that shows it.
     """
+    # Such a rate depends on the server step from which a trip trains, which the segments do not carry.
     if program.training.trips.version is not None:
         return NotLinear("the clients' learning rate follows a schedule over server steps")
     rule, optimizer = program.server.rule.build(), program.server.optimizer.build()
     columns = {
         name: column[: run.schedule.num_trips] for name, column in program.server.arrivals.columns.items()
     }
-    form = linear_form(rule, optimizer, run.params, run.schedule.num_clients, columns, program.server.recall)
+    form = find_linear_form(
+        rule, optimizer, run.params, run.schedule.num_clients, columns, program.server.recall
+    )
     if isinstance(form, NotLinear) and rule.linear:
+        # The analysis refuses some rules that are linear, so its answer alone does not prove the declaration wrong; a
+        # trip does.
         trip = first_nonlinear_trip(rule, run.schedule, columns, program.server.recall)
         if trip is not None:
-            raise not_linear(program.server.rule, trip)
+            raise not_linear_error(program.server.rule, trip)
     if isinstance(form, LinearForm) and form.reads_work and _work_depends_on_training(program, run.params):
         return NotLinear("the rule reads how much work a trip was, which here depends on training")
     return form
 
 
 def make_layout(runs: Sequence[MatrixRun], placement: Placement) -> Layout:
-    """The coordinates of several runs that go together, in waves as wide as the widest of their plans."""
-    most = max(run.form.num_vectors for run in runs)
+    """The columns of the matrices of several runs in one program, in waves as wide as the widest of their plans."""
+    num_arrays = max(run.linear_form.num_arrays for run in runs)
     # In few bits the stored value is not the update: it needs rows of its own beside the updates.
     stored = any(run.stores and run.precision != "full" for run in runs)
     # Memory in full precision stores the updates themselves, so they are kept though no factor reads them.
-    keeps = any(run.form.reads_update or (run.stores and run.precision == "full") for run in runs)
-    starts = any(run.form.reads_start for run in runs)
+    updates = any(run.linear_form.reads_update or (run.stores and run.precision == "full") for run in runs)
+    starts = any(run.linear_form.reads_start for run in runs)
     # Padded, so that a rule with one more running sum, or an optimizer with momentum, is the same program.
-    lasting = -(-most // LASTING_PADDED_TO) * LASTING_PADDED_TO
+    state_arrays = -(-num_arrays // STATE_ARRAYS_PADDED_TO) * STATE_ARRAYS_PADDED_TO
     width = max(run.plan.width for run in runs)
+    # Each device trains an equal share of the lanes.
     sizes = Sizes.for_width(-(-width // placement.number) * placement.number)
-    return Layout(lasting, Groups(keeps, starts, stored), sizes)
+    return Layout(state_arrays, Groups(updates, starts, stored), sizes)
 
 
 def make_matrix_program(
     run: MatrixRun, layout: Layout, placement: Placement, *, alone: bool = True
 ) -> MatrixProgram:
-    """The program of one run, on the host; large examples are in parts where it is ``alone``."""
+    """The program of one run, on the host.
+
+    Args:
+      run: the run.
+      layout: the columns of its matrices.
+      placement: where trips train, in the loop form.
+      alone: whether it is the only run of the program; then large examples may be divided among the devices.
+
+    Returns:
+      The program.
+    """
+    # What places the loop's folds and waiting rows means nothing here, and a program that differs in it would be
+    # compiled once more.
     placement = placement._replace(trips_folded_together=0, lanes=0, memory_is_sharded=False)
     placement = placement if alone else placement._replace(sharded_client_examples=0)
     data, work = run.program.data, run.program.training.client_work
@@ -138,11 +165,20 @@ def make_matrix_program(
 
 
 def allocate(runs: Sequence[MatrixRun], layout: Layout, precision: str) -> MatrixCarry:
-    """The carry before the first segment, of runs whose initial parameters are arrays, or all shapes."""
-    lasting = [_initial_lasting(run, layout.lasting) for run in runs]
+    """The carry before the first segment.
+
+    Args:
+      runs: those of the program; their initial parameters are arrays, or under ``eval_shape`` shapes.
+      layout: the columns of their matrices.
+      precision: of the values in the clients' memory.
+
+    Returns:
+      The carry.
+    """
+    state_arrays = [_initial_state_arrays(run, layout.state_arrays) for run in runs]
     slots = max(_slots(run) for run in runs)
     rows = max(_memory_rows(run) for run in runs)
-    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *lasting)
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *state_arrays)
     placement = runs[0].program.placement
     sizes = {"slots": slots, "memory_rows": rows, "precision": precision}
     if placement.devices is None:
@@ -155,24 +191,25 @@ def allocate(runs: Sequence[MatrixRun], layout: Layout, precision: str) -> Matri
 
 
 def shapes(runs: Sequence[MatrixRun], layout: Layout) -> tuple[MatrixCarry, Segments]:
-    """The shapes of the carry of runs that go together, and of a chunk of their segments."""
+    """The shapes of the carry of the runs of one program, and of a chunk of their segments."""
 
-    def carry(params):
-        alike = [run._replace(run=run.run._replace(params=params)) for run in runs]
-        return allocate(alike, layout, shared_precision(runs))
+    def allocate_from(params):
+        runs_from_params = [run._replace(run=run.run._replace(params=params)) for run in runs]
+        return allocate(runs_from_params, layout, shared_precision(runs))
 
-    # They may be shapes already, of which JAX makes no array.
+    # The parameters may be shapes already, of which JAX makes no array.
     params = jax.eval_shape(lambda params: params, runs[0].run.params)
-    made: MatrixCarry = jax.eval_shape(carry, params)
-    return made, shapes_of_segments(layout, len(runs), jax.tree.leaves(params)[0].dtype)
+    carry: MatrixCarry = jax.eval_shape(allocate_from, params)
+    return carry, shapes_of_segments(layout, len(runs), jax.tree.leaves(params)[0].dtype)
 
 
 def shared_precision(runs: Sequence[MatrixRun]) -> str:
-    """Of the clients' memory of runs that go together.
+    """The precision of the clients' memory in a program of these runs.
 
     Raises:
-      SettingError: if they differ.
+      SettingError: if two runs that store values differ in it.
     """
+    # A rule that stores nothing can go with any precision. It is the type of the carry, so runs cannot differ in it.
     precisions = sorted({run.precision for run in runs if run.stores}) or ["full"]
     require(len(precisions) == 1, "memory_precision", precisions, "the same in all runs that go together")
     return precisions[0]
@@ -182,9 +219,9 @@ class PreparedChunk(NamedTuple):
     """A chunk as the device reads it.
 
     Attributes:
-      chunk: what it is.
-      segments: [P, ...] what the device reads.
-      reports: of its trips and of its server steps.
+      chunk: its segments on the host.
+      segments: [P, ...] what the device reads of them.
+      reports: the chunk's matrices, with the reports of its trips and of its server steps.
     """
 
     chunk: Chunk
@@ -195,11 +232,11 @@ class PreparedChunk(NamedTuple):
 class ChunkMaker:
     """Makes the chunks of one run in order: what the device reads of them, and what their trips and steps report.
 
-    The next one is made beforehand, by ``make_next``, while the device computes.
+    ``make_next`` makes the next chunk while the device computes the one before.
 
     Args:
       run: the run.
-      layout: the coordinates.
+      layout: the columns of its matrices.
       stops: server steps after which somebody looks at the run.
     """
 
@@ -208,10 +245,11 @@ class ChunkMaker:
         schedule = run.run.schedule
         self.segmentation = Segmentation(schedule, run.plan, run.recall, run.stores, layout.sizes, stops)
         self._keys = np.asarray(run.program.training.trips.key)
+        # All chunks have one shape, so this call for the shapes of the reports compiles the program for all of them.
         self._maker = MatrixMaker(
             run.program.server.rule,
             run.program.server.optimizer,
-            run.form,
+            run.linear_form,
             layout,
             _trip_columns(run),
             None if run.recall is None else np.asarray(run.recall.weight),
@@ -221,18 +259,19 @@ class ChunkMaker:
             self.segmentation.no_operations(), schedule.num_trips, schedule.num_steps
         )
         self._trips_done = self._steps_done = 0
-        self._chunks = self._making(0)
+        self._chunks = self._prepare_chunks(0)
         self._next: PreparedChunk | Exception | None = None
 
     def skip(self, last: int) -> None:
-        """Goes on to a server step, without anything for the device; the reports are made."""
+        """Goes on to the server step ``last``, as after a checkpoint: records the reports, and drops the matrices."""
         for chunk in self.segmentation.chunks(0, last):
-            # Numbers that the schedule decides pass from chunk to chunk: those before a checkpoint are made again.
+            # The bookkeeping of the state is no part of a checkpoint, and passes from chunk to chunk: so the chunks
+            # before the checkpoint are made again.
             self._record(chunk, self._maker.make(chunk.operations))
-        self._chunks = self._making(last)
+        self._chunks = self._prepare_chunks(last)
 
     def make_next(self) -> None:
-        """Makes the next chunk, if there is one; what goes wrong is raised where the chunk is taken."""
+        """Makes the next chunk, if there is one and it is not made yet; ``take`` raises its exceptions."""
         if self._next is None:
             try:
                 self._next = next(self._chunks, None)
@@ -242,32 +281,32 @@ class ChunkMaker:
     def take(self, last: int) -> PreparedChunk | None:
         """The next chunk that ends at the server step ``last`` or before; None if there is none."""
         self.make_next()
-        made = self._next
-        if isinstance(made, Exception):
-            raise made
-        if made is None or made.chunk.end > last:
+        chunk = self._next
+        if isinstance(chunk, Exception):
+            raise chunk
+        if chunk is None or chunk.chunk.end > last:
             return None
         self._next = None
-        self._record(made.chunk, made.reports)
-        return made
+        # Not before: a run that stops at ``last`` has no reports of later steps.
+        self._record(chunk.chunk, chunk.reports)
+        return chunk
 
-    def _making(self, first: int) -> Iterator[PreparedChunk]:
-        """Makes all chunks from a server step on."""
+    def _prepare_chunks(self, first: int) -> Iterator[PreparedChunk]:
+        """Makes all chunks from the server step ``first`` on."""
         for chunk in self.segmentation.chunks(first, self._run.run.schedule.num_steps):
             made = self._maker.make(chunk.operations)
-            yield PreparedChunk(chunk, self._on_device(chunk.arrays, made.matrices), made)
+            yield PreparedChunk(chunk, self._segments(chunk.arrays, made.matrices), made)
 
     def nothing(self) -> Segments:
         """Segments [P, ...] that change nothing."""
-        arrays = self.segmentation.no_arrays()
-        sizes, lasting = self._layout.sizes, self._layout.lasting
-        matrices = np.zeros((SEGMENTS_PER_CHUNK, lasting + sizes.versions, self._layout.length))
-        # The identity on what lasts, and no version: a segment of a run that has ended changes nothing.
-        matrices[:, range(lasting), range(lasting)] = 1
-        return self._on_device(arrays, matrices)
+        sizes, state_arrays = self._layout.sizes, self._layout.state_arrays
+        matrices = np.zeros((SEGMENTS_PER_CHUNK, state_arrays + sizes.versions, self._layout.length))
+        # The identity on the state arrays, and no version: a run that has ended keeps its model while others go on.
+        matrices[:, range(state_arrays), range(state_arrays)] = 1
+        return self._segments(self.segmentation.no_arrays(), matrices)
 
     def _record(self, chunk: Chunk, made: ChunkMatrices) -> None:
-        """Puts what a chunk's trips and steps report where it belongs."""
+        """Writes the reports of a chunk's trips and steps behind those of the chunks before."""
         for columns, rows, done, number in (
             (self.trip_reports, made.trip_reports, self._trips_done, chunk.num_trips),
             (self.step_reports, made.step_reports, self._steps_done, chunk.num_steps),
@@ -277,17 +316,19 @@ class ChunkMaker:
         self._trips_done += chunk.num_trips
         self._steps_done += chunk.num_steps
 
-    def _on_device(self, arrays: SegmentArrays, matrices: np.ndarray) -> Segments:
+    def _segments(self, arrays: SegmentArrays, matrices: np.ndarray) -> Segments:
+        """[P, ...] what the device reads of segments, from their arrays and their matrices [P, M + S, D]."""
         trips, dtype = self._run.program.training.trips, jax.tree.leaves(self._run.run.params)[0].dtype
-        kept = np.asarray(np.sum(arrays.write_slot < NO_SLOT, axis=1, dtype=np.int32))
+        versions = np.asarray(np.sum(arrays.write_slot < NO_SLOT, axis=1, dtype=np.int32))
         return Segments(
             uses_memory=np.array(self._run.stores),
-            most=arrays.size,
-            rounds=further_products(kept),
+            largest_wave=arrays.size,
+            further_products=further_products(versions),
             size=arrays.size,
             client=np.asarray(trips.client)[arrays.trip],
             read_slot=np.asarray(trips.read_slot)[arrays.trip],
             key=self._keys[arrays.trip],
+            # The host computes the factors in 64 bits, but the products are in the type of the model.
             matrix=matrices.astype(dtype),
             write_slot=arrays.write_slot,
             memory_client=arrays.memory_client,
@@ -295,13 +336,20 @@ class ChunkMaker:
         )
 
 
-def further_products(kept: np.ndarray) -> np.ndarray:
-    """How many products a segment takes after its first one, to make so many versions; ``Segments.rounds``."""
-    return np.asarray(-(-np.maximum(kept - FIRST_VERSIONS, 0) // VERSIONS_AT_ONCE))
+def further_products(versions: np.ndarray) -> np.ndarray:
+    """How many products a segment takes after its first one, to make so many versions; ``Segments.further_products``.
+
+    Example:
+      >>> further_products(np.array([0, 8, 9, 24, 25]))
+      array([0, 0, 1, 1, 2])
+    """
+    return np.asarray(-(-np.maximum(versions - FIRST_VERSIONS, 0) // VERSIONS_AT_ONCE))
 
 
 def stack_chunks(chunks: Sequence[Segments]) -> Segments:
-    """The chunks of several runs as one: [P, B, ...] of each array, but for what all share."""
+    """The chunks of several runs as one: [P, B, ...] of each array, except for those that all runs share."""
+    # The maximum serves every run: more rounds than a run needs change nothing, and a rule without client memory has
+    # the factors 0 for what it reads there.
     arrays = {name: np.max([getattr(chunk, name) for chunk in chunks], axis=0) for name in SHARED}
     rest = [name for name in Segments._fields if name not in SHARED]
     return Segments(
@@ -313,28 +361,28 @@ def shapes_of_segments(layout: Layout, runs: int, dtype: Any) -> Segments:
     """The shapes of a chunk's segments [P, B, ...]."""
     sizes, number = layout.sizes, SEGMENTS_PER_CHUNK
 
-    def of(dtype, *shape):
-        return jax.ShapeDtypeStruct((number, *shape), dtype)
+    def shape(dtype, *axes):
+        return jax.ShapeDtypeStruct((number, *axes), dtype)
 
-    whole, flag = np.dtype(np.int32), np.dtype(bool)
+    integer, flag = np.dtype(np.int32), np.dtype(bool)
     return Segments(
         uses_memory=jax.ShapeDtypeStruct((), flag),
-        most=of(whole),
-        rounds=of(whole),
-        size=of(whole, runs),
-        client=of(whole, runs, sizes.width),
-        read_slot=of(whole, runs, sizes.width),
-        key=of(np.dtype(np.uint32), runs, sizes.width, 2),
-        matrix=of(dtype, runs, layout.lasting + sizes.versions, layout.length),
-        write_slot=of(whole, runs, sizes.versions),
-        memory_client=of(whole, runs, sizes.memory),
-        stored_client=of(whole, runs, sizes.width),
+        largest_wave=shape(integer),
+        further_products=shape(integer),
+        size=shape(integer, runs),
+        client=shape(integer, runs, sizes.width),
+        read_slot=shape(integer, runs, sizes.width),
+        key=shape(np.dtype(np.uint32), runs, sizes.width, 2),
+        matrix=shape(dtype, runs, layout.state_arrays + sizes.versions, layout.length),
+        write_slot=shape(integer, runs, sizes.versions),
+        memory_client=shape(integer, runs, sizes.memory),
+        stored_client=shape(integer, runs, sizes.width),
     )
 
 
 @functools.partial(jax.jit, static_argnames=("slots", "memory_rows", "precision", "tiled", "placement"))
 def _allocate(
-    lasting: Any,
+    state_arrays: Any,
     *,
     slots: int,
     memory_rows: int,
@@ -342,8 +390,20 @@ def _allocate(
     tiled: bool,
     placement: Placement = ONE_DEVICE,
 ) -> MatrixCarry:
-    """lasting: [B, M, *P] of the initial model, and of all else that lasts."""
-    params = jax.tree.map(lambda rows: rows[:, 0], lasting)
+    """The carry before the first segment.
+
+    Args:
+      state_arrays: [B, M, *P] the initial ones; the model is the first of them.
+      slots: rows of the snapshot buffer.
+      memory_rows: rows of the clients' memory.
+      precision: of the values in the clients' memory.
+      tiled: whether rows of matrices lie in whole tiles.
+      placement: where trips train.
+
+    Returns:
+      The carry.
+    """
+    params = jax.tree.map(lambda rows: rows[:, 0], state_arrays)
 
     def rows(number, dtype=None):
         return jax.tree.map(
@@ -356,7 +416,7 @@ def _allocate(
         return Row(rows(number, dtype), scales if dtype == jnp.int8 else ())
 
     carry = MatrixCarry(
-        lasting=lasting,
+        lasting=state_arrays,
         snapshots=jax.tree.map(jax.vmap(tiled_rows.starting_with), params, rows(slots)),
         memory=stored(memory_rows),
     )
@@ -368,43 +428,45 @@ def _allocate(
     )
 
 
-def _initial_lasting(run: MatrixRun, lasting: int) -> Any:
-    """[M, *P] of what lasts before the first step."""
+def _initial_state_arrays(run: MatrixRun, state_arrays: int) -> Any:
+    """[M, *P] the state arrays before the first server step, padded to ``state_arrays``."""
     program = run.program
-    return _lasting(
+    return _state_arrays(
         program.server.rule,
         program.server.optimizer,
         run.run.params,
         num_clients=run.run.schedule.num_clients,
-        is_vector=run.form.is_vector,
-        lasting=lasting,
+        is_array=run.linear_form.is_array,
+        state_arrays=state_arrays,
     )
 
 
-@functools.partial(jax.jit, static_argnames=("num_clients", "is_vector", "lasting"))
-def _lasting(
+@functools.partial(jax.jit, static_argnames=("num_clients", "is_array", "state_arrays"))
+def _state_arrays(
     rule: Specification,
     optimizer: Specification,
     params: Params,
     *,
     num_clients: int,
-    is_vector: tuple[bool, ...],
-    lasting: int,
+    is_array: tuple[bool, ...],
+    state_arrays: int,
 ) -> Any:
+    """As ``_initial_state_arrays``, from parameters [*P]."""
     params = jax.tree.map(jnp.asarray, params)
-    leaves = iter(jax.tree.leaves(initial(rule.build(), optimizer.build(), params, num_clients)))
+    leaves = iter(jax.tree.leaves(initial_state(rule.build(), optimizer.build(), params, num_clients)))
     structure, number = jax.tree.structure(params), len(jax.tree.leaves(params))
     trees = []
-    for vector in is_vector:
+    for vector in is_array:
         parts = [next(leaves) for _ in range(number if vector else 1)]
         trees += [jax.tree.unflatten(structure, parts)] if vector else []
-    nothing = jax.tree.map(jnp.zeros_like, params)
-    trees += [nothing] * (lasting - len(trees))
+    zeros = jax.tree.map(jnp.zeros_like, params)
+    trees += [zeros] * (state_arrays - len(trees))
     return jax.tree.map(lambda *rows: jnp.stack(rows), *trees)
 
 
 def _slots(run: MatrixRun) -> int:
-    """Rows of the snapshot buffer: where that costs little, as many as any rule needs at this concurrency."""
+    """Rows of the snapshot buffer: if they take few bytes, as many as any rule needs at this concurrency."""
+    # Trips under way hold one version each.
     enough = max(run.run.schedule.concurrency, run.plan.num_slots) + 1
     if enough * count_bytes(run.run.params) <= SNAPSHOT_BYTES_FREELY:
         return bucket(enough)
@@ -412,24 +474,25 @@ def _slots(run: MatrixRun) -> int:
 
 
 def _memory_rows(run: MatrixRun) -> int:
-    """Rows of the clients' memory; one for rules without, unless a row for each client costs little."""
+    """Rows of the clients' memory: one for each client, or a single one where the rule stores nothing."""
     clients = run.run.schedule.num_clients
     freely = clients * count_bytes(run.run.params) <= MEMORY_BYTES_FREELY
     return clients if run.stores or freely else 1
 
 
 def _trip_columns(run: MatrixRun) -> TripColumns:
-    """What the host knows of every trip."""
+    """What the host knows of every trip before it trains."""
     schedule, data = run.run.schedule, run.program.data
     examples = np.diff(np.asarray(data.offsets))[schedule.client].astype(np.int32)
     used, steps = np.zeros((2, schedule.num_trips), np.int32)
-    if run.form.reads_work:
+    # To count the work of all trips takes a program of its own, so only where a rule reads it.
+    if run.linear_form.reads_work:
         used, steps = _work_of_trips(run)
     return TripColumns(schedule.client, schedule.staleness, examples, used, steps, run.columns)
 
 
 def _work_of_trips(run: MatrixRun) -> tuple[np.ndarray, np.ndarray]:
-    """[J] each: the examples and the local steps of every trip, from the client work's own code."""
+    """[J] int32 each: the examples and the local steps of every trip, from the client work's own code."""
     number = run.run.schedule.num_trips
     trips = run.program.training.trips
     used, steps = _amounts(
@@ -444,14 +507,16 @@ def _work_of_trips(run: MatrixRun) -> tuple[np.ndarray, np.ndarray]:
 
 @jax.jit
 def _amounts(work: Specification, data: ClientData, params: Params, client: Any, key: Any) -> Any:
-    """(examples, local steps) of trips, [J] each; nothing else is computed."""
+    """(examples, local steps) of trips, [J] each."""
+    # The compiler drops the training, because these numbers do not depend on it: ``find_matrix_form`` has checked
+    # that. So any model will do as a start.
     start = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), params)
 
-    def of_trip(client, key):
+    def count(client, key):
         result = work.build().train(data, start, client, key)
         return result.batch_examples, result.local_steps
 
-    return jax.vmap(of_trip)(client, key)
+    return jax.vmap(count)(client, key)
 
 
 def _work_depends_on_training(program: engine.Program, params: Params) -> bool:
@@ -462,6 +527,6 @@ def _work_depends_on_training(program: engine.Program, params: Params) -> bool:
         return result.batch_examples, result.local_steps
 
     key = np.zeros(2, np.uint32)
-    found = dependences(amounts, params, np.int32(0), key, program.data, program.training.client_work)
-    own = set(range(len(jax.tree.leaves(params))))
-    return any(own & leaf for leaf in found)
+    arguments = dependences(amounts, params, np.int32(0), key, program.data, program.training.client_work)
+    model_leaves = set(range(len(jax.tree.leaves(params))))
+    return any(model_leaves & leaf for leaf in arguments)

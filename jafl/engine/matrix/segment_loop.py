@@ -1,12 +1,12 @@
 """The matrix form on the device: a wave trains, and one product of matrices makes all versions that follow from it.
 
-Under a linear rule and a linear server optimizer each version of the model is a linear combination of what lasts (the
-model, momentum, a rule's running sum), of the wave's updates, and of the clients' stored values. The host makes the
-factors (``jafl.engine.matrix.matrices``); here they are data, so one program serves all rules, buffer sizes and
-optimizers. Several runs go side by side, each with its own schedule.
+Under a linear rule and a linear server optimizer each version of the model is a linear combination of the state
+arrays (the model, momentum, a rule's running sum), of the wave's updates, and of the clients' stored values. The host
+makes the factors (``jafl.engine.matrix.matrices``). Here they are data, so one program serves all rules, buffer sizes
+and optimizers. Several runs go side by side, each with its own schedule.
 
-Letters in shapes: B runs, P segments of a chunk, W trips of a wave, S versions, G stored values, M arrays that last,
-D = M + W * groups + G.
+Letters in shapes: B runs, P segments of a chunk, W trips of a wave, S versions, G stored values, M state arrays,
+D = M + W * groups + G columns of a matrix (``Layout``).
 """
 
 import dataclasses
@@ -28,34 +28,38 @@ from jafl.engine.loop.trip import data_of_clients
 from jafl.records import ArrayTree, Params
 from jafl.specifications import Specification
 
-# Versions that a segment's first product makes, beside what lasts; and those that each further product makes.
+# Versions that a segment's first product makes beside the state arrays, and those that each further product makes. A
+# rule with a large buffer makes few versions of a wave, and then pays for no more rows than the first product has.
 FIRST_VERSIONS, VERSIONS_AT_ONCE = 8, 16
-Array = Any  # of JAX on the device, of NumPy before it is placed there
+# Of JAX on the device, of NumPy before it is placed there.
+Array = Any
 
 
-# Of ``Segments``, what all runs share.
-SHARED = ("uses_memory", "most", "rounds")
+# Of ``Segments``, what all runs share: a condition, and the numbers of rounds of loops. With a number of its own for
+# each run, ``vmap`` would make a loop that chooses between old and new values of all rows in every round.
+SHARED = ("uses_memory", "largest_wave", "further_products")
 
 
 class Segments(NamedTuple):
-    """The segments of a chunk; a segment's own axes follow [P, B], but for the first three.
+    """The segments of a chunk.
 
     Attributes:
-      uses_memory: [] bool: whether clients' stored values are read or written in this chunk.
-      most: [P] int32: trips of the largest wave of all runs.
-      rounds: [P] int32: how many further products, of ``VERSIONS_AT_ONCE`` versions, make all of them.
-      size: [] trips of the wave.
-      client, read_slot: [W] int32.
-      key: [W, 2] uint32.
-      matrix: [M + S, D].
-      write_slot: [S] int32, past the last slot where there is no version.
-      memory_client: [G] int32.
-      stored_client: [W] int32, the client for which a lane's update is stored; N or more where it is not.
+      uses_memory: [] bool, whether the chunk reads or writes clients' stored values.
+      largest_wave: [P] int32, trips of the largest wave of all runs.
+      further_products: [P] int32, how many products make the versions after the first ones, at most of all runs.
+      size: [P, B] int32, trips of the wave.
+      client: [P, B, W] int32, the client of the trip in each lane.
+      read_slot: [P, B, W] int32, the snapshot slot of the model that it starts from.
+      key: [P, B, W, 2] uint32, its random key.
+      matrix: [P, B, M + S, D] the factors: a row for each state array after the segment, then one for each version.
+      write_slot: [P, B, S] int32, the snapshot slot of each version; past the last slot where there is none.
+      memory_client: [P, B, G] int32, the clients whose stored values the segment reads.
+      stored_client: [P, B, W] int32, the client for which a lane's update is stored; N or more where it is not.
     """
 
     uses_memory: Array
-    most: Array
-    rounds: Array
+    largest_wave: Array
+    further_products: Array
     size: Array
     client: Array
     read_slot: Array
@@ -67,7 +71,11 @@ class Segments(NamedTuple):
 
 
 class Groups(NamedTuple):
-    """Which arrays of a ``Wave`` some rule of the program reads."""
+    """Which arrays of a ``Wave`` the program keeps, because some rule reads them; static.
+
+    Attributes:
+      updates, starts, stored: as in ``Wave``.
+    """
 
     updates: bool
     starts: bool
@@ -75,12 +83,12 @@ class Groups(NamedTuple):
 
 
 class Wave(NamedTuple):
-    """What the trips of a wave leave, [W, ...] each; None for what no rule of the program reads.
+    """What the trips of a wave leave; None for what no rule of the program reads.
 
     Attributes:
-      updates: [*P].
-      starts: [*P] the models that they trained from.
-      stored: ``Row``: their updates as the clients' memory holds them in few bits.
+      updates: [W, *P] their updates.
+      starts: [W, *P] the models that they trained from.
+      stored: ``Row`` of [W, *P], their updates as the clients' memory holds them in few bits.
     """
 
     updates: ArrayTree | None
@@ -92,11 +100,12 @@ class MatrixCarry(NamedTuple):
     """Everything that lasts from one segment to the next.
 
     Attributes:
-      lasting: [B, M, *P]: the model before all else.
-      snapshots: [B, slots, *P].
-      memory: the clients' stored values: ``Row`` of [B, N, *P]; of one row for rules without.
+      lasting: [B, M, *P] the state arrays; the model is the first of them.
+      snapshots: [B, slots, *P] the versions that later trips train from.
+      memory: the clients' stored values, ``Row`` of [B, N, *P]; of one row for rules without client memory.
     """
 
+    # Checkpoints store the fields under these names, so they keep them.
     lasting: ArrayTree
     snapshots: ArrayTree
     memory: Row
@@ -114,15 +123,15 @@ class MatrixCarry(NamedTuple):
 )
 @dataclasses.dataclass(frozen=True)
 class MatrixProgram:
-    """What the matrix form reads and never writes; its arrays and numbers are data, the other fields are static.
+    """What the matrix form reads and never writes; all fields but ``data`` and ``client_work`` are static.
 
     Attributes:
       data, client_work: as in ``Program``; a leaf has a leading axis [B] where the runs' leaves differ.
       is_own: for each leaf of the two, whether it has that axis.
       runs: B.
-      groups: which arrays of a wave are read.
-      precision: in which the clients' memory holds its values.
-      placement: how trips lie on devices.
+      groups: which arrays of a wave the program keeps.
+      precision: of the values in the clients' memory: "full", "bfloat16" or "int8".
+      placement: where trips train.
     """
 
     data: ClientData
@@ -135,7 +144,12 @@ class MatrixProgram:
 
 
 class _Run(NamedTuple):
-    """What one run reads; ``program`` for what all runs share."""
+    """What one run reads.
+
+    Attributes:
+      data, client_work: of this run, without the axis [B].
+      program: for what all runs share.
+    """
 
     data: ClientData
     client_work: Specification
@@ -144,9 +158,13 @@ class _Run(NamedTuple):
 
 @functools.partial(jax.jit, donate_argnames="carry")
 def run(program: MatrixProgram, carry: MatrixCarry, segments: Segments, count: int) -> Any:
-    """Computes the first ``count`` segments.
+    """Computes the first segments of a chunk.
 
-    The carry is donated: its memory becomes the result's, so the one passed in cannot be used again.
+    Args:
+      program: of all runs.
+      carry: before the chunk. It is donated: its memory becomes the result's, so it cannot be used again.
+      segments: [P, ...] of the chunk.
+      count: how many of them are computed.
 
     Returns:
       The carry after them, and [P, B, W] the losses of the trips that have trained.
@@ -158,14 +176,15 @@ def run(program: MatrixProgram, carry: MatrixCarry, segments: Segments, count: i
     def loop(with_memory: bool, carry: MatrixCarry) -> Any:
         compute = _compute_segment(program, with_memory)
 
-        def body(number, state):
+        def compute_next(number, state):
             carry, losses = state
             carry, loss = compute(carry, _segment(segments, number))
             return carry, losses.at[number].set(loss)
 
         shape = jax.eval_shape(compute, carry, _segment(segments, 0))[1]
-        losses = jnp.zeros((len(segments.most), *shape.shape), shape.dtype)
-        return lax.fori_loop(0, count, body, (carry, losses))
+        losses = jnp.zeros((len(segments.largest_wave), *shape.shape), shape.dtype)
+        # ``count`` is data: the shorter chunk before an evaluation or a checkpoint takes no program of its own.
+        return lax.fori_loop(0, count, compute_next, (carry, losses))
 
     # Decided once a chunk: a condition inside the loop would copy what it passes on.
     carry, losses = lax.cond(
@@ -173,59 +192,69 @@ def run(program: MatrixProgram, carry: MatrixCarry, segments: Segments, count: i
     )
     if program.runs == 1:
         carry, losses = jax.tree.map(lambda rows: rows[None], carry), losses[:, None]
-    if program.placement.devices is not None:  # every process reads the losses
+    # Every process reads the losses of all trips, also of those that other processes' devices have trained.
+    if program.placement.devices is not None:
         losses = lax.with_sharding_constraint(losses, program.placement.everywhere())
     return carry, losses
 
 
 def _without_runs(segments: Segments) -> Segments:
-    """The segments of a single run: a chip lays out arrays without the axis of the runs better."""
+    """The segments of a single run, without the axis [B]."""
+    # A chip lays out arrays without this axis better.
     own = {name: rows[:, 0] for name, rows in segments._asdict().items() if name not in SHARED}
     return segments._replace(**own)
 
 
 def _segment(segments: Segments, number: Any) -> Segments:
+    """The segment of this number, without the axis [P]."""
     return jax.tree.map(lambda rows: lax.dynamic_index_in_dim(rows, number, keepdims=False), segments)
 
 
 def _compute_segment(program: MatrixProgram, with_memory: bool) -> Callable[[MatrixCarry, Segments], Any]:
-    """Computes one segment of every run: (carry, segment) -> (carry, losses)."""
-    parts, structure = jax.tree.flatten((program.data, program.client_work))
+    """The function that computes one segment of every run: (carry, segment) -> (carry, losses)."""
+    leaves, structure = jax.tree.flatten((program.data, program.client_work))
 
-    def of_run(parts: list[Any], carry: MatrixCarry, segment: Segments) -> Any:
-        data, client_work = jax.tree.unflatten(structure, parts)
-        own = _Run(data, client_work, program)
+    def compute(leaves: list[Any], carry: MatrixCarry, segment: Segments) -> Any:
+        data, client_work = jax.tree.unflatten(structure, leaves)
+        run = _Run(data, client_work, program)
         recalled = None
         if with_memory:
-            recalled = _stored_values(carry, segment, 0, _lasting(segment) + FIRST_VERSIONS)
+            recalled = _stored_values(carry, segment, 0, _num_state_arrays(segment) + FIRST_VERSIONS)
             # First this product, then the training: otherwise the rows would take room while the wave trains.
             snapshots, recalled = lax.optimization_barrier((carry.snapshots, recalled))
             carry = carry._replace(snapshots=snapshots)
-        wave, losses = _train(own, carry.snapshots, segment)
-        return _combine(own, carry, wave, recalled, segment), losses
+        wave, losses = _train(run, carry.snapshots, segment)
+        return _combine(run, carry, wave, recalled, segment), losses
 
+    # Without ``vmap`` for a single run: a chip lays out arrays without the axis [B] better.
     if program.runs == 1:
-        alone = [part[0] if is_own else part for part, is_own in zip(parts, program.is_own, strict=True)]
-        return functools.partial(of_run, alone)
+        own_leaves = [
+            leaf[0] if is_own else leaf for leaf, is_own in zip(leaves, program.is_own, strict=True)
+        ]
+        return functools.partial(compute, own_leaves)
     axes = Segments(*[None if name in SHARED else 0 for name in Segments._fields])
-    every = jax.vmap(of_run, in_axes=([0 if is_own else None for is_own in program.is_own], 0, axes))
-    return functools.partial(every, parts)
+    # What runs share has no axis, so that the device holds the examples once and not once for each run.
+    compute_all = jax.vmap(compute, in_axes=([0 if is_own else None for is_own in program.is_own], 0, axes))
+    return functools.partial(compute_all, leaves)
 
 
 def _train(run: _Run, snapshots: ArrayTree, segment: Segments) -> tuple[Wave, jax.Array]:
     """What the segment's trips leave, and [W] their losses."""
     placement = run.program.placement
+    # Several CPU devices train the lanes side by side nevertheless: that is how the trips are divided among them.
     if not placement.together and placement.number == 1:
         return _train_one_after_the_other(run, snapshots, segment)
     starts = _rows_at(snapshots, segment.read_slot)
     if placement.sharded_client_examples:
         run = run._replace(data=data_of_clients(placement, run.data, segment.client))
-    # Each device needs whole models of its own trips, and makes whole updates; it keeps a part of all of them.
+    # Each device needs whole models for its own trips, and makes whole updates. Afterwards it keeps a part of every
+    # update, because the products combine all updates of the wave, entry by entry.
     lanes = _over_lanes(run, (starts, segment.client, segment.key))
-    made, losses = jax.vmap(functools.partial(_train_trip, run))(*lanes)
-    # Lanes without a trip repeat the last one. Where there is none, what they train may be NaN, and so is 0 * NaN.
-    made = jax.tree.map(lambda rows: jnp.where(segment.size > 0, rows, jnp.zeros_like(rows)), made)
-    return _over_entries(run, made), losses
+    wave, losses = jax.vmap(functools.partial(_train_trip, run))(*lanes)
+    # Lanes without a trip repeat the last one. In a segment without trips they train from any slot and client, which
+    # may give NaN. Their factors are 0, but 0 * NaN is NaN.
+    wave = jax.tree.map(lambda rows: jnp.where(segment.size > 0, rows, jnp.zeros_like(rows)), wave)
+    return _over_entries(run, wave), losses
 
 
 def _over_lanes(run: _Run, tree: Any) -> Any:
@@ -247,38 +276,43 @@ def _over_entries(run: _Run, tree: Any) -> Any:
 def _train_one_after_the_other(run: _Run, snapshots: ArrayTree, segment: Segments) -> tuple[Wave, jax.Array]:
     """As ``_train``, the lanes one after the other: quicker on a CPU."""
 
-    def train_next(lane, made):
+    def train_next(lane, trained):
         client, key, slot = (
             lax.dynamic_index_in_dim(column, lane, keepdims=False)
             for column in (segment.client, segment.key, segment.read_slot)
         )
         start = row_at(snapshots, slot, many=False)
         trip = _train_trip(run, start, client, key)
-        if run.program.runs > 1:  # see ``_train``
+        # Alone, a run without trips in this segment makes no round. Beside others it makes as many as they do, and
+        # what it trains may be NaN, as in ``_train``.
+        if run.program.runs > 1:
             trip = jax.tree.map(lambda new: jnp.where(segment.size > 0, new, jnp.zeros_like(new)), trip)
-        return jax.tree.map(lambda rows, new: rows.at[lane].set(new), made, trip)
+        return jax.tree.map(lambda rows, new: rows.at[lane].set(new), trained, trip)
 
     start = row_at(snapshots, segment.read_slot[0], many=False)
     trip = jax.eval_shape(functools.partial(_train_trip, run), start, segment.client[0], segment.key[0])
-    made = jax.tree.map(lambda leaf: jnp.zeros((len(segment.client), *leaf.shape), leaf.dtype), trip)
-    return lax.fori_loop(0, segment.most, train_next, made)
+    # Zeros, because lanes that no round reaches are multiplied, too.
+    untrained = jax.tree.map(lambda leaf: jnp.zeros((len(segment.client), *leaf.shape), leaf.dtype), trip)
+    # As many rounds as the largest wave of all runs has trips: see ``SHARED``.
+    return lax.fori_loop(0, segment.largest_wave, train_next, untrained)
 
 
 def _rows_at(rows: ArrayTree, numbers: Array) -> ArrayTree:
-    """[n, ...]: these rows [n] of every array."""
+    """[n, ...] the rows of these numbers [n], of every array."""
     return jax.tree.map(lambda leaf: tiled_rows.rows_at(leaf, numbers), rows, is_leaf=tiled_rows.is_tiled)
 
 
 def _with_rows(rows: ArrayTree, numbers: Array, new: ArrayTree) -> ArrayTree:
-    """Every array with ``new`` rows [n, ...] in place of these [n]; numbers past the end are left out."""
+    """Every array with ``new`` rows [n, ...] in place of those of these numbers [n]; no row past the end changes."""
     return jax.tree.map(
         lambda leaf, new: tiled_rows.with_rows(leaf, numbers, new), rows, new, is_leaf=tiled_rows.is_tiled
     )
 
 
-@functools.partial(jax.jit, inline=True)  # traced once, for the several places that ask for its shapes
+# Jitted, so that it is traced once for the several places that ask for its shapes.
+@functools.partial(jax.jit, inline=True)
 def _train_trip(run: _Run, start: ArrayTree, client: Array, key: Array) -> tuple[Wave, Array]:
-    """One trip: (what it leaves, its loss)."""
+    """Trains one trip from the model ``start`` [*P]: what it leaves, without the axis [W], and its loss."""
     result = run.client_work.build().train(run.data, start, client, key)
     groups, precision = run.program.groups, run.program.precision
     stored = client_memory.as_row(result.update, precision, key) if groups.stored else None
@@ -289,55 +323,67 @@ def _train_trip(run: _Run, start: ArrayTree, client: Array, key: Array) -> tuple
 def _combine(
     run: _Run, carry: MatrixCarry, wave: Wave, recalled: ArrayTree | None, segment: Segments
 ) -> MatrixCarry:
-    """The carry after the products of one segment; recalled: ``_stored_values``, None for rules without memory."""
-    lasting, blocks = _lasting(segment), _blocks(carry.lasting, wave, segment)
+    """The carry after one segment.
 
-    def in_slots(snapshots, made, first):
-        slots = lax.dynamic_slice_in_dim(segment.write_slot, first, len(jax.tree.leaves(made)[0]))
-        return _with_rows(snapshots, slots, made)
+    Args:
+      run: the run.
+      carry: before the segment.
+      wave: what the segment's trips have left.
+      recalled: [M + FIRST_VERSIONS, *P] ``_stored_values`` for the first product; None for rules without memory.
+      segment: the segment.
 
-    made = _product(segment.matrix[: lasting + FIRST_VERSIONS], blocks)
+    Returns:
+      The carry with new state arrays, with the new versions in their slots, and with the updates that clients store.
+    """
+    num_arrays, blocks = _num_state_arrays(segment), _blocks(carry.lasting, wave, segment)
+
+    def write_versions(snapshots, versions, first):
+        slots = lax.dynamic_slice_in_dim(segment.write_slot, first, len(jax.tree.leaves(versions)[0]))
+        return _with_rows(snapshots, slots, versions)
+
+    # State arrays and the first versions in one product, because each product reads all the blocks once more.
+    results = _product(segment.matrix[: num_arrays + FIRST_VERSIONS], blocks)
     if recalled is not None:
-        made = jax.tree.map(jnp.add, made, recalled)
-    made = _over_entries(run, made)
-    snapshots = in_slots(carry.snapshots, jax.tree.map(lambda rows: rows[lasting:], made), 0)
+        results = jax.tree.map(jnp.add, results, recalled)
+    results = _over_entries(run, results)
+    snapshots = write_versions(carry.snapshots, jax.tree.map(lambda rows: rows[num_arrays:], results), 0)
 
     def next_versions(number, snapshots):
         first = FIRST_VERSIONS + number * VERSIONS_AT_ONCE
-        factors = lax.dynamic_slice_in_dim(segment.matrix, lasting + first, VERSIONS_AT_ONCE)
-        made = _product(factors, blocks)
+        factors = lax.dynamic_slice_in_dim(segment.matrix, num_arrays + first, VERSIONS_AT_ONCE)
+        versions = _product(factors, blocks)
         if recalled is not None:
-            made = jax.tree.map(
-                jnp.add, made, _stored_values(carry, segment, lasting + first, VERSIONS_AT_ONCE)
-            )
-        return in_slots(snapshots, _over_entries(run, made), first)
+            stored_values = _stored_values(carry, segment, num_arrays + first, VERSIONS_AT_ONCE)
+            versions = jax.tree.map(jnp.add, versions, stored_values)
+        return write_versions(snapshots, _over_entries(run, versions), first)
 
     if len(segment.write_slot) > FIRST_VERSIONS:
-        snapshots = lax.fori_loop(0, segment.rounds, next_versions, snapshots)
+        snapshots = lax.fori_loop(0, segment.further_products, next_versions, snapshots)
     memory = carry.memory
     if recalled is not None:
         stored = Row(wave.updates, ()) if wave.stored is None else wave.stored
         memory = Row(*map(lambda rows, new: _with_rows(rows, segment.stored_client, new), memory, stored))
-    return MatrixCarry(jax.tree.map(lambda rows: rows[:lasting], made), snapshots, memory)
+    return MatrixCarry(jax.tree.map(lambda rows: rows[:num_arrays], results), snapshots, memory)
 
 
-def _lasting(segment: Segments) -> int:
-    """M, the number of arrays that last."""
+def _num_state_arrays(segment: Segments) -> int:
+    """M, the number of state arrays."""
     return len(segment.matrix) - len(segment.write_slot)
 
 
 def _stored_values(carry: MatrixCarry, segment: Segments, first: Any, number: int) -> ArrayTree:
-    """[number, *P]: the stored values of clients, times their factors in these rows of the matrix."""
+    """[number, *P] the clients' stored values times their factors in the rows of the matrix from ``first`` on."""
     row = Row(*[_rows_at(rows, segment.memory_client) for rows in carry.memory])
     factors = lax.dynamic_slice_in_dim(segment.matrix, first, number)
     return _product(factors, [(factors.shape[1] - len(segment.memory_client), _values(row, carry.lasting))])
 
 
-def _blocks(lasting: ArrayTree, wave: Wave, segment: Segments) -> list[tuple[int, ArrayTree]]:
-    """The rows that a segment's products read, [n, *P] each, with the first column of their factors."""
-    stored = None if wave.stored is None else _values(wave.stored, lasting)
+def _blocks(state_arrays: ArrayTree, wave: Wave, segment: Segments) -> list[tuple[int, ArrayTree]]:
+    """The arrays that a segment's products read, [n, *P] each, with the first column of their factors."""
+    stored = None if wave.stored is None else _values(wave.stored, state_arrays)
     blocks, first = [], 0
-    for rows in (lasting, wave.updates, wave.starts, stored):
+    # Blocks side by side, and not one array: to put them together would copy all of them. The order is ``Layout``'s.
+    for rows in (state_arrays, wave.updates, wave.starts, stored):
         if rows is not None:
             blocks.append((first, rows))
             first += len(jax.tree.leaves(rows)[0])
@@ -345,10 +391,11 @@ def _blocks(lasting: ArrayTree, wave: Wave, segment: Segments) -> list[tuple[int
 
 
 def _product(matrix: Array, blocks: list[tuple[int, ArrayTree]]) -> ArrayTree:
-    """[n, *P]: columns of the matrix [n, D] times the rows of all blocks, each given with its first column."""
+    """[n, *P] the sum over all blocks: columns of the matrix [n, D] times the block's arrays."""
 
-    def of_leaf(*blocks):
-        # Without the barrier a TPU cuts the factors out inside the product, which is then three times as slow.
+    def multiply(*blocks):
+        # Without the barrier a TPU cuts the factors out inside the product, which is then three times as slow. The
+        # precision, because a TPU would round the operands to bfloat16 by default, and with them the model itself.
         products = [
             lax.dot_general(
                 lax.optimization_barrier(matrix[:, first : first + len(rows)].astype(rows.dtype)),
@@ -361,11 +408,11 @@ def _product(matrix: Array, blocks: list[tuple[int, ArrayTree]]) -> ArrayTree:
         return functools.reduce(jnp.add, products)
 
     columns, trees = zip(*blocks, strict=True)
-    return jax.tree.map(of_leaf, *trees)
+    return jax.tree.map(multiply, *trees)
 
 
 def _values(row: Row, like: ArrayTree) -> ArrayTree:
-    """[n, *P]: what rows in few bits stand for, in the types of ``like``."""
+    """[n, *P] the values of stored rows, in the types of ``like``."""
     values = jax.tree.map(lambda codes, leaf: codes.astype(leaf.dtype), row.codes, like)
     if row.scales == ():
         return values

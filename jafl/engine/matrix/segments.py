@@ -1,8 +1,8 @@
 """Cuts a run into segments, each of which the matrix form computes with one product of matrices.
 
-A segment trains the trips that are folded in it, at its beginning. It is a wave of the plan, or a part of one: where
-somebody looks at the run (an evaluation, a checkpoint), and where one of the sizes of ``Sizes`` is used up, a segment
-ends and the rest of the wave is the next one.
+A segment first trains the trips that it folds. It is a wave of the plan, or a part of one. A segment ends where
+somebody looks at the run (an evaluation, a checkpoint), and where one of the limits in ``Sizes`` is reached; the rest
+of the wave is then the next segment.
 """
 
 import dataclasses
@@ -11,25 +11,27 @@ from typing import NamedTuple
 
 import numpy as np
 
+from jafl.engine.matrix.memory_accesses import list_accesses
+from jafl.engine.matrix.operation_order import order_operations
 from jafl.engine.matrix.segment_loop import FIRST_VERSIONS, VERSIONS_AT_ONCE
 from jafl.records import EventSchedule, ExecutionPlan, Recall
 
-# Segments from one place to the next where a chunk of server steps may end.
+# Segments in a chunk at most. All chunks have the shapes of this many, so that one program serves all.
 SEGMENTS_PER_CHUNK = 32
-# Arrays that last are padded to a multiple of this, so that rules and optimizers share a program.
-LASTING_PADDED_TO = 8
-# No snapshot buffer has so many slots.
+# The server's arrays are padded to a multiple of this number, so that rules and optimizers share a program.
+STATE_ARRAYS_PADDED_TO = 8
+# Stands for "no slot", because no snapshot buffer has so many: XLA drops what is written past the last row.
 NO_SLOT = 2**30
 
 
 class Sizes(NamedTuple):
-    """What a segment may take at most; of all segments alike, so that one program computes them.
+    """The limits of a segment. All segments have the same ones, so that one program computes them.
 
     Attributes:
-      width: trips that train together, W.
-      versions: versions of the model that later trips read, S.
-      memory: clients whose stored values are read or written, G.
-      operations: arrivals and recalled values, E.
+      width: trips that train in the segment, W.
+      versions: versions of the model that the segment writes for later trips, S.
+      memory: clients whose stored values the segment reads or writes, G.
+      operations: operations of the server in the segment, E.
     """
 
     width: int
@@ -39,41 +41,44 @@ class Sizes(NamedTuple):
 
     @classmethod
     def for_width(cls, width: int) -> "Sizes":
-        """The sizes for waves of this width: they depend on nothing else, so that rules share a program."""
-        rounds = -(-max(0, width - FIRST_VERSIONS) // VERSIONS_AT_ONCE)
-        # Two clients at least: one operation may recall a value of one client and fold an update of another. With
-        # fewer a segment would never end.
-        return cls(width, FIRST_VERSIONS + rounds * VERSIONS_AT_ONCE, max(width, 2), 4 * width)
+        """The limits for waves of ``width`` trips. They depend on nothing else, so that rules share a program."""
+        # Whole products, because each one reads a slice of this many rows: near the end of a shorter matrix JAX would
+        # move the slice to the front, and take rows for the wrong versions.
+        further_products = -(-max(0, width - FIRST_VERSIONS) // VERSIONS_AT_ONCE)
+        # Two clients at least: one operation may recall a value of one client and fold an update of another. If a
+        # segment had room for one client only, it could not hold that operation, and the cutting would never end.
+        return cls(width, FIRST_VERSIONS + further_products * VERSIONS_AT_ONCE, max(width, 2), 4 * width)
 
 
 class SegmentOperations(NamedTuple):
-    """What the server does in segments [P, E], for ``jafl.engine.matrix.matrices``; P segments, E operations.
+    """The operations of the server in segments, for ``matrices``: [P, E] each, P segments of at most E operations.
 
-    Coordinates count the lanes from 0 to W - 1, and from W on the clients of ``Segments.memory_client``.
+    A coordinate says where a client's stored value is: 0 to W - 1 are the lanes of the segment, and W and more are
+    the clients of ``SegmentArrays.memory_client``, in their order.
 
     Attributes:
-      number: [P] operations of each segment.
+      num_operations: [P] int32, operations of each segment.
       opens, recalls, folds, closes: bool, as in ``Operation``.
-      trip: the trip that is folded; any where none is.
-      recalled: the row of ``Recall``; any where none is.
-      lane: the trip's lane.
-      previous: coordinate of what was stored for its client before.
-      recalled_at: coordinate of the recalled value.
-      version: place among the versions that are kept; S where nobody reads it.
-      step: the server step.
+      trip: int32, the trip that is folded; 0 where none is.
+      recall_row: int32, the row of ``Recall``; 0 where none is read.
+      lane: int32, the lane of the trip.
+      previous_coordinate: int32, where the value is that was stored before for the trip's client.
+      recalled_coordinate: int32, where the recalled value is.
+      version_row: int32, the row of the new version among those that the segment writes; S where no trip reads it.
+      step: int32, the server step.
     """
 
-    number: np.ndarray
+    num_operations: np.ndarray
     opens: np.ndarray
     recalls: np.ndarray
     folds: np.ndarray
     closes: np.ndarray
     trip: np.ndarray
-    recalled: np.ndarray
+    recall_row: np.ndarray
     lane: np.ndarray
-    previous: np.ndarray
-    recalled_at: np.ndarray
-    version: np.ndarray
+    previous_coordinate: np.ndarray
+    recalled_coordinate: np.ndarray
+    version_row: np.ndarray
     step: np.ndarray
 
 
@@ -97,9 +102,15 @@ class SegmentArrays(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Chunk:
-    """Segments that are computed in one go, ``count`` of P; ``end``: the server step after which the run may stop.
+    """Segments that the device computes in one call.
 
-    Of several chunks with one end all are computed up to it.
+    Where a server step takes more than P segments, several chunks in a row have the same ``end``.
+
+    Attributes:
+      end: the server step after which the run may stop.
+      count: how many of the P segments are computed; the others are padding.
+      operations: [P, E] what the server does in the segments.
+      arrays: what the device reads of them.
     """
 
     end: int
@@ -126,8 +137,28 @@ class Segmentation:
       plan: waves of at most ``sizes.width`` trips that are folded one after the other.
       recall: what the rule recalls, or None.
       remembers: whether the rule stores its clients' updates.
-      sizes: what a segment may take.
+      sizes: the limits of a segment.
       stops: server steps after which somebody looks at the run.
+
+    Example:
+      Four clients train at once, and the buffer holds two trips. Step 0 folds the trips 0 and 1, step 1 the
+      trips 2 and 3. One wave trains all four trips, so there is one segment of four operations.
+
+      >>> schedule = jafl.asynchronous(
+      ...     num_clients=4, concurrency=4, buffer_size=2, delay=jafl.delays.constant(1.0), server_steps=2
+      ... )
+      >>> plan = jafl.in_waves(schedule, 4, form="matrix")
+      >>> sizes = Sizes(width=4, versions=2, memory=4, operations=16)
+      >>> segmentation = Segmentation(schedule, plan, None, False, sizes, stops=())
+      >>> [chunk] = segmentation.chunks(0, 2)
+      >>> chunk.count, chunk.operations.trip[0, :4], chunk.operations.step[0, :4]
+      (1, array([0, 1, 2, 3], dtype=int32), array([0, 0, 1, 1], dtype=int32))
+
+      An evaluation after the first step cuts the wave in two.
+
+      >>> segmentation = Segmentation(schedule, plan, None, False, sizes, stops=[1])
+      >>> [(chunk.end, int(chunk.arrays.size[0])) for chunk in segmentation.chunks(0, 2)]
+      [(1, 2), (2, 2)]
     """
 
     def __init__(
@@ -140,11 +171,23 @@ class Segmentation:
         stops: Iterable[int],
     ):
         self._schedule, self._plan, self._sizes = schedule, plan, sizes
-        # Three passes over the whole run, in NumPy: what happens in which order, which values of the clients' memory
-        # each operation touches, and where segments begin. Chunks are then cut out of these arrays.
-        self._order(recall)
-        self._accesses(recall, remembers)
-        self._cut(np.array(sorted({0, schedule.num_steps, *stops}), np.int64))
+        # Three passes over the whole run, in NumPy, because a loop in Python over all operations is slow: their
+        # order, their accesses to the clients' memory, and the cuts between segments.
+        first_recall = np.zeros(schedule.num_steps + 1, np.int64)
+        recall_client = np.zeros(0, np.int64)
+        if recall is not None:
+            # Rows of padding follow after those of the last step, so that recalls of similar length share a program.
+            first_recall = np.asarray(recall.first_row[: schedule.num_steps + 1], np.int64)
+            recall_client = np.asarray(recall.client)
+        self._order = order_operations(schedule.step, schedule.step_offsets, first_recall)
+        self._accesses = list_accesses(self._order, schedule.client, recall_client, remembers)
+        self._closes = self._order.closes()
+        # A version that no trip trains from has no slot: the server passes through it, but nobody stores it.
+        self._is_written = self._closes & (plan.write_slot[self._order.step] < plan.num_slots)
+        stop_steps = np.array(sorted({0, schedule.num_steps, *stops}), np.int64)
+        self._begin = self._cut(stop_steps)
+        self._chunk_segments = self._group(stop_steps)
+        self._chunk_steps = np.searchsorted(self._order.first_operation, self._begin[self._chunk_segments])
 
     def ends(self) -> np.ndarray:
         """The server steps at which chunks end, in order; the last is the schedule's."""
@@ -155,116 +198,44 @@ class Segmentation:
         begin, end = np.searchsorted(self._chunk_steps, [first, last])
         for number in range(begin, end):
             segments = range(self._chunk_segments[number], self._chunk_segments[number + 1])
+            # A step of a large buffer may take more segments than a chunk has, and the run cannot stop within it.
             for part in range(segments.start, segments.stop, SEGMENTS_PER_CHUNK):
                 some = range(part, min(part + SEGMENTS_PER_CHUNK, segments.stop))
                 end = int(self._chunk_steps[number + 1])
                 yield Chunk(end, len(some), self._operations(some), self._arrays(some))
 
-    def _order(self, recall: Recall | None) -> None:
-        """All operations in order. The first arrival of a step shares one with the step's last recalled value.
-
-        A step without arrivals has an operation of its own.
-        """
-        schedule = self._schedule
-        step, trips = schedule.step.astype(np.int64), np.arange(schedule.num_trips)
-        first_trip = schedule.step_offsets
-        shown: np.ndarray = np.zeros(schedule.num_steps, np.int64)
-        if recall is not None:
-            shown = np.diff(np.asarray(recall.first_row[: schedule.num_steps + 1], np.int64))
-        # A step that recalls r values and folds k trips takes max(r - 1, 0) + k operations: its last recalled value
-        # shares one with its first arrival. A step without arrivals still opens and closes: one operation.
-        without_arrival = np.maximum(shown - 1, 0) + (np.diff(first_trip) == 0)
-        # So each step's trips stand behind all operations without an arrival up to this step.
-        before = np.cumsum(without_arrival)  # operations up to each step
-        self._operation_of_trip = trips + before[step]
-        total = schedule.num_trips + int(before[-1])
-        self._trip_of = np.full(total, -1)
-        self._trip_of[self._operation_of_trip] = trips
-        self._step_of = np.empty(total, np.int64)
-        sizes = np.diff(first_trip) + without_arrival
-        self._step_of[:] = np.repeat(np.arange(schedule.num_steps), sizes)
-        self._first_of_step = np.concatenate([[0], np.cumsum(sizes)])
-        self._recall_of = np.full(total, -1)
-        if recall is not None and shown.any():
-            rows = np.arange(int(shown.sum()))
-            of_step = np.repeat(np.arange(schedule.num_steps), shown)
-            # The number of each recalled value within its own step.
-            place = rows - (np.cumsum(shown) - shown)[of_step]
-            self._recall_of[self._first_of_step[of_step] + place] = rows
-
-    def _accesses(self, recall: Recall | None, remembers: bool) -> None:
-        """Reads and writes of the clients' memory in order: a recalled value before the arrival of its operation.
-
-        Of each access: its operation, its client, whether it stores, the access before of its client or -1, the last
-        of its client that stores or -1; of each operation: its first access.
-        """
-        total = len(self._trip_of)
-        stores = (self._trip_of >= 0) & remembers
-        shows = self._recall_of >= 0
-        # An operation has no access, one, or two: first its recalled value, then its arrival's client.
-        count = stores.astype(np.int64) + shows
-        self._first_access = np.concatenate([[0], np.cumsum(count)])
-        number = int(self._first_access[-1])
-        client = np.empty(number, np.int64)
-        is_store = np.zeros(number, bool)
-        if recall is not None and shows.any():
-            client[self._first_access[:-1][shows]] = recall.client[self._recall_of[shows]]
-        at = self._first_access[1:][stores] - 1
-        client[at] = self._schedule.client[self._trip_of[stores]]
-        is_store[at] = True
-        # Sorted by client, and in order within each: the neighbours of an access are those of its client.
-        order = np.argsort(client, kind="stable")
-        new_group = np.append(True, client[order][1:] != client[order][:-1])[:number]
-        ends_group = np.append(client[order][1:] != client[order][:-1], True)[:number]
-        self._access_client, self._is_store = client, is_store
-        self._access_before = _nearest(order, new_group, np.ones(number, bool))
-        self._stored_before = _nearest(order, new_group, is_store)
-        self._stored_after = _nearest(order[::-1], ends_group[::-1], is_store)
-        self._access_operation = np.repeat(np.arange(total), count)
-
-    def _cut(self, stops: np.ndarray) -> None:
-        """The first operation of each segment, and the chunks of segments."""
-        total, sizes = len(self._trip_of), self._sizes
-        # Whatever ends a segment is a place among the operations: a wave that is due, and a stop of the run.
-        due = self._operation_of_trip[self._plan.wave_before]
-        stop_at = self._first_of_step[stops]
-        bounds = np.union1d(np.append(due, total), stop_at)
-        self._closes = closes = np.append(self._step_of[1:] != self._step_of[:-1], True)
-        # A version that nobody trains from has no slot: it is not made, only passed through.
-        slot = self._plan.write_slot[self._step_of]
-        self._kept = closes & (slot < self._plan.num_slots)
-        kept_before = np.concatenate([[0], np.cumsum(self._kept)])
+    def _cut(self, stop_steps: np.ndarray) -> np.ndarray:
+        """[number of segments + 1] int64: the first operation of each segment, then the number of operations."""
+        order, sizes = self._order, self._sizes
+        # A wave trains at the beginning of a segment, because its versions exist only then. And a segment may not go
+        # beyond a stop, because the model of that server step is not among the segment's results otherwise.
+        due = np.append(order.trip_operation[self._plan.wave_before], len(order.trip))
+        bounds = np.union1d(due, order.first_operation[stop_steps])
+        written_before = np.concatenate([[0], np.cumsum(self._is_written)])
         begins: list[int] = []
         for begin, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
             while begin < end:
                 begins.append(begin)
-                # The last operation up to which the segment keeps no more versions than its product has rows for.
-                fits = np.searchsorted(kept_before, kept_before[begin] + sizes.versions, side="right") - 1
-                begin = self._memory_until(begin, min(end, begin + sizes.operations, int(fits)))
-        self._begin = np.array([*begins, total])
-        # A chunk ends at every stop, and else after some segments, where a step does.
-        begins_step = np.isin(self._begin, self._first_of_step)
-        # The host looks at the run between chunks only, and only where a server step has ended.
-        must = np.isin(self._begin, stop_at)
+                # The last operation up to which the segment writes no more versions than its matrix has rows for.
+                most = written_before[begin] + sizes.versions
+                fitting = int(np.searchsorted(written_before, most, side="right")) - 1
+                until = min(end, begin + sizes.operations, fitting)
+                begin = self._accesses.end_within(begin, until, sizes.memory)
+        return np.array([*begins, len(order.trip)])
+
+    def _group(self, stop_steps: np.ndarray) -> np.ndarray:
+        """[number of chunks + 1] int64: the first segment of each chunk, then the number of segments."""
+        first_operation = self._order.first_operation
+        # The host looks at a run between two chunks only, and only after a whole server step. So a chunk ends at
+        # every stop, and else at the first step that ends after enough segments.
+        is_stop = np.isin(self._begin, first_operation[stop_steps])
+        begins_step = np.isin(self._begin, first_operation)
         ends = [0]
         for segment in range(1, len(self._begin)):
-            enough = segment - ends[-1] >= SEGMENTS_PER_CHUNK
-            if must[segment] or (begins_step[segment] and enough):
+            is_full = segment - ends[-1] >= SEGMENTS_PER_CHUNK
+            if is_stop[segment] or (begins_step[segment] and is_full):
                 ends.append(segment)
-        self._chunk_segments = np.array(ends)
-        self._chunk_steps = np.searchsorted(self._first_of_step, self._begin[ends])
-
-    def _memory_until(self, begin: int, end: int) -> int:
-        """The operation up to ``end`` by which a segment from ``begin`` on has used up ``sizes.memory``."""
-        first, last = self._first_access[[begin, end]]
-        # A client counts once in a segment: where its access before lies outside.
-        new = np.cumsum(self._access_before[first:last] < first)
-        over = int(np.searchsorted(new, self._sizes.memory, side="right"))
-        return end if over == last - first else int(self._access_operation[first + over])
-
-    def _first_trip(self, begin: int) -> int:
-        """The first trip that is folded from the operation ``begin`` on."""
-        return int(np.searchsorted(self._operation_of_trip, begin))
+        return np.array(ends)
 
     def no_operations(self) -> SegmentOperations:
         """Segments in which the server does nothing."""
@@ -274,53 +245,33 @@ class Segmentation:
 
     def _operations(self, segments: range) -> SegmentOperations:
         """What the server does in these segments."""
-        sizes, made = self._sizes, self.no_operations()
-        for place, segment in enumerate(segments):
+        order, operations = self._order, self.no_operations()
+        for row, segment in enumerate(segments):
             begin, end = self._begin[segment : segment + 2].tolist()
-            number = end - begin
-            made.number[place] = number
-            here = slice(begin, end)
-            trip, recalled, step = self._trip_of[here], self._recall_of[here], self._step_of[here]
-            operations = np.arange(begin, end)
-            previous_at, recalled_at = self._coordinates(begin, end)
-            version = np.cumsum(self._kept[here]) - 1
-            rows = {
-                "opens": operations == self._first_of_step[step],
-                "recalls": recalled >= 0,
+            operations.num_operations[row] = end - begin
+            trip, recall_row, step = order.trip[begin:end], order.recall_row[begin:end], order.step[begin:end]
+            is_written = self._is_written[begin:end]
+            first_trip = order.first_trip(begin)
+            previous, recalled = self._accesses.coordinates(begin, end, first_trip, self._sizes.width)
+            columns = {
+                "opens": np.arange(begin, end) == order.first_operation[step],
+                "recalls": recall_row >= 0,
                 "folds": trip >= 0,
-                "closes": self._closes[here],
+                "closes": self._closes[begin:end],
+                # ``operate`` computes all its parts and then drops those that are not marked. So an operation without
+                # a trip or a recalled value looks one up nevertheless, and needs a number that exists.
                 "trip": np.maximum(trip, 0),
-                "recalled": np.maximum(recalled, 0),
-                "lane": np.maximum(trip, 0) - self._first_trip(begin),
-                "previous": previous_at,
-                "recalled_at": recalled_at,
-                "version": np.where(self._kept[here], version, sizes.versions),
+                "recall_row": np.maximum(recall_row, 0),
+                "lane": np.maximum(trip, 0) - first_trip,
+                "previous_coordinate": previous,
+                "recalled_coordinate": recalled,
+                # Row S does not exist, so the version that it is meant for is dropped.
+                "version_row": np.where(is_written, np.cumsum(is_written) - 1, self._sizes.versions),
                 "step": step,
             }
-            for name, values in rows.items():
-                getattr(made, name)[place, :number] = values
-        return made
-
-    def _coordinates(self, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
-        """Where each operation finds what was stored before for its arrival's client, and its recalled value."""
-        # Coordinates count the lanes of this wave first, then the clients whose values come from memory. A value that
-        # was stored by a trip of this very segment is its lane; any other is the place of its client in memory.
-        previous, recalled = np.zeros((2, end - begin), np.int64)
-        first, last = self._first_access[[begin, end]].tolist()
-        if first == last:
-            return previous, recalled
-        new = self._access_before[first:last] < first
-        client = self._access_client[first:last]
-        # The order in which clients are first touched is their order in ``Segments.memory_client``.
-        place = dict(zip(client[new].tolist(), range(int(new.sum())), strict=True))
-        memory_coordinate = self._sizes.width + np.array([place[number] for number in client.tolist()])
-        stored = self._stored_before[first:last]
-        lane = self._trip_of[self._access_operation[np.maximum(stored, 0)]] - self._first_trip(begin)
-        found = np.where(stored >= first, lane, memory_coordinate)
-        operation, stores = self._access_operation[first:last] - begin, self._is_store[first:last]
-        previous[operation[stores]] = found[stores]
-        recalled[operation[~stores]] = found[~stores]
-        return previous, recalled
+            for name, values in columns.items():
+                getattr(operations, name)[row, : end - begin] = values
+        return operations
 
     def no_arrays(self) -> SegmentArrays:
         """Segments in which nothing happens."""
@@ -328,54 +279,40 @@ class Segmentation:
         return SegmentArrays(
             size=np.zeros(count, np.int32),
             trip=np.zeros((count, sizes.width), np.int32),
-            write_slot=_beyond(NO_SLOT, count, sizes.versions),
+            write_slot=_rows_past_the_end(NO_SLOT, count, sizes.versions),
             memory_client=np.zeros((count, sizes.memory), np.int32),
-            stored_client=_beyond(self._schedule.num_clients, count, sizes.width),
+            stored_client=_rows_past_the_end(self._schedule.num_clients, count, sizes.width),
         )
 
     def _arrays(self, segments: range) -> SegmentArrays:
         """What the device reads of these segments."""
-        plan, made = self._plan, self.no_arrays()
-        for place, segment in enumerate(segments):
+        order, accesses, arrays = self._order, self._accesses, self.no_arrays()
+        for row, segment in enumerate(segments):
             begin, end = self._begin[segment : segment + 2].tolist()
-            trips = self._trip_of[begin:end]
+            trips = order.trip[begin:end]
             trips = trips[trips >= 0]
-            made.size[place] = len(trips)
+            arrays.size[row] = len(trips)
             # Lanes without a trip repeat the last one: they train, and no factor of the matrix reads them.
             if len(trips):
-                made.trip[place, : len(trips)] = trips
-                made.trip[place, len(trips) :] = trips[-1]
-            kept = np.flatnonzero(self._kept[begin:end]) + begin
-            made.write_slot[place, : len(kept)] = plan.write_slot[self._step_of[kept]]
-            first, last = self._first_access[[begin, end]].tolist()
-            new = self._access_before[first:last] < first
-            made.memory_client[place, : new.sum()] = self._access_client[first:last][new]
-            after = self._stored_after[first:last]
-            # Of several trips of one client only the last is written: a scatter to one row twice has no order.
-            newest = self._is_store[first:last] & ((after < 0) | (after >= last))
-            lanes = self._trip_of[self._access_operation[first:last][newest]] - self._first_trip(begin)
-            made.stored_client[place, lanes] = self._access_client[first:last][newest]
-        return made
+                arrays.trip[row, : len(trips)] = trips
+                arrays.trip[row, len(trips) :] = trips[-1]
+            written = np.flatnonzero(self._is_written[begin:end]) + begin
+            arrays.write_slot[row, : len(written)] = self._plan.write_slot[order.step[written]]
+            clients = accesses.clients(begin, end)
+            arrays.memory_client[row, : len(clients)] = clients
+            newest = accesses.newest(begin, end)
+            lanes = accesses.trip[newest] - order.first_trip(begin)
+            arrays.stored_client[row, lanes] = accesses.client[newest]
+        return arrays
 
 
-def _beyond(first: int, count: int, number: int) -> np.ndarray:
-    """[count, number] int32: ``first``, ``first + 1``, ...: places that do not exist, no two of a row alike."""
-    # Distinct although they are dropped: the write tells XLA that no row occurs twice.
-    return np.tile(np.arange(first, first + number, dtype=np.int32), (count, 1))
+def _rows_past_the_end(first: int, count: int, number: int) -> np.ndarray:
+    """[count, number] int32: ``first``, ``first + 1``, ... in each row: numbers of rows that an array does not have.
 
-
-def _nearest(order: np.ndarray, new_group: np.ndarray, marked: np.ndarray) -> np.ndarray:
-    """For each element the nearest marked one before it in ``order`` and in its group, or -1.
-
-    order: [A] the elements, group by group. new_group: [A] bool, where in ``order`` a group begins. marked: [A] bool,
-    of the elements.
+    Example:
+      >>> _rows_past_the_end(100, 2, 3)
+      array([[100, 101, 102],
+             [100, 101, 102]], dtype=int32)
     """
-    places = np.arange(len(order))
-    # A running maximum of the places of marked elements: the nearest one before, of any group.
-    last = np.maximum.accumulate(np.where(marked[order], places, -1)) if len(order) else places
-    before = np.append(-1, last[:-1])[: len(order)]
-    group_begin = np.maximum.accumulate(np.where(new_group, places, 0)) if len(order) else places
-    found = np.empty(len(order), np.int64)
-    # One that lies before the own group's first place belongs to another group.
-    found[order] = np.where(before >= group_begin, order[before], -1)
-    return found
+    # They differ although all are dropped, because the write promises XLA that no row occurs twice.
+    return np.tile(np.arange(first, first + number, dtype=np.int32), (count, 1))

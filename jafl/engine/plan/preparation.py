@@ -17,7 +17,7 @@ from jafl.engine.devices import Placement, put, put_rows
 from jafl.engine.evaluation import evaluation_memory
 from jafl.engine.matrix.linearity import LinearForm, NotLinear
 from jafl.engine.matrix.matrix_forecast import matrix_forecast
-from jafl.engine.matrix.matrix_program import MatrixRun, find_form
+from jafl.engine.matrix.matrix_program import MatrixRun, find_matrix_form
 from jafl.engine.plan.compatibility import (
     check_model_precision,
     check_reports,
@@ -249,7 +249,7 @@ class _Candidates:
                 program, _ = make_program(
                     self._run, trip_by_trip(self._run.schedule), self._placement, self._device_bytes
                 )
-            self._found = find_form(self._run, program)
+            self._found = find_matrix_form(self._run, program)
         if isinstance(self._found, NotLinear):
             reason = f"{self._found.reason[0].upper()}{self._found.reason[1:]}."
             told = refusal("form", "matrix", "loop for this run", reason)
