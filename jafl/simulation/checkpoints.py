@@ -367,16 +367,6 @@ def saved_plan(
     return saved if fits else None
 
 
-def last_configuration(folder: pathlib.Path) -> dict[str, Any] | None:
-    """What identifies the run of the last checkpoint in a folder; None if there is none that can be read."""
-    numbers = [int(path.name) for path in folder.glob("[0-9]*") if path.name.isdigit()]
-    try:
-        state = json.loads((folder / str(max(numbers, default=0)) / "state" / "metadata").read_bytes())
-        return dict(state["configuration"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """One line, ``name: was this, is that``, for each name whose values differ; names in the order of ``now``."""
     names = dict.fromkeys([*now, *before])
