@@ -11,7 +11,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from jafl.base.errors import SettingError, choose, require
+from jafl.base.errors import SettingError, choose, real_number, require, whole_number
 from jafl.base.extras import importing
 from jafl.models.common import check_classes
 from jafl.models.model import Model
@@ -383,8 +383,7 @@ def _value(path: pathlib.Path, content: Mapping[str, Any], key: str, *, whole: b
     if text:
         require(isinstance(value, str), f"{key} in {path}", value, "the name of an activation")
         return value
-    number = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
-    require(
-        number and value >= 0, f"{key} in {path}", value, f"a {'whole ' if whole else ''}number of at least 0"
-    )
+    if whole:
+        return whole_number(f"{key} in {path}", value, 0)
+    real_number(f"{key} in {path}", value, lambda number: number >= 0, "a number of at least 0")
     return value
