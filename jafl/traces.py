@@ -493,11 +493,7 @@ def _convert_behavior(given: argparse.Namespace) -> tuple[AvailabilityTrace, str
 
 
 __all__ = ["DeviceCapacity", "read_behavior", "read_capacity", "write"]
-
-
-def __dir__() -> list[str]:
-    """The public names, for ``dir`` and for completion at a prompt."""
-    return __all__
+__dir__ = __all__.copy  # for ``dir`` and for completion at a prompt
 
 
 if __name__ == "__main__":

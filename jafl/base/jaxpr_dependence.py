@@ -143,10 +143,9 @@ def _of_scan(params: Mapping[str, Any], reads: list[frozenset[int]], watched: Wa
 
 
 def inner_programs(params: Mapping[str, Any]) -> list[Any]:
-    """The jaxprs among the parameters of an operation: the programs that it runs."""
+    """The jaxprs among the parameters of an operation, with their constants: the programs that it runs."""
     groups = (value if isinstance(value, (tuple, list)) else (value,) for value in params.values())
-    candidates = (_plain(value) for group in groups for value in group)
-    return [jaxpr for jaxpr in candidates if hasattr(jaxpr, "eqns")]
+    return [value for group in groups for value in group if hasattr(_plain(value), "eqns")]
 
 
 def _plain(jaxpr: Any) -> Any:

@@ -11,6 +11,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from jafl.base.jaxpr_dependence import inner_programs
+
 TOLERANCE = 1e-6  # of constants, relative: one trace may be in float32, the other in float64
 # What only changes types or shapes, which differ from trace to trace.
 _IGNORED = ("convert_element_type", "reshape", "broadcast_in_dim", "squeeze", "copy")
@@ -43,10 +45,8 @@ def _contents(jaxpr: Any) -> Iterator[Any]:
             continue
         yield equation.primitive.name
         yield from constants
-        for value in equation.params.values():
-            for inner in value if isinstance(value, (tuple, list)) else (value,):
-                if hasattr(getattr(inner, "jaxpr", inner), "eqns"):
-                    yield from _contents(inner)
+        for inner in inner_programs(equation.params):
+            yield from _contents(inner)
     yield from (variable.val for variable in plain.outvars if hasattr(variable, "val"))
 
 

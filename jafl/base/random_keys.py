@@ -14,7 +14,7 @@ import numpy as np
 from jax.extend.core import Literal
 
 from jafl.base.errors import require
-from jafl.base.jaxpr_dependence import operands
+from jafl.base.jaxpr_dependence import inner_programs, operands
 
 # Keeps what the server draws apart from the trips' words, whose first number is a client.
 _SERVER = 2**31 + 401
@@ -25,6 +25,11 @@ DRAWS = ("random_bits", "random_gamma", "threefry2x32", "rng_bit_generator")
 def is_key(leaf: Any) -> bool:
     """Whether an array holds random keys of the new kind."""
     return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def as_words(leaf: Any) -> Any:
+    """The words of random keys of the new kind; anything else as it is."""
+    return jax.random.key_data(leaf) if is_key(leaf) else leaf
 
 
 def server_words(key: jax.Array) -> jax.Array:
@@ -107,10 +112,8 @@ def _constants(traced: Any) -> Iterator[np.ndarray]:
             yield np.asarray(value)
     for equation in getattr(traced, "jaxpr", traced).eqns:
         yield from (np.asarray(read.val) for read in equation.invars if isinstance(read, Literal))
-        for value in equation.params.values():
-            for inner in value if isinstance(value, (tuple, list)) else (value,):
-                if hasattr(inner, "eqns") or hasattr(inner, "jaxpr"):
-                    yield from _constants(inner)
+        for inner in inner_programs(equation.params):
+            yield from _constants(inner)
 
 
 def _may_be_words(leaf: Any) -> bool:

@@ -77,7 +77,7 @@ _RESUME = flags.DEFINE_bool(
     "resume",
     False,
     "Go on with the run or comparison that output_dir holds, from its last checkpoint and with its settings; with "
-    "--client_trips or --target_accuracy, up to a larger budget or by another target.",
+    "--target_accuracy, by another target; with a larger --client_trips, train again and then replace it.",
 )
 _CHECKPOINT_EVERY = flags.DEFINE_integer(
     "checkpoint_every",

@@ -70,18 +70,13 @@ def summary(
     check_has_trips(schedule)
     kinds: dict[str, np.ndarray | None] = {TRIPS: None, **(weights or {})}
     require(TRIPS not in (weights or {}), "a name of weights", TRIPS, "another name: this one is taken")
-    staleness, training = schedule.staleness, in_flight(schedule).clients
-    percentiles = np.percentile(staleness, PERCENTILES)
+    training = in_flight(schedule).clients
     content: dict[str, Any] = {
         "client_trips": schedule.trips_started_by(schedule.num_steps),
         "applied_trips": schedule.num_trips,
         "server_steps": schedule.num_steps,
         "time": schedule.step_time[-1],
-        "staleness": {
-            "mean": staleness.mean(),
-            **{f"p{p}": value for p, value in zip(PERCENTILES, percentiles, strict=True)},
-            "max": staleness.max(),
-        },
+        "staleness": of_staleness(schedule.staleness),
         "in_flight": {"mean": mean_in_flight(schedule), "max": training.max()},
         "wasted": wasted(schedule)._asdict(),
         "clients": {"all": schedule.num_clients, "took_part": len(np.unique(schedule.client))},
@@ -97,7 +92,15 @@ def summary(
         content["examples"] = {**means, "ratio": held.ratio}
     if costs is not None:
         content["costs"] = costs._asdict()
-    return _plain(content)
+    return plain(content)
+
+
+def of_staleness(staleness: np.ndarray) -> dict[str, Any]:
+    """Mean, percentiles and maximum of the staleness of applied trips; None where there are none."""
+    some = len(staleness) > 0
+    percentiles = {f"p{p}": float(np.percentile(staleness, p)) if some else None for p in PERCENTILES}
+    mean = float(np.mean(staleness)) if some else None
+    return {"mean": mean, **percentiles, "max": int(np.max(staleness, initial=0))}
 
 
 def _influence(
@@ -140,10 +143,12 @@ def _groups(schedule: EventSchedule, groups: Groups) -> dict[str, Any]:
     return entries
 
 
-def _plain(value: Any) -> Any:
-    """``value`` with plain numbers for NumPy's, and None for NaN and infinity."""
+def plain(value: Any) -> Any:
+    """``value`` as JSON can hold it: plain numbers for NumPy's, and None for NaN and infinity."""
     if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
     if isinstance(value, np.generic):
         value = value.item()
     return None if isinstance(value, float) and not math.isfinite(value) else value

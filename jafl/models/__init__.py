@@ -63,8 +63,4 @@ __all__ = [
     "softmax_cross_entropy",
     "squared_error",
 ]
-
-
-def __dir__() -> list[str]:
-    """The public names, for ``dir`` and for completion at a prompt."""
-    return __all__
+__dir__ = __all__.copy  # for ``dir`` and for completion at a prompt

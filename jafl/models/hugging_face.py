@@ -3,7 +3,6 @@
 Nothing is downloaded. Needs ``safetensors`` (``pip install jafl[bert]``).
 """
 
-import dataclasses
 import json
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -12,7 +11,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from jafl.base.errors import SettingError, choose, require
+from jafl.base.errors import SettingError, choose, real_number, require, whole_number
 from jafl.base.extras import importing
 from jafl.models.common import check_classes
 from jafl.models.model import Model
@@ -219,56 +218,6 @@ def _classifier(
     return Model(module, initial={**params, **initial})
 
 
-def without_files(
-    kind: str, num_classes: int, fine_tune: str = "all", param_dtype: Any = jnp.float32
-) -> Model:
-    """The model of this kind in its published base size, from random numbers: to plan runs where its files are not.
-
-    Args:
-      kind: "bert" or "distilbert": BERT-base (Devlin et al. 2019) or DistilBERT (Sanh et al. 2019), uncased.
-      num_classes: number of classes, at least 2.
-      fine_tune: "all"; with "head" it needs the files.
-      param_dtype: floating type of the parameters.
-
-    Returns:
-      The model.
-
-    Raises:
-      SettingError: for another kind, or for ``fine_tune`` "head".
-
-    Examples:
-      >>> without_files("distilbert", 20).module.config.layers
-      6
-    """
-    check_classes(num_classes)
-    config = choose("kind", kind, BASE_SIZES)
-    require(fine_tune == "all", "fine_tune", fine_tune, "all, where the model's files are not here")
-    return Model(TransformerClassifier(config, num_classes, param_dtype))
-
-
-_BASE = TransformerConfig(
-    kind="bert",
-    tokens=30_522,
-    positions=512,
-    types=2,
-    size=768,
-    layers=12,
-    heads=12,
-    inner_size=3072,
-    activation="gelu",
-    epsilon=1e-12,
-    hidden_dropout=0.1,
-    attention_dropout=0.1,
-    classifier_dropout=0.1,
-    padding=0,
-    initial_deviation=0.02,
-)
-BASE_SIZES = {
-    "bert": _BASE,
-    "distilbert": dataclasses.replace(_BASE, kind="distilbert", types=0, layers=6, classifier_dropout=0.2),
-}
-
-
 class _Tensors:
     """The tensors of one file by name, and which of them have been taken."""
 
@@ -434,8 +383,7 @@ def _value(path: pathlib.Path, content: Mapping[str, Any], key: str, *, whole: b
     if text:
         require(isinstance(value, str), f"{key} in {path}", value, "the name of an activation")
         return value
-    number = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
-    require(
-        number and value >= 0, f"{key} in {path}", value, f"a {'whole ' if whole else ''}number of at least 0"
-    )
+    if whole:
+        return whole_number(f"{key} in {path}", value, 0)
+    real_number(f"{key} in {path}", value, lambda number: number >= 0, "a number of at least 0")
     return value

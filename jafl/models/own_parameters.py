@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from jafl.base.errors import require
 from jafl.base.extras import importing
+from jafl.base.random_keys import is_key
 from jafl.models.freezing import merged
 from jafl.models.network import NO_STATE, NO_STATISTICS, SWITCHES, Network, has_argument, stream_key, switches
 
@@ -79,9 +80,9 @@ class Nnx(Network):
         key = jax.random.key(0) if key is None else key
         leaves = [
             jax.random.split(jax.random.fold_in(key, number), shape)
-            if is_key
+            if holds_keys
             else jnp.zeros(shape, jnp.uint32)
-            for number, (is_key, shape) in enumerate(self.streams)
+            for number, (holds_keys, shape) in enumerate(self.streams)
         ]
         state = jax.tree.unflatten(self.structure, jax.tree.leaves(merged(params, frozen)))
         return nnx.merge(graph, state, jax.tree.unflatten(self.structure_of_streams, leaves))
@@ -124,10 +125,7 @@ def nnx_network(module: Any) -> tuple[Network, Any, Any]:
         "without batch statistics",
         NO_STATISTICS,
     )
-    kinds = tuple(
-        (bool(jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)), leaf.shape)
-        for leaf in jax.tree.leaves(streams)
-    )
+    kinds = tuple((bool(is_key(leaf)), leaf.shape) for leaf in jax.tree.leaves(streams))
     structures = jax.tree.structure(state), jax.tree.structure(streams)
     network = Nnx(kind, graph, graph_in_training, *structures, kinds)
     return network, nnx.to_pure_dict(params), nnx.to_pure_dict(constants) or None

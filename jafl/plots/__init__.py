@@ -40,8 +40,4 @@ __all__ = [
     "timeline",
     "weights",
 ]
-
-
-def __dir__() -> list[str]:
-    """The public names, for ``dir`` and for completion at a prompt."""
-    return __all__
+__dir__ = __all__.copy  # for ``dir`` and for completion at a prompt

@@ -59,8 +59,4 @@ __all__ = [
     "trip_weights",
     "worst_case",
 ]
-
-
-def __dir__() -> list[str]:
-    """The public names, for ``dir`` and for completion at a prompt."""
-    return __all__
+__dir__ = __all__.copy  # for ``dir`` and for completion at a prompt

@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jafl.base.errors import choose, real_number, refusal, require
-from jafl.privacy.gaussian import check_delta, check_epsilon, deviations_of, epsilon_of
+from jafl.base.errors import choose, refusal, require
+from jafl.privacy.gaussian import check_clip_and_noise, check_delta, deviations_of, epsilon_of
 from jafl.privacy.mechanisms import Mechanism, check_steps, make_mechanism
 from jafl.privacy.report import PrivacyReport
 from jafl.privacy.sensitivity import Pattern, WorstCase, once, pattern, squared_sensitivity, worst_case
@@ -265,7 +265,6 @@ def _over(sensitivity: np.ndarray, noise: float) -> np.ndarray:
 
 def _check_numbers(clip_norm: Any, noise_multiplier: Any, epsilon: Any, epsilon_reading: str) -> str | None:
     """The reading that counts, None where the noise is given; raises SettingError for what does not fit."""
-    real_number("clip_norm", clip_norm, lambda value: value > 0, "a number above 0")
     choose("epsilon_reading", epsilon_reading, READINGS)
     require(
         (noise_multiplier is None) != (epsilon is None),
@@ -274,16 +273,7 @@ def _check_numbers(clip_norm: Any, noise_multiplier: Any, epsilon: Any, epsilon_
         "one given and one None",
         "Give the noise, or the epsilon that it is set for.",
     )
-    if epsilon is not None:
-        check_epsilon(epsilon)
-    else:
-        allowed = "a number of at least 0, not infinite"
-        real_number("noise_multiplier", noise_multiplier, lambda value: 0 <= value < np.inf, allowed)
-    noisy = epsilon is not None or noise_multiplier > 0
-    remedy = "Where updates are not clipped, no noise hides them: only noise_multiplier=0 goes with it."
-    require(
-        np.isfinite(clip_norm) or not noisy, "clip_norm", clip_norm, "finite where there is noise", remedy
-    )
+    check_clip_and_noise(clip_norm, noise_multiplier, epsilon)
     return epsilon_reading if epsilon is not None else None
 
 

@@ -6,6 +6,8 @@ root (Balle and Wang 2018, theorem 8); no composition theorem is needed, and not
 vectorised over clients; dp-accounting has the same of single numbers (``get_epsilon_gaussian``).
 """
 
+from typing import Any
+
 import numpy as np
 
 from jafl.base.errors import is_number, real_number, require
@@ -31,6 +33,19 @@ def check_epsilon(epsilon: float) -> float:
     """``epsilon`` as a float; raises SettingError unless it is finite and above 0."""
     real_number("epsilon", epsilon, lambda value: 0 < value < np.inf, "a finite number above 0")
     return float(epsilon)
+
+
+def check_clip_and_noise(clip_norm: Any, noise_multiplier: Any, epsilon: Any) -> None:
+    """Raises SettingError for a number that is out of its range; without noise, ``epsilon`` is to be there."""
+    real_number("clip_norm", clip_norm, lambda value: value > 0, "a number above 0")
+    if noise_multiplier is None:
+        check_epsilon(epsilon)
+    else:
+        allowed = "a number of at least 0, not infinite"
+        real_number("noise_multiplier", noise_multiplier, lambda value: 0 <= value < np.inf, allowed)
+    remedy = "Where updates are not clipped, no noise hides them: only noise_multiplier=0 goes with it."
+    fits = clip_norm < np.inf or noise_multiplier == 0
+    require(fits, "clip_norm", clip_norm, "finite where there is noise", remedy)
 
 
 def delta_of(epsilon: np.ndarray | float, deviations: np.ndarray | float) -> np.ndarray:

@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jafl.base.errors import SettingError, choose, real_number, refusal, require
+from jafl.base.errors import SettingError, choose, refusal, require
 from jafl.privacy.accounted import check_digests, digests, other_schedule, schedule_digest
 from jafl.privacy.accounting import READINGS, PrivacyReport, account
 from jafl.privacy.clipping import clip, plain_norm, wide
-from jafl.privacy.gaussian import check_delta, check_epsilon
+from jafl.privacy.gaussian import check_clip_and_noise, check_delta
 from jafl.privacy.mechanisms import Mechanism, make_mechanism, trees
 from jafl.privacy.noise import NoiseNumbers, keeps_arrays, key_words, make_noise, rows_kept
 from jafl.privacy.weights import COUNTS, check_eligible, executed, rule_name
@@ -108,7 +108,10 @@ def private(
     _check_same_norm(inner, clip_norm)
     _refuse_unknown_counts(inner, check_eligible(inner))
     made = make_mechanism(mechanism, restarts, bands)
-    _check_numbers(clip_norm, noise_multiplier, epsilon, delta)
+    check_delta(delta)
+    allowed = "left out where noise_multiplier is given: one follows from the other"
+    require(noise_multiplier is None or epsilon is None, "epsilon", epsilon, allowed)
+    check_clip_and_noise(clip_norm, noise_multiplier, epsilon)
     choose("epsilon_reading", epsilon_reading, READINGS)
     request = {
         "rule": inner,
@@ -131,22 +134,6 @@ def _seed(noise_seed: Any) -> int | None:
     remedy = "Left out, it is drawn."
     require(fits, "noise_seed", noise_seed, "a whole number, at least 0 and below 2**64", remedy)
     return None if noise_seed is None else int(noise_seed)
-
-
-def _check_numbers(clip_norm: Any, noise_multiplier: Any, epsilon: Any, delta: Any) -> None:
-    """Raises SettingError for a number of a private run that is out of its range, or missing."""
-    real_number("clip_norm", clip_norm, lambda value: value > 0, "a number above 0")
-    check_delta(delta)
-    allowed = "left out where noise_multiplier is given: one follows from the other"
-    require(noise_multiplier is None or epsilon is None, "epsilon", epsilon, allowed)
-    if noise_multiplier is None:
-        check_epsilon(epsilon)
-        return
-    allowed = "a number of at least 0, not infinite"
-    real_number("noise_multiplier", noise_multiplier, lambda value: 0 <= value < math.inf, allowed)
-    remedy = "Where updates are not clipped, no noise hides them: only noise_multiplier=0 goes with it."
-    fits = clip_norm < math.inf or noise_multiplier == 0
-    require(fits, "clip_norm", clip_norm, "finite where there is noise", remedy)
 
 
 def _check_same_norm(rule: Specification, clip_norm: float) -> None:

@@ -13,8 +13,6 @@ from jafl.base.errors import require
 class EventSchedule:
     """Who trained from which version, and at which server step it was applied: the whole experiment.
 
-    The guarantees are listed, one ``check_*`` each, in ``jafl.schedule.guarantees``.
-
     Attributes:
       client: [J] int32, who made the trip. The J applied trips stand in the order in which the server applies them.
       trip: [J] int32, how many trips this client had started before this one.

@@ -81,8 +81,4 @@ RULES = {
 }
 
 __all__ = sorted([*RULES, "RULES", "accumulate", "server_optimizers", "staleness"])
-
-
-def __dir__() -> list[str]:
-    """The public names, for ``dir`` and for completion at a prompt."""
-    return __all__
+__dir__ = __all__.copy  # for ``dir`` and for completion at a prompt

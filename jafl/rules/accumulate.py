@@ -65,8 +65,4 @@ __all__ = [
     "weighted_sum",
     "zeros",
 ]
-
-
-def __dir__() -> list[str]:
-    """The public names, for ``dir`` and for completion at a prompt."""
-    return __all__
+__dir__ = __all__.copy  # for ``dir`` and for completion at a prompt

@@ -91,8 +91,4 @@ __all__ = [
     "fedadam",
     "fedyogi",
 ]
-
-
-def __dir__() -> list[str]:
-    """The public names, for ``dir`` and for completion at a prompt."""
-    return __all__
+__dir__ = __all__.copy  # for ``dir`` and for completion at a prompt

@@ -11,12 +11,8 @@ from jafl.engine.plan.device_memory import count_bytes, device_memory
 from jafl.engine.plan.make_program import slots_for
 from jafl.engine.plan.run import Run
 from jafl.engine.plan.slots_and_waves import trip_by_trip
-from jafl.records import History
 from jafl.simulation import stacking
-from jafl.simulation.divergence import DivergenceError
 from jafl.simulation.make_run_group import same_trips
-from jafl.simulation.not_learning import warn, why_not_learned
-from jafl.simulation.simulate_many import simulate_many
 from jafl.specifications import as_specification
 
 # On a CPU a batch is quicker as long as all its models have at most this many bytes (experiments/tools/benchmarks/
@@ -29,28 +25,6 @@ SHARE_OF_MEMORY = 0.5
 # Runs of one batch differ in their numbers of trips by this factor at most: a shorter run computes to the end of the
 # longest one.
 LONGEST_OVER_SHORTEST = 1.25
-
-
-def simulate_in_batches(experiments: Sequence[Experiment]) -> list[History | DivergenceError]:
-    """Trains all experiments, in batches (``batches_of``) where that is quicker.
-
-    A batch changes results by rounding only.
-
-    Returns:
-      In order, for each experiment its history, or the ``DivergenceError`` of one that reached NaN or infinity.
-
-    Raises:
-      SettingError: as ``jafl.simulate`` does.
-    """
-    outcomes: dict[int, History | DivergenceError] = {}
-    for numbers in batches_of(experiments):
-        if len(numbers) == 1:
-            outcomes[numbers[0]] = _simulate_alone(experiments[numbers[0]])
-        else:
-            together = [experiments[number] for number in numbers]
-            ended = simulate_many(as_runs(together), form=together[0].settings.plan_form)
-            outcomes |= {number: end for number, end in zip(numbers, ended, strict=True) if end is not None}
-    return [outcomes[number] for number in range(len(experiments))]
 
 
 def batches_of(experiments: Sequence[Experiment]) -> list[list[int]]:
@@ -157,15 +131,6 @@ def as_runs(experiments: Sequence[Experiment]) -> list[Run]:
             evaluators = shared.get(identity) or shared.setdefault(identity, experiment.evaluators())
         runs.append(experiment.run._replace(evaluators=evaluators))
     return runs
-
-
-def _simulate_alone(experiment: Experiment) -> History | DivergenceError:
-    try:
-        history = experiment.simulate()
-    except DivergenceError as error:
-        return error
-    warn(why_not_learned(experiment.run, history))
-    return history
 
 
 def _kind(experiment: Experiment) -> tuple:

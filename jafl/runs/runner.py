@@ -185,13 +185,13 @@ class _Runs:
                 checkpoints.delete(directory.new_checkpoints)
 
             def act() -> Outcome:
-                going_on, replaces = experiment, replacement
+                replaces = replacement
                 if self.resume:
-                    going_on, replaces = growth.of(experiment, directory, self.options)
+                    replaces = growth.replacement(experiment, directory, self.options.show)
                     self.replacements += [replaces] if replaces else []
-                self.options.show(f"{experiment.name}: {going_on.memory}")
+                self.options.show(f"{experiment.name}: {experiment.memory}")
                 return run_experiment(
-                    going_on,
+                    experiment,
                     directory,
                     self.of_runs,
                     self.interrupt,

@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jafl.base.errors import require
 from jafl.base.given_arrays import as_array
+from jafl.base.random_keys import is_key
 from jafl.engine.plan.compatibility import check_types
 from jafl.engine.plan.run import Run
 from jafl.records import ExecutionPlan, check_schedule
@@ -46,15 +46,16 @@ def check_params(params: Any) -> None:
         if isinstance(leaf, np.ndarray):
             as_array("params", leaf)
         is_array = hasattr(leaf, "dtype") and hasattr(leaf, "shape")
-        is_key = is_array and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-        fits = is_array and not is_key and np.dtype(leaf.dtype).kind in "fcV"  # V: bfloat16 and its like
+        fits = (
+            is_array and not is_key(leaf) and np.dtype(leaf.dtype).kind in "fcV"
+        )  # V: bfloat16 and its like
         require(fits, "params", leaf, "the initial parameters, a pytree of arrays of floats", remedy)
 
 
 def check_key(key: Any) -> None:
     """Raises SettingError unless ``key`` is one JAX random key, of the new kind or of the old one."""
     dtype = getattr(key, "dtype", None)
-    new = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key) and key.shape == ()
+    new = is_key(key) and key.shape == ()
     old = dtype == np.uint32 and len(key.shape) == 1
     require(new or old, "key", key, "one JAX random key", "Make one with jax.random.key(0).")
 

@@ -22,6 +22,7 @@ import numpy as np
 from jafl.base import array_files, checksums, processes
 from jafl.base.errors import SettingError, require, whole_number
 from jafl.base.extras import importing, require_library
+from jafl.base.random_keys import as_words, is_key
 from jafl.engine.devices import at_hand, put
 from jafl.engine.plan.slots_and_waves import computes
 from jafl.records import EventSchedule, ExecutionPlan
@@ -367,16 +368,6 @@ def saved_plan(
     return saved if fits else None
 
 
-def last_configuration(folder: pathlib.Path) -> dict[str, Any] | None:
-    """What identifies the run of the last checkpoint in a folder; None if there is none that can be read."""
-    numbers = [int(path.name) for path in folder.glob("[0-9]*") if path.name.isdigit()]
-    try:
-        state = json.loads((folder / str(max(numbers, default=0)) / "state" / "metadata").read_bytes())
-        return dict(state["configuration"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """One line, ``name: was this, is that``, for each name whose values differ; names in the order of ``now``."""
     names = dict.fromkeys([*now, *before])
@@ -394,7 +385,7 @@ def delete(folder: pathlib.Path) -> None:
 
 def _numbered(carry: Any) -> dict[str, Any]:
     """{number: array} of the leaves: names that no change of a rule's or an optimizer's classes can touch."""
-    return {f"{i:04d}": _without_key_type(leaf) for i, leaf in enumerate(jax.tree.leaves(carry))}
+    return {f"{i:04d}": as_words(leaf) for i, leaf in enumerate(jax.tree.leaves(carry))}
 
 
 def _best_params(arrays: Mapping[str, np.ndarray], group: RunGroup) -> dict[int, Any]:
@@ -412,13 +403,6 @@ def _shapes(carry: Any) -> list[str]:
     """For each leaf its path, dtype and shape."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(carry)
     return [f"{jax.tree_util.keystr(path)} {leaf.dtype} {leaf.shape}" for path, leaf in leaves]
-
-
-def _without_key_type(leaf: Any) -> Any:
-    """The words of a random key; anything else as it is."""
-    if hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-        return jax.random.key_data(leaf)
-    return leaf
 
 
 def _reason(error: Exception) -> str:
@@ -447,7 +431,7 @@ def _placed(arrays: Mapping[str, Any], carry: Any) -> Any:
         value = arrays.get(f"{number:04d}")
         if value is None or isinstance(value, jax.Array):  # of size 0; in parts, which are where they belong
             return leaf if value is None else value
-        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        if is_key(leaf):
             words = put(value, leaf.sharding) if leaf.committed else jnp.asarray(value)
             return jax.random.wrap_key_data(words, impl=jax.random.key_impl(leaf))
         where, committed = leaf.sharding, leaf.committed

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jafl import engine
 from jafl.base import processes
 from jafl.base.errors import SettingError
+from jafl.base.random_keys import as_words
 from jafl.records import ExecutionPlan, Params
 from jafl.specifications import is_drawn
 
@@ -53,9 +53,8 @@ def digests_of(runs: Iterable[Reads]) -> dict[str, str]:
         # This order is that of checkpoints which are there already.
         _add(parts["schedule"], (*columns, trips.examples, trips.version, server.steps, server.recall))
         _add(parts["schedule"], list(dataclasses.asdict(run.plan).values()))
-        key = jax.random.key_data(run.key) if _is_key(run.key) else run.key
         numbers = (training.client_work, server.rule, server.optimizer)
-        _add(parts["numbers"], (run.params, key, trips.key, numbers))
+        _add(parts["numbers"], (run.params, as_words(run.key), trips.key, numbers))
     return {name: part.hexdigest() for name, part in parts.items()}
 
 
@@ -106,12 +105,8 @@ def _add(digest: Any, tree: Any) -> None:
     for leaf in jax.tree.leaves(tree, is_leaf=is_drawn):
         if is_drawn(leaf):
             continue
-        array = np.ascontiguousarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
+        array = np.ascontiguousarray(as_words(leaf))
         if array.dtype.kind == "U":
             array = np.frombuffer(str(array).encode(), np.uint8)
         digest.update(f"{array.dtype} {array.shape} ".encode())
         digest.update(array.reshape(-1).view(np.uint8).data)
-
-
-def _is_key(leaf: Any) -> bool:
-    return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)

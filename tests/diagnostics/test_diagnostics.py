@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from guarantees import all_trips
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plots.pictures import schedule_of, stale_by, trips_per_client
@@ -13,7 +14,6 @@ import jafl
 from jafl import delays, diagnostics
 from jafl.base.errors import SettingError
 from jafl.rules.expected_staleness import expected_staleness, normalized_per_step
-from jafl.schedule.guarantees import all_trips
 
 FAST, SLOW = range(10), range(10, 15)
 GROUPS = {"fast": FAST, "slow": SLOW}

@@ -3,13 +3,13 @@
 import pytest
 
 from experiments.harness.declare import search
+from experiments.harness.declare.assumed import assumed_source
 from experiments.papers.fedbuff import fedbuff_fig4 as fig4
 from experiments.papers.fedbuff import fedbuff_fig8 as fig8
 from experiments.papers.fedbuff import fedbuff_table3 as table3
 from experiments.papers.ours import privacy_of_schedules
 from jafl.config.builders import make_source
 from jafl.config.settings import Settings
-from jafl.data.sources import assumed
 from jafl.privacy.amplified import amplified_epsilon
 
 SIZES = {
@@ -52,7 +52,7 @@ def test_what_the_paper_does_not_ask_is_counted_apart():
 
 def test_at_paper_size_as_many_clients_train_as_the_noise_is_for():
     settings = Settings(dataset="sentiment140", validation_fraction=fig4.PAPER_WORLD["validation_fraction"])
-    source = make_source(settings, assumed.assumed_source)
+    source = make_source(settings, assumed_source)
     assert source.natural_partition.num_clients == fig4.PAPER_CLIENTS
     scale = fig4.EXPERIMENT.scales["paper"]
     assert "split_by" not in scale.settings and "data_fraction" not in scale.settings

@@ -12,7 +12,7 @@ from quick_compilation import quick_compilation  # noqa: F401
 
 from jafl.base.errors import SettingError
 from jafl.models import bert, distilbert
-from jafl.models.hugging_face import read_config, without_files
+from jafl.models.hugging_face import read_config
 from jafl.models.transformer import TransformerClassifier
 
 pytest.importorskip("safetensors")
@@ -260,21 +260,3 @@ def test_other_refusals(tmp_path):
         model.init(jax.random.key(0), np.ones((1, 13), np.int32))
     with pytest.raises(SettingError, match="integer token numbers"):
         model.init(jax.random.key(0), np.ones((1, 5), np.float32))
-
-
-@pytest.mark.parametrize(
-    "kind, parameters",
-    [("bert", 109_482_240 + 768 * 20 + 20), ("distilbert", 66_362_880 + 768 * 769 + 768 * 20 + 20)],
-)
-def test_the_published_sizes_without_files(kind, parameters):
-    model = without_files(kind, 20)
-    shapes = jax.eval_shape(model.init, jax.random.key(0), np.zeros((1, 16), np.int32))
-    assert sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes)) == parameters
-
-
-@pytest.mark.parametrize(
-    "kind, fine_tune, message", [("gpt", "all", "kind is 'gpt'"), ("bert", "head", "fine_tune")]
-)
-def test_no_other_model_goes_without_files(kind, fine_tune, message):
-    with pytest.raises(SettingError, match=message):
-        without_files(kind, 20, fine_tune)

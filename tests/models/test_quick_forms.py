@@ -15,6 +15,7 @@ from quick_compilation import quick_compilation  # noqa: F401
 from tiers import in_tiers
 
 import jafl
+from jafl.base.jaxpr_dependence import inner_programs
 from jafl.models import max_pool
 from jafl.models.forms import rewriting
 from jafl.models.forms.rewriting import as_written, in_quick_forms
@@ -179,7 +180,7 @@ def equations(jaxpr):
     for equation in jaxpr.eqns:
         yield equation
         if equation.primitive.name != "custom_vjp_call":
-            for program in rewriting._programs_of(equation.params):
+            for program in inner_programs(equation.params):
                 yield from equations(getattr(program, "jaxpr", program))
 
 

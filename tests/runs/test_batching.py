@@ -5,6 +5,7 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
+from batches import simulate_in_batches
 from quick_compilation import quick_compilation  # noqa: F401
 
 import jafl
@@ -38,7 +39,7 @@ def test_seeds_and_rates_go_together_and_end_as_alone():
         *experiments(seed="1", algorithm="fedbuff", learning_rate=1e30, server_learning_rate=1e30),
     ]
     assert batching.batches_of(found) == [[0, 1, 4, 5], [2, 3]]
-    outcomes = batching.simulate_in_batches(found)
+    outcomes = simulate_in_batches(found)
     assert len(outcomes) == len(found)
     for experiment, outcome in zip(found[:5], outcomes, strict=False):
         expected = experiment.simulate()
@@ -96,7 +97,7 @@ def test_in_the_matrix_form_different_rules_go_together_and_end_as_alone():
         *experiments(algorithm="fedasync", buffer_size=1, plan_form="matrix"),
     ]
     assert batching.batches_of(found) == [[0, 1, 2, 3], [4]]
-    outcomes = batching.simulate_in_batches(found)
+    outcomes = simulate_in_batches(found)
     for experiment, outcome in zip(found, outcomes, strict=True):
         alone = simulate_prepared(prepare(experiment.run, form="loop"))
         jax.tree.map(

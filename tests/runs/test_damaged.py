@@ -12,7 +12,7 @@ from command_line import ROOT, environment
 from quick_compilation import quick_compilation  # noqa: F401
 from run_again import assert_same, at_step, contents, ctrl_c, quiet
 from run_files import read_json
-from runs_by_hand import write_run
+from runs_by_hand import write_run, written_so
 
 from jafl.base.errors import SettingError
 from jafl.cli import command_line
@@ -75,17 +75,18 @@ def flipped(name):
     return spoil
 
 
+CHANGED = "has changed since it was written"
 DAMAGES = {
-    "truncated schedule": (truncated("schedule.npz"), "schedule.npz cannot be read"),
-    "truncated params": (truncated("params.npz"), "params.npz cannot be read"),
-    "empty params": (holds("params.npz", b""), "params.npz cannot be read"),
-    "flipped bit in the schedule": (flipped("schedule.npz"), "has changed since it was written"),
+    "truncated schedule": (truncated("schedule.npz"), f"schedule.npz {CHANGED}"),
+    "truncated params": (truncated("params.npz"), f"params.npz {CHANGED}"),
+    "empty params": (holds("params.npz", b""), f"params.npz {CHANGED}"),
+    "flipped bit in the schedule": (flipped("schedule.npz"), f"schedule.npz {CHANGED}"),
     "byte 0xff in metrics": (with_line(b"\xff"), "Line 4 of metrics.jsonl is not JSON"),
     "byte 0xff after metrics": (
         lambda folder: (folder / "metrics.jsonl").write_bytes(
             (folder / "metrics.jsonl").read_bytes() + b"\xff"
         ),
-        "metrics.jsonl does not end with a whole line",
+        f"metrics.jsonl {CHANGED}",
     ),
     "unreadable line amid metrics": (
         lambda folder: (folder / "metrics.jsonl").write_bytes(
@@ -95,58 +96,35 @@ DAMAGES = {
     ),
     "bare number in metrics": (with_line(b"5"), "Line 4 of metrics.jsonl is 5, not an evaluation"),
     "list in metrics": (with_line(b"[1]"), "Line 4 of metrics.jsonl is [1], not an evaluation"),
-    "empty object in metrics": (with_line(b"{}"), "line 4 of metrics.jsonl has no server_step"),
+    "empty object in metrics": (with_line(b"{}"), f"metrics.jsonl {CHANGED}"),
     "text for an accuracy": (
         with_line(b'{"server_step": 9, "client_trips": 9, "time": 9, "test_accuracy": "high"}'),
-        "test_accuracy in line 4 of metrics.jsonl is 'high'",
-    ),
-    "not a number for an accuracy": (
-        with_line(b'{"server_step": 9, "client_trips": 9, "time": 9, "test_accuracy": NaN}'),
-        "test_accuracy in line 4 of metrics.jsonl is nan",
-    ),
-    "a step that comes again": (
-        with_line(b'{"server_step": 1, "client_trips": 9, "time": 9}'),
-        "line 4 of metrics.jsonl has server_step 1 after 2",
+        f"metrics.jsonl {CHANGED}",
     ),
     "a line that is missing": (
         lambda folder: (folder / "metrics.jsonl").write_text(
             "".join((folder / "metrics.jsonl").read_text().splitlines(keepends=True)[:-1])
         ),
-        "the last line of metrics.jsonl is not the final evaluation",
+        f"metrics.jsonl {CHANGED}",
     ),
     "no metrics": (lambda folder: (folder / "metrics.jsonl").unlink(), "metrics.jsonl has no line"),
-    "summary without status": (without("summary.json", "status"), "status in summary.json is missing"),
-    "odd status": (with_value("summary.json", "status", "fine"), "status in summary.json is 'fine'"),
+    "summary without status": (without("summary.json", "status"), f"summary.json {CHANGED}"),
+    "odd status": (with_value("summary.json", "status", "fine"), f"summary.json {CHANGED}"),
     "summary that is a list": (
         holds("summary.json", b"[]"),
         "summary.json is not a file of a run: it holds []",
     ),
     "half a summary": (truncated("summary.json"), "summary.json is not JSON"),
-    "summary without staleness": (without("summary.json", "staleness"), "summary.json has no staleness"),
-    "text for seconds": (
-        with_value("summary.json", "wall_clock", {"run_seconds": "1", "compile_seconds": 1}),
-        "run_seconds in wall_clock in summary.json is '1'",
-    ),
+    "summary without staleness": (without("summary.json", "staleness"), f"summary.json {CHANGED}"),
     "config without algorithm": (without("config.json", "algorithm"), "algorithm in config.json is missing"),
     "config with a number for it": (
         with_value("config.json", "algorithm", 3),
         "algorithm in config.json is 3",
     ),
-    "config without target": (
-        without("config.json", "target_accuracy"),
-        "config.json has no target_accuracy",
-    ),
-    "text for a rate": (
-        with_value("config.json", "learning_rate", "x"),
-        "learning_rate in config.json is 'x'",
-    ),
+    "text for a rate": (with_value("config.json", "learning_rate", "x"), f"config.json {CHANGED}"),
     "not a number for a rate": (
         with_value("config.json", "learning_rate", float("nan")),
-        "learning_rate in config.json is nan",
-    ),
-    "true for a number of trips": (
-        with_value("config.json", "client_trips", True),
-        "client_trips in config.json is True",
+        f"config.json {CHANGED}",
     ),
     "config in another encoding": (holds("config.json", b"\xff\xfe"), "config.json is not JSON"),
     "config of another format": (with_value("config.json", "format", 7), "config.json has format 7"),
@@ -156,9 +134,16 @@ DAMAGES = {
             np.save(folder / "x.npy", np.array([{}]), allow_pickle=True)
             or (folder / "x.npy").rename(folder / "schedule.npz")
         ),
-        "schedule.npz cannot be read",
+        f"schedule.npz {CHANGED}",
     ),
 }
+
+
+def damage(name, folder):
+    """A run as it has left its directory, whose file is then damaged."""
+    write_run(folder, seed="2")
+    written_so(folder)
+    DAMAGES[name][0](folder)
 
 
 @pytest.fixture(scope="module")
@@ -168,11 +153,11 @@ def reports(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("jafl.sweeps.report._curves", lambda *_: [])
         patch.setattr("jafl.sweeps.report._schedule_pictures", lambda *_: [])
-        for name, (spoil, _) in DAMAGES.items():
+        for name in DAMAGES:
             folder = tmp_path_factory.mktemp("reports")
             write_run(folder / "a", [0.1, 0.5, 0.9])
             write_run(folder / "c", [0.1, 0.5, 0.7], seed="1")
-            spoil(write_run(folder / "b", seed="2"))
+            damage(name, folder / "b")
             made[name] = tuple(file.read_text() for file in write_report(folder))
     return made
 
@@ -191,11 +176,10 @@ def test_a_report_lists_a_damaged_run_and_is_not_disturbed(name, reports):
 
 @pytest.mark.parametrize("name", DAMAGES)
 def test_nothing_is_written_into_a_damaged_run_that_was_over(name, tmp_path):
-    spoil, reason = DAMAGES[name]
-    spoil(write_run(tmp_path / "b"))
+    damage(name, tmp_path / "b")
     sound, damaged = survey(tmp_path)
     assert not sound
-    assert reason in damaged[0].reason
+    assert DAMAGES[name][1] in damaged[0].reason
     assert is_closed(tmp_path / "b")
 
 

@@ -141,17 +141,3 @@ def test_the_best_parameters_are_left_beside_the_last_ones_and_resumed(tmp_path)
 def test_the_best_is_chosen_on_validation_examples_where_there_are_some():
     (experiment,) = make_experiments(changed(keep="best,last", validation_fraction=0.1))
     assert experiment.run.keep_best == "validation_accuracy"
-
-
-def test_a_run_with_a_larger_budget_goes_on_with_its_best_parameters_and_clients_measures(tmp_path):
-    settings = changed(keep="best,last", learning_rate=30.0, concurrency=4, evaluate_clients=True)
-    larger, said = dataclasses.replace(settings, client_trips=180), []
-    (whole,) = quiet(larger, tmp_path / "whole")
-    quiet(settings, tmp_path / "run", trackers=[at_step(35, ctrl_c)])
-    (grown,) = quiet(larger, tmp_path / "run", resume=True, show=said.append)
-    assert any("goes on from server step" in line for line in said), said
-    assert grown.summary["best_params"] == whole.summary["best_params"]
-    assert grown.summary["best_params"]["server_step"] <= 35
-    for file in ("best_params.npz", "client_metrics.npz"):
-        grown_file, whole_file = ((tmp_path / name / file).read_bytes() for name in ("run", "whole"))
-        assert grown_file == whole_file, file

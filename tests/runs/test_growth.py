@@ -4,11 +4,10 @@ import dataclasses
 import json
 import shutil
 
-import numpy as np
 import pytest
 from quick_compilation import quick_compilation  # noqa: F401
-from run_again import assert_same, at_step, checkpoints_in, contents, ctrl_c, quiet
-from run_files import read_json, read_lines
+from run_again import assert_same, at_step, contents, ctrl_c, quiet
+from run_files import read_json
 from runs_by_hand import written_so
 
 from jafl.base.errors import SettingError
@@ -41,108 +40,59 @@ def grown(settings, folder, tmp_path, *, name="whole", **larger):
     return " ".join(said)
 
 
-# How runs differ in what the server keeps from step to step.
-KINDS = {
-    "fedbuff": {},
-    "fedasync": {"algorithm": "fedasync", "buffer_size": 1},
-    "server adam": {"server_optimizer": "adam"},
-    "tied times": {"delay": "constant"},
-    "another law and seed": {"delay": "pareto", "seed": "7", "delay_draw": "per_trip"},
-    "synchronous": {
-        "algorithm": "fedavgm",
-        "buffer_size": None,
-        "concurrency": None,
-        "cohort_size": 4,
-        "over_selection": 0.5,
-    },
-    "lost trips": {"failure_rate": 0.2},
-}
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_stopped_run_goes_on_from_its_checkpoint(kind, tmp_path):
-    settings, folder = changed(**KINDS[kind]), tmp_path / "run"
-    (outcome,) = quiet(settings, folder, trackers=[at_step(10, ctrl_c)])
-    assert outcome.status == "interrupted"
-    (step,) = checkpoints_in(folder)
-    said = grown(settings, folder, tmp_path, client_trips=400)
-    assert f"goes on from server step {step} with the larger budget" in said
-
-
-def test_a_finished_run_is_kept_until_the_new_one_has_come_as_far(tmp_path, monkeypatch):
-    folder, after = tmp_path / "run", changed(client_trips=400)
-    quiet(SMALL, folder)
-    before, real = contents(folder), Recording.evaluated
+def stopped_at(server_step, settings, folder, monkeypatch):
+    """Resumes ``folder`` until an evaluation, before what it holds is replaced; returns what was shown."""
+    real, said = Recording.evaluated, []
 
     def evaluated(self, evaluation):
         real(self, evaluation)
-        if evaluation["server_step"] == 30:
+        if evaluation["server_step"] == server_step:
             ctrl_c(None)
 
     with monkeypatch.context() as patch:
         patch.setattr(Recording, "evaluated", evaluated)
-        stopped = []
-        (outcome,) = quiet(after, folder, resume=True, show=stopped.append)
+        (outcome,) = quiet(settings, folder, resume=True, show=said.append)
     assert outcome.status == "interrupted"
+    return said
+
+
+@pytest.mark.full
+def test_a_stopped_run_trains_again(tmp_path):
+    settings, folder = changed(keep="best,last", evaluate_clients=True), tmp_path / "run"
+    quiet(settings, folder, trackers=[at_step(10, ctrl_c)])
+    said = grown(settings, folder, tmp_path, client_trips=400)
+    assert f"trains again from the start. What was measured stays in {folder} until" in said
+    assert "to server step 10." in said
+
+
+@pytest.mark.parametrize("before", ["finished", pytest.param("stopped", marks=pytest.mark.full)])
+def test_a_run_is_kept_until_the_new_one_has_come_as_far(before, tmp_path, monkeypatch):
+    """Its checkpoints, too: it can go on with the smaller budget."""
+    folder, after = tmp_path / "run", changed(client_trips=400)
+    quiet(SMALL, folder, trackers=[at_step(35, ctrl_c)] if before == "stopped" else [])
+    old = contents(folder)
+    stopped = stopped_at(30, after, folder, monkeypatch)
     assert "The same command goes on." in stopped
     there = contents(folder)
-    assert {name: there[name] for name in there if not name.startswith(".")} == before
-    said = []
-    quiet(after, folder, resume=True, show=said.append)
-    assert "goes on with the larger budget, from where it was stopped" in " ".join(said)
-    quiet(after, tmp_path / "whole")
-    assert_same(folder, tmp_path / "whole")
-    assert (folder / "metrics.jsonl").read_bytes().startswith(before["metrics.jsonl"])
+    assert {name: there[name] for name in there if not name.startswith(".")} == old
+    if before == "stopped":
+        shutil.copytree(folder, tmp_path / "smaller")
+        quiet(SMALL, tmp_path / "smaller", resume=True)
+        quiet(SMALL, tmp_path / "whole smaller")
+        shutil.rmtree(tmp_path / "smaller" / ".checkpoints_of_the_new_run")
+        assert_same(tmp_path / "smaller", tmp_path / "whole smaller")
+    said = grown(SMALL, folder, tmp_path, client_trips=400)
+    assert "goes on with its larger budget" in said and "begin anew" not in said
+    assert (folder / "metrics.jsonl").read_bytes().startswith(old["metrics.jsonl"])
 
 
 @pytest.mark.full
-def test_a_finished_run_says_why_it_trains_again(tmp_path):
+def test_checkpoints_of_another_larger_budget_are_not_used(tmp_path, monkeypatch):
     quiet(SMALL, tmp_path / "run")
-    said = grown(SMALL, tmp_path / "run", tmp_path, client_trips=400)
-    assert "trains again from the start, because it had ended, and the checkpoints of a run" in said
-
-
-@pytest.mark.full
-def test_the_default_spacing_of_evaluations_stays(tmp_path):
-    settings = changed(evaluate_every=None, client_trips=400)
-    quiet(settings, tmp_path / "run", trackers=[at_step(50, ctrl_c)])
-    quiet(changed(settings, client_trips=800), tmp_path / "run", resume=True)
-    assert read_json(tmp_path / "run" / "config.json")["evaluate_every"] == 4
-    quiet(changed(settings, client_trips=800, evaluate_every=4), tmp_path / "whole")
-    assert_same(tmp_path / "run", tmp_path / "whole")
-
-
-@pytest.mark.full
-def test_evaluations_that_do_not_fit_stay_where_they_were_made(tmp_path):
-    settings = changed(evaluate_every=None, client_trips=None, server_steps=30)
-    quiet(settings, tmp_path / "run", trackers=[at_step(20, ctrl_c)])
-    before = read_lines(tmp_path / "run" / "metrics.jsonl")
-    said = []
-    quiet(changed(settings, server_steps=310), tmp_path / "run", resume=True, show=said.append)
-    assert "Evaluations that were made stay where the smaller budget put them." in said
-    assert read_lines(tmp_path / "run" / "metrics.jsonl")[: len(before)] == before
-    quiet(changed(settings, server_steps=310), tmp_path / "whole")
-    for name in ("params.npz", "reports.npz", "schedule.npz"):
-        assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("algorithm", ["ace", "ca2fl"])
-def test_where_a_checkpoint_does_not_do_it_says_why_and_trains_again(algorithm, tmp_path):
-    settings = changed(algorithm=algorithm, buffer_size=None, concurrency=None)
-    quiet(settings, tmp_path / "run", trackers=[at_step(4, ctrl_c)])
-    said = grown(settings, tmp_path / "run", tmp_path, client_trips=400)
-    assert "trains again from the start, because its rule remembers the clients' updates" in said
-
-
-@pytest.mark.full
-def test_a_checkpoint_near_the_end_lacks_what_later_trips_need(tmp_path):
-    """A client that is under way when the smaller budget ends trains from a version that nobody has kept."""
-    settings = changed(delay="groups", delay_groups="11:uniform(1,2);1:uniform(60,61)", delay_draw="per_trip")
-    quiet(settings, tmp_path / "run", trackers=[at_step(35, ctrl_c)])
-    said = grown(settings, tmp_path / "run", tmp_path, client_trips=1000)
-    assert "of the model, from which a client trains whose trip ends beyond the smaller budget" in said
+    stopped_at(30, changed(client_trips=400), tmp_path / "run", monkeypatch)
+    said = grown(SMALL, tmp_path / "run", tmp_path, client_trips=600)
+    assert "client_trips: was 400, is 600\n" in said
+    assert "They are removed, and these runs begin anew." in said
 
 
 @pytest.mark.full
@@ -180,81 +130,6 @@ def test_a_run_that_trains_again_has_the_spacing_of_its_new_budget(tmp_path):
     quiet(settings, tmp_path / "run")
     grown(settings, tmp_path / "run", tmp_path, client_trips=400)
     assert read_json(tmp_path / "run" / "config.json")["evaluate_every"] is None
-
-
-@pytest.mark.full
-def test_runs_of_a_comparison_have_spacings_of_their_own(tmp_path):
-    """One trains again, the other goes on; that is stopped before and after it takes the place of what was there."""
-    several = changed(algorithm="fedbuff,fedasync", buffer_size=None, evaluate_every=None, client_trips=200)
-    after, folder = changed(several, client_trips=800), tmp_path / "run"
-    quiet(several, folder, trackers=[at_step(50, ctrl_c, run="fedasync-seed0")])
-    said = []
-    quiet(after, folder, resume=True, show=said.append, trackers=[at_step(300, ctrl_c, run="fedasync-seed0")])
-    assert any("fedasync-seed0 goes on from server step 50" in line for line in said)
-    assert any("stays evaluated every 2 client trips" in line for line in said)
-    quiet(after, folder, resume=True)
-    assert read_json(folder / "comparison.json")["evaluate_every"] is None
-    quiet(after, tmp_path / "whole")
-    assert_same(folder / "fedbuff-seed0", tmp_path / "whole" / "fedbuff-seed0")
-    one = changed(after, algorithm="fedasync", buffer_size=1, evaluate_every=2)
-    quiet(one, tmp_path / "alone")
-    for name in ("params.npz", "metrics.jsonl", "schedule.npz"):
-        assert (folder / "fedasync-seed0" / name).read_bytes() == (tmp_path / "alone" / name).read_bytes()
-    quiet(changed(after, client_trips=1200), folder, resume=True)
-    assert read_json(folder / "fedasync-seed0" / "config.json")["evaluate_every"] is None
-
-
-@pytest.mark.full
-def test_growth_that_is_stopped_keeps_the_spacing_that_it_began_with(tmp_path, monkeypatch):
-    settings, folder = changed(evaluate_every=None), tmp_path / "run"
-    quiet(settings, folder)
-    real = Recording.evaluated
-
-    def evaluated(self, evaluation):
-        real(self, evaluation)
-        if evaluation["server_step"] == 30:
-            ctrl_c(None)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Recording, "evaluated", evaluated)
-        quiet(changed(settings, client_trips=400), folder, resume=True)
-    said = grown(settings, folder, tmp_path, client_trips=400)
-    assert "from where it was stopped" in said
-    assert "begin anew" not in said
-
-
-@pytest.mark.full
-def test_growth_from_a_checkpoint_that_is_stopped_keeps_the_old_spacing(tmp_path, monkeypatch):
-    """The run was killed after its checkpoint, so that the new one waits until it has measured as much."""
-
-    def killed(_):
-        raise OSError("killed")
-
-    settings, folder, real = (
-        changed(evaluate_every=None, client_trips=300),
-        tmp_path / "run",
-        Recording.evaluated,
-    )
-    with pytest.raises(OSError, match="killed"):
-        quiet(settings, folder, trackers=[at_step(30, killed)], checkpoint_every=80)
-
-    def evaluated(self, evaluation):
-        real(self, evaluation)
-        if evaluation["server_step"] == 25:
-            ctrl_c(None)
-
-    after, said = changed(settings, client_trips=400), []
-    with monkeypatch.context() as patch:
-        patch.setattr(Recording, "evaluated", evaluated)
-        quiet(after, folder, resume=True, show=said.append)
-    assert any("goes on from server step 20 with the larger budget" in line for line in said)
-    assert read_json(folder / "config.json")["client_trips"] == 300, "the new run waits"
-    said.clear()
-    quiet(after, folder, resume=True, show=said.append)
-    assert any("from where it was stopped" in line for line in said)
-    assert not any("begin anew" in line for line in said)
-    quiet(changed(after, evaluate_every=3), tmp_path / "whole")
-    assert_same(folder, tmp_path / "whole")
 
 
 # Another target
@@ -353,17 +228,3 @@ def test_a_run_that_has_diverged_does_not_go_on(finished, tmp_path):
     written_so(folder)
     with pytest.raises(SettingError, match="holds a run that has diverged"):
         quiet(changed(client_trips=400), folder, resume=True)
-
-
-@pytest.mark.full
-def test_a_schedule_that_is_another_one_from_the_start_is_told(finished, tmp_path):
-    folder = tmp_path / "run"
-    shutil.copytree(finished, folder)
-    with np.load(folder / "schedule.npz") as content:
-        arrays = dict(content)
-    arrays["client"][3] += 1
-    np.savez(folder / "schedule.npz", **arrays)
-    written_so(folder)
-    said = []
-    quiet(changed(client_trips=400), folder, resume=True, show=said.append)
-    assert any("its events are others from the start on" in line for line in said)

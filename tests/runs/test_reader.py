@@ -65,7 +65,8 @@ def test_a_run_that_has_not_ended_is_read_as_far_as_it_is(tmp_path):
 
 @pytest.mark.parametrize("status, over", [("finished", True), ("diverged", True), ("interrupted", False)])
 def test_what_is_over(status, over, tmp_path):
-    assert reader.read_run(directory(tmp_path, summary={"status": status})).is_over is over
+    run = directory(tmp_path, metrics='{"server_step": 0}\n', summary={"status": status})
+    assert reader.read_run(run).is_over is over
 
 
 def test_all_runs_below_a_directory_are_found(tmp_path):
@@ -92,3 +93,9 @@ def test_what_is_not_a_run_is_refused(tmp_path):
     directory(tmp_path, metrics="{}\n{\n")
     with pytest.raises(SettingError, match="Line 2 of .* is not JSON"):
         reader.find_runs(tmp_path)
+
+
+@pytest.mark.parametrize(("summary", "told"), [({}, "is missing"), ({"status": "fine"}, "is 'fine'")])
+def test_a_run_tells_how_it_has_ended(summary, told, tmp_path):
+    with pytest.raises(SettingError, match=f"status in summary.json {told}"):
+        reader.read_run(directory(tmp_path, summary=summary))

@@ -31,7 +31,7 @@ def orders(monkeypatch):
     sent = []
 
     def decided(value):
-        if isinstance(value, dict) and value.keys() & {"settings", "end"}:  # the engine decides other things
+        if isinstance(value, dict) and value.keys() & {"run", "end"}:  # the engine decides other things
             sent.append(json.loads(json.dumps(value)))
         return value
 
@@ -74,7 +74,7 @@ def files(folder):
 def test_the_others_train_what_the_first_one_orders_and_write_nothing(orders, tmp_path, monkeypatch, capsys):
     settings = {**SETTINGS, "algorithm": "fedbuff,fedavg"}
     outcomes = lead(settings, tmp_path / "run", checkpoint_every=0)
-    assert [order.get("label", "end") for order in orders] == ["fedbuff", "fedavg", "end"]
+    assert [order.get("run", "end") for order in orders] == ["fedbuff-seed0", "fedavg-seed0", "end"]
     before = files(tmp_path)
     capsys.readouterr()
     status, trained = follow(settings, orders, monkeypatch)
@@ -86,16 +86,14 @@ def test_the_others_train_what_the_first_one_orders_and_write_nothing(orders, tm
 
 
 @pytest.mark.full
-def test_a_run_with_a_larger_budget_is_made_by_the_others_too(orders, tmp_path, monkeypatch):
-    """It keeps the spacing of its evaluations, which no settings of the others tell."""
+def test_a_run_with_a_larger_budget_is_ordered_from_its_start(orders, tmp_path, monkeypatch):
     lead(SETTINGS, tmp_path / "run", checkpoint_every=0)
     orders.clear()
-    larger = {**SETTINGS, "client_trips": 80, "evaluate_every": 20}
-    lead(SETTINGS | {"client_trips": 80}, tmp_path / "run", resume=True, checkpoint_every=0)
-    orders[0]["settings"]["evaluate_every"] = larger["evaluate_every"]
-    status, trained = follow(SETTINGS | {"client_trips": 80}, orders, monkeypatch)
+    larger = SETTINGS | {"client_trips": 80}
+    (outcome,) = lead(larger, tmp_path / "run", resume=True, checkpoint_every=0)
+    status, trained = follow(larger, orders, monkeypatch)
     assert status == 0
-    assert [one["client_trips"] for one in trained["fedbuff-seed0"].evaluations] == [0, 20, 40, 60, 80]
+    assert trained["fedbuff-seed0"].evaluations == outcome.evaluations
 
 
 @pytest.mark.parametrize("before", [pytest.param("finished", marks=pytest.mark.full), "damaged"])
@@ -106,7 +104,7 @@ def test_a_run_that_is_trained_anew_is_ordered_from_its_start(before, orders, tm
         (tmp_path / "run" / "params.npz").write_bytes(b"\xff")
     orders.clear()
     again = lead(SETTINGS, tmp_path / "run", overwrite=True, checkpoint_every=5)
-    assert [order.get("label", "end") for order in orders] == ["fedbuff", "end"]
+    assert [order.get("run", "end") for order in orders] == ["fedbuff-seed0", "end"]
     status, trained = follow(SETTINGS, orders, monkeypatch)
     assert status == 0
     assert trained["fedbuff-seed0"].evaluations == again[0].evaluations == first[0].evaluations

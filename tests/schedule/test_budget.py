@@ -1,5 +1,6 @@
 """A budget of client trips buys as many whole server steps as it can pay for, trips thrown away included."""
 
+import guarantees
 import numpy as np
 import pytest
 from hypothesis import given, reject, settings
@@ -16,7 +17,7 @@ from schedule_cases import (
 )
 
 from jafl.base.errors import SettingError
-from jafl.schedule import Dropout, asynchronous, delays, drawn_staleness, guarantees, open_arrivals
+from jafl.schedule import Dropout, asynchronous, delays, drawn_staleness, open_arrivals
 
 
 def made(case, **changes):

@@ -2,12 +2,13 @@
 
 import dataclasses
 
+import guarantees
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from schedule_cases import WholeNumbers, asynchronous_cases, synchronous_cases
 
-from jafl.schedule import asynchronous, delays, guarantees, synchronous
+from jafl.schedule import asynchronous, delays, synchronous
 
 CASES = asynchronous_cases() | synchronous_cases()
 

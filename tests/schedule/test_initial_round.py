@@ -1,10 +1,11 @@
 """ACE's start: every client trains at version 0 in step 0, then all go on together."""
 
+import guarantees
 import numpy as np
 import pytest
 
 import jafl
-from jafl.schedule import delays, guarantees
+from jafl.schedule import delays
 
 
 @pytest.mark.parametrize("buffer_size", [1, 3])

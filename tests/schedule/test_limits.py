@@ -5,6 +5,7 @@ import dataclasses
 import math
 import re
 
+import guarantees
 import numpy as np
 import pytest
 import reference as ref
@@ -25,15 +26,7 @@ from schedule_cases import (
 )
 
 from jafl.base.errors import SettingError
-from jafl.schedule import (
-    Dropout,
-    asynchronous,
-    delays,
-    drawn_staleness,
-    guarantees,
-    open_arrivals,
-    synchronous,
-)
+from jafl.schedule import Dropout, asynchronous, delays, drawn_staleness, open_arrivals, synchronous
 
 
 def compare_if_it_ends(case):

@@ -1,5 +1,6 @@
 """What schedules of every protocol and option promise, and what only some of them do."""
 
+import guarantees
 import numpy as np
 import pytest
 from hypothesis import given, reject, settings
@@ -15,7 +16,7 @@ from schedule_cases import (
 )
 
 from jafl.base.errors import SettingError
-from jafl.schedule import asynchronous, delays, guarantees, open_arrivals
+from jafl.schedule import asynchronous, delays, open_arrivals
 
 PROTOCOLS = {
     "options": option_cases(),

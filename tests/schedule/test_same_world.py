@@ -1,9 +1,10 @@
 """What happens to clients does not depend on what the server does with them, nor on the other clients."""
 
+import guarantees
 import numpy as np
 import pytest
 
-from jafl.schedule import Dropout, asynchronous, availability, delays, guarantees, open_arrivals, synchronous
+from jafl.schedule import Dropout, asynchronous, availability, delays, open_arrivals, synchronous
 
 CLIENTS, SEED = 12, 7
 LAW = delays.log_normal(1.0, 1.0)

@@ -3,6 +3,7 @@
 import dataclasses
 import re
 
+import guarantees
 import numpy as np
 import pytest
 import reference as ref
@@ -12,7 +13,7 @@ from replays import NOTHING, assert_equal, duration_of, world_of
 from schedule_cases import ALWAYS_ZERO, POSITIVE, SOMETIMES_ZERO, Case, by_client, dropouts, laws, presences
 
 from jafl.base.errors import SettingError
-from jafl.schedule import Dropout, availability, delays, guarantees, synchronous
+from jafl.schedule import Dropout, availability, delays, synchronous
 from jafl.schedule.draws import PARTICIPATION, keyed_uniform
 
 OPTIONS = ("availability", "failure_rate", "dropout", "deadline", "min_reports", "participation", "limits")

@@ -2,12 +2,13 @@
 
 import numpy as np
 import pytest
+from batches import simulate_in_batches
 from quick_compilation import quick_compilation  # noqa: F401
 
 from jafl.config.data_cache import DataCache
 from jafl.config.experiment import make_experiment, make_experiments
 from jafl.config.settings import Settings
-from jafl.runs.batching import batches_of, simulate_in_batches
+from jafl.runs.batching import batches_of
 
 SMALL = {
     "algorithm": "fedbuff",

@@ -4,14 +4,13 @@ import pathlib
 from collections.abc import Callable
 from typing import Any
 
+from experiments.harness.declare.assumed import BASE_SIZES, NAMES, assumed_model, assumed_source
 from jafl.base.errors import SettingError
 from jafl.config.builders import make_model, make_source
 from jafl.config.data_cache import DataCache
 from jafl.config.settings import Settings
 from jafl.data import Source
-from jafl.data.sources import assumed
 from jafl.models import Model
-from jafl.models.hugging_face import BASE_SIZES, without_files
 
 
 class AssumingCache(DataCache):
@@ -30,9 +29,9 @@ class AssumingCache(DataCache):
         try:
             return make_source(settings)
         except SettingError as error:
-            if settings.dataset not in assumed.NAMES:
+            if settings.dataset not in NAMES:
                 raise
-            source = make_source(settings, assumed.assumed_source)  # refuses what is wrong with the settings
+            source = make_source(settings, assumed_source)  # refuses what is wrong with the settings
             self.assumed.setdefault(settings.dataset, str(error))
             return source
 
@@ -40,7 +39,7 @@ class AssumingCache(DataCache):
         """The model, or the published size of one whose folder is not here."""
         folder = settings.model_dir
         if settings.model in BASE_SIZES and not (folder and pathlib.Path(folder).is_dir()):
-            model = without_files(settings.model, source.num_classes, settings.fine_tune)
+            model = assumed_model(settings.model, source.num_classes, settings.fine_tune)
             self.assumed.setdefault(settings.model, f"model_dir is {folder!r}, which is no directory here.")
             return model
         return make_model(settings, source)

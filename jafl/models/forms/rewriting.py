@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jafl.base.jaxpr_dependence import inner_programs
 from jafl.models.forms.convolution import precision_here
 from jafl.models.forms.general_convolution import Geometry, general_convolution
 from jafl.models.forms.pooling import MOST_SLICES, windowed_maximum
@@ -92,7 +93,7 @@ def _results(equation: Any, operands: list[Any]) -> Sequence[Any]:
     if name == MAXIMUM and not _why_not_maximum(equation):
         windows = params["window_dimensions"], params["window_strides"], params["padding"]
         return [windowed_maximum(operands[0], *(tuple(each) for each in windows))]
-    if name in _REPEATED and any(map(_has_some, _programs_of(params))) and not _by_platform(params):
+    if name in _REPEATED and any(map(_has_some, inner_programs(params))) and not _by_platform(params):
         results: Sequence[Any] = _REPEATED[name](params, operands)
         return results
     made = equation.primitive.get_bind_params(params)
@@ -108,7 +109,7 @@ def _function_of(program: Any) -> Callable[..., list[Any]]:
 
 
 def _call(params: Any, operands: list[Any]) -> list[Any]:
-    (program,) = _programs_of(params)
+    (program,) = inner_programs(params)
     return _function_of(program)(*operands)
 
 
@@ -164,21 +165,13 @@ def _by_platform(params: Any) -> bool:
     return params.get("branches_platforms") is not None
 
 
-def _programs_of(params: Any) -> list[Any]:
-    """The programs among the parameters of an operation."""
-    listed = [
-        one for value in params.values() for one in (value if isinstance(value, (tuple, list)) else [value])
-    ]
-    return [one for one in listed if hasattr(getattr(one, "jaxpr", one), "eqns")]
-
-
 def _has_some(program: Any) -> bool:
     """Whether a program has a convolution or a windowed maximum, outside of those with derivatives of their own."""
     for equation in getattr(program, "jaxpr", program).eqns:
         if equation.primitive.name in (CONVOLUTION, MAXIMUM):
             return True
         if equation.primitive.name not in _OWN_DERIVATIVES and any(
-            map(_has_some, _programs_of(equation.params))
+            map(_has_some, inner_programs(equation.params))
         ):
             return True
     return False
@@ -266,7 +259,7 @@ def _kept(jaxpr: Any) -> Iterator[str]:
         elif name in _OWN_DERIVATIVES:
             continue
         elif name in _REPEATED and not _by_platform(params):
-            for program in _programs_of(params):
+            for program in inner_programs(params):
                 yield from _kept(getattr(program, "jaxpr", program))
-        elif any(map(_has_some, _programs_of(params))):
+        elif any(map(_has_some, inner_programs(params))):
             yield f"The model has a convolution or a max-pool inside {name}."

@@ -8,7 +8,6 @@ import contextlib
 import dataclasses
 import itertools
 import json
-import math
 import os
 import pathlib
 import platform
@@ -23,6 +22,7 @@ from jafl.base.errors import SettingError
 from jafl.config.experiment import Experiment
 from jafl.config.settings import DECIDE_NOTHING, FORMAT
 from jafl.data import Federation, Source
+from jafl.diagnostics.summary import plain
 from jafl.records import EventSchedule, History, Params
 from jafl.runs.directory import digests
 from jafl.runs.directory.previous_run import (
@@ -215,14 +215,14 @@ class RunDirectory:
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """``summary.json``, with the digests of what the run leaves for good and of itself."""
-        content = _finite_or_none({"format": FORMAT, **summary})
+        content = plain({"format": FORMAT, **summary})
         self._write_json("summary.json", digests.with_digests(self.path, content, LEFT_FOR_GOOD))
 
     def _write_list(self, name: str, content: Mapping[str, Any]) -> None:
-        self._write_json(name, digests.with_own_digest(name, _finite_or_none(content)))
+        self._write_json(name, digests.with_own_digest(name, plain(content)))
 
     def _write_json(self, name: str, content: Mapping[str, Any]) -> None:
-        text = json.dumps(_finite_or_none(content), indent=2, allow_nan=False) + "\n"
+        text = json.dumps(plain(content), indent=2, allow_nan=False) + "\n"
         self._write_whole(name, lambda path: path.write_text(text))
 
     def _write_arrays(self, name: str, arrays: Mapping[str, Any]) -> None:
@@ -365,15 +365,4 @@ def named_leaves(params: Params) -> dict[str, np.ndarray]:
 
 
 def _json_line(evaluation: Mapping[str, Any]) -> str:
-    return json.dumps(_finite_or_none(evaluation), allow_nan=False) + "\n"
-
-
-def _finite_or_none(value: Any) -> Any:
-    """``value`` as JSON can hold it: NaN and infinity become null, NumPy numbers plain ones."""
-    if isinstance(value, Mapping):
-        return {key: _finite_or_none(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite_or_none(item) for item in value]
-    if isinstance(value, np.generic):
-        value = value.item()
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return json.dumps(plain(evaluation), allow_nan=False) + "\n"

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import math
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -13,7 +12,7 @@ import numpy as np
 from jafl.base.array_files import read_archive
 from jafl.base.errors import SettingError
 from jafl.config.arms import overrides_in
-from jafl.config.settings import FORMAT, TYPES, Settings, with_current_names
+from jafl.config.settings import FORMAT, Settings, with_current_names
 from jafl.records import EventSchedule
 from jafl.runs.directory import digests
 
@@ -88,15 +87,15 @@ class PastRun:
         return self.status in ("finished", "diverged")
 
 
-def read_run(path: str | os.PathLike[str], *, with_metrics: bool = True, checked: bool = True) -> PastRun:
+def read_run(path: str | os.PathLike[str], *, with_metrics: bool = True) -> PastRun:
     """Reads one run directory.
 
     The target is that of ``summary.json``, which has been read off the evaluations, where there is one.
 
     Args:
       path: the directory.
-      with_metrics: whether to read ``metrics.jsonl``, too.
-      checked: whether to compare the run's other files, too, with their digests in ``summary.json``.
+      with_metrics: whether to read ``metrics.jsonl``, too, and to compare all files with their digests in
+        ``summary.json``.
 
     Raises:
       DamagedRun: if there is no run, a file is not what it should be or has changed since it was written, or it has
@@ -112,19 +111,21 @@ def read_run(path: str | os.PathLike[str], *, with_metrics: bool = True, checked
         if not isinstance(config.get(name), str):
             told = f"is {config[name]!r}" if name in config else "is missing"
             raise DamagedRun(path, f"{name} in config.json {told}")
-    _check_settings(path, config)
     if summary is not None and summary.get("status") not in STATUSES:
         told = f"is {summary['status']!r}" if "status" in summary else "is missing"
         raise DamagedRun(path, f"status in summary.json {told}")
     evaluations = _evaluations(path) if with_metrics else []
     if summary is not None:
-        check_digests(path, summary, None if with_metrics and checked else ("config.json",))
-        if digests.KEY in summary and "target_accuracy" in config:
+        _check_digests(path, summary, None if with_metrics else (digests.CONFIG,))
+        if digests.KEY in summary:
             config["target_accuracy"] = summary["target_accuracy"]
-    return PastRun(path, config, evaluations, summary)
+    run = PastRun(path, config, evaluations, summary)
+    if with_metrics and run.is_over and not evaluations:
+        raise DamagedRun(path, f"summary.json says {run.status}, but metrics.jsonl has no line")
+    return run
 
 
-def check_digests(path: pathlib.Path, summary: Mapping[str, Any], names: Sequence[str] | None = None) -> None:
+def _check_digests(path: pathlib.Path, summary: Mapping[str, Any], names: Sequence[str] | None) -> None:
     """Raises DamagedRun if a file has changed since it was written; arguments as of ``digests.what_changed``."""
     try:
         reason = digests.what_changed(path, summary, names)
@@ -141,18 +142,6 @@ def _is_still(path: pathlib.Path, summary: Mapping[str, Any]) -> bool:
         return bool(now[digests.KEY] == summary[digests.KEY])
     except (FileNotFoundError, KeyError):
         return False
-
-
-def _check_settings(path: pathlib.Path, config: Mapping[str, Any]) -> None:
-    """Raises DamagedRun for a setting with a value that no run has: of another type, or not finite."""
-    for name, kinds in TYPES.items():
-        if name not in config:
-            continue
-        value = config[name]
-        kind = type(value)
-        fits = kind in kinds or (kind is int and float in kinds)
-        if not fits or (kind is float and not math.isfinite(value)):
-            raise DamagedRun(path, f"{name} in config.json is {value!r}")
 
 
 def _evaluations(path: pathlib.Path) -> list[dict[str, Any]]:

@@ -7,10 +7,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from jafl.diagnostics.summary import of_staleness
 from jafl.records import History
 from jafl.runs.directory.tables import cost_of_target, with_accuracy
-
-PERCENTILES = (5, 25, 50, 75, 95, 99)
 
 
 def summarize(history: History, *, target_accuracy: float, status: str = "finished") -> dict[str, Any]:
@@ -34,7 +33,7 @@ def summarize(history: History, *, target_accuracy: float, status: str = "finish
         "time": float(schedule.step_time[history.server_steps - 1]) if history.server_steps else 0.0,
         "trips_thrown_away": started - applied,
         "void_steps": int(np.sum(schedule.void_steps < history.server_steps)),
-        "staleness": _staleness(schedule.staleness[:applied]),
+        "staleness": of_staleness(schedule.staleness[:applied]),
         "participation": {"client_trips": counts.tolist(), "influence": history.influence.tolist()},
         "training_stability": _stability(scored),
         "snapshot_slots": history.num_slots,
@@ -45,16 +44,6 @@ def summarize(history: History, *, target_accuracy: float, status: str = "finish
         },
         "peak_memory_bytes": _peak_memory(),
     }
-
-
-def _staleness(staleness: np.ndarray) -> dict[str, Any]:
-    """Mean, percentiles and maximum of the applied trips' staleness."""
-    percentiles = {
-        f"p{percent}": float(np.percentile(staleness, percent)) if len(staleness) else None
-        for percent in PERCENTILES
-    }
-    mean = float(np.mean(staleness)) if len(staleness) else None
-    return {"mean": mean, **percentiles, "max": int(np.max(staleness, initial=0))}
 
 
 def _stability(scored: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -21,8 +21,7 @@ import numpy as np
 
 from jafl.base import processes
 from jafl.base.errors import SettingError
-from jafl.config.data_cache import DataCache
-from jafl.config.experiment import Experiment, make_experiment, make_experiments
+from jafl.config.experiment import Experiment, make_experiments
 from jafl.config.settings import PLACES, Settings
 from jafl.records import History
 from jafl.runs.directory.files import SCHEDULE_ARRAYS
@@ -175,9 +174,8 @@ class Leader(Member):
         Raises as ``jafl.simulate`` does, and what these functions raise.
         """
         self.output = str(checkpoints.folder.parent)
-        settings = dataclasses.asdict(experiment.settings)
-        order = {"label": experiment.label, "settings": settings, "folder": str(checkpoints.folder)}
-        processes.decided({**order, "options": dict(options)})
+        order = {"run": experiment.name, "folder": str(checkpoints.folder), "options": dict(options)}
+        processes.decided(order)
         guard = _Guard()
         guarded: dict[str, Any] = {name: guard.around(function) for name, function in told.items()}
         if checkpoints.on_restore:
@@ -220,7 +218,7 @@ class Follower(Member):
     def _obey(self, order: Mapping[str, Any], made: Sequence[Experiment], interrupt: Interrupt) -> None:
         """Trains one experiment with the others; its history is the first one's."""
         self.output = str(pathlib.PurePath(order["folder"]).parent)
-        experiment = _ordered(order, made)
+        (experiment,) = (one for one in made if one.name == order["run"])
         checkpoints = Checkpoints(order["folder"], **order["options"], on_trouble=lambda text: None)
         with contextlib.suppress(DivergenceError, SettingError):  # the first one says so
             self._train(
@@ -259,15 +257,6 @@ class _Guard:
                     self.error = error
 
         return guarded
-
-
-def _ordered(order: Mapping[str, Any], made: Sequence[Experiment]) -> Experiment:
-    """The experiment of an order: one that has been made, or one with another budget or spacing of evaluations."""
-    settings = Settings(**order["settings"])
-    for experiment in made:
-        if (experiment.label, experiment.settings) == (order["label"], settings):
-            return experiment
-    return make_experiment(order["label"], settings, DataCache())
 
 
 def digests(experiment: Experiment) -> dict[str, str]:

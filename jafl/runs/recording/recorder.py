@@ -11,7 +11,6 @@ from jafl.config.experiment import Experiment
 from jafl.config.inputs import changed
 from jafl.engine.evaluation import per_client_accuracy
 from jafl.records import History
-from jafl.runs.directory.damage import read_sound_run
 from jafl.runs.directory.files import RunDirectory, config_of, what_decides
 from jafl.runs.directory.previous_run import Replacement
 from jafl.runs.directory.reader import DamagedRun, PastRun, read_run
@@ -148,21 +147,21 @@ class Recording:
         self._open.close()
 
     def past(self) -> PastRun:
-        """The run as the directory holds it; without its evaluations, unless it is over.
+        """The run as the directory holds it; without its evaluations, if those of a run that is not over are damaged.
 
-        Raises DamagedRun if it is over, and one of its files is not what it should be.
+        Raises DamagedRun if another file, or any of a run that is over, is not what it should be.
         """
         path = self.directory.path
-        run = read_run(path, with_metrics=False)
-        if run.is_over:
-            return read_sound_run(path)
         try:
-            read_run(path)
+            return read_run(path)
         except DamagedRun as error:
+            run = read_run(path, with_metrics=False)
+            if run.is_over:
+                raise
             self.options.show(
                 f"{error.reason}. It is written anew, from the last checkpoint or from the start."
             )
-        return run
+            return run
 
     def write_setup(self) -> None:
         """Writes schedule and partition."""

@@ -1,7 +1,8 @@
-"""Stand-ins for data sets whose files are not here: as many examples, of the same shapes, all zeros, to plan with.
+"""Stand-ins for data sets and models whose files are not here, of the published shapes, to plan with.
 
-They are split as the data sets themselves are. Where clients come with a data set, their sizes are log-normal, of the
-published mean and standard deviation. Labels take turns, so every class has equally many examples.
+Examples are all zeros. They are split as the data sets themselves are. Where clients come with a data set,
+their sizes are log-normal, of the published mean and standard deviation. Labels take turns, so every class
+has equally many examples.
 
 Numbers of examples are those of tensorflow-datasets and of scikit-learn; of clients, those of LEAF (Caldas et al.
 2018, "LEAF: A Benchmark for Federated Settings", table 1; FEMNIST's of its release) and of TensorFlow Federated.
@@ -13,9 +14,10 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 
-from jafl.base.errors import choose
+from jafl.base.errors import choose, require
 from jafl.data.federation import Partition, Source, offsets_of
 from jafl.data.normalization import LARGEST_PIXEL, normalization_named
 from jafl.data.sources.celeb_a import SIDE
@@ -24,6 +26,8 @@ from jafl.data.sources.images import IMAGES
 from jafl.data.sources.prepared_clients import TEST_FRACTION
 from jafl.data.sources.table import SOURCES
 from jafl.data.splits import client_source, split_source, stored_source
+from jafl.models import Model
+from jafl.models.transformer import TransformerClassifier, TransformerConfig
 
 _THIN, _COLOURED = (28, 28, 1), (32, 32, 3)
 # {name: (training examples, test examples, shape of an example)}
@@ -68,6 +72,28 @@ _WRITERS = {
 }
 NAMES = (*_IMAGES, "celeb_a", "sentiment140", *(f"femnist/{form}" for form in FORMS), "newsgroups")
 
+_BASE = TransformerConfig(
+    kind="bert",
+    tokens=30_522,
+    positions=512,
+    types=2,
+    size=768,
+    layers=12,
+    heads=12,
+    inner_size=3072,
+    activation="gelu",
+    epsilon=1e-12,
+    hidden_dropout=0.1,
+    attention_dropout=0.1,
+    classifier_dropout=0.1,
+    padding=0,
+    initial_deviation=0.02,
+)
+BASE_SIZES = {
+    "bert": _BASE,
+    "distilbert": dataclasses.replace(_BASE, kind="distilbert", types=0, layers=6, classifier_dropout=0.2),
+}
+
 
 def assumed_source(name: str, **arguments: Any) -> Source:
     """A stand-in for the data set ``name``: its published shapes, filled with zeros; no file is read.
@@ -81,11 +107,6 @@ def assumed_source(name: str, **arguments: Any) -> Source:
 
     Raises:
       SettingError: for a data set without a declared shape, and for arguments that leave a split empty.
-
-    Examples:
-      >>> from jafl.data.sources.assumed import assumed_source
-      >>> assumed_source("cifar10", validation_fraction=0.1).x.shape
-      (45000, 32, 32, 3)
     """
     choose("dataset", name, dict.fromkeys(NAMES))
     bound = inspect.signature(SOURCES[name]).bind(**arguments)
@@ -98,6 +119,16 @@ def assumed_source(name: str, **arguments: Any) -> Source:
     if name.startswith("femnist/"):
         return _filled(_writers(name, given), IMAGE)
     return _filled(_clients(name, given), (SIDE, SIDE, 3) if name == "celeb_a" else (given["tokens"],))
+
+
+def assumed_model(kind: str, num_classes: int, fine_tune: str = "all") -> Model:
+    """BERT-base (Devlin et al. 2019) or DistilBERT (Sanh et al. 2019), uncased, from random numbers.
+
+    Raises SettingError for another kind, and for ``fine_tune`` "head", which needs the files.
+    """
+    config = choose("kind", kind, BASE_SIZES)
+    require(fine_tune == "all", "fine_tune", fine_tune, "all, where the model's files are not here")
+    return Model(TransformerClassifier(config, num_classes, jnp.float32))
 
 
 def _filled(source: Source, shape: tuple[int, ...]) -> Source:

@@ -1,11 +1,14 @@
-"""Stand-ins for data sets: their shapes and splits are those of the data sets themselves."""
+"""Stand-ins for data sets and models: their shapes and splits are those of the originals."""
 
+import math
+
+import jax
 import numpy as np
 import pytest
 
+from experiments.harness.declare.assumed import NAMES, assumed_model, assumed_source
 from jafl.base.errors import SettingError
 from jafl.data import PREPARED, SOURCES
-from jafl.data.sources.assumed import NAMES, assumed_source
 
 DATA_DIR = {name: {"data_dir": "nowhere"} for name in NAMES if name.startswith("femnist")}
 
@@ -61,3 +64,21 @@ def test_a_stand_in_takes_little_memory_where_it_is_split_too():
 def test_others_have_none(name):
     with pytest.raises(SettingError, match="dataset"):
         assumed_source(name)
+
+
+@pytest.mark.parametrize(
+    "kind, parameters",
+    [("bert", 109_482_240 + 768 * 20 + 20), ("distilbert", 66_362_880 + 768 * 769 + 768 * 20 + 20)],
+)
+def test_the_published_sizes_without_files(kind, parameters):
+    model = assumed_model(kind, 20)
+    shapes = jax.eval_shape(model.init, jax.random.key(0), np.zeros((1, 16), np.int32))
+    assert sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes)) == parameters
+
+
+@pytest.mark.parametrize(
+    "kind, fine_tune, message", [("gpt", "all", "kind is 'gpt'"), ("bert", "head", "fine_tune")]
+)
+def test_no_other_model_goes_without_files(kind, fine_tune, message):
+    with pytest.raises(SettingError, match=message):
+        assumed_model(kind, 20, fine_tune)
