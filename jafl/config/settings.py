@@ -957,7 +957,7 @@ TRIPS_PER_STEP = {
     protocol: name
     for name, declared in DECLARED.items()
     if declared.trips_per_step
-    for protocol in declared.readers.values_of("protocol") or ()
+    for protocol in declared.readers.reader_values("protocol") or ()
 }
 
 
@@ -971,11 +971,11 @@ def readers_by(setting: str) -> dict[str, tuple[str, ...]]:
     return {
         name: values
         for name, declared in DECLARED.items()
-        if (values := declared.readers.values_of(setting)) is not None
+        if (values := declared.readers.reader_values(setting)) is not None
     }
 
 
-def arguments_of(setting: str, value: str) -> dict[str, str]:
+def choice_arguments(setting: str, value: str) -> dict[str, str]:
     """{argument: the setting that fills it} of what only runs read whose ``setting`` has this value."""
     return {
         DECLARED[name].argument or name: name
@@ -984,7 +984,7 @@ def arguments_of(setting: str, value: str) -> dict[str, str]:
     }
 
 
-def of_source(dataset: str) -> tuple[str, ...]:
+def source_settings(dataset: str) -> tuple[str, ...]:
     """The settings that decide which examples a data set has."""
     deciding = {
         name: declared.readers if declared.group == "data" else declared.decides_examples_of

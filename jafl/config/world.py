@@ -31,7 +31,7 @@ class World(NamedTuple):
         return f"world {self.letter} ({', '.join(self.labels)}): {told}"
 
 
-def world_of(run: Mapping[str, Any]) -> dict[str, Any]:
+def world_settings(run: Mapping[str, Any]) -> dict[str, Any]:
     """{setting: value} of a run's world.
 
     run: its settings, every default filled in, and what it does not read at its default.
@@ -45,11 +45,11 @@ def world_of(run: Mapping[str, Any]) -> dict[str, Any]:
 def worlds(runs: Iterable[tuple[str, Mapping[str, Any]]]) -> list[World]:
     """The worlds in which runs live, in their order; none where all share one.
 
-    runs: (label, settings as of ``world_of``) of each; of the runs of a label, which share one, the first counts.
+    runs: (label, ``world_settings`` of the run) of each; of the runs of a label, which share one, the first counts.
     """
     by_label: dict[str, dict[str, Any]] = {}
     for label, run in runs:
-        by_label.setdefault(label, world_of(run))
+        by_label.setdefault(label, world_settings(run))
     differing = [
         name for name in OF_WORLD if len({repr(values.get(name)) for values in by_label.values()}) > 1
     ]

@@ -15,7 +15,7 @@ FEW_CLASSES, LARGEST_GAP = 100, 10
 _TAKEN_OUT = 111
 
 
-def pair_of(setting: str, pair: Any) -> tuple[Any, Any]:
+def array_pair(setting: str, pair: Any) -> tuple[Any, Any]:
     """(x, y); raises SettingError for anything else."""
     fits = isinstance(pair, (tuple, list)) and len(pair) == 2
     require(fits, setting, type(pair).__name__, "a pair (x, y)")
@@ -32,7 +32,7 @@ def checked_clients(clients: Any) -> tuple[tuple[Any, ...], list[tuple[np.ndarra
     names = tuple(sorted(listed)) if numbered and set(listed) == set(range(len(listed))) else tuple(listed)
     pairs: list[tuple[np.ndarray, np.ndarray]] = []
     for name in names:
-        pair = pair_of(f"clients[{name!r}]", listed[name])
+        pair = array_pair(f"clients[{name!r}]", listed[name])
         x, y = (
             as_array(f"{part} of clients[{name!r}]", values) for part, values in zip("xy", pair, strict=True)
         )

@@ -164,7 +164,7 @@ def _digest_of_content(folder: pathlib.Path, content: Mapping[str, Any]) -> str:
     """
     files = [folder / f"{name}.npy" for name in content["bytes"]]
     times = {file.name: [(stat := file.stat()).st_size, stat.st_mtime_ns] for file in files}
-    key = checksums.of_values([content["facts"], times])
+    key = checksums.json_checksum([content["facts"], times])
     kept = folder / DIGEST
     try:
         known = json.loads(kept.read_text())
@@ -172,7 +172,7 @@ def _digest_of_content(folder: pathlib.Path, content: Mapping[str, Any]) -> str:
             return str(known["digest"])
     except (OSError, ValueError, KeyError, TypeError):
         pass  # none is kept, or none that can be read: it is computed anew
-    digest = checksums.of_values([content["facts"], checksums.of_files(folder, sorted(times))])
+    digest = checksums.json_checksum([content["facts"], checksums.file_checksums(folder, sorted(times))])
     unfinished = folder / f".{DIGEST}.{uuid.uuid4().hex[:8]}"
     try:
         unfinished.write_text(json.dumps({"key": key, "digest": digest}))

@@ -12,7 +12,7 @@ import numpy as np
 
 from jafl.base.errors import require
 from jafl.data.checks import checked_labels, finite_number, generator, whole_number
-from jafl.data.federation import Partition, labels_digest, offsets_of
+from jafl.data.federation import Partition, client_offsets, labels_digest
 
 # One random stream per kind of partition, so that two kinds made from one seed share no random numbers.
 _IID, _DIRICHLET, _LABELS_PER_CLIENT, _LABEL_GROUPS = 101, 102, 103, 104
@@ -301,7 +301,7 @@ def _grouped(
     """The partition in which client ``clients[a]`` holds example ``indices[a]``, each client's in random order."""
     shuffle = rng.permutation(len(clients))
     order = shuffle[np.argsort(clients[shuffle], kind="stable")]
-    offsets = offsets_of(np.bincount(clients, minlength=num_clients))
+    offsets = client_offsets(np.bincount(clients, minlength=num_clients))
     return Partition(offsets, indices[order], len(labels), labels_digest(labels))
 
 

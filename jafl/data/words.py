@@ -34,11 +34,11 @@ class WordNumbers:
         return np.array(rows, np.int32).reshape(-1, width)
 
     def words(self) -> np.ndarray:
-        """[bytes] uint8: all words in order, as UTF-8 with a line break between two; ``words_of`` reads it."""
+        """[bytes] uint8: all words in order, as UTF-8 with a line break between two; ``decode_words`` reads it."""
         return np.frombuffer(_SEPARATOR.join(self._number).encode(), np.uint8)
 
 
-def words_of(content: np.ndarray) -> list[str]:
+def decode_words(content: np.ndarray) -> list[str]:
     """The words that ``WordNumbers.words`` wrote."""
     return content.tobytes().decode().split(_SEPARATOR)
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from jafl.base.errors import require, whole_number
-from jafl.diagnostics.checks import Groups, check_has_trips, group_numbers, numbers_of, per_client, per_trip
+from jafl.diagnostics.checks import Groups, check_has_trips, float_array, group_numbers, per_client, per_trip
 from jafl.records import EventSchedule, check_schedule
 
 
@@ -227,7 +227,7 @@ def of_fair_share(schedule: EventSchedule, shares: Any, groups: Groups | None = 
 
 def _numbers(name: str, values: Any, not_negative: bool = False) -> np.ndarray:
     """``values`` [n] as an array; raises SettingError for another shape, or numbers not finite or negative."""
-    array = numbers_of(name, values)
+    array = float_array(name, values)
     require(array.ndim == 1 and array.size, f"the shape of {name}", array.shape, "(n,), n at least 1")
     require(np.isfinite(array).all(), name, array, "finite")
     least = array.min()

@@ -17,8 +17,8 @@ from jafl.models.forms.rewriting import in_quick_forms
 from jafl.models.freezing import Which, chosen, merged, paths, split
 from jafl.models.inputs import Inputs
 from jafl.models.network import NO_STATISTICS, Network, as_setting_error
-from jafl.models.networks import Variables, differences, frozen_params, network_of
-from jafl.models.tasks import Loss, MetricFunction, Reading, Task, in_jax, reading, task_of
+from jafl.models.networks import Variables, as_network, differences, frozen_params
+from jafl.models.tasks import Loss, MetricFunction, Reading, Task, as_task, in_jax, reading
 
 
 @jax.tree_util.register_pytree_node_class
@@ -93,8 +93,8 @@ class Model:
     def __post_init__(self) -> None:
         choose("matmul_precision", self.matmul_precision, dict.fromkeys(MATMUL_PRECISIONS))
         choose("compute_dtype", self.compute_dtype, dict.fromkeys(COMPUTE_DTYPES))
-        network, own, constants = network_of(self.module)
-        task = task_of(self.task)
+        network, own, constants = as_network(self.module)
+        task = as_task(self.task)
         require(
             isinstance(self.metrics, Mapping) and all(map(callable, self.metrics.values())),
             "metrics",
@@ -142,7 +142,7 @@ class Model:
     @property
     def network(self) -> Network:
         """The module as two functions."""
-        return network_of(self.module)[0]
+        return as_network(self.module)[0]
 
     @property
     def random(self) -> bool:
@@ -369,7 +369,7 @@ class Model:
           [B] losses; where the task counts tokens or weights, the mean of each example's, 0 without any.
         """
         sums, counts = self.loss_sums(params, x, y, key)
-        return sums if counts is None else mean_of(sums, counts)
+        return sums if counts is None else safe_mean(sums, counts)
 
     def loss_sums(
         self, params: Any, x: jax.Array, y: jax.Array, key: jax.Array | None = None
@@ -388,7 +388,7 @@ class Model:
         return (found[0], found[1]) if isinstance(found, (tuple, list)) else (found, None)
 
 
-def mean_of(total: jax.Array, count: jax.Array) -> jax.Array:
+def safe_mean(total: jax.Array, count: jax.Array) -> jax.Array:
     """``total / count`` [...], in the type of ``total``; 0 where nothing is counted."""
     return jnp.where(count > 0, total / jnp.where(count > 0, count, 1).astype(total.dtype), 0)
 

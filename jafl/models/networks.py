@@ -34,7 +34,7 @@ ALLOWED = "a module of flax.linen, flax.nnx or Equinox, or a pair of functions (
 _STREAM = re.compile('PRNG for "(.*)"')
 
 
-def network_of(module: Any) -> tuple[Network, Any, Any]:
+def as_network(module: Any) -> tuple[Network, Any, Any]:
     """(the network of what a user gives as a model, its own parameters or None, its own constants or None).
 
     Raises:

@@ -53,10 +53,10 @@ class Nnx(Network):
         }
         if has_argument(self.kind.__call__, "rngs"):  # type: ignore[operator]
             told["rngs"] = nnx.Rngs(stream_key(key, "rngs"))
-        before = _constants_of(module)
+        before = _module_constants(module)
         outputs = module(x, **told)
         changed = [
-            name for name, value in _constants_of(module).items() if value is not before.get(name, value)
+            name for name, value in _module_constants(module).items() if value is not before.get(name, value)
         ]
         require(
             not changed,
@@ -94,7 +94,7 @@ def _constant() -> Any:
     return nnx.Not(nnx.Any(nnx.Param, nnx.RngState))
 
 
-def _constants_of(module: Any) -> dict[Any, Any]:
+def _module_constants(module: Any) -> dict[Any, Any]:
     """{name: value} of the variables of an nnx module that are neither parameters nor random streams."""
     from flax import nnx
 

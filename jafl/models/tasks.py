@@ -382,7 +382,7 @@ TASKS: dict[str, Task] = {
 }
 
 
-def task_of(task: Any) -> Task:
+def as_task(task: Any) -> Task:
     """The task of this name, or ``task`` itself.
 
     Raises:

@@ -8,7 +8,7 @@ import numpy as np
 from jafl.base.errors import require
 from jafl.base.extras import importing
 from jafl.plots.canvas import COLORS, is_constant, new_figure, per_cent, tidy
-from jafl.plots.histories import evaluations_of
+from jafl.plots.histories import as_evaluations
 from jafl.records import History
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def report_names(evaluations: Sequence[Mapping[str, Any]]) -> list[str]:
       >>> jafl.plots.report_names([{"server_step": 1, "test_accuracy": 0.5, "staleness_weight": 1.0}])
       ['staleness_weight']
     """
-    evaluations = evaluations_of(evaluations)
+    evaluations = as_evaluations(evaluations)
     names = dict.fromkeys(name for evaluation in evaluations for name in evaluation)
     reported = [name for name in names if name not in NOT_REPORTS and not name.startswith(MEASURED)]
     return [name for name in reported if any(e.get(name) is not None for e in evaluations)]
@@ -55,7 +55,7 @@ def reports(evaluations: Sequence[Mapping[str, Any]]) -> "Figure":
     Raises:
       SettingError: if they hold no report.
     """
-    evaluations = evaluations_of(evaluations)
+    evaluations = as_evaluations(evaluations)
     names = report_names(evaluations)
     require(names, "the reports in evaluations", names, "at least one", "This rule reports nothing.")
     curves = {name: _over_steps(evaluations, name) for name in names}
@@ -95,7 +95,7 @@ def reports_change(evaluations: Sequence[Mapping[str, Any]]) -> bool:
 
 def _over_steps(evaluations: Sequence[Mapping[str, Any]], name: str) -> np.ndarray:
     """The server steps and values [2, points] of a report."""
-    points = [(e["server_step"], _of_measured(e, name)) for e in evaluations if e.get(name) is not None]
+    points = [(e["server_step"], _measured_mean(e, name)) for e in evaluations if e.get(name) is not None]
     known = [(step, value) for step, value in points if value is not None]
     return np.array(known, np.float64).reshape(-1, 2).T
 
@@ -109,7 +109,7 @@ def _value(values: np.ndarray) -> str:
     return f"{values.mean():.4g}" if values.size else "never measured"
 
 
-def _of_measured(evaluation: Mapping[str, Any], name: str) -> float | None:
+def _measured_mean(evaluation: Mapping[str, Any], name: str) -> float | None:
     """A report's mean over the steps at which it was measured; None if at none (``jafl.decomposed``)."""
     if name not in MEASURED_AT_TIMES:
         return evaluation[name]

@@ -310,7 +310,7 @@ def _private_on_schedule(
     """
     within = executed(rule)
 
-    def noise_of(params, drawn):
+    def noise_source(params, drawn):
         leaves = jax.tree.leaves(params)
         dtype = jnp.result_type(jnp.float32, *leaves)
         size = sum(leaf.size for leaf in leaves)
@@ -319,7 +319,7 @@ def _private_on_schedule(
 
     def init(params, num_clients):
         drawn = Drawn(jnp.asarray(words.words)) if is_drawn(words) else ()
-        own = _Own(jnp.int32(0), noise_of(params, drawn or words).init(), drawn)
+        own = _Own(jnp.int32(0), noise_source(params, drawn or words).init(), drawn)
         return rule.init(params, num_clients), own
 
     def begin(state, params):
@@ -336,7 +336,7 @@ def _private_on_schedule(
         folded, own = buffer
         direction, state, report, apply = within.finish(folded, wide(params))
         is_noisy = jnp.asarray(deviation) > 0
-        drawn, kept = noise_of(params, own.drawn).at_step(own.kept, own.step, jnp.where(is_noisy, 1, 0))
+        drawn, kept = noise_source(params, own.drawn).at_step(own.kept, own.step, jnp.where(is_noisy, 1, 0))
         noisy = jax.tree.map(
             lambda d, n, p: (d + (jnp.asarray(deviation, n.dtype) * n).astype(d.dtype)).astype(p.dtype),
             direction,

@@ -130,11 +130,11 @@ def squared_sensitivity(
     if not len(trips.client):
         return np.zeros(num_clients)
     if mechanism.is_tree:
-        of_trees = _of_trees if published == "nodes" else _of_prefixes
+        of_trees = _tree_squares if published == "nodes" else _prefix_squares
         return of_trees(mechanism, trips, num_steps, num_clients)
     if mechanism.name == "independent":
         return np.bincount(trips.client, trips.weight**2, num_clients)
-    return _of_toeplitz(mechanism, trips, num_steps, num_clients)
+    return _toeplitz_squares(mechanism, trips, num_steps, num_clients)
 
 
 def _sorted(client: np.ndarray, step: np.ndarray, weight: np.ndarray, steps: int, clients: int) -> _Trips:
@@ -157,7 +157,7 @@ def _sorted(client: np.ndarray, step: np.ndarray, weight: np.ndarray, steps: int
     return _Trips(client[order][first], step[order][first], np.add.reduceat(weight[order], first))
 
 
-def _of_trees(mechanism: Mechanism, trips: _Trips, num_steps: int, num_clients: int) -> np.ndarray:
+def _tree_squares(mechanism: Mechanism, trips: _Trips, num_steps: int, num_clients: int) -> np.ndarray:
     """For each level, the squares of a client's sums in the nodes that are complete."""
     size, number, depth = trees(mechanism, num_steps)
     tree, place = np.divmod(trips.step, size)
@@ -178,7 +178,7 @@ def _squares(client: np.ndarray, key: np.ndarray, amount: np.ndarray, num_client
     return np.bincount(client[first], np.add.reduceat(amount, first) ** 2, num_clients)
 
 
-def _of_prefixes(mechanism: Mechanism, trips: _Trips, num_steps: int, num_clients: int) -> np.ndarray:
+def _prefix_squares(mechanism: Mechanism, trips: _Trips, num_steps: int, num_clients: int) -> np.ndarray:
     """What the noisy prefix sums of trees tell: one number a step, independent of the others.
 
     A prefix of n steps less what earlier ones tell is an estimate of the node of an even index that ends at n. It is
@@ -230,7 +230,7 @@ def _in_root(mechanism: Mechanism, parts: Trees) -> np.ndarray:
     return steps[: parts.size] / np.sqrt(variance)
 
 
-def _of_toeplitz(mechanism: Mechanism, trips: _Trips, num_steps: int, num_clients: int) -> np.ndarray:
+def _toeplitz_squares(mechanism: Mechanism, trips: _Trips, num_steps: int, num_clients: int) -> np.ndarray:
     """By pairs of a client's trips; for clients with many trips, by what they add to every node."""
     coefficients = toeplitz_coefficients(mechanism.bands, num_steps)
     coefficients = coefficients[: np.flatnonzero(coefficients > _NEGLIGIBLE)[-1] + 1]

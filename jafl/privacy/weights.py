@@ -136,14 +136,14 @@ def _reads_sizes(rule: Rule) -> bool:
         step, direction = _small_step(rule, model)
         return jax.make_jaxpr(direction)(step)
 
-    def of_ones(model: Any) -> Any:
+    def ones_direction(model: Any) -> Any:
         step, direction = _small_step(rule, model)
         return direction(step._replace(updates=jax.tree.map(jnp.ones_like, step.updates)))[0]
 
     models = (_small_model(), _small_model(1_000)), (jnp.ones(5), jnp.ones(5_000))
     if not all(same_but_for_sizes(trace(one), trace(other)) for one, other in models):
         return True
-    found, expected = (jax.tree.leaves(of_ones(model)) for model in (_small_model(), jnp.ones(())))
+    found, expected = (jax.tree.leaves(ones_direction(model)) for model in (_small_model(), jnp.ones(())))
     return not all(np.allclose(leaf, expected[0], rtol=_TOLERANCE, equal_nan=True) for leaf in found)
 
 
@@ -363,17 +363,17 @@ def _run(
         direction: jax.Array = built.finish(buffer, params)[0]
         return direction
 
-    def of_steps(parts: Any) -> Any:
+    def step_sums(parts: Any) -> Any:
         total = lambda part: jax.ops.segment_sum(part, step, num_steps)  # noqa: E731
         return jax.tree.map(total, parts)
 
     parts = jax.vmap(folded)
     without = parts(jnp.zeros(len(step)), facts, columns)
     alone = parts(jnp.ones(len(step)), facts, columns)
-    opened = of_steps(without)
+    opened = step_sums(without)
     with_it = jax.tree.map(lambda whole, new, old: whole[step] + (new - old), opened, alone, without)
     weights = jax.vmap(finished)(opened)[step] - jax.vmap(finished)(with_it)
-    mixed = jax.vmap(finished)(of_steps(parts(random, facts, columns)))
-    there = of_steps(jnp.ones(len(step))) > 0
-    residue = jnp.where(there, mixed + of_steps(weights * random), 0.0)
+    mixed = jax.vmap(finished)(step_sums(parts(random, facts, columns)))
+    there = step_sums(jnp.ones(len(step))) > 0
+    residue = jnp.where(there, mixed + step_sums(weights * random), 0.0)
     return weights, jnp.max(jnp.abs(residue))

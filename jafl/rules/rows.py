@@ -147,7 +147,7 @@ class SeparateRows(NamedTuple):
 Rows = StackedRows | SeparateRows
 
 
-def of_stored(stored: ArrayTree, use: Callable[[Rows], Made]) -> Made:
+def use_rows(stored: ArrayTree, use: Callable[[Rows], Made]) -> Made:
     """What ``use`` makes of K rows [K, *P], in the way that suits the platform."""
     number = len(jax.tree.leaves(stored)[0])
     if number > MOST_SEPARATE_ROWS:
@@ -170,7 +170,7 @@ def _squares(apart: Sequence[Any], change: Change | None) -> jax.Array:
             of_pairs.append(_products_of_pairs([*leaf, change.vector[place]] if change else leaf))
     if of_pairs:
         number = next(len(leaf) for leaf in apart if not isinstance(leaf, jax.Array))
-        squares.append(_of_rows(sum(of_pairs[1:], of_pairs[0]), number, change))
+        squares.append(_row_products(sum(of_pairs[1:], of_pairs[0]), number, change))
     return sum(squares[1:], squares[0])
 
 
@@ -185,7 +185,7 @@ def _products_of_pairs(leaves: Sequence[jax.Array]) -> jax.Array:
     return jnp.stack(lax.reduce(multiplied, noughts, add, tuple(range(leaves[0].ndim))))
 
 
-def _of_rows(products: jax.Array, number: int, change: Change | None) -> jax.Array:
+def _row_products(products: jax.Array, number: int, change: Change | None) -> jax.Array:
     """[K, K]: the products of the rows, from those of all pairs of what arrives and, last, the change's vector."""
     pairs, rows = np.array(_pairs(number + (change is not None))), np.arange(number)
 

@@ -11,7 +11,7 @@ from jafl.base.errors import choose, whole_number
 from jafl.base.platform_forms import by_platform
 from jafl.records import ArrayTree, Gradients, Report, Requirements, Rule
 from jafl.rules import accumulate
-from jafl.rules.rows import MOST_SEPARATE_ROWS, Change, Rows, SeparateRows, of_stored
+from jafl.rules.rows import MOST_SEPARATE_ROWS, Change, Rows, SeparateRows, use_rows
 from jafl.specifications import specification
 
 # N_ave counts the trips whose weight is at least the largest one divided by this.
@@ -121,7 +121,7 @@ def wkafl(
 
     def finish(buffer, params):
         (_, stage_two, stored), staleness, loss, _ = buffer
-        direction, estimate, stage_two, report = of_stored(
+        direction, estimate, stage_two, report = use_rows(
             stored, lambda rows: step_along(rows, stage_two, accumulate.number(staleness), loss)
         )
         return direction, _State(estimate, stage_two, stored), report, True

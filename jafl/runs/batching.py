@@ -32,7 +32,7 @@ LONGEST_OVER_SHORTEST = 1.25
 
 
 def simulate_in_batches(experiments: Sequence[Experiment]) -> list[History | DivergenceError]:
-    """Trains all experiments, in batches (``batches_of``) where that is quicker.
+    """Trains all experiments, in batches (``group_batches``) where that is quicker.
 
     A batch changes results by rounding only.
 
@@ -43,7 +43,7 @@ def simulate_in_batches(experiments: Sequence[Experiment]) -> list[History | Div
       SettingError: as ``jafl.simulate`` does.
     """
     outcomes: dict[int, History | DivergenceError] = {}
-    for numbers in batches_of(experiments):
+    for numbers in group_batches(experiments):
         if len(numbers) == 1:
             outcomes[numbers[0]] = _simulate_alone(experiments[numbers[0]])
         else:
@@ -53,7 +53,7 @@ def simulate_in_batches(experiments: Sequence[Experiment]) -> list[History | Div
     return [outcomes[number] for number in range(len(experiments))]
 
 
-def batches_of(experiments: Sequence[Experiment]) -> list[list[int]]:
+def group_batches(experiments: Sequence[Experiment]) -> list[list[int]]:
     """The numbers of the experiments in batches, ordered by the first number of each.
 
     Experiments of one batch differ only in numbers with a fraction and in the contents of arrays (so in seeds, rates,

@@ -11,7 +11,7 @@ from jafl.base.errors import SettingError
 from jafl.config.experiment import Experiment
 from jafl.engine.loop.program import Carry
 from jafl.records import ExecutionPlan
-from jafl.runs.directory.files import RunDirectory, config_of, what_decides
+from jafl.runs.directory.files import RunDirectory, run_config, what_decides
 from jafl.runs.recording.recorder import Options
 from jafl.simulation.batches import batch_of
 from jafl.simulation.checkpoints import Checkpoints, Saved
@@ -64,7 +64,7 @@ def convert(
         raise NotThere("its best evaluation may be one that the larger budget does not make")
     written = Checkpoints(
         directory.new_checkpoints,
-        configuration=what_decides(config_of(now)),
+        configuration=what_decides(run_config(now)),
         on_trouble=options.show,
     )
     written.delete()

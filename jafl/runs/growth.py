@@ -19,7 +19,7 @@ from jafl.config.experiment import Experiment, make_experiment
 from jafl.config.settings import Settings
 from jafl.records import EventSchedule
 from jafl.runs.checkpoint_of_larger_run import NotThere, convert
-from jafl.runs.directory.files import RunDirectory, config_of, what_decides
+from jafl.runs.directory.files import RunDirectory, run_config, what_decides
 from jafl.runs.directory.previous_run import EarlierRun, Replacement
 from jafl.runs.directory.reader import DamagedRun, PastRun, read_run, read_schedule
 from jafl.runs.recording.recorder import Options, refuse_differences
@@ -179,7 +179,7 @@ def _begun(experiment: Experiment, directory: RunDirectory) -> Experiment | None
     written = checkpoints.last_configuration(directory.new_checkpoints)
     if written is not None:
         every = written.get("evaluate_every")
-        now = what_decides(config_of(experiment))
+        now = what_decides(run_config(experiment))
         if experiment.settings.evaluate_every is None:
             now["evaluate_every"] = every
         if all(written.get(name) == value for name, value in now.items()):
@@ -195,7 +195,7 @@ def _budgets(content: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _refuse_other_settings(past: PastRun, experiment: Experiment, grown: tuple[str, ...]) -> None:
-    now = what_decides(config_of(experiment))
+    now = what_decides(run_config(experiment))
     before = what_decides(past.config)
     # A run that has grown may keep a spacing that its comparison leaves open.
     open_spacing = ("evaluate_every",) if experiment.settings.evaluate_every is None else ()

@@ -8,7 +8,7 @@ from jafl.config.experiment import Experiment
 from jafl.records import History, Params
 from jafl.runs.batching import as_runs
 from jafl.runs.directory.damage import is_closed
-from jafl.runs.directory.files import RunDirectory, config_of, what_decides
+from jafl.runs.directory.files import RunDirectory, run_config, what_decides
 from jafl.runs.directory.previous_run import Replacement
 from jafl.runs.recording.pictures import draw_missing
 from jafl.runs.recording.progress import Interrupt, Progress
@@ -169,7 +169,7 @@ def _finish_runs_begun_alone(
 
 def _configuration(experiments: Sequence[Experiment], directories: Sequence[RunDirectory]) -> dict[str, Any]:
     """What identifies a batch: what decides the first run's results, and how each other run differs from it."""
-    each = [what_decides(config_of(experiment)) for experiment in experiments]
+    each = [what_decides(run_config(experiment)) for experiment in experiments]
     own = {
         f"{directory.path.parent.name}/{directory.path.name}": {
             name: value for name, value in decides.items() if value != each[0][name]

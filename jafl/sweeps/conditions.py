@@ -34,7 +34,7 @@ OF_AN_ARM = (
 USUAL = "the usual ones"
 
 
-def conditions_of(runs: Sequence[PastRun], *, by_world: bool = True) -> list[dict[str, Any]]:
+def run_conditions(runs: Sequence[PastRun], *, by_world: bool = True) -> list[dict[str, Any]]:
     """The condition of each run: that of its folder, and the settings in which runs there differ.
 
     Runs of one arm differ in any setting, runs of several arms in those that do not follow from the algorithm. Where
@@ -53,8 +53,10 @@ def conditions_of(runs: Sequence[PastRun], *, by_world: bool = True) -> list[dic
         side_by_side.setdefault(grid.folder(condition), []).append(run)
     names = _names(runs)
     of_one_arm = {name for name in names for group in alike.values() if _differ(group, name)}
-    of_several = {name for group in side_by_side.values() for name in _of_several_arms(group, names)}
-    of_worlds = {name for group in side_by_side.values() for name in _of_worlds(group)} if by_world else set()
+    of_several = {name for group in side_by_side.values() for name in _differing_settings(group, names)}
+    of_worlds = (
+        {name for group in side_by_side.values() for name in _world_settings(group)} if by_world else set()
+    )
     varied = [name for name in names if name in of_one_arm | of_several | of_worlds]
     usual = usual_values(runs, varied) if len(varied) > MOST_COLUMNS else {}
 
@@ -100,12 +102,12 @@ def _differ(runs: Sequence[PastRun], name: str) -> bool:
     return len({same(run.config.get(name)) for run in runs}) > 1
 
 
-def _of_worlds(runs: Sequence[PastRun]) -> list[str]:
+def _world_settings(runs: Sequence[PastRun]) -> list[str]:
     """The settings of the world in which runs differ; one that a run cannot read has its default there."""
     return [name for name in OF_WORLD if _differ(runs, name)]
 
 
-def _of_several_arms(runs: Sequence[PastRun], names: Sequence[str]) -> list[str]:
+def _differing_settings(runs: Sequence[PastRun], names: Sequence[str]) -> list[str]:
     """The settings in which runs of several commands differ, although these do not follow from the algorithm.
 
     The arms of one command stand side by side because its user compares them, so only commands are compared with each

@@ -45,7 +45,7 @@ def forecast_runs(
       SettingError: for any setting that cannot work, a topology that does not exist, or a compiler that is missing.
     """
     topology(topology_name)
-    compared = all_arms.of_algorithms(settings) if arms is None else arms
+    compared = all_arms.algorithm_arms(settings) if arms is None else arms
     all_arms.check(compared, overrides)
     values = grid.parse(sweep) if isinstance(sweep, str) and sweep else dict(sweep or {})
     request = Request(values, {label: dict(own) for label, own in compared.items()}, settings.seed)

@@ -17,8 +17,8 @@ from jafl.config import grid
 from jafl.config.arms import Override
 from jafl.config.data_cache import DataCache
 from jafl.config.experiment import Experiment, make_experiment
-from jafl.config.resolution import resolve, seeds_of
-from jafl.config.settings import TYPES, VARYING, Settings, of_source
+from jafl.config.resolution import listed_seeds, resolve
+from jafl.config.settings import TYPES, VARYING, Settings, source_settings
 from jafl.engine.plan.device_memory import device_memory
 from jafl.runs import batching
 from jafl.runs.directory.damage import is_closed
@@ -103,7 +103,7 @@ def directories(root: pathlib.Path, conditions: Sequence[ConditionArms]) -> list
         run_directory(root, condition, label, seed)
         for condition, arms in conditions
         for label, settings in arms.items()
-        for seed in seeds_of(settings)
+        for seed in listed_seeds(settings)
     ]
 
 
@@ -208,7 +208,7 @@ class SweepRuns:
         if not self.share_programs or settings.decompose_steps or devices > 1:
             return None
         return _values(
-            settings, {name for name in TYPES if _is_number(name)} - {*of_source(settings.dataset)}
+            settings, {name for name in TYPES if _is_number(name)} - {*source_settings(settings.dataset)}
         )
 
 

@@ -10,7 +10,7 @@ from jafl.runs.recording import privacy
 DIAGNOSTICS = "diagnostics.json"
 
 
-def of_runs(runs: Mapping[str, PastRun]) -> dict[str, Any]:
+def privacy_section(runs: Mapping[str, PastRun]) -> dict[str, Any]:
     """What the page shows of the private runs among these.
 
     Args:

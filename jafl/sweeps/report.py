@@ -132,7 +132,7 @@ def _content(
     there = {run.path for run in counted}
     rows = seed_means.rows(arm_runs, baseline)
     swept = in_columns([arm.condition for arm in arm_runs])
-    targets = seed_means.targets_of(arm_runs)
+    targets = seed_means.target_accuracies(arm_runs)
     return {
         "version": __version__,
         "title": f"Runs in {path.resolve().name}",
@@ -145,7 +145,7 @@ def _content(
         "table_note": f"Trips, steps and simulated time are those to test accuracy {' or '.join(map(str, targets))}, "
         "the target. Means over seeds ± one standard error; seconds are wall-clock, summed over seeds.",
         "notes": _notes(runs, arm_runs, rows, baseline),
-        **privacy.of_runs({_name(path, run): run for run in runs}),
+        **privacy.privacy_section({_name(path, run): run for run in runs}),
         "maps": _maps(rows) if "sweep.json" in lists and rows and swept is not None else [],
         "curves": _curves(arm_runs, targets[0] if len(targets) == 1 else None),
         **_schedules(path, arm_runs),

@@ -8,7 +8,7 @@ from typing import Any
 from jafl.config import grid
 from jafl.runs.directory import tables
 from jafl.runs.directory.reader import PastRun, names_in, read_json
-from jafl.sweeps.conditions import USUAL, caption, conditions_of, in_columns, same
+from jafl.sweeps.conditions import USUAL, caption, in_columns, run_conditions, same
 
 # Of several runs with the same settings and seed, the one that counts: the one that came furthest.
 FURTHEST_FIRST = ("finished", "diverged", "interrupted", "unfinished", "dry run")
@@ -51,9 +51,9 @@ def by_arm(runs: Sequence[PastRun], labels: Sequence[str] = (), *, by_world: boo
     Args:
       runs: in any order.
       labels: the order of the labels; others follow by name.
-      by_world: as of ``conditions_of``.
+      by_world: as of ``run_conditions``.
     """
-    conditions = conditions_of(runs, by_world=by_world)
+    conditions = run_conditions(runs, by_world=by_world)
     by_seed: dict[tuple, dict[int | str, list[PastRun]]] = {}
     condition_of: dict[tuple, dict[str, Any]] = {}
     for run, condition in zip(runs, conditions, strict=True):
@@ -108,7 +108,7 @@ def rows(arm_runs: Sequence[ArmRuns], baseline: str | None = None) -> list[dict[
 
     Where runs have several targets, ``to_targets`` of a row tells the same for each of them, by the evaluations.
     """
-    targets = targets_of(arm_runs)
+    targets = target_accuracies(arm_runs)
     table = [
         {
             "condition": arm.condition,
@@ -132,7 +132,7 @@ def rows(arm_runs: Sequence[ArmRuns], baseline: str | None = None) -> list[dict[
     return table
 
 
-def targets_of(arm_runs: Sequence[ArmRuns]) -> list[float]:
+def target_accuracies(arm_runs: Sequence[ArmRuns]) -> list[float]:
     """The target accuracies of the runs, from small to large."""
     told = (run.config.get("target_accuracy") for arm in arm_runs for run in arm.runs)
     return sorted({target for target in told if target is not None})

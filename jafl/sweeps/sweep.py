@@ -105,7 +105,7 @@ def run_sweep(
         allowed = "a directory that all parts share (--part=1/1: a sweep for each process)"
         require(output_dir is not None, "output_dir", output_dir, allowed)
     values = grid.parse(sweep) if isinstance(sweep, str) else {name: list(v) for name, v in sweep.items()}
-    compared = all_arms.of_algorithms(settings) if arms is None else arms
+    compared = all_arms.algorithm_arms(settings) if arms is None else arms
     all_arms.check(compared, overrides)
     baseline = baseline or ("fedavg" if "fedavg" in compared else next(iter(compared)))
     if baseline not in compared:
@@ -260,7 +260,7 @@ def _refuse_another(
             lines += [f"the arm {label!r}: {line}" for line in differences(arms_before[label], dict(own))]
     if ("arms" in before) != ("arms" in content):
         lines.append("arms with labels on the one side, algorithms on the other")
-    lines += differences(_overrides_of(before), _overrides_of(content))
+    lines += differences(_arm_overrides(before), _arm_overrides(content))
     if len(lines) > MOST_DIFFERENCES:
         lines[MOST_DIFFERENCES:] = [f"and {len(lines) - MOST_DIFFERENCES} more differences"]
     if lines:
@@ -292,7 +292,7 @@ def _refuse_changed_inputs(paths: Sequence[pathlib.Path], settings: Settings) ->
         refuse_changed_inputs(path, changed(config, before, now))
 
 
-def _overrides_of(content: Mapping[str, Any]) -> dict[str, list[Any]]:
+def _arm_overrides(content: Mapping[str, Any]) -> dict[str, list[Any]]:
     """{a name for an arm's overrides: these, in their order}, of a ``sweep.json``."""
     found: dict[str, list[Any]] = {}
     for override in all_arms.overrides_in(content):

@@ -11,7 +11,7 @@ import jax
 
 from jafl.config.data_cache import DataCache
 from jafl.config.experiment import Experiment
-from jafl.runs.batching import batches_of
+from jafl.runs.batching import group_batches
 from jafl.runs.directory.damage import is_closed
 from jafl.runs.directory.files import RunDirectory
 from jafl.runs.lock import directory_lock, is_locked
@@ -96,7 +96,7 @@ def _programs(
         yield batch, None
         return
     experiments = [run.experiment(loaded) for run in batch]
-    for numbers in batches_of(experiments):
+    for numbers in group_batches(experiments):
         yield [batch[number] for number in numbers], [experiments[number] for number in numbers]
 
 

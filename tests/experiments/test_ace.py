@@ -206,8 +206,8 @@ def test_the_mean_of_a_term_is_over_the_measured_steps_alone():
         {"server_step": 45, "noise": 0.0, "measured": 0.0},
     ]
     # The first measured step had 4, the other three 2 each.
-    assert ace_table1.mean_of(some_run(0, rows), "noise") == pytest.approx((4 + 3 * 2) / 4)
-    assert math.isnan(ace_table1.mean_of(some_run(0, rows[:1]), "noise"))
+    assert ace_table1.mean_term(some_run(0, rows), "noise") == pytest.approx((4 + 3 * 2) / 4)
+    assert math.isnan(ace_table1.mean_term(some_run(0, rows[:1]), "noise"))
 
 
 def test_bound_2_as_printed_is_smaller_by_eta_in_its_second_term():

@@ -407,7 +407,7 @@ def test_rounds_are_as_large_as_a_machine_can_bear():
 
 
 def test_the_compiler_asked_is_that_of_the_devices():
-    named = measure.topology_of
+    named = measure.benchmark_topology
     assert named("cpu", "cpu", 4) == "v5e:1x1"
     assert named("tpu", "TPU v5 lite", 8) == "v5e:2x4"
     assert named("tpu", "TPU v5p", 4) == "v5p:2x2x1"

@@ -179,7 +179,7 @@ def equations(jaxpr):
     for equation in jaxpr.eqns:
         yield equation
         if equation.primitive.name != "custom_vjp_call":
-            for program in rewriting._programs_of(equation.params):
+            for program in rewriting._inner_programs(equation.params):
                 yield from equations(getattr(program, "jaxpr", program))
 
 

@@ -37,7 +37,7 @@ def test_seeds_and_rates_go_together_and_end_as_alone():
         *experiments(seed="0", algorithm="fedbuff", learning_rate=0.05, staleness_exponent=1.0),
         *experiments(seed="1", algorithm="fedbuff", learning_rate=1e30, server_learning_rate=1e30),
     ]
-    assert batching.batches_of(found) == [[0, 1, 4, 5], [2, 3]]
+    assert batching.group_batches(found) == [[0, 1, 4, 5], [2, 3]]
     outcomes = batching.simulate_in_batches(found)
     assert len(outcomes) == len(found)
     for experiment, outcome in zip(found[:5], outcomes, strict=False):
@@ -64,16 +64,16 @@ def test_what_differs_in_more_than_numbers_stays_apart():
         *experiments(num_clients=21),
     ]
     for other in found:
-        assert batching.batches_of([first, other]) == [[0], [1]]
-    assert batching.batches_of([first, second]) == [[0, 1]]
+        assert batching.group_batches([first, other]) == [[0], [1]]
+    assert batching.group_batches([first, second]) == [[0, 1]]
 
 
 def test_groups_are_as_large_as_pays(monkeypatch):
     found = experiments(seed="0,1,2,3,4")
     monkeypatch.setattr(batching, "CPU_BYTES", 8000)
-    assert batching.batches_of(found) == [[0, 1, 2], [3, 4]]
+    assert batching.group_batches(found) == [[0, 1, 2], [3, 4]]
     monkeypatch.setattr(batching, "CPU_BYTES", 1000)
-    assert batching.batches_of(found) == [[0], [1], [2], [3], [4]]
+    assert batching.group_batches(found) == [[0], [1], [2], [3], [4]]
 
 
 def test_on_an_accelerator_memory_decides(monkeypatch):
@@ -95,7 +95,7 @@ def test_in_the_matrix_form_different_rules_go_together_and_end_as_alone():
         *experiments(algorithm="fedbuff", plan_form="matrix", server_optimizer="sgd", server_momentum=0.5),
         *experiments(algorithm="fedasync", buffer_size=1, plan_form="matrix"),
     ]
-    assert batching.batches_of(found) == [[0, 1, 2, 3], [4]]
+    assert batching.group_batches(found) == [[0, 1, 2, 3], [4]]
     outcomes = batching.simulate_in_batches(found)
     for experiment, outcome in zip(found, outcomes, strict=True):
         alone = simulate_prepared(lambda run=experiment.run: prepare(run, form="loop"))

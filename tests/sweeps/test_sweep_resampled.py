@@ -7,7 +7,7 @@ from quick_compilation import quick_compilation  # noqa: F401
 from jafl.config.data_cache import DataCache
 from jafl.config.experiment import make_experiment, make_experiments
 from jafl.config.settings import Settings
-from jafl.runs.batching import batches_of, simulate_in_batches
+from jafl.runs.batching import group_batches, simulate_in_batches
 
 SMALL = {
     "algorithm": "fedbuff",
@@ -31,7 +31,7 @@ SMALL = {
 )
 def test_runs_with_splits_of_their_own_train_in_one_program_as_alone(resampling):
     experiments = make_experiments(Settings(**SMALL, **resampling, seed="3,4,9"))
-    assert batches_of(experiments) == [[0, 1, 2]]
+    assert group_batches(experiments) == [[0, 1, 2]]
     tested = [experiment.federation.test_y.tobytes() for experiment in experiments]
     assert len({*tested}) == 3
     together = simulate_in_batches(experiments)

@@ -17,7 +17,7 @@ from experiments.harness.declare.declarations import (
     PaperExperiment,
     Scale,
 )
-from experiments.harness.declare.protocol import arms_of, claims_at
+from experiments.harness.declare.protocol import claim_arms, claims_at
 from experiments.harness.results import holds
 from experiments.harness.statistics import power, seeds_for
 from jafl.base.errors import SettingError, is_number, real_number, require, seed_number
@@ -252,7 +252,7 @@ def _check_tuning(where: str, scale: Scale, claims: Sequence[Claim]) -> None:
                 )
     searched = {label for label in scale.arms if equal_search.trials(scale.search, label)}
     for claim in claims:
-        for label in arms_of(claim, scale) if searched else ():
+        for label in claim_arms(claim, scale) if searched else ():
             why = scale.analysis.untuned.get(label, "")
             allowed = f"searched for, or named in untuned: it takes part in {claim.sentence!r}"
             require(label in searched or why, f"{where}: the arm", label, allowed)

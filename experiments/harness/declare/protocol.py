@@ -25,7 +25,7 @@ def claims_at(experiment: PaperExperiment, scale_name: str) -> list[Claim]:
     return [claim for claim in experiment.claims if scale_name in claim.scales]
 
 
-def arms_of(claim: Claim, scale: Scale) -> list[str]:
+def claim_arms(claim: Claim, scale: Scale) -> list[str]:
     """The labels of the arms that a claim is about; all, where it has differences of its own."""
     return list(scale.arms) if claim.differences is not None else [claim.better, claim.worse]
 

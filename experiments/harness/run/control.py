@@ -26,7 +26,7 @@ from experiments.harness.declare.protocol import VERSION, claims_at
 from experiments.harness.judge import verdicts
 from experiments.harness.results import Runs
 from experiments.harness.run.running import default_processes
-from experiments.harness.run.sweeps import BUDGET, adapted, of_results, typed_budget
+from experiments.harness.run.sweeps import BUDGET, adapted, results_sweep, typed_budget
 from experiments.harness.statistics import ALPHA
 from jafl.base.errors import SettingError, require, whole_number
 from jafl.sweeps.seed_means import ArmRuns
@@ -102,7 +102,7 @@ def run(
     gathered: list[list[dict[str, Any]]] = [[] for _ in range(families)]
     trained = 0
     for experiment in experiments:
-        runs, found = _of_experiment(experiment, families, output, budget or {}, options)
+        runs, found = _control_rows(experiment, families, output, budget or {}, options)
         trained += runs
         for number, rows in enumerate(found):
             gathered[number] += rows
@@ -157,7 +157,7 @@ def read(path: pathlib.Path) -> dict[str, Any]:
     return content
 
 
-def _of_experiment(
+def _control_rows(
     experiment: PaperExperiment,
     families: int,
     output: pathlib.Path,
@@ -175,7 +175,7 @@ def _of_experiment(
     typed = {"shuffle_labels": True, "seed": every, **budget}
     size, settings = adapted(_needed(experiment, scale, scale.analysis), typed)
     folder = output / f"control-{experiment.name}"
-    sweep = of_results(size, settings, typed_budget(budget))
+    sweep = results_sweep(size, settings, typed_budget(budget))
     outcome = run_sweep(
         sweep.settings,
         sweep.conditions,

@@ -19,7 +19,7 @@ from jafl.base.errors import SettingError
 from jafl.config import arms as all_arms
 from jafl.config import grid
 from jafl.config.experiment import make_experiment
-from jafl.config.resolution import refuse_unread_in_sweep, resolve, seeds_of
+from jafl.config.resolution import listed_seeds, refuse_unread_in_sweep, resolve
 from jafl.config.settings import VARYING, Settings
 from jafl.engine.plan.device_memory import readable
 from jafl.runs.directory.files import RunDirectory
@@ -97,8 +97,8 @@ class Planner:
         for condition, arms in conditions:
             common, where = sweep.settings.changed(condition), grid.readable(grid.folder(condition))
             for label, settings, run in self._resolved(arms):
-                found = run if isinstance(run, str) else self._of_run(f"{where} {label}", label, run)
-                arm, seeds = label.partition(BETWEEN)[0], len(seeds_of(settings))
+                found = run if isinstance(run, str) else self._run_needs(f"{where} {label}", label, run)
+                arm, seeds = label.partition(BETWEEN)[0], len(listed_seeds(settings))
                 needs, refused = (None, found) if isinstance(found, str) else (found, "")
                 rows.append(Planned(where, arm, _changed(settings, common), seeds, needs, refused))
         return rows
@@ -106,7 +106,7 @@ class Planner:
     def _resolved(self, arms: Mapping[str, Settings]) -> Iterator[tuple[str, Settings, Settings | str]]:
         """(label, settings, those of the run with the first seed, or why it is refused)."""
         for label, settings in arms.items():
-            first = settings.changed({"seed": str(seeds_of(settings)[0])})
+            first = settings.changed({"seed": str(listed_seeds(settings)[0])})
             # A second arm says that it is not alone: then it takes the buffer size that it is defined for.
             compared = {label: first} | ({label + " ": first} if len(arms) > 1 else {})
             try:
@@ -114,7 +114,7 @@ class Planner:
             except SettingError as error:
                 yield label, settings, str(error)
 
-    def _of_run(self, where: str, label: str, run: Settings) -> Needs | str:
+    def _run_needs(self, where: str, label: str, run: Settings) -> Needs | str:
         """What a run needs, or why it is refused."""
         key = tuple(
             value is None if name in VARYING else value for name, value in vars(run).items() if name != "seed"

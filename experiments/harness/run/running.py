@@ -233,9 +233,9 @@ class _Job:
 def _sweeps(job: _Job, tune: bool) -> list[Sweep]:
     """The runs of the results, after those of the search if there is to be one."""
     given = job.scale, job.settings, job.budget
-    searched = [sweeps.of_search(*given)] if tune else []
+    searched = [sweeps.search_sweep(*given)] if tune else []
     require(job.scale.arms, f"arms of {job.experiment.name}", dict(job.scale.arms), "{label: settings}")
-    return [*searched, sweeps.of_results(*given)]
+    return [*searched, sweeps.results_sweep(*given)]
 
 
 def _forecast(job: _Job, topology: str, tune: bool) -> None:
@@ -294,8 +294,8 @@ def _train(job: _Job, tune: bool, options: Mapping[str, Any]) -> bool:
         if tuned is None:
             return False
         job = dataclasses.replace(job, scale=dataclasses.replace(job.scale, tuned=tuned["tuned"]))
-    (of_results,) = _sweeps(job, tune=False)
-    if not _timed(job, "results", options, lambda: _run(job, of_results, "runs", options)):
+    (results,) = _sweeps(job, tune=False)
+    if not _timed(job, "results", options, lambda: _run(job, results, "runs", options)):
         return False
     runs = Runs.in_folder(job.folder / "runs")
     seeds = sorted(
@@ -327,8 +327,8 @@ def _search(job: _Job, options: Mapping[str, Any]) -> dict[str, Any] | None:
     """Runs the search, writes ``tuned.json`` and returns its content; None if it was interrupted."""
     from jafl.runs.directory.files import RunDirectory
 
-    of_search = sweeps.of_search(job.scale, job.settings, job.budget)
-    if not _run(job, of_search, "search", {**options, "pictures": False}):
+    trials = sweeps.search_sweep(job.scale, job.settings, job.budget)
+    if not _run(job, trials, "search", {**options, "pictures": False}):
         return None
     tuned = search.winners(job.scale, Runs.in_folder(job.folder / "search"))
     RunDirectory(job.folder, resume=True).write_result("tuned.json", tuned)
@@ -341,11 +341,11 @@ def _run(job: _Job, sweep: Sweep, folder: str, options: Mapping[str, Any]) -> bo
 
     Raises _OtherPartsAreLeft if this process's part is over, and others are not.
     """
-    from jafl.config.resolution import seeds_of
+    from jafl.config.resolution import listed_seeds
     from jafl.sweeps.sweep import run_sweep
 
     noun = {"results": "runs", "search": "trials"}[sweep.part]
-    conditions, seeds = len(grid.product(sweep.conditions)), len(seeds_of(sweep.settings))
+    conditions, seeds = len(grid.product(sweep.conditions)), len(listed_seeds(sweep.settings))
     count = conditions * len(sweep.arms) * seeds
     told = f"{len(sweep.arms)} arms, {conditions} conditions, {seeds} seeds"
     job.show(f"{sweep.part.capitalize()}: {told}: {count:,} runs.")

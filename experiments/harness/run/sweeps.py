@@ -26,7 +26,7 @@ class Sweep:
     overrides: Sequence[Override]
 
 
-def of_search(scale: Scale, settings: Settings, budget: Sequence[Override] = ()) -> Sweep:
+def search_sweep(scale: Scale, settings: Settings, budget: Sequence[Override] = ()) -> Sweep:
     """The trials of the search.
 
     Args:
@@ -44,8 +44,8 @@ def of_search(scale: Scale, settings: Settings, budget: Sequence[Override] = ())
     return Sweep("search", settings, scale.conditions, arms, [*overrides, *budget])
 
 
-def of_results(scale: Scale, settings: Settings, budget: Sequence[Override] = ()) -> Sweep:
-    """The runs that the claims are judged by, with the settings in ``scale.tuned``; arguments as of ``of_search``."""
+def results_sweep(scale: Scale, settings: Settings, budget: Sequence[Override] = ()) -> Sweep:
+    """The runs that the claims are judged by, with the settings in ``scale.tuned``; arguments: ``search_sweep``'s."""
     overrides = [*scale.overrides, *tuned_overrides(scale.tuned), *budget]
     return Sweep("results", settings, scale.conditions, scale.arms, overrides)
 
@@ -64,9 +64,9 @@ def adapted(scale: Scale, typed: Mapping[str, Any]) -> tuple[Scale, Settings]:
     typed = {name: value for name, value in typed.items() if name not in tried}
     own = {"seed": ",".join(map(str, scale.seeds)), "different_worlds": bool(scale.different_worlds)}
     settings = Settings().changed(scale.settings, own, typed)
-    from jafl.config.resolution import seeds_of
+    from jafl.config.resolution import listed_seeds
 
-    return dataclasses.replace(scale, seeds=seeds_of(settings), conditions=tried), settings
+    return dataclasses.replace(scale, seeds=listed_seeds(settings), conditions=tried), settings
 
 
 def tuned_overrides(tuned: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[Override]:

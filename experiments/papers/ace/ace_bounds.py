@@ -88,7 +88,7 @@ def objective(federation: Any, w: np.ndarray) -> float:
     return float(0.5 * np.mean(np.sum((np.asarray(w, np.float64) - federation.y) ** 2, axis=1)))
 
 
-def rule_of(label: str) -> Any:
+def make_rule(label: str) -> Any:
     """jafl's rule."""
     import jafl
 
@@ -120,7 +120,7 @@ class Path:
     gain: float
 
 
-def schedule_of(label: str, clients: int, steps: int, seed: int) -> Any:
+def make_schedule(label: str, clients: int, steps: int, seed: int) -> Any:
     """Who trains when: all clients under way, the last fifth ten times slower."""
     import jafl
 
@@ -145,10 +145,10 @@ def run(label: str, *, clients: int, steps: int, rate: float, seed: int, apart: 
     import jafl
     from jafl.simulation.not_learning import NotLearningWarning
 
-    schedule = schedule_of(label, clients, steps, seed)
+    schedule = make_schedule(label, clients, steps, seed)
     federation = quadratics(seed, clients, apart)
     work = jafl.client_work(model(), learning_rate=1.0, local_steps=1, batch_size=BATCH)
-    rule = jafl.decomposed(rule_of(label), work, federation, range(steps))
+    rule = jafl.decomposed(make_rule(label), work, federation, range(steps))
     params = {"w": np.zeros(DIMENSIONS, np.float32)}
     params["w"][-1] = start
     with warnings.catch_warnings():

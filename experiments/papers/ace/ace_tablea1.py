@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 
 from experiments.harness import Analysis, Claim, Context, Margin, PaperExperiment, Published, Scale
-from experiments.papers.ace.ace_bounds import CLIENTS, WORLDS, model, rule_of, run, schedule_of
+from experiments.papers.ace.ace_bounds import CLIENTS, WORLDS, make_rule, make_schedule, model, run
 from experiments.papers.ace.ace_fig2 import (
     ACE,
     ACED,
@@ -65,7 +65,7 @@ def storage(label: str) -> tuple[float, float]:
     """(numbers on the server per parameter of the model, cached updates per client)."""
     import jax
 
-    rule = rule_of(label).build()
+    rule = make_rule(label).build()
     params = model().init(jax.random.key(0), np.zeros((1, 1), np.float32))
     size = sum(leaf.size for leaf in jax.tree.leaves(params))
     kept = jax.eval_shape(lambda: rule.begin(rule.init(params, CLIENTS), params))
@@ -75,7 +75,7 @@ def storage(label: str) -> tuple[float, float]:
 
 def trips_per_step(label: str, seed: int) -> float:
     """Client trips in a server step after the first, in which ACE hears of all clients."""
-    schedule = schedule_of(label, CLIENTS, 50, seed)
+    schedule = make_schedule(label, CLIENTS, 50, seed)
     return float(np.bincount(schedule.step)[1:].mean())
 
 

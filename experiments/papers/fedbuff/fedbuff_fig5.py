@@ -113,7 +113,7 @@ def to(name: str) -> str:
     return f"distance to {words(name)}"
 
 
-def row_of(rows: list[dict[str, Any]], arrivals: str, name: str) -> dict[str, Any]:
+def find_row(rows: list[dict[str, Any]], arrivals: str, name: str) -> dict[str, Any]:
     """The row of a way of arriving and a law."""
     (row,) = [row for row in rows if (row["clients"], row["durations"]) == (arrivals, words(name))]
     return row
@@ -142,18 +142,18 @@ def draw(drawn: dict[tuple[str, str], np.ndarray], folder: pathlib.Path) -> None
 
 def nearer(rows: list[dict[str, Any]], name: str, other: str, arrivals: str = FIXED) -> Any:
     """[seeds]: the distance of staleness to another law minus that to the durations' own."""
-    row = row_of(rows, arrivals, name)
+    row = find_row(rows, arrivals, name)
     return np.array(row[to(other)]) - np.array(row[to(name)])
 
 
 def from_mean(rows: list[dict[str, Any]], name: str) -> Any:
     """[seeds]: mean staleness over (M - 1) / K, minus 1."""
-    return np.array(row_of(rows, FIXED, name)["mean staleness"]) / MEAN - 1
+    return np.array(find_row(rows, FIXED, name)["mean staleness"]) / MEAN - 1
 
 
 def apart(rows: list[dict[str, Any]]) -> Any:
     """[seeds]: minus the distance between the two ways of arriving, with half-normal durations."""
-    return -np.array(row_of(rows, CONSTANT_RATE, "half_normal")["distance to 1,000 under way"])
+    return -np.array(find_row(rows, CONSTANT_RATE, "half_normal")["distance to 1,000 under way"])
 
 
 HALF_NORMAL = "with half-normal durations, staleness is half-normal rather than exponential"

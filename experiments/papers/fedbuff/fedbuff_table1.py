@@ -266,7 +266,7 @@ to_target = at_target("client_trips")
 FEWER_TRIPS: dict[str, Any] = {"measure": to_target, "lower_is_better": True}
 
 
-def of_tasks(condition: Mapping[str, Any], numbers: Mapping[str, str]) -> str:
+def task_numbers(condition: Mapping[str, Any], numbers: Mapping[str, str]) -> str:
     """Of {task: published number} that of the condition's task, or all if the condition names none."""
     return numbers.get(condition["dataset"], "-") if "dataset" in condition else " / ".join(numbers.values())
 
@@ -283,7 +283,7 @@ FEWER = "{better} needs fewer trips than {worse}"
 
 def beside(condition: Mapping[str, Any], label: str) -> str:
     """The published thousands of trips: of the condition's task, or of all three."""
-    return of_tasks(condition, {task: trips[label] for task, trips in TRIPS.items()})
+    return task_numbers(condition, {task: trips[label] for task, trips in TRIPS.items()})
 
 
 def published_trips(first: str, second: str, tasks: Sequence[str] = tuple(TRIPS)) -> str:

@@ -42,7 +42,7 @@ TRIPS = {
 def beside(condition: Mapping[str, Any], label: str) -> str:
     """The published thousands of trips: of the condition's task, or of all three."""
     place = list(ARMS).index(label)
-    return table1.of_tasks(condition, {task: trips[place] for task, trips in TRIPS.items()})
+    return table1.task_numbers(condition, {task: trips[place] for task, trips in TRIPS.items()})
 
 
 EXPERIMENT = PaperExperiment(

@@ -136,7 +136,7 @@ def draw(_: Runs, folder: pathlib.Path) -> None:
 def beside(condition: Mapping[str, Any], label: str) -> str:
     """The published eta_l and eta_g, of all three tasks or of the condition's."""
     numbers = {task: "{:g}, {:g}".format(*rates[label][:2]) for task, rates in RATES.items()}
-    return table1.of_tasks(condition, numbers)
+    return table1.task_numbers(condition, numbers)
 
 
 EXPERIMENT = PaperExperiment(

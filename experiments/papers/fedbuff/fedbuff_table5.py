@@ -67,7 +67,7 @@ def beside(condition: Mapping[str, Any], label: str) -> str:
     if label == FEDBUFF:
         return "1"
     place = LAWS.index(condition["delay"])
-    return table1.of_tasks(condition, {task: SPEED_UPS[task, label][place] for task in CLIENTS_GIVEN})
+    return table1.task_numbers(condition, {task: SPEED_UPS[task, label][place] for task in CLIENTS_GIVEN})
 
 
 def speed_up_changes(rival: str, law: str) -> Any:

@@ -64,7 +64,7 @@ NUMBERS = {
 
 def beside(condition: Mapping[str, Any], label: str) -> str:
     """Published time and thousands of trips, CelebA's and Sent140's or those of the condition's task."""
-    return table1.of_tasks(condition, NUMBERS[label])
+    return table1.task_numbers(condition, NUMBERS[label])
 
 
 EXPERIMENT = PaperExperiment(

@@ -90,7 +90,7 @@ TRIPS = {
 def beside(condition: Mapping[str, Any], label: str) -> str:
     """The published thousands of trips: CelebA's and Sent140's, or those of the condition's task."""
     size, place = condition.get("buffer_size", WORLD["buffer_size"]), list(ARMS).index(label)
-    return table1.of_tasks(condition, {task: TRIPS[task, size][place] for task in CLIENTS_GIVEN})
+    return table1.task_numbers(condition, {task: TRIPS[task, size][place] for task in CLIENTS_GIVEN})
 
 
 SUM = {"aggregate": "sum"}

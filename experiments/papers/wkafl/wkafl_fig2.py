@@ -108,11 +108,11 @@ def _correlation(runs: Runs) -> Sequence[float]:
         [runs.values(label, measure) for label in BY_STALENESS] for measure in (aggregated, average_staleness)
     )
 
-    def of_bases(values: Sequence[Mapping[int, float]], seed: int) -> list[float]:
+    def seed_values(values: Sequence[Mapping[int, float]], seed: int) -> list[float]:
         return [by_seed[seed] for by_seed in values]
 
     return [
-        float(np.corrcoef(of_bases(numbers, seed), of_bases(staleness, seed))[0, 1]) - LINEAR
+        float(np.corrcoef(seed_values(numbers, seed), seed_values(staleness, seed))[0, 1]) - LINEAR
         for seed in numbers[0]
     ]
 

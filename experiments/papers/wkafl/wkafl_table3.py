@@ -146,7 +146,7 @@ DESK_SCALE = Scale(
 PAPER_SETTINGS = WORLD | in_flight(3000)
 
 
-def _of_the_table(world: dict[str, Any], scale: str, *, on_cifar: bool) -> list[Claim]:
+def _table_claims(world: dict[str, Any], scale: str, *, on_cifar: bool) -> list[Claim]:
     """What table 3 has of one data set; the desk world stands for CIFAR-10.
 
     There TWAFL's accuracy is level with five and ten labels, and SASGD is the steadier one with one label.
@@ -212,9 +212,9 @@ EXPERIMENT = PaperExperiment(
     },
     beside=_beside,
     claims=[
-        *_of_the_table({}, "desk", on_cifar=True),
-        *_of_the_table({"dataset": "emnist/mnist"}, "paper", on_cifar=False),
-        *_of_the_table({"dataset": "cifar10"}, "paper", on_cifar=True),
+        *_table_claims({}, "desk", on_cifar=True),
+        *_table_claims({"dataset": "emnist/mnist"}, "paper", on_cifar=False),
+        *_table_claims({"dataset": "cifar10"}, "paper", on_cifar=True),
         *compare(SUM_AS_MEAN, BY_SUM, WKAFL, expected="equivalent", scales=("desk",), own=True),
         *(
             Claim(

@@ -47,7 +47,7 @@ M_E = 0.1  # of equation (11); below (1 - alpha) / 6
 HIGHEST_RATE = 0.1
 
 
-def rate_of(steps: int) -> float:
+def stable_rate(steps: int) -> float:
     """1 / sqrt(J), no higher than what the problem is stable at in spite of its staleness."""
     return min(steps**-0.5, HIGHEST_RATE)
 
@@ -84,13 +84,13 @@ def run(steps: int, seed: int) -> dict[str, np.ndarray]:
             bound**2,
             weight @ np.sum((estimate - clipped) ** 2, axis=1),
         )
-        models.append(models[-1] - rate_of(steps) * weight @ clipped)
+        models.append(models[-1] - stable_rate(steps) * weight @ clipped)
     return dict(zip(("gradient", "error of estimate", "estimate", "disagreement"), found, strict=True))
 
 
 def kept_back(steps: int) -> tuple[np.ndarray, np.ndarray]:
-    """([J]: V_j with L = 1; [J]: the double sum of (14) at each j), for a constant rate of ``rate_of``."""
-    rate, sums = rate_of(steps), partial_sums(steps, MOMENTUM)
+    """([J]: V_j with L = 1; [J]: the double sum of (14) at each j), for a constant rate of ``stable_rate``."""
+    rate, sums = stable_rate(steps), partial_sums(steps, MOMENTUM)
     powers = MOMENTUM ** np.arange(steps)
     reach = 40  # alpha^40 is nothing
     far = np.arange(reach)
@@ -118,7 +118,7 @@ def measure(context: Context) -> list[dict[str, Any]]:
     rows = []
     most = context.settings.server_steps or STEPS[-1]
     for steps in [number for number in STEPS if number <= most] or [most]:
-        rate, sums = rate_of(steps), partial_sums(steps, MOMENTUM)
+        rate, sums = stable_rate(steps), partial_sums(steps, MOMENTUM)
         kept, double = kept_back(steps)
         found = [run(steps, seed) for seed in context.scale.seeds]
         sides: list[tuple[float, float]] = []

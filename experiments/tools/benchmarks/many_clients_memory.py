@@ -70,10 +70,10 @@ def prepare(folder: pathlib.Path) -> None:
     import json
 
     from jafl import data
-    from jafl.data.sources.prepared import builder_of
+    from jafl.data.sources.prepared import tfds_builder
     from jafl.data.sources.preparing import kept_archive, registered_archives
 
-    builder = builder_of("sentiment140", folder)
+    builder = tfds_builder("sentiment140", folder)
     ((url, info),) = registered_archives(builder).items()
     # Under the name of a finished download: the published archive's checksum would not be this one's.
     kept = kept_archive(builder, url, info, folder / "downloads")

@@ -32,7 +32,7 @@ MECHANISMS = flags.DEFINE_list("mechanisms", ["tree_honaker"], "Mechanisms, each
 ROWS = ((660_120, 10, False), (660_120, 10, True), (99_018, 10, False), (660_120, 1000, False))
 
 
-def report_of(
+def account_schedule(
     clients: int, buffer_size: int, weighs_staleness: bool, mechanism: str
 ) -> tuple[privacy.PrivacyReport, float]:
     """The report of one schedule, and the processor seconds that the accounting took, schedule apart."""
@@ -68,7 +68,7 @@ def main(_: list[str]) -> None:
     )
     for mechanism in MECHANISMS.value:
         for clients, size, weighs in ROWS:
-            report, seconds = report_of(clients, size, weighs, mechanism)
+            report, seconds = account_schedule(clients, size, weighs, mechanism)
             squares, told = report.squared_sensitivities, report.to_dict()
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
             cells = (

@@ -46,12 +46,12 @@ def rounded(function: Callable[..., Any], mantissa_bits: int) -> Callable[..., A
     """
 
     @functools.wraps(function)
-    def of_rounded(*args: Any) -> Any:
+    def rounded_function(*args: Any) -> Any:
         program, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
         results = _run(program, jax.tree.leaves(args), mantissa_bits)
         return jax.tree.unflatten(jax.tree.structure(shapes), results)
 
-    return of_rounded
+    return rounded_function
 
 
 @specification

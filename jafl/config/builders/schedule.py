@@ -11,7 +11,7 @@ import numpy as np
 from jafl.base.errors import SettingError, choose, require, unknown_name
 from jafl.config.declaration import FILES
 from jafl.config.parsing import items, labels_in, refused_as
-from jafl.config.settings import DECLARED, DEFAULTS, Settings, arguments_of
+from jafl.config.settings import DECLARED, DEFAULTS, Settings, choice_arguments
 from jafl.records import EventSchedule
 from jafl.schedule import (
     DELAYS,
@@ -130,7 +130,7 @@ def make_availability(settings: Settings, num_clients: int) -> Availability | No
         return None
     if name in ("diurnal", "on_and_off"):
         law: Callable[..., Availability] = getattr(availability, name)
-        names = arguments_of("availability", name)
+        names = choice_arguments("availability", name)
         given = {argument: getattr(settings, setting) for argument, setting in names.items()}
         given = {argument: value for argument, value in given.items() if value is not None}
         with refused_as(AVAILABILITY_ARGUMENTS):

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jafl.base.errors import choose
-from jafl.data.federation import Partition, Source, offsets_of
+from jafl.data.federation import Partition, Source, client_offsets
 from jafl.data.normalization import LARGEST_PIXEL, normalization_named
 from jafl.data.sources.celeb_a import SIDE
 from jafl.data.sources.femnist import FORMS, IMAGE, with_validation
@@ -165,7 +165,7 @@ def _clients(name: str, given: Mapping[str, Any]) -> Source:
     arrays = {
         "x": _places(count, np.uint8 if is_images else np.int32),
         "y": _labels(count, 2),
-        "offsets": offsets_of(clients.sizes(fewest)),
+        "offsets": client_offsets(clients.sizes(fewest)),
     }
     names = ("split_by", "test_fraction", "validation_fraction", "data_fraction", "data_seed")
     split = {name: given[name] for name in names}
@@ -190,7 +190,7 @@ def _writers(name: str, given: Mapping[str, Any]) -> Source:
             ("y", _labels(count, _CLASSES_OF_WRITERS)),
         )
     }
-    offsets = offsets_of(sizes - test)
+    offsets = client_offsets(sizes - test)
     normalize = normalization_named(given["normalization"] or "unit")
     source = stored_source(
         name,

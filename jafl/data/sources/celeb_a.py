@@ -11,7 +11,7 @@ import numpy as np
 from jafl.base.errors import SettingError
 from jafl.base.extras import importing
 from jafl.data.cache import Writer
-from jafl.data.federation import Source, offsets_of
+from jafl.data.federation import Source, client_offsets
 from jafl.data.normalization import PixelStatistics, normalization_named
 from jafl.data.sources.prepared import examples, image_from
 from jafl.data.sources.prepared_clients import prepared_clients
@@ -102,7 +102,7 @@ def _decode_celeb_a(writer: Writer, root: pathlib.Path) -> Mapping[str, Any]:
         writer.append("x", batch)
     writer.append("y", np.asarray(smiles, np.int32)[order])
     large = sizes >= MIN_EXAMPLES
-    writer.append("offsets", offsets_of(sizes[large]))
+    writer.append("offsets", client_offsets(sizes[large]))
     writer.append("identity", names[large])
     return statistics.facts()
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from jafl.base.errors import SettingError, require, whole_number
 from jafl.data.checks import generator
-from jafl.data.federation import Source, offsets_of
-from jafl.data.splits import check_client_split, examples_of, fields_of, split_clients
+from jafl.data.federation import Source, client_offsets
+from jafl.data.splits import check_client_split, client_examples, source_fields, split_clients
 from jafl.data.words import PADDING, SPECIAL, UNKNOWN
 
 NO_LABEL = -1  # at places that count nowhere: neither in a loss nor among a client's labels
@@ -92,7 +92,7 @@ def python_source(
         files = np.sort(rng.choice(files, count, replace=False))
 
     split = split_clients(
-        offsets_of(sizes[files]),
+        client_offsets(sizes[files]),
         split_by=split_by,
         test_fraction=test_fraction,
         validation_fraction=validation_fraction,
@@ -101,8 +101,8 @@ def python_source(
     )
     x, y = _examples([names[file] for file in files], used[files], tokens)
     parts = {"train": split.train, "test": split.test, "validation": split.validation}
-    fields = fields_of(x, y, **parts)
-    in_all_files = examples_of(offsets_of(sizes), files)
+    fields = source_fields(x, y, **parts)
+    in_all_files = client_examples(client_offsets(sizes), files)
     fields |= {
         f"{part}_indices": None if places is None else in_all_files[places] for part, places in parts.items()
     }
@@ -208,7 +208,7 @@ def _files_needed(num_clients: int, training: float, available: int) -> int:
 def _examples(names: list[str], used: np.ndarray, tokens: int) -> tuple[np.ndarray, np.ndarray]:
     """``x`` uint8 and y int32, [E, tokens], of files, of each of which so many characters are ``used``."""
     folder = _folder()
-    offsets = offsets_of(-(-(used - 1) // tokens))
+    offsets = client_offsets(-(-(used - 1) // tokens))
     x = np.full((int(offsets[-1]), tokens), PADDING, np.uint8)
     y = np.full(x.shape, NO_LABEL, np.int32)
     for name, count, start, end in zip(names, used, offsets[:-1], offsets[1:], strict=True):

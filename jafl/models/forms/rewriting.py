@@ -56,7 +56,7 @@ def in_quick_forms(traced: Callable[..., Any], function: Callable[..., Any], *ar
     program = found.jaxpr
     if not _has_some(program.jaxpr):
         return function(*arguments)
-    _warn_of(program.jaxpr)
+    _warn_slow_operations(program.jaxpr)
     leaves = _evaluated(program.jaxpr, program.consts, jax.tree.leaves(arguments))
     return jax.tree.unflatten(jax.tree.structure(found.out_info), leaves)
 
@@ -92,7 +92,7 @@ def _results(equation: Any, operands: list[Any]) -> Sequence[Any]:
     if name == MAXIMUM and not _why_not_maximum(equation):
         windows = params["window_dimensions"], params["window_strides"], params["padding"]
         return [windowed_maximum(operands[0], *(tuple(each) for each in windows))]
-    if name in _REPEATED and any(map(_has_some, _programs_of(params))) and not _by_platform(params):
+    if name in _REPEATED and any(map(_has_some, _inner_programs(params))) and not _by_platform(params):
         results: Sequence[Any] = _REPEATED[name](params, operands)
         return results
     made = equation.primitive.get_bind_params(params)
@@ -101,26 +101,26 @@ def _results(equation: Any, operands: list[Any]) -> Sequence[Any]:
     return bound if equation.primitive.multiple_results else [bound]
 
 
-def _function_of(program: Any) -> Callable[..., list[Any]]:
+def _program_function(program: Any) -> Callable[..., list[Any]]:
     """A program of an operation, as a function of its operands."""
     jaxpr, constants = getattr(program, "jaxpr", program), getattr(program, "consts", ())
     return lambda *operands: _evaluated(jaxpr, constants, operands)
 
 
 def _call(params: Any, operands: list[Any]) -> list[Any]:
-    (program,) = _programs_of(params)
-    return _function_of(program)(*operands)
+    (program,) = _inner_programs(params)
+    return _program_function(program)(*operands)
 
 
 def _checkpoint(params: Any, operands: list[Any]) -> list[Any]:
     options = {name: params[name] for name in ("prevent_cse", "policy")}
-    return list(jax.checkpoint(_function_of(params["jaxpr"]), **options)(*operands))
+    return list(jax.checkpoint(_program_function(params["jaxpr"]), **options)(*operands))
 
 
 def _scan(params: Any, operands: list[Any]) -> list[Any]:
     first, second = params["num_consts"], params["num_consts"] + params["num_carry"]
     constants, carry, slices = operands[:first], operands[first:second], operands[second:]
-    function = _function_of(params["jaxpr"])
+    function = _program_function(params["jaxpr"])
 
     def body(carry, slices):
         results = function(*constants, *carry, *slices)
@@ -133,7 +133,7 @@ def _scan(params: Any, operands: list[Any]) -> list[Any]:
 
 def _while(params: Any, operands: list[Any]) -> list[Any]:
     first, second = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
-    condition, body = _function_of(params["cond_jaxpr"]), _function_of(params["body_jaxpr"])
+    condition, body = _program_function(params["cond_jaxpr"]), _program_function(params["body_jaxpr"])
     return list(
         lax.while_loop(
             lambda carry: condition(*operands[:first], *carry)[0],
@@ -144,7 +144,9 @@ def _while(params: Any, operands: list[Any]) -> list[Any]:
 
 
 def _cond(params: Any, operands: list[Any]) -> list[Any]:
-    return list(lax.switch(operands[0], [_function_of(each) for each in params["branches"]], *operands[1:]))
+    return list(
+        lax.switch(operands[0], [_program_function(each) for each in params["branches"]], *operands[1:])
+    )
 
 
 # {operation that runs other programs: (its parameters, operands) -> results, those programs in quick forms}
@@ -164,7 +166,7 @@ def _by_platform(params: Any) -> bool:
     return params.get("branches_platforms") is not None
 
 
-def _programs_of(params: Any) -> list[Any]:
+def _inner_programs(params: Any) -> list[Any]:
     """The programs among the parameters of an operation."""
     listed = [
         one for value in params.values() for one in (value if isinstance(value, (tuple, list)) else [value])
@@ -178,7 +180,7 @@ def _has_some(program: Any) -> bool:
         if equation.primitive.name in (CONVOLUTION, MAXIMUM):
             return True
         if equation.primitive.name not in _OWN_DERIVATIVES and any(
-            map(_has_some, _programs_of(equation.params))
+            map(_has_some, _inner_programs(equation.params))
         ):
             return True
     return False
@@ -242,7 +244,7 @@ def _precision(precision: Any) -> contextlib.AbstractContextManager[Any]:
     return contextlib.nullcontext() if held is highest else jax.default_matmul_precision(highest.name.lower())
 
 
-def _warn_of(jaxpr: Any) -> None:
+def _warn_slow_operations(jaxpr: Any) -> None:
     """Warns, where a CPU computes, of operations that keep XLA's form."""
     if jax.default_backend() != "cpu":
         return
@@ -266,7 +268,7 @@ def _kept(jaxpr: Any) -> Iterator[str]:
         elif name in _OWN_DERIVATIVES:
             continue
         elif name in _REPEATED and not _by_platform(params):
-            for program in _programs_of(params):
+            for program in _inner_programs(params):
                 yield from _kept(getattr(program, "jaxpr", program))
-        elif any(map(_has_some, _programs_of(params))):
+        elif any(map(_has_some, _inner_programs(params))):
             yield f"The model has a convolution or a max-pool inside {name}."

@@ -74,12 +74,12 @@ def what_changed(
 def _digest(path: pathlib.Path) -> str:
     """The SHA-256 of a file; of ``config.json``, which is JSON by now, of what it says that decides results."""
     if path.name != CONFIG:
-        return checksums.of_file(path)
+        return checksums.file_checksum(path)
     content = json.loads(path.read_bytes())
-    return checksums.of_values({**content, **dict.fromkeys(("target_accuracy", *DECIDE_NOTHING))})
+    return checksums.json_checksum({**content, **dict.fromkeys(("target_accuracy", *DECIDE_NOTHING))})
 
 
 def _digest_of_content(name: str, content: Mapping[str, Any]) -> str:
     """The SHA-256 of all that the file ``name`` says but this digest."""
     others = {other: digest for other, digest in content[KEY].items() if other != name}
-    return checksums.of_values({**content, KEY: others})
+    return checksums.json_checksum({**content, KEY: others})

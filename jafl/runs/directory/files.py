@@ -113,7 +113,7 @@ class RunDirectory:
         """``config.json``: every resolved setting, the inputs' digests, versions, device, command, an arm's label."""
         label = experiment.label
         arm = {"label": label} if label not in ("", experiment.settings.algorithm) else {}
-        self._write_json("config.json", {**config_of(experiment, command), **arm})
+        self._write_json("config.json", {**run_config(experiment, command), **arm})
 
     def write_comparison(
         self, settings: Mapping[str, Any], runs: Sequence[str], command: Sequence[str]
@@ -266,7 +266,7 @@ def config(settings: Mapping[str, Any], command: Sequence[str]) -> dict[str, Any
     }
 
 
-def config_of(experiment: Experiment, command: Sequence[str] = ()) -> dict[str, Any]:
+def run_config(experiment: Experiment, command: Sequence[str] = ()) -> dict[str, Any]:
     """The content of an experiment's ``config.json``, but for its label."""
     inputs = {"inputs": dict(experiment.inputs)}
     return {**config(dataclasses.asdict(experiment.settings), command), **inputs}

@@ -144,7 +144,7 @@ class Member(Hosts):
             self.in_step = True
             raise
         finally:
-            if self.in_step and processes.any_of(interrupt.asked):
+            if self.in_step and processes.any_process(interrupt.asked):
                 interrupt.ask("Ctrl-C or SIGTERM in another process")
 
 

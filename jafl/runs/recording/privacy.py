@@ -48,7 +48,7 @@ def block(
         clipped = np.asarray(trip_reports["clipped"])
         told |= {"trips_clipped": int(clipped.sum()), "share_of_trips_clipped": float(clipped.mean())}
         told |= {"updates_not_finite": int(np.sum(trip_reports.get("not_finite", 0)))}
-    if norms := norms_of(step_reports or {}):
+    if norms := noise_norms(step_reports or {}):
         names = ("median_signal_norm", "median_noise_norm")
         told |= {name: float(np.median(values)) for name, values in zip(names, norms, strict=True)}
     return {"privacy": told}
@@ -81,7 +81,7 @@ def _amplified_epsilon(noise_multiplier: float, rate: float, rounds: int, delta:
     return amplified_epsilon(noise_multiplier, sampling_rate=rate, rounds=rounds, delta=delta)
 
 
-def norms_of(step_reports: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray] | None:
+def noise_norms(step_reports: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray] | None:
     """(norms of the directions before noise [T'], of their noises [T']); None where a run has reported none."""
     if "noise_norm" not in step_reports or not len(step_reports["noise_norm"]):
         return None
@@ -103,7 +103,7 @@ def figures(experiment: Experiment, step_reports: Mapping[str, Any] | None = Non
         made["epsilon_per_client"] = functools.partial(
             plots.epsilon_per_client, report.per_client_epsilon, readings
         )
-    if norms := norms_of(step_reports or {}):
+    if norms := noise_norms(step_reports or {}):
         made["signal_and_noise"] = functools.partial(plots.signal_and_noise, *norms)
     return made
 

@@ -12,7 +12,7 @@ from jafl.config.inputs import changed
 from jafl.engine.evaluation import per_client_accuracy
 from jafl.records import History
 from jafl.runs.directory.damage import read_sound_run
-from jafl.runs.directory.files import RunDirectory, config_of, what_decides
+from jafl.runs.directory.files import RunDirectory, run_config, what_decides
 from jafl.runs.directory.previous_run import Replacement
 from jafl.runs.directory.reader import DamagedRun, PastRun, read_run
 from jafl.runs.directory.summary import summarize
@@ -128,7 +128,7 @@ class Recording:
         self._writers: list[Any] = []
         self._open = contextlib.ExitStack()
         self._settings = dataclasses.asdict(experiment.settings)
-        now = config_of(experiment)
+        now = run_config(experiment)
         before = None if self.is_waiting else directory.past_config()
         self.decides = what_decides(now if before is None else before)
         refuse_differences(directory.path, self.decides, what_decides(now))

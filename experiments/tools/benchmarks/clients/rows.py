@@ -48,7 +48,7 @@ class Row(NamedTuple):
         return f"{self.model} {self.rule} {self.clients}"
 
     @property
-    def of_blazefl(self) -> bool:
+    def is_blazefl(self) -> bool:
         """Whether it is BlazeFL's published set-up."""
         return self.model in BLAZEFL
 

@@ -366,7 +366,7 @@ def summed(loop: Loop, cost: Callable[[Instruction], float], rounds: Rounds = la
     """The sum of ``cost`` over one round of ``loop``, as ``cycles`` counts rounds."""
     total = sum(map(cost, loop.instructions))
     unknown: dict[str, list[float]] = {}
-    for inner, times in times_of(loop, rounds):
+    for inner, times in count_runs(loop, rounds):
         found = summed(inner, cost, rounds)
         if inner.branch and times is None:
             assert inner.instruction is not None
@@ -376,7 +376,7 @@ def summed(loop: Loop, cost: Callable[[Instruction], float], rounds: Rounds = la
     return total + sum(map(max, unknown.values()))
 
 
-def times_of(loop: Loop, rounds: Rounds) -> list[tuple[Loop, float | None]]:
+def count_runs(loop: Loop, rounds: Rounds) -> list[tuple[Loop, float | None]]:
     """The loops and branches in ``loop``, each with how often it runs in one round; None where nobody knows.
 
     Of a conditional's branches one is taken: where the others are known, the last one is.
@@ -414,7 +414,7 @@ def main_loop(program: Loop, rounds: Rounds = lambda _: None) -> Loop:
 def _loops_at_the_top(program: Loop, rounds: Rounds) -> list[Loop]:
     """The loops that are in no other loop, those in branches that are never taken left out."""
     found: list[Loop] = []
-    for inner, times in times_of(program, rounds):
+    for inner, times in count_runs(program, rounds):
         if inner.branch and times != 0:
             found += _loops_at_the_top(inner, rounds)
         elif not inner.branch:

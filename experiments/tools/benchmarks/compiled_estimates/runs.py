@@ -87,9 +87,9 @@ def lowered_bare_step(
             made = jax.vmap(gradient)(params, x[rows], y[rows])
             return jax.tree.map(lambda sum_, new: sum_ + jnp.sum(new, 0), total, made)
 
-        return lax.fori_loop(0, number, step, jax.tree.map(jnp.zeros_like, one_of(params)))
+        return lax.fori_loop(0, number, step, jax.tree.map(jnp.zeros_like, first_run(params)))
 
-    def one_of(params: Any) -> Any:
+    def first_run(params: Any) -> Any:
         return jax.tree.map(lambda p: p[0] if width > 1 else p, params)
 
     placed = topology.placed((params, x, y, batches))

@@ -114,11 +114,11 @@ def times(
         none,
         fits=preparation.forecast.as_compiled(found.memory).fits,
         evaluation_seconds=None if None in evaluating else evaluations * sum(filter(None, evaluating)),
-        **_of_training(chip, preparation, found, lowered.trips, evaluations),
+        **_training_fields(chip, preparation, found, lowered.trips, evaluations),
     )
 
 
-def _of_training(
+def _training_fields(
     chip: Topology, preparation: Preparation, found: Estimate, trips: float, evaluations: int
 ) -> dict[str, Any]:
     """The fields of ``Times`` that training decides; ``trips``: of a round of the main loop."""
