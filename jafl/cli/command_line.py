@@ -602,7 +602,7 @@ def _run_on_several_hosts() -> int:
     from jafl.runs.hosts import connection
 
     address = connection.Address(_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
-    return connection.run(address, _run_as_member, _told)
+    return connection.run(address, _run_as_member, _with_errors_shown)
 
 
 def _run_as_member(member: "Member") -> int:
@@ -686,10 +686,10 @@ def main(arguments: list[str]) -> int:
     if not flags.FLAGS["verbosity"].present:
         logging.set_verbosity(logging.WARNING)  # JAX's news about other accelerators help nobody here
     with Stopwatch(jafl._BEGAN, "start"):
-        return _told(lambda: _do(arguments))
+        return _with_errors_shown(lambda: _do(arguments))
 
 
-def _told(act: Callable[[], int]) -> int:
+def _with_errors_shown(act: Callable[[], int]) -> int:
     """``act()``; a sentence says what went wrong, and the exit status is that of what did."""
     try:
         return act()

@@ -27,8 +27,8 @@ class World(NamedTuple):
     @property
     def line(self) -> str:
         """``world A (fedbuff, fedasync): availability=diurnal, failure_rate=0.3``."""
-        told = ", ".join(f"{name}={grid.shown(value)}" for name, value in self.settings.items())
-        return f"world {self.letter} ({', '.join(self.labels)}): {told}"
+        values = ", ".join(f"{name}={grid.shown(value)}" for name, value in self.settings.items())
+        return f"world {self.letter} ({', '.join(self.labels)}): {values}"
 
 
 def world_settings(run: Mapping[str, Any]) -> dict[str, Any]:
@@ -76,11 +76,11 @@ def refuse_different(runs: Sequence[tuple[str, Settings]]) -> None:
     able = [world for world in found if readers.is_read(name, first[world.labels[0]])]
     unable = [label for world in found if world not in able for label in world.labels]
     if len(able) == 1 and unable:
-        told = able[0].settings[name]
+        value = able[0].settings[name]
         where, here = readers.why_unread(name, [first[label] for label in unable])
         raise refusal(
             name,
-            told,
+            value,
             f"left out, or read by all that are compared: {', '.join(unable)} cannot",
             f"It is read only where {where}; here {here}. {ON_PURPOSE}",
         )

@@ -85,18 +85,18 @@ class Linen(Network):
 
     def _in_mode(self, training: bool) -> tuple[nn.Module, dict[str, Any]]:
         """The module, and what its call is told, in training or not."""
-        told: dict[str, Any] = {
+        arguments: dict[str, Any] = {
             name: SWITCHES[name] == training for name in switches(type(self.module).__call__)
         }
         if not self._fields:
-            return self.module, told
+            return self.module, arguments
         fields: dict[str, Any] = {name: SWITCHES[name] == training for name in self._fields}
-        return self.module.clone(**fields), told
+        return self.module.clone(**fields), arguments
 
     def init(self, key: jax.Array, x: jax.Array, frozen: Any = None) -> Any:
         """The variables "params" of ``module.init``."""
-        module, told = self._in_mode(training=False)
-        variables = module.init(key, x, **told)
+        module, arguments = self._in_mode(training=False)
+        variables = module.init(key, x, **arguments)
         known = frozen.constants if isinstance(frozen, Variables) else {}
         require(
             set(variables) == {"params", *known},
@@ -128,11 +128,11 @@ class Linen(Network):
     ) -> tuple[Any, list[str]]:
         """(the outputs, the names of the streams it asks for, dropout aside)."""
         variables = _variables(params, frozen)
-        module, told = self._in_mode(training=key is not None)
+        module, arguments = self._in_mode(training=key is not None)
         rngs = {} if key is None else {"dropout": key}
         while True:
             try:
-                outputs = module.apply(variables, x, **told, rngs=rngs)
+                outputs = module.apply(variables, x, **arguments, rngs=rngs)
             except flax.errors.InvalidRngError as error:
                 # Flax does not tell beforehand which streams a module has: each is given when it is missed.
                 name = _STREAM.search(str(error))
@@ -204,10 +204,10 @@ class Functions(Network):
 
     def apply(self, params: Any, frozen: Any, x: jax.Array, key: jax.Array | None) -> Any:
         """What the second function returns."""
-        told: dict[str, Any] = {name: SWITCHES[name] == (key is not None) for name in switches(self.use)}
+        arguments: dict[str, Any] = {name: SWITCHES[name] == (key is not None) for name in switches(self.use)}
         if has_argument(self.use, "key"):
-            told["key"] = key
-        return self.use(merged(params, frozen), x, **told)
+            arguments["key"] = key
+        return self.use(merged(params, frozen), x, **arguments)
 
     def with_params(self, params: Any, frozen: Any) -> Any:
         """A function of examples."""

@@ -48,13 +48,13 @@ class Nnx(Network):
         from flax import nnx
 
         module = self._merged(params, frozen, key)
-        told: dict[str, Any] = {
+        arguments: dict[str, Any] = {
             name: SWITCHES[name] == (key is not None) for name in switches(self.kind.__call__)
         }
         if has_argument(self.kind.__call__, "rngs"):  # type: ignore[operator]
-            told["rngs"] = nnx.Rngs(stream_key(key, "rngs"))
+            arguments["rngs"] = nnx.Rngs(stream_key(key, "rngs"))
         before = _module_constants(module)
-        outputs = module(x, **told)
+        outputs = module(x, **arguments)
         changed = [
             name for name, value in _module_constants(module).items() if value is not before.get(name, value)
         ]
@@ -166,8 +166,8 @@ class Equinox(Network):
         """Calls the module on each example; in training with a key for each."""
         module = self._combined(params, frozen, training=key is not None)
         if key is None or not self.random:
-            told = {"key": None} if self.random else {}
-            return jax.vmap(lambda one: module(one, **told))(x)
+            arguments = {"key": None} if self.random else {}
+            return jax.vmap(lambda one: module(one, **arguments))(x)
         return jax.vmap(lambda one, key: module(one, key=key))(x, jax.random.split(key, len(x)))
 
     def with_params(self, params: Any, frozen: Any) -> Any:

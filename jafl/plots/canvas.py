@@ -137,8 +137,8 @@ def with_rows(
     for label, words in same.items():
         if label not in chosen:
             rest.setdefault(words, []).append(label)
-    told = [f"{', '.join(labels)} ({words})" for words, labels in rest.items()]
-    note = f"\nNot drawn: {'; '.join(told)}" if told else ""
+    notes = [f"{', '.join(labels)} ({words})" for words, labels in rest.items()]
+    note = f"\nNot drawn: {'; '.join(notes)}" if notes else ""
     return [(label, schedules[label], colors[label]) for label in chosen], note
 
 

@@ -17,10 +17,10 @@ def schedule_digest(schedule: EventSchedule) -> str:
     digest = hashlib.sha256()
     for field in dataclasses.fields(schedule):
         value = np.asarray(getattr(schedule, field.name))
-        told = str(value.tolist()) if value.dtype == object else ""
+        text = str(value.tolist()) if value.dtype == object else ""
         kind = np.float64 if value.dtype.kind == "f" else np.int64
-        digest.update(f"{field.name} {value.shape} {told} ".encode())
-        if not told:
+        digest.update(f"{field.name} {value.shape} {text} ".encode())
+        if not text:
             digest.update(np.ascontiguousarray(value, kind).tobytes())
     return digest.hexdigest()
 

@@ -251,10 +251,12 @@ class PrivateRule(Specification):
         else:
             numbers = _numbers(rule, report, seed, schedule.num_steps)
             resolved = AccountedRule(_private_on_schedule, numbers | accounted_for)
-        seed_told = SEED_DRAWN if seed is None else SEED_GIVEN
-        told = (*report.conditions, seed_told) if report.noise_multiplier else report.conditions
+        seed_condition = SEED_DRAWN if seed is None else SEED_GIVEN
+        all_conditions = (
+            (*report.conditions, seed_condition) if report.noise_multiplier else report.conditions
+        )
         resolved.requested = requested
-        resolved.report = dataclasses.replace(report, conditions=told)
+        resolved.report = dataclasses.replace(report, conditions=all_conditions)
         return resolved
 
 
@@ -329,8 +331,8 @@ def _private_on_schedule(
         limit = clip_norm if rule.rounding is None else clip_norm - _lengthened(rule.rounding, arrival.update)
         short = clip(arrival.update, limit)
         folded, report = rule.fold(buffer[0], arrival._replace(update=short.update))
-        told = {"clipped": short.clipped, "not_finite": short.not_finite}
-        return (folded, buffer[1]), {**report, **told}
+        counts = {"clipped": short.clipped, "not_finite": short.not_finite}
+        return (folded, buffer[1]), {**report, **counts}
 
     def finish(buffer, params):
         folded, own = buffer

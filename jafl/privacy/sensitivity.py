@@ -191,13 +191,13 @@ def _prefix_squares(mechanism: Mechanism, trips: _Trips, num_steps: int, num_cli
     squares = np.zeros(num_clients)
     for level in range(depth + 1):
         node = place >> level
-        told = (node % 2 == 0) & ((node + 1) << level <= end)
+        complete = (node % 2 == 0) & ((node + 1) << level <= end)
         factors = _factors(mechanism, level)
         # A trip is in those nodes of the chain that reach back to it from their common end.
         back = ((node + 1) << level) - 1 - place
         amount = np.cumsum(factors[::-1])[::-1][np.ceil(np.log2(back + 1)).astype(np.int64)]
         key = ((trips.client * number + tree) << (depth - level)) + node
-        amount = np.where(told, amount * trips.weight, 0.0) / np.sqrt(np.sum(factors**2))
+        amount = np.where(complete, amount * trips.weight, 0.0) / np.sqrt(np.sum(factors**2))
         squares += _squares(trips.client, key, amount, num_clients)
     if number > 1:
         amount = np.where(finished, _in_root(mechanism, parts)[place] * trips.weight, 0.0)

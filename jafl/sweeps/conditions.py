@@ -43,7 +43,7 @@ def run_conditions(runs: Sequence[PastRun], *, by_world: bool = True) -> list[di
 
     by_world: False where the arms of one command live in different worlds on purpose, and are compared all the same.
     """
-    named, as_told = _named(runs), runs
+    named, as_recorded = _named(runs), runs
     runs = _with_inputs(runs)
     conditions: list[dict[str, Any]] = named or [{} for _ in runs]
     alike: dict[tuple, list[PastRun]] = {}
@@ -60,7 +60,7 @@ def run_conditions(runs: Sequence[PastRun], *, by_world: bool = True) -> list[di
     varied = [name for name in names if name in of_one_arm | of_several | of_worlds]
     usual = usual_values(runs, varied) if len(varied) > MOST_COLUMNS else {}
 
-    def is_told(run: PastRun, name: str) -> bool:
+    def is_unusual(run: PastRun, name: str) -> bool:
         return not usual or same(run.config.get(name)) != same(usual[run.label, name])
 
     def is_more(run: PastRun, before: PastRun, name: str, condition: Mapping[str, Any]) -> bool:
@@ -70,10 +70,12 @@ def run_conditions(runs: Sequence[PastRun], *, by_world: bool = True) -> list[di
         {
             **condition,
             **{
-                n: run.config.get(n) for n in varied if is_more(run, before, n, condition) and is_told(run, n)
+                n: run.config.get(n)
+                for n in varied
+                if is_more(run, before, n, condition) and is_unusual(run, n)
             },
         }
-        for run, before, condition in zip(runs, as_told, conditions, strict=True)
+        for run, before, condition in zip(runs, as_recorded, conditions, strict=True)
     ]
 
 
@@ -88,12 +90,12 @@ def _with_inputs(runs: Sequence[PastRun]) -> list[PastRun]:
             read.setdefault((what, same(run.config.get(what.partition("/")[0]))), set()).add(digest)
     found = []
     for run in runs:
-        told: dict[str, str] = {}
+        texts: dict[str, str] = {}
         for what, digest in (run.config.get("inputs") or {}).items():
             name = what.partition("/")[0]
             if len(read[what, same(run.config.get(name))]) > 1:
-                told[name] = f"{told.get(name, run.config.get(name))} ({digest[:SHOWN]})"
-        found.append(dataclasses.replace(run, config={**run.config, **told}) if told else run)
+                texts[name] = f"{texts.get(name, run.config.get(name))} ({digest[:SHOWN]})"
+        found.append(dataclasses.replace(run, config={**run.config, **texts}) if texts else run)
     return found
 
 
@@ -155,7 +157,7 @@ def _named(runs: Sequence[PastRun]) -> list[dict[str, Any]] | None:
     if None in conditions or len({run.path.parent.parent for run in runs}) > 1:
         return None
     not_always_read = readers_by("protocol")
-    told: dict[tuple[pathlib.Path, str], bool] = {}
+    names_fit: dict[tuple[pathlib.Path, str], bool] = {}
     for run, condition in zip(runs, conditions, strict=True):
         for name, value in (condition or {}).items():
             # An arm may have a value of its own; one that no run reads is set back to its default, and a budget to
@@ -166,8 +168,8 @@ def _named(runs: Sequence[PastRun]) -> list[dict[str, Any]] | None:
                 same(DEFAULTS[name]) if name in not_always_read else same(value),
             }
             fits = value is None or same(run.config.get(name)) in known
-            told[run.path.parent, name] = told.get((run.path.parent, name), False) or fits
-    return [condition or {} for condition in conditions] if all(told.values()) else None
+            names_fit[run.path.parent, name] = names_fit.get((run.path.parent, name), False) or fits
+    return [condition or {} for condition in conditions] if all(names_fit.values()) else None
 
 
 def _names(runs: Sequence[PastRun]) -> list[str]:

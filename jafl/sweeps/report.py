@@ -220,8 +220,8 @@ def _written_values(runs: Sequence[PastRun], name: str, first: Any = None) -> li
 
     first: comes first, if it is one of them.
     """
-    told = [grid.written(run.config[name]) if name in run.config else "not told" for run in runs]
-    return sorted(dict.fromkeys(told), key=lambda value: value != grid.written(first))
+    values = [grid.written(run.config[name]) if name in run.config else "not told" for run in runs]
+    return sorted(dict.fromkeys(values), key=lambda value: value != grid.written(first))
 
 
 def _arms_table(runs: Sequence[PastRun], names: Sequence[str]) -> list[list[str]]:
@@ -334,8 +334,8 @@ def _made_with(runs: Sequence[PastRun]) -> str:
     made = set()
     for run in runs:
         versions, device = run.config.get("versions"), run.config.get("device", "unknown")
-        told = versions if isinstance(versions, Mapping) else {}
-        jafl, jax, python = (told.get(name, "unknown") for name in ("jafl", "jax", "python"))
+        numbers = versions if isinstance(versions, Mapping) else {}
+        jafl, jax, python = (numbers.get(name, "unknown") for name in ("jafl", "jax", "python"))
         made.add(f"jafl {jafl}, JAX {jax}, Python {python}, on {device}")
     return (
         "Made with "

@@ -134,8 +134,8 @@ def rows(arm_runs: Sequence[ArmRuns], baseline: str | None = None) -> list[dict[
 
 def target_accuracies(arm_runs: Sequence[ArmRuns]) -> list[float]:
     """The target accuracies of the runs, from small to large."""
-    told = (run.config.get("target_accuracy") for arm in arm_runs for run in arm.runs)
-    return sorted({target for target in told if target is not None})
+    targets = (run.config.get("target_accuracy") for arm in arm_runs for run in arm.runs)
+    return sorted({target for target in targets if target is not None})
 
 
 def _to_targets(arm: ArmRuns, targets: Sequence[float]) -> list[dict[str, Any]]:
@@ -202,8 +202,8 @@ def _text_row(
     values = [grid.shown(condition.get(name)) for name in names or ()]
     cells = [caption(condition) or USUAL] if names is None else values
     counts = {"not finished": missing, **tables.troubles(row), "void rounds": row.get("void_steps", 0)}
-    told = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
-    cells += [row["label"], str(row["seeds"]) + (f" ({told})" if told else "")]
+    notes = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+    cells += [row["label"], str(row["seeds"]) + (f" ({notes})" if notes else "")]
     cells.append(tables.with_error(row["final_test_accuracy"], row["standard_error"]))
     for to_target in _targets(row):
         cells += [_reached(to_target, key) for key in tables.TO_TARGET]

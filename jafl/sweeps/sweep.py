@@ -324,7 +324,7 @@ def _end(
                 break
     for line in [*outcome.undrawn, *_table(outcome.rows, baseline, runs.settings.target_accuracy)]:
         options.show(line)
-    for line in _told(damaged):
+    for line in _damage_lines(damaged):
         options.show(line)
     if outcome.part_left:
         why = "Interrupted" if interrupted else "Under way in other processes, or stopped"
@@ -396,7 +396,7 @@ def _by_target(runs: SweepRuns, past: Sequence[PastRun], options: Options) -> li
     return [with_target(run, target, pictures=pictures) if run.is_over else run for run in past]
 
 
-def _told(damaged: Sequence[Damaged]) -> list[str]:
+def _damage_lines(damaged: Sequence[Damaged]) -> list[str]:
     """What is said of damaged runs."""
     if not damaged:
         return []

@@ -138,22 +138,22 @@ def earlier_results(
     there = tuple(content.get(name) for name in ("experiment", "scale", "replication"))
     if there != own and there != (*own[:2], None):
         found = f"{there[0]}, {there[1]} size, replication {there[2]}"
-        told = f"output_dir is {str(folder)!r}, which holds results of {found}"
-        raise SettingError(f"{told}. {remedy}", setting="output_dir", value=str(folder))
+        problem = f"output_dir is {str(folder)!r}, which holds results of {found}"
+        raise SettingError(f"{problem}. {remedy}", setting="output_dir", value=str(folder))
     changed = {name: value for name, value in (typed or {}).items() if name not in DECIDE_NOTHING}
     if content.get("standing") == UNDER and changed:
-        told = f"output_dir is {str(folder)!r}, which holds results under the protocol"
+        problem = f"output_dir is {str(folder)!r}, which holds results under the protocol"
         settings = ", ".join(f"{name}={value}" for name, value in changed.items())
         raise SettingError(
-            f"{told}; {settings} would replace them. {remedy}", setting="output_dir", value=str(folder)
+            f"{problem}; {settings} would replace them. {remedy}", setting="output_dir", value=str(folder)
         )
     now = VERSION if experiment.scales[scale_name].analysis else None
     if content.get("protocol") != now:
-        told = (
+        problem = (
             f"protocol of {path} is {content.get('protocol')}, but {experiment.name} is now judged by {now}"
         )
         remedy = "Name another output_dir, so that both remain, or remove these results."
-        raise SettingError(f"{told}. {remedy}", setting="output_dir", value=str(folder))
+        raise SettingError(f"{problem}. {remedy}", setting="output_dir", value=str(folder))
     return content
 
 

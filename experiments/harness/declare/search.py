@@ -105,9 +105,11 @@ def winners(scale: Scale, runs: Runs) -> dict[str, Any]:
     spaces = {label: search.spaces.get(label, search.space) for label in scale.arms}
     rows = _scores(search, scale, runs)
     for label in {row["label"] for row in rows}:
-        told = f"no trial of {label} has a score: {[row['score'] for row in rows if row['label'] == label]}"
+        problem = (
+            f"no trial of {label} has a score: {[row['score'] for row in rows if row['label'] == label]}"
+        )
         if not any(math.isfinite(row["score"]) for row in rows if row["label"] == label):
-            raise SettingError(f"{told}. Give the search a score that its runs have.", setting="score")
+            raise SettingError(f"{problem}. Give the search a score that its runs have.", setting="score")
     tuned: dict[str, dict[str, dict[str, Any]]] = {}
     for condition, label, settings in _best(search, rows):
         tuned.setdefault(condition, {})[label] = settings

@@ -227,13 +227,13 @@ def _far_apart(found: Sequence[Pair]) -> list[str]:
     total = Counter(name for name, far in apart if far is not None)
     beyond = Counter(name for name, far in apart if far)
     many = [name for name in total if beyond[name] > 1 and beyond[name] >= MANY_APART * total[name]]
-    told = ", ".join(f"{name} ({beyond[name]} of {total[name]})" for name in many)
+    experiments = ", ".join(f"{name} ({beyond[name]} of {total[name]})" for name in many)
     return [
         "The table also counts how often the two differences of a claim lie further apart than their standard errors "
         f"explain, at a level of {ALPHA:g}. What goes beyond that level is what an interval does not cover, such as "
         "a search that chooses other rates. Where seeds divide the same examples the errors count the luck of these "
         "examples, which both sets share, and the share is low for that reason."
-        + (f" A quarter of the claims and more lie so far apart in {told}." if many else "")
+        + (f" A quarter of the claims and more lie so far apart in {experiments}." if many else "")
     ]
 
 

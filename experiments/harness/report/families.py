@@ -130,13 +130,13 @@ def counted(family: Iterable[Content]) -> str:
     left_out.append(
         _number(twice, "claim that rests", "claims that rest") + " on the same runs as another one"
     )
-    told = " and ".join(each for each in left_out if not each.startswith("no "))
+    reasons = " and ".join(each for each in left_out if not each.startswith("no "))
     return " ".join(
         [
             f"{_number(len(distinct), 'claim', 'claims')} {'is' if len(distinct) == 1 else 'are'} judged. The chance "
             f"of any false verdict among the {primary} primary is at most {level}; of the {others} others, each "
             f"judged at {level}, at most {ALPHA * others:.2g} false verdicts are to be expected.",
-            *([f"Not counted: {told}."] if told else []),
+            *([f"Not counted: {reasons}."] if reasons else []),
             *([f"{len(runs):,} different runs."] if runs else []),
         ]
     )

@@ -114,9 +114,9 @@ def _check_version(path: pathlib.Path, content: Content) -> None:
     """Raises SettingError for results of another version of the protocol than docs/protocol.md has."""
     version = content.get("protocol")
     if version != VERSION:
-        told = f"protocol of {path} is {version!r}, but must be {VERSION}, that of docs/protocol.md"
+        problem = f"protocol of {path} is {version!r}, but must be {VERSION}, that of docs/protocol.md"
         remedy = "Run the experiment anew, and remove the file if it is one of docs/results."
-        raise SettingError(f"{told}. {remedy}", setting="protocol", value=version)
+        raise SettingError(f"{problem}. {remedy}", setting="protocol", value=version)
 
 
 def _check_content(path: pathlib.Path, content: Content) -> None:

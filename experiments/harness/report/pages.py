@@ -150,7 +150,7 @@ def _told_control(content: Mapping[str, Any]) -> list[str]:
         'With shuffled labels nothing can be learnt, so that each "better" and "worse" is false. Families of the '
         f"primary claims below were trained in such a world, in {content['runs']:,} runs"
         + (f" ({', '.join(lengths)})" if lengths else "")
-        + f": {control.told(content)} Without Holm's correction {alone} of {families * len(claims):,} claims "
+        + f": {control.summary(content)} Without Holm's correction {alone} of {families * len(claims):,} claims "
         "have one. The last two columns are standard deviations of mean differences: as families have it, and as it "
         "follows from the spread over seeds if they shared no examples (divided by the root of their number).",
         report.markdown([[*heading, "from the spread over seeds"], *rows]),
@@ -225,7 +225,7 @@ def page(content: Content, contents: Sequence[Content] = ()) -> str:
                 f"# {content['paper']}, {content['figure']} ({content['scale']} size)",
                 f"{experiment.title[0].upper()}{experiment.title[1:]}. Experiment: `{content['experiment']}`. "
                 "Back to [all results](README.md).",
-                report.told(standing),
+                report.standing_sentence(standing),
                 _stated(content),
                 "## Claims",
                 report.markdown(report.claims(content["verdicts"], experiment, content["scale"], repeated)),

@@ -269,11 +269,11 @@ def main(arguments: Sequence[str]) -> int:
     except SettingError as error:
         print(f"Error: {error}", file=sys.stderr)
         return 2
-    print(told(found))
+    print(summary(found))
     return int(found["false"] / families > ALPHA)
 
 
-def told(content: Mapping[str, Any]) -> str:
+def summary(content: Mapping[str, Any]) -> str:
     """How many families have a false verdict, in a sentence."""
     families, false = content["families"], content["false"]
     share = f"{false} of {families} families ({100 * false / families:.1f} %) have a false verdict"

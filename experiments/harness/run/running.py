@@ -347,8 +347,8 @@ def _run(job: _Job, sweep: Sweep, folder: str, options: Mapping[str, Any]) -> bo
     noun = {"results": "runs", "search": "trials"}[sweep.part]
     conditions, seeds = len(grid.product(sweep.conditions)), len(listed_seeds(sweep.settings))
     count = conditions * len(sweep.arms) * seeds
-    told = f"{len(sweep.arms)} arms, {conditions} conditions, {seeds} seeds"
-    job.show(f"{sweep.part.capitalize()}: {told}: {count:,} runs.")
+    size = f"{len(sweep.arms)} arms, {conditions} conditions, {seeds} seeds"
+    job.show(f"{sweep.part.capitalize()}: {size}: {count:,} runs.")
     outcome = run_sweep(
         sweep.settings,
         sweep.conditions,

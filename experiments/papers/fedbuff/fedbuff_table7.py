@@ -99,11 +99,11 @@ SUM = {"aggregate": "sum"}
 def published_trips(rival: str, tasks: Sequence[str] = tuple(CLIENTS_GIVEN)) -> str:
     """The published thousands of trips of LR-Norm and of a rival, for each buffer size and task."""
     place = list(ARMS).index(rival)
-    told = []
+    entries = []
     for task in tasks:
         pairs = [f"{TRIPS[task, size][0]} : {TRIPS[task, size][place]}" for size in SIZES]
-        told.append(f"{', '.join(pairs)} ({CLIENTS_GIVEN[task]})")
-    return f"K = {', '.join(map(str, SIZES))}: {'; '.join(told)}"
+        entries.append(f"{', '.join(pairs)} ({CLIENTS_GIVEN[task]})")
+    return f"K = {', '.join(map(str, SIZES))}: {'; '.join(entries)}"
 
 
 def against(rival: str) -> list[Claim]:

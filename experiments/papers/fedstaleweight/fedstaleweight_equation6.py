@@ -76,11 +76,11 @@ def measured(events: Any, buffer: int) -> dict[str, float]:
     moving = expected_staleness(events, "window", 5) * buffer + 1
     after = shares(normalized_per_step(events, moving))
     # Equation 7, by rates: the clients' shares of the trips.
-    told = 1 / (by_equation_6(buffer) * buffer + 1)
+    prediction = 1 / (by_equation_6(buffer) * buffer + 1)
     return {
         "staleness / equation 6 - 1, fast": groups[0],
         "staleness / equation 6 - 1, slow": groups[1],
-        "largest error of equation 7": float(np.max(np.abs(plain / told - 1))),
+        "largest error of equation 7": float(np.max(np.abs(plain / prediction - 1))),
         "loss of equation 3, plain mean": fairness_loss(plain),
         "loss, equation 8 before normalization": fairness_loss(before),
         "loss, after normalization": fairness_loss(after),

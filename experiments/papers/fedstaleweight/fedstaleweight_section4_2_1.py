@@ -130,10 +130,10 @@ def draw(rows: list[dict[str, Any]], folder: pathlib.Path) -> None:
             own = [row for row in rows if row["world"] == world]
             factor = [row["durations times"] for row in own]
             mean = np.array([np.mean(row["influence"]) for row in own])
-            told = [mean[0] * (1 + row["change by equation 9"]) for row in own]
+            prediction = [mean[0] * (1 + row["change by equation 9"]) for row in own]
             name = "a slow client" if number else "the client" if world == FASTEST else "a fast client"
             panel.plot(factor, mean, "o-", color=COLORS[number], label=f"{name}, simulated")
-            panel.plot(factor, told, "--", color=COLORS[number], label=f"{name}, equation 9")
+            panel.plot(factor, prediction, "--", color=COLORS[number], label=f"{name}, equation 9")
         panel.axhline(1, color="0.8", zorder=0)
         panel.set(xscale="log", xlabel="own durations, times", title=title, ylim=(0, None))
         panel.set_xticks([1, 1.5, 2, 3, 5], ["1", "1.5", "2", "3", "5"])

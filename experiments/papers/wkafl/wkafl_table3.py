@@ -102,8 +102,8 @@ def printed(
     """
     places = [list(FOUR).index(label) + (len(FOUR) if stability else 0) for label in (first, second)]
     pairs = (" : ".join(PUBLISHED[dataset, number][place] for place in places) for number in labels)
-    told = f" ({' / '.join(map(str, labels))} labels)" if len(labels) > 1 else ""
-    return " / ".join(pairs) + told
+    note = f" ({' / '.join(map(str, labels))} labels)" if len(labels) > 1 else ""
+    return " / ".join(pairs) + note
 
 
 def printed_change(label: str, dataset: str) -> str:
@@ -171,13 +171,13 @@ def _table_claims(world: dict[str, Any], scale: str, *, on_cifar: bool) -> list[
         "scales": (scale,),
     }
     for pair in ((WKAFL, TWAFL), (GSGM, WKAFL)):
-        told = printed(*pair, dataset, stability=True)
-        claims += compare(STEADIER, *pair, under=world, published=told, **steadier)
+        numbers = printed(*pair, dataset, stability=True)
+        claims += compare(STEADIER, *pair, under=world, published=numbers, **steadier)
     for number in LABELS:
         pair = (SASGD, WKAFL) if on_cifar and number == 1 else (WKAFL, SASGD)
-        told = printed(*pair, dataset, [number], stability=True)
+        numbers = printed(*pair, dataset, [number], stability=True)
         under = {**world, "labels_per_client": number}
-        claims += compare(STEADIER, *pair, under=under, published=told, **steadier)
+        claims += compare(STEADIER, *pair, under=under, published=numbers, **steadier)
     return claims
 
 

@@ -69,7 +69,7 @@ def main(_: list[str]) -> None:
     for mechanism in MECHANISMS.value:
         for clients, size, weighs in ROWS:
             report, seconds = account_schedule(clients, size, weighs, mechanism)
-            squares, told = report.squared_sensitivities, report.to_dict()
+            squares, fields = report.squared_sensitivities, report.to_dict()
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
             cells = (
                 f"{clients:,}",
@@ -82,7 +82,7 @@ def main(_: list[str]) -> None:
                     f"{squares[name]:.4g}" for name in ("once", "realised", "worst_found", "worst_case")
                 ),
                 f"{report.epsilon_once:.3g} / {report.epsilon_realised:.3g} / {report.epsilon_worst_case:.3g}",
-                " / ".join(f"{told['epsilon_of_clients'][name]:.3g}" for name in ("median", "99.9 %")),
+                " / ".join(f"{fields['epsilon_of_clients'][name]:.3g}" for name in ("median", "99.9 %")),
                 f"{seconds:.1f}, {peak:.2f}",
             )
             print("|", " | ".join(cells), "|", flush=True)

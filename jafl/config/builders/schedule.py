@@ -151,10 +151,10 @@ def make_dropout(settings: Settings) -> Dropout | None:
     fraction = settings.dropout_fraction
     if not fraction:
         return None
-    told = ", ".join(f"{name}={getattr(settings, name)}" for name in given) or "none of them"
+    entries = ", ".join(f"{name}={getattr(settings, name)}" for name in given) or "none of them"
     remedy = "They say when the clients leave." if not given else "Leave out the others."
     names = "dropout_step, dropout_time or dropout_trips"
-    allowed = f"given with exactly one of {names}; given: {told}"
+    allowed = f"given with exactly one of {names}; given: {entries}"
     require(len(given) == 1, "dropout_fraction", fraction, allowed, remedy)
     arguments = {
         "fraction": "dropout_fraction",

@@ -110,12 +110,12 @@ def read_run(path: str | os.PathLike[str], *, with_metrics: bool = True, checked
         raise DamagedRun(path, str(error).removesuffix(".")) from error
     for name in ("algorithm", "seed"):
         if not isinstance(config.get(name), str):
-            told = f"is {config[name]!r}" if name in config else "is missing"
-            raise DamagedRun(path, f"{name} in config.json {told}")
+            value = f"is {config[name]!r}" if name in config else "is missing"
+            raise DamagedRun(path, f"{name} in config.json {value}")
     _check_settings(path, config)
     if summary is not None and summary.get("status") not in STATUSES:
-        told = f"is {summary['status']!r}" if "status" in summary else "is missing"
-        raise DamagedRun(path, f"status in summary.json {told}")
+        value = f"is {summary['status']!r}" if "status" in summary else "is missing"
+        raise DamagedRun(path, f"status in summary.json {value}")
     evaluations = _evaluations(path) if with_metrics else []
     if summary is not None:
         check_digests(path, summary, None if with_metrics and checked else ("config.json",))

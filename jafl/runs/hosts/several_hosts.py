@@ -47,7 +47,7 @@ class Hosts:
         options: Mapping[str, Any],
         interrupt: Interrupt,
         should_stop: Callable[[], bool],
-        **told: Any,
+        **callbacks: Any,
     ) -> History:
         """Trains an experiment.
 
@@ -61,7 +61,7 @@ class Hosts:
 
         Raises as ``jafl.simulate`` does.
         """
-        return experiment.simulate(checkpoints=checkpoints, should_stop=should_stop, **told)
+        return experiment.simulate(checkpoints=checkpoints, should_stop=should_stop, **callbacks)
 
 
 class Member(Hosts):
@@ -168,7 +168,7 @@ class Leader(Member):
         options: Mapping[str, Any],
         interrupt: Interrupt,
         should_stop: Callable[[], bool],
-        **told: Any,
+        **callbacks: Any,
     ) -> History:
         """Trains an experiment in all processes; an error of a function in ``told`` stops all of them first.
 
@@ -179,7 +179,7 @@ class Leader(Member):
         order = {"label": experiment.label, "settings": settings, "folder": str(checkpoints.folder)}
         processes.decided({**order, "options": dict(options)})
         guard = _Guard()
-        guarded: dict[str, Any] = {name: guard.around(function) for name, function in told.items()}
+        guarded: dict[str, Any] = {name: guard.around(function) for name, function in callbacks.items()}
         if checkpoints.on_restore:
             checkpoints.on_restore = guard.around(checkpoints.on_restore)
         try:
@@ -315,9 +315,9 @@ def different(each: Sequence[Mapping[str, Any]]) -> list[str]:
         for number, one in enumerate(each):
             having.setdefault(repr(one[name]) if name in one else "missing", []).append(number)
         if len(having) > 1:
-            told = [
+            values = [
                 f"{value} in process{'es' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
                 for value, numbers in having.items()
             ]
-            lines.append(f"{name}: {'; '.join(told)}")
+            lines.append(f"{name}: {'; '.join(values)}")
     return lines

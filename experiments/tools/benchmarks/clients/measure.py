@@ -95,7 +95,7 @@ def measured(row: Row, settings: Mapping[str, Any]) -> dict[str, Any]:
     if found["status"] == "measured":
         found["examples_per_second"] = found["trips_per_second"] * work.examples_per_trip
         rounds += centralised.rounds()
-    return {**found, "centralised": centralised.told(rounds)}
+    return {**found, "centralised": centralised.benchmark_fields(rounds)}
 
 
 def _run_facts(
@@ -219,7 +219,7 @@ class _Centralised:
         number = CENTRALISED_ROUNDS if once < SECONDS_CENTRALISED else 2
         return [seconds(self._train) / self._steps for _ in range(number)]
 
-    def told(self, rounds: Sequence[float]) -> dict[str, Any]:
+    def benchmark_fields(self, rounds: Sequence[float]) -> dict[str, Any]:
         """What ``benchmark.json`` has of it."""
         rates = [self._size / each for each in rounds]
         return {"examples_per_second": float(np.median(rates)), "repeats": rates}

@@ -187,13 +187,13 @@ def _begun(
     command: Sequence[str],
 ) -> dict[str, Any]:
     """The content of a new file, or of the one that goes on; SettingError if that is of another machine."""
-    told = {name: value for name, value in facts.items() if name != "versions"}
+    machine_facts = {name: value for name, value in facts.items() if name != "versions"}
     content: dict[str, Any] = {
         "format": files.FORMAT,
         "benchmark": files.NAME,
         "began": machine.today(),
         "commands": [list(command)],
-        "machine": {**machine.machine(), **told},
+        "machine": {**machine.machine(), **machine_facts},
         "versions": {**facts.get("versions", {}), **machine.versions()},
         "settings": {name: value for name, value in settings.items() if name != "data_dir"},
         "rows": [],
