@@ -3,10 +3,10 @@
 ``specify(optax.sgd, learning_rate=0.1)`` remembers the call instead of making it. Floats and arrays among the
 arguments are leaves; the factory and all other arguments are static. The engine makes the call inside ``jit``, so
 another learning rate, momentum or exponent runs the program that is already compiled, and ``vmap`` over settings
-works. (An optax optimizer that is passed as it is compiles anew for every object.)
+works. (An optax optimizer that is passed as it is compiles again for every object.)
 
 A factory may need some of its floats as they are, because it decides something by them, as several of optax's
-schedules do (``if decay_rate == 0``). These are found by trying, and stay static: another one compiles anew.
+schedules do (``if decay_rate == 0``). These are found by trying, and stay static: another one compiles again.
 """
 
 import copy

@@ -166,8 +166,8 @@ def _with_examples_apart(placed: Any, x: Any) -> Any:
     if not placement.sharded_client_examples:
         return placed
     rows = -(-len(x) // placement.number) * placement.number
-    apart = shape_on(placement.examples_sharding(), jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype))
-    return dataclasses.replace(placed, data=placed.data._replace(x=apart))
+    examples = shape_on(placement.examples_sharding(), jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype))
+    return dataclasses.replace(placed, data=placed.data._replace(x=examples))
 
 
 @contextlib.contextmanager

@@ -1,6 +1,6 @@
 """Random keys in what optimizers and rules keep: each trip, and each run, draws from keys of its own.
 
-An optimizer makes its state anew from its own arguments, a key among them: so without more it draws the same numbers
+An optimizer makes its state again from its own arguments, a key among them: so without more it draws the same numbers
 in every trip of every client. Keys of the new kind are known by their type. Words of the old kind (uint32) are a key
 where the function that reads the state makes one of them (``jax.random`` does, of all that it is given).
 """

@@ -1,6 +1,6 @@
 """Client work: what one client does between its download and its upload.
 
-A trip is a number of optimizer steps on minibatches of the client's own examples. Each epoch shuffles them anew, by a
+A trip is a number of optimizer steps on minibatches of the client's own examples. Each epoch shuffles them by a
 key that depends on (seed, client, trip, epoch) alone, and cuts them into minibatches of ``batch_size``; the last one
 of an epoch is short where the size does not divide the client's number of examples. A client with fewer examples than
 a batch has one short batch per epoch. Short batches are masked: they count only the examples that are there.

@@ -39,7 +39,7 @@ class DataCache:
         return self._sources[what]
 
     def read(self, settings: Settings) -> Source:
-        """The data set of these settings, read anew."""
+        """The data set of these settings, read again."""
         return make_source(settings)
 
     def model(self, settings: Settings, source: Source) -> Model:

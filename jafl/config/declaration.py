@@ -24,7 +24,7 @@ WORLD = ("data", "partition", "delay", "presence")
 # In place of the names of readers: those whose function takes an argument of the setting's name.
 BY_ARGUMENT: tuple[str, ...] = ()
 FILES = (".csv", ".npz")
-MOVING = ("asynchronous", "open_arrivals")  # protocols without rounds, in which places are taken anew
+MOVING = ("asynchronous", "open_arrivals")  # protocols without rounds, in which places are taken again
 # Protocols in which clients come, leave and fail.
 EVENTFUL = ("asynchronous", "open_arrivals", "synchronous")
 NOT_IN_ROUNDS = ("asynchronous", "open_arrivals", "drawn_staleness")
@@ -38,7 +38,7 @@ WITH_CLIENTS = (
     "femnist/fedjax",
     "femnist/tff",
 )
-# Data sets of texts whose next token is to be told at each place: y is [E, T].
+# Data sets of texts whose next token is to be predicted at each place: y is [E, T].
 WITH_NEXT_TOKENS = ("python_source",)
 LAWS_WITH_A_MEAN = (
     "constant",

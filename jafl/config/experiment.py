@@ -106,7 +106,7 @@ class Experiment:
 
         Args:
           evaluators: as for ``jafl.simulate``. Default: what the settings ask for.
-          options: keyword arguments of ``jafl.simulate`` that say what is told, kept and when to stop.
+          options: keyword arguments of ``jafl.simulate`` that say what to report, what to keep and when to stop.
         """
         evaluators = self.evaluators() if evaluators is None else evaluators
         prepared = self.preparation.with_run(evaluators=evaluators)

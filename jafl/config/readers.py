@@ -37,7 +37,7 @@ from jafl.privacy.mechanisms import MECHANISMS
 from jafl.rules.staleness import STALENESS_WEIGHTS
 from jafl.schedule import DELAYS
 
-# {setting: the values that it may have}, of those that readers are told apart by; others are refused by their names.
+# {setting: the values that it may have}, of those that distinguish readers; others are refused by their names.
 KNOWN: dict[str, Collection[str]] = {
     "algorithm": presets.names(),
     "protocol": PROTOCOLS,
@@ -137,7 +137,7 @@ def _holds(name: str, setting: str, allowed: tuple[str, ...] | State, run: Setti
 
 
 def _word(setting: str, run: Settings) -> str:
-    """The value of a setting that readers are told apart by; of a file the ending of its name."""
+    """The value of a setting that distinguishes readers; of a file the ending of its name."""
     value = getattr(run, setting) or ""
     if setting == "partition" and not value:
         return "natural" if run.dataset in WITH_CLIENTS else "dirichlet"

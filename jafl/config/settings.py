@@ -224,8 +224,8 @@ class Settings:
     test_folds: int | None = _setting(
         None,
         "k of k-fold cross-validation: all examples are divided into k parts, and seed s tests on part s modulo k. "
-        "Every k seeds test each example once; the next k divide anew, with data_seed plus 1, 2, ... Takes the place "
-        "of test_fraction; not for data sets with clients of their own.",
+        "Every k seeds test each example once; the next k divide again, with data_seed plus 1, 2, ... Takes the "
+        "place of test_fraction; not for data sets with clients of their own.",
         Declaration("data", EVERY_RUN, excludes="test_fraction"),
     )
     shuffle_labels: bool = _setting(

@@ -150,7 +150,7 @@ def _read(folder: pathlib.Path) -> Decoded:
             arrays[name] = read_array(file, mapped=True)
     except (OSError, ValueError, KeyError) as error:
         raise SettingError(
-            f"The decoded data set in {str(folder)!r} is damaged: {error}. Delete this folder; it is made anew "
+            f"The decoded data set in {str(folder)!r} is damaged: {error}. Delete this folder; it is made again "
             "from the data set."
         ) from error
     return Decoded(folder, arrays, content["facts"], _digest_of_content(folder, content))
@@ -171,7 +171,7 @@ def _digest_of_content(folder: pathlib.Path, content: Mapping[str, Any]) -> str:
         if known["key"] == key:
             return str(known["digest"])
     except (OSError, ValueError, KeyError, TypeError):
-        pass  # none is kept, or none that can be read: it is computed anew
+        pass  # none is kept, or none that can be read: it is computed again
     digest = checksums.json_checksum([content["facts"], checksums.file_checksums(folder, sorted(times))])
     unfinished = folder / f".{DIGEST}.{uuid.uuid4().hex[:8]}"
     try:

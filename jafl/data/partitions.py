@@ -89,7 +89,7 @@ def dirichlet(
         "alpha",
         alpha,
         f"a number above 0 and at most {_LARGEST_ALPHA:g}",
-        "For clients that are alike use iid.",
+        "For clients of one distribution use iid.",
     )
     rng = generator("seed", seed, _DIRICHLET)
     pools = [rng.permutation(pool) for pool in _class_pools(labels)]

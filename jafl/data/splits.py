@@ -117,7 +117,7 @@ def check_own_split(test_fraction: float | None, validation_fraction: float) -> 
 def split_source(
     source: Source, *, test_fraction: float | None, validation_fraction: float, data_seed: int
 ) -> Source:
-    """Divides anew a source that has a test set of its own; without fractions, the source as it is.
+    """Divides again a source that has a test set of its own; without fractions, the source as it is.
 
     The index arrays of the result point into the training examples followed by the test examples.
 
@@ -172,7 +172,7 @@ def fold_source(
       data_seed: seed of the draw.
 
     Returns:
-      The source, split anew.
+      The source, split again.
 
     Raises:
       SettingError: for a source with clients of its own, or numbers that leave a split empty.
@@ -188,7 +188,7 @@ def fold_source(
         "test_folds",
         folds,
         f"left out for {source.name}, whose clients come with it",
-        "resample_data draws its split anew for each seed.",
+        "resample_data draws its split again for each seed.",
     )
     remedy = "Draw the validation examples here: by validation_fraction."
     require(source.validation_x is None, "the source", source.name, "without validation examples", remedy)

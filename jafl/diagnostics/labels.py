@@ -18,7 +18,7 @@ class LabelsSeen(NamedTuple):
         those of all steps before ``edges[k + 1]``.
       share: [B, C] float64; rows sum to 1; a row is NaN where all its trips have weight 0.
       overall: [C] float64, of all trips together.
-      if_alike: [C] float64, if every client counted alike: the mean of the clients' own shares.
+      if_alike: [C] float64, if every client counted the same: the mean of the clients' own shares.
     """
 
     edges: np.ndarray
@@ -65,7 +65,7 @@ def labels_seen(
       schedule: the event schedule.
       label_counts: [N, C] numbers, the examples of each class that each client holds.
       bins: ranges of server steps.
-      weights: [J], how much each trip counts, at least 0. Default: all alike.
+      weights: [J], how much each trip counts, at least 0. Default: all the same.
       cumulative: whether a bin holds all trips applied so far, not only its own.
 
     Returns:

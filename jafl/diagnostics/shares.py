@@ -36,7 +36,7 @@ def influence(schedule: EventSchedule, weights: np.ndarray | None = None) -> np.
 
     Args:
       schedule: the event schedule.
-      weights: [J], one per applied trip. Default: all trips count alike.
+      weights: [J], one per applied trip. Default: all trips count the same.
 
     Returns:
       [N] float64, sums to 1; all 0 if the weights sum to 0.
@@ -84,8 +84,8 @@ def equation_8_weights(schedule: EventSchedule) -> np.ndarray:
     """FedStaleWeight's weights E[tau_i] * K + 1 (equation 8 without its 1/n), before normalization.
 
     E[tau_i] is the client's mean staleness over the whole schedule, the limit of the algorithm's running mean; K is
-    the number of trips of the step. With these weights clients count alike where all are in flight, which equation 6
-    assumes; with a concurrency below the number of clients only nearly so.
+    the number of trips of the step. With these weights clients count the same where all are in flight, which equation
+    6 assumes; with a concurrency below the number of clients only nearly so.
 
     Args:
       schedule: the event schedule.
@@ -107,8 +107,8 @@ def equation_8_weights(schedule: EventSchedule) -> np.ndarray:
 def normalized_within_steps(schedule: EventSchedule, weights: np.ndarray) -> np.ndarray:
     """``weights`` divided by their sum over the trips of the same server step.
 
-    FedStaleWeight's algorithm 1 does so, after which clients no longer count alike: the large weight of a slow client
-    is divided by a sum that contains it.
+    FedStaleWeight's algorithm 1 does so, after which clients no longer count the same: the large weight of a slow
+    client is divided by a sum that contains it.
 
     Args:
       schedule: the event schedule.
@@ -133,7 +133,7 @@ def normalized_within_steps(schedule: EventSchedule, weights: np.ndarray) -> np.
 
 
 def fairness_loss(shares: Any) -> float:
-    """FedStaleWeight's objective sum_i |shares_i - 1/n| (equation 3), 0 if all clients count alike.
+    """FedStaleWeight's objective sum_i |shares_i - 1/n| (equation 3), 0 if all clients count the same.
 
     Args:
       shares: [n], each client's alpha_i p_i: p_i is its share of the applied trips (equation 2), alpha_i the weight

@@ -41,7 +41,7 @@ class Model:
         apply(params, x) -> outputs.
         It maps a batch [B, ...] to outputs, logits [B, classes] by default, several in a tuple or dict if need be,
         and has parameters and constants only (no batch statistics: they have no meaning across clients). If the call
-        of a Flax module takes an argument ``train``, ``training`` or ``deterministic``, it is told what it is; if it
+        of a Flax module takes an argument ``train``, ``training`` or ``deterministic``, it receives its value; if it
         can use a random key, clients give it one, which depends on seed, client, trip and local step, and on the
         name of the random stream. In evaluation there is no dropout, and all other streams of Flax modules have a
         fixed key; an argument ``key``, of Equinox modules and of functions, is None then.
@@ -146,7 +146,7 @@ class Model:
 
     @property
     def random(self) -> bool:
-        """Whether the module can be told that it trains, and then use a random key; see ``draws``."""
+        """Whether the module has an argument that says that it trains, and then use a random key; see ``draws``."""
         return self.dropout and self.network.random
 
     @property
@@ -201,8 +201,8 @@ class Model:
           x: [B, ...] examples, of which only shape and dtype matter.
 
         Returns:
-          True for a module that can be told that it trains (``random``), and for one that uses a random stream
-          anyway, as a variational autoencoder does; False with ``dropout=False``.
+          True for a module with an argument that says that it trains (``random``), and for one that uses a random
+          stream anyway, as a variational autoencoder does; False with ``dropout=False``.
         """
         if self.random or not self.dropout:
             return self.random

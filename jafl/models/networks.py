@@ -73,7 +73,7 @@ class Linen(Network):
 
     @property
     def random(self) -> bool:
-        """Whether the module can be told that it trains."""
+        """Whether the module has an argument that says that it trains."""
         return bool(switches(type(self.module).__call__) or self._fields)
 
     @property
@@ -84,7 +84,7 @@ class Linen(Network):
         return [field.name for field in dataclasses.fields(self.module) if field.name in SWITCHES]
 
     def _in_mode(self, training: bool) -> tuple[nn.Module, dict[str, Any]]:
-        """The module, and what its call is told, in training or not."""
+        """The module, and the arguments of its call, in training or not."""
         arguments: dict[str, Any] = {
             name: SWITCHES[name] == training for name in switches(type(self.module).__call__)
         }

@@ -15,7 +15,7 @@ from jafl.models.network import NO_STATE, NO_STATISTICS, SWITCHES, Network, has_
 
 @dataclasses.dataclass(frozen=True)
 class Nnx(Network):
-    """A Flax nnx module, taken apart: its graph in evaluation and in training, and the structure of its state.
+    """The parts of a Flax nnx module: its graph in evaluation and in training, and the structure of its state.
 
     streams: of each part of the state of its random streams (whether it is a key, shape).
     """
@@ -68,7 +68,7 @@ class Nnx(Network):
         return outputs
 
     def with_params(self, params: Any, frozen: Any) -> Any:
-        """A module like the user's; random streams begin anew."""
+        """A module like the user's; random streams start again."""
         params, frozen = jax.tree.map(jnp.asarray, (params, frozen))
         return self._merged(params, frozen, None)
 
@@ -135,7 +135,7 @@ def nnx_network(module: Any) -> tuple[Network, Any, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class Equinox(Network):
-    """An Equinox module, taken apart: everything in it that is no array, in evaluation and in training.
+    """The parts of an Equinox module: everything in it that is no array, in evaluation and in training.
 
     Its call takes one example, as Equinox's layers do; a batch is mapped with ``vmap``.
     """

@@ -34,9 +34,9 @@ FEW_POINTS = 400  # clients; with more, their means are drawn over the points
 MEANS = 50  # of so many groups of equal size
 # What the numbers in the legend mean (FedStaleWeight's equation 3; Gini 1912).
 FAIRNESS = (
-    "Fairness loss: the sum over clients of |share of all weight - 1/N|. It is 0 where all clients count alike, and "
-    "nears 2 where one alone counts.\nGini index: half the mean difference between two clients' shares, over their "
-    "mean. It is 0 where all clients count alike, and nears 1 where one alone counts."
+    "Fairness loss: the sum over clients of |share of all weight - 1/N|. It is 0 where all clients count the same, "
+    "and nears 2 where one alone counts.\nGini index: half the mean difference between two clients' shares, over "
+    "their mean. It is 0 where all clients count the same, and nears 1 where one alone counts."
 )
 
 
@@ -75,7 +75,7 @@ def participation(
 def influence(schedule: EventSchedule, weights: Mapping[str, np.ndarray]) -> "Figure":
     """Each client's influence under one to three kinds of weights, in units of the fair share.
 
-    The client trips themselves are drawn beside them: the influence if every trip counted alike. Drawn as
+    The client trips themselves are drawn beside them: the influence if every trip counted the same. Drawn as
     ``participation`` is. The legend has FedStaleWeight's fairness loss (equation 3) and the Gini index of each kind,
     the latter only where no share is negative; below the picture stands what they mean.
 

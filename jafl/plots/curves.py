@@ -256,7 +256,7 @@ def _draw(axes: "Axes", curves: Mapping[str, Curve]) -> None:
             label=label,
             color=color,
             linewidth=1.7,
-            marker=MARKERS[index % len(MARKERS)],  # tells lines apart without color
+            marker=MARKERS[index % len(MARKERS)],  # distinguishes lines without color
             markevery=_marked(curve.across, axes.get_xscale(), index),
             markersize=5.5,
             markeredgecolor="white",

@@ -161,7 +161,7 @@ def account(
       epsilon: what the noise is set for.
       epsilon_reading: for which of ``READINGS`` ``epsilon`` is meant.
       mechanism: one of ``MECHANISMS``, or a ``Mechanism``; the next two are then its own.
-      restarts: of a tree: how often it is begun anew.
+      restarts: of a tree: how often it is started again.
       bands: of "banded_toeplitz".
       published: of a tree, "nodes": all complete nodes, as DP-FTRL accounts; or "models": the noisy prefix sums
         alone, all that the server's models show. That is less, and exact; the bound of the worst case stays.

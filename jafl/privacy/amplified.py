@@ -120,7 +120,7 @@ def reason_against_amplification(
         for cohorts in _other_cohorts(schedule):
             weights.append(trip_weights(own, cohorts, num_examples))
     except SettingError as error:
-        return f"The weights of {rule_name(rule)} cannot be told for other cohorts: {error}"
+        return f"The weights of {rule_name(rule)} cannot be computed for other cohorts: {error}"
     every = np.concatenate(weights)
     if not np.allclose(every, every[0], rtol=1e-9, atol=0):
         return (

@@ -60,7 +60,7 @@ def with_total(rule: Rule, counts: Buffer, total: ArrayTree, params: Params) -> 
 def _places(rule: Rule, params: Params) -> list[int | None]:
     """For each leaf of the buffer, the leaf of the model whose shape it has, or None.
 
-    They are told apart by lengths that nothing else has.
+    Their lengths, which nothing else has, distinguish them.
     """
     leaves, structure = jax.tree.flatten(params)
     lengths = [_LENGTH + number for number in range(len(leaves))]

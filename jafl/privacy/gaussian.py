@@ -53,7 +53,7 @@ def _log_delta(epsilon: np.ndarray, deviations: np.ndarray) -> np.ndarray:
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         middle = epsilon / deviations
         beyond = log_ndtr(-deviations / 2 - middle)
-        # Phi(d/2 - e/d) - exp(e) Phi(-d/2 - e/d); where d is small, the two are too much alike for their difference,
+        # Phi(d/2 - e/d) - exp(e) Phi(-d/2 - e/d); where d is small, the two are too close for their difference,
         # and it is (Phi(d/2 - e/d) - Phi(-d/2 - e/d)) - (exp(e) - 1) Phi(-d/2 - e/d), the first part by its series.
         series = np.log1p((middle**2 - 1) * deviations**2 / 24) - middle**2 / 2 - np.log(2 * np.pi) / 2
         few = deviations < _FEW_DEVIATIONS
@@ -72,8 +72,8 @@ def epsilon_of(deviations: np.ndarray | float, delta: float) -> np.ndarray:
       delta: in (0, 1).
 
     Returns:
-      Floats of the same shape, to 1e-12; 0 where ``delta`` alone pays for all that can be told, as for a client
-      without a trip; infinite where ``deviations`` is.
+      Floats of the same shape, to 1e-12; 0 where ``delta`` alone pays for all that an observer can learn, as for a
+      client without a trip; infinite where ``deviations`` is.
 
     Raises:
       SettingError: for a delta outside (0, 1), or deviations below 0.

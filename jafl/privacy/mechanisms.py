@@ -74,7 +74,7 @@ def make_mechanism(
 
     Args:
       name: one of ``MECHANISMS``.
-      restarts: how often a tree is begun anew, 0 for one tree; only for trees.
+      restarts: how often a tree is started again, 0 for one tree; only for trees.
       bands: coefficients of "banded_toeplitz", at most 1,024; None for 64. Only for that mechanism.
       num_steps: T, server steps of the run, to which the other two are compared; None where it is not known yet.
 

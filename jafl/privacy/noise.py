@@ -3,7 +3,7 @@
 A mechanism releases noisy sums of directions, its *nodes*: those of a binary tree over the server steps, or one for
 each step. What a step adds to the model is a difference of two noisy prefix sums, so its noise is a sum of few nodes'
 noises with known factors: a row of ``mechanisms.noising``. Here the rows are never written down: a tree makes two
-nodes' noises a step on average, drawn anew from their keys.
+nodes' noises a step on average, drawn again from their keys.
 """
 
 import functools

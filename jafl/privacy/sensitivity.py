@@ -65,7 +65,7 @@ class WorstCase(NamedTuple):
 
 class _Trips(NamedTuple):
     """Trips sorted by client, then by step: [J] each, weights as absolute values; those of one client and one step
-    are one row, so that no two rows are alike in both."""
+    are one row, so that no two rows agree in both."""
 
     client: np.ndarray
     step: np.ndarray
@@ -186,7 +186,7 @@ def _prefix_squares(mechanism: Mechanism, trips: _Trips, num_steps: int, num_cli
     """
     size, number, depth = parts = trees(mechanism, num_steps)
     tree, place = np.divmod(trips.step, size)
-    finished = tree < number - 1  # of a finished tree the last prefix is not told; its root is
+    finished = tree < number - 1  # of a finished tree the last prefix is not released; its root is
     end = np.where(finished, size - 1, num_steps - (number - 1) * size)
     squares = np.zeros(num_clients)
     for level in range(depth + 1):
@@ -279,11 +279,11 @@ def _by_pairs(coefficients: np.ndarray, trips: _Trips, num_steps: int, num_clien
 
 def _pairs(trips: _Trips) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """All pairs of trips of one client, in parts: those that are 1, 2, 3, ... places apart in the order."""
-    for apart in range(1, len(trips.client)):
-        later = np.flatnonzero(trips.client[apart:] == trips.client[:-apart]) + apart
+    for places in range(1, len(trips.client)):
+        later = np.flatnonzero(trips.client[places:] == trips.client[:-places]) + places
         if not len(later):
             return
-        yield later - apart, later
+        yield later - places, later
 
 
 def _inner_products(coefficients: np.ndarray, later: np.ndarray, lag: int, num_steps: int) -> np.ndarray:

@@ -169,8 +169,8 @@ def _decoded(node: Mapping[str, Any], arrays: Mapping[str, np.ndarray], like: An
     for kind in (list, tuple):
         if kind.__name__ in node:
             inner = node[kind.__name__]
-            alike = like if isinstance(like, kind) and len(like) == len(inner) else [None] * len(inner)
-            return kind(_decoded(each, arrays, other) for each, other in zip(inner, alike, strict=True))
+            likes = like if isinstance(like, kind) and len(like) == len(inner) else [None] * len(inner)
+            return kind(_decoded(each, arrays, other) for each, other in zip(inner, likes, strict=True))
     if "schedule" in node:
         return EventSchedule(**dict(parts("schedule")))
     _check_class(like, node["other"])

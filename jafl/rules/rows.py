@@ -85,17 +85,17 @@ class Change(NamedTuple):
 
 
 class SeparateRows(NamedTuple):
-    """K rows apart from each other, and the products of all pairs of them; no row of matrices is ever made.
+    """K separate rows, and the products of all pairs of them; no row of matrices is ever made.
 
     Attributes:
-      apart: for each leaf of the rows the K arrays from which they follow, or of vectors, which are small, the rows
+      parts: for each leaf of the rows the K arrays from which they follow, or of vectors, which are small, the rows
         themselves, [K, n].
       change: by which a row follows, its vector as a list of leaves; or None.
       squares: [K, K] the products of the rows.
       tree: of a row.
     """
 
-    apart: Sequence[Sequence[jax.Array] | jax.Array]
+    parts: Sequence[Sequence[jax.Array] | jax.Array]
     change: Change | None
     squares: jax.Array
     tree: Any
@@ -106,15 +106,15 @@ class SeparateRows(NamedTuple):
         tree = jax.tree.structure(arrived[0])
         leaves = zip(*map(jax.tree.leaves, arrived), strict=True)
         change = change and change._replace(vector=jax.tree.leaves(change.vector))
-        apart: list[Any] = []
+        parts: list[Any] = []
         for place, leaf in enumerate(leaves):
             if leaf[0].ndim > 1:
-                apart.append(leaf)
+                parts.append(leaf)
             else:
                 joined = jnp.stack(leaf).reshape(len(arrived), -1)
                 own = change and change._replace(vector=change.vector[place].reshape(-1))
-                apart.append(own.applied(joined) if own else joined)
-        return cls(apart, change, _squares(apart, change), tree)
+                parts.append(own.applied(joined) if own else joined)
+        return cls(parts, change, _squares(parts, change), tree)
 
     def norms(self) -> jax.Array:
         """[K]: the norms of the rows, over all leaves."""
@@ -126,7 +126,7 @@ class SeparateRows(NamedTuple):
         signed = weights if self.change is None else self.change.sign * weights
 
         def weigh(place: int) -> jax.Array:
-            leaf = self.apart[place]
+            leaf = self.parts[place]
             if isinstance(leaf, jax.Array):
                 return jnp.sum(weights.astype(leaf.dtype)[:, None] * leaf, axis=0)
             own = signed.astype(leaf[0].dtype)
@@ -136,7 +136,7 @@ class SeparateRows(NamedTuple):
                 terms.append(rest.astype(own.dtype) * self.change.vector[place])
             return functools.reduce(jnp.add, terms)
 
-        return jax.tree.unflatten(self.tree, [weigh(place) for place in range(len(self.apart))])
+        return jax.tree.unflatten(self.tree, [weigh(place) for place in range(len(self.parts))])
 
     def products(self, weights: jax.Array, weighted: ArrayTree) -> tuple[jax.Array, jax.Array]:
         """[K], []: the products of the rows with ``weighted``, their sum with these weights, and the sum's norm."""
@@ -153,23 +153,23 @@ def use_rows(stored: ArrayTree, use: Callable[[Rows], Made]) -> Made:
     if number > MOST_SEPARATE_ROWS:
         return use(StackedRows(stored))
 
-    def apart(stored: ArrayTree) -> Made:
+    def separately(stored: ArrayTree) -> Made:
         return use(SeparateRows.of([jax.tree.map(lambda leaf, k=k: leaf[k], stored) for k in range(number)]))
 
-    made: Made = by_platform(stored, cpu=lambda stored: use(StackedRows(stored)), elsewhere=apart)
+    made: Made = by_platform(stored, cpu=lambda stored: use(StackedRows(stored)), elsewhere=separately)
     return made
 
 
-def _squares(apart: Sequence[Any], change: Change | None) -> jax.Array:
+def _squares(parts: Sequence[Any], change: Change | None) -> jax.Array:
     """[K, K]: the products of all pairs of rows; the arguments are fields of ``SeparateRows``."""
     squares, of_pairs = [], []
-    for place, leaf in enumerate(apart):
+    for place, leaf in enumerate(parts):
         if isinstance(leaf, jax.Array):
             squares.append(jnp.sum(leaf[:, None] * leaf, axis=-1))
         else:
             of_pairs.append(_products_of_pairs([*leaf, change.vector[place]] if change else leaf))
     if of_pairs:
-        number = next(len(leaf) for leaf in apart if not isinstance(leaf, jax.Array))
+        number = next(len(leaf) for leaf in parts if not isinstance(leaf, jax.Array))
         squares.append(_row_products(sum(of_pairs[1:], of_pairs[0]), number, change))
     return sum(squares[1:], squares[0])
 

@@ -60,17 +60,17 @@ def group_batches(experiments: Sequence[Experiment]) -> list[list[int]]:
     exponents), run on one device, and are about equally long. In the matrix form they may differ in rules, buffer
     sizes and server optimizers, too. A batch has at most ``batch_limit`` runs.
     """
-    alike: list[tuple[Any, list[int]]] = []
+    groups: list[tuple[Any, list[int]]] = []
     for number, experiment in enumerate(experiments):
         kind = _kind(experiment)
-        for other_kind, numbers in alike:
+        for other_kind, numbers in groups:
             if kind == other_kind and _about_as_long(experiments[numbers[0]], experiment):
                 numbers.append(number)
                 break
         else:
-            alike.append((kind, [number]))
+            groups.append((kind, [number]))
     batches = []
-    for _, numbers in alike:
+    for _, numbers in groups:
         batches += evenly(numbers, _limit([experiments[number] for number in numbers]))
     return sorted(batches)
 

@@ -212,10 +212,10 @@ def _check_begins_alike(past: PastRun, schedule: EventSchedule) -> None:
     except SettingError as error:
         raise NotThere(f"the schedule that was there cannot be read ({error})") from error
     trips = before.num_trips
-    alike = np.array_equal(schedule.step_time[: before.num_steps], before.step_time) and all(
+    continues = np.array_equal(schedule.step_time[: before.num_steps], before.step_time) and all(
         np.array_equal(getattr(schedule, name)[:trips], getattr(before, name)) for name in COMPARED
     )
-    if not alike:
+    if not continues:
         raise NotThere("its events are others from the start on when it may make more client trips")
 
 

@@ -97,7 +97,7 @@ class diurnal(Availability):  # noqa: N801  (laws read as functions)
         if self.share * self.day < shortest:
             name, least = ("day", shortest) if self.day < shortest else ("share", shortest / self.day)
             allowed = (
-                f"at least {least:g}: at time {time:g} the ends of shorter presence cannot be told apart"
+                f"at least {least:g}: at time {time:g} the ends of shorter presence cannot be distinguished"
             )
             require(False, f"the availability's {name}", getattr(self, name), allowed)
         number = math.floor((time - self._begins[client]) / self.day)

@@ -39,20 +39,20 @@ def run_conditions(runs: Sequence[PastRun], *, by_world: bool = True) -> list[di
 
     Runs of one arm differ in any setting, runs of several arms in those that do not follow from the algorithm. Where
     these are many, only those with an unusual value (``usual_values``). A world (``jafl.config.world``) is a
-    condition: what lives in different ones is told apart, and in no ratio of two.
+    condition: runs of different worlds are listed separately, and in no ratio of two.
 
     by_world: False where the arms of one command live in different worlds on purpose, and are compared all the same.
     """
     named, as_recorded = _named(runs), runs
     runs = _with_inputs(runs)
     conditions: list[dict[str, Any]] = named or [{} for _ in runs]
-    alike: dict[tuple, list[PastRun]] = {}
+    arms: dict[tuple, list[PastRun]] = {}
     side_by_side: dict[str, list[PastRun]] = {}
     for run, condition in zip(runs, conditions, strict=True):
-        alike.setdefault((grid.folder(condition), run.label), []).append(run)
+        arms.setdefault((grid.folder(condition), run.label), []).append(run)
         side_by_side.setdefault(grid.folder(condition), []).append(run)
     names = _names(runs)
-    of_one_arm = {name for name in names for group in alike.values() if _differ(group, name)}
+    of_one_arm = {name for name in names for group in arms.values() if _differ(group, name)}
     of_several = {name for group in side_by_side.values() for name in _differing_settings(group, names)}
     of_worlds = (
         {name for group in side_by_side.values() for name in _world_settings(group)} if by_world else set()

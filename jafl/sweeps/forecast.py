@@ -56,13 +56,13 @@ def forecast_runs(
         seeds: dict[str, list[Settings]] = {}
         for label, run in resolve(arms_there, loaded):
             seeds.setdefault(label, []).append(run)
-        for label, alike in seeds.items():
-            experiment = make_experiment(label, alike[0], loaded, must_fit=False)
-            found = forecast(experiment, topology_name, devices=alike[0].devices, known=known)
+        for label, runs in seeds.items():
+            experiment = make_experiment(label, runs[0], loaded, must_fit=False)
+            found = forecast(experiment, topology_name, devices=runs[0].devices, known=known)
             where = f"{grid.folder(condition)}, " if condition else ""
-            times = f", and {len(alike) - 1} more with other seeds" if len(alike) > 1 else ""
+            times = f", and {len(runs) - 1} more with other seeds" if len(runs) > 1 else ""
             show(f"{where}{experiment.name}{times}\n{found}")
-            made.append((found, len(alike)))
+            made.append((found, len(runs)))
     if sum(number for _, number in made) > 1:
         show(total(made, topology_name))
     return made

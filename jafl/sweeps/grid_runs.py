@@ -172,18 +172,18 @@ class SweepRuns:
 
     def _alike(self, loaded: DataCache) -> Iterator[list[SweepRun]]:
         """Runs of one request whose settings differ only in seeds and numbers."""
-        for conditions, new in self._in_order(self._conditions_alike()):
+        for conditions, new in self._in_order(self._comparable_conditions()):
             if not any(map(self._is_pending, directories(self.root, conditions))):
                 continue
-            alike: dict[Any, list[SweepRun]] = {}
+            groups: dict[Any, list[SweepRun]] = {}
             for run in self._runs(conditions, loaded):
                 if run.path in new:
-                    alike.setdefault(self._program_key(run.settings) or run.path, []).append(run)
-            for runs in self._in_order(list(alike.values())):
+                    groups.setdefault(self._program_key(run.settings) or run.path, []).append(run)
+            for runs in self._in_order(list(groups.values())):
                 if any(map(self.is_pending, runs)):
                     yield runs
 
-    def _conditions_alike(self) -> list[tuple[list[ConditionArms], set[pathlib.Path]]]:
+    def _comparable_conditions(self) -> list[tuple[list[ConditionArms], set[pathlib.Path]]]:
         """Conditions of one request that differ only in numbers, and the directories that are new in that request."""
         earlier: set[pathlib.Path] = set()
         pairs = []
@@ -191,7 +191,7 @@ class SweepRuns:
             conditions = request.conditions(self.settings, self.overrides)
             new = {*directories(self.root, conditions)} - earlier
             earlier |= new
-            pairs += [(alike, new) for alike in _by_other_settings(conditions)]
+            pairs += [(group, new) for group in _by_other_settings(conditions)]
         return pairs
 
     def _runs(self, conditions: Sequence[ConditionArms], loaded: DataCache) -> Iterator[SweepRun]:
@@ -238,11 +238,11 @@ def _batches(runs: Sequence[SweepRun], largest: int) -> list[list[SweepRun]]:
 
 def _by_other_settings(conditions: Sequence[ConditionArms]) -> list[list[ConditionArms]]:
     """Conditions that differ only in numbers; other settings may mean other data."""
-    alike: dict[str, list[ConditionArms]] = {}
+    groups: dict[str, list[ConditionArms]] = {}
     for arms in conditions:
         fixed = {name: value for name, value in arms.condition.items() if not _is_number(name)}
-        alike.setdefault(repr(fixed), []).append(arms)
-    return list(alike.values())
+        groups.setdefault(repr(fixed), []).append(arms)
+    return list(groups.values())
 
 
 def _is_number(name: str) -> bool:

@@ -216,11 +216,11 @@ def _settings(runs: Sequence[PastRun], swept: Sequence[str]) -> dict[str, Any]:
 
 
 def _written_values(runs: Sequence[PastRun], name: str, first: Any = None) -> list[str]:
-    """The values that runs have of a setting, each once; "not told" of a run whose file leaves it out.
+    """The values that runs have of a setting, each once; "not recorded" of a run whose file leaves it out.
 
     first: comes first, if it is one of them.
     """
-    values = [grid.written(run.config[name]) if name in run.config else "not told" for run in runs]
+    values = [grid.written(run.config[name]) if name in run.config else "not recorded" for run in runs]
     return sorted(dict.fromkeys(values), key=lambda value: value != grid.written(first))
 
 
@@ -235,8 +235,8 @@ def _arms_table(runs: Sequence[PastRun], names: Sequence[str]) -> list[list[str]
         return []
     usual = usual_values(runs, names)
     lines = [
-        [label, *(" or ".join(_written_values(alike, name, usual[label, name])) for name in names)]
-        for label, alike in by_label.items()
+        [label, *(" or ".join(_written_values(group, name, usual[label, name])) for name in names)]
+        for label, group in by_label.items()
     ]
     lines = [["-" if cell == "none" else cell for cell in line] for line in lines]
     return [["arm" if labelled else "algorithm", *names], *lines]

@@ -71,8 +71,8 @@ def by_arm(runs: Sequence[PastRun], labels: Sequence[str] = (), *, by_world: boo
         ArmRuns(
             condition_of[key],
             key[-1],
-            [min(alike, key=_how_far) for alike in by_seed[key].values()],
-            sum(len(alike) - 1 for alike in by_seed[key].values()),
+            [min(repeats, key=_how_far) for repeats in by_seed[key].values()],
+            sum(len(repeats) - 1 for repeats in by_seed[key].values()),
         )
         for key in sorted(by_seed, key=place)
     ]

@@ -401,7 +401,7 @@ def _damage_lines(damaged: Sequence[Damaged]) -> list[str]:
     if not damaged:
         return []
     lines = [f"  {one.path}: {one.reason}" for one in damaged]
-    remedy = "Remove or rename their folders, and the same command trains these runs anew."
+    remedy = "Remove or rename their folders, and the same command trains these runs again."
     return ["Damaged, left as they are, and in no mean:", *lines, remedy]
 
 

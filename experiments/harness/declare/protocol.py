@@ -105,7 +105,7 @@ def standing(
     if scale.search and not tuned_here and not scale.tuned:
         why.append("The arms' settings were never searched for: --tune does it.")
     elif scale.search and not tuned_here and analysis.tuned_under != VERSION:
-        why.append("The arms' settings were found before the protocol: --tune searches for them anew.")
+        why.append("The arms' settings were found before the protocol: --tune searches for them again.")
     before, now = earlier.get("declared") or {}, declared(experiment, scale_name)
     if any(before.get(name) not in (None, now[name]) for name in ("digest", "compared")):
         why.append("The analysis was changed after there were results.")

@@ -209,9 +209,9 @@ def _groups(found: Sequence[Pair]) -> list[list[str]]:
         both = _decided(own)
         same = sum(before["verdict"] == row["verdict"] for _, before, row in both)
         known = [far for _, first, then in own if (far := _too_far_apart(first, then)) is not None]
-        apart = f"{sum(known)} of {len(known)} ({_share(sum(known), len(known))})" if known else "-"
+        share = f"{sum(known)} of {len(known)} ({_share(sum(known), len(known))})" if known else "-"
         if own:
-            table.append([name, *map(str, (len(own), len(both), same)), _share(same, len(both)), apart])
+            table.append([name, *map(str, (len(own), len(both), same)), _share(same, len(both)), share])
     return table
 
 
@@ -222,10 +222,10 @@ def _group(content: Mapping[str, Any], row: Mapping[str, Any]) -> str:
 
 
 def _far_apart(found: Sequence[Pair]) -> list[str]:
-    """Sentences on differences that lie further apart than chance explains, and the experiments with many of them."""
-    apart = [(content["experiment"], _too_far_apart(first, then)) for content, first, then in found]
-    total = Counter(name for name, far in apart if far is not None)
-    beyond = Counter(name for name, far in apart if far)
+    """Sentences on differences that differ by more than chance explains, and the experiments with many of them."""
+    answers = [(content["experiment"], _too_far_apart(first, then)) for content, first, then in found]
+    total = Counter(name for name, far in answers if far is not None)
+    beyond = Counter(name for name, far in answers if far)
     many = [name for name in total if beyond[name] > 1 and beyond[name] >= MANY_APART * total[name]]
     experiments = ", ".join(f"{name} ({beyond[name]} of {total[name]})" for name in many)
     return [

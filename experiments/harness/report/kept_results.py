@@ -14,7 +14,7 @@ from jafl.runs.directory.reader import read_json
 
 PAGES = pathlib.Path(__file__).resolve().parents[3] / "docs" / "results"
 DATA = "data"  # the folder of the kept results in that of the pages
-REMEDY = "Run the experiment anew."
+REMEDY = "Run the experiment again."
 # What a file of results must hold; also the one of the times, and that of the winners of a search, beside it.
 PARTS = (
     "experiment",
@@ -115,7 +115,7 @@ def _check_version(path: pathlib.Path, content: Content) -> None:
     version = content.get("protocol")
     if version != VERSION:
         problem = f"protocol of {path} is {version!r}, but must be {VERSION}, that of docs/protocol.md"
-        remedy = "Run the experiment anew, and remove the file if it is one of docs/results."
+        remedy = "Run the experiment again, and remove the file if it is one of docs/results."
         raise SettingError(f"{problem}. {remedy}", setting="protocol", value=version)
 
 

@@ -105,7 +105,7 @@ def summary(
         "claim of each figure. Here the claims of each paper are counted by how they come out: as the paper says; no "
         "difference, where the paper has one and the two are equivalent; contrary; undecided. Verdicts on primary "
         "claims are corrected for their number within the paper, by Holm's procedure; all others stand by "
-        "themselves. Claims of our own, which no paper makes, are counted apart.",
+        "themselves. Claims of our own, which no paper makes, are counted separately.",
     ]
     for (paper, scale), family in families(contents).items():
         parts += [f"## {paper}, {scale} size", *_family(family)]

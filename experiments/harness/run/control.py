@@ -150,10 +150,10 @@ def read(path: pathlib.Path) -> dict[str, Any]:
         )
     except (ValueError, KeyError, TypeError):
         whole = False
-    require(whole, "file", str(path), wanted, "Move it away, and run the control anew.")
+    require(whole, "file", str(path), wanted, "Move it away, and run the control again.")
     version = content["protocol"]
     allowed = f"{VERSION}, that of docs/protocol.md"
-    require(version == VERSION, f"protocol of {path}", version, allowed, "Run the control anew.")
+    require(version == VERSION, f"protocol of {path}", version, allowed, "Run the control again.")
     return content
 
 

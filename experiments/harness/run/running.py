@@ -43,7 +43,7 @@ def run_paper_experiments(
     """Runs experiments one after the other; returns 0, 130 if one was interrupted, or 2 if one could not run.
 
     Args:
-      names: of experiments. If there are several, those that cannot run are told of, and the others run.
+      names: of experiments. If there are several, a message names those that cannot run, and the others run.
       scale: "desk" or "paper".
       tune: search for the arms' settings first. With several experiments it leaves out those that state no search.
       output_dir: of one experiment, as for ``run_paper_experiment``. Of several: the folder that theirs lie in.
@@ -276,7 +276,7 @@ def _measure(job: _Job) -> None:
     job.folder.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
     rows = job.experiment.measure(Context(job.scale, job.settings, job.folder, job.show))
-    times.note(job.folder, "results", time.monotonic() - began, 1, anew=True)
+    times.note(job.folder, "results", time.monotonic() - began, 1, restart=True)
     _write(job, rows, report.measured_rows(rows), "No training.", job.scale.seeds)
 
 

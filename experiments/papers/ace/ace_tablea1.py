@@ -91,7 +91,7 @@ def measure(context: Context) -> list[dict[str, Any]]:
     """A row for each world, rule and number of server steps."""
     longest = context.settings.server_steps or MANY
     rows: list[dict[str, Any]] = []
-    for world, apart in WORLDS.items():
+    for world, offset in WORLDS.items():
         for label in ALL:
             server, cached = storage(label)
             seeds = context.scale.seeds
@@ -99,7 +99,7 @@ def measure(context: Context) -> list[dict[str, Any]]:
             for name, steps in _lengths(label, longest).items():
                 rate = published_rate(CLIENTS, steps if longest == MANY else MANY)
                 paths = [
-                    run(label, clients=CLIENTS, steps=steps, rate=rate, seed=seed, apart=apart, start=1.0)
+                    run(label, clients=CLIENTS, steps=steps, rate=rate, seed=seed, offset=offset, start=1.0)
                     for seed in seeds
                 ]
                 rows.append(

@@ -19,7 +19,7 @@ What is claimed here for the paper: the part that it drops is smaller than the s
 and four times the kept ones cover the error. Where they do not, theorem 1 does not follow from its proof, whatever
 the constants. Theorem 1 is about FedStaleWeight: what is asked of the plain mean is jafl's question.
 
-Desk size: the paper's fifteen clients and labels, MNIST-1D, drawn anew for each seed, an MLP 40-32-10, b = 5, batch
+Desk size: the paper's fifteen clients and labels, MNIST-1D, drawn again for each seed, an MLP 40-32-10, b = 5, batch
 32, rate 0.1, 100 server steps, of which ten are measured with full gradients; twenty seeds of each of four runs.
 Paper: 500 server steps.
 """

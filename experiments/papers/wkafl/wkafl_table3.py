@@ -25,7 +25,7 @@ labels were added for all rules but WKAFL. All seeds are new: those of results b
 140, had been looked at.
 
 Desk size: what sets CIFAR-10 and LeNet apart from EMNIST is a harder problem, which is not convex, and the release's
-other numbers: here MNIST-1D, drawn anew for each seed, with an MLP 40-64-10, batch 8 and WKAFL's numbers for CIFAR-10
+other numbers: here MNIST-1D, new for each seed, with an MLP 40-64-10, batch 8 and WKAFL's numbers for CIFAR-10
 (``wkafl_table2`` says which); P = 1,500, K = 10 (P / K = 150, as in the paper's table), 1,000 steps. The accuracy is
 far from its ceiling there. Eight server's rates are searched for each rule. The world is that of ``wkafl_fig10``,
 with other seeds and one arm more: WKAFL with stage two by the sum of the losses, as in algorithm 2. Most steps are in

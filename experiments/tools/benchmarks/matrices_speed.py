@@ -4,7 +4,7 @@
 
 Nothing is trained: only the schedule, its waves, its segments and the matrices are made, chunk by chunk, as while a
 device trains. 1,000 clients in flight, exponential durations, waves of 64; the model's size plays no part. The first
-chunk compiles the host's program; it is timed apart.
+chunk compiles the host's program; it is timed separately.
 """
 
 import resource

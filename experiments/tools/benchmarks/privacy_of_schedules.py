@@ -35,7 +35,7 @@ ROWS = ((660_120, 10, False), (660_120, 10, True), (99_018, 10, False), (660_120
 def account_schedule(
     clients: int, buffer_size: int, weighs_staleness: bool, mechanism: str
 ) -> tuple[privacy.PrivacyReport, float]:
-    """The report of one schedule, and the processor seconds that the accounting took, schedule apart."""
+    """The report of one schedule, and the processor seconds that the accounting took, without the schedule."""
     schedule = jafl.asynchronous(
         num_clients=clients,
         concurrency=min(CONCURRENCY.value, clients),

@@ -1,4 +1,4 @@
-"""The source files of Python's own standard library, each a client, as text whose next character is to be told."""
+"""The source files of Python's standard library, each a client, as text whose next character is to be predicted."""
 
 import functools
 import hashlib
@@ -38,7 +38,7 @@ def python_source(
     most_characters: int = 20_000,
     text_digest: str | None = None,
 ) -> Source:
-    """The source files of Python's standard library as clients, whose next character is to be told.
+    """The source files of Python's standard library as clients, whose next character is to be predicted.
 
     A file of which n characters are used makes ceil((n - 1) / ``tokens``) examples, which follow each other: x holds
     characters, y the one that follows each of them. What is left over in the last example is 0 in x and -1 in y.
@@ -47,7 +47,7 @@ def python_source(
     (the path below that folder), except for those in ``site-packages``, ``dist-packages`` and ``__pycache__``, those
     made when Python was built (``_sysconfigdata...``, ``config-...``), and those of fewer than 100 characters. So the
     texts depend on the version of Python, and on the machine where its packager leaves files out (Debian does with
-    the tests); ``text_digest`` tells them apart.
+    the tests); ``text_digest`` distinguishes them.
 
     Args:
       num_clients: number of training clients. As many files are drawn at random as hold these clients and, where

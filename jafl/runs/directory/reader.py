@@ -17,7 +17,7 @@ from jafl.config.settings import FORMAT, TYPES, Settings, with_current_names
 from jafl.records import EventSchedule
 from jafl.runs.directory import digests
 
-REMEDY = "Look at it, then remove or rename this folder: the same command trains the run anew."
+REMEDY = "Look at it, then remove or rename this folder: the same command trains the run again."
 STATUSES = ("finished", "interrupted", "diverged")
 
 

@@ -62,7 +62,7 @@ def run(address: Address, act: Callable[["Member"], int], guard: Callable[[Calla
     Args:
       address: where and who the processes are.
       act: what this process does; returns the exit status.
-      told: calls what it is given, and turns an error into a sentence and an exit status.
+      guard: calls what it is given, and turns an error into a sentence and an exit status.
 
     Returns:
       The exit status: the same in all processes, unless one was ended from without.

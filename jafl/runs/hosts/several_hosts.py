@@ -57,7 +57,7 @@ class Hosts:
           options: the arguments that they were made with, as far as JSON can hold them.
           interrupt: is asked to stop what follows, if another process was.
           should_stop: as of ``jafl.simulate``.
-          told: ``on_evaluation``, ``on_progress`` and ``on_memory`` of ``jafl.simulate``.
+          callbacks: ``on_evaluation``, ``on_progress`` and ``on_memory`` of ``jafl.simulate``.
 
         Raises as ``jafl.simulate`` does.
         """
@@ -96,7 +96,7 @@ class Member(Hosts):
         try:
             made = make()
             own = dict(describe(made))
-        except Exception as caught:  # the others are told, whatever it is
+        except Exception as caught:  # the others receive it, whatever it is
             error = caught
         failure = processes.common_error(error)
         each = [] if failure else processes.gathered(own)
@@ -170,7 +170,7 @@ class Leader(Member):
         should_stop: Callable[[], bool],
         **callbacks: Any,
     ) -> History:
-        """Trains an experiment in all processes; an error of a function in ``told`` stops all of them first.
+        """Trains an experiment in all processes; an error of a function in ``callbacks`` stops all of them first.
 
         Raises as ``jafl.simulate`` does, and what these functions raise.
         """
@@ -271,7 +271,7 @@ def _ordered(order: Mapping[str, Any], made: Sequence[Experiment]) -> Experiment
 
 
 def digests(experiment: Experiment) -> dict[str, str]:
-    """What every process makes for itself, and must have made alike, as SHA-256 digests of its arrays."""
+    """What every process makes for itself, the same in all of them, as SHA-256 digests of its arrays."""
     plan, schedule = experiment.preparation.plan, experiment.schedule
     partition = experiment.federation.partition
     return {

@@ -236,7 +236,7 @@ def _schedule_figures(experiment: Experiment, weights: np.ndarray | None) -> Fig
     weighted = None
     if weights is not None and np.all(weights >= 0) and np.any(weights > 0):
         weighted = {"as weighted": weights}
-    # Where all trips count alike, influence is participation.
+    # Where all trips count the same, influence is participation.
     kinds = {n: of for n, of in kinds_of_weights(experiment, weights).items() if not plots.is_constant(of)}
     figures: Figures = {
         "label_split": lambda: label_split(federation),

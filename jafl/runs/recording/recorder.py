@@ -64,7 +64,7 @@ class Options:
             if whole_number("checkpoint_every", self.checkpoint_every, 0):
                 require_library("orbax")
         elif not is_installed("orbax"):
-            self.show(f"No checkpoints, so --resume would begin anew: {MissingLibraryError('orbax')}")
+            self.show(f"No checkpoints, so --resume would start again: {MissingLibraryError('orbax')}")
             object.__setattr__(self, "checkpoint_every", 0)
         choose("runs_together", self.runs_together, {name: name for name in RUNS_TOGETHER})
         object.__setattr__(self, "pictures", which_pictures(self.pictures, self.show))
@@ -160,7 +160,7 @@ class Recording:
             read_run(path)
         except DamagedRun as error:
             self.options.show(
-                f"{error.reason}. It is written anew, from the last checkpoint or from the start."
+                f"{error.reason}. It is written again, from the last checkpoint or from the start."
             )
         return run
 
@@ -302,7 +302,7 @@ def refuse_differences(path: Any, before: Mapping[str, Any], now: Mapping[str, A
     before, now = dict(before), dict(now)
     inputs_before, inputs_now = before.pop("inputs", None), now.pop("inputs", None)
     lines = differences(before, now)
-    if not lines and inputs_before is not None and inputs_now is not None:  # not told by earlier versions
+    if not lines and inputs_before is not None and inputs_now is not None:  # earlier versions wrote none
         refuse_changed_inputs(path, changed(before, inputs_before, inputs_now))
     if lines:
         raise SettingError(

@@ -9,7 +9,7 @@ from jafl.base.stopwatch import Stopwatch, describe, part, running
 __all__ = ["WallClock", "measured", "part"]
 
 COMPILING = "compiling"
-# In this order the parts are told; others follow before the last.
+# In this order the parts are listed; others follow before the last.
 ORDER = ("start", "data", "schedule", "planning", COMPILING, "training", "waiting", "pictures", "other")
 
 
@@ -37,7 +37,7 @@ class WallClock:
         return {"total_seconds": sum(parts.values()), "parts": parts}
 
     def line(self) -> str:
-        """What the user is told."""
+        """The lines that the user reads."""
         return describe(self._watch.total(), self.parts())
 
 

@@ -162,5 +162,5 @@ def _notes(
             ways.setdefault("; ".join(facts), []).append(row)
     return [
         *notes,
-        *(f"Run in another way, with {facts}: {', '.join(alike)}." for facts, alike in ways.items()),
+        *(f"Run in another way, with {facts}: {', '.join(rows)}." for facts, rows in ways.items()),
     ]

@@ -399,7 +399,7 @@ def facts(settings: Mapping[str, Any]) -> dict[str, Any]:
 def main(arguments: Sequence[str]) -> None:
     """``what`` to do (facts, a row, its estimate), the file for the answer, and what the rows need, as JSON."""
     what, output, request = arguments[0], arguments[1], json.loads(arguments[2])
-    # Programs are compiled anew: the time to the first step does not depend on what was run before.
+    # Programs are compiled again: the time to the first step does not depend on what was run before.
     jax.config.update("jax_enable_compilation_cache", False)
     settings = request["settings"]
     try:

@@ -42,7 +42,7 @@ def run_clients(
       output: the folder; None: ``runs/001``, or the next number.
       command: that started it, for the files.
       resume: go on with the benchmark that ``output`` holds: rows that were measured are kept.
-      overwrite: begin anew in a folder that holds a benchmark.
+      overwrite: start again in a folder that holds a benchmark.
       show: gets each line that is meant for the user. Default: it is printed at once.
       ask: what answers for a row, "facts" or "estimate". Default: ``in_a_process``.
 
@@ -64,7 +64,7 @@ def run_clients(
     from experiments.tools.benchmarks.clients.page import write_page
 
     with occupied(output, resume=True) as (directory, _):
-        for name in (files.PAGE, files.TEXT):  # of the rows as they were; written anew at the end
+        for name in (files.PAGE, files.TEXT):  # of the rows as they were; written again at the end
             (directory.path / name).unlink(missing_ok=True)
         kept = {row["name"] for row in content["rows"] if row["status"] != "failed"}
         left = [row for row in wanted if row.name not in kept]
@@ -236,8 +236,10 @@ def _measure(
 
 def _was_asked(content: Mapping[str, Any], row: Row) -> bool:
     """Whether the compiler need not be asked: of chips elsewhere, once for each model and rule is enough."""
-    alike = (other for other in content["rows"] if (other["model"], other["rule"]) == (row.model, row.rule))
-    asked = any(other.get("estimate") or other.get("no_estimate") for other in alike)
+    partners = (
+        other for other in content["rows"] if (other["model"], other["rule"]) == (row.model, row.rule)
+    )
+    asked = any(other.get("estimate") or other.get("no_estimate") for other in partners)
     return asked and content["machine"].get("platform") == "cpu"
 
 

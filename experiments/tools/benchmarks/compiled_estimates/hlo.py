@@ -54,7 +54,7 @@ _IN_ORDER = (
     "calls",
     "called_computations",
 )
-# What makes a whole array anew without computing anything that the program asked for.
+# What copies a whole array without computing anything that the program asked for.
 _COPIES = frozenset(
     (
         *("copy", "copy-start", "slice-start", "convert", "transpose", "reshape", "broadcast"),
