@@ -267,17 +267,20 @@ def regrets(trials: Sequence[Trial]) -> dict[tuple[float, float], dict[str, floa
     best: dict[Place, np.ndarray] = {}
     for trial in trials:
         best[trial.place] = np.maximum(best.get(trial.place, -np.inf), trial.measures)
-    found: dict[tuple[float, float], dict[str, float]] = {}
+    regrets_by_pair: dict[tuple[float, float], dict[str, float]] = {}
     for trial in trials:
-        of_pair, world = found.setdefault(trial.rates, {}), trial.place.world
+        of_pair, world = regrets_by_pair.setdefault(trial.rates, {}), trial.place.world
         lacking = float(np.max(best[trial.place] - trial.measures))
         of_pair[world] = max(of_pair.get(world, 0.0), lacking)
-    return found
+    return regrets_by_pair
 
 
-def winner(found: Mapping[tuple[float, float], Mapping[str, float]]) -> tuple[float, float]:
+def winner(regrets_by_pair: Mapping[tuple[float, float], Mapping[str, float]]) -> tuple[float, float]:
     """The pair with the smallest worst regret; of equals the one with the smallest mean."""
-    return min(found, key=lambda pair: (max(found[pair].values()), np.mean(list(found[pair].values()))))
+    return min(
+        regrets_by_pair,
+        key=lambda pair: (max(regrets_by_pair[pair].values()), np.mean(list(regrets_by_pair[pair].values()))),
+    )
 
 
 def trips_to_target(trials: Sequence[Trial], pair: tuple[float, float]) -> str:
@@ -315,14 +318,14 @@ def table(trials: Sequence[Trial]) -> list[str]:
             and trial.rates in PAIRS[algorithm]
             and trial.place.world in worlds
         ]
-        found = {pair: by for pair, by in regrets(own).items() if len(by) == len(worlds)}
-        if not found:
+        complete = {pair: by for pair, by in regrets(own).items() if len(by) == len(worlds)}
+        if not complete:
             continue
-        pair = winner(found)
-        by = found[pair]
+        pair = winner(complete)
+        by = complete[pair]
         world = max(by, key=by.__getitem__)
-        alone = min(found, key=lambda pair: found[pair][MAIN_JOB])
-        worst = max(found[alone].values())
+        alone = min(complete, key=lambda pair: complete[pair][MAIN_JOB])
+        worst = max(complete[alone].values())
         cells = (
             algorithm,
             *(f"{rate:g}" for rate in pair),

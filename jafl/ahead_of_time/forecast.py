@@ -157,18 +157,18 @@ def forecast(
     chip, known = topology(topology_name), known or Known()
     on_training = bool(getattr(getattr(subject, "settings", None), "train_accuracy", False))
     preparation = prepare_for(chip, run, devices=devices, on_training=on_training, must_fit=False)
-    made = _Made(chip, run, preparation)
-    key = made.compile(known, on_training)
-    made.count_chips(on_training)
+    forecast_parts = _ForecastParts(chip, run, preparation)
+    key = forecast_parts.compile(known, on_training)
+    forecast_parts.count_chips(on_training)
     measured = known.measured(key, subject) if measure and key else None
     return RunForecast(
-        **made.fields,
+        **forecast_parts.fields,
         measured=measured,
         platform=f"{jax.devices()[0].platform}, {jax.local_device_count()} device(s)",
     )
 
 
-class _Made:
+class _ForecastParts:
     """Puts together the forecast of one run; ``fields`` holds those of ``RunForecast``."""
 
     def __init__(self, chip: Topology, run: Run, preparation: Preparation):
@@ -206,11 +206,11 @@ class _Made:
     def compile(self, known: "Known", on_training: bool) -> str:
         """Compiles training and evaluation; returns what identifies the program, "" if it does not fit."""
         try:
-            key, found = known.compiled(self._chip, lowered_run(self._chip, self._preparation))
-            compiled = self._preparation.forecast.as_compiled(found.memory)
+            key, program = known.compiled(self._chip, lowered_run(self._chip, self._preparation))
+            compiled = self._preparation.forecast.as_compiled(program.memory)
             self.fields |= {"parts": dict(compiled.largest()), "fits": compiled.fits}
             evaluations = lowered_evaluations(self._chip, self._preparation, on_training)
-            seconds = [found.seconds, *(known.compiled(self._chip, one)[1].seconds for one in evaluations)]
+            seconds = [program.seconds, *(known.compiled(self._chip, one)[1].seconds for one in evaluations)]
             self.fields["compile_seconds"] = sum(seconds)
         except DoesNotFitError as error:
             self.fields |= {"fits": False, "reason": error.said}

@@ -48,8 +48,8 @@ def compare(folder: pathlib.Path, written: Mapping[str, list]) -> None:
 def write(folder: pathlib.Path) -> None:
     """Writes the size and the SHA-256 of every file in ``folder``, subfolders included, to ``checksums.json``."""
     (folder / NAME).unlink(missing_ok=True)
-    found = [str(path.relative_to(folder)) for path in sorted(folder.rglob("*")) if path.is_file()]
-    (folder / NAME).write_text(json.dumps(file_checksums(folder, found), indent=1), encoding="utf-8")
+    names = [str(path.relative_to(folder)) for path in sorted(folder.rglob("*")) if path.is_file()]
+    (folder / NAME).write_text(json.dumps(file_checksums(folder, names), indent=1), encoding="utf-8")
 
 
 def check(folder: pathlib.Path, only: str | None = None) -> None:

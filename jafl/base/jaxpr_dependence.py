@@ -30,8 +30,8 @@ def dependences(function: Callable, *arguments: Any) -> Any:
     """
     closed, results = jax.make_jaxpr(function, return_shape=True)(*arguments)
     numbers = [frozenset({number}) for number in range(len(closed.jaxpr.invars))]
-    found = _jaxpr_dependences(closed.jaxpr, numbers, NOTHING_WATCHED)
-    return jax.tree.unflatten(jax.tree.structure(results), found)
+    reads = _jaxpr_dependences(closed.jaxpr, numbers, NOTHING_WATCHED)
+    return jax.tree.unflatten(jax.tree.structure(results), reads)
 
 
 def operands(function: Callable, names: Collection[str], *arguments: Any) -> list[tuple[str, frozenset[int]]]:
@@ -91,8 +91,8 @@ def _jaxpr_dependences(jaxpr: Any, arguments: Sequence[frozenset[int]], watched:
 
     for equation in jaxpr.eqns:
         reads = [of(variable) for variable in equation.invars]
-        made = _equation_dependences(equation, reads, watched.at(equation, reads[0]) if reads else watched)
-        known.update(zip(equation.outvars, made, strict=True))
+        outputs = _equation_dependences(equation, reads, watched.at(equation, reads[0]) if reads else watched)
+        known.update(zip(equation.outvars, outputs, strict=True))
     return [of(variable) for variable in jaxpr.outvars]
 
 

@@ -272,11 +272,11 @@ def _check_schedule(schedule: Any) -> None:
     try:
         rate = jax.eval_shape(built, jnp.int32(0))
         fits = rate.shape == () and jnp.issubdtype(rate.dtype, jnp.number)
-        found = f"{rate.dtype} {rate.shape}"
+        kind = f"{rate.dtype} {rate.shape}"
     except Exception as error:
-        fits, found = False, f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
+        fits, kind = False, f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
     allowed = "a number for a server step that JAX traces"
-    require(fits, "what the schedule learning_rate returns", found, allowed)
+    require(fits, "what the schedule learning_rate returns", kind, allowed)
 
 
 def _check_steps(local_steps: int | None, local_epochs: int | None) -> None:

@@ -80,10 +80,10 @@ class DataCache:
         key = model, settings.seed, settings.precision, source.x.shape[1:], source.x.dtype
         if self._initial[0] != key:
             self._initial = key, {}
-        made = self._initial[1]
-        if what not in made:
-            made[what] = make()
-        return made[what]
+        values = self._initial[1]
+        if what not in values:
+            values[what] = make()
+        return values[what]
 
 
 def _written(settings: Settings, names: Sequence[str]) -> str:

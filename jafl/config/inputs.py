@@ -21,14 +21,14 @@ def input_files(settings: Mapping[str, Any]) -> dict[str, pathlib.Path]:
     """
     from jafl.config.readers import KNOWN  # imports JAX, which the list of experiments does without
 
-    found = {}
+    paths = {}
     for name, declared in DECLARED.items():
         value = settings.get(name)
         if not declared.files or not value or value in KNOWN.get(name, ()):
             continue
         for file in declared.files:
-            found[f"{name}/{file}".rstrip("/")] = pathlib.Path(value).expanduser() / file
-    return found
+            paths[f"{name}/{file}".rstrip("/")] = pathlib.Path(value).expanduser() / file
+    return paths
 
 
 def input_digests(settings: Settings, source: "Source") -> dict[str, str]:

@@ -93,20 +93,20 @@ def unread(arms: Sequence[Settings], runs: Sequence[Settings], given: Collection
     Returns:
       One entry for each setting, in the order of ``Settings``.
     """
-    found = []
+    unread_settings = []
     for name in DECLARED:
         values = [getattr(arm, name) for arm in arms]
         differing = [value for value in values if value != DEFAULTS[name]] or (
             values if name in given else []
         )
         if differing and not any(is_read(name, run) for run in runs):
-            found.append(Unread(name, differing[0], *why_unread(name, runs)))
-    return found + _unread_rule_arguments(arms, runs)
+            unread_settings.append(Unread(name, differing[0], *why_unread(name, runs)))
+    return unread_settings + _unread_rule_arguments(arms, runs)
 
 
-def refuse(found: Iterable[Unread]) -> None:
+def refuse(unread_settings: Iterable[Unread]) -> None:
     """Raises SettingError for the first of them, if there is one."""
-    for each in found:
+    for each in unread_settings:
         raise refusal(each.setting, each.value, "left out: no run reads it", each.reason)
 
 

@@ -120,9 +120,9 @@ def without_unread(
     values = grid.parse(sweep) if isinstance(sweep, str) and sweep else dict(sweep or {})
     compared = all_arms.algorithm_arms(settings) if arms is None else arms
     conditions = [all_arms.under(settings, compared, each, overrides) for each in grid.product(values)]
-    found = [each for each in unread(conditions, typed) if each.setting not in values]
-    readers.refuse(each for each in found if each.setting in typed)
-    left_out = [each for each in found if getattr(settings, each.setting) != DEFAULTS[each.setting]]
+    unread_settings = [each for each in unread(conditions, typed) if each.setting not in values]
+    readers.refuse(each for each in unread_settings if each.setting in typed)
+    left_out = [each for each in unread_settings if getattr(settings, each.setting) != DEFAULTS[each.setting]]
     defaults = {each.setting: DEFAULTS[each.setting] for each in left_out}
     if "rule_arguments" in defaults:
         entries = {each.value for each in left_out if each.setting == "rule_arguments"}

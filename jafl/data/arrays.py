@@ -198,12 +198,12 @@ def _check_gaps(number: int, labels: dict[str, np.ndarray]) -> None:
     """Refuses labels of which most of ``number`` classes have no example; tokens of texts may be few of many."""
     if number <= FEW_CLASSES or any(y.ndim > 1 for y in labels.values()):
         return
-    found = len(set().union(*(np.unique(y).tolist() for y in labels.values())))
+    occurring = len(set().union(*(np.unique(y).tolist() for y in labels.values())))
     require(
-        number <= LARGEST_GAP * found,
+        number <= LARGEST_GAP * occurring,
         "largest label in y",
         number - 1,
-        f"below {LARGEST_GAP * found}, for only {found} different labels occur",
+        f"below {LARGEST_GAP * occurring}, for only {occurring} different labels occur",
         "Number them from 0 without gaps: np.unique(y, return_inverse=True)[1]. If there are so many classes, "
         f"say num_classes={number}.",
     )

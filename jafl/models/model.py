@@ -101,12 +101,12 @@ class Model:
             self.metrics,
             "{name: function of (outputs, labels)}",
         )
-        found = {"task": task, "metrics": dict(self.metrics)}
+        parts = {"task": task, "metrics": dict(self.metrics)}
         if own is not None:  # the network takes the place of a module that is no static value
             require(self.initial is None, "initial", "given", f"None: {network.name} has parameters")
-            found |= {"module": network, "initial": own, "frozen": constants}
+            parts |= {"module": network, "initial": own, "frozen": constants}
         if isinstance(self.module, tuple):
-            found["module"] = network
+            parts["module"] = network
         require(
             "loss" not in self.metrics, "the name of a metric", "loss", "another: the loss is measured anyway"
         )
@@ -114,8 +114,8 @@ class Model:
         remedy = 'A task brings its loss: jafl.Model(module, task="regression").'
         require(fits, "loss_per_example", self.loss_per_example, "a function of (outputs, labels)", remedy)
         if self.loss_per_example is None or isinstance(self.loss_per_example, Reading):
-            found["loss_per_example"] = reading(task.loss_per_example, self.output)
-        for name, value in found.items():
+            parts["loss_per_example"] = reading(task.loss_per_example, self.output)
+        for name, value in parts.items():
             object.__setattr__(self, name, value)
 
     def __repr__(self) -> str:
@@ -384,8 +384,8 @@ class Model:
           examples is the sum of their sums, divided by that of their counts. ([B] losses, None) where each counts 1.
         """
         with self.products():
-            found = in_jax("the loss", self.loss_per_example, self.apply(params, x, key), y)
-        return (found[0], found[1]) if isinstance(found, (tuple, list)) else (found, None)
+            loss = in_jax("the loss", self.loss_per_example, self.apply(params, x, key), y)
+        return (loss[0], loss[1]) if isinstance(loss, (tuple, list)) else (loss, None)
 
 
 def safe_mean(total: jax.Array, count: jax.Array) -> jax.Array:

@@ -198,8 +198,8 @@ class Functions(Network):
         params = self.make(key) if len(positional) == 1 else self.make(key, x)
         fits = jax.tree.leaves(params) and all(_is_floating(leaf) for leaf in jax.tree.leaves(params))
         remedy = "They are a pytree of floating arrays; what is not trained belongs into the function apply."
-        found = [str(getattr(leaf, "dtype", type(leaf).__name__)) for leaf in jax.tree.leaves(params)]
-        require(bool(fits), "the types of the parameters that init returns", found, "floating", remedy)
+        dtypes = [str(getattr(leaf, "dtype", type(leaf).__name__)) for leaf in jax.tree.leaves(params)]
+        require(bool(fits), "the types of the parameters that init returns", dtypes, "floating", remedy)
         return jax.tree.map(jnp.asarray, params)
 
     def apply(self, params: Any, frozen: Any, x: jax.Array, key: jax.Array | None) -> Any:
@@ -220,15 +220,15 @@ def _is_floating(leaf: Any) -> bool:
 
 def differences(expected: Any, given: Any) -> Iterator[str]:
     """What ``given`` has otherwise than ``expected``, two pytrees of arrays or shapes, a phrase each."""
-    wanted, found = (
+    wanted, actual = (
         {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
         for tree in (expected, given)
     )
-    for path in found:
+    for path in actual:
         if path not in wanted:
             yield f"{path} belongs to no layer"
     for path, leaf in wanted.items():
-        if path not in found:
+        if path not in actual:
             yield f"{path} is missing"
-        elif jnp.shape(found[path]) != leaf.shape:
-            yield f"{path} has the shape {jnp.shape(found[path])} in place of {leaf.shape}"
+        elif jnp.shape(actual[path]) != leaf.shape:
+            yield f"{path} has the shape {jnp.shape(actual[path])} in place of {leaf.shape}"

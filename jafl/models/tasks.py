@@ -391,8 +391,8 @@ def as_task(task: Any) -> Task:
     if isinstance(task, Task):
         return task
     require(isinstance(task, str), "task", task, f"{', '.join(TASKS)}, or a jafl.models.Task")
-    found: Task = choose("task", task, TASKS)
-    return found
+    chosen_task: Task = choose("task", task, TASKS)
+    return chosen_task
 
 
 def check_values(task: Task, federation: Any) -> None:

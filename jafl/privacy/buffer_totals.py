@@ -137,9 +137,11 @@ def _by_folding(rule: Rule, schedule: EventSchedule, num_examples: np.ndarray) -
 
         return jax.tree.map(jnp.subtract, folded(jnp.ones(())), folded(jnp.zeros(())))
 
-    made = jax.tree.leaves(jax.vmap(difference)(facts, columns))
+    differences = jax.tree.leaves(jax.vmap(difference)(facts, columns))
     places = _places(rule, params)
     sums = [
-        np.asarray(leaf, np.float64) for leaf, place in zip(made, places, strict=True) if place is not None
+        np.asarray(leaf, np.float64)
+        for leaf, place in zip(differences, places, strict=True)
+        if place is not None
     ]
     return np.stack(sums, axis=1)

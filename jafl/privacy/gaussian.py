@@ -147,8 +147,8 @@ def deviations_of(epsilon: float, delta: float) -> float:
     log_delta = np.log(check_delta(delta))
 
     def excess(log_deviations: float) -> float:
-        found = float(_log_delta(np.asarray(epsilon, float), np.exp(np.asarray(log_deviations))))
-        return max(found, -1e300) - log_delta
+        value = float(_log_delta(np.asarray(epsilon, float), np.exp(np.asarray(log_deviations))))
+        return max(value, -1e300) - log_delta
 
     low, high = -1.0, 1.0
     while excess(low) > 0:

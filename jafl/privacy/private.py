@@ -107,7 +107,7 @@ def private(
     _refuse_private(inner)
     _check_same_norm(inner, clip_norm)
     _refuse_unknown_counts(inner, check_eligible(inner))
-    made = make_mechanism(mechanism, restarts, bands)
+    noise = make_mechanism(mechanism, restarts, bands)
     _check_numbers(clip_norm, noise_multiplier, epsilon, delta)
     choose("epsilon_reading", epsilon_reading, READINGS)
     request = {
@@ -116,7 +116,7 @@ def private(
         "noise_multiplier": None if noise_multiplier is None else float(noise_multiplier),
         "epsilon": None if epsilon is None else float(epsilon),
         "delta": float(delta),
-        "mechanism": made,
+        "mechanism": noise,
         "epsilon_reading": epsilon_reading,
         "noise_seed": _seed(noise_seed),
         "accounted": None if schedule is None else schedule_digest(schedule),

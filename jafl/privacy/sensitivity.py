@@ -147,8 +147,8 @@ def _sorted(client: np.ndarray, step: np.ndarray, weight: np.ndarray, steps: int
         return _Trips(client, step, weight)
     for name, values, end in (("client", client, clients), ("step", step, steps)):
         inside = values.min() >= 0 and values.max() < end
-        found = (int(values.min()), int(values.max()))
-        require(inside, f"the smallest and the largest {name}", found, f"at least 0 and below {end}")
+        extremes = (int(values.min()), int(values.max()))
+        require(inside, f"the smallest and the largest {name}", extremes, f"at least 0 and below {end}")
     require(np.isfinite(weight).all(), "weight", weight, "finite")
     key = client * steps + step
     order = np.argsort(key, kind="stable")
@@ -349,11 +349,11 @@ def worst_case(
     if mechanism.name == "independent":
         value = float(most if gap else most**2)
         return WorstCase(value, value)
-    found = _evenly_spaced(mechanism, num_steps, most, gap, [0])
+    evenly_spaced = _evenly_spaced(mechanism, num_steps, most, gap, [0])
     coefficients = toeplitz_coefficients(mechanism.bands, num_steps)
     above = np.maximum.accumulate(coefficients[::-1])[::-1]
-    bound = found if np.array_equal(above, coefficients) else _norm_of_columns(above, most, gap)
-    return WorstCase(bound, found)
+    bound = evenly_spaced if np.array_equal(above, coefficients) else _norm_of_columns(above, most, gap)
+    return WorstCase(bound, evenly_spaced)
 
 
 def _norm_of_columns(coefficients: np.ndarray, most: int, gap: int) -> float:
@@ -380,14 +380,14 @@ def _worst_of_trees(mechanism: Mechanism, num_steps: int, most: int, gap: int, p
         rest = most - whole * in_node if whole < nodes else 0
         bound += whole * in_node**2 + min(rest, in_node) ** 2
     spacings = {gap, 1 << (gap - 1).bit_length()} if gap else {0}
-    found = 0.0
+    largest = 0.0
     for spacing in spacings:
         ends = range(1, depth + 2)
         starts = {0, *(max(0, (1 << level) - 1 - (most // 2) * spacing) for level in ends)}
         fitting = [start for start in starts if start + (most - 1) * spacing < num_steps]
         if fitting:
-            found = max(found, _evenly_spaced(mechanism, num_steps, most, spacing, fitting, published))
-    return WorstCase(bound, found)
+            largest = max(largest, _evenly_spaced(mechanism, num_steps, most, spacing, fitting, published))
+    return WorstCase(bound, largest)
 
 
 def _evenly_spaced(

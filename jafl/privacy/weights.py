@@ -73,10 +73,10 @@ def eligible_rules() -> list[str]:
 @functools.cache
 def _is_eligible(factory: Any) -> bool:
     try:
-        made = factory()
+        rule = factory()
     except TypeError:  # it needs arguments: one without them cannot be tried
         return False
-    return not isinstance(examined(made), str)
+    return not isinstance(examined(rule), str)
 
 
 def rule_name(rule: Rule | Specification) -> str:
@@ -143,8 +143,8 @@ def _reads_sizes(rule: Rule) -> bool:
     models = (_small_model(), _small_model(1_000)), (jnp.ones(5), jnp.ones(5_000))
     if not all(same_but_for_sizes(trace(one), trace(other)) for one, other in models):
         return True
-    found, expected = (jax.tree.leaves(ones_direction(model)) for model in (_small_model(), jnp.ones(())))
-    return not all(np.allclose(leaf, expected[0], rtol=_TOLERANCE, equal_nan=True) for leaf in found)
+    actual, expected = (jax.tree.leaves(ones_direction(model)) for model in (_small_model(), jnp.ones(())))
+    return not all(np.allclose(leaf, expected[0], rtol=_TOLERANCE, equal_nan=True) for leaf in actual)
 
 
 def _traced(rule: Rule) -> tuple[str, ...] | str:
@@ -158,10 +158,10 @@ def _traced(rule: Rule) -> tuple[str, ...] | str:
 
     leaves = [len(jax.tree.leaves(part)) for part in step]
     place = np.repeat(np.arange(len(leaves)), leaves)
-    made, apply = dependences(direction, step)
+    direction_reads, apply = dependences(direction, step)
     factors = _union(dependences(derivative, step, (step.updates,)))
     reads = {int(place[leaf]) for leaf in (factors | _union(apply)) if leaf < len(place)}
-    constant = {int(place[leaf]) for leaf in _union(made)}
+    constant = {int(place[leaf]) for leaf in _union(direction_reads)}
     for number, what in enumerate(("updates", "losses", "parameters")):
         if number in reads or number and number in constant:
             return f"its weights depend on the {what}"
@@ -221,8 +221,8 @@ def _not_weighted_sums(step: _Step, direction: Any) -> str | None:
         if np.ptp(factors) > _TOLERANCE * np.max(np.abs(factors), initial=0.0):
             return "it treats the arrays of a model differently"
         expected = expected + factors * _joined(update)
-    made = _joined(direction(step)[0])
-    if not np.allclose(made, expected, rtol=_TOLERANCE, atol=_TOLERANCE):
+    vector = _joined(direction(step)[0])
+    if not np.allclose(vector, expected, rtol=_TOLERANCE, atol=_TOLERANCE):
         return "its direction is not a weighted sum of the updates"
     return None
 
@@ -232,9 +232,11 @@ def _joined(tree: Any) -> np.ndarray:
     return np.concatenate([np.asarray(leaf).reshape(-1) for leaf in jax.tree.leaves(tree)])
 
 
-def _union(found: Any) -> frozenset[int]:
+def _union(dependence_sets: Any) -> frozenset[int]:
     """All arguments on which one of the results depends."""
-    return frozenset().union(*jax.tree.leaves(found, is_leaf=lambda value: isinstance(value, frozenset)))
+    return frozenset().union(
+        *jax.tree.leaves(dependence_sets, is_leaf=lambda value: isinstance(value, frozenset))
+    )
 
 
 def trip_weights(

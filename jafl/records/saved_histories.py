@@ -180,10 +180,10 @@ def _decoded(node: Mapping[str, Any], arrays: Mapping[str, np.ndarray], like: An
 def _check_class(like: Any, name: str) -> None:
     """Raises SettingError unless ``like`` is an object of the class of this name."""
     if like is None or _class_name(like) != name:
-        found = "not given" if like is None else f"of the class {_class_name(like)}"
+        kind_there = "not given" if like is None else f"of the class {_class_name(like)}"
         raise SettingError(
             f"its parameters are objects of the class {name}. Give History.load such parameters, the initial ones "
-            f"for example, as params=...; they are {found}.",
+            f"for example, as params=...; they are {kind_there}.",
             setting="params",
         )
 

@@ -65,10 +65,10 @@ class StopWhen(NamedTuple):
     @classmethod
     def parsed(cls, text: Any) -> "StopWhen":
         """The condition that a text such as ``"test_accuracy>=0.95"`` says; SettingError for any other text."""
-        found = _FORM.fullmatch(text) if isinstance(text, str) else None
-        require(found is not None, "stop_when", text, f"a condition such as {FORMS}")
-        assert found is not None
-        column, comparison, number, times = found.groups()
+        match = _FORM.fullmatch(text) if isinstance(text, str) else None
+        require(match is not None, "stop_when", text, f"a condition such as {FORMS}")
+        assert match is not None
+        column, comparison, number, times = match.groups()
         try:
             value = float(number or times)
         except ValueError:

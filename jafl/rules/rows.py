@@ -156,8 +156,8 @@ def use_rows(stored: ArrayTree, use: Callable[[Rows], Made]) -> Made:
     def separately(stored: ArrayTree) -> Made:
         return use(SeparateRows.of([jax.tree.map(lambda leaf, k=k: leaf[k], stored) for k in range(number)]))
 
-    made: Made = by_platform(stored, cpu=lambda stored: use(StackedRows(stored)), elsewhere=separately)
-    return made
+    result: Made = by_platform(stored, cpu=lambda stored: use(StackedRows(stored)), elsewhere=separately)
+    return result
 
 
 def _squares(parts: Sequence[Any], change: Change | None) -> jax.Array:

@@ -179,16 +179,16 @@ def _beginnings(there: Mapping[str, jax.Array], here: Mapping[str, jax.Array], l
 
 
 def _evaluations(
-    made: list[dict[str, Any]], before: Experiment, now: Experiment, step: int
+    evaluations: list[dict[str, Any]], before: Experiment, now: Experiment, step: int
 ) -> tuple[list[dict[str, Any]], bool]:
     """The evaluations to keep, and whether they are those of a run that had the larger budget from the start.
 
     An evaluation averages over the steps since the one before: so one may be left out at the end only.
     """
     wanted = {0, *(at for at in now.run.evaluate_at or () if at <= step)}
-    kept = [evaluation for evaluation in made if evaluation["server_step"] in wanted]
-    same = {evaluation["server_step"] for evaluation in kept} == wanted and kept == made[: len(kept)]
-    return (kept, True) if same else (made, False)
+    kept = [evaluation for evaluation in evaluations if evaluation["server_step"] in wanted]
+    same = {evaluation["server_step"] for evaluation in kept} == wanted and kept == evaluations[: len(kept)]
+    return (kept, True) if same else (evaluations, False)
 
 
 def _shapes(tree: Any) -> list[tuple[Any, ...]]:

@@ -88,7 +88,7 @@ def run_experiment(
                     on_evaluation=on_evaluation,
                     on_progress=progress.update,
                     should_stop=lambda: interrupt.asked,
-                    on_memory=lambda found: memory.update(found.summary()),
+                    on_memory=lambda forecast: memory.update(forecast.summary()),
                 )
         except DivergenceError as error:
             ended = error

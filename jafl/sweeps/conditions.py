@@ -88,15 +88,15 @@ def _with_inputs(runs: Sequence[PastRun]) -> list[PastRun]:
     for run in runs:
         for what, digest in (run.config.get("inputs") or {}).items():
             read.setdefault((what, same(run.config.get(what.partition("/")[0]))), set()).add(digest)
-    found = []
+    runs_with_inputs = []
     for run in runs:
         texts: dict[str, str] = {}
         for what, digest in (run.config.get("inputs") or {}).items():
             name = what.partition("/")[0]
             if len(read[what, same(run.config.get(name))]) > 1:
                 texts[name] = f"{texts.get(name, run.config.get(name))} ({digest[:SHOWN]})"
-        found.append(dataclasses.replace(run, config={**run.config, **texts}) if texts else run)
-    return found
+        runs_with_inputs.append(dataclasses.replace(run, config={**run.config, **texts}) if texts else run)
+    return runs_with_inputs
 
 
 def _differ(runs: Sequence[PastRun], name: str) -> bool:
@@ -122,7 +122,7 @@ def _differing_settings(runs: Sequence[PastRun], names: Sequence[str]) -> list[s
     from jafl.config.readers import is_read  # imports JAX, which the list of experiments does without
 
     settings = {run.path: Settings.from_mapping(run.settings) for run in runs}
-    found = []
+    differing = []
     for name in names:
         if name in OF_AN_ARM or not _differ(runs, name):
             continue
@@ -131,8 +131,8 @@ def _differing_settings(runs: Sequence[PastRun], names: Sequence[str]) -> list[s
             for command in commands
         }
         if any(one - other and other - one for one in values for other in values):
-            found.append(name)
-    return found
+            differing.append(name)
+    return differing
 
 
 def _commands(runs: Sequence[PastRun]) -> list[list[PastRun]]:

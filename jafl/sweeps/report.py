@@ -331,15 +331,15 @@ def _quoted(word: str) -> str:
 
 def _made_with(runs: Sequence[PastRun]) -> str:
     """A sentence that names versions and devices."""
-    made = set()
+    builds = set()
     for run in runs:
         versions, device = run.config.get("versions"), run.config.get("device", "unknown")
         numbers = versions if isinstance(versions, Mapping) else {}
         jafl, jax, python = (numbers.get(name, "unknown") for name in ("jafl", "jax", "python"))
-        made.add(f"jafl {jafl}, JAX {jax}, Python {python}, on {device}")
+        builds.add(f"jafl {jafl}, JAX {jax}, Python {python}, on {device}")
     return (
         "Made with "
-        + "; ".join(sorted(made))
+        + "; ".join(sorted(builds))
         + ". The same seed gives the same bits on the same kind of device"
         + (", but for private runs, which draw their noise." if privacy.draw_noise(runs) else ".")
     )

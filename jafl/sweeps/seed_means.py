@@ -140,7 +140,7 @@ def target_accuracies(arm_runs: Sequence[ArmRuns]) -> list[float]:
 
 def _to_targets(arm: ArmRuns, targets: Sequence[float]) -> list[dict[str, Any]]:
     """What each target took, as ``tables.row`` has it for the runs' own."""
-    found = []
+    rows = []
     for target in targets:
         of_target = [
             {**run.summary, **tables.cost_of_target(run.evaluations, target)}
@@ -150,8 +150,8 @@ def _to_targets(arm: ArmRuns, targets: Sequence[float]) -> list[dict[str, Any]]:
         kept = [*tables.TO_TARGET, *(f"{key}_standard_error" for key in tables.TO_TARGET)]
         kept += ["seeds", "reached_target", "trips_to_target_at_least"]
         row = tables.row(of_target)
-        found.append({"target_accuracy": target, **{key: row[key] for key in kept}})
-    return found
+        rows.append({"target_accuracy": target, **{key: row[key] for key in kept}})
+    return rows
 
 
 def _speed_up(own: Mapping[str, Any], its: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -294,11 +294,11 @@ def _refuse_changed_inputs(paths: Sequence[pathlib.Path], settings: Settings) ->
 
 def _arm_overrides(content: Mapping[str, Any]) -> dict[str, list[Any]]:
     """{a name for an arm's overrides: these, in their order}, of a ``sweep.json``."""
-    found: dict[str, list[Any]] = {}
+    overrides: dict[str, list[Any]] = {}
     for override in all_arms.overrides_in(content):
         name = f"overrides of {override['label'] or 'all arms'}"
-        found.setdefault(name, []).append((override["condition"], override["settings"]))
-    return found
+        overrides.setdefault(name, []).append((override["condition"], override["settings"]))
+    return overrides
 
 
 def _end(
@@ -347,11 +347,11 @@ def _remove_leftovers(root: pathlib.Path) -> None:
 
 def _summaries(root: pathlib.Path) -> dict[pathlib.Path, int]:
     """{the file that says how a run ended: when it was written}."""
-    found = {}
+    times = {}
     for file in root.glob("*/**/summary.json"):
         with contextlib.suppress(FileNotFoundError):  # its run has just gone on
-            found[file] = file.stat().st_mtime_ns
-    return found
+            times[file] = file.stat().st_mtime_ns
+    return times
 
 
 def _write_tables(

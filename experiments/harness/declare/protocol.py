@@ -137,8 +137,8 @@ def earlier_results(
     own = (experiment.name, scale_name, replication)
     there = tuple(content.get(name) for name in ("experiment", "scale", "replication"))
     if there != own and there != (*own[:2], None):
-        found = f"{there[0]}, {there[1]} size, replication {there[2]}"
-        problem = f"output_dir is {str(folder)!r}, which holds results of {found}"
+        content_there = f"{there[0]}, {there[1]} size, replication {there[2]}"
+        problem = f"output_dir is {str(folder)!r}, which holds results of {content_there}"
         raise SettingError(f"{problem}. {remedy}", setting="output_dir", value=str(folder))
     changed = {name: value for name, value in (typed or {}).items() if name not in DECIDE_NOTHING}
     if content.get("standing") == UNDER and changed:
@@ -158,14 +158,14 @@ def earlier_results(
 
 
 def check_corrections(
-    experiment: PaperExperiment, scale_name: str, found: Mapping[str, float], shared: int = 0
+    experiment: PaperExperiment, scale_name: str, ratios: Mapping[str, float], shared: int = 0
 ) -> None:
     """Raises SettingError where the data sets are not divided as the analysis has it.
 
     Args:
       experiment: with the analysis.
       scale_name: its size.
-      found: {condition: test examples over training examples}.
+      ratios: {condition: test examples over training examples}.
       shared: test examples that two seeds share, where the analysis says that there are none.
     """
     analysis = experiment.scales[scale_name].analysis
@@ -173,11 +173,11 @@ def check_corrections(
         return
     name = f"analysis.correction of {experiment.name}"
     if not analysis.correction:
-        ratio = max(found.values(), default=0.0)
+        ratio = max(ratios.values(), default=0.0)
         allowed = f"{ratio:.4g}, test examples over training examples: two seeds share {shared:,} examples"
         require(not shared, name, analysis.correction, allowed)
         return
-    for condition, ratio in found.items():
+    for condition, ratio in ratios.items():
         fits = abs(ratio / analysis.correction - 1) <= TOLERANCE
         under = f" under {condition}" if condition else ""
         require(fits, name, analysis.correction, f"{ratio:.4g}{under}")

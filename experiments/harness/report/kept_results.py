@@ -45,7 +45,7 @@ def take_over(
     not as their experiment's file states, and for two of one experiment.
     """
     there = dict[pathlib.Path, dict[str, Any]]()
-    found = dict[str, pathlib.Path]()
+    paths = dict[str, pathlib.Path]()
     clocks = dict[str, dict[str, Any]]()
     tuned = dict[str, dict[str, Any]]()
     for path in sorted(runs.glob("*/verdicts.json")):
@@ -56,9 +56,9 @@ def take_over(
             _check_content(path, content)
             name = page_name(content)
             require(
-                name not in found, "runs", str(path), f"without other results of {name}: {found.get(name)}"
+                name not in paths, "runs", str(path), f"without other results of {name}: {paths.get(name)}"
             )
-            found[name] = path
+            paths[name] = path
             _check_replaced(path, content, pages / DATA / f"{name}.json")
             if (clock := path.parent / times.CLOCK).is_file():
                 clocks[name] = _with_parts(clock, PARTS_OF_CLOCK)
@@ -103,11 +103,11 @@ def _is_kept(content: Content) -> bool:
 
 def contents(pages: pathlib.Path = PAGES) -> list[dict[str, Any]]:
     """What was taken over; raises SettingError for results of another version of the protocol."""
-    found = []
+    kept = []
     for path in sorted((pages / DATA).glob("*.json")):
-        found.append(read_json(path))
-        _check_version(path, found[-1])
-    return found
+        kept.append(read_json(path))
+        _check_version(path, kept[-1])
+    return kept
 
 
 def _check_version(path: pathlib.Path, content: Content) -> None:

@@ -109,15 +109,15 @@ def summary(
     ]
     for (paper, scale), family in families(contents).items():
         parts += [f"## {paper}, {scale} size", *_family(family)]
-    found = replication.agreement(contents)
-    if found.sentences:
-        tables = report.markdown(found.groups), report.markdown(found.verdicts)
-        parts += ["## Two sets of seeds and splits", *found.sentences, *tables]
-    if found.differing:
+    agreement_tables = replication.agreement(contents)
+    if agreement_tables.sentences:
+        tables = report.markdown(agreement_tables.groups), report.markdown(agreement_tables.verdicts)
+        parts += ["## Two sets of seeds and splits", *agreement_tables.sentences, *tables]
+    if agreement_tables.differing:
         heading = ["experiment", "claim", "under", "first verdict", "then"]
         rows = [
             [name, claim, report.under(discovery.load(name), condition) if condition else "-", *verdicts]
-            for name, claim, condition, *verdicts in found.differing
+            for name, claim, condition, *verdicts in agreement_tables.differing
         ]
         parts += ["Decided twice, and differently:", report.markdown([heading, *rows])]
     if controlled:

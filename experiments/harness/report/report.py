@@ -39,9 +39,9 @@ def worlds(scale: Scale, runs: Runs) -> str:
     """Why arms live in different worlds, and which lives where under each condition; empty where all share one."""
     lines = []
     for condition, groups in seed_means.by_condition(runs.groups):
-        found = world.worlds((group.label, group.runs[0].config) for group in groups)
+        own_worlds = world.worlds((group.label, group.runs[0].config) for group in groups)
         under = grid.readable(grid.folder(condition)) or "all runs"
-        lines += [f"- {under}: {'; '.join(one.line for one in found)}."] * bool(found)
+        lines += [f"- {under}: {'; '.join(one.line for one in own_worlds)}."] * bool(own_worlds)
     return "\n".join([f"Different worlds, on purpose: {scale.different_worlds}", "", *lines]) if lines else ""
 
 

@@ -102,9 +102,9 @@ def run(
     gathered: list[list[dict[str, Any]]] = [[] for _ in range(families)]
     trained = 0
     for experiment in experiments:
-        runs, found = _control_rows(experiment, families, output, budget or {}, options)
+        runs, families_rows = _control_rows(experiment, families, output, budget or {}, options)
         trained += runs
-        for number, rows in enumerate(found):
+        for number, rows in enumerate(families_rows):
             gathered[number] += rows
     content |= {
         "runs": trained,
@@ -195,11 +195,11 @@ def _control_rows(
             f"{outcome.left} runs of {folder} are not over. The same command goes on with them."
         )
     runs, primary = Runs.in_folder(folder), _primary(experiment, scale.analysis)
-    found = []
+    families_rows = []
     for chunk in chunks:
         rows = verdicts.judge([primary], "desk", _with_seeds(runs, chunk), scale.analysis)
-        found.append([row for row in rows if row["primary"]])
-    return sum(len(group.runs) for group in runs.groups), found
+        families_rows.append([row for row in rows if row["primary"]])
+    return sum(len(group.runs) for group in runs.groups), families_rows
 
 
 def _primary(experiment: PaperExperiment, analysis: Analysis) -> Claim:
@@ -265,12 +265,12 @@ def main(arguments: Sequence[str]) -> int:
         require(names, "experiments", names, f"names of experiments: {', '.join(discovery.names())}")
         require(len({*names}) == len(names), "experiments", ", ".join(names), "names that differ")
         print(f"Training {families} families with shuffled labels: {', '.join(names)}.", flush=True)
-        found = run(names, families, pathlib.Path(output), budget)
+        content = run(names, families, pathlib.Path(output), budget)
     except SettingError as error:
         print(f"Error: {error}", file=sys.stderr)
         return 2
-    print(summary(found))
-    return int(found["false"] / families > ALPHA)
+    print(summary(content))
+    return int(content["false"] / families > ALPHA)
 
 
 def summary(content: Mapping[str, Any]) -> str:

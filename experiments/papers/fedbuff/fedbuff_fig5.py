@@ -86,8 +86,8 @@ def measure(context: Context) -> list[dict[str, Any]]:
             arrivals: [staleness(arrivals, name, steps, seed) for seed in seeds]
             for arrivals in (FIXED, CONSTANT_RATE)
         }
-        found = {arrivals: [distribution(one) for one in each] for arrivals, each in values.items()}
-        between = [distance(*pair) for pair in zip(*found.values(), strict=True)]
+        distributions = {arrivals: [distribution(one) for one in each] for arrivals, each in values.items()}
+        between = [distance(*pair) for pair in zip(*distributions.values(), strict=True)]
         for arrivals, each in values.items():
             drawn[arrivals, name] = each[0]
             row: dict[str, Any] = {
@@ -97,7 +97,10 @@ def measure(context: Context) -> list[dict[str, Any]]:
                 "standard deviation": [float(one.std()) for one in each],
                 "largest": [float(one.max()) for one in each],
             }
-            row |= {to(other): [distance(one, expected(other)) for one in found[arrivals]] for other in LAWS}
+            row |= {
+                to(other): [distance(one, expected(other)) for one in distributions[arrivals]]
+                for other in LAWS
+            }
             rows.append(row | ({"distance to 1,000 under way": between} if arrivals == CONSTANT_RATE else {}))
     draw(drawn, context.folder)
     return rows

@@ -109,14 +109,14 @@ def published_trips(rival: str, tasks: Sequence[str] = tuple(CLIENTS_GIVEN)) -> 
 def against(rival: str) -> list[Claim]:
     """The claims that compare LR-Norm with a rival: ahead on Sent140, which desk size is like; as good on CelebA."""
     fewer, as_many = "LR-Norm needs fewer trips than {worse}", "LR-Norm and {worse} need as many trips"
-    found = compare(
+    claims = compare(
         fewer, NORMALIZED, rival, **FEWER_TRIPS, scales=("desk",), published=published_trips(rival)
     )
     for task, sentence, expected in (
         ("sentiment140", fewer, "better"),
         ("celeb_a", as_many, "equivalent"),
     ):
-        found += compare(
+        claims += compare(
             sentence,
             NORMALIZED,
             rival,
@@ -126,7 +126,7 @@ def against(rival: str) -> list[Claim]:
             scales=("paper",),
             published=published_trips(rival, [task]),
         )
-    return found
+    return claims
 
 
 def paper_scale() -> Scale:

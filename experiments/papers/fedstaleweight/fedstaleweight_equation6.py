@@ -98,9 +98,12 @@ def measure(context: Context) -> list[dict[str, Any]]:
         for buffer in BUFFERS:
             # As many trips whatever the buffer.
             length = max(100, steps * 5 // buffer)
-            found = [measured(schedule(law, buffer, length, seed), buffer) for seed in context.scale.seeds]
+            measurements = [
+                measured(schedule(law, buffer, length, seed), buffer) for seed in context.scale.seeds
+            ]
             rows.append(
-                {"law": law, "b": buffer} | {name: [each[name] for each in found] for name in found[0]}
+                {"law": law, "b": buffer}
+                | {name: [each[name] for each in measurements] for name in measurements[0]}
             )
     return rows
 

@@ -74,9 +74,10 @@ def measure(context: Context) -> list[dict[str, Any]]:
     rows = []
     for world in (EQUAL, FIGURE_2):
         for rule in (MEAN, OURS):
-            found = [run(world, rule, steps, seed) for seed in context.scale.seeds]
+            measurements = [run(world, rule, steps, seed) for seed in context.scale.seeds]
             rows.append(
-                {"world": world, "rule": rule} | {part: [each[part] for each in found] for part in PARTS}
+                {"world": world, "rule": rule}
+                | {part: [each[part] for each in measurements] for part in PARTS}
             )
     return rows
 

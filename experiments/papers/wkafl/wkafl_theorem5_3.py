@@ -60,7 +60,7 @@ def run(steps: int, seed: int) -> dict[str, np.ndarray]:
     estimate = np.zeros(DIMENSIONS)
     events = schedule(steps, seed)
     noise = NOISE / np.sqrt(BATCH * DIMENSIONS)
-    found = np.empty((4, steps))
+    terms = np.empty((4, steps))
     rows = (
         column.reshape(-1, BUFFER) for column in (events.client, events.download_version, events.staleness)
     )
@@ -78,14 +78,14 @@ def run(steps: int, seed: int) -> dict[str, np.ndarray]:
         weight = weight / weight.sum()
         clipped = received * np.minimum(1, CLIP * bound / lengths)[:, None]
         true = models[-1] - best
-        found[:, step] = (
+        terms[:, step] = (
             true @ true,
             np.sum((estimate - true) ** 2),
             bound**2,
             weight @ np.sum((estimate - clipped) ** 2, axis=1),
         )
         models.append(models[-1] - stable_rate(steps) * weight @ clipped)
-    return dict(zip(("gradient", "error of estimate", "estimate", "disagreement"), found, strict=True))
+    return dict(zip(("gradient", "error of estimate", "estimate", "disagreement"), terms, strict=True))
 
 
 def kept_back(steps: int) -> tuple[np.ndarray, np.ndarray]:
@@ -120,9 +120,9 @@ def measure(context: Context) -> list[dict[str, Any]]:
     for steps in [number for number in STEPS if number <= most] or [most]:
         rate, sums = stable_rate(steps), partial_sums(steps, MOMENTUM)
         kept, double = kept_back(steps)
-        found = [run(steps, seed) for seed in context.scale.seeds]
+        measurements = [run(steps, seed) for seed in context.scale.seeds]
         sides: list[tuple[float, float]] = []
-        for each in found:
+        for each in measurements:
             of_estimate = each["error of estimate"].max()
             of_clients = max(0.0, float(np.max(each["disagreement"] - M_E * each["estimate"])))
             constant = of_estimate * (1 + 2 * M_E) + of_clients
@@ -135,7 +135,7 @@ def measure(context: Context) -> list[dict[str, Any]]:
                 "eta": rate,
                 "smallest V_j": float(kept.min()),
                 "M_e with sigma_e = 0": [
-                    float(np.max(each["disagreement"] / each["estimate"])) for each in found
+                    float(np.max(each["disagreement"] / each["estimate"])) for each in measurements
                 ],
                 "left of (14)": [left for left, _ in sides],
                 "right of (14)": [right for _, right in sides],

@@ -173,16 +173,16 @@ def _text(folder: pathlib.Path, name: str) -> str | None:
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def _check_digest(wanted: str | None, found: str) -> None:
+def _check_digest(wanted: str | None, digest: str) -> None:
     """Raises SettingError where the texts are not those that are wanted."""
     if wanted is None:
         return
-    fits = isinstance(wanted, str) and wanted.rpartition("-")[2] == found.rpartition("-")[2]
+    fits = isinstance(wanted, str) and wanted.rpartition("-")[2] == digest.rpartition("-")[2]
     require(
         fits,
         "text_digest",
         wanted,
-        f"{found} or left out, with the Python that runs here",
+        f"{digest} or left out, with the Python that runs here",
         f"The texts are the source files in {str(_folder())!r}, and other ones than before. Use the Python that "
         "text_digest names, in the same installation; left out, the run is one on other data.",
     )

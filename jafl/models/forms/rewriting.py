@@ -52,13 +52,13 @@ def in_quick_forms(traced: Callable[..., Any], function: Callable[..., Any], *ar
     """
     if _as_written:
         return function(*arguments)
-    found = traced(*arguments)
-    program = found.jaxpr
+    trace = traced(*arguments)
+    program = trace.jaxpr
     if not _has_some(program.jaxpr):
         return function(*arguments)
     _warn_slow_operations(program.jaxpr)
     leaves = _evaluated(program.jaxpr, program.consts, jax.tree.leaves(arguments))
-    return jax.tree.unflatten(jax.tree.structure(found.out_info), leaves)
+    return jax.tree.unflatten(jax.tree.structure(trace.out_info), leaves)
 
 
 def _evaluated(jaxpr: Any, constants: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
@@ -95,8 +95,8 @@ def _results(equation: Any, operands: list[Any]) -> Sequence[Any]:
     if name in _REPEATED and any(map(_has_some, _inner_programs(params))) and not _by_platform(params):
         results: Sequence[Any] = _REPEATED[name](params, operands)
         return results
-    made = equation.primitive.get_bind_params(params)
-    functions, params = made if isinstance(made, tuple) else ((), made)
+    bind_params = equation.primitive.get_bind_params(params)
+    functions, params = bind_params if isinstance(bind_params, tuple) else ((), bind_params)
     bound = equation.primitive.bind(*functions, *operands, **params)
     return bound if equation.primitive.multiple_results else [bound]
 
@@ -127,8 +127,8 @@ def _scan(params: Any, operands: list[Any]) -> list[Any]:
         return results[: len(carry)], results[len(carry) :]
 
     options = {name: params[name] for name in ("length", "reverse", "unroll")}
-    after, made = lax.scan(body, carry, slices, **options)
-    return [*after, *made]
+    after, outputs = lax.scan(body, carry, slices, **options)
+    return [*after, *outputs]
 
 
 def _while(params: Any, operands: list[Any]) -> list[Any]:

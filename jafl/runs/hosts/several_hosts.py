@@ -91,11 +91,11 @@ class Member(Hosts):
           SettingError: in all processes, if they differ, or if one could not make it; what this one has raised, if it
             is the same everywhere.
         """
-        made, own, error = None, None, None
+        result, own, error = None, None, None
         self.in_step = False
         try:
-            made = make()
-            own = dict(describe(made))
+            result = make()
+            own = dict(describe(result))
         except Exception as caught:  # the others receive it, whatever it is
             error = caught
         failure = processes.common_error(error)
@@ -105,8 +105,8 @@ class Member(Hosts):
             raise failure from (error if error is not failure else None)
         if lines := different(each):
             raise SettingError("\n  ".join([f"The processes differ in {what}:", *lines]) + f"\n{remedy}")
-        assert made is not None
-        return made
+        assert result is not None
+        return result
 
     def settings(self, read: Callable[[], Settings]) -> Settings:
         """The settings that this process reads; raises SettingError if other processes differ, or their software."""
@@ -157,9 +157,9 @@ class Leader(Member):
 
     def experiments(self, make: Callable[[], list[Experiment]]) -> list[Experiment]:
         """As of a member; from then on the others wait for orders."""
-        made = super().experiments(make)
+        own_experiments = super().experiments(make)
         self._has_followers = True
-        return made
+        return own_experiments
 
     def simulate(
         self,
@@ -207,7 +207,7 @@ class Follower(Member):
 
         Raises as ``jafl.simulate`` does, but for a run that diverges.
         """
-        made = self.experiments(lambda: make_experiments(settings))
+        own_experiments = self.experiments(lambda: make_experiments(settings))
         with Interrupt(lambda text: print(text, file=sys.stderr)) as interrupt:
             while True:
                 self.in_step = False
@@ -215,12 +215,14 @@ class Follower(Member):
                 if "end" in order:
                     self.in_step = True
                     return int(order["end"])
-                self._obey(order, made, interrupt)
+                self._obey(order, own_experiments, interrupt)
 
-    def _obey(self, order: Mapping[str, Any], made: Sequence[Experiment], interrupt: Interrupt) -> None:
+    def _obey(
+        self, order: Mapping[str, Any], own_experiments: Sequence[Experiment], interrupt: Interrupt
+    ) -> None:
         """Trains one experiment with the others; its history is the first one's."""
         self.output = str(pathlib.PurePath(order["folder"]).parent)
-        experiment = _ordered(order, made)
+        experiment = _ordered(order, own_experiments)
         checkpoints = Checkpoints(order["folder"], **order["options"], on_trouble=lambda text: None)
         with contextlib.suppress(DivergenceError, SettingError):  # the first one says so
             self._train(
@@ -261,10 +263,10 @@ class _Guard:
         return guarded
 
 
-def _ordered(order: Mapping[str, Any], made: Sequence[Experiment]) -> Experiment:
+def _ordered(order: Mapping[str, Any], experiments: Sequence[Experiment]) -> Experiment:
     """The experiment of an order: one that has been made, or one with another budget or spacing of evaluations."""
     settings = Settings(**order["settings"])
-    for experiment in made:
+    for experiment in experiments:
         if (experiment.label, experiment.settings) == (order["label"], settings):
             return experiment
     return make_experiment(order["label"], settings, DataCache())

@@ -83,7 +83,7 @@ def diagnose(experiment: Experiment, weights: np.ndarray | None) -> dict[str, An
         int(size * per_value) if rule.remembers else 0,
         snapshots=experiment.preparation.plan.num_slots,
     )
-    found = diagnostics.summary(
+    numbers = diagnostics.summary(
         schedule,
         num_examples=experiment.federation.num_examples,
         label_counts=experiment.federation.label_counts(),
@@ -91,7 +91,7 @@ def diagnose(experiment: Experiment, weights: np.ndarray | None) -> dict[str, An
         groups=diagnostics.groups_by_speed(schedule),
         costs=costs,
     )
-    return found | privacy.block(experiment)
+    return numbers | privacy.block(experiment)
 
 
 def kinds_of_weights(experiment: Experiment, weights: np.ndarray | None) -> dict[str, np.ndarray]:

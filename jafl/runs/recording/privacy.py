@@ -93,19 +93,19 @@ def figures(experiment: Experiment, step_reports: Mapping[str, Any] | None = Non
     report = report_of(experiment.rule)
     if report is None:
         return {}
-    made: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     if np.isfinite(report.per_client_epsilon).any() and report.noise_multiplier > 0:
         readings = {
             "once": report.epsilon_once,
             "realised": report.epsilon_realised,
             "worst case": report.epsilon_worst_case,
         }
-        made["epsilon_per_client"] = functools.partial(
+        fields["epsilon_per_client"] = functools.partial(
             plots.epsilon_per_client, report.per_client_epsilon, readings
         )
     if norms := noise_norms(step_reports or {}):
-        made["signal_and_noise"] = functools.partial(plots.signal_and_noise, *norms)
-    return made
+        fields["signal_and_noise"] = functools.partial(plots.signal_and_noise, *norms)
+    return fields
 
 
 def text(blocks: Mapping[str, Mapping[str, Any] | None]) -> list[str]:

@@ -231,13 +231,13 @@ def named(names: str) -> list[Tracker]:
     Raises:
       SettingError: for another name (tells the nearest), or if a library is not installed.
     """
-    found = []
+    trackers = []
     for name in dict.fromkeys(filter(None, map(str.strip, names.split(",")))):
         tracker, library = choose("trackers", name, TRACKERS)
         if library:
             require_library(library)
-        found.append(tracker)
-    return found
+        trackers.append(tracker)
+    return trackers
 
 
 def tensorboard() -> Tracker:

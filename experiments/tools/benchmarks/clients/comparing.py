@@ -91,8 +91,8 @@ def compared(first: Found, second: Found, names: Sequence[str]) -> dict[str, Any
     for name, (a, b) in pairs.items():
         title = f"{a['title']} {a['rule']} {a['clients']:,}"
         rates = [tables.digits(row["trips_per_second"]) if name in both else row["status"] for row in (a, b)]
-        found = ratios.get(name, {})
-        table.append([title, *rates, *(_written(found.get(column)) for column in MEASURES)])
+        row_ratios = ratios.get(name, {})
+        table.append([title, *rates, *(_written(row_ratios.get(column)) for column in MEASURES)])
     return {
         "names": list(names),
         "shared": shared,
@@ -105,12 +105,12 @@ def compared(first: Found, second: Found, names: Sequence[str]) -> dict[str, Any
 
 
 def _ratios(a: Found, b: Found) -> dict[str, float]:
-    found = {}
+    quotients = {}
     for column, measure in MEASURES.items():
         before, after = measure(a), measure(b)
         if before and after is not None:
-            found[column] = after / before
-    return found
+            quotients[column] = after / before
+    return quotients
 
 
 def _written(ratio: float | None) -> str:

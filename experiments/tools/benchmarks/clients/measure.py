@@ -77,7 +77,7 @@ def measured(row: Row, settings: Mapping[str, Any]) -> dict[str, Any]:
     seconds_per_trip = float(np.median(rounds)) * work.local_steps
     trips = settings.get("client_trips") or (None if row.is_blazefl else subjects.most_trips(row, platform))
     cohort = min(subjects.count_cohort(seconds_per_trip), row.clients, max(1, (trips or row.clients) // 2))
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "load": os.getloadavg()[0],
         "data": work.data,
         "batch": work.batch,
@@ -86,16 +86,16 @@ def measured(row: Row, settings: Mapping[str, Any]) -> dict[str, Any]:
         "published_examples_per_second": row.published,
     }
     try:
-        found |= _run_facts(row, work, settings.get("devices"), trips, cohort, seconds_per_trip, platform)
+        facts |= _run_facts(row, work, settings.get("devices"), trips, cohort, seconds_per_trip, platform)
     except SettingError as error:  # foretold; or of the compiler of an accelerator, which has the last word
         if error.setting != "device memory":
             raise
-        found |= _too_large(error)
+        facts |= _too_large(error)
     gc.collect()
-    if found["status"] == "measured":
-        found["examples_per_second"] = found["trips_per_second"] * work.examples_per_trip
+    if facts["status"] == "measured":
+        facts["examples_per_second"] = facts["trips_per_second"] * work.examples_per_trip
         rounds += centralised.rounds()
-    return {**found, "centralised": centralised.benchmark_fields(rounds)}
+    return {**facts, "centralised": centralised.benchmark_fields(rounds)}
 
 
 def _run_facts(
@@ -114,12 +114,12 @@ def _run_facts(
     run = run._replace(evaluate_at=[run.schedule.num_steps])
     preparation = prepare(run, devices=devices)
     watch.mark("planning")
-    found = _plan_facts(preparation)
+    facts = _plan_facts(preparation)
     first = int(run.schedule.step_offsets[1]) * seconds_per_trip
     if first > MOST_SECONDS_OF_FIRST_STEP:
         reason = f"its first step alone would take about {first / 60:,.0f} minutes"
-        return {**found, "status": "too slow", "reason": reason}
-    return {**found, **_trained(preparation, watch, platform)}
+        return {**facts, "status": "too slow", "reason": reason}
+    return {**facts, **_trained(preparation, watch, platform)}
 
 
 def estimated(row: Row, settings: Mapping[str, Any]) -> dict[str, Any] | None:

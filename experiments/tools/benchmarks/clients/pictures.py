@@ -16,21 +16,21 @@ GIB = 2**30
 PARTS = ("schedule", "planning", "compiling and placing", "first step")
 
 
-def over_clients(found: Sequence[Found]) -> "Figure | None":
+def over_clients(all_rows: Sequence[Found]) -> "Figure | None":
     """Trips per second, and memory, over the number of clients: a column of panels for each model, a line a rule.
 
     Grey: centralised training, in batches a second. Crosses: what does not fit, at the memory that it would need.
     """
-    models = [name for name in rows.TITLES if any(row["model"] == name for row in found)]
-    models = [name for name in models if any(map(_is_measured, _of(found, name)))]
+    models = [name for name in rows.TITLES if any(row["model"] == name for row in all_rows)]
+    models = [name for name in models if any(map(_is_measured, _of(all_rows, name)))]
     if not models:
         return None
     figure, panels = new_figure(2, len(models), 4.6 * len(models), 6.4, sharex="col")
-    rules = list(dict.fromkeys(row["rule"] for row in found if row["model"] in rows.TITLES))
+    rules = list(dict.fromkeys(row["rule"] for row in all_rows if row["model"] in rows.TITLES))
     handles: dict[str, Any] = {}
     for column, model in enumerate(models):
         speed, memory = panels[0, column], panels[1, column]
-        of_model = _of(found, model)
+        of_model = _of(all_rows, model)
         beside = [row for row in of_model if row.get("centralised")]
         for number, rule in enumerate(rules):
             of_rule = [row for row in of_model if row["rule"] == rule]
@@ -56,9 +56,9 @@ def over_clients(found: Sequence[Found]) -> "Figure | None":
     return figure
 
 
-def first_steps(found: Sequence[Found]) -> "Figure | None":
+def first_steps(all_rows: Sequence[Found]) -> "Figure | None":
     """Seconds from the call to the end of the first server step, by part: a bar for each row."""
-    measured = [row for row in found if _is_measured(row) and row.get("parts_to_first_step")]
+    measured = [row for row in all_rows if _is_measured(row) and row.get("parts_to_first_step")]
     if not measured:
         return None
     figure, panels = new_figure(1, 1, 8.0, 1.1 + 0.3 * len(measured))
@@ -81,12 +81,14 @@ def first_steps(found: Sequence[Found]) -> "Figure | None":
 
 def ratios(content: Found) -> "Figure | None":
     """The second machine's trips per second over the first one's: a bar for each row, on a logarithmic axis."""
-    found = {name: each["trips/s"] for name, each in content["ratios"].items() if each.get("trips/s")}
-    if not found:
+    ratios_by_name = {
+        name: each["trips/s"] for name, each in content["ratios"].items() if each.get("trips/s")
+    }
+    if not ratios_by_name:
         return None
-    figure, panels = new_figure(1, 1, 8.0, 1.0 + 0.3 * len(found))
+    figure, panels = new_figure(1, 1, 8.0, 1.0 + 0.3 * len(ratios_by_name))
     axes = panels[0, 0]
-    values = list(found.values())
+    values = list(ratios_by_name.values())
     colors = [COLORS[0] if value >= 1 else COLORS[1] for value in values]
     axes.barh(range(len(values)), [value - 1 for value in values], left=1.0, color=colors, height=0.7)
     axes.axvline(1.0, color="black", linewidth=1)
@@ -94,7 +96,7 @@ def ratios(content: Found) -> "Figure | None":
     low, high = min(*values, 1.0), max(*values, 1.0)
     axes.set_xlim(low / 1.3, high * 1.3)
     _ticks(axes.xaxis)
-    axes.set_yticks(range(len(found)), [content["titles"][name] for name in found])
+    axes.set_yticks(range(len(ratios_by_name)), [content["titles"][name] for name in ratios_by_name])
     axes.invert_yaxis()
     axes.set_xlabel("trips a second, b over a (log scale)")
     axes.grid(alpha=0.3, linewidth=0.6, axis="x")
@@ -163,8 +165,8 @@ def _decade(ends: tuple[float, float]) -> tuple[float, float]:
     return low / factor, high * factor
 
 
-def _of(found: Sequence[Found], model: str) -> list[Found]:
-    return sorted((row for row in found if row["model"] == model), key=lambda row: row["clients"])
+def _of(all_rows: Sequence[Found], model: str) -> list[Found]:
+    return sorted((row for row in all_rows if row["model"] == model), key=lambda row: row["clients"])
 
 
 def _is_measured(row: Found) -> bool:

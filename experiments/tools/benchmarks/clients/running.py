@@ -220,18 +220,18 @@ def _measure(
     if left:
         show(tables.printed(None))
     for row in left:
-        found: dict[str, Any] = {**row._asdict(), "name": row.name}
-        found |= ask("row", row, settings) or failed("it said nothing")
-        found.pop("published", None)
-        _keep(content, found, folder)
-        if found["status"] != "failed" and not _was_asked(content, row):
+        facts: dict[str, Any] = {**row._asdict(), "name": row.name}
+        facts |= ask("row", row, settings) or failed("it said nothing")
+        facts.pop("published", None)
+        _keep(content, facts, folder)
+        if facts["status"] != "failed" and not _was_asked(content, row):
             said = ask("estimate", row, settings)
             died = said is not None and said.get("status") == "failed"
-            found |= {"no_estimate": said["reason"]} if said and died else {"estimate": said}
-            _keep(content, found, folder)
-        show(tables.printed(found))
-        if found["status"] == "failed":
-            show(f"  failed: {found['reason']}")
+            facts |= {"no_estimate": said["reason"]} if said and died else {"estimate": said}
+            _keep(content, facts, folder)
+        show(tables.printed(facts))
+        if facts["status"] == "failed":
+            show(f"  failed: {facts['reason']}")
 
 
 def _was_asked(content: Mapping[str, Any], row: Row) -> bool:
@@ -243,13 +243,13 @@ def _was_asked(content: Mapping[str, Any], row: Row) -> bool:
     return asked and content["machine"].get("platform") == "cpu"
 
 
-def _keep(content: dict[str, Any], found: dict[str, Any], folder: pathlib.Path) -> None:
+def _keep(content: dict[str, Any], facts: dict[str, Any], folder: pathlib.Path) -> None:
     """Puts a row into the file, in the place of an earlier one of its name, in the order of models and clients."""
     models = (*rows.TITLES, *rows.BLAZEFL)
-    others = [row for row in content["rows"] if row["name"] != found["name"]]
+    others = [row for row in content["rows"] if row["name"] != facts["name"]]
     order = {rule: number for number, rule in enumerate(rows.ALGORITHMS)}
     content["rows"] = sorted(
-        [*others, found],
+        [*others, facts],
         key=lambda row: (
             models.index(row["model"]) if row["model"] in models else len(models),
             order.get(row["rule"], len(order)),

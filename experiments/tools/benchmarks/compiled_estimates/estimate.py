@@ -157,8 +157,8 @@ class Estimate:
         if (share := _entry(self.shares, maker)) is not None:
             return 1 - share if loop.branch == 1 else share
         inside = {name for one in loop.inside() for i in one.instructions for name in i.functions}
-        found = (_entry(self.shares, name) for name in sorted(inside - set(functions)))
-        return next((share for share in found if share is not None), None)
+        known_shares = (_entry(self.shares, name) for name in sorted(inside - set(functions)))
+        return next((share for share in known_shares if share is not None), None)
 
     def _cycles(self, loop: Loop) -> float | None:
         return hlo.cycles(loop, self.known_rounds) if self.topology.platform == "tpu" else None
@@ -173,15 +173,15 @@ class Estimate:
         self, size: Callable[[Instruction], float], name: Callable[[Instruction], str]
     ) -> dict[str, float]:
         """{name: sum of sizes} over one round of the main loop; a branch in no table counts as taken."""
-        found: list[tuple[str, float]] = []
+        sizes: list[tuple[str, float]] = []
 
         def walk(loop: Loop, times: float) -> None:
-            found.extend((name(one), times * size(one)) for one in loop.instructions if size(one))
+            sizes.extend((name(one), times * size(one)) for one in loop.instructions if size(one))
             for inner, rounds in hlo.count_runs(loop, self.known_rounds):
                 walk(inner, times * (1 if rounds is None else rounds))
 
         walk(self.main, 1)
-        return hlo.by_name(found)
+        return hlo.by_name(sizes)
 
 
 class LoweredRun(NamedTuple):
@@ -203,9 +203,9 @@ class LoweredRun(NamedTuple):
         """What the compiler says of it."""
         return self.read(topology, compiled(topology, self.lowered))
 
-    def read(self, topology: Topology, found: Compiled) -> Estimate:
+    def read(self, topology: Topology, compiled: Compiled) -> Estimate:
         """The estimate, of the program that has been compiled."""
-        return read(topology, found, rounds=self.rounds, shares=self.shares)
+        return read(topology, compiled, rounds=self.rounds, shares=self.shares)
 
 
 def estimate(topology: Topology, function: Any, *arguments: Any, **tables: Any) -> Estimate:
@@ -235,7 +235,7 @@ def estimate(topology: Topology, function: Any, *arguments: Any, **tables: Any) 
 
 def read(
     topology: Topology,
-    found: Compiled,
+    compiled: Compiled,
     *,
     rounds: Mapping[str, float] | None = None,
     shares: Mapping[str, float] | None = None,
@@ -244,15 +244,17 @@ def read(
 
     Args:
       topology: what it was compiled for.
-      found: what the compiler says.
+      compiled: what the compiler says.
       rounds: {name of a Python function: rounds} of the loops that it makes and whose rounds are data, each time that
         they are reached. Names are as in ``function.__qualname__``, or its first or last part.
       shares: {name of a Python function: share} of the times that the condition of a ``lax.cond`` it makes holds, or
         that a branch is taken in which it runs.
     """
-    module = hlo.parse(found.text)
+    module = hlo.parse(compiled.text)
     tables = dict(rounds or {}), dict(shares or {})
-    return Estimate(topology, found.memory, module, module.tree(), *tables, found.seconds, found.text)
+    return Estimate(
+        topology, compiled.memory, module, module.tree(), *tables, compiled.seconds, compiled.text
+    )
 
 
 def _entry(table: Mapping[str, float], function: str) -> float | None:
