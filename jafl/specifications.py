@@ -123,7 +123,7 @@ def with_words(value: Any, words: Iterator[Any] | None = None) -> Any:
     if not isinstance(value, Specification):
         return value
     arguments = {name: with_words(value.arguments[name], words) for name in sorted(value.arguments)}
-    if all(arguments[name] is given for name, given in value.arguments.items()):
+    if all(arguments[name] is value_there for name, value_there in value.arguments.items()):
         return value
     changed = copy.copy(value)
     changed.arguments = {name: arguments[name] for name in value.arguments}

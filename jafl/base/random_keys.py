@@ -69,8 +69,8 @@ def draws_without_own_keys(reads: Callable[[Any], Any], state: Any) -> bool:
     def with_words(words: jax.Array, state: Any) -> Any:
         return reads(with_own_keys(reads, state, words))
 
-    drawn = operands(with_words, DRAWS, jax.ShapeDtypeStruct((2,), jnp.uint32), state)
-    return any(0 not in read for _, read in drawn)
+    draws = operands(with_words, DRAWS, jax.ShapeDtypeStruct((2,), jnp.uint32), state)
+    return any(0 not in read for _, read in draws)
 
 
 def check_draws_by_keys(setting: str, function: Callable[..., Any], *arguments: Any, keeps_key: str) -> None:
@@ -85,7 +85,7 @@ def check_draws_by_keys(setting: str, function: Callable[..., Any], *arguments: 
     Raises:
       SettingError: if the constants differ.
     """
-    first, second = (jax.make_jaxpr(lambda *given: function(*given))(*arguments) for _ in range(2))
+    first, second = (jax.make_jaxpr(lambda *args: function(*args))(*arguments) for _ in range(2))
     here, there = list(_constants(first)), list(_constants(second))
     same = len(here) == len(there) and all(
         np.array_equal(one, other, equal_nan=True) for one, other in zip(here, there, strict=True)

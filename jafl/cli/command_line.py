@@ -307,11 +307,11 @@ def _without_unread(settings: Settings, swept: str | dict[str, Any]) -> Settings
     """The settings without those of files that no run reads, of which it tells; refuses those typed."""
     from jafl.config.resolution import without_unread
 
-    kept, left_out = without_unread(settings, _typed_names & set(TYPES), **_crossed(swept))
+    readable_settings, left_out = without_unread(settings, _typed_names & set(TYPES), **_crossed(swept))
     for name, value, where, here in left_out:
         source = "the flag file" if flags.FLAGS[name].present else _CONFIG.value or _OUTPUT.value
         _warn(f"{name} is {value!r} in {source}, but no run reads it: only where {where}; here {here}.")
-    return kept
+    return readable_settings
 
 
 def _crossed(swept: str | dict[str, Any]) -> dict[str, Any]:
@@ -325,7 +325,7 @@ def _crossed(swept: str | dict[str, Any]) -> dict[str, Any]:
 
 def _settings() -> Settings:
     """The settings: those typed, over those of --config, over the defaults."""
-    given = _typed()
+    flag_values = _typed()
     if _RESUME.value:
         for flag, excluded in (("config", _CONFIG), ("overwrite", _OVERWRITE), ("dry_run", _DRY_RUN)):
             require(not excluded.value, flag, excluded.value, "left out with --resume")
@@ -335,18 +335,18 @@ def _settings() -> Settings:
             reader.read_run(
                 output, with_metrics=False
             )  # refuses a file without algorithm, which has a default
-        return Settings.from_file(str(reader.settings_file(output)), **given)
+        return Settings.from_file(str(reader.settings_file(output)), **flag_values)
     if _CONFIG.value:
-        settings = Settings.from_file(_CONFIG.value, **given)
-        _tell_of_changed_inputs(_CONFIG.value, given)
+        settings = Settings.from_file(_CONFIG.value, **flag_values)
+        _tell_of_changed_inputs(_CONFIG.value, flag_values)
         return settings
-    return Settings.from_mapping(given)
+    return Settings.from_mapping(flag_values)
 
 
-def _tell_of_changed_inputs(path: str, given: Iterable[str]) -> None:
+def _tell_of_changed_inputs(path: str, names: Iterable[str]) -> None:
     """Warns of files that the run of a config.json has read, and that hold something else now.
 
-    given: the settings that were typed, which take the place of those in the file.
+    names: the settings that were typed, which take the place of those in the file.
     """
     content = config_content(path)
     before = content.get("inputs")
@@ -357,7 +357,7 @@ def _tell_of_changed_inputs(path: str, given: Iterable[str]) -> None:
     files = {
         what: file
         for what, file in inputs.input_files(content).items()
-        if what.partition("/")[0] not in given
+        if what.partition("/")[0] not in names
     }
     now = {what: checksums.file_checksum(file) for what, file in files.items() if file.is_file()}
     known = {what: digest for what, digest in before.items() if what in now}

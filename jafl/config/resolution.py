@@ -126,8 +126,8 @@ def without_unread(
     defaults = {each.setting: DEFAULTS[each.setting] for each in left_out}
     if "rule_arguments" in defaults:
         entries = {each.value for each in left_out if each.setting == "rule_arguments"}
-        kept = [entry for entry, _ in rule_arguments(settings) if entry not in entries]
-        defaults["rule_arguments"] = ",".join(kept)
+        own_entries = [entry for entry, _ in rule_arguments(settings) if entry not in entries]
+        defaults["rule_arguments"] = ",".join(own_entries)
     return settings.changed(defaults), left_out
 
 
@@ -193,8 +193,8 @@ def _refuse_presets_restart(settings: Settings, algorithm: str) -> None:
 
 def _preset_values(settings: Settings, algorithm: str) -> dict[str, Any]:
     """What an algorithm's preset says of the settings that are not given."""
-    given = {name for name in TYPES if getattr(settings, name) is not None}
-    left_out = {"rule"} | given | excluded_by(given)
+    own_names = {name for name in TYPES if getattr(settings, name) is not None}
+    left_out = {"rule"} | own_names | excluded_by(own_names)
     if settings.server_optimizer not in (None, "sgd"):
         left_out.add("server_momentum")  # a preset's is for sgd
     preset = presets.COMMON | presets.PRESETS.get(algorithm, {})

@@ -899,8 +899,8 @@ class Settings:
         """
         values = dataclasses.asdict(self)
         for change in changes:
-            given = {name: value for name, value in change.items() if value is not None}
-            values |= {**dict.fromkeys(excluded_by(given) - set(given)), **change}
+            values_there = {name: value for name, value in change.items() if value is not None}
+            values |= {**dict.fromkeys(excluded_by(values_there) - set(values_there)), **change}
         return self.from_mapping(values)
 
 
@@ -995,10 +995,10 @@ def source_settings(dataset: str) -> tuple[str, ...]:
     )
 
 
-def excluded_by(given: Iterable[str]) -> set[str]:
+def excluded_by(names: Iterable[str]) -> set[str]:
     """The settings that must not be given beside those that are."""
     partners = {name: partner for pair in EXCLUSIVE for name, partner in (pair, pair[::-1])}
-    return {partners[name] for name in given if name in partners}
+    return {partners[name] for name in names if name in partners}
 
 
 def config_content(path: str) -> dict[str, Any]:

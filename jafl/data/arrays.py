@@ -60,18 +60,18 @@ def taken_out(parts: list[np.ndarray], fraction: Any, seed: int) -> tuple[list[n
         finite_number(fraction) and 0 < fraction < 1, "test_fraction", fraction, "above 0 and below 1", ""
     )
     random = generator("seed", seed, _TAKEN_OUT)
-    kept, taken = [], []
+    remainder, taken = [], []
     for part in parts:
         exact = fraction * len(part)
         number = min(int(exact) + int(random.random() < exact % 1), len(part) - 1)
         chosen = np.zeros(len(part), bool)
         chosen[random.permutation(len(part))[:number]] = True
-        kept.append(part[~chosen])
+        remainder.append(part[~chosen])
         taken.append(part[chosen])
     all_taken = np.concatenate(taken)
     remedy = "The clients have too few examples for it: raise it, or give test=(x, y)."
     require(len(all_taken) > 0, "test_fraction", fraction, "large enough for one test example", remedy)
-    return kept, all_taken
+    return remainder, all_taken
 
 
 def checked_split(

@@ -165,9 +165,9 @@ def _digest_of_content(folder: pathlib.Path, content: Mapping[str, Any]) -> str:
     files = [folder / f"{name}.npy" for name in content["bytes"]]
     times = {file.name: [(stat := file.stat()).st_size, stat.st_mtime_ns] for file in files}
     key = checksums.json_checksum([content["facts"], times])
-    kept = folder / DIGEST
+    digest_file = folder / DIGEST
     try:
-        known = json.loads(kept.read_text())
+        known = json.loads(digest_file.read_text())
         if known["key"] == key:
             return str(known["digest"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -176,7 +176,7 @@ def _digest_of_content(folder: pathlib.Path, content: Mapping[str, Any]) -> str:
     unfinished = folder / f".{DIGEST}.{uuid.uuid4().hex[:8]}"
     try:
         unfinished.write_text(json.dumps({"key": key, "digest": digest}))
-        unfinished.replace(kept)
+        unfinished.replace(digest_file)
     except OSError:  # the folder may be another's, and not for this user to write to
         unfinished.unlink(missing_ok=True)
     return digest

@@ -147,12 +147,12 @@ def labels_per_client(
     weights = 1.0 - rng.random((num_clients, wanted))  # in (0, 1]: the sum is never 0
     counts = _rounded_to_sizes(weights, sizes)
     _move_excess(counts, class_sizes[owned])
-    drawn = [
+    examples = [
         pools[label][rng.choice(len(pools[label]), count, replace=False, shuffle=False)]
         for label, count in zip(owned.ravel(), counts.ravel(), strict=True)
     ]
     holder = np.repeat(np.arange(num_clients), sizes)
-    return _grouped(holder, np.concatenate(drawn), num_clients, rng, labels)
+    return _grouped(holder, np.concatenate(examples), num_clients, rng, labels)
 
 
 def label_groups(labels: Any, groups: Sequence[tuple[int, Sequence[int]]], *, seed: int) -> Partition:

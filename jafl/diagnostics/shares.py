@@ -127,9 +127,9 @@ def normalized_within_steps(schedule: EventSchedule, weights: np.ndarray) -> np.
       >>> jafl.diagnostics.normalized_within_steps(schedule, [1.0, 3.0])
       array([0.25, 0.75])
     """
-    given = per_trip(weights, schedule)
-    total = np.bincount(schedule.step, given, minlength=schedule.num_steps)
-    return given / np.where(total == 0, 1, total)[schedule.step]
+    trip_weights = per_trip(weights, schedule)
+    total = np.bincount(schedule.step, trip_weights, minlength=schedule.num_steps)
+    return trip_weights / np.where(total == 0, 1, total)[schedule.step]
 
 
 def fairness_loss(shares: Any) -> float:
@@ -192,11 +192,11 @@ def jain(values: Any) -> float:
       >>> jafl.diagnostics.jain([0.0, 0.0, 0.0, 8.0])
       0.25
     """
-    given = _numbers("values", values, not_negative=True)
-    if not given.any():
+    array = _numbers("values", values, not_negative=True)
+    if not array.any():
         return 1.0
-    given = given / given.max()  # so that no square underflows or overflows
-    return float(given.sum() ** 2 / (len(given) * np.sum(given**2)))
+    array = array / array.max()  # so that no square underflows or overflows
+    return float(array.sum() ** 2 / (len(array) * np.sum(array**2)))
 
 
 def of_fair_share(schedule: EventSchedule, shares: Any, groups: Groups | None = None) -> dict[str, float]:
@@ -220,9 +220,12 @@ def of_fair_share(schedule: EventSchedule, shares: Any, groups: Groups | None = 
       >>> jafl.diagnostics.of_fair_share(schedule, [0.25, 0.75], {"first": [0], "second": [1]})
       {'first': 0.5, 'second': 1.5}
     """
-    given = per_client("shares", shares, schedule)
+    client_shares = per_client("shares", shares, schedule)
     names, number = group_numbers(groups, schedule.num_clients)
-    return {name: float(len(given) * given[number == place].mean()) for place, name in enumerate(names)}
+    return {
+        name: float(len(client_shares) * client_shares[number == place].mean())
+        for place, name in enumerate(names)
+    }
 
 
 def _numbers(name: str, values: Any, not_negative: bool = False) -> np.ndarray:

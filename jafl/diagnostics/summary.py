@@ -105,10 +105,10 @@ def _influence(
 ) -> dict[str, Any]:
     """How unequal clients are under one kind of ``weights`` [J]."""
     shares = influence(schedule, weights)
-    given = bool(shares.any())
-    proper = given and shares.min() >= 0  # the indices have no meaning for negative weights
+    has_weight = bool(shares.any())
+    proper = has_weight and shares.min() >= 0  # the indices have no meaning for negative weights
     entry: dict[str, Any] = {
-        "fairness_loss": fairness_loss(shares) if given else None,
+        "fairness_loss": fairness_loss(shares) if has_weight else None,
         "gini": gini(shares) if proper else None,
         "jain": jain(shares) if proper else None,
         "smallest": len(shares) * shares.min(),
@@ -118,7 +118,7 @@ def _influence(
         entry["of_fair_share"] = of_fair_share(schedule, shares, groups)
     if label_counts is not None:
         distance = None
-        if given and per_trip(weights, schedule).min() >= 0:
+        if has_weight and per_trip(weights, schedule).min() >= 0:
             seen = labels_seen(schedule, label_counts, 1, weights)
             distance = label_distance(seen.overall, seen.if_alike)
         entry["label_distance"] = distance

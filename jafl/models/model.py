@@ -399,9 +399,9 @@ def _outputs(model: Model, frozen: Any, params: Any, x: jax.Array, key: jax.Arra
     if model.compute_dtype == "float32":
         return network.apply(params, frozen, x, key)
     # Those of the type of the parameters; of whole numbers, none.
-    kept = jnp.result_type(jnp.float32, *jax.tree.leaves((frozen, params)))
+    dtype = jnp.result_type(jnp.float32, *jax.tree.leaves((frozen, params)))
     params, frozen, x = _floats_as((params, frozen, x), jnp.bfloat16)
-    return _floats_as(network.apply(params, frozen, x, key), kept)
+    return _floats_as(network.apply(params, frozen, x, key), dtype)
 
 
 @functools.lru_cache(maxsize=64)

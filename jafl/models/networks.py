@@ -218,11 +218,11 @@ def _is_floating(leaf: Any) -> bool:
     return jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
 
 
-def differences(expected: Any, given: Any) -> Iterator[str]:
-    """What ``given`` has otherwise than ``expected``, two pytrees of arrays or shapes, a phrase each."""
+def differences(expected: Any, actual_tree: Any) -> Iterator[str]:
+    """What ``actual_tree`` has otherwise than ``expected``, two pytrees of arrays or shapes, a phrase each."""
     wanted, actual = (
         {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
-        for tree in (expected, given)
+        for tree in (expected, actual_tree)
     )
     for path in actual:
         if path not in wanted:

@@ -59,19 +59,19 @@ def reports(evaluations: Sequence[Mapping[str, Any]]) -> "Figure":
     names = report_names(evaluations)
     require(names, "the reports in evaluations", names, "at least one", "This rule reports nothing.")
     curves = {name: _over_steps(evaluations, name) for name in names}
-    drawn = {name: curve for name, curve in curves.items() if not is_constant(curve[1])} or curves
-    same = ", ".join(f"{_title(name)} {_value(c[1])}" for name, c in curves.items() if name not in drawn)
-    columns = min(MOST_COLUMNS, len(drawn))
-    rows = -(-len(drawn) // columns)
+    varying = {name: curve for name, curve in curves.items() if not is_constant(curve[1])} or curves
+    same = ", ".join(f"{_title(name)} {_value(c[1])}" for name, c in curves.items() if name not in varying)
+    columns = min(MOST_COLUMNS, len(varying))
+    rows = -(-len(varying) // columns)
     figure, axes = new_figure(rows, columns, max(3.6 * columns, 5.0), (0.6 if same else 0.4) + 2.1 * rows)
-    for panel, (name, (steps, values)) in zip(axes.flat, drawn.items(), strict=False):
+    for panel, (name, (steps, values)) in zip(axes.flat, varying.items(), strict=False):
         panel.plot(steps, values, color=COLORS[0], linewidth=1.5, marker="o" if len(steps) == 1 else "")
         if values.size and is_constant(values):  # do not magnify its rounding
             middle = values.mean()
             panel.set_ylim(middle - 0.5 * abs(middle) - 0.1, middle + 0.5 * abs(middle) + 0.1)
         panel.set_title(_title(name), loc="left", fontsize="medium")
         tidy(panel, "", "")
-    for panel in axes.flat[len(drawn) :]:
+    for panel in axes.flat[len(varying) :]:
         panel.set_visible(False)
     figure.supylabel("mean since the evaluation before", fontsize="medium")
     figure.supxlabel(

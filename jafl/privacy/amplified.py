@@ -133,9 +133,9 @@ def reason_against_amplification(
 def _other_cohorts(schedule: EventSchedule) -> Iterator[EventSchedule]:
     """The schedule, and the same with other clients in its rounds."""
 
-    def with_trips(kept: np.ndarray, **changes: np.ndarray) -> EventSchedule:
+    def with_trips(places: np.ndarray, **changes: np.ndarray) -> EventSchedule:
         names = ("client", "trip", "download_version", "step", "download_time", "arrival_time")
-        rows = {name: getattr(schedule, name)[kept] for name in names}
+        rows = {name: getattr(schedule, name)[places] for name in names}
         return dataclasses.replace(schedule, **rows | changes)
 
     trips, clients = np.arange(schedule.num_trips), schedule.num_clients

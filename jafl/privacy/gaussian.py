@@ -83,15 +83,15 @@ def epsilon_of(deviations: np.ndarray | float, delta: float) -> np.ndarray:
       4.377
     """
     log_delta = np.log(check_delta(delta))
-    given = np.asarray(deviations, np.float64)
-    require((given >= 0).all(), "deviations", given, "at least 0")
-    different, where = np.unique(given, return_inverse=True)
+    ratios = np.asarray(deviations, np.float64)
+    require((ratios >= 0).all(), "deviations", ratios, "at least 0")
+    different, where = np.unique(ratios, return_inverse=True)
     epsilons = np.where(np.isinf(different), np.inf, 0.0)
     open_ = np.isfinite(different) & (different > 0)
     open_[open_] = _log_delta(np.zeros(open_.sum()), different[open_]) > log_delta
     if open_.any():
         epsilons[open_] = _roots(different[open_], log_delta)
-    return epsilons[where].reshape(given.shape)
+    return epsilons[where].reshape(ratios.shape)
 
 
 def _roots(deviations: np.ndarray, log_delta: float) -> np.ndarray:

@@ -312,16 +312,16 @@ def _private_on_schedule(
     """
     within = executed(rule)
 
-    def noise_source(params, drawn):
+    def noise_source(params, own_key):
         leaves = jax.tree.leaves(params)
         dtype = jnp.result_type(jnp.float32, *leaves)
         size = sum(leaf.size for leaf in leaves)
-        numbers = NoiseNumbers(drawn.words if is_drawn(words) else words, tree_steps, num_steps)
+        numbers = NoiseNumbers(own_key.words if is_drawn(words) else words, tree_steps, num_steps)
         return make_noise(mechanism, rows, numbers, size, dtype)
 
     def init(params, num_clients):
-        drawn = Drawn(jnp.asarray(words.words)) if is_drawn(words) else ()
-        own = _Own(jnp.int32(0), noise_source(params, drawn or words).init(), drawn)
+        own_key = Drawn(jnp.asarray(words.words)) if is_drawn(words) else ()
+        own = _Own(jnp.int32(0), noise_source(params, own_key or words).init(), own_key)
         return rule.init(params, num_clients), own
 
     def begin(state, params):
@@ -338,16 +338,16 @@ def _private_on_schedule(
         folded, own = buffer
         direction, state, report, apply = within.finish(folded, wide(params))
         is_noisy = jnp.asarray(deviation) > 0
-        drawn, kept = noise_source(params, own.drawn).at_step(own.kept, own.step, jnp.where(is_noisy, 1, 0))
+        noise, memory = noise_source(params, own.drawn).at_step(own.kept, own.step, jnp.where(is_noisy, 1, 0))
         noisy = jax.tree.map(
             lambda d, n, p: (d + (jnp.asarray(deviation, n.dtype) * n).astype(d.dtype)).astype(p.dtype),
             direction,
-            _like(drawn, params),
+            _like(noise, params),
             params,
         )
-        norms = {"signal_norm": plain_norm(direction), "noise_norm": deviation * plain_norm(drawn)}
+        norms = {"signal_norm": plain_norm(direction), "noise_norm": deviation * plain_norm(noise)}
         apply = True if apply is True else apply | is_noisy
-        own = _Own(own.step + 1, kept, own.drawn)
+        own = _Own(own.step + 1, memory, own.drawn)
         return noisy, (state, own), {**report, **norms}, apply
 
     # Where the parts of a step are added up, so is all that the buffer holds: for large arrays that last, that costs

@@ -274,13 +274,13 @@ def trip_weights(
       [0.25, 0.25, 0.25, 0.25, 0.25, 0.25, 0.25, 0.25]
     """
     reads = check_eligible(rule)
-    given = _counts(rule, schedule, reads, num_examples, local_steps, batch_examples)
+    counts_by_name = _counts(rule, schedule, reads, num_examples, local_steps, batch_examples)
     if not schedule.num_trips:
         return np.zeros(0)
     with on_host():
         counts: Any = num_examples  # None where the weights do not read them
         resolved = as_specification(for_schedule(rule, schedule, counts))
-        weights, residue = _by_running(resolved, schedule, given)
+        weights, residue = _by_running(resolved, schedule, counts_by_name)
     finite = np.isfinite(weights)
     if not finite.all():
         trip = int(np.argmin(finite))
@@ -304,12 +304,12 @@ def _counts(
         allowed = f"{shape}, one number per client of the schedule"
         require(num_examples.shape == shape, "the shape of num_examples", num_examples.shape, allowed)
         num_examples = num_examples[schedule.client]
-    given = {"num_examples": num_examples, "local_steps": local_steps, "batch_examples": used}
+    counts_by_name = {"num_examples": num_examples, "local_steps": local_steps, "batch_examples": used}
     for name in reads:
         remedy = f"The weights of {rule_name(rule)} depend on {COUNTS[name]}."
-        require(given[name] is not None, name, None, "given", remedy)
+        require(counts_by_name[name] is not None, name, None, "given", remedy)
     counts = {}
-    for name, values in given.items():
+    for name, values in counts_by_name.items():
         counts[name] = (
             np.ones(schedule.num_trips, np.int32) if values is None else np.asarray(values, np.int32)
         )

@@ -121,8 +121,8 @@ def _encoded(value: Any, name: str, arrays: dict[str, np.ndarray]) -> dict[str, 
     if hasattr(value, "dtype") and hasattr(value, "shape"):
         return _encoded_array(np.asarray(value), isinstance(value, np.generic), name, arrays)
     if (parts := _named_parts(value)) is not None:
-        kept = [[key, part(key, inner)] for key, inner in parts if not _is_fixed(inner)]
-        return {"other": _class_name(value), "parts": kept}
+        entries = [[key, part(key, inner)] for key, inner in parts if not _is_fixed(inner)]
+        return {"other": _class_name(value), "parts": entries}
     raise SettingError(
         f"{name} of the history is of the type {type(value).__name__}, but must be made of arrays, numbers, texts, "
         "dicts, lists, tuples and dataclasses to be saved. dataclasses.replace(history, params=...) gives it others.",

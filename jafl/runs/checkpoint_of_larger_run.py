@@ -186,9 +186,11 @@ def _evaluations(
     An evaluation averages over the steps since the one before: so one may be left out at the end only.
     """
     wanted = {0, *(at for at in now.run.evaluate_at or () if at <= step)}
-    kept = [evaluation for evaluation in evaluations if evaluation["server_step"] in wanted]
-    same = {evaluation["server_step"] for evaluation in kept} == wanted and kept == evaluations[: len(kept)]
-    return (kept, True) if same else (evaluations, False)
+    common = [evaluation for evaluation in evaluations if evaluation["server_step"] in wanted]
+    same = {evaluation["server_step"] for evaluation in common} == wanted and common == evaluations[
+        : len(common)
+    ]
+    return (common, True) if same else (evaluations, False)
 
 
 def _shapes(tree: Any) -> list[tuple[Any, ...]]:

@@ -145,12 +145,14 @@ def of(experiment: Experiment, directory: RunDirectory, options: Options) -> Goi
             f"{directory.path} until the new run has come as far, to server step {measured}."
         )
     else:
-        kept = ""
+        spacing_note = ""
         if spaced is not experiment:
             every = spaced.settings.evaluate_every or 1
             trips = "client trip" if every == 1 else f"{every:,} client trips"
-            kept = f", and stays evaluated every {trips}"
-        options.show(f"{experiment.name} goes on from server step {step} with the larger budget{kept}.")
+            spacing_note = f", and stays evaluated every {trips}"
+        options.show(
+            f"{experiment.name} goes on from server step {step} with the larger budget{spacing_note}."
+        )
         if not same_evaluations:
             options.show("Evaluations that were made stay where the smaller budget put them.")
         return GoingOn(spaced, replacement)
@@ -190,8 +192,8 @@ def _begun(experiment: Experiment, directory: RunDirectory) -> Experiment | None
 
 def _budgets(content: Mapping[str, Any]) -> dict[str, int]:
     """{setting: budget} of those that are given; that of a run that gives none."""
-    given = {name: content[name] for name in BUDGETS if content.get(name)}
-    return given or {"client_trips": DEFAULT_TRIPS}
+    budgets = {name: content[name] for name in BUDGETS if content.get(name)}
+    return budgets or {"client_trips": DEFAULT_TRIPS}
 
 
 def _refuse_other_settings(past: PastRun, experiment: Experiment, grown: tuple[str, ...]) -> None:

@@ -49,13 +49,13 @@ def run_experiment(
     """
     recording = Recording(experiment, directory, options, replacement, clock)
     waits = recording.is_waiting
-    kept: dict[str, Any] = {
+    checkpoint_options: dict[str, Any] = {
         "every": options.checkpoint_every,
         "configuration": recording.decides,
         "refuse": not waits,
     }
     folder = directory.new_checkpoints if waits else directory.checkpoints
-    checkpoints = Checkpoints(folder, **kept, on_trouble=options.show)
+    checkpoints = Checkpoints(folder, **checkpoint_options, on_trouble=options.show)
     recording.on_replaced = lambda: setattr(checkpoints, "folder", directory.checkpoints.absolute())
     past = None if waits else recording.past()
     if past and past.is_over and past.summary:
@@ -83,7 +83,7 @@ def run_experiment(
                 ended: History | DivergenceError = options.hosts.simulate(
                     experiment,
                     checkpoints,
-                    kept,
+                    checkpoint_options,
                     interrupt,
                     on_evaluation=on_evaluation,
                     on_progress=progress.update,

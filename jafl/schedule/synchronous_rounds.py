@@ -228,11 +228,11 @@ class Rounds:
             require(False, "deadline", deadline, allowed)
         if self.most_started == 0:
             allowed = f"larger: in {rounds:,} round{'s' * (rounds > 1)} no client took part"
-            given = self.protocol.participation
+            shares = self.protocol.participation
             require(
                 False,
                 "participation",
-                None if given is None else float(given.max()),
+                None if shares is None else float(shares.max()),
                 allowed,
                 "Or choose another seed.",
             )

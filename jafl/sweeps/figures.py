@@ -48,7 +48,7 @@ def _by_folder(root: pathlib.Path, arm_runs: Sequence[ArmRuns]) -> list[tuple[pa
     folders: dict[pathlib.Path, list[ArmRuns]] = {}
     for arm in arm_runs:
         folders.setdefault(arm.runs[0].path.parent.relative_to(root), []).append(arm)
-    kept = []
+    grids = []
     for folder, arms in folders.items():
         named = grid.condition(folder.name) or {}
         more = [{n: v for n, v in arm.condition.items() if n not in named} for arm in arms]
@@ -57,13 +57,13 @@ def _by_folder(root: pathlib.Path, arm_runs: Sequence[ArmRuns]) -> list[tuple[pa
                 ", ".join(filter(None, [arm.label, caption(own)]))
                 for arm, own in zip(arms, more, strict=True)
             ]
-            kept.append(
+            grids.append(
                 (
                     folder,
                     [dataclasses.replace(arm, label=label) for arm, label in zip(arms, labels, strict=True)],
                 )
             )
-    return kept
+    return grids
 
 
 def _as_it_is(figure: "Figure") -> "Figure":

@@ -311,14 +311,14 @@ WITH_A_VALUE, WITHOUT = ("output_dir",), ("overwrite", "resume")
 
 def _without_output(command: Sequence[Any]) -> list[str]:
     """The words of a command without the flags that say where its results go."""
-    kept, skip = [], False
+    words, skip = [], False
     for word in map(str, command):
         name = word.lstrip("-").partition("=")[0] if word.startswith("-") else ""
         if skip or name in WITH_A_VALUE or name.removeprefix("no") in WITHOUT:
             skip = not skip and name in WITH_A_VALUE and "=" not in word
             continue
-        kept.append(word)
-    return kept
+        words.append(word)
+    return words
 
 
 def _quoted(word: str) -> str:

@@ -147,10 +147,10 @@ def _to_targets(arm: ArmRuns, targets: Sequence[float]) -> list[dict[str, Any]]:
             for run in arm.averaged
             if run.summary
         ]
-        kept = [*tables.TO_TARGET, *(f"{key}_standard_error" for key in tables.TO_TARGET)]
-        kept += ["seeds", "reached_target", "trips_to_target_at_least"]
+        columns = [*tables.TO_TARGET, *(f"{key}_standard_error" for key in tables.TO_TARGET)]
+        columns += ["seeds", "reached_target", "trips_to_target_at_least"]
         row = tables.row(of_target)
-        rows.append({"target_accuracy": target, **{key: row[key] for key in kept}})
+        rows.append({"target_accuracy": target, **{key: row[key] for key in columns}})
     return rows
 
 

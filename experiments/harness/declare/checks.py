@@ -201,10 +201,10 @@ def _check_data(where: str, scale: Scale) -> None:
     for settings in others:
         for name in ("resample_data", "test_folds"):
             if name in settings and name in scale.settings:
-                kept = settings[name] == scale.settings[name]
+                same = settings[name] == scale.settings[name]
                 allowed = f"{scale.settings[name]}, as in the settings of all runs"
                 require(
-                    kept, f"{where}: {name} of an arm, an override or the search", settings[name], allowed
+                    same, f"{where}: {name} of an arm, an override or the search", settings[name], allowed
                 )
     require(
         not {*scale.conditions} & {"resample_data", "test_folds"}, where, scale.conditions, "of another kind"

@@ -227,9 +227,9 @@ def keep(content: Mapping[str, Any], name: str, folder: pathlib.Path = FOUND) ->
       name: the experiment's page: its name, at paper size with ``-paper``.
       folder: to write to.
     """
-    kept = {part: content[part] for part in KEPT}
+    content_to_keep = {part: content[part] for part in KEPT}
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{name}.json").write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+    (folder / f"{name}.json").write_text(json.dumps(content_to_keep, indent=1) + "\n", encoding="utf-8")
 
 
 def with_winners(scale: Scale, name: str, folder: pathlib.Path = FOUND) -> Scale:

@@ -95,8 +95,8 @@ def by_holm(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
     verdicts = []
     for row, own, (differs, within) in zip(rows, values, holm(values), strict=True):
-        kept = own[0] if differs else 1.0, own[1] if within else 1.0
-        verdicts.append(decide(*kept, row["difference"]))
+        p_values = own[0] if differs else 1.0, own[1] if within else 1.0
+        verdicts.append(decide(*p_values, row["difference"]))
     return verdicts
 
 
@@ -214,8 +214,8 @@ def samples(claim: Claim, results: Any, analysis: Analysis | None = None) -> lis
     """What a claim is judged by, for each condition."""
     sign = -1.0 if claim.lower_is_better else 1.0
     if claim.differences is not None:
-        given = claim.differences(results)
-        paired = given if isinstance(given, Differences) else Differences(given)
+        result = claim.differences(results)
+        paired = result if isinstance(result, Differences) else Differences(result)
         values = [sign * float(value) for value in paired.values]
         judged = results.groups if analysis is not None and isinstance(results, Runs) else ()
         runs = _digests(run for group in judged for run in group.runs)

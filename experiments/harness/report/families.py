@@ -148,11 +148,14 @@ def without_repetition(family: Sequence[Content]) -> list[Content]:
     Of two such claims the primary one is kept, otherwise the first.
     """
     rows = [row for content in family for row in content["verdicts"] if row["verdict"] != IDENTITY]
-    kept = {
+    row_ids = {
         row["evidence"]: id(row) for row in sorted(rows, key=lambda row: row["primary"], reverse=True)[::-1]
     }
     return [
-        {**content, "verdicts": [row for row in content["verdicts"] if kept.get(row["evidence"]) == id(row)]}
+        {
+            **content,
+            "verdicts": [row for row in content["verdicts"] if row_ids.get(row["evidence"]) == id(row)],
+        }
         for content in family
     ]
 

@@ -103,11 +103,11 @@ def _is_kept(content: Content) -> bool:
 
 def contents(pages: pathlib.Path = PAGES) -> list[dict[str, Any]]:
     """What was taken over; raises SettingError for results of another version of the protocol."""
-    kept = []
+    results = []
     for path in sorted((pages / DATA).glob("*.json")):
-        kept.append(read_json(path))
-        _check_version(path, kept[-1])
-    return kept
+        results.append(read_json(path))
+        _check_version(path, results[-1])
+    return results
 
 
 def _check_version(path: pathlib.Path, content: Content) -> None:

@@ -66,12 +66,12 @@ def _draw_profiles(pages: pathlib.Path) -> None:
     """Draws the performance profiles of each paper and scale, and removes pictures of results that are gone."""
     from jafl.plots.canvas import save
 
-    drawn = set()
+    pictures = set()
     for (paper, scale), family in families(kept_results.contents(pages)).items():
         if worlds := _worlds(family):
-            drawn.add(path := pages / _picture(paper, scale))
+            pictures.add(path := pages / _picture(paper, scale))
             save(profiles.draw(worlds, f"{paper}, {scale} size: {len(worlds)} worlds"), path)
-    for path in {*pages.glob("profiles-*.png")} - drawn:
+    for path in {*pages.glob("profiles-*.png")} - pictures:
         path.unlink()
 
 

@@ -161,7 +161,7 @@ def claims(
     rows = [_claim_by_the_protocol(row, experiment, scale, repeated or {}) for row in verdicts]
     table = [list(rows[0]), *(list(row.values()) for row in rows)] if rows else []
     said = [any(line[place] != "-" for line in table[1:]) for place in range(len(table[0]) if table else 0)]
-    return [[cell for cell, kept in zip(line, said, strict=True) if kept] for line in table]
+    return [[cell for cell, has_text in zip(line, said, strict=True) if has_text] for line in table]
 
 
 def _claim_before_the_protocol(row: Mapping[str, Any]) -> list[str]:

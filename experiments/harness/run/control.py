@@ -231,11 +231,11 @@ def _needed(experiment: PaperExperiment, scale: Scale, analysis: Analysis) -> Sc
 
 def _with_seeds(runs: Runs, seeds: Sequence[int]) -> Runs:
     """The runs with these seeds."""
-    kept = {*seeds}
+    wanted = {*seeds}
     return Runs(
         [
             ArmRuns(
-                group.condition, group.label, [run for run in group.runs if int(run.config["seed"]) in kept]
+                group.condition, group.label, [run for run in group.runs if int(run.config["seed"]) in wanted]
             )
             for group in runs.groups
         ]

@@ -135,8 +135,10 @@ class Planner:
 
 def _changed(settings: Settings, common: Settings) -> dict[str, Any]:
     """The settings, except the seed, that differ from the common ones."""
-    given = vars(common)
-    return {name: value for name, value in vars(settings).items() if name != "seed" and value != given[name]}
+    defaults = vars(common)
+    return {
+        name: value for name, value in vars(settings).items() if name != "seed" and value != defaults[name]
+    }
 
 
 def total(rows: Sequence[Planned]) -> dict[str, Any]:

@@ -142,8 +142,8 @@ def run_paper_experiment(
         require("seed" not in (typed or {}), "seed", (typed or {}).get("seed"), allowed)
     size, settings = adapted(experiment.scales[scale], typed or {})
     folder = pathlib.Path(output_dir or pathlib.Path("runs") / folder_name(name, scale, replication_number))
-    given = folder, experiment, scale, replication_number, typed
-    earlier = {} if dry_run or forecast else protocol.earlier_results(*given)
+    place = folder, experiment, scale, replication_number, typed
+    earlier = {} if dry_run or forecast else protocol.earlier_results(*place)
     from jafl.runs.recording.recorder import Options
 
     budget = typed_budget(typed or {})
@@ -232,10 +232,10 @@ class _Job:
 
 def _sweeps(job: _Job, tune: bool) -> list[Sweep]:
     """The runs of the results, after those of the search if there is to be one."""
-    given = job.scale, job.settings, job.budget
-    searched = [sweeps.search_sweep(*given)] if tune else []
+    arguments = job.scale, job.settings, job.budget
+    searched = [sweeps.search_sweep(*arguments)] if tune else []
     require(job.scale.arms, f"arms of {job.experiment.name}", dict(job.scale.arms), "{label: settings}")
-    return [*searched, sweeps.results_sweep(*given)]
+    return [*searched, sweeps.results_sweep(*arguments)]
 
 
 def _forecast(job: _Job, topology: str, tune: bool) -> None:
@@ -286,9 +286,11 @@ def _train(job: _Job, tune: bool, options: Mapping[str, Any]) -> bool:
     options: of ``run_sweep``.
     """
     tuned = None
-    given = job.scale, job.settings, job.budget
-    corrections = division.corrections(*given)
-    protocol.check_corrections(job.experiment, job.scale_name, corrections, division.shared_examples(*given))
+    arguments = job.scale, job.settings, job.budget
+    corrections = division.corrections(*arguments)
+    protocol.check_corrections(
+        job.experiment, job.scale_name, corrections, division.shared_examples(*arguments)
+    )
     if tune:
         tuned = _timed(job, "search", options, lambda: _search(job, options))
         if tuned is None:

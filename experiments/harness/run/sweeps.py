@@ -115,20 +115,20 @@ def refuse_replaced(sweep: Sweep, typed: Mapping[str, Any]) -> list[str]:
     ]
     sentences = []
     for name in sorted({*typed} - {"seed", *BUDGET, *DECIDE_NOTHING, *sweep.conditions}):
-        given = getattr(sweep.settings, name)
+        own_value = getattr(sweep.settings, name)
         own = {label: {getattr(arms[label], name) for arms in conditions} for label in sweep.arms}
-        replacing = [label for label, values in own.items() if given not in values]
+        replacing = [label for label, values in own.items() if own_value not in values]
         replacing = list(dict.fromkeys(label.partition(search.BETWEEN)[0] for label in replacing))
-        if all(given not in values for values in own.values()):
+        if all(own_value not in values for values in own.values()):
             values = sorted({f"{value}" for values in own.values() for value in values})
             raise SettingError(
-                f"{name} is {given!r}, but must be left out: each arm has its own ({', '.join(values)}), from the "
-                f"experiment's file or from a search. To try others, copy the file under another name.",
+                f"{name} is {own_value!r}, but must be left out: each arm has its own ({', '.join(values)}), from "
+                f"the experiment's file or from a search. To try others, copy the file under another name.",
                 setting=name,
-                value=given,
+                value=own_value,
             )
         if replacing:
             sentences.append(
-                f"{name}={given} does not hold for {', '.join(replacing)}: their own takes its place."
+                f"{name}={own_value} does not hold for {', '.join(replacing)}: their own takes its place."
             )
     return sentences

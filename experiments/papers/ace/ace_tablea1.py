@@ -68,8 +68,8 @@ def storage(label: str) -> tuple[float, float]:
     rule = make_rule(label).build()
     params = model().init(jax.random.key(0), np.zeros((1, 1), np.float32))
     size = sum(leaf.size for leaf in jax.tree.leaves(params))
-    kept = jax.eval_shape(lambda: rule.begin(rule.init(params, CLIENTS), params))
-    numbers = [leaf.size for leaf in jax.tree.leaves(kept) if leaf.size >= size]
+    state = jax.eval_shape(lambda: rule.begin(rule.init(params, CLIENTS), params))
+    numbers = [leaf.size for leaf in jax.tree.leaves(state) if leaf.size >= size]
     return sum(numbers) / size, float(rule.memory is not None)
 
 

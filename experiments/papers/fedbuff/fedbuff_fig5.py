@@ -80,7 +80,7 @@ def measure(context: Context) -> list[dict[str, Any]]:
     steps = min(STEPS, context.settings.server_steps or STEPS)
     seeds = context.scale.seeds
     rows: list[dict[str, Any]] = []
-    drawn = {}
+    examples = {}
     for name in LAWS:
         values = {
             arrivals: [staleness(arrivals, name, steps, seed) for seed in seeds]
@@ -89,7 +89,7 @@ def measure(context: Context) -> list[dict[str, Any]]:
         distributions = {arrivals: [distribution(one) for one in each] for arrivals, each in values.items()}
         between = [distance(*pair) for pair in zip(*distributions.values(), strict=True)]
         for arrivals, each in values.items():
-            drawn[arrivals, name] = each[0]
+            examples[arrivals, name] = each[0]
             row: dict[str, Any] = {
                 "clients": arrivals,
                 "durations": words(name),
@@ -102,7 +102,7 @@ def measure(context: Context) -> list[dict[str, Any]]:
                 for other in LAWS
             }
             rows.append(row | ({"distance to 1,000 under way": between} if arrivals == CONSTANT_RATE else {}))
-    draw(drawn, context.folder)
+    draw(examples, context.folder)
     return rows
 
 
@@ -122,16 +122,16 @@ def find_row(rows: list[dict[str, Any]], arrivals: str, name: str) -> dict[str, 
     return row
 
 
-def draw(drawn: dict[tuple[str, str], np.ndarray], folder: pathlib.Path) -> None:
+def draw(examples: dict[tuple[str, str], np.ndarray], folder: pathlib.Path) -> None:
     """``staleness.png``: the figure's right side for each law, of the first seed."""
     from jafl.plots.canvas import new_figure, save
 
     figure, axes = new_figure(1, len(LAWS), 11.0, 3.2, sharey=True)
     for panel, name in zip(axes[0], LAWS, strict=True):
-        highest = int(max(values.max() for (_, each), values in drawn.items() if each == name))
+        highest = int(max(values.max() for (_, each), values in examples.items() if each == name))
         places = np.arange(min(highest, 45) + 1)
         for arrivals in (FIXED, CONSTANT_RATE):
-            values = drawn[arrivals, name]
+            values = examples[arrivals, name]
             share = np.bincount(values, minlength=len(places))[: len(places)] / len(values)
             panel.stairs(share, np.append(places, places[-1] + 1) - 0.5, linewidth=2, label=arrivals)
         own = np.diff(expected(name), prepend=0.0)[: len(places)]

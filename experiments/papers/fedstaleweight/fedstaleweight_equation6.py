@@ -65,8 +65,8 @@ def measured(events: Any, buffer: int) -> dict[str, float]:
     client = events.client[late]
 
     def shares(weights: np.ndarray) -> np.ndarray:
-        given = np.bincount(client, weights[late], 15)
-        return given / given.sum()
+        sums = np.bincount(client, weights[late], 15)
+        return sums / sums.sum()
 
     trips = np.maximum(np.bincount(client, minlength=15), 1)
     staleness = np.bincount(client, events.staleness[late], 15) / trips

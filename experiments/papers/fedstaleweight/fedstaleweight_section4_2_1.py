@@ -69,9 +69,9 @@ def influence(events: Any) -> float:
 
     weights = normalized_per_step(events, expected_staleness(events, "window", 5) * BUFFER + 1)
     late = events.step >= events.num_steps // 5
-    given = np.bincount(events.client[late], weights[late], events.num_clients)
+    sums = np.bincount(events.client[late], weights[late], events.num_clients)
     # Without the last digits, in which equal runs may differ.
-    return round(float(given[0] / given.sum() * events.num_clients), 9)
+    return round(float(sums[0] / sums.sum() * events.num_clients), 9)
 
 
 def by_equation_9(world: str, slower: float) -> float:

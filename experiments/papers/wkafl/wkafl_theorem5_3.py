@@ -104,13 +104,13 @@ def kept_back(steps: int) -> tuple[np.ndarray, np.ndarray]:
             t = np.arange(j, j + after)
             triple[j] += np.sum(MOMENTUM ** (t - j) * sums[t] * tails[j + after - t - 1]) * rate**3
     geometric = np.array([np.sum(powers[: steps - j]) for j in range(steps)])
-    kept = rate * sums / 2 - 3 * M_E * rate * geometric - 3 * CLIP**2 * triple
+    factor = rate * sums / 2 - 3 * M_E * rate * geometric - 3 * CLIP**2 * triple
     double = np.zeros(steps)
     squares = np.concatenate([[0.0], np.cumsum(rate**2 * sums**2)])
     for j in range(steps):
         back = far[: j + 1]  # j - l
         double[j] = np.sum(MOMENTUM**back * back * (squares[j] - squares[j - back]))
-    return kept, double
+    return factor, double
 
 
 def measure(context: Context) -> list[dict[str, Any]]:
@@ -119,7 +119,7 @@ def measure(context: Context) -> list[dict[str, Any]]:
     most = context.settings.server_steps or STEPS[-1]
     for steps in [number for number in STEPS if number <= most] or [most]:
         rate, sums = stable_rate(steps), partial_sums(steps, MOMENTUM)
-        kept, double = kept_back(steps)
+        factor, double = kept_back(steps)
         measurements = [run(steps, seed) for seed in context.scale.seeds]
         sides: list[tuple[float, float]] = []
         for each in measurements:
@@ -128,12 +128,12 @@ def measure(context: Context) -> list[dict[str, Any]]:
             constant = of_estimate * (1 + 2 * M_E) + of_clients
             right = np.mean(1.5 * rate * sums * constant + 3 * rate * CLIP**2 * of_estimate * double)
             gap = each["gradient"][0] / 2 / steps
-            sides.append((float(np.mean(kept * each["gradient"])), float(right + gap)))
+            sides.append((float(np.mean(factor * each["gradient"])), float(right + gap)))
         rows.append(
             {
                 "J": steps,
                 "eta": rate,
-                "smallest V_j": float(kept.min()),
+                "smallest V_j": float(factor.min()),
                 "M_e with sigma_e = 0": [
                     float(np.max(each["disagreement"] / each["estimate"])) for each in measurements
                 ],

@@ -87,14 +87,14 @@ def _decode_celeb_a(writer: Writer, root: pathlib.Path) -> Mapping[str, Any]:
         smiles.append(label)
         images.append(_small(content))
     names, client, sizes = np.unique(identity, return_inverse=True, return_counts=True)
-    kept = np.flatnonzero(sizes[client] >= MIN_EXAMPLES)
-    if not len(kept):
+    places = np.flatnonzero(sizes[client] >= MIN_EXAMPLES)
+    if not len(places):
         raise SettingError(
             f"dataset is 'celeb_a', but nobody in {str(root)!r} has {MIN_EXAMPLES} images, LEAF's fewest "
             "for a client. Is it the whole data set?",
             setting="dataset",
         )
-    order = kept[np.argsort(client[kept], kind="stable")]
+    order = places[np.argsort(client[places], kind="stable")]
     statistics = PixelStatistics()
     for start in range(0, len(order), 10_000):
         batch = np.stack([images[index] for index in order[start : start + 10_000]])

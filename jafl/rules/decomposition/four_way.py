@@ -194,13 +194,13 @@ class _FourWay:
         noise = jax.tree.map(lambda u, *each: (u - sum(each)) / len(each), direction, *weighted)
 
         def terms(stale, now):
-            given = [taken(apply, each) for each in weighted]
+            means = [taken(apply, each) for each in weighted]
             return {
                 "staleness_error": squared(minus(now, stale)),
                 "sampling_error": squared(minus(stale, plain[0])),
                 "drift_error": squared(*[minus(plain[0], each) for each in plain]),
-                "reweighting_error": squared(*map(minus, plain, given)),
-                "four_way_error": squared(*[minus(now, each) for each in given]),
+                "reweighting_error": squared(*map(minus, plain, means)),
+                "four_way_error": squared(*[minus(now, each) for each in means]),
                 "noise": squared(taken(apply, noise)),
             }
 

@@ -276,8 +276,8 @@ def what_decides(config: Mapping[str, Any]) -> dict[str, Any]:
     """The part of ``config.json`` on which the bits of the results depend."""
     versions = config.get("versions", {})
     left_out = ("format", "versions", "command", "label", "target_accuracy", *DECIDE_NOTHING)
-    kept = {name: value for name, value in config.items() if name not in left_out}
-    return {**kept, "version of jafl": versions.get("jafl"), "version of jax": versions.get("jax")}
+    decisive = {name: value for name, value in config.items() if name not in left_out}
+    return {**decisive, "version of jafl": versions.get("jafl"), "version of jax": versions.get("jax")}
 
 
 def cannot_be_made(path: pathlib.Path, error: OSError) -> SettingError:

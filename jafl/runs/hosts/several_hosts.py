@@ -298,9 +298,9 @@ def _what_must_be_alike(settings: Settings) -> dict[str, Any]:
     from jafl import __version__
 
     device = jax.local_devices()[0]
-    given = {name: value for name, value in dataclasses.asdict(settings).items() if name not in PLACES}
+    own_settings = {name: value for name, value in dataclasses.asdict(settings).items() if name not in PLACES}
     return {
-        **given,
+        **own_settings,
         "version of jafl": __version__,
         "version of JAX": jax.__version__,
         "version of jaxlib": importlib.metadata.version("jaxlib"),

@@ -84,8 +84,8 @@ class CommaSeparated:
     def __init__(self, path: pathlib.Path, settings: Mapping[str, Any], server_step: int):
         self._file = pathlib.Path(path) / CSV
         self._columns: list[str] = []
-        kept = self._read(server_step) if server_step else []
-        self._write_all(kept)
+        lines = self._read(server_step) if server_step else []
+        self._write_all(lines)
 
     def write(self, evaluation: Mapping[str, Any]) -> None:
         """Appends the evaluation; where it has a metric that is new, the file gets that column."""

@@ -100,7 +100,7 @@ def _listed(typed: Mapping[str, Any], setting: str) -> tuple[str, ...]:
     return () if value is None else tuple(items(setting, value))
 
 
-def _check(setting: str, given: tuple[str, ...], allowed: tuple[str, ...]) -> None:
-    for name in given:
+def _check(setting: str, names: tuple[str, ...], allowed: tuple[str, ...]) -> None:
+    for name in names:
         if name not in allowed:
             raise unknown_name(setting, name, allowed)

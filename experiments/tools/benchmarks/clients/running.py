@@ -66,11 +66,11 @@ def run_clients(
     with occupied(output, resume=True) as (directory, _):
         for name in (files.PAGE, files.TEXT):  # of the rows as they were; written again at the end
             (directory.path / name).unlink(missing_ok=True)
-        kept = {row["name"] for row in content["rows"] if row["status"] != "failed"}
-        left = [row for row in wanted if row.name not in kept]
+        names_there = {row["name"] for row in content["rows"] if row["status"] != "failed"}
+        left = [row for row in wanted if row.name not in names_there]
         show(tables.machine_line(content))
         if resume:
-            show(f"{len(kept)} rows are there, {len(left)} of those asked for are measured now.")
+            show(f"{len(names_there)} rows are there, {len(left)} of those asked for are measured now.")
         try:
             _measure(left, content, directory.path, settings, ask, show)
         except KeyboardInterrupt:
