@@ -271,10 +271,10 @@ def _algorithms(rule: str) -> dict[str, dict[str, Any]]:
 
 def _rules() -> str:
     """The list of rules and of the algorithms that they make."""
-    rule_of = {algorithm: rule for rule in RULES for algorithm in _algorithms(rule)}
+    rules_by_algorithm = {algorithm: rule for rule in RULES for algorithm in _algorithms(rule)}
     rows = [
         [f"`{algorithm}`", f"[{rule}]({rule}.md)", _summary(f"jafl.rules.{rule}")]
-        for algorithm, rule in sorted(rule_of.items())
+        for algorithm, rule in sorted(rules_by_algorithm.items())
     ]
     return "\n\n".join(
         [

@@ -269,9 +269,9 @@ def regrets(trials: Sequence[Trial]) -> dict[tuple[float, float], dict[str, floa
         best[trial.place] = np.maximum(best.get(trial.place, -np.inf), trial.measures)
     regrets_by_pair: dict[tuple[float, float], dict[str, float]] = {}
     for trial in trials:
-        of_pair, world = regrets_by_pair.setdefault(trial.rates, {}), trial.place.world
+        pair_regrets, world = regrets_by_pair.setdefault(trial.rates, {}), trial.place.world
         lacking = float(np.max(best[trial.place] - trial.measures))
-        of_pair[world] = max(of_pair.get(world, 0.0), lacking)
+        pair_regrets[world] = max(pair_regrets.get(world, 0.0), lacking)
     return regrets_by_pair
 
 

@@ -143,8 +143,8 @@ def _matrix_program(topology: Topology, preparation: Preparation) -> tuple[Any, 
     program = matrix_program.make_matrix_program(run, layout, alone)
 
     def first_carry(params: Any) -> Any:
-        of_params = run._replace(run=run.run._replace(params=params))
-        return matrix_program.allocate([of_params], layout, program.precision)
+        with_params = run._replace(run=run.run._replace(params=params))
+        return matrix_program.allocate([with_params], layout, program.precision)
 
     carry = jax.eval_shape(first_carry, run.run.params)
     if placement.devices is None:

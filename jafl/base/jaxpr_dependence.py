@@ -105,7 +105,7 @@ def _equation_dependences(equation: Any, reads: list[frozenset[int]], watched: W
         return _scan_dependences(params, reads, watched)
     if name == "cond":
         branches = [_jaxpr_dependences(_plain(branch), reads[1:], watched) for branch in params["branches"]]
-        return [frozenset().union(reads[0], *of_one) for of_one in zip(*branches, strict=True)]
+        return [frozenset().union(reads[0], *branch_reads) for branch_reads in zip(*branches, strict=True)]
     inner = [_plain(value) for value in params.values() if hasattr(_plain(value), "eqns")]
     if (
         len(inner) == 1
@@ -123,11 +123,11 @@ def _while_dependences(
 ) -> Dependences:
     """Of a loop: its results depend on what decides the number of rounds, too."""
     first, second = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
-    of_condition, of_body, carry = reads[:first], reads[first:second], reads[second:]
+    condition_reads, body_reads, carry = reads[:first], reads[first:second], reads[second:]
     body, condition = _plain(params["body_jaxpr"]), _plain(params["cond_jaxpr"])
     while True:
-        (rounds,) = _jaxpr_dependences(condition, [*of_condition, *carry], watched)
-        after = _jaxpr_dependences(body, [*of_body, *carry], watched)
+        (rounds,) = _jaxpr_dependences(condition, [*condition_reads, *carry], watched)
+        after = _jaxpr_dependences(body, [*body_reads, *carry], watched)
         new = [old | one | rounds for old, one in zip(carry, after, strict=True)]
         if new == carry:
             return carry

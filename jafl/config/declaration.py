@@ -138,7 +138,7 @@ class Declaration:
       preset: whether an algorithm's preset fills it in where it is None.
       excludes: the setting that must not be given beside it.
       trips_per_step: whether it holds the trips per server step, in the protocols that read it.
-      decides_examples_of: the data sets whose examples it decides, of a setting of another group than data.
+      decides_examples: the data sets whose examples it decides, of a setting of another group than data.
       most_used: whether --help explains it, too.
       earlier_name: under which earlier files and commands have it.
       files: what its value names, if that is no law: "" a file; else these files of a folder. What they hold decides
@@ -152,7 +152,7 @@ class Declaration:
     preset: bool = False
     excludes: str = ""
     trips_per_step: bool = False
-    decides_examples_of: Readers | None = None
+    decides_examples: Readers | None = None
     most_used: bool = False
     earlier_name: str = ""
     files: tuple[str, ...] = ()

@@ -77,7 +77,7 @@ class Settings:
     precision: str = _setting(
         "float32",
         "float32, or float64 to compare with other programs to the last digits.",
-        Declaration("run", EVERY_RUN, decides_examples_of=EVERY_RUN),
+        Declaration("run", EVERY_RUN, decides_examples=EVERY_RUN),
     )
     matmul_precision: str = _setting(
         "float32",
@@ -135,7 +135,7 @@ class Settings:
             "partition",
             EVERY_RUN,
             most_used=True,
-            decides_examples_of=only(dataset=("synthetic", "python_source")),
+            decides_examples=only(dataset=("synthetic", "python_source")),
         ),
     )
     partition: str | None = _setting(
@@ -950,7 +950,7 @@ VARYING = tuple(name for name, declared in DECLARED.items() if declared.varies)
 OF_FEDERATION = tuple(
     name
     for name, declared in DECLARED.items()
-    if declared.group in ("data", "partition") or declared.decides_examples_of
+    if declared.group in ("data", "partition") or declared.decides_examples
 )
 # The setting that holds the trips per server step, by protocol.
 TRIPS_PER_STEP = {
@@ -987,7 +987,7 @@ def choice_arguments(setting: str, value: str) -> dict[str, str]:
 def source_settings(dataset: str) -> tuple[str, ...]:
     """The settings that decide which examples a data set has."""
     deciding = {
-        name: declared.readers if declared.group == "data" else declared.decides_examples_of
+        name: declared.readers if declared.group == "data" else declared.decides_examples
         for name, declared in DECLARED.items()
     }
     return tuple(

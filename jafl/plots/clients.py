@@ -98,7 +98,7 @@ def influence(schedule: EventSchedule, weights: Mapping[str, np.ndarray]) -> "Fi
         f"of one kind at least and {MOST_KINDS} at most",
     )
     kinds = {TRIPS: diagnostics.influence(schedule)}
-    kinds |= {label: diagnostics.influence(schedule, of_trips) for label, of_trips in weights.items()}
+    kinds |= {label: diagnostics.influence(schedule, trip_weights) for label, trip_weights in weights.items()}
     shares = {_described(label, share): schedule.num_clients * share for label, share in kinds.items()}
     colors = (COLORS[0], COLORS[2], COLORS[1], COLORS[4]) if len(weights) > 1 else COLORS
     figure = _shares(shares, colors, "influence (1 is the fair share)", thousands, fair=1.0)

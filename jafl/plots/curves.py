@@ -146,7 +146,7 @@ def _panels(
         _draw(panel, curves)
         if not change_early:
             panel.set_xlim(left=0)
-    all_curves = [curve for of_panel in panels for curve in of_panel.values()]
+    all_curves = [curve for panel_curves in panels for curve in panel_curves.values()]
     far = 0 if target is None else _far(target, all_curves)
     _name_metric(axes[0, 0], all_curves, metric, None if far else target, scale)
     if target is not None:

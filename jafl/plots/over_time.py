@@ -217,8 +217,8 @@ def labels_seen(
     kinds: Mapping[str, Any] = {"every client trip alike": None} if weights is None else weights
     require(kinds, "weights", kinds, "of at least one kind, or None")
     seen = {
-        label: diagnostics.labels_seen(schedule, label_counts, BINS, of_trips, cumulative)
-        for label, of_trips in kinds.items()
+        label: diagnostics.labels_seen(schedule, label_counts, BINS, trip_weights, cumulative)
+        for label, trip_weights in kinds.items()
     }
     classes = np.shape(label_counts)[1]
     figure, axes = new_figure(

@@ -59,8 +59,8 @@ class Sensitivities(NamedTuple):
 
     def of(self, reading: str) -> float:
         """The squared sensitivity of one of ``READINGS``."""
-        of_each = {"once": self.once, "realised": self.realised, "worst_case": self.worst.bound}
-        return choose("epsilon_reading", reading, of_each)
+        by_reading = {"once": self.once, "realised": self.realised, "worst_case": self.worst.bound}
+        return choose("epsilon_reading", reading, by_reading)
 
 
 def sensitivities(

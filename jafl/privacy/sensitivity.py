@@ -130,8 +130,8 @@ def squared_sensitivity(
     if not len(trips.client):
         return np.zeros(num_clients)
     if mechanism.is_tree:
-        of_trees = _tree_squares if published == "nodes" else _prefix_squares
-        return of_trees(mechanism, trips, num_steps, num_clients)
+        tree_function = _tree_squares if published == "nodes" else _prefix_squares
+        return tree_function(mechanism, trips, num_steps, num_clients)
     if mechanism.name == "independent":
         return np.bincount(trips.client, trips.weight**2, num_clients)
     return _toeplitz_squares(mechanism, trips, num_steps, num_clients)
@@ -250,9 +250,9 @@ def _by_nodes(coefficients: np.ndarray, trips: _Trips, clients: np.ndarray, num_
     """[n] of ``clients`` [n], in increasing order: what each adds to every node, squared."""
     from scipy.signal import fftconvolve
 
-    of_them = np.isin(trips.client, clients)
+    is_theirs = np.isin(trips.client, clients)
     added = np.zeros((len(clients), num_steps))
-    added[np.searchsorted(clients, trips.client[of_them]), trips.step[of_them]] = trips.weight[of_them]
+    added[np.searchsorted(clients, trips.client[is_theirs]), trips.step[is_theirs]] = trips.weight[is_theirs]
     in_nodes = fftconvolve(added, coefficients[None], axes=1)[:, :num_steps]
     return np.sum(in_nodes**2, axis=1)
 

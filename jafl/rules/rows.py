@@ -162,15 +162,15 @@ def use_rows(stored: ArrayTree, use: Callable[[Rows], Made]) -> Made:
 
 def _squares(parts: Sequence[Any], change: Change | None) -> jax.Array:
     """[K, K]: the products of all pairs of rows; the arguments are fields of ``SeparateRows``."""
-    squares, of_pairs = [], []
+    squares, pair_products = [], []
     for place, leaf in enumerate(parts):
         if isinstance(leaf, jax.Array):
             squares.append(jnp.sum(leaf[:, None] * leaf, axis=-1))
         else:
-            of_pairs.append(_products_of_pairs([*leaf, change.vector[place]] if change else leaf))
-    if of_pairs:
+            pair_products.append(_products_of_pairs([*leaf, change.vector[place]] if change else leaf))
+    if pair_products:
         number = next(len(leaf) for leaf in parts if not isinstance(leaf, jax.Array))
-        squares.append(_row_products(sum(of_pairs[1:], of_pairs[0]), number, change))
+        squares.append(_row_products(sum(pair_products[1:], pair_products[0]), number, change))
     return sum(squares[1:], squares[0])
 
 
@@ -193,13 +193,13 @@ def _row_products(products: jax.Array, number: int, change: Change | None) -> ja
         larger, smaller = np.maximum(one, another)[..., None], np.minimum(one, another)[..., None]
         return jnp.where((pairs[:, 0] == larger) & (pairs[:, 1] == smaller), products, 0)
 
-    of_two = chosen(rows[:, None], rows)
+    row_products = chosen(rows[:, None], rows)
     if change is None:
-        return jnp.sum(of_two, axis=-1)
+        return jnp.sum(row_products, axis=-1)
     everywhere = np.full((number, number), number)
     mixed = chosen(everywhere, rows) + chosen(everywhere, rows[:, None])
-    of_vector = change.factor * chosen(everywhere, everywhere)
-    return jnp.sum(of_two + change.factor * (change.sign * mixed + of_vector), axis=-1)
+    vector_product = change.factor * chosen(everywhere, everywhere)
+    return jnp.sum(row_products + change.factor * (change.sign * mixed + vector_product), axis=-1)
 
 
 def _pairs(number: int) -> list[tuple[int, int]]:

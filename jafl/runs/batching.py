@@ -172,13 +172,13 @@ def _kind(experiment: Experiment) -> tuple:
     """Equal for two experiments that may be in one batch."""
     federation, run = experiment.federation, experiment.run
     described: tuple[Any, ...] = (run.client_work, run.rule, run.server_optimizer, run.params)
-    form, of_rule = experiment.preparation.form, None
+    form, rule_key = experiment.preparation.form, None
     if form is not None:
         described = (run.client_work, run.params)
-        of_rule = (experiment.rule.build().memory_precision, form.reads_start)
+        rule_key = (experiment.rule.build().memory_precision, form.reads_start)
     devices = experiment.settings.devices or len(jax.local_devices())
     return (
-        of_rule,
+        rule_key,
         experiment.settings.plan_form,
         *map(stacking.kind, described),
         federation.num_clients,

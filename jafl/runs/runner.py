@@ -126,7 +126,7 @@ class _Runs:
         self.run_options = options if own else dataclasses.replace(options, pictures="none")
         self.damaged: list[Damaged] = []
         self.replacements: list[Replacement] = []
-        clock.of_one_run = self.alone
+        clock.is_one_run = self.alone
 
     @property
     def alone(self) -> bool:

@@ -52,12 +52,14 @@ def run_conditions(runs: Sequence[PastRun], *, by_world: bool = True) -> list[di
         arms.setdefault((grid.folder(condition), run.label), []).append(run)
         side_by_side.setdefault(grid.folder(condition), []).append(run)
     names = _names(runs)
-    of_one_arm = {name for name in names for group in arms.values() if _differ(group, name)}
-    of_several = {name for group in side_by_side.values() for name in _differing_settings(group, names)}
-    of_worlds = (
+    arm_names = {name for name in names for group in arms.values() if _differ(group, name)}
+    several_arms_names = {
+        name for group in side_by_side.values() for name in _differing_settings(group, names)
+    }
+    world_names = (
         {name for group in side_by_side.values() for name in _world_settings(group)} if by_world else set()
     )
-    varied = [name for name in names if name in of_one_arm | of_several | of_worlds]
+    varied = [name for name in names if name in arm_names | several_arms_names | world_names]
     usual = usual_values(runs, varied) if len(varied) > MOST_COLUMNS else {}
 
     def is_unusual(run: PastRun, name: str) -> bool:

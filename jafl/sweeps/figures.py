@@ -123,11 +123,13 @@ def heat_maps(table: Sequence[Mapping[str, Any]]) -> "dict[str, Figure]":
         maps: dict[str, dict[str, np.ndarray]] = {name: {} for name in OF_MAPS}
         for row in rows_of_map:
             y, x = place(row)
-            for name, of_labels in maps.items():
-                grid_of = of_labels.setdefault(
+            for name, label_grids in maps.items():
+                label_grid = label_grids.setdefault(
                     row["label"], np.full((len(vertical), len(horizontal)), np.nan)
                 )
-                grid_of[vertical.index(y), horizontal.index(x)] = np.nan if row[name] is None else row[name]
+                label_grid[vertical.index(y), horizontal.index(x)] = (
+                    np.nan if row[name] is None else row[name]
+                )
         values, errors, seeds = (maps[name] for name in OF_MAPS)
         figures[f"heat_map,{others}" if others else "heat_map"] = plots.heat_maps(
             values,

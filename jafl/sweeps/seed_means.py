@@ -55,21 +55,21 @@ def by_arm(runs: Sequence[PastRun], labels: Sequence[str] = (), *, by_world: boo
     """
     conditions = run_conditions(runs, by_world=by_world)
     by_seed: dict[tuple, dict[int | str, list[PastRun]]] = {}
-    condition_of: dict[tuple, dict[str, Any]] = {}
+    conditions_by_key: dict[tuple, dict[str, Any]] = {}
     for run, condition in zip(runs, conditions, strict=True):
         key = (*((name, same(value)) for name, value in condition.items()), run.label)
-        condition_of.setdefault(key, condition)
+        conditions_by_key.setdefault(key, condition)
         by_seed.setdefault(key, {}).setdefault(_seed(run), []).append(run)
     position = {label: number for number, label in enumerate(labels)}
 
     def place(key: tuple) -> tuple:
-        values = [(name, _size(value)) for name, value in condition_of[key].items()]
+        values = [(name, _size(value)) for name, value in conditions_by_key[key].items()]
         label = key[-1]
         return values, position.get(label, len(position)), label
 
     return [
         ArmRuns(
-            condition_of[key],
+            conditions_by_key[key],
             key[-1],
             [min(repeats, key=_how_far) for repeats in by_seed[key].values()],
             sum(len(repeats) - 1 for repeats in by_seed[key].values()),
@@ -142,14 +142,14 @@ def _to_targets(arm: ArmRuns, targets: Sequence[float]) -> list[dict[str, Any]]:
     """What each target took, as ``tables.row`` has it for the runs' own."""
     rows = []
     for target in targets:
-        of_target = [
+        target_rows = [
             {**run.summary, **tables.cost_of_target(run.evaluations, target)}
             for run in arm.averaged
             if run.summary
         ]
         columns = [*tables.TO_TARGET, *(f"{key}_standard_error" for key in tables.TO_TARGET)]
         columns += ["seeds", "reached_target", "trips_to_target_at_least"]
-        row = tables.row(of_target)
+        row = tables.row(target_rows)
         rows.append({"target_accuracy": target, **{key: row[key] for key in columns}})
     return rows
 

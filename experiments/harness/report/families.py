@@ -58,8 +58,8 @@ def repetitions(contents: Iterable[Content]) -> dict[tuple[str, str], list[list[
         wanted = {content["experiment"] for content in family if content["standing"] == UNDER}
         by_number: dict[int, list[Content]] = {}
         for content in contents:
-            of_the_family = (content["paper"], content["scale"]) == key and content["standing"] == UNDER
-            if of_the_family and content.get("replication") and content["experiment"] in wanted:
+            in_family = (content["paper"], content["scale"]) == key and content["standing"] == UNDER
+            if in_family and content.get("replication") and content["experiment"] in wanted:
                 by_number.setdefault(content["replication"], []).append(content)
         sets_by_family[key] = [own for _, own in sorted(by_number.items()) if len(own) == len(wanted)]
     return sets_by_family

@@ -81,8 +81,8 @@ def compute(run: Run, *, on_training: bool = False) -> Compute:
         work.minibatches, "client_work", run.client_work, "one of jafl.client_work, whose trips are counted"
     )
     assert work.minibatches is not None
-    of_clients = work.minibatches(federation.num_examples)
-    count = int(np.sum(of_clients[run.schedule.client]))
+    client_minibatches = work.minibatches(federation.num_examples)
+    count = int(np.sum(client_minibatches[run.schedule.client]))
     evaluations = len(evaluation_steps(run.schedule.num_steps, run.evaluate_at))
     return Compute(
         training=count * multiply_adds(traced_gradient(run)),

@@ -153,8 +153,8 @@ def published_settings(arms: Mapping[str, Any]) -> list[Override]:
     """Table 3's settings; those of an arm also serve its twins with a true epsilon."""
     return [
         Override({"epsilon": epsilon}, label, dict(zip(TABLE_3_SETTINGS, values, strict=True)))
-        for epsilon, of_arms in TABLE_3.items()
-        for arm, values in of_arms.items()
+        for epsilon, arm_epsilons in TABLE_3.items()
+        for arm, values in arm_epsilons.items()
         for label in arms
         if label.removesuffix(TRUE).removesuffix(PASS) == arm
     ]

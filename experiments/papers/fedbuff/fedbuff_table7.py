@@ -139,7 +139,7 @@ def paper_scale() -> Scale:
     scale = table1.paper_scale(
         arms, {None: FEDBUFF}, tasks=list(CLIENTS_GIVEN), conditions={"buffer_size": SIZES}
     )
-    of_means = [
+    mean_claims = [
         Override(
             {"dataset": task, "buffer_size": size},
             BY_EXAMPLES,
@@ -148,7 +148,7 @@ def paper_scale() -> Scale:
         for task in CLIENTS_GIVEN
         for size in SIZES
     ]
-    return dataclasses.replace(scale, overrides=[*scale.overrides, *of_means])
+    return dataclasses.replace(scale, overrides=[*scale.overrides, *mean_claims])
 
 
 EXPERIMENT = PaperExperiment(

@@ -64,8 +64,8 @@ def run(world: str, rule_name: str, steps: int, seed: int) -> dict[str, float]:
     params = model.init(jax.random.key(seed), source.x)
     history = jafl.simulate(schedule, federation, work, rule, params, jax.random.key(seed + 1))
     reports = history.step_reports
-    of_error = float(np.mean(reports["four_way_error"][at_steps]))
-    return {part: float(np.mean(reports[f"{part}_error"][at_steps])) / of_error for part in PARTS}
+    mean_error = float(np.mean(reports["four_way_error"][at_steps]))
+    return {part: float(np.mean(reports[f"{part}_error"][at_steps])) / mean_error for part in PARTS}
 
 
 def measure(context: Context) -> list[dict[str, Any]]:

@@ -123,10 +123,10 @@ def measure(context: Context) -> list[dict[str, Any]]:
         measurements = [run(steps, seed) for seed in context.scale.seeds]
         sides: list[tuple[float, float]] = []
         for each in measurements:
-            of_estimate = each["error of estimate"].max()
-            of_clients = max(0.0, float(np.max(each["disagreement"] - M_E * each["estimate"])))
-            constant = of_estimate * (1 + 2 * M_E) + of_clients
-            right = np.mean(1.5 * rate * sums * constant + 3 * rate * CLIP**2 * of_estimate * double)
+            estimate_error = each["error of estimate"].max()
+            client_excess = max(0.0, float(np.max(each["disagreement"] - M_E * each["estimate"])))
+            constant = estimate_error * (1 + 2 * M_E) + client_excess
+            right = np.mean(1.5 * rate * sums * constant + 3 * rate * CLIP**2 * estimate_error * double)
             gap = each["gradient"][0] / 2 / steps
             sides.append((float(np.mean(factor * each["gradient"])), float(right + gap)))
         rows.append(

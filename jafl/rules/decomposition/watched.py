@@ -98,11 +98,11 @@ def watched(
 
     def finish(buffer, params):
         direction, own, report, apply = rule.finish(buffer.rule, params)
-        shadow, terms_of = split.finish(buffer.shadow, params, direction, apply)
+        shadow, compute_terms = split.finish(buffer.shadow, params, direction, apply)
 
         def terms():
             stale, now = full.mean(buffer.stale.total), full.mean(full.total(params))
-            return {**terms_of(stale, now), "gradient": squared(now)}
+            return {**compute_terms(stale, now), "gradient": squared(now)}
 
         report = _with_terms(report, buffer.measured, terms, learning_rate)
         return direction, _State(own, shadow, buffer.stale), report, apply

@@ -18,11 +18,11 @@ class WallClock:
 
     def __init__(self, watch: Stopwatch, compiling: Any):
         self._watch, self._compiling = watch, compiling
-        self.of_one_run = False  # then the start, and what is made before training, is that run's, too
+        self.is_one_run = False  # then the start, and what is made before training, is that run's, too
 
     def mark(self) -> dict[str, float]:
         """Where the parts of one run begin, for ``summary``."""
-        return {} if self.of_one_run else self.parts()
+        return {} if self.is_one_run else self.parts()
 
     def parts(self, since: Mapping[str, float] | None = None) -> dict[str, float]:
         """{part: seconds} so far, or of what came after an earlier answer, ``since``."""

@@ -177,8 +177,8 @@ def benchmark_topology(platform: str, kind: str, number: int) -> str | None:
         return ELSEWHERE
     chip = next((chip for begin, chip in KINDS.items() if kind.startswith(begin)), None)
     for name in NAMES:
-        of_name, _, shape = name.partition(":")
-        if of_name == chip and int(np.prod([int(side) for side in (shape or "1").split("x")])) == number:
+        family, _, shape = name.partition(":")
+        if family == chip and int(np.prod([int(side) for side in (shape or "1").split("x")])) == number:
             return name
     return None
 

@@ -30,14 +30,14 @@ def over_clients(all_rows: Sequence[Found]) -> "Figure | None":
     handles: dict[str, Any] = {}
     for column, model in enumerate(models):
         speed, memory = panels[0, column], panels[1, column]
-        of_model = _of(all_rows, model)
-        beside = [row for row in of_model if row.get("centralised")]
+        model_rows = _of(all_rows, model)
+        beside = [row for row in model_rows if row.get("centralised")]
         for number, rule in enumerate(rules):
-            of_rule = [row for row in of_model if row["rule"] == rule]
-            handles |= _draw_rule(speed, memory, of_rule, rule, COLORS[number % len(COLORS)])
+            rule_rows = [row for row in model_rows if row["rule"] == rule]
+            handles |= _draw_rule(speed, memory, rule_rows, rule, COLORS[number % len(COLORS)])
         if beside:
             handles |= _draw_centralised(speed, beside)
-        title = next(row["title"] for row in of_model)
+        title = next(row["title"] for row in model_rows)
         speed.set_title(title, loc="left", fontsize="medium")
         for axes, name in ((speed, "trips a second"), (memory, "memory, GiB")):
             axes.set_xscale("log")
@@ -47,7 +47,7 @@ def over_clients(all_rows: Sequence[Found]) -> "Figure | None":
             axes.grid(alpha=0.3, linewidth=0.6)
             axes.spines[["top", "right"]].set_visible(False)
         speed.set_ylim(*_decade(speed.get_ylim()))
-        numbers = sorted({row["clients"] for row in of_model})
+        numbers = sorted({row["clients"] for row in model_rows})
         memory.set_xticks(numbers, [thousands(number) for number in numbers])
         memory.minorticks_off()
         memory.set_xlim(min(numbers) / 1.6, max(numbers) * 1.6)
@@ -106,10 +106,10 @@ def ratios(content: Found) -> "Figure | None":
 
 
 def _draw_rule(
-    speed: "Axes", memory: "Axes", of_rule: Sequence[Found], rule: str, color: str
+    speed: "Axes", memory: "Axes", rule_rows: Sequence[Found], rule: str, color: str
 ) -> dict[str, Any]:
     """Draws a rule's rows; {label: artist} for the legend."""
-    measured = [row for row in of_rule if _is_measured(row)]
+    measured = [row for row in rule_rows if _is_measured(row)]
     handles: dict[str, Any] = {}
     clients = [row["clients"] for row in measured]
     if measured:
@@ -121,7 +121,7 @@ def _draw_rule(
         peaks = [row["memory"]["peak_bytes"] / GIB for row in measured]
         memory.plot(clients, peaks, color=color, marker="o")
         handles[rule] = line
-    needed = [row for row in of_rule if row["status"] == "does not fit" and row.get("memory")]
+    needed = [row for row in rule_rows if row["status"] == "does not fit" and row.get("memory")]
     if needed:
         sizes = [row["memory"]["needed_bytes"] / GIB for row in needed]
         (crosses,) = memory.plot(
@@ -140,8 +140,8 @@ def _draw_centralised(axes: "Axes", beside: Sequence[Found]) -> dict[str, Any]:
     numbers = sorted({row["clients"] for row in beside})
     rates = []
     for number in numbers:
-        of_number = [row for row in beside if row["clients"] == number]
-        each = [row["centralised"]["examples_per_second"] / row["batch"] for row in of_number]
+        row_pair = [row for row in beside if row["clients"] == number]
+        each = [row["centralised"]["examples_per_second"] / row["batch"] for row in row_pair]
         rates.append(sorted(each)[len(each) // 2])
     label = "centralised, batches a second"
     (line,) = axes.plot(numbers, rates, color="grey", linestyle="--", marker=".", label=label)

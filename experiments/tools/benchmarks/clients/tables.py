@@ -34,8 +34,8 @@ def table(rows: Sequence[Found]) -> list[list[str]]:
     every = [cells(row) for row in rows]
     names = [name for name in COLUMNS if name != PUBLISHED or any(line[name] != DASH for line in every)]
     topologies = sorted({row["estimate"]["topology"] for row in rows if row.get("estimate")})
-    of_compiler = f"{' or '.join(topologies) or 'accelerator'} by its compiler, trips/s"
-    head = [of_compiler if name == COMPILER else name for name in names]
+    compiler_column = f"{' or '.join(topologies) or 'accelerator'} by its compiler, trips/s"
+    head = [compiler_column if name == COMPILER else name for name in names]
     return [head, *([line[name] for name in names] for line in every)]
 
 
