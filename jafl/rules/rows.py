@@ -177,12 +177,12 @@ def _squares(parts: Sequence[Any], change: Change | None) -> jax.Array:
 def _products_of_pairs(leaves: Sequence[jax.Array]) -> jax.Array:
     """[P]: the products of all pairs of M arrays, in one reduction: of several the compiler makes more passes."""
     multiplied = [leaves[i] * leaves[j] for i, j in _pairs(len(leaves))]
-    noughts = [jnp.zeros((), one.dtype) for one in multiplied]
+    zeros = [jnp.zeros((), one.dtype) for one in multiplied]
 
     def add(sums: Sequence[jax.Array], more: Sequence[jax.Array]) -> list[jax.Array]:
         return [one + another for one, another in zip(sums, more, strict=True)]
 
-    return jnp.stack(lax.reduce(multiplied, noughts, add, tuple(range(leaves[0].ndim))))
+    return jnp.stack(lax.reduce(multiplied, zeros, add, tuple(range(leaves[0].ndim))))
 
 
 def _row_products(products: jax.Array, number: int, change: Change | None) -> jax.Array:
