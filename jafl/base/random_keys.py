@@ -16,7 +16,7 @@ from jax.extend.core import Literal
 from jafl.base.errors import require
 from jafl.base.jaxpr_dependence import operands
 
-# Keeps what the server draws apart from the trips' words, whose first number is a client.
+# Distinguishes what the server draws from the trips' words, whose first number is a client.
 _SERVER = 2**31 + 401
 # JAX's primitives whose first operand is the key that random numbers are drawn from.
 DRAWS = ("random_bits", "random_gamma", "threefry2x32", "rng_bit_generator")

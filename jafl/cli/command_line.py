@@ -1,6 +1,6 @@
 """The command ``jafl``, which is also ``python -m jafl`` and, in the repository, ``python run.py``.
 
-It is a module apart from those three so that each of them is a line, a console script has a function to call, and the
+It is separate from those three so that each of them is a line, a console script has a function to call, and the
 flags are defined once. Only this file reads flags; ``command_help`` writes what --help prints.
 
 Exit status: 0 done, 1 diverged, or a row of a benchmark failed, 2 a setting cannot work or a run is damaged, 3 a file

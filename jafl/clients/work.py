@@ -34,7 +34,7 @@ ROWS_AT_ONCE = 32
 # Local steps of a trip. Each takes a microsecond at least.
 MOST_STEPS_OF_A_TRIP = 10**8
 
-# Keeps the keys of dropout apart from all other uses of a trip's random words.
+# Distinguishes the keys of dropout from all other uses of a trip's random words.
 _DROPOUT = 301
 
 

@@ -264,7 +264,9 @@ def _by_pairs(coefficients: np.ndarray, trips: _Trips, num_steps: int, num_clien
     for earlier, later in _pairs(trips):
         lag = trips.step[later] - trips.step[earlier]
         order = np.argsort(lag, kind="stable")
-        order = order[: np.searchsorted(lag[order], len(coefficients))]  # further apart, they share no node
+        order = order[
+            : np.searchsorted(lag[order], len(coefficients))
+        ]  # at larger distances they share no node
         lag, earlier, later = lag[order], earlier[order], later[order]
         starts = np.flatnonzero(np.diff(lag, prepend=-1))
         products = np.zeros(len(lag))
@@ -278,7 +280,7 @@ def _by_pairs(coefficients: np.ndarray, trips: _Trips, num_steps: int, num_clien
 
 
 def _pairs(trips: _Trips) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """All pairs of trips of one client, in parts: those that are 1, 2, 3, ... places apart in the order."""
+    """All pairs of trips of one client, in parts: those at distances of 1, 2, 3, ... places in the order."""
     for places in range(1, len(trips.client)):
         later = np.flatnonzero(trips.client[places:] == trips.client[:-places]) + places
         if not len(later):

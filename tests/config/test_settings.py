@@ -37,7 +37,7 @@ from jafl.schedule import DELAYS, availability
 from jafl.schedule.protocol import REPLACE_LOST, RESTARTS
 from jafl.schedule.synchronous import COHORTS
 
-# {a setting that readers are told apart by: {its values: the functions that take their settings}}
+# {a setting that distinguishes readers: {its values: the functions that take their settings}}
 FUNCTIONS = {
     "mechanism": dict.fromkeys(MECHANISMS),
     "protocol": PROTOCOLS,

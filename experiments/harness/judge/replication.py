@@ -201,7 +201,7 @@ def _groups(cases: Sequence[Pair]) -> list[list[str]]:
             "decided twice",
             "same verdict",
             "share",
-            "further apart than the errors explain",
+            "differ by more than the errors explain",
         ]
     ]
     for name in (OWN, SHARED, UNTRAINED):
@@ -229,11 +229,11 @@ def _far_apart(cases: Sequence[Pair]) -> list[str]:
     many = [name for name in total if beyond[name] > 1 and beyond[name] >= MANY_APART * total[name]]
     experiments = ", ".join(f"{name} ({beyond[name]} of {total[name]})" for name in many)
     return [
-        "The table also counts how often the two differences of a claim lie further apart than their standard errors "
+        "The table also counts how often the two differences of a claim differ by more than their standard errors "
         f"explain, at a level of {ALPHA:g}. What goes beyond that level is what an interval does not cover, such as "
         "a search that chooses other rates. Where seeds divide the same examples the errors count the luck of these "
         "examples, which both sets share, and the share is low for that reason."
-        + (f" A quarter of the claims and more lie so far apart in {experiments}." if many else "")
+        + (f" A quarter of the claims and more differ that much in {experiments}." if many else "")
     ]
 
 

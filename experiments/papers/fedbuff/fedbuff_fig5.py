@@ -154,7 +154,7 @@ def from_mean(rows: list[dict[str, Any]], name: str) -> Any:
     return np.array(find_row(rows, FIXED, name)["mean staleness"]) / MEAN - 1
 
 
-def apart(rows: list[dict[str, Any]]) -> Any:
+def minus_distance(rows: list[dict[str, Any]]) -> Any:
     """[seeds]: minus the distance between the two ways of arriving, with half-normal durations."""
     return -np.array(find_row(rows, CONSTANT_RATE, "half_normal")["distance to 1,000 under way"])
 
@@ -217,7 +217,7 @@ EXPERIMENT = PaperExperiment(
         ),
         Claim(
             sentence="a constant rate of arrivals leads to the same staleness as 1,000 under way",
-            differences=apart,
+            differences=minus_distance,
             expected="equivalent",
             own=True,
         ),

@@ -24,7 +24,7 @@ at while the claims on TWAFL's accuracy and SASGD's stability did not stand as i
 labels were added for all rules but WKAFL. All seeds are new: those of results before 60, and those of searches before
 140, had been looked at.
 
-Desk size: what sets CIFAR-10 and LeNet apart from EMNIST is a harder problem, which is not convex, and the release's
+Desk size: CIFAR-10 and LeNet differ from EMNIST by a harder problem, which is not convex, and by the release's
 other numbers: here MNIST-1D, new for each seed, with an MLP 40-64-10, batch 8 and WKAFL's numbers for CIFAR-10
 (``wkafl_table2`` says which); P = 1,500, K = 10 (P / K = 150, as in the paper's table), 1,000 steps. The accuracy is
 far from its ceiling there. Eight server's rates are searched for each rule. The world is that of ``wkafl_fig10``,

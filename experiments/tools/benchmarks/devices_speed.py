@@ -67,7 +67,7 @@ def program(
     return whole_run(noise_run(schedule, federation, model, make()), devices=devices)
 
 
-def apart(model: jafl.Model, federation: jafl.Federation, rule: str, trips: int) -> Callable[[], object]:
+def two_runs(model: jafl.Model, federation: jafl.Federation, rule: str, trips: int) -> Callable[[], object]:
     """Two runs of half as many trips, each on a device of its own, at the same time."""
     runs = []
     for device in jax.local_devices():
@@ -100,7 +100,7 @@ def time_runs(devices: int, clients: int, pipe: Connection) -> None:
         if kind not in runs:
             chosen, trips = MODELS[model]
             if kind == "apart":
-                runs[kind] = apart(chosen, federation, rule, trips)
+                runs[kind] = two_runs(chosen, federation, rule, trips)
             else:
                 runs[kind] = program(chosen, federation, rule, devices, trips)
         pipe.send(seconds(runs[kind]))

@@ -255,7 +255,7 @@ def _schedule_figures(experiment: Experiment, weights: np.ndarray | None) -> Fig
 
 
 def _staleness_figures(name: str, schedule: EventSchedule) -> Figures:
-    """The figures that need nothing but a schedule, apart from its timeline; none of constants."""
+    """The figures that need nothing but a schedule, except its timeline; none of constants."""
     figures: Figures = {}
     if not plots.is_constant(schedule.staleness):
         groups = diagnostics.groups_by_speed(schedule)
