@@ -132,7 +132,7 @@ jafl.plots.influence(crowded, within_steps)
 
 
 # %%
-# Every update counts the same here: without a staleness weight.
+# Every update counts alike here: without a staleness weight.
 rule = jafl.rules.fedbuff(staleness_weight=jafl.rules.staleness.constant())
 
 
