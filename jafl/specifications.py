@@ -3,10 +3,10 @@
 ``specify(optax.sgd, learning_rate=0.1)`` remembers the call instead of making it. Floats and arrays among the
 arguments are leaves; the factory and all other arguments are static. The engine makes the call inside ``jit``, so
 another learning rate, momentum or exponent runs the program that is already compiled, and ``vmap`` over settings
-works. (An optax optimizer that is passed as it is compiles anew for every object.)
+works. (An optax optimizer that is passed as it is compiles again for every object.)
 
 A factory may need some of its floats as they are, because it decides something by them, as several of optax's
-schedules do (``if decay_rate == 0``). These are found by trying, and stay static: another one compiles anew.
+schedules do (``if decay_rate == 0``). These are found by trying, and stay static: another one compiles again.
 """
 
 import copy
@@ -123,7 +123,7 @@ def with_words(value: Any, words: Iterator[Any] | None = None) -> Any:
     if not isinstance(value, Specification):
         return value
     arguments = {name: with_words(value.arguments[name], words) for name in sorted(value.arguments)}
-    if all(arguments[name] is given for name, given in value.arguments.items()):
+    if all(arguments[name] is value_there for name, value_there in value.arguments.items()):
         return value
     changed = copy.copy(value)
     changed.arguments = {name: arguments[name] for name in value.arguments}
@@ -188,8 +188,8 @@ def specification(factory: Callable[..., Any]) -> Callable[..., Specification]:
             require(not (wants_float and text), f"{name} of {factory.__name__}", value, "a number")
             if wants_float and isinstance(value, int) and not isinstance(value, bool):
                 bound.arguments[name] = float(value)
-        made = Specification(factory, _flat(bound))
-        return made if str(factory.__module__).startswith("jafl.") else _with_fixed_numbers(made)
+        spec = Specification(factory, _flat(bound))
+        return spec if str(factory.__module__).startswith("jafl.") else _with_fixed_numbers(spec)
 
     return deferred
 
@@ -201,11 +201,11 @@ def as_specification(value: Any) -> Specification:
 
 def as_rule(rule: Any) -> Specification:
     """The specification of a rule; SettingError for anything else, such as a rule's name or its factory."""
-    made = as_specification(rule)
-    is_rule = isinstance(rule, Rule) or (made is rule and isinstance(made.build(), Rule))
+    spec = as_specification(rule)
+    is_rule = isinstance(rule, Rule) or (spec is rule and isinstance(spec.build(), Rule))
     name = rule if isinstance(rule, str) else getattr(rule, "__name__", "fedbuff")
     require(is_rule, "rule", rule, "a rule", f"Call its factory: jafl.rules.{name}().")
-    return made
+    return spec
 
 
 def for_schedule(rule: Any, schedule: EventSchedule, num_examples: np.ndarray) -> Any:
@@ -225,8 +225,8 @@ def for_schedule(rule: Any, schedule: EventSchedule, num_examples: np.ndarray) -
     built = as_specification(rule).build()
     if not isinstance(built, Rule) or built.for_schedule is None:
         return rule
-    made = built.for_schedule(schedule, num_examples)
-    return rule if made is None else for_schedule(made, schedule, num_examples)
+    spec = built.for_schedule(schedule, num_examples)
+    return rule if spec is None else for_schedule(spec, schedule, num_examples)
 
 
 def _itself(value: Any) -> Any:
@@ -257,32 +257,32 @@ def _built(value: Any) -> Any:
     )
 
 
-def _with_fixed_numbers(made: Specification) -> Specification:
+def _with_fixed_numbers(spec: Specification) -> Specification:
     """The specification, with those numbers static that its factory cannot take as data."""
     numbers = [
         name
-        for name, value in made.arguments.items()
+        for name, value in spec.arguments.items()
         if _is_number(value) and all(isinstance(leaf, (float, int)) for leaf in jax.tree.leaves(value))
     ]
-    if not numbers or _can_build(made, numbers) or not _can_build(made, []):
-        return made
-    alone = [name for name in numbers if not _can_build(made, [name])]
+    if not numbers or _can_build(spec, numbers) or not _can_build(spec, []):
+        return spec
+    alone = [name for name in numbers if not _can_build(spec, [name])]
     for name in alone or numbers:
-        value = made.arguments[name]
-        made.arguments[name] = _FixedDict(value) if isinstance(value, dict) else _FixedNumber(value)
-    return made
+        value = spec.arguments[name]
+        spec.arguments[name] = _FixedDict(value) if isinstance(value, dict) else _FixedNumber(value)
+    return spec
 
 
-def _can_build(made: Specification, traced: list[str]) -> bool:
+def _can_build(spec: Specification, traced: list[str]) -> bool:
     """Whether the factory can be called while JAX traces these arguments."""
 
     def build(values: dict[str, Any]) -> None:
-        Specification(made.factory, {**made.arguments, **values}).build()
+        Specification(spec.factory, {**spec.arguments, **values}).build()
 
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            jax.eval_shape(build, {name: made.arguments[name] for name in traced})
+            jax.eval_shape(build, {name: spec.arguments[name] for name in traced})
     except Exception:  # of whatever kind: it is said where the factory is called
         return False
     return True

@@ -222,14 +222,17 @@ def write(
 
 
 def _common_period(
-    file: pathlib.Path, rows: Mapping[str, Mapping[str, Any]], devices: Iterable[str], given: float | None
+    file: pathlib.Path,
+    rows: Mapping[str, Mapping[str, Any]],
+    devices: Iterable[str],
+    finish_time: float | None,
 ) -> float:
     """After how many seconds the windows of these devices repeat."""
-    if given is not None:
+    if finish_time is not None:
         real_number(
-            "finish_time", given, lambda value: 0 < value < math.inf, "a finite number above 0, or None"
+            "finish_time", finish_time, lambda value: 0 < value < math.inf, "a finite number above 0, or None"
         )
-        return float(given)
+        return float(finish_time)
     remedy = "Or give finish_time, after which the windows of all devices repeat."
     periods: dict[float, str] = {}
     for device in devices:
@@ -462,10 +465,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             default = TRAINING_FACTOR if flag == "training_factor" else None
             required = flag in ("examples", "model_bytes")
             command.add_argument(f"--{flag}", type=float, default=default, required=required)
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
-        trace, how = converters[given.table](given)
-        write(trace, given.output, given.overwrite)
+        trace, how = converters[options.table](options)
+        write(trace, options.output, options.overwrite)
     except (SettingError, OSError) as error:
         print(error, file=sys.stderr)
         return 1
@@ -473,22 +476,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _convert_capacity(given: argparse.Namespace) -> tuple[DurationTrace, str]:
+def _convert_capacity(options: argparse.Namespace) -> tuple[DurationTrace, str]:
     """The durations, and what to do with them."""
-    capacity = read_capacity(given.input, given.clients)
-    trace = capacity.delay(given.examples, given.model_bytes, given.training_factor)
+    capacity = read_capacity(options.input, options.clients)
+    trace = capacity.delay(options.examples, options.model_bytes, options.training_factor)
     low, middle, high = np.quantile(trace.duration, [0, 0.5, 1])
     seconds = f"{low:.3g} to {high:.3g} s, median {middle:.3g} s"
-    return trace, f"{len(capacity.device)} clients, a trip takes {seconds}: --delay={given.output}"
+    return trace, f"{len(capacity.device)} clients, a trip takes {seconds}: --delay={options.output}"
 
 
-def _convert_behavior(given: argparse.Namespace) -> tuple[AvailabilityTrace, str]:
+def _convert_behavior(options: argparse.Namespace) -> tuple[AvailabilityTrace, str]:
     """The windows, and what to do with them."""
-    trace = read_behavior(given.input, given.clients, given.finish_time)
+    trace = read_behavior(options.input, options.clients, options.finish_time)
     counts = np.diff(trace.offsets)
     share = float(np.sum(trace.end - trace.start)) / (len(counts) * (trace.period or math.inf))
     there = f"there {share:.1%} of the time, {np.count_nonzero(counts == 0)} of them never"
-    flags = f"--availability={given.output} --availability_period={trace.period:.12g}"
+    flags = f"--availability={options.output} --availability_period={trace.period:.12g}"
     return trace, f"{len(counts)} clients, {there}: {flags}"
 
 

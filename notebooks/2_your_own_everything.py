@@ -122,7 +122,7 @@ jafl.plots.staleness_over_time(schedule, groups=by_age)
 # name.
 #
 # With `@jafl.specification`, the rule's floats are data of the compiled program: another exponent compiles nothing
-# anew.
+# again.
 
 # %%
 from jafl.rules import accumulate
@@ -184,7 +184,7 @@ first_seed = {label: seeds[0].weights for label, seeds in histories.items()}
 jafl.plots.influence(schedule, first_seed)
 
 # %% [markdown]
-# In accuracy the three rules can hardly be told apart. In the metric of your own they can: the more a stale update
+# In accuracy the three rules can hardly be distinguished. In the metric of your own they can: the more a stale update
 # counts, the more falls are recognised. The last picture says why. The blue line is how often each client came, the
 # quick and young on the left. Distrust of stale updates takes even more influence from those who are slow and old;
 # trust in them nearly evens it out.

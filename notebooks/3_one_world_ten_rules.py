@@ -150,7 +150,7 @@ jafl.plots.accuracy({name: histories[name] for name in shown}, scale="linear")
 # %% [markdown]
 # ## Whose updates count: influence
 #
-# A client's *influence* is its share of all the weight that the rule has given. If all clients counted alike, each
+# A client's *influence* is its share of all the weight that the rule has given. If all clients counted the same, each
 # would have 1/60. The picture shows influence in units of that fair share. The slow clients are on the right: they
 # make few trips.
 

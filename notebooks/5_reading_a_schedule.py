@@ -3,7 +3,7 @@
 #
 # **What you learn here:** how much a schedule tells before a single gradient is computed. The mean staleness is
 # decided by two numbers of yours, and not by the delays. The delays decide who is stale. And what a *private* run
-# would cost can be told exactly in advance.
+# would cost can be computed exactly in advance.
 #
 # Nothing in this notebook trains: it needs seconds where training would take hours.
 
@@ -86,7 +86,7 @@ jafl.plots.staleness(schedules)
 # and a few were made from a model that is nearly as old as the run.
 #
 # Whether a duration belongs to the *trip* or to the *client* matters more than its law. Above, every trip draws
-# anew, so each client is late now and then. If a client keeps its speed, the mean is still the same, and it is
+# again, so each client is late now and then. If a client keeps its speed, the mean is still the same, and it is
 # always the same clients that are late:
 
 # %%

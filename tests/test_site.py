@@ -67,8 +67,8 @@ def test_a_public_name_on_no_page_is_refused(monkeypatch):
     chapter = reference.CHAPTERS["simulate"]
     short = chapter._replace(names=tuple(name for name in chapter.names if name != "forecast"))
     monkeypatch.setitem(reference.CHAPTERS, "simulate", short)
-    names_of = functools.cache(reference.names_of.__wrapped__)
-    monkeypatch.setattr(reference, "names_of", names_of)
+    chapter_names = functools.cache(reference.chapter_names.__wrapped__)
+    monkeypatch.setattr(reference, "chapter_names", chapter_names)
     with pytest.raises(ValueError, match=r"jafl\.forecast is on no page"):
         reference.page_of_name.__wrapped__()
 

@@ -32,7 +32,7 @@ if [[ -z $output_dir ]]; then
 fi
 read -r -a jafl <<< "${JAFL:-python run.py}"
 
-# While this file exists, each ssh has an open input. When that ends, its worker is told to stop.
+# While this file exists, each ssh has an open input. When that ends, its worker is asked to stop.
 alive=$(mktemp)
 stopped=no
 trap 'rm -f "$alive"' EXIT

@@ -40,7 +40,7 @@ def place(path: str) -> str:
     """Where a file or folder of the repository lies in the site; ``path`` from the top of the repository."""
     if path.replace("/", ".") in reference.MODULES:
         return reference.MODULES[path.replace("/", ".")]
-    path = _file_of(path)
+    path = _source_file(path)
     if path.startswith("docs/"):
         return path.removeprefix("docs/")
     if path.endswith(".md"):
@@ -50,7 +50,7 @@ def place(path: str) -> str:
     return f"files/{path}" + ".md" * (pathlib.Path(path).suffix in LANGUAGES)
 
 
-def _file_of(path: str) -> str:
+def _source_file(path: str) -> str:
     """The file that a link to ``path`` shows: of a folder its README."""
     return f"{path}/README.md" if (ROOT / path).is_dir() else path
 
@@ -114,7 +114,7 @@ def _linked(path: str) -> list[str]:
     text = FENCED.sub("", (ROOT / path).read_text(encoding="utf-8"))
     links = [link.partition("#")[0] for link in LINK.findall(text) if not re.match(r"\w+:", link)]
     paths = [posixpath.normpath(posixpath.join(posixpath.dirname(path), link)) for link in links if link]
-    return [_file_of(each) for each in paths]
+    return [_source_file(each) for each in paths]
 
 
 def _file(path: str, config: MkDocsConfig) -> File:

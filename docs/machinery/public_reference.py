@@ -85,32 +85,32 @@ MODULES = {
 }
 
 
-def value_of(name: str) -> Any:
+def public_value(name: str) -> Any:
     """What a name such as ``jafl.rules.fedbuff`` stands for."""
     return functools.reduce(getattr, name.split(".")[1:], jafl)
 
 
 @functools.cache
-def names_of(chapter: str) -> tuple[str, ...]:
+def chapter_names(chapter: str) -> tuple[str, ...]:
     """The names that a chapter explains, as ``jafl.simulate``; of two names of one thing only the first."""
     names: dict[int, str] = {}
     for name in CHAPTERS[chapter].names:
         module = f"jafl.{name}".removesuffix(".*")
         for each in _inside(module) if name.endswith(".*") else [module]:
-            names.setdefault(id(value_of(each)), each)
+            names.setdefault(id(public_value(each)), each)
     return tuple(sorted(names.values(), key=_is_constant))  # functions and classes first
 
 
 def _is_constant(name: str) -> bool:
     """Whether a name stands for a table, a list or a type, which has no docstring."""
-    value = value_of(name)
+    value = public_value(name)
     documented = inspect.isroutine(value) or inspect.isclass(value) or inspect.ismodule(value)
     return not documented or isinstance(value, types.GenericAlias)
 
 
 def _inside(module: str) -> list[str]:
     """The public names of a module."""
-    return [f"{module}.{name}" for name in value_of(module).__all__]
+    return [f"{module}.{name}" for name in public_value(module).__all__]
 
 
 @functools.cache
@@ -120,23 +120,23 @@ def page_of_name() -> dict[str, str]:
     Raises:
       ValueError: where a public name is explained by no page.
     """
-    pages = {name: f"reference/{chapter}.md" for chapter in CHAPTERS for name in names_of(chapter)}
+    pages = {name: f"reference/{chapter}.md" for chapter in CHAPTERS for name in chapter_names(chapter)}
     pages |= {f"jafl.rules.{name}": f"reference/rules/{name}.md" for name in RULES}
     pages |= MODULES
-    explained = {id(value_of(name)): page for name, page in pages.items()}
+    explained = {id(public_value(name)): page for name, page in pages.items()}
     for name in public_names():
-        if id(value_of(name)) not in explained:
+        if id(public_value(name)) not in explained:
             raise ValueError(
                 f"{name} is on no page of the site: name it in CHAPTERS of docs/machinery/public_reference.py"
             )
-        pages.setdefault(name, explained[id(value_of(name))])
+        pages.setdefault(name, explained[id(public_value(name))])
     return pages
 
 
 def public_names() -> list[str]:
     """Every name in ``__all__`` of jafl and of its public modules."""
     names = _inside("jafl")
-    return names + [each for name in names if inspect.ismodule(value_of(name)) for each in _inside(name)]
+    return names + [each for name in names if inspect.ismodule(public_value(name)) for each in _inside(name)]
 
 
 def navigation() -> list[Any]:
@@ -203,7 +203,7 @@ def _address(name: str, here: str) -> str:
 def _anchor(name: str) -> str:
     """The anchor of a public name: that of the name under which its page explains the same object."""
     chapter = page_of_name()[name].removeprefix("reference/").removesuffix(".md")
-    return next(each for each in names_of(chapter) if value_of(each) is value_of(name))
+    return next(each for each in chapter_names(chapter) if public_value(each) is public_value(name))
 
 
 def _table(heading: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
@@ -215,7 +215,7 @@ def _table(heading: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 def _summary(name: str) -> str:
     """The first line of a docstring, as Markdown; what a table holds has none."""
-    value = value_of(name)
+    value = public_value(name)
     text = _contents(value) if _is_constant(name) else (inspect.getdoc(value) or "").partition("\n")[0]
     return re.sub(r"(?<!`)\*(?=[A-Z])", r"\\*", text)
 
@@ -231,7 +231,7 @@ def _index() -> str:
     """All public names, by page."""
     parts = ["# Reference", "Every public name of jafl, and the [settings](settings.md) of the command line."]
     for chapter, (title, introduction, _) in CHAPTERS.items():
-        rows = [[f"[`{name}`]({chapter}.md#{name})", _summary(name)] for name in names_of(chapter)]
+        rows = [[f"[`{name}`]({chapter}.md#{name})", _summary(name)] for name in chapter_names(chapter)]
         parts += [f"## [{title}]({chapter}.md)", introduction, _table(["name", "what"], rows)]
     rows = [[f"[`jafl.rules.{name}`](rules/{name}.md)", _summary(f"jafl.rules.{name}")] for name in RULES]
     return "\n\n".join([*parts, "## [Rules](rules/index.md)", _table(["name", "what"], rows), ""])
@@ -243,10 +243,10 @@ def _chapter(chapter: str) -> str:
     parts = [f"# {title}", introduction]
     if chapter == "contract":  # the docstring of the module tells how to write a rule
         parts.append((inspect.getdoc(jafl.rules) or "").partition("\n")[2])
-    for name in names_of(chapter):
+    for name in chapter_names(chapter):
         parts.append(f'<a id="{name}"></a>')
         if _is_constant(name):
-            parts.append(f"## {name}\n\n{_contents(value_of(name))}")
+            parts.append(f"## {name}\n\n{_contents(public_value(name))}")
         else:  # all laws of a chapter have the same methods, which its base class explains
             parts.append(
                 _explained(name, members=not name.startswith(("jafl.delays.", "jafl.availability.")))
@@ -256,7 +256,7 @@ def _chapter(chapter: str) -> str:
 
 def _explained(name: str, *, members: bool = True) -> str:
     """What mkdocstrings makes a name's section of: where it is defined, and how users call it."""
-    value = value_of(name)
+    value = public_value(name)
     path = value.__name__ if inspect.ismodule(value) else f"{value.__module__}.{value.__qualname__}"
     options = {"heading": name, "toc_label": name}
     lines = [f"::: {path}", "    options:", *(f"      {key}: {text}" for key, text in options.items())]
@@ -271,10 +271,10 @@ def _algorithms(rule: str) -> dict[str, dict[str, Any]]:
 
 def _rules() -> str:
     """The list of rules and of the algorithms that they make."""
-    rule_of = {algorithm: rule for rule in RULES for algorithm in _algorithms(rule)}
+    rules_by_algorithm = {algorithm: rule for rule in RULES for algorithm in _algorithms(rule)}
     rows = [
         [f"`{algorithm}`", f"[{rule}]({rule}.md)", _summary(f"jafl.rules.{rule}")]
-        for algorithm, rule in sorted(rule_of.items())
+        for algorithm, rule in sorted(rules_by_algorithm.items())
     ]
     return "\n\n".join(
         [
@@ -289,7 +289,7 @@ def _rules() -> str:
 
 def _rule(name: str) -> str:
     """The page of one rule: its source, its defaults, what it asks of a run, where the papers' experiments use it."""
-    module = inspect.getmodule(inspect.unwrap(value_of(f"jafl.rules.{name}")))
+    module = inspect.getmodule(inspect.unwrap(public_value(f"jafl.rules.{name}")))
     source = (inspect.getdoc(module) or "").partition("\n")[0]
     defaults = [_defaults(algorithm, settings) for algorithm, settings in _algorithms(name).items()]
     return "\n\n".join(
@@ -323,7 +323,7 @@ def _defaults(algorithm: str, settings: dict[str, Any]) -> list[str]:
 
 def _requirements(name: str) -> str:
     """What a rule requires and promises, as a list."""
-    rule = value_of(f"jafl.rules.{name}")().build()
+    rule = public_value(f"jafl.rules.{name}")().build()
     needs = rule.requirements
     said = {
         "Needs the model that each client downloaded.": needs.needs_start,

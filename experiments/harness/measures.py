@@ -56,7 +56,7 @@ class FirstReach:
     """How far a run has come on ``axis`` when ``metric`` first reaches ``target``; a measure.
 
     Called with a run, it returns the whole budget where the target is never reached: enough to order the trials of a
-    search. Verdicts take ``observe``, which tells such runs apart.
+    search. Verdicts take ``observe``, which distinguishes such runs.
     """
 
     axis: str

@@ -14,7 +14,7 @@ ALL = pathlib.Path(__file__).resolve().parents[2] / "docs" / "results" / "times.
 PARTS = ("results", "search")
 
 
-def note(folder: pathlib.Path, part: str, seconds: float, processes: int, *, anew: bool = False) -> None:
+def note(folder: pathlib.Path, part: str, seconds: float, processes: int, *, restart: bool = False) -> None:
     """Adds wall-clock time to ``clock.json``, where commands that go on with an experiment add up.
 
     Args:
@@ -22,14 +22,14 @@ def note(folder: pathlib.Path, part: str, seconds: float, processes: int, *, ane
       part: "results" or "search".
       seconds: to add.
       processes: how many shared the runs.
-      anew: whether it was all done anew, so that what was noted before does not count.
+      restart: whether it was all done again, so that what was noted before does not count.
     """
     from jafl.runs.directory.files import RunDirectory
     from jafl.runs.directory.reader import read_json
 
     path = folder / CLOCK
     noted = read_json(path) if path.is_file() else {"seconds": {}}
-    before = 0.0 if anew else noted["seconds"].get(part, 0.0)
+    before = 0.0 if restart else noted["seconds"].get(part, 0.0)
     noted["seconds"][part] = round(before + seconds, 3)
     noted |= {"processes": processes, "cores": os.cpu_count()}
     RunDirectory(folder, resume=True).write_result(CLOCK, noted)

@@ -33,7 +33,7 @@ from jafl.config.presets import PRESETS
 from jafl.config.resolution import resolve
 from jafl.config.settings import Settings
 from jafl.engine.evaluation import Evaluator
-from jafl.runs.batching import batch_limit, evenly
+from jafl.runs.grouping import evenly, group_limit
 from jafl.simulation.make_run_group import make_run_group, prepare_together
 
 # What differs from the main job, which is the first. Budgets are such that the best pairs have settled.
@@ -139,13 +139,13 @@ class Trial(NamedTuple):
         return np.array([np.mean(self.accuracy), np.mean(self.accuracy[-LAST:])])
 
 
-def worlds_of(algorithm: str) -> list[str]:
+def distinct_worlds(algorithm: str) -> list[str]:
     """The worlds that are different ones for an algorithm."""
     synchronous = PRESETS[algorithm].get("protocol") == "synchronous"
     return [world for world in WORLDS if not (synchronous and world in DELAYS_ONLY)]
 
 
-def settings_of(world: str, algorithm: str) -> Settings:
+def tuning_settings(world: str, algorithm: str) -> Settings:
     """A world's settings for one algorithm, both seeds; its rates are still to be filled in."""
     own = dict(WORLDS[world])
     if algorithm in ALL_IN_FLIGHT:
@@ -156,11 +156,11 @@ def settings_of(world: str, algorithm: str) -> Settings:
     return Settings(algorithm=algorithm, seed=seeds, validation_fraction=0.2, **own)
 
 
-def experiments_of(world: str, algorithm: str, loaded: DataCache) -> dict[Place, Experiment]:
+def seed_experiments(world: str, algorithm: str, loaded: DataCache) -> dict[Place, Experiment]:
     """An experiment for each seed, with the rates of today's preset."""
     # A setting that one of the compared algorithms reads is refused for none of them. Nothing is compared here.
     names = dict.fromkeys((algorithm, "fedbuff"))
-    runs = {name: settings_of(world, name).changed({"different_worlds": True}) for name in names}
+    runs = {name: tuning_settings(world, name).changed({"different_worlds": True}) for name in names}
     resolved = resolve(runs, loaded)
     return {
         Place(world, int(settings.seed)): make_experiment(label, settings, loaded)
@@ -172,16 +172,16 @@ def experiments_of(world: str, algorithm: str, loaded: DataCache) -> dict[Place,
 def search(algorithm: str, done: set[tuple], loaded: DataCache) -> Iterator[list[Trial]]:
     """Tries every pair of an algorithm in every world, but for what is ``done``; yields what has ended together."""
     places: dict[Place, Experiment] = {}
-    for world in worlds_of(algorithm):
+    for world in distinct_worlds(algorithm):
         if any(
             (algorithm, Place(world, seed), pair) not in done for seed in SEEDS for pair in PAIRS[algorithm]
         ):
-            places |= experiments_of(world, algorithm, loaded)
-    for group in _of_one_shape(places):
+            places |= seed_experiments(world, algorithm, loaded)
+    for group in _groups_by_shape(places):
         pairs = [
             pair for pair in PAIRS[algorithm] if any((algorithm, place, pair) not in done for place in group)
         ]
-        limit = batch_limit([experiment.run for experiment in group.values()] * len(pairs))
+        limit = group_limit([experiment.run for experiment in group.values()] * len(pairs))
         for part in evenly(pairs, max(1, limit // len(group))):
             runs = [
                 (place, pair, with_rates(experiment, pair, loaded))
@@ -195,7 +195,7 @@ def search(algorithm: str, done: set[tuple], loaded: DataCache) -> Iterator[list
             ]
 
 
-def _of_one_shape(places: Mapping[Place, Experiment]) -> list[dict[Place, Experiment]]:
+def _groups_by_shape(places: Mapping[Place, Experiment]) -> list[dict[Place, Experiment]]:
     """The places in groups whose runs can share a program: as many clients, server steps of the same sizes."""
     groups: dict[tuple, dict[Place, Experiment]] = {}
     for place, experiment in places.items():
@@ -267,17 +267,20 @@ def regrets(trials: Sequence[Trial]) -> dict[tuple[float, float], dict[str, floa
     best: dict[Place, np.ndarray] = {}
     for trial in trials:
         best[trial.place] = np.maximum(best.get(trial.place, -np.inf), trial.measures)
-    found: dict[tuple[float, float], dict[str, float]] = {}
+    regrets_by_pair: dict[tuple[float, float], dict[str, float]] = {}
     for trial in trials:
-        of_pair, world = found.setdefault(trial.rates, {}), trial.place.world
+        pair_regrets, world = regrets_by_pair.setdefault(trial.rates, {}), trial.place.world
         lacking = float(np.max(best[trial.place] - trial.measures))
-        of_pair[world] = max(of_pair.get(world, 0.0), lacking)
-    return found
+        pair_regrets[world] = max(pair_regrets.get(world, 0.0), lacking)
+    return regrets_by_pair
 
 
-def winner(found: Mapping[tuple[float, float], Mapping[str, float]]) -> tuple[float, float]:
+def winner(regrets_by_pair: Mapping[tuple[float, float], Mapping[str, float]]) -> tuple[float, float]:
     """The pair with the smallest worst regret; of equals the one with the smallest mean."""
-    return min(found, key=lambda pair: (max(found[pair].values()), np.mean(list(found[pair].values()))))
+    return min(
+        regrets_by_pair,
+        key=lambda pair: (max(regrets_by_pair[pair].values()), np.mean(list(regrets_by_pair[pair].values()))),
+    )
 
 
 def trips_to_target(trials: Sequence[Trial], pair: tuple[float, float]) -> str:
@@ -307,7 +310,7 @@ def table(trials: Sequence[Trial]) -> list[str]:
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for algorithm in PAIRS:
-        worlds = worlds_of(algorithm)
+        worlds = distinct_worlds(algorithm)
         own = [
             trial
             for trial in trials
@@ -315,14 +318,14 @@ def table(trials: Sequence[Trial]) -> list[str]:
             and trial.rates in PAIRS[algorithm]
             and trial.place.world in worlds
         ]
-        found = {pair: by for pair, by in regrets(own).items() if len(by) == len(worlds)}
-        if not found:
+        complete = {pair: by for pair, by in regrets(own).items() if len(by) == len(worlds)}
+        if not complete:
             continue
-        pair = winner(found)
-        by = found[pair]
+        pair = winner(complete)
+        by = complete[pair]
         world = max(by, key=by.__getitem__)
-        alone = min(found, key=lambda pair: found[pair][MAIN_JOB])
-        worst = max(found[alone].values())
+        alone = min(complete, key=lambda pair: complete[pair][MAIN_JOB])
+        worst = max(complete[alone].values())
         cells = (
             algorithm,
             *(f"{rate:g}" for rate in pair),

@@ -157,25 +157,25 @@ def forecast(
     chip, known = topology(topology_name), known or Known()
     on_training = bool(getattr(getattr(subject, "settings", None), "train_accuracy", False))
     preparation = prepare_for(chip, run, devices=devices, on_training=on_training, must_fit=False)
-    made = _Made(chip, run, preparation)
-    key = made.compile(known, on_training)
-    made.count_chips(on_training)
+    forecast_parts = _ForecastParts(chip, run, preparation)
+    key = forecast_parts.compile(known, on_training)
+    forecast_parts.count_chips(on_training)
     measured = known.measured(key, subject) if measure and key else None
     return RunForecast(
-        **made.told,
+        **forecast_parts.fields,
         measured=measured,
         platform=f"{jax.devices()[0].platform}, {jax.local_device_count()} device(s)",
     )
 
 
-class _Made:
-    """Puts together what is told of one run; ``told`` holds fields of ``RunForecast``."""
+class _ForecastParts:
+    """Puts together the forecast of one run; ``fields`` holds those of ``RunForecast``."""
 
     def __init__(self, chip: Topology, run: Run, preparation: Preparation):
         self._chip, self._run, self._preparation = chip, run, preparation
         self._number = preparation.program.placement.number
         parts = {name: size for name, size in preparation.forecast.parts.items() if size}
-        self.told: dict[str, Any] = {
+        self.fields: dict[str, Any] = {
             "topology": chip.name,
             "chips": self._number,
             "fewest_chips": None,
@@ -190,30 +190,30 @@ class _Made:
 
     def count_chips(self, on_training: bool) -> None:
         """On how many chips of this kind the run fits at least, by jafl's own forecast where nothing was compiled."""
-        kind, fits = self._chip.name.partition(":")[0], self.told["fits"]
+        kind, fits = self._chip.name.partition(":")[0], self.fields["fits"]
         for name in (name for name in NAMES if name.partition(":")[0] == kind):
             other = topology(name)
             number = len(other.devices)
             if number == self._number and fits:
-                self.told["fewest_chips"] = number
+                self.fields["fewest_chips"] = number
                 return
             if number == self._number or (number < self._number and not fits):
                 continue
             if prepare_for(other, self._run, on_training=on_training, must_fit=False).forecast.fits:
-                self.told["fewest_chips"] = number
+                self.fields["fewest_chips"] = number
                 return
 
     def compile(self, known: "Known", on_training: bool) -> str:
         """Compiles training and evaluation; returns what identifies the program, "" if it does not fit."""
         try:
-            key, found = known.compiled(self._chip, lowered_run(self._chip, self._preparation))
-            compiled = self._preparation.forecast.as_compiled(found.memory)
-            self.told |= {"parts": dict(compiled.largest()), "fits": compiled.fits}
+            key, program = known.compiled(self._chip, lowered_run(self._chip, self._preparation))
+            compiled = self._preparation.forecast.as_compiled(program.memory)
+            self.fields |= {"parts": dict(compiled.largest()), "fits": compiled.fits}
             evaluations = lowered_evaluations(self._chip, self._preparation, on_training)
-            seconds = [found.seconds, *(known.compiled(self._chip, one)[1].seconds for one in evaluations)]
-            self.told["compile_seconds"] = sum(seconds)
+            seconds = [program.seconds, *(known.compiled(self._chip, one)[1].seconds for one in evaluations)]
+            self.fields["compile_seconds"] = sum(seconds)
         except DoesNotFitError as error:
-            self.told |= {"fits": False, "reason": error.said}
+            self.fields |= {"fits": False, "reason": error.said}
             return ""
         return key
 

@@ -79,7 +79,7 @@ def prepare_for(
 
 def lowered_run(topology: Topology, preparation: Preparation) -> Any:
     """The program of a preparation that ``prepare_for`` has made, as JAX lowers it for the topology."""
-    make = _of_matrix_form if preparation.plan.form == "matrix" else _of_loop
+    make = _matrix_program if preparation.plan.form == "matrix" else _loop_program
     function, *arguments = make(topology, preparation)
     return lower(topology, function, *arguments)
 
@@ -123,7 +123,7 @@ def matrix_run(preparation: Preparation) -> MatrixRun:
     return MatrixRun(preparation.run, preparation.plan, preparation.program, preparation.form)
 
 
-def _of_loop(topology: Topology, preparation: Preparation) -> tuple[Any, ...]:
+def _loop_program(topology: Topology, preparation: Preparation) -> tuple[Any, ...]:
     """The engine's loop over server steps, and the shapes of its arguments where they would be placed."""
     program, run = preparation.program, preparation.run
     placement = program.placement
@@ -135,7 +135,7 @@ def _of_loop(topology: Topology, preparation: Preparation) -> tuple[Any, ...]:
     return engine.run, placed, jax.tree.map(lambda leaf, on: shape_on(on, leaf), carry, where), 0, 0
 
 
-def _of_matrix_form(topology: Topology, preparation: Preparation) -> tuple[Any, ...]:
+def _matrix_program(topology: Topology, preparation: Preparation) -> tuple[Any, ...]:
     """The matrix form's loop over segments, and the shapes of its arguments where they would be placed."""
     run, placement = matrix_run(preparation), preparation.program.placement
     layout = matrix_program.make_layout([run], placement)
@@ -143,8 +143,8 @@ def _of_matrix_form(topology: Topology, preparation: Preparation) -> tuple[Any, 
     program = matrix_program.make_matrix_program(run, layout, alone)
 
     def first_carry(params: Any) -> Any:
-        of_params = run._replace(run=run.run._replace(params=params))
-        return matrix_program.allocate([of_params], layout, program.precision)
+        with_params = run._replace(run=run.run._replace(params=params))
+        return matrix_program.allocate([with_params], layout, program.precision)
 
     carry = jax.eval_shape(first_carry, run.run.params)
     if placement.devices is None:
@@ -166,8 +166,8 @@ def _with_examples_apart(placed: Any, x: Any) -> Any:
     if not placement.sharded_client_examples:
         return placed
     rows = -(-len(x) // placement.number) * placement.number
-    apart = shape_on(placement.examples_sharding(), jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype))
-    return dataclasses.replace(placed, data=placed.data._replace(x=apart))
+    examples = shape_on(placement.examples_sharding(), jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype))
+    return dataclasses.replace(placed, data=placed.data._replace(x=examples))
 
 
 @contextlib.contextmanager

@@ -120,7 +120,7 @@ class Topology:
         return "cuda" if self.name == "h100" else "tpu"
 
     def placement(self, number: int | None = None, together: bool = True) -> Placement:
-        """The placement on ``number`` of its devices (all if None), trips side by side unless told otherwise.
+        """The placement on ``number`` of its devices (all if None), trips side by side by default.
 
         Raises:
           SettingError: for more devices than it has, or fewer than 1.

@@ -1,7 +1,7 @@
 """Arrays in NumPy's files, read without pickles; what is wrong with a file is said in jafl's own words.
 
 NumPy advises to allow pickles where a file holds Python objects or is no file of NumPy's at all. A pickle can run
-any program, so jafl never reads one, and nobody shall be told to.
+any program, so jafl never reads one, and no message shall ask anybody to.
 """
 
 import contextlib

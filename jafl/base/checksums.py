@@ -13,25 +13,25 @@ class Damaged(ValueError):
     """A folder is not as it was written; the text says which file is not."""
 
 
-def of_file(path: pathlib.Path) -> str:
+def file_checksum(path: pathlib.Path) -> str:
     """The SHA-256 of a file's content, in hexadecimal digits; raises OSError if it cannot be read."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def of_files(folder: pathlib.Path, names: Iterable[str]) -> dict[str, list]:
+def file_checksums(folder: pathlib.Path, names: Iterable[str]) -> dict[str, list]:
     """{name: [size in bytes, SHA-256]} of files in ``folder``."""
-    return {name: [(folder / name).stat().st_size, of_file(folder / name)] for name in names}
+    return {name: [(folder / name).stat().st_size, file_checksum(folder / name)] for name in names}
 
 
-def of_values(content: Any) -> str:
+def json_checksum(content: Any) -> str:
     """The SHA-256 of JSON values, whatever the spaces and the order of the names in their file."""
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def compare(folder: pathlib.Path, written: Mapping[str, list]) -> None:
-    """Compares files of ``folder`` with what ``of_files`` said of them.
+    """Compares files of ``folder`` with what ``file_checksums`` said of them.
 
     Raises:
       Damaged: for the first file that is missing or has another content.
@@ -41,15 +41,15 @@ def compare(folder: pathlib.Path, written: Mapping[str, list]) -> None:
         path = folder / name
         if not path.is_file():
             raise Damaged(f"its file {name} is missing")
-        if size != path.stat().st_size or digest != of_file(path):
+        if size != path.stat().st_size or digest != file_checksum(path):
             raise Damaged(f"its file {name} is not as it was written")
 
 
 def write(folder: pathlib.Path) -> None:
     """Writes the size and the SHA-256 of every file in ``folder``, subfolders included, to ``checksums.json``."""
     (folder / NAME).unlink(missing_ok=True)
-    found = [str(path.relative_to(folder)) for path in sorted(folder.rglob("*")) if path.is_file()]
-    (folder / NAME).write_text(json.dumps(of_files(folder, found), indent=1), encoding="utf-8")
+    names = [str(path.relative_to(folder)) for path in sorted(folder.rglob("*")) if path.is_file()]
+    (folder / NAME).write_text(json.dumps(file_checksums(folder, names), indent=1), encoding="utf-8")
 
 
 def check(folder: pathlib.Path, only: str | None = None) -> None:
@@ -63,7 +63,7 @@ def check(folder: pathlib.Path, only: str | None = None) -> None:
 
 
 def are(content: Any) -> bool:
-    """Whether a value read from a file is what ``of_files`` returns."""
+    """Whether a value read from a file is what ``file_checksums`` returns."""
     return isinstance(content, dict) and all(
         isinstance(each, list) and len(each) == 2 for each in content.values()
     )

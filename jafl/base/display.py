@@ -159,16 +159,16 @@ def flow(steps: Sequence[str], below: Mapping[int, str] | None = None) -> str:
     gap, height, below = 22, 26, below or {}
     widths = [16 + 6.6 * len(step) for step in steps]
     lefts = np.cumsum([0.0, *(width + gap for width in widths[:-1])]) + 2
-    drawn = []
+    shapes = []
     for place, (step, left, width) in enumerate(zip(steps, lefts, widths, strict=True)):
-        drawn.append(_box(step, left, 4, width, height))
+        shapes.append(_box(step, left, 4, width, height))
         if place:
-            drawn.append(_arrow(left - gap + 2, 4 + height / 2, left - 3, 4 + height / 2))
+            shapes.append(_arrow(left - gap + 2, 4 + height / 2, left - 3, 4 + height / 2))
         if text := below.get(place):
             middle, wide = left + width / 2, 16 + 6.6 * len(text)
-            drawn.append(_box(text, middle - wide / 2, 54, wide, height))
-            drawn += [_arrow(middle - 6, 32, middle - 6, 51), _arrow(middle + 6, 52, middle + 6, 33)]
-    return _svg("".join(drawn), lefts[-1] + widths[-1] + 4, 84 if any(below.values()) else height + 8)
+            shapes.append(_box(text, middle - wide / 2, 54, wide, height))
+            shapes += [_arrow(middle - 6, 32, middle - 6, 51), _arrow(middle + 6, 52, middle + 6, 33)]
+    return _svg("".join(shapes), lefts[-1] + widths[-1] + 4, 84 if any(below.values()) else height + 8)
 
 
 def _box(text: str, left: float, top: float, width: float, height: float) -> str:

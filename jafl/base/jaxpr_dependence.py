@@ -30,8 +30,8 @@ def dependences(function: Callable, *arguments: Any) -> Any:
     """
     closed, results = jax.make_jaxpr(function, return_shape=True)(*arguments)
     numbers = [frozenset({number}) for number in range(len(closed.jaxpr.invars))]
-    found = _of_jaxpr(closed.jaxpr, numbers, NOTHING_WATCHED)
-    return jax.tree.unflatten(jax.tree.structure(results), found)
+    reads = _jaxpr_dependences(closed.jaxpr, numbers, NOTHING_WATCHED)
+    return jax.tree.unflatten(jax.tree.structure(results), reads)
 
 
 def operands(function: Callable, names: Collection[str], *arguments: Any) -> list[tuple[str, frozenset[int]]]:
@@ -51,7 +51,9 @@ def operands(function: Callable, names: Collection[str], *arguments: Any) -> lis
     """
     closed = jax.make_jaxpr(function)(*arguments)
     watched = Watched(frozenset(names), {})
-    _of_jaxpr(closed.jaxpr, [frozenset({number}) for number in range(len(closed.jaxpr.invars))], watched)
+    _jaxpr_dependences(
+        closed.jaxpr, [frozenset({number}) for number in range(len(closed.jaxpr.invars))], watched
+    )
     return [(place[-1][0], found) for place, found in watched.found.items()]
 
 
@@ -80,7 +82,7 @@ class Watched(NamedTuple):
 NOTHING_WATCHED = Watched(frozenset(), {})
 
 
-def _of_jaxpr(jaxpr: Any, arguments: Sequence[frozenset[int]], watched: Watched) -> Dependences:
+def _jaxpr_dependences(jaxpr: Any, arguments: Sequence[frozenset[int]], watched: Watched) -> Dependences:
     """What the results of a jaxpr depend on, if its arguments depend on these."""
     known: dict[Any, frozenset[int]] = dict(zip(jaxpr.invars, arguments, strict=True))
 
@@ -89,53 +91,57 @@ def _of_jaxpr(jaxpr: Any, arguments: Sequence[frozenset[int]], watched: Watched)
 
     for equation in jaxpr.eqns:
         reads = [of(variable) for variable in equation.invars]
-        made = _of_equation(equation, reads, watched.at(equation, reads[0]) if reads else watched)
-        known.update(zip(equation.outvars, made, strict=True))
+        outputs = _equation_dependences(equation, reads, watched.at(equation, reads[0]) if reads else watched)
+        known.update(zip(equation.outvars, outputs, strict=True))
     return [of(variable) for variable in jaxpr.outvars]
 
 
-def _of_equation(equation: Any, reads: list[frozenset[int]], watched: Watched) -> Dependences:
+def _equation_dependences(equation: Any, reads: list[frozenset[int]], watched: Watched) -> Dependences:
     """What the results of one operation depend on."""
     name, params = equation.primitive.name, equation.params
     if name == "while":
-        return _of_while(params, reads, watched)
+        return _while_dependences(params, reads, watched)
     if name == "scan":
-        return _of_scan(params, reads, watched)
+        return _scan_dependences(params, reads, watched)
     if name == "cond":
-        branches = [_of_jaxpr(_plain(branch), reads[1:], watched) for branch in params["branches"]]
-        return [frozenset().union(reads[0], *of_one) for of_one in zip(*branches, strict=True)]
+        branches = [_jaxpr_dependences(_plain(branch), reads[1:], watched) for branch in params["branches"]]
+        return [frozenset().union(reads[0], *branch_reads) for branch_reads in zip(*branches, strict=True)]
     inner = [_plain(value) for value in params.values() if hasattr(_plain(value), "eqns")]
     if (
         len(inner) == 1
         and len(inner[0].invars) == len(reads)
         and len(inner[0].outvars) == len(equation.outvars)
     ):
-        return _of_jaxpr(inner[0], reads, watched)
+        return _jaxpr_dependences(inner[0], reads, watched)
     if name == "optimization_barrier":  # each result is its operand
         return reads
     return [frozenset().union(*reads)] * len(equation.outvars)
 
 
-def _of_while(params: Mapping[str, Any], reads: list[frozenset[int]], watched: Watched) -> Dependences:
+def _while_dependences(
+    params: Mapping[str, Any], reads: list[frozenset[int]], watched: Watched
+) -> Dependences:
     """Of a loop: its results depend on what decides the number of rounds, too."""
     first, second = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
-    of_condition, of_body, carry = reads[:first], reads[first:second], reads[second:]
+    condition_reads, body_reads, carry = reads[:first], reads[first:second], reads[second:]
     body, condition = _plain(params["body_jaxpr"]), _plain(params["cond_jaxpr"])
     while True:
-        (rounds,) = _of_jaxpr(condition, [*of_condition, *carry], watched)
-        after = _of_jaxpr(body, [*of_body, *carry], watched)
+        (rounds,) = _jaxpr_dependences(condition, [*condition_reads, *carry], watched)
+        after = _jaxpr_dependences(body, [*body_reads, *carry], watched)
         new = [old | one | rounds for old, one in zip(carry, after, strict=True)]
         if new == carry:
             return carry
         carry = new
 
 
-def _of_scan(params: Mapping[str, Any], reads: list[frozenset[int]], watched: Watched) -> Dependences:
+def _scan_dependences(
+    params: Mapping[str, Any], reads: list[frozenset[int]], watched: Watched
+) -> Dependences:
     """Of a loop with a fixed number of rounds."""
     first, second = params["num_consts"], params["num_consts"] + params["num_carry"]
     constants, carry, slices = reads[:first], reads[first:second], reads[second:]
     while True:
-        after = _of_jaxpr(_plain(params["jaxpr"]), [*constants, *carry, *slices], watched)
+        after = _jaxpr_dependences(_plain(params["jaxpr"]), [*constants, *carry, *slices], watched)
         new = [old | one for old, one in zip(carry, after[: len(carry)], strict=True)]
         if new == carry:
             return [*carry, *after[len(carry) :]]

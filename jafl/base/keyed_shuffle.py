@@ -27,7 +27,7 @@ def shuffled(position: jax.Array, count: jax.Array, key: jax.Array, epoch: jax.A
       epoch: [] int32; every epoch has another permutation.
 
     Returns:
-      [B] int32 in ``range(count)`` for places in ``range(count)``, no two alike.
+      [B] int32 in ``range(count)`` for places in ``range(count)``, no two of them equal.
 
     Examples:
       >>> places = shuffled(jnp.arange(5), jnp.int32(5), jnp.array([1, 2], jnp.uint32), jnp.int32(0))

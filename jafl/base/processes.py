@@ -87,7 +87,7 @@ def decided(value: Any) -> Any:
     return json.loads(np.asarray(multihost_utils.broadcast_one_to_all(sent))[:size].tobytes())
 
 
-def any_of(flag: bool) -> bool:
+def any_process(flag: bool) -> bool:
     """Whether a process gives True: one that was asked to stop, for example."""
     return any(gathered(bool(flag)))
 

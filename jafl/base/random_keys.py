@@ -1,6 +1,6 @@
 """Random keys in what optimizers and rules keep: each trip, and each run, draws from keys of its own.
 
-An optimizer makes its state anew from its own arguments, a key among them: so without more it draws the same numbers
+An optimizer makes its state again from its own arguments, a key among them: so without more it draws the same numbers
 in every trip of every client. Keys of the new kind are known by their type. Words of the old kind (uint32) are a key
 where the function that reads the state makes one of them (``jax.random`` does, of all that it is given).
 """
@@ -16,7 +16,7 @@ from jax.extend.core import Literal
 from jafl.base.errors import require
 from jafl.base.jaxpr_dependence import inner_programs, operands
 
-# Keeps what the server draws apart from the trips' words, whose first number is a client.
+# Distinguishes what the server draws from the trips' words, whose first number is a client.
 _SERVER = 2**31 + 401
 # JAX's primitives whose first operand is the key that random numbers are drawn from.
 DRAWS = ("random_bits", "random_gamma", "threefry2x32", "rng_bit_generator")
@@ -74,8 +74,8 @@ def draws_without_own_keys(reads: Callable[[Any], Any], state: Any) -> bool:
     def with_words(words: jax.Array, state: Any) -> Any:
         return reads(with_own_keys(reads, state, words))
 
-    drawn = operands(with_words, DRAWS, jax.ShapeDtypeStruct((2,), jnp.uint32), state)
-    return any(0 not in read for _, read in drawn)
+    draws = operands(with_words, DRAWS, jax.ShapeDtypeStruct((2,), jnp.uint32), state)
+    return any(0 not in read for _, read in draws)
 
 
 def check_draws_by_keys(setting: str, function: Callable[..., Any], *arguments: Any, keeps_key: str) -> None:
@@ -90,7 +90,7 @@ def check_draws_by_keys(setting: str, function: Callable[..., Any], *arguments: 
     Raises:
       SettingError: if the constants differ.
     """
-    first, second = (jax.make_jaxpr(lambda *given: function(*given))(*arguments) for _ in range(2))
+    first, second = (jax.make_jaxpr(lambda *args: function(*args))(*arguments) for _ in range(2))
     here, there = list(_constants(first)), list(_constants(second))
     same = len(here) == len(there) and all(
         np.array_equal(one, other, equal_nan=True) for one, other in zip(here, there, strict=True)

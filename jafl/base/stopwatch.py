@@ -20,7 +20,7 @@ class Stopwatch:
     """Measures the parts of what happens while it is open; each second counts for one part only.
 
     Args:
-      began: what ``time.perf_counter()`` was, or would have been, when the time to be told began. Default: now.
+      began: what ``time.perf_counter()`` was, or would have been, when the measured time began. Default: now.
       first: the part to which the time before the first one counts.
 
     Examples:
@@ -67,7 +67,7 @@ class Stopwatch:
         return {name: seconds for name, seconds in self._seconds.items() if name != OTHER or seconds > 0}
 
     def total(self) -> float:
-        """Seconds since the time to be told began."""
+        """Seconds since the measured time began."""
         return time.perf_counter() - self.began
 
     @contextlib.contextmanager
@@ -101,7 +101,7 @@ def part(name: str) -> Iterator[None]:
     """Counts the block as the part ``name``, if a stopwatch measures.
 
     Args:
-      name: what takes the time, as the user is told: schedule, training, pictures.
+      name: what takes the time, in the words that the user reads: schedule, training, pictures.
     """
     watch = running()
     with watch.part(name) if watch else contextlib.nullcontext():

@@ -1,6 +1,6 @@
 """The command ``jafl``, which is also ``python -m jafl`` and, in the repository, ``python run.py``.
 
-It is a module apart from those three so that each of them is a line, a console script has a function to call, and the
+It is separate from those three so that each of them is a line, a console script has a function to call, and the
 flags are defined once. Only this file reads flags; ``command_help`` writes what --help prints.
 
 Exit status: 0 done, 1 diverged, or a row of a benchmark failed, 2 a setting cannot work or a run is damaged, 3 a file
@@ -293,25 +293,25 @@ def _swept() -> str | dict[str, Any]:
     """The sweep: the text that was typed, or what the ``sweep.json`` of --resume or --config crosses; or empty."""
     if _RESUME.value and not _SWEEP.value:
         return (_OUTPUT.value and reader.swept(_OUTPUT.value)) or ""
-    of_file: dict[str, Any] = {}
+    file_sweep: dict[str, Any] = {}
     if _CONFIG.value:
         from jafl.config import grid
 
-        of_file = grid.checked(reader.swept_in(config_content(_CONFIG.value)), _CONFIG.value)
+        file_sweep = grid.checked(reader.swept_in(config_content(_CONFIG.value)), _CONFIG.value)
     if _SWEEP.value:
-        return {**of_file, "sweep": _SWEEP.value} if of_file else _SWEEP.value
-    return of_file
+        return {**file_sweep, "sweep": _SWEEP.value} if file_sweep else _SWEEP.value
+    return file_sweep
 
 
 def _without_unread(settings: Settings, swept: str | dict[str, Any]) -> Settings:
     """The settings without those of files that no run reads, of which it tells; refuses those typed."""
     from jafl.config.resolution import without_unread
 
-    kept, left_out = without_unread(settings, _typed_names & set(TYPES), **_crossed(swept))
+    readable_settings, left_out = without_unread(settings, _typed_names & set(TYPES), **_crossed(swept))
     for name, value, where, here in left_out:
         source = "the flag file" if flags.FLAGS[name].present else _CONFIG.value or _OUTPUT.value
         _warn(f"{name} is {value!r} in {source}, but no run reads it: only where {where}; here {here}.")
-    return kept
+    return readable_settings
 
 
 def _crossed(swept: str | dict[str, Any]) -> dict[str, Any]:
@@ -325,7 +325,7 @@ def _crossed(swept: str | dict[str, Any]) -> dict[str, Any]:
 
 def _settings() -> Settings:
     """The settings: those typed, over those of --config, over the defaults."""
-    given = _typed()
+    flag_values = _typed()
     if _RESUME.value:
         for flag, excluded in (("config", _CONFIG), ("overwrite", _OVERWRITE), ("dry_run", _DRY_RUN)):
             require(not excluded.value, flag, excluded.value, "left out with --resume")
@@ -335,18 +335,18 @@ def _settings() -> Settings:
             reader.read_run(
                 output, with_metrics=False
             )  # refuses a file without algorithm, which has a default
-        return Settings.from_file(str(reader.settings_file(output)), **given)
+        return Settings.from_file(str(reader.settings_file(output)), **flag_values)
     if _CONFIG.value:
-        settings = Settings.from_file(_CONFIG.value, **given)
-        _tell_of_changed_inputs(_CONFIG.value, given)
+        settings = Settings.from_file(_CONFIG.value, **flag_values)
+        _tell_of_changed_inputs(_CONFIG.value, flag_values)
         return settings
-    return Settings.from_mapping(given)
+    return Settings.from_mapping(flag_values)
 
 
-def _tell_of_changed_inputs(path: str, given: Iterable[str]) -> None:
+def _tell_of_changed_inputs(path: str, names: Iterable[str]) -> None:
     """Warns of files that the run of a config.json has read, and that hold something else now.
 
-    given: the settings that were typed, which take the place of those in the file.
+    names: the settings that were typed, which take the place of those in the file.
     """
     content = config_content(path)
     before = content.get("inputs")
@@ -357,9 +357,9 @@ def _tell_of_changed_inputs(path: str, given: Iterable[str]) -> None:
     files = {
         what: file
         for what, file in inputs.input_files(content).items()
-        if what.partition("/")[0] not in given
+        if what.partition("/")[0] not in names
     }
-    now = {what: checksums.of_file(file) for what, file in files.items() if file.is_file()}
+    now = {what: checksums.file_checksum(file) for what, file in files.items() if file.is_file()}
     known = {what: digest for what, digest in before.items() if what in now}
     for line in inputs.changed(content, known, {what: now[what] for what in known}):
         _warn(f"the run of {path} had other inputs, so this one does not repeat it. {line}.")
@@ -602,7 +602,7 @@ def _run_on_several_hosts() -> int:
     from jafl.runs.hosts import connection
 
     address = connection.Address(_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
-    return connection.run(address, _run_as_member, _told)
+    return connection.run(address, _run_as_member, _with_errors_shown)
 
 
 def _run_as_member(member: "Member") -> int:
@@ -686,10 +686,10 @@ def main(arguments: list[str]) -> int:
     if not flags.FLAGS["verbosity"].present:
         logging.set_verbosity(logging.WARNING)  # JAX's news about other accelerators help nobody here
     with Stopwatch(jafl._BEGAN, "start"):
-        return _told(lambda: _do(arguments))
+        return _with_errors_shown(lambda: _do(arguments))
 
 
-def _told(act: Callable[[], int]) -> int:
+def _with_errors_shown(act: Callable[[], int]) -> int:
     """``act()``; a sentence says what went wrong, and the exit status is that of what did."""
     try:
         return act()

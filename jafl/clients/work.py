@@ -1,6 +1,6 @@
 """Client work: what one client does between its download and its upload.
 
-A trip is a number of optimizer steps on minibatches of the client's own examples. Each epoch shuffles them anew, by a
+A trip is a number of optimizer steps on minibatches of the client's own examples. Each epoch shuffles them by a
 key that depends on (seed, client, trip, epoch) alone, and cuts them into minibatches of ``batch_size``; the last one
 of an epoch is short where the size does not divide the client's number of examples. A client with fewer examples than
 a batch has one short batch per epoch. Short batches are masked: they count only the examples that are there.
@@ -23,7 +23,7 @@ from jafl.base.keyed_shuffle import shuffled
 from jafl.base.random_keys import with_own_keys
 from jafl.clients.optimizer_checks import check_client_optimizer
 from jafl.models import Model
-from jafl.models.model import mean_of
+from jafl.models.model import safe_mean
 from jafl.records import Array, ArrayTree, Gradients, Params, Updates
 from jafl.specifications import Specification, specification, specify
 
@@ -34,7 +34,7 @@ ROWS_AT_ONCE = 32
 # Local steps of a trip. Each takes a microsecond at least.
 MOST_STEPS_OF_A_TRIP = 10**8
 
-# Keeps the keys of dropout apart from all other uses of a trip's random words.
+# Distinguishes the keys of dropout from all other uses of a trip's random words.
 _DROPOUT = 301
 
 
@@ -272,11 +272,11 @@ def _check_schedule(schedule: Any) -> None:
     try:
         rate = jax.eval_shape(built, jnp.int32(0))
         fits = rate.shape == () and jnp.issubdtype(rate.dtype, jnp.number)
-        found = f"{rate.dtype} {rate.shape}"
+        kind = f"{rate.dtype} {rate.shape}"
     except Exception as error:
-        fits, found = False, f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
+        fits, kind = False, f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
     allowed = "a number for a server step that JAX traces"
-    require(fits, "what the schedule learning_rate returns", found, allowed)
+    require(fits, "what the schedule learning_rate returns", kind, allowed)
 
 
 def _check_steps(local_steps: int | None, local_epochs: int | None) -> None:
@@ -450,7 +450,7 @@ class _LocalTraining:
     ) -> tuple[Gradients, jax.Array, jax.Array, jax.Array | None]:
         """A minibatch: its gradient with regularizers, its mean loss without them, its examples and its count."""
         (total, count), gradient, used = self._sums(trip, step, params)
-        mean = lambda a: a / used.astype(a.dtype) if count is None else mean_of(a, count)  # noqa: E731
+        mean = lambda a: a / used.astype(a.dtype) if count is None else safe_mean(a, count)  # noqa: E731
         gradient = jax.tree.map(mean, gradient)
         if self.l2 is not None:
             gradient = jax.tree.map(lambda g, w: g + self.l2 * w, gradient, params)
@@ -487,18 +487,18 @@ class _LocalTraining:
         if self.batch_size > 0:  # the order within one batch changes nothing
             position = shuffled(position, trip.examples, trip.key, epoch)
         # The barrier keeps the look-up of rows out of the gather of examples, where it would run per feature.
-        row = lax.optimization_barrier(_rows_of(data.indices, trip.first + jnp.where(present, position, 0)))
+        row = lax.optimization_barrier(_take_rows(data.indices, trip.first + jnp.where(present, position, 0)))
         x = self.model.augment(
-            _rows_of(data.x, row), trip.key, epoch, begin + jnp.arange(rows, dtype=jnp.int32)
+            _take_rows(data.x, row), trip.key, epoch, begin + jnp.arange(rows, dtype=jnp.int32)
         )
-        return x, _rows_of(data.y, row), present
+        return x, _take_rows(data.y, row), present
 
     def _dropout_key(self, trip: _Trip, step: jax.Array, part: jax.Array | int) -> jax.Array | None:
         draws = self.model.draws(trip.start, trip.data.x)
         return dropout_key(trip.key, step, part) if draws else None
 
 
-def _rows_of(array: jax.Array, numbers: jax.Array) -> jax.Array:
+def _take_rows(array: jax.Array, numbers: jax.Array) -> jax.Array:
     """[B, ...] rows of ``array``, which has them all: each check of a number would be another operation."""
     return array.at[numbers].get(mode="promise_in_bounds", wrap_negative_indices=False)
 
@@ -519,13 +519,13 @@ def sum_and_gradient(
 
     def total(params):
         sums, counts = model.loss_sums(params, x, y, key)
-        return jnp.sum(jnp.where(present, sums, 0)), _sum_of(counts, present)
+        return jnp.sum(jnp.where(present, sums, 0)), _sum_present(counts, present)
 
     with model.products():
         return jax.value_and_grad(total, has_aux=True)(params)
 
 
-def _sum_of(counts: jax.Array | None, present: jax.Array) -> jax.Array | None:
+def _sum_present(counts: jax.Array | None, present: jax.Array) -> jax.Array | None:
     return None if counts is None else jnp.sum(jnp.where(present, counts, 0))
 
 
@@ -533,4 +533,4 @@ def _loss_zeros(model: Model, params: Params, data: ClientData) -> tuple[jax.Arr
     """Zeros of the types of a summed loss and of its count, None where each example counts 1."""
     shapes = jax.eval_shape(lambda: model.loss_sums(params, data.x[:1], data.y[:1]))
     sums, counts = jax.tree.map(lambda of: jnp.zeros(of.shape[1:], of.dtype), shapes)
-    return sums, _sum_of(counts, jnp.asarray(True))
+    return sums, _sum_present(counts, jnp.asarray(True))

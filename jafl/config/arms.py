@@ -36,7 +36,7 @@ def overrides_in(content: Mapping[str, Any]) -> list[dict[str, Any]]:
     return content.get("overrides", content.get("refinements", []))
 
 
-def of_algorithms(settings: Settings) -> dict[str, dict[str, Any]]:
+def algorithm_arms(settings: Settings) -> dict[str, dict[str, Any]]:
     """An arm for each algorithm that the settings list; raises SettingError if one is there twice."""
     names = items("algorithm", settings.algorithm)
     require(len(set(names)) == len(names), "algorithm", settings.algorithm, "a list without repetitions")

@@ -6,8 +6,8 @@ from typing import Any
 
 from jafl.base import stopwatch
 from jafl.config.builders import make_federation, make_model, make_source
-from jafl.config.builders.data import split_of, with_data
-from jafl.config.settings import OF_FEDERATION, Settings, of_source
+from jafl.config.builders.data import run_split, with_data
+from jafl.config.settings import OF_FEDERATION, Settings, source_settings
 from jafl.data import Federation, Source
 from jafl.models import Model
 
@@ -30,7 +30,7 @@ class DataCache:
 
     def source(self, settings: Settings) -> Source:
         """The data set of these settings; where each seed has its own split, that of the first seed."""
-        what = _written(settings, of_source(settings.dataset))
+        what = _written(settings, source_settings(settings.dataset))
         if what not in self._sources:
             with stopwatch.part("data"):
                 source = self.read(settings)
@@ -39,7 +39,7 @@ class DataCache:
         return self._sources[what]
 
     def read(self, settings: Settings) -> Source:
-        """The data set of these settings, read anew."""
+        """The data set of these settings, read again."""
         return make_source(settings)
 
     def model(self, settings: Settings, source: Source) -> Model:
@@ -60,7 +60,7 @@ class DataCache:
     def federation(self, settings: Settings, seed: int) -> Federation:
         """The clients of these settings, filled in from the data set (``filled_in``)."""
         source = self.source(settings)
-        key = _written(settings, of_source(settings.dataset)), _written(settings, OF_FEDERATION), seed
+        key = _written(settings, source_settings(settings.dataset)), _written(settings, OF_FEDERATION), seed
         if key not in self._federations:
             if len(self._federations) >= self.FEDERATIONS:
                 del self._federations[next(iter(self._federations))]
@@ -80,16 +80,16 @@ class DataCache:
         key = model, settings.seed, settings.precision, source.x.shape[1:], source.x.dtype
         if self._initial[0] != key:
             self._initial = key, {}
-        made = self._initial[1]
-        if what not in made:
-            made[what] = make()
-        return made[what]
+        values = self._initial[1]
+        if what not in values:
+            values[what] = make()
+        return values[what]
 
 
 def _written(settings: Settings, names: Sequence[str]) -> str:
     decisive = with_data(settings)
     return json.dumps(
-        [split_of(settings), {name: getattr(decisive, name) for name in names if name != "data_seed"}]
+        [run_split(settings), {name: getattr(decisive, name) for name in names if name != "data_seed"}]
     )
 
 

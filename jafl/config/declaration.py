@@ -24,7 +24,7 @@ WORLD = ("data", "partition", "delay", "presence")
 # In place of the names of readers: those whose function takes an argument of the setting's name.
 BY_ARGUMENT: tuple[str, ...] = ()
 FILES = (".csv", ".npz")
-MOVING = ("asynchronous", "open_arrivals")  # protocols without rounds, in which places are taken anew
+MOVING = ("asynchronous", "open_arrivals")  # protocols without rounds, in which places are taken again
 # Protocols in which clients come, leave and fail.
 EVENTFUL = ("asynchronous", "open_arrivals", "synchronous")
 NOT_IN_ROUNDS = ("asynchronous", "open_arrivals", "drawn_staleness")
@@ -38,7 +38,7 @@ WITH_CLIENTS = (
     "femnist/fedjax",
     "femnist/tff",
 )
-# Data sets of texts whose next token is to be told at each place: y is [E, T].
+# Data sets of texts whose next token is to be predicted at each place: y is [E, T].
 WITH_NEXT_TOKENS = ("python_source",)
 LAWS_WITH_A_MEAN = (
     "constant",
@@ -78,7 +78,7 @@ class Readers:
     def __or__(self, other: "Readers") -> "Readers":
         return Readers(self.cases + other.cases)
 
-    def values_of(self, setting: str) -> tuple[str, ...] | None:
+    def reader_values(self, setting: str) -> tuple[str, ...] | None:
         """The values of ``setting`` with which runs may read it; None where all may, ``BY_ARGUMENT`` as it is."""
         values = [case.get(setting) for case in self.cases]
         if BY_ARGUMENT in values:
@@ -88,7 +88,7 @@ class Readers:
 
     def include(self, setting: str, value: str) -> bool:
         """Whether runs whose ``setting`` has this value may read it, ``BY_ARGUMENT`` taken for all."""
-        return value in (self.values_of(setting) or (value,))
+        return value in (self.reader_values(setting) or (value,))
 
 
 def only(**where: str | tuple[str, ...] | State) -> Readers:
@@ -138,7 +138,7 @@ class Declaration:
       preset: whether an algorithm's preset fills it in where it is None.
       excludes: the setting that must not be given beside it.
       trips_per_step: whether it holds the trips per server step, in the protocols that read it.
-      decides_examples_of: the data sets whose examples it decides, of a setting of another group than data.
+      decides_examples: the data sets whose examples it decides, of a setting of another group than data.
       most_used: whether --help explains it, too.
       earlier_name: under which earlier files and commands have it.
       files: what its value names, if that is no law: "" a file; else these files of a folder. What they hold decides
@@ -152,7 +152,7 @@ class Declaration:
     preset: bool = False
     excludes: str = ""
     trips_per_step: bool = False
-    decides_examples_of: Readers | None = None
+    decides_examples: Readers | None = None
     most_used: bool = False
     earlier_name: str = ""
     files: tuple[str, ...] = ()

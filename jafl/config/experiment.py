@@ -106,7 +106,7 @@ class Experiment:
 
         Args:
           evaluators: as for ``jafl.simulate``. Default: what the settings ask for.
-          options: keyword arguments of ``jafl.simulate`` that say what is told, kept and when to stop.
+          options: keyword arguments of ``jafl.simulate`` that say what to report, what to keep and when to stop.
         """
         evaluators = self.evaluators() if evaluators is None else evaluators
         prepared = self.preparation.with_run(evaluators=evaluators)
@@ -124,7 +124,7 @@ def make_experiments(
       SettingError: for any setting that cannot work.
     """
     loaded = DataCache()
-    one_each = {label: settings.changed(own) for label, own in arms.of_algorithms(settings).items()}
+    one_each = {label: settings.changed(own) for label, own in arms.algorithm_arms(settings).items()}
     refuse_unread([one_each])
     first = arms.folder(next(iter(one_each)), settings.seed.partition(",")[0])
     tell(f"{first}: the data set {settings.dataset}")

@@ -35,16 +35,16 @@ def _check_trips(run: Settings) -> None:
     size = TRIPS_PER_STEP.get(run.protocol or "", "buffer_size")
     each = 1 if run.server_steps is None else max(getattr(run, size) or 1, 1)
     count = getattr(run, name) or 0
-    told = f"{count:,} server steps of {each:,} trips" if each > 1 else f"{count:,} trips"
+    extent = f"{count:,} server steps of {each:,} trips" if each > 1 else f"{count:,} trips"
     remedy = f"Lower {name}{f' or {size}' if each > 1 else ''}."
     require(
         count * each <= MOST_COUNTED,
         name,
         count,
-        f"such that there are below 2**31 trips, not {told}",
+        f"such that there are below 2**31 trips, not {extent}",
         remedy,
     )
-    _fits(name, count, count * each * BYTES_OF_A_TRIP, f"a schedule of {told}", remedy)
+    _fits(name, count, count * each * BYTES_OF_A_TRIP, f"a schedule of {extent}", remedy)
 
 
 def _check_work(run: Settings) -> None:

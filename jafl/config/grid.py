@@ -101,7 +101,7 @@ def condition(name: str) -> dict[str, Any] | None:
 
 
 def written(value: Any) -> str:
-    """A value as ``parse`` reads it, quotes apart: 0.1, true, none."""
+    """A value as ``parse`` reads it, but without quotes: 0.1, true, none."""
     if value is None or isinstance(value, bool):
         return str(value).lower()
     return repr(value).removesuffix(".0") if isinstance(value, float) else str(value)

@@ -21,14 +21,14 @@ def input_files(settings: Mapping[str, Any]) -> dict[str, pathlib.Path]:
     """
     from jafl.config.readers import KNOWN  # imports JAX, which the list of experiments does without
 
-    found = {}
+    paths = {}
     for name, declared in DECLARED.items():
         value = settings.get(name)
         if not declared.files or not value or value in KNOWN.get(name, ()):
             continue
         for file in declared.files:
-            found[f"{name}/{file}".rstrip("/")] = pathlib.Path(value).expanduser() / file
-    return found
+            paths[f"{name}/{file}".rstrip("/")] = pathlib.Path(value).expanduser() / file
+    return paths
 
 
 def input_digests(settings: Settings, source: "Source") -> dict[str, str]:
@@ -42,7 +42,7 @@ def input_digests(settings: Settings, source: "Source") -> dict[str, str]:
     """
     data = {} if source.digest is None else {DATA: source.digest}
     files = input_files(vars(settings))
-    return data | {what: checksums.of_file(path) for what, path in files.items() if path.is_file()}
+    return data | {what: checksums.file_checksum(path) for what, path in files.items() if path.is_file()}
 
 
 def changed(settings: Mapping[str, Any], before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:

@@ -16,9 +16,9 @@ from jafl.config.builders import PROTOCOLS
 from jafl.config.builders.algorithm import (
     CLIENT_OPTIMIZERS,
     SERVER_OPTIMIZERS,
+    own_rule_arguments,
     rule_arguments,
-    rule_arguments_of,
-    rule_of,
+    rule_factory,
 )
 from jafl.config.declaration import (
     BY_ARGUMENT,
@@ -37,7 +37,7 @@ from jafl.privacy.mechanisms import MECHANISMS
 from jafl.rules.staleness import STALENESS_WEIGHTS
 from jafl.schedule import DELAYS
 
-# {setting: the values that it may have}, of those that readers are told apart by; others are refused by their names.
+# {setting: the values that it may have}, of those that distinguish readers; others are refused by their names.
 KNOWN: dict[str, Collection[str]] = {
     "algorithm": presets.names(),
     "protocol": PROTOCOLS,
@@ -79,7 +79,7 @@ def is_read(name: str, run: Settings) -> bool:
 def as_read(run: Settings) -> Settings:
     """The settings of a run, those that it does not read at their defaults."""
     unread = {name: DEFAULTS[name] for name in DECLARED if not is_read(name, run)}
-    return run.changed(unread, {"rule_arguments": ",".join(rule_arguments_of(run))})
+    return run.changed(unread, {"rule_arguments": ",".join(own_rule_arguments(run))})
 
 
 def unread(arms: Sequence[Settings], runs: Sequence[Settings], given: Collection[str] = ()) -> list[Unread]:
@@ -93,20 +93,20 @@ def unread(arms: Sequence[Settings], runs: Sequence[Settings], given: Collection
     Returns:
       One entry for each setting, in the order of ``Settings``.
     """
-    found = []
+    unread_settings = []
     for name in DECLARED:
         values = [getattr(arm, name) for arm in arms]
         differing = [value for value in values if value != DEFAULTS[name]] or (
             values if name in given else []
         )
         if differing and not any(is_read(name, run) for run in runs):
-            found.append(Unread(name, differing[0], *why_unread(name, runs)))
-    return found + _unread_rule_arguments(arms, runs)
+            unread_settings.append(Unread(name, differing[0], *why_unread(name, runs)))
+    return unread_settings + _unread_rule_arguments(arms, runs)
 
 
-def refuse(found: Iterable[Unread]) -> None:
+def refuse(unread_settings: Iterable[Unread]) -> None:
     """Raises SettingError for the first of them, if there is one."""
-    for each in found:
+    for each in unread_settings:
         raise refusal(each.setting, each.value, "left out: no run reads it", each.reason)
 
 
@@ -137,7 +137,7 @@ def _holds(name: str, setting: str, allowed: tuple[str, ...] | State, run: Setti
 
 
 def _word(setting: str, run: Settings) -> str:
-    """The value of a setting that readers are told apart by; of a file the ending of its name."""
+    """The value of a setting that distinguishes readers; of a file the ending of its name."""
     value = getattr(run, setting) or ""
     if setting == "partition" and not value:
         return "natural" if run.dataset in WITH_CLIENTS else "dirichlet"
@@ -151,7 +151,7 @@ def _by_argument(setting: str, argument: str) -> list[str]:
     """The values of ``setting`` whose function takes an argument of this name."""
     functions: Mapping[str, Callable[..., Any]] = data.SOURCES
     if setting == "algorithm":
-        functions = {name: rule_of(name) for name in presets.names()}
+        functions = {name: rule_factory(name) for name in presets.names()}
     return [value for value, call in functions.items() if argument in _arguments(call)]
 
 

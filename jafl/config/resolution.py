@@ -59,7 +59,7 @@ def _resolved(arms: Mapping[str, Settings]) -> list[tuple[str, Settings]]:
     return [
         (label, readers.as_read(resolve_run(settings, settings.algorithm, seed, alone=len(arms) == 1)))
         for label, settings in arms.items()
-        for seed in seeds_of(settings)
+        for seed in listed_seeds(settings)
     ]
 
 
@@ -118,16 +118,16 @@ def without_unread(
       SettingError: for one of ``typed`` that no run reads, even if it has its default.
     """
     values = grid.parse(sweep) if isinstance(sweep, str) and sweep else dict(sweep or {})
-    compared = all_arms.of_algorithms(settings) if arms is None else arms
+    compared = all_arms.algorithm_arms(settings) if arms is None else arms
     conditions = [all_arms.under(settings, compared, each, overrides) for each in grid.product(values)]
-    found = [each for each in unread(conditions, typed) if each.setting not in values]
-    readers.refuse(each for each in found if each.setting in typed)
-    left_out = [each for each in found if getattr(settings, each.setting) != DEFAULTS[each.setting]]
+    unread_settings = [each for each in unread(conditions, typed) if each.setting not in values]
+    readers.refuse(each for each in unread_settings if each.setting in typed)
+    left_out = [each for each in unread_settings if getattr(settings, each.setting) != DEFAULTS[each.setting]]
     defaults = {each.setting: DEFAULTS[each.setting] for each in left_out}
     if "rule_arguments" in defaults:
         entries = {each.value for each in left_out if each.setting == "rule_arguments"}
-        kept = [entry for entry, _ in rule_arguments(settings) if entry not in entries]
-        defaults["rule_arguments"] = ",".join(kept)
+        own_entries = [entry for entry, _ in rule_arguments(settings) if entry not in entries]
+        defaults["rule_arguments"] = ",".join(own_entries)
     return settings.changed(defaults), left_out
 
 
@@ -144,11 +144,11 @@ def resolve_run(settings: Settings, algorithm: str, seed: int, *, alone: bool = 
     _refuse_both(settings)
     _refuse_presets_restart(settings, algorithm)
     settings = dataclasses.replace(
-        settings, **_of_preset(settings, algorithm), algorithm=algorithm, seed=str(seed)
+        settings, **_preset_values(settings, algorithm), algorithm=algorithm, seed=str(seed)
     )
     size = choose("protocol", settings.protocol or "", TRIPS_PER_STEP)
     rule = make_rule(settings).build()
-    filled = dataclasses.replace(settings, **_of_rule(settings, rule, size, alone))
+    filled = dataclasses.replace(settings, **_rule_values(settings, rule, size, alone))
     _refuse_waiting(filled, rule)
     require(
         rule.buffer_size in (None, getattr(filled, size)),
@@ -191,17 +191,17 @@ def _refuse_presets_restart(settings: Settings, algorithm: str) -> None:
     )
 
 
-def _of_preset(settings: Settings, algorithm: str) -> dict[str, Any]:
+def _preset_values(settings: Settings, algorithm: str) -> dict[str, Any]:
     """What an algorithm's preset says of the settings that are not given."""
-    given = {name for name in TYPES if getattr(settings, name) is not None}
-    left_out = {"rule"} | given | excluded_by(given)
+    own_names = {name for name in TYPES if getattr(settings, name) is not None}
+    left_out = {"rule"} | own_names | excluded_by(own_names)
     if settings.server_optimizer not in (None, "sgd"):
         left_out.add("server_momentum")  # a preset's is for sgd
     preset = presets.COMMON | presets.PRESETS.get(algorithm, {})
     return {name: value for name, value in preset.items() if name not in left_out}
 
 
-def _of_rule(settings: Settings, rule: Rule, size: str, alone: bool) -> dict[str, Any]:
+def _rule_values(settings: Settings, rule: Rule, size: str, alone: bool) -> dict[str, Any]:
     """What follows from the rule and the protocol; ``size``: the setting that holds the trips per server step."""
     filled: dict[str, Any] = {}
     if settings.restart is None and settings.protocol in ("asynchronous", "open_arrivals"):
@@ -219,7 +219,7 @@ def _of_rule(settings: Settings, rule: Rule, size: str, alone: bool) -> dict[str
     return filled
 
 
-def seeds_of(settings: Settings) -> list[int]:
+def listed_seeds(settings: Settings) -> list[int]:
     """The seeds that the settings list.
 
     Raises SettingError if one is no whole number, too large, or there twice.

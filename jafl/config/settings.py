@@ -77,7 +77,7 @@ class Settings:
     precision: str = _setting(
         "float32",
         "float32, or float64 to compare with other programs to the last digits.",
-        Declaration("run", EVERY_RUN, decides_examples_of=EVERY_RUN),
+        Declaration("run", EVERY_RUN, decides_examples=EVERY_RUN),
     )
     matmul_precision: str = _setting(
         "float32",
@@ -135,7 +135,7 @@ class Settings:
             "partition",
             EVERY_RUN,
             most_used=True,
-            decides_examples_of=only(dataset=("synthetic", "python_source")),
+            decides_examples=only(dataset=("synthetic", "python_source")),
         ),
     )
     partition: str | None = _setting(
@@ -224,8 +224,8 @@ class Settings:
     test_folds: int | None = _setting(
         None,
         "k of k-fold cross-validation: all examples are divided into k parts, and seed s tests on part s modulo k. "
-        "Every k seeds test each example once; the next k divide anew, with data_seed plus 1, 2, ... Takes the place "
-        "of test_fraction; not for data sets with clients of their own.",
+        "Every k seeds test each example once; the next k divide again, with data_seed plus 1, 2, ... Takes the "
+        "place of test_fraction; not for data sets with clients of their own.",
         Declaration("data", EVERY_RUN, excludes="test_fraction"),
     )
     shuffle_labels: bool = _setting(
@@ -899,8 +899,8 @@ class Settings:
         """
         values = dataclasses.asdict(self)
         for change in changes:
-            given = {name: value for name, value in change.items() if value is not None}
-            values |= {**dict.fromkeys(excluded_by(given) - set(given)), **change}
+            values_there = {name: value for name, value in change.items() if value is not None}
+            values |= {**dict.fromkeys(excluded_by(values_there) - set(values_there)), **change}
         return self.from_mapping(values)
 
 
@@ -950,14 +950,14 @@ VARYING = tuple(name for name, declared in DECLARED.items() if declared.varies)
 OF_FEDERATION = tuple(
     name
     for name, declared in DECLARED.items()
-    if declared.group in ("data", "partition") or declared.decides_examples_of
+    if declared.group in ("data", "partition") or declared.decides_examples
 )
 # The setting that holds the trips per server step, by protocol.
 TRIPS_PER_STEP = {
     protocol: name
     for name, declared in DECLARED.items()
     if declared.trips_per_step
-    for protocol in declared.readers.values_of("protocol") or ()
+    for protocol in declared.readers.reader_values("protocol") or ()
 }
 
 
@@ -971,11 +971,11 @@ def readers_by(setting: str) -> dict[str, tuple[str, ...]]:
     return {
         name: values
         for name, declared in DECLARED.items()
-        if (values := declared.readers.values_of(setting)) is not None
+        if (values := declared.readers.reader_values(setting)) is not None
     }
 
 
-def arguments_of(setting: str, value: str) -> dict[str, str]:
+def choice_arguments(setting: str, value: str) -> dict[str, str]:
     """{argument: the setting that fills it} of what only runs read whose ``setting`` has this value."""
     return {
         DECLARED[name].argument or name: name
@@ -984,10 +984,10 @@ def arguments_of(setting: str, value: str) -> dict[str, str]:
     }
 
 
-def of_source(dataset: str) -> tuple[str, ...]:
+def source_settings(dataset: str) -> tuple[str, ...]:
     """The settings that decide which examples a data set has."""
     deciding = {
-        name: declared.readers if declared.group == "data" else declared.decides_examples_of
+        name: declared.readers if declared.group == "data" else declared.decides_examples
         for name, declared in DECLARED.items()
     }
     return tuple(
@@ -995,10 +995,10 @@ def of_source(dataset: str) -> tuple[str, ...]:
     )
 
 
-def excluded_by(given: Iterable[str]) -> set[str]:
+def excluded_by(names: Iterable[str]) -> set[str]:
     """The settings that must not be given beside those that are."""
     partners = {name: partner for pair in EXCLUSIVE for name, partner in (pair, pair[::-1])}
-    return {partners[name] for name in given if name in partners}
+    return {partners[name] for name in names if name in partners}
 
 
 def config_content(path: str) -> dict[str, Any]:

@@ -27,11 +27,11 @@ class World(NamedTuple):
     @property
     def line(self) -> str:
         """``world A (fedbuff, fedasync): availability=diurnal, failure_rate=0.3``."""
-        told = ", ".join(f"{name}={grid.shown(value)}" for name, value in self.settings.items())
-        return f"world {self.letter} ({', '.join(self.labels)}): {told}"
+        values = ", ".join(f"{name}={grid.shown(value)}" for name, value in self.settings.items())
+        return f"world {self.letter} ({', '.join(self.labels)}): {values}"
 
 
-def world_of(run: Mapping[str, Any]) -> dict[str, Any]:
+def world_settings(run: Mapping[str, Any]) -> dict[str, Any]:
     """{setting: value} of a run's world.
 
     run: its settings, every default filled in, and what it does not read at its default.
@@ -45,20 +45,20 @@ def world_of(run: Mapping[str, Any]) -> dict[str, Any]:
 def worlds(runs: Iterable[tuple[str, Mapping[str, Any]]]) -> list[World]:
     """The worlds in which runs live, in their order; none where all share one.
 
-    runs: (label, settings as of ``world_of``) of each; of the runs of a label, which share one, the first counts.
+    runs: (label, ``world_settings`` of the run) of each; of the runs of a label, which share one, the first counts.
     """
     by_label: dict[str, dict[str, Any]] = {}
     for label, run in runs:
-        by_label.setdefault(label, world_of(run))
+        by_label.setdefault(label, world_settings(run))
     differing = [
         name for name in OF_WORLD if len({repr(values.get(name)) for values in by_label.values()}) > 1
     ]
-    found: dict[str, World] = {}
+    by_values: dict[str, World] = {}
     for label, values in by_label.items():
         settings = {name: values.get(name) for name in differing}
-        letter = chr(ord("A") + len(found))
-        found.setdefault(repr(settings), World(letter, [], settings)).labels.append(label)
-    return list(found.values()) if differing else []
+        letter = chr(ord("A") + len(by_values))
+        by_values.setdefault(repr(settings), World(letter, [], settings)).labels.append(label)
+    return list(by_values.values()) if differing else []
 
 
 def refuse_different(runs: Sequence[tuple[str, Settings]]) -> None:
@@ -66,25 +66,27 @@ def refuse_different(runs: Sequence[tuple[str, Settings]]) -> None:
 
     runs: (label, settings) as ``jafl.config.resolution.resolve`` returns them.
     """
-    found = worlds((label, vars(run)) for label, run in runs)
-    if not found:
+    worlds_there = worlds((label, vars(run)) for label, run in runs)
+    if not worlds_there:
         return
     from jafl.config import readers  # imports JAX, which the list of experiments does without
 
     first = dict(reversed(runs))  # the first run of each label
-    name = next(iter(found[0].settings))
-    able = [world for world in found if readers.is_read(name, first[world.labels[0]])]
-    unable = [label for world in found if world not in able for label in world.labels]
+    name = next(iter(worlds_there[0].settings))
+    able = [world for world in worlds_there if readers.is_read(name, first[world.labels[0]])]
+    unable = [label for world in worlds_there if world not in able for label in world.labels]
     if len(able) == 1 and unable:
-        told = able[0].settings[name]
+        value = able[0].settings[name]
         where, here = readers.why_unread(name, [first[label] for label in unable])
         raise refusal(
             name,
-            told,
+            value,
             f"left out, or read by all that are compared: {', '.join(unable)} cannot",
             f"It is read only where {where}; here {here}. {ON_PURPOSE}",
         )
-    values = "; ".join(f"{grid.shown(world.settings[name])} for {', '.join(world.labels)}" for world in found)
+    values = "; ".join(
+        f"{grid.shown(world.settings[name])} for {', '.join(world.labels)}" for world in worlds_there
+    )
     raise SettingError(
         f"{name} is {values}. What is compared shares its world: give all the same. {ON_PURPOSE}",
         setting=name,

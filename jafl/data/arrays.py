@@ -15,7 +15,7 @@ FEW_CLASSES, LARGEST_GAP = 100, 10
 _TAKEN_OUT = 111
 
 
-def pair_of(setting: str, pair: Any) -> tuple[Any, Any]:
+def array_pair(setting: str, pair: Any) -> tuple[Any, Any]:
     """(x, y); raises SettingError for anything else."""
     fits = isinstance(pair, (tuple, list)) and len(pair) == 2
     require(fits, setting, type(pair).__name__, "a pair (x, y)")
@@ -32,7 +32,7 @@ def checked_clients(clients: Any) -> tuple[tuple[Any, ...], list[tuple[np.ndarra
     names = tuple(sorted(listed)) if numbered and set(listed) == set(range(len(listed))) else tuple(listed)
     pairs: list[tuple[np.ndarray, np.ndarray]] = []
     for name in names:
-        pair = pair_of(f"clients[{name!r}]", listed[name])
+        pair = array_pair(f"clients[{name!r}]", listed[name])
         x, y = (
             as_array(f"{part} of clients[{name!r}]", values) for part, values in zip("xy", pair, strict=True)
         )
@@ -60,18 +60,18 @@ def taken_out(parts: list[np.ndarray], fraction: Any, seed: int) -> tuple[list[n
         finite_number(fraction) and 0 < fraction < 1, "test_fraction", fraction, "above 0 and below 1", ""
     )
     random = generator("seed", seed, _TAKEN_OUT)
-    kept, taken = [], []
+    remainder, taken = [], []
     for part in parts:
         exact = fraction * len(part)
         number = min(int(exact) + int(random.random() < exact % 1), len(part) - 1)
         chosen = np.zeros(len(part), bool)
         chosen[random.permutation(len(part))[:number]] = True
-        kept.append(part[~chosen])
+        remainder.append(part[~chosen])
         taken.append(part[chosen])
     all_taken = np.concatenate(taken)
     remedy = "The clients have too few examples for it: raise it, or give test=(x, y)."
     require(len(all_taken) > 0, "test_fraction", fraction, "large enough for one test example", remedy)
-    return kept, all_taken
+    return remainder, all_taken
 
 
 def checked_split(
@@ -198,12 +198,12 @@ def _check_gaps(number: int, labels: dict[str, np.ndarray]) -> None:
     """Refuses labels of which most of ``number`` classes have no example; tokens of texts may be few of many."""
     if number <= FEW_CLASSES or any(y.ndim > 1 for y in labels.values()):
         return
-    found = len(set().union(*(np.unique(y).tolist() for y in labels.values())))
+    occurring = len(set().union(*(np.unique(y).tolist() for y in labels.values())))
     require(
-        number <= LARGEST_GAP * found,
+        number <= LARGEST_GAP * occurring,
         "largest label in y",
         number - 1,
-        f"below {LARGEST_GAP * found}, for only {found} different labels occur",
+        f"below {LARGEST_GAP * occurring}, for only {occurring} different labels occur",
         "Number them from 0 without gaps: np.unique(y, return_inverse=True)[1]. If there are so many classes, "
         f"say num_classes={number}.",
     )

@@ -150,7 +150,7 @@ def _read(folder: pathlib.Path) -> Decoded:
             arrays[name] = read_array(file, mapped=True)
     except (OSError, ValueError, KeyError) as error:
         raise SettingError(
-            f"The decoded data set in {str(folder)!r} is damaged: {error}. Delete this folder; it is made anew "
+            f"The decoded data set in {str(folder)!r} is damaged: {error}. Delete this folder; it is made again "
             "from the data set."
         ) from error
     return Decoded(folder, arrays, content["facts"], _digest_of_content(folder, content))
@@ -164,19 +164,19 @@ def _digest_of_content(folder: pathlib.Path, content: Mapping[str, Any]) -> str:
     """
     files = [folder / f"{name}.npy" for name in content["bytes"]]
     times = {file.name: [(stat := file.stat()).st_size, stat.st_mtime_ns] for file in files}
-    key = checksums.of_values([content["facts"], times])
-    kept = folder / DIGEST
+    key = checksums.json_checksum([content["facts"], times])
+    digest_file = folder / DIGEST
     try:
-        known = json.loads(kept.read_text())
+        known = json.loads(digest_file.read_text())
         if known["key"] == key:
             return str(known["digest"])
     except (OSError, ValueError, KeyError, TypeError):
-        pass  # none is kept, or none that can be read: it is computed anew
-    digest = checksums.of_values([content["facts"], checksums.of_files(folder, sorted(times))])
+        pass  # none is kept, or none that can be read: it is computed again
+    digest = checksums.json_checksum([content["facts"], checksums.file_checksums(folder, sorted(times))])
     unfinished = folder / f".{DIGEST}.{uuid.uuid4().hex[:8]}"
     try:
         unfinished.write_text(json.dumps({"key": key, "digest": digest}))
-        unfinished.replace(kept)
+        unfinished.replace(digest_file)
     except OSError:  # the folder may be another's, and not for this user to write to
         unfinished.unlink(missing_ok=True)
     return digest

@@ -13,8 +13,10 @@ def split_facts(data: Any) -> dict[str, Any]:
     for name, x in (("validation examples", data.validation_x), ("examples of the server", data.server_x)):
         if x is not None:
             facts[name] = len(x)
-    facts["shape of an example"] = shape_of(data.x)
-    return facts | ({"classes": data.num_classes} if has_classes(data) else {"labels": shape_of(data.y)})
+    facts["shape of an example"] = describe_shape(data.x)
+    return facts | (
+        {"classes": data.num_classes} if has_classes(data) else {"labels": describe_shape(data.y)}
+    )
 
 
 def has_classes(data: Any) -> bool:
@@ -22,12 +24,12 @@ def has_classes(data: Any) -> bool:
     return data.y.ndim == 1 and data.y.dtype.kind in "iu" and bool(data.num_classes)
 
 
-def labels_of(data: Any) -> str:
+def describe_labels(data: Any) -> str:
     """``10 classes``, or ``labels () float32``."""
-    return f"{data.num_classes} classes" if has_classes(data) else f"labels {shape_of(data.y)}"
+    return f"{data.num_classes} classes" if has_classes(data) else f"labels {describe_shape(data.y)}"
 
 
-def shape_of(x: np.ndarray) -> str:
+def describe_shape(x: np.ndarray) -> str:
     """``(8, 8, 1) float32``."""
     return f"{tuple(x.shape[1:])} {x.dtype.name}"
 
@@ -39,8 +41,8 @@ def source_line(source: Any) -> str:
         "Source",
         repr(source.name),
         f"{display.count(len(source.x), 'training example')}, {len(source.test_x):,} for the test",
-        shape_of(source.x),
-        labels_of(source),
+        describe_shape(source.x),
+        describe_labels(source),
         *([f"{display.count(clients.num_clients, 'client')} of its own"] if clients is not None else []),
     )
 
@@ -61,8 +63,8 @@ def federation_line(federation: Any) -> str:
         repr(federation.name),
         display.count(federation.num_clients, "client"),
         f"{display.count(len(federation.x), 'training example')}, {len(federation.test_x):,} for the test",
-        shape_of(federation.x),
-        labels_of(federation),
+        describe_shape(federation.x),
+        describe_labels(federation),
     )
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from jafl.base.errors import SettingError, require
 from jafl.base.given_arrays import as_array
 from jafl.data import displays
-from jafl.data.arrays import checked_clients, checked_num_classes, checked_split, pair_of, taken_out
+from jafl.data.arrays import array_pair, checked_clients, checked_num_classes, checked_split, taken_out
 from jafl.data.checks import whole_number
 from jafl.data.normalization import Normalization
 
@@ -158,7 +158,7 @@ class Partition:
                 indices.shape,
                 "one-dimensional",
             )
-        return cls(offsets_of([len(indices) for indices in arrays]), np.concatenate(arrays))
+        return cls(client_offsets([len(indices) for indices in arrays]), np.concatenate(arrays))
 
     @property
     def num_clients(self) -> int:
@@ -189,7 +189,7 @@ def labels_digest(labels: np.ndarray) -> str | None:
     return hashlib.blake2b(np.ascontiguousarray(labels, np.int64).tobytes(), digest_size=8).hexdigest()
 
 
-def offsets_of(sizes: Sequence[int] | np.ndarray) -> np.ndarray:
+def client_offsets(sizes: Sequence[int] | np.ndarray) -> np.ndarray:
     """[N + 1] int64: where each of N clients with ``sizes`` [N] begins when they lie end to end, and the end."""
     return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64, copy=False)
 
@@ -390,11 +390,11 @@ class Federation:
             "The server is evaluated on test examples: give (x, y), or the share of the clients' to take.",
         )
         x, y = (np.concatenate([pair[place] for pair in pairs]) for place in (0, 1))
-        parts = np.split(np.arange(len(x)), offsets_of([len(pair[0]) for pair in pairs])[1:-1])
+        parts = np.split(np.arange(len(x)), client_offsets([len(pair[0]) for pair in pairs])[1:-1])
         if test_fraction is not None:
             parts, taken = taken_out(parts, test_fraction, seed)
             test = (x[taken], y[taken])
-        test_x, test_y = pair_of("test", test)
+        test_x, test_y = array_pair("test", test)
         federation = cls.from_arrays(
             x, y, Partition.from_lists(parts), test_x=test_x, test_y=test_y, name=name, **arrays
         )

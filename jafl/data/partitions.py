@@ -12,7 +12,7 @@ import numpy as np
 
 from jafl.base.errors import require
 from jafl.data.checks import checked_labels, finite_number, generator, whole_number
-from jafl.data.federation import Partition, labels_digest, offsets_of
+from jafl.data.federation import Partition, client_offsets, labels_digest
 
 # One random stream per kind of partition, so that two kinds made from one seed share no random numbers.
 _IID, _DIRICHLET, _LABELS_PER_CLIENT, _LABEL_GROUPS = 101, 102, 103, 104
@@ -89,7 +89,7 @@ def dirichlet(
         "alpha",
         alpha,
         f"a number above 0 and at most {_LARGEST_ALPHA:g}",
-        "For clients that are alike use iid.",
+        "For clients of one distribution use iid.",
     )
     rng = generator("seed", seed, _DIRICHLET)
     pools = [rng.permutation(pool) for pool in _class_pools(labels)]
@@ -147,12 +147,12 @@ def labels_per_client(
     weights = 1.0 - rng.random((num_clients, wanted))  # in (0, 1]: the sum is never 0
     counts = _rounded_to_sizes(weights, sizes)
     _move_excess(counts, class_sizes[owned])
-    drawn = [
+    examples = [
         pools[label][rng.choice(len(pools[label]), count, replace=False, shuffle=False)]
         for label, count in zip(owned.ravel(), counts.ravel(), strict=True)
     ]
     holder = np.repeat(np.arange(num_clients), sizes)
-    return _grouped(holder, np.concatenate(drawn), num_clients, rng, labels)
+    return _grouped(holder, np.concatenate(examples), num_clients, rng, labels)
 
 
 def label_groups(labels: Any, groups: Sequence[tuple[int, Sequence[int]]], *, seed: int) -> Partition:
@@ -301,7 +301,7 @@ def _grouped(
     """The partition in which client ``clients[a]`` holds example ``indices[a]``, each client's in random order."""
     shuffle = rng.permutation(len(clients))
     order = shuffle[np.argsort(clients[shuffle], kind="stable")]
-    offsets = offsets_of(np.bincount(clients, minlength=num_clients))
+    offsets = client_offsets(np.bincount(clients, minlength=num_clients))
     return Partition(offsets, indices[order], len(labels), labels_digest(labels))
 
 

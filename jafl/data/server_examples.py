@@ -8,7 +8,7 @@ import numpy as np
 from jafl.base.errors import SettingError, require
 from jafl.data.checks import generator, whole_number
 from jafl.data.federation import Partition, Source
-from jafl.data.splits import fields_of
+from jafl.data.splits import source_fields
 
 _SERVER = 203  # the random stream of this draw
 
@@ -57,7 +57,7 @@ def keep_for_server(
     chosen = np.sort(random.choice(pool, server_examples, replace=False))
     rest = np.setdiff1d(np.arange(len(source.y)), chosen)
     positions = np.arange(len(source.y)) if source.train_indices is None else source.train_indices
-    fields = fields_of(source.x, source.y, server=chosen, train=rest)
+    fields = source_fields(source.x, source.y, server=chosen, train=rest)
     fields |= {"server_indices": positions[chosen], "train_indices": positions[rest]}
     partition = _without(source.natural_partition, rest, len(source.y))
     return dataclasses.replace(source, natural_partition=partition, **fields)

@@ -13,7 +13,7 @@ import numpy as np
 
 from jafl.base.errors import choose, require, seed_number, whole_number
 from jafl.data.checks import finite_number, generator
-from jafl.data.federation import HeldOut, Partition, Source, offsets_of
+from jafl.data.federation import HeldOut, Partition, Source, client_offsets
 
 _STRATIFIED, _BY_EXAMPLE, _HELD_OUT, _FOLDS, _SHUFFLED, _EVALUATED = 301, 302, 303, 304, 305, 306
 SPLITS_OF_CLIENTS = ("clients", "examples")
@@ -91,10 +91,10 @@ def drawn_fields(
         test_fraction + validation_fraction,
         f"small enough to leave one of {len(y)} examples for training",
     )
-    return fields_of(x, y, train=rest, test=test, validation=validation)
+    return source_fields(x, y, train=rest, test=test, validation=validation)
 
 
-def fields_of(x: np.ndarray, y: np.ndarray, **splits: np.ndarray | None) -> dict[str, Any]:
+def source_fields(x: np.ndarray, y: np.ndarray, **splits: np.ndarray | None) -> dict[str, Any]:
     """The fields of a ``Source`` whose splits are examples of ``x`` and ``y``.
 
     splits: by name (train, test, validation, server), positions in ``x``; None where there is no such split.
@@ -117,7 +117,7 @@ def check_own_split(test_fraction: float | None, validation_fraction: float) -> 
 def split_source(
     source: Source, *, test_fraction: float | None, validation_fraction: float, data_seed: int
 ) -> Source:
-    """Divides anew a source that has a test set of its own; without fractions, the source as it is.
+    """Divides again a source that has a test set of its own; without fractions, the source as it is.
 
     The index arrays of the result point into the training examples followed by the test examples.
 
@@ -153,7 +153,7 @@ def split_source(
     fractions = (test_fraction, validation_fraction)
     require(len(rest) > 0, "test_fraction + validation_fraction", fractions, "smaller")
     fields = {"test_indices": np.arange(count, count + len(source.test_y)), "natural_partition": None}
-    return dataclasses.replace(source, **fields | fields_of(x, y, train=rest, **splits))
+    return dataclasses.replace(source, **fields | source_fields(x, y, train=rest, **splits))
 
 
 def fold_source(
@@ -172,7 +172,7 @@ def fold_source(
       data_seed: seed of the draw.
 
     Returns:
-      The source, split anew.
+      The source, split again.
 
     Raises:
       SettingError: for a source with clients of its own, or numbers that leave a split empty.
@@ -188,7 +188,7 @@ def fold_source(
         "test_folds",
         folds,
         f"left out for {source.name}, whose clients come with it",
-        "resample_data draws its split anew for each seed.",
+        "resample_data draws its split again for each seed.",
     )
     remedy = "Draw the validation examples here: by validation_fraction."
     require(source.validation_x is None, "the source", source.name, "without validation examples", remedy)
@@ -214,7 +214,7 @@ def fold_source(
         splits["validation"], rest = draw_split(
             "validation_fraction", validation_fraction, share, rest, y, rng
         )
-    fields = fields_of(x, y, train=rest, **splits)
+    fields = source_fields(x, y, train=rest, **splits)
     indices = {name: places[fields[name]] for name in (f"{split}_indices" for split in ("train", *splits))}
     return dataclasses.replace(source, **fields | indices)
 
@@ -374,7 +374,7 @@ def stored_source(name: str, arrays: Mapping[str, np.ndarray], num_classes: int,
 def client_source(name: str, arrays: Mapping[str, np.ndarray], **split: Any) -> Source:
     """The source of two classes in ``arrays`` (x, y, clients' offsets). split: arguments of ``split_clients``."""
     parts = split_clients(np.asarray(arrays["offsets"]), **split)
-    fields = fields_of(
+    fields = source_fields(
         arrays["x"], arrays["y"], train=parts.train, test=parts.test, validation=parts.validation
     )
     return Source(name, num_classes=2, natural_partition=parts.partition, **fields)
@@ -415,10 +415,10 @@ def _by_client(
     validates[remaining[rng.sample(range(len(remaining)), validating)]] = True
     training_clients = clients[trains]
     return ClientSplit(
-        examples_of(offsets, training_clients),
-        examples_of(offsets, clients[~trains & ~validates]),
-        examples_of(offsets, clients[validates]) if validating else None,
-        offsets_of(np.diff(offsets)[training_clients]),
+        client_examples(offsets, training_clients),
+        client_examples(offsets, clients[~trains & ~validates]),
+        client_examples(offsets, clients[validates]) if validating else None,
+        client_offsets(np.diff(offsets)[training_clients]),
     )
 
 
@@ -432,7 +432,7 @@ def _by_example(
     training = np.maximum(1, ((1 - test - validation) * sizes + 1e-9).astype(np.int64))
     left = sizes - training
     validating = np.minimum(np.rint(left * validation / (test + validation)).astype(np.int64), left - 1)
-    held = examples_of(offsets, clients)
+    held = client_examples(offsets, clients)
     holder = np.repeat(np.arange(len(clients)), sizes)
     place = _random_places(holder, sizes, generator("data_seed", data_seed, _BY_EXAMPLE))
     trains = place < training[holder]
@@ -441,7 +441,7 @@ def _by_example(
         held[trains],
         held[~trains & ~validates],
         held[validates] if validation else None,
-        offsets_of(training),
+        client_offsets(training),
     )
 
 
@@ -476,8 +476,10 @@ def hold_out(partition: Partition, fraction: float, *, seed: int) -> tuple[Parti
     place = _random_places(holder, sizes, generator("seed", seed, _HELD_OUT))
     held = np.minimum(np.rint(fraction * sizes).astype(np.int64), sizes - 1)
     out = place < held[holder]
-    rest = dataclasses.replace(partition, offsets=offsets_of(sizes - held), indices=partition.indices[~out])
-    return rest, HeldOut(offsets_of(held), partition.indices[out])
+    rest = dataclasses.replace(
+        partition, offsets=client_offsets(sizes - held), indices=partition.indices[~out]
+    )
+    return rest, HeldOut(client_offsets(held), partition.indices[out])
 
 
 def _random_places(holder: np.ndarray, sizes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -488,7 +490,7 @@ def _random_places(holder: np.ndarray, sizes: np.ndarray, rng: np.random.Generat
     return place
 
 
-def examples_of(offsets: np.ndarray, clients: np.ndarray) -> np.ndarray:
+def client_examples(offsets: np.ndarray, clients: np.ndarray) -> np.ndarray:
     """Positions of all examples of ``clients``, one client after the other."""
     sizes = np.diff(offsets)[clients]
     first = np.repeat(offsets[clients] - (np.cumsum(sizes) - sizes), sizes)

@@ -34,11 +34,11 @@ class WordNumbers:
         return np.array(rows, np.int32).reshape(-1, width)
 
     def words(self) -> np.ndarray:
-        """[bytes] uint8: all words in order, as UTF-8 with a line break between two; ``words_of`` reads it."""
+        """[bytes] uint8: all words in order, as UTF-8 with a line break between two; ``decode_words`` reads it."""
         return np.frombuffer(_SEPARATOR.join(self._number).encode(), np.uint8)
 
 
-def words_of(content: np.ndarray) -> list[str]:
+def decode_words(content: np.ndarray) -> list[str]:
     """The words that ``WordNumbers.words`` wrote."""
     return content.tobytes().decode().split(_SEPARATOR)
 
@@ -64,12 +64,12 @@ def by_frequency(
     counts = np.bincount(training.ravel(), minlength=len(words) + 1)[1:]
     # Equally frequent words stand in alphabetical order.
     alphabet = np.array(sorted(range(len(words)), key=words.__getitem__), np.int64)
-    kept = alphabet[np.argsort(-counts[alphabet], kind="stable")][:vocabulary_size]
-    kept = kept[counts[kept] > 0]
+    frequent = alphabet[np.argsort(-counts[alphabet], kind="stable")][:vocabulary_size]
+    frequent = frequent[counts[frequent] > 0]
     token = np.full(len(words) + 1, UNKNOWN, np.int32)
     token[0] = PADDING
-    token[kept + 1] = len(SPECIAL) + np.arange(len(kept), dtype=np.int32)
-    return [token[numbers] for numbers in rows], (*SPECIAL, *(words[index] for index in kept))
+    token[frequent + 1] = len(SPECIAL) + np.arange(len(frequent), dtype=np.int32)
+    return [token[numbers] for numbers in rows], (*SPECIAL, *(words[index] for index in frequent))
 
 
 def wordpieces(

@@ -18,7 +18,7 @@ def check_has_trips(schedule: EventSchedule) -> None:
     require(schedule.num_trips, "schedule", "without applied trips", "a schedule with trips")
 
 
-def numbers_of(name: str, values: Any) -> np.ndarray:
+def float_array(name: str, values: Any) -> np.ndarray:
     """``values`` as float64; raises SettingError for what is made of no numbers."""
     if isinstance(values, (np.ndarray, list, tuple)) or hasattr(values, "__array__"):
         array = as_array(name, values)
@@ -41,7 +41,7 @@ def per_trip(weights: Any, schedule: EventSchedule) -> np.ndarray:
     if weights is None:
         return np.ones(schedule.num_trips)
     check_schedule(schedule)
-    array = numbers_of("weights", weights)
+    array = float_array("weights", weights)
     wanted = (schedule.num_trips,)
     require(array.shape == wanted, "the shape of weights", array.shape, f"{wanted}, one per applied trip")
     require(np.isfinite(array).all(), "weights", array, "finite")

@@ -86,8 +86,8 @@ def wasted(schedule: EventSchedule) -> Wasted:
       >>> jafl.diagnostics.wasted(schedule).trips
       0
     """
-    lost, kept = len(schedule.discarded_client), schedule.num_trips
+    lost, applied = len(schedule.discarded_client), schedule.num_trips
     time = float(np.sum(schedule.discarded_end_time - schedule.discarded_start_time))
     used = float(np.sum(schedule.arrival_time - schedule.download_time))
-    share = lost / (lost + kept) if lost else 0.0
+    share = lost / (lost + applied) if lost else 0.0
     return Wasted(lost, share, time, time / (time + used) if time else 0.0)

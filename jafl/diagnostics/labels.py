@@ -18,7 +18,7 @@ class LabelsSeen(NamedTuple):
         those of all steps before ``edges[k + 1]``.
       share: [B, C] float64; rows sum to 1; a row is NaN where all its trips have weight 0.
       overall: [C] float64, of all trips together.
-      if_alike: [C] float64, if every client counted alike: the mean of the clients' own shares.
+      if_alike: [C] float64, if every client counted the same: the mean of the clients' own shares.
     """
 
     edges: np.ndarray
@@ -65,7 +65,7 @@ def labels_seen(
       schedule: the event schedule.
       label_counts: [N, C] numbers, the examples of each class that each client holds.
       bins: ranges of server steps.
-      weights: [J], how much each trip counts, at least 0. Default: all alike.
+      weights: [J], how much each trip counts, at least 0. Default: all the same.
       cumulative: whether a bin holds all trips applied so far, not only its own.
 
     Returns:
@@ -83,16 +83,16 @@ def labels_seen(
       array([0.5, 0.5])
     """
     edges = step_bins(schedule, bins)
-    shares, given = label_shares(label_counts), per_trip(weights, schedule)
+    shares, trip_weights = label_shares(label_counts), per_trip(weights, schedule)
     clients = schedule.num_clients
     require(
         len(shares) == clients, "the rows of label_counts", len(shares), f"{clients}, the number of clients"
     )
-    require(given.min() >= 0, "the smallest of weights", float(given.min()), "at least 0")
+    require(trip_weights.min() >= 0, "the smallest of weights", float(trip_weights.min()), "at least 0")
     offsets = np.searchsorted(schedule.step, edges)
     seen = np.empty((len(edges) - 1, shares.shape[1]))
     for number, (first, end) in enumerate(zip(offsets[:-1], offsets[1:], strict=True)):
-        client, weight = schedule.client[first:end], given[first:end]
+        client, weight = schedule.client[first:end], trip_weights[first:end]
         if len(client) < clients:
             seen[number] = weight @ shares[client]
         else:

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from jafl.base.errors import require, whole_number
-from jafl.diagnostics.checks import Groups, check_has_trips, group_numbers, numbers_of, per_client, per_trip
+from jafl.diagnostics.checks import Groups, check_has_trips, float_array, group_numbers, per_client, per_trip
 from jafl.records import EventSchedule, check_schedule
 
 
@@ -36,7 +36,7 @@ def influence(schedule: EventSchedule, weights: np.ndarray | None = None) -> np.
 
     Args:
       schedule: the event schedule.
-      weights: [J], one per applied trip. Default: all trips count alike.
+      weights: [J], one per applied trip. Default: all trips count the same.
 
     Returns:
       [N] float64, sums to 1; all 0 if the weights sum to 0.
@@ -84,8 +84,8 @@ def equation_8_weights(schedule: EventSchedule) -> np.ndarray:
     """FedStaleWeight's weights E[tau_i] * K + 1 (equation 8 without its 1/n), before normalization.
 
     E[tau_i] is the client's mean staleness over the whole schedule, the limit of the algorithm's running mean; K is
-    the number of trips of the step. With these weights clients count alike where all are in flight, which equation 6
-    assumes; with a concurrency below the number of clients only nearly so.
+    the number of trips of the step. With these weights clients count the same where all are in flight, which equation
+    6 assumes; with a concurrency below the number of clients only nearly so.
 
     Args:
       schedule: the event schedule.
@@ -107,8 +107,8 @@ def equation_8_weights(schedule: EventSchedule) -> np.ndarray:
 def normalized_within_steps(schedule: EventSchedule, weights: np.ndarray) -> np.ndarray:
     """``weights`` divided by their sum over the trips of the same server step.
 
-    FedStaleWeight's algorithm 1 does so, after which clients no longer count alike: the large weight of a slow client
-    is divided by a sum that contains it.
+    FedStaleWeight's algorithm 1 does so, after which clients no longer count the same: the large weight of a slow
+    client is divided by a sum that contains it.
 
     Args:
       schedule: the event schedule.
@@ -127,13 +127,13 @@ def normalized_within_steps(schedule: EventSchedule, weights: np.ndarray) -> np.
       >>> jafl.diagnostics.normalized_within_steps(schedule, [1.0, 3.0])
       array([0.25, 0.75])
     """
-    given = per_trip(weights, schedule)
-    total = np.bincount(schedule.step, given, minlength=schedule.num_steps)
-    return given / np.where(total == 0, 1, total)[schedule.step]
+    trip_weights = per_trip(weights, schedule)
+    total = np.bincount(schedule.step, trip_weights, minlength=schedule.num_steps)
+    return trip_weights / np.where(total == 0, 1, total)[schedule.step]
 
 
 def fairness_loss(shares: Any) -> float:
-    """FedStaleWeight's objective sum_i |shares_i - 1/n| (equation 3), 0 if all clients count alike.
+    """FedStaleWeight's objective sum_i |shares_i - 1/n| (equation 3), 0 if all clients count the same.
 
     Args:
       shares: [n], each client's alpha_i p_i: p_i is its share of the applied trips (equation 2), alpha_i the weight
@@ -192,11 +192,11 @@ def jain(values: Any) -> float:
       >>> jafl.diagnostics.jain([0.0, 0.0, 0.0, 8.0])
       0.25
     """
-    given = _numbers("values", values, not_negative=True)
-    if not given.any():
+    array = _numbers("values", values, not_negative=True)
+    if not array.any():
         return 1.0
-    given = given / given.max()  # so that no square underflows or overflows
-    return float(given.sum() ** 2 / (len(given) * np.sum(given**2)))
+    array = array / array.max()  # so that no square underflows or overflows
+    return float(array.sum() ** 2 / (len(array) * np.sum(array**2)))
 
 
 def of_fair_share(schedule: EventSchedule, shares: Any, groups: Groups | None = None) -> dict[str, float]:
@@ -220,14 +220,17 @@ def of_fair_share(schedule: EventSchedule, shares: Any, groups: Groups | None = 
       >>> jafl.diagnostics.of_fair_share(schedule, [0.25, 0.75], {"first": [0], "second": [1]})
       {'first': 0.5, 'second': 1.5}
     """
-    given = per_client("shares", shares, schedule)
+    client_shares = per_client("shares", shares, schedule)
     names, number = group_numbers(groups, schedule.num_clients)
-    return {name: float(len(given) * given[number == place].mean()) for place, name in enumerate(names)}
+    return {
+        name: float(len(client_shares) * client_shares[number == place].mean())
+        for place, name in enumerate(names)
+    }
 
 
 def _numbers(name: str, values: Any, not_negative: bool = False) -> np.ndarray:
     """``values`` [n] as an array; raises SettingError for another shape, or numbers not finite or negative."""
-    array = numbers_of(name, values)
+    array = float_array(name, values)
     require(array.ndim == 1 and array.size, f"the shape of {name}", array.shape, "(n,), n at least 1")
     require(np.isfinite(array).all(), name, array, "finite")
     least = array.min()

@@ -15,7 +15,7 @@ from jafl.diagnostics.over_time import in_flight, mean_in_flight
 from jafl.diagnostics.shares import fairness_loss, gini, influence, jain, of_fair_share
 from jafl.records import EventSchedule
 
-TRIPS = "client trips"  # the influence of clients where all trips count alike
+TRIPS = "client trips"  # the influence of clients where all trips count the same
 PERCENTILES = (5, 25, 50, 75, 95, 99)
 
 
@@ -38,7 +38,7 @@ def summary(
       label_counts: [N, C], examples of each class that each client holds; adds ``label_distance`` to every entry of
         ``influence``.
       weights: {name: [J]}, for example before and after normalization within the buffer; each adds an entry of
-        ``influence``, beside "client trips", where every trip counts alike.
+        ``influence``, beside "client trips", where every trip counts the same.
       groups: {name: its clients}; adds ``groups``, and ``of_fair_share`` to every entry of ``influence``.
       costs: the result of ``jafl.diagnostics.costs``; adds ``costs``.
 
@@ -51,7 +51,7 @@ def summary(
         wasted          the fields of ``Wasted``
         clients         all, and those that took part
         influence       per kind of weight: ``fairness_loss``, ``gini``, ``jain``; ``smallest`` and ``largest`` in
-                        units of the fair share, 1/N; ``label_distance`` between labels seen and all clients alike
+                        units of the fair share, 1/N; ``label_distance`` of labels seen from equal clients
         groups          per group: clients, applied trips, mean staleness
         examples        means of started and of applied trips, and their ratio
         costs           the fields of ``Costs``
@@ -108,10 +108,10 @@ def _influence(
 ) -> dict[str, Any]:
     """How unequal clients are under one kind of ``weights`` [J]."""
     shares = influence(schedule, weights)
-    given = bool(shares.any())
-    proper = given and shares.min() >= 0  # the indices have no meaning for negative weights
+    has_weight = bool(shares.any())
+    proper = has_weight and shares.min() >= 0  # the indices have no meaning for negative weights
     entry: dict[str, Any] = {
-        "fairness_loss": fairness_loss(shares) if given else None,
+        "fairness_loss": fairness_loss(shares) if has_weight else None,
         "gini": gini(shares) if proper else None,
         "jain": jain(shares) if proper else None,
         "smallest": len(shares) * shares.min(),
@@ -121,7 +121,7 @@ def _influence(
         entry["of_fair_share"] = of_fair_share(schedule, shares, groups)
     if label_counts is not None:
         distance = None
-        if given and per_trip(weights, schedule).min() >= 0:
+        if has_weight and per_trip(weights, schedule).min() >= 0:
             seen = labels_seen(schedule, label_counts, 1, weights)
             distance = label_distance(seen.overall, seen.if_alike)
         entry["label_distance"] = distance

@@ -17,7 +17,7 @@ _SHOWN_APART = ("module", "loss_per_example", "frozen", "initial", "task", "metr
 def line(model: Any) -> str:
     """A model in one line: its module, its task, its loss, and every field that is not as it is by default."""
     facts = [f"{name}={value}" for name, value in _changed(model).items()]
-    loss = f"loss {name_of(model.loss_per_example)}"
+    loss = f"loss {callable_name(model.loss_per_example)}"
     return display.one_line("Model", module_line(model.module), model.task.name, loss, *facts)
 
 
@@ -28,7 +28,7 @@ def html(model: Any) -> str:
         "module": name,
         **{field: display.number(value) for field, value in _fields(model.module).items()},
         "task": model.task.name,
-        "loss": name_of(model.loss_per_example),
+        "loss": callable_name(model.loss_per_example),
         "metrics": ", ".join({**model.task.metrics, **model.metrics}) or "the loss alone",
         **{field.replace("_", " "): str(value) for field, value in _changed(model).items()},
     }
@@ -55,7 +55,7 @@ def module_name(module: Any) -> str:
     return module.name if isinstance(module, Network) else type(module).__name__
 
 
-def name_of(function: Any) -> str:
+def callable_name(function: Any) -> str:
     """The name of a function; of another callable its text."""
     return str(getattr(function, "__name__", None) or display.shortened(repr(function)))
 
@@ -74,7 +74,7 @@ def _brief(value: Any) -> Any:
         return _Name(type(value).__name__)
     if isinstance(value, (list, tuple)):
         return _Name("[" + ", ".join(str(_brief(each)) for each in value) + "]")
-    return _Name(name_of(value)) if callable(value) else value
+    return _Name(callable_name(value)) if callable(value) else value
 
 
 class _Name(str):

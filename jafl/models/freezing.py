@@ -34,18 +34,18 @@ def chosen(params: Any, which: Which) -> set[str]:
         for pattern in patterns:
             fits = any(_matches(path, pattern) for path in known)
             require(fits, "what to freeze", pattern, f"a pattern that fits a parameter's path: {some}")
-        found = {path for path in known if any(_matches(path, pattern) for pattern in patterns)}
+        frozen = {path for path in known if any(_matches(path, pattern) for pattern in patterns)}
     elif jax.tree.leaves(which) and all(
         isinstance(leaf, (bool, np.bool_)) for leaf in jax.tree.leaves(which)
     ):
-        found = _by_tree(known, which, some)
+        frozen = _by_tree(known, which, some)
     else:
         require(callable(which), "what to freeze", which, _ALLOWED)
-        found = {path for path in known if which(path)}
+        frozen = {path for path in known if which(path)}
     require(
-        len(found) < len(known), "what to freeze", which, "not all parameters", "Nothing would be trained."
+        len(frozen) < len(known), "what to freeze", which, "not all parameters", "Nothing would be trained."
     )
-    return found
+    return frozen
 
 
 def _matches(path: str, pattern: str) -> bool:
@@ -56,7 +56,7 @@ def _matches(path: str, pattern: str) -> bool:
 def _by_tree(known: list[str], tree: Any, some: str) -> set[str]:
     """The paths for which a tree of bools, or of the first levels of the parameters, holds True."""
     said = dict(zip(paths(tree), jax.tree.leaves(tree), strict=True))
-    found = set()
+    matches = set()
     for path in known:
         parts = path.split("/")
         above = ("/".join(parts[:depth]) for depth in range(len(parts), -1, -1))
@@ -64,8 +64,8 @@ def _by_tree(known: list[str], tree: Any, some: str) -> set[str]:
         allowed = f"a bool for each parameter or for what it is a part of: {some}"
         require(place is not None, "what to freeze", f"a tree without {path}", allowed)
         if said[place or ""]:
-            found.add(path)
-    return found
+            matches.add(path)
+    return matches
 
 
 def split(tree: Any, is_frozen: Callable[[str], bool], keys: tuple[Any, ...] = ()) -> tuple[Any, Any]:

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jafl.models.model import Model, mean_of
+from jafl.models.model import Model, safe_mean
 from jafl.specifications import specification
 
 
@@ -25,7 +25,7 @@ def server_gradient(model: Model, x: Any, y: Any) -> Callable[[Any], Any]:
 
     def loss(params: Any) -> jax.Array:
         sums, counts = model.loss_sums(params, x, y)
-        return jnp.mean(sums) if counts is None else mean_of(jnp.sum(sums), jnp.sum(counts))
+        return jnp.mean(sums) if counts is None else safe_mean(jnp.sum(sums), jnp.sum(counts))
 
     gradient = jax.grad(loss)
 

@@ -17,8 +17,8 @@ from jafl.models.forms.rewriting import in_quick_forms
 from jafl.models.freezing import Which, chosen, merged, paths, split
 from jafl.models.inputs import Inputs
 from jafl.models.network import NO_STATISTICS, Network, as_setting_error
-from jafl.models.networks import Variables, differences, frozen_params, network_of
-from jafl.models.tasks import Loss, MetricFunction, Reading, Task, in_jax, reading, task_of
+from jafl.models.networks import Variables, as_network, differences, frozen_params
+from jafl.models.tasks import Loss, MetricFunction, Reading, Task, as_task, in_jax, reading
 
 
 @jax.tree_util.register_pytree_node_class
@@ -41,7 +41,7 @@ class Model:
         apply(params, x) -> outputs.
         It maps a batch [B, ...] to outputs, logits [B, classes] by default, several in a tuple or dict if need be,
         and has parameters and constants only (no batch statistics: they have no meaning across clients). If the call
-        of a Flax module takes an argument ``train``, ``training`` or ``deterministic``, it is told what it is; if it
+        of a Flax module takes an argument ``train``, ``training`` or ``deterministic``, it receives its value; if it
         can use a random key, clients give it one, which depends on seed, client, trip and local step, and on the
         name of the random stream. In evaluation there is no dropout, and all other streams of Flax modules have a
         fixed key; an argument ``key``, of Equinox modules and of functions, is None then.
@@ -93,20 +93,20 @@ class Model:
     def __post_init__(self) -> None:
         choose("matmul_precision", self.matmul_precision, dict.fromkeys(MATMUL_PRECISIONS))
         choose("compute_dtype", self.compute_dtype, dict.fromkeys(COMPUTE_DTYPES))
-        network, own, constants = network_of(self.module)
-        task = task_of(self.task)
+        network, own, constants = as_network(self.module)
+        task = as_task(self.task)
         require(
             isinstance(self.metrics, Mapping) and all(map(callable, self.metrics.values())),
             "metrics",
             self.metrics,
             "{name: function of (outputs, labels)}",
         )
-        found = {"task": task, "metrics": dict(self.metrics)}
+        parts = {"task": task, "metrics": dict(self.metrics)}
         if own is not None:  # the network takes the place of a module that is no static value
             require(self.initial is None, "initial", "given", f"None: {network.name} has parameters")
-            found |= {"module": network, "initial": own, "frozen": constants}
+            parts |= {"module": network, "initial": own, "frozen": constants}
         if isinstance(self.module, tuple):
-            found["module"] = network
+            parts["module"] = network
         require(
             "loss" not in self.metrics, "the name of a metric", "loss", "another: the loss is measured anyway"
         )
@@ -114,8 +114,8 @@ class Model:
         remedy = 'A task brings its loss: jafl.Model(module, task="regression").'
         require(fits, "loss_per_example", self.loss_per_example, "a function of (outputs, labels)", remedy)
         if self.loss_per_example is None or isinstance(self.loss_per_example, Reading):
-            found["loss_per_example"] = reading(task.loss_per_example, self.output)
-        for name, value in found.items():
+            parts["loss_per_example"] = reading(task.loss_per_example, self.output)
+        for name, value in parts.items():
             object.__setattr__(self, name, value)
 
     def __repr__(self) -> str:
@@ -142,11 +142,11 @@ class Model:
     @property
     def network(self) -> Network:
         """The module as two functions."""
-        return network_of(self.module)[0]
+        return as_network(self.module)[0]
 
     @property
     def random(self) -> bool:
-        """Whether the module can be told that it trains, and then use a random key; see ``draws``."""
+        """Whether the module has an argument that says that it trains, and then use a random key; see ``draws``."""
         return self.dropout and self.network.random
 
     @property
@@ -201,8 +201,8 @@ class Model:
           x: [B, ...] examples, of which only shape and dtype matter.
 
         Returns:
-          True for a module that can be told that it trains (``random``), and for one that uses a random stream
-          anyway, as a variational autoencoder does; False with ``dropout=False``.
+          True for a module with an argument that says that it trains (``random``), and for one that uses a random
+          stream anyway, as a variational autoencoder does; False with ``dropout=False``.
         """
         if self.random or not self.dropout:
             return self.random
@@ -369,7 +369,7 @@ class Model:
           [B] losses; where the task counts tokens or weights, the mean of each example's, 0 without any.
         """
         sums, counts = self.loss_sums(params, x, y, key)
-        return sums if counts is None else mean_of(sums, counts)
+        return sums if counts is None else safe_mean(sums, counts)
 
     def loss_sums(
         self, params: Any, x: jax.Array, y: jax.Array, key: jax.Array | None = None
@@ -390,7 +390,7 @@ class Model:
         return (losses[0], losses[1]) if isinstance(losses, (tuple, list)) else (losses, None)
 
 
-def mean_of(total: jax.Array, count: jax.Array) -> jax.Array:
+def safe_mean(total: jax.Array, count: jax.Array) -> jax.Array:
     """``total / count`` [...], in the type of ``total``; 0 where nothing is counted."""
     return jnp.where(count > 0, total / jnp.where(count > 0, count, 1).astype(total.dtype), 0)
 
@@ -401,9 +401,9 @@ def _outputs(model: Model, frozen: Any, params: Any, x: jax.Array, key: jax.Arra
     if model.compute_dtype == "float32":
         return network.apply(params, frozen, x, key)
     # Those of the type of the parameters; of whole numbers, none.
-    kept = jnp.result_type(jnp.float32, *jax.tree.leaves((frozen, params)))
+    dtype = jnp.result_type(jnp.float32, *jax.tree.leaves((frozen, params)))
     params, frozen, x = _floats_as((params, frozen, x), jnp.bfloat16)
-    return _floats_as(network.apply(params, frozen, x, key), kept)
+    return _floats_as(network.apply(params, frozen, x, key), dtype)
 
 
 @functools.lru_cache(maxsize=64)

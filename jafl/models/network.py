@@ -1,4 +1,4 @@
-"""What a neural network is for jafl: two functions, and what libraries' modules are told and given when called."""
+"""What a neural network is for jafl: two functions, and the arguments of libraries' modules."""
 
 import abc
 import inspect
@@ -11,7 +11,7 @@ import jax
 
 from jafl.base.errors import SettingError
 
-# Arguments by which modules are told whether they train, and what each is then; otherwise it is the opposite.
+# Arguments that say whether a module trains, and the value of each then; otherwise it is the opposite.
 SWITCHES = {"train": True, "training": True, "deterministic": False}
 NO_STATISTICS = (
     "Batch statistics have no meaning across clients: use GroupNorm or LayerNorm in place of BatchNorm."
@@ -50,7 +50,7 @@ class Network(abc.ABC):
         """The outputs for a batch ``x`` [B, ...]; ``key``: of a local step in training, else None."""
 
     def draws(self, params: Any, frozen: Any, x: jax.Array) -> bool:
-        """Whether it uses random numbers even where it is not told that it trains; arguments as of ``apply``."""
+        """Whether it uses random numbers even where no argument says that it trains; arguments as of ``apply``."""
         return False
 
     @abc.abstractmethod

@@ -34,7 +34,7 @@ ALLOWED = "a module of flax.linen, flax.nnx or Equinox, or a pair of functions (
 _STREAM = re.compile('PRNG for "(.*)"')
 
 
-def network_of(module: Any) -> tuple[Network, Any, Any]:
+def as_network(module: Any) -> tuple[Network, Any, Any]:
     """(the network of what a user gives as a model, its own parameters or None, its own constants or None).
 
     Raises:
@@ -73,7 +73,7 @@ class Linen(Network):
 
     @property
     def random(self) -> bool:
-        """Whether the module can be told that it trains."""
+        """Whether the module has an argument that says that it trains."""
         return bool(switches(type(self.module).__call__) or self._fields)
 
     @property
@@ -84,19 +84,19 @@ class Linen(Network):
         return [field.name for field in dataclasses.fields(self.module) if field.name in SWITCHES]
 
     def _in_mode(self, training: bool) -> tuple[nn.Module, dict[str, Any]]:
-        """The module, and what its call is told, in training or not."""
-        told: dict[str, Any] = {
+        """The module, and the arguments of its call, in training or not."""
+        arguments: dict[str, Any] = {
             name: SWITCHES[name] == training for name in switches(type(self.module).__call__)
         }
         if not self._fields:
-            return self.module, told
+            return self.module, arguments
         fields: dict[str, Any] = {name: SWITCHES[name] == training for name in self._fields}
-        return self.module.clone(**fields), told
+        return self.module.clone(**fields), arguments
 
     def init(self, key: jax.Array, x: jax.Array, frozen: Any = None) -> Any:
         """The variables "params" of ``module.init``."""
-        module, told = self._in_mode(training=False)
-        variables = module.init(key, x, **told)
+        module, arguments = self._in_mode(training=False)
+        variables = module.init(key, x, **arguments)
         known = frozen.constants if isinstance(frozen, Variables) else {}
         require(
             set(variables) == {"params", *known},
@@ -128,11 +128,11 @@ class Linen(Network):
     ) -> tuple[Any, list[str]]:
         """(the outputs, the names of the streams it asks for, dropout aside)."""
         variables = _variables(params, frozen)
-        module, told = self._in_mode(training=key is not None)
+        module, arguments = self._in_mode(training=key is not None)
         rngs = {} if key is None else {"dropout": key}
         while True:
             try:
-                outputs = module.apply(variables, x, **told, rngs=rngs)
+                outputs = module.apply(variables, x, **arguments, rngs=rngs)
             except flax.errors.InvalidRngError as error:
                 # Flax does not tell beforehand which streams a module has: each is given when it is missed.
                 name = _STREAM.search(str(error))
@@ -198,16 +198,16 @@ class Functions(Network):
         params = self.make(key) if len(positional) == 1 else self.make(key, x)
         fits = jax.tree.leaves(params) and all(_is_floating(leaf) for leaf in jax.tree.leaves(params))
         remedy = "They are a pytree of floating arrays; what is not trained belongs into the function apply."
-        found = [str(getattr(leaf, "dtype", type(leaf).__name__)) for leaf in jax.tree.leaves(params)]
-        require(bool(fits), "the types of the parameters that init returns", found, "floating", remedy)
+        dtypes = [str(getattr(leaf, "dtype", type(leaf).__name__)) for leaf in jax.tree.leaves(params)]
+        require(bool(fits), "the types of the parameters that init returns", dtypes, "floating", remedy)
         return jax.tree.map(jnp.asarray, params)
 
     def apply(self, params: Any, frozen: Any, x: jax.Array, key: jax.Array | None) -> Any:
         """What the second function returns."""
-        told: dict[str, Any] = {name: SWITCHES[name] == (key is not None) for name in switches(self.use)}
+        arguments: dict[str, Any] = {name: SWITCHES[name] == (key is not None) for name in switches(self.use)}
         if has_argument(self.use, "key"):
-            told["key"] = key
-        return self.use(merged(params, frozen), x, **told)
+            arguments["key"] = key
+        return self.use(merged(params, frozen), x, **arguments)
 
     def with_params(self, params: Any, frozen: Any) -> Any:
         """A function of examples."""
@@ -218,17 +218,17 @@ def _is_floating(leaf: Any) -> bool:
     return jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
 
 
-def differences(expected: Any, given: Any) -> Iterator[str]:
-    """What ``given`` has otherwise than ``expected``, two pytrees of arrays or shapes, a phrase each."""
-    wanted, found = (
+def differences(expected: Any, actual_tree: Any) -> Iterator[str]:
+    """What ``actual_tree`` has otherwise than ``expected``, two pytrees of arrays or shapes, a phrase each."""
+    wanted, actual = (
         {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
-        for tree in (expected, given)
+        for tree in (expected, actual_tree)
     )
-    for path in found:
+    for path in actual:
         if path not in wanted:
             yield f"{path} belongs to no layer"
     for path, leaf in wanted.items():
-        if path not in found:
+        if path not in actual:
             yield f"{path} is missing"
-        elif jnp.shape(found[path]) != leaf.shape:
-            yield f"{path} has the shape {jnp.shape(found[path])} in place of {leaf.shape}"
+        elif jnp.shape(actual[path]) != leaf.shape:
+            yield f"{path} has the shape {jnp.shape(actual[path])} in place of {leaf.shape}"

@@ -16,7 +16,7 @@ from jafl.models.network import NO_STATE, NO_STATISTICS, SWITCHES, Network, has_
 
 @dataclasses.dataclass(frozen=True)
 class Nnx(Network):
-    """A Flax nnx module, taken apart: its graph in evaluation and in training, and the structure of its state.
+    """The parts of a Flax nnx module: its graph in evaluation and in training, and the structure of its state.
 
     streams: of each part of the state of its random streams (whether it is a key, shape).
     """
@@ -49,15 +49,15 @@ class Nnx(Network):
         from flax import nnx
 
         module = self._merged(params, frozen, key)
-        told: dict[str, Any] = {
+        arguments: dict[str, Any] = {
             name: SWITCHES[name] == (key is not None) for name in switches(self.kind.__call__)
         }
         if has_argument(self.kind.__call__, "rngs"):  # type: ignore[operator]
-            told["rngs"] = nnx.Rngs(stream_key(key, "rngs"))
-        before = _constants_of(module)
-        outputs = module(x, **told)
+            arguments["rngs"] = nnx.Rngs(stream_key(key, "rngs"))
+        before = _module_constants(module)
+        outputs = module(x, **arguments)
         changed = [
-            name for name, value in _constants_of(module).items() if value is not before.get(name, value)
+            name for name, value in _module_constants(module).items() if value is not before.get(name, value)
         ]
         require(
             not changed,
@@ -69,7 +69,7 @@ class Nnx(Network):
         return outputs
 
     def with_params(self, params: Any, frozen: Any) -> Any:
-        """A module like the user's; random streams begin anew."""
+        """A module like the user's; random streams start again."""
         params, frozen = jax.tree.map(jnp.asarray, (params, frozen))
         return self._merged(params, frozen, None)
 
@@ -95,7 +95,7 @@ def _constant() -> Any:
     return nnx.Not(nnx.Any(nnx.Param, nnx.RngState))
 
 
-def _constants_of(module: Any) -> dict[Any, Any]:
+def _module_constants(module: Any) -> dict[Any, Any]:
     """{name: value} of the variables of an nnx module that are neither parameters nor random streams."""
     from flax import nnx
 
@@ -133,7 +133,7 @@ def nnx_network(module: Any) -> tuple[Network, Any, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class Equinox(Network):
-    """An Equinox module, taken apart: everything in it that is no array, in evaluation and in training.
+    """The parts of an Equinox module: everything in it that is no array, in evaluation and in training.
 
     Its call takes one example, as Equinox's layers do; a batch is mapped with ``vmap``.
     """
@@ -164,8 +164,8 @@ class Equinox(Network):
         """Calls the module on each example; in training with a key for each."""
         module = self._combined(params, frozen, training=key is not None)
         if key is None or not self.random:
-            told = {"key": None} if self.random else {}
-            return jax.vmap(lambda one: module(one, **told))(x)
+            arguments = {"key": None} if self.random else {}
+            return jax.vmap(lambda one: module(one, **arguments))(x)
         return jax.vmap(lambda one, key: module(one, key=key))(x, jax.random.split(key, len(x)))
 
     def with_params(self, params: Any, frozen: Any) -> Any:

@@ -140,8 +140,8 @@ def softmax_cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
     def by_comparison(logits: jax.Array, labels: jax.Array) -> jax.Array:
         """Without a look-up of the labels' logits, which takes a TPU five operations."""
         is_label = labels[..., None] == jnp.arange(logits.shape[-1])
-        of_label = jnp.sum(jnp.where(is_label, logits, 0), axis=-1)
-        return jax.nn.logsumexp(logits, axis=-1) - of_label
+        label_logits = jnp.sum(jnp.where(is_label, logits, 0), axis=-1)
+        return jax.nn.logsumexp(logits, axis=-1) - label_logits
 
     losses: jax.Array = by_platform(
         logits, labels, cpu=optax.softmax_cross_entropy_with_integer_labels, elsewhere=by_comparison
@@ -387,7 +387,7 @@ TASKS: dict[str, Task] = {
 }
 
 
-def task_of(task: Any) -> Task:
+def as_task(task: Any) -> Task:
     """The task of this name, or ``task`` itself.
 
     Raises:
@@ -396,8 +396,8 @@ def task_of(task: Any) -> Task:
     if isinstance(task, Task):
         return task
     require(isinstance(task, str), "task", task, f"{', '.join(TASKS)}, or a jafl.models.Task")
-    found: Task = choose("task", task, TASKS)
-    return found
+    chosen_task: Task = choose("task", task, TASKS)
+    return chosen_task
 
 
 def check_values(task: Task, federation: Any) -> None:

@@ -1,4 +1,4 @@
-"""A vertical axis for accuracies near 1: logarithmic in the error, so that 0.98 and 0.99 can be told apart.
+"""A vertical axis for accuracies near 1: logarithmic in the error, so that 0.98 and 0.99 can be distinguished.
 
 The axis still shows accuracies, and 1 is at its top: 0.9, 0.99 and 0.999 are equally far apart.
 """

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-# Okabe and Ito's colors, which color-blind readers can tell apart.
+# Okabe and Ito's colors, which color-blind readers can distinguish.
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000")
 TIME = "simulated time (units of the delay law)"
 MOST_BARS = 40  # clients, or values of staleness, that are drawn as bars
@@ -53,7 +53,7 @@ def new_figure(
     FigureCanvasAgg(figure)
     figure._repr_png_ = functools.partial(png, figure)  # the name that notebooks look for
     axes = figure.subplots(rows, columns, squeeze=False, **options)
-    for panel in axes.flat:  # lines are told apart by colors, and dashed ones by the same colors once more
+    for panel in axes.flat:  # lines differ in color, and dashed ones by the same colors once more
         panel.set_prop_cycle(cycler(linestyle=["-", "--"]) * cycler(color=COLORS))
     return figure, axes
 
@@ -137,8 +137,8 @@ def with_rows(
     for label, words in same.items():
         if label not in chosen:
             rest.setdefault(words, []).append(label)
-    told = [f"{', '.join(labels)} ({words})" for words, labels in rest.items()]
-    note = f"\nNot drawn: {'; '.join(told)}" if told else ""
+    notes = [f"{', '.join(labels)} ({words})" for words, labels in rest.items()]
+    note = f"\nNot drawn: {'; '.join(notes)}" if notes else ""
     return [(label, schedules[label], colors[label]) for label in chosen], note
 
 

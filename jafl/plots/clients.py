@@ -34,9 +34,9 @@ FEW_POINTS = 400  # clients; with more, their means are drawn over the points
 MEANS = 50  # of so many groups of equal size
 # What the numbers in the legend mean (FedStaleWeight's equation 3; Gini 1912).
 FAIRNESS = (
-    "Fairness loss: the sum over clients of |share of all weight - 1/N|. It is 0 where all clients count alike, and "
-    "nears 2 where one alone counts.\nGini index: half the mean difference between two clients' shares, over their "
-    "mean. It is 0 where all clients count alike, and nears 1 where one alone counts."
+    "Fairness loss: the sum over clients of |share of all weight - 1/N|. It is 0 where all clients count the same, "
+    "and nears 2 where one alone counts.\nGini index: half the mean difference between two clients' shares, over "
+    "their mean. It is 0 where all clients count the same, and nears 1 where one alone counts."
 )
 
 
@@ -75,7 +75,7 @@ def participation(
 def influence(schedule: EventSchedule, weights: Mapping[str, np.ndarray]) -> "Figure":
     """Each client's influence under one to three kinds of weights, in units of the fair share.
 
-    The client trips themselves are drawn beside them: the influence if every trip counted alike. Drawn as
+    The client trips themselves are drawn beside them: the influence if every trip counted the same. Drawn as
     ``participation`` is. The legend has FedStaleWeight's fairness loss (equation 3) and the Gini index of each kind,
     the latter only where no share is negative; below the picture stands what they mean.
 
@@ -98,7 +98,7 @@ def influence(schedule: EventSchedule, weights: Mapping[str, np.ndarray]) -> "Fi
         f"of one kind at least and {MOST_KINDS} at most",
     )
     kinds = {TRIPS: diagnostics.influence(schedule)}
-    kinds |= {label: diagnostics.influence(schedule, of_trips) for label, of_trips in weights.items()}
+    kinds |= {label: diagnostics.influence(schedule, trip_weights) for label, trip_weights in weights.items()}
     shares = {_described(label, share): schedule.num_clients * share for label, share in kinds.items()}
     colors = (COLORS[0], COLORS[2], COLORS[1], COLORS[4]) if len(weights) > 1 else COLORS
     figure = _shares(shares, colors, "influence (1 is the fair share)", thousands, fair=1.0)

@@ -146,9 +146,9 @@ def _panels(
         _draw(panel, curves)
         if not change_early:
             panel.set_xlim(left=0)
-    drawn = [curve for of_panel in panels for curve in of_panel.values()]
-    far = 0 if target is None else _far(target, drawn)
-    _name_metric(axes[0, 0], drawn, metric, None if far else target, scale)
+    all_curves = [curve for panel_curves in panels for curve in panel_curves.values()]
+    far = 0 if target is None else _far(target, all_curves)
+    _name_metric(axes[0, 0], all_curves, metric, None if far else target, scale)
     if target is not None:
         _mark_target(axes[0], target, far)
     _legend(figure, panel, list(curves.values()))
@@ -195,8 +195,12 @@ def _name_metric(
 ) -> None:
     """Sets the name and the scale of the vertical axis, which all panels share."""
     name = metric.replace("_", " ")
-    drawn = [curve.mean for curve in curves] + [np.maximum(curve.mean - curve.error, 0) for curve in curves]
-    values = np.concatenate(drawn if target is None else [*drawn, np.array([target], np.float64)])
+    values_shown = [curve.mean for curve in curves] + [
+        np.maximum(curve.mean - curve.error, 0) for curve in curves
+    ]
+    values = np.concatenate(
+        values_shown if target is None else [*values_shown, np.array([target], np.float64)]
+    )
     if shows_errors(scale, metric, values):
         set_error_scale(panel, values)
         name = f"{name} {NAME}"
@@ -242,8 +246,8 @@ def _changes_early(curves: Sequence[Curve]) -> bool:
 
 def _after_start(curve: Curve) -> Curve:
     """The part of a curve that a logarithmic axis can show."""
-    kept = curve.across > 0
-    return Curve(curve.across[kept], curve.mean[kept], curve.error[kept], curve.seeds)
+    after = curve.across > 0
+    return Curve(curve.across[after], curve.mean[after], curve.error[after], curve.seeds)
 
 
 def _draw(axes: "Axes", curves: Mapping[str, Curve]) -> None:
@@ -256,7 +260,7 @@ def _draw(axes: "Axes", curves: Mapping[str, Curve]) -> None:
             label=label,
             color=color,
             linewidth=1.7,
-            marker=MARKERS[index % len(MARKERS)],  # tells lines apart without color
+            marker=MARKERS[index % len(MARKERS)],  # distinguishes lines without color
             markevery=_marked(curve.across, axes.get_xscale(), index),
             markersize=5.5,
             markeredgecolor="white",

@@ -76,13 +76,13 @@ def heat_maps(
 
 def _grids(
     name: str,
-    given: Mapping[str, Any],
+    values: Mapping[str, Any],
     labels: Iterable[str],
     shape: tuple[int, int],
     default: float = np.nan,
 ) -> dict[str, np.ndarray]:
     """{label: [R, C] float64} of what is given, ``default`` elsewhere; SettingError for another shape."""
-    grids = {label: np.asarray(given.get(label, np.full(shape, default)), np.float64) for label in labels}
+    grids = {label: np.asarray(values.get(label, np.full(shape, default)), np.float64) for label in labels}
     for label, grid in grids.items():
         require(grid.shape == shape and grid.size, f"{name}[{label!r}]", grid.shape, f"of shape {shape}")
     return grids

@@ -15,26 +15,26 @@ def runs_by_label(runs: Any) -> Any:
     SettingError for a label whose runs are no list.
     """
     if isinstance(runs, Mapping):
-        return {label: _runs_of(given, f"runs[{label!r}]") for label, given in runs.items()}
+        return {label: _label_runs(label_runs, f"runs[{label!r}]") for label, label_runs in runs.items()}
     is_run = _is_list(runs) and len(runs) > 0 and all(isinstance(row, Mapping) for row in runs)
     if isinstance(runs, History) or is_run:
-        return {ALONE: [evaluations_of(runs)]}
+        return {ALONE: [as_evaluations(runs)]}
     if _is_list(runs) and len(runs) > 0 and all(isinstance(run, History) for run in runs):
-        return {ALONE: _runs_of(runs, "runs")}
+        return {ALONE: _label_runs(runs, "runs")}
     return runs
 
 
-def evaluations_of(run: Any) -> Any:
+def as_evaluations(run: Any) -> Any:
     """The evaluations of a history; anything else as it is."""
     return run.evaluations if isinstance(run, History) else run
 
 
-def _runs_of(given: Any, setting: str) -> list[Any]:
+def _label_runs(runs: Any, setting: str) -> list[Any]:
     """The evaluations of a label's runs; a history stands for a list of one."""
-    if isinstance(given, History):
-        return [given.evaluations]
-    require(_is_list(given), setting, given, "a history, or a list of runs")
-    return [evaluations_of(run) for run in given]
+    if isinstance(runs, History):
+        return [runs.evaluations]
+    require(_is_list(runs), setting, runs, "a history, or a list of runs")
+    return [as_evaluations(run) for run in runs]
 
 
 def _is_list(value: Any) -> bool:

@@ -119,7 +119,7 @@ def in_flight(schedules: Mapping[str, EventSchedule]) -> "Figure":
 
     Where the number falls and rises again more than 60 times, as in many synchronous rounds, it is drawn as the mean
     in each of up to 200 intervals, in a band from the least to the greatest number, which a key above then explains.
-    Schedules whose number never changes are told of below the others, and get a row only if there are no others.
+    Schedules whose number never changes are named below the others, and get a row only if there are no others.
 
     Args:
       schedules: {label: schedule}, each with applied trips.
@@ -199,13 +199,13 @@ def labels_seen(
 ) -> "Figure":
     """The labels behind the applied updates over server steps, one row per kind of weight.
 
-    On the right stand the whole run, and the labels if all clients counted alike. Up to 10 classes are stacked; more
-    are a map of each label's share relative to the one it would have if clients counted alike.
+    On the right stand the whole run, and the labels if all clients counted the same. Up to 10 classes are stacked;
+    more are a map of each label's share relative to the one it would have if clients counted the same.
 
     Args:
       schedule: of N clients and J applied trips.
       label_counts: [N, C], numbers of examples of each class that each client holds.
-      weights: {label: [J]}, how much each applied trip counts, at least 0. Default: every trip alike.
+      weights: {label: [J]}, how much each applied trip counts, at least 0. Default: the same for every trip.
       cumulative: whether a range shows all trips so far instead of its own trips; there are 60 ranges of steps.
 
     Returns:
@@ -217,8 +217,8 @@ def labels_seen(
     kinds: Mapping[str, Any] = {"every client trip alike": None} if weights is None else weights
     require(kinds, "weights", kinds, "of at least one kind, or None")
     seen = {
-        label: diagnostics.labels_seen(schedule, label_counts, BINS, of_trips, cumulative)
-        for label, of_trips in kinds.items()
+        label: diagnostics.labels_seen(schedule, label_counts, BINS, trip_weights, cumulative)
+        for label, trip_weights in kinds.items()
     }
     classes = np.shape(label_counts)[1]
     figure, axes = new_figure(
@@ -279,7 +279,7 @@ def _stacked(left: "Axes", right: "Axes", seen: diagnostics.LabelsSeen) -> None:
 
 
 def _relative(left: "Axes", right: "Axes", seen: diagnostics.LabelsSeen) -> None:
-    """Maps of the shares of many classes, relative to the shares if all clients counted alike."""
+    """Maps of the shares of many classes, relative to the shares if all clients counted the same."""
     with importing():
         from matplotlib.colors import LogNorm
 

@@ -92,10 +92,10 @@ def signal_and_noise(signal: np.ndarray, noise: np.ndarray) -> "Figure":
     ranges = np.array_split(np.arange(len(signal)), min(MOST_POINTS, len(signal)))
     steps = [part.mean() for part in ranges]
     for name, values, color in (("signal", signal, COLORS[0]), ("noise", noise, COLORS[3])):
-        of_range = [values[part] for part in ranges]
-        mean = np.array([part.mean() for part in of_range])
+        range_values = [values[part] for part in ranges]
+        mean = np.array([part.mean() for part in range_values])
         if len(ranges) < len(values):
-            low, high = ([pick(part) for part in of_range] for pick in (np.min, np.max))
+            low, high = ([pick(part) for part in range_values] for pick in (np.min, np.max))
             panel.fill_between(steps, low, high, color=color, alpha=0.2, linewidth=0)
         label = f"{name}: median {np.nanmedian(values):.3g}"
         handles += panel.plot(steps, mean, color=color, label=label, marker="o" if len(mean) < 25 else "")

@@ -8,7 +8,7 @@ import numpy as np
 from jafl.base.errors import require
 from jafl.base.extras import importing
 from jafl.plots.canvas import COLORS, is_constant, new_figure, per_cent, tidy
-from jafl.plots.histories import evaluations_of
+from jafl.plots.histories import as_evaluations
 from jafl.records import History
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def report_names(evaluations: Sequence[Mapping[str, Any]]) -> list[str]:
       >>> jafl.plots.report_names([{"server_step": 1, "test_accuracy": 0.5, "staleness_weight": 1.0}])
       ['staleness_weight']
     """
-    evaluations = evaluations_of(evaluations)
+    evaluations = as_evaluations(evaluations)
     names = dict.fromkeys(name for evaluation in evaluations for name in evaluation)
     reported = [name for name in names if name not in NOT_REPORTS and not name.startswith(MEASURED)]
     return [name for name in reported if any(e.get(name) is not None for e in evaluations)]
@@ -55,23 +55,23 @@ def reports(evaluations: Sequence[Mapping[str, Any]]) -> "Figure":
     Raises:
       SettingError: if they hold no report.
     """
-    evaluations = evaluations_of(evaluations)
+    evaluations = as_evaluations(evaluations)
     names = report_names(evaluations)
     require(names, "the reports in evaluations", names, "at least one", "This rule reports nothing.")
     curves = {name: _over_steps(evaluations, name) for name in names}
-    drawn = {name: curve for name, curve in curves.items() if not is_constant(curve[1])} or curves
-    same = ", ".join(f"{_title(name)} {_value(c[1])}" for name, c in curves.items() if name not in drawn)
-    columns = min(MOST_COLUMNS, len(drawn))
-    rows = -(-len(drawn) // columns)
+    varying = {name: curve for name, curve in curves.items() if not is_constant(curve[1])} or curves
+    same = ", ".join(f"{_title(name)} {_value(c[1])}" for name, c in curves.items() if name not in varying)
+    columns = min(MOST_COLUMNS, len(varying))
+    rows = -(-len(varying) // columns)
     figure, axes = new_figure(rows, columns, max(3.6 * columns, 5.0), (0.6 if same else 0.4) + 2.1 * rows)
-    for panel, (name, (steps, values)) in zip(axes.flat, drawn.items(), strict=False):
+    for panel, (name, (steps, values)) in zip(axes.flat, varying.items(), strict=False):
         panel.plot(steps, values, color=COLORS[0], linewidth=1.5, marker="o" if len(steps) == 1 else "")
         if values.size and is_constant(values):  # do not magnify its rounding
             middle = values.mean()
             panel.set_ylim(middle - 0.5 * abs(middle) - 0.1, middle + 0.5 * abs(middle) + 0.1)
         panel.set_title(_title(name), loc="left", fontsize="medium")
         tidy(panel, "", "")
-    for panel in axes.flat[len(drawn) :]:
+    for panel in axes.flat[len(varying) :]:
         panel.set_visible(False)
     figure.supylabel("mean since the evaluation before", fontsize="medium")
     figure.supxlabel(
@@ -95,7 +95,7 @@ def reports_change(evaluations: Sequence[Mapping[str, Any]]) -> bool:
 
 def _over_steps(evaluations: Sequence[Mapping[str, Any]], name: str) -> np.ndarray:
     """The server steps and values [2, points] of a report."""
-    points = [(e["server_step"], _of_measured(e, name)) for e in evaluations if e.get(name) is not None]
+    points = [(e["server_step"], _measured_mean(e, name)) for e in evaluations if e.get(name) is not None]
     known = [(step, value) for step, value in points if value is not None]
     return np.array(known, np.float64).reshape(-1, 2).T
 
@@ -109,7 +109,7 @@ def _value(values: np.ndarray) -> str:
     return f"{values.mean():.4g}" if values.size else "never measured"
 
 
-def _of_measured(evaluation: Mapping[str, Any], name: str) -> float | None:
+def _measured_mean(evaluation: Mapping[str, Any], name: str) -> float | None:
     """A report's mean over the steps at which it was measured; None if at none (``jafl.decomposed``)."""
     if name not in MEASURED_AT_TIMES:
         return evaluation[name]

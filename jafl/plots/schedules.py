@@ -36,7 +36,7 @@ def staleness(schedules: Mapping[str, EventSchedule]) -> "Figure":
     """Histograms of staleness, one row per schedule on a shared axis, the mean marked.
 
     Bins are equally wide where that shows every schedule; where means differ more than 10 times, or some trips are 30
-    times staler than the mean, they are 0, 1, 2 to 3, 4 to 7 and so on. Schedules of one staleness are told of below
+    times staler than the mean, they are 0, 1, 2 to 3, 4 to 7 and so on. Schedules of one staleness are named below
     the others, and get a row only if there are no others.
 
     Args:

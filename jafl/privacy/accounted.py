@@ -17,10 +17,10 @@ def schedule_digest(schedule: EventSchedule) -> str:
     digest = hashlib.sha256()
     for field in dataclasses.fields(schedule):
         value = np.asarray(getattr(schedule, field.name))
-        told = str(value.tolist()) if value.dtype == object else ""
+        text = str(value.tolist()) if value.dtype == object else ""
         kind = np.float64 if value.dtype.kind == "f" else np.int64
-        digest.update(f"{field.name} {value.shape} {told} ".encode())
-        if not told:
+        digest.update(f"{field.name} {value.shape} {text} ".encode())
+        if not text:
             digest.update(np.ascontiguousarray(value, kind).tobytes())
     return digest.hexdigest()
 
@@ -28,8 +28,8 @@ def schedule_digest(schedule: EventSchedule) -> str:
 def digests(rule: Specification, schedule: EventSchedule, num_examples: Any) -> np.ndarray:
     """[2, 8] uint32: the digests of the schedule, and of the numbers of examples where the weights read them."""
     counts = np.asarray(num_examples, np.int64) if "num_examples" in check_eligible(rule) else np.zeros(0)
-    made = (schedule_digest(schedule), hashlib.sha256(counts.tobytes()).hexdigest())
-    return np.stack([np.frombuffer(bytes.fromhex(digest), np.uint32) for digest in made])
+    digest_pair = (schedule_digest(schedule), hashlib.sha256(counts.tobytes()).hexdigest())
+    return np.stack([np.frombuffer(bytes.fromhex(digest), np.uint32) for digest in digest_pair])
 
 
 def other_schedule() -> SettingError:
@@ -41,9 +41,9 @@ def other_schedule() -> SettingError:
     )
 
 
-def check_digests(accounted: np.ndarray, found: np.ndarray) -> None:
+def check_digests(accounted: np.ndarray, digests: np.ndarray) -> None:
     """Raises SettingError unless ``digests`` are those that were accounted for."""
-    same = np.all(found == accounted, axis=1)
+    same = np.all(digests == accounted, axis=1)
     if not same[0]:
         raise other_schedule()
     if not same[1]:

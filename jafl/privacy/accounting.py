@@ -59,8 +59,8 @@ class Sensitivities(NamedTuple):
 
     def of(self, reading: str) -> float:
         """The squared sensitivity of one of ``READINGS``."""
-        of_each = {"once": self.once, "realised": self.realised, "worst_case": self.worst.bound}
-        return choose("epsilon_reading", reading, of_each)
+        by_reading = {"once": self.once, "realised": self.realised, "worst_case": self.worst.bound}
+        return choose("epsilon_reading", reading, by_reading)
 
 
 def sensitivities(
@@ -104,8 +104,8 @@ def sensitivities(
     unit = float(np.abs(weights).max(initial=0.0))
     remedy = "Private training needs at least one trip that counts."
     require(unit > 0, "the largest weight of a trip", unit, "above 0", remedy)
-    found = pattern(schedule.client, schedule.step)
-    gap = schedule.num_steps if found.smallest_gap is None else found.smallest_gap
+    schedule_pattern = pattern(schedule.client, schedule.step)
+    gap = schedule.num_steps if schedule_pattern.smallest_gap is None else schedule_pattern.smallest_gap
     steps, clients = schedule.num_steps, schedule.num_clients
     return Sensitivities(
         chosen,
@@ -113,9 +113,9 @@ def sensitivities(
         squared_sensitivity(
             chosen, schedule.client, schedule.step, weights / unit, steps, clients, published
         ),
-        worst_case(chosen, steps, found.most_trips, gap, published),
+        worst_case(chosen, steps, schedule_pattern.most_trips, gap, published),
         unit,
-        found,
+        schedule_pattern,
         reads,
         rule_name(rule),
     )
@@ -161,7 +161,7 @@ def account(
       epsilon: what the noise is set for.
       epsilon_reading: for which of ``READINGS`` ``epsilon`` is meant.
       mechanism: one of ``MECHANISMS``, or a ``Mechanism``; the next two are then its own.
-      restarts: of a tree: how often it is begun anew.
+      restarts: of a tree: how often it is started again.
       bands: of "banded_toeplitz".
       published: of a tree, "nodes": all complete nodes, as DP-FTRL accounts; or "models": the noisy prefix sums
         alone, all that the server's models show. That is less, and exact; the bound of the worst case stays.
@@ -188,7 +188,7 @@ def account(
     """
     reading = _check_numbers(clip_norm, noise_multiplier, epsilon, epsilon_reading)
     delta = check_delta(delta)
-    found = sensitivities(
+    sensitivity = sensitivities(
         schedule,
         rule,
         mechanism=mechanism,
@@ -203,32 +203,32 @@ def account(
         assert noise_multiplier is not None
         noise = float(noise_multiplier)
     else:
-        noise = noise_for(found, epsilon, delta, epsilon_reading)
-    _check_noise(noise * clip_norm * found.unit if noise else 0.0, epsilon)
+        noise = noise_for(sensitivity, epsilon, delta, epsilon_reading)
+    _check_noise(noise * clip_norm * sensitivity.unit if noise else 0.0, epsilon)
 
     def epsilons(squared: Any) -> np.ndarray:
         return epsilon_of(_over(np.sqrt(squared), noise), delta)
 
-    conditions = _conditions(found, clip_norm, noise, data_in_schedule)
+    conditions = _conditions(sensitivity, clip_norm, noise, data_in_schedule)
     if as_specification(rule).build().rounding:
         conditions += (ROUNDED,)
     return PrivacyReport(
-        mechanism=found.mechanism,
-        rule=found.rule,
+        mechanism=sensitivity.mechanism,
+        rule=sensitivity.rule,
         clip_norm=float(clip_norm),
         noise_multiplier=noise,
-        unit=found.unit,
+        unit=sensitivity.unit,
         delta=delta,
-        epsilon_once=float(epsilons(found.once)),
-        epsilon_realised=float(epsilons(found.realised)),
-        epsilon_worst_case=float(epsilons(found.worst.bound)),
-        epsilon_worst_found=float(epsilons(found.worst.found)),
+        epsilon_once=float(epsilons(sensitivity.once)),
+        epsilon_realised=float(epsilons(sensitivity.realised)),
+        epsilon_worst_case=float(epsilons(sensitivity.worst.bound)),
+        epsilon_worst_found=float(epsilons(sensitivity.worst.found)),
         squared_sensitivities={
-            **{name: found.of(name) for name in READINGS},
-            "worst_found": found.worst.found,
+            **{name: sensitivity.of(name) for name in READINGS},
+            "worst_found": sensitivity.worst.found,
         },
-        per_client_epsilon=epsilons(found.clients),
-        pattern=found.pattern,
+        per_client_epsilon=epsilons(sensitivity.clients),
+        pattern=sensitivity.pattern,
         num_clients=schedule.num_clients,
         num_steps=schedule.num_steps,
         num_trips=schedule.num_trips,
@@ -288,15 +288,14 @@ def _check_noise(deviation: float, epsilon: float | None) -> None:
 
 
 def _conditions(
-    found: Sensitivities, clip_norm: float, noise: float, data_in_schedule: Sequence[str]
+    sensitivity: Sensitivities, clip_norm: float, noise: float, data_in_schedule: Sequence[str]
 ) -> tuple[str, ...]:
     """The sentences that the claim stands on."""
-    public = [COUNTS[name] for name in found.reads]
-    weights = f"The weights of {found.rule} follow from the schedule alone."
+    public = [COUNTS[name] for name in sensitivity.reads]
+    weights = f"The weights of {sensitivity.rule} follow from the schedule alone."
     if public:
-        weights = (
-            f"The weights of {found.rule} also follow from {' and '.join(public)}: these numbers are public."
-        )
+        counts = " and ".join(public)
+        weights = f"The weights of {sensitivity.rule} also follow from {counts}: these numbers are public."
     schedule = "The schedule does not depend on what clients hold. It is public, and so is its seed."
     if data_in_schedule:
         what = " and ".join(data_in_schedule)

@@ -120,7 +120,7 @@ def reason_against_amplification(
         for cohorts in _other_cohorts(schedule):
             weights.append(trip_weights(own, cohorts, num_examples))
     except SettingError as error:
-        return f"The weights of {rule_name(rule)} cannot be told for other cohorts: {error}"
+        return f"The weights of {rule_name(rule)} cannot be computed for other cohorts: {error}"
     every = np.concatenate(weights)
     if not np.allclose(every, every[0], rtol=1e-9, atol=0):
         return (
@@ -133,9 +133,9 @@ def reason_against_amplification(
 def _other_cohorts(schedule: EventSchedule) -> Iterator[EventSchedule]:
     """The schedule, and the same with other clients in its rounds."""
 
-    def with_trips(kept: np.ndarray, **changes: np.ndarray) -> EventSchedule:
+    def with_trips(places: np.ndarray, **changes: np.ndarray) -> EventSchedule:
         names = ("client", "trip", "download_version", "step", "download_time", "arrival_time")
-        rows = {name: getattr(schedule, name)[kept] for name in names}
+        rows = {name: getattr(schedule, name)[places] for name in names}
         return dataclasses.replace(schedule, **rows | changes)
 
     trips, clients = np.arange(schedule.num_trips), schedule.num_clients

@@ -60,7 +60,7 @@ def with_total(rule: Rule, counts: Buffer, total: ArrayTree, params: Params) -> 
 def _places(rule: Rule, params: Params) -> list[int | None]:
     """For each leaf of the buffer, the leaf of the model whose shape it has, or None.
 
-    They are told apart by lengths that nothing else has.
+    Their lengths, which nothing else has, distinguish them.
     """
     leaves, structure = jax.tree.flatten(params)
     lengths = [_LENGTH + number for number in range(len(leaves))]
@@ -137,9 +137,11 @@ def _by_folding(rule: Rule, schedule: EventSchedule, num_examples: np.ndarray) -
 
         return jax.tree.map(jnp.subtract, folded(jnp.ones(())), folded(jnp.zeros(())))
 
-    made = jax.tree.leaves(jax.vmap(difference)(facts, columns))
+    differences = jax.tree.leaves(jax.vmap(difference)(facts, columns))
     places = _places(rule, params)
     sums = [
-        np.asarray(leaf, np.float64) for leaf, place in zip(made, places, strict=True) if place is not None
+        np.asarray(leaf, np.float64)
+        for leaf, place in zip(differences, places, strict=True)
+        if place is not None
     ]
     return np.stack(sums, axis=1)

@@ -72,7 +72,7 @@ def plain_norm(tree: Updates, scale: Any = 1.0) -> Array:
     """[] float: the L2 norm of all leaves [*P] together, times ``scale``, which is applied before squaring.
 
     Infinite where the squares' sum exceeds what the type holds. Of a step's direction no more is asked: a condition
-    that reads it would store it apart from the server's step, which then rounds differently from a run without
+    that reads it would store it outside the server's step, which then rounds differently from a run without
     privacy.
     """
     parts = [

@@ -68,7 +68,7 @@ def _log_delta(epsilon: np.ndarray, deviations: np.ndarray) -> np.ndarray:
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         middle = epsilon / deviations
         beyond = log_ndtr(-deviations / 2 - middle)
-        # Phi(d/2 - e/d) - exp(e) Phi(-d/2 - e/d); where d is small, the two are too much alike for their difference,
+        # Phi(d/2 - e/d) - exp(e) Phi(-d/2 - e/d); where d is small, the two are too close for their difference,
         # and it is (Phi(d/2 - e/d) - Phi(-d/2 - e/d)) - (exp(e) - 1) Phi(-d/2 - e/d), the first part by its series.
         series = np.log1p((middle**2 - 1) * deviations**2 / 24) - middle**2 / 2 - np.log(2 * np.pi) / 2
         few = deviations < _FEW_DEVIATIONS
@@ -87,8 +87,8 @@ def epsilon_of(deviations: np.ndarray | float, delta: float) -> np.ndarray:
       delta: in (0, 1).
 
     Returns:
-      Floats of the same shape, to 1e-12; 0 where ``delta`` alone pays for all that can be told, as for a client
-      without a trip; infinite where ``deviations`` is.
+      Floats of the same shape, to 1e-12; 0 where ``delta`` alone pays for all that an observer can learn, as for a
+      client without a trip; infinite where ``deviations`` is.
 
     Raises:
       SettingError: for a delta outside (0, 1), or deviations below 0.
@@ -98,15 +98,15 @@ def epsilon_of(deviations: np.ndarray | float, delta: float) -> np.ndarray:
       4.377
     """
     log_delta = np.log(check_delta(delta))
-    given = np.asarray(deviations, np.float64)
-    require((given >= 0).all(), "deviations", given, "at least 0")
-    different, where = np.unique(given, return_inverse=True)
+    ratios = np.asarray(deviations, np.float64)
+    require((ratios >= 0).all(), "deviations", ratios, "at least 0")
+    different, where = np.unique(ratios, return_inverse=True)
     epsilons = np.where(np.isinf(different), np.inf, 0.0)
     open_ = np.isfinite(different) & (different > 0)
     open_[open_] = _log_delta(np.zeros(open_.sum()), different[open_]) > log_delta
     if open_.any():
         epsilons[open_] = _roots(different[open_], log_delta)
-    return epsilons[where].reshape(given.shape)
+    return epsilons[where].reshape(ratios.shape)
 
 
 def _roots(deviations: np.ndarray, log_delta: float) -> np.ndarray:
@@ -162,8 +162,8 @@ def deviations_of(epsilon: float, delta: float) -> float:
     log_delta = np.log(check_delta(delta))
 
     def excess(log_deviations: float) -> float:
-        found = float(_log_delta(np.asarray(epsilon, float), np.exp(np.asarray(log_deviations))))
-        return max(found, -1e300) - log_delta
+        value = float(_log_delta(np.asarray(epsilon, float), np.exp(np.asarray(log_deviations))))
+        return max(value, -1e300) - log_delta
 
     low, high = -1.0, 1.0
     while excess(low) > 0:

@@ -74,11 +74,11 @@ def words(key: Key, like: ArrayTree) -> tuple[Any, Any]:
       Two pytrees like it, of uint32.
     """
     leaves, structure = jax.tree.flatten(like)
-    made = [
+    pair_masks = [
         threefry(key, jnp.full(jnp.shape(leaf), number, jnp.uint32), _numbers(jnp.shape(leaf)))
         for number, leaf in enumerate(leaves)
     ]
-    masks, bits = zip(*made, strict=True) if made else ((), ())
+    masks, bits = zip(*pair_masks, strict=True) if pair_masks else ((), ())
     return jax.tree.unflatten(structure, masks), jax.tree.unflatten(structure, bits)
 
 

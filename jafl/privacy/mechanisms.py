@@ -74,7 +74,7 @@ def make_mechanism(
 
     Args:
       name: one of ``MECHANISMS``.
-      restarts: how often a tree is begun anew, 0 for one tree; only for trees.
+      restarts: how often a tree is started again, 0 for one tree; only for trees.
       bands: coefficients of "banded_toeplitz", at most 1,024; None for 64. Only for that mechanism.
       num_steps: T, server steps of the run, to which the other two are compared; None where it is not known yet.
 
@@ -96,15 +96,15 @@ def make_mechanism(
     if name != "banded_toeplitz":
         remedy = "Only mechanism=banded_toeplitz has bands."
         require(bands is None, "bands", bands, f"left out for mechanism={name}", remedy)
-        made = Mechanism(name, restarts)
+        mechanism = Mechanism(name, restarts)
     else:
         bands = DEFAULT_BANDS if bands is None else whole_number("bands", bands, 1)
         remedy = "The server keeps the noise of as many steps, each as large as the model."
         require(bands <= MOST_BANDS, "bands", bands, f"at most {MOST_BANDS}", remedy)
-        made = Mechanism(name, 0, bands)
+        mechanism = Mechanism(name, 0, bands)
     if num_steps is not None:
-        check_steps(made, num_steps)
-    return made
+        check_steps(mechanism, num_steps)
+    return mechanism
 
 
 def check_steps(mechanism: Mechanism, num_steps: int) -> None:

@@ -3,7 +3,7 @@
 A mechanism releases noisy sums of directions, its *nodes*: those of a binary tree over the server steps, or one for
 each step. What a step adds to the model is a difference of two noisy prefix sums, so its noise is a sum of few nodes'
 noises with known factors: a row of ``mechanisms.noising``. Here the rows are never written down: a tree makes two
-nodes' noises a step on average, drawn anew from their keys.
+nodes' noises a step on average, drawn again from their keys.
 """
 
 import functools
@@ -224,17 +224,17 @@ def _honaker(
 
         def push(leaf, carry):
             """The next leaf, and every subtree that it completes."""
-            change, kept = carry
+            change, estimates = carry
             top = _trailing_ones(leaf)
 
             def merge(level, carry):
                 change, estimate = carry
                 own = 1 / (2 - jnp.exp2(-(level + 1).astype(change.dtype)))  # mechanisms.honaker_variance
-                drawn = draw(tree, level + 1, leaf >> (level + 1))
-                return change - kept[level], own * drawn + (1 - own) * (kept[level] + estimate)
+                noise = draw(tree, level + 1, leaf >> (level + 1))
+                return change - estimates[level], own * noise + (1 - own) * (estimates[level] + estimate)
 
             change, estimate = lax.fori_loop(0, top, merge, (change, draw(tree, 0, leaf)))
-            return change + estimate, kept.at[top].set(estimate)
+            return change + estimate, estimates.at[top].set(estimate)
 
         return lax.fori_loop(leaf, leaf + rounds * (until - leaf), push, (nothing(), state))
 
@@ -252,9 +252,9 @@ def _toeplitz(bands: int, draw: Callable[..., Array], nothing: Callable[[], Arra
         lag = (step - jnp.arange(bands)) % bands  # of each row, in steps
 
         def mix(_, carry):
-            kept = carry[1].at[step % bands].set(draw(0, 0, step))
-            factors = jnp.asarray(coefficients, kept.dtype)[lag]
-            return jnp.dot(factors, kept, precision=lax.Precision.HIGHEST), kept
+            bands_of_noise = carry[1].at[step % bands].set(draw(0, 0, step))
+            factors = jnp.asarray(coefficients, bands_of_noise.dtype)[lag]
+            return jnp.dot(factors, bands_of_noise, precision=lax.Precision.HIGHEST), bands_of_noise
 
         return lax.fori_loop(0, rounds, mix, (nothing(), state))
 

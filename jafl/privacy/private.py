@@ -107,7 +107,7 @@ def private(
     _refuse_private(inner)
     _check_same_norm(inner, clip_norm)
     _refuse_unknown_counts(inner, check_eligible(inner))
-    made = make_mechanism(mechanism, restarts, bands)
+    noise = make_mechanism(mechanism, restarts, bands)
     check_delta(delta)
     allowed = "left out where noise_multiplier is given: one follows from the other"
     require(noise_multiplier is None or epsilon is None, "epsilon", epsilon, allowed)
@@ -119,7 +119,7 @@ def private(
         "noise_multiplier": None if noise_multiplier is None else float(noise_multiplier),
         "epsilon": None if epsilon is None else float(epsilon),
         "delta": float(delta),
-        "mechanism": made,
+        "mechanism": noise,
         "epsilon_reading": epsilon_reading,
         "noise_seed": _seed(noise_seed),
         "accounted": None if schedule is None else schedule_digest(schedule),
@@ -238,10 +238,12 @@ class PrivateRule(Specification):
         else:
             numbers = _numbers(rule, report, seed, schedule.num_steps)
             resolved = AccountedRule(_private_on_schedule, numbers | accounted_for)
-        seed_told = SEED_DRAWN if seed is None else SEED_GIVEN
-        told = (*report.conditions, seed_told) if report.noise_multiplier else report.conditions
+        seed_condition = SEED_DRAWN if seed is None else SEED_GIVEN
+        all_conditions = (
+            (*report.conditions, seed_condition) if report.noise_multiplier else report.conditions
+        )
         resolved.requested = requested
-        resolved.report = dataclasses.replace(report, conditions=told)
+        resolved.report = dataclasses.replace(report, conditions=all_conditions)
         return resolved
 
 
@@ -297,16 +299,16 @@ def _private_on_schedule(
     """
     within = executed(rule)
 
-    def noise_of(params, drawn):
+    def noise_source(params, own_key):
         leaves = jax.tree.leaves(params)
         dtype = jnp.result_type(jnp.float32, *leaves)
         size = sum(leaf.size for leaf in leaves)
-        numbers = NoiseNumbers(drawn.words if is_drawn(words) else words, tree_steps, num_steps)
+        numbers = NoiseNumbers(own_key.words if is_drawn(words) else words, tree_steps, num_steps)
         return make_noise(mechanism, rows, numbers, size, dtype)
 
     def init(params, num_clients):
-        drawn = Drawn(jnp.asarray(words.words)) if is_drawn(words) else ()
-        own = _Own(jnp.int32(0), noise_of(params, drawn or words).init(), drawn)
+        own_key = Drawn(jnp.asarray(words.words)) if is_drawn(words) else ()
+        own = _Own(jnp.int32(0), noise_source(params, own_key or words).init(), own_key)
         return rule.init(params, num_clients), own
 
     def begin(state, params):
@@ -316,23 +318,23 @@ def _private_on_schedule(
         limit = clip_norm if rule.rounding is None else clip_norm - _lengthened(rule.rounding, arrival.update)
         short = clip(arrival.update, limit)
         folded, report = rule.fold(buffer[0], arrival._replace(update=short.update))
-        told = {"clipped": short.clipped, "not_finite": short.not_finite}
-        return (folded, buffer[1]), {**report, **told}
+        counts = {"clipped": short.clipped, "not_finite": short.not_finite}
+        return (folded, buffer[1]), {**report, **counts}
 
     def finish(buffer, params):
         folded, own = buffer
         direction, state, report, apply = within.finish(folded, wide(params))
         is_noisy = jnp.asarray(deviation) > 0
-        drawn, kept = noise_of(params, own.drawn).at_step(own.kept, own.step, jnp.where(is_noisy, 1, 0))
+        noise, memory = noise_source(params, own.drawn).at_step(own.kept, own.step, jnp.where(is_noisy, 1, 0))
         noisy = jax.tree.map(
             lambda d, n, p: (d + (jnp.asarray(deviation, n.dtype) * n).astype(d.dtype)).astype(p.dtype),
             direction,
-            _like(drawn, params),
+            _like(noise, params),
             params,
         )
-        norms = {"signal_norm": plain_norm(direction), "noise_norm": deviation * plain_norm(drawn)}
+        norms = {"signal_norm": plain_norm(direction), "noise_norm": deviation * plain_norm(noise)}
         apply = True if apply is True else apply | is_noisy
-        own = _Own(own.step + 1, kept, own.drawn)
+        own = _Own(own.step + 1, memory, own.drawn)
         return noisy, (state, own), {**report, **norms}, apply
 
     # Where the parts of a step are added up, so is all that the buffer holds: for large arrays that last, that costs

@@ -77,7 +77,7 @@ class PrivacyReport:
             name: float(np.quantile(self.per_client_epsilon, q, method="higher"))
             for name, q in _QUANTILES.items()
         }
-        told = {
+        fields = {
             "epsilon_once": self.epsilon_once,
             "epsilon_realised": self.epsilon_realised,
             "epsilon_worst_case": self.epsilon_worst_case,
@@ -103,7 +103,7 @@ class PrivacyReport:
             "num_clients": self.num_clients,
             "conditions": list(self.conditions),
         }
-        return _finite_or_text(told)
+        return _finite_or_text(fields)
 
     def __repr__(self) -> str:
         return display.one_line(

@@ -40,7 +40,7 @@ def rounded(values: ArrayTree, bits: ArrayTree, scale: Array, most: Array) -> An
       [*P] uint32: whole numbers modulo 2^32, none above ``most`` in absolute value.
     """
 
-    def of_leaf(value: jax.Array, word: jax.Array) -> jax.Array:
+    def encode_leaf(value: jax.Array, word: jax.Array) -> jax.Array:
         wide = jnp.promote_types(value.dtype, jnp.float32)
         units = value.astype(wide) * jnp.asarray(scale, wide)
         below = jnp.floor(units)
@@ -48,7 +48,7 @@ def rounded(values: ArrayTree, bits: ArrayTree, scale: Array, most: Array) -> An
         whole = below.astype(jnp.int32) + (uniform < units - below).astype(jnp.int32)
         return jnp.clip(whole, -most, most).astype(jnp.uint32)
 
-    return jax.tree.map(of_leaf, values, bits)
+    return jax.tree.map(encode_leaf, values, bits)
 
 
 def weighed(units: ArrayTree, weight: Array) -> Any:
@@ -74,11 +74,11 @@ def integers(remainders: ArrayTree) -> Any:
 def reals(remainders: ArrayTree, scale: Array, like: ArrayTree) -> Any:
     """[*P]: the numbers that have these remainders [*P] uint32, ``scale`` units in 1, in the dtypes of ``like``."""
 
-    def of_leaf(leaf: jax.Array, kind: Any) -> jax.Array:
+    def encode_leaf(leaf: jax.Array, kind: Any) -> jax.Array:
         wide = jnp.promote_types(kind.dtype, jnp.float32)
         return (leaf.astype(jnp.int32).astype(wide) / jnp.asarray(scale, wide)).astype(kind.dtype)
 
-    return jax.tree.map(of_leaf, remainders, like)
+    return jax.tree.map(encode_leaf, remainders, like)
 
 
 def whole_weights(weights: np.ndarray, weight_bits: int) -> np.ndarray:

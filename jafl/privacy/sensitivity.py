@@ -65,7 +65,7 @@ class WorstCase(NamedTuple):
 
 class _Trips(NamedTuple):
     """Trips sorted by client, then by step: [J] each, weights as absolute values; those of one client and one step
-    are one row, so that no two rows are alike in both."""
+    are one row, so that no two rows agree in both."""
 
     client: np.ndarray
     step: np.ndarray
@@ -130,11 +130,11 @@ def squared_sensitivity(
     if not len(trips.client):
         return np.zeros(num_clients)
     if mechanism.is_tree:
-        of_trees = _of_trees if published == "nodes" else _of_prefixes
-        return of_trees(mechanism, trips, num_steps, num_clients)
+        tree_function = _tree_squares if published == "nodes" else _prefix_squares
+        return tree_function(mechanism, trips, num_steps, num_clients)
     if mechanism.name == "independent":
         return np.bincount(trips.client, trips.weight**2, num_clients)
-    return _of_toeplitz(mechanism, trips, num_steps, num_clients)
+    return _toeplitz_squares(mechanism, trips, num_steps, num_clients)
 
 
 def _sorted(client: np.ndarray, step: np.ndarray, weight: np.ndarray, steps: int, clients: int) -> _Trips:
@@ -147,8 +147,8 @@ def _sorted(client: np.ndarray, step: np.ndarray, weight: np.ndarray, steps: int
         return _Trips(client, step, weight)
     for name, values, end in (("client", client, clients), ("step", step, steps)):
         inside = values.min() >= 0 and values.max() < end
-        found = (int(values.min()), int(values.max()))
-        require(inside, f"the smallest and the largest {name}", found, f"at least 0 and below {end}")
+        extremes = (int(values.min()), int(values.max()))
+        require(inside, f"the smallest and the largest {name}", extremes, f"at least 0 and below {end}")
     require(np.isfinite(weight).all(), "weight", weight, "finite")
     key = client * steps + step
     order = np.argsort(key, kind="stable")
@@ -157,7 +157,7 @@ def _sorted(client: np.ndarray, step: np.ndarray, weight: np.ndarray, steps: int
     return _Trips(client[order][first], step[order][first], np.add.reduceat(weight[order], first))
 
 
-def _of_trees(mechanism: Mechanism, trips: _Trips, num_steps: int, num_clients: int) -> np.ndarray:
+def _tree_squares(mechanism: Mechanism, trips: _Trips, num_steps: int, num_clients: int) -> np.ndarray:
     """For each level, the squares of a client's sums in the nodes that are complete."""
     size, number, depth = trees(mechanism, num_steps)
     tree, place = np.divmod(trips.step, size)
@@ -178,7 +178,7 @@ def _squares(client: np.ndarray, key: np.ndarray, amount: np.ndarray, num_client
     return np.bincount(client[first], np.add.reduceat(amount, first) ** 2, num_clients)
 
 
-def _of_prefixes(mechanism: Mechanism, trips: _Trips, num_steps: int, num_clients: int) -> np.ndarray:
+def _prefix_squares(mechanism: Mechanism, trips: _Trips, num_steps: int, num_clients: int) -> np.ndarray:
     """What the noisy prefix sums of trees tell: one number a step, independent of the others.
 
     A prefix of n steps less what earlier ones tell is an estimate of the node of an even index that ends at n. It is
@@ -186,18 +186,18 @@ def _of_prefixes(mechanism: Mechanism, trips: _Trips, num_steps: int, num_client
     """
     size, number, depth = parts = trees(mechanism, num_steps)
     tree, place = np.divmod(trips.step, size)
-    finished = tree < number - 1  # of a finished tree the last prefix is not told; its root is
+    finished = tree < number - 1  # of a finished tree the last prefix is not released; its root is
     end = np.where(finished, size - 1, num_steps - (number - 1) * size)
     squares = np.zeros(num_clients)
     for level in range(depth + 1):
         node = place >> level
-        told = (node % 2 == 0) & ((node + 1) << level <= end)
+        complete = (node % 2 == 0) & ((node + 1) << level <= end)
         factors = _factors(mechanism, level)
         # A trip is in those nodes of the chain that reach back to it from their common end.
         back = ((node + 1) << level) - 1 - place
         amount = np.cumsum(factors[::-1])[::-1][np.ceil(np.log2(back + 1)).astype(np.int64)]
         key = ((trips.client * number + tree) << (depth - level)) + node
-        amount = np.where(told, amount * trips.weight, 0.0) / np.sqrt(np.sum(factors**2))
+        amount = np.where(complete, amount * trips.weight, 0.0) / np.sqrt(np.sum(factors**2))
         squares += _squares(trips.client, key, amount, num_clients)
     if number > 1:
         amount = np.where(finished, _in_root(mechanism, parts)[place] * trips.weight, 0.0)
@@ -230,7 +230,7 @@ def _in_root(mechanism: Mechanism, parts: Trees) -> np.ndarray:
     return steps[: parts.size] / np.sqrt(variance)
 
 
-def _of_toeplitz(mechanism: Mechanism, trips: _Trips, num_steps: int, num_clients: int) -> np.ndarray:
+def _toeplitz_squares(mechanism: Mechanism, trips: _Trips, num_steps: int, num_clients: int) -> np.ndarray:
     """By pairs of a client's trips; for clients with many trips, by what they add to every node."""
     coefficients = toeplitz_coefficients(mechanism.bands, num_steps)
     coefficients = coefficients[: np.flatnonzero(coefficients > _NEGLIGIBLE)[-1] + 1]
@@ -250,9 +250,9 @@ def _by_nodes(coefficients: np.ndarray, trips: _Trips, clients: np.ndarray, num_
     """[n] of ``clients`` [n], in increasing order: what each adds to every node, squared."""
     from scipy.signal import fftconvolve
 
-    of_them = np.isin(trips.client, clients)
+    is_theirs = np.isin(trips.client, clients)
     added = np.zeros((len(clients), num_steps))
-    added[np.searchsorted(clients, trips.client[of_them]), trips.step[of_them]] = trips.weight[of_them]
+    added[np.searchsorted(clients, trips.client[is_theirs]), trips.step[is_theirs]] = trips.weight[is_theirs]
     in_nodes = fftconvolve(added, coefficients[None], axes=1)[:, :num_steps]
     return np.sum(in_nodes**2, axis=1)
 
@@ -264,7 +264,9 @@ def _by_pairs(coefficients: np.ndarray, trips: _Trips, num_steps: int, num_clien
     for earlier, later in _pairs(trips):
         lag = trips.step[later] - trips.step[earlier]
         order = np.argsort(lag, kind="stable")
-        order = order[: np.searchsorted(lag[order], len(coefficients))]  # further apart, they share no node
+        order = order[
+            : np.searchsorted(lag[order], len(coefficients))
+        ]  # at larger distances they share no node
         lag, earlier, later = lag[order], earlier[order], later[order]
         starts = np.flatnonzero(np.diff(lag, prepend=-1))
         products = np.zeros(len(lag))
@@ -278,12 +280,12 @@ def _by_pairs(coefficients: np.ndarray, trips: _Trips, num_steps: int, num_clien
 
 
 def _pairs(trips: _Trips) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """All pairs of trips of one client, in parts: those that are 1, 2, 3, ... places apart in the order."""
-    for apart in range(1, len(trips.client)):
-        later = np.flatnonzero(trips.client[apart:] == trips.client[:-apart]) + apart
+    """All pairs of trips of one client, in parts: those at distances of 1, 2, 3, ... places in the order."""
+    for places in range(1, len(trips.client)):
+        later = np.flatnonzero(trips.client[places:] == trips.client[:-places]) + places
         if not len(later):
             return
-        yield later - apart, later
+        yield later - places, later
 
 
 def _inner_products(coefficients: np.ndarray, later: np.ndarray, lag: int, num_steps: int) -> np.ndarray:
@@ -349,11 +351,11 @@ def worst_case(
     if mechanism.name == "independent":
         value = float(most if gap else most**2)
         return WorstCase(value, value)
-    found = _evenly_spaced(mechanism, num_steps, most, gap, [0])
+    evenly_spaced = _evenly_spaced(mechanism, num_steps, most, gap, [0])
     coefficients = toeplitz_coefficients(mechanism.bands, num_steps)
     above = np.maximum.accumulate(coefficients[::-1])[::-1]
-    bound = found if np.array_equal(above, coefficients) else _norm_of_columns(above, most, gap)
-    return WorstCase(bound, found)
+    bound = evenly_spaced if np.array_equal(above, coefficients) else _norm_of_columns(above, most, gap)
+    return WorstCase(bound, evenly_spaced)
 
 
 def _norm_of_columns(coefficients: np.ndarray, most: int, gap: int) -> float:
@@ -380,14 +382,14 @@ def _worst_of_trees(mechanism: Mechanism, num_steps: int, most: int, gap: int, p
         rest = most - whole * in_node if whole < nodes else 0
         bound += whole * in_node**2 + min(rest, in_node) ** 2
     spacings = {gap, 1 << (gap - 1).bit_length()} if gap else {0}
-    found = 0.0
+    largest = 0.0
     for spacing in spacings:
         ends = range(1, depth + 2)
         starts = {0, *(max(0, (1 << level) - 1 - (most // 2) * spacing) for level in ends)}
         fitting = [start for start in starts if start + (most - 1) * spacing < num_steps]
         if fitting:
-            found = max(found, _evenly_spaced(mechanism, num_steps, most, spacing, fitting, published))
-    return WorstCase(bound, found)
+            largest = max(largest, _evenly_spaced(mechanism, num_steps, most, spacing, fitting, published))
+    return WorstCase(bound, largest)
 
 
 def _evenly_spaced(

@@ -73,10 +73,10 @@ def eligible_rules() -> list[str]:
 @functools.cache
 def _is_eligible(factory: Any) -> bool:
     try:
-        made = factory()
+        rule = factory()
     except TypeError:  # it needs arguments: one without them cannot be tried
         return False
-    return not isinstance(examined(made), str)
+    return not isinstance(examined(rule), str)
 
 
 def rule_name(rule: Rule | Specification) -> str:
@@ -136,15 +136,15 @@ def _reads_sizes(rule: Rule) -> bool:
         step, direction = _small_step(rule, model)
         return jax.make_jaxpr(direction)(step)
 
-    def of_ones(model: Any) -> Any:
+    def ones_direction(model: Any) -> Any:
         step, direction = _small_step(rule, model)
         return direction(step._replace(updates=jax.tree.map(jnp.ones_like, step.updates)))[0]
 
     models = (_small_model(), _small_model(1_000)), (jnp.ones(5), jnp.ones(5_000))
     if not all(same_but_for_sizes(trace(one), trace(other)) for one, other in models):
         return True
-    found, expected = (jax.tree.leaves(of_ones(model)) for model in (_small_model(), jnp.ones(())))
-    return not all(np.allclose(leaf, expected[0], rtol=_TOLERANCE, equal_nan=True) for leaf in found)
+    actual, expected = (jax.tree.leaves(ones_direction(model)) for model in (_small_model(), jnp.ones(())))
+    return not all(np.allclose(leaf, expected[0], rtol=_TOLERANCE, equal_nan=True) for leaf in actual)
 
 
 def _traced(rule: Rule) -> tuple[str, ...] | str:
@@ -158,10 +158,10 @@ def _traced(rule: Rule) -> tuple[str, ...] | str:
 
     leaves = [len(jax.tree.leaves(part)) for part in step]
     place = np.repeat(np.arange(len(leaves)), leaves)
-    made, apply = dependences(direction, step)
+    direction_reads, apply = dependences(direction, step)
     factors = _union(dependences(derivative, step, (step.updates,)))
     reads = {int(place[leaf]) for leaf in (factors | _union(apply)) if leaf < len(place)}
-    constant = {int(place[leaf]) for leaf in _union(made)}
+    constant = {int(place[leaf]) for leaf in _union(direction_reads)}
     for number, what in enumerate(("updates", "losses", "parameters")):
         if number in reads or number and number in constant:
             return f"its weights depend on the {what}"
@@ -221,8 +221,8 @@ def _not_weighted_sums(step: _Step, direction: Any) -> str | None:
         if np.ptp(factors) > _TOLERANCE * np.max(np.abs(factors), initial=0.0):
             return "it treats the arrays of a model differently"
         expected = expected + factors * _joined(update)
-    made = _joined(direction(step)[0])
-    if not np.allclose(made, expected, rtol=_TOLERANCE, atol=_TOLERANCE):
+    vector = _joined(direction(step)[0])
+    if not np.allclose(vector, expected, rtol=_TOLERANCE, atol=_TOLERANCE):
         return "its direction is not a weighted sum of the updates"
     return None
 
@@ -232,9 +232,11 @@ def _joined(tree: Any) -> np.ndarray:
     return np.concatenate([np.asarray(leaf).reshape(-1) for leaf in jax.tree.leaves(tree)])
 
 
-def _union(found: Any) -> frozenset[int]:
+def _union(dependence_sets: Any) -> frozenset[int]:
     """All arguments on which one of the results depends."""
-    return frozenset().union(*jax.tree.leaves(found, is_leaf=lambda value: isinstance(value, frozenset)))
+    return frozenset().union(
+        *jax.tree.leaves(dependence_sets, is_leaf=lambda value: isinstance(value, frozenset))
+    )
 
 
 def trip_weights(
@@ -272,13 +274,13 @@ def trip_weights(
       [0.25, 0.25, 0.25, 0.25, 0.25, 0.25, 0.25, 0.25]
     """
     reads = check_eligible(rule)
-    given = _counts(rule, schedule, reads, num_examples, local_steps, batch_examples)
+    counts_by_name = _counts(rule, schedule, reads, num_examples, local_steps, batch_examples)
     if not schedule.num_trips:
         return np.zeros(0)
     with on_host():
         counts: Any = num_examples  # None where the weights do not read them
         resolved = as_specification(for_schedule(rule, schedule, counts))
-        weights, residue = _by_running(resolved, schedule, given)
+        weights, residue = _by_running(resolved, schedule, counts_by_name)
     finite = np.isfinite(weights)
     if not finite.all():
         trip = int(np.argmin(finite))
@@ -302,12 +304,12 @@ def _counts(
         allowed = f"{shape}, one number per client of the schedule"
         require(num_examples.shape == shape, "the shape of num_examples", num_examples.shape, allowed)
         num_examples = num_examples[schedule.client]
-    given = {"num_examples": num_examples, "local_steps": local_steps, "batch_examples": used}
+    counts_by_name = {"num_examples": num_examples, "local_steps": local_steps, "batch_examples": used}
     for name in reads:
         remedy = f"The weights of {rule_name(rule)} depend on {COUNTS[name]}."
-        require(given[name] is not None, name, None, "given", remedy)
+        require(counts_by_name[name] is not None, name, None, "given", remedy)
     counts = {}
-    for name, values in given.items():
+    for name, values in counts_by_name.items():
         counts[name] = (
             np.ones(schedule.num_trips, np.int32) if values is None else np.asarray(values, np.int32)
         )
@@ -363,17 +365,17 @@ def _run(
         direction: jax.Array = built.finish(buffer, params)[0]
         return direction
 
-    def of_steps(parts: Any) -> Any:
+    def step_sums(parts: Any) -> Any:
         total = lambda part: jax.ops.segment_sum(part, step, num_steps)  # noqa: E731
         return jax.tree.map(total, parts)
 
     parts = jax.vmap(folded)
     without = parts(jnp.zeros(len(step)), facts, columns)
     alone = parts(jnp.ones(len(step)), facts, columns)
-    opened = of_steps(without)
+    opened = step_sums(without)
     with_it = jax.tree.map(lambda whole, new, old: whole[step] + (new - old), opened, alone, without)
     weights = jax.vmap(finished)(opened)[step] - jax.vmap(finished)(with_it)
-    mixed = jax.vmap(finished)(of_steps(parts(random, facts, columns)))
-    there = of_steps(jnp.ones(len(step))) > 0
-    residue = jnp.where(there, mixed + of_steps(weights * random), 0.0)
+    mixed = jax.vmap(finished)(step_sums(parts(random, facts, columns)))
+    there = step_sums(jnp.ones(len(step))) > 0
+    residue = jnp.where(there, mixed + step_sums(weights * random), 0.0)
     return weights, jnp.max(jnp.abs(residue))

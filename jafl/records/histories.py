@@ -185,10 +185,10 @@ class History:
         accuracy = [name for name in measured if name.endswith("accuracy")]
         if not measured:
             return ""
-        drawn = [*accuracy, *measured][0]
-        points = [(row["client_trips"], row[drawn]) for row in rows if row.get(drawn) is not None]
+        column = [*accuracy, *measured][0]
+        points = [(row["client_trips"], row[column]) for row in rows if row.get(column) is not None]
         across, values = zip(*points, strict=True)
-        return display.line_chart(across, values, "client trips", drawn.replace("_", " "))
+        return display.line_chart(across, values, "client trips", column.replace("_", " "))
 
     def _evaluations(self) -> list[dict[str, Any]]:
         return self.evaluations

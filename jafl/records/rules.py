@@ -79,7 +79,7 @@ class ClientMemoryRequest(NamedTuple):
     Attributes:
       remembers: (arrival) -> [*V]: the value to store for the client of this arrival, any pytree of arrays.
       precision: in which the memory holds the values: "full", "bfloat16" or "int8".
-      recalls: (schedule) -> ``Recall``: the stored values, the arriving client's apart, that the rule wants to see
+      recalls: (schedule) -> ``Recall``: the stored values, except the arriving client's, that the rule wants to see
         again; or None.
       fold_recalled: (buffer, weight, value) -> buffer: takes one of them [*V], before the trips of its server step.
     """
@@ -229,7 +229,7 @@ class Rule(_RuleFields):
     def _replace(self, **changes: Any) -> "Rule":
         """The rule with some fields changed, those of its two records included.
 
-        Where what a step does changes, ``whole_step`` is gone, unless it is given anew.
+        Where what a step does changes, ``whole_step`` is gone, unless it is given again.
         """
         outdated = {"begin", "fold", "finish"} & changes.keys()
         return Rule(**(self._asdict() | ({"whole_step": None} if outdated else {}) | changes))

@@ -120,9 +120,9 @@ def _encoded(value: Any, name: str, arrays: dict[str, np.ndarray]) -> dict[str, 
         return {"schedule": [[key, part(key, inner)] for key, inner in vars(value).items()]}
     if hasattr(value, "dtype") and hasattr(value, "shape"):
         return _encoded_array(np.asarray(value), isinstance(value, np.generic), name, arrays)
-    if (parts := _parts_of(value)) is not None:
-        kept = [[key, part(key, inner)] for key, inner in parts if not _is_fixed(inner)]
-        return {"other": _class_name(value), "parts": kept}
+    if (parts := _named_parts(value)) is not None:
+        entries = [[key, part(key, inner)] for key, inner in parts if not _is_fixed(inner)]
+        return {"other": _class_name(value), "parts": entries}
     raise SettingError(
         f"{name} of the history is of the type {type(value).__name__}, but must be made of arrays, numbers, texts, "
         "dicts, lists, tuples and dataclasses to be saved. dataclasses.replace(history, params=...) gives it others.",
@@ -152,7 +152,7 @@ def _decoded(node: Mapping[str, Any], arrays: Mapping[str, np.ndarray], like: An
     """The value of ``_encoded``; ``like`` has its structure, or is None."""
 
     def parts(key: str) -> list[tuple[Any, Any]]:
-        known = dict(_parts_of(like) or ()) if like is not None else {}
+        known = dict(_named_parts(like) or ()) if like is not None else {}
         return [(name, _decoded(inner, arrays, known.get(name))) for name, inner in node[key]]
 
     if "value" in node:
@@ -160,15 +160,17 @@ def _decoded(node: Mapping[str, Any], arrays: Mapping[str, np.ndarray], like: An
     if "array" in node:
         array = arrays[node["array"]]
         if "type" in node:
-            array = np.frombuffer(array.tobytes(), _type_of(node["type"])).reshape(array.shape[:-1]).copy()
+            array = (
+                np.frombuffer(array.tobytes(), _number_type(node["type"])).reshape(array.shape[:-1]).copy()
+            )
         return array[()] if "scalar" in node else array
     if "dict" in node:
         return dict(parts("dict"))
     for kind in (list, tuple):
         if kind.__name__ in node:
             inner = node[kind.__name__]
-            alike = like if isinstance(like, kind) and len(like) == len(inner) else [None] * len(inner)
-            return kind(_decoded(each, arrays, other) for each, other in zip(inner, alike, strict=True))
+            likes = like if isinstance(like, kind) and len(like) == len(inner) else [None] * len(inner)
+            return kind(_decoded(each, arrays, other) for each, other in zip(inner, likes, strict=True))
     if "schedule" in node:
         return EventSchedule(**dict(parts("schedule")))
     _check_class(like, node["other"])
@@ -178,10 +180,10 @@ def _decoded(node: Mapping[str, Any], arrays: Mapping[str, np.ndarray], like: An
 def _check_class(like: Any, name: str) -> None:
     """Raises SettingError unless ``like`` is an object of the class of this name."""
     if like is None or _class_name(like) != name:
-        found = "not given" if like is None else f"of the class {_class_name(like)}"
+        kind_there = "not given" if like is None else f"of the class {_class_name(like)}"
         raise SettingError(
             f"its parameters are objects of the class {name}. Give History.load such parameters, the initial ones "
-            f"for example, as params=...; they are {found}.",
+            f"for example, as params=...; they are {kind_there}.",
             setting="params",
         )
 
@@ -198,7 +200,7 @@ def _object_like(like: Any, parts: list[tuple[Any, Any]]) -> Any:
     return result
 
 
-def _parts_of(value: Any) -> list[tuple[Any, Any]] | None:
+def _named_parts(value: Any) -> list[tuple[Any, Any]] | None:
     """The named parts of a mapping, a named tuple or a dataclass; None of anything else."""
     if isinstance(value, Mapping):
         return list(value.items())
@@ -211,7 +213,7 @@ def _parts_of(value: Any) -> list[tuple[Any, Any]] | None:
 
 def _is_fixed(value: Any) -> bool:
     """Whether a part of an object is no data but a function, which the object that it is made like has, too."""
-    return callable(value) and _parts_of(value) is None
+    return callable(value) and _named_parts(value) is None
 
 
 def _key(key: Any, name: str) -> Any:
@@ -227,7 +229,7 @@ def _class_name(value: Any) -> str:
     return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
-def _type_of(name: str) -> np.dtype:
+def _number_type(name: str) -> np.dtype:
     """A type of numbers by its name; those that NumPy lacks are of ml_dtypes, which JAX brings."""
     import ml_dtypes
 

@@ -65,10 +65,10 @@ class StopWhen(NamedTuple):
     @classmethod
     def parsed(cls, text: Any) -> "StopWhen":
         """The condition that a text such as ``"test_accuracy>=0.95"`` says; SettingError for any other text."""
-        found = _FORM.fullmatch(text) if isinstance(text, str) else None
-        require(found is not None, "stop_when", text, f"a condition such as {FORMS}")
-        assert found is not None
-        column, comparison, number, times = found.groups()
+        match = _FORM.fullmatch(text) if isinstance(text, str) else None
+        require(match is not None, "stop_when", text, f"a condition such as {FORMS}")
+        assert match is not None
+        column, comparison, number, times = match.groups()
         try:
             value = float(number or times)
         except ValueError:
@@ -93,10 +93,10 @@ class StopWhen(NamedTuple):
         if self.comparison != STALLS:
             return values[-1] is not None and bool(COMPARISONS[self.comparison](values[-1], self.number))
         larger = larger_is_better("stop_when", self.text, self.column)
-        return len(values) - 1 - best_of(values, larger=larger) >= self.number
+        return len(values) - 1 - best_index(values, larger=larger) >= self.number
 
 
-def best_of(values: Sequence[float | None], *, larger: bool) -> int:
+def best_index(values: Sequence[float | None], *, larger: bool) -> int:
     """The place of the best value, the first of equal ones; 0 if none is a number."""
     place, best = 0, None
     for number, value in enumerate(values):

@@ -24,7 +24,7 @@ def ace(form: str = "incremental", memory_precision: str = "full") -> Rule:
 
     Args:
       form: "incremental" (algorithm a.5) updates the mean by (g_new - g_previous) / N, at a cost that does not grow
-        with N; the sum is computed anew from the cache every 16 N steps, so that it does not drift. "direct"
+        with N; the sum is computed again from the cache every 16 N steps, so that it does not drift. "direct"
         (algorithm 1) computes the mean from the cache at every step, which reads N rows per arrival: for checking.
       memory_precision: of the cache: "full", "bfloat16" or "int8" (ACE-8bit, appendix F.3.3); u is then the mean of
         the gradients as they are stored.

@@ -18,9 +18,8 @@ def aced(active_steps: int = 50, age: str = "start", memory_precision: str = "fu
     At step t the arriving gradient is stored, then A(t) = {i : t - start_i <= active_steps} with start_j of the
     arriving client still the old one, then start_j becomes t + 1 (ACE paper, algorithm a.1). All start at 1, after
     the initial round. Who enters and leaves is known from the schedule, so the sum over A(t) is updated by the rows
-    that
-    change: one per arrival on average; every 16 N steps (N clients) it is computed anew, so that it does not drift. A
-    rule on gradients, see ``asgd`` and ``ace``.
+    that change: one per arrival on average; every 16 N steps (N clients) it is computed again, so that it does not
+    drift. A rule on gradients, see ``asgd`` and ``ace``.
 
     Reports ``active_clients``, the size of A(t), per step; ``weight`` per trip: the sum of 1 / |A(t)| over the steps
     for which its gradient stays in the cache and its client in A(t).
@@ -78,7 +77,7 @@ class _Memberships(NamedTuple):
 
     Attributes:
       changes: [T] lists of (client, 1 for entering or -1 for leaving): made before the step's arrival.
-      members: {step: clients}: all of A(t) at the steps at which the sum is computed anew, before the arrival.
+      members: {step: clients}: all of A(t) at the steps at which the sum is computed again, before the arrival.
       before: [T] 1 if the arriving client is in A(t) before its gradient is replaced, else 0.
       after: [T] 1 if it is afterwards, else 0.
       size: [T] clients in A(t), after the arrival.
@@ -129,7 +128,7 @@ class _ActiveClients:
         self.inside, self.number = [True] * clients, clients
         self._active_steps = min(active_steps, steps)  # beyond that nobody gets too old
         self._start = [first_start] * clients
-        # By step: the clients that leave at it unless they have started anew.
+        # By step: the clients that leave at it unless they have started again.
         self._leaving: list[list[int]] = [[] for _ in range(steps + self._active_steps + 3)]
         self._leaving[first_start + self._active_steps + 1] = list(range(clients))
 
@@ -166,7 +165,7 @@ class _ActiveClients:
 
 def _recall(memberships: _Memberships) -> Recall:
     """The stored gradients that enter and leave the sum before each step; at a refresh, all that are then in it."""
-    shown: list[list[tuple[int, float, float]]] = []  # (client, factor, 1 where the sum begins anew)
+    shown: list[list[tuple[int, float, float]]] = []  # (client, factor, 1 where the sum starts again)
     for step, changes in enumerate(memberships.changes):
         if step in memberships.members:
             members = memberships.members[step]

@@ -1,6 +1,6 @@
 """What rules share that store every client's last update: running sums over the stored values, and their ages.
 
-A sum that is updated without end drifts from what it sums, by one rounding per change. Here the sum is computed anew
+A sum that is updated without end drifts from what it sums, by one rounding per change. Here the sum is computed again
 from the clients' memory every ``REFRESHED_AFTER`` N server steps (N clients). That reads a sixteenth of a stored
 value per step on average; compensated summation would double the arithmetic of every step.
 """
@@ -39,7 +39,7 @@ def replaced(total: Updates, new: Updates, previous: Updates) -> Updates:
 
 
 def refreshes(schedule: EventSchedule) -> np.ndarray:
-    """The server steps before which sums over the clients' memory are computed anew."""
+    """The server steps before which sums over the clients' memory are computed again."""
     return np.arange(1, (schedule.num_steps - 1) // (REFRESHED_AFTER * schedule.num_clients) + 1) * (
         REFRESHED_AFTER * schedule.num_clients
     )

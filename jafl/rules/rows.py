@@ -85,17 +85,17 @@ class Change(NamedTuple):
 
 
 class SeparateRows(NamedTuple):
-    """K rows apart from each other, and the products of all pairs of them; no row of matrices is ever made.
+    """K separate rows, and the products of all pairs of them; no row of matrices is ever made.
 
     Attributes:
-      apart: for each leaf of the rows the K arrays from which they follow, or of vectors, which are small, the rows
+      parts: for each leaf of the rows the K arrays from which they follow, or of vectors, which are small, the rows
         themselves, [K, n].
       change: by which a row follows, its vector as a list of leaves; or None.
       squares: [K, K] the products of the rows.
       tree: of a row.
     """
 
-    apart: Sequence[Sequence[jax.Array] | jax.Array]
+    parts: Sequence[Sequence[jax.Array] | jax.Array]
     change: Change | None
     squares: jax.Array
     tree: Any
@@ -106,15 +106,15 @@ class SeparateRows(NamedTuple):
         tree = jax.tree.structure(arrived[0])
         leaves = zip(*map(jax.tree.leaves, arrived), strict=True)
         change = change and change._replace(vector=jax.tree.leaves(change.vector))
-        apart: list[Any] = []
+        parts: list[Any] = []
         for place, leaf in enumerate(leaves):
             if leaf[0].ndim > 1:
-                apart.append(leaf)
+                parts.append(leaf)
             else:
                 joined = jnp.stack(leaf).reshape(len(arrived), -1)
                 own = change and change._replace(vector=change.vector[place].reshape(-1))
-                apart.append(own.applied(joined) if own else joined)
-        return cls(apart, change, _squares(apart, change), tree)
+                parts.append(own.applied(joined) if own else joined)
+        return cls(parts, change, _squares(parts, change), tree)
 
     def norms(self) -> jax.Array:
         """[K]: the norms of the rows, over all leaves."""
@@ -126,7 +126,7 @@ class SeparateRows(NamedTuple):
         signed = weights if self.change is None else self.change.sign * weights
 
         def weigh(place: int) -> jax.Array:
-            leaf = self.apart[place]
+            leaf = self.parts[place]
             if isinstance(leaf, jax.Array):
                 return jnp.sum(weights.astype(leaf.dtype)[:, None] * leaf, axis=0)
             own = signed.astype(leaf[0].dtype)
@@ -136,7 +136,7 @@ class SeparateRows(NamedTuple):
                 terms.append(rest.astype(own.dtype) * self.change.vector[place])
             return functools.reduce(jnp.add, terms)
 
-        return jax.tree.unflatten(self.tree, [weigh(place) for place in range(len(self.apart))])
+        return jax.tree.unflatten(self.tree, [weigh(place) for place in range(len(self.parts))])
 
     def products(self, weights: jax.Array, weighted: ArrayTree) -> tuple[jax.Array, jax.Array]:
         """[K], []: the products of the rows with ``weighted``, their sum with these weights, and the sum's norm."""
@@ -147,45 +147,45 @@ class SeparateRows(NamedTuple):
 Rows = StackedRows | SeparateRows
 
 
-def of_stored(stored: ArrayTree, use: Callable[[Rows], Made]) -> Made:
+def use_rows(stored: ArrayTree, use: Callable[[Rows], Made]) -> Made:
     """What ``use`` makes of K rows [K, *P], in the way that suits the platform."""
     number = len(jax.tree.leaves(stored)[0])
     if number > MOST_SEPARATE_ROWS:
         return use(StackedRows(stored))
 
-    def apart(stored: ArrayTree) -> Made:
+    def separately(stored: ArrayTree) -> Made:
         return use(SeparateRows.of([jax.tree.map(lambda leaf, k=k: leaf[k], stored) for k in range(number)]))
 
-    made: Made = by_platform(stored, cpu=lambda stored: use(StackedRows(stored)), elsewhere=apart)
-    return made
+    result: Made = by_platform(stored, cpu=lambda stored: use(StackedRows(stored)), elsewhere=separately)
+    return result
 
 
-def _squares(apart: Sequence[Any], change: Change | None) -> jax.Array:
+def _squares(parts: Sequence[Any], change: Change | None) -> jax.Array:
     """[K, K]: the products of all pairs of rows; the arguments are fields of ``SeparateRows``."""
-    squares, of_pairs = [], []
-    for place, leaf in enumerate(apart):
+    squares, pair_products = [], []
+    for place, leaf in enumerate(parts):
         if isinstance(leaf, jax.Array):
             squares.append(jnp.sum(leaf[:, None] * leaf, axis=-1))
         else:
-            of_pairs.append(_products_of_pairs([*leaf, change.vector[place]] if change else leaf))
-    if of_pairs:
-        number = next(len(leaf) for leaf in apart if not isinstance(leaf, jax.Array))
-        squares.append(_of_rows(sum(of_pairs[1:], of_pairs[0]), number, change))
+            pair_products.append(_products_of_pairs([*leaf, change.vector[place]] if change else leaf))
+    if pair_products:
+        number = next(len(leaf) for leaf in parts if not isinstance(leaf, jax.Array))
+        squares.append(_row_products(sum(pair_products[1:], pair_products[0]), number, change))
     return sum(squares[1:], squares[0])
 
 
 def _products_of_pairs(leaves: Sequence[jax.Array]) -> jax.Array:
     """[P]: the products of all pairs of M arrays, in one reduction: of several the compiler makes more passes."""
     multiplied = [leaves[i] * leaves[j] for i, j in _pairs(len(leaves))]
-    noughts = [jnp.zeros((), one.dtype) for one in multiplied]
+    zeros = [jnp.zeros((), one.dtype) for one in multiplied]
 
     def add(sums: Sequence[jax.Array], more: Sequence[jax.Array]) -> list[jax.Array]:
         return [one + another for one, another in zip(sums, more, strict=True)]
 
-    return jnp.stack(lax.reduce(multiplied, noughts, add, tuple(range(leaves[0].ndim))))
+    return jnp.stack(lax.reduce(multiplied, zeros, add, tuple(range(leaves[0].ndim))))
 
 
-def _of_rows(products: jax.Array, number: int, change: Change | None) -> jax.Array:
+def _row_products(products: jax.Array, number: int, change: Change | None) -> jax.Array:
     """[K, K]: the products of the rows, from those of all pairs of what arrives and, last, the change's vector."""
     pairs, rows = np.array(_pairs(number + (change is not None))), np.arange(number)
 
@@ -193,13 +193,13 @@ def _of_rows(products: jax.Array, number: int, change: Change | None) -> jax.Arr
         larger, smaller = np.maximum(one, another)[..., None], np.minimum(one, another)[..., None]
         return jnp.where((pairs[:, 0] == larger) & (pairs[:, 1] == smaller), products, 0)
 
-    of_two = chosen(rows[:, None], rows)
+    row_products = chosen(rows[:, None], rows)
     if change is None:
-        return jnp.sum(of_two, axis=-1)
+        return jnp.sum(row_products, axis=-1)
     everywhere = np.full((number, number), number)
     mixed = chosen(everywhere, rows) + chosen(everywhere, rows[:, None])
-    of_vector = change.factor * chosen(everywhere, everywhere)
-    return jnp.sum(of_two + change.factor * (change.sign * mixed + of_vector), axis=-1)
+    vector_product = change.factor * chosen(everywhere, everywhere)
+    return jnp.sum(row_products + change.factor * (change.sign * mixed + vector_product), axis=-1)
 
 
 def _pairs(number: int) -> list[tuple[int, int]]:

@@ -11,7 +11,7 @@ from jafl.base.errors import choose, whole_number
 from jafl.base.platform_forms import by_platform
 from jafl.records import ArrayTree, Gradients, Report, Requirements, Rule
 from jafl.rules import accumulate
-from jafl.rules.rows import MOST_SEPARATE_ROWS, Change, Rows, SeparateRows, of_stored
+from jafl.rules.rows import MOST_SEPARATE_ROWS, Change, Rows, SeparateRows, use_rows
 from jafl.specifications import specification
 
 # N_ave counts the trips whose weight is at least the largest one divided by this.
@@ -109,19 +109,19 @@ def wkafl(
         cosines = _cosines(products * gradients.factors, gradients.norms * estimate_norm)
         keep = (cosines >= smallest_cosine) if gradient_selection else jnp.zeros_like(cosines, bool)
         # Where none is kept the estimate itself is the direction: its gradients are not clipped again.
-        kept = jnp.sum(keep)
-        any_kept = kept > 0
+        number = jnp.sum(keep)
+        any_kept = number > 0
         weight = jnp.where(any_kept, _selection_weights(cosines, keep, cosine_weight), trust)
         bound = jnp.where(stage_two & any_kept, stage_two_clip * estimate_norm, jnp.inf)
         clipped_again = weight * gradients.factors * _clip_factors(gradients.norms, bound)
         direction = rows.weighted_sum(clipped_again)
         scale = _rate_scale(freshest, staleness_decay) if staleness_part else jnp.ones_like(freshest)
-        report = _report(kept, stage_two, scale, weight, staleness)
+        report = _report(number, stage_two, scale, weight, staleness)
         return accumulate.scaled(scale, direction), estimate, stage_two, report
 
     def finish(buffer, params):
         (_, stage_two, stored), staleness, loss, _ = buffer
-        direction, estimate, stage_two, report = of_stored(
+        direction, estimate, stage_two, report = use_rows(
             stored, lambda rows: step_along(rows, stage_two, accumulate.number(staleness), loss)
         )
         return direction, _State(estimate, stage_two, stored), report, True
@@ -236,11 +236,11 @@ def _rate_scale(freshest: jax.Array, staleness_decay: jax.Array) -> jax.Array:
 
 
 def _report(
-    kept: jax.Array, stage_two: jax.Array, scale: jax.Array, weight: jax.Array, staleness: jax.Array
+    number: jax.Array, stage_two: jax.Array, scale: jax.Array, weight: jax.Array, staleness: jax.Array
 ) -> Report:
     """What a server step reports; see ``wkafl``."""
     return {
-        "kept": kept * 1.0,
+        "kept": number * 1.0,
         "stage": 1.0 + stage_two,
         "rate_scale": scale,
         "average_staleness": jnp.sum(weight * staleness),

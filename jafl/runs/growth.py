@@ -12,7 +12,7 @@ from typing import Any
 from jafl.base.errors import SettingError, require
 from jafl.config.experiment import Experiment
 from jafl.config.settings import Settings
-from jafl.runs.directory.files import RunDirectory, config_of, what_decides
+from jafl.runs.directory.files import RunDirectory, run_config, what_decides
 from jafl.runs.directory.previous_run import EarlierRun, Replacement
 from jafl.runs.directory.reader import DamagedRun, PastRun, read_run, read_schedule
 from jafl.runs.recording.recorder import refuse_differences
@@ -123,12 +123,12 @@ def replacement(
 
 def _budgets(content: Mapping[str, Any]) -> dict[str, int]:
     """{setting: budget} of those that are given; that of a run that gives none."""
-    given = {name: content[name] for name in BUDGETS if content.get(name)}
-    return given or {"client_trips": DEFAULT_TRIPS}
+    budgets = {name: content[name] for name in BUDGETS if content.get(name)}
+    return budgets or {"client_trips": DEFAULT_TRIPS}
 
 
 def _refuse_other_settings(past: PastRun, experiment: Experiment, grown: tuple[str, ...]) -> None:
-    now = what_decides(config_of(experiment))
+    now = what_decides(run_config(experiment))
     before = what_decides(past.config)
     for name in grown:
         now.pop(name, None)

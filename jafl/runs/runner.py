@@ -123,10 +123,10 @@ class _Runs:
         self.clock, self.interrupt, self.resume = clock, interrupt, resume
         # The comparison's pictures come in place of the runs', unless all are asked for.
         own = self.alone or options.drawn == "all"
-        self.of_runs = options if own else dataclasses.replace(options, pictures="none")
+        self.run_options = options if own else dataclasses.replace(options, pictures="none")
         self.damaged: list[Damaged] = []
         self.replacements: list[Replacement] = []
-        clock.of_one_run = self.alone
+        clock.is_one_run = self.alone
 
     @property
     def alone(self) -> bool:
@@ -193,7 +193,7 @@ class _Runs:
                 return run_experiment(
                     experiment,
                     directory,
-                    self.of_runs,
+                    self.run_options,
                     self.interrupt,
                     replacement=replaces,
                     clock=self.clock,
@@ -281,14 +281,14 @@ def _dry_run(
 ) -> list[str]:
     """Writes, draws and shows the schedules; returns what could not be drawn."""
     alone = len(experiments) == 1
-    of_runs = pictures if alone or pictures == "all" else "none"
+    run_pictures = pictures if alone or pictures == "all" else "none"
     table, undrawn = [list(DRY_RUN_COLUMNS)], list[str]()
     claims: dict[str, Any] = {}
     with Waiting() as waiting:
         for experiment in experiments:
             waiting.tell(f"{experiment.name}: diagnostics and pictures of its schedule")
             directory = parent if alone else RunDirectory(parent.path / experiment.name, resume=True)
-            diagnostics, failures = _write_schedule(experiment, directory, command, of_runs)
+            diagnostics, failures = _write_schedule(experiment, directory, command, run_pictures)
             undrawn += failures
             table.append(_dry_run_row(experiment.name, diagnostics))
             claims[experiment.name] = diagnostics.get("privacy")

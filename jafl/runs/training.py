@@ -6,10 +6,10 @@ from typing import Any
 
 from jafl.config.experiment import Experiment
 from jafl.records import History, Params
-from jafl.runs.batching import as_runs
 from jafl.runs.directory.damage import is_closed
-from jafl.runs.directory.files import RunDirectory, config_of, what_decides
+from jafl.runs.directory.files import RunDirectory, run_config, what_decides
 from jafl.runs.directory.previous_run import Replacement
+from jafl.runs.grouping import as_runs
 from jafl.runs.recording.pictures import draw_missing
 from jafl.runs.recording.progress import Interrupt, Progress
 from jafl.runs.recording.recorder import Options, Outcome, Recording
@@ -49,13 +49,13 @@ def run_experiment(
     """
     recording = Recording(experiment, directory, options, replacement, clock)
     waits = recording.is_waiting
-    kept: dict[str, Any] = {
+    checkpoint_options: dict[str, Any] = {
         "every": options.checkpoint_every,
         "configuration": recording.decides,
         "refuse": not waits,
     }
     folder = directory.new_checkpoints if waits else directory.checkpoints
-    checkpoints = Checkpoints(folder, **kept, on_trouble=options.show)
+    checkpoints = Checkpoints(folder, **checkpoint_options, on_trouble=options.show)
     recording.on_replaced = lambda: setattr(checkpoints, "folder", directory.checkpoints.absolute())
     past = None if waits else recording.past()
     if past and past.is_over and past.summary:
@@ -83,12 +83,12 @@ def run_experiment(
                 ended: History | DivergenceError = options.hosts.simulate(
                     experiment,
                     checkpoints,
-                    kept,
+                    checkpoint_options,
                     interrupt,
                     on_evaluation=on_evaluation,
                     on_progress=progress.update,
                     should_stop=lambda: interrupt.asked,
-                    on_memory=lambda found: memory.update(found.summary()),
+                    on_memory=lambda forecast: memory.update(forecast.summary()),
                 )
         except DivergenceError as error:
             ended = error
@@ -130,7 +130,7 @@ def run_group(
     for recording in filter(None, recordings):
         recording.write_setup()
     checkpoints = Checkpoints(
-        directories[0].batch_checkpoints,
+        directories[0].group_checkpoints,
         every=options.checkpoint_every,
         configuration=_configuration(experiments, directories),
         on_trouble=options.show,
@@ -169,7 +169,7 @@ def _finish_runs_begun_alone(
 
 def _configuration(experiments: Sequence[Experiment], directories: Sequence[RunDirectory]) -> dict[str, Any]:
     """What identifies a group: what decides the first run's results, and how each other run differs from it."""
-    each = [what_decides(config_of(experiment)) for experiment in experiments]
+    each = [what_decides(run_config(experiment)) for experiment in experiments]
     own = {
         f"{directory.path.parent.name}/{directory.path.name}": {
             name: value for name, value in decides.items() if value != each[0][name]

@@ -81,7 +81,7 @@ def asynchronous(
         concurrency - buffer_size trips are lost within one step.
       trip_time_out: the simulated time until the server notices that a trip is lost, above 0. Needed with
         "after_time_out", and refused without it.
-      cancel_at_step: the trips under way when the server steps are thrown away, and all places are taken anew. With
+      cancel_at_step: the trips under way when the server steps are thrown away, and all places are taken again. With
         "after_step" this is K-synchronous training, with "at_once" and M = N K-batch-synchronous training (one client
         may make several of the K trips).
       staleness_limit: the most server steps that an applied trip may be stale. Default: no limit.

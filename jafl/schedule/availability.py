@@ -97,7 +97,7 @@ class diurnal(Availability):  # noqa: N801  (laws read as functions)
         if self.share * self.day < shortest:
             name, least = ("day", shortest) if self.day < shortest else ("share", shortest / self.day)
             allowed = (
-                f"at least {least:g}: at time {time:g} the ends of shorter presence cannot be told apart"
+                f"at least {least:g}: at time {time:g} the ends of shorter presence cannot be distinguished"
             )
             require(False, f"the availability's {name}", getattr(self, name), allowed)
         number = math.floor((time - self._begins[client]) / self.day)
@@ -200,7 +200,7 @@ class windows(Availability):  # noqa: N801
     end: Sequence[float] | np.ndarray
     period: float | None = None
     loses_trips: bool = False
-    _of_client: list[list[tuple[float, float]]] = dataclasses.field(
+    _client_windows: list[list[tuple[float, float]]] = dataclasses.field(
         default_factory=list, init=False, repr=False
     )
 
@@ -223,10 +223,10 @@ class windows(Availability):  # noqa: N801
         require(fits, "the number of starts and of ends in the availability", counts, allowed)
         ready = dataclasses.replace(self)
         for client in range(num_clients):
-            of_client = slice(int(offsets[client]), int(offsets[client + 1]))
-            edges = np.stack([start[of_client], end[of_client]], axis=1)
+            client_rows = slice(int(offsets[client]), int(offsets[client + 1]))
+            edges = np.stack([start[client_rows], end[client_rows]], axis=1)
             self._check_windows(client, edges)
-            ready._of_client.append([(float(begin), float(end)) for begin, end in edges])
+            ready._client_windows.append([(float(begin), float(end)) for begin, end in edges])
         return ready
 
     def _column(self, name: str) -> np.ndarray:
@@ -267,7 +267,7 @@ class windows(Availability):  # noqa: N801
 
     def _window(self, client: int, time: float) -> tuple[float, float] | None:
         """The client's first window that ends after ``time``."""
-        windows = self._of_client[client]
+        windows = self._client_windows[client]
         if not windows:
             return None
         turn = 0 if self.period is None else math.floor(time / self.period)

@@ -42,8 +42,8 @@ class Delay:
 
     def durations(self, seed: int, client: np.ndarray, trip: np.ndarray) -> np.ndarray:
         """[n] float64 durations of the trips (client [n], trip [n]), in units of simulated time."""
-        drawn = self.quantile(keyed_uniform(seed, DURATION, client, trip), client)
-        return checked_durations(self, drawn, np.shape(client))
+        values = self.quantile(keyed_uniform(seed, DURATION, client, trip), client)
+        return checked_durations(self, values, np.shape(client))
 
     def inside(self) -> tuple["Delay", ...]:
         """The laws that this one is made of; none for a simple law."""
@@ -55,11 +55,11 @@ class Delay:
             law.check_clients(num_clients)
 
 
-def checked_durations(law: Delay, drawn: Any, shape: tuple[int, ...]) -> np.ndarray:
+def checked_durations(law: Delay, values: Any, shape: tuple[int, ...]) -> np.ndarray:
     """What a law has drawn, as float64; SettingError unless it is one number for each trip."""
     name = type(law).__name__
     remedy = "Return an array, np.full(len(uniform), 1.0) for example."
-    durations = _numbers(f"durations of the delay {name}", drawn, remedy)
+    durations = _numbers(f"durations of the delay {name}", values, remedy)
     kind = durations.dtype
     allowed = "one of real numbers"
     require(kind.kind in "iuf", f"the type of the durations of the delay {name}", kind.name, allowed, remedy)
@@ -462,12 +462,12 @@ class with_network(Delay):  # noqa: N801
         if not isinstance(bandwidth, Delay):
             return self.model_bytes / bandwidth
         own_seed = _own_seed(self, seed, purpose)
-        drawn = np.asarray(bandwidth.durations(own_seed, client, np.zeros_like(client)), np.float64)
-        wrong = np.flatnonzero(~(drawn > 0))
+        rates = np.asarray(bandwidth.durations(own_seed, client, np.zeros_like(client)), np.float64)
+        wrong = np.flatnonzero(~(rates > 0))
         if wrong.size:
             j = wrong[0]
-            require(False, f"the delay's {name} of client {client[j]}", float(drawn[j]), "above 0")
-        return self.model_bytes / drawn
+            require(False, f"the delay's {name} of client {client[j]}", float(rates[j]), "above 0")
+        return self.model_bytes / rates
 
 
 @dataclasses.dataclass(frozen=True)

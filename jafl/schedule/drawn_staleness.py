@@ -75,8 +75,8 @@ def drawn_staleness(
     client = np.concatenate([first_clients, chosen[1:].reshape(-1)]).astype(np.int32)
     step = np.repeat(np.arange(steps, dtype=np.int32), [first] + [buffer_size] * (steps - 1))
     trip = earlier_occurrences(client)
-    drawn = np.floor(draw_durations(delay, seed, client, trip))
-    version = step - np.minimum(drawn, step - _first_version(client, step)).astype(np.int32)
+    staleness = np.floor(draw_durations(delay, seed, client, trip))
+    version = step - np.minimum(staleness, step - _first_version(client, step)).astype(np.int32)
     return EventSchedule(
         client=client,
         trip=trip,
@@ -97,10 +97,10 @@ def _clients(
 ) -> np.ndarray:
     """[T, K]: the clients whose trips each step applies, in client order; whatever for an initial round."""
     if limits:
-        drawn = limited_cohorts(
+        cohorts = limited_cohorts(
             buffer_size, steps, seed, limits, setting="buffer_size", everybody_first=initial_round
         )
-        return np.concatenate([np.zeros((int(initial_round), buffer_size), np.int32), drawn])
+        return np.concatenate([np.zeros((int(initial_round), buffer_size), np.int32), cohorts])
     random = generator(seed, SELECTION)
     if buffer_size == 1:
         return random.integers(0, num_clients, (steps, 1))

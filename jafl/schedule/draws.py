@@ -20,7 +20,7 @@ def keyed_uniform(seed: int, purpose: int, client: np.ndarray, trip: np.ndarray)
 
     Args:
       seed: any integer.
-      purpose: a number that keeps streams apart, DURATION for example.
+      purpose: a number that distinguishes streams, DURATION for example.
       client, trip: [n] integers.
 
     Returns:

@@ -38,8 +38,8 @@ class Dropout:
     def __post_init__(self) -> None:
         for names in (("fraction", "clients"), ("server_step", "time", "trips")):
             values = tuple(getattr(self, name) for name in names)
-            given = sum(value is not None for value in values)
-            require(given == 1, f"the dropout's {', '.join(names)}", values, "None but for one of them")
+            number = sum(value is not None for value in values)
+            require(number == 1, f"the dropout's {', '.join(names)}", values, "None but for one of them")
         if self.fraction is not None:
             allowed = "at least 0 and at most 1"
             real_number("the dropout's fraction", self.fraction, lambda value: 0 <= value <= 1, allowed)

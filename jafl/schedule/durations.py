@@ -35,7 +35,7 @@ class Table:
         begin, values = self._later.get(client, (0, ()))
         if trip >= begin + len(values):
             begin, length = trip, min(max(2 * len(values), 64), 65536)
-            values = fast_view(self._of_client(client, length, begin))
+            values = fast_view(self._client_numbers(client, length, begin))
             self._later[client] = (begin, values)
         return values[trip - begin]
 
@@ -59,7 +59,7 @@ class Table:
                     raise
                 length //= 2
 
-    def _of_client(self, client: int, length: int, first_trip: int = 0) -> np.ndarray:
+    def _client_numbers(self, client: int, length: int, first_trip: int = 0) -> np.ndarray:
         """[length] numbers of one client's trips, or fewer where the law has fewer trips."""
         return self._ahead(length, lambda fewer: self._of(np.full(fewer, client), fewer, first_trip))
 
@@ -80,7 +80,7 @@ class Durations(Table):
 
     def _check(self, table: np.ndarray) -> None:
         zeros = np.flatnonzero(~table.any(axis=1)).tolist()
-        still = next((client for client in zeros if not self._of_client(client, 1024).any()), None)
+        still = next((client for client in zeros if not self._client_numbers(client, 1024).any()), None)
         require(
             still is None,
             "delay",

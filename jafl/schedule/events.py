@@ -66,7 +66,7 @@ class Events:
             world = dataclasses.replace(world, availability=available)
         self.world, self.protocol = world, protocol
         clients = world.num_clients
-        self.duration_of = Durations(world.delay, world.seed, clients, trips + protocol.concurrency)
+        self.trip_durations = Durations(world.delay, world.seed, clients, trips + protocol.concurrency)
         self.fails = None
         if world.failure_rate:
             self.fails = Table(self._draw_failures, clients, trips + protocol.concurrency)
@@ -303,7 +303,7 @@ class Events:
 
     def _new_trip(self, client: int, now: float, version: int) -> Trip:
         """The trip that ``client`` starts now from ``version``."""
-        trips_made, table = self.trips_made, self.duration_of
+        trips_made, table = self.trips_made, self.trip_durations
         number = trips_made[client]
         trips_made[client] = number + 1
         block = table.block

@@ -1,4 +1,4 @@
-"""What the event loop is told: the world in which clients live, and the protocol by which they are started."""
+"""The arguments of the event loop: the world in which clients live, and the protocol by which they are started."""
 
 import dataclasses
 from collections.abc import Callable, Iterator

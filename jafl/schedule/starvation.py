@@ -1,4 +1,4 @@
-"""Why a schedule cannot reach its last step, told from what has happened in it and not from what was asked for."""
+"""Why a schedule cannot reach its last step, from what has happened in it and not from what was asked for."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -114,7 +114,7 @@ class Standstill:
         )
 
     def _no_place(self) -> tuple[str, list[str]]:
-        """(reason, what can be done) where places are taken anew after a step, and none is left to make one."""
+        """(reason, what can be done) where places are taken again after a step, and none is left to make one."""
         places, buffer_size = self.protocol.concurrency, self.protocol.buffer_size
         parts = [f"{self.in_buffer} wait in a buffer of {self.needed} trips"] if self.in_buffer else []
         parts += [f"{count} {reason}" for reason, count in self.thrown_away.items()]
@@ -122,7 +122,7 @@ class Standstill:
             remedies = [f"lower buffer_size to {places}", "raise concurrency"]
         else:
             remedies = [f"lower buffer_size to {self.in_buffer}"] if self.in_buffer else []
-            remedies.append("have lost places taken anew before the step (replace_lost='at_once')")
+            remedies.append("have lost places taken again before the step (replace_lost='at_once')")
         reason = f"nobody is training, and no place is taken before the next step: of {places} trips {_list(parts)}"
         return reason, remedies
 

@@ -157,7 +157,7 @@ def synchronous(
         _refuse_beside_poisson(
             over_selection=over_selection, most_trips=most_trips, smallest_gap=smallest_gap
         )
-        client, round_of = poisson_cohorts(num_clients, cohort_size, rounds, seed)
+        client, trip_round = poisson_cohorts(num_clients, cohort_size, rounds, seed)
         allowed = f"larger: in {rounds:,} round{'s' * (rounds > 1)} no client took part"
         require(len(client) > 0, "cohort_size", cohort_size, allowed, "Or choose another seed.")
     else:
@@ -169,9 +169,9 @@ def synchronous(
             if started > cohort_size:
                 first = _FirstArrivals(law, seed, num_clients, rounds * started, cohort_size)
             chosen = limited_cohorts(started, rounds, seed, limits, setting=name, applied=first)
-        client, round_of = chosen.reshape(-1), np.repeat(np.arange(rounds, dtype=np.int32), started)
+        client, trip_round = chosen.reshape(-1), np.repeat(np.arange(rounds, dtype=np.int32), started)
     return _schedule(
-        client, round_of, rounds, cohort_size if cohorts == "fixed" else num_clients, law, seed, num_clients
+        client, trip_round, rounds, cohort_size if cohorts == "fixed" else num_clients, law, seed, num_clients
     )
 
 
@@ -250,14 +250,14 @@ class _FirstArrivals:
     """
 
     def __init__(self, delay: Delay, seed: int, num_clients: int, trips: int, cohort_size: int):
-        self.duration_of = Table(functools.partial(draw_durations, delay, seed), num_clients, trips)
+        self.trip_durations = Table(functools.partial(draw_durations, delay, seed), num_clients, trips)
         self.trips_made = [0] * num_clients
         self.cohort_size, self.now = cohort_size, 0.0
 
     def __call__(self, clients: Sequence[int]) -> list[int]:
         arrivals = []
         for client in clients:
-            arrivals.append((self.now + self.duration_of(client, self.trips_made[client]), client))
+            arrivals.append((self.now + self.trip_durations(client, self.trips_made[client]), client))
             self.trips_made[client] += 1
         first = sorted(arrivals)[: self.cohort_size]
         self.now = first[-1][0]
@@ -266,32 +266,32 @@ class _FirstArrivals:
 
 def _schedule(
     client: np.ndarray,
-    round_of: np.ndarray,
+    trip_round: np.ndarray,
     rounds: int,
     wanted: int,
     delay: Delay,
     seed: int,
     num_clients: int,
 ) -> EventSchedule:
-    """The schedule of rounds that ``client`` [S] starts in, each in ``round_of`` [S].
+    """The schedule of rounds that ``client`` [S] starts in, each in ``trip_round`` [S].
 
     Rounds stand in their order, and the clients of a round in client order. The first ``wanted`` of a round to arrive
     are applied.
     """
     trip = earlier_occurrences(client)
     durations = draw_durations(delay, seed, client, trip)
-    sizes = np.bincount(round_of, minlength=rounds)
+    sizes = np.bincount(trip_round, minlength=rounds)
     first = np.cumsum(sizes) - sizes
     # Rounding keeps order, so the last arrival that counts is the round's start plus its duration's rank.
     last = np.minimum(first + np.minimum(wanted, sizes) - 1, len(client) - 1)
-    longest = np.where(sizes > 0, durations[np.lexsort((durations, round_of))][last], 0.0)
+    longest = np.where(sizes > 0, durations[np.lexsort((durations, trip_round))][last], 0.0)
     step_time = np.cumsum(longest)
     round_start = np.concatenate([[0.0], step_time[:-1]])
-    arrival = round_start[round_of] + durations
-    order = np.lexsort((arrival, round_of))  # stable: ties stay in client order
-    in_time = np.arange(len(client)) - first[round_of] < wanted  # of a round's trips by arrival
+    arrival = round_start[trip_round] + durations
+    order = np.lexsort((arrival, trip_round))  # stable: ties stay in client order
+    in_time = np.arange(len(client)) - first[trip_round] < wanted  # of a round's trips by arrival
     applied, cancelled = order[in_time], order[~in_time]
-    step, late = round_of[applied], round_of[cancelled]
+    step, late = trip_round[applied], trip_round[cancelled]
     return EventSchedule(
         client=client[applied],
         trip=trip[applied],

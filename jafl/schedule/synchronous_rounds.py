@@ -151,11 +151,11 @@ class Rounds:
         reasons = [f"{count} {reason}" for reason, count in counts.items() if count]
         if self.availability is not None:
             reasons.append("the others are never there again, or never enough of them at once (availability)")
-        of_rounds = "" if rounds is None else f" of {rounds:,}"
+        limit_note = "" if rounds is None else f" of {rounds:,}"
         needed = self.protocol.min_reports
         stop = f", or stop after {number:,} server step{'s' * (number > 1)}" if number else ""
         return SettingError(
-            f"The schedule starves in server step {number:,}{of_rounds}, at time {self.now:g}: a round begins with "
+            f"The schedule starves in server step {number:,}{limit_note}, at time {self.now:g}: a round begins with "
             f"at least {needed} client{'s' * (needed > 1)} (min_reports), and of {self.world.num_clients} clients "
             f"{', '.join(reasons)}. Lower min_reports, or let more clients take part{stop}.",
             setting="min_reports",
@@ -228,11 +228,11 @@ class Rounds:
             require(False, "deadline", deadline, allowed)
         if self.most_started == 0:
             allowed = f"larger: in {rounds:,} round{'s' * (rounds > 1)} no client took part"
-            given = self.protocol.participation
+            shares = self.protocol.participation
             require(
                 False,
                 "participation",
-                None if given is None else float(given.max()),
+                None if shares is None else float(shares.max()),
                 allowed,
                 "Or choose another seed.",
             )

@@ -211,13 +211,13 @@ def _read(path: pathlib.Path, columns: Sequence[str], some_without: bool = False
     if reader is None:
         raise SettingError(f"The trace file is {str(path)!r}, but its name must end in .csv or .npz.")
     try:
-        number, client, values, told = reader(path, columns)
+        number, client, values, num_clients = reader(path, columns)
     except (OSError, UnicodeDecodeError) as error:
         raise _unreadable(path, error) from error
     require(len(client) > 0, f"the number of rows in {path}", 0, "at least 1", "Every client needs a row.")
-    if told is None or not some_without:
-        _refuse_gaps(path, client, number, told)
-    count = np.bincount(client, minlength=told or 0)
+    if num_clients is None or not some_without:
+        _refuse_gaps(path, client, number, num_clients)
+    count = np.bincount(client, minlength=num_clients or 0)
     order = np.argsort(client, kind="stable")
     offsets = np.concatenate([[0], np.cumsum(count)])
     by_name = {name: value[order] for name, value in zip(columns, values, strict=True)}
@@ -227,11 +227,11 @@ def _read(path: pathlib.Path, columns: Sequence[str], some_without: bool = False
     return rows
 
 
-def _refuse_gaps(path: pathlib.Path, client: np.ndarray, number: np.ndarray, told: int | None) -> None:
+def _refuse_gaps(path: pathlib.Path, client: np.ndarray, number: np.ndarray, num_clients: int | None) -> None:
     """Refuses a file whose clients are not 0, 1, 2, ..., up to the number that it tells."""
     clients = np.unique(client)
-    if told is not None and len(clients) < told:
-        gap = int(np.setdiff1d(np.arange(told), clients)[0])
+    if num_clients is not None and len(clients) < num_clients:
+        gap = int(np.setdiff1d(np.arange(num_clients), clients)[0])
         name = f"the array offsets in {path}, index {gap + 1},"
         before = int(np.searchsorted(client, gap))
         require(False, name, before, f"above the entry before it, {before}", "Every client needs a row.")
@@ -320,8 +320,8 @@ def _read_npz(path: pathlib.Path, columns: Sequence[str]) -> _Table:
     wrong = np.flatnonzero((client < 0) | (client >= 2**31))
     if wrong.size:
         require(False, f"the client in {_row(path, wrong[0])},", int(client[wrong[0]]), CLIENT)
-    told = len(arrays[key]) - 1 if key == "offsets" else None
-    return rows, client.astype(np.int64), [arrays[name].astype(np.float64) for name in columns], told
+    num_clients = len(arrays[key]) - 1 if key == "offsets" else None
+    return rows, client.astype(np.int64), [arrays[name].astype(np.float64) for name in columns], num_clients
 
 
 def _arrays(path: pathlib.Path) -> dict[str, np.ndarray]:

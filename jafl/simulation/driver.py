@@ -255,7 +255,7 @@ class Driver:
 
     def _should_stop(self) -> bool:
         """Whether the caller of one of the processes stops all of them."""
-        return processes.any_of(bool(self._callbacks.should_stop and self._callbacks.should_stop()))
+        return processes.any_process(bool(self._callbacks.should_stop and self._callbacks.should_stop()))
 
     def _save_if_due(self, *, stopping: bool) -> None:
         """Writes a checkpoint if one is due after this step, by the clock, or because the caller stops."""

@@ -19,7 +19,7 @@ from jafl.engine.plan.run import Run
 from jafl.privacy.private import report_of
 from jafl.records import EventSchedule, History, Params
 from jafl.records.histories import check_column
-from jafl.records.stopping import SMALLER, StopWhen, best_of, check_measured, larger_is_better
+from jafl.records.stopping import SMALLER, StopWhen, best_index, check_measured, larger_is_better
 from jafl.schedule.counting import first_steps
 from jafl.simulation.checkpoints import Saved
 from jafl.simulation.compile_time import CompileTime
@@ -181,7 +181,7 @@ class RunState:
         """The place of the best evaluation, by the column ``keep_best``."""
         column = str(self.run.keep_best)
         larger = larger_is_better("keep_best", column, column)
-        return best_of([evaluation.get(column) for evaluation in self.evaluations], larger=larger)
+        return best_index([evaluation.get(column) for evaluation in self.evaluations], larger=larger)
 
     def meets_its_condition(self) -> bool:
         """Whether the run has a condition ``stop_when`` that its last evaluation meets."""

@@ -38,7 +38,7 @@ def simulate_many(
     Runs may differ in every number with a fraction (learning rates, momentum, exponents), in what arrays hold
     (initial parameters, keys, data, schedules), and in how many server steps and trips they have. What they share is
     read once: best are runs over one schedule and federation object. Schedules whose server steps are of unequal
-    sizes are exact, too, but each step then costs what the largest does. ``jafl.runs.batching.batch_limit`` tells
+    sizes are exact, too, but each step then costs what the largest does. ``jafl.runs.grouping.group_limit`` tells
     where it pays.
 
     Args:

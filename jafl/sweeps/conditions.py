@@ -34,31 +34,35 @@ OF_AN_ARM = (
 USUAL = "the usual ones"
 
 
-def conditions_of(runs: Sequence[PastRun], *, by_world: bool = True) -> list[dict[str, Any]]:
+def run_conditions(runs: Sequence[PastRun], *, by_world: bool = True) -> list[dict[str, Any]]:
     """The condition of each run: that of its folder, and the settings in which runs there differ.
 
     Runs of one arm differ in any setting, runs of several arms in those that do not follow from the algorithm. Where
     these are many, only those with an unusual value (``usual_values``). A world (``jafl.config.world``) is a
-    condition: what lives in different ones is told apart, and in no ratio of two.
+    condition: runs of different worlds are listed separately, and in no ratio of two.
 
     by_world: False where the arms of one command live in different worlds on purpose, and are compared all the same.
     """
-    named, as_told = _named(runs), runs
+    named, as_recorded = _named(runs), runs
     runs = _with_inputs(runs)
     conditions: list[dict[str, Any]] = named or [{} for _ in runs]
-    alike: dict[tuple, list[PastRun]] = {}
+    arms: dict[tuple, list[PastRun]] = {}
     side_by_side: dict[str, list[PastRun]] = {}
     for run, condition in zip(runs, conditions, strict=True):
-        alike.setdefault((grid.folder(condition), run.label), []).append(run)
+        arms.setdefault((grid.folder(condition), run.label), []).append(run)
         side_by_side.setdefault(grid.folder(condition), []).append(run)
     names = _names(runs)
-    of_one_arm = {name for name in names for group in alike.values() if _differ(group, name)}
-    of_several = {name for group in side_by_side.values() for name in _of_several_arms(group, names)}
-    of_worlds = {name for group in side_by_side.values() for name in _of_worlds(group)} if by_world else set()
-    varied = [name for name in names if name in of_one_arm | of_several | of_worlds]
+    arm_names = {name for name in names for group in arms.values() if _differ(group, name)}
+    several_arms_names = {
+        name for group in side_by_side.values() for name in _differing_settings(group, names)
+    }
+    world_names = (
+        {name for group in side_by_side.values() for name in _world_settings(group)} if by_world else set()
+    )
+    varied = [name for name in names if name in arm_names | several_arms_names | world_names]
     usual = usual_values(runs, varied) if len(varied) > MOST_COLUMNS else {}
 
-    def is_told(run: PastRun, name: str) -> bool:
+    def is_unusual(run: PastRun, name: str) -> bool:
         return not usual or same(run.config.get(name)) != same(usual[run.label, name])
 
     def is_more(run: PastRun, before: PastRun, name: str, condition: Mapping[str, Any]) -> bool:
@@ -68,10 +72,12 @@ def conditions_of(runs: Sequence[PastRun], *, by_world: bool = True) -> list[dic
         {
             **condition,
             **{
-                n: run.config.get(n) for n in varied if is_more(run, before, n, condition) and is_told(run, n)
+                n: run.config.get(n)
+                for n in varied
+                if is_more(run, before, n, condition) and is_unusual(run, n)
             },
         }
-        for run, before, condition in zip(runs, as_told, conditions, strict=True)
+        for run, before, condition in zip(runs, as_recorded, conditions, strict=True)
     ]
 
 
@@ -84,15 +90,15 @@ def _with_inputs(runs: Sequence[PastRun]) -> list[PastRun]:
     for run in runs:
         for what, digest in (run.config.get("inputs") or {}).items():
             read.setdefault((what, same(run.config.get(what.partition("/")[0]))), set()).add(digest)
-    found = []
+    runs_with_inputs = []
     for run in runs:
-        told: dict[str, str] = {}
+        texts: dict[str, str] = {}
         for what, digest in (run.config.get("inputs") or {}).items():
             name = what.partition("/")[0]
             if len(read[what, same(run.config.get(name))]) > 1:
-                told[name] = f"{told.get(name, run.config.get(name))} ({digest[:SHOWN]})"
-        found.append(dataclasses.replace(run, config={**run.config, **told}) if told else run)
-    return found
+                texts[name] = f"{texts.get(name, run.config.get(name))} ({digest[:SHOWN]})"
+        runs_with_inputs.append(dataclasses.replace(run, config={**run.config, **texts}) if texts else run)
+    return runs_with_inputs
 
 
 def _differ(runs: Sequence[PastRun], name: str) -> bool:
@@ -100,12 +106,12 @@ def _differ(runs: Sequence[PastRun], name: str) -> bool:
     return len({same(run.config.get(name)) for run in runs}) > 1
 
 
-def _of_worlds(runs: Sequence[PastRun]) -> list[str]:
+def _world_settings(runs: Sequence[PastRun]) -> list[str]:
     """The settings of the world in which runs differ; one that a run cannot read has its default there."""
     return [name for name in OF_WORLD if _differ(runs, name)]
 
 
-def _of_several_arms(runs: Sequence[PastRun], names: Sequence[str]) -> list[str]:
+def _differing_settings(runs: Sequence[PastRun], names: Sequence[str]) -> list[str]:
     """The settings in which runs of several commands differ, although these do not follow from the algorithm.
 
     The arms of one command stand side by side because its user compares them, so only commands are compared with each
@@ -118,7 +124,7 @@ def _of_several_arms(runs: Sequence[PastRun], names: Sequence[str]) -> list[str]
     from jafl.config.readers import is_read  # imports JAX, which the list of experiments does without
 
     settings = {run.path: Settings.from_mapping(run.settings) for run in runs}
-    found = []
+    differing = []
     for name in names:
         if name in OF_AN_ARM or not _differ(runs, name):
             continue
@@ -127,8 +133,8 @@ def _of_several_arms(runs: Sequence[PastRun], names: Sequence[str]) -> list[str]
             for command in commands
         }
         if any(one - other and other - one for one in values for other in values):
-            found.append(name)
-    return found
+            differing.append(name)
+    return differing
 
 
 def _commands(runs: Sequence[PastRun]) -> list[list[PastRun]]:
@@ -153,7 +159,7 @@ def _named(runs: Sequence[PastRun]) -> list[dict[str, Any]] | None:
     if None in conditions or len({run.path.parent.parent for run in runs}) > 1:
         return None
     not_always_read = readers_by("protocol")
-    told: dict[tuple[pathlib.Path, str], bool] = {}
+    names_fit: dict[tuple[pathlib.Path, str], bool] = {}
     for run, condition in zip(runs, conditions, strict=True):
         for name, value in (condition or {}).items():
             # An arm may have a value of its own; one that no run reads is set back to its default, and a budget to
@@ -164,8 +170,8 @@ def _named(runs: Sequence[PastRun]) -> list[dict[str, Any]] | None:
                 same(DEFAULTS[name]) if name in not_always_read else same(value),
             }
             fits = value is None or same(run.config.get(name)) in known
-            told[run.path.parent, name] = told.get((run.path.parent, name), False) or fits
-    return [condition or {} for condition in conditions] if all(told.values()) else None
+            names_fit[run.path.parent, name] = names_fit.get((run.path.parent, name), False) or fits
+    return [condition or {} for condition in conditions] if all(names_fit.values()) else None
 
 
 def _names(runs: Sequence[PastRun]) -> list[str]:

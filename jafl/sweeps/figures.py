@@ -48,7 +48,7 @@ def _by_folder(root: pathlib.Path, arm_runs: Sequence[ArmRuns]) -> list[tuple[pa
     folders: dict[pathlib.Path, list[ArmRuns]] = {}
     for arm in arm_runs:
         folders.setdefault(arm.runs[0].path.parent.relative_to(root), []).append(arm)
-    kept = []
+    grids = []
     for folder, arms in folders.items():
         named = grid.condition(folder.name) or {}
         more = [{n: v for n, v in arm.condition.items() if n not in named} for arm in arms]
@@ -57,13 +57,13 @@ def _by_folder(root: pathlib.Path, arm_runs: Sequence[ArmRuns]) -> list[tuple[pa
                 ", ".join(filter(None, [arm.label, caption(own)]))
                 for arm, own in zip(arms, more, strict=True)
             ]
-            kept.append(
+            grids.append(
                 (
                     folder,
                     [dataclasses.replace(arm, label=label) for arm, label in zip(arms, labels, strict=True)],
                 )
             )
-    return kept
+    return grids
 
 
 def _as_it_is(figure: "Figure") -> "Figure":
@@ -123,11 +123,13 @@ def heat_maps(table: Sequence[Mapping[str, Any]]) -> "dict[str, Figure]":
         maps: dict[str, dict[str, np.ndarray]] = {name: {} for name in OF_MAPS}
         for row in rows_of_map:
             y, x = place(row)
-            for name, of_labels in maps.items():
-                grid_of = of_labels.setdefault(
+            for name, label_grids in maps.items():
+                label_grid = label_grids.setdefault(
                     row["label"], np.full((len(vertical), len(horizontal)), np.nan)
                 )
-                grid_of[vertical.index(y), horizontal.index(x)] = np.nan if row[name] is None else row[name]
+                label_grid[vertical.index(y), horizontal.index(x)] = (
+                    np.nan if row[name] is None else row[name]
+                )
         values, errors, seeds = (maps[name] for name in OF_MAPS)
         figures[f"heat_map,{others}" if others else "heat_map"] = plots.heat_maps(
             values,

@@ -45,37 +45,35 @@ def forecast_runs(
       SettingError: for any setting that cannot work, a topology that does not exist, or a compiler that is missing.
     """
     topology(topology_name)
-    compared = all_arms.of_algorithms(settings) if arms is None else arms
+    compared = all_arms.algorithm_arms(settings) if arms is None else arms
     all_arms.check(compared, overrides)
     values = grid.parse(sweep) if isinstance(sweep, str) and sweep else dict(sweep or {})
     request = Request(values, {label: dict(own) for label, own in compared.items()}, settings.seed)
-    loaded, known, made = loaded or DataCache(), Known(), list[tuple[RunForecast, int]]()
+    loaded, known, forecasts = loaded or DataCache(), Known(), list[tuple[RunForecast, int]]()
     conditions = request.conditions(settings, overrides)
     refuse_unread_in_sweep(conditions)
     for condition, arms_there in conditions:
         seeds: dict[str, list[Settings]] = {}
         for label, run in resolve(arms_there, loaded):
             seeds.setdefault(label, []).append(run)
-        for label, alike in seeds.items():
-            experiment = make_experiment(label, alike[0], loaded, must_fit=False)
-            found = forecast(experiment, topology_name, devices=alike[0].devices, known=known)
+        for label, runs in seeds.items():
+            experiment = make_experiment(label, runs[0], loaded, must_fit=False)
+            run_forecast = forecast(experiment, topology_name, devices=runs[0].devices, known=known)
             where = f"{grid.folder(condition)}, " if condition else ""
-            times = f", and {len(alike) - 1} more with other seeds" if len(alike) > 1 else ""
-            show(f"{where}{experiment.name}{times}\n{found}")
-            made.append((found, len(alike)))
-    if sum(number for _, number in made) > 1:
-        show(total(made, topology_name))
-    return made
+            times = f", and {len(runs) - 1} more with other seeds" if len(runs) > 1 else ""
+            show(f"{where}{experiment.name}{times}\n{run_forecast}")
+            forecasts.append((run_forecast, len(runs)))
+    if sum(number for _, number in forecasts) > 1:
+        show(total(forecasts, topology_name))
+    return forecasts
 
 
-def total(made: Sequence[tuple[RunForecast, int]], topology_name: str) -> str:
+def total(forecasts: Sequence[tuple[RunForecast, int]], topology_name: str) -> str:
     """A line on all runs together, one after the other."""
-    runs = sum(number for _, number in made)
-    left_out = sum(number for found, number in made if not found.fits)
-    here = [(found.measured_seconds, number) for found, number in made]
-    text = (
-        f"{runs:,} runs, {sum(found.trips * number for found, number in made):,} trips, one after the other: "
-    )
+    runs = sum(number for _, number in forecasts)
+    left_out = sum(number for found, number in forecasts if not found.fits)
+    here = [(found.measured_seconds, number) for found, number in forecasts]
+    text = f"{runs:,} runs, {sum(found.trips * number for found, number in forecasts):,} trips, one after the other: "
     text += f"{_sum(here)} here by the clock"
     return f"{text}; {left_out:,} of them do not fit on {topology_name}" if left_out else text
 

@@ -1,4 +1,4 @@
-"""The runs of a sweep, and the batches of runs that train in one program.
+"""The runs of a sweep, and the groups of runs that train in one program.
 
 Which runs share a program decides the last bits of their results. It follows only from what the sweep is: its
 settings, arms, seeds and conditions, and the order in which they were requested. It depends neither on which runs are
@@ -17,20 +17,20 @@ from jafl.config import grid
 from jafl.config.arms import Override
 from jafl.config.data_cache import DataCache
 from jafl.config.experiment import Experiment, make_experiment
-from jafl.config.resolution import resolve, seeds_of
-from jafl.config.settings import TYPES, VARYING, Settings, of_source
+from jafl.config.resolution import listed_seeds, resolve
+from jafl.config.settings import TYPES, VARYING, Settings, source_settings
 from jafl.engine.plan.device_memory import device_memory
-from jafl.runs import batching
+from jafl.runs import grouping
 from jafl.runs.directory.damage import is_closed
 from jafl.runs.directory.reader import names_in
 from jafl.sweeps import parts
 
-# Most runs in one batch: a process locks that many directories, and holds that many experiments, at once. Larger
-# batches were no faster on a CPU (experiments/tools/benchmarks/sweeps_speed), where several processes share a sweep.
+# Most runs in one group: a process locks that many directories, and holds that many experiments, at once. Larger
+# groups were no faster on a CPU (experiments/tools/benchmarks/sweeps_speed), where several processes share a sweep.
 LARGEST_BATCH_ON_A_CPU, LARGEST_BATCH = 8, 32
-# This many runs or more over one schedule and partition form batches of their own.
+# This many runs or more over one schedule and partition form groups of their own.
 SHARED_FROM = 4
-# The share of the machine's memory that the schedules of one batch may take, and how many times its schedule's bytes
+# The share of the machine's memory that the schedules of one group may take, and how many times its schedule's bytes
 # an experiment takes on the host: with its plan and what is placed on the device.
 SHARE_OF_SCHEDULES, COPIES = 0.25, 5
 
@@ -103,7 +103,7 @@ def directories(root: pathlib.Path, conditions: Sequence[ConditionArms]) -> list
         run_directory(root, condition, label, seed)
         for condition, arms in conditions
         for label, settings in arms.items()
-        for seed in seeds_of(settings)
+        for seed in listed_seeds(settings)
     ]
 
 
@@ -137,30 +137,30 @@ class SweepRuns:
     backwards: bool = False
     over_too: bool = False
 
-    def batches(self, loaded: DataCache) -> Iterator[list[SweepRun]]:
-        """Runs that may share a program, few enough to be held at once. Skips batches without a pending run.
+    def groups(self, loaded: DataCache) -> Iterator[list[SweepRun]]:
+        """Runs that may share a program, few enough to be held at once. Skips groups without a pending run.
 
-        Makes the experiment of one run to tell how many runs like it fit into a batch.
+        Makes the experiment of one run to tell how many runs like it fit into a group.
         """
         for runs in self._alike(loaded):
-            largest = largest_batch(runs[0].experiment(loaded)) if len(runs) > 1 else 1
-            for batch in self._in_order(_batches(runs, largest)):
-                if any(map(self.is_pending, batch)):
-                    yield batch
+            largest = largest_group(runs[0].experiment(loaded)) if len(runs) > 1 else 1
+            for group in self._in_order(_groups(runs, largest)):
+                if any(map(self.is_pending, group)):
+                    yield group
 
     def part(self, text: str) -> "SweepRuns":
         """The part of the requested runs that ``text`` names, such as 3/16; runs of one program are in one part.
 
-        Which runs these are follows from what the sweep is, as its batches do, and never from what is over.
+        Which runs these are follows from what the sweep is, as its groups do, and never from what is over.
         """
         number, count = parts.parse(text)
-        batches = list(dataclasses.replace(self, over_too=True).batches(DataCache()))
+        groups = list(dataclasses.replace(self, over_too=True).groups(DataCache()))
         budgets = [
-            sum(run.settings.client_trips or run.settings.server_steps or 1 for run in batch)
-            for batch in batches
+            sum(run.settings.client_trips or run.settings.server_steps or 1 for run in group)
+            for group in groups
         ]
         dealt = parts.deal(budgets, count)[number - 1]
-        own = {run.path for place in dealt for run in batches[place]}
+        own = {run.path for place in dealt for run in groups[place]}
         return dataclasses.replace(self, requested=self.requested & own)
 
     def is_pending(self, run: SweepRun) -> bool:
@@ -172,18 +172,18 @@ class SweepRuns:
 
     def _alike(self, loaded: DataCache) -> Iterator[list[SweepRun]]:
         """Runs of one request whose settings differ only in seeds and numbers."""
-        for conditions, new in self._in_order(self._conditions_alike()):
+        for conditions, new in self._in_order(self._comparable_conditions()):
             if not any(map(self._is_pending, directories(self.root, conditions))):
                 continue
-            alike: dict[Any, list[SweepRun]] = {}
+            groups: dict[Any, list[SweepRun]] = {}
             for run in self._runs(conditions, loaded):
                 if run.path in new:
-                    alike.setdefault(self._program_key(run.settings) or run.path, []).append(run)
-            for runs in self._in_order(list(alike.values())):
+                    groups.setdefault(self._program_key(run.settings) or run.path, []).append(run)
+            for runs in self._in_order(list(groups.values())):
                 if any(map(self.is_pending, runs)):
                     yield runs
 
-    def _conditions_alike(self) -> list[tuple[list[ConditionArms], set[pathlib.Path]]]:
+    def _comparable_conditions(self) -> list[tuple[list[ConditionArms], set[pathlib.Path]]]:
         """Conditions of one request that differ only in numbers, and the directories that are new in that request."""
         earlier: set[pathlib.Path] = set()
         pairs = []
@@ -191,7 +191,7 @@ class SweepRuns:
             conditions = request.conditions(self.settings, self.overrides)
             new = {*directories(self.root, conditions)} - earlier
             earlier |= new
-            pairs += [(alike, new) for alike in _by_other_settings(conditions)]
+            pairs += [(group, new) for group in _by_other_settings(conditions)]
         return pairs
 
     def _runs(self, conditions: Sequence[ConditionArms], loaded: DataCache) -> Iterator[SweepRun]:
@@ -208,23 +208,23 @@ class SweepRuns:
         if not self.share_programs or settings.decompose_steps or devices > 1:
             return None
         return _values(
-            settings, {name for name in TYPES if _is_number(name)} - {*of_source(settings.dataset)}
+            settings, {name for name in TYPES if _is_number(name)} - {*source_settings(settings.dataset)}
         )
 
 
-def largest_batch(experiment: Experiment) -> int:
-    """The most runs like this one that fit into a batch, if they share all data."""
+def largest_group(experiment: Experiment) -> int:
+    """The most runs like this one that fit into a group, if they share all data."""
     run = experiment.run
     limit = LARGEST_BATCH_ON_A_CPU if jax.default_backend() == "cpu" else LARGEST_BATCH
     schedule = sum(
         column.nbytes for column in vars(experiment.schedule).values() if hasattr(column, "nbytes")
     )
     fit = int(SHARE_OF_SCHEDULES * device_memory() / (COPIES * max(schedule, 1)))
-    return max(1, min(limit, fit, batching.batch_limit([run, run])))
+    return max(1, min(limit, fit, grouping.group_limit([run, run])))
 
 
-def _batches(runs: Sequence[SweepRun], largest: int) -> list[list[SweepRun]]:
-    """Batches of at most ``largest`` runs; runs over one schedule form batches of their own if there are enough."""
+def _groups(runs: Sequence[SweepRun], largest: int) -> list[list[SweepRun]]:
+    """Groups of at most ``largest`` runs; runs over one schedule form groups of their own if there are enough."""
     if largest == 1:
         return [[run] for run in runs]
     by_schedule: dict[Any, list[SweepRun]] = {}
@@ -233,16 +233,16 @@ def _batches(runs: Sequence[SweepRun], largest: int) -> list[list[SweepRun]]:
     shared = [same for same in by_schedule.values() if len(same) >= SHARED_FROM]
     paths_of_shared = {run.path for same in shared for run in same}
     rest = [run for run in runs if run.path not in paths_of_shared]
-    return [batch for fitting in [*shared, rest] if fitting for batch in batching.evenly(fitting, largest)]
+    return [group for fitting in [*shared, rest] if fitting for group in grouping.evenly(fitting, largest)]
 
 
 def _by_other_settings(conditions: Sequence[ConditionArms]) -> list[list[ConditionArms]]:
     """Conditions that differ only in numbers; other settings may mean other data."""
-    alike: dict[str, list[ConditionArms]] = {}
+    groups: dict[str, list[ConditionArms]] = {}
     for arms in conditions:
         fixed = {name: value for name, value in arms.condition.items() if not _is_number(name)}
-        alike.setdefault(repr(fixed), []).append(arms)
-    return list(alike.values())
+        groups.setdefault(repr(fixed), []).append(arms)
+    return list(groups.values())
 
 
 def _is_number(name: str) -> bool:

@@ -10,7 +10,7 @@ from jafl.runs.recording import privacy
 DIAGNOSTICS = "diagnostics.json"
 
 
-def of_runs(runs: Mapping[str, PastRun]) -> dict[str, Any]:
+def privacy_section(runs: Mapping[str, PastRun]) -> dict[str, Any]:
     """What the page shows of the private runs among these.
 
     Args:
@@ -32,8 +32,8 @@ def of_runs(runs: Mapping[str, PastRun]) -> dict[str, Any]:
 def _block(run: PastRun) -> Mapping[str, Any] | None:
     """What a run claims: of one that has not ended, what was known before it trained; None of other runs."""
     if run.summary is not None:
-        told: Mapping[str, Any] | None = run.summary.get("privacy")
-        return told
+        block: Mapping[str, Any] | None = run.summary.get("privacy")
+        return block
     try:
         return (
             read_json(run.path / DIAGNOSTICS).get("privacy") if (run.path / DIAGNOSTICS).is_file() else None

@@ -132,7 +132,7 @@ def _content(
     there = {run.path for run in counted}
     rows = seed_means.rows(arm_runs, baseline)
     swept = in_columns([arm.condition for arm in arm_runs])
-    targets = seed_means.targets_of(arm_runs)
+    targets = seed_means.target_accuracies(arm_runs)
     return {
         "version": __version__,
         "title": f"Runs in {path.resolve().name}",
@@ -145,7 +145,7 @@ def _content(
         "table_note": f"Trips, steps and simulated time are those to test accuracy {' or '.join(map(str, targets))}, "
         "the target. Means over seeds ± one standard error; seconds are wall-clock, summed over seeds.",
         "notes": _notes(runs, arm_runs, rows, baseline),
-        **privacy.of_runs({_name(path, run): run for run in runs}),
+        **privacy.privacy_section({_name(path, run): run for run in runs}),
         "maps": _maps(rows) if "sweep.json" in lists and rows and swept is not None else [],
         "curves": _curves(arm_runs, targets[0] if len(targets) == 1 else None),
         **_schedules(path, arm_runs),
@@ -216,12 +216,12 @@ def _settings(runs: Sequence[PastRun], swept: Sequence[str]) -> dict[str, Any]:
 
 
 def _written_values(runs: Sequence[PastRun], name: str, first: Any = None) -> list[str]:
-    """The values that runs have of a setting, each once; "not told" of a run whose file leaves it out.
+    """The values that runs have of a setting, each once; "not recorded" of a run whose file leaves it out.
 
     first: comes first, if it is one of them.
     """
-    told = [grid.written(run.config[name]) if name in run.config else "not told" for run in runs]
-    return sorted(dict.fromkeys(told), key=lambda value: value != grid.written(first))
+    values = [grid.written(run.config[name]) if name in run.config else "not recorded" for run in runs]
+    return sorted(dict.fromkeys(values), key=lambda value: value != grid.written(first))
 
 
 def _arms_table(runs: Sequence[PastRun], names: Sequence[str]) -> list[list[str]]:
@@ -235,8 +235,8 @@ def _arms_table(runs: Sequence[PastRun], names: Sequence[str]) -> list[list[str]
         return []
     usual = usual_values(runs, names)
     lines = [
-        [label, *(" or ".join(_written_values(alike, name, usual[label, name])) for name in names)]
-        for label, alike in by_label.items()
+        [label, *(" or ".join(_written_values(group, name, usual[label, name])) for name in names)]
+        for label, group in by_label.items()
     ]
     lines = [["-" if cell == "none" else cell for cell in line] for line in lines]
     return [["arm" if labelled else "algorithm", *names], *lines]
@@ -311,14 +311,14 @@ WITH_A_VALUE, WITHOUT = ("output_dir",), ("overwrite", "resume")
 
 def _without_output(command: Sequence[Any]) -> list[str]:
     """The words of a command without the flags that say where its results go."""
-    kept, skip = [], False
+    words, skip = [], False
     for word in map(str, command):
         name = word.lstrip("-").partition("=")[0] if word.startswith("-") else ""
         if skip or name in WITH_A_VALUE or name.removeprefix("no") in WITHOUT:
             skip = not skip and name in WITH_A_VALUE and "=" not in word
             continue
-        kept.append(word)
-    return kept
+        words.append(word)
+    return words
 
 
 def _quoted(word: str) -> str:
@@ -331,15 +331,15 @@ def _quoted(word: str) -> str:
 
 def _made_with(runs: Sequence[PastRun]) -> str:
     """A sentence that names versions and devices."""
-    made = set()
+    builds = set()
     for run in runs:
         versions, device = run.config.get("versions"), run.config.get("device", "unknown")
-        told = versions if isinstance(versions, Mapping) else {}
-        jafl, jax, python = (told.get(name, "unknown") for name in ("jafl", "jax", "python"))
-        made.add(f"jafl {jafl}, JAX {jax}, Python {python}, on {device}")
+        numbers = versions if isinstance(versions, Mapping) else {}
+        jafl, jax, python = (numbers.get(name, "unknown") for name in ("jafl", "jax", "python"))
+        builds.add(f"jafl {jafl}, JAX {jax}, Python {python}, on {device}")
     return (
         "Made with "
-        + "; ".join(sorted(made))
+        + "; ".join(sorted(builds))
         + ". The same seed gives the same bits on the same kind of device"
         + (", but for private runs, which draw their noise." if privacy.draw_noise(runs) else ".")
     )

@@ -8,7 +8,7 @@ from typing import Any
 from jafl.config import grid
 from jafl.runs.directory import tables
 from jafl.runs.directory.reader import PastRun, names_in, read_json
-from jafl.sweeps.conditions import USUAL, caption, conditions_of, in_columns, same
+from jafl.sweeps.conditions import USUAL, caption, in_columns, run_conditions, same
 
 # Of several runs with the same settings and seed, the one that counts: the one that came furthest.
 FURTHEST_FIRST = ("finished", "diverged", "interrupted", "unfinished", "dry run")
@@ -51,28 +51,28 @@ def by_arm(runs: Sequence[PastRun], labels: Sequence[str] = (), *, by_world: boo
     Args:
       runs: in any order.
       labels: the order of the labels; others follow by name.
-      by_world: as of ``conditions_of``.
+      by_world: as of ``run_conditions``.
     """
-    conditions = conditions_of(runs, by_world=by_world)
+    conditions = run_conditions(runs, by_world=by_world)
     by_seed: dict[tuple, dict[int | str, list[PastRun]]] = {}
-    condition_of: dict[tuple, dict[str, Any]] = {}
+    conditions_by_key: dict[tuple, dict[str, Any]] = {}
     for run, condition in zip(runs, conditions, strict=True):
         key = (*((name, same(value)) for name, value in condition.items()), run.label)
-        condition_of.setdefault(key, condition)
+        conditions_by_key.setdefault(key, condition)
         by_seed.setdefault(key, {}).setdefault(_seed(run), []).append(run)
     position = {label: number for number, label in enumerate(labels)}
 
     def place(key: tuple) -> tuple:
-        values = [(name, _size(value)) for name, value in condition_of[key].items()]
+        values = [(name, _size(value)) for name, value in conditions_by_key[key].items()]
         label = key[-1]
         return values, position.get(label, len(position)), label
 
     return [
         ArmRuns(
-            condition_of[key],
+            conditions_by_key[key],
             key[-1],
-            [min(alike, key=_how_far) for alike in by_seed[key].values()],
-            sum(len(alike) - 1 for alike in by_seed[key].values()),
+            [min(repeats, key=_how_far) for repeats in by_seed[key].values()],
+            sum(len(repeats) - 1 for repeats in by_seed[key].values()),
         )
         for key in sorted(by_seed, key=place)
     ]
@@ -108,7 +108,7 @@ def rows(arm_runs: Sequence[ArmRuns], baseline: str | None = None) -> list[dict[
 
     Where runs have several targets, ``to_targets`` of a row tells the same for each of them, by the evaluations.
     """
-    targets = targets_of(arm_runs)
+    targets = target_accuracies(arm_runs)
     table = [
         {
             "condition": arm.condition,
@@ -132,26 +132,26 @@ def rows(arm_runs: Sequence[ArmRuns], baseline: str | None = None) -> list[dict[
     return table
 
 
-def targets_of(arm_runs: Sequence[ArmRuns]) -> list[float]:
+def target_accuracies(arm_runs: Sequence[ArmRuns]) -> list[float]:
     """The target accuracies of the runs, from small to large."""
-    told = (run.config.get("target_accuracy") for arm in arm_runs for run in arm.runs)
-    return sorted({target for target in told if target is not None})
+    targets = (run.config.get("target_accuracy") for arm in arm_runs for run in arm.runs)
+    return sorted({target for target in targets if target is not None})
 
 
 def _to_targets(arm: ArmRuns, targets: Sequence[float]) -> list[dict[str, Any]]:
     """What each target took, as ``tables.row`` has it for the runs' own."""
-    found = []
+    rows = []
     for target in targets:
-        of_target = [
+        target_rows = [
             {**run.summary, **tables.cost_of_target(run.evaluations, target)}
             for run in arm.averaged
             if run.summary
         ]
-        kept = [*tables.TO_TARGET, *(f"{key}_standard_error" for key in tables.TO_TARGET)]
-        kept += ["seeds", "reached_target", "trips_to_target_at_least"]
-        row = tables.row(of_target)
-        found.append({"target_accuracy": target, **{key: row[key] for key in kept}})
-    return found
+        columns = [*tables.TO_TARGET, *(f"{key}_standard_error" for key in tables.TO_TARGET)]
+        columns += ["seeds", "reached_target", "trips_to_target_at_least"]
+        row = tables.row(target_rows)
+        rows.append({"target_accuracy": target, **{key: row[key] for key in columns}})
+    return rows
 
 
 def _speed_up(own: Mapping[str, Any], its: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -202,8 +202,8 @@ def _text_row(
     values = [grid.shown(condition.get(name)) for name in names or ()]
     cells = [caption(condition) or USUAL] if names is None else values
     counts = {"not finished": missing, **tables.troubles(row), "void rounds": row.get("void_steps", 0)}
-    told = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
-    cells += [row["label"], str(row["seeds"]) + (f" ({told})" if told else "")]
+    notes = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+    cells += [row["label"], str(row["seeds"]) + (f" ({notes})" if notes else "")]
     cells.append(tables.with_error(row["final_test_accuracy"], row["standard_error"]))
     for to_target in _targets(row):
         cells += [_reached(to_target, key) for key in tables.TO_TARGET]

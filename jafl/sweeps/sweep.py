@@ -105,7 +105,7 @@ def run_sweep(
         allowed = "a directory that all parts share (--part=1/1: a sweep for each process)"
         require(output_dir is not None, "output_dir", output_dir, allowed)
     values = grid.parse(sweep) if isinstance(sweep, str) else {name: list(v) for name, v in sweep.items()}
-    compared = all_arms.of_algorithms(settings) if arms is None else arms
+    compared = all_arms.algorithm_arms(settings) if arms is None else arms
     all_arms.check(compared, overrides)
     baseline = baseline or ("fedavg" if "fedavg" in compared else next(iter(compared)))
     if baseline not in compared:
@@ -260,7 +260,7 @@ def _refuse_another(
             lines += [f"the arm {label!r}: {line}" for line in differences(arms_before[label], dict(own))]
     if ("arms" in before) != ("arms" in content):
         lines.append("arms with labels on the one side, algorithms on the other")
-    lines += differences(_overrides_of(before), _overrides_of(content))
+    lines += differences(_arm_overrides(before), _arm_overrides(content))
     if len(lines) > MOST_DIFFERENCES:
         lines[MOST_DIFFERENCES:] = [f"and {len(lines) - MOST_DIFFERENCES} more differences"]
     if lines:
@@ -292,13 +292,13 @@ def _refuse_changed_inputs(paths: Sequence[pathlib.Path], settings: Settings) ->
         refuse_changed_inputs(path, changed(config, before, now))
 
 
-def _overrides_of(content: Mapping[str, Any]) -> dict[str, list[Any]]:
+def _arm_overrides(content: Mapping[str, Any]) -> dict[str, list[Any]]:
     """{a name for an arm's overrides: these, in their order}, of a ``sweep.json``."""
-    found: dict[str, list[Any]] = {}
+    overrides: dict[str, list[Any]] = {}
     for override in all_arms.overrides_in(content):
         name = f"overrides of {override['label'] or 'all arms'}"
-        found.setdefault(name, []).append((override["condition"], override["settings"]))
-    return found
+        overrides.setdefault(name, []).append((override["condition"], override["settings"]))
+    return overrides
 
 
 def _end(
@@ -324,7 +324,7 @@ def _end(
                 break
     for line in [*outcome.undrawn, *_table(outcome.rows, baseline, runs.settings.target_accuracy)]:
         options.show(line)
-    for line in _told(damaged):
+    for line in _damage_lines(damaged):
         options.show(line)
     if outcome.part_left:
         why = "Interrupted" if interrupted else "Under way in other processes, or stopped"
@@ -347,11 +347,11 @@ def _remove_leftovers(root: pathlib.Path) -> None:
 
 def _summaries(root: pathlib.Path) -> dict[pathlib.Path, int]:
     """{the file that says how a run ended: when it was written}."""
-    found = {}
+    times = {}
     for file in root.glob("*/**/summary.json"):
         with contextlib.suppress(FileNotFoundError):  # its run has just gone on
-            found[file] = file.stat().st_mtime_ns
-    return found
+            times[file] = file.stat().st_mtime_ns
+    return times
 
 
 def _write_tables(
@@ -396,12 +396,12 @@ def _by_target(runs: SweepRuns, past: Sequence[PastRun], options: Options) -> li
     return [with_target(run, target, pictures=pictures) if run.is_over else run for run in past]
 
 
-def _told(damaged: Sequence[Damaged]) -> list[str]:
+def _damage_lines(damaged: Sequence[Damaged]) -> list[str]:
     """What is said of damaged runs."""
     if not damaged:
         return []
     lines = [f"  {one.path}: {one.reason}" for one in damaged]
-    remedy = "Remove or rename their folders, and the same command trains these runs anew."
+    remedy = "Remove or rename their folders, and the same command trains these runs again."
     return ["Damaged, left as they are, and in no mean:", *lines, remedy]
 
 

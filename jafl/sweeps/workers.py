@@ -11,9 +11,9 @@ import jax
 
 from jafl.config.data_cache import DataCache
 from jafl.config.experiment import Experiment
-from jafl.runs.batching import batches_of
 from jafl.runs.directory.damage import is_closed
 from jafl.runs.directory.files import RunDirectory
+from jafl.runs.grouping import group_experiments
 from jafl.runs.lock import directory_lock, is_locked
 from jafl.runs.recording.progress import Interrupt
 from jafl.runs.recording.recorder import Options
@@ -59,20 +59,20 @@ def _until_all_are_taken(runs: SweepRuns, options: Options, interrupt: Interrupt
 def _one_pass(
     runs: SweepRuns, options: Options, interrupt: Interrupt
 ) -> tuple[bool, list[list[pathlib.Path]]]:
-    """Goes once through all batches; returns whether it trained any, and the directories that others had locked.
+    """Goes once through all groups; returns whether it trained any, and the directories that others had locked.
 
     Of the latter, those that one process locks together form a list.
     """
     trained, locked = False, list[list[pathlib.Path]]()
     loaded = DataCache()
-    for batch in runs.batches(loaded):
+    for group in runs.groups(loaded):
         if interrupt.asked:
             return trained, locked
-        pending = [run.path for run in batch if runs.is_pending(run)]
+        pending = [run.path for run in group if runs.is_pending(run)]
         if all(map(is_locked, pending)):
             locked += [[path] for path in pending]
             continue
-        for program, experiments in _programs(batch, loaded):
+        for program, experiments in _programs(group, loaded):
             if interrupt.asked:
                 return trained, locked
             if not any(map(runs.is_pending, program)):
@@ -89,15 +89,15 @@ def _one_pass(
 
 
 def _programs(
-    batch: Sequence[SweepRun], loaded: DataCache
+    group: Sequence[SweepRun], loaded: DataCache
 ) -> Iterator[tuple[Sequence[SweepRun], Sequence[Experiment] | None]]:
     """The runs that train in one program, and their experiments; None for a run that needs no comparison."""
-    if len(batch) == 1:
-        yield batch, None
+    if len(group) == 1:
+        yield group, None
         return
-    experiments = [run.experiment(loaded) for run in batch]
-    for numbers in batches_of(experiments):
-        yield [batch[number] for number in numbers], [experiments[number] for number in numbers]
+    experiments = [run.experiment(loaded) for run in group]
+    for numbers in group_experiments(experiments):
+        yield [group[number] for number in numbers], [experiments[number] for number in numbers]
 
 
 def _train(
@@ -108,8 +108,8 @@ def _train(
 ) -> None:
     """Trains the runs of one program; the caller holds the locks on their directories."""
     run_group(experiments, directories, options, interrupt)
-    if len(experiments) == 1 and is_closed(directories[0].path):  # checkpoints of a batch that it began with
-        checkpoints.delete(directories[0].batch_checkpoints)
+    if len(experiments) == 1 and is_closed(directories[0].path):  # checkpoints of a group that it began with
+        checkpoints.delete(directories[0].group_checkpoints)
 
 
 @contextlib.contextmanager

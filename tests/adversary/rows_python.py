@@ -160,7 +160,7 @@ ROWS = {
     "always 0": (asynchronous(delay=jafl.delays.constant(0.0)), "delay is ... above 0 for every client"),
     "day 1e-300": (
         asynchronous(availability=jafl.availability.diurnal(day=1e-300)),
-        "the availability's day is 1e-300 ... cannot be told apart",
+        "the availability's day is 1e-300 ... cannot be distinguished",
     ),
     "cohort 0": (synchronous(cohort_size=0), "cohort_size is 0 ... between 1 and"),
     "cohort 5": (synchronous(cohort_size=5), "cohort_size is 5 ... the number of clients, 4"),

@@ -27,9 +27,9 @@ from jafl.config.settings import (
     TYPES,
     VARYING,
     Settings,
-    arguments_of,
-    of_source,
+    choice_arguments,
     readers_by,
+    source_settings,
 )
 from jafl.privacy.mechanisms import MECHANISMS
 from jafl.rules.staleness import STALENESS_WEIGHTS
@@ -37,7 +37,7 @@ from jafl.schedule import DELAYS, availability
 from jafl.schedule.protocol import REPLACE_LOST, RESTARTS
 from jafl.schedule.synchronous import COHORTS
 
-# {a setting that readers are told apart by: {its values: the functions that take their settings}}
+# {a setting that distinguishes readers: {its values: the functions that take their settings}}
 FUNCTIONS = {
     "mechanism": dict.fromkeys(MECHANISMS),
     "protocol": PROTOCOLS,
@@ -91,10 +91,10 @@ def test_every_group_has_settings():
 @pytest.mark.parametrize("setting", ["dataset", "partition", "availability", "staleness_weight"])
 def test_readers_take_every_argument_that_is_declared_for_them(setting):
     for value, function in FUNCTIONS[setting].items():
-        names = arguments_of(setting, value)
+        names = choice_arguments(setting, value)
         if function is not None and names != {"label_groups": "label_groups"}:
             assert all(takes(function, argument) for argument in names), value
-    assert arguments_of("partition", "dirichlet") == {
+    assert choice_arguments("partition", "dirichlet") == {
         "alpha": "dirichlet_alpha",
         "equal_sizes": "dirichlet_equal_sizes",
     }
@@ -169,10 +169,10 @@ CLIENTS_COME_AND_GO = {
 
 
 def test_what_a_data_set_and_a_federation_depend_on():
-    assert set(of_source("digits")) == set(of_source("celeb_a")) == OF_ANY_SOURCE
-    assert set(of_source("synthetic")) == OF_ANY_SOURCE | OF_SYNTHETIC
-    assert set(of_source("mnist_1d")) == OF_ANY_SOURCE | {"mnist_1d_examples"}
-    assert set(of_source("python_source")) == OF_ANY_SOURCE | {"num_clients"}
+    assert set(source_settings("digits")) == set(source_settings("celeb_a")) == OF_ANY_SOURCE
+    assert set(source_settings("synthetic")) == OF_ANY_SOURCE | OF_SYNTHETIC
+    assert set(source_settings("mnist_1d")) == OF_ANY_SOURCE | {"mnist_1d_examples"}
+    assert set(source_settings("python_source")) == OF_ANY_SOURCE | {"num_clients"}
     assert set(OF_FEDERATION) == OF_ANY_SOURCE | OF_SYNTHETIC | {
         "mnist_1d_examples",
         "partition",

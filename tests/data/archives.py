@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from jafl.data.sources.prepared import builder_of, default_data_dir
+from jafl.data.sources.prepared import default_data_dir, tfds_builder
 from jafl.data.sources.preparing import kept_archive, prepare, registered_archives
 
 TRAIN, TEST = 40, 20  # examples of the image data sets
@@ -83,7 +83,7 @@ def cifar100() -> Archives:
     for split, count in (("train", TRAIN), ("test", TEST)):
         rows = zip(labels(count, 100), cifar_images(split), strict=True)
         files[f"{folder}/{split}.bin"] = b"".join(bytes([y % 20, y]) + x.tobytes() for y, x in rows)
-    features = builder_of("cifar100", default_data_dir()).info.features
+    features = tfds_builder("cifar100", default_data_dir()).info.features
     for file, name in (("fine_label_names.txt", "label"), ("coarse_label_names.txt", "coarse_label")):
         files[f"{folder}/{file}"] = ("\n".join(features[name].names) + "\n").encode()
     return {"cifar-100-binary.tar.gz": tar_gz(files)}
@@ -183,7 +183,7 @@ ARCHIVES: dict[str, Callable[[], Archives]] = {
 
 def keep_as_downloaded(name: str, data_dir: pathlib.Path, archives: Archives) -> list[pathlib.Path]:
     """Puts archives where tensorflow-datasets keeps what it has downloaded; returns the files."""
-    builder = builder_of(name, data_dir)
+    builder = tfds_builder(name, data_dir)
     files = []
     for url, info in registered_archives(builder).items():
         content = archives[info.filename]

@@ -152,7 +152,9 @@ def test_the_digest_is_that_of_the_content_wherever_it_lies(tmp_path):
 def test_the_digest_is_computed_once_and_needs_no_place_to_keep_it(tmp_path, monkeypatch):
     first = read(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr("jafl.base.checksums.of_file", lambda path: pytest.fail(f"{path} is hashed again"))
+        patch.setattr(
+            "jafl.base.checksums.file_checksum", lambda path: pytest.fail(f"{path} is hashed again")
+        )
         assert read(tmp_path).digest == first.digest
     (first.path / DIGEST).write_text("{")
     with monkeypatch.context() as patch:

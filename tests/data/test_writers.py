@@ -60,7 +60,7 @@ def change_leaf(folder, change):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda c: c["user_data"].pop("f0000_14"), ("lists 2 users", "no data of 1", "'f0000_14'", "anew")),
+        (lambda c: c["user_data"].pop("f0000_14"), ("lists 2 users", "no data of 1", "'f0000_14'", "again")),
         (lambda c: c["num_samples"].pop(), ("lists 2 users, but 1 numbers",)),
         (lambda c: c["num_samples"].__setitem__(1, 9), ("'f0000_14' has 9 samples", "(3, 784)")),
         (lambda c: c["user_data"]["f0000_14"]["x"][0].pop(), ("'f0000_14'", "equally long")),

@@ -206,8 +206,8 @@ def test_the_mean_of_a_term_is_over_the_measured_steps_alone():
         {"server_step": 45, "noise": 0.0, "measured": 0.0},
     ]
     # The first measured step had 4, the other three 2 each.
-    assert ace_table1.mean_of(some_run(0, rows), "noise") == pytest.approx((4 + 3 * 2) / 4)
-    assert math.isnan(ace_table1.mean_of(some_run(0, rows[:1]), "noise"))
+    assert ace_table1.mean_term(some_run(0, rows), "noise") == pytest.approx((4 + 3 * 2) / 4)
+    assert math.isnan(ace_table1.mean_term(some_run(0, rows[:1]), "noise"))
 
 
 def test_bound_2_as_printed_is_smaller_by_eta_in_its_second_term():
@@ -225,7 +225,7 @@ def test_bound_2_as_printed_is_smaller_by_eta_in_its_second_term():
 @pytest.mark.parametrize("label", [ace_fig2.ACE, ace_fig2.FEDBUFF])
 def test_on_quadratics_the_gradient_is_the_distance_from_the_mean_example(label):
     """The first measured gradient, and the first noise and bias, by hand."""
-    path = ace_bounds.run(label, clients=20, steps=20, rate=0.01, seed=3, apart=1.0, start=2.0)
+    path = ace_bounds.run(label, clients=20, steps=20, rate=0.01, seed=3, offset=1.0, start=2.0)
     federation = ace_bounds.quadratics(3, 20, 1.0)
     start = np.zeros(ace_bounds.DIMENSIONS)
     start[-1] = 2.0

@@ -403,11 +403,17 @@ def test_pieces_are_timed_after_the_first_step_and_the_warm_up(monkeypatch):
 
 
 def test_rounds_are_as_large_as_a_machine_can_bear():
-    assert [subjects.cohort_of(seconds) for seconds in (0.01, 0.1, 0.5, 2.0, 100.0)] == [100, 100, 10, 1, 1]
+    assert [subjects.count_cohort(seconds) for seconds in (0.01, 0.1, 0.5, 2.0, 100.0)] == [
+        100,
+        100,
+        10,
+        1,
+        1,
+    ]
 
 
 def test_the_compiler_asked_is_that_of_the_devices():
-    named = measure.topology_of
+    named = measure.benchmark_topology
     assert named("cpu", "cpu", 4) == "v5e:1x1"
     assert named("tpu", "TPU v5 lite", 8) == "v5e:2x4"
     assert named("tpu", "TPU v5p", 4) == "v5p:2x2x1"

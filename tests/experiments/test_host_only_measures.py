@@ -69,7 +69,7 @@ def test_what_theorem_5_3_keeps_back_is_its_printed_sum():
     kept, double = wkafl_theorem5_3.kept_back(steps)
     a, rate, clip, error = (
         wkafl_theorem5_3.MOMENTUM,
-        wkafl_theorem5_3.rate_of(steps),
+        wkafl_theorem5_3.stable_rate(steps),
         wkafl_theorem5_3.CLIP,
         wkafl_theorem5_3.M_E,
     )

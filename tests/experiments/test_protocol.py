@@ -543,7 +543,7 @@ def test_results_their_pages_and_a_protocol_that_differs(results):
     with pytest.raises(SettingError, match="protocol of .* is 2, but must be 1"):
         kept_results.take_over(runs, folder)
     path.rename(folder / "data" / "nothing.json")  # pages made later would call it version 1
-    with pytest.raises(SettingError, match="nothing.json is 2, but must be 1.* Run the experiment anew"):
+    with pytest.raises(SettingError, match="nothing.json is 2, but must be 1.* Run the experiment again"):
         pages.made(folder)
 
 

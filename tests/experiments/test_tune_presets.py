@@ -76,14 +76,14 @@ def test_every_preset_with_rates_of_its_own_is_searched_for_and_is_one_of_the_pa
 @pytest.mark.parametrize("algorithm", in_tiers(list(PAIRS), ()))
 def test_every_world_is_one_that_every_algorithm_takes(algorithm):
     loaded = DataCache()
-    worlds = tune_presets.worlds_of(algorithm)
+    worlds = tune_presets.distinct_worlds(algorithm)
     assert (len(worlds) < len(WORLDS)) == (PRESETS[algorithm].get("protocol") == "synchronous")
     small = {
         "main job",
         "label groups, groups of delays",
     }  # of the others the schedule alone takes seconds in all
     for world in [world for world in worlds if world in small]:
-        experiments = tune_presets.experiments_of(world, algorithm, loaded)
+        experiments = tune_presets.seed_experiments(world, algorithm, loaded)
         assert list(experiments) == [Place(world, seed) for seed in tune_presets.SEEDS]
 
 
@@ -97,7 +97,7 @@ def test_the_search_measures_what_simulate_does_and_goes_on_where_it_was_stopped
     trials = [one for ended in tune_presets.search("fedbuff", set(), loaded) for one in ended]
     assert len(trials) == len(pairs) * 2 * len(tune_presets.SEEDS)
     assert all((one.accuracy is None) == (one.rates == pairs[2]) for one in trials)
-    experiment = tune_presets.experiments_of("skewed", "fedbuff", loaded)[
+    experiment = tune_presets.seed_experiments("skewed", "fedbuff", loaded)[
         Place("skewed", tune_presets.SEEDS[1])
     ]
     experiment = tune_presets.with_rates(experiment, pairs[1], loaded)

@@ -3,7 +3,7 @@
 import pytest
 
 import jafl
-from jafl.records.stopping import StopWhen, best_of
+from jafl.records.stopping import StopWhen, best_index
 
 
 def first_met(text, values, column):
@@ -55,6 +55,6 @@ def test_other_texts_are_refused(text, part):
 
 
 def test_the_best_is_the_first_of_equals():
-    assert best_of([0.1, 0.3, 0.3, None], larger=True) == 1
-    assert best_of([float("nan"), 0.3, 0.2, 0.2], larger=False) == 2
-    assert best_of([None, float("nan")], larger=False) == 0
+    assert best_index([0.1, 0.3, 0.3, None], larger=True) == 1
+    assert best_index([float("nan"), 0.3, 0.2, 0.2], larger=False) == 2
+    assert best_index([None, float("nan")], larger=False) == 0

@@ -300,7 +300,7 @@ def test_metrics_that_are_damaged_are_written_anew_from_the_checkpoint(compariso
     with open(folder / "fedasync-seed0" / "metrics.jsonl", "ab") as file:
         file.write(b"\xff\n")
     quiet(SEVERAL, folder, resume=True, show=said.append)
-    assert any("It is written anew, from the last checkpoint" in line for line in said)
+    assert any("It is written again, from the last checkpoint" in line for line in said)
     assert_same(folder, comparison / "whole")
 
 

@@ -52,20 +52,20 @@ def trained(tmp_path_factory):
 @pytest.mark.full
 def test_a_run_says_what_it_claims_and_on_what_that_stands(trained):
     folder, said = trained
-    told = read_json(folder / "summary.json")["privacy"]
-    assert told["epsilon_realised"] == pytest.approx(8.0)
-    assert told["epsilon_once"] < told["epsilon_realised"] < told["epsilon_worst_case"]
-    assert (told["delta"], told["clip_norm"], told["adjacency"]) == (0.001, 1.5, "zero-out")
-    assert (told["unit_of_privacy"], told["mechanism"]["name"]) == ("one client", "tree")
+    claim = read_json(folder / "summary.json")["privacy"]
+    assert claim["epsilon_realised"] == pytest.approx(8.0)
+    assert claim["epsilon_once"] < claim["epsilon_realised"] < claim["epsilon_worst_case"]
+    assert (claim["delta"], claim["clip_norm"], claim["adjacency"]) == (0.001, 1.5, "zero-out")
+    assert (claim["unit_of_privacy"], claim["mechanism"]["name"]) == ("one client", "tree")
     clipped = read_arrays(folder / "reports.npz")["trip_clipped"]
-    assert (told["trips_clipped"], told["share_of_trips_clipped"]) == (clipped.sum(), clipped.mean())
+    assert (claim["trips_clipped"], claim["share_of_trips_clipped"]) == (clipped.sum(), clipped.mean())
     assert 0 < clipped.mean() < 1
     noise = read_arrays(folder / "reports.npz")["step_noise_norm"]
-    assert told["median_noise_norm"] == pytest.approx(np.median(noise)) and np.median(noise) > 0
+    assert claim["median_noise_norm"] == pytest.approx(np.median(noise)) and np.median(noise) > 0
     table = "\n".join(said)
     assert re.search(r"epsilon once +realised +worst case +delta +mechanism", table)
     assert re.search(rf"fedbuff-seed0 .* 8 .* tree .*{100 * clipped.mean():.1f} %", table)
-    for sentence in told["conditions"]:
+    for sentence in claim["conditions"]:
         assert sentence in table
     assert {path.stem for path in folder.glob("*.png")} >= {"epsilon_per_client", "signal_and_noise"}
 
@@ -74,10 +74,10 @@ def test_a_run_says_what_it_claims_and_on_what_that_stands(trained):
 def test_a_dry_run_says_the_same_and_trains_nothing(trained, tmp_path):
     said: list[str] = []
     dry_run(PRIVATE, tmp_path / "dry", show=said.append)
-    told = read_json(tmp_path / "dry" / "diagnostics.json")["privacy"]
+    claim = read_json(tmp_path / "dry" / "diagnostics.json")["privacy"]
     of_run = read_json(trained[0] / "summary.json")["privacy"]
-    assert {name: of_run[name] for name in told} == told and set(CLAIM) <= set(told)
-    assert read_json(trained[0] / "diagnostics.json")["privacy"] == told
+    assert {name: of_run[name] for name in claim} == claim and set(CLAIM) <= set(claim)
+    assert read_json(trained[0] / "diagnostics.json")["privacy"] == claim
     assert any("realised" in line and "worst case" in line for line in said)
     assert {path.stem for path in (tmp_path / "dry").glob("*.png")} >= {"epsilon_per_client"}
     assert not (tmp_path / "dry" / "summary.json").exists()
@@ -125,7 +125,7 @@ def test_a_comparison_tells_each_private_run_and_draws_no_wrong_one(tmp_path):
     table = [line for line in said if line.startswith(("fedbuff-seed0 ", "fedavg-seed0 "))]
     assert sum("tree" in line for line in table) == 2
     runs = read_json(tmp_path / "both" / "summary.json")["runs"]
-    assert all("privacy" in told for told in runs.values())
+    assert all("privacy" in claim for claim in runs.values())
 
 
 def test_what_the_schedule_and_the_weights_make_public_is_said():
@@ -189,10 +189,10 @@ def test_poisson_cohorts_have_an_epsilon_of_their_own_while_they_are_secret(tmp_
     )
     said: list[str] = []
     dry_run(settings, tmp_path / "run", show=said.append)
-    told = read_json(tmp_path / "run" / "diagnostics.json")["privacy"]
+    claim = read_json(tmp_path / "run" / "diagnostics.json")["privacy"]
     expected = amplified_epsilon(1.0, sampling_rate=4 / 20, rounds=120 // 4, delta=0.001)
-    assert told["epsilon_amplified"] == pytest.approx(expected)
-    assert told["epsilon_amplified"] < told["epsilon_realised"]
+    assert claim["epsilon_amplified"] == pytest.approx(expected)
+    assert claim["epsilon_amplified"] < claim["epsilon_realised"]
     assert any(f"epsilon {expected:.4g}, if nobody learns who was in" in line for line in said)
     dry_run(PRIVATE, tmp_path / "asynchronous", show=said.append)
     assert "epsilon_amplified" not in read_json(tmp_path / "asynchronous" / "diagnostics.json")["privacy"]
@@ -228,8 +228,8 @@ def test_two_runs_of_one_command_have_other_noise_and_its_seed_is_in_no_file(dra
             assert not any(str(word).encode() in content for word in np.frombuffer(words, np.uint32))
     for name in ("one", "two"):
         assert read_json(folder / name / "config.json")["noise_seed"] is None
-        told = read_json(folder / name / "summary.json")["privacy"]
-        assert "drawn from the system's entropy" in told["conditions"][-1]
+        claim = read_json(folder / name / "summary.json")["privacy"]
+        assert "drawn from the system's entropy" in claim["conditions"][-1]
 
 
 @pytest.mark.full
@@ -246,7 +246,7 @@ def test_a_seed_that_is_given_is_the_runs_own_and_the_run_says_what_that_costs()
 def test_a_report_has_a_table_of_what_private_runs_claim(drawn):
     folder, _ = drawn
     page, text = (path.read_text() for path in write_report(folder))
-    told = read_json(folder / "one" / "summary.json")["privacy"]
+    claim = read_json(folder / "one" / "summary.json")["privacy"]
     lines = text.splitlines()
     (head,) = (line for line in lines if "epsilon once" in line)
     names, values = (
@@ -254,9 +254,11 @@ def test_a_report_has_a_table_of_what_private_runs_claim(drawn):
     )
     cells = dict(zip(names, values, strict=True))
     assert (cells["run"], cells["clip norm"], cells["delta"]) == ("one", "1.5", "0.001")
-    assert cells["realised"] == f"{told['epsilon_realised']:.4g}" and cells["set for"] == "epsilon 8 realised"
-    assert cells["noise multiplier"] == f"{told['noise_multiplier']:.4g}"
-    assert cells["trips clipped"] == f"{100 * told['share_of_trips_clipped']:.1f} %"
+    assert (
+        cells["realised"] == f"{claim['epsilon_realised']:.4g}" and cells["set for"] == "epsilon 8 realised"
+    )
+    assert cells["noise multiplier"] == f"{claim['noise_multiplier']:.4g}"
+    assert cells["trips clipped"] == f"{100 * claim['share_of_trips_clipped']:.1f} %"
     assert cells["not finite"] == "0"
     assert "one client: with and without its updates" in text and "one client: with and without" in page
     assert page.count('<h2 id="privacy">') == 1
@@ -299,6 +301,6 @@ def test_sampling_amplifies_only_where_all_have_one_weight(row):
             **NOT_AMPLIFIED[row],
         )
     )
-    told = block(experiment)["privacy"]
-    assert "epsilon_amplified" not in told and "depend on who is drawn" in told["not_amplified"]
-    assert any("sampling does not amplify" in line for line in text({"run": told}))
+    claim = block(experiment)["privacy"]
+    assert "epsilon_amplified" not in claim and "depend on who is drawn" in claim["not_amplified"]
+    assert any("sampling does not amplify" in line for line in text({"run": claim}))

@@ -142,7 +142,7 @@ def test_a_run_that_diverges_does_not_end_the_others(orders, tmp_path, monkeypat
 
 
 def test_ctrl_c_in_another_process_stops_the_comparison(orders, tmp_path, monkeypatch):
-    monkeypatch.setattr(processes, "any_of", lambda flag: True)
+    monkeypatch.setattr(processes, "any_process", lambda flag: True)
     said = []
     outcomes = lead({**SETTINGS, "seed": "0,1"}, tmp_path / "run", checkpoint_every=0, show=said.append)
     assert len(outcomes) == 1

@@ -127,7 +127,7 @@ def test_lost_places_are_told_with_what_happened_to_them(name):
     arguments, parts = LOST_PLACES[name]
     message = refusal(asynchronous, {**BUFFERED, **LOST, **arguments})
     assert re.search(f"server steps: {re.escape(NO_PLACE)}{parts}\\. ", message), message
-    assert "ave lost places taken anew before the step (replace_lost='at_once')" in message
+    assert "ave lost places taken again before the step (replace_lost='at_once')" in message
 
 
 def test_an_initial_round_that_a_client_has_left_is_told():

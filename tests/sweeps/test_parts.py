@@ -61,7 +61,7 @@ def test_the_parts_of_a_sweep_are_disjoint_and_whole(count, together, tmp_path):
     runs = SweepRuns(tmp_path, [request], settings, (), requested, together)
     owned = [runs.part(f"{number}/{count}").requested for number in range(1, count + 1)]
     assert sum(map(len, owned)) == len(frozenset().union(*owned)) == len(requested) == 24
-    for batch in runs.batches(DataCache()):
+    for batch in runs.groups(DataCache()):
         assert len(batch) == 1 or together
         assert sum(any(run.path in own for run in batch) for own in owned) == 1, "a batch is in one part"
     if not together:

@@ -268,7 +268,7 @@ def test_what_is_the_same_in_all_runs_is(tmp_path):
     assert not {"num_clients", "concurrency", "batch_size"} & set(report.same_in_all)
     (differing,) = report.table("algorithm", "concurrency")
     assert differing["concurrency"] == "10 or 20"
-    assert differing["batch_size"] == "8 or not told"
+    assert differing["batch_size"] == "8 or not recorded"
 
 
 def test_every_value_that_is_told_to_be_common_is_in_every_file(tmp_path):

@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-from batches import simulate_in_batches
 from quick_compilation import quick_compilation  # noqa: F401
+from run_groups import simulate_in_groups
 
 from jafl.config.data_cache import DataCache
 from jafl.config.experiment import make_experiment, make_experiments
 from jafl.config.settings import Settings
-from jafl.runs.batching import batches_of
+from jafl.runs.grouping import group_experiments
 
 SMALL = {
     "algorithm": "fedbuff",
@@ -32,10 +32,10 @@ SMALL = {
 )
 def test_runs_with_splits_of_their_own_train_in_one_program_as_alone(resampling):
     experiments = make_experiments(Settings(**SMALL, **resampling, seed="3,4,9"))
-    assert batches_of(experiments) == [[0, 1, 2]]
+    assert group_experiments(experiments) == [[0, 1, 2]]
     tested = [experiment.federation.test_y.tobytes() for experiment in experiments]
     assert len({*tested}) == 3
-    together = simulate_in_batches(experiments)
+    together = simulate_in_groups(experiments)
     for experiment, history in zip(experiments, together, strict=True):
         alone = experiment.simulate()
         for one, other in zip(history.evaluations, alone.evaluations, strict=True):

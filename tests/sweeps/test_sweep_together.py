@@ -349,7 +349,7 @@ def batches(changes, sweep, **options):
     requested = frozenset(p for one in requests for p in directories(root, one.conditions(settings, ())))
     runs = SweepRuns(root, requests, settings, (), requested, **{"share_programs": True, **options})
     return [
-        [f"{run.path.parent.name}/{run.path.name}" for run in batch] for batch in runs.batches(DataCache())
+        [f"{run.path.parent.name}/{run.path.name}" for run in batch] for batch in runs.groups(DataCache())
     ]
 
 

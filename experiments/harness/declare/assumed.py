@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jafl.base.errors import choose, require
-from jafl.data.federation import Partition, Source, offsets_of
+from jafl.data.federation import Partition, Source, client_offsets
 from jafl.data.normalization import LARGEST_PIXEL, normalization_named
 from jafl.data.sources.celeb_a import SIDE
 from jafl.data.sources.femnist import FORMS, IMAGE, with_validation
@@ -111,14 +111,17 @@ def assumed_source(name: str, **arguments: Any) -> Source:
     choose("dataset", name, dict.fromkeys(NAMES))
     bound = inspect.signature(SOURCES[name]).bind(**arguments)
     bound.apply_defaults()
-    given = bound.arguments
+    bound_arguments = bound.arguments
     if name in _IMAGES:
-        return _filled(_images(name, given), _IMAGES[name][2])
+        return _filled(_images(name, bound_arguments), _IMAGES[name][2])
     if name == "newsgroups":
-        return _filled(_posts(given), (given["tokens"],))
+        return _filled(_posts(bound_arguments), (bound_arguments["tokens"],))
     if name.startswith("femnist/"):
-        return _filled(_writers(name, given), IMAGE)
-    return _filled(_clients(name, given), (SIDE, SIDE, 3) if name == "celeb_a" else (given["tokens"],))
+        return _filled(_writers(name, bound_arguments), IMAGE)
+    return _filled(
+        _clients(name, bound_arguments),
+        (SIDE, SIDE, 3) if name == "celeb_a" else (bound_arguments["tokens"],),
+    )
 
 
 def assumed_model(kind: str, num_classes: int, fine_tune: str = "all") -> Model:
@@ -149,8 +152,8 @@ def _labels(count: int, classes: int) -> np.ndarray:
     return np.arange(count, dtype=np.int32) % np.int32(classes)
 
 
-def _common_split(given: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: given[name] for name in ("test_fraction", "validation_fraction", "data_seed")}
+def _common_split(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: arguments[name] for name in ("test_fraction", "validation_fraction", "data_seed")}
 
 
 def _facts(channels: int) -> dict[str, list[float]]:
@@ -158,37 +161,37 @@ def _facts(channels: int) -> dict[str, list[float]]:
     return {"mean": [0.0] * channels, "std": [LARGEST_PIXEL] * channels}
 
 
-def _images(name: str, given: Mapping[str, Any]) -> Source:
+def _images(name: str, arguments: Mapping[str, Any]) -> Source:
     train, test, shape = _IMAGES[name]
     classes, papers_normalization, _ = IMAGES[name]
-    normalize = normalization_named(given["normalization"] or papers_normalization)
+    normalize = normalization_named(arguments["normalization"] or papers_normalization)
     arrays = {
         f"{split}_{part}": values
         for split, count in (("train", train), ("test", test))
         for part, values in (("x", _places(count, np.uint8)), ("y", _labels(count, classes)))
     }
     source = stored_source(name, arrays, classes, normalization=normalize(_facts(shape[-1])))
-    return split_source(source, **_common_split(given))
+    return split_source(source, **_common_split(arguments))
 
 
-def _posts(given: Mapping[str, Any]) -> Source:
+def _posts(arguments: Mapping[str, Any]) -> Source:
     train, test, groups = _NEWSGROUPS
-    size = given["vocabulary_size"] + 2
-    words = _WORDPIECES if given["wordpiece_vocabulary"] else size
+    size = arguments["vocabulary_size"] + 2
+    words = _WORDPIECES if arguments["wordpiece_vocabulary"] else size
     arrays = {
         f"{split}_{part}": values
         for split, count in (("train", train), ("test", test))
         for part, values in (("x", _places(count, np.int32)), ("y", _labels(count, groups)))
     }
     source = stored_source("newsgroups", arrays, groups, vocabulary=_vocabulary(words))
-    return split_source(source, **_common_split(given))
+    return split_source(source, **_common_split(arguments))
 
 
 def _vocabulary(size: int) -> tuple[str, ...]:
     return tuple(f"word {number}" for number in range(size))
 
 
-def _clients(name: str, given: Mapping[str, Any]) -> Source:
+def _clients(name: str, arguments: Mapping[str, Any]) -> Source:
     """CelebA or Sentiment140, split among clients as they are."""
     is_images = name == "celeb_a"
     clients, fewest = (_CELEBRITIES, 5) if is_images else (_USERS, 1)
@@ -196,19 +199,19 @@ def _clients(name: str, given: Mapping[str, Any]) -> Source:
     arrays = {
         "x": _places(count, np.uint8 if is_images else np.int32),
         "y": _labels(count, 2),
-        "offsets": offsets_of(clients.sizes(fewest)),
+        "offsets": client_offsets(clients.sizes(fewest)),
     }
     names = ("split_by", "test_fraction", "validation_fraction", "data_fraction", "data_seed")
-    split = {name: given[name] for name in names}
+    split = {name: arguments[name] for name in names}
     split["test_fraction"] = TEST_FRACTION if split["test_fraction"] is None else split["test_fraction"]
     source = client_source(name, arrays, **split)
     if is_images:
-        normalize = normalization_named(given["normalization"] or "half")
+        normalize = normalization_named(arguments["normalization"] or "half")
         return dataclasses.replace(source, normalization=normalize(_facts(3)))
-    return dataclasses.replace(source, vocabulary=_vocabulary(given["vocabulary_size"] + 2))
+    return dataclasses.replace(source, vocabulary=_vocabulary(arguments["vocabulary_size"] + 2))
 
 
-def _writers(name: str, given: Mapping[str, Any]) -> Source:
+def _writers(name: str, arguments: Mapping[str, Any]) -> Source:
     """FEMNIST: a tenth of each writer's examples are for the test."""
     writers = _WRITERS[name.removeprefix("femnist/")]
     sizes = writers.sizes(2)
@@ -221,8 +224,8 @@ def _writers(name: str, given: Mapping[str, Any]) -> Source:
             ("y", _labels(count, _CLASSES_OF_WRITERS)),
         )
     }
-    offsets = offsets_of(sizes - test)
-    normalize = normalization_named(given["normalization"] or "unit")
+    offsets = client_offsets(sizes - test)
+    normalize = normalization_named(arguments["normalization"] or "unit")
     source = stored_source(
         name,
         arrays,
@@ -230,5 +233,5 @@ def _writers(name: str, given: Mapping[str, Any]) -> Source:
         natural_partition=Partition(offsets, np.arange(offsets[-1])),
         normalization=normalize(_facts(IMAGE[-1])),
     )
-    fraction = given["validation_fraction"]
-    return with_validation(source, offsets, fraction, given["data_seed"]) if fraction else source
+    fraction = arguments["validation_fraction"]
+    return with_validation(source, offsets, fraction, arguments["data_seed"]) if fraction else source

@@ -17,7 +17,7 @@ from experiments.harness.declare.declarations import (
     PaperExperiment,
     Scale,
 )
-from experiments.harness.declare.protocol import arms_of, claims_at
+from experiments.harness.declare.protocol import claim_arms, claims_at
 from experiments.harness.results import holds
 from experiments.harness.statistics import power, seeds_for
 from jafl.base.errors import SettingError, is_number, real_number, require, seed_number
@@ -151,9 +151,9 @@ def _check_primary(where: str, scale: Scale, claims: Sequence[Claim]) -> None:
         for condition in grid.product(scale.conditions)
         if holds(claim.under, condition) and holds(analysis.under, condition)
     ]
-    told = f"what leaves one of the conditions for {analysis.primary!r}, and leaves {len(conditions)}"
+    allowed = f"what leaves one of the conditions for {analysis.primary!r}, and leaves {len(conditions)}"
     require(
-        claim.differences is not None or len(conditions) == 1, f"{where}.under", dict(analysis.under), told
+        claim.differences is not None or len(conditions) == 1, f"{where}.under", dict(analysis.under), allowed
     )
 
 
@@ -181,10 +181,10 @@ def _check_power(where: str, analysis: Analysis, claims: Sequence[Claim]) -> Non
     remedy = "Another margin, difference, share of test examples or data set may help: more seeds do not."
     if needed is None:
         limit = power(1000, **planned)
-        told = (
+        problem = (
             f"{where}.power is {analysis.power:g}, but no number of seeds reaches it: {limit:.2f} with 1,000."
         )
-        raise SettingError(f"{told} {remedy}", setting="power", value=analysis.power)
+        raise SettingError(f"{problem} {remedy}", setting="power", value=analysis.power)
     seeds = analysis.seeds or 0
     reached = power(seeds, **planned) if seeds > 1 else 0.0
     allowed = f"at least {needed} for a power of {analysis.power:g}, and has {reached:.2f}"
@@ -201,10 +201,10 @@ def _check_data(where: str, scale: Scale) -> None:
     for settings in others:
         for name in ("resample_data", "test_folds"):
             if name in settings and name in scale.settings:
-                kept = settings[name] == scale.settings[name]
+                same = settings[name] == scale.settings[name]
                 allowed = f"{scale.settings[name]}, as in the settings of all runs"
                 require(
-                    kept, f"{where}: {name} of an arm, an override or the search", settings[name], allowed
+                    same, f"{where}: {name} of an arm, an override or the search", settings[name], allowed
                 )
     require(
         not {*scale.conditions} & {"resample_data", "test_folds"}, where, scale.conditions, "of another kind"
@@ -245,14 +245,14 @@ def _check_tuning(where: str, scale: Scale, claims: Sequence[Claim]) -> None:
         )
         for label, settings in arms.items():
             if settings not in equal_search.trials(scale.search, label):
-                told = f"tuned of {label} under {condition or 'all conditions'}"
+                subject = f"tuned of {label} under {condition or 'all conditions'}"
                 allowed = "a trial of this experiment's own search: what another one found is not judged"
                 raise SettingError(
-                    f"{where}: {told} is {settings}, but must be {allowed}. {remedy}", setting="tuned"
+                    f"{where}: {subject} is {settings}, but must be {allowed}. {remedy}", setting="tuned"
                 )
     searched = {label for label in scale.arms if equal_search.trials(scale.search, label)}
     for claim in claims:
-        for label in arms_of(claim, scale) if searched else ():
+        for label in claim_arms(claim, scale) if searched else ():
             why = scale.analysis.untuned.get(label, "")
             allowed = f"searched for, or named in untuned: it takes part in {claim.sentence!r}"
             require(label in searched or why, f"{where}: the arm", label, allowed)

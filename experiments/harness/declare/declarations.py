@@ -171,7 +171,7 @@ class Claim:
       margin: the smallest difference that matters. Default: that of the analysis.
       published: the paper's numbers for it, the first arm's before the second's: "31.9 : 104"; in words where it has
         none: "a figure".
-      own: whether it is jafl's question, which the paper does not ask: counted apart.
+      own: whether it is jafl's question, which the paper does not ask: counted separately.
       identity: whether it holds by definition, as where two arms are the same for these settings: it is checked, but
         is no evidence and counts as no claim.
     """

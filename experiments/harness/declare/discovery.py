@@ -50,8 +50,8 @@ def described(name: str) -> dict[str, str]:
     source = _files()[name].read_text(encoding="utf-8")
     docstring = ast.get_docstring(ast.parse(source)) or ""
     _, *parts = re.split(rf"^({'|'.join(HEADINGS)})", docstring, flags=re.MULTILINE)
-    told = zip(parts[::2], parts[1::2], strict=True)
-    return {heading.rstrip(":"): " ".join(text.split()) for heading, text in told}
+    sections = zip(parts[::2], parts[1::2], strict=True)
+    return {heading.rstrip(":"): " ".join(text.split()) for heading, text in sections}
 
 
 def _read(name: str) -> PaperExperiment:

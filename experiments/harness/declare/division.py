@@ -21,11 +21,11 @@ def corrections(scale: Scale, settings: Settings, budget: Sequence[Override] = (
         return {}
     from jafl.config.data_cache import DataCache
 
-    loaded, found = DataCache(), {}
+    loaded, shares = DataCache(), {}
     for condition in grid.product(scale.conditions):
         sources = [loaded.source(arm) for arm in _arms(scale, settings, budget, condition)]
-        found[grid.folder(condition)] = max(len(source.test_y) / len(source.y) for source in sources)
-    return found
+        shares[grid.folder(condition)] = max(len(source.test_y) / len(source.y) for source in sources)
+    return shares
 
 
 def shared_examples(scale: Scale, settings: Settings, budget: Sequence[Override] = ()) -> int:

@@ -25,7 +25,7 @@ def claims_at(experiment: PaperExperiment, scale_name: str) -> list[Claim]:
     return [claim for claim in experiment.claims if scale_name in claim.scales]
 
 
-def arms_of(claim: Claim, scale: Scale) -> list[str]:
+def claim_arms(claim: Claim, scale: Scale) -> list[str]:
     """The labels of the arms that a claim is about; all, where it has differences of its own."""
     return list(scale.arms) if claim.differences is not None else [claim.better, claim.worse]
 
@@ -105,7 +105,7 @@ def standing(
     if scale.search and not tuned_here and not scale.tuned:
         why.append("The arms' settings were never searched for: --tune does it.")
     elif scale.search and not tuned_here and analysis.tuned_under != VERSION:
-        why.append("The arms' settings were found before the protocol: --tune searches for them anew.")
+        why.append("The arms' settings were found before the protocol: --tune searches for them again.")
     before, now = earlier.get("declared") or {}, declared(experiment, scale_name)
     if any(before.get(name) not in (None, now[name]) for name in ("digest", "compared")):
         why.append("The analysis was changed after there were results.")
@@ -137,35 +137,35 @@ def earlier_results(
     own = (experiment.name, scale_name, replication)
     there = tuple(content.get(name) for name in ("experiment", "scale", "replication"))
     if there != own and there != (*own[:2], None):
-        found = f"{there[0]}, {there[1]} size, replication {there[2]}"
-        told = f"output_dir is {str(folder)!r}, which holds results of {found}"
-        raise SettingError(f"{told}. {remedy}", setting="output_dir", value=str(folder))
+        content_there = f"{there[0]}, {there[1]} size, replication {there[2]}"
+        problem = f"output_dir is {str(folder)!r}, which holds results of {content_there}"
+        raise SettingError(f"{problem}. {remedy}", setting="output_dir", value=str(folder))
     changed = {name: value for name, value in (typed or {}).items() if name not in DECIDE_NOTHING}
     if content.get("standing") == UNDER and changed:
-        told = f"output_dir is {str(folder)!r}, which holds results under the protocol"
+        problem = f"output_dir is {str(folder)!r}, which holds results under the protocol"
         settings = ", ".join(f"{name}={value}" for name, value in changed.items())
         raise SettingError(
-            f"{told}; {settings} would replace them. {remedy}", setting="output_dir", value=str(folder)
+            f"{problem}; {settings} would replace them. {remedy}", setting="output_dir", value=str(folder)
         )
     now = VERSION if experiment.scales[scale_name].analysis else None
     if content.get("protocol") != now:
-        told = (
+        problem = (
             f"protocol of {path} is {content.get('protocol')}, but {experiment.name} is now judged by {now}"
         )
         remedy = "Name another output_dir, so that both remain, or remove these results."
-        raise SettingError(f"{told}. {remedy}", setting="output_dir", value=str(folder))
+        raise SettingError(f"{problem}. {remedy}", setting="output_dir", value=str(folder))
     return content
 
 
 def check_corrections(
-    experiment: PaperExperiment, scale_name: str, found: Mapping[str, float], shared: int = 0
+    experiment: PaperExperiment, scale_name: str, ratios: Mapping[str, float], shared: int = 0
 ) -> None:
     """Raises SettingError where the data sets are not divided as the analysis has it.
 
     Args:
       experiment: with the analysis.
       scale_name: its size.
-      found: {condition: test examples over training examples}.
+      ratios: {condition: test examples over training examples}.
       shared: test examples that two seeds share, where the analysis says that there are none.
     """
     analysis = experiment.scales[scale_name].analysis
@@ -173,11 +173,11 @@ def check_corrections(
         return
     name = f"analysis.correction of {experiment.name}"
     if not analysis.correction:
-        ratio = max(found.values(), default=0.0)
+        ratio = max(ratios.values(), default=0.0)
         allowed = f"{ratio:.4g}, test examples over training examples: two seeds share {shared:,} examples"
         require(not shared, name, analysis.correction, allowed)
         return
-    for condition, ratio in found.items():
+    for condition, ratio in ratios.items():
         fits = abs(ratio / analysis.correction - 1) <= TOLERANCE
         under = f" under {condition}" if condition else ""
         require(fits, name, analysis.correction, f"{ratio:.4g}{under}")

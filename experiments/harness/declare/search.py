@@ -105,9 +105,11 @@ def winners(scale: Scale, runs: Runs) -> dict[str, Any]:
     spaces = {label: search.spaces.get(label, search.space) for label in scale.arms}
     rows = _scores(search, scale, runs)
     for label in {row["label"] for row in rows}:
-        told = f"no trial of {label} has a score: {[row['score'] for row in rows if row['label'] == label]}"
+        problem = (
+            f"no trial of {label} has a score: {[row['score'] for row in rows if row['label'] == label]}"
+        )
         if not any(math.isfinite(row["score"]) for row in rows if row["label"] == label):
-            raise SettingError(f"{told}. Give the search a score that its runs have.", setting="score")
+            raise SettingError(f"{problem}. Give the search a score that its runs have.", setting="score")
     tuned: dict[str, dict[str, dict[str, Any]]] = {}
     for condition, label, settings in _best(search, rows):
         tuned.setdefault(condition, {})[label] = settings
@@ -225,9 +227,9 @@ def keep(content: Mapping[str, Any], name: str, folder: pathlib.Path = FOUND) ->
       name: the experiment's page: its name, at paper size with ``-paper``.
       folder: to write to.
     """
-    kept = {part: content[part] for part in KEPT}
+    content_to_keep = {part: content[part] for part in KEPT}
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{name}.json").write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+    (folder / f"{name}.json").write_text(json.dumps(content_to_keep, indent=1) + "\n", encoding="utf-8")
 
 
 def with_winners(scale: Scale, name: str, folder: pathlib.Path = FOUND) -> Scale:

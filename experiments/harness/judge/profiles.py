@@ -65,13 +65,17 @@ def profile(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     if not labels:
         return []
     costs = {label: [_number(row["costs"], label) for row in rows] for label in labels}
-    found = performance_profile(costs, RATIOS)
+    shares = performance_profile(costs, RATIOS)
     heading = ["arm", "worlds", *("lowest" if ratio == 1 else f"within {ratio:g}" for ratio in RATIOS)]
     return [
         heading,
         *(
-            [label, f"{_taken_part(rows, label)} of {len(rows)}", *(f"{share:.2f}" for share in found[label])]
-            for label in _ordered(rows, found)
+            [
+                label,
+                f"{_taken_part(rows, label)} of {len(rows)}",
+                *(f"{share:.2f}" for share in shares[label]),
+            ]
+            for label in _ordered(rows, shares)
         ),
     ]
 
@@ -90,12 +94,12 @@ def draw(rows: Sequence[Mapping[str, Any]], title: str) -> "Figure":
     labels = list(dict.fromkeys(label for row in rows for label in row["costs"]))
     costs = {label: [_number(row["costs"], label) for row in rows] for label in labels}
     ratios = np.geomspace(1, LARGEST_DRAWN, 400)
-    found = performance_profile(costs, ratios.tolist())
+    shares = performance_profile(costs, ratios.tolist())
     figure, axes = new_figure(1, 1, 8, 4.5)
     (axis,) = axes.flat
-    for label, color in zip(_ordered(rows, found), COLORS, strict=False):
+    for label, color in zip(_ordered(rows, shares), COLORS, strict=False):
         name = f"{label} ({_taken_part(rows, label)})"
-        axis.step(ratios, found[label], where="post", label=name, color=color)
+        axis.step(ratios, shares[label], where="post", label=name, color=color)
     axis.set(xscale="log", xlim=(1, LARGEST_DRAWN), ylim=(-0.02, 1.02), title=title)
     axis.set_xlabel("ratio to the lowest cost of the world")
     axis.set_ylabel("share of worlds within the ratio")
@@ -108,9 +112,9 @@ def draw(rows: Sequence[Mapping[str, Any]], title: str) -> "Figure":
     return figure
 
 
-def _ordered(rows: Sequence[Mapping[str, Any]], found: Mapping[str, Any]) -> list[str]:
+def _ordered(rows: Sequence[Mapping[str, Any]], shares: Mapping[str, Any]) -> list[str]:
     """The arms with the most worlds first, and of those with as many the ones nearest to the lowest cost."""
-    return sorted(found, key=lambda label: (-_taken_part(rows, label), -float(np.mean(found[label]))))
+    return sorted(shares, key=lambda label: (-_taken_part(rows, label), -float(np.mean(shares[label]))))
 
 
 def _taken_part(rows: Sequence[Mapping[str, Any]], label: str) -> int:

@@ -84,7 +84,7 @@ def pairs(
         for content in contents
         if not content.get("replication") and content["standing"] == UNDER
     }
-    found, counted = [], set()
+    cases, counted = [], set()
     for content in contents:
         before = first.get((content["experiment"], content["scale"]))
         if content.get("replication") and content["standing"] == UNDER and before is not None:
@@ -96,8 +96,8 @@ def pairs(
                 evidence = (beside["evidence"], row["evidence"])
                 if evidence not in counted:
                     counted.add(evidence)
-                    found.append((content, beside, row))
-    return found
+                    cases.append((content, beside, row))
+    return cases
 
 
 def repeated(
@@ -116,11 +116,11 @@ def repeated(
         and other["standing"] == UNDER
         and (other["experiment"], other["scale"]) == (content["experiment"], content["scale"])
     ]
-    found: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    rows_by_claim: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for other in sorted(own, key=lambda each: each["replication"]):
         for row in other["verdicts"]:
-            found.setdefault((row["claim"], row["condition"]), []).append(row)
-    return found
+            rows_by_claim.setdefault((row["claim"], row["condition"]), []).append(row)
+    return rows_by_claim
 
 
 class Agreement(NamedTuple):
@@ -153,46 +153,46 @@ def agreement(contents: Sequence[Mapping[str, Any]]) -> Agreement:
 
     contents: of ``verdicts.json``, those of replications among them.
     """
-    found = pairs(contents)
-    if not found:
+    cases = pairs(contents)
+    if not cases:
         return Agreement()
-    both = _decided(found)
+    both = _decided(cases)
     differing = []
     for content, before, row in both:
         if before["verdict"] != row["verdict"]:
             differing.append(
                 [content["experiment"], row["claim"], row["condition"], before["verdict"], row["verdict"]]
             )
-    once = sum((before["verdict"] == UNDECIDED) != (row["verdict"] == UNDECIDED) for _, before, row in found)
+    once = sum((before["verdict"] == UNDECIDED) != (row["verdict"] == UNDECIDED) for _, before, row in cases)
     sentences = [
-        f"{len(found)} claims were judged twice, with other seeds, splits, partitions, durations, initial models and "
+        f"{len(cases)} claims were judged twice, with other seeds, splits, partitions, durations, initial models and "
         f"searches. Both sets decide {len(both)}, and give {len(both) - len(differing)} of these the same verdict "
         f"({_share(len(both) - len(differing), len(both))}; the goal is {100 * GOAL:g} %). {once} are decided by one "
         f"set alone: a claim whose true difference is near the margin, or for which there are too few seeds. At a "
         f"level of {ALPHA:g} each, some of both kinds are to be expected. Where seeds divide the same examples, both "
         "sets do, so that their agreement says nothing of other data.",
-        *_far_apart(found),
+        *_far_apart(cases),
     ]
     names = [BETTER, WORSE, EQUIVALENT, UNDECIDED]
-    counts = Counter((before["verdict"], row["verdict"]) for _, before, row in found)
+    counts = Counter((before["verdict"], row["verdict"]) for _, before, row in cases)
     table = [["first verdict", *(f"then {name}" for name in names)]]
     table += [[name, *(str(counts[name, second]) for second in names)] for name in names]
-    return Agreement(sentences, _groups(found), table, differing)
+    return Agreement(sentences, _groups(cases), table, differing)
 
 
 Pair = tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]  # of ``pairs``
 
 
-def _decided(found: Sequence[Pair]) -> list[Pair]:
+def _decided(cases: Sequence[Pair]) -> list[Pair]:
     """The claims that both sets decide."""
-    return [pair for pair in found if UNDECIDED not in (pair[1]["verdict"], pair[2]["verdict"])]
+    return [pair for pair in cases if UNDECIDED not in (pair[1]["verdict"], pair[2]["verdict"])]
 
 
 def _share(part: int, whole: int) -> str:
     return f"{100 * part / whole:.1f} %" if whole else "none"
 
 
-def _groups(found: Sequence[Pair]) -> list[list[str]]:
+def _groups(cases: Sequence[Pair]) -> list[list[str]]:
     """The table of claims by how their seeds share examples."""
     table = [
         [
@@ -201,17 +201,17 @@ def _groups(found: Sequence[Pair]) -> list[list[str]]:
             "decided twice",
             "same verdict",
             "share",
-            "further apart than the errors explain",
+            "differ by more than the errors explain",
         ]
     ]
     for name in (OWN, SHARED, UNTRAINED):
-        own = [pair for pair in found if _group(*pair[:2]) == name]
+        own = [pair for pair in cases if _group(*pair[:2]) == name]
         both = _decided(own)
         same = sum(before["verdict"] == row["verdict"] for _, before, row in both)
         known = [far for _, first, then in own if (far := _too_far_apart(first, then)) is not None]
-        apart = f"{sum(known)} of {len(known)} ({_share(sum(known), len(known))})" if known else "-"
+        share = f"{sum(known)} of {len(known)} ({_share(sum(known), len(known))})" if known else "-"
         if own:
-            table.append([name, *map(str, (len(own), len(both), same)), _share(same, len(both)), apart])
+            table.append([name, *map(str, (len(own), len(both), same)), _share(same, len(both)), share])
     return table
 
 
@@ -221,19 +221,19 @@ def _group(content: Mapping[str, Any], row: Mapping[str, Any]) -> str:
     return SHARED if row["correction"] else OWN
 
 
-def _far_apart(found: Sequence[Pair]) -> list[str]:
-    """Sentences on differences that lie further apart than chance explains, and the experiments with many of them."""
-    apart = [(content["experiment"], _too_far_apart(first, then)) for content, first, then in found]
-    total = Counter(name for name, far in apart if far is not None)
-    beyond = Counter(name for name, far in apart if far)
+def _far_apart(cases: Sequence[Pair]) -> list[str]:
+    """Sentences on differences that differ by more than chance explains, and the experiments with many of them."""
+    answers = [(content["experiment"], _too_far_apart(first, then)) for content, first, then in cases]
+    total = Counter(name for name, far in answers if far is not None)
+    beyond = Counter(name for name, far in answers if far)
     many = [name for name in total if beyond[name] > 1 and beyond[name] >= MANY_APART * total[name]]
-    told = ", ".join(f"{name} ({beyond[name]} of {total[name]})" for name in many)
+    experiments = ", ".join(f"{name} ({beyond[name]} of {total[name]})" for name in many)
     return [
-        "The table also counts how often the two differences of a claim lie further apart than their standard errors "
+        "The table also counts how often the two differences of a claim differ by more than their standard errors "
         f"explain, at a level of {ALPHA:g}. What goes beyond that level is what an interval does not cover, such as "
         "a search that chooses other rates. Where seeds divide the same examples the errors count the luck of these "
         "examples, which both sets share, and the share is low for that reason."
-        + (f" A quarter of the claims and more lie so far apart in {told}." if many else "")
+        + (f" A quarter of the claims and more differ that much in {experiments}." if many else "")
     ]
 
 

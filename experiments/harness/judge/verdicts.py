@@ -58,8 +58,8 @@ class Sample(NamedTuple):
 
 def interval(differences: Sequence[float]) -> tuple[float, float, float]:
     """(mean, lower end, upper end) by Student's t over seeds; NaN as ends for fewer than two differences."""
-    found = estimate(differences)
-    return found.mean, *found.interval()
+    result = estimate(differences)
+    return result.mean, *result.interval()
 
 
 def verdict(low: float, high: float) -> str:
@@ -95,8 +95,8 @@ def by_holm(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
     verdicts = []
     for row, own, (differs, within) in zip(rows, values, holm(values), strict=True):
-        kept = own[0] if differs else 1.0, own[1] if within else 1.0
-        verdicts.append(decide(*kept, row["difference"]))
+        p_values = own[0] if differs else 1.0, own[1] if within else 1.0
+        verdicts.append(decide(*p_values, row["difference"]))
     return verdicts
 
 
@@ -153,32 +153,32 @@ def _under_the_protocol(
     correction = corrections.get(sample.condition, max([planned, *corrections.values()])) if planned else 0.0
     margin = claim.margin or analysis.margin
     assert margin is not None
-    found = estimate(sample.differences, correction)
-    low, high = found.interval()
-    superiority, equivalence = found.differs(), _equivalence(found, sample, margin, correction, claim)
+    result = estimate(sample.differences, correction)
+    low, high = result.interval()
+    superiority, equivalence = result.differs(), _equivalence(result, sample, margin, correction, claim)
     differences = [float(value) for value in sample.differences]
     # Two arms that never differ are one arm twice, which no test can tell; runs that never arrive are something else,
     # and so are runs that all diverged, whose numbers are 0.
     nothing = sample.sides is not None and not any(map(any, sample.sides))
     same = len(differences) > 1 and not any(differences) and not any(sample.censored) and not nothing
     is_identity = claim.identity or same
-    outcome = IDENTITY if is_identity else decide(superiority, equivalence, found.mean)
+    outcome = IDENTITY if is_identity else decide(superiority, equivalence, result.mean)
     return {
         "claim": claim.sentence,
         "published": claim.published,
         "condition": sample.condition,
         "primary": sample.primary,
-        "difference": found.mean,
+        "difference": result.mean,
         "low": low,
         "high": high,
         "margin": {"value": margin.value, "relative": margin.relative},
-        "effect": found.effect,
-        "spread": found.spread,
+        "effect": result.effect,
+        "spread": result.spread,
         "correction": correction,
         "superiority": superiority,
         "equivalence": equivalence,
         "censored": list(sample.censored),
-        "seeds": found.seeds,
+        "seeds": result.seeds,
         "differences": differences,
         "verdict": outcome,
         "expected": claim.expected,
@@ -189,12 +189,12 @@ def _under_the_protocol(
     }
 
 
-def _equivalence(found: Estimate, sample: Sample, margin: Margin, correction: float, claim: Claim) -> float:
+def _equivalence(result: Estimate, sample: Sample, margin: Margin, correction: float, claim: Claim) -> float:
     """The p-value of the two one-sided tests; 1 where too many runs never arrived."""
     if max(sample.censored, default=0.0) > MOST_CENSORED:
         return 1.0
     if not margin.relative:
-        return found.within(margin.value)
+        return result.within(margin.value)
     if sample.sides is None:
         raise TypeError(f"{claim.sentence!r} has a relative margin, but no arm that it is a share of")
     # |mean a / mean b - 1| < m for positive numbers: a - (1 - m) b is above 0 and a - (1 + m) b below.
@@ -214,13 +214,13 @@ def samples(claim: Claim, results: Any, analysis: Analysis | None = None) -> lis
     """What a claim is judged by, for each condition."""
     sign = -1.0 if claim.lower_is_better else 1.0
     if claim.differences is not None:
-        given = claim.differences(results)
-        found = given if isinstance(given, Differences) else Differences(given)
-        values = [sign * float(value) for value in found.values]
+        result = claim.differences(results)
+        paired = result if isinstance(result, Differences) else Differences(result)
+        values = [sign * float(value) for value in paired.values]
         judged = results.groups if analysis is not None and isinstance(results, Runs) else ()
         runs = _digests(run for group in judged for run in group.runs)
         primary = analysis is not None and protocol.is_primary(analysis, claim, claim.under)
-        return [Sample(grid.folder(claim.under), values, None, found.censored, runs, primary)]
+        return [Sample(grid.folder(claim.under), values, None, paired.censored, runs, primary)]
     assert isinstance(results, Runs)
     judged_under = []
     for condition in results.conditions:

@@ -40,11 +40,11 @@ class PrimaryClaim(NamedTuple):
 
 def families(contents: Iterable[Content]) -> dict[tuple[str, str], list[Content]]:
     """{(paper, scale): its experiments' results}, without replications."""
-    found: dict[tuple[str, str], list[Content]] = {}
+    by_family: dict[tuple[str, str], list[Content]] = {}
     for content in contents:
         if not content.get("replication"):
-            found.setdefault((content["paper"], content["scale"]), []).append(content)
-    return found
+            by_family.setdefault((content["paper"], content["scale"]), []).append(content)
+    return by_family
 
 
 def repetitions(contents: Iterable[Content]) -> dict[tuple[str, str], list[list[Content]]]:
@@ -53,16 +53,16 @@ def repetitions(contents: Iterable[Content]) -> dict[tuple[str, str], list[list[
     A replication of some of a family's experiments is left out: correcting for fewer claims would be easier on them.
     """
     contents = list(contents)
-    found: dict[tuple[str, str], list[list[Content]]] = {}
+    sets_by_family: dict[tuple[str, str], list[list[Content]]] = {}
     for key, family in families(contents).items():
         wanted = {content["experiment"] for content in family if content["standing"] == UNDER}
         by_number: dict[int, list[Content]] = {}
         for content in contents:
-            of_the_family = (content["paper"], content["scale"]) == key and content["standing"] == UNDER
-            if of_the_family and content.get("replication") and content["experiment"] in wanted:
+            in_family = (content["paper"], content["scale"]) == key and content["standing"] == UNDER
+            if in_family and content.get("replication") and content["experiment"] in wanted:
                 by_number.setdefault(content["replication"], []).append(content)
-        found[key] = [own for _, own in sorted(by_number.items()) if len(own) == len(wanted)]
-    return found
+        sets_by_family[key] = [own for _, own in sorted(by_number.items()) if len(own) == len(wanted)]
+    return sets_by_family
 
 
 def primary_claims(
@@ -77,7 +77,7 @@ def primary_claims(
     primary = _primary(family)
     corrected = corrected_verdicts(family)
     again = [corrected_verdicts(each) for each in repeated]
-    found = []
+    entries = []
     for content, row in primary:
         name = content["experiment"]
         if row["verdict"] == IDENTITY or name not in corrected:
@@ -97,8 +97,8 @@ def primary_claims(
         published = stated.published if stated else row["published"]
         then = ", ".join(each[name] for each in again) or "-"
         own = stated is not None and stated.own
-        found.append(PrimaryClaim(content, claim, published, ours, verdict, then, row["expected"], own))
-    return found
+        entries.append(PrimaryClaim(content, claim, published, ours, verdict, then, row["expected"], own))
+    return entries
 
 
 def _primary(family: Iterable[Content]) -> list[tuple[Content, Mapping[str, Any]]]:
@@ -109,8 +109,8 @@ def _primary(family: Iterable[Content]) -> list[tuple[Content, Mapping[str, Any]
 def corrected_verdicts(family: Iterable[Content]) -> dict[str, str]:
     """{experiment: the verdict on its primary claim by Holm's procedure}, of results under the protocol."""
     judged = [(content, row) for content, row in _primary(family) if content["standing"] == UNDER]
-    found = by_holm([row for _, row in judged])
-    return {content["experiment"]: verdict for (content, _), verdict in zip(judged, found, strict=True)}
+    verdicts = by_holm([row for _, row in judged])
+    return {content["experiment"]: verdict for (content, _), verdict in zip(judged, verdicts, strict=True)}
 
 
 def counted(family: Iterable[Content]) -> str:
@@ -130,13 +130,13 @@ def counted(family: Iterable[Content]) -> str:
     left_out.append(
         _number(twice, "claim that rests", "claims that rest") + " on the same runs as another one"
     )
-    told = " and ".join(each for each in left_out if not each.startswith("no "))
+    reasons = " and ".join(each for each in left_out if not each.startswith("no "))
     return " ".join(
         [
             f"{_number(len(distinct), 'claim', 'claims')} {'is' if len(distinct) == 1 else 'are'} judged. The chance "
             f"of any false verdict among the {primary} primary is at most {level}; of the {others} others, each "
             f"judged at {level}, at most {ALPHA * others:.2g} false verdicts are to be expected.",
-            *([f"Not counted: {told}."] if told else []),
+            *([f"Not counted: {reasons}."] if reasons else []),
             *([f"{len(runs):,} different runs."] if runs else []),
         ]
     )
@@ -148,11 +148,14 @@ def without_repetition(family: Sequence[Content]) -> list[Content]:
     Of two such claims the primary one is kept, otherwise the first.
     """
     rows = [row for content in family for row in content["verdicts"] if row["verdict"] != IDENTITY]
-    kept = {
+    row_ids = {
         row["evidence"]: id(row) for row in sorted(rows, key=lambda row: row["primary"], reverse=True)[::-1]
     }
     return [
-        {**content, "verdicts": [row for row in content["verdicts"] if kept.get(row["evidence"]) == id(row)]}
+        {
+            **content,
+            "verdicts": [row for row in content["verdicts"] if row_ids.get(row["evidence"]) == id(row)],
+        }
         for content in family
     ]
 
@@ -195,13 +198,15 @@ def score(content: Content, corrected: str | None = None) -> Score:
       corrected: the verdict on its primary claim within its family. Default: as it stands by itself.
     """
     experiment = discovery.load(content["experiment"])
-    found = Score()
+    sum_so_far = Score()
     for row in content["verdicts"]:
         verdict = corrected if corrected and row["primary"] else row["verdict"]
         stated = report.stated_claim(experiment, content["scale"], row)
         if verdict != IDENTITY:
-            found = found.plus(Score(own=1) if stated and stated.own else _score(verdict, row["expected"]))
-    return found
+            sum_so_far = sum_so_far.plus(
+                Score(own=1) if stated and stated.own else _score(verdict, row["expected"])
+            )
+    return sum_so_far
 
 
 def _score(verdict: str, expected: str) -> Score:

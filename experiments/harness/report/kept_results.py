@@ -14,7 +14,7 @@ from jafl.runs.directory.reader import read_json
 
 PAGES = pathlib.Path(__file__).resolve().parents[3] / "docs" / "results"
 DATA = "data"  # the folder of the kept results in that of the pages
-REMEDY = "Run the experiment anew."
+REMEDY = "Run the experiment again."
 # What a file of results must hold; also the one of the times, and that of the winners of a search, beside it.
 PARTS = (
     "experiment",
@@ -45,7 +45,7 @@ def take_over(
     not as their experiment's file states, and for two of one experiment.
     """
     there = dict[pathlib.Path, dict[str, Any]]()
-    found = dict[str, pathlib.Path]()
+    paths = dict[str, pathlib.Path]()
     clocks = dict[str, dict[str, Any]]()
     tuned = dict[str, dict[str, Any]]()
     for path in sorted(runs.glob("*/verdicts.json")):
@@ -56,9 +56,9 @@ def take_over(
             _check_content(path, content)
             name = page_name(content)
             require(
-                name not in found, "runs", str(path), f"without other results of {name}: {found.get(name)}"
+                name not in paths, "runs", str(path), f"without other results of {name}: {paths.get(name)}"
             )
-            found[name] = path
+            paths[name] = path
             _check_replaced(path, content, pages / DATA / f"{name}.json")
             if (clock := path.parent / times.CLOCK).is_file():
                 clocks[name] = _with_parts(clock, PARTS_OF_CLOCK)
@@ -103,20 +103,20 @@ def _is_kept(content: Content) -> bool:
 
 def contents(pages: pathlib.Path = PAGES) -> list[dict[str, Any]]:
     """What was taken over; raises SettingError for results of another version of the protocol."""
-    found = []
+    results = []
     for path in sorted((pages / DATA).glob("*.json")):
-        found.append(read_json(path))
-        _check_version(path, found[-1])
-    return found
+        results.append(read_json(path))
+        _check_version(path, results[-1])
+    return results
 
 
 def _check_version(path: pathlib.Path, content: Content) -> None:
     """Raises SettingError for results of another version of the protocol than docs/protocol.md has."""
     version = content.get("protocol")
     if version != VERSION:
-        told = f"protocol of {path} is {version!r}, but must be {VERSION}, that of docs/protocol.md"
-        remedy = "Run the experiment anew, and remove the file if it is one of docs/results."
-        raise SettingError(f"{told}. {remedy}", setting="protocol", value=version)
+        problem = f"protocol of {path} is {version!r}, but must be {VERSION}, that of docs/protocol.md"
+        remedy = "Run the experiment again, and remove the file if it is one of docs/results."
+        raise SettingError(f"{problem}. {remedy}", setting="protocol", value=version)
 
 
 def _check_content(path: pathlib.Path, content: Content) -> None:

@@ -26,7 +26,7 @@ RESULTS = "../docs/results"  # from experiments/README.md
 
 
 def filled(text: str, contents: Sequence[Content]) -> str:
-    """The text of a page with its tables made anew.
+    """The text of a page with its tables made again.
 
     Args:
       text: with a pair of comments for each table.

@@ -66,12 +66,12 @@ def _draw_profiles(pages: pathlib.Path) -> None:
     """Draws the performance profiles of each paper and scale, and removes pictures of results that are gone."""
     from jafl.plots.canvas import save
 
-    drawn = set()
+    pictures = set()
     for (paper, scale), family in families(kept_results.contents(pages)).items():
         if worlds := _worlds(family):
-            drawn.add(path := pages / _picture(paper, scale))
+            pictures.add(path := pages / _picture(paper, scale))
             save(profiles.draw(worlds, f"{paper}, {scale} size: {len(worlds)} worlds"), path)
-    for path in {*pages.glob("profiles-*.png")} - drawn:
+    for path in {*pages.glob("profiles-*.png")} - pictures:
         path.unlink()
 
 
@@ -105,19 +105,19 @@ def summary(
         "claim of each figure. Here the claims of each paper are counted by how they come out: as the paper says; no "
         "difference, where the paper has one and the two are equivalent; contrary; undecided. Verdicts on primary "
         "claims are corrected for their number within the paper, by Holm's procedure; all others stand by "
-        "themselves. Claims of our own, which no paper makes, are counted apart.",
+        "themselves. Claims of our own, which no paper makes, are counted separately.",
     ]
     for (paper, scale), family in families(contents).items():
         parts += [f"## {paper}, {scale} size", *_family(family)]
-    found = replication.agreement(contents)
-    if found.sentences:
-        tables = report.markdown(found.groups), report.markdown(found.verdicts)
-        parts += ["## Two sets of seeds and splits", *found.sentences, *tables]
-    if found.differing:
+    agreement_tables = replication.agreement(contents)
+    if agreement_tables.sentences:
+        tables = report.markdown(agreement_tables.groups), report.markdown(agreement_tables.verdicts)
+        parts += ["## Two sets of seeds and splits", *agreement_tables.sentences, *tables]
+    if agreement_tables.differing:
         heading = ["experiment", "claim", "under", "first verdict", "then"]
         rows = [
             [name, claim, report.under(discovery.load(name), condition) if condition else "-", *verdicts]
-            for name, claim, condition, *verdicts in found.differing
+            for name, claim, condition, *verdicts in agreement_tables.differing
         ]
         parts += ["Decided twice, and differently:", report.markdown([heading, *rows])]
     if controlled:
@@ -150,7 +150,7 @@ def _told_control(content: Mapping[str, Any]) -> list[str]:
         'With shuffled labels nothing can be learnt, so that each "better" and "worse" is false. Families of the '
         f"primary claims below were trained in such a world, in {content['runs']:,} runs"
         + (f" ({', '.join(lengths)})" if lengths else "")
-        + f": {control.told(content)} Without Holm's correction {alone} of {families * len(claims):,} claims "
+        + f": {control.summary(content)} Without Holm's correction {alone} of {families * len(claims):,} claims "
         "have one. The last two columns are standard deviations of mean differences: as families have it, and as it "
         "follows from the spread over seeds if they shared no examples (divided by the root of their number).",
         report.markdown([[*heading, "from the spread over seeds"], *rows]),
@@ -225,7 +225,7 @@ def page(content: Content, contents: Sequence[Content] = ()) -> str:
                 f"# {content['paper']}, {content['figure']} ({content['scale']} size)",
                 f"{experiment.title[0].upper()}{experiment.title[1:]}. Experiment: `{content['experiment']}`. "
                 "Back to [all results](README.md).",
-                report.told(standing),
+                report.standing_sentence(standing),
                 _stated(content),
                 "## Claims",
                 report.markdown(report.claims(content["verdicts"], experiment, content["scale"], repeated)),

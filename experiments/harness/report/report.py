@@ -39,19 +39,19 @@ def worlds(scale: Scale, runs: Runs) -> str:
     """Why arms live in different worlds, and which lives where under each condition; empty where all share one."""
     lines = []
     for condition, groups in seed_means.by_condition(runs.groups):
-        found = world.worlds((group.label, group.runs[0].config) for group in groups)
+        own_worlds = world.worlds((group.label, group.runs[0].config) for group in groups)
         under = grid.readable(grid.folder(condition)) or "all runs"
-        lines += [f"- {under}: {'; '.join(one.line for one in found)}."] * bool(found)
+        lines += [f"- {under}: {'; '.join(one.line for one in own_worlds)}."] * bool(own_worlds)
     return "\n".join([f"Different worlds, on purpose: {scale.different_worlds}", "", *lines]) if lines else ""
 
 
 def _measured(measure: Measure, runs: Sequence[PastRun]) -> str:
     """Mean ± standard error of a measure; where runs never reached a target, of what they were watched for."""
-    told = number([measure(run) for run in runs])
+    text = number([measure(run) for run in runs])
     if not isinstance(measure, FirstReach):
-        return told
+        return text
     never = sum(not measure.observe(run).reached for run in runs)
-    return f"{told} ({never} of {len(runs)} never)" if never else told
+    return f"{text} ({never} of {len(runs)} never)" if never else text
 
 
 def measured_rows(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
@@ -106,7 +106,7 @@ def text(
     if verdicts:
         parts += [
             "## Claims",
-            told(standing),
+            standing_sentence(standing),
             markdown(claims(verdicts, experiment, scale_name)),
             explained(standing),
         ]
@@ -134,7 +134,7 @@ def explained(standing: Standing) -> str:
     return BEFORE_THE_PROTOCOL if standing.kind == BEFORE else BY_THE_PROTOCOL
 
 
-def told(standing: Standing) -> str:
+def standing_sentence(standing: Standing) -> str:
     """What the results are worth, in a line."""
     version = f", version {VERSION}" if standing.kind == UNDER else ""
     return " ".join([f"**{standing.kind.capitalize()}{version}.**", *standing.why])
@@ -161,7 +161,7 @@ def claims(
     rows = [_claim_by_the_protocol(row, experiment, scale, repeated or {}) for row in verdicts]
     table = [list(rows[0]), *(list(row.values()) for row in rows)] if rows else []
     said = [any(line[place] != "-" for line in table[1:]) for place in range(len(table[0]) if table else 0)]
-    return [[cell for cell, kept in zip(line, said, strict=True) if kept] for line in table]
+    return [[cell for cell, has_text in zip(line, said, strict=True) if has_text] for line in table]
 
 
 def _claim_before_the_protocol(row: Mapping[str, Any]) -> list[str]:
@@ -214,11 +214,11 @@ def under(experiment: PaperExperiment | None, condition: str) -> str:
     values = grid.condition(condition) if condition and experiment and experiment.words else None
     if values is None or experiment is None:
         return grid.readable(condition)
-    told = (
+    parts = (
         experiment.words.get(name, {}).get(value, f"{name}={grid.shown(value)}")
         for name, value in values.items()
     )
-    return ", ".join(filter(None, told))
+    return ", ".join(filter(None, parts))
 
 
 def in_words(table: Sequence[Sequence[str]], experiment: PaperExperiment) -> list[list[str]]:
@@ -229,13 +229,16 @@ def in_words(table: Sequence[Sequence[str]], experiment: PaperExperiment) -> lis
       experiment: whose ``words`` are taken; an empty one becomes a dash.
     """
     first, *rows = table
-    told = [
+    words_by_column = [
         {grid.shown(value): word or "-" for value, word in experiment.words.get(name, {}).items()}
         for name in first
     ]
     return [
         list(first),
-        *([words.get(cell, cell) for words, cell in zip(told, line, strict=True)] for line in rows),
+        *(
+            [words.get(cell, cell) for words, cell in zip(words_by_column, line, strict=True)]
+            for line in rows
+        ),
     ]
 
 
@@ -294,7 +297,7 @@ def printed(
             f"95 % {ends(row)}{within}, {row['seeds']} seeds"
         )
     if verdicts:
-        lines += ["", *counted(verdicts), told(standing).replace("**", "")]
+        lines += ["", *counted(verdicts), standing_sentence(standing).replace("**", "")]
     return [*lines, ""]
 
 
@@ -324,8 +327,10 @@ def tuning(scale: Scale, searched: Mapping[str, Any] | None) -> str:
         "on validation examples:"
     )
     edges = at_the_edge(scale.search, scale.tuned)
-    told = f"At the edge of what was tried: {'; '.join(edges)}." if edges else "No winner lies at the edge."
-    return "\n".join([sentence, "", *(winners or ["- nothing has been found yet"]), "", told])
+    edge_note = (
+        f"At the edge of what was tried: {'; '.join(edges)}." if edges else "No winner lies at the edge."
+    )
+    return "\n".join([sentence, "", *(winners or ["- nothing has been found yet"]), "", edge_note])
 
 
 def _beside(experiment: PaperExperiment, condition: Mapping[str, Any], label: str) -> str:

@@ -26,7 +26,7 @@ from experiments.harness.declare.protocol import VERSION, claims_at
 from experiments.harness.judge import verdicts
 from experiments.harness.results import Runs
 from experiments.harness.run.running import default_processes
-from experiments.harness.run.sweeps import BUDGET, adapted, of_results, typed_budget
+from experiments.harness.run.sweeps import BUDGET, adapted, results_sweep, typed_budget
 from experiments.harness.statistics import ALPHA
 from jafl.base.errors import SettingError, require, whole_number
 from jafl.sweeps.seed_means import ArmRuns
@@ -102,9 +102,9 @@ def run(
     gathered: list[list[dict[str, Any]]] = [[] for _ in range(families)]
     trained = 0
     for experiment in experiments:
-        runs, found = _of_experiment(experiment, families, output, budget or {}, options)
+        runs, families_rows = _control_rows(experiment, families, output, budget or {}, options)
         trained += runs
-        for number, rows in enumerate(found):
+        for number, rows in enumerate(families_rows):
             gathered[number] += rows
     content |= {
         "runs": trained,
@@ -150,14 +150,14 @@ def read(path: pathlib.Path) -> dict[str, Any]:
         )
     except (ValueError, KeyError, TypeError):
         whole = False
-    require(whole, "file", str(path), wanted, "Move it away, and run the control anew.")
+    require(whole, "file", str(path), wanted, "Move it away, and run the control again.")
     version = content["protocol"]
     allowed = f"{VERSION}, that of docs/protocol.md"
-    require(version == VERSION, f"protocol of {path}", version, allowed, "Run the control anew.")
+    require(version == VERSION, f"protocol of {path}", version, allowed, "Run the control again.")
     return content
 
 
-def _of_experiment(
+def _control_rows(
     experiment: PaperExperiment,
     families: int,
     output: pathlib.Path,
@@ -175,7 +175,7 @@ def _of_experiment(
     typed = {"shuffle_labels": True, "seed": every, **budget}
     size, settings = adapted(_needed(experiment, scale, scale.analysis), typed)
     folder = output / f"control-{experiment.name}"
-    sweep = of_results(size, settings, typed_budget(budget))
+    sweep = results_sweep(size, settings, typed_budget(budget))
     outcome = run_sweep(
         sweep.settings,
         sweep.conditions,
@@ -195,11 +195,11 @@ def _of_experiment(
             f"{outcome.left} runs of {folder} are not over. The same command goes on with them."
         )
     runs, primary = Runs.in_folder(folder), _primary(experiment, scale.analysis)
-    found = []
+    families_rows = []
     for chunk in chunks:
         rows = verdicts.judge([primary], "desk", _with_seeds(runs, chunk), scale.analysis)
-        found.append([row for row in rows if row["primary"]])
-    return sum(len(group.runs) for group in runs.groups), found
+        families_rows.append([row for row in rows if row["primary"]])
+    return sum(len(group.runs) for group in runs.groups), families_rows
 
 
 def _primary(experiment: PaperExperiment, analysis: Analysis) -> Claim:
@@ -231,11 +231,11 @@ def _needed(experiment: PaperExperiment, scale: Scale, analysis: Analysis) -> Sc
 
 def _with_seeds(runs: Runs, seeds: Sequence[int]) -> Runs:
     """The runs with these seeds."""
-    kept = {*seeds}
+    wanted = {*seeds}
     return Runs(
         [
             ArmRuns(
-                group.condition, group.label, [run for run in group.runs if int(run.config["seed"]) in kept]
+                group.condition, group.label, [run for run in group.runs if int(run.config["seed"]) in wanted]
             )
             for group in runs.groups
         ]
@@ -265,15 +265,15 @@ def main(arguments: Sequence[str]) -> int:
         require(names, "experiments", names, f"names of experiments: {', '.join(discovery.names())}")
         require(len({*names}) == len(names), "experiments", ", ".join(names), "names that differ")
         print(f"Training {families} families with shuffled labels: {', '.join(names)}.", flush=True)
-        found = run(names, families, pathlib.Path(output), budget)
+        content = run(names, families, pathlib.Path(output), budget)
     except SettingError as error:
         print(f"Error: {error}", file=sys.stderr)
         return 2
-    print(told(found))
-    return int(found["false"] / families > ALPHA)
+    print(summary(content))
+    return int(content["false"] / families > ALPHA)
 
 
-def told(content: Mapping[str, Any]) -> str:
+def summary(content: Mapping[str, Any]) -> str:
     """How many families have a false verdict, in a sentence."""
     families, false = content["families"], content["false"]
     share = f"{false} of {families} families ({100 * false / families:.1f} %) have a false verdict"

@@ -19,7 +19,7 @@ from jafl.base.errors import SettingError
 from jafl.config import arms as all_arms
 from jafl.config import grid
 from jafl.config.experiment import make_experiment
-from jafl.config.resolution import refuse_unread_in_sweep, resolve, seeds_of
+from jafl.config.resolution import listed_seeds, refuse_unread_in_sweep, resolve
 from jafl.config.settings import VARYING, Settings
 from jafl.engine.plan.device_memory import readable
 from jafl.runs.directory.files import RunDirectory
@@ -97,16 +97,16 @@ class Planner:
         for condition, arms in conditions:
             common, where = sweep.settings.changed(condition), grid.readable(grid.folder(condition))
             for label, settings, run in self._resolved(arms):
-                found = run if isinstance(run, str) else self._of_run(f"{where} {label}", label, run)
-                arm, seeds = label.partition(BETWEEN)[0], len(seeds_of(settings))
-                needs, refused = (None, found) if isinstance(found, str) else (found, "")
+                outcome = run if isinstance(run, str) else self._run_needs(f"{where} {label}", label, run)
+                arm, seeds = label.partition(BETWEEN)[0], len(listed_seeds(settings))
+                needs, refused = (None, outcome) if isinstance(outcome, str) else (outcome, "")
                 rows.append(Planned(where, arm, _changed(settings, common), seeds, needs, refused))
         return rows
 
     def _resolved(self, arms: Mapping[str, Settings]) -> Iterator[tuple[str, Settings, Settings | str]]:
         """(label, settings, those of the run with the first seed, or why it is refused)."""
         for label, settings in arms.items():
-            first = settings.changed({"seed": str(seeds_of(settings)[0])})
+            first = settings.changed({"seed": str(listed_seeds(settings)[0])})
             # A second arm says that it is not alone: then it takes the buffer size that it is defined for.
             compared = {label: first} | ({label + " ": first} if len(arms) > 1 else {})
             try:
@@ -114,7 +114,7 @@ class Planner:
             except SettingError as error:
                 yield label, settings, str(error)
 
-    def _of_run(self, where: str, label: str, run: Settings) -> Needs | str:
+    def _run_needs(self, where: str, label: str, run: Settings) -> Needs | str:
         """What a run needs, or why it is refused."""
         key = tuple(
             value is None if name in VARYING else value for name, value in vars(run).items() if name != "seed"
@@ -122,9 +122,9 @@ class Planner:
         if key not in self._needs:
             self._tell(f"{where.strip()}: its schedule, memory and compute")
             try:
-                made = make_experiment(label, run, self.loaded, must_fit=False)
-                schedule, memory = made.schedule, made.memory
-                counted = compute(made.run, on_training=run.train_accuracy)
+                experiment = make_experiment(label, run, self.loaded, must_fit=False)
+                schedule, memory = experiment.schedule, experiment.memory
+                counted = compute(experiment.run, on_training=run.train_accuracy)
                 self._needs[key] = Needs(
                     schedule.num_trips, schedule.num_steps, memory.needed, memory.available, counted
                 )
@@ -135,8 +135,10 @@ class Planner:
 
 def _changed(settings: Settings, common: Settings) -> dict[str, Any]:
     """The settings, except the seed, that differ from the common ones."""
-    given = vars(common)
-    return {name: value for name, value in vars(settings).items() if name != "seed" and value != given[name]}
+    defaults = vars(common)
+    return {
+        name: value for name, value in vars(settings).items() if name != "seed" and value != defaults[name]
+    }
 
 
 def total(rows: Sequence[Planned]) -> dict[str, Any]:
@@ -147,15 +149,19 @@ def total(rows: Sequence[Planned]) -> dict[str, Any]:
       "memory", the bytes on each device of the largest run; and the sums of all other fields of ``Needs`` and
       ``Compute``. "evaluation_over_training" are multiply-adds; None if nothing is trained.
     """
-    made = [(row.runs, row.needs) for row in rows if row.needs is not None]
+    counted_needs = [(row.runs, row.needs) for row in rows if row.needs is not None]
     sums: dict[str, Any] = {
         "runs": sum(row.runs for row in rows),
         "refused": sum(row.runs for row in rows if row.needs is None),
-        "unfit": sum(runs for runs, needs in made if needs.memory > needs.available),
-        "memory": max((needs.memory for _, needs in made), default=0),
-        **{name: sum(runs * getattr(needs, name) for runs, needs in made) for name in ("trips", "steps")},
+        "unfit": sum(runs for runs, needs in counted_needs if needs.memory > needs.available),
+        "memory": max((needs.memory for _, needs in counted_needs), default=0),
         **{
-            name: sum(runs * getattr(needs.counted, name) for runs, needs in made) for name in Compute._fields
+            name: sum(runs * getattr(needs, name) for runs, needs in counted_needs)
+            for name in ("trips", "steps")
+        },
+        **{
+            name: sum(runs * getattr(needs.counted, name) for runs, needs in counted_needs)
+            for name in Compute._fields
         },
     }
     trained = sums["training"] + sums["server"]
@@ -188,13 +194,13 @@ def table(rows: Sequence[Planned]) -> list[list[str]]:
 
 def _own_settings(rows: Sequence[Planned]) -> str:
     """The settings of an arm as text; of those that its trials vary, their values or how many there are."""
-    found = []
+    texts = []
     for name in dict.fromkeys(name for row in rows for name in row.settings):
         values = list(dict.fromkeys(grid.shown(row.settings[name]) for row in rows if name in row.settings))
-        found.append(
+        texts.append(
             f"{name}={'|'.join(values) if len(values) <= MOST_VALUES else f'({len(values)} values)'}"
         )
-    return ", ".join(found)
+    return ", ".join(texts)
 
 
 def _powers(number: float) -> str:
@@ -253,11 +259,11 @@ def _on_evaluation(share: float | None) -> str:
     )
 
 
-def assumed(found: Mapping[str, str]) -> list[str]:
+def assumed(reasons: Mapping[str, str]) -> list[str]:
     """A line for each data set or model that is not here."""
     return [
         f"Assumed: {name} is planned by its published shapes, for it is not here ({reason})"
-        for name, reason in found.items()
+        for name, reason in reasons.items()
     ]
 
 

@@ -60,7 +60,7 @@ def multiply_adds(traced: Any, platform: str | None = None) -> int:
       >>> multiply_adds(jax.jit(jnp.dot).trace(a, b))
       30
     """
-    return _of_program(traced.jaxpr.jaxpr, platform or jax.local_devices()[0].platform)
+    return _program_count(traced.jaxpr.jaxpr, platform or jax.local_devices()[0].platform)
 
 
 def compute(run: Run, *, on_training: bool = False) -> Compute:
@@ -86,7 +86,7 @@ def compute(run: Run, *, on_training: bool = False) -> Compute:
     evaluations = len(evaluation_steps(run))
     return Compute(
         training=count * multiply_adds(traced_gradient(run)),
-        server=_of_server(run),
+        server=_server_count(run),
         evaluation=evaluations * sum(map(multiply_adds, traced_evaluations(run, on_training=on_training))),
         minibatches=count,
         evaluations=evaluations,
@@ -123,7 +123,7 @@ def traced_evaluations(run: Run, *, on_training: bool = False) -> list[Any]:
     ]
 
 
-def _of_server(run: Run) -> int:
+def _server_count(run: Run) -> int:
     """Of the rule: at the start, and at all server steps."""
 
     # The rule is an argument, since it may have arrays that are indexed by clients.
@@ -142,21 +142,21 @@ def _of_server(run: Run) -> int:
 
 
 @functools.lru_cache(maxsize=256)  # runs that differ in seeds and rates share one jaxpr
-def _of_program(jaxpr: Any, platform: str) -> int:
-    return sum(_of_operation(equation, platform) for equation in jaxpr.eqns)
+def _program_count(jaxpr: Any, platform: str) -> int:
+    return sum(_operation_count(equation, platform) for equation in jaxpr.eqns)
 
 
-def _of_operation(equation: Any, platform: str) -> int:
+def _operation_count(equation: Any, platform: str) -> int:
     name, params = equation.primitive.name, equation.params
     if name == "dot_general":
         (contracted, _), _ = params["dimension_numbers"]
         left = equation.invars[0].aval.shape
         return math.prod(equation.outvars[0].aval.shape) * math.prod(left[axis] for axis in contracted)
     if name == "conv_general_dilated":
-        return _of_convolution(equation)
+        return _convolution_count(equation)
     if params.get("branches_platforms"):
-        return _of_program(_program_of_platform(params, platform), platform)
-    inside = [_of_program(jaxpr, platform) for jaxpr in inner_programs(params)]
+        return _program_count(_program_of_platform(params, platform), platform)
+    inside = [_program_count(jaxpr, platform) for jaxpr in inner_programs(params)]
     if name == "scan":
         return int(params["length"]) * sum(inside)
     return max(inside, default=0) if name == "cond" else sum(inside)
@@ -173,7 +173,7 @@ def _program_of_platform(params: Mapping[str, Any], platform: str) -> Any:
     return chosen.jaxpr
 
 
-def _of_convolution(equation: Any) -> int:
+def _convolution_count(equation: Any) -> int:
     """An output sums as many products as a kernel has entries; zeros between the entries of an input are skipped."""
     params, kernel = equation.params, equation.invars[1].aval.shape
     outputs = kernel[params["dimension_numbers"].rhs_spec[0]]

@@ -43,7 +43,7 @@ def run_paper_experiments(
     """Runs experiments one after the other; returns 0, 130 if one was interrupted, or 2 if one could not run.
 
     Args:
-      names: of experiments. If there are several, those that cannot run are told of, and the others run.
+      names: of experiments. If there are several, a message names those that cannot run, and the others run.
       scale: "desk" or "paper".
       tune: search for the arms' settings first. With several experiments it leaves out those that state no search.
       output_dir: of one experiment, as for ``run_paper_experiment``. Of several: the folder that theirs lie in.
@@ -142,8 +142,8 @@ def run_paper_experiment(
         require("seed" not in (typed or {}), "seed", (typed or {}).get("seed"), allowed)
     size, settings = adapted(experiment.scales[scale], typed or {})
     folder = pathlib.Path(output_dir or pathlib.Path("runs") / folder_name(name, scale, replication_number))
-    given = folder, experiment, scale, replication_number, typed
-    earlier = {} if dry_run or forecast else protocol.earlier_results(*given)
+    place = folder, experiment, scale, replication_number, typed
+    earlier = {} if dry_run or forecast else protocol.earlier_results(*place)
     from jafl.runs.recording.recorder import Options
 
     budget = typed_budget(typed or {})
@@ -232,10 +232,10 @@ class _Job:
 
 def _sweeps(job: _Job, tune: bool) -> list[Sweep]:
     """The runs of the results, after those of the search if there is to be one."""
-    given = job.scale, job.settings, job.budget
-    searched = [sweeps.of_search(*given)] if tune else []
+    arguments = job.scale, job.settings, job.budget
+    searched = [sweeps.search_sweep(*arguments)] if tune else []
     require(job.scale.arms, f"arms of {job.experiment.name}", dict(job.scale.arms), "{label: settings}")
-    return [*searched, sweeps.of_results(*given)]
+    return [*searched, sweeps.results_sweep(*arguments)]
 
 
 def _forecast(job: _Job, topology: str, tune: bool) -> None:
@@ -276,7 +276,7 @@ def _measure(job: _Job) -> None:
     job.folder.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
     rows = job.experiment.measure(Context(job.scale, job.settings, job.folder, job.show))
-    times.note(job.folder, "results", time.monotonic() - began, 1, anew=True)
+    times.note(job.folder, "results", time.monotonic() - began, 1, restart=True)
     _write(job, rows, report.measured_rows(rows), "No training.", job.scale.seeds)
 
 
@@ -286,16 +286,18 @@ def _train(job: _Job, tune: bool, options: Mapping[str, Any]) -> bool:
     options: of ``run_sweep``.
     """
     tuned = None
-    given = job.scale, job.settings, job.budget
-    corrections = division.corrections(*given)
-    protocol.check_corrections(job.experiment, job.scale_name, corrections, division.shared_examples(*given))
+    arguments = job.scale, job.settings, job.budget
+    corrections = division.corrections(*arguments)
+    protocol.check_corrections(
+        job.experiment, job.scale_name, corrections, division.shared_examples(*arguments)
+    )
     if tune:
         tuned = _timed(job, "search", options, lambda: _search(job, options))
         if tuned is None:
             return False
         job = dataclasses.replace(job, scale=dataclasses.replace(job.scale, tuned=tuned["tuned"]))
-    (of_results,) = _sweeps(job, tune=False)
-    if not _timed(job, "results", options, lambda: _run(job, of_results, "runs", options)):
+    (results,) = _sweeps(job, tune=False)
+    if not _timed(job, "results", options, lambda: _run(job, results, "runs", options)):
         return False
     runs = Runs.in_folder(job.folder / "runs")
     seeds = sorted(
@@ -327,8 +329,8 @@ def _search(job: _Job, options: Mapping[str, Any]) -> dict[str, Any] | None:
     """Runs the search, writes ``tuned.json`` and returns its content; None if it was interrupted."""
     from jafl.runs.directory.files import RunDirectory
 
-    of_search = sweeps.of_search(job.scale, job.settings, job.budget)
-    if not _run(job, of_search, "search", {**options, "pictures": False}):
+    trials = sweeps.search_sweep(job.scale, job.settings, job.budget)
+    if not _run(job, trials, "search", {**options, "pictures": False}):
         return None
     tuned = search.winners(job.scale, Runs.in_folder(job.folder / "search"))
     RunDirectory(job.folder, resume=True).write_result("tuned.json", tuned)
@@ -341,14 +343,14 @@ def _run(job: _Job, sweep: Sweep, folder: str, options: Mapping[str, Any]) -> bo
 
     Raises _OtherPartsAreLeft if this process's part is over, and others are not.
     """
-    from jafl.config.resolution import seeds_of
+    from jafl.config.resolution import listed_seeds
     from jafl.sweeps.sweep import run_sweep
 
     noun = {"results": "runs", "search": "trials"}[sweep.part]
-    conditions, seeds = len(grid.product(sweep.conditions)), len(seeds_of(sweep.settings))
+    conditions, seeds = len(grid.product(sweep.conditions)), len(listed_seeds(sweep.settings))
     count = conditions * len(sweep.arms) * seeds
-    told = f"{len(sweep.arms)} arms, {conditions} conditions, {seeds} seeds"
-    job.show(f"{sweep.part.capitalize()}: {told}: {count:,} runs.")
+    size = f"{len(sweep.arms)} arms, {conditions} conditions, {seeds} seeds"
+    job.show(f"{sweep.part.capitalize()}: {size}: {count:,} runs.")
     outcome = run_sweep(
         sweep.settings,
         sweep.conditions,

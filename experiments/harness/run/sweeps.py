@@ -26,7 +26,7 @@ class Sweep:
     overrides: Sequence[Override]
 
 
-def of_search(scale: Scale, settings: Settings, budget: Sequence[Override] = ()) -> Sweep:
+def search_sweep(scale: Scale, settings: Settings, budget: Sequence[Override] = ()) -> Sweep:
     """The trials of the search.
 
     Args:
@@ -44,8 +44,8 @@ def of_search(scale: Scale, settings: Settings, budget: Sequence[Override] = ())
     return Sweep("search", settings, scale.conditions, arms, [*overrides, *budget])
 
 
-def of_results(scale: Scale, settings: Settings, budget: Sequence[Override] = ()) -> Sweep:
-    """The runs that the claims are judged by, with the settings in ``scale.tuned``; arguments as of ``of_search``."""
+def results_sweep(scale: Scale, settings: Settings, budget: Sequence[Override] = ()) -> Sweep:
+    """The runs that the claims are judged by, with the settings in ``scale.tuned``; arguments: ``search_sweep``'s."""
     overrides = [*scale.overrides, *tuned_overrides(scale.tuned), *budget]
     return Sweep("results", settings, scale.conditions, scale.arms, overrides)
 
@@ -64,9 +64,9 @@ def adapted(scale: Scale, typed: Mapping[str, Any]) -> tuple[Scale, Settings]:
     typed = {name: value for name, value in typed.items() if name not in tried}
     own = {"seed": ",".join(map(str, scale.seeds)), "different_worlds": bool(scale.different_worlds)}
     settings = Settings().changed(scale.settings, own, typed)
-    from jafl.config.resolution import seeds_of
+    from jafl.config.resolution import listed_seeds
 
-    return dataclasses.replace(scale, seeds=seeds_of(settings), conditions=tried), settings
+    return dataclasses.replace(scale, seeds=listed_seeds(settings), conditions=tried), settings
 
 
 def tuned_overrides(tuned: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[Override]:
@@ -115,20 +115,20 @@ def refuse_replaced(sweep: Sweep, typed: Mapping[str, Any]) -> list[str]:
     ]
     sentences = []
     for name in sorted({*typed} - {"seed", *BUDGET, *DECIDE_NOTHING, *sweep.conditions}):
-        given = getattr(sweep.settings, name)
+        own_value = getattr(sweep.settings, name)
         own = {label: {getattr(arms[label], name) for arms in conditions} for label in sweep.arms}
-        replacing = [label for label, values in own.items() if given not in values]
+        replacing = [label for label, values in own.items() if own_value not in values]
         replacing = list(dict.fromkeys(label.partition(search.BETWEEN)[0] for label in replacing))
-        if all(given not in values for values in own.values()):
+        if all(own_value not in values for values in own.values()):
             values = sorted({f"{value}" for values in own.values() for value in values})
             raise SettingError(
-                f"{name} is {given!r}, but must be left out: each arm has its own ({', '.join(values)}), from the "
-                f"experiment's file or from a search. To try others, copy the file under another name.",
+                f"{name} is {own_value!r}, but must be left out: each arm has its own ({', '.join(values)}), from "
+                f"the experiment's file or from a search. To try others, copy the file under another name.",
                 setting=name,
-                value=given,
+                value=own_value,
             )
         if replacing:
             sentences.append(
-                f"{name}={given} does not hold for {', '.join(replacing)}: their own takes its place."
+                f"{name}={own_value} does not hold for {', '.join(replacing)}: their own takes its place."
             )
     return sentences

@@ -66,14 +66,14 @@ def model() -> Any:
     return jafl.Model((init, apply), loss_per_example=loss, task="regression")
 
 
-def quadratics(seed: int, clients: int, apart: float) -> Any:
-    """The federation: client i's examples around a point of its own; those of the last fifth lie ``apart``."""
+def quadratics(seed: int, clients: int, offset: float) -> Any:
+    """The federation: client i's examples around a point of its own; the last fifth's are shifted by ``offset``."""
     import jafl
     from jafl.data import Partition
 
     rng = np.random.default_rng(seed)
     centres = rng.normal(0, math.sqrt(SPREAD_OF_CLIENTS / DIMENSIONS), (clients, 1, DIMENSIONS))
-    centres[clients - clients // 5 :, :, 0] += apart
+    centres[clients - clients // 5 :, :, 0] += offset
     noise = rng.normal(0, SPREAD_OF_EXAMPLES, (clients, EXAMPLES, DIMENSIONS))
     y = (centres + noise).astype(np.float32).reshape(-1, DIMENSIONS)
     x = np.zeros((len(y), 1), np.float32)
@@ -88,7 +88,7 @@ def objective(federation: Any, w: np.ndarray) -> float:
     return float(0.5 * np.mean(np.sum((np.asarray(w, np.float64) - federation.y) ** 2, axis=1)))
 
 
-def rule_of(label: str) -> Any:
+def make_rule(label: str) -> Any:
     """jafl's rule."""
     import jafl
 
@@ -120,7 +120,7 @@ class Path:
     gain: float
 
 
-def schedule_of(label: str, clients: int, steps: int, seed: int) -> Any:
+def make_schedule(label: str, clients: int, steps: int, seed: int) -> Any:
     """Who trains when: all clients under way, the last fifth ten times slower."""
     import jafl
 
@@ -137,7 +137,7 @@ def schedule_of(label: str, clients: int, steps: int, seed: int) -> Any:
     )
 
 
-def run(label: str, *, clients: int, steps: int, rate: float, seed: int, apart: float, start: float) -> Path:
+def run(label: str, *, clients: int, steps: int, rate: float, seed: int, offset: float, start: float) -> Path:
     """Runs a rule on quadratics, from a model ``start`` away from the fast clients' examples."""
     import jax
     import optax
@@ -145,10 +145,10 @@ def run(label: str, *, clients: int, steps: int, rate: float, seed: int, apart: 
     import jafl
     from jafl.simulation.not_learning import NotLearningWarning
 
-    schedule = schedule_of(label, clients, steps, seed)
-    federation = quadratics(seed, clients, apart)
+    schedule = make_schedule(label, clients, steps, seed)
+    federation = quadratics(seed, clients, offset)
     work = jafl.client_work(model(), learning_rate=1.0, local_steps=1, batch_size=BATCH)
-    rule = jafl.decomposed(rule_of(label), work, federation, range(steps))
+    rule = jafl.decomposed(make_rule(label), work, federation, range(steps))
     params = {"w": np.zeros(DIMENSIONS, np.float32)}
     params["w"][-1] = start
     with warnings.catch_warnings():
@@ -195,11 +195,11 @@ def measure(context: Context) -> list[dict[str, Any]]:
     """A row for each world, rule and rate."""
     steps = min(STEPS, context.settings.server_steps or STEPS)
     rows: list[dict[str, Any]] = []
-    for world, apart in WORLDS.items():
+    for world, offset in WORLDS.items():
         for label in ALL:
             for rate in RATES:
                 paths = [
-                    run(label, clients=CLIENTS, steps=steps, rate=rate, seed=seed, apart=apart, start=0.0)
+                    run(label, clients=CLIENTS, steps=steps, rate=rate, seed=seed, offset=offset, start=0.0)
                     for seed in context.scale.seeds
                 ]
                 split = [3 * float((p.noise + p.bias + p.delay).mean()) for p in paths]

@@ -158,7 +158,7 @@ def desk_rates(rule: str, steps: int) -> list[float]:
     return [published_rate(CLIENTS, steps, factor) for factor in factors]
 
 
-def _rates_of(label: str) -> list[float]:
+def _arm_rates(label: str) -> list[float]:
     if label in (FEDBUFF_ALL, SEQUENTIAL):
         return desk_rates(FEDBUFF, STEPS)
     return desk_rates(label.removesuffix(MORE), TRIPS if label.endswith(MORE) else STEPS)
@@ -357,7 +357,7 @@ def scales(world: dict[str, Any], spread: float, source: str) -> dict[str, Scale
             search=Search(
                 space={"server_learning_rate": desk_rates(FEDBUFF, STEPS)},
                 spaces={
-                    **{label: {"server_learning_rate": _rates_of(label)} for label in DESK_ARMS},
+                    **{label: {"server_learning_rate": _arm_rates(label)} for label in DESK_ARMS},
                     **dict.fromkeys(PUBLISHED_ARMS, {}),
                 },
                 seeds=(200, 201, 202),

@@ -190,8 +190,10 @@ def _pictures(runs: Runs, folder: pathlib.Path) -> None:
         panel.set_title(f"{steps:,} server steps; they leave at half of them")
         panel.set(xlabel="share of the clients that leave", xticks=fractions)
         panel.xaxis.set_major_formatter(per_cent)
-    of_share = {f"{per_cent(share)} leave": [(label, share) for label in memories] for share in fractions}
-    draw(by_memory, range(len(memories)), of_share)
+    panels_by_share = {
+        f"{per_cent(share)} leave": [(label, share) for label in memories] for share in fractions
+    }
+    draw(by_memory, range(len(memories)), panels_by_share)
     by_memory.set(xlabel="ACED's tau_algo in server steps", title=f"{STEPS:,} server steps")
     by_memory.set_xticks(range(len(memories)), [label.rpartition(" ")[2].strip("()") for label in memories])
     np.ravel(axes)[0].set_ylabel("final test accuracy (± standard error)")

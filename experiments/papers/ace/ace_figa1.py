@@ -24,7 +24,7 @@ examples, the same ones in all runs.
 
 What changed: this figure was run before with two seeds in the search and a rate for each panel, and then repeated
 with other seeds. The two searches chose rates of vanilla and delay-adaptive that differ 2.5 times, with accuracies
-that two seeds cannot tell apart; a run swings more at the larger rate, and 13 verdicts changed. So the search has one
+that two seeds cannot separate; a run swings more at the larger rate, and 13 verdicts changed. So the search has one
 winner for all panels now, from five seeds. The margin of a swing was .01, as of an accuracy, which is more than most
 arms swing at all: twice the swing was equivalent. It is a tenth of the other arm's now. Then it was run with 20
 clients and the same buffer of 10, which holds half as many trips (in the paper a tenth). All seeds are new: those of

@@ -69,7 +69,7 @@ CONDITIONS: dict[str, list[Any]] = {"dirichlet_alpha": [0.1, 10.0], "delay_group
 NOTHING = 1e-6  # of the squared gradient: what rounding leaves of a bias that is none
 
 
-def mean_of(run: PastRun, term: str) -> float:
+def mean_term(run: PastRun, term: str) -> float:
     """The mean of a term over the measured steps of a run; NaN if there are none."""
     lines = [line for line in run.evaluations if line.get("measured") is not None]
     before = [0, *(line["server_step"] for line in lines)]
@@ -81,12 +81,12 @@ def mean_of(run: PastRun, term: str) -> float:
 
 def logarithm(term: str) -> Measure:
     """The natural logarithm of the mean of a term."""
-    return lambda run: math.log(max(mean_of(run, term), 1e-30))
+    return lambda run: math.log(max(mean_term(run, term), 1e-30))
 
 
 def bias_beyond_rounding(run: PastRun) -> float:
     """1 if the bias is more than rounding leaves, else 0."""
-    return float(mean_of(run, BIAS) > NOTHING * mean_of(run, "gradient"))
+    return float(mean_term(run, BIAS) > NOTHING * mean_term(run, "gradient"))
 
 
 SKEWED, MILD = ({"dirichlet_alpha": alpha, "delay_groups": SLOW_FIFTH[30]} for alpha in (0.1, 10.0))
@@ -148,7 +148,7 @@ def _claims() -> list[Claim]:
 
 
 def _mean_term(term: str) -> Measure:
-    return lambda run: mean_of(run, term)
+    return lambda run: mean_term(run, term)
 
 
 EXPERIMENT = PaperExperiment(

@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 
 from experiments.harness import Analysis, Claim, Context, Margin, PaperExperiment, Published, Scale
-from experiments.papers.ace.ace_bounds import CLIENTS, WORLDS, model, rule_of, run, schedule_of
+from experiments.papers.ace.ace_bounds import CLIENTS, WORLDS, make_rule, make_schedule, model, run
 from experiments.papers.ace.ace_fig2 import (
     ACE,
     ACED,
@@ -65,17 +65,17 @@ def storage(label: str) -> tuple[float, float]:
     """(numbers on the server per parameter of the model, cached updates per client)."""
     import jax
 
-    rule = rule_of(label).build()
+    rule = make_rule(label).build()
     params = model().init(jax.random.key(0), np.zeros((1, 1), np.float32))
     size = sum(leaf.size for leaf in jax.tree.leaves(params))
-    kept = jax.eval_shape(lambda: rule.begin(rule.init(params, CLIENTS), params))
-    numbers = [leaf.size for leaf in jax.tree.leaves(kept) if leaf.size >= size]
+    state = jax.eval_shape(lambda: rule.begin(rule.init(params, CLIENTS), params))
+    numbers = [leaf.size for leaf in jax.tree.leaves(state) if leaf.size >= size]
     return sum(numbers) / size, float(rule.memory is not None)
 
 
 def trips_per_step(label: str, seed: int) -> float:
     """Client trips in a server step after the first, in which ACE hears of all clients."""
-    schedule = schedule_of(label, CLIENTS, 50, seed)
+    schedule = make_schedule(label, CLIENTS, 50, seed)
     return float(np.bincount(schedule.step)[1:].mean())
 
 
@@ -91,7 +91,7 @@ def measure(context: Context) -> list[dict[str, Any]]:
     """A row for each world, rule and number of server steps."""
     longest = context.settings.server_steps or MANY
     rows: list[dict[str, Any]] = []
-    for world, apart in WORLDS.items():
+    for world, offset in WORLDS.items():
         for label in ALL:
             server, cached = storage(label)
             seeds = context.scale.seeds
@@ -99,7 +99,7 @@ def measure(context: Context) -> list[dict[str, Any]]:
             for name, steps in _lengths(label, longest).items():
                 rate = published_rate(CLIENTS, steps if longest == MANY else MANY)
                 paths = [
-                    run(label, clients=CLIENTS, steps=steps, rate=rate, seed=seed, apart=apart, start=1.0)
+                    run(label, clients=CLIENTS, steps=steps, rate=rate, seed=seed, offset=offset, start=1.0)
                     for seed in seeds
                 ]
                 rows.append(

@@ -64,7 +64,7 @@ def measure(context: Context) -> list[dict[str, Any]]:
     """A row for each buffer size: staleness, and the shares of trips for which each bound fails."""
     steps = context.settings.server_steps  # a run cut short
     trips = TRIPS if steps is None else min(TRIPS, 1000 * steps)
-    found: dict[int, list[dict[str, float]]] = {size: [] for size in SIZES}
+    rows_by_size: dict[int, list[dict[str, float]]] = {size: [] for size in SIZES}
     first: dict[int, np.ndarray] = {}
     for seed in context.scale.seeds:
         events = arrivals(trips, seed)
@@ -77,7 +77,7 @@ def measure(context: Context) -> list[dict[str, Any]]:
             late = buffered(before_download, before_arrival, size)
             first.setdefault(size, late)
             rounded = -(-single // size)
-            found[size].append(
+            rows_by_size[size].append(
                 {
                     "mean, K = 1": float(single.mean()),
                     "mean": float(late.mean()),
@@ -92,7 +92,7 @@ def measure(context: Context) -> list[dict[str, Any]]:
     draw(first, context.folder)
     return [
         {"K": str(size), **{name: [row[name] for row in rows] for name in rows[0]}}
-        for size, rows in found.items()
+        for size, rows in rows_by_size.items()
     ]
 
 

@@ -21,7 +21,7 @@ Desk size: 4,400 clients of FedProx's synthetic data (one labelling for all, abo
 100 under way, 4,000 trips, so that as many trips come to a client as in the paper (600,000 to 660,120); one local
 epoch, batch 8, delta 1e-4. A search for the clip norm (.4 to 6.4) and the server's rate (.01 to 10) in each arm and
 for each epsilon, with momentum .9: 21 trials, three seeds; results of 20 others, each of which draws all examples
-anew, so that the correction is 0. An earlier search had rates from .3 to 30, clip norms from .1 to 1.6 and momentum
+again, so that the correction is 0. An earlier search had rates from .3 to 30, clip norms from .1 to 1.6 and momentum
 0 or .9. Most of its winners lay at the edges; in it and its replication all winners but one had momentum .9. Its
 results, seeds 20 to 39, were looked at, as were seeds 0 to 7 before the protocol; none of these are among the new
 ones.
@@ -153,8 +153,8 @@ def published_settings(arms: Mapping[str, Any]) -> list[Override]:
     """Table 3's settings; those of an arm also serve its twins with a true epsilon."""
     return [
         Override({"epsilon": epsilon}, label, dict(zip(TABLE_3_SETTINGS, values, strict=True)))
-        for epsilon, of_arms in TABLE_3.items()
-        for arm, values in of_arms.items()
+        for epsilon, arm_epsilons in TABLE_3.items()
+        for arm, values in arm_epsilons.items()
         for label in arms
         if label.removesuffix(TRUE).removesuffix(PASS) == arm
     ]

@@ -80,16 +80,16 @@ def measure(context: Context) -> list[dict[str, Any]]:
     steps = min(STEPS, context.settings.server_steps or STEPS)
     seeds = context.scale.seeds
     rows: list[dict[str, Any]] = []
-    drawn = {}
+    examples = {}
     for name in LAWS:
         values = {
             arrivals: [staleness(arrivals, name, steps, seed) for seed in seeds]
             for arrivals in (FIXED, CONSTANT_RATE)
         }
-        found = {arrivals: [distribution(one) for one in each] for arrivals, each in values.items()}
-        between = [distance(*pair) for pair in zip(*found.values(), strict=True)]
+        distributions = {arrivals: [distribution(one) for one in each] for arrivals, each in values.items()}
+        between = [distance(*pair) for pair in zip(*distributions.values(), strict=True)]
         for arrivals, each in values.items():
-            drawn[arrivals, name] = each[0]
+            examples[arrivals, name] = each[0]
             row: dict[str, Any] = {
                 "clients": arrivals,
                 "durations": words(name),
@@ -97,9 +97,12 @@ def measure(context: Context) -> list[dict[str, Any]]:
                 "standard deviation": [float(one.std()) for one in each],
                 "largest": [float(one.max()) for one in each],
             }
-            row |= {to(other): [distance(one, expected(other)) for one in found[arrivals]] for other in LAWS}
+            row |= {
+                to(other): [distance(one, expected(other)) for one in distributions[arrivals]]
+                for other in LAWS
+            }
             rows.append(row | ({"distance to 1,000 under way": between} if arrivals == CONSTANT_RATE else {}))
-    draw(drawn, context.folder)
+    draw(examples, context.folder)
     return rows
 
 
@@ -113,22 +116,22 @@ def to(name: str) -> str:
     return f"distance to {words(name)}"
 
 
-def row_of(rows: list[dict[str, Any]], arrivals: str, name: str) -> dict[str, Any]:
+def find_row(rows: list[dict[str, Any]], arrivals: str, name: str) -> dict[str, Any]:
     """The row of a way of arriving and a law."""
     (row,) = [row for row in rows if (row["clients"], row["durations"]) == (arrivals, words(name))]
     return row
 
 
-def draw(drawn: dict[tuple[str, str], np.ndarray], folder: pathlib.Path) -> None:
+def draw(examples: dict[tuple[str, str], np.ndarray], folder: pathlib.Path) -> None:
     """``staleness.png``: the figure's right side for each law, of the first seed."""
     from jafl.plots.canvas import new_figure, save
 
     figure, axes = new_figure(1, len(LAWS), 11.0, 3.2, sharey=True)
     for panel, name in zip(axes[0], LAWS, strict=True):
-        highest = int(max(values.max() for (_, each), values in drawn.items() if each == name))
+        highest = int(max(values.max() for (_, each), values in examples.items() if each == name))
         places = np.arange(min(highest, 45) + 1)
         for arrivals in (FIXED, CONSTANT_RATE):
-            values = drawn[arrivals, name]
+            values = examples[arrivals, name]
             share = np.bincount(values, minlength=len(places))[: len(places)] / len(values)
             panel.stairs(share, np.append(places, places[-1] + 1) - 0.5, linewidth=2, label=arrivals)
         own = np.diff(expected(name), prepend=0.0)[: len(places)]
@@ -142,18 +145,18 @@ def draw(drawn: dict[tuple[str, str], np.ndarray], folder: pathlib.Path) -> None
 
 def nearer(rows: list[dict[str, Any]], name: str, other: str, arrivals: str = FIXED) -> Any:
     """[seeds]: the distance of staleness to another law minus that to the durations' own."""
-    row = row_of(rows, arrivals, name)
+    row = find_row(rows, arrivals, name)
     return np.array(row[to(other)]) - np.array(row[to(name)])
 
 
 def from_mean(rows: list[dict[str, Any]], name: str) -> Any:
     """[seeds]: mean staleness over (M - 1) / K, minus 1."""
-    return np.array(row_of(rows, FIXED, name)["mean staleness"]) / MEAN - 1
+    return np.array(find_row(rows, FIXED, name)["mean staleness"]) / MEAN - 1
 
 
-def apart(rows: list[dict[str, Any]]) -> Any:
+def minus_distance(rows: list[dict[str, Any]]) -> Any:
     """[seeds]: minus the distance between the two ways of arriving, with half-normal durations."""
-    return -np.array(row_of(rows, CONSTANT_RATE, "half_normal")["distance to 1,000 under way"])
+    return -np.array(find_row(rows, CONSTANT_RATE, "half_normal")["distance to 1,000 under way"])
 
 
 HALF_NORMAL = "with half-normal durations, staleness is half-normal rather than exponential"
@@ -214,7 +217,7 @@ EXPERIMENT = PaperExperiment(
         ),
         Claim(
             sentence="a constant rate of arrivals leads to the same staleness as 1,000 under way",
-            differences=apart,
+            differences=minus_distance,
             expected="equivalent",
             own=True,
         ),

@@ -1,7 +1,7 @@
 """FedBuff (Nguyen et al. 2022), figure 6: time and trips to a target where a trip takes as long as its examples.
 
 Command: python run.py --experiment=fedbuff_fig6 --tune
-    --tune searches for the rates anew; without it the ones that were found before are used. --scale=paper takes
+    --tune searches for the rates again; without it the ones that were found before are used. --scale=paper takes
     Sent140, once ``run.py --prepare=sentiment140`` has been run.
 
 Published: two figures without a table, of Sent140 with lambda = 1 (section C.2): time and client trips to the

@@ -69,7 +69,7 @@ def measure(context: Context) -> list[dict[str, Any]]:
     steps = context.settings.server_steps  # a run cut short
     trips = TRIPS if steps is None else min(TRIPS, 1300 * steps)
     rows: list[dict[str, Any]] = []
-    drawn: dict[str, np.ndarray] = {}
+    values_by_law: dict[str, np.ndarray] = {}
     for name in (FEDBUFF, ARRIVALS, FEDAVGM, MORE):
         for straggling in LAMBDAS:
             shares, large, times = [], [], []
@@ -77,7 +77,7 @@ def measure(context: Context) -> list[dict[str, Any]]:
                 examples = sizes(seed)
                 events = schedule(name, examples, straggling, trips, seed)
                 held = examples[np.concatenate([events.client, events.inflight_client])]  # kept, now or later
-                drawn.setdefault(name, held)
+                values_by_law.setdefault(name, held)
                 shares.append(float(held.mean() / examples.mean()))
                 large.append(float(np.mean(held >= LARGE) / np.mean(examples >= LARGE)))
                 times.append(float(events.step_time[-1] / straggling / examples.mean()))
@@ -90,7 +90,7 @@ def measure(context: Context) -> list[dict[str, Any]]:
                     "time in mean trips": times,
                 }
             )
-    draw(sizes(context.scale.seeds[0]), drawn, context.folder)
+    draw(sizes(context.scale.seeds[0]), values_by_law, context.folder)
     return rows
 
 

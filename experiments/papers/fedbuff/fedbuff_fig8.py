@@ -10,7 +10,7 @@ seeds 0 to 2.
 
 Open choices: those of fedbuff_fig4: both arms with a tree also stand with the noise of a true epsilon, FedBuff in
 one true pass, too. The runs are others than fedbuff_fig4's, with a search of their own, but of the same world and
-seeds: the two files' claims do not stand apart from each other. Faster is read as: more accurate at a quarter of
+seeds: the two files' claims are not independent of each other. Faster is read as: more accurate at a quarter of
 the trips.
 
 Desk size: fedbuff_fig4's federation and arms, evaluated 40 times. The search has fedbuff_fig4's space: three clip

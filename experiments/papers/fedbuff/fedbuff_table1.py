@@ -1,7 +1,7 @@
 """FedBuff (Nguyen et al. 2022), table 1: client trips to a target accuracy.
 
 Command: python run.py --experiment=fedbuff_table1 --tune
-    --tune searches for the rates anew; without it the ones that were found before are used. --scale=paper takes
+    --tune searches for the rates again; without it the ones that were found before are used. --scale=paper takes
     CelebA, Sent140 and CIFAR-10, once ``run.py --prepare=celeb_a``, ``--prepare=sentiment140`` and
     ``--prepare=cifar10`` have been run.
 
@@ -15,7 +15,7 @@ size the asynchronous arms start one client after equal gaps, 1,000 per mean dur
 1,000 are under way on average. Which of the arms had LR-Norm, and whether FedBuff's published server's rates are
 those of a mean (algorithm 1) or a sum of updates (section B.2), is not said: the lengths of the paths in
 fedbuff_table4 fit LR-Norm in FedBuff alone and sums, and so it is on paper size. On desk size no arm has LR-Norm,
-every client counts alike and FedBuff takes means: the arms differ by their rule alone. Momentum is searched for in
+every client counts the same and FedBuff takes means: the arms differ by their rule alone. Momentum is searched for in
 FedBuff, too, as in the paper.
 
 Paper size: a tenth is held out for validation (``validation_fraction``), of CIFAR-10 a tenth of its training
@@ -32,7 +32,7 @@ equally many images each. Sent140's word vectors are GloVe's in the paper (secti
 --embeddings_file=FILE they are learned here, and table 4's rates were not found for that.
 
 Desk size: the paper's own federation of CIFAR-10 with other examples: 5,000 clients of ten examples, Hsu et al.'s
-Dirichlet 0.1, 1,000 of them under way, K = 10; but MNIST-1D, drawn anew for each seed, an MLP 40-64-10, and batch
+Dirichlet 0.1, 1,000 of them under way, K = 10; but MNIST-1D, drawn again for each seed, an MLP 40-64-10, and batch
 5, two local steps. 60,000 trips, target 0.5, evaluated at each 1,000 trips: a round of the synchronous arms. 2,000
 validation and 2,000 test examples beside the 50,000. The searches go by the target on validation examples, the
 results by that on test examples; the paper's targets are on validation examples. 20 trials for each arm, three
@@ -266,7 +266,7 @@ to_target = at_target("client_trips")
 FEWER_TRIPS: dict[str, Any] = {"measure": to_target, "lower_is_better": True}
 
 
-def of_tasks(condition: Mapping[str, Any], numbers: Mapping[str, str]) -> str:
+def task_numbers(condition: Mapping[str, Any], numbers: Mapping[str, str]) -> str:
     """Of {task: published number} that of the condition's task, or all if the condition names none."""
     return numbers.get(condition["dataset"], "-") if "dataset" in condition else " / ".join(numbers.values())
 
@@ -283,7 +283,7 @@ FEWER = "{better} needs fewer trips than {worse}"
 
 def beside(condition: Mapping[str, Any], label: str) -> str:
     """The published thousands of trips: of the condition's task, or of all three."""
-    return of_tasks(condition, {task: trips[label] for task, trips in TRIPS.items()})
+    return task_numbers(condition, {task: trips[label] for task, trips in TRIPS.items()})
 
 
 def published_trips(first: str, second: str, tasks: Sequence[str] = tuple(TRIPS)) -> str:

@@ -1,7 +1,7 @@
 """FedBuff (Nguyen et al. 2022), table 2: client trips to a target accuracy for buffers of 1, 10 and 100.
 
 Command: python run.py --experiment=fedbuff_table2 --tune
-    --tune searches for the rates anew; without it the ones that were found before are used. --scale=paper takes
+    --tune searches for the rates again; without it the ones that were found before are used. --scale=paper takes
     CelebA, Sent140 and CIFAR-10, once ``run.py --prepare=...`` has been run for them.
 
 Published: the table below; the best buffer is 10 for all three data sets, 1 nearly as good on CelebA (section 6.1:
@@ -42,7 +42,7 @@ TRIPS = {
 def beside(condition: Mapping[str, Any], label: str) -> str:
     """The published thousands of trips: of the condition's task, or of all three."""
     place = list(ARMS).index(label)
-    return table1.of_tasks(condition, {task: trips[place] for task, trips in TRIPS.items()})
+    return table1.task_numbers(condition, {task: trips[place] for task, trips in TRIPS.items()})
 
 
 EXPERIMENT = PaperExperiment(

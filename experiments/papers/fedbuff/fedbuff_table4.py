@@ -1,7 +1,7 @@
 """FedBuff (Nguyen et al. 2022), table 4: the best rates of a search over twelve decades.
 
 Command: python run.py --experiment=fedbuff_table4 --tune
-    --tune searches for the rates anew; without it the ones that were found before are used. --scale=paper takes
+    --tune searches for the rates again; without it the ones that were found before are used. --scale=paper takes
     CelebA, Sent140 and CIFAR-10, once ``run.py --prepare=...`` has been run for them.
 
 Published: the table below. Bayesian optimization of both rates in [1e-8, 1e4], momentum in {0, .1, ..., .9, .99}
@@ -136,7 +136,7 @@ def draw(_: Runs, folder: pathlib.Path) -> None:
 def beside(condition: Mapping[str, Any], label: str) -> str:
     """The published eta_l and eta_g, of all three tasks or of the condition's."""
     numbers = {task: "{:g}, {:g}".format(*rates[label][:2]) for task, rates in RATES.items()}
-    return table1.of_tasks(condition, numbers)
+    return table1.task_numbers(condition, numbers)
 
 
 EXPERIMENT = PaperExperiment(

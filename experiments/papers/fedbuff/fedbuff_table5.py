@@ -1,7 +1,7 @@
 """FedBuff (Nguyen et al. 2022), table 5: speed-up over FedAvgM and FedAsync under three laws of durations.
 
 Command: python run.py --experiment=fedbuff_table5 --tune
-    --tune searches for the rates anew; without it the ones that were found before are used. --scale=paper takes
+    --tune searches for the rates again; without it the ones that were found before are used. --scale=paper takes
     CelebA and Sent140, once ``run.py --prepare=...`` has been run for them.
 
 Published: the table below; concurrency 1,000, K = 10 (section C.1: "FedBuff is robust and FedBuff's speed up is
@@ -67,7 +67,7 @@ def beside(condition: Mapping[str, Any], label: str) -> str:
     if label == FEDBUFF:
         return "1"
     place = LAWS.index(condition["delay"])
-    return table1.of_tasks(condition, {task: SPEED_UPS[task, label][place] for task in CLIENTS_GIVEN})
+    return table1.task_numbers(condition, {task: SPEED_UPS[task, label][place] for task in CLIENTS_GIVEN})
 
 
 def speed_up_changes(rival: str, law: str) -> Any:

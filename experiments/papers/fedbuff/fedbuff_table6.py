@@ -1,7 +1,7 @@
 """FedBuff (Nguyen et al. 2022), table 6: time and trips where a server step takes as many trips as are under way.
 
 Command: python run.py --experiment=fedbuff_table6 --tune
-    --tune searches for the rates anew; without it the ones that were found before are used. --scale=paper takes
+    --tune searches for the rates again; without it the ones that were found before are used. --scale=paper takes
     CelebA and Sent140, once ``run.py --prepare=celeb_a`` and ``--prepare=sentiment140`` have been run.
     fedbuff_table6_time has the times of the paper's own size, untrained.
 
@@ -64,7 +64,7 @@ NUMBERS = {
 
 def beside(condition: Mapping[str, Any], label: str) -> str:
     """Published time and thousands of trips, CelebA's and Sent140's or those of the condition's task."""
-    return table1.of_tasks(condition, NUMBERS[label])
+    return table1.task_numbers(condition, NUMBERS[label])
 
 
 EXPERIMENT = PaperExperiment(

@@ -1,10 +1,10 @@
 """FedBuff (Nguyen et al. 2022), table 7: LR-Norm, example weights and uniform weights.
 
 Command: python run.py --experiment=fedbuff_table7 --tune
-    --tune searches for the rates anew; without it the ones that were found before are used. --scale=paper takes
+    --tune searches for the rates again; without it the ones that were found before are used. --scale=paper takes
     CelebA and Sent140, once ``run.py --prepare=...`` has been run for them.
 
-Published: the table below: alike on CelebA, LR-Norm ahead on Sent140, which is ascribed to the long tail in the
+Published: the table below: the same on CelebA, LR-Norm ahead on Sent140, which is ascribed to the long tail in the
 number of examples (section C.6.2). At K = 1 example and uniform weights are the same rule if the weights are
 divided by their sum over the buffer, as here; so it is on Sent140 (201.9 both), not on CelebA.
 
@@ -18,11 +18,11 @@ are longer at the same clients' rate, so that the arms of uniform and example we
 other rates are published for them.
 
 Desk size: natural clients of unequal size and an LSTM, as Sent140 has: 1,000 files of Python's standard library,
-whose next character is to be told, with 5 to 250 training examples of 20 characters (the first 5,120 of each file;
-half of the files have as many); an LSTM of 16 units, batch 64, so one to four local steps; 100 under way, K = 10,
-clients' rate 10. 600 trips, target .3, evaluated each 20. Each file's examples are divided; 1,000 of 1,677 files
-are drawn for each seed, so that seeds share files, and the correction counts it. Five server's rates for each arm,
-two seeds; results of 28 others. K = 1 and 100 are left to the paper size: a trip of the LSTM takes as long as
+whose next character is to be predicted, with 5 to 250 training examples of 20 characters (the first 5,120 of each
+file; half of the files have as many); an LSTM of 16 units, batch 64, so one to four local steps; 100 under way, K =
+10, clients' rate 10. 600 trips, target .3, evaluated each 20. Each file's examples are divided; 1,000 of 1,677
+files are drawn for each seed, so that seeds share files, and the correction counts it. Five server's rates for each
+arm, two seeds; results of 28 others. K = 1 and 100 are left to the paper size: a trip of the LSTM takes as long as
 hundreds of fedbuff_table1's.
 """
 
@@ -90,7 +90,7 @@ TRIPS = {
 def beside(condition: Mapping[str, Any], label: str) -> str:
     """The published thousands of trips: CelebA's and Sent140's, or those of the condition's task."""
     size, place = condition.get("buffer_size", WORLD["buffer_size"]), list(ARMS).index(label)
-    return table1.of_tasks(condition, {task: TRIPS[task, size][place] for task in CLIENTS_GIVEN})
+    return table1.task_numbers(condition, {task: TRIPS[task, size][place] for task in CLIENTS_GIVEN})
 
 
 SUM = {"aggregate": "sum"}
@@ -99,24 +99,24 @@ SUM = {"aggregate": "sum"}
 def published_trips(rival: str, tasks: Sequence[str] = tuple(CLIENTS_GIVEN)) -> str:
     """The published thousands of trips of LR-Norm and of a rival, for each buffer size and task."""
     place = list(ARMS).index(rival)
-    told = []
+    entries = []
     for task in tasks:
         pairs = [f"{TRIPS[task, size][0]} : {TRIPS[task, size][place]}" for size in SIZES]
-        told.append(f"{', '.join(pairs)} ({CLIENTS_GIVEN[task]})")
-    return f"K = {', '.join(map(str, SIZES))}: {'; '.join(told)}"
+        entries.append(f"{', '.join(pairs)} ({CLIENTS_GIVEN[task]})")
+    return f"K = {', '.join(map(str, SIZES))}: {'; '.join(entries)}"
 
 
 def against(rival: str) -> list[Claim]:
     """The claims that compare LR-Norm with a rival: ahead on Sent140, which desk size is like; as good on CelebA."""
     fewer, as_many = "LR-Norm needs fewer trips than {worse}", "LR-Norm and {worse} need as many trips"
-    found = compare(
+    claims = compare(
         fewer, NORMALIZED, rival, **FEWER_TRIPS, scales=("desk",), published=published_trips(rival)
     )
     for task, sentence, expected in (
         ("sentiment140", fewer, "better"),
         ("celeb_a", as_many, "equivalent"),
     ):
-        found += compare(
+        claims += compare(
             sentence,
             NORMALIZED,
             rival,
@@ -126,7 +126,7 @@ def against(rival: str) -> list[Claim]:
             scales=("paper",),
             published=published_trips(rival, [task]),
         )
-    return found
+    return claims
 
 
 def paper_scale() -> Scale:
@@ -139,7 +139,7 @@ def paper_scale() -> Scale:
     scale = table1.paper_scale(
         arms, {None: FEDBUFF}, tasks=list(CLIENTS_GIVEN), conditions={"buffer_size": SIZES}
     )
-    of_means = [
+    mean_claims = [
         Override(
             {"dataset": task, "buffer_size": size},
             BY_EXAMPLES,
@@ -148,7 +148,7 @@ def paper_scale() -> Scale:
         for task in CLIENTS_GIVEN
         for size in SIZES
     ]
-    return dataclasses.replace(scale, overrides=[*scale.overrides, *of_means])
+    return dataclasses.replace(scale, overrides=[*scale.overrides, *mean_claims])
 
 
 EXPERIMENT = PaperExperiment(

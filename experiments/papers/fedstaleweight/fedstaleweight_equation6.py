@@ -65,8 +65,8 @@ def measured(events: Any, buffer: int) -> dict[str, float]:
     client = events.client[late]
 
     def shares(weights: np.ndarray) -> np.ndarray:
-        given = np.bincount(client, weights[late], 15)
-        return given / given.sum()
+        sums = np.bincount(client, weights[late], 15)
+        return sums / sums.sum()
 
     trips = np.maximum(np.bincount(client, minlength=15), 1)
     staleness = np.bincount(client, events.staleness[late], 15) / trips
@@ -76,11 +76,11 @@ def measured(events: Any, buffer: int) -> dict[str, float]:
     moving = expected_staleness(events, "window", 5) * buffer + 1
     after = shares(normalized_per_step(events, moving))
     # Equation 7, by rates: the clients' shares of the trips.
-    told = 1 / (by_equation_6(buffer) * buffer + 1)
+    prediction = 1 / (by_equation_6(buffer) * buffer + 1)
     return {
         "staleness / equation 6 - 1, fast": groups[0],
         "staleness / equation 6 - 1, slow": groups[1],
-        "largest error of equation 7": float(np.max(np.abs(plain / told - 1))),
+        "largest error of equation 7": float(np.max(np.abs(plain / prediction - 1))),
         "loss of equation 3, plain mean": fairness_loss(plain),
         "loss, equation 8 before normalization": fairness_loss(before),
         "loss, after normalization": fairness_loss(after),
@@ -98,9 +98,12 @@ def measure(context: Context) -> list[dict[str, Any]]:
         for buffer in BUFFERS:
             # As many trips whatever the buffer.
             length = max(100, steps * 5 // buffer)
-            found = [measured(schedule(law, buffer, length, seed), buffer) for seed in context.scale.seeds]
+            measurements = [
+                measured(schedule(law, buffer, length, seed), buffer) for seed in context.scale.seeds
+            ]
             rows.append(
-                {"law": law, "b": buffer} | {name: [each[name] for each in found] for name in found[0]}
+                {"law": law, "b": buffer}
+                | {name: [each[name] for each in measurements] for name in measurements[0]}
             )
     return rows
 

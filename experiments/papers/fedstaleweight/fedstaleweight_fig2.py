@@ -23,7 +23,7 @@ What changed: that FedStaleWeight converges more quickly was no claim before; it
 server steps. All seeds are new, those of the search too: seeds 0 to 19, and 100 to 102 of the search, had been looked
 at.
 
-Desk size: MNIST-1D, drawn anew for each seed and far from saturated, an MLP 40-64-10, batch 32, 400 and 1,000 server
+Desk size: MNIST-1D, drawn again for each seed and far from saturated, an MLP 40-64-10, batch 32, 400 and 1,000 server
 steps. A fifth of the examples is held out for the common test, as in the paper; no client holds out any of its own
 (no client_test_fraction). With one local step the clients' and the server's rate are one number: seven server's rates
 from 0.01 to 10 are searched for each arm and number of steps.

@@ -7,7 +7,7 @@ strictly strategy-proof". The argument is a derivative. With r the client's rate
 the sum of 1 / rate over the others in its buffer, its utility (equation 9) is r / ((A + r)(1 + C r)), which rises
 with r where A - C r^2 > 0.
 
-Open choices: what section 4.2.1 says is taken apart into what can be measured. Influence is a client's share of all
+Open choices: section 4.2.1's statements are split into what can be measured. Influence is a client's share of all
 weights after they are normalized in the buffer, 1 being a fair share. A client that slows down multiplies all its
 durations; the others stay as they are. Durations are those of figure 2 (ten of U(1, 2), five of U(8, 12)), or
 constant at their means, or those of a client ten times as fast as fourteen equal others, where A - C r^2 is negative.
@@ -24,7 +24,7 @@ multiplied by that constant, and the sign of their difference stays. The last st
 clients and C does not, so that with enough of them A - C r^2 is above 0.
 
 Desk size: the paper's number of clients and b, 2,000 server steps, twenty seeds (the constant durations have no
-randomness: all seeds are alike there). Paper: 16,000 steps, as CIFAR-10 has.
+randomness: all seeds are equal there). Paper: 16,000 steps, as CIFAR-10 has.
 """
 
 import functools
@@ -69,9 +69,9 @@ def influence(events: Any) -> float:
 
     weights = normalized_per_step(events, expected_staleness(events, "window", 5) * BUFFER + 1)
     late = events.step >= events.num_steps // 5
-    given = np.bincount(events.client[late], weights[late], events.num_clients)
-    # Without the last digits, in which runs that are alike may differ.
-    return round(float(given[0] / given.sum() * events.num_clients), 9)
+    sums = np.bincount(events.client[late], weights[late], events.num_clients)
+    # Without the last digits, in which equal runs may differ.
+    return round(float(sums[0] / sums.sum() * events.num_clients), 9)
 
 
 def by_equation_9(world: str, slower: float) -> float:
@@ -130,10 +130,10 @@ def draw(rows: list[dict[str, Any]], folder: pathlib.Path) -> None:
             own = [row for row in rows if row["world"] == world]
             factor = [row["durations times"] for row in own]
             mean = np.array([np.mean(row["influence"]) for row in own])
-            told = [mean[0] * (1 + row["change by equation 9"]) for row in own]
+            prediction = [mean[0] * (1 + row["change by equation 9"]) for row in own]
             name = "a slow client" if number else "the client" if world == FASTEST else "a fast client"
             panel.plot(factor, mean, "o-", color=COLORS[number], label=f"{name}, simulated")
-            panel.plot(factor, told, "--", color=COLORS[number], label=f"{name}, equation 9")
+            panel.plot(factor, prediction, "--", color=COLORS[number], label=f"{name}, equation 9")
         panel.axhline(1, color="0.8", zorder=0)
         panel.set(xscale="log", xlabel="own durations, times", title=title, ylim=(0, None))
         panel.set_xticks([1, 1.5, 2, 3, 5], ["1", "1.5", "2", "3", "5"])

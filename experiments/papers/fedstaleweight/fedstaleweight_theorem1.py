@@ -19,7 +19,7 @@ What is claimed here for the paper: the part that it drops is smaller than the s
 and four times the kept ones cover the error. Where they do not, theorem 1 does not follow from its proof, whatever
 the constants. Theorem 1 is about FedStaleWeight: what is asked of the plain mean is jafl's question.
 
-Desk size: the paper's fifteen clients and labels, MNIST-1D, drawn anew for each seed, an MLP 40-32-10, b = 5, batch
+Desk size: the paper's fifteen clients and labels, MNIST-1D, drawn again for each seed, an MLP 40-32-10, b = 5, batch
 32, rate 0.1, 100 server steps, of which ten are measured with full gradients; twenty seeds of each of four runs.
 Paper: 500 server steps.
 """
@@ -64,8 +64,8 @@ def run(world: str, rule_name: str, steps: int, seed: int) -> dict[str, float]:
     params = model.init(jax.random.key(seed), source.x)
     history = jafl.simulate(schedule, federation, work, rule, params, jax.random.key(seed + 1))
     reports = history.step_reports
-    of_error = float(np.mean(reports["four_way_error"][at_steps]))
-    return {part: float(np.mean(reports[f"{part}_error"][at_steps])) / of_error for part in PARTS}
+    mean_error = float(np.mean(reports["four_way_error"][at_steps]))
+    return {part: float(np.mean(reports[f"{part}_error"][at_steps])) / mean_error for part in PARTS}
 
 
 def measure(context: Context) -> list[dict[str, Any]]:
@@ -74,9 +74,10 @@ def measure(context: Context) -> list[dict[str, Any]]:
     rows = []
     for world in (EQUAL, FIGURE_2):
         for rule in (MEAN, OURS):
-            found = [run(world, rule, steps, seed) for seed in context.scale.seeds]
+            measurements = [run(world, rule, steps, seed) for seed in context.scale.seeds]
             rows.append(
-                {"world": world, "rule": rule} | {part: [each[part] for each in found] for part in PARTS}
+                {"world": world, "rule": rule}
+                | {part: [each[part] for each in measurements] for part in PARTS}
             )
     return rows
 

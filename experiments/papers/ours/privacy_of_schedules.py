@@ -52,7 +52,7 @@ WORLDS = {
 }
 
 
-def world_of(settings: Settings) -> World:
+def choose_world(settings: Settings) -> World:
     """The sizes that go with the settings' number of clients."""
     sizes = {world.clients: world for world in WORLDS.values()}
     allowed = f"one of {', '.join(map(str, sizes))}, the sizes of this experiment"
@@ -82,14 +82,14 @@ def schedule(world: World, size: int, concurrency: int, selection: str, seed: in
     )
 
 
-def settings_of(world: World) -> list[tuple[str, int, int]]:
+def variations(world: World) -> list[tuple[str, int, int]]:
     """(what is varied, K, concurrency)."""
     return [("K", size, world.usual) for size in world.buffers] + [
         ("concurrency", K, concurrency) for concurrency in world.concurrencies
     ]
 
 
-def noise_of(world: World) -> float:
+def base_noise_multiplier(world: World) -> float:
     """The noise multiplier with which once is epsilon 6 at K = 10."""
     from jafl.privacy import deviations_of, make_mechanism, once
 
@@ -99,13 +99,13 @@ def noise_of(world: World) -> float:
 
 def measure(context: Context) -> list[dict[str, Any]]:
     """A row for each K or concurrency, selection and weight."""
-    world = world_of(context.settings)
+    world = choose_world(context.settings)
     if steps := context.settings.server_steps:  # a run cut short
         trips = min(world.trips, steps * max(world.buffers))
         world = world._replace(trips=trips, buffers=world.buffers[1:3], concurrencies=world.concurrencies[:2])
-    noise = noise_of(world)
+    noise = base_noise_multiplier(world)
     rows = []
-    for varied, size, concurrency in settings_of(world):
+    for varied, size, concurrency in variations(world):
         for selection in (UNIFORM, ONE_PASS):
             events = [schedule(world, size, concurrency, selection, seed) for seed in context.scale.seeds]
             for weight in (CONSTANT, FALLING):

@@ -86,23 +86,23 @@ def measure(context: Context) -> list[dict[str, Any]]:
     return rows
 
 
-def ages_of(rows: list[dict[str, Any]], law: str, clients: int, buffer: int) -> np.ndarray:
+def mean_ages(rows: list[dict[str, Any]], law: str, clients: int, buffer: int) -> np.ndarray:
     """[seeds]: the average staleness."""
     (row,) = [row for row in rows if (row["durations"], row["P"], row["K"]) == (law, clients, buffer)]
     return np.array(row["average staleness"])
 
 
 def _proportional(rows: list[dict[str, Any]]) -> list[float]:
-    high, low = (ages_of(rows, "exponential", clients, 10) * 10 / clients for clients in (3000, 1000))
+    high, low = (mean_ages(rows, "exponential", clients, 10) * 10 / clients for clients in (3000, 1000))
     return (high - low).tolist()
 
 
 def _above_the_bound(rows: list[dict[str, Any]], law: str, clients: int, buffer: int) -> list[float]:
-    return (ages_of(rows, law, clients, buffer) / bound(clients, buffer) - 1).tolist()
+    return (mean_ages(rows, law, clients, buffer) / bound(clients, buffer) - 1).tolist()
 
 
 def _near_half_of_p_over_k(rows: list[dict[str, Any]]) -> list[float]:
-    return (ages_of(rows, "constant", 3000, 10) / (3000 / (2 * 10)) - 1).tolist()
+    return (mean_ages(rows, "constant", 3000, 10) / (3000 / (2 * 10)) - 1).tolist()
 
 
 def _below_floor(rows: list[dict[str, Any]]) -> list[float]:

@@ -11,7 +11,7 @@ down to chance.
 
 Open choices: those of ``wkafl_table3``. "Faster" is read as accuracy at a fifth of the run, as in ``wkafl_fig8``.
 
-Desk size: that of ``wkafl_table3``: MNIST-1D, drawn anew for each seed, an MLP 40-64-10, batch 8, the release's
+Desk size: that of ``wkafl_table3``: MNIST-1D, drawn again for each seed, an MLP 40-64-10, batch 8, the release's
 numbers for CIFAR-10, P = 1,500, K = 10 (P / K = 150, the paper's), 1,000 steps. Eight server's rates are searched for
 each rule, with one winner for all numbers of labels. Every rule has the same trips per step: equal steps are equal
 trips. The margin of accuracy at the end is .01, and at a fifth, where curves are steep, .02. Seeds below 40 were

@@ -71,21 +71,21 @@ def weights(run: PastRun) -> tuple[np.ndarray, np.ndarray]:
     schedule = read_schedule(run.path)
     with np.load(run.path / "reports.npz") as reports:
         name = "step_weight" if "step_weight" in reports else "trip_weight"
-        given = np.asarray(reports[name], np.float64)
-    rows = given.reshape(-1, int(run.config["buffer_size"]))
+        numbers = np.asarray(reports[name], np.float64)
+    rows = numbers.reshape(-1, int(run.config["buffer_size"]))
     return rows / rows.sum(axis=1, keepdims=True), schedule.staleness[: rows.size].reshape(rows.shape)
 
 
 def average_staleness(run: PastRun) -> float:
     """tau_ave."""
-    given, staleness = weights(run)
-    return float(np.mean(np.sum(given * staleness, axis=1)))
+    trip_weights, staleness = weights(run)
+    return float(np.mean(np.sum(trip_weights * staleness, axis=1)))
 
 
 def aggregated(run: PastRun) -> float:
     """N_ave."""
-    given, _ = weights(run)
-    return float(np.mean(np.sum(given >= given.max(axis=1, keepdims=True) / MU, axis=1)))
+    trip_weights, _ = weights(run)
+    return float(np.mean(np.sum(trip_weights >= trip_weights.max(axis=1, keepdims=True) / MU, axis=1)))
 
 
 def predominant(run: PastRun) -> np.ndarray:
@@ -108,11 +108,11 @@ def _correlation(runs: Runs) -> Sequence[float]:
         [runs.values(label, measure) for label in BY_STALENESS] for measure in (aggregated, average_staleness)
     )
 
-    def of_bases(values: Sequence[Mapping[int, float]], seed: int) -> list[float]:
+    def seed_values(values: Sequence[Mapping[int, float]], seed: int) -> list[float]:
         return [by_seed[seed] for by_seed in values]
 
     return [
-        float(np.corrcoef(of_bases(numbers, seed), of_bases(staleness, seed))[0, 1]) - LINEAR
+        float(np.corrcoef(seed_values(numbers, seed), seed_values(staleness, seed))[0, 1]) - LINEAR
         for seed in numbers[0]
     ]
 

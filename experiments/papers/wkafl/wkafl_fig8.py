@@ -10,8 +10,8 @@ at 1000/20, 3000/20 and 3000/10 and ends highest; from the first to the last it 
 Open choices: those of ``wkafl_table2``. "Fastest" is read as accuracy at a fifth of the run, because no target
 accuracy was known beforehand that every rule reaches.
 
-Desk size: what sets CIFAR-10 and LeNet apart from EMNIST is a harder problem, which is not convex, and the release's
-other numbers: here MNIST-1D, drawn anew for each seed, with an MLP 40-64-10 in the place of table 2's softmax, batch
+Desk size: CIFAR-10 and LeNet differ from EMNIST by a harder problem, which is not convex, and by the release's
+other numbers: here MNIST-1D, drawn again for each seed, with an MLP 40-64-10 in the place of table 2's softmax, batch
 8, and WKAFL's clipping, cosine weight (50), staleness decay (.01) and epsilon (1.8, jafl's choice) for CIFAR-10; a
 fourth arm has those for MNIST, as in table 2. K = 10, P = 500, 1,500 and 3,000 (P / K = 50, 150 and 300, the paper's
 levels), one label per client, 1,000 steps. Eight server's rates are searched for each arm and P. Every rule has the

@@ -164,7 +164,7 @@ def measure(context: Context) -> list[dict[str, Any]]:
     return rows
 
 
-def row_of(rows: list[dict[str, Any]], momentum: float, steps: int) -> dict[str, Any]:
+def find_row(rows: list[dict[str, Any]], momentum: float, steps: int) -> dict[str, Any]:
     """The row of alpha and J; of the longest that was run, if that is shorter."""
     own = [row for row in rows if row["alpha"] == momentum and row["J"] <= steps]
     return own[-1]
@@ -172,13 +172,13 @@ def row_of(rows: list[dict[str, Any]], momentum: float, steps: int) -> dict[str,
 
 def allows(rows: list[dict[str, Any]], momentum: float, steps: int, condition: str = ALLOWED) -> list[float]:
     """By how many powers of ten the largest rate that is allowed exceeds sqrt(K / J)."""
-    row = row_of(rows, momentum, steps)
+    row = find_row(rows, momentum, steps)
     return [allowed - row["log10 of sqrt(K / J)"] for allowed in row[condition]]
 
 
 def holds(rows: list[dict[str, Any]], momentum: float, steps: int) -> list[float]:
     """The decimal logarithm of the right side of (13) over the left."""
-    row = row_of(rows, momentum, steps)
+    row = find_row(rows, momentum, steps)
     return np.log10(np.array(row["right of (13)"]) / np.array(row["left of (13)"])).tolist()
 
 

@@ -47,7 +47,7 @@ M_E = 0.1  # of equation (11); below (1 - alpha) / 6
 HIGHEST_RATE = 0.1
 
 
-def rate_of(steps: int) -> float:
+def stable_rate(steps: int) -> float:
     """1 / sqrt(J), no higher than what the problem is stable at in spite of its staleness."""
     return min(steps**-0.5, HIGHEST_RATE)
 
@@ -60,7 +60,7 @@ def run(steps: int, seed: int) -> dict[str, np.ndarray]:
     estimate = np.zeros(DIMENSIONS)
     events = schedule(steps, seed)
     noise = NOISE / np.sqrt(BATCH * DIMENSIONS)
-    found = np.empty((4, steps))
+    terms = np.empty((4, steps))
     rows = (
         column.reshape(-1, BUFFER) for column in (events.client, events.download_version, events.staleness)
     )
@@ -78,19 +78,19 @@ def run(steps: int, seed: int) -> dict[str, np.ndarray]:
         weight = weight / weight.sum()
         clipped = received * np.minimum(1, CLIP * bound / lengths)[:, None]
         true = models[-1] - best
-        found[:, step] = (
+        terms[:, step] = (
             true @ true,
             np.sum((estimate - true) ** 2),
             bound**2,
             weight @ np.sum((estimate - clipped) ** 2, axis=1),
         )
-        models.append(models[-1] - rate_of(steps) * weight @ clipped)
-    return dict(zip(("gradient", "error of estimate", "estimate", "disagreement"), found, strict=True))
+        models.append(models[-1] - stable_rate(steps) * weight @ clipped)
+    return dict(zip(("gradient", "error of estimate", "estimate", "disagreement"), terms, strict=True))
 
 
 def kept_back(steps: int) -> tuple[np.ndarray, np.ndarray]:
-    """([J]: V_j with L = 1; [J]: the double sum of (14) at each j), for a constant rate of ``rate_of``."""
-    rate, sums = rate_of(steps), partial_sums(steps, MOMENTUM)
+    """([J]: V_j with L = 1; [J]: the double sum of (14) at each j), for a constant rate of ``stable_rate``."""
+    rate, sums = stable_rate(steps), partial_sums(steps, MOMENTUM)
     powers = MOMENTUM ** np.arange(steps)
     reach = 40  # alpha^40 is nothing
     far = np.arange(reach)
@@ -104,13 +104,13 @@ def kept_back(steps: int) -> tuple[np.ndarray, np.ndarray]:
             t = np.arange(j, j + after)
             triple[j] += np.sum(MOMENTUM ** (t - j) * sums[t] * tails[j + after - t - 1]) * rate**3
     geometric = np.array([np.sum(powers[: steps - j]) for j in range(steps)])
-    kept = rate * sums / 2 - 3 * M_E * rate * geometric - 3 * CLIP**2 * triple
+    factor = rate * sums / 2 - 3 * M_E * rate * geometric - 3 * CLIP**2 * triple
     double = np.zeros(steps)
     squares = np.concatenate([[0.0], np.cumsum(rate**2 * sums**2)])
     for j in range(steps):
         back = far[: j + 1]  # j - l
         double[j] = np.sum(MOMENTUM**back * back * (squares[j] - squares[j - back]))
-    return kept, double
+    return factor, double
 
 
 def measure(context: Context) -> list[dict[str, Any]]:
@@ -118,24 +118,24 @@ def measure(context: Context) -> list[dict[str, Any]]:
     rows = []
     most = context.settings.server_steps or STEPS[-1]
     for steps in [number for number in STEPS if number <= most] or [most]:
-        rate, sums = rate_of(steps), partial_sums(steps, MOMENTUM)
-        kept, double = kept_back(steps)
-        found = [run(steps, seed) for seed in context.scale.seeds]
+        rate, sums = stable_rate(steps), partial_sums(steps, MOMENTUM)
+        factor, double = kept_back(steps)
+        measurements = [run(steps, seed) for seed in context.scale.seeds]
         sides: list[tuple[float, float]] = []
-        for each in found:
-            of_estimate = each["error of estimate"].max()
-            of_clients = max(0.0, float(np.max(each["disagreement"] - M_E * each["estimate"])))
-            constant = of_estimate * (1 + 2 * M_E) + of_clients
-            right = np.mean(1.5 * rate * sums * constant + 3 * rate * CLIP**2 * of_estimate * double)
+        for each in measurements:
+            estimate_error = each["error of estimate"].max()
+            client_excess = max(0.0, float(np.max(each["disagreement"] - M_E * each["estimate"])))
+            constant = estimate_error * (1 + 2 * M_E) + client_excess
+            right = np.mean(1.5 * rate * sums * constant + 3 * rate * CLIP**2 * estimate_error * double)
             gap = each["gradient"][0] / 2 / steps
-            sides.append((float(np.mean(kept * each["gradient"])), float(right + gap)))
+            sides.append((float(np.mean(factor * each["gradient"])), float(right + gap)))
         rows.append(
             {
                 "J": steps,
                 "eta": rate,
-                "smallest V_j": float(kept.min()),
+                "smallest V_j": float(factor.min()),
                 "M_e with sigma_e = 0": [
-                    float(np.max(each["disagreement"] / each["estimate"])) for each in found
+                    float(np.max(each["disagreement"] / each["estimate"])) for each in measurements
                 ],
                 "left of (14)": [left for left, _ in sides],
                 "right of (14)": [right for _, right in sides],

@@ -66,7 +66,7 @@ def bare_loop(model: jafl.Model, params: Any, x: Any, y: Any, rows: jax.Array, b
 def bare_waves(model: jafl.Model, models: Any, x: Any, y: Any, rows: jax.Array, waves: int) -> Any:
     """(a) with clients side by side: the sum of the gradients of W ``models`` [W, *P], a wave's trips at once.
 
-    rows: [trips, W, BATCH], begun anew when they have all been seen. Each client has a model of its own, as stale
+    rows: [trips, W, BATCH], started again when they have all been seen. Each client has a model of its own, as stale
     clients have: those of one model would be one large batch.
     """
 

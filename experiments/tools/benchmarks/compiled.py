@@ -106,31 +106,31 @@ def three_digits(number: float) -> str:
     return f"{float(f'{number:.3g}'):,.10g}"
 
 
-def collectives(found: Estimate) -> str:
+def collectives(estimate: Estimate) -> str:
     """How many of each kind in a round, and their bytes."""
-    sizes = found.collectives
+    sizes = estimate.collectives
     listed = (
-        f"{count:.2g} {kind} {sizes[kind] / MIB:.3g} MiB" for kind, count in found.collective_count.items()
+        f"{count:.2g} {kind} {sizes[kind] / MIB:.3g} MiB" for kind, count in estimate.collective_count.items()
     )
     return ", ".join(listed) or "-"
 
 
-def cells(found: Estimate, trips: float, bare: float | None, foretold: int | None = None) -> list[str]:
+def cells(estimate: Estimate, trips: float, bare: float | None, foretold: int | None = None) -> list[str]:
     """The columns after the plan. bare: kilocycles a trip of the bare step. foretold: bytes of temporaries."""
-    total = found.all_cycles
+    total = estimate.all_cycles
     ratio = "-" if bare is None or total is None else three_digits(total / trips / 1000 / bare)
-    anew = sum(max(array.bytes for array in one.arrays) for one in found.made_anew())
+    anew = sum(max(array.bytes for array in one.arrays) for one in estimate.made_anew())
     return [
-        per_trip(found.cycles, trips),
+        per_trip(estimate.cycles, trips),
         per_trip(total, trips),
         ratio,
-        "-" if found.cycles_per_call is None else f"{found.cycles_per_call / 1000:,.0f}",
-        f"{found.memory.arguments / MIB:,.1f}",
-        f"{found.memory.temporaries / MIB:,.2f}",
+        "-" if estimate.cycles_per_call is None else f"{estimate.cycles_per_call / 1000:,.0f}",
+        f"{estimate.memory.arguments / MIB:,.1f}",
+        f"{estimate.memory.temporaries / MIB:,.2f}",
         "-" if foretold is None else f"{foretold / MIB:,.2f}",
         f"{anew / MIB:,.1f}",
-        collectives(found),
-        f"{found.seconds_to_compile:.0f}",
+        collectives(estimate),
+        f"{estimate.seconds_to_compile:.0f}",
     ]
 
 
@@ -152,15 +152,15 @@ def main(_: Sequence[str]) -> None:
         subject = subject._replace(model=in_precision)
         bare: dict[int, float | None] = {}
 
-        def show(plan: str, rule: str, rest: list[str], found: Estimate, model: str, title: str) -> None:
+        def show(plan: str, rule: str, rest: list[str], estimate: Estimate, model: str, title: str) -> None:
             print(report.row([title, rule, plan, *rest]), flush=True)
             if options.tree:
-                print(found.tree(), flush=True)
+                print(estimate.tree(), flush=True)
             if options.hlo:
                 folder = pathlib.Path(options.hlo)
                 folder.mkdir(parents=True, exist_ok=True)
                 name = f"{model}-{rule}-{plan}-{chip.name}-{precision}".replace(" ", "_").replace(":", "_")
-                (folder / f"{name}.hlo.gz").write_bytes(gzip.compress(found.text.encode()))
+                (folder / f"{name}.hlo.gz").write_bytes(gzip.compress(estimate.text.encode()))
 
         for width in widths:
             form = options.form if width > 1 else "loop"
@@ -168,9 +168,9 @@ def main(_: Sequence[str]) -> None:
             plan += ", matrix form" if form == "matrix" else ""
             if chip.platform == "tpu" and options.bare:
                 step = lowered_bare_step(chip, subject.model, subject.shape, width=width)
-                found = step.estimate(chip)
-                bare[width] = (found.all_cycles or 0) / width / 1000
-                show(plan, "bare", cells(found, width, None), found, model, subject.title)
+                estimate = step.estimate(chip)
+                bare[width] = (estimate.all_cycles or 0) / width / 1000
+                show(plan, "bare", cells(estimate, width, None), estimate, model, subject.title)
             for rule in options.rules:
                 run = prepared(
                     chip,
@@ -183,9 +183,9 @@ def main(_: Sequence[str]) -> None:
                     default_plan=options.default_plan,
                 )
                 lowered = lowered_run(chip, run)
-                found = lowered.estimate(chip)
-                rest = cells(found, lowered.trips, bare.get(width), run.forecast.parts["temporaries"])
-                show(plan, rule, rest, found, model, subject.title)
+                estimate = lowered.estimate(chip)
+                rest = cells(estimate, lowered.trips, bare.get(width), run.forecast.parts["temporaries"])
+                show(plan, rule, rest, estimate, model, subject.title)
 
 
 def define_flags() -> None:

@@ -30,12 +30,12 @@ def main(_: Sequence[str]) -> None:
     topology(options.topology)  # refused here, not for each run
     settings = Settings.from_mapping({"algorithm": options.algorithm})
     values = grid.parse(options.sweep) if options.sweep else {}
-    for condition, compared in Request(values, arms.of_algorithms(settings), "0").conditions(settings, ()):
+    for condition, compared in Request(values, arms.algorithm_arms(settings), "0").conditions(settings, ()):
         for label, run in resolve(compared, loaded):
             experiment = make_experiment(label, run, loaded, must_fit=False)
-            found = times(experiment, options.topology, devices=run.devices, known=known)
+            estimates = times(experiment, options.topology, devices=run.devices, known=known)
             where = f"{grid.folder(condition)}, " if condition else ""
-            print(f"{where}{experiment.name}\n{found}", flush=True)
+            print(f"{where}{experiment.name}\n{estimates}", flush=True)
 
 
 if __name__ == "__main__":

@@ -81,7 +81,7 @@ def measure(kind: str, traces: int, pipe: Connection) -> None:
     federation = devices_speed.images(CLIENTS)
     model, trips = devices_speed.MODELS[MODEL]
     if kind == "apart":
-        run, steps = devices_speed.apart(model, federation, RULE, trips), trips // SIZE // 2
+        run, steps = devices_speed.two_runs(model, federation, RULE, trips), trips // SIZE // 2
     else:
         run, steps = devices_speed.program(model, federation, RULE, devices, trips), trips // SIZE
     seconds(run)  # compiles

@@ -67,7 +67,7 @@ def program(
     return whole_run(noise_run(schedule, federation, model, make()), devices=devices)
 
 
-def apart(model: jafl.Model, federation: jafl.Federation, rule: str, trips: int) -> Callable[[], object]:
+def two_runs(model: jafl.Model, federation: jafl.Federation, rule: str, trips: int) -> Callable[[], object]:
     """Two runs of half as many trips, each on a device of its own, at the same time."""
     runs = []
     for device in jax.local_devices():
@@ -100,7 +100,7 @@ def time_runs(devices: int, clients: int, pipe: Connection) -> None:
         if kind not in runs:
             chosen, trips = MODELS[model]
             if kind == "apart":
-                runs[kind] = apart(chosen, federation, rule, trips)
+                runs[kind] = two_runs(chosen, federation, rule, trips)
             else:
                 runs[kind] = program(chosen, federation, rule, devices, trips)
         pipe.send(seconds(runs[kind]))
@@ -112,7 +112,7 @@ def two_cores() -> None:
         raise SystemExit("This benchmark needs two cores.")
 
 
-def times_of(model: str, rule: str, pipes: list[Connection]) -> np.ndarray:
+def measure_seconds(model: str, rule: str, pipes: list[Connection]) -> np.ndarray:
     """[repeats, 3] seconds of the run on one device and on two, and of two runs apart, alternating."""
     spent = np.zeros((REPEATS.value + 1, 3))
     for row in spent:
@@ -136,7 +136,7 @@ def main(_: list[str]) -> None:
     print(report.heading(["model", "rule", "trips/s, one", "two", "two / one", "apart / one"]))
     for model, (_model, trips) in MODELS.items():
         for rule in (rule for rule in RULES if ONLY.value in rule):
-            spent = times_of(model, rule, pipes)
+            spent = measure_seconds(model, rule, pipes)
             rates = [f"{trips / np.median(spent[:, number]):,.0f}" for number in (0, 1)]
             ratios = [spent[:, 0] / spent[:, number] for number in (1, 2)]
             shown = [f"{np.median(ratio):.2f} ({ratio.min():.2f} to {ratio.max():.2f})" for ratio in ratios]

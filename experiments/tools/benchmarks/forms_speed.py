@@ -47,7 +47,7 @@ RULES_TIMED = ("asgd", "fedbuff", "ace", "ca2fl")
 FORMS = {"8, in turn": (8, False), "16, in turn": (16, False), "64, side by side": (64, True)}
 
 
-def runs_of(model: jafl.Model, shape: tuple[int, ...], rule: str) -> list[jafl.Run]:
+def make_runs(model: jafl.Model, shape: tuple[int, ...], rule: str) -> list[jafl.Run]:
     """Runs of one rule over one schedule that differ in their learning rates."""
     make, size = RULES[rule]
     random = np.random.default_rng(0)
@@ -102,7 +102,7 @@ def main(_: list[str]) -> None:
         for rule in RULES_TIMED:
             if ONLY.value not in f"{name} {rule}":
                 continue
-            runs = runs_of(model, shape, rule)
+            runs = make_runs(model, shape, rule)
             steps, trips = runs[0].schedule.num_steps, runs[0].schedule.num_trips * len(runs)
             programs = groups(runs)
             spent = np.array([[timed(make, steps) for make in programs] for _ in range(REPEATS.value + 1)])[

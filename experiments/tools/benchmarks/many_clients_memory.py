@@ -70,23 +70,23 @@ def prepare(folder: pathlib.Path) -> None:
     import json
 
     from jafl import data
-    from jafl.data.sources.prepared import builder_of
+    from jafl.data.sources.prepared import tfds_builder
     from jafl.data.sources.preparing import kept_archive, registered_archives
 
-    builder = builder_of("sentiment140", folder)
+    builder = tfds_builder("sentiment140", folder)
     ((url, info),) = registered_archives(builder).items()
     # Under the name of a finished download: the published archive's checksum would not be this one's.
-    kept = kept_archive(builder, url, info, folder / "downloads")
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    (folder / ARCHIVE).rename(kept)
-    about = {"size": kept.stat().st_size, "checksum": info.checksum, "filename": info.filename}
+    archive = kept_archive(builder, url, info, folder / "downloads")
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    (folder / ARCHIVE).rename(archive)
+    about = {"size": archive.stat().st_size, "checksum": info.checksum, "filename": info.filename}
     content = {
         "dataset_names": [builder.name],
         "urls": [url],
         "original_fname": info.filename,
         "url_info": about,
     }
-    pathlib.Path(f"{kept}.INFO").write_text(json.dumps(content))
+    pathlib.Path(f"{archive}.INFO").write_text(json.dumps(content))
     data.prepare("sentiment140", folder)
 
 

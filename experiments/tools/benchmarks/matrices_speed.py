@@ -4,7 +4,7 @@
 
 Nothing is trained: only the schedule, its waves, its segments and the matrices are made, chunk by chunk, as while a
 device trains. 1,000 clients in flight, exponential durations, waves of 64; the model's size plays no part. The first
-chunk compiles the host's program; it is timed apart.
+chunk compiles the host's program; it is timed separately.
 """
 
 import resource
@@ -35,7 +35,7 @@ CLIENTS = flags.DEFINE_integer("clients", 1000, "Clients, all of them in flight.
 WIDTH = flags.DEFINE_integer("width", 64, "Trips in a wave, at most.", lower_bound=1)
 
 
-def run_of(rule: str) -> jafl.Run:
+def make_run(rule: str) -> jafl.Run:
     """A run of a small model."""
     make, size = RULES[rule]
     everyone = bool(make().build().initial_round)
@@ -64,7 +64,7 @@ def main(_: Sequence[str]) -> None:
         )
     )
     for rule in NAMES.value:
-        run = run_of(rule)
+        run = make_run(rule)
         begun = time.perf_counter()
         plan = jafl.in_waves(run.schedule, WIDTH.value, form="matrix")
         waves = time.perf_counter() - begun

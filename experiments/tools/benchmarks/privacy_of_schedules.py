@@ -32,10 +32,10 @@ MECHANISMS = flags.DEFINE_list("mechanisms", ["tree_honaker"], "Mechanisms, each
 ROWS = ((660_120, 10, False), (660_120, 10, True), (99_018, 10, False), (660_120, 1000, False))
 
 
-def report_of(
+def account_schedule(
     clients: int, buffer_size: int, weighs_staleness: bool, mechanism: str
 ) -> tuple[privacy.PrivacyReport, float]:
-    """The report of one schedule, and the processor seconds that the accounting took, schedule apart."""
+    """The report of one schedule, and the processor seconds that the accounting took, without the schedule."""
     schedule = jafl.asynchronous(
         num_clients=clients,
         concurrency=min(CONCURRENCY.value, clients),
@@ -68,8 +68,8 @@ def main(_: list[str]) -> None:
     )
     for mechanism in MECHANISMS.value:
         for clients, size, weighs in ROWS:
-            report, seconds = report_of(clients, size, weighs, mechanism)
-            squares, told = report.squared_sensitivities, report.to_dict()
+            report, seconds = account_schedule(clients, size, weighs, mechanism)
+            squares, fields = report.squared_sensitivities, report.to_dict()
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
             cells = (
                 f"{clients:,}",
@@ -82,7 +82,7 @@ def main(_: list[str]) -> None:
                     f"{squares[name]:.4g}" for name in ("once", "realised", "worst_found", "worst_case")
                 ),
                 f"{report.epsilon_once:.3g} / {report.epsilon_realised:.3g} / {report.epsilon_worst_case:.3g}",
-                " / ".join(f"{told['epsilon_of_clients'][name]:.3g}" for name in ("median", "99.9 %")),
+                " / ".join(f"{fields['epsilon_of_clients'][name]:.3g}" for name in ("median", "99.9 %")),
                 f"{seconds:.1f}, {peak:.2f}",
             )
             print("|", " | ".join(cells), "|", flush=True)

@@ -46,12 +46,12 @@ def rounded(function: Callable[..., Any], mantissa_bits: int) -> Callable[..., A
     """
 
     @functools.wraps(function)
-    def of_rounded(*args: Any) -> Any:
+    def rounded_function(*args: Any) -> Any:
         program, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
         results = _run(program, jax.tree.leaves(args), mantissa_bits)
         return jax.tree.unflatten(jax.tree.structure(shapes), results)
 
-    return of_rounded
+    return rounded_function
 
 
 @specification
@@ -79,7 +79,7 @@ def _run(program: Any, args: list[Any], bits: int) -> list[Any]:
     for equation in jaxpr.eqns:
         name, reads = equation.primitive.name, [value(variable) for variable in equation.invars]
         if name in _CALLS:
-            made = _run(_closed(equation.params[_CALLS[name]]), reads, bits)
+            results = _run(_closed(equation.params[_CALLS[name]]), reads, bits)
         else:
             params = equation.params
             if name in _PRODUCTS:
@@ -88,9 +88,9 @@ def _run(program: Any, args: list[Any], bits: int) -> list[Any]:
                 params = {**params, **{key: _programs(params[key], bits) for key in _CONTROL[name]}}
             else:
                 _check_holds_no_product(name, params)
-            made = equation.primitive.bind(*reads, **equation.primitive.get_bind_params(params))
-            made = made if equation.primitive.multiple_results else [made]
-        values.update(zip(equation.outvars, made, strict=True))
+            results = equation.primitive.bind(*reads, **equation.primitive.get_bind_params(params))
+            results = results if equation.primitive.multiple_results else [results]
+        values.update(zip(equation.outvars, results, strict=True))
     return [value(variable) for variable in jaxpr.outvars]
 
 

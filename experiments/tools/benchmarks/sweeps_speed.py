@@ -75,7 +75,7 @@ def runs(model: jafl.Model, shape: tuple[int, ...], rule: str, members: int, *, 
     ]
 
 
-def apart(members: list[jafl.Run]) -> Callable[[], object]:
+def one_after_the_other(members: list[jafl.Run]) -> Callable[[], object]:
     """The runs one after the other, from start to end, arrays placed beforehand."""
     programs = [whole_run(member, devices=1) for member in members]
     return lambda: [program() for program in programs]
@@ -94,7 +94,7 @@ def together(members: list[jafl.Run]) -> Callable[[], object]:
 
 def measured(members: list[jafl.Run]) -> list[str]:
     """The columns after the first four."""
-    times = alternating([apart(members), together(members)], REPEATS.value)
+    times = alternating([one_after_the_other(members), together(members)], REPEATS.value)
     ratio = times[:, 0] / times[:, 1]
     speed = len(members) * members[0].schedule.num_trips / np.median(times[:, 0])
     return [f"{speed:,.0f}", f"{np.median(ratio):.2f}", f"{ratio.min():.2f} to {ratio.max():.2f}"]

@@ -12,7 +12,7 @@ from jafl.base.errors import choose, require, unknown_name
 from jafl.config import presets
 from jafl.config.builders.privacy import is_private, make_private
 from jafl.config.builders.secure import make_secure
-from jafl.config.settings import DEFAULTS, Settings, arguments_of
+from jafl.config.settings import DEFAULTS, Settings, choice_arguments
 from jafl.rules import server_optimizers
 from jafl.rules.staleness import STALENESS_WEIGHTS
 from jafl.specifications import Specification, specify
@@ -29,7 +29,7 @@ SERVER_OPTIMIZERS = {
 CLIENT_OPTIMIZERS = {"sgd": optax.sgd, "adam": optax.adam, "adamw": optax.adamw}
 
 
-def rule_of(algorithm: str) -> Callable[..., Specification]:
+def rule_factory(algorithm: str) -> Callable[..., Specification]:
     """The factory of an algorithm's rule."""
     return rules.RULES[presets.PRESETS.get(algorithm, {}).get("rule", algorithm)]
 
@@ -39,7 +39,7 @@ def make_rule(settings: Settings, server_gradient: Specification | None = None) 
 
     server_gradient: for a rule that takes one; it can be left out as long as nothing trains.
     """
-    factory = rule_of(settings.algorithm)
+    factory = rule_factory(settings.algorithm)
     parameters = inspect.signature(factory).parameters
     arguments = {name: getattr(settings, name) for name in parameters if name in DEFAULTS}
     arguments = {name: value for name, value in arguments.items() if value is not None}
@@ -52,18 +52,18 @@ def make_rule(settings: Settings, server_gradient: Specification | None = None) 
         count = settings.server_examples
         require(count >= 1, "server_examples", count, "at least 1", remedy)
         arguments["server_gradient"] = server_gradient
-    for entry in rule_arguments_of(settings):
+    for entry in own_rule_arguments(settings):
         qualified, _, text = (part.strip() for part in entry.partition("="))
         name = qualified.rpartition(".")[2]
         choose(f"an argument of {settings.algorithm} in rule_arguments", name, dict(parameters))
-        arguments[name] = _of_type(parameters[name].default, name, text)
+        arguments[name] = _typed_value(parameters[name].default, name, text)
     rule = factory(**arguments)
     if settings.secure_fraction_bits is not None and settings.clip_norm is not None:
         rule = make_secure(rule, settings)
     return make_private(rule, settings) if is_private(settings) else rule
 
 
-def _of_type(default: Any, name: str, text: str) -> Any:
+def _typed_value(default: Any, name: str, text: str) -> Any:
     """The value of an entry of ``rule_arguments``; raises SettingError unless it is a number where the default is."""
     value = _literal(text)
     if not isinstance(default, float):
@@ -89,7 +89,7 @@ def rule_arguments(settings: Settings) -> list[tuple[str, str]]:
     return entries
 
 
-def rule_arguments_of(run: Settings) -> list[str]:
+def own_rule_arguments(run: Settings) -> list[str]:
     """The entries of ``rule_arguments`` that are for this run's algorithm."""
     return [entry for entry, algorithm in rule_arguments(run) if algorithm in ("", run.algorithm)]
 
@@ -105,7 +105,7 @@ def _literal(text: str) -> Any:
 def make_staleness_weight(settings: Settings) -> Specification:
     """The staleness weight, its parameters taken from the settings that only it reads."""
     factory = choose("staleness_weight", settings.staleness_weight, STALENESS_WEIGHTS)
-    names = arguments_of("staleness_weight", settings.staleness_weight)
+    names = choice_arguments("staleness_weight", settings.staleness_weight)
     numbers = {argument: getattr(settings, name) for argument, name in names.items()}
     for argument, value in numbers.items():
         require(0 <= value < float("inf"), names[argument], value, "a finite number, at least 0")

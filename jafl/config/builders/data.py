@@ -12,7 +12,7 @@ from jafl import data
 from jafl.base.errors import SettingError, choose, require, whole_number
 from jafl.config.declaration import default_model
 from jafl.config.parsing import labels_in, refused_as
-from jafl.config.settings import DEFAULTS, Settings, arguments_of
+from jafl.config.settings import DEFAULTS, Settings, choice_arguments
 from jafl.data import Federation, Partition, Source
 from jafl.data.splits import fewer_for_evaluation, fold_source, with_shuffled_labels
 from jafl.models.inputs import Inputs
@@ -27,7 +27,7 @@ class Split(NamedTuple):
     fold: int | None = None
 
 
-def split_of(settings: Settings) -> Split:
+def run_split(settings: Settings) -> Split:
     """The split of a run; of several seeds, that of the first one."""
     base, seed = data_seed(settings), int(settings.seed.split(",")[0])
     if settings.test_folds is not None:
@@ -43,7 +43,7 @@ def make_source(settings: Settings, read: Callable[..., Source] | None = None) -
 
     read: (name, **arguments) -> the data set as it comes, in place of the function ``data.SOURCES[name]``.
     """
-    split = split_of(settings)
+    split = run_split(settings)
     if split.fold is None:
         source = _named_source(dataclasses.replace(settings, data_seed=split.data_seed), read)
     else:
@@ -70,7 +70,7 @@ def make_source(settings: Settings, read: Callable[..., Source] | None = None) -
 def _named_source(settings: Settings, read: Callable[..., Source] | None) -> Source:
     """The data set as it comes; ``read`` as of ``make_source``."""
     asked = _asked_of_source(settings)
-    names = arguments_of("dataset", settings.dataset)
+    names = choice_arguments("dataset", settings.dataset)
     arguments = {argument: getattr(settings, name) for argument, name in names.items()}
     with refused_as(names):
         if read is not None:
@@ -178,7 +178,7 @@ def _drawn_partition(settings: Settings, source: Source, seed: int) -> Partition
     if name == "label_groups":
         return _partition_by_label_groups(settings, source, seed)
     factory = choose("partition", name, {**data.PARTITIONS, "natural": data.iid})
-    names = arguments_of("partition", name)
+    names = choice_arguments("partition", name)
     arguments = {argument: getattr(settings, setting) for argument, setting in names.items()}
     labels = _labels_to_divide(source, name)
     with refused_as(names):

@@ -74,9 +74,9 @@ def in_settings(error: SettingError, settings: Settings) -> SettingError:
 
 def _data_in_schedule(settings: Settings) -> tuple[str, ...]:
     """What the schedule of these settings is made from that clients hold."""
-    found = []
+    facts = []
     if settings.delay == "proportional_to_examples":
-        found.append("how many examples each client holds")
+        facts.append("how many examples each client holds")
     if settings.richest_last and settings.delay == "groups":
-        found.append(f"which clients hold the largest shares of the labels {settings.richest_last}")
-    return tuple(found)
+        facts.append(f"which clients hold the largest shares of the labels {settings.richest_last}")
+    return tuple(facts)

@@ -11,7 +11,7 @@ import numpy as np
 from jafl.base.errors import SettingError, choose, require, unknown_name
 from jafl.config.declaration import FILES
 from jafl.config.parsing import items, labels_in, refused_as
-from jafl.config.settings import DECLARED, DEFAULTS, Settings, arguments_of
+from jafl.config.settings import DECLARED, DEFAULTS, Settings, choice_arguments
 from jafl.records import EventSchedule
 from jafl.schedule import (
     DELAYS,
@@ -130,11 +130,11 @@ def make_availability(settings: Settings, num_clients: int) -> Availability | No
         return None
     if name in ("diurnal", "on_and_off"):
         law: Callable[..., Availability] = getattr(availability, name)
-        names = arguments_of("availability", name)
-        given = {argument: getattr(settings, setting) for argument, setting in names.items()}
-        given = {argument: value for argument, value in given.items() if value is not None}
+        names = choice_arguments("availability", name)
+        law_arguments = {argument: getattr(settings, setting) for argument, setting in names.items()}
+        law_arguments = {argument: value for argument, value in law_arguments.items() if value is not None}
         with refused_as(AVAILABILITY_ARGUMENTS):
-            return law(**given)
+            return law(**law_arguments)
     if pathlib.Path(name).suffix in FILES:
         with refused_as({"cycle_after": "availability_period"}):
             trace = read_availability(name, cycle_after=settings.availability_period)
@@ -147,20 +147,20 @@ def make_availability(settings: Settings, num_clients: int) -> Availability | No
 def make_dropout(settings: Settings) -> Dropout | None:
     """Who leaves for ever, and when."""
     moments = {name: getattr(settings, f"dropout_{name}") for name in ("step", "time", "trips")}
-    given = [f"dropout_{name}" for name, value in moments.items() if value is not None]
+    names_there = [f"dropout_{name}" for name, value in moments.items() if value is not None]
     fraction = settings.dropout_fraction
     if not fraction:
         return None
-    told = ", ".join(f"{name}={getattr(settings, name)}" for name in given) or "none of them"
-    remedy = "They say when the clients leave." if not given else "Leave out the others."
+    entries = ", ".join(f"{name}={getattr(settings, name)}" for name in names_there) or "none of them"
+    remedy = "They say when the clients leave." if not names_there else "Leave out the others."
     names = "dropout_step, dropout_time or dropout_trips"
-    allowed = f"given with exactly one of {names}; given: {told}"
-    require(len(given) == 1, "dropout_fraction", fraction, allowed, remedy)
+    allowed = f"given with exactly one of {names}; given: {entries}"
+    require(len(names_there) == 1, "dropout_fraction", fraction, allowed, remedy)
     arguments = {
         "fraction": "dropout_fraction",
         "server_step": "dropout_step",
-        "time": given[0],
-        "trips": given[0],
+        "time": names_there[0],
+        "trips": names_there[0],
     }
     with refused_as({f"the dropout's {name}": setting for name, setting in arguments.items()}):
         return Dropout(fraction, server_step=moments["step"], time=moments["time"], trips=moments["trips"])
@@ -172,9 +172,9 @@ def make_delay(settings: Settings, num_examples: np.ndarray, model_bytes: float)
         "per_trip": lambda law: law,
         "per_client": delays.once_per_client,
     }
-    drawn = choose("delay_draw", settings.delay_draw, draws)
+    make_law = choose("delay_draw", settings.delay_draw, draws)
     with refused_as(DELAY_ARGUMENTS):
-        law = _from_file(settings) or drawn(_computing(settings, num_examples))
+        law = _from_file(settings) or make_law(_computing(settings, num_examples))
         law = _with_network(settings, law, model_bytes)
         return _throttled(settings, law, len(num_examples))
 

@@ -11,7 +11,7 @@ import numpy as np
 from jafl.base.errors import SettingError
 from jafl.base.extras import importing
 from jafl.data.cache import Writer
-from jafl.data.federation import Source, offsets_of
+from jafl.data.federation import Source, client_offsets
 from jafl.data.normalization import PixelStatistics, normalization_named
 from jafl.data.sources.prepared import examples, image_from
 from jafl.data.sources.prepared_clients import prepared_clients
@@ -87,14 +87,14 @@ def _decode_celeb_a(writer: Writer, root: pathlib.Path) -> Mapping[str, Any]:
         smiles.append(label)
         images.append(_small(content))
     names, client, sizes = np.unique(identity, return_inverse=True, return_counts=True)
-    kept = np.flatnonzero(sizes[client] >= MIN_EXAMPLES)
-    if not len(kept):
+    places = np.flatnonzero(sizes[client] >= MIN_EXAMPLES)
+    if not len(places):
         raise SettingError(
             f"dataset is 'celeb_a', but nobody in {str(root)!r} has {MIN_EXAMPLES} images, LEAF's fewest "
             "for a client. Is it the whole data set?",
             setting="dataset",
         )
-    order = kept[np.argsort(client[kept], kind="stable")]
+    order = places[np.argsort(client[places], kind="stable")]
     statistics = PixelStatistics()
     for start in range(0, len(order), 10_000):
         batch = np.stack([images[index] for index in order[start : start + 10_000]])
@@ -102,7 +102,7 @@ def _decode_celeb_a(writer: Writer, root: pathlib.Path) -> Mapping[str, Any]:
         writer.append("x", batch)
     writer.append("y", np.asarray(smiles, np.int32)[order])
     large = sizes >= MIN_EXAMPLES
-    writer.append("offsets", offsets_of(sizes[large]))
+    writer.append("offsets", client_offsets(sizes[large]))
     writer.append("identity", names[large])
     return statistics.facts()
 

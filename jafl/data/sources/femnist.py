@@ -11,12 +11,12 @@ import numpy as np
 
 from jafl.base.errors import SettingError, require
 from jafl.data.cache import Decoded, Writer, cached
-from jafl.data.federation import Partition, Source, offsets_of
+from jafl.data.federation import Partition, Source, client_offsets
 from jafl.data.normalization import LARGEST_PIXEL, PixelStatistics, normalization_named
 from jafl.data.sources.leaf import Client, leaf_clients, leaf_files
 from jafl.data.sources.prepared import folders
 from jafl.data.sources.sqlite_clients import fedjax_clients, fedjax_file, tff_clients, tff_file
-from jafl.data.splits import check_own_split, fields_of, split_source, stored_source
+from jafl.data.splits import check_own_split, source_fields, split_source, stored_source
 
 FORMS = ("leaf", "fedjax", "tff")
 IMAGE = (28, 28, 1)
@@ -120,7 +120,7 @@ def _decoded(
                 sizes.append(len(y))
             if not sizes:
                 raise SettingError(f"{name} in {str(files[0].parent)!r} holds no {split} clients.")
-            writer.append(f"{split}_offsets", offsets_of(sizes))
+            writer.append(f"{split}_offsets", client_offsets(sizes))
             if pixels and split == "train":
                 facts |= statistics.facts()
         return facts
@@ -155,6 +155,6 @@ def with_validation(source: Source, offsets: np.ndarray, fraction: float, data_s
     trains[split.train_indices] = True
     trains[offsets[:-1][np.add.reduceat(trains, offsets[:-1]) == 0]] = True
     train, validation = np.flatnonzero(trains), np.flatnonzero(~trains)
-    partition = Partition(offsets_of(np.add.reduceat(trains, offsets[:-1])), np.arange(len(train)))
-    fields = fields_of(source.x, source.y, train=train, validation=validation)
+    partition = Partition(client_offsets(np.add.reduceat(trains, offsets[:-1])), np.arange(len(train)))
+    fields = source_fields(source.x, source.y, train=train, validation=validation)
     return dataclasses.replace(split, natural_partition=partition, **fields)

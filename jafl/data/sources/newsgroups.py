@@ -17,7 +17,7 @@ from jafl.base.extras import importing
 from jafl.data.cache import Decoded, Writer, cached
 from jafl.data.federation import Source
 from jafl.data.splits import check_own_split, split_source, stored_source
-from jafl.data.words import WordNumbers, by_frequency, wordpieces, words_of
+from jafl.data.words import WordNumbers, by_frequency, decode_words, wordpieces
 
 CACHE_FILE = "20news-bydate_py3.pkz"
 FOLDERS = {"train": "20news-bydate-train", "test": "20news-bydate-test"}
@@ -64,7 +64,7 @@ def newsgroups(
     decoded = _decoded(data_dir, cache_dir, tokens, wordpiece_vocabulary)
     arrays = decoded.arrays
     if wordpiece_vocabulary is None:
-        words, rows = words_of(arrays["words"]), [arrays["train_x"], arrays["test_x"]]
+        words, rows = decode_words(arrays["words"]), [arrays["train_x"], arrays["test_x"]]
         # The vocabulary is that of scikit-learn's training posts, also where some of them are held out.
         (train_x, test_x), vocabulary = by_frequency(rows, rows[0], words, vocabulary_size)
         arrays = {**arrays, "train_x": train_x, "test_x": test_x}
@@ -174,7 +174,7 @@ def _from_folders(root: pathlib.Path) -> dict[str, Any]:
 
 
 def _from_cache_file(file: pathlib.Path) -> dict[str, Any]:
-    """{split: its texts, labels and names} in scikit-learn's cache file, made anew of nothing but these.
+    """{split: its texts, labels and names} in scikit-learn's cache file, made again of nothing but these.
 
     Raises:
       pickle.UnpicklingError: if the file holds anything else, which a pickle could use to run a program.

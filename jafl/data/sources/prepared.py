@@ -57,7 +57,7 @@ def tensorflow_datasets() -> Any:
     return tensorflow_datasets
 
 
-def builder_of(name: str, data_dir: str | os.PathLike) -> Any:
+def tfds_builder(name: str, data_dir: str | os.PathLike) -> Any:
     """tensorflow-datasets' builder of ``name``, for a data set under ``data_dir`` or yet to be prepared there."""
     tfds = tensorflow_datasets()
     with without_bucket():
@@ -71,7 +71,7 @@ def check_prepared(name: str, data_dir: str | os.PathLike) -> list[pathlib.Path]
       SettingError: if it is not there, only half there, in a format that needs TensorFlow, or damaged.
     """
     data_dir = pathlib.Path(data_dir)
-    folder = pathlib.Path(builder_of(name, data_dir).data_path)
+    folder = pathlib.Path(tfds_builder(name, data_dir).data_path)
     remedy = f"Prepare it with: python run.py --prepare={name} --data_dir={data_dir}"
     if not (folder / "dataset_info.json").exists():
         begun = sorted(folder.parent.glob("*incomplete*")) if folder.parent.exists() else []
@@ -85,7 +85,7 @@ def check_prepared(name: str, data_dir: str | os.PathLike) -> list[pathlib.Path]
         raise SettingError(
             f"dataset is {name!r}, but is not prepared in {str(folder)!r}. {remedy}", setting="dataset"
         )
-    info = builder_of(name, data_dir).info
+    info = tfds_builder(name, data_dir).info
     if info.file_format is None or info.file_format.value != "array_record":
         kind = getattr(info.file_format, "value", info.file_format)
         raise SettingError(

@@ -11,10 +11,10 @@ from jafl.base.errors import SettingError, unknown_name
 from jafl.base.extras import importing
 from jafl.data.sources.prepared import (
     PREPARED,
-    builder_of,
     check_prepared,
     default_data_dir,
     tensorflow_datasets,
+    tfds_builder,
 )
 from jafl.data.sources.without_tensorflow import preparing
 
@@ -49,7 +49,7 @@ def prepare(
     if name not in PREPARED:
         raise unknown_name("prepare", name, PREPARED)
     root = pathlib.Path(data_dir).expanduser() if data_dir else default_data_dir()
-    builder = builder_of(name, root)
+    builder = tfds_builder(name, root)
     by_hand = root / "downloads" / "manual" / builder.name
     if manual_dir:
         by_hand = pathlib.Path(manual_dir).expanduser()

@@ -1,4 +1,4 @@
-"""The source files of Python's own standard library, each a client, as text whose next character is to be told."""
+"""The source files of Python's standard library, each a client, as text whose next character is to be predicted."""
 
 import functools
 import hashlib
@@ -11,8 +11,8 @@ import numpy as np
 
 from jafl.base.errors import SettingError, require, whole_number
 from jafl.data.checks import generator
-from jafl.data.federation import Source, offsets_of
-from jafl.data.splits import check_client_split, examples_of, fields_of, split_clients
+from jafl.data.federation import Source, client_offsets
+from jafl.data.splits import check_client_split, client_examples, source_fields, split_clients
 from jafl.data.words import PADDING, SPECIAL, UNKNOWN
 
 NO_LABEL = -1  # at places that count nowhere: neither in a loss nor among a client's labels
@@ -38,7 +38,7 @@ def python_source(
     most_characters: int = 20_000,
     text_digest: str | None = None,
 ) -> Source:
-    """The source files of Python's standard library as clients, whose next character is to be told.
+    """The source files of Python's standard library as clients, whose next character is to be predicted.
 
     A file of which n characters are used makes ceil((n - 1) / ``tokens``) examples, which follow each other: x holds
     characters, y the one that follows each of them. What is left over in the last example is 0 in x and -1 in y.
@@ -47,7 +47,7 @@ def python_source(
     (the path below that folder), except for those in ``site-packages``, ``dist-packages`` and ``__pycache__``, those
     made when Python was built (``_sysconfigdata...``, ``config-...``), and those of fewer than 100 characters. So the
     texts depend on the version of Python, and on the machine where its packager leaves files out (Debian does with
-    the tests); ``text_digest`` tells them apart.
+    the tests); ``text_digest`` distinguishes them.
 
     Args:
       num_clients: number of training clients. As many files are drawn at random as hold these clients and, where
@@ -92,7 +92,7 @@ def python_source(
         files = np.sort(rng.choice(files, count, replace=False))
 
     split = split_clients(
-        offsets_of(sizes[files]),
+        client_offsets(sizes[files]),
         split_by=split_by,
         test_fraction=test_fraction,
         validation_fraction=validation_fraction,
@@ -101,8 +101,8 @@ def python_source(
     )
     x, y = _examples([names[file] for file in files], used[files], tokens)
     parts = {"train": split.train, "test": split.test, "validation": split.validation}
-    fields = fields_of(x, y, **parts)
-    in_all_files = examples_of(offsets_of(sizes), files)
+    fields = source_fields(x, y, **parts)
+    in_all_files = client_examples(client_offsets(sizes), files)
     fields |= {
         f"{part}_indices": None if places is None else in_all_files[places] for part, places in parts.items()
     }
@@ -173,16 +173,16 @@ def _text(folder: pathlib.Path, name: str) -> str | None:
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def _check_digest(wanted: str | None, found: str) -> None:
+def _check_digest(wanted: str | None, digest: str) -> None:
     """Raises SettingError where the texts are not those that are wanted."""
     if wanted is None:
         return
-    fits = isinstance(wanted, str) and wanted.rpartition("-")[2] == found.rpartition("-")[2]
+    fits = isinstance(wanted, str) and wanted.rpartition("-")[2] == digest.rpartition("-")[2]
     require(
         fits,
         "text_digest",
         wanted,
-        f"{found} or left out, with the Python that runs here",
+        f"{digest} or left out, with the Python that runs here",
         f"The texts are the source files in {str(_folder())!r}, and other ones than before. Use the Python that "
         "text_digest names, in the same installation; left out, the run is one on other data.",
     )
@@ -208,7 +208,7 @@ def _files_needed(num_clients: int, training: float, available: int) -> int:
 def _examples(names: list[str], used: np.ndarray, tokens: int) -> tuple[np.ndarray, np.ndarray]:
     """``x`` uint8 and y int32, [E, tokens], of files, of each of which so many characters are ``used``."""
     folder = _folder()
-    offsets = offsets_of(-(-(used - 1) // tokens))
+    offsets = client_offsets(-(-(used - 1) // tokens))
     x = np.full((int(offsets[-1]), tokens), PADDING, np.uint8)
     y = np.full(x.shape, NO_LABEL, np.int32)
     for name, count, start, end in zip(names, used, offsets[:-1], offsets[1:], strict=True):

@@ -11,10 +11,10 @@ import numpy as np
 
 from jafl.base.errors import whole_number
 from jafl.data.cache import Writer
-from jafl.data.federation import Source, offsets_of
+from jafl.data.federation import Source, client_offsets
 from jafl.data.sources.prepared import examples
 from jafl.data.sources.prepared_clients import prepared_clients
-from jafl.data.words import WordNumbers, by_frequency, words_of
+from jafl.data.words import WordNumbers, by_frequency, decode_words
 
 # The split seed of FedBuff, appendix B.1.
 LEAF_SEED = 1549775860
@@ -74,7 +74,7 @@ def sentiment140(
         data_seed=data_seed,
     )
     names = [name for name in ("x", "test_x", "validation_x") if getattr(source, name) is not None]
-    words = words_of(decoded.arrays["words"])
+    words = decode_words(decoded.arrays["words"])
     rows, vocabulary = by_frequency(
         [getattr(source, name) for name in names], source.x, words, vocabulary_size
     )
@@ -95,7 +95,7 @@ def _decode(writer: Writer, root: pathlib.Path, tokens: int) -> Mapping[str, Any
     order = np.argsort(user, kind="stable")
     writer.append("x", np.concatenate(rows)[order])
     writer.append("y", np.concatenate(labels)[order])
-    writer.append("offsets", offsets_of(sizes))
+    writer.append("offsets", client_offsets(sizes))
     writer.append("users", names)
     writer.append("words", numbers.words())
     return {}

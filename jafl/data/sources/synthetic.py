@@ -6,7 +6,7 @@ import numpy as np
 
 from jafl.base.errors import require
 from jafl.data.checks import finite_number, generator, whole_number
-from jafl.data.federation import Partition, Source, offsets_of
+from jafl.data.federation import Partition, Source, client_offsets
 from jafl.data.splits import check_fractions
 
 _SYNTHETIC = 202  # its random stream, see ``digits``
@@ -94,7 +94,7 @@ def synthetic(
     x, y = _logistic_examples(sizes, alpha, beta, num_features, num_classes, shared_labels, rng)
     split, train_sizes = _split_of_examples(sizes, test_fraction, validation_fraction)
     train, test, validation = split == 0, split == 1, split == 2
-    offsets = offsets_of(train_sizes)
+    offsets = client_offsets(train_sizes)
     return Source(
         "synthetic",
         x[train],

@@ -20,7 +20,7 @@ from jafl.engine.plan.run import Run
 from jafl.models import Model
 from jafl.models.network import explain
 from jafl.models.networks import Functions
-from jafl.models.tasks import check_labels, check_values, task_of
+from jafl.models.tasks import as_task, check_labels, check_values
 from jafl.records import EventSchedule, Params, Rule
 from jafl.records.histories import EVALUATION_COLUMNS, check_column
 from jafl.specifications import Specification, as_rule, as_specification
@@ -194,8 +194,8 @@ def _check_model(federation: Federation, model: Model, params: Params) -> None:
     name = model.network.name
     try:
         outputs = _outputs.eval_shape(model, params, x)
-        check_labels(task_of(model.task), federation.y, outputs, federation.num_classes, model.output)
-        check_values(task_of(model.task), federation)
+        check_labels(as_task(model.task), federation.y, outputs, federation.num_classes, model.output)
+        check_values(as_task(model.task), federation)
         key = jax.random.key(0) if model.draws(params, x) else None  # as in training
         losses = _losses.eval_shape(model, params, x, y, key)
         if _has_parts_of_the_user(model):

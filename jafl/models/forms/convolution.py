@@ -325,7 +325,7 @@ def _products(x: jax.Array, gradient: jax.Array, steps, pads: Pairs, size: Seque
     """The kernel's gradient [*size, channels, features]: one matrix product over all pixels for each row."""
     height, width = size
     flat = gradient.reshape(-1, gradient.shape[3])
-    # Without the barrier XLA would pad anew for each row.
+    # Without the barrier XLA would pad again for each row.
     x = lax.optimization_barrier(jnp.pad(x, ((0, 0), *pads, (0, 0))))
 
     def row(i):

@@ -182,7 +182,7 @@ def _with_holes(kernel: jax.Array, holes: Sequence[int]) -> jax.Array:
 
 
 def _padded(x: jax.Array, geometry: Geometry) -> jax.Array:
-    # Without the barrier XLA would pad anew for each slice.
+    # Without the barrier XLA would pad again for each slice.
     pads = [(0, 0, 0), *((low, high, 0) for low, high in geometry.pads), (0, 0, 0)]
     return lax.optimization_barrier(lax.pad(x, jnp.zeros((), x.dtype), pads))
 

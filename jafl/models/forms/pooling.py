@@ -58,12 +58,12 @@ def max_pool(
       >>> jafl.models.max_pool(jnp.arange(16.0).reshape(1, 4, 4, 1), (3, 3), strides=(1, 1))[0, :, :, 0].tolist()
       [[10.0, 11.0], [14.0, 15.0]]
     """
-    name, given = ("window_shape", window_shape) if window is None else ("window", window)
-    if isinstance(given, Sequence):
-        sizes = tuple(whole_number(name, size, 1) for size in given)
+    name, argument = ("window_shape", window_shape) if window is None else ("window", window)
+    if isinstance(argument, Sequence):
+        sizes = tuple(whole_number(name, size, 1) for size in argument)
         steps = 1 if strides is None else strides
     else:
-        sizes = (whole_number(name, given, 1),) * 2
+        sizes = (whole_number(name, argument, 1),) * 2
         steps = sizes[0] if strides is None else strides
     axes = len(sizes)
     require(x.ndim > axes, "the shape of what is pooled", x.shape, f"[..., {axes} axes of space, channels]")

@@ -53,13 +53,13 @@ def in_quick_forms(traced: Callable[..., Any], function: Callable[..., Any], *ar
     """
     if _as_written:
         return function(*arguments)
-    found = traced(*arguments)
-    program = found.jaxpr
+    trace = traced(*arguments)
+    program = trace.jaxpr
     if not _has_some(program.jaxpr):
         return function(*arguments)
-    _warn_of(program.jaxpr)
+    _warn_slow_operations(program.jaxpr)
     leaves = _evaluated(program.jaxpr, program.consts, jax.tree.leaves(arguments))
-    return jax.tree.unflatten(jax.tree.structure(found.out_info), leaves)
+    return jax.tree.unflatten(jax.tree.structure(trace.out_info), leaves)
 
 
 def _evaluated(jaxpr: Any, constants: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
@@ -96,13 +96,13 @@ def _results(equation: Any, operands: list[Any]) -> Sequence[Any]:
     if name in _REPEATED and any(map(_has_some, inner_programs(params))) and not _by_platform(params):
         results: Sequence[Any] = _REPEATED[name](params, operands)
         return results
-    made = equation.primitive.get_bind_params(params)
-    functions, params = made if isinstance(made, tuple) else ((), made)
+    bind_params = equation.primitive.get_bind_params(params)
+    functions, params = bind_params if isinstance(bind_params, tuple) else ((), bind_params)
     bound = equation.primitive.bind(*functions, *operands, **params)
     return bound if equation.primitive.multiple_results else [bound]
 
 
-def _function_of(program: Any) -> Callable[..., list[Any]]:
+def _program_function(program: Any) -> Callable[..., list[Any]]:
     """A program of an operation, as a function of its operands."""
     jaxpr, constants = getattr(program, "jaxpr", program), getattr(program, "consts", ())
     return lambda *operands: _evaluated(jaxpr, constants, operands)
@@ -110,31 +110,31 @@ def _function_of(program: Any) -> Callable[..., list[Any]]:
 
 def _call(params: Any, operands: list[Any]) -> list[Any]:
     (program,) = inner_programs(params)
-    return _function_of(program)(*operands)
+    return _program_function(program)(*operands)
 
 
 def _checkpoint(params: Any, operands: list[Any]) -> list[Any]:
     options = {name: params[name] for name in ("prevent_cse", "policy")}
-    return list(jax.checkpoint(_function_of(params["jaxpr"]), **options)(*operands))
+    return list(jax.checkpoint(_program_function(params["jaxpr"]), **options)(*operands))
 
 
 def _scan(params: Any, operands: list[Any]) -> list[Any]:
     first, second = params["num_consts"], params["num_consts"] + params["num_carry"]
     constants, carry, slices = operands[:first], operands[first:second], operands[second:]
-    function = _function_of(params["jaxpr"])
+    function = _program_function(params["jaxpr"])
 
     def body(carry, slices):
         results = function(*constants, *carry, *slices)
         return results[: len(carry)], results[len(carry) :]
 
     options = {name: params[name] for name in ("length", "reverse", "unroll")}
-    after, made = lax.scan(body, carry, slices, **options)
-    return [*after, *made]
+    after, outputs = lax.scan(body, carry, slices, **options)
+    return [*after, *outputs]
 
 
 def _while(params: Any, operands: list[Any]) -> list[Any]:
     first, second = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
-    condition, body = _function_of(params["cond_jaxpr"]), _function_of(params["body_jaxpr"])
+    condition, body = _program_function(params["cond_jaxpr"]), _program_function(params["body_jaxpr"])
     return list(
         lax.while_loop(
             lambda carry: condition(*operands[:first], *carry)[0],
@@ -145,7 +145,9 @@ def _while(params: Any, operands: list[Any]) -> list[Any]:
 
 
 def _cond(params: Any, operands: list[Any]) -> list[Any]:
-    return list(lax.switch(operands[0], [_function_of(each) for each in params["branches"]], *operands[1:]))
+    return list(
+        lax.switch(operands[0], [_program_function(each) for each in params["branches"]], *operands[1:])
+    )
 
 
 # {operation that runs other programs: (its parameters, operands) -> results, those programs in quick forms}
@@ -235,7 +237,7 @@ def _precision(precision: Any) -> contextlib.AbstractContextManager[Any]:
     return contextlib.nullcontext() if held is highest else jax.default_matmul_precision(highest.name.lower())
 
 
-def _warn_of(jaxpr: Any) -> None:
+def _warn_slow_operations(jaxpr: Any) -> None:
     """Warns, where a CPU computes, of operations that keep XLA's form."""
     if jax.default_backend() != "cpu":
         return

@@ -29,9 +29,10 @@ def linear_rule(rule: Any) -> Specification:
     rule = as_rule(rule)
     built = rule.build()
     if not built.linear:
-        why = NOT_LINEAR.get(name_of(rule), "a rule of your own that is says so, with linear=True")
+        why = NOT_LINEAR.get(factory_name(rule), "a rule of your own that is says so, with linear=True")
         raise SettingError(
-            f"rule is {name_of(rule)!r}, but must be linear in the clients' updates where the error is split: {why}.",
+            f"rule is {factory_name(rule)!r}, but must be linear in the clients' updates where the error is split: "
+            f"{why}.",
             setting="rule",
         )
     require(
@@ -43,7 +44,7 @@ def linear_rule(rule: Any) -> Specification:
     return rule
 
 
-def name_of(rule: Specification) -> str:
+def factory_name(rule: Specification) -> str:
     """What the rule's factory is called."""
     return str(getattr(rule.factory, "__name__", "rule")).lstrip("_")
 
@@ -59,7 +60,7 @@ def keeps_something(rule: Rule, client_work: Specification, federation: Federati
     return rule.memory is not None or bool(jax.tree.leaves(jax.eval_shape(state)))
 
 
-def learning_rate_of(client_work: Any) -> float:
+def client_learning_rate(client_work: Any) -> float:
     """eta_l, the clients' learning rate; raises SettingError unless the work is plain SGD on their own objectives."""
     is_client_work = isinstance(client_work, Specification) and "optimizer" in client_work.arguments
     require(is_client_work, "client_work", client_work, "what jafl.client_work returns")

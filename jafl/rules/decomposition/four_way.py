@@ -14,10 +14,10 @@ from jafl.data import Federation
 from jafl.records import Arrival, Params, Rule, Updates
 from jafl.rules import accumulate
 from jafl.rules.decomposition.checks import (
+    client_learning_rate,
+    factory_name,
     keeps_something,
-    learning_rate_of,
     linear_rule,
-    name_of,
     steps_to_measure,
 )
 from jafl.rules.decomposition.gradients import MEASURED, FullGradients, full_gradients
@@ -67,7 +67,7 @@ def decomposed_four_ways(
     Raises:
       SettingError: for a rule or a work without such a split (says why), or for steps that the run does not have.
     """
-    rate = learning_rate_of(client_work)
+    rate = client_learning_rate(client_work)
     steps = client_work.arguments["local_steps"]
     require(
         steps is not None,
@@ -79,7 +79,7 @@ def decomposed_four_ways(
     require(
         not keeps_something(rule.build(), client_work, federation),
         "rule",
-        name_of(rule),
+        factory_name(rule),
         "one that keeps nothing from step to step",
         "The split compares weights within one buffer; jafl.decomposed splits the error of rules with memory.",
     )
@@ -143,7 +143,7 @@ class _FourWay:
     full: FullGradients
     shorter: list[ClientWork]
 
-    def update_of(self, arrival):
+    def sent_update(self, arrival):
         return arrival.update.update
 
     def init(self, params, num_clients):
@@ -194,13 +194,13 @@ class _FourWay:
         noise = jax.tree.map(lambda u, *each: (u - sum(each)) / len(each), direction, *weighted)
 
         def terms(stale, now):
-            given = [taken(apply, each) for each in weighted]
+            means = [taken(apply, each) for each in weighted]
             return {
                 "staleness_error": squared(minus(now, stale)),
                 "sampling_error": squared(minus(stale, plain[0])),
                 "drift_error": squared(*[minus(plain[0], each) for each in plain]),
-                "reweighting_error": squared(*map(minus, plain, given)),
-                "four_way_error": squared(*[minus(now, each) for each in given]),
+                "reweighting_error": squared(*map(minus, plain, means)),
+                "four_way_error": squared(*[minus(now, each) for each in means]),
                 "noise": squared(taken(apply, noise)),
             }
 

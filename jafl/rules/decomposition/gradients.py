@@ -31,7 +31,7 @@ class FullGradients(NamedTuple):
         """[*P]: -eta_l grad F_client(params)."""
         return self.work.train(self.data, params, client, jnp.zeros(2, jnp.uint32)).update
 
-    def of_trip(self, arrival: Arrival) -> Updates:
+    def trip_gradient(self, arrival: Arrival) -> Updates:
         """[*P]: -eta_l times the full gradient where a trip started; zeros if no measured step depends on it."""
         return lax.cond(
             arrival.columns[NEEDED],

@@ -6,7 +6,12 @@ from collections.abc import Iterable
 from jafl.base.errors import require
 from jafl.data import Federation
 from jafl.records import Rule
-from jafl.rules.decomposition.checks import keeps_something, learning_rate_of, linear_rule, steps_to_measure
+from jafl.rules.decomposition.checks import (
+    client_learning_rate,
+    keeps_something,
+    linear_rule,
+    steps_to_measure,
+)
 from jafl.rules.decomposition.gradients import full_gradients
 from jafl.rules.decomposition.watched import minus, plus, seen_as, squared, taken, watched
 from jafl.specifications import Specification, specification
@@ -52,7 +57,7 @@ def decomposed(
     Raises:
       SettingError: for a rule or a work without such a split (says why), or for steps that the run does not have.
     """
-    rate = learning_rate_of(client_work)
+    rate = client_learning_rate(client_work)
     epochs, steps = client_work.arguments["local_epochs"], client_work.arguments["local_steps"]
     require(
         steps == 1,
@@ -79,7 +84,7 @@ class _ThreeWay:
 
     rule: Rule
 
-    def update_of(self, arrival):
+    def sent_update(self, arrival):
         return arrival.update
 
     def init(self, params, num_clients):

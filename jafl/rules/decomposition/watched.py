@@ -29,7 +29,7 @@ from jafl.rules.decomposition.gradients import FullGradients, StaleGradients
 class Split(Protocol):
     """One way to split the error, by a shadow: a copy of the rule that gets full gradients in place of updates."""
 
-    def update_of(self, arrival: Arrival) -> Updates:
+    def sent_update(self, arrival: Arrival) -> Updates:
         """[*P]: the update in what the client has sent."""
 
     def init(self, params: Params, num_clients: int) -> RuleState:
@@ -91,18 +91,18 @@ def watched(
         return _Buffer(own, shadow, state.stale, jnp.asarray(False))
 
     def fold(buffer, arrival):
-        own, report = rule.fold(buffer.rule, seen_as("rule", arrival, split.update_of(arrival)))
+        own, report = rule.fold(buffer.rule, seen_as("rule", arrival, split.sent_update(arrival)))
         shadow = split.fold(buffer.shadow, arrival)
         stale = buffer.stale.with_arrival(full, arrival)
         return _Buffer(own, shadow, stale, arrival.columns[gradients.MEASURED]), report
 
     def finish(buffer, params):
         direction, own, report, apply = rule.finish(buffer.rule, params)
-        shadow, terms_of = split.finish(buffer.shadow, params, direction, apply)
+        shadow, compute_terms = split.finish(buffer.shadow, params, direction, apply)
 
         def terms():
             stale, now = full.mean(buffer.stale.total), full.mean(full.total(params))
-            return {**terms_of(stale, now), "gradient": squared(now)}
+            return {**compute_terms(stale, now), "gradient": squared(now)}
 
         report = _with_terms(report, buffer.measured, terms, learning_rate)
         return direction, _State(own, shadow, buffer.stale), report, apply
@@ -133,7 +133,7 @@ def _memory(rule: Rule, full: FullGradients) -> ClientMemoryRequest:
     """What is stored for each client: its full gradient and, if the rule stores something, that and its shadow's."""
 
     def remembers(arrival):
-        stored = {"full": full.of_trip(arrival)}
+        stored = {"full": full.trip_gradient(arrival)}
         if rule.memory:
             stored["rule"] = rule.memory.remembers(arrival)
             stored["shadow"] = rule.memory.remembers(arrival._replace(update=stored["full"]))

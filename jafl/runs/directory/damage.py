@@ -1,4 +1,4 @@
-"""Damaged run directories: what is wrong with one, so that it can be told and the others go on."""
+"""Damaged run directories: what is wrong with one, so that a message can name it and the others go on."""
 
 import os
 import pathlib

@@ -21,8 +21,8 @@ SHOWN = 12  # digits of a digest, where people read it
 
 def with_digests(folder: pathlib.Path, summary: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
     """The content of a ``summary.json`` with the digests of the files ``names`` of ``folder`` that are there."""
-    found = {name: _digest(folder / name) for name in names if (folder / name).is_file()}
-    return _with_own_digest(SUMMARY, {**summary, KEY: found})
+    digests = {name: _digest(folder / name) for name in names if (folder / name).is_file()}
+    return _with_own_digest(SUMMARY, {**summary, KEY: digests})
 
 
 def with_own_digest(name: str, content: Mapping[str, Any]) -> dict[str, Any]:
@@ -62,10 +62,10 @@ def what_changed(
         if (names is not None and name not in names) or not (folder / name).is_file():
             continue
         own = name == written_in
-        found = _digest_of_content(name, content) if own else _digest(folder / name)
-        if found != expected:
+        digest = _digest_of_content(name, content) if own else _digest(folder / name)
+        if digest != expected:
             return (
-                f"{name} has changed since it was written: its SHA-256 begins with {found[:SHOWN]}, and with "
+                f"{name} has changed since it was written: its SHA-256 begins with {digest[:SHOWN]}, and with "
                 f"{str(expected)[:SHOWN]} in {written_in}; if you have the file as it was, put it back"
             )
     return None
@@ -74,12 +74,12 @@ def what_changed(
 def _digest(path: pathlib.Path) -> str:
     """The SHA-256 of a file; of ``config.json``, which is JSON by now, of what it says that decides results."""
     if path.name != CONFIG:
-        return checksums.of_file(path)
+        return checksums.file_checksum(path)
     content = json.loads(path.read_bytes())
-    return checksums.of_values({**content, **dict.fromkeys(("target_accuracy", *DECIDE_NOTHING))})
+    return checksums.json_checksum({**content, **dict.fromkeys(("target_accuracy", *DECIDE_NOTHING))})
 
 
 def _digest_of_content(name: str, content: Mapping[str, Any]) -> str:
     """The SHA-256 of all that the file ``name`` says but this digest."""
     others = {other: digest for other, digest in content[KEY].items() if other != name}
-    return checksums.of_values({**content, KEY: others})
+    return checksums.json_checksum({**content, KEY: others})

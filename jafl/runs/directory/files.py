@@ -99,8 +99,8 @@ class RunDirectory:
         return self.path / NEW_CHECKPOINTS
 
     @property
-    def batch_checkpoints(self) -> pathlib.Path:
-        """The folder of the checkpoints of a batch of runs in one program, of which this run is the first."""
+    def group_checkpoints(self) -> pathlib.Path:
+        """The folder of the checkpoints of a group of runs in one program, of which this run is the first."""
         return self.path / BATCH_CHECKPOINTS
 
     def past_config(self) -> Mapping[str, Any] | None:
@@ -113,7 +113,7 @@ class RunDirectory:
         """``config.json``: every resolved setting, the inputs' digests, versions, device, command, an arm's label."""
         label = experiment.label
         arm = {"label": label} if label not in ("", experiment.settings.algorithm) else {}
-        self._write_json("config.json", {**config_of(experiment, command), **arm})
+        self._write_json("config.json", {**run_config(experiment, command), **arm})
 
     def write_comparison(
         self, settings: Mapping[str, Any], runs: Sequence[str], command: Sequence[str]
@@ -266,7 +266,7 @@ def config(settings: Mapping[str, Any], command: Sequence[str]) -> dict[str, Any
     }
 
 
-def config_of(experiment: Experiment, command: Sequence[str] = ()) -> dict[str, Any]:
+def run_config(experiment: Experiment, command: Sequence[str] = ()) -> dict[str, Any]:
     """The content of an experiment's ``config.json``, but for its label."""
     inputs = {"inputs": dict(experiment.inputs)}
     return {**config(dataclasses.asdict(experiment.settings), command), **inputs}
@@ -276,8 +276,8 @@ def what_decides(config: Mapping[str, Any]) -> dict[str, Any]:
     """The part of ``config.json`` on which the bits of the results depend."""
     versions = config.get("versions", {})
     left_out = ("format", "versions", "command", "label", "target_accuracy", *DECIDE_NOTHING)
-    kept = {name: value for name, value in config.items() if name not in left_out}
-    return {**kept, "version of jafl": versions.get("jafl"), "version of jax": versions.get("jax")}
+    decisive = {name: value for name, value in config.items() if name not in left_out}
+    return {**decisive, "version of jafl": versions.get("jafl"), "version of jax": versions.get("jax")}
 
 
 def cannot_be_made(path: pathlib.Path, error: OSError) -> SettingError:

@@ -16,7 +16,7 @@ from jafl.config.settings import FORMAT, Settings, with_current_names
 from jafl.records import EventSchedule
 from jafl.runs.directory import digests
 
-REMEDY = "Look at it, then remove or rename this folder: the same command trains the run anew."
+REMEDY = "Look at it, then remove or rename this folder: the same command trains the run again."
 STATUSES = ("finished", "interrupted", "diverged")
 
 
@@ -112,8 +112,8 @@ def read_run(path: str | os.PathLike[str], *, with_metrics: bool = True) -> Past
             told = f"is {config[name]!r}" if name in config else "is missing"
             raise DamagedRun(path, f"{name} in config.json {told}")
     if summary is not None and summary.get("status") not in STATUSES:
-        told = f"is {summary['status']!r}" if "status" in summary else "is missing"
-        raise DamagedRun(path, f"status in summary.json {told}")
+        value = f"is {summary['status']!r}" if "status" in summary else "is missing"
+        raise DamagedRun(path, f"status in summary.json {value}")
     evaluations = _evaluations(path) if with_metrics else []
     if summary is not None:
         _check_digests(path, summary, None if with_metrics else (digests.CONFIG,))

@@ -128,10 +128,10 @@ def _text_row(row: Mapping[str, Any], thrown: bool) -> list[str]:
 def trouble(row: Mapping[str, Any]) -> str:
     """What a row says after its last column: runs that did not finish or that warn, void rounds; or nothing."""
     counts = {"did not finish": row["seeds"] - row["finished"], **troubles(row)}
-    told = [f"{count} of {row['seeds']} {what}" for what, count in counts.items() if count]
+    parts = [f"{count} of {row['seeds']} {what}" for what, count in counts.items() if count]
     if void := row.get("void_steps"):
-        told.append(f"{void:,} round{'s were' if void > 1 else ' was'} void")
-    return ", ".join(told)
+        parts.append(f"{void:,} round{'s were' if void > 1 else ' was'} void")
+    return ", ".join(parts)
 
 
 def aligned(cells: Sequence[Sequence[str]]) -> list[str]:

@@ -56,13 +56,13 @@ class Address(NamedTuple):
             require(fits, "process_id", self.process_id, allowed)
 
 
-def run(address: Address, act: Callable[["Member"], int], told: Callable[[Callable[[], int]], int]) -> int:
+def run(address: Address, act: Callable[["Member"], int], guard: Callable[[Callable[[], int]], int]) -> int:
     """Connects this process with the others, acts as one of them, and parts from them.
 
     Args:
       address: where and who the processes are.
       act: what this process does; returns the exit status.
-      told: calls what it is given, and turns an error into a sentence and an exit status.
+      guard: calls what it is given, and turns an error into a sentence and an exit status.
 
     Returns:
       The exit status: the same in all processes, unless one was ended from without.
@@ -83,7 +83,7 @@ def run(address: Address, act: Callable[["Member"], int], told: Callable[[Callab
         return act(member)
 
     try:
-        status = told(connected)
+        status = guard(connected)
     except BaseException as error:
         if member:
             _leave(member, error)

@@ -46,7 +46,7 @@ class Hosts:
         options: Mapping[str, Any],
         interrupt: Interrupt,
         should_stop: Callable[[], bool],
-        **told: Any,
+        **callbacks: Any,
     ) -> History:
         """Trains an experiment.
 
@@ -56,11 +56,11 @@ class Hosts:
           options: the arguments that they were made with, as far as JSON can hold them.
           interrupt: is asked to stop what follows, if another process was.
           should_stop: as of ``jafl.simulate``.
-          told: ``on_evaluation``, ``on_progress`` and ``on_memory`` of ``jafl.simulate``.
+          callbacks: ``on_evaluation``, ``on_progress`` and ``on_memory`` of ``jafl.simulate``.
 
         Raises as ``jafl.simulate`` does.
         """
-        return experiment.simulate(checkpoints=checkpoints, should_stop=should_stop, **told)
+        return experiment.simulate(checkpoints=checkpoints, should_stop=should_stop, **callbacks)
 
 
 class Member(Hosts):
@@ -90,12 +90,12 @@ class Member(Hosts):
           SettingError: in all processes, if they differ, or if one could not make it; what this one has raised, if it
             is the same everywhere.
         """
-        made, own, error = None, None, None
+        result, own, error = None, None, None
         self.in_step = False
         try:
-            made = make()
-            own = dict(describe(made))
-        except Exception as caught:  # the others are told, whatever it is
+            result = make()
+            own = dict(describe(result))
+        except Exception as caught:  # the others receive it, whatever it is
             error = caught
         failure = processes.common_error(error)
         each = [] if failure else processes.gathered(own)
@@ -104,8 +104,8 @@ class Member(Hosts):
             raise failure from (error if error is not failure else None)
         if lines := different(each):
             raise SettingError("\n  ".join([f"The processes differ in {what}:", *lines]) + f"\n{remedy}")
-        assert made is not None
-        return made
+        assert result is not None
+        return result
 
     def settings(self, read: Callable[[], Settings]) -> Settings:
         """The settings that this process reads; raises SettingError if other processes differ, or their software."""
@@ -143,7 +143,7 @@ class Member(Hosts):
             self.in_step = True
             raise
         finally:
-            if self.in_step and processes.any_of(interrupt.asked):
+            if self.in_step and processes.any_process(interrupt.asked):
                 interrupt.ask("Ctrl-C or SIGTERM in another process")
 
 
@@ -156,9 +156,9 @@ class Leader(Member):
 
     def experiments(self, make: Callable[[], list[Experiment]]) -> list[Experiment]:
         """As of a member; from then on the others wait for orders."""
-        made = super().experiments(make)
+        own_experiments = super().experiments(make)
         self._has_followers = True
-        return made
+        return own_experiments
 
     def simulate(
         self,
@@ -167,9 +167,9 @@ class Leader(Member):
         options: Mapping[str, Any],
         interrupt: Interrupt,
         should_stop: Callable[[], bool],
-        **told: Any,
+        **callbacks: Any,
     ) -> History:
-        """Trains an experiment in all processes; an error of a function in ``told`` stops all of them first.
+        """Trains an experiment in all processes; an error of a function in ``callbacks`` stops all of them first.
 
         Raises as ``jafl.simulate`` does, and what these functions raise.
         """
@@ -177,7 +177,7 @@ class Leader(Member):
         order = {"run": experiment.name, "folder": str(checkpoints.folder), "options": dict(options)}
         processes.decided(order)
         guard = _Guard()
-        guarded: dict[str, Any] = {name: guard.around(function) for name, function in told.items()}
+        guarded: dict[str, Any] = {name: guard.around(function) for name, function in callbacks.items()}
         if checkpoints.on_restore:
             checkpoints.on_restore = guard.around(checkpoints.on_restore)
         try:
@@ -205,7 +205,7 @@ class Follower(Member):
 
         Raises as ``jafl.simulate`` does, but for a run that diverges.
         """
-        made = self.experiments(lambda: make_experiments(settings))
+        own_experiments = self.experiments(lambda: make_experiments(settings))
         with Interrupt(lambda text: print(text, file=sys.stderr)) as interrupt:
             while True:
                 self.in_step = False
@@ -213,12 +213,14 @@ class Follower(Member):
                 if "end" in order:
                     self.in_step = True
                     return int(order["end"])
-                self._obey(order, made, interrupt)
+                self._obey(order, own_experiments, interrupt)
 
-    def _obey(self, order: Mapping[str, Any], made: Sequence[Experiment], interrupt: Interrupt) -> None:
+    def _obey(
+        self, order: Mapping[str, Any], own_experiments: Sequence[Experiment], interrupt: Interrupt
+    ) -> None:
         """Trains one experiment with the others; its history is the first one's."""
         self.output = str(pathlib.PurePath(order["folder"]).parent)
-        (experiment,) = (one for one in made if one.name == order["run"])
+        (experiment,) = (one for one in own_experiments if one.name == order["run"])
         checkpoints = Checkpoints(order["folder"], **order["options"], on_trouble=lambda text: None)
         with contextlib.suppress(DivergenceError, SettingError):  # the first one says so
             self._train(
@@ -260,7 +262,7 @@ class _Guard:
 
 
 def digests(experiment: Experiment) -> dict[str, str]:
-    """What every process makes for itself, and must have made alike, as SHA-256 digests of its arrays."""
+    """What every process makes for itself, the same in all of them, as SHA-256 digests of its arrays."""
     plan, schedule = experiment.preparation.plan, experiment.schedule
     partition = experiment.federation.partition
     return {
@@ -285,9 +287,9 @@ def _what_must_be_alike(settings: Settings) -> dict[str, Any]:
     from jafl import __version__
 
     device = jax.local_devices()[0]
-    given = {name: value for name, value in dataclasses.asdict(settings).items() if name not in PLACES}
+    own_settings = {name: value for name, value in dataclasses.asdict(settings).items() if name not in PLACES}
     return {
-        **given,
+        **own_settings,
         "version of jafl": __version__,
         "version of JAX": jax.__version__,
         "version of jaxlib": importlib.metadata.version("jaxlib"),
@@ -304,9 +306,9 @@ def different(each: Sequence[Mapping[str, Any]]) -> list[str]:
         for number, one in enumerate(each):
             having.setdefault(repr(one[name]) if name in one else "missing", []).append(number)
         if len(having) > 1:
-            told = [
+            values = [
                 f"{value} in process{'es' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
                 for value, numbers in having.items()
             ]
-            lines.append(f"{name}: {'; '.join(told)}")
+            lines.append(f"{name}: {'; '.join(values)}")
     return lines

@@ -83,7 +83,7 @@ def diagnose(experiment: Experiment, weights: np.ndarray | None) -> dict[str, An
         int(size * per_value) if rule.remembers else 0,
         snapshots=experiment.preparation.plan.num_slots,
     )
-    found = diagnostics.summary(
+    numbers = diagnostics.summary(
         schedule,
         num_examples=experiment.federation.num_examples,
         label_counts=experiment.federation.label_counts(),
@@ -91,7 +91,7 @@ def diagnose(experiment: Experiment, weights: np.ndarray | None) -> dict[str, An
         groups=diagnostics.groups_by_speed(schedule),
         costs=costs,
     )
-    return found | privacy.block(experiment)
+    return numbers | privacy.block(experiment)
 
 
 def kinds_of_weights(experiment: Experiment, weights: np.ndarray | None) -> dict[str, np.ndarray]:
@@ -112,7 +112,7 @@ def draw_schedule(
     path: pathlib.Path, experiment: Experiment, weights: np.ndarray | None, pictures: str = "all"
 ) -> list[str]:
     """Draws a schedule that ran, or would run, to its end; ``pictures`` and what it returns as in ``draw``."""
-    return draw(path, _of_schedule(experiment, weights) | privacy.figures(experiment), pictures)
+    return draw(path, _schedule_figures(experiment, weights) | privacy.figures(experiment), pictures)
 
 
 def draw_history(
@@ -120,7 +120,7 @@ def draw_history(
 ) -> list[str]:
     """Draws what was measured, and the schedule if it ran to its end; ``pictures`` and the list as in ``draw``."""
     whole = history.server_steps == experiment.schedule.num_steps
-    figures = _of_run(experiment, history.evaluations, history.weights, whole)
+    figures = _run_figures(experiment, history.evaluations, history.weights, whole)
     return draw(path, figures | privacy.figures(experiment, history.step_reports), pictures)
 
 
@@ -132,7 +132,7 @@ def draw_missing(
         return []
     weights = read_weights(path, experiment.schedule)
     whole = len(weights) == experiment.schedule.num_trips
-    figures = _of_run(experiment, evaluations, weights, whole)
+    figures = _run_figures(experiment, evaluations, weights, whole)
     figures |= privacy.figures(experiment, _read_reports(path)[1])
     return draw(path, {n: f for n, f in figures.items() if not (path / f"{n}.png").is_file()}, pictures)
 
@@ -156,7 +156,9 @@ def _read_reports(path: pathlib.Path) -> tuple[dict[str, np.ndarray], dict[str, 
     return trips, steps
 
 
-def _of_run(experiment: Experiment, evaluations: Evaluations, weights: np.ndarray, whole: bool) -> Figures:
+def _run_figures(
+    experiment: Experiment, evaluations: Evaluations, weights: np.ndarray, whole: bool
+) -> Figures:
     """{name: a function that makes the figure} of a run, of its schedule only if that ran to its end (``whole``)."""
     curves = {experiment.settings.algorithm: [evaluations]}
     target = experiment.settings.target_accuracy
@@ -166,7 +168,7 @@ def _of_run(experiment: Experiment, evaluations: Evaluations, weights: np.ndarra
     if not plots.is_constant(weights):
         figures["weights"] = lambda: plots.weights(weights)
     if whole:
-        return figures | _of_schedule(experiment, weights)
+        return figures | _schedule_figures(experiment, weights)
     return figures | {"label_split": lambda: label_split(experiment.federation)}
 
 
@@ -227,14 +229,14 @@ def _write(content: bytes, file: pathlib.Path) -> None:
     file.write_bytes(content)
 
 
-def _of_schedule(experiment: Experiment, weights: np.ndarray | None) -> Figures:
+def _schedule_figures(experiment: Experiment, weights: np.ndarray | None) -> Figures:
     """{name: a function that makes the figure} of a schedule, without figures of constants."""
     schedule, federation = experiment.schedule, experiment.federation
     name, sizes, labels = experiment.settings.algorithm, federation.num_examples, federation.label_counts()
     weighted = None
     if weights is not None and np.all(weights >= 0) and np.any(weights > 0):
         weighted = {"as weighted": weights}
-    # Where all trips count alike, influence is participation.
+    # Where all trips count the same, influence is participation.
     kinds = {n: of for n, of in kinds_of_weights(experiment, weights).items() if not plots.is_constant(of)}
     figures: Figures = {
         "label_split": lambda: label_split(federation),
@@ -244,7 +246,7 @@ def _of_schedule(experiment: Experiment, weights: np.ndarray | None) -> Figures:
         ),
         "labels_seen": lambda: plots.labels_seen(schedule, labels, weighted),
     }
-    figures |= _of_staleness(name, schedule)
+    figures |= _staleness_figures(name, schedule)
     if schedule.discarded_client.size and not plots.is_constant(sizes):  # else all that start are applied
         figures["participating_examples"] = lambda: plots.participating_examples(schedule, sizes)
     if kinds:
@@ -252,8 +254,8 @@ def _of_schedule(experiment: Experiment, weights: np.ndarray | None) -> Figures:
     return figures
 
 
-def _of_staleness(name: str, schedule: EventSchedule) -> Figures:
-    """The figures that need nothing but a schedule, apart from its timeline; none of constants."""
+def _staleness_figures(name: str, schedule: EventSchedule) -> Figures:
+    """The figures that need nothing but a schedule, except its timeline; none of constants."""
     figures: Figures = {}
     if not plots.is_constant(schedule.staleness):
         groups = diagnostics.groups_by_speed(schedule)
@@ -270,7 +272,7 @@ def figures_from_files(path: pathlib.Path, name: str) -> Figures:
     The labels that clients hold are in none of them. Raises SettingError if ``schedule.npz`` cannot be read.
     """
     schedule = read_schedule(path)
-    figures: Figures = {"timeline": lambda: plots.timeline(schedule), **_of_staleness(name, schedule)}
+    figures: Figures = {"timeline": lambda: plots.timeline(schedule), **_staleness_figures(name, schedule)}
     try:
         weights, sizes = read_weights(path, schedule), np.diff(_array(path / "partition.npz", "offsets"))
     except SettingError:  # a dry run, or one that was stopped

@@ -43,15 +43,15 @@ def block(
     report = report_of(experiment.rule)
     if report is None:
         return {}
-    told = report.to_dict() | _amplified(experiment, report)
+    fields = report.to_dict() | _amplified(experiment, report)
     if trip_reports is not None and len(trip_reports["clipped"]):
         clipped = np.asarray(trip_reports["clipped"])
-        told |= {"trips_clipped": int(clipped.sum()), "share_of_trips_clipped": float(clipped.mean())}
-        told |= {"updates_not_finite": int(np.sum(trip_reports.get("not_finite", 0)))}
-    if norms := norms_of(step_reports or {}):
+        fields |= {"trips_clipped": int(clipped.sum()), "share_of_trips_clipped": float(clipped.mean())}
+        fields |= {"updates_not_finite": int(np.sum(trip_reports.get("not_finite", 0)))}
+    if norms := noise_norms(step_reports or {}):
         names = ("median_signal_norm", "median_noise_norm")
-        told |= {name: float(np.median(values)) for name, values in zip(names, norms, strict=True)}
-    return {"privacy": told}
+        fields |= {name: float(np.median(values)) for name, values in zip(names, norms, strict=True)}
+    return {"privacy": fields}
 
 
 def _amplified(experiment: Experiment, report: PrivacyReport) -> dict[str, float | str | None]:
@@ -81,7 +81,7 @@ def _amplified_epsilon(noise_multiplier: float, rate: float, rounds: int, delta:
     return amplified_epsilon(noise_multiplier, sampling_rate=rate, rounds=rounds, delta=delta)
 
 
-def norms_of(step_reports: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray] | None:
+def noise_norms(step_reports: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray] | None:
     """(norms of the directions before noise [T'], of their noises [T']); None where a run has reported none."""
     if "noise_norm" not in step_reports or not len(step_reports["noise_norm"]):
         return None
@@ -93,19 +93,19 @@ def figures(experiment: Experiment, step_reports: Mapping[str, Any] | None = Non
     report = report_of(experiment.rule)
     if report is None:
         return {}
-    made: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     if np.isfinite(report.per_client_epsilon).any() and report.noise_multiplier > 0:
         readings = {
             "once": report.epsilon_once,
             "realised": report.epsilon_realised,
             "worst case": report.epsilon_worst_case,
         }
-        made["epsilon_per_client"] = functools.partial(
+        fields["epsilon_per_client"] = functools.partial(
             plots.epsilon_per_client, report.per_client_epsilon, readings
         )
-    if norms := norms_of(step_reports or {}):
-        made["signal_and_noise"] = functools.partial(plots.signal_and_noise, *norms)
-    return made
+    if norms := noise_norms(step_reports or {}):
+        fields["signal_and_noise"] = functools.partial(plots.signal_and_noise, *norms)
+    return fields
 
 
 def text(blocks: Mapping[str, Mapping[str, Any] | None]) -> list[str]:
@@ -124,26 +124,26 @@ def text(blocks: Mapping[str, Mapping[str, Any] | None]) -> list[str]:
 
 def table(blocks: Mapping[str, Mapping[str, Any] | None]) -> list[Sequence[str]]:
     """The table of private runs, its heading first; empty without private runs. ``blocks``: as of ``text``."""
-    rows = [_row(name, told) for name, told in blocks.items() if told]
+    rows = [_row(name, fields) for name, fields in blocks.items() if fields]
     return [COLUMNS, *rows] if rows else []
 
 
 def remarks(blocks: Mapping[str, Mapping[str, Any] | None]) -> list[str]:
     """Sentences on single private runs. ``blocks``: as of ``text``."""
     said = []
-    for name, told in blocks.items():
-        if told and "epsilon_amplified" in told:
-            epsilon = told["epsilon_amplified"]
+    for name, fields in blocks.items():
+        if fields and "epsilon_amplified" in fields:
+            epsilon = fields["epsilon_amplified"]
             known = "unknown here: pip install 'jafl[privacy]'" if epsilon is None else _number(epsilon)
             said.append(
                 f"{name}: epsilon {known}, if nobody learns who was in its Poisson cohorts (amplified by sampling). "
                 "The table is for cohorts that are known."
             )
-        if told and "not_amplified" in told:
-            said.append(f"{name}: sampling does not amplify its privacy. {told['not_amplified']}")
-        if told and told.get("updates_not_finite"):
+        if fields and "not_amplified" in fields:
+            said.append(f"{name}: sampling does not amplify its privacy. {fields['not_amplified']}")
+        if fields and fields.get("updates_not_finite"):
             said.append(
-                f"{name}: {told['updates_not_finite']:,} updates held NaN or infinity, and counted as 0. Look at "
+                f"{name}: {fields['updates_not_finite']:,} updates held NaN or infinity, and counted as 0. Look at "
                 "what these clients hold (reports.npz: not_finite), or lower learning_rate."
             )
     return said
@@ -152,9 +152,9 @@ def remarks(blocks: Mapping[str, Mapping[str, Any] | None]) -> list[str]:
 def claims(blocks: Mapping[str, Mapping[str, Any] | None]) -> list[tuple[str, Sequence[str]]]:
     """(whose claim stands on these sentences, the sentences) of all private runs. ``blocks``: as of ``text``."""
     said: dict[tuple[str, ...], list[str]] = {}
-    for name, told in blocks.items():
-        if told:
-            said.setdefault(tuple(told["conditions"]), []).append(name)
+    for name, fields in blocks.items():
+        if fields:
+            said.setdefault(tuple(fields["conditions"]), []).append(name)
     several = len(said) > 1
     return [
         (
@@ -165,23 +165,23 @@ def claims(blocks: Mapping[str, Mapping[str, Any] | None]) -> list[tuple[str, Se
     ]
 
 
-def _row(name: str, told: Mapping[str, Any]) -> Sequence[str]:
-    mechanism = dict(told["mechanism"])
+def _row(name: str, fields: Mapping[str, Any]) -> Sequence[str]:
+    mechanism = dict(fields["mechanism"])
     more = [f"{mechanism[key]} {key}" for key in ("restarts", "bands") if mechanism.get(key)]
-    share = told.get("share_of_trips_clipped")
+    share = fields.get("share_of_trips_clipped")
     return [
         name,
-        *(_number(told[f"epsilon_{reading}"]) for reading in ("once", "realised", "worst_case")),
-        _number(told["delta"]),
+        *(_number(fields[f"epsilon_{reading}"]) for reading in ("once", "realised", "worst_case")),
+        _number(fields["delta"]),
         ", ".join([mechanism["name"], *more]),
-        _number(told["clip_norm"]),
-        _number(told["noise_multiplier"]),
+        _number(fields["clip_norm"]),
+        _number(fields["noise_multiplier"]),
         "the noise"
-        if told["epsilon"] is None
-        else f"epsilon {_number(told['epsilon'])} {told['epsilon_reading']}",
-        _number(told["noise_deviation"]),
+        if fields["epsilon"] is None
+        else f"epsilon {_number(fields['epsilon'])} {fields['epsilon_reading']}",
+        _number(fields["noise_deviation"]),
         "-" if share is None else f"{100 * share:.1f} %",
-        "-" if share is None else f"{told.get('updates_not_finite', 0):,}",
+        "-" if share is None else f"{fields.get('updates_not_finite', 0):,}",
     ]
 
 

@@ -1,4 +1,4 @@
-"""Records a run in its directory while it trains and when it ends, alone or in a batch of runs."""
+"""Records a run in its directory while it trains and when it ends, alone or in a group of runs."""
 
 import contextlib
 import dataclasses
@@ -11,7 +11,7 @@ from jafl.config.experiment import Experiment
 from jafl.config.inputs import changed
 from jafl.engine.evaluation import per_client_accuracy
 from jafl.records import History
-from jafl.runs.directory.files import RunDirectory, config_of, what_decides
+from jafl.runs.directory.files import RunDirectory, run_config, what_decides
 from jafl.runs.directory.previous_run import Replacement
 from jafl.runs.directory.reader import DamagedRun, PastRun, read_run
 from jafl.runs.directory.summary import summarize
@@ -63,7 +63,7 @@ class Options:
             if whole_number("checkpoint_every", self.checkpoint_every, 0):
                 require_library("orbax")
         elif not is_installed("orbax"):
-            self.show(f"No checkpoints, so --resume would begin anew: {MissingLibraryError('orbax')}")
+            self.show(f"No checkpoints, so --resume would start again: {MissingLibraryError('orbax')}")
             object.__setattr__(self, "checkpoint_every", 0)
         choose("runs_together", self.runs_together, {name: name for name in RUNS_TOGETHER})
         object.__setattr__(self, "pictures", which_pictures(self.pictures, self.show))
@@ -127,7 +127,7 @@ class Recording:
         self._writers: list[Any] = []
         self._open = contextlib.ExitStack()
         self._settings = dataclasses.asdict(experiment.settings)
-        now = config_of(experiment)
+        now = run_config(experiment)
         before = None if self.is_waiting else directory.past_config()
         self.decides = what_decides(now if before is None else before)
         refuse_differences(directory.path, self.decides, what_decides(now))
@@ -159,7 +159,7 @@ class Recording:
             if run.is_over:
                 raise
             self.options.show(
-                f"{error.reason}. It is written anew, from the last checkpoint or from the start."
+                f"{error.reason}. It is written again, from the last checkpoint or from the start."
             )
             return run
 
@@ -301,7 +301,7 @@ def refuse_differences(path: Any, before: Mapping[str, Any], now: Mapping[str, A
     before, now = dict(before), dict(now)
     inputs_before, inputs_now = before.pop("inputs", None), now.pop("inputs", None)
     lines = differences(before, now)
-    if not lines and inputs_before is not None and inputs_now is not None:  # not told by earlier versions
+    if not lines and inputs_before is not None and inputs_now is not None:  # earlier versions wrote none
         refuse_changed_inputs(path, changed(before, inputs_before, inputs_now))
     if lines:
         raise SettingError(

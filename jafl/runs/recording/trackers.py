@@ -84,8 +84,8 @@ class CommaSeparated:
     def __init__(self, path: pathlib.Path, settings: Mapping[str, Any], server_step: int):
         self._file = pathlib.Path(path) / CSV
         self._columns: list[str] = []
-        kept = self._read(server_step) if server_step else []
-        self._write_all(kept)
+        lines = self._read(server_step) if server_step else []
+        self._write_all(lines)
 
     def write(self, evaluation: Mapping[str, Any]) -> None:
         """Appends the evaluation; where it has a metric that is new, the file gets that column."""
@@ -231,13 +231,13 @@ def named(names: str) -> list[Tracker]:
     Raises:
       SettingError: for another name (tells the nearest), or if a library is not installed.
     """
-    found = []
+    trackers = []
     for name in dict.fromkeys(filter(None, map(str.strip, names.split(",")))):
         tracker, library = choose("trackers", name, TRACKERS)
         if library:
             require_library(library)
-        found.append(tracker)
-    return found
+        trackers.append(tracker)
+    return trackers
 
 
 def tensorboard() -> Tracker:

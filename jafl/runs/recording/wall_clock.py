@@ -9,7 +9,7 @@ from jafl.base.stopwatch import Stopwatch, describe, part, running
 __all__ = ["WallClock", "measured", "part"]
 
 COMPILING = "compiling"
-# In this order the parts are told; others follow before the last.
+# In this order the parts are listed; others follow before the last.
 ORDER = ("start", "data", "schedule", "planning", COMPILING, "training", "waiting", "pictures", "other")
 
 
@@ -18,11 +18,11 @@ class WallClock:
 
     def __init__(self, watch: Stopwatch, compiling: Any):
         self._watch, self._compiling = watch, compiling
-        self.of_one_run = False  # then the start, and what is made before training, is that run's, too
+        self.is_one_run = False  # then the start, and what is made before training, is that run's, too
 
     def mark(self) -> dict[str, float]:
         """Where the parts of one run begin, for ``summary``."""
-        return {} if self.of_one_run else self.parts()
+        return {} if self.is_one_run else self.parts()
 
     def parts(self, since: Mapping[str, float] | None = None) -> dict[str, float]:
         """{part: seconds} so far, or of what came after an earlier answer, ``since``."""
@@ -37,7 +37,7 @@ class WallClock:
         return {"total_seconds": sum(parts.values()), "parts": parts}
 
     def line(self) -> str:
-        """What the user is told."""
+        """The lines that the user reads."""
         return describe(self._watch.total(), self.parts())
 
 

@@ -91,8 +91,8 @@ def compared(first: Found, second: Found, names: Sequence[str]) -> dict[str, Any
     for name, (a, b) in pairs.items():
         title = f"{a['title']} {a['rule']} {a['clients']:,}"
         rates = [tables.digits(row["trips_per_second"]) if name in both else row["status"] for row in (a, b)]
-        found = ratios.get(name, {})
-        table.append([title, *rates, *(_written(found.get(column)) for column in MEASURES)])
+        row_ratios = ratios.get(name, {})
+        table.append([title, *rates, *(_written(row_ratios.get(column)) for column in MEASURES)])
     return {
         "names": list(names),
         "shared": shared,
@@ -105,12 +105,12 @@ def compared(first: Found, second: Found, names: Sequence[str]) -> dict[str, Any
 
 
 def _ratios(a: Found, b: Found) -> dict[str, float]:
-    found = {}
+    quotients = {}
     for column, measure in MEASURES.items():
         before, after = measure(a), measure(b)
         if before and after is not None:
-            found[column] = after / before
-    return found
+            quotients[column] = after / before
+    return quotients
 
 
 def _written(ratio: float | None) -> str:
@@ -122,12 +122,12 @@ def _differences(first: Found, second: Found, names: Sequence[str]) -> list[str]
     lines = [f"a: {names[0]}, {first.get('began', '?')}", f"b: {names[1]}, {second.get('began', '?')}"]
     for part in ("machine", "versions", "settings"):
         a, b = first[part], second[part]
-        told = [
+        values = [
             f"{name.replace('_', ' ')}: {_value(name, a.get(name))} (a), {_value(name, b.get(name))} (b)"
             for name in dict.fromkeys([*a, *b])
             if a.get(name) != b.get(name)
         ]
-        lines.append(f"Different {part}: {'; '.join(told)}" if told else f"The same {part}.")
+        lines.append(f"Different {part}: {'; '.join(values)}" if values else f"The same {part}.")
     return lines
 
 
@@ -153,14 +153,14 @@ def _notes(
             notes.append(f"Only in {'ab'[here]} ({name}): {', '.join(alone)}.")
     ways: dict[str, list[str]] = {}
     for row, (a, b) in pairs.items():
-        told = [
+        facts = [
             f"{fact.replace('_', ' ')} {a.get(fact)} (a), {b.get(fact)} (b)"
             for fact in FACTS
             if a["status"] == b["status"] == "measured" and a.get(fact) != b.get(fact)
         ]
-        if told:
-            ways.setdefault("; ".join(told), []).append(row)
+        if facts:
+            ways.setdefault("; ".join(facts), []).append(row)
     return [
         *notes,
-        *(f"Run in another way, with {told}: {', '.join(alike)}." for told, alike in ways.items()),
+        *(f"Run in another way, with {facts}: {', '.join(rows)}." for facts, rows in ways.items()),
     ]

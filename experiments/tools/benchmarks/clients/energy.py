@@ -192,12 +192,12 @@ def counter(platform: str, devices: int) -> Iterator[Counter | None]:
         tries = [Rapl]
     elif platform == "gpu":
         tries = [lambda: Nvml(devices), lambda: SampledPower(lambda: smi_watts(devices))]
-    found = next(filter(None, map(_made, tries)), None)
+    meter = next(filter(None, map(_made, tries)), None)
     try:
-        yield found
+        yield meter
     finally:
-        if found:
-            found.close()
+        if meter:
+            meter.close()
 
 
 def _made(make: Callable[[], Counter]) -> Counter | None:

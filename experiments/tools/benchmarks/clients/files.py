@@ -56,8 +56,8 @@ def read(path: str | os.PathLike[str], setting: str) -> dict[str, Any]:
     if not isinstance(content, dict) or content.get("benchmark") != NAME:
         raise _refused(setting, file, "holds no benchmark of this kind: name a benchmark.json")
     if content.get("format") != FORMAT:
-        found = content.get("format")
-        raise _refused(setting, file, f"has the format {found!r}, and this version of jafl reads {FORMAT}")
+        number = content.get("format")
+        raise _refused(setting, file, f"has the format {number!r}, and this version of jafl reads {FORMAT}")
     if wrong := _wrong_part(content):
         raise _refused(setting, file, f"is damaged: {wrong}")
     return content

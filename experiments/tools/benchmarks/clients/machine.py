@@ -25,13 +25,13 @@ def machine() -> dict[str, Any]:
 
 def versions() -> dict[str, str]:
     """Versions of what decides the speed, beside those that JAX tells of itself."""
-    found = {"python": platform.python_version()}
+    numbers = {"python": platform.python_version()}
     for package in ("numpy", "flax", "optax", "libtpu"):
         try:
-            found[package] = importlib.metadata.version(package)
+            numbers[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return numbers
 
 
 def processor(file: str = "/proc/cpuinfo") -> str:

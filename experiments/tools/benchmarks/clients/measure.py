@@ -75,30 +75,30 @@ def measured(row: Row, settings: Mapping[str, Any]) -> dict[str, Any]:
     centralised = _Centralised(work)
     rounds = centralised.rounds()
     seconds_per_trip = float(np.median(rounds)) * work.local_steps
-    trips = settings.get("client_trips") or (None if row.of_blazefl else subjects.most_trips(row, platform))
-    cohort = min(subjects.cohort_of(seconds_per_trip), row.clients, max(1, (trips or row.clients) // 2))
-    found: dict[str, Any] = {
+    trips = settings.get("client_trips") or (None if row.is_blazefl else subjects.most_trips(row, platform))
+    cohort = min(subjects.count_cohort(seconds_per_trip), row.clients, max(1, (trips or row.clients) // 2))
+    facts: dict[str, Any] = {
         "load": os.getloadavg()[0],
         "data": work.data,
         "batch": work.batch,
         "local_steps": work.local_steps,
-        "clients_per_round": cohort if row.of_blazefl else None,
+        "clients_per_round": cohort if row.is_blazefl else None,
         "published_examples_per_second": row.published,
     }
     try:
-        found |= _of_run(row, work, settings.get("devices"), trips, cohort, seconds_per_trip, platform)
+        facts |= _run_facts(row, work, settings.get("devices"), trips, cohort, seconds_per_trip, platform)
     except SettingError as error:  # foretold; or of the compiler of an accelerator, which has the last word
         if error.setting != "device memory":
             raise
-        found |= _too_large(error)
+        facts |= _too_large(error)
     gc.collect()
-    if found["status"] == "measured":
-        found["examples_per_second"] = found["trips_per_second"] * work.examples_per_trip
+    if facts["status"] == "measured":
+        facts["examples_per_second"] = facts["trips_per_second"] * work.examples_per_trip
         rounds += centralised.rounds()
-    return {**found, "centralised": centralised.told(rounds)}
+    return {**facts, "centralised": centralised.benchmark_fields(rounds)}
 
 
-def _of_run(
+def _run_facts(
     row: Row,
     work: Work,
     devices: int | None,
@@ -114,12 +114,12 @@ def _of_run(
     run = run._replace(evaluate_at=[run.schedule.num_steps])
     preparation = prepare(run, devices=devices)
     watch.mark("planning")
-    found = _of_preparation(preparation)
+    facts = _plan_facts(preparation)
     first = int(run.schedule.step_offsets[1]) * seconds_per_trip
     if first > MOST_SECONDS_OF_FIRST_STEP:
         reason = f"its first step alone would take about {first / 60:,.0f} minutes"
-        return {**found, "status": "too slow", "reason": reason}
-    return {**found, **_trained(preparation, watch, platform)}
+        return {**facts, "status": "too slow", "reason": reason}
+    return {**facts, **_trained(preparation, watch, platform)}
 
 
 def estimated(row: Row, settings: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -132,12 +132,12 @@ def estimated(row: Row, settings: Mapping[str, Any]) -> dict[str, Any] | None:
     from jafl.ahead_of_time.topologies import is_installed
 
     devices = jax.local_devices()[: settings.get("devices") or None]
-    name = topology_of(devices[0].platform, devices[0].device_kind, len(devices))
+    name = benchmark_topology(devices[0].platform, devices[0].device_kind, len(devices))
     if name is None or not is_installed(name):
         return None
     work = subjects.make_work(row, settings)
     trips = settings.get("client_trips") or (
-        None if row.of_blazefl else subjects.most_trips(row, devices[0].platform)
+        None if row.is_blazefl else subjects.most_trips(row, devices[0].platform)
     )
     run = subjects.make_run(row, work, trips, row.clients)
     run = run._replace(evaluate_at=[run.schedule.num_steps])
@@ -158,7 +158,7 @@ def estimated(row: Row, settings: Mapping[str, Any]) -> dict[str, Any] | None:
     }
 
 
-def topology_of(platform: str, kind: str, number: int) -> str | None:
+def benchmark_topology(platform: str, kind: str, number: int) -> str | None:
     """The name of the topology of these devices, of a TPU v5e where they are CPUs, or None where none fits.
 
     Args:
@@ -167,8 +167,9 @@ def topology_of(platform: str, kind: str, number: int) -> str | None:
       number: how many there are.
 
     Examples:
-      >>> topology_of("tpu", "TPU v5 lite", 4), topology_of("cpu", "cpu", 2), topology_of("gpu", "NVIDIA A100", 1)
-      ('v5e:2x2', 'v5e:1x1', None)
+      >>> benchmark_topology("tpu", "TPU v5 lite", 4), benchmark_topology("cpu", "cpu", 2)
+      ('v5e:2x2', 'v5e:1x1')
+      >>> benchmark_topology("gpu", "NVIDIA A100", 1)
     """
     from jafl.ahead_of_time.topologies import NAMES
 
@@ -176,8 +177,8 @@ def topology_of(platform: str, kind: str, number: int) -> str | None:
         return ELSEWHERE
     chip = next((chip for begin, chip in KINDS.items() if kind.startswith(begin)), None)
     for name in NAMES:
-        of_name, _, shape = name.partition(":")
-        if of_name == chip and int(np.prod([int(side) for side in (shape or "1").split("x")])) == number:
+        family, _, shape = name.partition(":")
+        if family == chip and int(np.prod([int(side) for side in (shape or "1").split("x")])) == number:
             return name
     return None
 
@@ -218,7 +219,7 @@ class _Centralised:
         number = CENTRALISED_ROUNDS if once < SECONDS_CENTRALISED else 2
         return [seconds(self._train) / self._steps for _ in range(number)]
 
-    def told(self, rounds: Sequence[float]) -> dict[str, Any]:
+    def benchmark_fields(self, rounds: Sequence[float]) -> dict[str, Any]:
         """What ``benchmark.json`` has of it."""
         rates = [self._size / each for each in rounds]
         return {"examples_per_second": float(np.median(rates)), "repeats": rates}
@@ -343,7 +344,7 @@ class _Chunks:
         }
 
 
-def _of_preparation(preparation: Preparation) -> dict[str, Any]:
+def _plan_facts(preparation: Preparation) -> dict[str, Any]:
     """The plan in words, and on how many devices."""
     plan, placement = preparation.plan, preparation.program.placement
     words = "trip by trip" if plan.width == 1 else f"waves of {plan.width}, {plan.form} form"
@@ -400,7 +401,7 @@ def facts(settings: Mapping[str, Any]) -> dict[str, Any]:
 def main(arguments: Sequence[str]) -> None:
     """``what`` to do (facts, a row, its estimate), the file for the answer, and what the rows need, as JSON."""
     what, output, request = arguments[0], arguments[1], json.loads(arguments[2])
-    # Programs are compiled anew: the time to the first step does not depend on what was run before.
+    # Programs are compiled again: the time to the first step does not depend on what was run before.
     jax.config.update("jax_enable_compilation_cache", False)
     settings = request["settings"]
     try:

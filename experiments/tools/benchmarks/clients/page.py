@@ -40,13 +40,13 @@ def write_page(folder: pathlib.Path, content: Mapping[str, Any], show: Show) -> 
         "notes": tables.notes(content),
         "commands": list(dict.fromkeys(shlex.join(map(str, one)) for one in content.get("commands", []))),
     }
-    drawn = {
+    figures = {
         "Speed and memory over the number of clients. Bars: the slowest and the fastest piece": (
             lambda: pictures.over_clients(rows)
         ),
         "The way to the first step": lambda: pictures.first_steps(rows),
     }
-    return _write(folder, (files.PAGE, files.TEXT), shown, drawn, show)
+    return _write(folder, (files.PAGE, files.TEXT), shown, figures, show)
 
 
 def write_comparison(folder: pathlib.Path, content: Mapping[str, Any], show: Show) -> int:
@@ -61,15 +61,15 @@ def write_comparison(folder: pathlib.Path, content: Mapping[str, Any], show: Sho
         "notes": content["notes"],
         "commands": [f"python run.py --compare={','.join(content['names'])}"],
     }
-    drawn = {"The second machine over the first": lambda: pictures.ratios(content)}
-    return _write(folder, (comparing.PAGE, comparing.TEXT), shown, drawn, show)
+    figures = {"The second machine over the first": lambda: pictures.ratios(content)}
+    return _write(folder, (comparing.PAGE, comparing.TEXT), shown, figures, show)
 
 
 def _write(
     folder: pathlib.Path,
     names: Sequence[str],
     shown: Mapping[str, Any],
-    drawn: Mapping[str, Callable[[], "Figure | None"]],
+    functions: Mapping[str, Callable[[], "Figure | None"]],
     show: Show,
 ) -> int:
     """Writes the text, which needs no library, and then the page."""
@@ -85,7 +85,7 @@ def _write(
     )
     write_whole(folder / names[1], lambda path: path.write_text(text + "\n", encoding="utf-8"))
     try:
-        figures = {caption: draw() for caption, draw in drawn.items()}
+        figures = {caption: draw() for caption, draw in functions.items()}
         inside = [(caption, inlined(figure)) for caption, figure in figures.items() if figure]
         from jafl import __version__
 

@@ -16,28 +16,28 @@ GIB = 2**30
 PARTS = ("schedule", "planning", "compiling and placing", "first step")
 
 
-def over_clients(found: Sequence[Found]) -> "Figure | None":
+def over_clients(all_rows: Sequence[Found]) -> "Figure | None":
     """Trips per second, and memory, over the number of clients: a column of panels for each model, a line a rule.
 
     Grey: centralised training, in batches a second. Crosses: what does not fit, at the memory that it would need.
     """
-    models = [name for name in rows.TITLES if any(row["model"] == name for row in found)]
-    models = [name for name in models if any(map(_is_measured, _of(found, name)))]
+    models = [name for name in rows.TITLES if any(row["model"] == name for row in all_rows)]
+    models = [name for name in models if any(map(_is_measured, _of(all_rows, name)))]
     if not models:
         return None
     figure, panels = new_figure(2, len(models), 4.6 * len(models), 6.4, sharex="col")
-    rules = list(dict.fromkeys(row["rule"] for row in found if row["model"] in rows.TITLES))
+    rules = list(dict.fromkeys(row["rule"] for row in all_rows if row["model"] in rows.TITLES))
     handles: dict[str, Any] = {}
     for column, model in enumerate(models):
         speed, memory = panels[0, column], panels[1, column]
-        of_model = _of(found, model)
-        beside = [row for row in of_model if row.get("centralised")]
+        model_rows = _of(all_rows, model)
+        beside = [row for row in model_rows if row.get("centralised")]
         for number, rule in enumerate(rules):
-            of_rule = [row for row in of_model if row["rule"] == rule]
-            handles |= _draw_rule(speed, memory, of_rule, rule, COLORS[number % len(COLORS)])
+            rule_rows = [row for row in model_rows if row["rule"] == rule]
+            handles |= _draw_rule(speed, memory, rule_rows, rule, COLORS[number % len(COLORS)])
         if beside:
             handles |= _draw_centralised(speed, beside)
-        title = next(row["title"] for row in of_model)
+        title = next(row["title"] for row in model_rows)
         speed.set_title(title, loc="left", fontsize="medium")
         for axes, name in ((speed, "trips a second"), (memory, "memory, GiB")):
             axes.set_xscale("log")
@@ -47,7 +47,7 @@ def over_clients(found: Sequence[Found]) -> "Figure | None":
             axes.grid(alpha=0.3, linewidth=0.6)
             axes.spines[["top", "right"]].set_visible(False)
         speed.set_ylim(*_decade(speed.get_ylim()))
-        numbers = sorted({row["clients"] for row in of_model})
+        numbers = sorted({row["clients"] for row in model_rows})
         memory.set_xticks(numbers, [thousands(number) for number in numbers])
         memory.minorticks_off()
         memory.set_xlim(min(numbers) / 1.6, max(numbers) * 1.6)
@@ -56,9 +56,9 @@ def over_clients(found: Sequence[Found]) -> "Figure | None":
     return figure
 
 
-def first_steps(found: Sequence[Found]) -> "Figure | None":
+def first_steps(all_rows: Sequence[Found]) -> "Figure | None":
     """Seconds from the call to the end of the first server step, by part: a bar for each row."""
-    measured = [row for row in found if _is_measured(row) and row.get("parts_to_first_step")]
+    measured = [row for row in all_rows if _is_measured(row) and row.get("parts_to_first_step")]
     if not measured:
         return None
     figure, panels = new_figure(1, 1, 8.0, 1.1 + 0.3 * len(measured))
@@ -81,12 +81,14 @@ def first_steps(found: Sequence[Found]) -> "Figure | None":
 
 def ratios(content: Found) -> "Figure | None":
     """The second machine's trips per second over the first one's: a bar for each row, on a logarithmic axis."""
-    found = {name: each["trips/s"] for name, each in content["ratios"].items() if each.get("trips/s")}
-    if not found:
+    ratios_by_name = {
+        name: each["trips/s"] for name, each in content["ratios"].items() if each.get("trips/s")
+    }
+    if not ratios_by_name:
         return None
-    figure, panels = new_figure(1, 1, 8.0, 1.0 + 0.3 * len(found))
+    figure, panels = new_figure(1, 1, 8.0, 1.0 + 0.3 * len(ratios_by_name))
     axes = panels[0, 0]
-    values = list(found.values())
+    values = list(ratios_by_name.values())
     colors = [COLORS[0] if value >= 1 else COLORS[1] for value in values]
     axes.barh(range(len(values)), [value - 1 for value in values], left=1.0, color=colors, height=0.7)
     axes.axvline(1.0, color="black", linewidth=1)
@@ -94,7 +96,7 @@ def ratios(content: Found) -> "Figure | None":
     low, high = min(*values, 1.0), max(*values, 1.0)
     axes.set_xlim(low / 1.3, high * 1.3)
     _ticks(axes.xaxis)
-    axes.set_yticks(range(len(found)), [content["titles"][name] for name in found])
+    axes.set_yticks(range(len(ratios_by_name)), [content["titles"][name] for name in ratios_by_name])
     axes.invert_yaxis()
     axes.set_xlabel("trips a second, b over a (log scale)")
     axes.grid(alpha=0.3, linewidth=0.6, axis="x")
@@ -104,10 +106,10 @@ def ratios(content: Found) -> "Figure | None":
 
 
 def _draw_rule(
-    speed: "Axes", memory: "Axes", of_rule: Sequence[Found], rule: str, color: str
+    speed: "Axes", memory: "Axes", rule_rows: Sequence[Found], rule: str, color: str
 ) -> dict[str, Any]:
     """Draws a rule's rows; {label: artist} for the legend."""
-    measured = [row for row in of_rule if _is_measured(row)]
+    measured = [row for row in rule_rows if _is_measured(row)]
     handles: dict[str, Any] = {}
     clients = [row["clients"] for row in measured]
     if measured:
@@ -119,7 +121,7 @@ def _draw_rule(
         peaks = [row["memory"]["peak_bytes"] / GIB for row in measured]
         memory.plot(clients, peaks, color=color, marker="o")
         handles[rule] = line
-    needed = [row for row in of_rule if row["status"] == "does not fit" and row.get("memory")]
+    needed = [row for row in rule_rows if row["status"] == "does not fit" and row.get("memory")]
     if needed:
         sizes = [row["memory"]["needed_bytes"] / GIB for row in needed]
         (crosses,) = memory.plot(
@@ -138,8 +140,8 @@ def _draw_centralised(axes: "Axes", beside: Sequence[Found]) -> dict[str, Any]:
     numbers = sorted({row["clients"] for row in beside})
     rates = []
     for number in numbers:
-        of_number = [row for row in beside if row["clients"] == number]
-        each = [row["centralised"]["examples_per_second"] / row["batch"] for row in of_number]
+        row_pair = [row for row in beside if row["clients"] == number]
+        each = [row["centralised"]["examples_per_second"] / row["batch"] for row in row_pair]
         rates.append(sorted(each)[len(each) // 2])
     label = "centralised, batches a second"
     (line,) = axes.plot(numbers, rates, color="grey", linestyle="--", marker=".", label=label)
@@ -163,8 +165,8 @@ def _decade(ends: tuple[float, float]) -> tuple[float, float]:
     return low / factor, high * factor
 
 
-def _of(found: Sequence[Found], model: str) -> list[Found]:
-    return sorted((row for row in found if row["model"] == model), key=lambda row: row["clients"])
+def _of(all_rows: Sequence[Found], model: str) -> list[Found]:
+    return sorted((row for row in all_rows if row["model"] == model), key=lambda row: row["clients"])
 
 
 def _is_measured(row: Found) -> bool:

@@ -48,7 +48,7 @@ class Row(NamedTuple):
         return f"{self.model} {self.rule} {self.clients}"
 
     @property
-    def of_blazefl(self) -> bool:
+    def is_blazefl(self) -> bool:
         """Whether it is BlazeFL's published set-up."""
         return self.model in BLAZEFL
 
@@ -100,7 +100,7 @@ def _listed(typed: Mapping[str, Any], setting: str) -> tuple[str, ...]:
     return () if value is None else tuple(items(setting, value))
 
 
-def _check(setting: str, given: tuple[str, ...], allowed: tuple[str, ...]) -> None:
-    for name in given:
+def _check(setting: str, names: tuple[str, ...], allowed: tuple[str, ...]) -> None:
+    for name in names:
         if name not in allowed:
             raise unknown_name(setting, name, allowed)

@@ -42,7 +42,7 @@ def run_clients(
       output: the folder; None: ``runs/001``, or the next number.
       command: that started it, for the files.
       resume: go on with the benchmark that ``output`` holds: rows that were measured are kept.
-      overwrite: begin anew in a folder that holds a benchmark.
+      overwrite: start again in a folder that holds a benchmark.
       show: gets each line that is meant for the user. Default: it is printed at once.
       ask: what answers for a row, "facts" or "estimate". Default: ``in_a_process``.
 
@@ -64,13 +64,13 @@ def run_clients(
     from experiments.tools.benchmarks.clients.page import write_page
 
     with occupied(output, resume=True) as (directory, _):
-        for name in (files.PAGE, files.TEXT):  # of the rows as they were; written anew at the end
+        for name in (files.PAGE, files.TEXT):  # of the rows as they were; written again at the end
             (directory.path / name).unlink(missing_ok=True)
-        kept = {row["name"] for row in content["rows"] if row["status"] != "failed"}
-        left = [row for row in wanted if row.name not in kept]
+        names_there = {row["name"] for row in content["rows"] if row["status"] != "failed"}
+        left = [row for row in wanted if row.name not in names_there]
         show(tables.machine_line(content))
         if resume:
-            show(f"{len(kept)} rows are there, {len(left)} of those asked for are measured now.")
+            show(f"{len(names_there)} rows are there, {len(left)} of those asked for are measured now.")
         try:
             _measure(left, content, directory.path, settings, ask, show)
         except KeyboardInterrupt:
@@ -187,13 +187,13 @@ def _begun(
     command: Sequence[str],
 ) -> dict[str, Any]:
     """The content of a new file, or of the one that goes on; SettingError if that is of another machine."""
-    told = {name: value for name, value in facts.items() if name != "versions"}
+    machine_facts = {name: value for name, value in facts.items() if name != "versions"}
     content: dict[str, Any] = {
         "format": files.FORMAT,
         "benchmark": files.NAME,
         "began": machine.today(),
         "commands": [list(command)],
-        "machine": {**machine.machine(), **told},
+        "machine": {**machine.machine(), **machine_facts},
         "versions": {**facts.get("versions", {}), **machine.versions()},
         "settings": {name: value for name, value in settings.items() if name != "data_dir"},
         "rows": [],
@@ -220,34 +220,36 @@ def _measure(
     if left:
         show(tables.printed(None))
     for row in left:
-        found: dict[str, Any] = {**row._asdict(), "name": row.name}
-        found |= ask("row", row, settings) or failed("it said nothing")
-        found.pop("published", None)
-        _keep(content, found, folder)
-        if found["status"] != "failed" and not _was_asked(content, row):
+        facts: dict[str, Any] = {**row._asdict(), "name": row.name}
+        facts |= ask("row", row, settings) or failed("it said nothing")
+        facts.pop("published", None)
+        _keep(content, facts, folder)
+        if facts["status"] != "failed" and not _was_asked(content, row):
             said = ask("estimate", row, settings)
             died = said is not None and said.get("status") == "failed"
-            found |= {"no_estimate": said["reason"]} if said and died else {"estimate": said}
-            _keep(content, found, folder)
-        show(tables.printed(found))
-        if found["status"] == "failed":
-            show(f"  failed: {found['reason']}")
+            facts |= {"no_estimate": said["reason"]} if said and died else {"estimate": said}
+            _keep(content, facts, folder)
+        show(tables.printed(facts))
+        if facts["status"] == "failed":
+            show(f"  failed: {facts['reason']}")
 
 
 def _was_asked(content: Mapping[str, Any], row: Row) -> bool:
     """Whether the compiler need not be asked: of chips elsewhere, once for each model and rule is enough."""
-    alike = (other for other in content["rows"] if (other["model"], other["rule"]) == (row.model, row.rule))
-    asked = any(other.get("estimate") or other.get("no_estimate") for other in alike)
+    partners = (
+        other for other in content["rows"] if (other["model"], other["rule"]) == (row.model, row.rule)
+    )
+    asked = any(other.get("estimate") or other.get("no_estimate") for other in partners)
     return asked and content["machine"].get("platform") == "cpu"
 
 
-def _keep(content: dict[str, Any], found: dict[str, Any], folder: pathlib.Path) -> None:
+def _keep(content: dict[str, Any], facts: dict[str, Any], folder: pathlib.Path) -> None:
     """Puts a row into the file, in the place of an earlier one of its name, in the order of models and clients."""
     models = (*rows.TITLES, *rows.BLAZEFL)
-    others = [row for row in content["rows"] if row["name"] != found["name"]]
+    others = [row for row in content["rows"] if row["name"] != facts["name"]]
     order = {rule: number for number, rule in enumerate(rows.ALGORITHMS)}
     content["rows"] = sorted(
-        [*others, found],
+        [*others, facts],
         key=lambda row: (
             models.index(row["model"]) if row["model"] in models else len(models),
             order.get(row["rule"], len(order)),

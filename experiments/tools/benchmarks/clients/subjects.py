@@ -59,7 +59,7 @@ def make_work(row: Row, settings: Mapping[str, Any]) -> Work:
 
     settings: of the rows, see ``rows.RUNNING``, and ``data_dir``.
     """
-    work = _blazefl(row, settings.get("data_dir")) if row.of_blazefl else _noise(row)
+    work = _blazefl(row, settings.get("data_dir")) if row.is_blazefl else _noise(row)
     return work._replace(model=in_precision(work.model, settings))
 
 
@@ -74,7 +74,7 @@ def most_trips(row: Row, platform: str) -> int:
     return MOST_TRIPS["cpu" if platform == "cpu" else "accelerator"][row.model]
 
 
-def cohort_of(seconds_per_trip: float) -> int:
+def count_cohort(seconds_per_trip: float) -> int:
     """Clients of a round of BlazeFL's set-up: all 100, or fewer where a round would take too long.
 
     seconds_per_trip: foretold by centralised training.
@@ -92,7 +92,7 @@ def make_run(row: Row, work: Work, trips: int | None, cohort: int) -> jafl.Run:
       cohort: clients of a round, in synchronous rounds.
     """
     key = jax.random.key(1)
-    if row.of_blazefl:
+    if row.is_blazefl:
         budget: dict[str, int] = {"server_steps": MOST_ROUNDS} if trips is None else {"client_trips": trips}
         schedule = jafl.synchronous(
             num_clients=row.clients, cohort_size=cohort, delay=jafl.delays.exponential(1.0), **budget

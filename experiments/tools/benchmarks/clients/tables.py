@@ -34,24 +34,24 @@ def table(rows: Sequence[Found]) -> list[list[str]]:
     every = [cells(row) for row in rows]
     names = [name for name in COLUMNS if name != PUBLISHED or any(line[name] != DASH for line in every)]
     topologies = sorted({row["estimate"]["topology"] for row in rows if row.get("estimate")})
-    of_compiler = f"{' or '.join(topologies) or 'accelerator'} by its compiler, trips/s"
-    head = [of_compiler if name == COMPILER else name for name in names]
+    compiler_column = f"{' or '.join(topologies) or 'accelerator'} by its compiler, trips/s"
+    head = [compiler_column if name == COMPILER else name for name in names]
     return [head, *([line[name] for name in names] for line in every)]
 
 
 def cells(row: Found) -> dict[str, str]:
     """{column: text} of a row: numbers where it was measured, else how it ended in the place of its speed."""
     memory = row.get("memory") or {}
-    told = dict.fromkeys(COLUMNS, DASH)
-    told |= {"model": row["title"], "rule": row["rule"], "clients": f"{row['clients']:,}"}
-    told[COMPILER] = estimate(row)
+    line = dict.fromkeys(COLUMNS, DASH)
+    line |= {"model": row["title"], "rule": row["rule"], "clients": f"{row['clients']:,}"}
+    line[COMPILER] = estimate(row)
     if memory.get("needed_bytes"):
-        told["forecast"] = readable(memory["needed_bytes"])
+        line["forecast"] = readable(memory["needed_bytes"])
     if row["status"] != "measured":
-        return told | {SPEED: row["status"]}
+        return line | {SPEED: row["status"]}
     if power := row.get("energy"):
-        told["J/trip"] = f"{'~' if power.get('sampled') else ''}{digits(power['joules_per_trip'])}"
-    return told | {
+        line["J/trip"] = f"{'~' if power.get('sampled') else ''}{digits(power['joules_per_trip'])}"
+    return line | {
         SPEED: digits(row["trips_per_second"]),
         "spread": spread(row),
         "processor ms/trip": digits(1000 * row["processor_seconds_per_trip"]),
@@ -67,11 +67,11 @@ def printed(row: Found | None) -> str:
     """A line of the table that is printed while rows are measured: a row, or the heading for None."""
     if row is None:
         return "  ".join(name.ljust(width) for name, width in PRINTED.items()).rstrip()
-    told = cells(row)
+    line = cells(row)
     if row["status"] != "measured":
-        first = [told[name].ljust(PRINTED[name]) for name in ("model", "rule", "clients")]
+        first = [line[name].ljust(PRINTED[name]) for name in ("model", "rule", "clients")]
         return "  ".join([*first, ending(row)])
-    return "  ".join(told[name].ljust(width) for name, width in PRINTED.items()).rstrip()
+    return "  ".join(line[name].ljust(width) for name, width in PRINTED.items()).rstrip()
 
 
 def ending(row: Found) -> str:
@@ -122,19 +122,19 @@ def digits(number: float | None) -> str:
 def machine_line(content: Found) -> str:
     """One line on the machine and the versions."""
     machine, versions = content["machine"], content["versions"]
-    told = f"{machine.get('device_count', '?')} x {machine.get('device_kind', '?')} ({machine.get('platform', '?')})"
+    chips = f"{machine.get('device_count', '?')} x {machine.get('device_kind', '?')} ({machine.get('platform', '?')})"
     host = f"{machine.get('processor', '?')}, {machine.get('cores', '?')} cores"
     memory = machine.get("memory_bytes")
     host += f", {readable(memory)}" if memory else ""
     listed = ", ".join(f"{name} {version}" for name, version in versions.items())
-    return f"{told}; {host}; {machine.get('system', '?')}; {listed}"
+    return f"{chips}; {host}; {machine.get('system', '?')}; {listed}"
 
 
 def notes(content: Found) -> list[str]:
     """What a reader of the table must know, in sentences."""
     rows = content["rows"]
     measured = [row for row in rows if row["status"] == "measured"]
-    told = [
+    sentences = [
         "Trips per second are the median of pieces of about half a second, which follow one another in one run after "
         "the first step and a second of warming up; the spread is the slowest and the fastest piece over it. "
         "Processor time is that of all threads of the process, on the host. Examples are those that clients compute "
@@ -148,7 +148,7 @@ def notes(content: Found) -> list[str]:
         "JAX included. Forecast: what jafl foretells before it compiles; on an accelerator the compiler's figure.",
     ]
     counters = sorted({row["energy"]["counter"] for row in measured if row.get("energy")})
-    told.append(
+    sentences.append(
         f"Energy: {'; '.join(counters)}. It counts the whole package or card, other programs included."
         + (" ~: samples of power added up." if any("samples" in name for name in counters) else "")
         if counters
@@ -156,16 +156,18 @@ def notes(content: Found) -> list[str]:
     )
     topologies = sorted({row["estimate"]["topology"] for row in rows if row.get("estimate")})
     if topologies:
-        told.append(
+        sentences.append(
             f"By its compiler: what the compiler for {' or '.join(topologies)} estimates of the same run with the "
             "plan that jafl chooses there; nothing has run on it for this column. On a CPU it is asked once for each "
             "model and rule, since the time hardly depends on the number of clients."
         )
-    told += [f"{row['name']}: no estimate: {row['no_estimate']}." for row in rows if row.get("no_estimate")]
+    sentences += [
+        f"{row['name']}: no estimate: {row['no_estimate']}." for row in rows if row.get("no_estimate")
+    ]
     if any(row["model"] in ("lenet5", "resnet18") for row in rows):
         rounds = {row["title"]: row.get("clients_per_round") for row in rows if row.get("clients_per_round")}
         small = ", ".join(f"{title}: {number}" for title, number in rounds.items() if number < 100)
-        told.append(
+        sentences.append(
             "BlazeFL's set-up: FedAvg, 100 clients with 400 images of CIFAR-10's shape each, 5 local epochs in "
             "batches of 50, GroupNorm in the place of ResNet-18's BatchNorm. Published: training examples a second "
             "on one A100 40 GB, read off BlazeFL's plots, whose clients evaluate, too."
@@ -174,13 +176,13 @@ def notes(content: Found) -> list[str]:
     loads = [row["load"] for row in rows if row.get("load") is not None]
     if loads:
         cores = content["machine"].get("cores")
-        told.append(
+        sentences.append(
             f"Load of the machine before a row: {np.median(loads):.1f} on {cores} cores (median), {max(loads):.1f} "
             "at most. Above 0 other programs ran: then compare ratios, and processor seconds, not seconds."
         )
     if large := [row for row in rows if row["status"] == "does not fit"]:
         listed = "; ".join(f"{row['name']} {ending(row).removeprefix('does not fit: ')}" for row in large)
-        told.append(f"Does not fit, by jafl's forecast: {listed}.")
+        sentences.append(f"Does not fit, by jafl's forecast: {listed}.")
     failed = [row for row in rows if row["status"] in ("failed", "too slow")]
-    told += [f"{row['name']}: {row['status']}: {row.get('reason', '')}." for row in failed]
-    return [text.replace("..", ".") for text in told]
+    sentences += [f"{row['name']}: {row['status']}: {row.get('reason', '')}." for row in failed]
+    return [text.replace("..", ".") for text in sentences]

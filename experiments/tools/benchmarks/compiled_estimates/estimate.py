@@ -44,7 +44,7 @@ class Estimate:
     @property
     def main(self) -> Loop:
         """The loop in which the program spends its time; the whole program where it has none."""
-        return hlo.main_loop(self.program, self.rounds_of)
+        return hlo.main_loop(self.program, self.known_rounds)
 
     @property
     def cycles(self) -> float | None:
@@ -62,7 +62,7 @@ class Estimate:
     @property
     def main_rounds(self) -> float:
         """Rounds of the main loop in a call; 1 where that is data and not in the table."""
-        known = self.main.rounds if self.main.rounds is not None else self.rounds_of(self.main)
+        known = self.main.rounds if self.main.rounds is not None else self.known_rounds(self.main)
         return 1 if known is None else known
 
     def seconds_of_call(self, main_rounds: float | None = None) -> float | None:
@@ -117,7 +117,9 @@ class Estimate:
         def show(loop: Loop, times: float | None, depth: int) -> None:
             indent, kind = "  " * depth, f"branch {loop.branch}" if loop.branch else "loop"
             rounds = "?" if times is None else f"{times:.3g}"
-            lines.append(f"{indent}{kind} {loop}: {rounds} x {hlo.cycles(loop, self.rounds_of):,.0f} cycles")
+            lines.append(
+                f"{indent}{kind} {loop}: {rounds} x {hlo.cycles(loop, self.known_rounds):,.0f} cycles"
+            )
             for one in sorted(loop.instructions, key=cost, reverse=True)[:most]:
                 if cost(one) >= least:
                     priced = "" if one.cycles is not None else " (bytes)"
@@ -125,7 +127,7 @@ class Estimate:
                     lines.append(
                         f"{indent}    {cost(one):,.0f}{priced} {one.operation} {shape} {one.op_name[-50:]}"
                     )
-            for inner, rounds_of_inner in hlo.times_of(loop, self.rounds_of):
+            for inner, rounds_of_inner in hlo.count_runs(loop, self.known_rounds):
                 show(inner, rounds_of_inner, depth + 1)
 
         show(self.main, 1, 0)
@@ -139,10 +141,10 @@ class Estimate:
     def unknown_rounds(self) -> list[str]:
         """The loops in the main loop whose rounds are data and stand in no table; each is counted once."""
         around = list(self.main.inside())
-        known = [pair for loop in around for pair in hlo.times_of(loop, self.rounds_of)]
+        known = [pair for loop in around for pair in hlo.count_runs(loop, self.known_rounds)]
         return sorted({str(loop) for loop, times in known if times is None})
 
-    def rounds_of(self, loop: Loop) -> float | None:
+    def known_rounds(self, loop: Loop) -> float | None:
         """The rounds of a loop, or how often a branch is taken, from the tables; None: in neither.
 
         A loop is known by the function that makes it. A branch is, too, or by a function that runs in it and not
@@ -155,11 +157,11 @@ class Estimate:
         if (share := _entry(self.shares, maker)) is not None:
             return 1 - share if loop.branch == 1 else share
         inside = {name for one in loop.inside() for i in one.instructions for name in i.functions}
-        found = (_entry(self.shares, name) for name in sorted(inside - set(functions)))
-        return next((share for share in found if share is not None), None)
+        known_shares = (_entry(self.shares, name) for name in sorted(inside - set(functions)))
+        return next((share for share in known_shares if share is not None), None)
 
     def _cycles(self, loop: Loop) -> float | None:
-        return hlo.cycles(loop, self.rounds_of) if self.topology.platform == "tpu" else None
+        return hlo.cycles(loop, self.known_rounds) if self.topology.platform == "tpu" else None
 
     def _kind(self, one: Instruction) -> str:
         root = sorted(self.module.root_operations(one) & {"scatter", "gather", "dynamic-update-slice"})
@@ -171,15 +173,15 @@ class Estimate:
         self, size: Callable[[Instruction], float], name: Callable[[Instruction], str]
     ) -> dict[str, float]:
         """{name: sum of sizes} over one round of the main loop; a branch in no table counts as taken."""
-        found: list[tuple[str, float]] = []
+        sizes: list[tuple[str, float]] = []
 
         def walk(loop: Loop, times: float) -> None:
-            found.extend((name(one), times * size(one)) for one in loop.instructions if size(one))
-            for inner, rounds in hlo.times_of(loop, self.rounds_of):
+            sizes.extend((name(one), times * size(one)) for one in loop.instructions if size(one))
+            for inner, rounds in hlo.count_runs(loop, self.known_rounds):
                 walk(inner, times * (1 if rounds is None else rounds))
 
         walk(self.main, 1)
-        return hlo.by_name(found)
+        return hlo.by_name(sizes)
 
 
 class LoweredRun(NamedTuple):
@@ -201,9 +203,9 @@ class LoweredRun(NamedTuple):
         """What the compiler says of it."""
         return self.read(topology, compiled(topology, self.lowered))
 
-    def read(self, topology: Topology, found: Compiled) -> Estimate:
+    def read(self, topology: Topology, compiled: Compiled) -> Estimate:
         """The estimate, of the program that has been compiled."""
-        return read(topology, found, rounds=self.rounds, shares=self.shares)
+        return read(topology, compiled, rounds=self.rounds, shares=self.shares)
 
 
 def estimate(topology: Topology, function: Any, *arguments: Any, **tables: Any) -> Estimate:
@@ -233,7 +235,7 @@ def estimate(topology: Topology, function: Any, *arguments: Any, **tables: Any) 
 
 def read(
     topology: Topology,
-    found: Compiled,
+    compiled: Compiled,
     *,
     rounds: Mapping[str, float] | None = None,
     shares: Mapping[str, float] | None = None,
@@ -242,15 +244,17 @@ def read(
 
     Args:
       topology: what it was compiled for.
-      found: what the compiler says.
+      compiled: what the compiler says.
       rounds: {name of a Python function: rounds} of the loops that it makes and whose rounds are data, each time that
         they are reached. Names are as in ``function.__qualname__``, or its first or last part.
       shares: {name of a Python function: share} of the times that the condition of a ``lax.cond`` it makes holds, or
         that a branch is taken in which it runs.
     """
-    module = hlo.parse(found.text)
+    module = hlo.parse(compiled.text)
     tables = dict(rounds or {}), dict(shares or {})
-    return Estimate(topology, found.memory, module, module.tree(), *tables, found.seconds, found.text)
+    return Estimate(
+        topology, compiled.memory, module, module.tree(), *tables, compiled.seconds, compiled.text
+    )
 
 
 def _entry(table: Mapping[str, float], function: str) -> float | None:

@@ -54,7 +54,7 @@ _IN_ORDER = (
     "calls",
     "called_computations",
 )
-# What makes a whole array anew without computing anything that the program asked for.
+# What copies a whole array without computing anything that the program asked for.
 _COPIES = frozenset(
     (
         *("copy", "copy-start", "slice-start", "convert", "transpose", "reshape", "broadcast"),
@@ -303,15 +303,15 @@ def _function_names(text: str) -> Callable[[int], tuple[str, ...]]:
 
     @functools.cache
     def of(frame: int) -> tuple[str, ...]:
-        found: list[str] = []
+        path: list[str] = []
         number = frame
         while str(number) in frames:
             location, parent = frames[str(number)]
-            found.insert(0, names.get(locations.get(location, ""), "?"))
+            path.insert(0, names.get(locations.get(location, ""), "?"))
             number = parent - shift
-            if len(found) > len(frames):
+            if len(path) > len(frames):
                 break
-        return tuple(found)
+        return tuple(path)
 
     return of
 
@@ -320,18 +320,18 @@ def _table(text: str, heading: str, row: str) -> list[tuple]:
     """The rows, groups of the pattern ``row``, of the table of this heading."""
     match = re.search(rf"^{heading}\n((?:.+\n)*)", text, re.MULTILINE)
     rows = (re.match(row, line) for line in match[1].splitlines()) if match else ()
-    return [tuple(group or "0" for group in found.groups()) for found in rows if found]
+    return [tuple(group or "0" for group in hit.groups()) for hit in rows if hit]
 
 
 @functools.lru_cache(maxsize=4096)
 def _arrays(shape: str) -> tuple[Array, ...]:
-    found = []
+    arrays = []
     for kind, sizes, layout in _ARRAY.findall(shape):
         dimensions = tuple(int(size) for size in sizes.split(",") if size)
         space = re.search(r"S\((\d+)\)", layout)
         size = math.prod(_padded(dimensions, layout)) * _BITS[kind] // 8
-        found.append(Array(kind, dimensions, size, int(space[1]) if space else 0))
-    return tuple(found)
+        arrays.append(Array(kind, dimensions, size, int(space[1]) if space else 0))
+    return tuple(arrays)
 
 
 def arrays_in(shape: str) -> list[Array]:
@@ -366,17 +366,17 @@ def summed(loop: Loop, cost: Callable[[Instruction], float], rounds: Rounds = la
     """The sum of ``cost`` over one round of ``loop``, as ``cycles`` counts rounds."""
     total = sum(map(cost, loop.instructions))
     unknown: dict[str, list[float]] = {}
-    for inner, times in times_of(loop, rounds):
-        found = summed(inner, cost, rounds)
+    for inner, times in count_runs(loop, rounds):
+        inner_cost = summed(inner, cost, rounds)
         if inner.branch and times is None:
             assert inner.instruction is not None
-            unknown.setdefault(inner.instruction.name, []).append(found)
+            unknown.setdefault(inner.instruction.name, []).append(inner_cost)
         else:
-            total += found * (1 if times is None else times)
+            total += inner_cost * (1 if times is None else times)
     return total + sum(map(max, unknown.values()))
 
 
-def times_of(loop: Loop, rounds: Rounds) -> list[tuple[Loop, float | None]]:
+def count_runs(loop: Loop, rounds: Rounds) -> list[tuple[Loop, float | None]]:
     """The loops and branches in ``loop``, each with how often it runs in one round; None where nobody knows.
 
     Of a conditional's branches one is taken: where the others are known, the last one is.
@@ -413,13 +413,13 @@ def main_loop(program: Loop, rounds: Rounds = lambda _: None) -> Loop:
 
 def _loops_at_the_top(program: Loop, rounds: Rounds) -> list[Loop]:
     """The loops that are in no other loop, those in branches that are never taken left out."""
-    found: list[Loop] = []
-    for inner, times in times_of(program, rounds):
+    loops: list[Loop] = []
+    for inner, times in count_runs(program, rounds):
         if inner.branch and times != 0:
-            found += _loops_at_the_top(inner, rounds)
+            loops += _loops_at_the_top(inner, rounds)
         elif not inner.branch:
-            found.append(inner)
-    return found
+            loops.append(inner)
+    return loops
 
 
 def unpriced_bytes(module: Module, one: Instruction) -> int:
@@ -444,15 +444,15 @@ def _updated_bytes(module: Module, one: Instruction) -> int:
     computations = [module.computations[name] for name in one.called.get("calls", ())] or [[one]]
     total = 0
     for computation in computations:
-        made = {inner.name: inner for inner in computation}
+        instructions = {inner.name: inner for inner in computation}
         for inner in computation:
             place = {"scatter": 2, "dynamic-update-slice": 1}.get(inner.operation)
             if place is None or len(inner.operands) <= place:
                 continue
             # Inside a fusion arrays have no place of their own: what it reads has, and so has what it makes.
-            new = made.get(inner.operands[place])
+            new = instructions.get(inner.operands[place])
             while new and new.operation in _SAME_NUMBERS and new.operands:
-                new = made.get(new.operands[0])
+                new = instructions.get(new.operands[0])
             if new:
                 total += sum(array.bytes for array in new.arrays if array.memory == 0)
                 share = sum(map(_entries, new.arrays)) / max(sum(map(_entries, inner.arrays)), 1)
@@ -470,14 +470,14 @@ def made_anew(program: Loop, module: Module, least: int) -> list[Instruction]:
     Copies, conversions, transpositions and the like, alone or as all that a fusion does; in main memory or not. A
     part that is fetched counts by the array that it is a part of.
     """
-    found = []
+    copies = []
     for top in program.loops:
         for loop in top.inside():
             for one in loop.instructions:
                 largest = max((array.bytes for array in one.arrays), default=0)
                 if largest >= least and module.root_operations(one) <= _COPIES:
-                    found.append(one)
-    return found
+                    copies.append(one)
+    return copies
 
 
 def collectives(program: Loop) -> list[tuple[Loop, Instruction]]:

@@ -97,11 +97,11 @@ class SegmentCounts(NamedTuple):
 def count_segments(preparation: Preparation) -> SegmentCounts:
     """The segments of a preparation whose plan has the matrix form."""
     run = matrix_run(preparation)
-    size, kept = (np.concatenate(column) for column in zip(*_sizes(preparation), strict=True))
+    size, versions = (np.concatenate(column) for column in zip(*_sizes(preparation), strict=True))
     memory = float(run.stores)
     lanes = run.plan.width if preparation.program.placement.together else 1
     rounds = {
-        "_combine": float(np.mean(matrix_program.further_products(kept))),
+        "_combine": float(np.mean(matrix_program.further_products(versions))),
         "_train_one_after_the_other": float(np.mean(size)),
         **rounds_of_local_training(preparation, lanes),
     }
@@ -117,5 +117,5 @@ def _sizes(preparation: Preparation) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     segmentation = Segmentation(schedule, run.plan, run.recall, run.stores, sizes, ())
     for chunk in segmentation.chunks(0, schedule.num_steps):
         arrays: SegmentArrays = chunk.arrays
-        kept = np.sum(arrays.write_slot < NO_SLOT, axis=1)
-        yield arrays.size[: chunk.count], kept[: chunk.count]
+        versions = np.sum(arrays.write_slot < NO_SLOT, axis=1)
+        yield arrays.size[: chunk.count], versions[: chunk.count]

@@ -84,12 +84,12 @@ def lowered_bare_step(
             rows = batches[lax.rem(count, batches.shape[0])]
             if width == 1:
                 return jax.tree.map(jnp.add, total, gradient(params, x[rows[0]], y[rows[0]]))
-            made = jax.vmap(gradient)(params, x[rows], y[rows])
-            return jax.tree.map(lambda sum_, new: sum_ + jnp.sum(new, 0), total, made)
+            gradients = jax.vmap(gradient)(params, x[rows], y[rows])
+            return jax.tree.map(lambda sum_, new: sum_ + jnp.sum(new, 0), total, gradients)
 
-        return lax.fori_loop(0, number, step, jax.tree.map(jnp.zeros_like, one_of(params)))
+        return lax.fori_loop(0, number, step, jax.tree.map(jnp.zeros_like, first_run(params)))
 
-    def one_of(params: Any) -> Any:
+    def first_run(params: Any) -> Any:
         return jax.tree.map(lambda p: p[0] if width > 1 else p, params)
 
     placed = topology.placed((params, x, y, batches))
@@ -97,7 +97,7 @@ def lowered_bare_step(
     return LoweredRun(lowered, {}, {}, width)
 
 
-def buffers_made_anew(found: Estimate, lowered: LoweredRun, preparation: Preparation) -> list[Instruction]:
+def buffers_made_anew(estimate: Estimate, lowered: LoweredRun, preparation: Preparation) -> list[Instruction]:
     """The instructions in loops that do no more than write a whole buffer of the carry in another place.
 
     Buffers are arrays that the program gives back, of a MiB or more, with more entries than the model's: rows of
@@ -112,4 +112,4 @@ def buffers_made_anew(found: Estimate, lowered: LoweredRun, preparation: Prepara
     def is_whole(one: Instruction) -> bool:
         return any(math.prod(array.dimensions) in sizes for array in one.arrays)
 
-    return [one for one in found.made_anew(least=1) if is_whole(one)]
+    return [one for one in estimate.made_anew(least=1) if is_whole(one)]

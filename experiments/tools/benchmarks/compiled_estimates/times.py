@@ -103,7 +103,7 @@ def times(
     evaluations = len(evaluation_steps(run))
     none = Times(chip.name, False, run.schedule.num_trips, evaluations=evaluations)
     try:
-        found = lowered.read(chip, known.compiled(chip, lowered.lowered)[1])
+        estimate = lowered.read(chip, known.compiled(chip, lowered.lowered)[1])
         evaluating = [
             read(chip, known.compiled(chip, one)[1]).seconds_of_call()
             for one in lowered_evaluations(chip, preparation, on_training)
@@ -112,27 +112,29 @@ def times(
         return none
     return dataclasses.replace(
         none,
-        fits=preparation.forecast.as_compiled(found.memory).fits,
+        fits=preparation.forecast.as_compiled(estimate.memory).fits,
         evaluation_seconds=None if None in evaluating else evaluations * sum(filter(None, evaluating)),
-        **_of_training(chip, preparation, found, lowered.trips, evaluations),
+        **_training_fields(chip, preparation, estimate, lowered.trips, evaluations),
     )
 
 
-def _of_training(
-    chip: Topology, preparation: Preparation, found: Estimate, trips: float, evaluations: int
+def _training_fields(
+    chip: Topology, preparation: Preparation, estimate: Estimate, trips: float, evaluations: int
 ) -> dict[str, Any]:
     """The fields of ``Times`` that training decides; ``trips``: of a round of the main loop."""
-    unpriced = found.unpriced if found.cycles is not None else {}
+    unpriced = estimate.unpriced if estimate.cycles is not None else {}
     fields: dict[str, Any] = {
         "not_priced": {name: size / trips for name, size in unpriced.items() if size / trips >= LEAST_LISTED},
-        "collectives": {name: size / trips for name, size in found.collectives.items()},
-        "unknown_rounds": tuple(found.unknown_rounds),
+        "collectives": {name: size / trips for name, size in estimate.collectives.items()},
+        "unknown_rounds": tuple(estimate.unknown_rounds),
     }
-    if found.seconds is not None and found.cycles_per_call is not None:
+    if estimate.seconds is not None and estimate.cycles_per_call is not None:
         rounds = preparation.run.schedule.num_trips / trips
-        calls = max(evaluations, rounds * found.seconds / SECONDS_PER_CHUNK)
+        calls = max(evaluations, rounds * estimate.seconds / SECONDS_PER_CHUNK)
         if preparation.plan.form == "matrix":
             calls = max(calls, rounds / SEGMENTS_PER_CHUNK)
-        fields["seconds_a_trip"] = found.seconds / trips
-        fields["training_seconds"] = rounds * found.seconds + calls * found.cycles_per_call / chip.chip.clock
+        fields["seconds_a_trip"] = estimate.seconds / trips
+        fields["training_seconds"] = (
+            rounds * estimate.seconds + calls * estimate.cycles_per_call / chip.chip.clock
+        )
     return fields

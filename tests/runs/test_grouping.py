@@ -5,14 +5,14 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
-from batches import simulate_in_batches
 from quick_compilation import quick_compilation  # noqa: F401
+from run_groups import simulate_in_groups
 
 import jafl
 from jafl.config.experiment import make_experiments
 from jafl.config.settings import Settings
 from jafl.engine.plan.preparation import prepare
-from jafl.runs import batching
+from jafl.runs import grouping
 from jafl.simulation.simulate import simulate_prepared
 
 SETTINGS = Settings(
@@ -38,8 +38,8 @@ def test_seeds_and_rates_go_together_and_end_as_alone():
         *experiments(seed="0", algorithm="fedbuff", learning_rate=0.05, staleness_exponent=1.0),
         *experiments(seed="1", algorithm="fedbuff", learning_rate=1e30, server_learning_rate=1e30),
     ]
-    assert batching.batches_of(found) == [[0, 1, 4, 5], [2, 3]]
-    outcomes = simulate_in_batches(found)
+    assert grouping.group_experiments(found) == [[0, 1, 4, 5], [2, 3]]
+    outcomes = simulate_in_groups(found)
     assert len(outcomes) == len(found)
     for experiment, outcome in zip(found[:5], outcomes, strict=False):
         expected = experiment.simulate()
@@ -65,28 +65,28 @@ def test_what_differs_in_more_than_numbers_stays_apart():
         *experiments(num_clients=21),
     ]
     for other in found:
-        assert batching.batches_of([first, other]) == [[0], [1]]
-    assert batching.batches_of([first, second]) == [[0, 1]]
+        assert grouping.group_experiments([first, other]) == [[0], [1]]
+    assert grouping.group_experiments([first, second]) == [[0, 1]]
 
 
 def test_groups_are_as_large_as_pays(monkeypatch):
     found = experiments(seed="0,1,2,3,4")
-    monkeypatch.setattr(batching, "CPU_BYTES", 8000)
-    assert batching.batches_of(found) == [[0, 1, 2], [3, 4]]
-    monkeypatch.setattr(batching, "CPU_BYTES", 1000)
-    assert batching.batches_of(found) == [[0], [1], [2], [3], [4]]
+    monkeypatch.setattr(grouping, "CPU_BYTES", 8000)
+    assert grouping.group_experiments(found) == [[0, 1, 2], [3, 4]]
+    monkeypatch.setattr(grouping, "CPU_BYTES", 1000)
+    assert grouping.group_experiments(found) == [[0], [1], [2], [3], [4]]
 
 
 def test_on_an_accelerator_memory_decides(monkeypatch):
     found = experiments(seed="0,1,2")
     runs = [experiment.run for experiment in found]
-    monkeypatch.setattr(batching, "device_memory", lambda: 2**35)
-    assert batching.batch_limit(runs, "gpu") > 1000
-    monkeypatch.setattr(batching, "device_memory", lambda: 2**20)
-    most = batching.batch_limit(runs, "gpu")
+    monkeypatch.setattr(grouping, "device_memory", lambda: 2**35)
+    assert grouping.group_limit(runs, "gpu") > 1000
+    monkeypatch.setattr(grouping, "device_memory", lambda: 2**20)
+    most = grouping.group_limit(runs, "gpu")
     assert 1 < most < 100
-    monkeypatch.setattr(batching, "device_memory", lambda: 2**21)
-    assert batching.batch_limit(runs, "gpu") == pytest.approx(2 * most, abs=1)
+    monkeypatch.setattr(grouping, "device_memory", lambda: 2**21)
+    assert grouping.group_limit(runs, "gpu") == pytest.approx(2 * most, abs=1)
 
 
 @pytest.mark.full
@@ -96,8 +96,8 @@ def test_in_the_matrix_form_different_rules_go_together_and_end_as_alone():
         *experiments(algorithm="fedbuff", plan_form="matrix", server_optimizer="sgd", server_momentum=0.5),
         *experiments(algorithm="fedasync", buffer_size=1, plan_form="matrix"),
     ]
-    assert batching.batches_of(found) == [[0, 1, 2, 3], [4]]
-    outcomes = simulate_in_batches(found)
+    assert grouping.group_experiments(found) == [[0, 1, 2, 3], [4]]
+    outcomes = simulate_in_groups(found)
     for experiment, outcome in zip(found, outcomes, strict=True):
         alone = simulate_prepared(prepare(experiment.run, form="loop"))
         jax.tree.map(

@@ -1,4 +1,4 @@
-"""Batches of runs: which experiments train in one program, where that is quicker than one after the other."""
+"""Groups of runs: which experiments train in one program, where that is quicker than one after the other."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,44 +15,44 @@ from jafl.simulation import stacking
 from jafl.simulation.make_run_group import same_trips
 from jafl.specifications import as_specification
 
-# On a CPU a batch is quicker as long as all its models have at most this many bytes (experiments/tools/benchmarks/
+# On a CPU a group is quicker as long as all its models have at most this many bytes (experiments/tools/benchmarks/
 # sweeps_speed). A rule with client memory reads and writes more arrays, and runs with their own schedules fetch their
 # rows of it one by one: both allow less.
 CPU_BYTES = 2**20
 CPU_BYTES_OF_MEMORY, CPU_BYTES_OF_OWN_MEMORY = 2**18, 2**17
-# The share of an accelerator's memory that the carries of a batch may take.
+# The share of an accelerator's memory that the carries of a group may take.
 SHARE_OF_MEMORY = 0.5
-# Runs of one batch differ in their numbers of trips by this factor at most: a shorter run computes to the end of the
+# Runs of one group differ in their numbers of trips by this factor at most: a shorter run computes to the end of the
 # longest one.
 LONGEST_OVER_SHORTEST = 1.25
 
 
-def batches_of(experiments: Sequence[Experiment]) -> list[list[int]]:
-    """The numbers of the experiments in batches, ordered by the first number of each.
+def group_experiments(experiments: Sequence[Experiment]) -> list[list[int]]:
+    """The numbers of the experiments in groups, ordered by the first number of each.
 
-    Experiments of one batch differ only in numbers with a fraction and in the contents of arrays (so in seeds, rates,
+    Experiments of one group differ only in numbers with a fraction and in the contents of arrays (so in seeds, rates,
     exponents), run on one device, and are about equally long. In the matrix form they may differ in rules, buffer
-    sizes and server optimizers, too. A batch has at most ``batch_limit`` runs.
+    sizes and server optimizers, too. A group has at most ``group_limit`` runs.
     """
-    alike: list[tuple[Any, list[int]]] = []
+    kinds: list[tuple[Any, list[int]]] = []
     for number, experiment in enumerate(experiments):
         kind = _kind(experiment)
-        for other_kind, numbers in alike:
+        for other_kind, numbers in kinds:
             if kind == other_kind and _about_as_long(experiments[numbers[0]], experiment):
                 numbers.append(number)
                 break
         else:
-            alike.append((kind, [number]))
-    batches = []
-    for _, numbers in alike:
-        batches += evenly(numbers, _limit([experiments[number] for number in numbers]))
-    return sorted(batches)
+            kinds.append((kind, [number]))
+    groups = []
+    for _, numbers in kinds:
+        groups += evenly(numbers, _limit([experiments[number] for number in numbers]))
+    return sorted(groups)
 
 
 def evenly(items: Sequence[Any], most: int) -> list[list[Any]]:
     """``items`` in parts of at most ``most``; all of one size, unless that takes more than twice as many parts.
 
-    Batches of one size share a compiled program.
+    Groups of one size share a compiled program.
     """
     count = len(items)
     fewest = -(-count // most)
@@ -63,7 +63,7 @@ def evenly(items: Sequence[Any], most: int) -> list[list[Any]]:
 def _limit(experiments: Sequence[Experiment]) -> int:
     """The most of these experiments that pay to train in one program."""
     if experiments[0].preparation.form is None:
-        return batch_limit([experiment.run for experiment in experiments])
+        return group_limit([experiment.run for experiment in experiments])
     # In the matrix form a run costs what it costs alone, but for the data that all share.
     alone = max(
         experiment.memory.needed - experiment.memory.parts["data"] - experiment.memory.parts["evaluation"]
@@ -72,10 +72,10 @@ def _limit(experiments: Sequence[Experiment]) -> int:
     return max(1, int(SHARE_OF_MEMORY * device_memory() / alone))
 
 
-def batch_limit(runs: Sequence[Run], platform: str | None = None) -> int:
+def group_limit(runs: Sequence[Run], platform: str | None = None) -> int:
     """The most of these runs, which fit each other, that pay to train in one program; at least 1.
 
-    On an accelerator a trip of a small model leaves most of it idle: as many runs as memory holds. On a CPU a batch
+    On an accelerator a trip of a small model leaves most of it idle: as many runs as memory holds. On a CPU a group
     saves the fixed cost of each operation, which pays while all models fit into its caches, and never with
     convolutions, which it computes run by run. Where server steps of runs differ in size, each trip selects, for
     every run, between the old and the new carry: all client memory, for a rule that has some.
@@ -101,7 +101,7 @@ def batch_limit(runs: Sequence[Run], platform: str | None = None) -> int:
 
 
 def _limit_on_a_cpu(runs: Sequence[Run]) -> int:
-    """``batch_limit`` on a CPU, of runs whose server steps are of the same sizes."""
+    """``group_limit`` on a CPU, of runs whose server steps are of the same sizes."""
     first = runs[0]
     has_convolutions = any(np.ndim(leaf) == 4 for leaf in jax.tree.leaves(first.params))
     if has_convolutions:
@@ -134,16 +134,16 @@ def as_runs(experiments: Sequence[Experiment]) -> list[Run]:
 
 
 def _kind(experiment: Experiment) -> tuple:
-    """Equal for two experiments that may be in one batch."""
+    """Equal for two experiments that may be in one group."""
     federation, run = experiment.federation, experiment.run
     described: tuple[Any, ...] = (run.client_work, run.rule, run.server_optimizer, run.params)
-    form, of_rule = experiment.preparation.form, None
+    form, rule_key = experiment.preparation.form, None
     if form is not None:
         described = (run.client_work, run.params)
-        of_rule = (experiment.rule.build().memory_precision, form.reads_start)
+        rule_key = (experiment.rule.build().memory_precision, form.reads_start)
     devices = experiment.settings.devices or len(jax.local_devices())
     return (
-        of_rule,
+        rule_key,
         experiment.settings.plan_form,
         *map(stacking.kind, described),
         federation.num_clients,
