@@ -91,6 +91,14 @@ def test_loss_is_that_of_the_first_minibatch_at_the_downloaded_model(federation)
     assert float(result.loss) == pytest.approx(np.log(3), rel=1e-6)  # softmax regression starts from zeros
 
 
+def test_the_update_of_one_step_is_not_rounded_to_the_parameters(federation):
+    """The same number added to all biases changes no gradient; what is added to it keeps few digits."""
+    start = MODEL.init(jax.random.key(0), federation.x)
+    far = jax.tree.map(lambda leaf: leaf + 4096.0 if leaf.ndim == 1 else leaf, start)
+    updates = (train(federation, 3, start=each, local_steps=1, batch_size=8).update for each in (start, far))
+    jax.tree.map(np.testing.assert_array_equal, *updates)
+
+
 @pytest.mark.full
 def test_a_large_batch_is_the_same_whether_at_once_or_in_rows(federation):
     """70 examples as one whole batch (32 rows at a time) and as a batch of 100 (at once)."""

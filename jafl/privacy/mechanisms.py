@@ -279,7 +279,8 @@ def noising_coefficients(bands: int, length: int) -> np.ndarray:
 def toeplitz_coefficients(bands: int, length: int) -> np.ndarray:
     """[length] float64: the series of the inverse of ``noising_coefficients``; none is negative.
 
-    What a trip adds to the nodes of its own step, the next one, and so on.
+    What a trip adds to the nodes of its own step, the next one, and so on. They never increase: not up to ``bands``,
+    and from there on their differences are sums of earlier differences, with weights above 0.
     """
     number = np.arange(1, min(bands, length))
     known = np.concatenate([[1.0], np.cumprod((number - 0.5) / number)])  # as of (1 - x)^(-1/2)

@@ -322,9 +322,9 @@ def worst_case(
 ) -> WorstCase:
     """The largest squared sensitivity over all patterns with so many trips of a client, at least so far apart.
 
-    For independent noise the bound is reached, and for banded Toeplitz matrices whose coefficients do not increase
-    (Kalinin and Lampert 2024, theorem 2); where they do, the bound is that of the smallest sequence above them which
-    does not. For trees it is a sum over levels: the largest that each level can reach by itself.
+    For independent noise the bound is reached, and for Toeplitz matrices whose coefficients never increase, as those
+    of "banded_toeplitz" (Kalinin and Lampert 2024, theorem 2). For trees it is a sum over levels: the largest that
+    each level can reach by itself.
 
     Args:
       mechanism: from ``make_mechanism``.
@@ -351,21 +351,8 @@ def worst_case(
     if mechanism.name == "independent":
         value = float(most if gap else most**2)
         return WorstCase(value, value)
-    evenly_spaced = _evenly_spaced(mechanism, num_steps, most, gap, [0])
-    coefficients = toeplitz_coefficients(mechanism.bands, num_steps)
-    above = np.maximum.accumulate(coefficients[::-1])[::-1]
-    bound = evenly_spaced if np.array_equal(above, coefficients) else _norm_of_columns(above, most, gap)
-    return WorstCase(bound, evenly_spaced)
-
-
-def _norm_of_columns(coefficients: np.ndarray, most: int, gap: int) -> float:
-    """The squared norm of the sum of the first ``most`` columns of a Toeplitz matrix, ``gap`` apart."""
-    if not gap:
-        return float(most**2 * np.sum(coefficients**2))
-    total = np.zeros(len(coefficients))
-    for start in range(0, most * gap, gap):
-        total[start:] += coefficients[: len(coefficients) - start]
-    return float(np.sum(total**2))
+    value = _evenly_spaced(mechanism, num_steps, most, gap, [0])
+    return WorstCase(value, value)
 
 
 def _worst_of_trees(mechanism: Mechanism, num_steps: int, most: int, gap: int, published: str) -> WorstCase:

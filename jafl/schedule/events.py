@@ -267,7 +267,7 @@ class Events:
             self.in_flight,
         )
         assert limits
-        for _ in range(0 if self.free_places else self._trips_to_come()):
+        for _ in range(self._trips_to_come()):
             trip = in_flight[0]
             now, client = trip[0], trip[1]
             if not idle or in_flight[1][0] == now or in_flight[2][0] == now:

@@ -145,7 +145,7 @@ def read_availability(path: str | os.PathLike[str], cycle_after: float | None = 
     rows.refuse("end", ~(end > start), "above the start of its window")
     if cycle_after is not None:
         rows.refuse("end", end > cycle_after, f"at most cycle_after, {cycle_after:g}")
-    previous = np.concatenate([[0.0], end[:-1]])
+    previous = np.roll(end, 1)
     firsts = rows.offsets[:-1][np.diff(rows.offsets) > 0]
     previous[firsts] = -1.0  # a client's first window has none before it
     remedy = "Sort the client's windows, and join those that overlap."

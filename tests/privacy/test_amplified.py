@@ -46,9 +46,11 @@ def test_many_rounds_are_below_the_bound_by_renyi_divergences():
     assert np.isclose(found, removed.get_epsilon(1e-5), rtol=1e-9)
 
 
-def test_without_sampling_it_is_one_gaussian_mechanism():
-    found = amplified_epsilon(8.0, sampling_rate=1.0, rounds=16, delta=1e-6)
-    assert np.isclose(found, epsilon_of(4 / 8, 1e-6), rtol=1e-3)
+@pytest.mark.parametrize(("noise", "rounds"), [(8.0, 16), (0.05, 1)])
+def test_without_sampling_it_is_one_gaussian_mechanism(noise, rounds):
+    found = amplified_epsilon(noise, sampling_rate=1.0, rounds=rounds, delta=1e-6)
+    expected = epsilon_of(rounds**0.5 / noise, 1e-6)
+    assert expected <= found <= expected * (1 + 1e-6)
 
 
 @pytest.mark.full

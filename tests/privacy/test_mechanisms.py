@@ -5,7 +5,7 @@ import pytest
 
 from jafl.base.errors import SettingError
 from jafl.privacy import Mechanism, encoder, make_mechanism, nodes, noising
-from jafl.privacy.mechanisms import TREES, noising_coefficients, trees
+from jafl.privacy.mechanisms import TREES, noising_coefficients, toeplitz_coefficients, trees
 
 LENGTHS = (1, 2, 5, 8, 13, 31, 64)
 EVERY = (
@@ -73,6 +73,13 @@ def test_the_noising_coefficients_are_those_of_the_square_root():
 
     expected = [(-1) ** place * binom(0.5, place) for place in range(12)]
     assert np.allclose(noising_coefficients(12, 100), expected, rtol=1e-12)
+
+
+def test_what_a_trip_adds_to_later_nodes_never_increases():
+    """So the worst pattern of a banded matrix is known (``worst_case``)."""
+    for bands in (*range(1, 20), 64, 1024):
+        coefficients = toeplitz_coefficients(bands, 3 * bands)
+        assert (np.diff(coefficients) <= 0).all() and (coefficients >= 0).all()
 
 
 def test_the_noise_of_a_banded_matrix_grows_as_the_page_says():

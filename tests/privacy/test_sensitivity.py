@@ -120,11 +120,16 @@ def test_without_trees_models_tell_all_that_is_published():
 
 
 def patterns(steps, most, gap):
-    """All ways to place so many trips of one client, at least a gap apart."""
+    """[number, steps]: all ways to place so many trips of one client, or as many as fit, at least a gap apart."""
     draw = itertools.combinations if gap else itertools.combinations_with_replacement
-    for chosen in draw(range(steps), most):
-        if all(later - earlier >= gap for earlier, later in itertools.pairwise(chosen)):
-            yield np.bincount(chosen, minlength=steps)
+    for trips in range(most, 0, -1):
+        placed = [
+            np.bincount(chosen, minlength=steps)
+            for chosen in draw(range(steps), trips)
+            if all(later - earlier >= gap for earlier, later in itertools.pairwise(chosen))
+        ]
+        if placed:
+            return np.array(placed)
 
 
 @each_mechanism
@@ -132,13 +137,11 @@ def patterns(steps, most, gap):
 def test_no_pattern_is_worse_than_the_worst_case(mechanism, steps):
     matrix = encoder(mechanism, steps)
     for most, gap in itertools.product((1, 2, 3, 4), (0, 1, 2, 3, 5)):
-        placed = np.array(list(patterns(steps, most, gap))).reshape(-1, steps)
-        if not len(placed):  # so many do not fit: as many as fit
-            continue
+        placed = patterns(steps, most, gap)
         largest = np.sum((placed @ matrix.T) ** 2, axis=1).max()
         worst = worst_case(mechanism, steps, most, gap)
         assert worst.found <= largest * (1 + 1e-12) <= worst.bound * (1 + 2e-12), (most, gap)
-        if not mechanism.is_tree and mechanism.bands in (0, 1, 100):
+        if not mechanism.is_tree:
             assert np.isclose(worst.bound, largest, rtol=1e-12), (most, gap)
 
 
@@ -149,8 +152,7 @@ def test_the_worst_case_grows_with_trips_and_shrinks_with_the_gap(mechanism):
     )
     assert (np.diff(bounds, axis=0) >= 0).all() and (np.diff(bounds, axis=1) <= 1e-9).all()
     assert not bounds[0].any()
-    assert np.isclose(bounds[1], once(mechanism, 200), rtol=1e-12).all() or mechanism.bands in (2, 5)
-    assert (bounds[1] >= once(mechanism, 200) * (1 - 1e-12)).all()
+    assert np.isclose(bounds[1], once(mechanism, 200), rtol=1e-12).all()
 
 
 @each_mechanism

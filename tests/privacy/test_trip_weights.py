@@ -15,7 +15,7 @@ from jafl.base.precision import in_64_bits
 from jafl.privacy import check_eligible, eligible_rules, trip_weights
 from jafl.records import Requirements, Rule
 from jafl.rules import RULES, accumulate
-from jafl.specifications import specification
+from jafl.specifications import for_schedule, specification
 
 staleness = jafl.rules.staleness
 
@@ -111,6 +111,9 @@ def test_every_rule_is_eligible_or_refused_with_its_name_and_the_reason():
     assert not {"ace", "fedasync", "wkafl", "gsgm", "ca2fl", "zeno_plus_plus"} & set(eligible_rules())
 
 
+PRIVATE = jafl.private(jafl.rules.fedbuff(), clip_norm=1.0, noise_multiplier=1.0, delta=1e-5)
+
+
 @pytest.mark.parametrize(
     ("rule", "reason"),
     [
@@ -118,6 +121,8 @@ def test_every_rule_is_eligible_or_refused_with_its_name_and_the_reason():
         (jafl.rules.fedasync(), "mixes the downloaded models"),
         (jafl.rules.wkafl(4), "not linear in the updates"),
         (jafl.rules.gsgm(0.5), "not a sum"),
+        (PRIVATE, "not linear in the updates"),
+        (for_schedule(PRIVATE, schedule_for(jafl.rules.fedbuff()), None), "not linear in the updates"),
     ],
 )
 def test_the_reason_is_the_true_one(rule, reason):

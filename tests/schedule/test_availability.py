@@ -135,6 +135,10 @@ def test_windows_by_hand():
         (lambda: availability.diurnal(24.0, 1.1), "the availability's share is 1.1"),
         (lambda: availability.diurnal(24.0, 0.0), "the availability's share is 0.0"),
         (lambda: availability.diurnal(24.0, 0.5, -0.1), "the availability's spread is -0.1"),
+        (
+            lambda: availability.diurnal(1.0, 0.5).prepare(1, 0).next_available(0, 2.0**40),
+            "the availability's share is 0.5, but must be at least 1: at time",
+        ),
         (lambda: availability.on_and_off(0.0), "the availability's mean_on is 0.0"),
         (lambda: availability.on_and_off(1.0, math.inf), "the availability's mean_off is inf"),
         (

@@ -77,6 +77,27 @@ def test_trips_thrown_away_after_the_last_step_of_the_budget_are_not_in_the_sche
     assert schedule.num_trips + len(schedule.discarded_client) == 5
 
 
+@pytest.mark.parametrize(
+    ("clients", "changes", "trips", "budgets"),
+    [
+        (4, {"most_trips": 2, "buffer_size": 2}, 8, {7: 3, 8: 4}),
+        # One trip at a time: the last two wait for a third one.
+        (4, {"concurrency": 1, "most_trips": 2, "buffer_size": 3}, 8, {6: 2, 7: 2, 8: 2}),
+        (3, {"dropout": Dropout(1.0, time=1.5)}, 6, {2: 2, 6: 3}),  # of the six trips three are thrown away
+    ],
+    ids=str,
+)
+def test_a_budget_of_all_trips_that_clients_can_make_is_used_and_a_larger_one_refused(
+    clients, changes, trips, budgets
+):
+    arguments = {"num_clients": clients, "concurrency": clients, "delay": delays.constant(1.0), **changes}
+    arguments |= {"failure_rate": 1e-9}  # so rare that none fails; without it each step costs the same
+    for client_trips, steps in budgets.items():
+        assert asynchronous(**arguments, client_trips=client_trips).num_steps == steps
+    with pytest.raises(SettingError, match="The schedule starves"):
+        asynchronous(**arguments, client_trips=trips + 1)
+
+
 def test_a_flush_is_bought_if_its_trip_is():
     """Of four trips at 1 three make a step, and the fourth a short one at 1.5: four trips buy both."""
     arguments = {**FOUR_EQUAL, "buffer_size": 3, "flush_after": 0.5}

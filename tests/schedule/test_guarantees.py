@@ -362,12 +362,21 @@ def test_rounds_keep_their_guarantees():
     guarantees.check_rounds(LOSSY, **WITH_A_DEADLINE, delay=EXPONENTIAL, seed=1)
 
 
+def begun_at(number, time):
+    """The rounds with another start of one."""
+    download_time = np.where(LOSSY.step == number, time, LOSSY.download_time)
+    cancelled = np.where(LOSSY.discarded_step == number, time, LOSSY.discarded_start_time)
+    return tampered(LOSSY, download_time=download_time, discarded_start_time=cancelled)
+
+
 BROKEN_ROUNDS = {
     "a report too many": (LOSSY, {"cohort_size": 3}, "applies"),
     "reports too few": (LOSSY, {"min_reports": 3}, "applies"),
     "after the deadline": (LOSSY, {"deadline": 1.4}, "ends after its deadline"),
     "a trip that starts later": (
         tampered(LOSSY, download_time={3: LOSSY.download_time[3] + 1e-9}), {}, "do not start together"),
+    "before time 0": (begun_at(0, -1e-9), {}, "begins before the end"),
+    "before the last round ends": (begun_at(9, LOSSY.step_time[8] - 1e-9), {}, "begins before the end"),
     "a stale trip": (tampered(LOSSY, download_version={30: LOSSY.download_version[30] - 1}), {}, "old version"),
     "a longer trip": (
         tampered(LOSSY, discarded_end_time={3: LOSSY.discarded_end_time[3] + 9}), {}, "goes on after its round"),

@@ -291,7 +291,7 @@ REFUSED_CSV = {
     "text for a client": (
         HEADER + "0,1\nanna,1\n", "the client in {}, line 3, is 'anna', but must be a whole number"),
     "half a client": (HEADER + "0.5,1\n", "the client in {}, line 2, is '0.5', but must be a whole number"),
-    "a client below 0": (HEADER + "0,1\n-1,1\n", "the client in {}, line 3, is '-1'", "at least 0"),
+    "clients below 0": (HEADER + "0,1\n-1,1\n-2,1\n", "the client in {}, line 3, is '-1'", "at least 0"),
     "a client too large": (HEADER + f"{2**70},1\n", "the client in {}, line 2, is", "below 2**31"),
     "a negative duration": (
         HEADER + "0,1\n1,2\n1,-3\n0,-1\n", "the duration of client 1 in {}, line 4, is -3.0", "at least 0"),
@@ -370,13 +370,15 @@ REFUSED_NPZ = {
     "offsets that are no integers": (
         {"offsets": [0.0, 1.0], "duration": [1.0]}, "the array offsets in {} is", "whole numbers"),
     "lengths": ({"client": [0, 0], "duration": [1.0]}, "the length of the array client in {} is 2", "duration, 1"),
-    "a client below 0": ({"client": [0, -1], "duration": [1.0, 2.0]}, "the client in {}, index 1, is -1"),
+    "clients below 0": (
+        {"client": [0, -1, -2], "duration": [1.0, 2.0, 1.0]}, "the client in {}, index 1, is -1"),
     "a client too large": (
         {"client": np.array([2**63 + 1], np.uint64), "duration": [1.0]}, f"in {{}}, index 0, is {2**63 + 1}",
         "below 2**31"),
     "a negative duration": (
         {"client": [1, 0], "duration": [1.0, -2.0]}, "the duration of client 0 in {}, index 1, is -2.0"),
-    "NaN": ({"offsets": [0, 2], "duration": [1.0, np.nan]}, "the duration of client 0 in {}, index 1, is nan"),
+    "NaN": (
+        {"offsets": [0, 3], "duration": [1.0, np.nan, np.inf]}, "the duration of client 0 in {}, index 1, is nan"),
     "a gap": (
         {"client": [0, 2], "duration": [1.0, 1.0]}, "has no row of client 1, but one of client 2 in {}, index 1"),
     "offsets that begin late": (
@@ -390,7 +392,7 @@ REFUSED_NPZ = {
         "the array offsets in {}, index 2, is 1, but must be above the entry before it, 1",
         "Every client needs a row"),
     "offsets that decrease": (
-        {"offsets": np.array([0, 3, 1, 4], np.uint32), "duration": np.ones(4)},
+        {"offsets": np.array([0, 3, 1, 2, 1, 4], np.uint32), "duration": np.ones(4)},
         "the array offsets in {}, index 2, is 1, but must be at least the entry before it, 3"),
 }  # fmt: skip
 

@@ -163,10 +163,40 @@ def test_what_is_not_a_plan_of_this_schedule_is_refused():
     refused("taken before it is folded", row=np.zeros_like(plan.row))
     refused("rows", num_rows=plan.num_rows - 1)
     refused("the plan's wave is", wave=plan.wave + len(plan.wave_before))
-    refused("version that the plan has for trip", read_slot=np.roll(plan.read_slot, 1))
+    read_slot = plan.read_slot.copy()
+    read_slot[[50, 90]] += 1
+    refused("the version that the plan has for trip 50 is ", read_slot=read_slot % plan.num_slots)
     refused("lengths", row=plan.row[:-1])
     refused("the plan's place", place=np.zeros_like(plan.place))
     refused("the plan's lanes is 9", lanes=9)
+
+
+@settings(max_examples=200)
+@given(
+    asynchronous_cases() | synchronous_cases(),
+    st.integers(1, 12),
+    st.sampled_from(["read_slot", "write_slot", "row"]),
+    st.data(),
+)
+def test_a_plan_with_another_number_is_refused_exactly_where_its_replay_fails(case, width, name, data):
+    schedule = case.schedule()
+    plan = in_waves(schedule, width)
+    plan = dataclasses.replace(
+        plan, num_slots=plan.num_slots + 2
+    )  # of versions that nobody reads, and of none
+    column = getattr(plan, name).copy()
+    most = (plan.num_rows if name == "row" else plan.num_slots) - 1
+    place = data.draw(st.integers(0, len(column) - 1))
+    column[place] = data.draw(st.just(most) | st.integers(0, most))
+    changed = dataclasses.replace(plan, **{name: column})
+    try:
+        replay(schedule, changed)
+    except AssertionError:
+        trip = place if name == "read_slot" else ""
+        with pytest.raises(SettingError, match=f"the plan has for trip {trip}|taken before it is folded"):
+            check_plan(schedule, changed)
+    else:
+        check_plan(schedule, changed)
 
 
 @pytest.mark.parametrize(

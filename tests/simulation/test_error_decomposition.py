@@ -554,7 +554,7 @@ def test_the_split_in_four_refuses_local_epochs():
 
 def test_steps_after_the_end_are_refused():
     federation = make_federation(np.float32)
-    rule = jafl.decomposed(rules.fedbuff(), WORK, federation, (3, STEPS))
+    rule = jafl.decomposed(rules.fedbuff(), WORK, federation, (3, 5, STEPS))
     with pytest.raises(jafl.SettingError, match="last of at_steps is 60, but must be below .* 60"):
         train(make_schedule(CASES["fedbuff"]), federation, WORK, rule)
 
