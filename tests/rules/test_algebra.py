@@ -22,10 +22,7 @@ STEPS = 120
 MODEL = jafl.models.softmax(3)
 
 
-@pytest.fixture(autouse=True)
-def float64():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 def case_of(name: str, **changes) -> Case:

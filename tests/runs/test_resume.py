@@ -8,7 +8,7 @@ import sys
 
 import pytest
 from command_line import ROOT, environment
-from run_again import assert_same, at_step, checkpoints_in, contents, ctrl_c, quiet
+from run_again import SMALL, assert_same, at_step, checkpoints_in, contents, ctrl_c, quiet
 from runs_by_hand import written_so
 
 from jafl.base.errors import SettingError
@@ -16,15 +16,6 @@ from jafl.config.settings import Settings
 from jafl.data.sources import python_source
 from jafl.runs.lock import directory_lock
 
-SMALL = Settings(
-    algorithm="fedbuff",
-    model="softmax",
-    num_clients=12,
-    concurrency=6,
-    buffer_size=4,
-    client_trips=160,
-    evaluate_every=20,
-)
 SEVERAL = Settings(**{**SMALL.__dict__, "algorithm": "fedbuff,aced_8bit", "concurrency": None})
 
 

@@ -1,13 +1,11 @@
 """Delays: each law against SciPy, draws that depend on their key alone, and what is refused."""
 
-import re
-
 import numpy as np
 import pytest
 import scipy.stats
+from refusals import refuses
 from schedule_cases import WholeNumbers
 
-from jafl.base.errors import SettingError
 from jafl.schedule import DELAYS, asynchronous, delays, draws, synchronous
 
 # 200 clients with 150 trips each.
@@ -49,10 +47,6 @@ EVERY_LAW = {
 
 def draw(law, seed=0, client=CLIENT, trip=TRIP):
     return law.durations(seed, np.asarray(client), np.asarray(trip))
-
-
-def refuses(*parts):
-    return pytest.raises(SettingError, match=".*".join(re.escape(part) for part in parts))
 
 
 def test_every_law_is_tested():

@@ -2,10 +2,10 @@
 
 import dataclasses
 import math
-import re
 
 import numpy as np
 import pytest
+from refusals import refuses
 
 import jafl
 from jafl import availability, delays
@@ -21,10 +21,6 @@ def schedule(**changes):
 def assert_same(one, other):
     for field in dataclasses.fields(one):
         np.testing.assert_array_equal(getattr(one, field.name), getattr(other, field.name))
-
-
-def refuses(*parts):
-    return pytest.raises(jafl.SettingError, match="(?s)" + ".*".join(map(re.escape, parts)))
 
 
 @pytest.fixture
