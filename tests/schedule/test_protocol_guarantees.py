@@ -3,18 +3,22 @@
 import numpy as np
 import pytest
 from hypothesis import given, reject, settings
-from replays import Endless, recorded
+from replays import made
 from schedule_cases import (
+    CLIENTS,
+    SERVER,
     asynchronous_cases,
     drawn_cases,
+    limited,
     open_cases,
     open_cases_with_replacement,
     open_option_cases,
     option_cases,
+    synchronous_cases,
     with_options,
 )
+from tiers import in_tiers
 
-from jafl.base.errors import SettingError
 from jafl.schedule import asynchronous, delays, guarantees, open_arrivals
 
 PROTOCOLS = {
@@ -22,6 +26,9 @@ PROTOCOLS = {
     "open arrivals": open_cases() | open_option_cases(),
     "open arrivals with replacement": open_cases_with_replacement(),
     "drawn staleness": drawn_cases(),
+    "limits": limited(asynchronous_cases(), *CLIENTS, *SERVER)
+    | limited(open_cases())
+    | limited(synchronous_cases()),
 }
 OF_EVERY_PROTOCOL = ("shapes", "order", "concurrency", "one_trip_at_a_time", "trip_numbers", "versions")
 NOT_OF = {
@@ -32,18 +39,7 @@ NOT_OF = {
 }
 
 
-def made(case):
-    """The schedule; another case where there is none, or none comes to its end."""
-    try:
-        schedule, _ = recorded(case)
-    except Endless:
-        reject()
-    if isinstance(schedule, SettingError):
-        reject()
-    return schedule
-
-
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("protocol", in_tiers(PROTOCOLS.keys(), PROTOCOLS.keys() - {"limits"}))
 def test_promises(protocol):
     @settings(max_examples=100)
     @given(PROTOCOLS[protocol])
@@ -53,6 +49,8 @@ def test_promises(protocol):
             arguments = (case.delay, case.seed) if name == "durations" else ()
             if name not in exempt:
                 getattr(guarantees, f"check_{name}")(schedule, *arguments)
+        limits = case.arguments.get("most_trips"), case.arguments.get("smallest_gap", 0)
+        guarantees.check_participation(schedule, *limits)
 
     check()
 
@@ -217,20 +215,6 @@ def test_k_asynchronous_conservation(law, clients, places, buffer_size):
     assert len(schedule.inflight_client) == places
     late = np.setdiff1d(np.unique(schedule.download_time), schedule.step_time)
     assert late.tolist() == [0.0]
-
-
-@pytest.mark.parametrize(("clients", "buffer_size"), [(95, 10), (100, 10), (30, 1)])
-def test_k_asynchronous_mean_staleness(clients, buffer_size):
-    """It tends to P / K - 1; what 20,000 trips leave under way is less than 2 % of it."""
-    schedule = asynchronous(
-        num_clients=clients,
-        concurrency=clients,
-        buffer_size=buffer_size,
-        delay=delays.half_normal(1.0),
-        client_trips=20_000,
-        restart="after_step",
-    )
-    assert schedule.staleness.mean() == pytest.approx(clients / buffer_size - 1, rel=0.02)
 
 
 @pytest.mark.parametrize("exclude_busy", [True, False])
