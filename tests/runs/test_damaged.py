@@ -116,10 +116,7 @@ DAMAGES = {
     "no metrics": (lambda folder: (folder / "metrics.jsonl").unlink(), "metrics.jsonl has no line"),
     "summary without status": (without("summary.json", "status"), "status in summary.json is missing"),
     "odd status": (with_value("summary.json", "status", "fine"), "status in summary.json is 'fine'"),
-    "summary that is a list": (
-        holds("summary.json", b"[]"),
-        "summary.json is not a file of a run: it holds []",
-    ),
+    "summary that is a list": (holds("summary.json", b"[]"), "summary.json is not a file of a run: it holds []"),
     "half a summary": (truncated("summary.json"), "summary.json is not JSON"),
     "summary without staleness": (without("summary.json", "staleness"), "summary.json has no staleness"),
     "text for seconds": (
@@ -127,18 +124,9 @@ DAMAGES = {
         "run_seconds in wall_clock in summary.json is '1'",
     ),
     "config without algorithm": (without("config.json", "algorithm"), "algorithm in config.json is missing"),
-    "config with a number for it": (
-        with_value("config.json", "algorithm", 3),
-        "algorithm in config.json is 3",
-    ),
-    "config without target": (
-        without("config.json", "target_accuracy"),
-        "config.json has no target_accuracy",
-    ),
-    "text for a rate": (
-        with_value("config.json", "learning_rate", "x"),
-        "learning_rate in config.json is 'x'",
-    ),
+    "config with a number for it": (with_value("config.json", "algorithm", 3), "algorithm in config.json is 3"),
+    "config without target": (without("config.json", "target_accuracy"), "config.json has no target_accuracy"),
+    "text for a rate": (with_value("config.json", "learning_rate", "x"), "learning_rate in config.json is 'x'"),
     "not a number for a rate": (
         with_value("config.json", "learning_rate", float("nan")),
         "learning_rate in config.json is nan",
@@ -157,7 +145,7 @@ DAMAGES = {
         ),
         "schedule.npz cannot be read",
     ),
-}
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,10 @@
 """Runs that go on with a larger budget, or by another target: the bits of a run that had it from the start."""
 
+import contextlib
 import dataclasses
 import json
 import shutil
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -30,47 +32,63 @@ def grown(settings, folder, tmp_path, *, name="whole", **larger):
     return " ".join(said)
 
 
-# How runs differ in what the server keeps from step to step.
-KINDS = {
-    "fedbuff": {},
-    "fedasync": {"algorithm": "fedasync", "buffer_size": 1},
-    "server adam": {"server_optimizer": "adam"},
-    "tied times": {"delay": "constant"},
-    "another law and seed": {"delay": "pareto", "seed": "7", "delay_draw": "per_trip"},
-    "synchronous": {
-        "algorithm": "fedavgm",
-        "buffer_size": None,
-        "concurrency": None,
-        "cohort_size": 4,
-        "over_selection": 0.5,
-    },
-    "lost trips": {"failure_rate": 0.2},
-}
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_stopped_run_goes_on_from_its_checkpoint(kind, tmp_path):
-    settings, folder = changed(**KINDS[kind]), tmp_path / "run"
-    (outcome,) = quiet(settings, folder, trackers=[at_step(10, ctrl_c)])
-    assert outcome.status == "interrupted"
-    (step,) = checkpoints_in(folder)
-    said = grown(settings, folder, tmp_path, client_trips=400)
-    assert f"goes on from server step {step} with the larger budget" in said
-
-
-def test_a_finished_run_is_kept_until_the_new_one_has_come_as_far(tmp_path, monkeypatch):
-    folder, after = tmp_path / "run", changed(client_trips=400)
-    quiet(SMALL, folder)
-    before, real = contents(folder), Recording.evaluated
+@contextlib.contextmanager
+def interrupted_after(server_step):
+    """Runs are interrupted when they have recorded the evaluation of this server step."""
+    real = Recording.evaluated
 
     def evaluated(self, evaluation):
         real(self, evaluation)
-        if evaluation["server_step"] == 30:
+        if evaluation["server_step"] == server_step:
             ctrl_c(None)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Recording, "evaluated", evaluated)
+    with mock.patch.object(Recording, "evaluated", evaluated):
+        yield
+
+
+GOES_ON = "goes on from server step {} with the larger budget"
+AGAIN = "trains again from the start, because "
+REMEMBERS = AGAIN + "its rule remembers the clients' updates"
+ROUNDS = {"buffer_size": None, "concurrency": None}
+FAR = {"delay": "groups", "delay_groups": "11:uniform(1,2);1:uniform(60,61)", "delay_draw": "per_trip"}
+# {name: (settings, the server step at which it is stopped, the larger budget, what is said)}. The first ones differ
+# in what the server keeps from step to step. A client that is under way when the smaller budget ends trains from a
+# version that nobody has kept.
+GROWN = {
+    "fedbuff": ({}, 10, 400, GOES_ON),
+    "fedasync": ({"algorithm": "fedasync", "buffer_size": 1}, 10, 400, GOES_ON),
+    "server adam": ({"server_optimizer": "adam"}, 10, 400, GOES_ON),
+    "tied times": ({"delay": "constant"}, 10, 400, GOES_ON),
+    "another law and seed": ({"delay": "pareto", "seed": "7", "delay_draw": "per_trip"}, 10, 400, GOES_ON),
+    "synchronous": (
+        {**ROUNDS, "algorithm": "fedavgm", "cohort_size": 4, "over_selection": 0.5}, 10, 400, GOES_ON
+    ),
+    "lost trips": ({"failure_rate": 0.2}, 10, 400, GOES_ON),
+    "ace": ({**ROUNDS, "algorithm": "ace"}, 4, 400, REMEMBERS),
+    "ca2fl": ({**ROUNDS, "algorithm": "ca2fl"}, 4, 400, REMEMBERS),
+    "near the end": (FAR, 35, 1000, "from which a client trains whose trip ends beyond the smaller budget"),
+    "finished": ({}, None, 400, AGAIN + "it had ended, and the checkpoints of a run"),
+}  # fmt: skip
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("changes", "step", "client_trips", "words"), GROWN.values(), ids=GROWN)
+def test_a_run_goes_on_from_its_checkpoint_or_says_why_it_does_not(
+    changes, step, client_trips, words, tmp_path
+):
+    settings, folder = changed(**changes), tmp_path / "run"
+    (outcome,) = quiet(settings, folder, trackers=[at_step(step, ctrl_c)] if step else [])
+    assert outcome.status == ("interrupted" if step else "finished")
+    checkpoints = checkpoints_in(folder)
+    said = grown(settings, folder, tmp_path, client_trips=client_trips)
+    assert words.format(*checkpoints) in said
+
+
+def test_a_finished_run_is_kept_until_the_new_one_has_come_as_far(tmp_path):
+    folder, after = tmp_path / "run", changed(client_trips=400)
+    quiet(SMALL, folder)
+    before = contents(folder)
+    with interrupted_after(30):
         stopped = []
         (outcome,) = quiet(after, folder, resume=True, show=stopped.append)
     assert outcome.status == "interrupted"
@@ -83,13 +101,6 @@ def test_a_finished_run_is_kept_until_the_new_one_has_come_as_far(tmp_path, monk
     quiet(after, tmp_path / "whole")
     assert_same(folder, tmp_path / "whole")
     assert (folder / "metrics.jsonl").read_bytes().startswith(before["metrics.jsonl"])
-
-
-@pytest.mark.full
-def test_a_finished_run_says_why_it_trains_again(tmp_path):
-    quiet(SMALL, tmp_path / "run")
-    said = grown(SMALL, tmp_path / "run", tmp_path, client_trips=400)
-    assert "trains again from the start, because it had ended, and the checkpoints of a run" in said
 
 
 @pytest.mark.full
@@ -114,24 +125,6 @@ def test_evaluations_that_do_not_fit_stay_where_they_were_made(tmp_path):
     quiet(changed(settings, server_steps=310), tmp_path / "whole")
     for name in ("params.npz", "reports.npz", "schedule.npz"):
         assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("algorithm", ["ace", "ca2fl"])
-def test_where_a_checkpoint_does_not_do_it_says_why_and_trains_again(algorithm, tmp_path):
-    settings = changed(algorithm=algorithm, buffer_size=None, concurrency=None)
-    quiet(settings, tmp_path / "run", trackers=[at_step(4, ctrl_c)])
-    said = grown(settings, tmp_path / "run", tmp_path, client_trips=400)
-    assert "trains again from the start, because its rule remembers the clients' updates" in said
-
-
-@pytest.mark.full
-def test_a_checkpoint_near_the_end_lacks_what_later_trips_need(tmp_path):
-    """A client that is under way when the smaller budget ends trains from a version that nobody has kept."""
-    settings = changed(delay="groups", delay_groups="11:uniform(1,2);1:uniform(60,61)", delay_draw="per_trip")
-    quiet(settings, tmp_path / "run", trackers=[at_step(35, ctrl_c)])
-    said = grown(settings, tmp_path / "run", tmp_path, client_trips=1000)
-    assert "of the model, from which a client trains whose trip ends beyond the smaller budget" in said
 
 
 @pytest.mark.full
@@ -194,18 +187,10 @@ def test_runs_of_a_comparison_have_spacings_of_their_own(tmp_path):
 
 
 @pytest.mark.full
-def test_growth_that_is_stopped_keeps_the_spacing_that_it_began_with(tmp_path, monkeypatch):
+def test_growth_that_is_stopped_keeps_the_spacing_that_it_began_with(tmp_path):
     settings, folder = changed(evaluate_every=None), tmp_path / "run"
     quiet(settings, folder)
-    real = Recording.evaluated
-
-    def evaluated(self, evaluation):
-        real(self, evaluation)
-        if evaluation["server_step"] == 30:
-            ctrl_c(None)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Recording, "evaluated", evaluated)
+    with interrupted_after(30):
         quiet(changed(settings, client_trips=400), folder, resume=True)
     said = grown(settings, folder, tmp_path, client_trips=400)
     assert "from where it was stopped" in said
@@ -213,28 +198,18 @@ def test_growth_that_is_stopped_keeps_the_spacing_that_it_began_with(tmp_path, m
 
 
 @pytest.mark.full
-def test_growth_from_a_checkpoint_that_is_stopped_keeps_the_old_spacing(tmp_path, monkeypatch):
+def test_growth_from_a_checkpoint_that_is_stopped_keeps_the_old_spacing(tmp_path):
     """The run was killed after its checkpoint, so that the new one waits until it has measured as much."""
 
     def killed(_):
         raise OSError("killed")
 
-    settings, folder, real = (
-        changed(evaluate_every=None, client_trips=300),
-        tmp_path / "run",
-        Recording.evaluated,
-    )
+    settings, folder = changed(evaluate_every=None, client_trips=300), tmp_path / "run"
     with pytest.raises(OSError, match="killed"):
         quiet(settings, folder, trackers=[at_step(30, killed)], checkpoint_every=80)
 
-    def evaluated(self, evaluation):
-        real(self, evaluation)
-        if evaluation["server_step"] == 25:
-            ctrl_c(None)
-
     after, said = changed(settings, client_trips=400), []
-    with monkeypatch.context() as patch:
-        patch.setattr(Recording, "evaluated", evaluated)
+    with interrupted_after(25):
         quiet(after, folder, resume=True, show=said.append)
     assert any("goes on from server step 20 with the larger budget" in line for line in said)
     assert read_json(folder / "config.json")["client_trips"] == 300, "the new run waits"
