@@ -331,11 +331,6 @@ def test_fedstaleweight_refuses_what_it_cannot_mean(settings):
 # --------------------------------------------------------------------------------------------------
 
 
-def test_vanilla_asgd_by_hand():
-    steps = [[gradient_trip((3.0, -4.0))], [gradient_trip((1.0, 2.0), staleness=9)]]
-    assert close(directions(rules.VanillaASGD(0.5), steps), [[3.0, -4.0], [1.0, 2.0]])
-
-
 @pytest.mark.parametrize(
     ("rule", "expected"),
     [
@@ -397,18 +392,6 @@ def test_rules_for_one_gradient_refuse_two(rule):
 # --------------------------------------------------------------------------------------------------
 
 FIRST_STEP = [gradient_trip((float(client), 3.0), client=client) for client in range(3)]  # mean (1, 3)
-
-
-@pytest.mark.parametrize("rule", [rules.ACE(0.5), rules.IncrementalACE(0.5)])
-def test_ace_by_hand(rule):
-    steps = [
-        FIRST_STEP,
-        [gradient_trip((9.0, 0.0), client=0)],  # the cache holds (9, 0), (1, 3), (2, 3)
-        [gradient_trip((0.0, 6.0), client=2, staleness=1)],  # (9, 0), (1, 3), (0, 6)
-        [gradient_trip((-10.0, 0.0), client=0, staleness=1)],  # (-10, 0), (1, 3), (0, 6)
-    ]
-    assert close(directions(rule, steps), [[1.0, 3.0], [4.0, 2.0], [10 / 3, 3.0], [-3.0, 3.0]])
-    assert close(directions(rule, steps[:1]), [[1.0, 3.0]])  # begin() forgets
 
 
 @pytest.mark.parametrize("rule", [rules.ACE(0.5), rules.IncrementalACE(0.5), rules.ACED(0.5, threshold=3)])
@@ -547,18 +530,6 @@ def test_aced_refuses_what_it_cannot_mean(settings):
         rules.ACED(0.5, **settings)
 
 
-@pytest.mark.parametrize("rule", [rules.ACE, rules.IncrementalACE, lambda *a, **b: rules.ACED(*a, 3, **b)])
-def test_a_quantised_cache_is_all_that_ace_uses(rule):
-    """With a cache that keeps whole numbers only, the rule is that on whole gradients."""
-    whole = rule(0.5, quantise=lambda gradient: ref.tree_map(np.floor, gradient))
-    steps = [
-        [gradient_trip((client + 0.5, 3.25), client=client) for client in range(3)],
-        [gradient_trip((9.75, 0.5), client=0)],
-        [gradient_trip((-9.75, 0.5), client=0)],
-    ]
-    assert close(directions(whole, steps), [[1.0, 3.0], [4.0, 2.0], [-10 / 3 + 1, 2.0]])
-
-
 # --------------------------------------------------------------------------------------------------
 # Gradients on all data, and the directions that a rule gives.
 # --------------------------------------------------------------------------------------------------
@@ -588,23 +559,6 @@ class Recording(ref.SGD):
 # --------------------------------------------------------------------------------------------------
 # CA²FL.
 # --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("changes", ["arrival", "step"])
-def test_ca2fl_by_hand(changes):
-    steps = [
-        [made_trip((2.0, 0.0), client=0), made_trip((0.0, 4.0), client=1)],
-        [made_trip((3.0, 3.0), client=2), made_trip((4.0, 0.0), client=0)],
-        [made_trip((0.0, 0.0), client=1)],
-    ]
-    expected = [
-        [-1.0, -2.0],  # h = 0, and the mean of (2, 0) and (0, 4)
-        # h = (2, 4) / 3; changes (3, 3) and (4, 0) - (2, 0): their mean is (2.5, 1.5)
-        [-(2 / 3 + 2.5), -(4 / 3 + 1.5)],
-        # h = ((4, 0) + (0, 4) + (3, 3)) / 3; the change is (0, -4)
-        [-7 / 3, -(7 / 3 - 4.0)],
-    ]
-    assert close(directions(rules.CA2FL(changes), steps), expected)
 
 
 def test_ca2fl_with_a_client_twice_in_one_buffer():
@@ -652,19 +606,6 @@ def test_ca2fl_refuses_another_moment():
 # --------------------------------------------------------------------------------------------------
 
 
-def test_twafl_by_hand():
-    step = [
-        gradient_trip((4.0, 0.0), batch_examples=1),
-        gradient_trip((0.0, 4.0), batch_examples=3, staleness=2),
-    ]
-    assert close(directions(rules.TWAFL(0.5), [step])[0], [1.0, 3.0 / (math.e / 2) ** 2])
-
-
-def test_sasgd_by_hand():
-    step = [gradient_trip((4.0, 0.0)), gradient_trip((0.0, 4.0), staleness=3)]
-    assert close(directions(rules.SASGD(0.5), [step])[0], [2.0, 0.5])
-
-
 def test_twafl_and_sasgd_without_staleness_are_means():
     data = toy_data(6)
     settings = {"data": data, "kind": "equal", "buffer_size": 6}
@@ -704,17 +645,6 @@ def test_gsgm_with_given_rounds():
     rule = rules.GSGM(0.5, momentum=0.5, round_of=lambda trip: trip.trip)
     # Round 0 is the first step alone: M_1 = 3, and u = 8.5, 2.5, 2; M_2 = 13 / 3.
     assert close(directions(rule, steps, num_clients=4), [[3.0], [8.5], [2.5], [2.0], [13 / 6]])
-
-
-def test_gsgm_with_a_step_across_two_rounds():
-    """N = 3, K = 2: the second step has the last trip of round 0 and the first of round 1."""
-    steps = [
-        [gradient_trip(2.0, client=0), gradient_trip(4.0, client=1)],  # u = 3
-        [gradient_trip(8.0, client=2), gradient_trip(6.0, client=0)],  # u = 7, still without momentum
-        [gradient_trip(1.0, client=2), gradient_trip(1.0, client=1)],  # round 1: u = 1 + 0.5 * 5
-        [gradient_trip(0.0, client=1), gradient_trip(0.0, client=0)],  # round 2: M_2 = 3.5
-    ]
-    assert close(directions(rules.GSGM(0.5, momentum=0.5), steps), [[3.0], [7.0], [3.5], [1.75]])
 
 
 def test_gsgm_on_rounds_is_the_mean_plus_the_mean_direction_of_the_round_before():
@@ -800,14 +730,6 @@ def test_wkafl_momentum_is_added_to_each_gradient_and_holds_the_estimate():
     assert close(directions(wkafl(momentum=0.5, without="non_iid"), steps)[1:], [[1.0, 0.0], [0.0, 0.0]])
 
 
-def test_wkafl_clips_after_the_momentum_and_before_the_estimate():
-    steps = [[gradient_trip((6.0, 8.0)), gradient_trip((0.0, 2.0))], [gradient_trip((3.0, 3.0))]]
-    # Step 1: (3, 4) and (0, 2): the mean (1.5, 3). Step 2: (3, 3) + 2 (1.5, 3) = (6, 9), clipped to length 5.
-    length = math.hypot(6.0, 9.0)
-    expected = [[1.5, 3.0], [5 * 6 / length, 5 * 9 / length]]
-    assert close(directions(wkafl(momentum=2.0, clip_bound=5.0), steps), expected)
-
-
 def test_wkafl_stage_two_begins_with_the_mean_loss_below_the_bound_and_is_never_left():
     def step(*losses):
         # The estimate is the mean (0, 1), of length 1; the first gradient is clipped to 2 in stage two.
@@ -824,28 +746,12 @@ def test_wkafl_stage_two_begins_with_the_mean_loss_below_the_bound_and_is_never_
     assert close(directions(rule, [step(0.0, 0.0)]), [[0.0, 1.0]]) and rule.reports[0]["stage"] == 2
 
 
-def test_wkafl_clips_in_stage_two_by_the_estimate_and_after_the_cosines_and_weights():
-    # Estimate (2, 1), of length √5. Cosines 2/√5 and 1/√5. Bound 0.5 √5: both are cut to it.
-    step = [gradient_trip((4.0, 0.0)), gradient_trip((0.0, 2.0))]
-    rule = wkafl(cosine_weight=1.0, stage_two_loss=1.0, stage_two_bound=0.5)
-    bound, first = 0.5 * math.sqrt(5), math.exp(2 / math.sqrt(5))
-    second = math.exp(1 / math.sqrt(5))
-    expected = [bound * first / (first + second), bound * second / (first + second)]
-    assert close(directions(rule, [step])[0], expected)
-
-
 def test_wkafl_learning_rate_falls_with_the_least_staleness():
     step = [gradient_trip(6.0, staleness=4), gradient_trip(6.0, staleness=9)]
     for without, expected in [(None, 2.0), ("staleness", 6.0), ("non_iid", 2.0), ("gradient_selection", 2.0)]:
         rule = wkafl(learning_rate_decay=0.5, without=without)
         assert close(directions(rule, [step])[0], [expected])
     assert close(directions(wkafl(learning_rate_decay=0.5), [[gradient_trip(6.0)]])[0], [6.0])
-
-
-def test_wkafl_without_its_staleness_part_weighs_all_alike():
-    step = [gradient_trip((3.0, 0.0), staleness=5), gradient_trip((0.0, 3.0), staleness=6)]
-    rule = wkafl(minimum_similarity=0.99, without="staleness")  # both cosines are 1/√2: the estimate is used
-    assert close(directions(rule, [step])[0], [1.5, 1.5])
 
 
 def test_wkafl_takes_the_estimate_if_nobody_passes():
@@ -1011,19 +917,6 @@ def test_zeno_survives_a_zero_gradient_of_its_own():
 # --------------------------------------------------------------------------------------------------
 
 
-def test_fednova_by_hand():
-    step = [
-        made_trip((4.0, 0.0), batch_examples=2, num_examples=1),
-        made_trip((0.0, 9.0), batch_examples=6, num_examples=3),
-    ]
-    uniform = rules.FedNova(lambda trip: trip.batch_examples)
-    # (2 + 6) / 2 = 4 times the mean of (2, 0) and (0, 1.5).
-    assert close(directions(uniform, [step])[0], [-4.0, -3.0])
-    # 2 / 4 + 6 * 3 / 4 = 5 times (2 / 4, 1.5 * 3 / 4).
-    weighted = rules.FedNova(lambda trip: trip.batch_examples, weight_by_examples=True)
-    assert close(directions(weighted, [step])[0], [-2.5, -5.625])
-
-
 @pytest.mark.parametrize("weight_by_examples", [False, True])
 def test_fednova_with_equal_local_steps_is_fedavg(weight_by_examples):
     data = toy_data(6)
@@ -1042,6 +935,94 @@ def test_fednova_undoes_the_number_of_local_steps():
     rule = rules.FedNova(lambda trip: trip.batch_examples)
     assert close(directions(rule, [trips])[0], (0.1 * 5 * np.mean(gradients, axis=0)).tolist())
     assert rule.reports == [{"mean_steps": 5.0}]
+
+
+# --------------------------------------------------------------------------------------------------
+# Directions by hand.
+# --------------------------------------------------------------------------------------------------
+
+OF_ACE = [
+    FIRST_STEP,
+    [gradient_trip((9.0, 0.0), client=0)],  # the cache holds (9, 0), (1, 3), (2, 3)
+    [gradient_trip((0.0, 6.0), client=2, staleness=1)],  # (9, 0), (1, 3), (0, 6)
+    [gradient_trip((-10.0, 0.0), client=0, staleness=1)],  # (-10, 0), (1, 3), (0, 6)
+]
+BY_ACE = [[1.0, 3.0], [4.0, 2.0], [10 / 3, 3.0], [-3.0, 3.0]]
+# With a cache that keeps whole numbers only, a rule is that on whole gradients.
+WHOLE = {"quantise": lambda gradient: ref.tree_map(np.floor, gradient)}
+OF_WHOLE = [
+    [gradient_trip((client + 0.5, 3.25), client=client) for client in range(3)],
+    [gradient_trip((9.75, 0.5), client=0)],
+    [gradient_trip((-9.75, 0.5), client=0)],
+]
+BY_WHOLE = [[1.0, 3.0], [4.0, 2.0], [-10 / 3 + 1, 2.0]]
+OF_CA2FL = [
+    [made_trip((2.0, 0.0), client=0), made_trip((0.0, 4.0), client=1)],
+    [made_trip((3.0, 3.0), client=2), made_trip((4.0, 0.0), client=0)],
+    [made_trip((0.0, 0.0), client=1)],
+]
+# h = 0, and the mean of (2, 0) and (0, 4). h = (2, 4) / 3; changes (3, 3) and (4, 0) - (2, 0): their mean is
+# (2.5, 1.5). h = ((4, 0) + (0, 4) + (3, 3)) / 3; the change is (0, -4).
+BY_CA2FL = [[-1.0, -2.0], [-(2 / 3 + 2.5), -(4 / 3 + 1.5)], [-7 / 3, -(7 / 3 - 4.0)]]
+# N = 3, K = 2: the second step has the last trip of round 0, and the first of round 1.
+OF_GSGM = [
+    [gradient_trip(2.0, client=0), gradient_trip(4.0, client=1)],  # u = 3
+    [gradient_trip(8.0, client=2), gradient_trip(6.0, client=0)],  # u = 7, still without momentum
+    [gradient_trip(1.0, client=2), gradient_trip(1.0, client=1)],  # round 1: u = 1 + 0.5 * 5
+    [gradient_trip(0.0, client=1), gradient_trip(0.0, client=0)],  # round 2: M_2 = 3.5
+]
+OF_FEDNOVA = [
+    [
+        made_trip((4.0, 0.0), batch_examples=2, num_examples=1),
+        made_trip((0.0, 9.0), batch_examples=6, num_examples=3),
+    ]
+]
+# Step 1: (3, 4) and (0, 2): the mean (1.5, 3). Step 2: (3, 3) + 2 (1.5, 3) = (6, 9), clipped to length 5.
+TO_CLIP = [[gradient_trip((6.0, 8.0)), gradient_trip((0.0, 2.0))], [gradient_trip((3.0, 3.0))]]
+LENGTH = math.hypot(6.0, 9.0)
+# Estimate (2, 1), of length √5. Cosines 2/√5 and 1/√5. Bound 0.5 √5: both are cut to it.
+BOUND, FIRST, SECOND = 0.5 * math.sqrt(5), math.exp(2 / math.sqrt(5)), math.exp(1 / math.sqrt(5))
+STAGE_TWO = {"cosine_weight": 1.0, "stage_two_loss": 1.0, "stage_two_bound": 0.5}
+BY_HAND = {
+    "vanilla": (
+        rules.VanillaASGD(0.5), [[gradient_trip((3.0, -4.0))], [gradient_trip((1.0, 2.0), staleness=9)]],
+        [[3.0, -4.0], [1.0, 2.0]]),
+    "ace": (rules.ACE(0.5), OF_ACE, BY_ACE),
+    "ace, incremental": (rules.IncrementalACE(0.5), OF_ACE, BY_ACE),
+    "ace, whole numbers": (rules.ACE(0.5, **WHOLE), OF_WHOLE, BY_WHOLE),
+    "ace, incremental, whole numbers": (rules.IncrementalACE(0.5, **WHOLE), OF_WHOLE, BY_WHOLE),
+    "aced, whole numbers": (rules.ACED(0.5, 3, **WHOLE), OF_WHOLE, BY_WHOLE),
+    "ca2fl, with the arrival": (rules.CA2FL("arrival"), OF_CA2FL, BY_CA2FL),
+    "ca2fl, with the step": (rules.CA2FL("step"), OF_CA2FL, BY_CA2FL),
+    "twafl": (
+        rules.TWAFL(0.5),
+        [[gradient_trip((4.0, 0.0)), gradient_trip((0.0, 4.0), batch_examples=3, staleness=2)]],
+        [[1.0, 3.0 / (math.e / 2) ** 2]]),
+    "sasgd": (
+        rules.SASGD(0.5), [[gradient_trip((4.0, 0.0)), gradient_trip((0.0, 4.0), staleness=3)]], [[2.0, 0.5]]),
+    "gsgm, a step across two rounds": (rules.GSGM(0.5, momentum=0.5), OF_GSGM, [[3.0], [7.0], [3.5], [1.75]]),
+    # (2 + 6) / 2 = 4 times the mean of (2, 0) and (0, 1.5).
+    "fednova": (rules.FedNova(lambda trip: trip.batch_examples), OF_FEDNOVA, [[-4.0, -3.0]]),
+    # 2 / 4 + 6 * 3 / 4 = 5 times (2 / 4, 1.5 * 3 / 4).
+    "fednova, by examples": (
+        rules.FedNova(lambda trip: trip.batch_examples, weight_by_examples=True), OF_FEDNOVA, [[-2.5, -5.625]]),
+    # Both cosines are 1/√2: the estimate is used.
+    "wkafl, no staleness part": (
+        wkafl(minimum_similarity=0.99, without="staleness"),
+        [[gradient_trip((3.0, 0.0), staleness=5), gradient_trip((0.0, 3.0), staleness=6)]], [[1.5, 1.5]]),
+    "wkafl, clipped after the momentum": (
+        wkafl(momentum=2.0, clip_bound=5.0), TO_CLIP, [[1.5, 3.0], [5 * 6 / LENGTH, 5 * 9 / LENGTH]]),
+    "wkafl, clipped in stage two": (
+        wkafl(**STAGE_TWO), [[gradient_trip((4.0, 0.0)), gradient_trip((0.0, 2.0))]],
+        [[BOUND * FIRST / (FIRST + SECOND), BOUND * SECOND / (FIRST + SECOND)]]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("rule", "steps", "expected"), BY_HAND.values(), ids=BY_HAND)
+def test_directions_by_hand(rule, steps, expected):
+    """In a second run the same: it has forgotten the first."""
+    for _ in range(2):
+        assert close(directions(rule, steps), expected)
 
 
 # --------------------------------------------------------------------------------------------------
