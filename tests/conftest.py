@@ -96,6 +96,15 @@ def without_compilation_cache():
             use(folder)
 
 
+@pytest.fixture
+def float64():
+    """JAX computes in 64 bits."""
+    import jax
+
+    with jax.enable_x64(True):
+        yield
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _memory_maps_are_freed():
     """Frees all compiled programs after a module where they hold many of the process's memory maps."""

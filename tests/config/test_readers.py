@@ -31,10 +31,7 @@ UNREAD = {
         {"dataset": "synthetic", "dirichlet_alpha": 0.1},
         ["partition is dirichlet; here partition is natural"],
     ),
-    "hidden_sizes softmax": (
-        {"hidden_sizes": "32"},
-        ["model is mlp or character_lstm; here model is softmax"],
-    ),
+    "hidden_sizes softmax": ({"hidden_sizes": "32"}, ["model is mlp or character_lstm; here model is softmax"]),
     "channels mlp": ({"model": "mlp", "channels": "4"}, ["model is cnn; here model is mlp"]),
     "staleness_weight ace": (
         {**ACE, "staleness_weight": "hinge"},
@@ -48,14 +45,8 @@ UNREAD = {
         {"staleness_weight": "hinge", "staleness_exponent": 1.0},
         ["staleness_weight is polynomial; here staleness_weight is hinge"],
     ),
-    "aggregate asgd": (
-        {"algorithm": "asgd", "aggregate": "sum"},
-        ["algorithm is fedbuff; here algorithm is asgd"],
-    ),
-    "memory_precision fedbuff": (
-        {"memory_precision": "int8"},
-        ["ace, ace_8bit", "here algorithm is fedbuff"],
-    ),
+    "aggregate asgd": ({"algorithm": "asgd", "aggregate": "sum"}, ["algorithm is fedbuff; here algorithm is asgd"]),
+    "memory_precision fedbuff": ({"memory_precision": "int8"}, ["ace, ace_8bit", "here algorithm is fedbuff"]),
     "delay_shape log_normal": ({"delay_shape": 3.0}, ["delay is gamma or pareto; here delay is log_normal"]),
     "delay_sigma constant": (
         {"delay": "constant", "delay_sigma": 2.0},
@@ -77,10 +68,7 @@ UNREAD = {
         {"mean_on": 2.0, "availability": "diurnal"},
         ["availability is on_and_off; here availability is diurnal"],
     ),
-    "availability_period": (
-        {"availability_period": 9.0},
-        ["a .csv or .npz file; here availability is always"],
-    ),
+    "availability_period": ({"availability_period": 9.0}, ["a .csv or .npz file; here availability is always"]),
     "lose_trips": ({"lose_trips": True}, ["here availability is always"]),
     "dropout_time": ({"dropout_time": 5.0}, ["dropout_fraction is given; here dropout_fraction is left out"]),
     "synthetic_alpha": ({"synthetic_alpha": 2.0}, ["dataset is synthetic; here dataset is digits"]),
@@ -90,10 +78,7 @@ UNREAD = {
     ),
     "label_groups": ({"label_groups": "15:0-9"}, ["partition is label_groups; here partition is dirichlet"]),
     "partition_seed": ({"dataset": "synthetic", "partition_seed": 3}, ["here partition is natural"]),
-    "server_classes": (
-        {"server_classes": "1"},
-        ["server_examples is given; here server_examples is left out"],
-    ),
+    "server_classes": ({"server_classes": "1"}, ["server_examples is given; here server_examples is left out"]),
     "too_stale": ({"too_stale": "wait"}, ["staleness_limit is given; here staleness_limit is left out"]),
     "cohort_size": ({"cohort_size": 3}, ["protocol is synchronous; here protocol is asynchronous"]),
     "concurrency cohort": (
@@ -127,17 +112,11 @@ UNREAD = {
         {"clip_norm": 1.0, "noise_multiplier": 1.0, "delta": 0.1, "epsilon_reading": "once"},
         ["epsilon is given; here epsilon is left out"],
     ),
-    "tokens": (
-        {"tokens": 3},
-        ["dataset is python_source, sentiment140 or newsgroups; here dataset is digits"],
-    ),
+    "tokens": ({"tokens": 3}, ["dataset is python_source, sentiment140 or newsgroups; here dataset is digits"]),
     "mnist_1d_examples": ({"mnist_1d_examples": 60}, ["dataset is mnist_1d; here dataset is digits"]),
     "data_dir": ({"data_dir": "x"}, ["here dataset is digits"]),
-    "rule_arguments": (
-        {"rule_arguments": "ace.form=direct"},
-        ["algorithm is ace; here algorithm is fedbuff"],
-    ),
-}
+    "rule_arguments": ({"rule_arguments": "ace.form=direct"}, ["algorithm is ace; here algorithm is fedbuff"]),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("row", UNREAD)

@@ -1,21 +1,17 @@
 """Decoded data sets on disk: whole or not there, never stale, never overwritten."""
 
 import os
-import re
 import threading
 
 import numpy as np
 import pytest
+from refusals import refuses
 from waiting import LIMIT
 
 from jafl.base.errors import SettingError
 from jafl.data.cache import DIGEST, FACTS, cached
 
 ROWS = np.arange(24, dtype=np.uint8).reshape(6, 2, 2)
-
-
-def refuses(*parts):
-    return pytest.raises(SettingError, match="(?s)" + ".*".join(map(re.escape, parts)))
 
 
 def decode(writer):

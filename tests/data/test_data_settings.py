@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import pathlib
-import re
 import subprocess
 import sys
 
@@ -11,11 +10,11 @@ import jax
 import numpy as np
 import pytest
 from quick_compilation import quick_compilation  # noqa: F401
+from refusals import refuses
 from tiers import in_tiers
 from waiting import LIMIT
 from writer_files import WRITE
 
-from jafl.base.errors import SettingError
 from jafl.config.builders import filled_in, make_partition, make_source
 from jafl.config.experiment import make_experiments
 from jafl.config.settings import Settings
@@ -25,10 +24,6 @@ from jafl.runs.directory import reader
 
 SMALL = {"algorithm": "fedbuff", "model": "softmax", "concurrency": 3, "buffer_size": 2, "server_steps": 3}
 ROOT = pathlib.Path(__file__).parent.parent.parent
-
-
-def refuses(*parts):
-    return pytest.raises(SettingError, match="(?s)" + ".*".join(map(re.escape, parts)))
 
 
 def run(**settings):

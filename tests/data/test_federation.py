@@ -1,16 +1,15 @@
 """Federations and partitions of any arrays: what is kept, what is counted, and what is refused."""
 
 import dataclasses
-import re
 import time
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import refuses
 
 from jafl import data
-from jafl.base.errors import SettingError
 from jafl.data import Federation, Partition, Source, federate
 
 X = np.arange(24, dtype=np.float32).reshape(6, 2, 2)
@@ -21,10 +20,6 @@ client_lists = st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=8), min
 
 def make(x=X, y=Y, partition=OVERLAPPING, test_x=X[:2], test_y=Y[:2], **settings):
     return Federation.from_arrays(x, y, partition, test_x=test_x, test_y=test_y, **settings)
-
-
-def refuses(*parts):
-    return pytest.raises(SettingError, match=".*".join(re.escape(part) for part in parts))
 
 
 def test_clients_hold_their_examples_in_order():

@@ -3,20 +3,15 @@
 import codecs
 import os
 import pickle
-import re
 
 import numpy as np
 import pytest
 from post_files import WORDS, write_posts
+from refusals import refuses
 from sklearn.datasets import load_files
 
 from jafl import data
-from jafl.base.errors import SettingError
 from jafl.data.sources.newsgroups import CACHE_FILE, FOLDERS
-
-
-def refuses(*parts):
-    return pytest.raises(SettingError, match="(?s)" + ".*".join(map(re.escape, parts)))
 
 
 def make_cache_file(folders):

@@ -1,14 +1,12 @@
 """Partitions: who may hold what, how skewed it is, and what is refused."""
 
-import re
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
+from refusals import refuses
 
-from jafl.base.errors import SettingError
 from jafl.data import PARTITIONS, dirichlet, iid, label_groups, labels_per_client
 
 # In class order, as data sets on disk often are.
@@ -38,10 +36,6 @@ def held_labels(partition, labels=TEN_CLASSES):
 def skew(partition, labels=TEN_CLASSES):
     """Mean over the clients of the share that their most frequent label has."""
     return np.mean([np.bincount(held).max() / len(held) for held in held_labels(partition, labels)])
-
-
-def refuses(*parts):
-    return pytest.raises(SettingError, match=".*".join(re.escape(part) for part in parts))
 
 
 def test_every_named_partition_is_tested():

@@ -1,19 +1,13 @@
 """Sources: splits that share nothing, and the distributions that synthetic data promise."""
 
-import re
-
 import numpy as np
 import pytest
+from refusals import refuses
 from sklearn.datasets import load_digits
 
-from jafl.base.errors import SettingError
 from jafl.data import PREPARED, SOURCES, digits, federate, synthetic
 
 ARRAYS = ("x", "y", "test_x", "test_y")
-
-
-def refuses(*parts):
-    return pytest.raises(SettingError, match=".*".join(re.escape(part) for part in parts))
 
 
 def small(**settings):

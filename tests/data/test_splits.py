@@ -1,13 +1,13 @@
 """Splits: LEAF's draws, shares of every class, nothing in two splits, and what clients hold out."""
 
 import random
-import re
 
 import numpy as np
 import pytest
 import sklearn.datasets
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import refuses
 
 import jafl
 from jafl.base.errors import SettingError
@@ -32,10 +32,6 @@ DEFAULTS = {
     "data_fraction": 1.0,
     "data_seed": 5,
 }
-
-
-def refuses(*parts):
-    return pytest.raises(SettingError, match="(?s)" + ".*".join(map(re.escape, parts)))
 
 
 def split(**changed):

@@ -1,19 +1,14 @@
 """FEMNIST by writer from generated files in the formats of LEAF, FedJAX and TFF: the same clients from all three."""
 
 import json
-import re
 import sqlite3
 
 import numpy as np
 import pytest
+from refusals import refuses
 from writer_files import ORDER, WRITE, WRITERS, examples, write_fedjax, write_leaf, write_tff
 
 from jafl import data
-from jafl.base.errors import SettingError
-
-
-def refuses(*parts):
-    return pytest.raises(SettingError, match="(?s)" + ".*".join(map(re.escape, parts)))
 
 
 @pytest.mark.parametrize("exact", [True, False])

@@ -7,6 +7,7 @@ import optax
 import pytest
 from accelerator_forms import accelerator_forms
 from quick_compilation import quick_compilation  # noqa: F401
+from small_runs import resumed
 from tiers import in_tiers
 
 import jafl
@@ -136,10 +137,7 @@ def test_forms_for_accelerators_resumed_runs_and_batches_draw_the_same_noise(tmp
     whole = simulate(**MANY)
     with accelerator_forms():
         same(simulate(**MANY, together=True), whole)
-    folder, done = tmp_path / "checkpoints", []
-    stop = {"on_progress": done.append, "should_stop": lambda: done[-1:] >= [5]}
-    simulate(**MANY, evaluate_at=[5], checkpoints=jafl.Checkpoints(folder), **stop)
-    same(simulate(**MANY, evaluate_at=[5], checkpoints=jafl.Checkpoints(folder)), whole)
+    resumed(lambda **options: simulate(**MANY, **{"evaluate_at": [5], **options}), tmp_path, 5)
     work = jafl.client_work(MODEL, optimizer=noisy(), local_steps=2, batch_size=1)
     runs = [
         jafl.Run(whole.schedule, FEDERATION, work, rules.fedbuff(), START, jax.random.key(seed), None, [])

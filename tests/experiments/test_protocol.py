@@ -88,10 +88,7 @@ REFUSED = {
     "no spread": (with_analysis(spread=None), "analysis.spread is None"),
     "no source": (with_analysis(source=""), "analysis.source is ''"),
     "no correction": (with_analysis(correction=None), "analysis.correction is None"),
-    "other seeds": (
-        with_analysis(seeds=6),
-        "analysis.seeds is 6, but must be the number of the scale's seeds, 5",
-    ),
+    "other seeds": (with_analysis(seeds=6), "analysis.seeds is 6, but must be the number of the scale's seeds, 5"),
     "no such claim": (with_analysis(primary="a above c"), "one claim at this scale: a above b; b above a"),
     "two primaries": (with_analysis(under={}), "leaves one of the conditions for 'a above b', and leaves 2"),
     "an identity": (
@@ -113,35 +110,17 @@ REFUSED = {
         "tuned of a under all conditions .* a trial of this experiment's own search",
     ),
     "no search": (with_scale(search=None), "tuned .* this file has no search"),
-    "a margin that is none": (
-        with_analysis(margin=0.01),
-        r"analysis.margin is 0.01, but must be Margin\(value\)",
-    ),
+    "a margin that is none": (with_analysis(margin=0.01), r"analysis.margin is 0.01, but must be Margin\(value\)"),
     "spread 0": (with_analysis(spread=0.0), "analysis.spread is 0.0, but must be above 0"),
     "spread in words": (with_analysis(spread="small"), "analysis.spread is 'small', but must be above 0"),
     "spread NaN": (with_analysis(spread=math.nan), "analysis.spread is nan, but must be above 0"),
-    "correction below 0": (
-        with_analysis(correction=-0.1),
-        "analysis.correction is -0.1, but must be 0 or above",
-    ),
-    "correction infinite": (
-        with_analysis(correction=math.inf),
-        "analysis.correction is inf, but must be 0 or",
-    ),
-    "difference below 0": (
-        with_analysis(difference=-0.1),
-        "analysis.difference is -0.1, but must be above 0",
-    ),
-    "difference infinite": (
-        with_analysis(difference=math.inf),
-        "analysis.difference is inf, but must be above 0",
-    ),
+    "correction below 0": (with_analysis(correction=-0.1), "analysis.correction is -0.1, but must be 0 or above"),
+    "correction infinite": (with_analysis(correction=math.inf), "analysis.correction is inf, but must be 0 or"),
+    "difference below 0": (with_analysis(difference=-0.1), "analysis.difference is -0.1, but must be above 0"),
+    "difference infinite": (with_analysis(difference=math.inf), "analysis.difference is inf, but must be above 0"),
     "little power": (with_analysis(power=0.5), "analysis.power is 0.5, but must be at least 0.8"),
     "power 1": (with_analysis(power=1.0), "analysis.power is 1.0, but must be at least 0.8, and below 1"),
-    "a blank source": (
-        with_analysis(source=" "),
-        "analysis.source is ' ', but must be where the spread is from",
-    ),
+    "a blank source": (with_analysis(source=" "), "analysis.source is ' ', but must be where the spread is from"),
     "another version": (with_analysis(tuned_under=7), "analysis.tuned_under is 7, but must be None or 1"),
     "no such arm untuned": (
         with_analysis(untuned={"c": "why"}),
@@ -210,11 +189,8 @@ REFUSED = {
         dataclasses.replace(with_claims(dataclasses.replace(OWN, margin=TRIPS_MARGIN))),
         "margin of 'own' .* has differences of its own",
     ),
-    "a margin of 0": (
-        with_claims(dataclasses.replace(OWN, margin=Margin(0.0))),
-        "margin of 'own' .* above 0",
-    ),
-}
+    "a margin of 0": (with_claims(dataclasses.replace(OWN, margin=Margin(0.0))), "margin of 'own' .* above 0"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("row", REFUSED)

@@ -1,4 +1,4 @@
-"""Convolutions and pools: Flax's own values and gradients, alone and under ``vmap``, in both precisions."""
+"""Convolutions: Flax's own values and gradients, alone and under ``vmap``, in both precisions."""
 
 import re
 import sys
@@ -14,7 +14,7 @@ from jax import lax
 from tiers import in_tiers
 
 from jafl.base.errors import SettingError
-from jafl.models import Conv, convolution, max_pool
+from jafl.models import Conv, convolution
 
 module = sys.modules[convolution.__module__]
 
@@ -244,38 +244,3 @@ def test_bad_arguments(change, message):
     } | change
     with pytest.raises(SettingError, match=message):
         convolution(arguments.pop("x"), arguments.pop("kernel"), **arguments)
-
-
-@pytest.mark.parametrize("padding", ["VALID", "SAME"])
-@pytest.mark.parametrize("window", [1, 2, 3])
-@pytest.mark.parametrize("size", [pytest.param((6, 6), marks=pytest.mark.full), (8, 7)], ids=str)
-def test_pools_are_flaxs_ties_included(size, window, padding):
-    # Few whole numbers: ties in nearly every window.
-    x = jnp.asarray(np.random.default_rng(0).integers(-2, 2, (3, *size, 4)), jnp.float32)
-
-    def theirs(x):
-        return nn.max_pool(x, (window, window), strides=(window, window), padding=padding)
-
-    def ours(x):
-        return max_pool(x, window, padding=padding)
-
-    def all_of(pool):
-        def value_and_slope(x):
-            value, back = jax.vjp(pool, x)
-            return value, back(jnp.cos(jnp.arange(value.size, dtype=x.dtype)).reshape(value.shape))[0]
-
-        return value_and_slope
-
-    value, slope = jax.jit(all_of(ours))(x)
-    expected, expected_slope = jax.jit(all_of(theirs))(x)
-    np.testing.assert_array_equal(value, expected)
-    np.testing.assert_array_equal(slope, expected_slope)
-    clients = jnp.stack([x[:1], x[1:2], x[2:]])
-    _, slopes = jax.jit(jax.vmap(all_of(ours)))(clients)
-    np.testing.assert_array_equal(slopes[0], jax.jit(all_of(ours))(x[:1])[1])
-
-
-def test_pools_refuse_what_they_cannot_do():
-    for arguments in ({"window": 0}, {"padding": "same"}):
-        with pytest.raises(SettingError):
-            max_pool(random(0, 1, 4, 4, 1), **arguments)

@@ -194,19 +194,13 @@ def broken(kind, directory, *, drop=(), add=None, config=None, pieces=PIECES, cl
 
 WORDS = "bert.embeddings.word_embeddings.weight"
 BAD_FILES = {
-    "missing tensor": (
-        {"drop": ["bert.encoder.layer.1.output.dense.bias"]},
-        "layer.1.output.dense.bias.*missing",
-    ),
+    "missing tensor": ({"drop": ["bert.encoder.layer.1.output.dense.bias"]}, "layer.1.output.dense.bias.*missing"),
     "odd shape": ({"add": {WORDS: np.zeros((40, 7), np.float32)}}, r"word_embeddings.*\[40, 7\].*\[40, 8\]"),
     "not finite": ({"add": {WORDS: np.full((40, 8), np.nan, np.float32)}}, "finite"),
     "whole numbers": ({"add": {WORDS: np.zeros((40, 8), np.int32)}}, "floating"),
     "fewer layers in the configuration": ({"config": {"num_hidden_layers": 1}}, "encoder.layer.1"),
     "more layers in the configuration": ({"config": {"num_hidden_layers": 3}}, "layer.2.*missing"),
-    "a larger vocabulary than the table": (
-        {"pieces": [*PIECES, *"abcdefgh"]},
-        "vocab.txt is 42.*from 1 to 40",
-    ),
+    "a larger vocabulary than the table": ({"pieces": [*PIECES, *"abcdefgh"]}, "vocab.txt is 42.*from 1 to 40"),
     "no vocabulary": ({"pieces": [""]}, "vocab.txt is 0"),
     "other classes": ({"classes": 7}, "number of classes of the head.*is 7.*the data's, 3"),
     "half a head": ({"classes": 3, "drop": ["classifier.weight"]}, "classifier.weight.*missing"),
@@ -214,11 +208,8 @@ BAD_FILES = {
     "no size": ({"config": {"hidden_size": None}}, "hidden_size.*None"),
     "odd heads": ({"config": {"num_attention_heads": 3}}, "multiple of its 3"),
     "unknown activation": ({"config": {"hidden_act": "swish"}}, "activation.*swish"),
-    "relative positions": (
-        {"config": {"position_embedding_type": "relative_key"}},
-        "position_embedding_type",
-    ),
-}
+    "relative positions": ({"config": {"position_embedding_type": "relative_key"}}, "position_embedding_type"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("change", "message"), BAD_FILES.values(), ids=BAD_FILES)

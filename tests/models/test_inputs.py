@@ -1,15 +1,13 @@
 """How models read stored examples: normalized always, cropped and flipped in training only, keyed by the trip."""
 
-import re
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from quick_compilation import quick_compilation  # noqa: F401
+from refusals import refuses
 
 import jafl
-from jafl.base.errors import SettingError
 from jafl.data import Federation, Normalization, Partition, digits
 from jafl.models import Inputs
 
@@ -17,10 +15,6 @@ IMAGES = np.random.default_rng(0).integers(0, 256, (64, 8, 10, 3), np.uint8)
 WORDS = np.array([7, 11], np.uint32)
 PLACES = np.arange(64, dtype=np.int32)
 AUGMENTED = Inputs(random_crop=2, random_flip=True)
-
-
-def refuses(*parts):
-    return pytest.raises(SettingError, match=".*".join(map(re.escape, parts)))
 
 
 def augmented(inputs=AUGMENTED, words=WORDS, epoch=0, places=PLACES, x=IMAGES):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from quick_compilation import quick_compilation  # noqa: F401
+from small_runs import resumed
 
 import jafl
 from jafl import engine
@@ -322,20 +323,10 @@ def test_side_by_side_and_with_a_memory_of_clients(kind):
 
 @pytest.mark.full
 def test_equinox_modules_are_resumed_from_checkpoints(tmp_path):
-    model, params, listed = equinox_model(0.5)
-    whole = trained(model, params, steps=8)
-    steps = []
-    trained(
-        model,
-        params,
-        steps=8,
-        checkpoints=jafl.Checkpoints(tmp_path / "run", every=2),
-        evaluate_at=range(8),
-        on_evaluation=lambda evaluation, _: steps.append(evaluation["server_step"]),
-        should_stop=lambda: bool(steps) and steps[-1] >= 4,
+    model, params, _ = equinox_model(0.5)
+    resumed(
+        lambda **options: trained(model, params, steps=8, evaluate_at=range(8), **options),
+        tmp_path,
+        4,
+        every=2,
     )
-    restored = []
-    checkpoints = jafl.Checkpoints(tmp_path / "run", every=2, on_restore=restored.append)
-    again = trained(model, params, steps=8, evaluate_at=range(8), checkpoints=checkpoints)
-    assert restored and restored[0].server_step >= 4
-    jax.tree.map(np.testing.assert_array_equal, listed(again.params), listed(whole.params))

@@ -109,10 +109,16 @@ POOLS = {
     "padded by hand": ((3, 3), (2, 2), [(1, 1), (1, 0)]),
     "apart": ((2, 2), (3, 3)),
     "one axis": ((2,), (2,)),
+    "one place": ((1, 1), (1, 1)),
+    "side by side, padded": ((2, 2), (2, 2), "SAME"),
+    "three": ((3, 3), (3, 3)),
+    "three, padded": ((3, 3), (3, 3), "SAME"),
 }
 
 
-@pytest.mark.parametrize("arguments", in_tiers(POOLS, ["overlapping", "uneven, padded", "one axis"]))
+@pytest.mark.parametrize(
+    "arguments", in_tiers(POOLS, POOLS.keys() - {"side by side", "every place", "padded by hand", "apart"})
+)
 def test_pools_are_flaxs_ties_included(arguments):
     with jax.enable_x64(True):
         shape = (2, 9, 8, 3)[: len(arguments[0]) + 2]
@@ -122,6 +128,18 @@ def test_pools_are_flaxs_ties_included(arguments):
             value_and_slopes(lambda x, p=p: p(x, *arguments), [x]) for p in (max_pool, nn.max_pool)
         )
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-14), ours, theirs)
+    if arguments[0] == arguments[1]:  # no place is in two windows
+        pools_have_the_bits_of_flaxs(jnp.float32(x), arguments)
+
+
+def pools_have_the_bits_of_flaxs(x, arguments):
+    """Alone, and client by client under ``vmap``."""
+    ours, theirs = (
+        lambda x, p=p: value_and_slopes(lambda x: p(x, *arguments), [x]) for p in (max_pool, nn.max_pool)
+    )
+    jax.tree.map(np.testing.assert_array_equal, ours(x), theirs(x))
+    _, (slopes,) = jax.vmap(ours)(jnp.stack([x[:1], x[1:]]))
+    np.testing.assert_array_equal(slopes[0], ours(x[:1])[1][0])
 
 
 def test_max_pool_takes_the_names_of_flax():
@@ -139,6 +157,8 @@ def test_max_pool_takes_the_names_of_flax():
     ("arguments", "message"),
     [
         ({"window_shape": (2, 0)}, "window_shape is 0"),
+        ({"window": 0}, "window is 0"),
+        ({"window_shape": (2, 2), "padding": "same"}, "padding is 'same'"),
         ({"window_shape": (2, 2), "strides": (1, 2, 3)}, "strides is .1, 2, 3.*as many as the window"),
         ({"window_shape": (2, 2), "strides": 0}, "strides is 0"),
         ({"window_shape": (2, 2), "padding": [(1, 1)]}, "padding is .*2 pairs"),

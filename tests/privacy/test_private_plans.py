@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 from quick_compilation import quick_compilation  # noqa: F401
+from small_runs import resumed
 from test_private_runs import (
     MODEL,
     SERVERS,
@@ -75,25 +76,9 @@ def test_several_runs_in_one_program_have_the_noise_that_each_has_alone():
 @pytest.mark.full
 @pytest.mark.parametrize("mechanism", ["tree", "tree_honaker"])
 def test_a_run_that_is_resumed_ends_with_the_same_bits(mechanism, tmp_path):
-    whole = run(private(mechanism), evaluate_at=[20])
-    kept = jafl.Checkpoints(tmp_path / "kept", every=40)
-    stopped = run(private(mechanism), evaluate_at=[20], checkpoints=kept, should_stop=Times(20))
-    assert stopped.server_steps < 40
+    resumed(lambda **options: run(private(mechanism), evaluate_at=[20], **options), tmp_path, 10)
     with pytest.raises(jafl.SettingError, match="checkpoint|other"):
-        run(private(mechanism, noise=0.6), evaluate_at=[20], checkpoints=tmp_path / "kept")
-    resumed = run(private(mechanism), evaluate_at=[20], checkpoints=tmp_path / "kept")
-    assert_same(whole, resumed)
-
-
-class Times:
-    """Asks to stop at once; the run then ends at its next chunk."""
-
-    def __init__(self, steps: int):
-        self.asked = 0
-
-    def __call__(self) -> bool:
-        self.asked += 1
-        return self.asked > 1
+        run(private(mechanism, noise=0.6), evaluate_at=[20], checkpoints=tmp_path / "stopped")
 
 
 @pytest.mark.full

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from quick_compilation import quick_compilation  # noqa: F401
+from small_runs import resumed
 from tiers import in_tiers
 
 import jafl
@@ -97,12 +98,6 @@ def rounded_by_hand(update: np.ndarray, client: int, trip: int, seed: int) -> li
     below = np.floor(units)
     up = (words >> 8) * 2.0**-24 < units - below
     return [int(whole) + int(one) for whole, one in zip(below, up, strict=True)]
-
-
-@pytest.fixture
-def float64():
-    with jax.enable_x64(True):
-        yield
 
 
 @pytest.mark.parametrize("name", in_tiers(RULES.keys(), ["fedbuff"]))
@@ -251,21 +246,14 @@ def learning(rule: Any, schedule: jafl.EventSchedule, **changes) -> jafl.History
 
 
 @pytest.mark.full
-def test_a_run_that_was_stopped_ends_with_the_same_bits(tmp_path, monkeypatch):
-    monkeypatch.setattr("jafl.simulation.driver.SECONDS_PER_CHUNK", 0.0)
+def test_a_run_that_was_stopped_ends_with_the_same_bits(tmp_path):
     schedule, rule = jafl.asynchronous(**LOSSY), jafl.secure(rules.fedbuff(), **BITS, seed=8)
-    whole, done = learning(rule, schedule), []
-    stop = {"on_progress": done.append, "should_stop": lambda: bool(done) and done[-1] >= 7}
-    parts = learning(rule, schedule, **stop, checkpoints=jafl.Checkpoints(tmp_path))
-    assert parts.server_steps == 7
-    ended = learning(rule, schedule, checkpoints=jafl.Checkpoints(tmp_path))
-    for one, other in ((ended.params, whole.params), (ended.trip_reports, whole.trip_reports)):
-        jax.tree.map(np.testing.assert_array_equal, one, other)
+    resumed(lambda **options: learning(rule, schedule, **options), tmp_path, 7)
     with pytest.raises(jafl.SettingError):
         learning(
             jafl.secure(rules.fedbuff(), **{**BITS, "clip_norm": 2.0}),
             schedule,
-            checkpoints=jafl.Checkpoints(tmp_path),
+            checkpoints=jafl.Checkpoints(tmp_path / "stopped"),
         )
 
 

@@ -22,12 +22,6 @@ def private(rule, noise: float = 0.0, clip_norm: float = BITS["clip_norm"], **mo
     )
 
 
-@pytest.fixture
-def float64():
-    with jax.enable_x64(True):
-        yield
-
-
 @pytest.mark.full
 def test_without_noise_and_with_many_bits_it_approaches_the_private_rule(float64):
     schedule = jafl.asynchronous(**WORLD)

@@ -659,23 +659,6 @@ def test_fedbuff_with_equal_durations_and_buffer_size_of_the_cohort_is_fedavg(op
     assert ref.norm(ref.subtract(by_hand, params)) > 0.05
 
 
-def test_sum_is_the_mean_with_the_server_learning_rate_times_the_buffer_size():
-    data = toy_data(6)
-    common = {
-        "params": softmax_params(np.random.default_rng(5)),
-        "num_clients": 6,
-        "concurrency": 6,
-        "buffer_size": 3,
-        "duration": exponential_durations(2, 6),
-        "stop_after_steps": 8,
-        "client_update": ref.client_work(data, drawn_batches(data), learning_rate=0.3),
-    }
-    mean = run(rule=ref.FedBuff(), optimizer=ref.SGD(0.9), **common)
-    total = run(rule=ref.FedBuff(aggregation="sum"), optimizer=ref.SGD(0.3), **common)
-    assert ref.column(mean.applied, "staleness").max() > 0
-    assert_close(mean.final_params, total.final_params)
-
-
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(("num_clients", "buffer_size"), [(3, 2), (5, 5), (8, 3), (12, 7)])
 def test_if_all_have_a_place_two_ways_to_restart_are_one(num_clients, buffer_size, seed):
@@ -788,17 +771,6 @@ def test_staleness_is_conserved(sizes, settings):
     age += sum(trip.cancel_step - trip.download_version for trip in replay.discarded)
     age += sum(60 - trip.download_version for trip in replay.in_flight)
     assert age == 60 * (concurrency - (buffer_size if "restart" in settings else 1)) + short
-
-
-@pytest.mark.parametrize("buffer_size", [2, 3, 10])
-def test_a_larger_buffer_divides_staleness(buffer_size):
-    """FedBuff appendix A, same arrivals: tau_K <= ceil(tau_1 / K), and mean tau_K <= mean tau_1 / K."""
-    single, buffered = (run(**drawn_world((20, 12, size), 4, steps=300 // size)) for size in (1, buffer_size))
-    for name in ("client", "trip", "arrival_time"):
-        np.testing.assert_array_equal(ref.column(single.applied, name), ref.column(buffered.applied, name))
-    one, many = ref.column(single.applied, "staleness"), ref.column(buffered.applied, "staleness")
-    assert np.all(many <= np.ceil(one / buffer_size))
-    assert 0 < many.mean() <= one.mean() / buffer_size
 
 
 def test_equal_constant_delays_give_the_staleness_of_round_robin():

@@ -101,11 +101,7 @@ def test_most_active_sets_of_aced_are_empty(precision: str):
 # A rule, the reference's, and trips per step; every rule whose weights depend on staleness.
 LATE: dict[str, tuple[Any, Callable[[], ref.Rule], int]] = {
     "fedbuff": (rules.fedbuff(), ref.FedBuff, 2),
-    "fedbuff, steep": (
-        rules.fedbuff(staleness.polynomial(10.0)),
-        lambda: ref.FedBuff(ref.polynomial(10.0)),
-        2,
-    ),
+    "fedbuff, steep": (rules.fedbuff(staleness.polynomial(10.0)), lambda: ref.FedBuff(ref.polynomial(10.0)), 2),
     "fedbuff, hinge": (rules.fedbuff(staleness.hinge()), lambda: ref.FedBuff(ref.hinge(10.0, 4.0)), 2),
     "fedbuff, exponential": (
         rules.fedbuff(staleness.exponential(1.0)),
@@ -118,21 +114,13 @@ LATE: dict[str, tuple[Any, Callable[[], ref.Rule], int]] = {
         lambda: papers.FedStaleWeight("algorithm_1"),
         2,
     ),
-    "exponential weighting": (
-        rules.exponential_weighting(0.5),
-        lambda: papers.ExponentialWeighting(0.5),
-        2,
-    ),
+    "exponential weighting": (rules.exponential_weighting(0.5), lambda: papers.ExponentialWeighting(0.5), 2),
     "reverse exponential weighting": (
         rules.exponential_weighting(1.5),
         lambda: papers.ExponentialWeighting(1.5),
         2,
     ),
-    "delay-adaptive, scale": (
-        rules.delay_adaptive_asgd("scale", 6),
-        lambda: papers.DelayAdaptiveASGD(1.0, 6),
-        1,
-    ),
+    "delay-adaptive, scale": (rules.delay_adaptive_asgd("scale", 6), lambda: papers.DelayAdaptiveASGD(1.0, 6), 1),
     "delay-adaptive, drop": (
         rules.delay_adaptive_asgd("drop", 6),
         lambda: papers.DelayAdaptiveASGD(1.0, 6, "drop"),
@@ -159,7 +147,7 @@ LATE: dict[str, tuple[Any, Callable[[], ref.Rule], int]] = {
         ),
         2,
     ),
-}
+}  # fmt: skip
 
 
 def late_schedule(buffer_size: int) -> jafl.EventSchedule:

@@ -16,10 +16,7 @@ CLIENTS = 10
 MODEL = jafl.models.softmax(4)
 
 
-@pytest.fixture(autouse=True)
-def float64():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 def federation() -> jafl.Federation:

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 import fixed_updates as fixed
-import jax
 import numpy as np
 import pytest
 import reference as ref
@@ -24,10 +23,7 @@ from jafl import delays, rules
 CLIENTS = 7
 
 
-@pytest.fixture(autouse=True)
-def float64():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 def make_schedule(buffer_size: int = 1, initial_round: bool = False, **changes) -> jafl.EventSchedule:

@@ -6,8 +6,18 @@ import pathlib
 import shutil
 import signal
 
+from jafl.config.settings import Settings
 from jafl.runs import runner
 
+SMALL = Settings(
+    algorithm="fedbuff",
+    model="softmax",
+    num_clients=12,
+    concurrency=6,
+    buffer_size=4,
+    client_trips=160,
+    evaluate_every=20,
+)
 WALL_CLOCK = ("digests", "wall_clock", "peak_memory_bytes", "seconds", "run_seconds", "compile_seconds")
 
 

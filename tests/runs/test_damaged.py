@@ -10,13 +10,12 @@ import numpy as np
 import pytest
 from command_line import ROOT, environment
 from quick_compilation import quick_compilation  # noqa: F401
-from run_again import assert_same, at_step, contents, ctrl_c, quiet
+from run_again import SMALL, assert_same, at_step, contents, ctrl_c, quiet
 from run_files import read_json
 from runs_by_hand import write_run, written_so
 
 from jafl.base.errors import SettingError
 from jafl.cli import command_line
-from jafl.config.settings import Settings
 from jafl.runs.directory import reader
 from jafl.runs.directory.damage import is_closed, survey
 from jafl.runs.directory.files import RunDirectory
@@ -136,7 +135,7 @@ DAMAGES = {
         ),
         f"schedule.npz {CHANGED}",
     ),
-}
+}  # fmt: skip
 
 
 def damage(name, folder):
@@ -234,15 +233,6 @@ def test_a_schedule_that_holds_objects_is_refused_in_words_of_our_own(tmp_path):
 
 # Resume
 
-SMALL = Settings(
-    algorithm="fedbuff",
-    model="softmax",
-    num_clients=12,
-    concurrency=6,
-    buffer_size=4,
-    client_trips=160,
-    evaluate_every=20,
-)
 SEVERAL = dataclasses.replace(SMALL, algorithm="fedbuff,fedasync", buffer_size=None)
 
 

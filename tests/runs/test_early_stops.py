@@ -4,24 +4,14 @@ import dataclasses
 import json
 
 import pytest
-from run_again import assert_same, at_step, ctrl_c, quiet
+from run_again import SMALL, assert_same, at_step, ctrl_c, quiet
 
 from jafl.base.errors import SettingError
 from jafl.config.experiment import make_experiments
-from jafl.config.settings import Settings
 from jafl.runs.directory.reader import read_run
 from jafl.sweeps.sweep import run_sweep
 
 STALLS = "test_accuracy stalls 2"
-SMALL = Settings(
-    algorithm="fedbuff",
-    model="softmax",
-    num_clients=12,
-    concurrency=6,
-    buffer_size=4,
-    client_trips=160,
-    evaluate_every=20,
-)
 
 
 def changed(**changes):

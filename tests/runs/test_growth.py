@@ -11,19 +11,8 @@ from run_files import read_json
 from runs_by_hand import written_so
 
 from jafl.base.errors import SettingError
-from jafl.config.settings import Settings
 from jafl.runs.recording.recorder import Recording
 from jafl.sweeps.sweep import run_sweep
-
-SMALL = Settings(
-    algorithm="fedbuff",
-    model="softmax",
-    num_clients=12,
-    concurrency=6,
-    buffer_size=4,
-    client_trips=160,
-    evaluate_every=20,
-)
 
 
 def changed(settings=SMALL, **changes):

@@ -40,13 +40,7 @@ RUNS = {
         "dropout_fraction": 0.2,
         "dropout_time": 2.5,
     },
-    "K-sync": {
-        "algorithm": "wkafl",
-        "buffer_size": 4,
-        "concurrency": 8,
-        "cancel_at_step": True,
-        "server_steps": 6,
-    },
+    "K-sync": {"algorithm": "wkafl", "buffer_size": 4, "concurrency": 8, "cancel_at_step": True, "server_steps": 6},
     "waiting": {
         "algorithm": "fedavg",
         "protocol": "asynchronous",
@@ -83,13 +77,8 @@ RUNS = {
         "delay_mean": 5.0,
         "server_steps": 20,
     },
-    "rounds": {
-        "algorithm": "fednova",
-        "cohort_size": 4,
-        "over_selection": 0.5,
-        "server_steps": 5,
-    },
-}
+    "rounds": {"algorithm": "fednova", "cohort_size": 4, "over_selection": 0.5, "server_steps": 5},
+}  # fmt: skip
 TRAINED = ("asynchronous", "open arrivals", "drawn staleness", "rounds")
 # Runs run.py with each list of flags in turn, in one process and without pictures.
 MANY = """

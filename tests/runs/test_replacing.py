@@ -11,13 +11,12 @@ import time
 import pytest
 from command_line import ROOT, environment, flags, python, run_py
 from quick_compilation import quick_compilation  # noqa: F401
-from run_again import assert_same, at_step, checkpoints_in, contents, ctrl_c, quiet
+from run_again import SMALL, assert_same, at_step, checkpoints_in, contents, ctrl_c, quiet
 from run_files import read_json
 from waiting import LIMIT, until
 
 from jafl.base import stopwatch
 from jafl.base.errors import SettingError
-from jafl.config.settings import Settings
 from jafl.runs import runner
 from jafl.runs.directory.files import RunDirectory, occupied
 from jafl.runs.directory.previous_run import NEW_CHECKPOINTS
@@ -25,15 +24,6 @@ from jafl.runs.hosts.streams import UnbrokenStream
 from jafl.runs.recording.recorder import Recording
 from jafl.sweeps.sweep import run_sweep
 
-SMALL = Settings(
-    algorithm="fedbuff",
-    model="softmax",
-    num_clients=12,
-    concurrency=6,
-    buffer_size=4,
-    client_trips=160,
-    evaluate_every=20,
-)
 OTHER = dataclasses.replace(SMALL, learning_rate=0.1)
 SEVERAL = dataclasses.replace(SMALL, algorithm="fedbuff,fedasync", buffer_size=None)
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 from command_line import ROOT, environment
-from run_again import assert_same, at_step, checkpoints_in, contents, ctrl_c, quiet
+from run_again import SMALL, assert_same, at_step, checkpoints_in, contents, ctrl_c, quiet
 from runs_by_hand import written_so
 
 from jafl.base.errors import SettingError
@@ -16,15 +16,6 @@ from jafl.config.settings import Settings
 from jafl.data.sources import python_source
 from jafl.runs.lock import directory_lock
 
-SMALL = Settings(
-    algorithm="fedbuff",
-    model="softmax",
-    num_clients=12,
-    concurrency=6,
-    buffer_size=4,
-    client_trips=160,
-    evaluate_every=20,
-)
 SEVERAL = Settings(**{**SMALL.__dict__, "algorithm": "fedbuff,aced_8bit", "concurrency": None})
 
 
@@ -194,22 +185,25 @@ def test_a_comparison_of_other_seeds_is_refused(tmp_path):
     assert not (tmp_path / "run" / "fedbuff-seed2").exists()
 
 
-def test_other_versions_are_refused(stopped, tmp_path):
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"versions": {"jax": "0.0.1"}}, "version of jax: was '0.0.1'"),
+        ({"format": 2}, "has format 2, but this version of jafl reads 1 only"),
+    ],
+    ids=["versions", "format"],
+)
+def test_other_versions_and_formats_are_refused(changes, message, stopped, tmp_path):
     shutil.copytree(stopped, tmp_path / "run")
     path = tmp_path / "run" / "config.json"
     config = json.loads(path.read_text())
-    config["versions"]["jax"] = "0.0.1"
-    path.write_text(json.dumps(config))
-    written_so(path.parent)
-    with pytest.raises(SettingError, match="version of jax: was '0.0.1'"):
-        quiet(SMALL, tmp_path / "run", resume=True)
-
-
-def test_another_format_is_refused(stopped, tmp_path):
-    shutil.copytree(stopped, tmp_path / "run")
-    path = tmp_path / "run" / "config.json"
-    path.write_text(path.read_text().replace('"format": 1', '"format": 2', 1))
-    with pytest.raises(SettingError, match="has format 2, but this version of jafl reads 1 only"):
+    changes = {
+        name: {**config[name], **value} if name == "versions" else value for name, value in changes.items()
+    }
+    path.write_text(json.dumps({**config, **changes}))
+    if "versions" in changes:
+        written_so(path.parent)  # another format is told before anything else
+    with pytest.raises(SettingError, match=message):
         quiet(SMALL, tmp_path / "run", resume=True)
 
 

@@ -5,23 +5,13 @@ import struct
 import sys
 
 import pytest
-from run_again import at_step, ctrl_c, quiet
+from run_again import SMALL, at_step, ctrl_c, quiet
 from run_files import read_lines
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 
 from jafl.base.errors import SettingError
 from jafl.config.settings import Settings
 from jafl.runs.recording import trackers
-
-SMALL = Settings(
-    algorithm="fedbuff",
-    model="softmax",
-    num_clients=12,
-    concurrency=6,
-    buffer_size=4,
-    client_trips=160,
-    evaluate_every=20,
-)
 
 
 def events(folder):

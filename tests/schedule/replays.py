@@ -7,9 +7,10 @@ import re
 import numpy as np
 import pytest
 import reference as ref
+from hypothesis import reject
 
 from jafl.base.errors import SettingError
-from jafl.schedule import asynchronous, open_arrivals
+from jafl.schedule import asynchronous, guarantees, open_arrivals
 from jafl.schedule.draws import FAILURE, keyed_uniform
 from jafl.schedule.events import Events
 from jafl.schedule.open_arrivals import _gaps
@@ -228,3 +229,97 @@ def compare(case):
     assert_equal(schedule, replay)
     expected = case.arguments["concurrency"] if case.protocol is asynchronous else most_at_once(replay)
     assert schedule.concurrency == expected
+
+
+def compare_or_reject(case):
+    """``compare``, or another case where no trip ever comes through, or each step waits for a trip under way."""
+    try:
+        compare(case)
+    except Endless:
+        reject()
+
+
+def made(case):
+    """The schedule; another case where there is none, or none comes to its end."""
+    try:
+        schedule, _ = recorded(case)
+    except Endless:
+        reject()
+    if isinstance(schedule, SettingError):
+        assert re.search("starves|no step follows|no client took part", str(schedule)), schedule
+        reject()
+    return schedule
+
+
+def compare_in_order(case):
+    """``compare`` where no two trips of one instant can be told apart only by who started first."""
+    schedule = case.schedule()
+    choices = {"select": choices_in(schedule), "duration": duration_of(case)}
+    assert_equal(schedule, replayed(case, schedule.num_steps, [], **choices))
+
+
+def compare_with_replacement(case):
+    """Nobody chooses among idle clients, so the starts stand in the schedule."""
+    schedule = case.schedule()
+    start = np.concatenate([schedule.download_time, schedule.inflight_start_time])
+    client = np.concatenate([schedule.client, schedule.inflight_client])[np.argsort(start)]
+    replay = replayed(case, schedule.num_steps, [client.tolist()], until=schedule.step_time[-1])
+    assert_equal(schedule, replay)
+    assert schedule.concurrency == most_at_once(replay)
+
+
+def compare_drawn(case):
+    """Staleness as it is drawn. An initial round, which the reference lacks, is of everybody."""
+    schedule = made(case)
+    limits = {name: case.arguments[name] for name in ("most_trips", "smallest_gap") if name in case.arguments}
+    guarantees.check_participation(schedule, **{"most_trips": None, "smallest_gap": 0, **limits})
+    if case.arguments.get("initial_round"):
+        assert np.array_equal(schedule.client[schedule.step == 0], np.arange(schedule.num_clients))
+        return
+    replay = ref.simulate_drawn_staleness(
+        **NOTHING,
+        num_clients=schedule.num_clients,
+        buffer_size=case.buffer_size,
+        staleness_of=duration_of(case),
+        select=lambda step, eligible, how_many: schedule.client[schedule.step == step],
+        stop_after_steps=schedule.num_steps,
+        **limits,
+    )
+    assert_equal(schedule, replay)
+
+
+def replayed_rounds(case, steps, rounds):
+    """The reference's replay of these rounds, of which it checks that their clients may start, and are enough."""
+    arguments = case.arguments
+    names = ("most_trips", "smallest_gap", "min_reports", "deadline")
+    told = {name: arguments[name] for name in names if name in arguments}
+    cohort = None if arguments.get("cohorts") == "poisson" else arguments.get("cohort_size")
+    if cohort is not None:
+        told["started"] = int(np.ceil(round(cohort * (1 + arguments["over_selection"]), 9)))
+    return ref.simulate_synchronous(
+        **NOTHING | {"rule": ref.FedAvg(divide_by=1.0)},
+        num_clients=arguments["num_clients"],
+        cohort=cohort,
+        duration=duration_of(case),
+        select_round=lambda number, started: rounds[number],
+        stop_after_steps=steps,
+        **told,
+        **world_of(case),
+    )
+
+
+def clients_of_rounds(schedule):
+    """The clients that start in each round."""
+    return [
+        np.concatenate(
+            [schedule.client[schedule.step == t], schedule.discarded_client[schedule.discarded_step == t]]
+        ).tolist()
+        for t in range(schedule.num_steps)
+    ]
+
+
+def compare_rounds(case):
+    """``compare`` of synchronous rounds that do not starve."""
+    schedule = made(case)
+    assert schedule.num_steps == case.arguments["server_steps"]
+    assert_equal(schedule, replayed_rounds(case, schedule.num_steps, clients_of_rounds(schedule)))

@@ -285,3 +285,15 @@ def drawn_cases(draw) -> Case:
         "seed": draw(st.integers(-3, 1000)),
     }
     return Case(drawn_staleness, arguments)
+
+
+def limited(cases, *options: str, restarts=("not_twice_in_a_buffer", "after_step", "after_round")):
+    """Cases with one limit of participation or both, and with any of the options."""
+    alone = with_options(cases, LIMITS)
+    return alone | with_options(alone, options, restarts) if options else alone
+
+
+def begun_by_everybody(case: Case) -> Case:
+    """The same case with an initial round; everybody trains."""
+    everybody = {"concurrency": case.arguments["num_clients"], "initial_round": True}
+    return Case(case.protocol, {**case.arguments, **everybody})

@@ -4,13 +4,12 @@ import json
 import os
 import pathlib
 import pickle
-import re
 
 import numpy as np
 import pytest
+from refusals import refuses
 
 from jafl import traces
-from jafl.base.errors import SettingError
 from jafl.schedule import asynchronous, availability, delays, duration_trace, read_availability
 
 EXAMPLES = pathlib.Path(__file__).parents[2] / "experiments" / "traces"
@@ -24,10 +23,6 @@ BEHAVIOR = {
     2: {"active": [], "inactive": [], "finish_time": DAY},
     3: {"active": [79_200, 30_000, 25_000], "inactive": [21_600, 31_000, 30_000], "finish_time": DAY},
 }
-
-
-def refuses(*parts):
-    return pytest.raises(SettingError, match=".*".join(re.escape(str(part)) for part in parts))
 
 
 def write(folder, content, ending):

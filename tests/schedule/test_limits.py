@@ -1,6 +1,5 @@
 """At most so many trips of a client, and server steps between two of them; Poisson cohorts."""
 
-import collections
 import dataclasses
 import math
 import re
@@ -8,169 +7,16 @@ import re
 import guarantees
 import numpy as np
 import pytest
-import reference as ref
-from hypothesis import given, reject, settings
-from hypothesis import strategies as st
-from replays import NOTHING, Endless, assert_equal, compare, duration_of, recorded
+from hypothesis import given, settings
+from replays import recorded
 from schedule_cases import (
-    CLIENTS,
-    LIMITS,
-    SERVER,
     Case,
     asynchronous_cases,
     by_client,
-    drawn_cases,
-    open_cases,
-    synchronous_cases,
-    with_options,
 )
 
 from jafl.base.errors import SettingError
 from jafl.schedule import Dropout, asynchronous, delays, drawn_staleness, open_arrivals, synchronous
-
-
-def compare_if_it_ends(case):
-    try:
-        compare(case)
-    except Endless:
-        reject()
-
-
-def limits_of(case):
-    return {name: case.arguments[name] for name in LIMITS if name in case.arguments}
-
-
-def limited(cases, *options, restarts=("not_twice_in_a_buffer", "after_step", "after_round")):
-    """Cases with one limit or both, and with any of the options."""
-    alone = with_options(cases, LIMITS)
-    if not options:
-        return alone
-    return alone | with_options(alone, options, restarts)
-
-
-# --------------------------------------------------------------------------------------------------
-# Against the reference.
-# --------------------------------------------------------------------------------------------------
-
-
-@settings(max_examples=60)
-@given(limited(asynchronous_cases()))
-def test_buffered_training(case):
-    compare_if_it_ends(case)
-
-
-@settings(max_examples=90)
-@given(limited(asynchronous_cases(), *CLIENTS, *SERVER))
-def test_with_all_other_options(case):
-    compare_if_it_ends(case)
-
-
-@settings(max_examples=40)
-@given(limited(open_cases(), "restart", *CLIENTS, restarts=("not_twice_in_a_buffer",)))
-def test_open_arrivals(case):
-    compare_if_it_ends(case)
-
-
-def begun_by_everybody(case):
-    everybody = {"concurrency": case.arguments["num_clients"], "initial_round": True}
-    return Case(case.protocol, {**case.arguments, **everybody})
-
-
-@pytest.mark.full
-@settings(max_examples=60)
-@given(limited(asynchronous_cases().map(begun_by_everybody)))
-def test_after_an_initial_round(case):
-    compare_if_it_ends(case)
-
-
-def replayed_rounds(case, schedule):
-    columns = ((schedule.step, schedule.client), (schedule.discarded_step, schedule.discarded_client))
-    cohorts = collections.defaultdict(list)
-    for steps, clients in columns:
-        for step, client in zip(steps.tolist(), clients.tolist(), strict=True):
-            cohorts[step].append(client)
-    poisson = case.arguments.get("cohorts") == "poisson"
-    return ref.simulate_synchronous(
-        **{**NOTHING, "rule": ref.FedAvg(divide_by=case.buffer_size)},
-        num_clients=schedule.num_clients,
-        cohort=None if poisson else case.buffer_size,
-        started=schedule.concurrency,
-        duration=duration_of(case),
-        select_round=lambda number, started: cohorts[number],
-        stop_after_steps=schedule.num_steps,
-        **limits_of(case),
-    )
-
-
-def made(case):
-    try:
-        return case.schedule()
-    except SettingError as error:
-        assert "starves in server step" in str(error) or "no client took part" in str(error)
-        reject()
-
-
-@settings(max_examples=60)
-@given(limited(synchronous_cases()))
-def test_rounds(case):
-    schedule = made(case)
-    assert_equal(schedule, replayed_rounds(case, schedule))
-
-
-@settings(max_examples=50)
-@given(limited(drawn_cases()), st.booleans())
-def test_drawn_staleness(case, initial_round):
-    case = Case(case.protocol, {**case.arguments, "initial_round": initial_round})
-    schedule = made(case)
-    guarantees.check_participation(
-        schedule, case.arguments.get("most_trips"), case.arguments.get("smallest_gap", 0)
-    )
-    if initial_round:
-        assert np.array_equal(schedule.client[schedule.step == 0], np.arange(schedule.num_clients))
-        return
-    replay = ref.simulate_drawn_staleness(
-        **NOTHING,
-        num_clients=schedule.num_clients,
-        buffer_size=case.buffer_size,
-        staleness_of=duration_of(case),
-        select=lambda step, eligible, how_many: schedule.client[schedule.step == step],
-        stop_after_steps=schedule.num_steps,
-        **limits_of(case),
-    )
-    assert_equal(schedule, replay)
-
-
-@settings(max_examples=60)
-@given(synchronous_cases())
-def test_poisson_rounds(case):
-    arguments = {**case.arguments, "cohorts": "poisson", "over_selection": 0.0}
-    case = Case(synchronous, arguments)
-    schedule = made(case)
-    assert_equal(schedule, replayed_rounds(case, schedule))
-    assert schedule.num_steps == arguments["server_steps"]
-
-
-# --------------------------------------------------------------------------------------------------
-# What is promised.
-# --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.full
-@settings(max_examples=60)
-@given(
-    limited(asynchronous_cases(), *CLIENTS, *SERVER) | limited(open_cases()) | limited(synchronous_cases())
-)
-def test_promises(case):
-    try:
-        schedule, _ = recorded(case)
-    except Endless:
-        reject()
-    if isinstance(schedule, SettingError):
-        reject()
-    most_trips, gap = case.arguments.get("most_trips"), case.arguments.get("smallest_gap", 0)
-    guarantees.check_participation(schedule, most_trips, gap)
-    for name in ("shapes", "order", "concurrency", "one_trip_at_a_time", "trip_numbers", "versions"):
-        getattr(guarantees, f"check_{name}")(schedule)
 
 
 @settings(max_examples=50)

@@ -2,10 +2,10 @@
 
 import dataclasses
 import math
-import re
 
 import numpy as np
 import pytest
+from refusals import refuses
 
 import jafl
 from jafl import availability, delays
@@ -21,10 +21,6 @@ def schedule(**changes):
 def assert_same(one, other):
     for field in dataclasses.fields(one):
         np.testing.assert_array_equal(getattr(one, field.name), getattr(other, field.name))
-
-
-def refuses(*parts):
-    return pytest.raises(jafl.SettingError, match="(?s)" + ".*".join(map(re.escape, parts)))
 
 
 @pytest.fixture
@@ -146,10 +142,7 @@ def test_a_law_of_presence_that_goes_back_in_time_is_refused(law, said):
 @pytest.mark.parametrize(
     "make, said",
     [
-        (
-            lambda: schedule(availability="diurnal"),
-            "availability is 'diurnal', but must be a law of jafl.avail",
-        ),
+        (lambda: schedule(availability="diurnal"), "availability is 'diurnal', but must be a law of jafl.avail"),
         (lambda: schedule(availability=availability.diurnal), "Call the law: jafl.availability.diurnal(...)"),
         (lambda: schedule(availability="none.csv"), "none.csv' cannot be read"),
         (lambda: schedule(delay="none.npz"), "none.npz' cannot be read"),
@@ -158,16 +151,10 @@ def test_a_law_of_presence_that_goes_back_in_time_is_refused(law, said):
         (lambda: schedule(failure_rate="0.1"), "failure_rate is '0.1', but must be at least 0 and below 1"),
         (lambda: schedule(failure_rate=math.nan), "failure_rate is nan"),
         (lambda: schedule(cancel_at_step="no"), "cancel_at_step is 'no', but must be True or False"),
-        (
-            lambda: schedule(concurrency=6, initial_round="no"),
-            "initial_round is 'no', but must be True or False",
-        ),
+        (lambda: schedule(concurrency=6, initial_round="no"), "initial_round is 'no', but must be True or False"),
         (lambda: schedule(flush_after="1"), "flush_after is '1', but must be a finite number above 0"),
         (lambda: delays.exponential("1"), "the delay's mean is '1', but must be a finite number above 0"),
-        (
-            lambda: delays.uniform(3, 1),
-            "the delay's high is 1, but must be a finite number, at least low (3)",
-        ),
+        (lambda: delays.uniform(3, 1), "the delay's high is 1, but must be a finite number, at least low (3)"),
         (lambda: delays.uniform(0, math.inf), "the delay's high is inf"),
         (lambda: delays.groups({4: DELAY}), ("members is {4:", "pair (number of clients, law)")),
         (lambda: delays.groups([(DELAY, 4)]), "must be (clients >= 1, a delay)"),
@@ -180,10 +167,7 @@ def test_a_law_of_presence_that_goes_back_in_time_is_refused(law, said):
         (lambda: availability.diurnal(day="24"), "the availability's day is '24'"),
         (lambda: availability.on_and_off(mean_off=0), "the availability's mean_off is 0"),
         (lambda: availability.from_functions(3.0), "next_time of the availability is 3.0"),
-        (
-            lambda: schedule(availability=availability.windows(range(7), [0.0], [1.0])),
-            "(1, 1), but must be (6, 6)",
-        ),
+        (lambda: schedule(availability=availability.windows(range(7), [0.0], [1.0])), "(1, 1), but must be (6, 6)"),
         (
             lambda: schedule(availability=availability.windows(range(7), [0.0] * 6, [1.0] * 6, period=-1.0)),
             "the availability's period is -1.0",
@@ -201,7 +185,7 @@ def test_a_law_of_presence_that_goes_back_in_time_is_refused(law, said):
         (lambda: jafl.plots.timeline(3), "schedule is 3, but must be a jafl.EventSchedule"),
         (lambda: jafl.plots.staleness(schedule()), ("schedules is <EventSchedule", "{label: schedule}")),
     ],
-)
+)  # fmt: skip
 def test_natural_mistakes_are_told_in_words(make, said):
     said = said if isinstance(said, tuple) else (said,)
     with refuses(*said):

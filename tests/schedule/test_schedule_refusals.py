@@ -1,10 +1,8 @@
 """Settings that no schedule can have: each is refused by name, with its value and what is allowed."""
 
-import re
-
 import pytest
+from refusals import refuses
 
-from jafl.base.errors import SettingError
 from jafl.schedule import asynchronous, delays, synchronous
 
 NAN, INF = float("nan"), float("inf")
@@ -77,10 +75,6 @@ BAD_ROUNDS = {
         {"server_steps": None, "client_trips": 3, "over_selection": 0.0}, "cohort_size is 4",
         "must be at most client_trips (3)"),
 }  # fmt: skip
-
-
-def refuses(*parts):
-    return pytest.raises(SettingError, match=".*".join(re.escape(part) for part in parts))
 
 
 @pytest.mark.parametrize("bad", BAD_BUFFERED.values(), ids=BAD_BUFFERED)

@@ -6,10 +6,9 @@ import re
 import guarantees
 import numpy as np
 import pytest
-import reference as ref
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from replays import NOTHING, assert_equal, duration_of, world_of
+from replays import assert_equal, clients_of_rounds, replayed_rounds
 from schedule_cases import ALWAYS_ZERO, POSITIVE, SOMETIMES_ZERO, Case, by_client, dropouts, laws, presences
 
 from jafl.base.errors import SettingError
@@ -53,26 +52,6 @@ def cases(draw, *options):
     return Case(synchronous, arguments)
 
 
-def replayed(case, steps, rounds):
-    """The reference's replay of these rounds, of which it checks that their clients may start, and are enough."""
-    arguments = case.arguments
-    names = ("most_trips", "smallest_gap", "min_reports", "deadline")
-    told = {name: arguments[name] for name in names if name in arguments}
-    cohort = arguments.get("cohort_size")
-    if cohort is not None:
-        told["started"] = int(np.ceil(round(cohort * (1 + arguments["over_selection"]), 9)))
-    return ref.simulate_synchronous(
-        **NOTHING | {"rule": ref.FedAvg(divide_by=1.0)},
-        num_clients=arguments["num_clients"],
-        cohort=cohort,
-        duration=duration_of(case),
-        select_round=lambda number, started: rounds[number],
-        stop_after_steps=steps,
-        **told,
-        **world_of(case),
-    )
-
-
 def check_participation(case, rounds):
     """Those take part whose draw says so, if nothing else keeps them from it."""
     chances = np.broadcast_to(case.arguments["participation"], case.arguments["num_clients"])
@@ -85,15 +64,6 @@ def check_participation(case, rounds):
             assert sorted(clients) == wanted
 
 
-def clients_of_rounds(schedule):
-    return [
-        np.concatenate(
-            [schedule.client[schedule.step == t], schedule.discarded_client[schedule.discarded_step == t]]
-        ).tolist()
-        for t in range(schedule.num_steps)
-    ]
-
-
 def compare(case):
     """Equal to the last bit; what starves here starves there, in the same round."""
     try:
@@ -102,7 +72,7 @@ def compare(case):
         check_refusal(case, error)
         return None
     rounds = clients_of_rounds(schedule)
-    assert_equal(schedule, replayed(case, schedule.num_steps, rounds))
+    assert_equal(schedule, replayed_rounds(case, schedule.num_steps, rounds))
     if "participation" in case.arguments:
         check_participation(case, rounds)
     check_guarantees(case, schedule)
@@ -119,7 +89,7 @@ def check_refusal(case, error):
         return
     if starved[1] == "0" and "availability" not in case.arguments:
         with pytest.raises(ValueError, match="starved at time"):
-            replayed(case, 1, [[]])
+            replayed_rounds(case, 1, [[]])
 
 
 def check_guarantees(case, schedule):

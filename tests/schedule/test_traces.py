@@ -2,23 +2,18 @@
 
 import csv
 import pathlib
-import re
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import refuses
 
-from jafl.base.errors import SettingError
 from jafl.schedule import asynchronous, delays, synchronous
 from jafl.schedule.delays import NoSuchTrip
 from jafl.schedule.traces import DurationTrace, duration_trace, read_availability
 
 EXAMPLES = pathlib.Path(__file__).parents[2] / "experiments" / "traces"
-
-
-def refuses(*parts, error=SettingError):
-    return pytest.raises(error, match=".*".join(re.escape(str(part)) for part in parts))
 
 
 @pytest.fixture

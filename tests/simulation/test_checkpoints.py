@@ -4,9 +4,9 @@ import time
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 import pytest
+from small_runs import resumed, stopping_at
 from tiers import in_tiers
 
 import jafl
@@ -76,36 +76,11 @@ def arguments(name, *, learning_rate=0.1, seed=0):
     return (*positional, jax.random.key(1)), named
 
 
-def stop_after(server_step, done):
-    """``on_progress`` and ``should_stop`` that end a run at the first chunk from ``server_step`` on."""
-    return {"on_progress": done.append, "should_stop": lambda: bool(done) and done[-1] >= server_step}
-
-
 @pytest.mark.parametrize("name", in_tiers(CASES.keys(), ("trips trained ahead, in waves",)))
-def test_every_kind_of_state_comes_back_to_the_last_bit(name, tmp_path, monkeypatch):
-    monkeypatch.setattr("jafl.simulation.driver.SECONDS_PER_CHUNK", 0.0)  # step by step
+def test_every_kind_of_state_comes_back_to_the_last_bit(name, tmp_path):
     positional, named = arguments(name)
-    whole = jafl.simulate(*positional, **named)
-    for step in (5, 20):  # between evaluations, before and after one
-        parts = jafl.simulate(
-            *positional,
-            **named,
-            **stop_after(step, []),
-            checkpoints=jafl.Checkpoints(tmp_path / "checkpoints"),
-        )
-        assert parts.server_steps == step
-        assert parts.evaluations[-1]["server_step"] == step
-    seen = []
-    checkpoints = jafl.Checkpoints(tmp_path / "checkpoints", on_restore=seen.append)
-    ended = jafl.simulate(*positional, **named, checkpoints=checkpoints)
-    assert seen[0].server_step == 20
-    assert ended.evaluations == whole.evaluations
-    for one, other in (
-        (ended.params, whole.params),
-        (ended.trip_reports, whole.trip_reports),
-        (ended.step_reports, whole.step_reports),
-    ):
-        jax.tree.map(np.testing.assert_array_equal, one, other)
+    # Stopped between evaluations, before and after one.
+    resumed(lambda **options: jafl.simulate(*positional, **named, **options), tmp_path, 5, 20)
 
 
 @pytest.mark.full
@@ -115,7 +90,7 @@ def test_seconds_are_those_of_all_parts(tmp_path):
     def slowly(evaluation, params):
         time.sleep(1.0)
 
-    folder, stop = tmp_path / "checkpoints", stop_after(1, [])
+    folder, stop = tmp_path / "checkpoints", stopping_at(1)
     jafl.simulate(*positional, **named, **stop, on_evaluation=slowly, checkpoints=jafl.Checkpoints(folder))
     seen = []
     again = jafl.Checkpoints(folder, on_restore=seen.append)
@@ -132,7 +107,7 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path):
     def keep(**configuration):
         return jafl.Checkpoints(tmp_path / "checkpoints", configuration=configuration)
 
-    jafl.simulate(*positional, **named, **stop_after(1, []), checkpoints=keep(model="softmax", seed=0))
+    jafl.simulate(*positional, **named, **stopping_at(1), checkpoints=keep(model="softmax", seed=0))
     with pytest.raises(jafl.SettingError) as refused:
         jafl.simulate(*positional, **named, checkpoints=keep(model="mlp", seed=0, more=1))
     assert str(refused.value).splitlines()[1:-1] == [

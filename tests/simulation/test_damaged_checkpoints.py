@@ -7,6 +7,7 @@ import numpy as np
 import optax
 import pytest
 from quick_compilation import quick_compilation  # noqa: F401
+from small_runs import step_by_step, stopping_at
 
 import jafl
 from jafl.base import checksums
@@ -47,11 +48,8 @@ def result(history):
 
 def run_until(step, folder, **options):
     """The run, stopped after the server step ``step``, where it leaves a checkpoint."""
-    done = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("jafl.simulation.driver.SECONDS_PER_CHUNK", 0.0)  # step by step
-        run(folder, on_progress=done.append, should_stop=lambda: bool(done) and done[-1] >= step, **options)
-    assert done[-1] == step
+    with step_by_step():
+        assert run(folder, **stopping_at(step), **options).server_steps == step
 
 
 def stopped(folder, **changes):

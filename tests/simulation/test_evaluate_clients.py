@@ -1,29 +1,18 @@
 """Accuracy and loss of the model on each client's own examples, over time: against NumPy, and after a checkpoint."""
 
+import functools
+
 import jax
 import numpy as np
 import pytest
+from digits_runs import FEDERATION, MODEL, PARTITION, SOURCE
+from digits_runs import run as digits_run
+from small_runs import alone, resumed
 
 import jafl
 from jafl.engine.evaluation import Evaluator, fairness
 
-SOURCE = jafl.data.digits()
-MODEL = jafl.models.softmax(10)
-PARTITION = jafl.data.dirichlet(SOURCE.y, 12, alpha=0.5, seed=0)
-FEDERATION = jafl.federate(SOURCE, PARTITION)
-SCHEDULE = jafl.asynchronous(
-    num_clients=12, concurrency=6, buffer_size=3, delay=jafl.delays.exponential(1.0), server_steps=12
-)
-
-
-def run(federation=FEDERATION, **options):
-    work = jafl.client_work(MODEL, learning_rate=0.3, local_steps=1, batch_size=8)
-    parts = (SCHEDULE, federation, work, jafl.rules.fedbuff(), MODEL.init(jax.random.key(0), SOURCE.x))
-    return jafl.Run(*parts, jax.random.key(1), evaluate_at=[4, 8], evaluate_clients=True, **options)
-
-
-def simulated(run, **options):
-    return jafl.simulate(*run[:6], **dict(zip(run._fields[6:], run[6:], strict=True)), **options)
+run = functools.partial(digits_run, server_steps=12, evaluate_at=[4, 8], evaluate_clients=True)
 
 
 @pytest.mark.parametrize("held_out", [False, True])
@@ -33,7 +22,7 @@ def test_each_client_is_measured_on_its_own_examples(held_out):
         rest, kept = jafl.data.hold_out(PARTITION, 0.3, seed=1)
         federation = jafl.federate(SOURCE, rest, held_out=kept)
     seen = []
-    history = simulated(run(federation), on_evaluation=lambda *told: seen.append(told))
+    history = alone(run(federation=federation), on_evaluation=lambda *told: seen.append(told))
     own = federation.held_out if held_out else federation.partition
     assert {name: rows.shape for name, rows in history.client_metrics.items()} == dict.fromkeys(
         ("accuracy", "loss"), (4, 12)
@@ -56,25 +45,20 @@ def test_each_client_is_measured_on_its_own_examples(held_out):
     assert last["client_accuracy_std"] == pytest.approx(accuracy.std())
 
 
-def test_they_come_back_from_a_checkpoint_and_from_a_file(tmp_path, monkeypatch):
-    monkeypatch.setattr("jafl.simulation.driver.SECONDS_PER_CHUNK", 0.0)
-    done, whole = [], simulated(run())
-    stop = {"on_progress": done.append, "should_stop": lambda: bool(done) and done[-1] >= 6}
-    parts = simulated(run(), checkpoints=tmp_path / "checkpoints", **stop)
-    assert parts.client_metrics["loss"].shape == (3, 12)  # steps 0, 4 and 6
-    ended = simulated(run(), checkpoints=tmp_path / "checkpoints")
-    assert ended.evaluations == whole.evaluations
+def test_they_come_back_from_a_checkpoint_and_from_a_file(tmp_path):
+    ended, part = resumed(lambda **options: alone(run(), **options), tmp_path, 6)
+    assert part.client_metrics["loss"].shape == (3, 12)  # steps 0, 4 and 6
     ended.save(tmp_path / "history.npz")
-    for history in (ended, jafl.History.load(tmp_path / "history.npz")):
-        jax.tree.map(np.testing.assert_array_equal, history.client_metrics, whole.client_metrics)
+    saved = jafl.History.load(tmp_path / "history.npz").client_metrics
+    jax.tree.map(np.testing.assert_array_equal, saved, ended.client_metrics)
 
 
 def test_runs_in_one_program_measure_their_clients_each():
     histories = jafl.simulate_many(
         [run(), run()._replace(key=jax.random.key(2)), run()._replace(evaluate_clients=False)]
     )
-    alone = simulated(run())
-    np.testing.assert_allclose(histories[0].client_metrics["loss"], alone.client_metrics["loss"], rtol=1e-4)
+    own = alone(run())
+    np.testing.assert_allclose(histories[0].client_metrics["loss"], own.client_metrics["loss"], rtol=1e-4)
     assert not np.array_equal(histories[1].client_metrics["loss"], histories[0].client_metrics["loss"])
     assert histories[2].client_metrics is None
     assert "client_loss_mean" not in histories[2].evaluations[-1]
@@ -92,7 +76,7 @@ def test_fairness_numbers_by_hand():
 
 def test_wrong_uses_are_refused():
     with pytest.raises(jafl.SettingError, match="evaluate_clients is 1, but must be True or False"):
-        simulated(run()._replace(evaluate_clients=1))
+        alone(run()._replace(evaluate_clients=1))
     own = {"client_loss": lambda params: {"mean": 1.0}}
     with pytest.raises(jafl.SettingError, match="client_loss_mean"):
-        simulated(run(evaluators=own))
+        alone(run(evaluators=own))

@@ -7,6 +7,7 @@ import numpy as np
 import optax
 import pytest
 from quick_compilation import quick_compilation  # noqa: F401
+from small_runs import assert_same_bits, stopping_at
 
 import jafl
 from jafl import rules
@@ -74,13 +75,7 @@ def test_stopped_at_random_places_it_ends_with_the_same_bits(case, tmp_path, mon
             checkpoints = jafl.Checkpoints(folder, every=every and int(every))
             ended = simulated(case, checkpoints=checkpoints, should_stop=partial(stops_by_chance, random))
             steps, parts = ended.server_steps, parts + 1
-        assert ended.evaluations == whole.evaluations
-        for one, other in (
-            (ended.params, whole.params),
-            (ended.trip_reports, whole.trip_reports),
-            (ended.step_reports, whole.step_reports),
-        ):
-            jax.tree.map(np.testing.assert_array_equal, one, other)
+        assert_same_bits(ended, whole)
     assert parts > 6
 
 
@@ -92,9 +87,7 @@ def stops_by_chance(random):
 def test_other_evaluations_are_refused_where_they_decide_bits(tmp_path):
     """The matrix form cuts its waves where a run is evaluated: it cannot be looked at elsewhere later."""
     case = CASES["matrix: fedbuff, dropout"]
-    done = []
-    stop = {"on_progress": done.append, "should_stop": lambda: bool(done) and done[-1] >= 7}
-    simulated(case, checkpoints=jafl.Checkpoints(tmp_path), **stop)
+    simulated(case, checkpoints=jafl.Checkpoints(tmp_path), **stopping_at(7))
     with pytest.raises(
         jafl.SettingError, match=r"^evaluate_at is \[9\], but must be without these server steps"
     ):

@@ -1,5 +1,7 @@
 """Whole runs in the matrix form: evaluations, reports, checkpoints, groups of different rules, compilations."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +9,7 @@ import optax
 import pytest
 from against_reference import make_federation
 from quick_compilation import quick_compilation  # noqa: F401
+from small_runs import resumed
 
 import jafl
 from jafl.engine.matrix import linearity, matrix_program, segment_loop
@@ -29,12 +32,6 @@ RULES = {
     "ca2fl": (jafl.rules.ca2fl(), 4),
 }
 WITHOUT_START = [name for name in RULES if name != "fedasync"]
-
-
-@pytest.fixture
-def in_64_bits():
-    with jax.enable_x64(True):
-        yield
 
 
 def run_of(
@@ -76,7 +73,7 @@ def assert_same(mine: jafl.History, its: jafl.History, bound: float = 1e-9) -> N
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["fedbuff", "aced"])
-def test_evaluations_and_reports_are_those_of_the_loop(name, in_64_bits):
+def test_evaluations_and_reports_are_those_of_the_loop(name, float64):
     """Evaluated wherever it may be: in the midst of a wave and of a step's arrivals, too."""
     run = run_of(name, momentum=0.9)
     every = run._replace(evaluate_at=range(run.schedule.num_steps))
@@ -99,22 +96,7 @@ def test_evaluations_and_reports_are_those_of_the_loop(name, in_64_bits):
 def test_a_run_that_goes_on_ends_with_the_same_bits(name, tmp_path):
     run = run_of(name, momentum=0.9)._replace(evaluate_at=None)
     plan = in_waves(run)
-    whole = simulate(run, plan=plan, checkpoints=jafl.Checkpoints(tmp_path / "whole", every=37))
-    done = []
-    stopped = simulate(
-        run,
-        plan=plan,
-        checkpoints=jafl.Checkpoints(tmp_path / "stopped", every=37),
-        on_progress=done.append,
-        should_stop=lambda: bool(done) and done[-1] > run.schedule.num_steps // 3,
-    )
-    assert 0 < stopped.server_steps < run.schedule.num_steps
-    went_on = simulate(run, plan=plan, checkpoints=jafl.Checkpoints(tmp_path / "stopped", every=37))
-    for mine, its in zip(jax.tree.leaves(went_on.params), jax.tree.leaves(whole.params), strict=True):
-        np.testing.assert_array_equal(mine, its)
-    for column, rows in whole.trip_reports.items():
-        np.testing.assert_array_equal(went_on.trip_reports[column], rows)
-    assert went_on.evaluations == whole.evaluations
+    resumed(functools.partial(simulate, run, plan=plan), tmp_path, run.schedule.num_steps // 3, every=37)
 
 
 @pytest.mark.full
@@ -132,7 +114,7 @@ def test_one_program_serves_all_linear_rules_buffer_sizes_and_optimizers():
 @pytest.mark.parametrize(
     "names", [WITHOUT_START, ["fedasync", "fedbuff", "aced"]], ids=["many", "with starts"]
 )
-def test_different_rules_go_in_one_program(names, in_64_bits):
+def test_different_rules_go_in_one_program(names, float64):
     """Each with a schedule, a buffer size and an optimizer of its own, of unequal lengths."""
     runs = [
         run_of(name, trips=100 + 10 * number, seed=number, momentum=(None, 0.9)[number % 2])
@@ -202,7 +184,7 @@ def test_without_the_hosts_cpu_there_is_no_matrix_form(monkeypatch):
 
 
 @pytest.mark.full
-def test_runs_that_are_stopped_together_stop_at_the_same_server_step(in_64_bits):
+def test_runs_that_are_stopped_together_stop_at_the_same_server_step(float64):
     """Their schedules differ, and so do the places where their waves begin."""
     runs = [run_of(name, trips=900, seed=seed) for seed, name in enumerate(("asgd", "ace", "fedbuff"))]
     done: list[int] = []

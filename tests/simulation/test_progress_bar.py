@@ -9,6 +9,7 @@ import types
 import jax
 import pytest
 from quick_compilation import quick_compilation  # noqa: F401
+from small_runs import small_parts
 
 import jafl
 from jafl.simulation import driver, progress
@@ -16,15 +17,7 @@ from jafl.simulation import driver, progress
 
 @pytest.fixture(scope="module")
 def parts():
-    source = jafl.data.synthetic(num_clients=8, alpha=1.0, beta=1.0, mean_examples=20, num_features=5)
-    schedule = jafl.asynchronous(
-        num_clients=8, concurrency=6, buffer_size=3, delay=jafl.delays.exponential(1.0), server_steps=30
-    )
-    model = jafl.models.softmax(source.num_classes)
-    work = jafl.client_work(model, learning_rate=0.1)
-    params = model.init(jax.random.key(0), source.x)
-    federation = jafl.federate(source, source.natural_partition)
-    return schedule, federation, work, jafl.rules.fedbuff(), params, jax.random.key(1)
+    return tuple(small_parts(30).values())
 
 
 class Terminal(io.StringIO):

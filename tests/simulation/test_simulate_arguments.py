@@ -6,24 +6,14 @@ import jax
 import numpy as np
 import pytest
 from quick_compilation import quick_compilation  # noqa: F401
+from small_runs import small_parts
 
 import jafl
 
 
 @pytest.fixture(scope="module")
 def parts():
-    source = jafl.data.synthetic(num_clients=8, alpha=1.0, beta=1.0, mean_examples=20, num_features=5)
-    model = jafl.models.softmax(source.num_classes)
-    return {
-        "schedule": jafl.asynchronous(
-            num_clients=8, concurrency=6, buffer_size=3, delay=jafl.delays.exponential(1.0), server_steps=12
-        ),
-        "federation": jafl.federate(source, source.natural_partition),
-        "client_work": jafl.client_work(model, learning_rate=0.1),
-        "rule": jafl.rules.fedbuff(),
-        "params": model.init(jax.random.key(0), source.x),
-        "key": jax.random.key(1),
-    }
+    return small_parts()
 
 
 def test_a_folder_keeps_checkpoints(parts, tmp_path):

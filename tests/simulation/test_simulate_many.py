@@ -9,6 +9,7 @@ import optax
 import pytest
 from against_reference import make_federation
 from quick_compilation import quick_compilation  # noqa: F401
+from small_runs import alone
 from tiers import in_tiers
 
 import jafl
@@ -129,10 +130,6 @@ def make_runs(case: Case) -> list[jafl.Run]:
     return runs
 
 
-def separately(run: jafl.Run) -> jafl.History:
-    return jafl.simulate(*run[:6], **dict(zip(run._fields[6:], run[6:], strict=True)))
-
-
 def assert_equal(found: jafl.History, expected: jafl.History) -> None:
     """Within 1e-9 in whatever a history holds of the results."""
     close = {"rtol": 1e-9, "atol": 1e-9}
@@ -159,7 +156,7 @@ def test_together_equals_apart(case: Case):
         runs = make_runs(case)
         found = jafl.simulate_many(runs, together=case.together)
         for run, history in zip(runs, found, strict=True):
-            expected = separately(run)
+            expected = alone(run)
             assert_equal(history, dataclasses.replace(expected, num_slots=history.num_slots))
             if not case.together:
                 assert history.num_slots == expected.num_slots
@@ -189,7 +186,7 @@ def test_runs_of_unequal_length_and_data():
             runs.append(run._replace(schedule=schedule, federation=federation, evaluate_at=[7, 20]))
         for run, history in zip(runs, jafl.simulate_many(runs), strict=True):
             assert history.server_steps == run.schedule.num_steps
-            assert_equal(history, separately(run))
+            assert_equal(history, alone(run))
 
 
 def test_one_that_diverges_leaves_the_others_alone():
@@ -199,7 +196,7 @@ def test_one_that_diverges_leaves_the_others_alone():
         runs[1] = runs[1]._replace(server_optimizer=wild)
         found = jafl.simulate_many(runs)
         with pytest.raises(jafl.DivergenceError) as raised:
-            separately(runs[1])
+            alone(runs[1])
         error = found[1]
         assert isinstance(error, jafl.DivergenceError)
         assert (error.server_step, error.client) == (raised.value.server_step, raised.value.client)
@@ -208,7 +205,7 @@ def test_one_that_diverges_leaves_the_others_alone():
             e["server_step"] for e in raised.value.history.evaluations
         ]
         for number in (0, 2):
-            assert_equal(found[number], separately(runs[number]))
+            assert_equal(found[number], alone(runs[number]))
 
 
 @jax.enable_x64(True)

@@ -9,6 +9,7 @@ import numpy as np
 import optax
 import pytest
 from quick_compilation import quick_compilation  # noqa: F401
+from small_runs import small_parts
 
 import jafl
 from jafl import engine, rules
@@ -16,20 +17,7 @@ from jafl import engine, rules
 
 @pytest.fixture(scope="module")
 def parts():
-    """A small experiment's parts, by name."""
-    source = jafl.data.synthetic(num_clients=8, alpha=1.0, beta=1.0, mean_examples=20, num_features=5)
-    schedule = jafl.asynchronous(
-        num_clients=8, concurrency=6, buffer_size=3, delay=jafl.delays.exponential(1.0), server_steps=12
-    )
-    model = jafl.models.softmax(source.num_classes)
-    return {
-        "schedule": schedule,
-        "federation": jafl.federate(source, source.natural_partition),
-        "client_work": jafl.client_work(model, learning_rate=0.1),
-        "rule": rules.fedbuff(),
-        "params": model.init(jax.random.key(0), source.x),
-        "key": jax.random.key(1),
-    }
+    return small_parts()
 
 
 def run(parts, **changes):
