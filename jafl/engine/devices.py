@@ -24,7 +24,7 @@ class Placement(NamedTuple):
 
     Attributes:
       devices: a mesh of one axis, ``DEVICES``, or None for one device.
-      together: True: a device trains its trips side by side (``vmap``); False: one after the other.
+      side_by_side: True: a device trains its trips side by side (``vmap``); False: one after the other.
       trips_folded_together: the most trips of a server step that are folded side by side, or on several devices, and
         added up, for an additive rule; 0: trips are folded one after the other.
       lanes: the most trips of a wave that a device trains side by side, before it takes the next ones; 0: all.
@@ -37,7 +37,7 @@ class Placement(NamedTuple):
     """
 
     devices: Mesh | None = None
-    together: bool = False
+    side_by_side: bool = False
     trips_folded_together: int = 0
     lanes: int = 0
     whole_steps: bool = False
@@ -172,10 +172,10 @@ def put_rows(read: Callable[[int, int], np.ndarray], like: Any, sharding: Shardi
 def at_hand(tree: Any) -> Any:
     """A pytree whose arrays this process can read: as it is, or whole on its first device if others hold parts."""
     leaves, structure = jax.tree.flatten(tree)
-    apart = [isinstance(leaf, jax.Array) and not leaf.is_fully_addressable for leaf in leaves]
-    if not any(apart):
+    in_parts = [isinstance(leaf, jax.Array) and not leaf.is_fully_addressable for leaf in leaves]
+    if not any(in_parts):
         return tree
-    far = [leaf for leaf, is_far in zip(leaves, apart, strict=True) if is_far]
+    far = [leaf for leaf, is_far in zip(leaves, in_parts, strict=True) if is_far]
     cut = [number for number, leaf in enumerate(far) if not leaf.is_fully_replicated]
     if cut:
         everywhere = NamedSharding(far[cut[0]].sharding.mesh, PartitionSpec())
@@ -184,14 +184,14 @@ def at_hand(tree: Any) -> Any:
             far[number] = leaf
     here = iter([leaf.addressable_data(0) for leaf in far])
     return jax.tree.unflatten(
-        structure, [next(here) if is_far else leaf for leaf, is_far in zip(leaves, apart, strict=True)]
+        structure, [next(here) if is_far else leaf for leaf, is_far in zip(leaves, in_parts, strict=True)]
     )
 
 
 def on_all_devices(placement: Placement, tree: Any) -> Any:
     """``tree`` with every array whole on every device, also where devices have computed parts of it."""
-    apart = placement.memory_is_sharded or placement.sharded_client_examples
-    return lax.with_sharding_constraint(tree, placement.everywhere()) if apart else tree
+    divides = placement.memory_is_sharded or placement.sharded_client_examples
+    return lax.with_sharding_constraint(tree, placement.everywhere()) if divides else tree
 
 
 def fold_parts(
@@ -249,7 +249,7 @@ def _sum_over_devices(tree: Any) -> Any:
 def _fold_share(placement, fold, first, stride, end, most, like):
     """The trips ``first``, ``first + stride``, ... below ``end``, at most ``most``: (their sum, reports [most])."""
     empty, report = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)
-    if placement.together:
+    if placement.side_by_side:
         # Lanes past the end repeat the last trip; the mask below takes them out of the sum.
         trips = first + stride * jnp.arange(most, dtype=first.dtype)
         buffers, reports = jax.vmap(lambda trip: fold(jnp.minimum(trip, end - 1), empty))(trips)

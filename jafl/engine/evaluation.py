@@ -117,9 +117,9 @@ def _number(name: str, value: Any) -> float:
     is_array = hasattr(value, "dtype") and np.size(value) == 1
     if is_array and np.dtype(value.dtype).kind in "biuf" or isinstance(value, numbers.Real):
         return float(np.asarray(value).reshape(()))
-    found = f"of the shape {np.shape(value)}" if hasattr(value, "shape") else repr(value)
+    described = f"of the shape {np.shape(value)}" if hasattr(value, "shape") else repr(value)
     allowed = "a number, or {metric: number}"
-    require(False, f"the result of the evaluator {name!r}", found, allowed)
+    require(False, f"the result of the evaluator {name!r}", described, allowed)
     raise AssertionError
 
 
@@ -185,9 +185,11 @@ def _per_client(model: Model, params: Params, federation: Federation, held: Any)
         rows = held.indices[start : start + EXAMPLES_AT_ONCE]
         # Always as many rows, so that one program serves all.
         padded = np.concatenate([rows, np.repeat(rows[:1], EXAMPLES_AT_ONCE - len(rows))])
-        found = jax.device_get(_of_examples(model, params, federation.x[padded], federation.y[padded]))
+        sums_and_counts = jax.device_get(
+            _measured_per_example(model, params, federation.x[padded], federation.y[padded])
+        )
         for name in names:
-            for column, values in zip(columns[name], found[name], strict=True):
+            for column, values in zip(columns[name], sums_and_counts[name], strict=True):
                 column[start : start + len(rows)] = values[: len(rows)]
     holder = np.repeat(np.arange(federation.num_clients), held.sizes)
     means = {}
@@ -207,9 +209,9 @@ def evaluation_memory(model: Model, federation: Federation, *, on_training: bool
 
     on_training: whether the training examples are a split to evaluate on, too.
     """
-    of_model = sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(model))
+    model_bytes = sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(model))
     return sum(
-        of_model + sum(batch.size * batch.dtype.itemsize for batch in batch_shapes(x, y))
+        model_bytes + sum(batch.size * batch.dtype.itemsize for batch in batch_shapes(x, y))
         for x, y in evaluated_splits(federation, on_training=on_training)
     )
 
@@ -238,7 +240,7 @@ def _batch_size(x: np.ndarray) -> int:
 
 
 @jax.jit
-def _of_examples(
+def _measured_per_example(
     model: Model, params: Params, x: jax.Array, y: jax.Array
 ) -> dict[str, tuple[jax.Array, jax.Array]]:
     """{metric: ([B] its sum over each example, [B] over how many things)}."""
@@ -274,9 +276,9 @@ def _sums(name: str, values: Any, present: jax.Array) -> tuple[jax.Array, ...]:
     """The sums of what a metric returns, over the examples that are present."""
     columns = tuple(values) if isinstance(values, (tuple, list)) else (values,)
     fits = len(columns) <= 2 and all(jnp.shape(column) == present.shape for column in columns)
-    found = [jnp.shape(column) for column in columns]
+    shapes = [jnp.shape(column) for column in columns]
     allowed = "[B], one number for each example, or two such arrays (sums, counts)"
-    require(fits, f"the shape of the metric {name!r}", found, allowed)
+    require(fits, f"the shape of the metric {name!r}", shapes, allowed)
     return tuple(
         jnp.sum(column & present if column.dtype == bool else jnp.where(present, column, 0))
         for column in map(jnp.asarray, columns)

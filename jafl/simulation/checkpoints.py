@@ -26,12 +26,12 @@ from jafl.base.random_keys import as_words, is_key
 from jafl.engine.devices import at_hand, put
 from jafl.engine.plan.slots_and_waves import computes
 from jafl.records import EventSchedule, ExecutionPlan
-from jafl.simulation.identity import identity_of
+from jafl.simulation.identity import identify
 from jafl.simulation.run_group import RunGroup
 
 FORMAT = 4
-KEPT = 2  # the last one, and the one before in case the last is damaged
-PLAN, BEST, OF_CLIENTS = "plan.npz", "best_params.npz", "client_metrics.npz"
+CHECKPOINTS_TO_KEEP = 2  # the last one, and the one before in case the last is damaged
+PLAN, BEST, CLIENT_METRICS = "plan.npz", "best_params.npz", "client_metrics.npz"
 UNFINISHED = ".unfinished"  # a folder that is being written, or that somebody was writing to
 SECONDS_BETWEEN = 60.0
 LARGEST_SHARE = 0.05  # of the wall-clock time, that checkpoints may take
@@ -68,12 +68,12 @@ class Checkpoints:
       folder: made when the first checkpoint is written.
       every: client trips from one checkpoint to the next; 0: none is written. If None, one is written every minute,
         or less often where writing would take more than a twentieth of the time.
-      configuration: {name: JSON value} that identifies the run, beside what its arguments tell (``identity_of``); a
+      configuration: {name: JSON value} that identifies the run, beside what its arguments say (``identify``); a
         checkpoint of another run is refused.
       on_restore: called with the checkpoint from which the run goes on, before it does.
       on_trouble: called with a sentence if a checkpoint could not be written, or is damaged. Default: a warning.
-      refuse: whether a checkpoint of another run is an error. If False, ``on_trouble`` is told, and all checkpoints
-        are removed.
+      refuse: whether a checkpoint of another run is an error. If False, ``on_trouble`` receives it, and all
+        checkpoints are removed.
       before_save: called before a checkpoint is written; what it raises ends the run.
 
     Raises SettingError if ``every`` is not a whole number of at least 0, or orbax-checkpoint is not installed.
@@ -124,39 +124,39 @@ class Checkpoints:
         Tells ``on_trouble`` of each later one that is damaged, and from where the run goes on instead.
 
         Args:
-          group: the runs before their first step. What they read, and their ``identity_of`` under the names of
-            ``configuration``, make them what they are. The carry is used up, and comes back in the result.
+          group: the runs before their first step. What they read, and what ``identify`` says of them under the names
+            of ``configuration``, make them what they are. The carry is used up, and comes back in the result.
 
         Raises:
           SettingError: if the checkpoint is one of another run, unless ``refuse`` is False; lists the differences.
         """
         numbers = processes.decided(sorted(self._numbers(), reverse=True))
-        self._identity = {**identity_of(group.preparations), **self._configuration}
+        self._identity = {**identify(group.preparations), **self._configuration}
         self._digests = group.digests
         self._plan = group.preparations[0].plan if len(group.preparations) == 1 else None
         self._devices = group.preparations[0].program.placement.number
         troubles: dict[int, str] = {}
         saved = None
         for number in numbers:
-            found = processes.decided(self._look_at(number, group.carry) if processes.is_first() else None)
-            if "refused" in found:
+            answer = processes.decided(self._look_at(number, group.carry) if processes.is_first() else None)
+            if "refused" in answer:
                 self._tell(troubles, "the one before it is no checkpoint of this run")
                 if self._refuse:
-                    raise SettingError(found["refused"])
-                message = found["refused"].rsplit("\n", 1)[0]  # without what to do
-                self.on_trouble(f"{message}\nThey are removed, and these runs begin anew.")
+                    raise SettingError(answer["refused"])
+                message = answer["refused"].rsplit("\n", 1)[0]  # without what to do
+                self.on_trouble(f"{message}\nThey are removed, and these runs start again.")
                 self.delete()
                 return None
-            if "trouble" not in found:
-                state = found["state"]
-                found = self._read(number, state, group)
-            if "trouble" not in found:
-                saved, devices = Saved(**found), state["devices"]
+            if "trouble" not in answer:
+                state = answer["state"]
+                answer = self._read(number, state, group)
+            if "trouble" not in answer:
+                saved, devices = Saved(**answer), state["devices"]
                 break
-            troubles[number] = found["trouble"]
+            troubles[number] = answer["trouble"]
         step = saved.server_step if saved else 0
         self._tell(
-            troubles, f"the one after server step {step:,} is taken" if saved else "the run begins anew"
+            troubles, f"the one after server step {step:,} is taken" if saved else "the run starts again"
         )
         self._unusable = set(troubles)
         if saved:
@@ -266,9 +266,9 @@ class Checkpoints:
                     for name, leaf in _numbered(saved.best[run]).items()
                 }
                 array_files.write_archive(unfinished / "whole" / BEST, named)
-            if found := saved.client_metrics:
-                named = {f"{run}_{name}": rows for run in found for name, rows in found[run].items()}
-                array_files.write_archive(unfinished / "whole" / OF_CLIENTS, named)
+            if metrics := saved.client_metrics:
+                named = {f"{run}_{name}": rows for run in metrics for name, rows in metrics[run].items()}
+                array_files.write_archive(unfinished / "whole" / CLIENT_METRICS, named)
             checksums.write(unfinished / "whole")
             delete(finished)
             (unfinished / "whole").rename(finished)
@@ -279,11 +279,11 @@ class Checkpoints:
         """Removes all checkpoints but the last ones that can be used, and those that could not be."""
         if not processes.is_first():
             return
-        for number in sorted(set(self._numbers()) - self._unusable)[:-KEPT]:
+        for number in sorted(set(self._numbers()) - self._unusable)[:-CHECKPOINTS_TO_KEEP]:
             delete(self.folder / str(number))
 
     def _look_at(self, number: int, carry: Any) -> dict[str, Any]:
-        """The state of a checkpoint, or why it is not used: {"state"}, {"refused"} or {"trouble"}; arrays apart."""
+        """The state of a checkpoint, or why it is not used: {"state"}, {"refused"} or {"trouble"}, without arrays."""
         folder = self.folder / str(number)
         try:
             if not (folder / checksums.NAME).exists():
@@ -303,7 +303,7 @@ class Checkpoints:
             import orbax.checkpoint as orbax
 
         carry, folder = group.carry, self.folder / str(number)
-        best, of_clients = dict[int, Any](), dict[int, Any]()
+        best, client_metrics = dict[int, Any](), dict[int, Any]()
         template = {name: _to_read(leaf) for name, leaf in _numbered(carry).items() if leaf.size}
         asked, trouble = orbax.args.Composite(carry=orbax.args.StandardRestore(template)), None
         try:
@@ -311,10 +311,10 @@ class Checkpoints:
                 arrays = reader.restore(folder, args=asked)["carry"]
             if (folder / BEST).is_file():
                 best = _best_params(array_files.read_archive(folder / BEST), group)
-            if (folder / OF_CLIENTS).is_file():
-                for name, rows in array_files.read_archive(folder / OF_CLIENTS).items():
+            if (folder / CLIENT_METRICS).is_file():
+                for name, rows in array_files.read_archive(folder / CLIENT_METRICS).items():
                     run, _, metric = name.partition("_")
-                    of_clients.setdefault(int(run), {})[metric] = rows
+                    client_metrics.setdefault(int(run), {})[metric] = rows
         except (OSError, ValueError, KeyError, TypeError) as error:
             trouble = _reason(error)
         if reasons := [reason for reason in processes.gathered(trouble) if reason]:
@@ -323,7 +323,7 @@ class Checkpoints:
             **{name: state.get(name) for name in Saved._fields},
             "carry": _placed(arrays, carry),
             "best": best,
-            "client_metrics": of_clients,
+            "client_metrics": client_metrics,
         }
 
     def _refuse_another_run(self, state: Mapping[str, Any], carry: Any) -> None:
@@ -394,8 +394,8 @@ def _best_params(arrays: Mapping[str, np.ndarray], group: RunGroup) -> dict[int,
     for run in {int(name.partition("_")[0]) for name in arrays}:
         leaves, structure = jax.tree.flatten(group.preparations[run].run.params)
         # NumPy's files do not know bfloat16 and its like: their bytes come back.
-        found = [arrays[f"{run}_{number:04d}"].view(leaf.dtype) for number, leaf in enumerate(leaves)]
-        best[run] = jax.tree.unflatten(structure, found)
+        best_leaves = [arrays[f"{run}_{number:04d}"].view(leaf.dtype) for number, leaf in enumerate(leaves)]
+        best[run] = jax.tree.unflatten(structure, best_leaves)
     return best
 
 

@@ -1,4 +1,4 @@
-"""How long JAX traces, lowers and compiles, told apart from what else happens meanwhile."""
+"""How long JAX traces, lowers and compiles, and nothing of what else happens meanwhile."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ class CompileTime:
     """
 
     def __init__(self) -> None:
-        self._spans: list[tuple[float, float]] = []  # apart from each other, in order of time
+        self._spans: list[tuple[float, float]] = []  # none overlaps another; in order of time
         self._open = False
 
     def __enter__(self) -> "CompileTime":

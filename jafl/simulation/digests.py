@@ -35,7 +35,7 @@ class Reads(NamedTuple):
     key: jax.Array
 
 
-def digests_of(runs: Iterable[Reads]) -> dict[str, str]:
+def run_digests(runs: Iterable[Reads]) -> dict[str, str]:
     """SHA-256 of what several runs read, by what it is; the same on any number of devices and processes.
 
     All processes call it together: each reads a part of the examples.
@@ -46,7 +46,7 @@ def digests_of(runs: Iterable[Reads]) -> dict[str, str]:
         training, server = run.program.training, run.program.server
         data, trips, arrivals = training.data, training.trips, server.arrivals
         if id(data.x) not in examples:
-            examples[id(data.x)] = _of_rows(data.x)
+            examples[id(data.x)] = _digest_rows(data.x)
         parts["examples"].update(examples[id(data.x)].encode())
         _add(parts["examples"], data._replace(x=None))
         columns = (trips.client, arrivals.staleness, trips.read_slot, arrivals.columns)
@@ -86,7 +86,7 @@ def _short(value: Any) -> str:
     return text if len(text) <= 100 else f"{text[:100]} ..."
 
 
-def _of_rows(rows: Any) -> str:
+def _digest_rows(rows: Any) -> str:
     """The digest of rows [E, ...]: a sum over blocks, of which each process adds its share."""
     blocks = -(-len(rows) // ROWS_AT_ONCE)
     share = -(-blocks // processes.count())

@@ -91,7 +91,7 @@ def _is_finite(carry: engine.Carry, schedule: EventSchedule, step: int) -> bool:
     """Whether the model and the losses of the trips of one server step are free of NaN and infinity."""
     if counts_as_zero(carry.trip_reports):
         return bool(at_hand(all_finite(carry.params)))
-    losses = np.asarray(carry.trip_reports["loss"])[slice(*_trips_of(schedule, step))]
+    losses = np.asarray(carry.trip_reports["loss"])[slice(*_trip_range(schedule, step))]
     return bool(at_hand(all_finite(carry.params))) and bool(np.all(np.isfinite(losses)))
 
 
@@ -107,7 +107,7 @@ def _cause(run: Run, step: int) -> tuple[int | None, str]:
     program, carry = prepare(run, plan=plan, placement=placement, available=device_memory()).place()
     carry = engine.run(program, carry, 0, step)
     largest = 0.0
-    for trip in range(*_trips_of(run.schedule, step)):
+    for trip in range(*_trip_range(run.schedule, step)):
         finite, longest, loss = jax.device_get(_measured(program.training, carry.snapshots, np.int32(trip)))
         if not finite and not counts_as_zero(carry.trip_reports):
             return int(run.schedule.client[trip]), _cause_in_trip(
@@ -192,7 +192,7 @@ def _is_finite_if_slower(program: engine.Program, carry: engine.Carry, trip: int
     return bool(jax.device_get(_measured(program.training, carry.snapshots, np.int32(trip)))[0])
 
 
-def _trips_of(schedule: EventSchedule, step: int) -> tuple[int, int]:
+def _trip_range(schedule: EventSchedule, step: int) -> tuple[int, int]:
     """(the first trip that a server step applies, the first one after it)."""
     first, last = np.searchsorted(schedule.step, [step, step + 1])
     return int(first), int(last)

@@ -15,7 +15,7 @@ from jafl.simulation.checkpoints import Checkpoints, Saved
 from jafl.simulation.compile_time import CompileTime
 from jafl.simulation.digests import refuse_other_processes
 from jafl.simulation.divergence import DivergenceError, counts_as_zero, find_divergence
-from jafl.simulation.identity import identity_of
+from jafl.simulation.identity import identify
 from jafl.simulation.interruption import Interrupted
 from jafl.simulation.run_group import RunGroup
 from jafl.simulation.run_state import Clock, RunState, active, evaluate, evaluation_steps, run_states
@@ -27,7 +27,7 @@ Outcome = History | DivergenceError
 
 
 class Callbacks(NamedTuple):
-    """What the caller is told while a group trains, and how it stops it; runs are told by their number.
+    """What the caller receives while a group trains, and how it stops it; a number names the run.
 
     Attributes:
       on_evaluation: (number, evaluation, parameters), as soon as an evaluation is made.
@@ -57,7 +57,7 @@ def compile_runs(group: RunGroup, checkpoints: Checkpoints | None) -> None:
       SettingError: if the processes have different runs, or the program does not fit into the device's memory.
     """
     group.agree()
-    refuse_other_processes({**identity_of(group.preparations), **_digests_to_compare(group)})
+    refuse_other_processes({**identify(group.preparations), **_digests_to_compare(group)})
     saving = checkpoints.steps(_longest(group)) if checkpoints else []
     group.set_stops({*saving, *(step for each in group.preparations for step in evaluation_steps(each.run))})
     group.compile()
@@ -158,11 +158,13 @@ class Driver:
         except KeyboardInterrupt as stopped:
             if self._in_chunk:  # the state on the device may be half of one step and half of another
                 raise
-            kept = [
+            histories = [
                 None if state.ended else state.history(self._group, self.done, self._clock)
                 for state in self._states
             ]
-            outcomes = [state.outcome or history for state, history in zip(self._states, kept, strict=True)]
+            outcomes = [
+                state.outcome or history for state, history in zip(self._states, histories, strict=True)
+            ]
             raise Interrupted(outcomes) from stopped
 
     def _train(self) -> None:
@@ -242,7 +244,7 @@ class Driver:
         evaluate(states, self._group, self.done, self._callbacks.on_evaluation)
 
     def _end(self, states: Iterable[RunState]) -> None:
-        """Ends these runs here, all of them before the caller is told of any."""
+        """Ends these runs here, all of them before the caller receives an outcome."""
         ending = list(states)
         for state in ending:
             state.end(state.history(self._group, self.done, self._clock))
@@ -268,10 +270,10 @@ class Driver:
             runs = [{"evaluations": state.evaluations, "ended": state.ended} for state in self._states]
             stops = sorted(self._group.stops)
             best = {each.number: each.best_params for each in active(self._states) if each.run.keep_best}
-            of_clients = {
-                each.number: each.client_metrics for each in active(self._states) if each.of_clients
+            client_metrics = {
+                each.number: each.client_metrics for each in active(self._states) if each.client_measurements
             }
             seconds = self._clock.seconds()
             self._checkpoints.save(
-                Saved(self.done, self._group.carry, runs, *seconds, stops, best, of_clients)
+                Saved(self.done, self._group.carry, runs, *seconds, stops, best, client_metrics)
             )

@@ -148,15 +148,15 @@ def on_test(run: Run, history: History) -> Measured | None:
     rows = [row for row in history.evaluations if is_finite(row.get("test_loss"))]
     if len(rows) < 2 or rows[0]["server_step"] != 0:
         return None
-    shares, of_clients = label_shares(run.federation.test_y), label_shares(clients_labels(run))
+    shares, client_shares = label_shares(run.federation.test_y), label_shares(clients_labels(run))
     last, when = _judged_end(rows)
     ends, peak = (rows[0]["test_loss"], last["test_loss"]), max(row["test_loss"] for row in rows)
     constant = constant_loss(run, run.federation.test_y)
     accuracies: list[Any] = [row.get("test_accuracy") for row in (rows[0], last)]
-    if shares is None or of_clients is None or not all(map(is_finite, accuracies)):
+    if shares is None or client_shares is None or not all(map(is_finite, accuracies)):
         fall = _fall(rows, "test_loss", falls_where_higher=True)
         return Measured("test loss", ends, 0.0, peak, constant, when=when, fall=fall)
-    if _distance(shares, of_clients) > LARGEST_LABEL_SHIFT:
+    if _distance(shares, client_shares) > LARGEST_LABEL_SHIFT:
         return None
     first, final = map(float, accuracies)
     accuracy = Accuracy(first, final, max(shares.values()), len(run.federation.test_y))
@@ -246,8 +246,8 @@ def label_shares(labels: Any) -> dict[int, float] | None:
     labels = np.asarray(labels)
     if labels.ndim != 1 or labels.dtype.kind not in "iu" or not len(labels):
         return None
-    found, counts = np.unique(labels, return_counts=True)
-    return dict(zip(found.tolist(), (counts / len(labels)).tolist(), strict=True))
+    names, counts = np.unique(labels, return_counts=True)
+    return dict(zip(names.tolist(), (counts / len(labels)).tolist(), strict=True))
 
 
 def _distance(shares: Mapping[int, float], others: Mapping[int, float]) -> float:
@@ -265,7 +265,7 @@ def constant_loss(run: Run, labels: Any) -> float | None:
     if loss is sigmoid_cross_entropy:
         share = np.clip(labels.astype(np.float64).mean(axis=0), 1e-12, 1 - 1e-12)
         return float(-np.mean(share * np.log(share) + (1 - share) * np.log(1 - share)))
-    if hasattr(loss, "there"):  # of tokens, padding apart
+    if hasattr(loss, "there"):  # of tokens, but for padding
         labels = labels[np.asarray(loss.there(labels))]
     elif loss is not softmax_cross_entropy:
         return None

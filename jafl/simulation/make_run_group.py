@@ -81,7 +81,7 @@ def _shared_plans(runs: Sequence[Run], together: bool | None) -> list[ExecutionP
     """Waves where all share a schedule and the device gains from them; else trip by trip."""
     first = runs[0]
     placement = default_placement(first.schedule, first.rule, 1, together)
-    if placement.together and all(same_trips(run.schedule, first.schedule) for run in runs):
+    if placement.side_by_side and all(same_trips(run.schedule, first.schedule) for run in runs):
         every_model = [run.params for run in runs]  # of each trip that waits, the updates of all runs wait
         return [default_plan(first.schedule, first.rule, every_model, placement)] * len(runs)
     plans: dict[int, ExecutionPlan] = {}

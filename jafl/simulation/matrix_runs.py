@@ -53,13 +53,13 @@ class MatrixRuns(RunGroup):
         # One run has been checked in its preparation.
         memory = _checked_memory(self._runs) if len(self._runs) > 1 else preparations[0].forecast
         self._layout = matrix_program.make_layout(self._runs, placement)
-        self._program = _program_of(self._runs, self._layout, placement)
+        self._program = _placed_program(self._runs, self._layout, placement)
         carry = matrix_program.allocate(self._runs, self._layout, self._program.precision)
         trips = max(run.run.schedule.num_trips for run in self._runs)
         losses = jnp.zeros((len(self._runs), trips), jax.tree.leaves(carry.lasting)[0].dtype)
         self._device, self._losses = carry, np.array(losses)
         self._pending: list[tuple[jax.Array, int, np.ndarray, np.ndarray, np.ndarray]] = []
-        self._made: list[ChunkMaker] | None = None
+        self._chunk_makers: list[ChunkMaker] | None = None
         self._ends = np.zeros(0, np.int64)
         super().__init__(preparations, [run.program for run in self._runs], MatrixState(carry, losses))
         self.memory = memory
@@ -67,21 +67,21 @@ class MatrixRuns(RunGroup):
     def set_stops(self, steps: Iterable[int]) -> None:
         """Says after which server steps somebody will look at the runs, before the first is made."""
         super().set_stops(steps)
-        self._made = None
+        self._chunk_makers = None
 
     @property
     def _makers(self) -> list[ChunkMaker]:
         """One for each run, made when first asked for; chunks of all runs end where those of the longest run do."""
-        if self._made is None:
+        if self._chunk_makers is None:
             steps = [run.run.schedule.num_steps for run in self._runs]
             longest = int(np.argmax(steps))
             leading = self._maker(longest, self.stops)
             self._ends = leading.segmentation.ends()
-            self._made = [
+            self._chunk_makers = [
                 leading if number == longest else self._maker(number, self._ends.tolist())
                 for number in range(len(self._runs))
             ]
-        return self._made
+        return self._chunk_makers
 
     def _maker(self, number: int, stops: Iterable[int]) -> ChunkMaker:
         run = self._runs[number]
@@ -176,7 +176,7 @@ def _checked_memory(runs: Sequence[MatrixRun]) -> Forecast:
     return memory
 
 
-def _program_of(runs: Sequence[MatrixRun], layout: Layout, placement: Placement) -> MatrixProgram:
+def _placed_program(runs: Sequence[MatrixRun], layout: Layout, placement: Placement) -> MatrixProgram:
     """The program of several runs, on the device."""
     precision = matrix_program.shared_precision(runs)
     alone = len(runs) == 1

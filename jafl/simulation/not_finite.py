@@ -90,8 +90,8 @@ def bad_example(
         for row in part:
             alone = trouble(np.array([row]))
             if alone:
-                told = _culprit(look, x, y, int(row), rows if others is None else others)
-                return BadExample(int(row), alone[0], True, told)
+                features = _culprit(look, x, y, int(row), rows if others is None else others)
+                return BadExample(int(row), alone[0], True, features)
         return BadExample(int(part[0]), among[0], False, "")
     return None
 
@@ -148,10 +148,10 @@ def _culprit(look: Callable[[Any, Any], list[str]], x: Any, y: Any, row: int, ot
     def bad(features: np.ndarray, label: np.ndarray) -> bool:
         return bool(look(features.reshape(1, *own.shape), label[None]))
 
-    found = _finite_one(bad, x, y, own, label, others)
-    if found is None:
+    finite_example = _finite_one(bad, x, y, own, label, others)
+    if finite_example is None:
         return " So is that of every other example that was tried: see the model, its loss and what it divides by."
-    good, good_label = found
+    good, good_label = finite_example
     if not bad(own, good_label):
         outside = " Whole numbers count the model's outputs from 0." if label.dtype.kind in "iu" else ""
         return f" Its label is the cause: it is {_shown(label)}.{outside}"

@@ -87,9 +87,9 @@ class Progress:
     def _describe(self) -> None:
         new, seconds = self._bar.n - self._bar.initial, self._bar.format_dict["elapsed"]
         rate = self._bar.format_dict["rate"] or new / max(seconds, 1e-3)
-        found = "" if self._loss is None else f", loss {self._loss:.4g}"
+        measure = "" if self._loss is None else f", loss {self._loss:.4g}"
         if self.accuracy is not None:
-            found = f", accuracy {self.accuracy:.3f}"
+            measure = f", accuracy {self.accuracy:.3f}"
         self._bar.set_postfix_str(
-            f"{rate:,.0f} trips/s, simulated time {self._reached:,.1f}{found}", refresh=False
+            f"{rate:,.0f} trips/s, simulated time {self._reached:,.1f}{measure}", refresh=False
         )

@@ -72,14 +72,16 @@ def try_rates(run: Run, constant: float | None, *, server: bool = False) -> Rate
     rows = held[np.linspace(0, len(held) - 1, EXAMPLES).astype(int)]
     model = work.build().model.as_evaluated()
     rate = _rate_in_the_middle(work, run.schedule.num_steps)
-    apart = as_specification(run.server_optimizer) if server else None
+    server_optimizer = as_specification(run.server_optimizer) if server else None
     examples = (np.asarray(run.federation.x[rows]), np.asarray(run.federation.y[rows]))
     factors = np.array(FACTORS, np.float32)
     try:
-        found = _losses(model, as_specification(optimizer), apart, run.params, examples, factors, rate)
+        before_and_after = _losses(
+            model, as_specification(optimizer), server_optimizer, run.params, examples, factors, rate
+        )
     except Exception:  # a warning is no reason for a run that has ended to fail, whatever its parts refuse
         return None
-    start, losses = float(found[0]), np.asarray(found[1], np.float64)
+    start, losses = float(before_and_after[0]), np.asarray(before_and_after[1], np.float64)
     losses = np.where(np.isfinite(losses), losses, np.inf)
     known = [loss for loss in (start, constant, constant_loss(run, examples[1])) if loss is not None]
     enough = LEARNED * min(known)
@@ -126,15 +128,17 @@ def _losses(
 
     def after(factor):
         def step(carry, _):
-            params, state, kept = carry
+            params, state, server_state = carry
             _, gradient = sum_and_gradient(model, params, rows, None)
             gradient = jax.tree.map(lambda g: g / EXAMPLES, gradient)
             updates, state = clients.update(gradient, state, params)
             updates = jax.tree.map(lambda u: jnp.asarray(rate, u.dtype) * u, updates)
             if servers is not None:
-                updates, kept = servers.update(jax.tree.map(jnp.negative, updates), kept, params)
+                updates, server_state = servers.update(
+                    jax.tree.map(jnp.negative, updates), server_state, params
+                )
             updates = jax.tree.map(lambda u: factor.astype(u.dtype) * u, updates)
-            return (optax.apply_updates(params, updates), state, kept), None
+            return (optax.apply_updates(params, updates), state, server_state), None
 
         first = (params, clients.init(params), None if servers is None else servers.init(params))
         (trained, _, _), _ = jax.lax.scan(step, first, None, length=STEPS)

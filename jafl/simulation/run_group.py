@@ -13,11 +13,11 @@ from jafl.base import processes
 from jafl.base.errors import SettingError
 from jafl.engine.devices import at_hand, put
 from jafl.engine.evaluation import evaluation_memory
-from jafl.engine.plan.device_memory import CompiledMemory, Forecast, memory_of, ran_out_of_memory
+from jafl.engine.plan.device_memory import CompiledMemory, Forecast, ran_out_of_memory, read_compiled_memory
 from jafl.engine.plan.make_program import slots_for
 from jafl.engine.plan.preparation import Preparation
 from jafl.simulation import stacking
-from jafl.simulation.digests import Reads, digests_of
+from jafl.simulation.digests import Reads, run_digests
 from jafl.simulation.divergence import all_finite
 from jafl.specifications import Drawn, as_specification, is_drawn
 
@@ -54,7 +54,7 @@ class RunGroup(abc.ABC):
     @functools.cached_property
     def digests(self) -> dict[str, str]:
         """Of all that the runs read; all processes ask for them together."""
-        return digests_of(self.reads)
+        return run_digests(self.reads)
 
     def agree(self) -> None:
         """Lets all processes have the random words that the first one has drawn."""
@@ -252,7 +252,7 @@ def memory_after_compiling(lower: Callable[[], Any]) -> CompiledMemory | None:
       OutOfMemory: if the compiler refuses the program for want of memory.
     """
     try:
-        return memory_of(lower().compile())
+        return read_compiled_memory(lower().compile())
     except jax.errors.JaxRuntimeError as error:
         if said := ran_out_of_memory(error):
             raise OutOfMemory(said) from error

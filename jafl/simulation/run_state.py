@@ -28,7 +28,7 @@ from jafl.simulation.run_group import RunGroup
 from jafl.specifications import as_specification
 
 DEFAULT_EVALUATIONS = 100
-TELL_OF_TIME = ("server_step", "client_trips", "time")  # columns of an evaluation that measure nothing
+PLACE_IN_THE_RUN = ("server_step", "client_trips", "time")  # columns that measure nothing
 Evaluators = Mapping[str, Callable[[Params], Mapping[str, float]]]
 
 
@@ -77,7 +77,7 @@ class RunState:
       ended: whether it is over.
       stopped: whether its last evaluation met its condition ``stop_when``.
       best_params: [*P] NumPy, of the best evaluation so far; None of a run that does not keep them.
-      of_clients: {metric: [N]} of each evaluation so far, of a run that measures its clients.
+      client_measurements: {metric: [N]} of each evaluation so far, of a run that measures its clients.
     """
 
     number: int
@@ -89,7 +89,7 @@ class RunState:
     ended: bool = False
     stopped: bool = False
     best_params: Params = None
-    of_clients: list[dict[str, np.ndarray]] = dataclasses.field(default_factory=list)
+    client_measurements: list[dict[str, np.ndarray]] = dataclasses.field(default_factory=list)
 
     @property
     def run(self) -> Run:
@@ -130,9 +130,12 @@ class RunState:
     @property
     def client_metrics(self) -> dict[str, np.ndarray] | None:
         """``History.client_metrics`` so far."""
-        if not self.of_clients:
+        if not self.client_measurements:
             return None
-        return {name: np.stack([row[name] for row in self.of_clients]) for name in self.of_clients[0]}
+        return {
+            name: np.stack([row[name] for row in self.client_measurements])
+            for name in self.client_measurements[0]
+        }
 
     def measure_clients(self, params: Params) -> None:
         """Measures the model on each client's own examples, for the last evaluation, if the run asks for it."""
@@ -140,7 +143,7 @@ class RunState:
             return
         model = as_specification(self.run.client_work).build().model
         measured = per_client(model, params, self.run.federation)
-        self.of_clients.append(measured)
+        self.client_measurements.append(measured)
         for name, values in measured.items():
             better = not name.endswith(SMALLER)
             for kind, value in fairness(values, larger_is_better=better).items():
@@ -157,7 +160,7 @@ class RunState:
 
     def check_columns(self) -> None:
         """Raises SettingError where the run is to stop, or to keep parameters, by what no evaluation measures."""
-        columns = [name for name in self.evaluations[-1] if name not in TELL_OF_TIME]
+        columns = [name for name in self.evaluations[-1] if name not in PLACE_IN_THE_RUN]
         public = None
         if report_of(self.run.rule) is not None:  # private
             evaluators = [name for name in self.evaluators if name != "train"]
@@ -195,7 +198,9 @@ class RunState:
         self.evaluations, self.ended = own["evaluations"], own["ended"]
         self.best_params = saved.best.get(self.number)
         rows = saved.client_metrics.get(self.number, {})
-        self.of_clients = [dict(zip(rows, each, strict=True)) for each in zip(*rows.values(), strict=True)]
+        self.client_measurements = [
+            dict(zip(rows, each, strict=True)) for each in zip(*rows.values(), strict=True)
+        ]
 
     def end(self, outcome: History | DivergenceError) -> None:
         """The run is over."""
@@ -255,29 +260,30 @@ def _results(
 ) -> Iterator[dict[str, Any]]:
     """Yields {evaluator: result} of each run. All programs are started before the first result is waited for.
 
-    A user's evaluator is called when its run's turn comes: if it raises, the runs before have been told.
+    A user's evaluator is called when its run's turn comes: if it raises, earlier evaluations are
+    already handed over.
     """
     users = collections.Counter(
         (name, id(evaluator)) for state in states for name, evaluator in state.evaluators.items()
     )
-    of_one: dict[tuple[int, str], Any] = {}
-    of_many: dict[int, Any] = {}
+    sums_of_one: dict[tuple[int, str], Any] = {}
+    sums_of_many: dict[int, Any] = {}
     for state in states:
         for name, evaluator in state.evaluators.items():
             if type(evaluator) is Evaluator and users[name, id(evaluator)] == 1:
-                of_one[state.number, name] = evaluator.start(models[state.number])
-            elif type(evaluator) is Evaluator and id(evaluator) not in of_many:
-                of_many[id(evaluator)] = evaluator.start_many(at_hand(group.carry.params))
-    of_one, of_many = jax.device_get((of_one, of_many))
+                sums_of_one[state.number, name] = evaluator.start(models[state.number])
+            elif type(evaluator) is Evaluator and id(evaluator) not in sums_of_many:
+                sums_of_many[id(evaluator)] = evaluator.start_many(at_hand(group.carry.params))
+    sums_of_one, sums_of_many = jax.device_get((sums_of_one, sums_of_many))
     measured: dict[int, list[dict[str, float]]] = {}
 
     def result(state: RunState, name: str, evaluator: Any) -> Any:
         if type(evaluator) is not Evaluator:  # a subclass may have a call of its own
             return evaluator(models[state.number])
-        if (state.number, name) in of_one:
-            return evaluator.means(of_one[state.number, name])
+        if (state.number, name) in sums_of_one:
+            return evaluator.means(sums_of_one[state.number, name])
         if id(evaluator) not in measured:
-            measured[id(evaluator)] = evaluator.means_of_many(of_many[id(evaluator)])
+            measured[id(evaluator)] = evaluator.means_of_many(sums_of_many[id(evaluator)])
         return measured[id(evaluator)][state.number]
 
     for state in states:
@@ -329,18 +335,18 @@ def _mean(rows: Any, first: int, last: int, *, finite: bool = False) -> float | 
 def reports_until(
     rule: Any, schedule: EventSchedule, done: int, reports: Mapping[str, Any]
 ) -> dict[str, np.ndarray]:
-    """What the trips of the first ``done`` server steps reported.
+    """What the trips of the first ``done`` server steps reports_so_far.
 
     The weights of a rule with memory count all steps in which an update is used: of a run that was stopped, its own.
     """
     trips = int(schedule.step_offsets[done])
-    kept = {name: np.asarray(rows)[:trips] for name, rows in reports.items()}
+    reports_so_far = {name: np.asarray(rows)[:trips] for name, rows in reports.items()}
     built = as_specification(rule).build()
-    if 0 < done < schedule.num_steps and built.remembers and "weight" in kept:
+    if 0 < done < schedule.num_steps and built.remembers and "weight" in reports_so_far:
         columns = built.columns(first_steps(schedule, done))
         if "weight" in columns:
-            kept["weight"] = np.asarray(columns["weight"], kept["weight"].dtype)
-    return kept
+            reports_so_far["weight"] = np.asarray(columns["weight"], reports_so_far["weight"].dtype)
+    return reports_so_far
 
 
 def default_evaluators(model: Any, federation: Federation) -> dict[str, Evaluator]:

@@ -80,10 +80,12 @@ def simulate_many(
         should_stop=should_stop,
     )
     check_options(None, together)
-    kept = as_checkpoints(checkpoints)
+    own_checkpoints = as_checkpoints(checkpoints)
     callbacks = Callbacks(on_evaluation, on_end, on_progress, should_stop, on_memory)
     with in_foreground(callbacks, [run.schedule for run in runs], progress) as callbacks:
-        outcomes = simulate_group(runs, together=together, form=form, callbacks=callbacks, checkpoints=kept)
+        outcomes = simulate_group(
+            runs, together=together, form=form, callbacks=callbacks, checkpoints=own_checkpoints
+        )
     ended = zip(runs, outcomes, strict=True)
     warn(numbered([why_not_learned(run, end) if isinstance(end, History) else None for run, end in ended]))
     return outcomes

@@ -102,9 +102,9 @@ def stack(programs: Sequence[engine.Program]) -> Stack:
     Raises:
       SettingError: if programs differ in anything but numbers and the contents of arrays: says in what.
     """
-    programs = _alike(programs)
+    programs = _with_shared_bounds(programs)
     for number, program in enumerate(programs):
-        _check_alike(programs[0], program, number)
+        _check_same_structure(programs[0], program, number)
     structure = jax.tree.structure(programs[0])
     flat = [jax.tree.leaves(program) for program in programs]
     stacked = [_stacked(leaves) for leaves in zip(*flat, strict=True)]
@@ -178,7 +178,7 @@ def too_large(runs: int, memory: Forecast) -> GroupTooLarge:
     )
 
 
-def _alike(programs: Sequence[engine.Program]) -> list[engine.Program]:
+def _with_shared_bounds(programs: Sequence[engine.Program]) -> list[engine.Program]:
     """The programs with equal loop bounds where their server steps are of the same sizes.
 
     Shorter runs are padded to the longest; nobody reads what they compute after their last server step. A run with
@@ -189,20 +189,20 @@ def _alike(programs: Sequence[engine.Program]) -> list[engine.Program]:
         (program.placement for program in programs), key=lambda placement: placement.trips_folded_together
     )
     placement = placement._replace(whole_steps=all(program.placement.whole_steps for program in programs))
-    alike = []
+    aligned_programs = []
     for program in programs:
         own = np.asarray(program.server.steps.first_trip)
         steps = _steps(own)
         same = np.array_equal(own[: steps + 1], longest[: steps + 1])
-        steps_of = program.server.steps._replace(first_trip=longest if same else own)
+        server_steps = program.server.steps._replace(first_trip=longest if same else own)
         one_each = all(other.one_trip_per_step for other in programs)
-        alike.append(
+        aligned_programs.append(
             dataclasses.replace(
-                program.with_training(placement=placement).with_server(steps=steps_of),
+                program.with_training(placement=placement).with_server(steps=server_steps),
                 one_trip_per_step=one_each,
             )
         )
-    return alike
+    return aligned_programs
 
 
 def _steps(first_trip: np.ndarray) -> int:
@@ -210,7 +210,7 @@ def _steps(first_trip: np.ndarray) -> int:
     return int(np.searchsorted(first_trip, first_trip[-1]))
 
 
-def _check_alike(first: engine.Program, other: engine.Program, number: int) -> None:
+def _check_same_structure(first: engine.Program, other: engine.Program, number: int) -> None:
     """Raises SettingError unless ``other``, of the run ``number``, has the structure and types of ``first``."""
     described = [
         {

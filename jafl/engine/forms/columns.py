@@ -71,8 +71,8 @@ def packed(columns: Any) -> Any:
         if is_packed
     ]
     words = jnp.concatenate([row for column in bits for row in column])
-    made, begin = [], 0
+    table, begin = [], 0
     for leaf, is_packed in zip(leaves, fits, strict=True):
-        made.append(PackedColumn(words, begin, len(leaf), leaf.dtype, leaf.shape[1:]) if is_packed else leaf)
+        table.append(PackedColumn(words, begin, len(leaf), leaf.dtype, leaf.shape[1:]) if is_packed else leaf)
         begin += leaf.size if is_packed else 0
-    return jax.tree.unflatten(structure, made)
+    return jax.tree.unflatten(structure, table)

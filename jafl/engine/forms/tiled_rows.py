@@ -65,7 +65,7 @@ class TiledRows:
     def with_rows(self, numbers: jax.Array, rows: jax.Array) -> "TiledRows":
         """The rows with some of them set to ``rows`` [B, *shape]; those past the end are dropped."""
         values = _swapped(rows, self.swapped)
-        missing = [there - given for there, given in zip(self.tiles.shape[1:], values.shape[1:], strict=True)]
+        missing = [whole - part for whole, part in zip(self.tiles.shape[1:], values.shape[1:], strict=True)]
         values = jnp.pad(values, [(0, 0), *((0, size) for size in missing)])
         return dataclasses.replace(self, tiles=self.tiles.at[numbers].set(values, mode="drop"))
 
@@ -111,7 +111,7 @@ def rows_at(rows: Any, numbers: jax.Array) -> jax.Array:
 
 
 def with_rows(rows: Any, numbers: jax.Array, new: jax.Array) -> Any:
-    """The rows with ``new`` [n, ...] in place of these [n], no two alike; those past the end are dropped."""
+    """The rows with ``new`` [n, ...] in place of these [n], all different; those past the end are dropped."""
     if is_tiled(rows):
         return rows.with_rows(numbers, new)
     return rows.at[numbers].set(new, mode="drop", unique_indices=True)

@@ -82,11 +82,11 @@ def allocate(program: Program, params: Params, *, slots: int, num_clients: int) 
             as_columns.update(columns_in_report(program, arrival, trip_report))
             return trip_report, step_report
 
-        def rows_of(count, report):
+        def report_rows(count, report):
             return {name: jnp.zeros((count, *value.shape), value.dtype) for name, value in report.items()}
 
         trip_report, step_report = jax.eval_shape(reports_of_one_step)
-        trip_reports = rows_of(len(program.training.trips.client), trip_report)
+        trip_reports = report_rows(len(program.training.trips.client), trip_report)
         # Reports that repeat a column of the rule are there from the start, and no trip writes them.
         trip_reports |= {name: program.server.arrivals.columns[column] for name, column in as_columns.items()}
         return Carry(
@@ -97,7 +97,7 @@ def allocate(program: Program, params: Params, *, slots: int, num_clients: int) 
             memory=memory,
             waiting=waiting,
             trip_reports=trip_reports,
-            step_reports=rows_of(len(program.server.steps.write_slot), step_report),
+            step_reports=report_rows(len(program.server.steps.write_slot), step_report),
         )
 
 
@@ -211,13 +211,13 @@ def _only_trip(first_trip: jax.Array, step: jax.Array) -> jax.Array:
 def _packed(program: Program) -> Program:
     """The program with the columns that its loops read packed."""
     training, server, waves = program.training, program.server, program.waves
-    of_waves = (waves.due, waves.next_wave_trip, waves.read_row) if waves else ()
+    wave_columns = (waves.due, waves.next_wave_trip, waves.read_row) if waves else ()
     recall = server.recall
-    trips, arrivals, steps, of_waves, first_row = program.placement.rows.pack(
-        (training.trips, server.arrivals, server.steps, of_waves, recall and recall.first_row)
+    trips, arrivals, steps, wave_columns, first_row = program.placement.rows.pack(
+        (training.trips, server.arrivals, server.steps, wave_columns, recall and recall.first_row)
     )
     if waves:
-        due, next_wave_trip, read_row = of_waves
+        due, next_wave_trip, read_row = wave_columns
         waves = waves._replace(due=due, next_wave_trip=next_wave_trip, read_row=read_row)
     if recall:
         recall = recall._replace(first_row=first_row)

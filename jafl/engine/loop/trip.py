@@ -35,8 +35,8 @@ def train_if_due(
         in_parts = training.placement.sharded_client_examples
         return (_with_client_data(training, trips) if in_parts else training), snapshots
 
-    made: Trained = waves.train_if_due(program.waves, program.placement, train, reads, trip, waiting)
-    return made
+    after_wave: Trained = waves.train_if_due(program.waves, program.placement, train, reads, trip, waiting)
+    return after_wave
 
 
 def _with_client_data(training: Training, trips: jax.Array) -> Training:
@@ -119,12 +119,12 @@ def make_arrival(program: Program, trip: jax.Array, trained: Trained) -> Arrival
 def make_arrivals(program: Program, first: jax.Array, count: int, waiting: Trained) -> Arrival:
     """What a rule sees of the trips ``first`` to ``first + count - 1``, all of which wait (``Rule.whole_step``)."""
     assert program.waves is not None
-    data, arrivals, of_waves = program.data, program.server.arrivals, program.waves
+    data, arrivals = program.data, program.server.arrivals
 
     def part(column):
         return columns.part(column, first, count)
 
-    rows = part(of_waves.read_row)
+    rows = part(program.waves.read_row)
     numbers = waiting.result._replace(update=None)
     numbers = jax.tree.map(
         lambda column: column.at[rows].get(mode="promise_in_bounds", wrap_negative_indices=False), numbers

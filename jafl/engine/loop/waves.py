@@ -80,7 +80,7 @@ def _train_wave(
     if placement.devices is not None:
         return _put(rows, waiting, _train_over_devices(placement, train, reads, trips, size))
     own = functools.partial(train, reads)
-    if placement.together:
+    if placement.side_by_side:
         return _train_side_by_side(placement, own, trips, rows, size, waiting)
     return _train_one_after_the_other(own, trips, rows, size, waiting)
 
@@ -131,16 +131,16 @@ def _train_over_devices(
         device = lax.axis_index(DEVICES)
         # Every D-th trip: a wave that is not full, or whose first trips are the longest, is shared evenly.
         mine = trips[device + devices * jnp.arange(share)]
-        if placement.together and placement.lanes in (0, share):
+        if placement.side_by_side and placement.lanes in (0, share):
             trained = jax.vmap(own)(mine)
         else:
-            lanes = (placement.lanes or share) if placement.together else 1
+            lanes = (placement.lanes or share) if placement.side_by_side else 1
             rounds = -(-(size - device) // (devices * lanes))
             trained = _train_share(placement, own, mine, lanes, rounds)
         return jax.tree.map(lambda leaf: lax.all_gather(leaf, DEVICES, axis=1), trained)
 
-    made = on_each_device(placement, on_one_device)(reads, trips, size)
-    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), made)
+    shares = on_each_device(placement, on_one_device)(reads, trips, size)
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), shares)
 
 
 def _train_share(
@@ -152,7 +152,7 @@ def _train_share(
 
     def some(number, trained):
         first = number * lanes
-        if not placement.together:
+        if not placement.side_by_side:
             return jax.tree.map(lambda a, v: a.at[first].set(v), trained, train(trips[first]))
         new = jax.vmap(train)(lax.dynamic_slice_in_dim(trips, first, lanes))
         put = lambda a, v: lax.dynamic_update_slice_in_dim(a, v, first, 0)  # noqa: E731

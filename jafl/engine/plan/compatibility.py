@@ -75,8 +75,8 @@ def check_optimizers(client_work: Any, server_optimizer: Any, params: Params) ->
 def _check_optimizer(setting: str, optimizer: Specification, params: Params) -> None:
     try:
         stepped = _stepped.eval_shape(optimizer, params)
-        own, given = (repr(jax.tree.structure(tree)) for tree in (stepped, params))
-        reason = "" if own == given else "its step is of another form"
+        stepped_form, params_form = (repr(jax.tree.structure(tree)) for tree in (stepped, params))
+        reason = "" if stepped_form == params_form else "its step is of another form"
     except SettingError:
         raise
     except Exception as error:
@@ -94,9 +94,9 @@ def _check_optimizer(setting: str, optimizer: Specification, params: Params) -> 
 
 def _optimizer_name(optimizer: Specification) -> str:
     """What was specified; of an optimizer that was passed as it is, the function of optax that made it."""
-    given = optimizer.arguments.get("value")
-    if isinstance(given, optax.GradientTransformation):
-        return f"one of {given.update.__qualname__.partition('.')[0]}"
+    value = optimizer.arguments.get("value")
+    if isinstance(value, optax.GradientTransformation):
+        return f"one of {value.update.__qualname__.partition('.')[0]}"
     return shown(optimizer, 200)
 
 
@@ -164,9 +164,9 @@ def _about_empty_steps(schedule: EventSchedule) -> str:
         parts.append(f"in {empty - void:,} no client took part")
         remedies.append("raise cohort_size or participation")
     rule = "take a rule that divides by the expected size of a cohort, fedavg(divide_by=cohort_size)"
-    told = " and ".join(parts)
+    causes = " and ".join(parts)
     remedy = ", ".join([*remedies, f"or {rule}"])
-    return f"Of {schedule.num_steps:,} rounds {told}: {remedy}."
+    return f"Of {schedule.num_steps:,} rounds {causes}: {remedy}."
 
 
 def _check_sizes(sizes: np.ndarray, only: int) -> None:

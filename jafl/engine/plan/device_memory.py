@@ -65,7 +65,7 @@ class CompiledMemory:
         return self.lasting + self.temporaries + self.code
 
 
-def memory_of(executable: Any) -> CompiledMemory:
+def read_compiled_memory(executable: Any) -> CompiledMemory:
     """What the compiler says of a program that it has compiled; AttributeError or so where it says nothing."""
     analysis = executable.memory_analysis()
     return CompiledMemory(
@@ -150,8 +150,10 @@ class Forecast:
 
     def as_compiled(self, memory: CompiledMemory) -> "Forecast":
         """The same with what the compiler says of the program that trains, in place of estimates."""
-        kept = {name: size for name, size in self.parts.items() if name not in ("temporaries", "evaluation")}
-        parts = {**kept, "padding": max(0, memory.lasting - sum(kept.values()))}
+        arrays = {
+            name: size for name, size in self.parts.items() if name not in ("temporaries", "evaluation")
+        }
+        parts = {**arrays, "padding": max(0, memory.lasting - sum(arrays.values()))}
         parts |= {"evaluation": self.parts.get("evaluation", 0)}
         parts |= {"temporaries": memory.temporaries, "code": memory.code}
         return dataclasses.replace(self, parts=parts, compiled=True)
@@ -215,13 +217,13 @@ def forecast(
         "temporaries": temporaries,
     }
     slots = jax.tree.leaves(carry.snapshots)[0].shape[0]
-    found = from_parts(parts, program.placement, available, slots, count_bytes(carry.params), width)
+    whole = from_parts(parts, program.placement, available, slots, count_bytes(carry.params), width)
     divided = 0
     if carry.memory and (program.placement.memory_is_sharded or program.placement.number == 1):
-        divided += found.parts["client_memory"]
+        divided += whole.parts["client_memory"]
     if program.placement.sharded_client_examples:
         divided += count_bytes(program.data.x) // program.placement.number
-    return dataclasses.replace(found, divided=divided)
+    return dataclasses.replace(whole, divided=divided)
 
 
 def from_parts(

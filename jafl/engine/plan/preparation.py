@@ -94,7 +94,7 @@ class Preparation:
         if all(np.array_equal(getattr(plan, name), value) for name, value in vars(self.plan).items()):
             return self
         placement = self.program.placement
-        return prepare(self.run, plan=plan, devices=placement.number, together=placement.together)
+        return prepare(self.run, plan=plan, devices=placement.number, together=placement.side_by_side)
 
     def place(self, program: engine.Program | None = None) -> tuple[engine.Program, engine.Carry]:
         """The program and the carry before the first step, on the device or devices.
@@ -157,28 +157,28 @@ def prepare(
     device_bytes = None if placement is None else available
     if placement is None:
         placement = default_placement(run.schedule, run.rule, devices, together)
-    candidates = _Candidates(run, placement, available, on_training, device_bytes)
+    trials = _TriedPlans(run, placement, available, on_training, device_bytes)
     if plan is None:
-        plan = candidates.fitting_plan(form)
+        plan = trials.fitting_plan(form)
     else:
         check_plan(run.schedule, plan)
         require(form in (None, plan.form), "form", form, f"{plan.form}, that of the plan")
-    candidate = candidates.of(plan)
-    check_reports(candidate.carry, run.evaluators)
+    trial = trials.try_plan(plan)
+    check_reports(trial.carry, run.evaluators)
     if must_fit:
-        check_model_precision(candidate.program.training.client_work.build().model, placement.platform)
-        candidate.forecast.check()
-    # Already found where the form was chosen; kept, since finding it traces the rule.
-    linear = candidates.linear_form() if plan.form == "matrix" else None
-    return Preparation(run, plan, candidate.program, candidate.forecast, linear)
+        check_model_precision(trial.program.training.client_work.build().model, placement.platform)
+        trial.forecast.check()
+    # Already found where the form was trial; kept, since finding it traces the rule.
+    linear = trials.linear_form() if plan.form == "matrix" else None
+    return Preparation(run, plan, trial.program, trial.forecast, linear)
 
 
 def fitting_plan(run: Run, placement: Placement, *, available: int | None = None) -> ExecutionPlan:
     """The plan that ``prepare`` chooses on devices with so many bytes each; one trip at a time if none fits."""
-    return _Candidates(run, placement, available, on_training=False).fitting_plan(None)
+    return _TriedPlans(run, placement, available, on_training=False).fitting_plan(None)
 
 
-class _Candidate(NamedTuple):
+class _TriedPlan(NamedTuple):
     """What one plan of a run comes to: its program on the host, the shapes of its carry, and its memory."""
 
     plan: ExecutionPlan
@@ -187,8 +187,8 @@ class _Candidate(NamedTuple):
     forecast: Forecast
 
 
-class _Candidates:
-    """The plans of a run that were tried; the last one is kept, since it is the one that is mostly chosen."""
+class _TriedPlans:
+    """The plans of a run that were tried; the last one is kept, since it is the one that is mostly trial."""
 
     def __init__(
         self,
@@ -201,11 +201,11 @@ class _Candidates:
         self._run, self._placement = run, placement
         self._available, self._on_training = available, on_training
         self._device_bytes = device_bytes  # of a device that is not here
-        self._last: _Candidate | None = None
-        self._found: LinearForm | NotLinear | None = None
+        self._last: _TriedPlan | None = None
+        self._linearity: LinearForm | NotLinear | None = None
 
-    def of(self, plan: ExecutionPlan) -> _Candidate:
-        """The candidate of this plan."""
+    def try_plan(self, plan: ExecutionPlan) -> _TriedPlan:
+        """What this plan comes to."""
         # The plan that fits is the last one that was tried: its program is kept, and not made twice.
         if self._last is None or self._last.plan is not plan:
             program, carry = make_program(self._run, plan, self._placement, self._device_bytes)
@@ -214,7 +214,7 @@ class _Candidates:
                 memory = matrix_forecast([run], self._available, self._on_training)
             else:
                 memory = _forecast(self._run, plan, program, carry, self._available, self._on_training)
-            self._last = _Candidate(plan, program, carry, memory)
+            self._last = _TriedPlan(plan, program, carry, memory)
         return self._last
 
     def fitting_plan(self, form: str | None) -> ExecutionPlan:
@@ -243,20 +243,24 @@ class _Candidates:
         Raises:
           SettingError: if there is no such form.
         """
-        if self._found is None:
+        if self._linearity is None:
             if program is None:
                 # Whether a rule is linear does not depend on the plan, so any valid plan serves.
                 program, _ = make_program(
                     self._run, trip_by_trip(self._run.schedule), self._placement, self._device_bytes
                 )
-            self._found = find_matrix_form(self._run, program)
-        if isinstance(self._found, NotLinear):
-            reason = f"{self._found.reason[0].upper()}{self._found.reason[1:]}."
-            told = refusal("form", "matrix", "loop for this run", reason)
+            self._linearity = find_matrix_form(self._run, program)
+        if isinstance(self._linearity, NotLinear):
+            reason = f"{self._linearity.reason[0].upper()}{self._linearity.reason[1:]}."
+            error = refusal("form", "matrix", "loop for this run", reason)
             raise NoMatrixForm(
-                str(told), setting=told.setting, value=told.value, allowed=told.allowed, remedy=told.remedy
+                str(error),
+                setting=error.setting,
+                value=error.value,
+                allowed=error.allowed,
+                remedy=error.remedy,
             )
-        return self._found
+        return self._linearity
 
     def _form(self, form: str | None) -> str:
         """The form that is wanted, or the quicker one of those that the run has."""
@@ -276,7 +280,7 @@ class _Candidates:
 
         Without it waves of large networks would be refused: a v5e trains 11 trips of ResNet-18 side by side, not 23.
         """
-        memory = self.of(plan).forecast
+        memory = self.try_plan(plan).forecast
         return memory.needed + memory.parts["temporaries"] <= memory.available
 
 
@@ -290,7 +294,7 @@ def _forecast(
 ) -> Forecast:
     """What a program and its carry, or their shapes, and evaluation will hold on each device."""
     placement, model = program.placement, program.training.client_work.build().model
-    trips = -(-plan.lanes // placement.number) if placement.together else 1
+    trips = -(-plan.lanes // placement.number) if placement.side_by_side else 1
     return forecast(
         program,
         carry,

@@ -47,13 +47,13 @@ def check_all_are_moved(
     for name, optimizer in (("optimizer", work.get("optimizer")), ("server_optimizer", server_optimizer)):
         if optimizer is None:
             continue
-        found = unmoved(as_specification(optimizer), params, without if name == "optimizer" else None)
+        names = unmoved(as_specification(optimizer), params, without if name == "optimizer" else None)
         require(
-            not found,
+            not names,
             f"what {name} leaves as it is",
-            found[:6],
+            names[:6],
             "nothing in a private run: its noise would move what is not trained",
-            f"Freeze it through the model: model, params = jafl.Model(module).freeze(params, {found[:6]}).",
+            f"Freeze it through the model: model, params = jafl.Model(module).freeze(params, {names[:6]}).",
         )
 
 
@@ -78,7 +78,7 @@ def unmoved(optimizer: Specification, params: Params, without: list[bool] | None
     Returns:
       The paths; [] where it leaves all of them, as with a learning rate of 0.
     """
-    if optimizer.factory is optax.sgd and not any(without or ()):  # it treats all parameters alike
+    if optimizer.factory is optax.sgd and not any(without or ()):  # it treats all parameters in one way
         return []
     shapes = tuple((leaf.shape, jnp.dtype(leaf.dtype)) for leaf in jax.tree.leaves(params))
     zeros = tuple(without or [False] * len(shapes))
@@ -90,18 +90,19 @@ def _any_moved(optimizer: Specification, structure: Any, shapes: tuple, zeros: t
     """[P] bool: whether any of the first steps changes each parameter; gradients are random, or 0."""
     built = optimizer.build()
 
-    def drawn(key: jax.Array) -> list[jax.Array]:
+    def random_leaves(key: jax.Array) -> list[jax.Array]:
         keys = jax.random.split(key, len(shapes))
         return [
             jax.random.normal(one, shape).astype(dtype)
             for one, (shape, dtype) in zip(keys, shapes, strict=True)
         ]
 
-    params = jax.tree.unflatten(structure, drawn(jax.random.key(0)))
+    params = jax.tree.unflatten(structure, random_leaves(jax.random.key(0)))
 
     def step(state: Any, key: jax.Array) -> tuple[Any, Any]:
         gradients = [
-            jnp.zeros_like(leaf) if zero else leaf for leaf, zero in zip(drawn(key), zeros, strict=True)
+            jnp.zeros_like(leaf) if zero else leaf
+            for leaf, zero in zip(random_leaves(key), zeros, strict=True)
         ]
         updates, state = built.update(jax.tree.unflatten(structure, gradients), state, params)
         return state, jnp.stack([jnp.any(leaf != 0) for leaf in jax.tree.leaves(updates)])
