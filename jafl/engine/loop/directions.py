@@ -15,6 +15,7 @@ def check_finished(finished: Any, params: Params) -> tuple[Any, Any, Any, Any]:
     Raises:
       SettingError: unless there are four things, and the direction has the arrays of the parameters.
     """
+    # While the shapes of reports are traced: later it would be optax that fails, in words that name no rule.
     number = len(finished) if isinstance(finished, tuple) else type(finished).__name__
     remedy = "These are (direction to descend, state, report, whether to step)."
     require(number == 4, "what the rule's finish returns", number, "a tuple of four", remedy)
@@ -25,11 +26,13 @@ def check_finished(finished: Any, params: Params) -> tuple[Any, Any, Any, Any]:
         }
         for tree in (params, finished[0])
     )
+    # Of both: an array that is missing differs, too.
     unlike = [
         name
         for name in dict.fromkeys([*model_shapes, *direction_shapes])
         if model_shapes.get(name) != direction_shapes.get(name)
     ]
+    # Also where all shapes agree: a tuple and a list have the same paths, and optax would refuse them.
     structures: list[Any] = [jax.tree.structure(tree) for tree in (params, finished[0])]
     if unlike or structures[0] != structures[1]:
         name = unlike[0] if unlike else ""
@@ -44,6 +47,7 @@ def check_finished(finished: Any, params: Params) -> tuple[Any, Any, Any, Any]:
             "for example jax.tree.map(lambda p: ..., params).",
             setting="rule",
         )
+    # Anything of a rule's own passes here: only the direction has a form that the optimizer relies on.
     direction, state, report, apply = finished
     return direction, state, report, apply
 

@@ -66,6 +66,7 @@ def allocate(program: Program, params: Params, *, slots: int, num_clients: int) 
         params = jax.tree.map(jnp.asarray, params)
         rows = jax.tree.map(lambda p: program.placement.rows.zeros(slots, p), params)
         state, optimizer_state = _initial_states(program, params, rows, num_clients)
+        # Shapes alone: what a trip leaves depends on the rule and the client work, and nobody declares it.
         trained = jax.eval_shape(train_trip, program.training, rows, jnp.int32(0))
         waiting = waves.allocate(program.waves, trained) if program.waves else None
         # What a rule stores need not have the shapes of the model: it may be any pytree.
@@ -138,6 +139,7 @@ def _initial_states(program: Program, params: Params, rows: ArrayTree, num_clien
     def update(state):
         return optimizer.update(params, state, params)
 
+    # Keys of the old kind are words like any others: only what a step does with the state tells which ones they are.
     words = program.server.key
     return (
         with_own_keys(after_a_step, rule.init(params, num_clients), words),
@@ -171,7 +173,9 @@ def run(program: Program, carry: Carry, first_step: int, last_step: int) -> Carr
         if one_trip_after_first_step(program):
             with jax.named_scope("first_step"):
                 carried = step_zero(program, carried)
+            # A fact from the second step on, so the loop below has none inside.
             program = dataclasses.replace(program, one_trip_per_step=True)
+            # A chunk that starts later has made no round of the first loop, and begins with its own first step.
             begin = jnp.maximum(first_step, 1)
         # The bounds are data, so one compiled program serves every chunk, evaluation and checkpoint.
         with jax.named_scope("server_steps"):  # scopes name the loops in profiles and in compiled programs
@@ -240,6 +244,7 @@ def _open(program: Program, step: jax.Array, carry: Carry) -> OpenStep:
     """Opens the rule's buffer, and shows the rule the stored values that it asked to see again."""
     rule = program.server.rule.build()
     buffer, memory = rule.begin(carry.rule_state, carry.params), carry.memory
+    # Before any arrival of the step: a fold writes rows, and these are to be read as the step finds them.
     if program.server.recall and memory and _recalls(program):
         like = remembered_shapes(program, carry.snapshots)
         buffer, memory = show_recalled(program.server, program.placement.rows, memory, step, buffer, like)
@@ -284,6 +289,7 @@ def _fold(program: Program, step: jax.Array, snapshots: ArrayTree, opened: OpenS
 def _client_trip(program: Program, snapshots: ArrayTree, trip: jax.Array, opened: OpenStep) -> OpenStep:
     """One trip: trains, or has trained in a wave, and is folded."""
     rows, begins = program.placement.rows, trip
+    # First of all: the row that is still held belongs to the client of the trip before, who may be this one.
     memory = opened.memory and rows.write_pending_row(opened.memory)
     waiting = train_if_due(program, snapshots, trip, opened.waiting)
     # Training then follows the write of the held row, so a CPU holds the next row without a copy of the memory.
@@ -292,6 +298,7 @@ def _client_trip(program: Program, snapshots: ArrayTree, trip: jax.Array, opened
         begins = rows.depend_on_write(trip, memory)
     arrival = make_arrival(program, trip, trained_trip(program, snapshots, begins, waiting))
     buffer, memory, report = fold_trip(program, trip, arrival, opened.buffer, memory)
+    # Those lie in the carry since ``allocate``; to write them again costs an operation each.
     there = columns_in_report(program, arrival, report)
     report = {name: value for name, value in report.items() if name not in there}
     return OpenStep(buffer, memory, waiting, record_row(opened.trip_reports, trip, report, rows))
@@ -350,6 +357,7 @@ def _record(
 def store_version(rows: AcceleratorRows, carry: Carry, slot: jax.Array) -> Carry:
     """The carry after a step, with its model [*P] in ``slot``, [] int32, of the snapshots [slots, *P]."""
     memory = carry.memory
+    # All that may be computed from a snapshot: it has to be finished before the slot is written (``write_version``).
     others = (carry.optimizer_state, carry.rule_state, memory and memory.held)
     snapshots, params, others = rows.write_version(carry.snapshots, slot, carry.params, others)
     optimizer_state, rule_state, held = others
@@ -373,6 +381,7 @@ def _fold_parts(
     def fold(reads, trip, carried):
         program, snapshots, waiting = reads
         arrival = make_arrival(program, trip, trained_trip(program, snapshots, trip, waiting))
+        # No memory: a rule that has one is never folded in parts (``_trips_folded_together``).
         folded, _, report = fold_trip(program, trip, arrival, shaped(carried, buffer), None)
         return rows.lay_out(folded), report
 
@@ -385,12 +394,14 @@ def _fold_parts(
         reads = (program, snapshots, waiting)
         like = jax.eval_shape(fold, reads, begin, folded)
         added, mine = devices.fold_parts(program.placement, fold, reads, begin, until, like)
+        # Reports of lanes without a trip get a number past the end, and are dropped.
         trips = jnp.where(begin + numbers < until, begin + numbers, len(reports["loss"]))
         reports = {name: column.at[trips].set(mine[name], mode="drop") for name, column in reports.items()}
         return until, waiting, reports, jax.tree.map(jnp.add, folded, added)
 
     state = (first, waiting, reports, rows.lay_out(buffer))
     with jax.named_scope("parts"):
+        # ``while``: parts end where waves are due, so nobody knows beforehand how many there are.
         _, waiting, reports, folded = lax.while_loop(lambda state: state[0] < end, part, state)
     return OpenStep(shaped(folded, buffer), memory, waiting, reports)
 

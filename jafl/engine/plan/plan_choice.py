@@ -101,6 +101,7 @@ def default_plan(
     most_in_flight = max(schedule.concurrency, int(np.max(np.diff(schedule.step_offsets))))
     width = max(1, min(width, most_in_flight, room))
     if form == "matrix":
+        # Whatever the rule and the buffer size: the arms of a comparison then share one compiled program.
         width = matrix_width(params, placement, schedule.num_clients)
     unequal = None if cost is None or np.all(cost == cost[:1]) else cost
 
@@ -113,6 +114,7 @@ def default_plan(
 
     plan = waves(width)
     while fits and width > 1 and not fits(plan):
+        # By halves: each try makes a program and traces it.
         width //= 2
         plan = waves(width)
     return plan

@@ -80,17 +80,20 @@ class Preparation:
         Raises:
           SettingError: if the initial parameters, or examples in the device's type, are not finite.
         """
+        # Only here: until a run is placed its parameters may be shapes, which hold no numbers.
         check_held(self.run.params, "the initial parameters")
         model = self.program.training.client_work.build().model
         check_held(model.frozen, "the model's frozen parameters")
         _check_after_cast(self.run.federation)
         trips = self.program.training.trips
+        # Keys depend on the run's key, client and trip alone: so a trip shuffles in the same way in every plan.
         keys = jax.jit(trip_words)(self.run.key, trips.client, padded(self.run.schedule.trip))
         words = jax.jit(server_words)(self.run.key)
         return self.program.with_training(trips=trips._replace(key=keys)).with_server(key=words)
 
     def with_plan(self, plan: ExecutionPlan) -> "Preparation":
         """The same with another plan of the same schedule; on the same devices."""
+        # An equal plan needs no second preparation, which traces rule and model again.
         if all(np.array_equal(getattr(plan, name), value) for name, value in vars(self.plan).items()):
             return self
         placement = self.program.placement
@@ -154,6 +157,7 @@ def prepare(
     # A rule may have numbers that follow from the whole schedule, as a private rule's noise: they come first.
     run = run.for_its_schedule()
     check_states_of_optimizers(run)
+    # Of a placement that was passed, nobody asks the devices: they may be those of a chip that is not here.
     device_bytes = None if placement is None else available
     if placement is None:
         placement = default_placement(run.schedule, run.rule, devices, together)
@@ -161,10 +165,12 @@ def prepare(
     if plan is None:
         plan = trials.fitting_plan(form)
     else:
+        # A plan that was made for another schedule would train, and compute something else, without a word.
         check_plan(run.schedule, plan)
         require(form in (None, plan.form), "form", form, f"{plan.form}, that of the plan")
     trial = trials.try_plan(plan)
     check_reports(trial.carry, run.evaluators)
+    # Not for devices that are elsewhere: the forecast says whether the run fits on those.
     if must_fit:
         check_model_precision(trial.program.training.client_work.build().model, placement.platform)
         trial.forecast.check()
@@ -209,6 +215,7 @@ class _TriedPlans:
         # The plan that fits is the last one that was tried: its program is kept, and not made twice.
         if self._last is None or self._last.plan is not plan:
             program, carry = make_program(self._run, plan, self._placement, self._device_bytes)
+            # It holds matrices and segments in place of what the loop carries: its forecast is another.
             if plan.form == "matrix":
                 run = MatrixRun(self._run, plan, program, self.linear_form(program))
                 memory = matrix_forecast([run], self._available, self._on_training)
@@ -270,6 +277,7 @@ class _TriedPlans:
             try:
                 self.linear_form()
             except NoMatrixForm:
+                # A form that was asked for is refused with its reason; the default gives way.
                 if form:
                     raise
                 return "loop"
@@ -310,9 +318,11 @@ def check_held(params: Any, name: str) -> None:
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         if not jnp.issubdtype(leaf.dtype, jnp.inexact):
             continue
+        # The overflow of the cast is what is looked for: 1e300 is finite in float64, and infinite in float32.
         with np.errstate(over="ignore"):
             held = np.asarray(leaf).astype(jax.dtypes.canonicalize_dtype(leaf.dtype), copy=False)
-        wide = held.astype(np.float64) if held.dtype.kind == "V" else held  # of bfloat16, NumPy knows little
+        # NumPy does not know whether bfloat16 and its like, of the kind V, are finite.
+        wide = held.astype(np.float64) if held.dtype.kind == "V" else held
         finite = np.isfinite(wide)
         where = jax.tree_util.keystr(path)
         allowed = f"free of NaN and infinity in {held.dtype}, in which the device computes"
@@ -325,6 +335,7 @@ def _check_after_cast(federation: Federation) -> None:
     for name in FLOATS:
         array = getattr(federation, name)
         held = None if array is None else jax.dtypes.canonicalize_dtype(array.dtype)
+        # Arrays in the device's own type were checked when the federation was made, maps are when they are read.
         if array is not None and array.dtype != held and not is_memory_map(array):
             check_finite(array, name, dtype=held)
 
@@ -342,6 +353,7 @@ def place_program(program: Any) -> Any:
         if is_mapped:
             check_finite(x, "x", dtype=held)
         return put(program, placement.everywhere())
+    # The rest every device holds whole; of the examples each process reads what its own devices hold.
     rest = put(with_examples(program, None), placement.everywhere())
 
     def read(first: int, end: int) -> np.ndarray:
@@ -350,6 +362,7 @@ def place_program(program: Any) -> Any:
             check_finite(rows, "x", first, held)
         return rows
 
+    # JAX divides an axis evenly or not at all; ``put_rows`` repeats the last row up to this length.
     length = -(-len(x) // placement.number) * placement.number
     parts = put_rows(read, x, placement.examples_sharding(), length)
     return with_examples(rest, parts)
@@ -368,5 +381,6 @@ def carry_shardings(placement: Placement, carry: engine.Carry) -> engine.Carry:
     shardings: engine.Carry = jax.tree.map(lambda _: placement.everywhere(), carry)
     if not carry.memory or not shardings.memory:
         return shardings
+    # Scales and the held row are small beside the rows: they stay whole everywhere.
     codes = jax.tree.map(placement.memory_sharding, carry.memory.codes)
     return shardings._replace(memory=shardings.memory._replace(codes=codes))

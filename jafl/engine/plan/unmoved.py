@@ -15,7 +15,8 @@ from jafl.privacy.private import report_of
 from jafl.records import Params
 from jafl.specifications import Specification, as_specification
 
-STEPS = 8  # an optimizer that leaves a parameter in its first steps, whatever the gradients, leaves it
+# An optimizer that leaves a parameter as it is in its first steps, whatever the gradients, leaves it for ever.
+STEPS = 8
 
 
 def check_all_are_moved(
@@ -42,11 +43,13 @@ def check_all_are_moved(
         return
     work = client_work.arguments
     without = [False] * len(jax.tree.leaves(params))
+    # With an L2 term each parameter has a gradient, whether the loss reads it or not.
     if work.get("l2") is None:
         without = without_gradient(client_work.build().model, federation, params)
     for name, optimizer in (("optimizer", work.get("optimizer")), ("server_optimizer", server_optimizer)):
         if optimizer is None:
             continue
+        # Zeros for the clients' optimizer alone: what the server's receives has the noise in every entry.
         names = unmoved(as_specification(optimizer), params, without if name == "optimizer" else None)
         require(
             not names,
@@ -63,6 +66,7 @@ def without_gradient(model: Model, federation: Federation, params: Params) -> li
         jax.ShapeDtypeStruct((2, *array.shape[1:]), jax.dtypes.canonicalize_dtype(array.dtype))
         for array in (federation.x, federation.y)
     )
+    # Of the traced function, for all numbers: a gradient that happens to be 0 somewhere is still one.
     gradient = jax.grad(lambda params, x, y: jnp.sum(model.losses(params, x, y)))
     return [not read for read in jax.tree.leaves(dependences(gradient, params, x, y), is_leaf=_is_set)]
 
@@ -78,7 +82,8 @@ def unmoved(optimizer: Specification, params: Params, without: list[bool] | None
     Returns:
       The paths; [] where it leaves all of them, as with a learning rate of 0.
     """
-    if optimizer.factory is optax.sgd and not any(without or ()):  # it treats all parameters in one way
+    # SGD treats all parameters in one way: it need not be compiled to know that.
+    if optimizer.factory is optax.sgd and not any(without or ()):
         return []
     shapes = tuple((leaf.shape, jnp.dtype(leaf.dtype)) for leaf in jax.tree.leaves(params))
     zeros = tuple(without or [False] * len(shapes))
@@ -100,6 +105,7 @@ def _any_moved(optimizer: Specification, structure: Any, shapes: tuple, zeros: t
     params = jax.tree.unflatten(structure, random_leaves(jax.random.key(0)))
 
     def step(state: Any, key: jax.Array) -> tuple[Any, Any]:
+        # Random ones have no zeros, so what does not move is left by the optimizer itself.
         gradients = [
             jnp.zeros_like(leaf) if zero else leaf
             for leaf, zero in zip(random_leaves(key), zeros, strict=True)
