@@ -19,6 +19,7 @@ class CompileTime:
         self._open = False
 
     def __enter__(self) -> "CompileTime":
+        # JAX's own spans: a stopwatch around calls would count what they compute, too.
         jax.monitoring.register_event_time_span_listener(self._add)
         self._open = True
         return self
@@ -40,6 +41,7 @@ class CompileTime:
             return
         start, end = start_time, end_time
         later = []
+        # Spans within this one have ended before it: they are replaced, so that no second counts twice.
         while self._spans and self._spans[-1][1] > start:
             before, after = self._spans.pop()
             if before > end:  # of another thread

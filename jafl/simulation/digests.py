@@ -41,6 +41,7 @@ def run_digests(runs: Iterable[Reads]) -> dict[str, str]:
     All processes call it together: each reads a part of the examples.
     """
     parts: dict[str, Any] = {name: hashlib.sha256() for name in ("examples", "schedule", "numbers")}
+    # By identity: runs of a group mostly share their examples, and to hash these takes longest.
     examples: dict[int, str] = {}
     for run in runs:
         training, server = run.program.training, run.program.server
@@ -93,9 +94,11 @@ def _digest_rows(rows: Any) -> str:
     total = 0
     for block in range(processes.index() * share, min(blocks, (processes.index() + 1) * share)):
         part = np.ascontiguousarray(rows[block * ROWS_AT_ONCE : (block + 1) * ROWS_AT_ONCE])
+        # With its place: otherwise blocks that change places would leave the sum as it is.
         digest = hashlib.sha256(f"{block} ".encode())
         digest.update(part.reshape(-1).view(np.uint8).data)
         total += int.from_bytes(digest.digest(), "big")
+    # A sum has no order: each process adds the blocks that it has read.
     total = sum(int(part) for part in processes.gathered(str(total)))
     return f"{rows.dtype} {rows.shape} {total % 2**256:x}"
 
@@ -108,5 +111,6 @@ def _add(digest: Any, tree: Any) -> None:
         array = np.ascontiguousarray(as_words(leaf))
         if array.dtype.kind == "U":
             array = np.frombuffer(str(array).encode(), np.uint8)
+        # Type and shape first: the same bytes may be other numbers.
         digest.update(f"{array.dtype} {array.shape} ".encode())
         digest.update(array.reshape(-1).view(np.uint8).data)

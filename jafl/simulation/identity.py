@@ -20,6 +20,7 @@ def identify(preparations: Sequence[Preparation]) -> dict[str, Any]:
     Names are those of the arguments, as in ``client_work.batch_size``. Of several runs the first one is described,
     and of each other what is different.
     """
+    # Only when it is called: ``jafl`` imports this package.
     from jafl import __version__
 
     device = jax.devices()[0]
@@ -52,6 +53,7 @@ def _describe_run(prepared: Preparation) -> dict[str, Any]:
         **_describe_specification("client_work", run.client_work),
         **_describe_specification("rule", run.rule),
         **_describe_specification("server_optimizer", run.server_optimizer),
+        # Only where they are set: runs without them are described as if there were none.
         **{name: value for name in NAMES_IF_SET if (value := getattr(run, name))},
     }
 
@@ -62,6 +64,7 @@ def _describe_specification(name: str, value: Any) -> dict[str, Any]:
         return {name: _text(value)}
     described = {name: _text(value.factory)}
     for argument, setting in value.arguments.items():
+        # Described by its module already, under a name of its own.
         if name == "client_work" and argument == "model":
             continue
         described |= _describe_specification(f"{name}.{argument}", setting)
@@ -74,6 +77,8 @@ def _text(value: Any) -> Any:
         return value
     if isinstance(value, Mapping | list | tuple) or not hasattr(value, "__qualname__"):
         if hasattr(value, "shape"):
+            # Its numbers are among those that the run reads, and in their digest.
             return f"array {value.dtype} {value.shape}"  # its numbers are among those that the run reads
+        # Addresses differ from process to process, and mean nothing.
         return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))[:LONGEST]
     return f"{value.__module__}.{value.__qualname__}"

@@ -132,6 +132,7 @@ def _long_enough(run: Run, history: History, measured: Measured) -> bool:
     """Whether a run was long enough to be judged, or has lost so much that this does not matter."""
     steps, trips = history.server_steps, len(history.trip_reports["loss"])
     clients = min(run.schedule.num_clients, MOST_CLIENTS_AWAITED)
+    # As many trips as clients: before, the mean loss is that of the quick ones alone.
     if steps >= FEWEST_STEPS and trips >= max(FEWEST_TRIPS, clients):
         return True
     return steps >= STEPS_TO_BLOW_UP and measured.has_blown_up
@@ -140,6 +141,7 @@ def _long_enough(run: Run, history: History, measured: Measured) -> bool:
 def _verdict(measured: Measured) -> str:
     """The table of ``judge``."""
     accuracy, blown_up = measured.accuracy, measured.has_blown_up
+    # A loss that has blown up is no fall from what was learned: other rows say more of it.
     if measured.has_gained_and_lost and not blown_up:
         return "fell back"
     if accuracy and (accuracy.has_risen or (measured.trained_before and not accuracy.has_fallen)):
@@ -168,6 +170,7 @@ def _shown(measured: Measured) -> str:
 
 def _advice(run: Run, history: History, measured: Measured, names: RateNames) -> str:
     """What to change, and what was measured that speaks for it."""
+    # First of all: where the noise is louder than the signal, no rate helps.
     if said := _about_noise(history):
         return said
     trial = try_rates(run, measured.constant)
@@ -182,12 +185,14 @@ def _advice(run: Run, history: History, measured: Measured, names: RateNames) ->
     too_slow = moved_little or end > FAR_FROM_CONSTANT * (measured.constant or math.inf)
     if trial and factor is not None and factor > 1 and too_slow and not measured.has_lost:
         return f"{trial.describe()} Train longer, or raise {rates.changed(factor)}."
+    # The clients' own rate learns, and the model has hardly moved: so the server's may be too low.
     if trial and factor == 1 and moved_little and not rates.server_is_beyond:
         own = try_rates(run, measured.constant, server=True)
         if own and own.factor is not None and own.factor > 1 and rates.server is not None:
             to = f"{float(f'{rates.server * own.factor:.1g}'):g}"
             return f"{own.describe()} Train longer, or raise {rates.server_text}, to {to} for example."
     if rates.server_is_beyond:
+        # The mean of the updates is what SGD's rate 1 adds: beyond it no trial is needed.
         own = None if rates.server_is_sgd else try_rates(run, measured.constant, server=True)
         if own and own.factor is not None and own.factor < 1:
             return f"{rates.lowered_server(own.factor)} {own.describe()}"
@@ -227,6 +232,7 @@ def _about_noise(history: History) -> str:
     clip, of_clip = "", ""
     if len(clipped):
         share = f"{100 * clipped.mean():.0f} % of the trips were clipped"
+        # The noise is in proportion to the norm, and the signal only where trips are clipped.
         if clipped.mean() < FEW_CLIPPED:
             clip = f"a smaller clip_norm ({share}, and the noise is in proportion to it), "
         else:
@@ -298,8 +304,10 @@ class _Rates(NamedTuple):
         arguments = optimizer.arguments if isinstance(optimizer, Specification) else {}
         server = 1.0 if optimizer is None else _rate(optimizer)
         momentum = min(_number(arguments.get("momentum")) or 0.0, 0.999)
+        # Momentum adds up updates: a rate of 0.1 with a momentum of 0.9 moves as far as a rate of 1 without.
         beyond = not sgd or (server is not None and server / (1 - momentum) > 1)
         clients = _rate(work.get("optimizer"))
+        # Under a schedule no single number is the rate that was used.
         if work.get("schedule") is not None:
             clients = None
         return cls(names, clients, server, beyond or work.get("local_steps") == 1, sgd, momentum)
@@ -338,6 +346,7 @@ class _Rates(NamedTuple):
         if self.server is not None:
             rate = self.server * factor if factor else self.server / 3
             if self.server_is_sgd:
+                # At most what adds the mean of the updates: it is what the clients have trained.
                 rate = min(rate, 1 - self.momentum)
             to = f", to {float(f'{rate:.1g}'):g} for example"
         return f"Lower {self.server_text}{to}."

@@ -66,10 +66,13 @@ def try_rates(run: Run, constant: float | None, *, server: bool = False) -> Rate
     """
     work = as_specification(run.client_work)
     optimizer = work.arguments.get("optimizer")
+    # Client work of the user's own, in which nobody knows where a rate is.
     if optimizer is None:
         return None
     held = run.federation.partition.indices
+    # Spread over all clients: those of a single one may have one label.
     rows = held[np.linspace(0, len(held) - 1, EXAMPLES).astype(int)]
+    # Without dropout, so that rates and nothing drawn make the difference.
     model = work.build().model.as_evaluated()
     rate = _rate_in_the_middle(work, run.schedule.num_steps)
     server_optimizer = as_specification(run.server_optimizer) if server else None
@@ -82,11 +85,13 @@ def try_rates(run: Run, constant: float | None, *, server: bool = False) -> Rate
     except Exception:  # a warning is no reason for a run that has ended to fail, whatever its parts refuse
         return None
     start, losses = float(before_and_after[0]), np.asarray(before_and_after[1], np.float64)
+    # NaN is the worst of all, and comparisons with it say nothing.
     losses = np.where(np.isfinite(losses), losses, np.inf)
     known = [loss for loss in (start, constant, constant_loss(run, examples[1])) if loss is not None]
     enough = LEARNED * min(known)
     own = FACTORS.index(1.0)
     learns = losses <= enough
+    # Ten times the lowest that learns: that one learns just enough.
     lower = min(10 * FACTORS[int(np.argmax(learns))], FACTORS[own - 1]) if learns[:own].any() else None
     if learns[own]:
         chosen = own
@@ -144,4 +149,5 @@ def _losses(
         (trained, _, _), _ = jax.lax.scan(step, first, None, length=STEPS)
         return loss(trained)
 
+    # One after the other, in one program: side by side a large model would be there thirteen times.
     return loss(params), jax.lax.map(after, factors)

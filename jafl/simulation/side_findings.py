@@ -55,6 +55,7 @@ def not_finite(run: Run, history: History) -> list[str]:
 def _why(run: Run, split: str, params: Any) -> str:
     """A sentence on the example of a split whose loss is not finite; "" if an evaluator of one's own measured it."""
     x, y = (getattr(run.federation, f"{split}_{part}", None) for part in "xy")
+    # An evaluator of one's own may read other examples, whatever its name is.
     if run.evaluators is not None or x is None or y is None:
         return " See the evaluator, and the examples that it reads."
     model = as_specification(run.client_work).build().model
@@ -88,10 +89,12 @@ def labels_that_clients_lack(run: Run, history: History | None) -> str:
 
 def clients_whose_loss_rose(run: Run, history: History) -> str:
     """A sentence on single clients whose own loss rose while the model learned; "" if there are none."""
+    # Only for runs that are judged: SciPy takes a while to load.
     from scipy.special import stdtrit
 
     losses = trip_losses(history)
     client = np.asarray(run.schedule.client[: len(losses)])
+    # Trips from the initial model, and where these are few a fiftieth of all: one loss says little.
     begins = max(2, int(np.sum(run.schedule.download_version[: len(losses)] == 0)), len(losses) // 50)
     before = float(np.mean(losses[:begins]))
     least = max(constant_loss(run, clients_labels(run)) or 0.0, (1 + RISEN) * before)

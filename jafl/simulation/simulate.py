@@ -106,13 +106,16 @@ def simulate(
         keep_best=keep_best,
         evaluate_clients=evaluate_clients,
     )
+    # All arguments are checked before any is used: planning and compiling may take minutes.
     check_run(run)
     check_options(plan, together)
     check_callbacks(on_evaluation=on_evaluation, on_progress=on_progress, should_stop=should_stop)
+    # Once: an iterator can be read only once, and evaluations are asked for in several places.
     run = run._replace(evaluate_at=evaluation_steps(run))
     own_checkpoints = as_checkpoints(checkpoints)
     callbacks = Callbacks(_without_number(on_evaluation), None, on_progress, should_stop)
     with in_foreground(callbacks, [schedule], progress) as callbacks, CompileTime() as compiling:
+        # The checkpoint's own plan: devices may be others by now, and another plan would be other last bits.
         plan = plan or saved_plan(own_checkpoints, schedule, form)
         with processes.one_error():
             preparation = prepare(run, plan=plan, devices=devices, together=together, form=form)
@@ -120,6 +123,7 @@ def simulate(
         compile_runs(group, own_checkpoints)
         (outcome,) = drive(group, callbacks, own_checkpoints, compiling)
     history = _history_or_error(outcome)
+    # After training, and from what was recorded: only a run that has not learned pays for trials.
     warn(why_not_learned(run, history))
     return history
 
