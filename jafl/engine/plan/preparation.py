@@ -174,7 +174,7 @@ def prepare(
     if must_fit:
         check_model_precision(trial.program.training.client_work.build().model, placement.platform)
         trial.forecast.check()
-    # Already found where the form was trial; kept, since finding it traces the rule.
+    # Already found where the form was chosen, and kept, since to find it traces the rule.
     linear = trials.linear_form() if plan.form == "matrix" else None
     return Preparation(run, plan, trial.program, trial.forecast, linear)
 
@@ -194,7 +194,7 @@ class _TriedPlan(NamedTuple):
 
 
 class _TriedPlans:
-    """The plans of a run that were tried; the last one is kept, since it is the one that is mostly trial."""
+    """The plans of a run that were tried; the last one is kept, since it is the one that is mostly chosen."""
 
     def __init__(
         self,
