@@ -59,11 +59,8 @@ def find_divergence(
 ) -> DivergenceError:
     """Repeats a run to find the first server step that is not finite, its client, and what that one's cause is.
 
-    Args:
-      preparation: of the run.
-      good_step: server steps after which the run was finite.
-      bad_step: server steps after which it was not.
-      history: of the first ``good_step`` steps; its parameters do not matter.
+    The run was finite after ``good_step`` server steps, and not after ``bad_step``. The parameters of ``history``, of
+    the first ``good_step`` steps, do not matter.
     """
     schedule = preparation.run.schedule
     # From the start: no carry of the last good evaluation is there any more.

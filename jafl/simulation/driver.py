@@ -50,9 +50,8 @@ class Callbacks(NamedTuple):
 def compile_runs(group: RunGroup, checkpoints: Checkpoints | None) -> None:
     """Compiles the program of all runs, once it is known that all processes have the same runs.
 
-    Args:
-      group: the runs; its ``memory`` is afterwards what the compiler says, if it says anything.
-      checkpoints: where the state of all runs will be kept, or None: how often it is may decide where chunks end.
+    ``group.memory`` is afterwards what the compiler says, if it says anything. How often checkpoints are written may
+    decide where chunks end.
 
     Raises:
       SettingError: if the processes have different runs, or the program does not fit into the device's memory.
@@ -74,11 +73,7 @@ def drive(
 ) -> list[Outcome | None]:
     """Trains runs from the start, or from their last checkpoint.
 
-    Args:
-      group: the runs, compiled by ``compile_runs``.
-      callbacks: the functions that the driver calls meanwhile.
-      checkpoints: where to keep the state of all runs; None for no checkpoints.
-      compiling: the context, still open, that has measured how long the group was compiled.
+    The group was compiled by ``compile_runs``; ``compiling`` is still open, and has measured that.
 
     Returns:
       How each run ended; None for a run that had ended before the checkpoint from which the others go on.

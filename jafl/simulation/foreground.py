@@ -17,10 +17,7 @@ def in_foreground(
 ) -> Iterator[Callbacks]:
     """Shows a progress bar while runs train, and lets Ctrl-C stop them with what they have measured.
 
-    Args:
-      callbacks: the caller's own.
-      schedules: those of the runs; the bar counts the trips of the longest one.
-      progress: whether to show the bar; None: where somebody looks on.
+    The bar counts the trips of the longest run. progress: whether to show it; None: where somebody looks on.
 
     Yields:
       The callbacks with which to train, which call the caller's own.

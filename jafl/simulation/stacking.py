@@ -151,15 +151,9 @@ def stack_params(params: Sequence[Any]) -> Any:
 def check_memory(
     stacked: Stack, carries: engine.Carry, runs: int, *, evaluation: int, temporaries: int, width: int
 ) -> Forecast:
-    """The memory that all runs take; their arrays must fit.
+    """The memory that M ``runs`` take, whose ``carries`` may be shapes; their arrays must fit.
 
-    Args:
-      stacked: the programs.
-      carries: their carries, or the shapes of these.
-      runs: M.
-      evaluation: bytes that evaluators hold.
-      temporaries: an estimate of what they hold besides.
-      width: that of the runs' plans.
+    evaluation, temporaries: bytes that evaluators hold, and an estimate of others. width: of one run's plan.
 
     Raises:
       GroupTooLarge: if the device has less.

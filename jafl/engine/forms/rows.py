@@ -82,11 +82,7 @@ class AcceleratorRows:
         in bfloat16 converts all snapshots at every step, 387,000 cycles. A barrier does not prevent that, and a
         condition copies the leaves.
 
-        Args:
-          snapshots: [slots, *P].
-          slot: [] int32, which of them.
-          trip: [] int32, the number of the trip.
-          for_rule: whether the rule reads the start, too.
+        snapshots: [slots, *P]. slot, trip: [] int32. for_rule: whether the rule reads the start, too.
         """
         start = row_at(snapshots, slot, many=True)
         return jax.tree.map(_rounded_to_its_type, start)
@@ -100,14 +96,8 @@ class AcceleratorRows:
         for the backward pass, which reads other leaves again. A single layer reads nothing again, and is quicker
         written as it is made.
 
-        Args:
-          snapshots: [slots, *P].
-          slot: [] int32.
-          params: [*P].
-          others: all else that the step has made and that may be computed from a snapshot.
-
-        Returns:
-          The snapshots, and ``params`` and ``others`` as the loop is to carry them.
+        others: all else that the step has made and that may be computed from a snapshot. It and ``params`` come back
+        as the loop is to carry them.
         """
         written = params
         if len(jax.tree.leaves(params)) > ONE_LAYER:

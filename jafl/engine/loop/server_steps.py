@@ -50,16 +50,9 @@ class OpenStep(NamedTuple):
 
 @functools.partial(jax.jit, static_argnames=("slots", "num_clients"))
 def allocate(program: Program, params: Params, *, slots: int, num_clients: int) -> Carry:
-    """Allocates everything that the run will write.
+    """The carry before the first server step, for the initial model ``params`` [*P]: all that the run will write.
 
-    Args:
-      program: what the run reads.
-      params: [*P] the initial model.
-      slots: rows of the snapshot buffer; the last one takes the versions that nobody reads.
-      num_clients: N, rows of the clients' memory.
-
-    Returns:
-      The carry before the first server step.
+    slots: rows of the snapshot buffer; the last one takes the versions that nobody reads.
     """
     with products_in("float32"):
         rule = program.server.rule.build()
@@ -105,17 +98,9 @@ def allocate(program: Program, params: Params, *, slots: int, num_clients: int) 
 def step_of_first_trip(
     program: Program, params: Params, rows: ArrayTree, state: Any, memory: Any
 ) -> tuple[Arrival, dict[str, jax.Array], dict[str, jax.Array]]:
-    """What a server step of the first trip alone would report: to learn its shapes from it, and what it computes.
+    """A server step of the first trip alone, to learn from it: (the arrival, the trip's report, the step's).
 
-    Args:
-      program: what the run reads.
-      params: [*P] the model.
-      rows: [slots, *P] the snapshots.
-      state: of the rule.
-      memory: of the clients, or None.
-
-    Returns:
-      The arrival, the trip's report and the step's.
+    params: [*P]. rows: [slots, *P] the snapshots. state: of the rule.
     """
     rule, trip = program.server.rule.build(), jnp.int32(0)
     arrival = make_arrival(program, trip, train_trip(program.training, rows, trip))

@@ -21,10 +21,7 @@ def check_look_ups(federation: Federation, model: Model, params: Params) -> None
     Looked at are the examples with the largest and with the smallest number, where examples are whole numbers. A
     model that reads outside of an array for an example of zeros, too, means to, and nothing is said of it.
 
-    Args:
-      federation: whose examples are looked at.
-      model: that is to be trained.
-      params: [*P] the initial parameters; nothing is checked where they are shapes.
+    params: [*P] the initial ones; nothing is checked where they are shapes.
     """
     # Shapes have no numbers to look anything up with; such a run is only planned.
     if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(params)):

@@ -254,10 +254,6 @@ def check_plan(schedule: EventSchedule, plan: ExecutionPlan) -> None:
 
     Each trip must find its version in the slot that it reads, train before it is folded, and wait undisturbed.
 
-    Args:
-      schedule: the event schedule.
-      plan: the execution plan to check.
-
     Raises:
       SettingError: for a plan of another schedule, or one that was changed.
     """

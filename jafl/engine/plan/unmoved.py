@@ -28,15 +28,8 @@ def check_all_are_moved(
 ) -> None:
     """Raises SettingError where a private rule would add noise to parameters that are never trained.
 
-    Args:
-      rule: on its schedule.
-      client_work: what ``jafl.client_work`` returns, or another specification of client work.
-      server_optimizer: an optax optimizer.
-      federation: whose examples the model reads.
-      params: [*P], or their shapes.
-
-    Raises:
-      SettingError: names such parameters, and what leaves them as they are.
+    It names such parameters, and what leaves them as they are. The rule is that of its schedule; ``params`` [*P] may
+    be shapes.
     """
     report = report_of(rule)
     if report is None or not report.noise_deviation > 0:
@@ -74,13 +67,8 @@ def without_gradient(model: Model, federation: Federation, params: Params) -> li
 def unmoved(optimizer: Specification, params: Params, without: list[bool] | None = None) -> list[str]:
     """The paths of the parameters that an optimizer leaves as they are, whatever their gradients are.
 
-    Args:
-      optimizer: an optax optimizer.
-      params: [*P], or their shapes.
-      without: for each parameter, whether its gradient is always 0.
-
-    Returns:
-      The paths; [] where it leaves all of them, as with a learning rate of 0.
+    [] where it leaves all of them, as with a learning rate of 0. params: [*P], or their shapes. without: for each,
+    whether its gradient is always 0.
     """
     # SGD treats all parameters in one way: it need not be compiled to know that.
     if optimizer.factory is optax.sgd and not any(without or ()):
