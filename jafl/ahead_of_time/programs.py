@@ -14,7 +14,7 @@ from jafl.base.errors import SettingError
 from jafl.engine.matrix import matrix_program, segment_loop
 from jafl.engine.matrix.matrix_program import MatrixRun
 from jafl.engine.plan.compatibility import check_model_precision, check_types
-from jafl.engine.plan.device_memory import CompiledMemory, memory_of, ran_out_of_memory
+from jafl.engine.plan.device_memory import CompiledMemory, ran_out_of_memory, read_compiled_memory
 from jafl.engine.plan.make_program import allocation
 from jafl.engine.plan.preparation import Preparation, carry_shardings, prepare
 from jafl.engine.plan.run import Run
@@ -114,7 +114,7 @@ def compiled(topology: Topology, lowered: Any) -> Compiled:
         if not (said := ran_out_of_memory(error)):
             raise
         raise _too_large(topology, said) from error
-    return Compiled(memory_of(executable), time.perf_counter() - begin, executable.as_text())
+    return Compiled(read_compiled_memory(executable), time.perf_counter() - begin, executable.as_text())
 
 
 def matrix_run(preparation: Preparation) -> MatrixRun:

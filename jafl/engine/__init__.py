@@ -6,6 +6,7 @@ Its names load on first use: plans (``jafl.in_waves``) are made without JAX.
 import importlib
 from typing import TYPE_CHECKING
 
+# Type checkers and editors do not follow ``__getattr__``: for them the names are imported here.
 if TYPE_CHECKING:
     from jafl.engine.loop.program import Arrivals, Carry, Program, Server, Steps, Trained, Training, Trips
     from jafl.engine.loop.server_steps import allocate, run, step_of_first_trip
@@ -25,6 +26,7 @@ __all__ = [
     "step_of_first_trip",
     "train_trip",
 ]
+# Texts, and no imports: ``jafl.in_waves`` and ``jafl.trip_by_trip`` load without JAX.
 _HOME = {
     **dict.fromkeys(
         ("Arrivals", "Carry", "Program", "Server", "Steps", "Trained", "Training", "Trips"), "program"
@@ -34,6 +36,7 @@ _HOME = {
 }
 
 
+# Python asks a module's ``__getattr__`` only for names that it does not hold.
 def __getattr__(name: str):
     if name in _HOME:
         return getattr(importlib.import_module(f"jafl.engine.loop.{_HOME[name]}"), name)

@@ -24,7 +24,7 @@ class Placement(NamedTuple):
 
     Attributes:
       devices: a mesh of one axis, ``DEVICES``, or None for one device.
-      together: True: a device trains its trips side by side (``vmap``); False: one after the other.
+      side_by_side: True: a device trains its trips side by side (``vmap``); False: one after the other.
       trips_folded_together: the most trips of a server step that are folded side by side, or on several devices, and
         added up, for an additive rule; 0: trips are folded one after the other.
       lanes: the most trips of a wave that a device trains side by side, before it takes the next ones; 0: all.
@@ -37,7 +37,7 @@ class Placement(NamedTuple):
     """
 
     devices: Mesh | None = None
-    together: bool = False
+    side_by_side: bool = False
     trips_folded_together: int = 0
     lanes: int = 0
     whole_steps: bool = False
@@ -111,6 +111,7 @@ def place_on(devices: int | None = None, together: bool | None = None) -> Placem
       SettingError: for more devices than there are, or fewer than 1; for fewer than all if there are several
         processes.
     """
+    # Several processes train one run on all their devices; a single one has no others to reach.
     there = jax.devices() if processes.count() > 1 else jax.local_devices()
     number = len(there) if devices is None else whole_number("devices", devices, 1)
     if processes.count() > 1:
@@ -118,11 +119,14 @@ def place_on(devices: int | None = None, together: bool | None = None) -> Placem
         require(number == len(there), "devices", number, f"{len(there)}, those of all processes", remedy)
     remedy = "On a CPU, XLA_FLAGS=--xla_force_host_platform_device_count=8 makes 8 of them."
     require(number <= len(there), "devices", number, f"at most {len(there)}, the devices here", remedy)
+    # A CPU trains no quicker side by side; on an accelerator one trip alone leaves the chip idle.
     if together is None:
         together = there[0].platform != "cpu"
     platform = there[0].platform
+    # No mesh of one: arrays then stay uncommitted, and the program has no collectives.
     if number == 1:
         return Placement(None, together, platform=platform)
+    # Auto: the compiler spreads shardings through the loops, which name them only where arrays are divided.
     mesh = jax.make_mesh((number,), (DEVICES,), (AxisType.Auto,), devices=there[:number])
     return Placement(mesh, together, platform=platform)
 
@@ -136,7 +140,8 @@ def put(tree: Any, where: Sharding | None = None) -> Any:
     leaves, structure = jax.tree.flatten(tree)
     if where is None or where.is_fully_addressable:
         placed = jax.device_put(leaves, where)
-    else:  # a program takes what each process gives it as the same everywhere; device_put would compare it all
+    else:
+        # A program takes what each process gives it as the same everywhere; ``device_put`` would compare it all.
         placed = jax.jit(lambda leaves: leaves, out_shardings=where)([_on_host(leaf) for leaf in leaves])
     return jax.tree.unflatten(structure, placed)
 
@@ -161,6 +166,7 @@ def put_rows(read: Callable[[int, int], np.ndarray], like: Any, sharding: Shardi
 
     def part(index: Any) -> np.ndarray:
         first, end, _ = index[0].indices(length)
+        # A part that lies beyond the last row reads that row, too: it needs one to repeat, and a dtype.
         rows = read(min(first, number - 1), max(min(end, number), min(first, number - 1) + 1))
         padding = end - first - len(rows)
         return np.concatenate([rows, np.repeat(rows[-1:], padding, axis=0)]) if padding else rows
@@ -172,10 +178,11 @@ def put_rows(read: Callable[[int, int], np.ndarray], like: Any, sharding: Shardi
 def at_hand(tree: Any) -> Any:
     """A pytree whose arrays this process can read: as it is, or whole on its first device if others hold parts."""
     leaves, structure = jax.tree.flatten(tree)
-    apart = [isinstance(leaf, jax.Array) and not leaf.is_fully_addressable for leaf in leaves]
-    if not any(apart):
+    in_parts = [isinstance(leaf, jax.Array) and not leaf.is_fully_addressable for leaf in leaves]
+    if not any(in_parts):
         return tree
-    far = [leaf for leaf, is_far in zip(leaves, apart, strict=True) if is_far]
+    far = [leaf for leaf, is_far in zip(leaves, in_parts, strict=True) if is_far]
+    # What is whole on every device is read from one; only arrays in parts need a program that gathers them.
     cut = [number for number, leaf in enumerate(far) if not leaf.is_fully_replicated]
     if cut:
         everywhere = NamedSharding(far[cut[0]].sharding.mesh, PartitionSpec())
@@ -184,14 +191,15 @@ def at_hand(tree: Any) -> Any:
             far[number] = leaf
     here = iter([leaf.addressable_data(0) for leaf in far])
     return jax.tree.unflatten(
-        structure, [next(here) if is_far else leaf for leaf, is_far in zip(leaves, apart, strict=True)]
+        structure, [next(here) if is_far else leaf for leaf, is_far in zip(leaves, in_parts, strict=True)]
     )
 
 
 def on_all_devices(placement: Placement, tree: Any) -> Any:
     """``tree`` with every array whole on every device, also where devices have computed parts of it."""
-    apart = placement.memory_is_sharded or placement.sharded_client_examples
-    return lax.with_sharding_constraint(tree, placement.everywhere()) if apart else tree
+    # Without divided arrays all that is computed is whole on every device already.
+    divides = placement.memory_is_sharded or placement.sharded_client_examples
+    return lax.with_sharding_constraint(tree, placement.everywhere()) if divides else tree
 
 
 def fold_parts(
@@ -212,9 +220,11 @@ def fold_parts(
             placement, functools.partial(fold, reads), first, 1, end, placement.trips_folded_together, like
         )
     devices = placement.devices.size
+    # Rounded up: all devices run one program, and some may have a trip less to fold.
     share = -(-placement.trips_folded_together // devices)
 
     def on_one_device(reads, first, end):
+        # Every D-th trip: a step that is smaller than the most is shared evenly, too.
         mine = first + lax.axis_index(DEVICES)
         own = functools.partial(fold, reads)
         buffer, reports = _fold_share(placement, own, mine, devices, end, share, like)
@@ -236,6 +246,7 @@ def _sum_over_devices(tree: Any) -> Any:
     On CPUs devices wait for each other once per array: 0.1 ms, as long as the sum of half a megabyte takes.
     """
     leaves, structure = jax.tree.flatten(tree)
+    # Large leaves stay by themselves: to pack one would copy it.
     groups: dict[Any, list[int]] = {}
     for number, leaf in enumerate(leaves):
         groups.setdefault(leaf.dtype if leaf.size <= SMALL else number, []).append(number)
@@ -249,7 +260,7 @@ def _sum_over_devices(tree: Any) -> Any:
 def _fold_share(placement, fold, first, stride, end, most, like):
     """The trips ``first``, ``first + stride``, ... below ``end``, at most ``most``: (their sum, reports [most])."""
     empty, report = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)
-    if placement.together:
+    if placement.side_by_side:
         # Lanes past the end repeat the last trip; the mask below takes them out of the sum.
         trips = first + stride * jnp.arange(most, dtype=first.dtype)
         buffers, reports = jax.vmap(lambda trip: fold(jnp.minimum(trip, end - 1), empty))(trips)
@@ -263,6 +274,7 @@ def _fold_share(placement, fold, first, stride, end, most, like):
         return buffer, jax.tree.map(lambda rows, value: rows.at[number].set(value), reports, mine)
 
     rows = jax.tree.map(lambda leaf: jnp.zeros((most, *leaf.shape), leaf.dtype), report)
+    # The number of trips is data: steps of all sizes run one compiled program.
     count = jnp.clip(-(-(end - first) // stride), 0, most)
     return lax.fori_loop(0 * count, count, fold_next, (empty, rows))
 
@@ -270,6 +282,7 @@ def _fold_share(placement, fold, first, stride, end, most, like):
 def on_each_device(placement: Placement, function: Callable) -> Callable:
     """``function`` run by every device; what it takes and returns is the same on all of them."""
     everywhere = PartitionSpec()
+    # Unchecked: JAX does not see that a gathered array is the same everywhere, and would refuse the result.
     return jax.shard_map(
         function, mesh=placement.devices, in_specs=everywhere, out_specs=everywhere, check_vma=False
     )

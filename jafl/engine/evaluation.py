@@ -47,11 +47,13 @@ class Evaluator:
         require(len(x) > 0, "the number of examples", len(x), "at least 1")
         require(len(y) == len(x), "the number of labels", len(y), f"that of the examples, {len(x)}")
         self._model = put(model)  # its frozen parameters, if any
+        # Whole batches: a program that is compiled for one shape then serves all of them.
         size, padding = _batch_size(x), -len(x) % _batch_size(x)
         batches = [
             np.concatenate([a, np.repeat(a[:1], padding, axis=0)]).reshape(-1, size, *a.shape[1:])
             for a in (x, y, np.ones(len(x), bool))
         ]
+        # The examples that fill up the last batch are in no sum.
         batches[2].reshape(-1)[len(x) :] = False
         self._batches = jax.device_put(tuple(batches))
         self._count = len(x)
@@ -81,9 +83,11 @@ class Evaluator:
         """What the call returns, from the sums of ``start``."""
         means = {}
         for name in (*self._model.measured, "loss"):
+            # A metric without counts has one value for each example.
             total, count = (*sums[name], self._count)[:2]
             mean = float(total) / float(count) if count else float("nan")
             metric = self._model.measured.get(name)
+            # After the mean: a root of the mean over all batches is not the mean of their roots.
             finish = metric.finish if isinstance(metric, Metric) else None
             means[name] = float(finish(mean)) if finish else mean
         return means
@@ -114,12 +118,14 @@ def recorded(name: str, result: Any) -> dict[str, float]:
 def _number(name: str, value: Any) -> float:
     if isinstance(value, np.ndarray):
         value = as_array(f"the result of the evaluator {name!r}", value)
+    # What JAX and NumPy compute are arrays of one entry, and users return them as they are.
     is_array = hasattr(value, "dtype") and np.size(value) == 1
     if is_array and np.dtype(value.dtype).kind in "biuf" or isinstance(value, numbers.Real):
         return float(np.asarray(value).reshape(()))
-    found = f"of the shape {np.shape(value)}" if hasattr(value, "shape") else repr(value)
+    described = f"of the shape {np.shape(value)}" if hasattr(value, "shape") else repr(value)
     allowed = "a number, or {metric: number}"
-    require(False, f"the result of the evaluator {name!r}", found, allowed)
+    require(False, f"the result of the evaluator {name!r}", described, allowed)
+    # Never reached: ``require`` has raised, which type checkers do not know.
     raise AssertionError
 
 
@@ -172,6 +178,7 @@ def fairness(values: np.ndarray, *, larger_is_better: bool) -> dict[str, float]:
     """
     known = np.sort(values[~np.isnan(values)])
     known = known if larger_is_better else known[::-1]
+    # Where no client has examples there is no worst tenth either.
     known = known if len(known) else np.array([np.nan])
     worst = known[: -(-len(known) // 10)]
     return {"mean": float(np.mean(known)), "worst_tenth": float(np.mean(worst)), "std": float(np.std(known))}
@@ -179,20 +186,24 @@ def fairness(values: np.ndarray, *, larger_is_better: bool) -> dict[str, float]:
 
 def _per_client(model: Model, params: Params, federation: Federation, held: Any) -> dict[str, np.ndarray]:
     """``per_client`` on the examples ``held`` by each client: a partition, or what is held out."""
+    # By example, and summed by client afterwards: client by client there would be a shape for each size of client.
     names = (*model.measured, "loss")
     columns = {name: np.zeros((2, len(held.indices))) for name in names}
     for start in range(0, len(held.indices), EXAMPLES_AT_ONCE):
         rows = held.indices[start : start + EXAMPLES_AT_ONCE]
         # Always as many rows, so that one program serves all.
         padded = np.concatenate([rows, np.repeat(rows[:1], EXAMPLES_AT_ONCE - len(rows))])
-        found = jax.device_get(_of_examples(model, params, federation.x[padded], federation.y[padded]))
+        sums_and_counts = jax.device_get(
+            _measured_per_example(model, params, federation.x[padded], federation.y[padded])
+        )
         for name in names:
-            for column, values in zip(columns[name], found[name], strict=True):
+            for column, values in zip(columns[name], sums_and_counts[name], strict=True):
                 column[start : start + len(rows)] = values[: len(rows)]
     holder = np.repeat(np.arange(federation.num_clients), held.sizes)
     means = {}
     for name in names:
         sums, counts = (np.bincount(holder, column, federation.num_clients) for column in columns[name])
+        # 0 / 0, of a client without examples, is the NaN that is promised.
         with np.errstate(invalid="ignore"):
             means[name] = sums / counts
         metric = model.measured.get(name)
@@ -207,9 +218,10 @@ def evaluation_memory(model: Model, federation: Federation, *, on_training: bool
 
     on_training: whether the training examples are a split to evaluate on, too.
     """
-    of_model = sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(model))
+    # For each split: every evaluator places the model's frozen parameters by itself.
+    model_bytes = sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(model))
     return sum(
-        of_model + sum(batch.size * batch.dtype.itemsize for batch in batch_shapes(x, y))
+        model_bytes + sum(batch.size * batch.dtype.itemsize for batch in batch_shapes(x, y))
         for x, y in evaluated_splits(federation, on_training=on_training)
     )
 
@@ -226,6 +238,7 @@ def evaluated_splits(
 def batch_shapes(x: np.ndarray, y: np.ndarray) -> list[jax.ShapeDtypeStruct]:
     """The shapes and dtypes of the batches in which examples ``x`` with labels ``y`` are evaluated."""
     size = _batch_size(x)
+    # Canonical types: the device holds 64 bits as 32, unless JAX computes with 64.
     columns = [(x.shape[1:], x.dtype), (y.shape[1:], y.dtype), ((), np.dtype(bool))]
     return [
         jax.ShapeDtypeStruct((-(-len(x) // size), size, *rest), jax.dtypes.canonicalize_dtype(dtype))
@@ -238,7 +251,7 @@ def _batch_size(x: np.ndarray) -> int:
 
 
 @jax.jit
-def _of_examples(
+def _measured_per_example(
     model: Model, params: Params, x: jax.Array, y: jax.Array
 ) -> dict[str, tuple[jax.Array, jax.Array]]:
     """{metric: ([B] its sum over each example, [B] over how many things)}."""
@@ -267,6 +280,7 @@ def totals(model: Model, params: Params, batches: tuple) -> dict[str, tuple[jax.
         x, y, present = batch
         return {name: _sums(name, value, present) for name, value in _measured(model, params, x, y).items()}
 
+    # One batch after the other: all at once would hold the activations of all examples.
     return jax.tree.map(jnp.sum, jax.lax.map(total, batches))
 
 
@@ -274,10 +288,11 @@ def _sums(name: str, values: Any, present: jax.Array) -> tuple[jax.Array, ...]:
     """The sums of what a metric returns, over the examples that are present."""
     columns = tuple(values) if isinstance(values, (tuple, list)) else (values,)
     fits = len(columns) <= 2 and all(jnp.shape(column) == present.shape for column in columns)
-    found = [jnp.shape(column) for column in columns]
+    shapes = [jnp.shape(column) for column in columns]
     allowed = "[B], one number for each example, or two such arrays (sums, counts)"
-    require(fits, f"the shape of the metric {name!r}", found, allowed)
+    require(fits, f"the shape of the metric {name!r}", shapes, allowed)
     return tuple(
+        # ``where``, and no product with the mask: 0 times a value that is not finite is not 0.
         jnp.sum(column & present if column.dtype == bool else jnp.where(present, column, 0))
         for column in map(jnp.asarray, columns)
     )

@@ -20,6 +20,7 @@ from jafl.simulation.checkpoints import Checkpoints
 def check_run(run: Any, setting: str = "run") -> None:
     """Raises SettingError where a part of a run is not of the kind that it must be."""
     require(isinstance(run, Run), setting, run, "a jafl.Run")
+    # Before anything is planned: an error from deep inside would name no argument of the caller's.
     check_schedule(run.schedule)
     check_types(run.federation, run.client_work, run.rule)
     check_params(run.params)
@@ -43,6 +44,7 @@ def check_params(params: Any) -> None:
     leaves = jax.tree.leaves(params)
     require(leaves, "params", params, "the initial parameters, a pytree of arrays", remedy)
     for leaf in leaves:
+        # Masked arrays, for example, are arrays, too, and would lose their meaning without a word.
         if isinstance(leaf, np.ndarray):
             as_array("params", leaf)
         is_array = hasattr(leaf, "dtype") and hasattr(leaf, "shape")
@@ -55,6 +57,7 @@ def check_params(params: Any) -> None:
 def check_key(key: Any) -> None:
     """Raises SettingError unless ``key`` is one JAX random key, of the new kind or of the old one."""
     dtype = getattr(key, "dtype", None)
+    # Both kinds of JAX's keys are still in use: those with a type of their own, and words of uint32.
     new = is_key(key) and key.shape == ()
     old = dtype == np.uint32 and len(key.shape) == 1
     require(new or old, "key", key, "one JAX random key", "Make one with jax.random.key(0).")
@@ -72,6 +75,7 @@ def check_evaluators(evaluators: Any) -> None:
 def check_evaluate_at(steps: Any) -> None:
     """Raises SettingError unless ``steps`` are None or several."""
     remedy = "range(0, 1000, 50) is every fiftieth of 1,000."
+    # A text is a series of characters, and never what was meant.
     fits = steps is None or (isinstance(steps, Iterable) and not isinstance(steps, (str, bytes)))
     require(fits, "evaluate_at", steps, "a list of server steps", remedy)
 
@@ -84,6 +88,7 @@ def check_callbacks(**callbacks: Callable[..., Any] | None) -> None:
 
 def check_options(plan: Any, together: Any) -> None:
     """Raises SettingError unless ``plan`` is None or a plan, and ``together`` None, True or False."""
+    # Not only what is true: a number of devices in its place would pass as True.
     require(together is None or isinstance(together, bool), "together", together, "True, False or None")
     fits = plan is None or isinstance(plan, ExecutionPlan)
     require(fits, "plan", plan, "what jafl.trip_by_trip or jafl.in_waves returns")
@@ -91,6 +96,7 @@ def check_options(plan: Any, together: Any) -> None:
 
 def as_checkpoints(checkpoints: Any) -> Checkpoints | None:
     """The checkpoints themselves, or those in the folder of this name."""
+    # A folder is all that most runs need to say.
     if isinstance(checkpoints, (str, os.PathLike)):
         return Checkpoints(checkpoints)
     fits = checkpoints is None or isinstance(checkpoints, Checkpoints)

@@ -26,12 +26,13 @@ from jafl.base.random_keys import as_words, is_key
 from jafl.engine.devices import at_hand, put
 from jafl.engine.plan.slots_and_waves import computes
 from jafl.records import EventSchedule, ExecutionPlan
-from jafl.simulation.identity import identity_of
+from jafl.simulation.identity import identify
 from jafl.simulation.run_group import RunGroup
 
+# Another number where files or the arrays in them mean something else: earlier checkpoints are then refused.
 FORMAT = 4
-KEPT = 2  # the last one, and the one before in case the last is damaged
-PLAN, BEST, OF_CLIENTS = "plan.npz", "best_params.npz", "client_metrics.npz"
+CHECKPOINTS_TO_KEEP = 2  # the last one, and the one before in case the last is damaged
+PLAN, BEST, CLIENT_METRICS = "plan.npz", "best_params.npz", "client_metrics.npz"
 UNFINISHED = ".unfinished"  # a folder that is being written, or that somebody was writing to
 SECONDS_BETWEEN = 60.0
 LARGEST_SHARE = 0.05  # of the wall-clock time, that checkpoints may take
@@ -68,12 +69,12 @@ class Checkpoints:
       folder: made when the first checkpoint is written.
       every: client trips from one checkpoint to the next; 0: none is written. If None, one is written every minute,
         or less often where writing would take more than a twentieth of the time.
-      configuration: {name: JSON value} that identifies the run, beside what its arguments tell (``identity_of``); a
+      configuration: {name: JSON value} that identifies the run, beside what its arguments say (``identify``); a
         checkpoint of another run is refused.
       on_restore: called with the checkpoint from which the run goes on, before it does.
       on_trouble: called with a sentence if a checkpoint could not be written, or is damaged. Default: a warning.
-      refuse: whether a checkpoint of another run is an error. If False, ``on_trouble`` is told, and all checkpoints
-        are removed.
+      refuse: whether a checkpoint of another run is an error. If False, ``on_trouble`` receives it, and all
+        checkpoints are removed.
       before_save: called before a checkpoint is written; what it raises ends the run.
 
     Raises SettingError if ``every`` is not a whole number of at least 0, or orbax-checkpoint is not installed.
@@ -90,6 +91,7 @@ class Checkpoints:
         refuse: bool = True,
         before_save: Callable[[], None] | None = None,
     ):
+        # Absolute: Orbax asks for it, and the program may change its directory while it trains.
         self.folder = pathlib.Path(folder).absolute()
         self.every = None if every is None else whole_number("checkpoint_every", every, 0)
         if self.every != 0:
@@ -109,12 +111,14 @@ class Checkpoints:
         if not self.every:
             return []
         steps = np.arange(schedule.num_steps + 1)
+        # Trips that are thrown away count, as they do in a budget.
         trips = np.searchsorted(schedule.step, steps) + np.searchsorted(schedule.discarded_step, steps)
         marks = np.arange(self.every, trips[-1] + 1, self.every)
         return np.unique(np.searchsorted(trips, marks)).tolist()
 
     def due(self) -> bool:
         """Whether enough time has passed since the last checkpoint, if time decides."""
+        # Where writing takes long, checkpoints are fewer: so they never take more than their share of the time.
         wait = max(SECONDS_BETWEEN, self._cost / LARGEST_SHARE)
         return self.every is None and time.monotonic() - self._last_time >= wait
 
@@ -124,42 +128,46 @@ class Checkpoints:
         Tells ``on_trouble`` of each later one that is damaged, and from where the run goes on instead.
 
         Args:
-          group: the runs before their first step. What they read, and their ``identity_of`` under the names of
-            ``configuration``, make them what they are. The carry is used up, and comes back in the result.
+          group: the runs before their first step. What they read, and what ``identify`` says of them under the names
+            of ``configuration``, make them what they are. The carry is used up, and comes back in the result.
 
         Raises:
           SettingError: if the checkpoint is one of another run, unless ``refuse`` is False; lists the differences.
         """
+        # Files need not look the same from every process: the first one decides which there are.
         numbers = processes.decided(sorted(self._numbers(), reverse=True))
-        self._identity = {**identity_of(group.preparations), **self._configuration}
+        self._identity = {**identify(group.preparations), **self._configuration}
         self._digests = group.digests
         self._plan = group.preparations[0].plan if len(group.preparations) == 1 else None
         self._devices = group.preparations[0].program.placement.number
         troubles: dict[int, str] = {}
         saved = None
+        # From the newest on: one that is damaged costs the steps since the one before, and not the run.
         for number in numbers:
-            found = processes.decided(self._look_at(number, group.carry) if processes.is_first() else None)
-            if "refused" in found:
+            # One process looks and all follow: otherwise one might restore what another refuses.
+            answer = processes.decided(self._look_at(number, group.carry) if processes.is_first() else None)
+            if "refused" in answer:
                 self._tell(troubles, "the one before it is no checkpoint of this run")
                 if self._refuse:
-                    raise SettingError(found["refused"])
-                message = found["refused"].rsplit("\n", 1)[0]  # without what to do
-                self.on_trouble(f"{message}\nThey are removed, and these runs begin anew.")
+                    raise SettingError(answer["refused"])
+                message = answer["refused"].rsplit("\n", 1)[0]  # without what to do
+                self.on_trouble(f"{message}\nThey are removed, and these runs start again.")
                 self.delete()
                 return None
-            if "trouble" not in found:
-                state = found["state"]
-                found = self._read(number, state, group)
-            if "trouble" not in found:
-                saved, devices = Saved(**found), state["devices"]
+            if "trouble" not in answer:
+                state = answer["state"]
+                answer = self._read(number, state, group)
+            if "trouble" not in answer:
+                saved, devices = Saved(**answer), state["devices"]
                 break
-            troubles[number] = found["trouble"]
+            troubles[number] = answer["trouble"]
         step = saved.server_step if saved else 0
         self._tell(
-            troubles, f"the one after server step {step:,} is taken" if saved else "the run begins anew"
+            troubles, f"the one after server step {step:,} is taken" if saved else "the run starts again"
         )
         self._unusable = set(troubles)
         if saved:
+            # Sums over other shares round differently, which the user should know; nothing is wrong with it.
             if devices != self._devices:
                 self.on_trouble(
                     f"The checkpoint was written on {devices} devices, and the run goes on on {self._devices}: it "
@@ -175,20 +183,24 @@ class Checkpoints:
         for number in processes.decided(sorted(self._numbers(), reverse=True)):
             folder = self.folder / str(number)
             try:
+                # The plan alone: the arrays are large, and they are checked when they are read.
                 checksums.check(folder, only=PLAN)
                 columns = array_files.read_archive(folder / PLAN)
                 fields = {name: value if value.ndim else value.item() for name, value in columns.items()}
                 return ExecutionPlan(**fields)
+            # Damage is reported by ``restore``, which also looks at the rest.
             except (OSError, ValueError, TypeError):
                 continue
         return None
 
     def save(self, saved: Saved) -> bool:
         """Writes a checkpoint; False, after telling ``on_trouble``, if that failed, as on a full disk."""
+        # A run that was just restored, or asked to stop where it saved last, writes nothing again.
         if saved.server_step == self._last_step or self.every == 0:
             return True
         if self._before_save:
             self._before_save()
+        # Monotonic: a clock that is set back must not make a checkpoint due, or never due.
         began = time.monotonic()
         # The first process moves it where its run takes the place of an earlier one.
         self.folder = pathlib.Path(processes.decided(str(self.folder)))
@@ -237,6 +249,7 @@ class Checkpoints:
             import orbax.checkpoint as orbax
 
         state = {
+            # Arrays have files of their own: JSON would round them, and take several times their bytes.
             **saved._replace(carry=None, best={}, client_metrics={})._asdict(),
             "format": FORMAT,
             "configuration": self._identity,
@@ -244,6 +257,7 @@ class Checkpoints:
             "devices": self._devices,
             "arrays": _shapes(saved.carry),
         }
+        # Orbax refuses arrays of size 0; ``_placed`` puts them back.
         leaves = {name: _to_write(leaf) for name, leaf in _numbered(saved.carry).items() if leaf.size}
         arguments = orbax.args.Composite(
             carry=orbax.args.StandardSave(leaves), state=orbax.args.JsonSave(state)
@@ -266,9 +280,10 @@ class Checkpoints:
                     for name, leaf in _numbered(saved.best[run]).items()
                 }
                 array_files.write_archive(unfinished / "whole" / BEST, named)
-            if found := saved.client_metrics:
-                named = {f"{run}_{name}": rows for run in found for name, rows in found[run].items()}
-                array_files.write_archive(unfinished / "whole" / OF_CLIENTS, named)
+            if metrics := saved.client_metrics:
+                named = {f"{run}_{name}": rows for run in metrics for name, rows in metrics[run].items()}
+                array_files.write_archive(unfinished / "whole" / CLIENT_METRICS, named)
+            # Last of all, over every file that is there; then it is renamed, and so it is never half a checkpoint.
             checksums.write(unfinished / "whole")
             delete(finished)
             (unfinished / "whole").rename(finished)
@@ -279,13 +294,15 @@ class Checkpoints:
         """Removes all checkpoints but the last ones that can be used, and those that could not be."""
         if not processes.is_first():
             return
-        for number in sorted(set(self._numbers()) - self._unusable)[:-KEPT]:
+        # Damaged ones do not count among those to keep, and are left where they are.
+        for number in sorted(set(self._numbers()) - self._unusable)[:-CHECKPOINTS_TO_KEEP]:
             delete(self.folder / str(number))
 
     def _look_at(self, number: int, carry: Any) -> dict[str, Any]:
-        """The state of a checkpoint, or why it is not used: {"state"}, {"refused"} or {"trouble"}; arrays apart."""
+        """The state of a checkpoint, or why it is not used: {"state"}, {"refused"} or {"trouble"}, without arrays."""
         folder = self.folder / str(number)
         try:
+            # Without checksums it is damaged, or of a version that wrote none, which is another error.
             if not (folder / checksums.NAME).exists():
                 _refuse_earlier_format(folder)
             checksums.check(folder)
@@ -303,7 +320,8 @@ class Checkpoints:
             import orbax.checkpoint as orbax
 
         carry, folder = group.carry, self.folder / str(number)
-        best, of_clients = dict[int, Any](), dict[int, Any]()
+        best, client_metrics = dict[int, Any](), dict[int, Any]()
+        # Read straight into the layout of this run's devices, which need not be those that wrote it.
         template = {name: _to_read(leaf) for name, leaf in _numbered(carry).items() if leaf.size}
         asked, trouble = orbax.args.Composite(carry=orbax.args.StandardRestore(template)), None
         try:
@@ -311,19 +329,20 @@ class Checkpoints:
                 arrays = reader.restore(folder, args=asked)["carry"]
             if (folder / BEST).is_file():
                 best = _best_params(array_files.read_archive(folder / BEST), group)
-            if (folder / OF_CLIENTS).is_file():
-                for name, rows in array_files.read_archive(folder / OF_CLIENTS).items():
+            if (folder / CLIENT_METRICS).is_file():
+                for name, rows in array_files.read_archive(folder / CLIENT_METRICS).items():
                     run, _, metric = name.partition("_")
-                    of_clients.setdefault(int(run), {})[metric] = rows
+                    client_metrics.setdefault(int(run), {})[metric] = rows
         except (OSError, ValueError, KeyError, TypeError) as error:
             trouble = _reason(error)
+        # All agree: one process may fail to read its part of what the others have.
         if reasons := [reason for reason in processes.gathered(trouble) if reason]:
             return {"trouble": reasons[0]}
         return {
             **{name: state.get(name) for name in Saved._fields},
             "carry": _placed(arrays, carry),
             "best": best,
-            "client_metrics": of_clients,
+            "client_metrics": client_metrics,
         }
 
     def _refuse_another_run(self, state: Mapping[str, Any], carry: Any) -> None:
@@ -337,6 +356,7 @@ class Checkpoints:
             )
         )
         lines = differences(before, now)
+        # The last look: what is said and hashed agrees, but a library's state may have another form.
         if not lines and state["arrays"] != _shapes(carry):
             lines = ["the arrays of the state have other shapes or dtypes"]
         if lines:
@@ -364,6 +384,7 @@ def saved_plan(
     None without a checkpoint, or if its plan is not one of this schedule, in this form if that is given.
     """
     saved = checkpoints.saved_plan() if checkpoints else None
+    # Another schedule is refused later by its digest, with a message that says so; here its plan is only passed over.
     fits = saved is not None and form in (None, saved.form) and computes(schedule, saved)
     return saved if fits else None
 
@@ -394,8 +415,8 @@ def _best_params(arrays: Mapping[str, np.ndarray], group: RunGroup) -> dict[int,
     for run in {int(name.partition("_")[0]) for name in arrays}:
         leaves, structure = jax.tree.flatten(group.preparations[run].run.params)
         # NumPy's files do not know bfloat16 and its like: their bytes come back.
-        found = [arrays[f"{run}_{number:04d}"].view(leaf.dtype) for number, leaf in enumerate(leaves)]
-        best[run] = jax.tree.unflatten(structure, found)
+        best_leaves = [arrays[f"{run}_{number:04d}"].view(leaf.dtype) for number, leaf in enumerate(leaves)]
+        best[run] = jax.tree.unflatten(structure, best_leaves)
     return best
 
 

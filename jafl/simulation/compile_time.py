@@ -1,4 +1,4 @@
-"""How long JAX traces, lowers and compiles, told apart from what else happens meanwhile."""
+"""How long JAX traces, lowers and compiles, and nothing of what else happens meanwhile."""
 
 from typing import Any
 
@@ -15,10 +15,11 @@ class CompileTime:
     """
 
     def __init__(self) -> None:
-        self._spans: list[tuple[float, float]] = []  # apart from each other, in order of time
+        self._spans: list[tuple[float, float]] = []  # none overlaps another; in order of time
         self._open = False
 
     def __enter__(self) -> "CompileTime":
+        # JAX's own spans: a stopwatch around calls would count what they compute, too.
         jax.monitoring.register_event_time_span_listener(self._add)
         self._open = True
         return self
@@ -40,6 +41,7 @@ class CompileTime:
             return
         start, end = start_time, end_time
         later = []
+        # Spans within this one have ended before it: they are replaced, so that no second counts twice.
         while self._spans and self._spans[-1][1] > start:
             before, after = self._spans.pop()
             if before > end:  # of another thread

@@ -35,18 +35,19 @@ class Reads(NamedTuple):
     key: jax.Array
 
 
-def digests_of(runs: Iterable[Reads]) -> dict[str, str]:
+def run_digests(runs: Iterable[Reads]) -> dict[str, str]:
     """SHA-256 of what several runs read, by what it is; the same on any number of devices and processes.
 
     All processes call it together: each reads a part of the examples.
     """
     parts: dict[str, Any] = {name: hashlib.sha256() for name in ("examples", "schedule", "numbers")}
+    # By identity: runs of a group mostly share their examples, and to hash these takes longest.
     examples: dict[int, str] = {}
     for run in runs:
         training, server = run.program.training, run.program.server
         data, trips, arrivals = training.data, training.trips, server.arrivals
         if id(data.x) not in examples:
-            examples[id(data.x)] = _of_rows(data.x)
+            examples[id(data.x)] = _digest_rows(data.x)
         parts["examples"].update(examples[id(data.x)].encode())
         _add(parts["examples"], data._replace(x=None))
         columns = (trips.client, arrivals.staleness, trips.read_slot, arrivals.columns)
@@ -86,16 +87,18 @@ def _short(value: Any) -> str:
     return text if len(text) <= 100 else f"{text[:100]} ..."
 
 
-def _of_rows(rows: Any) -> str:
+def _digest_rows(rows: Any) -> str:
     """The digest of rows [E, ...]: a sum over blocks, of which each process adds its share."""
     blocks = -(-len(rows) // ROWS_AT_ONCE)
     share = -(-blocks // processes.count())
     total = 0
     for block in range(processes.index() * share, min(blocks, (processes.index() + 1) * share)):
         part = np.ascontiguousarray(rows[block * ROWS_AT_ONCE : (block + 1) * ROWS_AT_ONCE])
+        # With its place: otherwise blocks that change places would leave the sum as it is.
         digest = hashlib.sha256(f"{block} ".encode())
         digest.update(part.reshape(-1).view(np.uint8).data)
         total += int.from_bytes(digest.digest(), "big")
+    # A sum has no order: each process adds the blocks that it has read.
     total = sum(int(part) for part in processes.gathered(str(total)))
     return f"{rows.dtype} {rows.shape} {total % 2**256:x}"
 
@@ -108,5 +111,6 @@ def _add(digest: Any, tree: Any) -> None:
         array = np.ascontiguousarray(as_words(leaf))
         if array.dtype.kind == "U":
             array = np.frombuffer(str(array).encode(), np.uint8)
+        # Type and shape first: the same bytes may be other numbers.
         digest.update(f"{array.dtype} {array.shape} ".encode())
         digest.update(array.reshape(-1).view(np.uint8).data)

@@ -59,18 +59,17 @@ def find_divergence(
 ) -> DivergenceError:
     """Repeats a run to find the first server step that is not finite, its client, and what that one's cause is.
 
-    Args:
-      preparation: of the run.
-      good_step: server steps after which the run was finite.
-      bad_step: server steps after which it was not.
-      history: of the first ``good_step`` steps; its parameters do not matter.
+    The run was finite after ``good_step`` server steps, and not after ``bad_step``. The parameters of ``history``, of
+    the first ``good_step`` steps, do not matter.
     """
     schedule = preparation.run.schedule
+    # From the start: no carry of the last good evaluation is there any more.
     program, carry = preparation.place()
     carry = engine.run(program, carry, 0, good_step)
     history = dataclasses.replace(history, params=jax.device_get(at_hand(carry.params)))
     step = good_step
     while step < bad_step:
+        # By the same program, so that the same bits come up again, one step after the other.
         carry = engine.run(program, carry, step, step + 1)
         if not _is_finite(carry, schedule, step):
             break
@@ -91,7 +90,7 @@ def _is_finite(carry: engine.Carry, schedule: EventSchedule, step: int) -> bool:
     """Whether the model and the losses of the trips of one server step are free of NaN and infinity."""
     if counts_as_zero(carry.trip_reports):
         return bool(at_hand(all_finite(carry.params)))
-    losses = np.asarray(carry.trip_reports["loss"])[slice(*_trips_of(schedule, step))]
+    losses = np.asarray(carry.trip_reports["loss"])[slice(*_trip_range(schedule, step))]
     return bool(at_hand(all_finite(carry.params))) and bool(np.all(np.isfinite(losses)))
 
 
@@ -107,8 +106,9 @@ def _cause(run: Run, step: int) -> tuple[int | None, str]:
     program, carry = prepare(run, plan=plan, placement=placement, available=device_memory()).place()
     carry = engine.run(program, carry, 0, step)
     largest = 0.0
-    for trip in range(*_trips_of(run.schedule, step)):
+    for trip in range(*_trip_range(run.schedule, step)):
         finite, longest, loss = jax.device_get(_measured(program.training, carry.snapshots, np.int32(trip)))
+        # A private rule has taken such an update as 0, so it is not the cause; to name its client would tell of it.
         if not finite and not counts_as_zero(carry.trip_reports):
             return int(run.schedule.client[trip]), _cause_in_trip(
                 run, program, carry, trip, bool(np.isfinite(loss))
@@ -119,6 +119,7 @@ def _cause(run: Run, step: int) -> tuple[int | None, str]:
 
 def _cause_at_server(run: Run, carry: engine.Carry, largest: float) -> str:
     """What is said of a server step whose updates, of this largest number, are finite, and whose result is not."""
+    # First what is certain: an infinite rate needs no measurement.
     if said := infinite_rate(run.server_optimizer):
         return f"The server's optimizer has {said}: give it a finite one."
     grown = _grown(run, carry)
@@ -144,6 +145,7 @@ def _cause_in_trip(
     rows, data = held.indices[begin:end], run.federation
     if said := infinite_rate(work.arguments.get("optimizer")):
         return f"The clients' optimizer has {said}: give it a finite one."
+    # At the initial model, before any step: what is not finite there has nothing to do with a rate.
     bad = bad_example(work.build().model, run.params, data.x, data.y, rows, held.indices)
     if bad is not None:
         place = int(np.flatnonzero(rows == bad.row)[0])
@@ -157,6 +159,7 @@ def _cause_in_trip(
             "kind there are, perhaps, which may be 0."
         )
     grown = _grown(run, carry)
+    # A model that had grown explains it: then no trial is made.
     slower = None if grown else _is_finite_if_slower(program, carry, trip)
     if slower is False:
         what = "Its loss is" if not loss_finite else "Its loss is finite, and its update is"
@@ -186,13 +189,14 @@ def _is_finite_if_slower(program: engine.Program, carry: engine.Carry, trip: int
     optimizer = work.arguments.get("optimizer")
     if optimizer is None:
         return None
+    # Behind the whole optimizer: one like Adam takes steps of the same length whatever its gradients are.
     slow = specify(optax.chain, as_specification(optimizer), specify(optax.scale, SLOWER))
     slower = Specification(work.factory, {**work.arguments, "optimizer": slow})
     program = program.with_training(client_work=slower)
     return bool(jax.device_get(_measured(program.training, carry.snapshots, np.int32(trip)))[0])
 
 
-def _trips_of(schedule: EventSchedule, step: int) -> tuple[int, int]:
+def _trip_range(schedule: EventSchedule, step: int) -> tuple[int, int]:
     """(the first trip that a server step applies, the first one after it)."""
     first, last = np.searchsorted(schedule.step, [step, step + 1])
     return int(first), int(last)
@@ -215,6 +219,7 @@ def _measured(training: engine.Training, snapshots: Any, trip: jax.Array) -> tup
 def _loss_at(training: engine.Training, params: Any, trip: jax.Array) -> jax.Array:
     """The loss of a trip's first minibatch at other parameters than those that its client downloaded."""
     trips, data = training.trips, training.data
+    # Client work that reads the version does so here, too: another would be another loss.
     if trips.version is not None:
         data = data._replace(version=trips.version[trip])
     return training.client_work.build().train(data, params, trips.client[trip], trips.key[trip]).loss

@@ -15,7 +15,7 @@ from jafl.simulation.checkpoints import Checkpoints, Saved
 from jafl.simulation.compile_time import CompileTime
 from jafl.simulation.digests import refuse_other_processes
 from jafl.simulation.divergence import DivergenceError, counts_as_zero, find_divergence
-from jafl.simulation.identity import identity_of
+from jafl.simulation.identity import identify
 from jafl.simulation.interruption import Interrupted
 from jafl.simulation.run_group import RunGroup
 from jafl.simulation.run_state import Clock, RunState, active, evaluate, evaluation_steps, run_states
@@ -27,7 +27,7 @@ Outcome = History | DivergenceError
 
 
 class Callbacks(NamedTuple):
-    """What the caller is told while a group trains, and how it stops it; runs are told by their number.
+    """What the caller receives while a group trains, and how it stops it; a number names the run.
 
     Attributes:
       on_evaluation: (number, evaluation, parameters), as soon as an evaluation is made.
@@ -38,6 +38,7 @@ class Callbacks(NamedTuple):
       on_start: (number of server steps done before, 0 without a checkpoint), when training begins.
     """
 
+    # All are optional, and the caller's own errors end the run: nothing here catches them.
     on_evaluation: Callable[[int, dict[str, Any], Params], None] | None = None
     on_end: Callable[[int, Outcome], None] | None = None
     on_progress: Callable[[int], None] | None = None
@@ -49,19 +50,21 @@ class Callbacks(NamedTuple):
 def compile_runs(group: RunGroup, checkpoints: Checkpoints | None) -> None:
     """Compiles the program of all runs, once it is known that all processes have the same runs.
 
-    Args:
-      group: the runs; its ``memory`` is afterwards what the compiler says, if it says anything.
-      checkpoints: where the state of all runs will be kept, or None: how often it is may decide where chunks end.
+    ``group.memory`` is afterwards what the compiler says, if it says anything. How often checkpoints are written may
+    decide where chunks end.
 
     Raises:
       SettingError: if the processes have different runs, or the program does not fit into the device's memory.
     """
+    # Before any process compares: seeds that were drawn would differ, although nothing is wrong.
     group.agree()
-    refuse_other_processes({**identity_of(group.preparations), **_digests_to_compare(group)})
+    refuse_other_processes({**identify(group.preparations), **_digests_to_compare(group)})
     saving = checkpoints.steps(_longest(group)) if checkpoints else []
+    # Before compiling: in the matrix form waves are cut at these steps.
     group.set_stops({*saving, *(step for each in group.preparations for step in evaluation_steps(each.run))})
     group.compile()
-    group.advance(0, 0)  # no step: the program is also loaded, and its first call is not counted as training
+    # No step: the program is also loaded, and its first call is not counted as training.
+    group.advance(0, 0)
     jax.block_until_ready(group.carry)
 
 
@@ -70,11 +73,7 @@ def drive(
 ) -> list[Outcome | None]:
     """Trains runs from the start, or from their last checkpoint.
 
-    Args:
-      group: the runs, compiled by ``compile_runs``.
-      callbacks: the functions that the driver calls meanwhile.
-      checkpoints: where to keep the state of all runs; None for no checkpoints.
-      compiling: the context, still open, that has measured how long the group was compiled.
+    The group was compiled by ``compile_runs``; ``compiling`` is still open, and has measured that.
 
     Returns:
       How each run ended; None for a run that had ended before the checkpoint from which the others go on.
@@ -86,6 +85,7 @@ def drive(
         callbacks.on_memory(group.memory)
     states = run_states(group.preparations)
     clock = Clock(compiling, len(states), group.temporary_bytes)
+    # After compiling: the carry of the start is used up by what is restored, leaf by leaf.
     saved = checkpoints.restore(group) if checkpoints else None
     if saved:
         _go_on(group, saved, set().union(*(state.stops for state in states)))
@@ -113,6 +113,7 @@ def _go_on(group: RunGroup, saved: Saved, evaluations: Set[int]) -> None:
     if saved.stops:
         group.set_stops(saved.stops)
     group.restore(saved.server_step, saved.carry)
+    # Where a chunk may end anywhere, as in the loop form, none is refused.
     others = sorted(at for at in evaluations if at > saved.server_step and group.chunk_end(at - 1, at) != at)
     require(
         not others,
@@ -148,6 +149,7 @@ class Driver:
         longest = _longest(group)
         self._last_step = longest.num_steps
         steps = checkpoints.steps(longest) if checkpoints else []
+        # Those before it are on the disk already.
         self._checkpoint_at = [step for step in steps if step > self.done]
         self._in_chunk = False
 
@@ -156,13 +158,17 @@ class Driver:
         try:
             self._train()
         except KeyboardInterrupt as stopped:
-            if self._in_chunk:  # the state on the device may be half of one step and half of another
+            # The state on the device may be half of one step and half of another.
+            if self._in_chunk:
                 raise
-            kept = [
+            histories = [
                 None if state.ended else state.history(self._group, self.done, self._clock)
                 for state in self._states
             ]
-            outcomes = [state.outcome or history for state, history in zip(self._states, kept, strict=True)]
+            outcomes = [
+                state.outcome or history for state, history in zip(self._states, histories, strict=True)
+            ]
+            # A subclass of KeyboardInterrupt: a caller that knows nothing of it stops as well.
             raise Interrupted(outcomes) from stopped
 
     def _train(self) -> None:
@@ -174,6 +180,7 @@ class Driver:
                 self._stop()
                 return
             self._evaluate([state for state in active(self._states) if stop in state.stops])
+            # Before the checkpoint, which counts these runs as ended: by then their outcomes are handed over.
             self._end(self._at_their_end(stop))
             stopping = self._should_stop()
             self._save_if_due(stopping=stopping)
@@ -185,6 +192,7 @@ class Driver:
     def _at_their_end(self, stop: int) -> list[RunState]:
         """The runs that end at the server step ``stop``: it is their last, or meets their ``stop_when``."""
         going = active(self._states)
+        # Each process evaluates for itself, and last bits could differ: the first one decides for all.
         met = processes.decided(
             [state.number for state in going if stop in state.stops and state.meets_its_condition()]
         )
@@ -192,6 +200,7 @@ class Driver:
 
     def _advance_to(self, stop: int) -> bool:
         """Trains chunk after chunk up to the server step ``stop``; True if the caller stops it before that."""
+        # A group without a run that goes on has nothing left to compute.
         while self.done < stop and active(self._states):
             self._train_chunk(stop)
             if self._callbacks.on_progress:
@@ -207,8 +216,10 @@ class Driver:
         """About half a second of server steps, to ``stop`` or the next checkpoint at most; ends what diverges."""
         before = time.perf_counter()
         self._in_chunk = True
+        # By the speed of the chunk before: the first one is a single step.
         chunk = max(1, int(SECONDS_PER_CHUNK * self._steps_per_second))
         last = min(stop, self.done + chunk, *self._checkpoint_at[:1])
+        # The clock differs between processes, and their chunks must not.
         last = processes.decided(self._group.chunk_end(self.done, last))
         self._group.advance(self.done, last)
         self._end_diverged(self.done, last)
@@ -222,11 +233,13 @@ class Driver:
         diverged = []
         for state in active(self._states):
             trips = slice(*np.searchsorted(state.schedule.step, [first, last]))
+            # The losses, too: a loss can be infinite while the model is not yet.
             fits = bool(np.all(np.isfinite(np.asarray(self._group.losses(state.number))[trips])))
             fits = fits or counts_as_zero(self._group.reports(state.number)[0])
             if not (finite[state.number] and fits):
                 good = state.evaluated_until
                 before = state.history(self._group, good, self._clock)
+                # With the very words that the run has drawn: others would be another run, which need not diverge.
                 preparation = self._group.preparation_under_way(state.number)
                 state.end(find_divergence(preparation, good, last, before))
                 diverged.append(state)
@@ -242,7 +255,7 @@ class Driver:
         evaluate(states, self._group, self.done, self._callbacks.on_evaluation)
 
     def _end(self, states: Iterable[RunState]) -> None:
-        """Ends these runs here, all of them before the caller is told of any."""
+        """Ends these runs here, all of them before the caller receives an outcome."""
         ending = list(states)
         for state in ending:
             state.end(state.history(self._group, self.done, self._clock))
@@ -262,16 +275,17 @@ class Driver:
         marked = bool(self._checkpoint_at) and self.done >= self._checkpoint_at[0]
         if marked:
             self._checkpoint_at.pop(0)
+        # None at the end: whoever has its outcome needs no checkpoint.
         if not (self._checkpoints and 0 < self.done < self._last_step and active(self._states)):
             return
         if stopping or marked or processes.decided(self._checkpoints.due()):
             runs = [{"evaluations": state.evaluations, "ended": state.ended} for state in self._states]
             stops = sorted(self._group.stops)
             best = {each.number: each.best_params for each in active(self._states) if each.run.keep_best}
-            of_clients = {
-                each.number: each.client_metrics for each in active(self._states) if each.of_clients
+            client_metrics = {
+                each.number: each.client_metrics for each in active(self._states) if each.client_measurements
             }
             seconds = self._clock.seconds()
             self._checkpoints.save(
-                Saved(self.done, self._group.carry, runs, *seconds, stops, best, of_clients)
+                Saved(self.done, self._group.carry, runs, *seconds, stops, best, client_metrics)
             )

@@ -17,10 +17,7 @@ def in_foreground(
 ) -> Iterator[Callbacks]:
     """Shows a progress bar while runs train, and lets Ctrl-C stop them with what they have measured.
 
-    Args:
-      callbacks: the caller's own.
-      schedules: those of the runs; the bar counts the trips of the longest one.
-      progress: whether to show the bar; None: where somebody looks on.
+    The bar counts the trips of the longest run. progress: whether to show it; None: where somebody looks on.
 
     Yields:
       The callbacks with which to train, which call the caller's own.
@@ -32,6 +29,7 @@ def in_foreground(
     shown = is_watched() if progress is None else progress
     name = "training" if len(schedules) == 1 else f"{len(schedules)} runs"
     longest = max(schedules, key=lambda schedule: schedule.num_steps)
+    # Kept here as well: Ctrl-C ends the training before it can return them.
     outcomes: dict[int, Outcome] = {}
 
     def on_end(number: int, outcome: Outcome) -> None:
@@ -41,6 +39,7 @@ def in_foreground(
 
     with Progress(name, longest, shown) as bar, CtrlC(callbacks.should_stop) as ctrl_c:
         yield _with_bar(callbacks, bar)._replace(should_stop=ctrl_c.should_stop, on_end=on_end)
+    # After the context: Ctrl-C has its usual meaning again, and the bar is closed.
     if ctrl_c.asked:
         raise Interrupted([outcomes.get(number) for number in range(len(schedules))])
 
@@ -59,10 +58,12 @@ def _with_bar(callbacks: Callbacks, bar: Progress) -> Callbacks:
             callbacks.on_progress(server_steps)
 
     def on_start(server_steps: int) -> None:
+        # A run that starts at 0 begins with its first chunk, once it is compiled.
         if server_steps:
             bar.start_from(server_steps)
 
     return callbacks._replace(
+        # Without a bar nothing is put between: a callback of None costs no copy of the parameters.
         on_evaluation=on_evaluation if bar.shown else callbacks.on_evaluation,
         on_progress=on_progress,
         on_start=on_start,

@@ -11,20 +11,21 @@ from jafl.engine.plan.run import Run
 from jafl.specifications import Specification, as_specification
 
 LONGEST = 2000  # characters of a value
-NAMES_IF_GIVEN = ("stop_when", "keep_best", "evaluate_clients")  # of a run, told where they are given
+NAMES_IF_SET = ("stop_when", "keep_best", "evaluate_clients")  # of a run, named where they are set
 
 
-def identity_of(preparations: Sequence[Preparation]) -> dict[str, Any]:
-    """{name: JSON value} on which the bits of the runs' results depend; arrays apart.
+def identify(preparations: Sequence[Preparation]) -> dict[str, Any]:
+    """{name: JSON value} on which the bits of the runs' results depend, without its arrays.
 
     Names are those of the arguments, as in ``client_work.batch_size``. Of several runs the first one is described,
     and of each other what is different.
     """
+    # Only when it is called: ``jafl`` imports this package.
     from jafl import __version__
 
     device = jax.devices()[0]
-    first, *others = (_of_run(prepared) for prepared in preparations)
-    of_others = {
+    first, *others = (_describe_run(prepared) for prepared in preparations)
+    differences = {
         f"run {number}, {name}": described.get(name)
         for number, described in enumerate(others, 1)
         for name in dict.fromkeys([*first, *described])
@@ -36,11 +37,11 @@ def identity_of(preparations: Sequence[Preparation]) -> dict[str, Any]:
         "device": f"{device.platform} ({device.device_kind})",
         "runs": len(preparations),
         **first,
-        **of_others,
+        **differences,
     }
 
 
-def _of_run(prepared: Preparation) -> dict[str, Any]:
+def _describe_run(prepared: Preparation) -> dict[str, Any]:
     """What one run is."""
     run: Run = prepared.run
     model = as_specification(run.client_work).build().model
@@ -49,22 +50,24 @@ def _of_run(prepared: Preparation) -> dict[str, Any]:
         "compute_dtype": model.compute_dtype,
         "form of the plan": prepared.plan.form,
         "model": _text(getattr(model, "module", model)),
-        **_of_specification("client_work", run.client_work),
-        **_of_specification("rule", run.rule),
-        **_of_specification("server_optimizer", run.server_optimizer),
-        **{name: value for name in NAMES_IF_GIVEN if (value := getattr(run, name))},
+        **_describe_specification("client_work", run.client_work),
+        **_describe_specification("rule", run.rule),
+        **_describe_specification("server_optimizer", run.server_optimizer),
+        # Only where they are set: runs without them are described as if there were none.
+        **{name: value for name in NAMES_IF_SET if (value := getattr(run, name))},
     }
 
 
-def _of_specification(name: str, value: Any) -> dict[str, Any]:
+def _describe_specification(name: str, value: Any) -> dict[str, Any]:
     """{name.argument: value}; ``name`` itself is the factory, or any other value."""
     if not isinstance(value, Specification):
         return {name: _text(value)}
     described = {name: _text(value.factory)}
-    for argument, given in value.arguments.items():
+    for argument, setting in value.arguments.items():
+        # Described by its module already, under a name of its own.
         if name == "client_work" and argument == "model":
             continue
-        described |= _of_specification(f"{name}.{argument}", given)
+        described |= _describe_specification(f"{name}.{argument}", setting)
     return described
 
 
@@ -74,6 +77,8 @@ def _text(value: Any) -> Any:
         return value
     if isinstance(value, Mapping | list | tuple) or not hasattr(value, "__qualname__"):
         if hasattr(value, "shape"):
+            # Its numbers are among those that the run reads, and in their digest.
             return f"array {value.dtype} {value.shape}"  # its numbers are among those that the run reads
+        # Addresses differ from process to process, and mean nothing.
         return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))[:LONGEST]
     return f"{value.__module__}.{value.__qualname__}"

@@ -23,6 +23,7 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, histories: Sequence[History | DivergenceError | None]):
         self.histories = list(histories)
         several = len(self.histories) > 1
+        # The runs of a group stop at one step, but shorter ones may have ended before.
         done = max((each.server_steps for each in self.histories if isinstance(each, History)), default=0)
         name = "histories" if several else "history"
         super().__init__(
@@ -49,12 +50,14 @@ class CtrlC:
 
     def __enter__(self) -> "CtrlC":
         in_main_thread = threading.current_thread() is threading.main_thread()
+        # Python sets handlers in the main thread alone, and another program's handler is its own affair.
         if in_main_thread and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, self._ask)
             self._is_ours = True
         return self
 
     def __exit__(self, *_: object) -> None:
+        # Only where it was taken: elsewhere Ctrl-C has kept its meaning.
         if self._is_ours:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -63,6 +66,7 @@ class CtrlC:
         return self.asked or bool(self._others and self._others())
 
     def _ask(self, number: int, frame: Any) -> None:
+        # Whoever asks twice does not want to wait for the end of a chunk.
         if self.asked:
             raise KeyboardInterrupt
         self.asked = True

@@ -44,6 +44,7 @@ class Accuracy(NamedTuple):
     @property
     def has_risen(self) -> bool:
         """Whether it is above its start, and above chance, by more than chance would have it."""
+        # Both: from a bad start a model may rise to chance, and a good start may lie above it.
         above_start = self.end - self.start > STANDARD_ERRORS * self.error(self.start, self.end)
         return above_start and self.end - self.chance > STANDARD_ERRORS * self.error(self.chance)
 
@@ -136,6 +137,7 @@ class Measured(NamedTuple):
         start, end = self.losses
         if not end > start + self.margin:
             return False
+        # A trained model's loss may rise a little without harm; only beyond a constant one's it is lost.
         if self.constant is None or not self.trained_before or end > self.constant:
             return True
         return self.accuracy is not None and self.accuracy.has_fallen
@@ -143,20 +145,23 @@ class Measured(NamedTuple):
 
 def on_test(run: Run, history: History) -> Measured | None:
     """By the test examples; None where they are not measured by jafl, or their labels are not the clients'."""
+    # The user's own metrics may mean anything, whatever their names are.
     if run.evaluators is not None:
         return None
     rows = [row for row in history.evaluations if is_finite(row.get("test_loss"))]
+    # Without an evaluation at the start there is nothing to compare with.
     if len(rows) < 2 or rows[0]["server_step"] != 0:
         return None
-    shares, of_clients = label_shares(run.federation.test_y), label_shares(clients_labels(run))
+    shares, client_shares = label_shares(run.federation.test_y), label_shares(clients_labels(run))
     last, when = _judged_end(rows)
     ends, peak = (rows[0]["test_loss"], last["test_loss"]), max(row["test_loss"] for row in rows)
     constant = constant_loss(run, run.federation.test_y)
     accuracies: list[Any] = [row.get("test_accuracy") for row in (rows[0], last)]
-    if shares is None or of_clients is None or not all(map(is_finite, accuracies)):
+    if shares is None or client_shares is None or not all(map(is_finite, accuracies)):
         fall = _fall(rows, "test_loss", falls_where_higher=True)
         return Measured("test loss", ends, 0.0, peak, constant, when=when, fall=fall)
-    if _distance(shares, of_clients) > LARGEST_LABEL_SHIFT:
+    # The test then asks for what clients hardly have: its loss says little of how they learned.
+    if _distance(shares, client_shares) > LARGEST_LABEL_SHIFT:
         return None
     first, final = map(float, accuracies)
     accuracy = Accuracy(first, final, max(shares.values()), len(run.federation.test_y))
@@ -175,6 +180,7 @@ def in_training(run: Run, history: History) -> Measured | None:
     count = max(initial, len(losses) // 20)
     if count < 2 or len(losses) < 2 * count:
         return None
+    # Stable: among trips from one version those that are applied first come first.
     by_start = np.argsort(run.schedule.download_version[: len(losses)], kind="stable")
     first = losses[by_start[: initial if initial >= FEWEST_AT_START else count]]
     last = losses[-count:]
@@ -218,6 +224,7 @@ def _fall(
 ) -> Fall | None:
     """How far a measure ends from its best, by medians over a tenth of the evaluations; None if that is usual."""
     values = np.array([row[key] if is_finite(row.get(key)) else np.nan for row in rows])
+    # Of so few, or with gaps, the usual step between two of them is not known.
     if len(values) < FEWEST_TO_FALL or np.isnan(values).any():
         return None
     width = max(1, len(values) // 10)
@@ -246,8 +253,8 @@ def label_shares(labels: Any) -> dict[int, float] | None:
     labels = np.asarray(labels)
     if labels.ndim != 1 or labels.dtype.kind not in "iu" or not len(labels):
         return None
-    found, counts = np.unique(labels, return_counts=True)
-    return dict(zip(found.tolist(), (counts / len(labels)).tolist(), strict=True))
+    names, counts = np.unique(labels, return_counts=True)
+    return dict(zip(names.tolist(), (counts / len(labels)).tolist(), strict=True))
 
 
 def _distance(shares: Mapping[int, float], others: Mapping[int, float]) -> float:
@@ -263,9 +270,10 @@ def constant_loss(run: Run, labels: Any) -> float | None:
     if loss is squared_error and labels.dtype.kind == "f":
         return float(np.mean(np.var(labels.astype(np.float64), axis=0)))
     if loss is sigmoid_cross_entropy:
+        # A label that all have, or none, costs nothing; its logarithm must only exist.
         share = np.clip(labels.astype(np.float64).mean(axis=0), 1e-12, 1 - 1e-12)
         return float(-np.mean(share * np.log(share) + (1 - share) * np.log(1 - share)))
-    if hasattr(loss, "there"):  # of tokens, padding apart
+    if hasattr(loss, "there"):  # of tokens, but for padding
         labels = labels[np.asarray(loss.there(labels))]
     elif loss is not softmax_cross_entropy:
         return None

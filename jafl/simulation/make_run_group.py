@@ -45,6 +45,7 @@ def prepare_together(
         return [prepare(runs[0], devices=1, together=together, form=form)]
     for run in runs:
         check_types(run.federation, run.client_work, run.rule)
+    # Before any plan is made: runs of different models can never be one program.
     stacking.check_params([run.params for run in runs])
     if prepared := _in_matrix_form(runs, together, form):
         return prepared
@@ -62,7 +63,9 @@ def _in_matrix_form(runs: Sequence[Run], together: bool | None, form: str | None
         "form", form or default_form(first.schedule, first.rule, placement), {"loop": True, "matrix": False}
     ):
         return None
+    # One width for all, by the run with the most clients: waves of one shape are one program.
     width = matrix_width(first.params, placement, max(run.schedule.num_clients for run in runs))
+    # By identity: runs of a group mostly share their schedule, which is then planned once.
     plans: dict[int, ExecutionPlan] = {}
     prepared = []
     for run in runs:
@@ -70,6 +73,7 @@ def _in_matrix_form(runs: Sequence[Run], together: bool | None, form: str | None
             plans[id(run.schedule)] = in_waves(run.schedule, width, form="matrix")
         try:
             prepared.append(prepare(run, plan=plans[id(run.schedule)], devices=1, together=together))
+        # One run without the form is enough: all train in one program.
         except NoMatrixForm:
             if form:
                 raise
@@ -81,7 +85,8 @@ def _shared_plans(runs: Sequence[Run], together: bool | None) -> list[ExecutionP
     """Waves where all share a schedule and the device gains from them; else trip by trip."""
     first = runs[0]
     placement = default_placement(first.schedule, first.rule, 1, together)
-    if placement.together and all(same_trips(run.schedule, first.schedule) for run in runs):
+    # Waves of other schedules are of other sizes, and every run would wait for the largest.
+    if placement.side_by_side and all(same_trips(run.schedule, first.schedule) for run in runs):
         every_model = [run.params for run in runs]  # of each trip that waits, the updates of all runs wait
         return [default_plan(first.schedule, first.rule, every_model, placement)] * len(runs)
     plans: dict[int, ExecutionPlan] = {}

@@ -53,13 +53,16 @@ class MatrixRuns(RunGroup):
         # One run has been checked in its preparation.
         memory = _checked_memory(self._runs) if len(self._runs) > 1 else preparations[0].forecast
         self._layout = matrix_program.make_layout(self._runs, placement)
-        self._program = _program_of(self._runs, self._layout, placement)
+        self._program = _placed_program(self._runs, self._layout, placement)
         carry = matrix_program.allocate(self._runs, self._layout, self._program.precision)
         trips = max(run.run.schedule.num_trips for run in self._runs)
+        # In the type in which the device will give them: it depends on the precision of the runs.
         losses = jnp.zeros((len(self._runs), trips), jax.tree.leaves(carry.lasting)[0].dtype)
+        # On the host: a segment gives the losses of its own trips, and no operation of the device puts them in order.
         self._device, self._losses = carry, np.array(losses)
+        # Losses that nobody has asked for yet: to read them at once would have the host wait for the device.
         self._pending: list[tuple[jax.Array, int, np.ndarray, np.ndarray, np.ndarray]] = []
-        self._made: list[ChunkMaker] | None = None
+        self._chunk_makers: list[ChunkMaker] | None = None
         self._ends = np.zeros(0, np.int64)
         super().__init__(preparations, [run.program for run in self._runs], MatrixState(carry, losses))
         self.memory = memory
@@ -67,30 +70,34 @@ class MatrixRuns(RunGroup):
     def set_stops(self, steps: Iterable[int]) -> None:
         """Says after which server steps somebody will look at the runs, before the first is made."""
         super().set_stops(steps)
-        self._made = None
+        # Chunks are cut at stops, so those that were made for others are of no use.
+        self._chunk_makers = None
 
     @property
     def _makers(self) -> list[ChunkMaker]:
         """One for each run, made when first asked for; chunks of all runs end where those of the longest run do."""
-        if self._made is None:
+        if self._chunk_makers is None:
             steps = [run.run.schedule.num_steps for run in self._runs]
             longest = int(np.argmax(steps))
+            # The longest run decides: shorter ones end within its chunks, and all share one loop.
             leading = self._maker(longest, self.stops)
             self._ends = leading.segmentation.ends()
-            self._made = [
+            self._chunk_makers = [
                 leading if number == longest else self._maker(number, self._ends.tolist())
                 for number in range(len(self._runs))
             ]
-        return self._made
+        return self._chunk_makers
 
     def _maker(self, number: int, stops: Iterable[int]) -> ChunkMaker:
         run = self._runs[number]
+        # Without those beyond the run's own end, which the longer runs of its group have.
         return ChunkMaker(run, self._layout, [step for step in stops if step <= run.run.schedule.num_steps])
 
     def chunk_end(self, first: int, last: int) -> int:
         """The last server step up to ``last`` at which a chunk may end, or the first one after ``first``."""
         assert self._makers  # which know where chunks end
         at_last, after_first = np.searchsorted(self._ends, [last, first], side="right") - [1, 0]
+        # A chunk has to advance: where none ends within the time that was asked for, it takes longer.
         if at_last >= 0 and self._ends[at_last] > first:
             return int(self._ends[at_last])
         return int(self._ends[after_first])
@@ -109,16 +116,19 @@ class MatrixRuns(RunGroup):
         """Goes on from a checkpoint after ``step`` server steps."""
         self.carry = carry
         for maker, run in zip(self._makers, self._runs, strict=True):
+            # The host follows the rule's numbers through the schedule: without them later matrices would be others.
             maker.skip(min(step, run.run.schedule.num_steps))
 
     def advance(self, first: int, last: int) -> None:
         """Computes the server steps ``first`` to ``last - 1``, which are ends of chunks."""
+        # The program is loaded, and compiled, by a chunk in which no run has anything to do.
         if first == last:
             self._compute([None] * len(self._makers))
             return
         while any(chunks := [maker.take(last) for maker in self._makers]):
             self._compute(chunks)
-            for maker in self._makers:  # while the device computes
+            # While the device computes: matrices are made on the host, and would else keep the device waiting.
+            for maker in self._makers:
                 maker.make_next()
 
     def _compute(self, chunks: list[PreparedChunk | None]) -> None:
@@ -127,6 +137,7 @@ class MatrixRuns(RunGroup):
             chunk.segments if chunk else maker.nothing()
             for chunk, maker in zip(chunks, self._makers, strict=True)
         ]
+        # Runs whose chunk is shorter have empty segments up to this one.
         count = max(chunk.chunk.count if chunk else 0 for chunk in chunks)
         self._device, losses = segment_loop.run(
             self._program, self._device, matrix_program.stack_chunks(segments), count
@@ -176,15 +187,17 @@ def _checked_memory(runs: Sequence[MatrixRun]) -> Forecast:
     return memory
 
 
-def _program_of(runs: Sequence[MatrixRun], layout: Layout, placement: Placement) -> MatrixProgram:
+def _placed_program(runs: Sequence[MatrixRun], layout: Layout, placement: Placement) -> MatrixProgram:
     """The program of several runs, on the device."""
     precision = matrix_program.shared_precision(runs)
     alone = len(runs) == 1
     first = matrix_program.make_matrix_program(runs[0], layout, placement, alone=alone)
     first = dataclasses.replace(first, precision=precision)
+    # Without an axis of runs: a single run needs no ``vmap``.
     if alone:
         return place_program(first)
     read = [(run.program.data, run.program.training.client_work) for run in runs]
+    # Data that all runs share is there once; learning rates of the clients always have an axis of runs.
     is_own, (data, work) = stacking.stack_leaves(read)
     return put(
         dataclasses.replace(first, data=data, client_work=work, is_own=is_own, runs=len(runs)),

@@ -73,6 +73,7 @@ def bad_example(
     Returns:
       The example; None if all are finite.
     """
+    # Without dropout: an example is to be blamed for itself, and not for what was drawn.
     model = model.as_evaluated()
 
     def look(x: Any, y: Any) -> list[str]:
@@ -83,15 +84,18 @@ def bad_example(
 
     for begin in range(0, len(rows), AT_ONCE):
         part = rows[begin : begin + AT_ONCE]
+        # Always as many rows, so that one program serves all parts.
         padded = np.concatenate([part, np.repeat(part[:1], AT_ONCE - len(part))])
         among = trouble(padded)
         if not among:
             continue
+        # One by one only where something is wrong: in most parts nothing is.
         for row in part:
             alone = trouble(np.array([row]))
             if alone:
-                told = _culprit(look, x, y, int(row), rows if others is None else others)
-                return BadExample(int(row), alone[0], True, told)
+                features = _culprit(look, x, y, int(row), rows if others is None else others)
+                return BadExample(int(row), alone[0], True, features)
+        # None of them alone: so it is a loss that looks at several examples at once.
         return BadExample(int(part[0]), among[0], False, "")
     return None
 
@@ -99,8 +103,10 @@ def bad_example(
 def infinite_rate(optimizer: Any) -> str | None:
     """What an optimizer's specification holds that is not finite in float32, "learning_rate=inf"; None if nothing."""
     for name, value in _numbers(optimizer):
+        # The overflow is what is looked for: 1e39 is infinite in float32.
         with np.errstate(over="ignore"):
             held = np.float32(value)
+        # An infinite clip norm, for example, is a way to say that nothing is clipped.
         if np.isnan(held) or (np.isinf(held) and name == "learning_rate"):
             return f"{name}={value:g}" + (f" ({held} in float32)" if np.isfinite(value) else "")
     return None
@@ -120,7 +126,9 @@ def _trouble(model: Model, params: Params, x: Any, y: Any, gradients: bool) -> l
     x, y = np.asarray(x), np.asarray(y)
     if not gradients:
         return [] if np.all(np.isfinite(_losses(model, params, x, y))) else ["loss"]
+    # Flags alone leave the device, and no gradients.
     losses, gradient = _finite(model, params, x, y)
+    # A loss comes first: where it is not finite, neither is its gradient.
     if not np.all(losses):
         return ["loss"]
     paths = jax.tree_util.tree_leaves_with_path(gradient)
@@ -148,10 +156,11 @@ def _culprit(look: Callable[[Any, Any], list[str]], x: Any, y: Any, row: int, ot
     def bad(features: np.ndarray, label: np.ndarray) -> bool:
         return bool(look(features.reshape(1, *own.shape), label[None]))
 
-    found = _finite_one(bad, x, y, own, label, others)
-    if found is None:
+    finite_example = _finite_one(bad, x, y, own, label, others)
+    if finite_example is None:
         return " So is that of every other example that was tried: see the model, its loss and what it divides by."
-    good, good_label = found
+    good, good_label = finite_example
+    # With another label it is finite: so it is not a feature.
     if not bad(own, good_label):
         outside = " Whole numbers count the model's outputs from 0." if label.dtype.kind in "iu" else ""
         return f" Its label is the cause: it is {_shown(label)}.{outside}"
@@ -166,12 +175,14 @@ def _culprit(look: Callable[[Any, Any], list[str]], x: Any, y: Any, row: int, ot
         0,
         len(features),
     )  # the cause lies between: numbers of features that are the bad one's
+    # By halves: some ten looks for a picture, and not one for each of its pixels.
     while not_finite - finite > 1:
         middle = (finite + not_finite) // 2
         if bad(with_first(middle), good_label):
             not_finite = middle
         else:
             finite = middle
+    # The last one that was put in need not do it alone: it may take another one.
     one = base.copy()
     one[finite] = features[finite]
     if not bad(one, good_label):
@@ -191,6 +202,7 @@ def _finite_one(
     others: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray] | None:
     """(an example whose loss and gradient are finite, its label), near to the bad one if there is none; or None."""
+    # Spread over all of them, which may be sorted by label or by client.
     chosen = others[np.linspace(0, len(others) - 1, min(COMPARED, len(others))).astype(int)]
     for row in chosen:
         if not bad(np.asarray(x[row]), np.asarray(y[row])):

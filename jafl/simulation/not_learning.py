@@ -1,7 +1,7 @@
 """Runs that end without having learned, or with less than they had learned: what shows it, and what to change.
 
 Such a run is finite, so nothing stops it, but its model is of no use. What is said follows from what is measured, by
-the table of ``judge``. Where nothing is sure, the measurements are told, and what to look at.
+the table of ``judge``. Where nothing is sure, the text has the measurements, and what to look at.
 """
 
 import math
@@ -17,7 +17,7 @@ from jafl.simulation import learning_measures as measures
 from jafl.simulation.example_scale import large_examples
 from jafl.simulation.learning_measures import Fall, Measured
 from jafl.simulation.rate_trial import try_rates
-from jafl.simulation.side_findings import clients_apart, labels_that_clients_lack, not_finite
+from jafl.simulation.side_findings import clients_whose_loss_rose, labels_that_clients_lack, not_finite
 from jafl.specifications import Specification, as_specification
 
 # Shorter runs are not judged. While a healthy run begins, its loss was seen above the first one for up to 44 server
@@ -100,21 +100,21 @@ def judge(run: Run, history: History, names: RateNames | None = None) -> list[Ju
       The judgements, the gravest first.
     """
     names = names or RateNames()
-    found = [Judgement("not finite", text) for text in not_finite(run, history)]
+    judgements = [Judgement("not finite", text) for text in not_finite(run, history)]
     measured = measures.on_test(run, history) or measures.in_training(run, history)
     long_enough = measured is not None and _long_enough(run, history, measured)
     if measured is not None and long_enough:
         verdict = _verdict(measured)
         if verdict == "fell back" and measured.fall:
-            found.append(Judgement(verdict, _told_of_fall(run, history, measured.fall, names)))
+            judgements.append(Judgement(verdict, _about_fall(run, history, measured.fall, names)))
         elif verdict in SAID:
             advice = _advice(run, history, measured, names)
-            found.append(Judgement(verdict, f"{SAID[verdict]}: {_shown(measured)}. {advice}"))
-        elif not measured.has_lost and (text := clients_apart(run, history)):
-            found.append(Judgement("clients apart", text))
+            judgements.append(Judgement(verdict, f"{SAID[verdict]}: {_shown(measured)}. {advice}"))
+        elif not measured.has_lost and (text := clients_whose_loss_rose(run, history)):
+            judgements.append(Judgement("clients apart", text))
     if text := labels_that_clients_lack(run, history if long_enough else None):
-        found.append(Judgement("lacks labels", text))
-    return found
+        judgements.append(Judgement("lacks labels", text))
+    return judgements
 
 
 def why_not_learned(run: Run, history: History, names: RateNames | None = None) -> str | None:
@@ -132,6 +132,7 @@ def _long_enough(run: Run, history: History, measured: Measured) -> bool:
     """Whether a run was long enough to be judged, or has lost so much that this does not matter."""
     steps, trips = history.server_steps, len(history.trip_reports["loss"])
     clients = min(run.schedule.num_clients, MOST_CLIENTS_AWAITED)
+    # As many trips as clients: before, the mean loss is that of the quick ones alone.
     if steps >= FEWEST_STEPS and trips >= max(FEWEST_TRIPS, clients):
         return True
     return steps >= STEPS_TO_BLOW_UP and measured.has_blown_up
@@ -140,6 +141,7 @@ def _long_enough(run: Run, history: History, measured: Measured) -> bool:
 def _verdict(measured: Measured) -> str:
     """The table of ``judge``."""
     accuracy, blown_up = measured.accuracy, measured.has_blown_up
+    # A loss that has blown up is no fall from what was learned: other rows say more of it.
     if measured.has_gained_and_lost and not blown_up:
         return "fell back"
     if accuracy and (accuracy.has_risen or (measured.trained_before and not accuracy.has_fallen)):
@@ -168,11 +170,12 @@ def _shown(measured: Measured) -> str:
 
 def _advice(run: Run, history: History, measured: Measured, names: RateNames) -> str:
     """What to change, and what was measured that speaks for it."""
-    if said := _told_of_noise(history):
+    # First of all: where the noise is louder than the signal, no rate helps.
+    if said := _about_noise(history):
         return said
     trial = try_rates(run, measured.constant)
     scale = large_examples(run)
-    rates = _Rates.of(run, names)
+    rates = _Rates.from_run(run, names)
     start, end = measured.losses
     moved_little = max(end, measured.peak) <= (1 + HARDLY) * start and end >= (1 - HARDLY) * start
     factor = trial.factor if trial else None
@@ -182,40 +185,42 @@ def _advice(run: Run, history: History, measured: Measured, names: RateNames) ->
     too_slow = moved_little or end > FAR_FROM_CONSTANT * (measured.constant or math.inf)
     if trial and factor is not None and factor > 1 and too_slow and not measured.has_lost:
         return f"{trial.describe()} Train longer, or raise {rates.changed(factor)}."
+    # The clients' own rate learns, and the model has hardly moved: so the server's may be too low.
     if trial and factor == 1 and moved_little and not rates.server_is_beyond:
         own = try_rates(run, measured.constant, server=True)
         if own and own.factor is not None and own.factor > 1 and rates.server is not None:
             to = f"{float(f'{rates.server * own.factor:.1g}'):g}"
-            return f"{own.describe()} Train longer, or raise {rates.server_told}, to {to} for example."
+            return f"{own.describe()} Train longer, or raise {rates.server_text}, to {to} for example."
     if rates.server_is_beyond:
+        # The mean of the updates is what SGD's rate 1 adds: beyond it no trial is needed.
         own = None if rates.server_is_sgd else try_rates(run, measured.constant, server=True)
         if own and own.factor is not None and own.factor < 1:
             return f"{rates.lowered_server(own.factor)} {own.describe()}"
-        return f"{rates.lowered_server()} If that does not help, lower {rates.clients_told}."
+        return f"{rates.lowered_server()} If that does not help, lower {rates.clients_text}."
     stale = _mean_staleness(history)
     if trial and trial.lower and measured.has_blown_up:
         return f"{rates.lowered_first(trial.lower)}{scale}{_look_at(history)}"
     if measured.has_lost and (trial is None or measured.has_blown_up or (factor == 1 and stale > FRESH)):
         lower = f"{rates.lowered_first(VERY_STALE if stale > STALE else 1 / 3)} If that does not help, lower"
-        return f"{lower} {rates.other_told}.{scale}{_look_at(history)}"
+        return f"{lower} {rates.other_text}.{scale}{_look_at(history)}"
     if trial is None and moved_little:
-        return f"It has hardly moved: train longer, or raise {rates.server_told}, or {rates.clients_told}."
-    told = "Nothing that was measured says why."
+        return f"It has hardly moved: train longer, or raise {rates.server_text}, or {rates.clients_text}."
+    reason = "Nothing that was measured says why."
     if trial:
-        told = trial.describe() + (
+        reason = trial.describe() + (
             " None of the rates that were tried, from a ten-thousandth to 100,000 times as much, learned."
             if factor is None
             else ""
         )
-    lower = f" If all of that is as it should be, lower {rates.clients_told}." if measured.has_lost else ""
+    lower = f" If all of that is as it should be, lower {rates.clients_text}." if measured.has_lost else ""
     return (
-        f"{told}{scale} Look at whether labels belong to their examples, whether the model's outputs depend on its "
+        f"{reason}{scale} Look at whether labels belong to their examples, whether the model's outputs depend on its "
         "inputs (dead units, a missing layer), whether the test examples are like the clients', and whether it "
         f"trains long enough.{lower}{_look_at(history)}"
     )
 
 
-def _told_of_noise(history: History) -> str:
+def _about_noise(history: History) -> str:
     """What is said of a private run whose noise is louder than its signal; "" of any other run."""
     reports = history.step_reports
     if "noise_norm" not in reports or not len(reports["noise_norm"]):
@@ -227,6 +232,7 @@ def _told_of_noise(history: History) -> str:
     clip, of_clip = "", ""
     if len(clipped):
         share = f"{100 * clipped.mean():.0f} % of the trips were clipped"
+        # The noise is in proportion to the norm, and the signal only where trips are clipped.
         if clipped.mean() < FEW_CLIPPED:
             clip = f"a smaller clip_norm ({share}, and the noise is in proportion to it), "
         else:
@@ -252,13 +258,13 @@ def _look_at(history: History) -> str:
     return f" Updates were {mean:.3g} server steps old on average: fewer clients at once make them fresher."
 
 
-def _told_of_fall(run: Run, history: History, fall: Fall, names: RateNames) -> str:
+def _about_fall(run: Run, history: History, fall: Fall, names: RateNames) -> str:
     """What is said of a run that had learned more than it ends with."""
     said = (
         f"The run has lost what it had learned: its {fall.name} was {fall.best:.4g} around server step {fall.step}, "
         f"and is {fall.end:.4g} at the end{fall.swings}."
     )
-    if noise := _told_of_noise(history):
+    if noise := _about_noise(history):
         return f"{said} {noise}"
     losses = measures.training_losses_between(history, (fall.step, history.server_steps))
     keep = "The parameters of an earlier evaluation are the better ones (on_evaluation gives them)."
@@ -268,13 +274,13 @@ def _told_of_fall(run: Run, history: History, fall: Fall, names: RateNames) -> s
             "their own examples, and no longer the test's. Train for fewer steps, or regularize (l2, proximal). "
             f"{keep}"
         )
-    told = (
+    losses_text = (
         f" The clients' training loss rose, too, from {losses[0]:.3g} to {losses[1]:.3g}." if losses else ""
     )
-    rates = _Rates.of(run, names)
+    rates = _Rates.from_run(run, names)
     lower = rates.lowered_server() if rates.server_is_beyond else rates.lowered_first(1 / 3)
     return (
-        f"{said}{told} {lower} Or let the rate fall with the server steps (a schedule)."
+        f"{said}{losses_text} {lower} Or let the rate fall with the server steps (a schedule)."
         f"{_look_at(history)} {keep}"
     )
 
@@ -290,7 +296,7 @@ class _Rates(NamedTuple):
     momentum: float
 
     @classmethod
-    def of(cls, run: Run, names: RateNames) -> "_Rates":
+    def from_run(cls, run: Run, names: RateNames) -> "_Rates":
         optimizer, work = run.server_optimizer, as_specification(run.client_work).arguments
         sgd = optimizer is None or (
             isinstance(optimizer, Specification) and getattr(optimizer.factory, "__name__", "") == "sgd"
@@ -298,8 +304,10 @@ class _Rates(NamedTuple):
         arguments = optimizer.arguments if isinstance(optimizer, Specification) else {}
         server = 1.0 if optimizer is None else _rate(optimizer)
         momentum = min(_number(arguments.get("momentum")) or 0.0, 0.999)
+        # Momentum adds up updates: a rate of 0.1 with a momentum of 0.9 moves as far as a rate of 1 without.
         beyond = not sgd or (server is not None and server / (1 - momentum) > 1)
         clients = _rate(work.get("optimizer"))
+        # Under a schedule no single number is the rate that was used.
         if work.get("schedule") is not None:
             clients = None
         return cls(names, clients, server, beyond or work.get("local_steps") == 1, sgd, momentum)
@@ -310,24 +318,24 @@ class _Rates(NamedTuple):
         return not self.server_is_sgd or (self.server is not None and self.server / (1 - self.momentum) > 1)
 
     @property
-    def clients_told(self) -> str:
-        return _told(self.names.clients, self.clients)
+    def clients_text(self) -> str:
+        return _rate_text(self.names.clients, self.clients)
 
     @property
-    def server_told(self) -> str:
-        return _told(self.names.server, self.server)
+    def server_text(self) -> str:
+        return _rate_text(self.names.server, self.server)
 
     @property
-    def other_told(self) -> str:
+    def other_text(self) -> str:
         """The rate that is not the first one."""
-        return self.clients_told if self.server_first else self.server_told
+        return self.clients_text if self.server_first else self.server_text
 
     def changed(self, factor: float) -> str:
         """The rate to change first, and to what: it is the server's where clients take one step, which it scales."""
         one_step = self.server_first and not self.server_is_beyond
-        told, rate = (self.server_told, self.server) if one_step else (self.clients_told, self.clients)
+        text, rate = (self.server_text, self.server) if one_step else (self.clients_text, self.clients)
         to = f"{factor:g} times as much" if rate is None else f"{float(f'{rate * factor:.1g}'):g}"
-        return f"{told}, to {to} for example"
+        return f"{text}, to {to} for example"
 
     def lowered_first(self, factor: float) -> str:
         return f"Lower {self.changed(factor)}."
@@ -338,12 +346,13 @@ class _Rates(NamedTuple):
         if self.server is not None:
             rate = self.server * factor if factor else self.server / 3
             if self.server_is_sgd:
+                # At most what adds the mean of the updates: it is what the clients have trained.
                 rate = min(rate, 1 - self.momentum)
             to = f", to {float(f'{rate:.1g}'):g} for example"
-        return f"Lower {self.server_told}{to}."
+        return f"Lower {self.server_text}{to}."
 
 
-def _told(name: str, rate: float | None) -> str:
+def _rate_text(name: str, rate: float | None) -> str:
     return name if rate is None else f"{name}, which is {rate:g}"
 
 
@@ -362,8 +371,8 @@ def numbered(messages: Sequence[str | None]) -> str | None:
     if not bad:
         return None
     listed = ", ".join(map(str, bad[:10])) + (", ..." if len(bad) > 10 else "")
-    alike = all(str(messages[number]).startswith("The run did not learn") for number in bad)
-    what = "did not learn" if alike else "end with a warning"
+    none_learned = all(str(messages[number]).startswith("The run did not learn") for number in bad)
+    what = "did not learn" if none_learned else "end with a warning"
     return (
         f"{len(bad)} of {len(messages)} runs {what} (numbers {listed}). Of run {bad[0]}: {messages[bad[0]]}"
     )

@@ -19,6 +19,7 @@ def is_watched() -> bool:
 
 def in_notebook() -> bool:
     """Whether the program runs in the kernel of a notebook."""
+    # Whoever runs in a notebook has loaded it; to import it here would take every run its time.
     ipython = sys.modules.get("IPython")
     return hasattr(ipython.get_ipython(), "kernel") if ipython else False
 
@@ -30,6 +31,7 @@ class Progress:
     """
 
     def __init__(self, name: str, schedule: EventSchedule, shown: bool = True):
+        # Only for a bar: runs without one need not load it.
         from tqdm.auto import tqdm
 
         self.accuracy: float | None = None
@@ -47,6 +49,7 @@ class Progress:
             dynamic_ncols=True,
             file=sys.stderr,
             mininterval=0.2 if is_watched() else SECONDS_BETWEEN_LINES,
+            # The mean rate of the whole run: chunks differ in length, and the last one's says little.
             smoothing=0,
         )
         self._bar.set_postfix_str("compiling")
@@ -66,6 +69,7 @@ class Progress:
             return
         self._began = True
         self._bar.reset()
+        # What an earlier part of the run has done is not counted in the rate.
         self._bar.initial = self._bar.n = int(np.searchsorted(self._schedule.step, server_step))
 
     def update(self, server_step: int) -> None:
@@ -75,6 +79,7 @@ class Progress:
         if not self._began:
             self._began = True
             self._bar.reset()  # compiling does not count in rate and time left
+        # Trips, and not steps: the bar has one unit for every protocol and buffer size.
         trips = int(np.searchsorted(self._schedule.step, server_step))
         self._reached = float(self._schedule.step_time[server_step - 1])
         self._describe()
@@ -86,10 +91,11 @@ class Progress:
 
     def _describe(self) -> None:
         new, seconds = self._bar.n - self._bar.initial, self._bar.format_dict["elapsed"]
+        # tqdm has no rate before its second look.
         rate = self._bar.format_dict["rate"] or new / max(seconds, 1e-3)
-        found = "" if self._loss is None else f", loss {self._loss:.4g}"
+        measure = "" if self._loss is None else f", loss {self._loss:.4g}"
         if self.accuracy is not None:
-            found = f", accuracy {self.accuracy:.3f}"
+            measure = f", accuracy {self.accuracy:.3f}"
         self._bar.set_postfix_str(
-            f"{rate:,.0f} trips/s, simulated time {self._reached:,.1f}{found}", refresh=False
+            f"{rate:,.0f} trips/s, simulated time {self._reached:,.1f}{measure}", refresh=False
         )

@@ -66,25 +66,32 @@ def try_rates(run: Run, constant: float | None, *, server: bool = False) -> Rate
     """
     work = as_specification(run.client_work)
     optimizer = work.arguments.get("optimizer")
+    # Client work of the user's own, in which nobody knows where a rate is.
     if optimizer is None:
         return None
     held = run.federation.partition.indices
+    # Spread over all clients: those of a single one may have one label.
     rows = held[np.linspace(0, len(held) - 1, EXAMPLES).astype(int)]
+    # Without dropout, so that rates and nothing drawn make the difference.
     model = work.build().model.as_evaluated()
     rate = _rate_in_the_middle(work, run.schedule.num_steps)
-    apart = as_specification(run.server_optimizer) if server else None
+    server_optimizer = as_specification(run.server_optimizer) if server else None
     examples = (np.asarray(run.federation.x[rows]), np.asarray(run.federation.y[rows]))
     factors = np.array(FACTORS, np.float32)
     try:
-        found = _losses(model, as_specification(optimizer), apart, run.params, examples, factors, rate)
+        before_and_after = _losses(
+            model, as_specification(optimizer), server_optimizer, run.params, examples, factors, rate
+        )
     except Exception:  # a warning is no reason for a run that has ended to fail, whatever its parts refuse
         return None
-    start, losses = float(found[0]), np.asarray(found[1], np.float64)
+    start, losses = float(before_and_after[0]), np.asarray(before_and_after[1], np.float64)
+    # NaN is the worst of all, and comparisons with it say nothing.
     losses = np.where(np.isfinite(losses), losses, np.inf)
     known = [loss for loss in (start, constant, constant_loss(run, examples[1])) if loss is not None]
     enough = LEARNED * min(known)
     own = FACTORS.index(1.0)
     learns = losses <= enough
+    # Ten times the lowest that learns: that one learns just enough.
     lower = min(10 * FACTORS[int(np.argmax(learns))], FACTORS[own - 1]) if learns[:own].any() else None
     if learns[own]:
         chosen = own
@@ -126,18 +133,21 @@ def _losses(
 
     def after(factor):
         def step(carry, _):
-            params, state, kept = carry
+            params, state, server_state = carry
             _, gradient = sum_and_gradient(model, params, rows, None)
             gradient = jax.tree.map(lambda g: g / EXAMPLES, gradient)
             updates, state = clients.update(gradient, state, params)
             updates = jax.tree.map(lambda u: jnp.asarray(rate, u.dtype) * u, updates)
             if servers is not None:
-                updates, kept = servers.update(jax.tree.map(jnp.negative, updates), kept, params)
+                updates, server_state = servers.update(
+                    jax.tree.map(jnp.negative, updates), server_state, params
+                )
             updates = jax.tree.map(lambda u: factor.astype(u.dtype) * u, updates)
-            return (optax.apply_updates(params, updates), state, kept), None
+            return (optax.apply_updates(params, updates), state, server_state), None
 
         first = (params, clients.init(params), None if servers is None else servers.init(params))
         (trained, _, _), _ = jax.lax.scan(step, first, None, length=STEPS)
         return loss(trained)
 
+    # One after the other, in one program: side by side a large model would be there thirteen times.
     return loss(params), jax.lax.map(after, factors)

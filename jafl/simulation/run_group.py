@@ -13,11 +13,11 @@ from jafl.base import processes
 from jafl.base.errors import SettingError
 from jafl.engine.devices import at_hand, put
 from jafl.engine.evaluation import evaluation_memory
-from jafl.engine.plan.device_memory import CompiledMemory, Forecast, memory_of, ran_out_of_memory
+from jafl.engine.plan.device_memory import CompiledMemory, Forecast, ran_out_of_memory, read_compiled_memory
 from jafl.engine.plan.make_program import slots_for
 from jafl.engine.plan.preparation import Preparation
 from jafl.simulation import stacking
-from jafl.simulation.digests import Reads, digests_of
+from jafl.simulation.digests import Reads, run_digests
 from jafl.simulation.divergence import all_finite
 from jafl.specifications import Drawn, as_specification, is_drawn
 
@@ -43,6 +43,7 @@ class RunGroup(abc.ABC):
 
     def __init__(self, preparations: Sequence[Preparation], programs: Sequence[engine.Program], carry: Any):
         self.preparations, self.carry = list(preparations), carry
+        # Kept on the host as they were read: what lies on the device may be divided or donated.
         self.reads = [
             Reads(program, prepared.plan, prepared.run.params, prepared.run.key)
             for prepared, program in zip(preparations, programs, strict=True)
@@ -54,7 +55,7 @@ class RunGroup(abc.ABC):
     @functools.cached_property
     def digests(self) -> dict[str, str]:
         """Of all that the runs read; all processes ask for them together."""
-        return digests_of(self.reads)
+        return run_digests(self.reads)
 
     def agree(self) -> None:
         """Lets all processes have the random words that the first one has drawn."""
@@ -68,6 +69,7 @@ class RunGroup(abc.ABC):
             return Drawn(put(words, value.words.sharding))
 
         carry = self.carry
+        # The matrix form has no such state: a rule that draws is not linear.
         if hasattr(carry, "rule_state"):
             state = jax.tree.map(agreed, carry.rule_state, is_leaf=is_drawn)
             self.carry = carry._replace(rule_state=state)
@@ -76,6 +78,7 @@ class RunGroup(abc.ABC):
         """The preparation of one run with the random words that its state has: a checkpoint's, or those drawn."""
         held = jax.tree.leaves(getattr(self.carry, "rule_state", ()), is_leaf=is_drawn)
         words = [np.asarray(at_hand(value.words)) for value in held if is_drawn(value)]
+        # Of a stacked group each word has an axis of runs.
         own = [each if each.ndim == 1 else each[number] for each in words]
         return self.preparations[number].with_drawn(own)
 
@@ -129,6 +132,7 @@ class RunGroup(abc.ABC):
             compiled = self.compiled_memory()
         except OutOfMemory as error:
             raise self._too_large(f" The compiler says: {error}.") from error
+        # The compiler's figures replace the forecast, which has estimates of temporary values.
         if compiled:
             self.memory, self.temporary_bytes = self.memory.as_compiled(compiled), compiled.temporaries
             if not self.memory.fits:
@@ -144,6 +148,7 @@ class SingleRun(RunGroup):
     """A group of one run: its program as it is, on one device or several."""
 
     def __init__(self, preparation: Preparation):
+        # Drawn before anything is placed: program, state and digests then have the same words.
         preparation = preparation.with_drawn()
         on_host = preparation.program_with_keys()
         self._program, carry = preparation.place(on_host)
@@ -190,6 +195,7 @@ class StackedRuns(RunGroup):
             "slots": max(slots_for(prepared.run, prepared.plan) for prepared in preparations),
             "num_clients": runs[0].schedule.num_clients,
         }
+        # Shapes first: whether all runs fit is known before any of them takes memory.
         shapes = jax.eval_shape(
             lambda stack, params: stacking.allocate(stack, params, **sizes), stack, params
         )
@@ -233,11 +239,13 @@ def _memory(preparations: Sequence[Preparation], stack: stacking.Stack, carry: e
     held, first, number = 0, preparations[0], len(preparations)
     counted: set[int] = set()
     for run in (preparation.run for preparation in preparations):
+        # Runs on the same test examples share their evaluators (``run_states``).
         if id(run.federation.test_x) not in counted:
             counted.add(id(run.federation.test_x))
             model = as_specification(run.client_work).build().model
             on_training = "train" in (run.evaluators or {})
             held += evaluation_memory(model, run.federation, on_training=on_training)
+    # Under ``vmap`` the trips of all runs train at the same time.
     temporaries = number * first.forecast.parts["temporaries"]
     sizes = {"evaluation": held, "temporaries": temporaries, "width": first.plan.width}
     return stacking.check_memory(stack, carry, number, **sizes)
@@ -252,10 +260,12 @@ def memory_after_compiling(lower: Callable[[], Any]) -> CompiledMemory | None:
       OutOfMemory: if the compiler refuses the program for want of memory.
     """
     try:
-        return memory_of(lower().compile())
+        # The same program that is run later: JAX keeps what it has compiled, so nothing is compiled twice.
+        return read_compiled_memory(lower().compile())
     except jax.errors.JaxRuntimeError as error:
         if said := ran_out_of_memory(error):
             raise OutOfMemory(said) from error
         return None
+    # Some compilers do not say what they have laid out; then the forecast stands.
     except (AttributeError, NotImplementedError, TypeError):
         return None

@@ -28,7 +28,7 @@ from jafl.simulation.run_group import RunGroup
 from jafl.specifications import as_specification
 
 DEFAULT_EVALUATIONS = 100
-TELL_OF_TIME = ("server_step", "client_trips", "time")  # columns of an evaluation that measure nothing
+PLACE_IN_THE_RUN = ("server_step", "client_trips", "time")  # columns that measure nothing
 Evaluators = Mapping[str, Callable[[Params], Mapping[str, float]]]
 
 
@@ -55,6 +55,7 @@ class Clock:
 
     def seconds(self) -> tuple[float, float]:
         """(seconds of training and evaluation, seconds of compiling) so far, one run's share of each."""
+        # What is compiled on the way, such as an evaluation's program, is no training.
         compiled_since_start = self.compiling.seconds - self._compiled_before_start
         running = time.perf_counter() - self._started - compiled_since_start
         return (
@@ -77,7 +78,7 @@ class RunState:
       ended: whether it is over.
       stopped: whether its last evaluation met its condition ``stop_when``.
       best_params: [*P] NumPy, of the best evaluation so far; None of a run that does not keep them.
-      of_clients: {metric: [N]} of each evaluation so far, of a run that measures its clients.
+      client_measurements: {metric: [N]} of each evaluation so far, of a run that measures its clients.
     """
 
     number: int
@@ -89,7 +90,7 @@ class RunState:
     ended: bool = False
     stopped: bool = False
     best_params: Params = None
-    of_clients: list[dict[str, np.ndarray]] = dataclasses.field(default_factory=list)
+    client_measurements: list[dict[str, np.ndarray]] = dataclasses.field(default_factory=list)
 
     @property
     def run(self) -> Run:
@@ -112,6 +113,7 @@ class RunState:
         run_seconds, compile_seconds = clock.seconds()
         return History(
             evaluations=self.evaluations,
+            # Copies: the next chunk is donated the memory in which they lie.
             params=jax.tree.map(np.array, group.models()[self.number]),
             trip_reports=_copied(reports_until(self.run.rule, self.schedule, done, trip_reports)),
             step_reports=_copied({name: np.asarray(rows)[:done] for name, rows in step_reports.items()}),
@@ -130,9 +132,12 @@ class RunState:
     @property
     def client_metrics(self) -> dict[str, np.ndarray] | None:
         """``History.client_metrics`` so far."""
-        if not self.of_clients:
+        if not self.client_measurements:
             return None
-        return {name: np.stack([row[name] for row in self.of_clients]) for name in self.of_clients[0]}
+        return {
+            name: np.stack([row[name] for row in self.client_measurements])
+            for name in self.client_measurements[0]
+        }
 
     def measure_clients(self, params: Params) -> None:
         """Measures the model on each client's own examples, for the last evaluation, if the run asks for it."""
@@ -140,11 +145,12 @@ class RunState:
             return
         model = as_specification(self.run.client_work).build().model
         measured = per_client(model, params, self.run.federation)
-        self.of_clients.append(measured)
+        self.client_measurements.append(measured)
         for name, values in measured.items():
             better = not name.endswith(SMALLER)
             for kind, value in fairness(values, larger_is_better=better).items():
                 column = f"client_{name}_{kind}"
+                # Only now: an evaluator says the names of its metrics with its first result.
                 taken = column in self.evaluations[-1]
                 require(
                     not taken,
@@ -157,9 +163,10 @@ class RunState:
 
     def check_columns(self) -> None:
         """Raises SettingError where the run is to stop, or to keep parameters, by what no evaluation measures."""
-        columns = [name for name in self.evaluations[-1] if name not in TELL_OF_TIME]
+        columns = [name for name in self.evaluations[-1] if name not in PLACE_IN_THE_RUN]
         public = None
-        if report_of(self.run.rule) is not None:  # private
+        # Of a private run nothing that clients' examples decide may stop it or choose what is kept.
+        if report_of(self.run.rule) is not None:
             evaluators = [name for name in self.evaluators if name != "train"]
             public = [
                 column
@@ -175,6 +182,7 @@ class RunState:
     def keep_if_best(self, params: Params) -> None:
         """Keeps a copy of the parameters of the last evaluation if that is the best one, and the run keeps them."""
         if self.run.keep_best is not None and self._best() == len(self.evaluations) - 1:
+            # On the host: a second model on the device would count in its memory.
             self.best_params = jax.tree.map(np.array, params)
 
     def _best(self) -> int:
@@ -195,7 +203,9 @@ class RunState:
         self.evaluations, self.ended = own["evaluations"], own["ended"]
         self.best_params = saved.best.get(self.number)
         rows = saved.client_metrics.get(self.number, {})
-        self.of_clients = [dict(zip(rows, each, strict=True)) for each in zip(*rows.values(), strict=True)]
+        self.client_measurements = [
+            dict(zip(rows, each, strict=True)) for each in zip(*rows.values(), strict=True)
+        ]
 
     def end(self, outcome: History | DivergenceError) -> None:
         """The run is over."""
@@ -205,6 +215,7 @@ class RunState:
 def run_states(preparations: Sequence[Preparation]) -> list[RunState]:
     """The states before the first step; runs on the same data are evaluated by the same objects."""
     states = []
+    # By identity: runs of one group mostly hold the same federation, whose test examples then lie there once.
     shared: dict[tuple, Evaluators] = {}
     for number, preparation in enumerate(preparations):
         run = preparation.run
@@ -212,6 +223,7 @@ def run_states(preparations: Sequence[Preparation]) -> list[RunState]:
         if evaluators is None:
             model = as_specification(run.client_work).build().model
             splits = ("test_x", "test_y", "validation_x", "validation_y")
+            # Frozen parameters are a part of what is evaluated: models that differ in them share nothing.
             frozen = tuple(map(id, jax.tree.leaves(model)))
             identity = (*(id(getattr(run.federation, split)) for split in splits), *frozen)
             if identity not in shared:
@@ -234,6 +246,7 @@ def evaluate(
     on_evaluation: Callable[[int, dict[str, Any], Params], None] | None,
 ) -> None:
     """Evaluates runs after ``done`` server steps; those that share an evaluator in one program."""
+    # Many steps are evaluated for some runs of the group only.
     if not states:
         return
     models = group.models()
@@ -245,7 +258,8 @@ def evaluate(
         state.keep_if_best(models[state.number])
         if on_evaluation:
             params = models[state.number]
-            if not group.copies_models:  # the next steps use up the memory of the carry
+            # The next steps use up the memory of the carry, and the caller may keep what it gets.
+            if not group.copies_models:
                 params = jax.tree.map(jnp.copy, params)
             on_evaluation(state.number, state.evaluations[-1], params)
 
@@ -255,29 +269,33 @@ def _results(
 ) -> Iterator[dict[str, Any]]:
     """Yields {evaluator: result} of each run. All programs are started before the first result is waited for.
 
-    A user's evaluator is called when its run's turn comes: if it raises, the runs before have been told.
+    A user's evaluator is called when its run's turn comes: if it raises, earlier evaluations are
+    already handed over.
     """
+    # An evaluator of several runs computes all models in one program, one of a single run its own alone.
     users = collections.Counter(
         (name, id(evaluator)) for state in states for name, evaluator in state.evaluators.items()
     )
-    of_one: dict[tuple[int, str], Any] = {}
-    of_many: dict[int, Any] = {}
+    sums_of_one: dict[tuple[int, str], Any] = {}
+    sums_of_many: dict[int, Any] = {}
     for state in states:
         for name, evaluator in state.evaluators.items():
             if type(evaluator) is Evaluator and users[name, id(evaluator)] == 1:
-                of_one[state.number, name] = evaluator.start(models[state.number])
-            elif type(evaluator) is Evaluator and id(evaluator) not in of_many:
-                of_many[id(evaluator)] = evaluator.start_many(at_hand(group.carry.params))
-    of_one, of_many = jax.device_get((of_one, of_many))
+                sums_of_one[state.number, name] = evaluator.start(models[state.number])
+            elif type(evaluator) is Evaluator and id(evaluator) not in sums_of_many:
+                sums_of_many[id(evaluator)] = evaluator.start_many(at_hand(group.carry.params))
+    # All at once, after every program has been started: the device need not wait for the host in between.
+    sums_of_one, sums_of_many = jax.device_get((sums_of_one, sums_of_many))
     measured: dict[int, list[dict[str, float]]] = {}
 
     def result(state: RunState, name: str, evaluator: Any) -> Any:
-        if type(evaluator) is not Evaluator:  # a subclass may have a call of its own
+        # A subclass may have a call of its own.
+        if type(evaluator) is not Evaluator:
             return evaluator(models[state.number])
-        if (state.number, name) in of_one:
-            return evaluator.means(of_one[state.number, name])
+        if (state.number, name) in sums_of_one:
+            return evaluator.means(sums_of_one[state.number, name])
         if id(evaluator) not in measured:
-            measured[id(evaluator)] = evaluator.means_of_many(of_many[id(evaluator)])
+            measured[id(evaluator)] = evaluator.means_of_many(sums_of_many[id(evaluator)])
         return measured[id(evaluator)][state.number]
 
     for state in states:
@@ -305,7 +323,8 @@ def _record(
             record[column] = value
     first, last = np.searchsorted(schedule.step, [since, done])
     for name, rows in trip_reports.items():
-        if name == "loss":  # of updates that counted as 0, a loss may not be finite either
+        # Where updates count as 0 that are not finite, their losses may not be finite either.
+        if name == "loss":
             record["train_loss"] = _mean(rows, first, last, finite=counts_as_zero(trip_reports))
         else:
             record[name] = _mean(rows, first, last)
@@ -323,24 +342,26 @@ def _mean(rows: Any, first: int, last: int, *, finite: bool = False) -> float | 
         return None
     part = np.asarray(rows)[int(first) : int(last)]
     part = part[np.isfinite(part)] if finite else part
+    # In float64: the mean of many rows in their own type depends on how they are added.
     return float(np.mean(part, dtype=np.float64)) if len(part) else None
 
 
 def reports_until(
     rule: Any, schedule: EventSchedule, done: int, reports: Mapping[str, Any]
 ) -> dict[str, np.ndarray]:
-    """What the trips of the first ``done`` server steps reported.
+    """What the trips of the first ``done`` server steps reports_so_far.
 
     The weights of a rule with memory count all steps in which an update is used: of a run that was stopped, its own.
     """
     trips = int(schedule.step_offsets[done])
-    kept = {name: np.asarray(rows)[:trips] for name, rows in reports.items()}
+    reports_so_far = {name: np.asarray(rows)[:trips] for name, rows in reports.items()}
     built = as_specification(rule).build()
-    if 0 < done < schedule.num_steps and built.remembers and "weight" in kept:
+    # The columns were made for the whole schedule; of a run that ended before, fewer steps use an update.
+    if 0 < done < schedule.num_steps and built.remembers and "weight" in reports_so_far:
         columns = built.columns(first_steps(schedule, done))
         if "weight" in columns:
-            kept["weight"] = np.asarray(columns["weight"], kept["weight"].dtype)
-    return kept
+            reports_so_far["weight"] = np.asarray(columns["weight"], reports_so_far["weight"].dtype)
+    return reports_so_far
 
 
 def default_evaluators(model: Any, federation: Federation) -> dict[str, Evaluator]:
@@ -357,6 +378,7 @@ def evaluation_steps(run: Run) -> list[int]:
     if evaluate_at is None:
         count = min(num_steps, DEFAULT_EVALUATIONS)
         evaluate_at = np.ceil(np.arange(1, count) * num_steps / count).astype(int).tolist()
+    # Start and end always: without them nobody could say whether the run has learned.
     steps = sorted({0, num_steps, *map(_server_step, evaluate_at)})
     require(
         steps[0] == 0 and steps[-1] == num_steps,

@@ -13,7 +13,7 @@ from jafl.specifications import as_specification
 
 # What an evaluation records beside what it measures.
 OF_THE_RUN = ("server_step", "client_trips", "time", "train_loss")
-# Labels that no client has are told where so many test examples have them.
+# Labels that no client has are named where so many test examples have them.
 SHARE_OF_TEST = 0.01
 # A client's own loss is judged by the last third of its trips, if it made so many; it must be above that of all
 # clients at the start by this share, beyond chance. Of many clients some are unlucky: the probability that chance
@@ -44,17 +44,18 @@ def not_finite(run: Run, history: History) -> list[str]:
             continue
         if split in of_losses:  # what is measured of the same outputs says no more
             continue
-        told = ""
+        reason = ""
         if name.endswith("_loss"):
             of_losses.add(split)
-            told = _why(run, split, run.params if bad[0] else history.params)
-        texts.append(f"{name} was not finite {when}: it says nothing of the model.{told}")
+            reason = _why(run, split, run.params if bad[0] else history.params)
+        texts.append(f"{name} was not finite {when}: it says nothing of the model.{reason}")
     return texts
 
 
 def _why(run: Run, split: str, params: Any) -> str:
     """A sentence on the example of a split whose loss is not finite; "" if an evaluator of one's own measured it."""
     x, y = (getattr(run.federation, f"{split}_{part}", None) for part in "xy")
+    # An evaluator of one's own may read other examples, whatever its name is.
     if run.evaluators is not None or x is None or y is None:
         return " See the evaluator, and the examples that it reads."
     model = as_specification(run.client_work).build().model
@@ -86,16 +87,18 @@ def labels_that_clients_lack(run: Run, history: History | None) -> str:
     )
 
 
-def clients_apart(run: Run, history: History) -> str:
+def clients_whose_loss_rose(run: Run, history: History) -> str:
     """A sentence on single clients whose own loss rose while the model learned; "" if there are none."""
+    # Only for runs that are judged: SciPy takes a while to load.
     from scipy.special import stdtrit
 
     losses = trip_losses(history)
     client = np.asarray(run.schedule.client[: len(losses)])
+    # Trips from the initial model, and where these are few a fiftieth of all: one loss says little.
     begins = max(2, int(np.sum(run.schedule.download_version[: len(losses)] == 0)), len(losses) // 50)
     before = float(np.mean(losses[:begins]))
     least = max(constant_loss(run, clients_labels(run)) or 0.0, (1 + RISEN) * before)
-    found: list[tuple[int, float]] = []
+    rises: list[tuple[int, float]] = []
     counts = np.bincount(client)
     of_clients = np.split(losses[np.argsort(client, kind="stable")], np.cumsum(counts)[:-1])
     judged = np.flatnonzero(counts >= FEWEST_TRIPS_OF_A_CLIENT)
@@ -106,13 +109,13 @@ def clients_apart(run: Run, history: History) -> str:
         if last.mean() > least and last.mean() - least > error * -stdtrit(
             len(last) - 1, BY_CHANCE / len(judged)
         ):
-            found.append((int(number), float(last.mean())))
-    if not found:
+            rises.append((int(number), float(last.mean())))
+    if not rises:
         return ""
-    most, after = max(found, key=lambda one: one[1])
-    listed = ", ".join(str(one[0]) for one in found[:SHOWN]) + (", ..." if len(found) > SHOWN else "")
+    most, after = max(rises, key=lambda one: one[1])
+    listed = ", ".join(str(one[0]) for one in rises[:SHOWN]) + (", ..." if len(rises) > SHOWN else "")
     return (
-        f"The model learned, but not for all clients: the training loss of {len(found)} of "
+        f"The model learned, but not for all clients: the training loss of {len(rises)} of "
         f"{run.federation.num_clients} (numbers {listed}) is above that of all clients at the start, {before:.3g}; "
         f"most of client {most}, {after:.3g} in the last third of its trips. See whether their labels belong to "
         "their examples, and whether these are like the others'."

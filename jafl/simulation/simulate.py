@@ -70,7 +70,7 @@ def simulate(
         federation's test split, and on its validation split if there is one.
       stop_when: a condition on the evaluations, ``"test_accuracy>=0.95"``, ``"test_loss<=0.3"`` or, for five
         evaluations in a row without a better one, ``"test_loss stalls 5"``: the run ends with the first evaluation,
-        that of the start apart, that meets it, and ``History.stopped_when`` says so.
+        other than that of the start, that meets it, and ``History.stopped_when`` says so.
       keep_best: a column of the evaluations, ``"test_accuracy"`` or ``"validation_loss"``: ``History.best_params``
         then holds the parameters of the evaluation that was best by it, beside the last ones in ``params``.
       evaluate_clients: whether each evaluation also measures the model on each client's own examples, those that it
@@ -106,20 +106,24 @@ def simulate(
         keep_best=keep_best,
         evaluate_clients=evaluate_clients,
     )
+    # All arguments are checked before any is used: planning and compiling may take minutes.
     check_run(run)
     check_options(plan, together)
     check_callbacks(on_evaluation=on_evaluation, on_progress=on_progress, should_stop=should_stop)
+    # Once: an iterator can be read only once, and evaluations are asked for in several places.
     run = run._replace(evaluate_at=evaluation_steps(run))
-    kept = as_checkpoints(checkpoints)
+    own_checkpoints = as_checkpoints(checkpoints)
     callbacks = Callbacks(_without_number(on_evaluation), None, on_progress, should_stop)
     with in_foreground(callbacks, [schedule], progress) as callbacks, CompileTime() as compiling:
-        plan = plan or saved_plan(kept, schedule, form)
+        # The checkpoint's own plan: devices may be others by now, and another plan would be other last bits.
+        plan = plan or saved_plan(own_checkpoints, schedule, form)
         with processes.one_error():
             preparation = prepare(run, plan=plan, devices=devices, together=together, form=form)
             group = make_run_group(preparation)
-        compile_runs(group, kept)
-        (outcome,) = drive(group, callbacks, kept, compiling)
-    history = _history_of(outcome)
+        compile_runs(group, own_checkpoints)
+        (outcome,) = drive(group, callbacks, own_checkpoints, compiling)
+    history = _history_or_error(outcome)
+    # After training, and from what was recorded: only a run that has not learned pays for trials.
     warn(why_not_learned(run, history))
     return history
 
@@ -147,7 +151,7 @@ def simulate_prepared(
             group = make_run_group(preparation.with_plan(plan) if plan else preparation)
         compile_runs(group, checkpoints)
         (outcome,) = drive(group, callbacks, checkpoints, compiling)
-    return _history_of(outcome)
+    return _history_or_error(outcome)
 
 
 def _without_number(
@@ -159,7 +163,7 @@ def _without_number(
     return lambda number, evaluation, params: on_evaluation(evaluation, params)
 
 
-def _history_of(outcome: Outcome | None) -> History:
+def _history_or_error(outcome: Outcome | None) -> History:
     """The history of a run that has ended; raises the error of one that has diverged."""
     if isinstance(outcome, DivergenceError):
         raise outcome

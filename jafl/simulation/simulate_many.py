@@ -79,12 +79,16 @@ def simulate_many(
         on_progress=on_progress,
         should_stop=should_stop,
     )
+    # Plans are not the caller's here: runs of a group need plans that fit each other.
     check_options(None, together)
-    kept = as_checkpoints(checkpoints)
+    own_checkpoints = as_checkpoints(checkpoints)
     callbacks = Callbacks(on_evaluation, on_end, on_progress, should_stop, on_memory)
     with in_foreground(callbacks, [run.schedule for run in runs], progress) as callbacks:
-        outcomes = simulate_group(runs, together=together, form=form, callbacks=callbacks, checkpoints=kept)
+        outcomes = simulate_group(
+            runs, together=together, form=form, callbacks=callbacks, checkpoints=own_checkpoints
+        )
     ended = zip(runs, outcomes, strict=True)
+    # One warning for all: a hundred runs of a sweep would hide everything else.
     warn(numbered([why_not_learned(run, end) if isinstance(end, History) else None for run, end in ended]))
     return outcomes
 
@@ -99,6 +103,7 @@ def simulate_group(
 ) -> list[Outcome | None]:
     """``simulate_many`` without its warning and its bar, for callers that have their own."""
     with CompileTime() as compiling:
+        # Checked here, too: sweeps come this way, without ``simulate_many``.
         preparations = prepare_together(_checked(runs), together=together, form=form)
         group = make_run_group(*preparations)
         compile_runs(group, checkpoints)
@@ -107,6 +112,7 @@ def simulate_group(
 
 def _checked(runs: Any) -> list[Run]:
     """The runs, with the server steps at which each is evaluated; SettingError for what is no run."""
+    # A Run is a tuple, and so it would pass as a list of its fields.
     fits = isinstance(runs, Iterable) and not isinstance(runs, Run)
     require(fits, "runs", runs, "a list of jafl.Run")
     remedy = (
@@ -115,6 +121,7 @@ def _checked(runs: Any) -> list[Run]:
     require(
         processes.count() == 1, "the number of processes", processes.count(), "1 for several runs", remedy
     )
+    # A generator can be read only once, and its length is needed.
     listed = list(runs)
     require(len(listed) > 0, "the number of runs", 0, "at least 1")
     for number, run in enumerate(listed):

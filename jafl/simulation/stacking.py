@@ -48,6 +48,7 @@ class Stack:
 
     def program(self, own: tuple) -> engine.Program:
         """The program whose own leaves are ``own``."""
+        # Shared leaves stay outside of ``vmap``: loops whose bounds they are run as long as those of one run.
         of_all, of_this_run = iter(self.shared), iter(own)
         leaves = [next(of_this_run) if is_own else next(of_all) for is_own in self.is_own]
         program: engine.Program = jax.tree.unflatten(self.structure, leaves)
@@ -65,6 +66,7 @@ def allocate(stack: Stack, params: Params, *, slots: int, num_clients: int) -> e
     return carries
 
 
+# Donated: otherwise all runs' carries would be on the device twice.
 @functools.partial(jax.jit, donate_argnames="carries")
 def run(stack: Stack, carries: engine.Carry, first_step: int, last_step: int) -> engine.Carry:
     """``engine.run`` of all runs; donates ``carries``. Shorter runs compute until the longest ends."""
@@ -86,6 +88,7 @@ def are_finite(params: Params) -> jax.Array:
     return jax.vmap(is_finite)(params)
 
 
+# One program for all runs: to take them out one by one would be as many calls as there are leaves and runs.
 @functools.partial(jax.jit, static_argnames="runs")
 def unstack(tree: Any, runs: int) -> list[Any]:
     """One pytree for each run, of ``tree`` with leaves [M, ...]."""
@@ -102,9 +105,9 @@ def stack(programs: Sequence[engine.Program]) -> Stack:
     Raises:
       SettingError: if programs differ in anything but numbers and the contents of arrays: says in what.
     """
-    programs = _alike(programs)
+    programs = _with_shared_bounds(programs)
     for number, program in enumerate(programs):
-        _check_alike(programs[0], program, number)
+        _check_same_structure(programs[0], program, number)
     structure = jax.tree.structure(programs[0])
     flat = [jax.tree.leaves(program) for program in programs]
     stacked = [_stacked(leaves) for leaves in zip(*flat, strict=True)]
@@ -148,15 +151,9 @@ def stack_params(params: Sequence[Any]) -> Any:
 def check_memory(
     stacked: Stack, carries: engine.Carry, runs: int, *, evaluation: int, temporaries: int, width: int
 ) -> Forecast:
-    """The memory that all runs take; their arrays must fit.
+    """The memory that M ``runs`` take, whose ``carries`` may be shapes; their arrays must fit.
 
-    Args:
-      stacked: the programs.
-      carries: their carries, or the shapes of these.
-      runs: M.
-      evaluation: bytes that evaluators hold.
-      temporaries: an estimate of what they hold besides.
-      width: that of the runs' plans.
+    evaluation, temporaries: bytes that evaluators hold, and an estimate of others. width: of one run's plan.
 
     Raises:
       GroupTooLarge: if the device has less.
@@ -178,31 +175,34 @@ def too_large(runs: int, memory: Forecast) -> GroupTooLarge:
     )
 
 
-def _alike(programs: Sequence[engine.Program]) -> list[engine.Program]:
+def _with_shared_bounds(programs: Sequence[engine.Program]) -> list[engine.Program]:
     """The programs with equal loop bounds where their server steps are of the same sizes.
 
     Shorter runs are padded to the longest; nobody reads what they compute after their last server step. A run with
     one trip in each step can be looped over like a run with more.
     """
+    # Equal bounds are stored once, and then no run's loop waits for another's.
     longest = max((np.asarray(program.server.steps.first_trip) for program in programs), key=_steps)
     placement = max(
         (program.placement for program in programs), key=lambda placement: placement.trips_folded_together
     )
+    # One placement for all, since it is static: what one run cannot do, no run does.
     placement = placement._replace(whole_steps=all(program.placement.whole_steps for program in programs))
-    alike = []
+    aligned_programs = []
     for program in programs:
         own = np.asarray(program.server.steps.first_trip)
         steps = _steps(own)
         same = np.array_equal(own[: steps + 1], longest[: steps + 1])
-        steps_of = program.server.steps._replace(first_trip=longest if same else own)
+        server_steps = program.server.steps._replace(first_trip=longest if same else own)
+        # A run with one trip in each step can be looped over like a run with more, and not the other way round.
         one_each = all(other.one_trip_per_step for other in programs)
-        alike.append(
+        aligned_programs.append(
             dataclasses.replace(
-                program.with_training(placement=placement).with_server(steps=steps_of),
+                program.with_training(placement=placement).with_server(steps=server_steps),
                 one_trip_per_step=one_each,
             )
         )
-    return alike
+    return aligned_programs
 
 
 def _steps(first_trip: np.ndarray) -> int:
@@ -210,7 +210,7 @@ def _steps(first_trip: np.ndarray) -> int:
     return int(np.searchsorted(first_trip, first_trip[-1]))
 
 
-def _check_alike(first: engine.Program, other: engine.Program, number: int) -> None:
+def _check_same_structure(first: engine.Program, other: engine.Program, number: int) -> None:
     """Raises SettingError unless ``other``, of the run ``number``, has the structure and types of ``first``."""
     described = [
         {
@@ -222,6 +222,7 @@ def _check_alike(first: engine.Program, other: engine.Program, number: int) -> N
     ]
     for name, mine in described[0].items():
         its = described[1][name]
+        # Kinds, and not values: numbers with a fraction are data, and may differ.
         if kind(mine) != kind(its):
             mine, its = _what_differs(mine, its)
             allowed = f"like that of run 0, {mine}, but for numbers with a fraction"
@@ -232,6 +233,7 @@ def _check_alike(first: engine.Program, other: engine.Program, number: int) -> N
     require(clients[0] == clients[1], f"the number of clients of run {number}", clients[1], allowed)
     for name in ("x", "y", "indices", "offsets"):
         mine, its = (getattr(program.data, name) for program in (first, other))
+        # Of entries alone: how many examples there are may differ, since shorter arrays are padded.
         kinds = [(array.dtype.name, array.shape[1:]) for array in (mine, its)]
         allowed = f"{kinds[0]}, that of run 0"
         setting = f"dtype and shape of an entry of the data's {name} of run {number}"
@@ -275,10 +277,14 @@ def kind(tree: Any, *, of_rows: bool = False) -> tuple:
 def _stacked(leaves: Sequence[Any]) -> tuple[Any, bool]:
     """(the leaf, False) if all are the same array, else (their stack [M, ...], True)."""
     first = leaves[0]
-    if np.ndim(first) == 0:  # under jit, which keeps the types of numbers weak
+    # Numbers always get an axis of runs, equal or not: groups that differ in other numbers share the program.
+    if np.ndim(first) == 0:
+        # Under jit, which keeps the types of numbers weak.
         return _stack(*leaves), True
+    # The same object is the common case, and needs no look at its contents.
     if all(leaf is first or np.array_equal(leaf, first) for leaf in leaves[1:]):
         return first, False
+    # Padded with the last row, as columns of one run are; nobody reads what follows a run's end.
     longest = max(len(leaf) for leaf in leaves)
 
     def padded(leaf: Any) -> np.ndarray:

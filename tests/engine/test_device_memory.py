@@ -126,7 +126,7 @@ def test_the_width_falls_until_it_fits():
         return found.needed + found.parts["temporaries"]
 
     def chosen(available):
-        return fitting_plan(run, Placement(together=True), available=available)
+        return fitting_plan(run, Placement(side_by_side=True), available=available)
 
     widest = chosen(2**40)
     assert widest.width == 30  # all that are in flight

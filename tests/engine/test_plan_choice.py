@@ -32,8 +32,8 @@ def spent(plan, lanes):
 @pytest.mark.parametrize("clients, size", [(100, 1), (100, 10), (1000, 1)])
 def test_side_by_side_no_other_half_of_the_width_is_quicker(clients, size):
     schedule = schedule_of(clients, size, 3000)
-    plan = plan_choice.default_plan(schedule, rules.asgd(), np.zeros(5), Placement(together=True))
-    assert plan.width == plan_choice.WIDTH_TOGETHER and plan.lanes < plan.width
+    plan = plan_choice.default_plan(schedule, rules.asgd(), np.zeros(5), Placement(side_by_side=True))
+    assert plan.width == plan_choice.WIDTH_SIDE_BY_SIDE and plan.lanes < plan.width
     halves = [plan.width >> power for power in range(7)]
     assert plan.lanes in halves
     assert spent(plan, plan.lanes) == min(spent(plan, lanes) for lanes in halves)
@@ -41,16 +41,16 @@ def test_side_by_side_no_other_half_of_the_width_is_quicker(clients, size):
 
 def test_waves_that_are_full_train_at_once():
     plan = plan_choice.default_plan(
-        schedule_of(5000, 1, 20_000), rules.asgd(), np.zeros(5), Placement(together=True)
+        schedule_of(5000, 1, 20_000), rules.asgd(), np.zeros(5), Placement(side_by_side=True)
     )
-    assert plan.lanes == plan.width == plan_choice.WIDTH_TOGETHER
+    assert plan.lanes == plan.width == plan_choice.WIDTH_SIDE_BY_SIDE
 
 
 @pytest.mark.parametrize(
     ("clients", "width"), [(5, 8), (20, 8), (100, 16), (400, 32), (1000, 64), (100_000, 64)]
 )
 def test_waves_of_the_matrix_form_have_few_lanes_where_few_would_be_filled(clients, width):
-    on_accelerator = Placement(together=True, platform="tpu")
+    on_accelerator = Placement(side_by_side=True, platform="tpu")
     assert plan_choice.matrix_width(np.zeros(5), on_accelerator, clients) == width
     assert plan_choice.matrix_width(np.zeros((3, 3, 1, 4)), on_accelerator, clients) == 8
     if clients >= 100:
@@ -77,7 +77,7 @@ def test_the_plan_taken_side_by_side_computes_what_trip_by_trip_does():
             model.init(jax.random.key(1), federation.x),
             jax.random.key(2),
         )
-        plan = plan_choice.default_plan(given[0], given[3], given[4], Placement(together=True))
+        plan = plan_choice.default_plan(given[0], given[3], given[4], Placement(side_by_side=True))
         assert 1 < plan.lanes < plan.width
         side_by_side = jafl.simulate(*given, evaluate_at=[], together=True)
         one_by_one = jafl.simulate(*given, evaluate_at=[], plan=jafl.trip_by_trip(given[0]))

@@ -71,7 +71,7 @@ def test_a_run_is_kept_until_the_new_one_has_come_as_far(before, tmp_path, monke
         shutil.rmtree(tmp_path / "smaller" / ".checkpoints_of_the_new_run")
         assert_same(tmp_path / "smaller", tmp_path / "whole smaller")
     said = grown(SMALL, folder, tmp_path, client_trips=400)
-    assert "goes on with its larger budget" in said and "begin anew" not in said
+    assert "goes on with its larger budget" in said and "start again" not in said
     assert (folder / "metrics.jsonl").read_bytes().startswith(old["metrics.jsonl"])
 
 
@@ -81,7 +81,7 @@ def test_checkpoints_of_another_larger_budget_are_not_used(tmp_path, monkeypatch
     stopped_at(30, changed(client_trips=400), tmp_path / "run", monkeypatch)
     said = grown(SMALL, tmp_path / "run", tmp_path, client_trips=600)
     assert "client_trips: was 400, is 600\n" in said
-    assert "They are removed, and these runs begin anew." in said
+    assert "They are removed, and these runs start again." in said
 
 
 @pytest.mark.full

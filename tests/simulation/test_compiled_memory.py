@@ -42,7 +42,7 @@ def prepared(available=2**34, placement=ON_A_GPU, seed=1):
 
 def compiled(preparation):
     program, carry = preparation.place()
-    return device_memory.memory_of(engine.run.lower(program, carry, 0, 0).compile())
+    return device_memory.read_compiled_memory(engine.run.lower(program, carry, 0, 0).compile())
 
 
 def trained(preparation):
@@ -93,7 +93,7 @@ def test_a_compiler_that_refuses_is_quoted(monkeypatch):
     def refuse(executable):
         raise jax.errors.JaxRuntimeError(REFUSED)
 
-    monkeypatch.setattr(run_group, "memory_of", refuse)
+    monkeypatch.setattr(run_group, "read_compiled_memory", refuse)
     error, _, evaluated = trained(prepared())
     assert "The compiler says: Ran out of memory in memory space hbm." in str(error) and not evaluated
 
@@ -102,7 +102,7 @@ def test_other_errors_of_a_compiler_leave_the_forecast(monkeypatch):
     def fail(executable):
         raise jax.errors.JaxRuntimeError("UNIMPLEMENTED: no such analysis")
 
-    monkeypatch.setattr(run_group, "memory_of", fail)
+    monkeypatch.setattr(run_group, "read_compiled_memory", fail)
     preparation = prepared()
     history, (told,), _ = trained(preparation)
     assert told == preparation.forecast and history.temporary_bytes is None

@@ -155,7 +155,7 @@ def test_without_a_good_one_the_run_begins_anew(folder, whole):
     for step in SAVED_AT:
         (folder / str(step) / "state" / "metadata").write_text("{}")
     assert result(run(folder, said=said)) == whole
-    assert [line.rsplit("; ", 1)[1] for line in said] == ["the run begins anew."] * 2
+    assert [line.rsplit("; ", 1)[1] for line in said] == ["the run starts again."] * 2
 
 
 @pytest.mark.full

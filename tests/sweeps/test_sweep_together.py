@@ -323,7 +323,7 @@ def test_a_checkpoint_of_other_runs_is_told_and_removed(tmp_path, whole):
     state.write_text(state.read_text().replace("fedbuff-seed2", "fedbuff-seed9"))
     checksums.write(state.parent.parent)  # it is whole, but of others
     assert quiet({}, SWEEP, folder, show=said.append).statuses == {"finished": 6}
-    assert any("is of another run" in line and "begin anew" in line for line in said)
+    assert any("is of another run" in line and "start again" in line for line in said)
     assert_same(folder, whole)
 
 

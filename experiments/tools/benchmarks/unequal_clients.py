@@ -48,7 +48,7 @@ def compare(rule: str, share: float) -> str:
     run = noise_run(schedule, data, jafl.models.mlp(10, (200,)), make(), local_epochs=1)
     cost = run.client_work.build().minibatches(data.num_examples)[schedule.client]
     plans = [
-        jafl.in_waves(schedule, plan_choice.WIDTH_TOGETHER),
+        jafl.in_waves(schedule, plan_choice.WIDTH_SIDE_BY_SIDE),
         preparation.prepare(run, devices=1, together=True).plan,
     ]
     programs = [whole_run(run, plan=plan, devices=1, together=True) for plan in plans]

@@ -40,6 +40,7 @@ class PackedColumn:
         return self.rows
 
     def __getitem__(self, number: jax.Array) -> jax.Array:
+        # Reads of one vector at places that follow from one number become a single operation.
         entries = [self.words[self.begin + e * self.rows + number] for e in range(math.prod(self.shape))]
         bits = jnp.stack(entries, axis=-1) if self.shape else entries[0]
         return lax.bitcast_convert_type(bits.reshape(*jnp.shape(number), *self.shape), self.dtype)
@@ -49,6 +50,7 @@ def part(column: Any, first: jax.Array, count: int) -> jax.Array:
     """[count, ...]: the rows of a column, packed or not, from ``first`` on; they are all there."""
     if not isinstance(column, PackedColumn):
         return lax.dynamic_slice_in_dim(column, first, count)
+    # Columns lie whole, one after the other: so each entry of these rows is one contiguous piece.
     begins = (column.begin + e * column.rows + first for e in range(math.prod(column.shape)))
     entries = [lax.dynamic_slice_in_dim(column.words, begin, count) for begin in begins]
     bits = jnp.stack(entries, axis=-1) if column.shape else entries[0]
@@ -64,15 +66,17 @@ def packed(columns: Any) -> Any:
       (5, 0.25)
     """
     leaves, structure = jax.tree.flatten(columns)
+    # Others, as those of 64 bits where JAX computes with them, stay by themselves: a word has 32 bits.
     fits = [leaf.dtype.itemsize == 4 for leaf in leaves]
     bits = [
+        # Bits, and not values: integers and floats share the vector, and none is rounded.
         lax.bitcast_convert_type(leaf, jnp.uint32).reshape(len(leaf), -1).T
         for leaf, is_packed in zip(leaves, fits, strict=True)
         if is_packed
     ]
     words = jnp.concatenate([row for column in bits for row in column])
-    made, begin = [], 0
+    table, begin = [], 0
     for leaf, is_packed in zip(leaves, fits, strict=True):
-        made.append(PackedColumn(words, begin, len(leaf), leaf.dtype, leaf.shape[1:]) if is_packed else leaf)
+        table.append(PackedColumn(words, begin, len(leaf), leaf.dtype, leaf.shape[1:]) if is_packed else leaf)
         begin += leaf.size if is_packed else 0
-    return jax.tree.unflatten(structure, made)
+    return jax.tree.unflatten(structure, table)

@@ -82,11 +82,7 @@ class AcceleratorRows:
         in bfloat16 converts all snapshots at every step, 387,000 cycles. A barrier does not prevent that, and a
         condition copies the leaves.
 
-        Args:
-          snapshots: [slots, *P].
-          slot: [] int32, which of them.
-          trip: [] int32, the number of the trip.
-          for_rule: whether the rule reads the start, too.
+        snapshots: [slots, *P]. slot, trip: [] int32. for_rule: whether the rule reads the start, too.
         """
         start = row_at(snapshots, slot, many=True)
         return jax.tree.map(_rounded_to_its_type, start)
@@ -100,17 +96,12 @@ class AcceleratorRows:
         for the backward pass, which reads other leaves again. A single layer reads nothing again, and is quicker
         written as it is made.
 
-        Args:
-          snapshots: [slots, *P].
-          slot: [] int32.
-          params: [*P].
-          others: all else that the step has made and that may be computed from a snapshot.
-
-        Returns:
-          The snapshots, and ``params`` and ``others`` as the loop is to carry them.
+        others: all else that the step has made and that may be computed from a snapshot. It and ``params`` come back
+        as the loop is to carry them.
         """
         written = params
         if len(jax.tree.leaves(params)) > ONE_LAYER:
+            # Of the slot, too: each leaf's write then waits for all leaves, and so for the whole backward pass.
             slot, written = lax.optimization_barrier((slot, params))
         return with_row(snapshots, slot, written), params, others
 
@@ -240,6 +231,7 @@ class CpuRows(AcceleratorRows):
 
         pinned = {number: leaf for number, leaf in enumerate(leaves) if is_pinned(leaf)}
         if pinned:
+            # A trip's number is never negative, which the compiler cannot know: so it fuses nothing through this.
             pinned = lax.cond(trip >= 0, lambda: pinned, lambda: jax.tree.map(jnp.zeros_like, pinned))
         return jax.tree.unflatten(tree, [pinned.get(number, leaf) for number, leaf in enumerate(leaves)])
 
@@ -255,12 +247,15 @@ class CpuRows(AcceleratorRows):
         itself, and the write cannot come before that. So all that may be computed from one goes through the loop.
         """
         leaves, structure = jax.tree.flatten((params, others))
+        # Floats alone: no arithmetic on snapshots makes a random key or a count of steps.
         places = [place for place, leaf in enumerate(leaves) if jnp.issubdtype(leaf.dtype, jnp.floating)]
 
+        # It changes all that it carries: the compiler takes out of a loop what a round hands on as it is.
         def negative(state: Any) -> Any:
             return jax.tree.map(jnp.negative, state)
 
         start = (slot, [leaves[place] for place in places])
+        # A slot is never negative, so no round is made; the compiler has to believe that one may be.
         slot, there = lax.while_loop(lambda state: state[0] < 0, negative, start)
         for place, leaf in zip(places, there, strict=True):
             leaves[place] = leaf
@@ -344,6 +339,7 @@ class CpuRows(AcceleratorRows):
         return number
 
 
+# A GPU's form follows the TPU's: nothing was measured on one.
 ROWS = {"cpu": CpuRows(), "gpu": AcceleratorRows(), "tpu": AcceleratorRows(tiled=True)}
 
 
@@ -358,6 +354,7 @@ def row_at(arrays: Any, number: jax.Array, many: bool) -> Any:
     def read(rows: Any) -> jax.Array:
         if tiled_rows.is_tiled(rows):
             return rows.row(number, many)
+        # Not ``rows[number]``: its check of the number makes a TPU copy all rows into another layout.
         return lax.dynamic_index_in_dim(rows, number, keepdims=False)
 
     return jax.tree.map(read, arrays, is_leaf=tiled_rows.is_tiled)
@@ -381,10 +378,12 @@ def zero_after_write(memory: Any) -> jax.Array:
     makes; in 8 bits, entries of -128, which rounding never makes.
     """
     written = [
+        # One entry of a row is enough: reading it has to wait for the write of the whole row.
         lax.dynamic_index_in_dim(_vectors(codes)[:, :1], memory.client, keepdims=False)
         for codes in jax.tree.leaves(memory.codes)
         if codes.size
     ]
+    # Only floats have a pattern that nothing computes; a memory in 8 bits keeps one code free instead.
     if memory.scales == ():
         return _count(_signalling(leaf) for leaf in written if jnp.issubdtype(leaf.dtype, jnp.floating))
     return _count(code[0] == -128 for code in written)

@@ -18,6 +18,7 @@ from jax import lax
 TILE_WIDTH, TILE_HEIGHT = 128, 8
 
 
+# Shape and order are static: they decide the sizes of slices, which XLA must know when it compiles.
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["tiles"], meta_fields=["shape", "swapped"])
 @dataclasses.dataclass(frozen=True)
 class TiledRows:
@@ -65,7 +66,8 @@ class TiledRows:
     def with_rows(self, numbers: jax.Array, rows: jax.Array) -> "TiledRows":
         """The rows with some of them set to ``rows`` [B, *shape]; those past the end are dropped."""
         values = _swapped(rows, self.swapped)
-        missing = [there - given for there, given in zip(self.tiles.shape[1:], values.shape[1:], strict=True)]
+        # Filled up to whole tiles with zeros, which hurt nobody: what lies beyond a row has no meaning.
+        missing = [whole - part for whole, part in zip(self.tiles.shape[1:], values.shape[1:], strict=True)]
         values = jnp.pad(values, [(0, 0), *((0, size) for size in missing)])
         return dataclasses.replace(self, tiles=self.tiles.at[numbers].set(values, mode="drop"))
 
@@ -73,8 +75,10 @@ class TiledRows:
 def zeros(count: int, row: Any, tiled: bool, dtype: Any = None) -> Any:
     """``count`` rows of zeros like ``row`` [*shape], an array or its shape and type; ``TiledRows`` of matrices."""
     dtype = dtype or row.dtype
+    # A row of one axis leaves no choice of the two axes that fill a tile.
     if not tiled or len(row.shape) < 2:
         return jnp.zeros((count, *row.shape), dtype)
+    # Narrower entries are packed: a tile holds 16 rows of bfloat16, or 32 of 8 bits.
     height = TILE_HEIGHT * 4 // jnp.dtype(dtype).itemsize
 
     def filled(swapped):
@@ -84,6 +88,7 @@ def zeros(count: int, row: Any, tiled: bool, dtype: Any = None) -> Any:
     def entries(swapped):
         return filled(swapped)[-2] * filled(swapped)[-1]
 
+    # 784 x 200 takes 784 x 256 entries, its transpose 200 x 896: a tenth less.
     swapped = entries(True) < entries(False)
     return TiledRows(jnp.zeros((count, *filled(swapped)), dtype), tuple(row.shape), swapped)
 
@@ -111,9 +116,10 @@ def rows_at(rows: Any, numbers: jax.Array) -> jax.Array:
 
 
 def with_rows(rows: Any, numbers: jax.Array, new: jax.Array) -> Any:
-    """The rows with ``new`` [n, ...] in place of these [n], no two alike; those past the end are dropped."""
+    """The rows with ``new`` [n, ...] in place of these [n], all different; those past the end are dropped."""
     if is_tiled(rows):
         return rows.with_rows(numbers, new)
+    # The promise that rows are unique spares XLA an order among the writes.
     return rows.at[numbers].set(new, mode="drop", unique_indices=True)
 
 

@@ -31,6 +31,7 @@ class Trips(NamedTuple):
     client: Array
     key: Array
     read_slot: Array
+    # None, and no zeros, where nothing reads them: a column has a number for every trip of the run.
     examples: tuple[Array, Array] | None = None
     version: Array | None = None
 
@@ -49,6 +50,7 @@ class Steps(NamedTuple):
     write_slot: Array
 
 
+# Static fields (``meta_fields``) decide what is compiled; other data run the same compiled program.
 @functools.partial(
     jax.tree_util.register_dataclass,
     data_fields=["client_work", "data", "trips"],
@@ -70,6 +72,7 @@ class Training:
     data: ClientData
     trips: Trips
     placement: Placement
+    # Static: whether what waits has room for a second model is decided when it is compiled.
     keeps_start: bool
 
 
@@ -90,6 +93,7 @@ class Server(NamedTuple):
     key: Array
     steps: Steps
     arrivals: Arrivals
+    # None for rules that recall nothing: their steps are compiled without a loop over recalled rows.
     recall: Recall | None
 
 
@@ -112,6 +116,7 @@ class Program:
     training: Training
     server: Server
     waves: Waves | None
+    # Static: a loop of one round would be compiled, and run at every step, for nothing.
     one_trip_per_step: bool
 
     @property
@@ -154,6 +159,7 @@ class Carry(NamedTuple):
       step_reports: {name: [T, ...]}.
     """
 
+    # Checkpoints name arrays by their place in this pytree: another order of fields is another format.
     params: Params
     optimizer_state: Any
     rule_state: Any

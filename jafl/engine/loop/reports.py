@@ -16,6 +16,7 @@ def with_applied(report: dict[str, Any], apply: Any) -> dict[str, Any]:
     require(
         "applied" not in report, "the name of a rule's report", "applied", "another: the engine reports it"
     )
+    # A rule that always steps returns Python's True, known while tracing: it gets no column of ones.
     return dict(report) if apply is True else {**report, "applied": jnp.where(apply, 1.0, 0.0)}
 
 
@@ -36,5 +37,6 @@ def columns_in_report(program: Program, arrival: Arrival, report: dict[str, Any]
     """
     if not program.placement.rows.dear_operations:
         return {}
+    # By identity: a rule that computes something from a column reports another array, even of the same numbers.
     names = {id(value): name for name, value in arrival.columns.items()}
     return {name: names[id(value)] for name, value in report.items() if id(value) in names}

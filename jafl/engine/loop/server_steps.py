@@ -50,22 +50,16 @@ class OpenStep(NamedTuple):
 
 @functools.partial(jax.jit, static_argnames=("slots", "num_clients"))
 def allocate(program: Program, params: Params, *, slots: int, num_clients: int) -> Carry:
-    """Allocates everything that the run will write.
+    """The carry before the first server step, for the initial model ``params`` [*P]: all that the run will write.
 
-    Args:
-      program: what the run reads.
-      params: [*P] the initial model.
-      slots: rows of the snapshot buffer; the last one takes the versions that nobody reads.
-      num_clients: N, rows of the clients' memory.
-
-    Returns:
-      The carry before the first server step.
+    slots: rows of the snapshot buffer; the last one takes the versions that nobody reads.
     """
     with products_in("float32"):
         rule = program.server.rule.build()
         params = jax.tree.map(jnp.asarray, params)
         rows = jax.tree.map(lambda p: program.placement.rows.zeros(slots, p), params)
         state, optimizer_state = _initial_states(program, params, rows, num_clients)
+        # Shapes alone: what a trip leaves depends on the rule and the client work, and nobody declares it.
         trained = jax.eval_shape(train_trip, program.training, rows, jnp.int32(0))
         waiting = waves.allocate(program.waves, trained) if program.waves else None
         # What a rule stores need not have the shapes of the model: it may be any pytree.
@@ -82,11 +76,11 @@ def allocate(program: Program, params: Params, *, slots: int, num_clients: int) 
             as_columns.update(columns_in_report(program, arrival, trip_report))
             return trip_report, step_report
 
-        def rows_of(count, report):
+        def report_rows(count, report):
             return {name: jnp.zeros((count, *value.shape), value.dtype) for name, value in report.items()}
 
         trip_report, step_report = jax.eval_shape(reports_of_one_step)
-        trip_reports = rows_of(len(program.training.trips.client), trip_report)
+        trip_reports = report_rows(len(program.training.trips.client), trip_report)
         # Reports that repeat a column of the rule are there from the start, and no trip writes them.
         trip_reports |= {name: program.server.arrivals.columns[column] for name, column in as_columns.items()}
         return Carry(
@@ -97,24 +91,16 @@ def allocate(program: Program, params: Params, *, slots: int, num_clients: int) 
             memory=memory,
             waiting=waiting,
             trip_reports=trip_reports,
-            step_reports=rows_of(len(program.server.steps.write_slot), step_report),
+            step_reports=report_rows(len(program.server.steps.write_slot), step_report),
         )
 
 
 def step_of_first_trip(
     program: Program, params: Params, rows: ArrayTree, state: Any, memory: Any
 ) -> tuple[Arrival, dict[str, jax.Array], dict[str, jax.Array]]:
-    """What a server step of the first trip alone would report: to learn its shapes from it, and what it computes.
+    """A server step of the first trip alone, to learn from it: (the arrival, the trip's report, the step's).
 
-    Args:
-      program: what the run reads.
-      params: [*P] the model.
-      rows: [slots, *P] the snapshots.
-      state: of the rule.
-      memory: of the clients, or None.
-
-    Returns:
-      The arrival, the trip's report and the step's.
+    params: [*P]. rows: [slots, *P] the snapshots. state: of the rule.
     """
     rule, trip = program.server.rule.build(), jnp.int32(0)
     arrival = make_arrival(program, trip, train_trip(program.training, rows, trip))
@@ -138,6 +124,7 @@ def _initial_states(program: Program, params: Params, rows: ArrayTree, num_clien
     def update(state):
         return optimizer.update(params, state, params)
 
+    # Keys of the old kind are words like any others: only what a step does with the state tells which ones they are.
     words = program.server.key
     return (
         with_own_keys(after_a_step, rule.init(params, num_clients), words),
@@ -171,7 +158,9 @@ def run(program: Program, carry: Carry, first_step: int, last_step: int) -> Carr
         if one_trip_after_first_step(program):
             with jax.named_scope("first_step"):
                 carried = step_zero(program, carried)
+            # A fact from the second step on, so the loop below has none inside.
             program = dataclasses.replace(program, one_trip_per_step=True)
+            # A chunk that starts later has made no round of the first loop, and begins with its own first step.
             begin = jnp.maximum(first_step, 1)
         # The bounds are data, so one compiled program serves every chunk, evaluation and checkpoint.
         with jax.named_scope("server_steps"):  # scopes name the loops in profiles and in compiled programs
@@ -211,13 +200,13 @@ def _only_trip(first_trip: jax.Array, step: jax.Array) -> jax.Array:
 def _packed(program: Program) -> Program:
     """The program with the columns that its loops read packed."""
     training, server, waves = program.training, program.server, program.waves
-    of_waves = (waves.due, waves.next_wave_trip, waves.read_row) if waves else ()
+    wave_columns = (waves.due, waves.next_wave_trip, waves.read_row) if waves else ()
     recall = server.recall
-    trips, arrivals, steps, of_waves, first_row = program.placement.rows.pack(
-        (training.trips, server.arrivals, server.steps, of_waves, recall and recall.first_row)
+    trips, arrivals, steps, wave_columns, first_row = program.placement.rows.pack(
+        (training.trips, server.arrivals, server.steps, wave_columns, recall and recall.first_row)
     )
     if waves:
-        due, next_wave_trip, read_row = of_waves
+        due, next_wave_trip, read_row = wave_columns
         waves = waves._replace(due=due, next_wave_trip=next_wave_trip, read_row=read_row)
     if recall:
         recall = recall._replace(first_row=first_row)
@@ -240,6 +229,7 @@ def _open(program: Program, step: jax.Array, carry: Carry) -> OpenStep:
     """Opens the rule's buffer, and shows the rule the stored values that it asked to see again."""
     rule = program.server.rule.build()
     buffer, memory = rule.begin(carry.rule_state, carry.params), carry.memory
+    # Before any arrival of the step: a fold writes rows, and these are to be read as the step finds them.
     if program.server.recall and memory and _recalls(program):
         like = remembered_shapes(program, carry.snapshots)
         buffer, memory = show_recalled(program.server, program.placement.rows, memory, step, buffer, like)
@@ -284,6 +274,7 @@ def _fold(program: Program, step: jax.Array, snapshots: ArrayTree, opened: OpenS
 def _client_trip(program: Program, snapshots: ArrayTree, trip: jax.Array, opened: OpenStep) -> OpenStep:
     """One trip: trains, or has trained in a wave, and is folded."""
     rows, begins = program.placement.rows, trip
+    # First of all: the row that is still held belongs to the client of the trip before, who may be this one.
     memory = opened.memory and rows.write_pending_row(opened.memory)
     waiting = train_if_due(program, snapshots, trip, opened.waiting)
     # Training then follows the write of the held row, so a CPU holds the next row without a copy of the memory.
@@ -292,6 +283,7 @@ def _client_trip(program: Program, snapshots: ArrayTree, trip: jax.Array, opened
         begins = rows.depend_on_write(trip, memory)
     arrival = make_arrival(program, trip, trained_trip(program, snapshots, begins, waiting))
     buffer, memory, report = fold_trip(program, trip, arrival, opened.buffer, memory)
+    # Those lie in the carry since ``allocate``; to write them again costs an operation each.
     there = columns_in_report(program, arrival, report)
     report = {name: value for name, value in report.items() if name not in there}
     return OpenStep(buffer, memory, waiting, record_row(opened.trip_reports, trip, report, rows))
@@ -350,6 +342,7 @@ def _record(
 def store_version(rows: AcceleratorRows, carry: Carry, slot: jax.Array) -> Carry:
     """The carry after a step, with its model [*P] in ``slot``, [] int32, of the snapshots [slots, *P]."""
     memory = carry.memory
+    # All that may be computed from a snapshot: it has to be finished before the slot is written (``write_version``).
     others = (carry.optimizer_state, carry.rule_state, memory and memory.held)
     snapshots, params, others = rows.write_version(carry.snapshots, slot, carry.params, others)
     optimizer_state, rule_state, held = others
@@ -373,6 +366,7 @@ def _fold_parts(
     def fold(reads, trip, carried):
         program, snapshots, waiting = reads
         arrival = make_arrival(program, trip, trained_trip(program, snapshots, trip, waiting))
+        # No memory: a rule that has one is never folded in parts (``_trips_folded_together``).
         folded, _, report = fold_trip(program, trip, arrival, shaped(carried, buffer), None)
         return rows.lay_out(folded), report
 
@@ -385,12 +379,14 @@ def _fold_parts(
         reads = (program, snapshots, waiting)
         like = jax.eval_shape(fold, reads, begin, folded)
         added, mine = devices.fold_parts(program.placement, fold, reads, begin, until, like)
+        # Reports of lanes without a trip get a number past the end, and are dropped.
         trips = jnp.where(begin + numbers < until, begin + numbers, len(reports["loss"]))
         reports = {name: column.at[trips].set(mine[name], mode="drop") for name, column in reports.items()}
         return until, waiting, reports, jax.tree.map(jnp.add, folded, added)
 
     state = (first, waiting, reports, rows.lay_out(buffer))
     with jax.named_scope("parts"):
+        # ``while``: parts end where waves are due, so nobody knows beforehand how many there are.
         _, waiting, reports, folded = lax.while_loop(lambda state: state[0] < end, part, state)
     return OpenStep(shaped(folded, buffer), memory, waiting, reports)
 

@@ -32,11 +32,12 @@ def train_if_due(
         return train_trip(*reads, trip)
 
     def reads(trips):
+        # Called only where the wave trains: otherwise every trip would fetch examples from other devices.
         in_parts = training.placement.sharded_client_examples
         return (_with_client_data(training, trips) if in_parts else training), snapshots
 
-    made: Trained = waves.train_if_due(program.waves, program.placement, train, reads, trip, waiting)
-    return made
+    after_wave: Trained = waves.train_if_due(program.waves, program.placement, train, reads, trip, waiting)
+    return after_wave
 
 
 def _with_client_data(training: Training, trips: jax.Array) -> Training:
@@ -83,6 +84,7 @@ def _client_data(training: Training, trip: jax.Array) -> ClientData:
         data = data._replace(version=trips.version[trip])
     if trips.examples is None:
         return data
+    # Read with the trip's other numbers, where each further look-up is an operation of its own.
     begin, end = trips.examples
     return data._replace(own=(begin[trip], end[trip]))
 
@@ -93,14 +95,17 @@ def train_trip(training: Training, snapshots: ArrayTree, trip: jax.Array) -> Tra
     trips, keeps_start = training.trips, training.keeps_start
     client = trips.client[trip]
     start = training.placement.rows.read_start(snapshots, trips.read_slot[trip], trip, keeps_start)
+    # Built inside the trace: its numbers are then data, and another learning rate compiles nothing.
     work = training.client_work.build()
     result = work.train(_client_data(training, trip), start, client, trips.key[trip])
+    # A start that no rule reads is left out: it would double what waits of each trip.
     return Trained(result, start if keeps_start else None)
 
 
 def make_arrival(program: Program, trip: jax.Array, trained: Trained) -> Arrival:
     """What the rule sees of a trip, but for what the server has stored."""
     client = program.training.trips.client[trip]
+    # Otherwise it is read where the rule uses it, by an operation of its own.
     staleness = program.placement.rows.pin(program.server.arrivals.staleness[trip])
     begin, end = _client_data(program.training, trip).own_offsets(client)
     return Arrival(
@@ -119,17 +124,19 @@ def make_arrival(program: Program, trip: jax.Array, trained: Trained) -> Arrival
 def make_arrivals(program: Program, first: jax.Array, count: int, waiting: Trained) -> Arrival:
     """What a rule sees of the trips ``first`` to ``first + count - 1``, all of which wait (``Rule.whole_step``)."""
     assert program.waves is not None
-    data, arrivals, of_waves = program.data, program.server.arrivals, program.waves
+    data, arrivals = program.data, program.server.arrivals
 
     def part(column):
         return columns.part(column, first, count)
 
-    rows = part(of_waves.read_row)
+    rows = part(program.waves.read_row)
     numbers = waiting.result._replace(update=None)
+    # A plan has only rows that exist; without the promise XLA checks each number.
     numbers = jax.tree.map(
         lambda column: column.at[rows].get(mode="promise_in_bounds", wrap_negative_indices=False), numbers
     )
     large = (waiting.result.update, waiting.start)
+    # A tuple of rows, and not one array: to put them together would copy every update that waits.
     updates, starts = zip(*(row_at(large, rows[number], many=True) for number in range(count)), strict=True)
     client = part(program.training.trips.client)
     return Arrival(
@@ -157,11 +164,13 @@ def fold_trip(
         value = rule.remembers(arrival)
         rows, previous = program.placement.rows, client_memory.fetch(memory, arrival.client, value)
         previous, memory = rows.order_read_before_write(previous, memory)
+        # With the trip's own words: so the random rounding to 8 bits is the same in every order of training.
         memory, stored = client_memory.hold(
             memory, arrival.client, value, program.training.trips.key[trip], rows
         )
         arrival = arrival._replace(previous=previous, stored=stored)
     buffer, report = rule.fold(buffer, arrival)
+    # The loss is measured by client work, whatever the rule: its name must not be taken.
     require("loss" not in report, "the name of a rule's report", "loss", "another: the engine reports it")
     return buffer, memory, {"loss": arrival.loss, **report}
 
@@ -170,6 +179,7 @@ def remembered_shapes(program: Program, snapshots: ArrayTree) -> Any:
     """What the rule remembers of a trip, as shapes and dtypes."""
     trip = jnp.int32(0)
 
+    # The first trip stands for all: they have the same shapes.
     def value():
         return program.server.rule.build().remembers(
             make_arrival(program, trip, train_trip(program.training, snapshots, trip))

@@ -80,7 +80,7 @@ def _train_wave(
     if placement.devices is not None:
         return _put(rows, waiting, _train_over_devices(placement, train, reads, trips, size))
     own = functools.partial(train, reads)
-    if placement.together:
+    if placement.side_by_side:
         return _train_side_by_side(placement, own, trips, rows, size, waiting)
     return _train_one_after_the_other(own, trips, rows, size, waiting)
 
@@ -98,6 +98,7 @@ def _train_one_after_the_other(
     def train_next(number, waiting):
         return jax.tree.map(lambda a, v: a.at[rows[number]].set(v), waiting, train(trips[number]))
 
+    # As many rounds as the wave has trips: those that only fill up its row cost nothing here.
     return lax.fori_loop(0 * size, size, train_next, waiting)
 
 
@@ -131,16 +132,19 @@ def _train_over_devices(
         device = lax.axis_index(DEVICES)
         # Every D-th trip: a wave that is not full, or whose first trips are the longest, is shared evenly.
         mine = trips[device + devices * jnp.arange(share)]
-        if placement.together and placement.lanes in (0, share):
+        # One round needs no loop.
+        if placement.side_by_side and placement.lanes in (0, share):
             trained = jax.vmap(own)(mine)
         else:
-            lanes = (placement.lanes or share) if placement.together else 1
+            lanes = (placement.lanes or share) if placement.side_by_side else 1
+            # A device whose share is not full stops earlier; only lanes of its last round may be empty.
             rounds = -(-(size - device) // (devices * lanes))
             trained = _train_share(placement, own, mine, lanes, rounds)
+        # Along axis 1: [S, D] in one row is the order of the wave again, since device d has trained every D-th trip.
         return jax.tree.map(lambda leaf: lax.all_gather(leaf, DEVICES, axis=1), trained)
 
-    made = on_each_device(placement, on_one_device)(reads, trips, size)
-    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), made)
+    shares = on_each_device(placement, on_one_device)(reads, trips, size)
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), shares)
 
 
 def _train_share(
@@ -148,11 +152,12 @@ def _train_share(
 ) -> Any:
     """[S, ...]: one device's share of a wave, ``lanes`` trips at a time, for as many rounds as it needs."""
     shapes = jax.eval_shape(train, trips[0])
+    # Places that no round reaches stay zeros: nobody reads the results of trips that fill up a wave.
     empty = jax.tree.map(lambda leaf: jnp.zeros((len(trips), *leaf.shape), leaf.dtype), shapes)
 
     def some(number, trained):
         first = number * lanes
-        if not placement.together:
+        if not placement.side_by_side:
             return jax.tree.map(lambda a, v: a.at[first].set(v), trained, train(trips[first]))
         new = jax.vmap(train)(lax.dynamic_slice_in_dim(trips, first, lanes))
         put = lambda a, v: lax.dynamic_update_slice_in_dim(a, v, first, 0)  # noqa: E731

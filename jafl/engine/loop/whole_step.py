@@ -22,7 +22,9 @@ def fold_and_finish(
     """
     rule = program.server.rule.build()
     assert rule.buffer_size is not None
-    first_trip = program.server.steps.first_trip  # counted, which spares the reading of a number
+    # Only its last entry is read: the first trip of a step is counted, which spares an operation.
+    first_trip = program.server.steps.first_trip
+    # A shorter run of a group goes on past its last step, into padding: nobody reads what it computes there.
     first = jnp.minimum(step * rule.buffer_size, first_trip[len(first_trip) - 1])
     waiting = train_if_due(program, carry.snapshots, first, carry.waiting)
     assert rule.whole_step and waiting is not None

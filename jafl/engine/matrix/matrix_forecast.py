@@ -33,7 +33,7 @@ def matrix_forecast(runs: Sequence[MatrixRun], available: int | None, on_trainin
     if len(runs) > 1:
         program = _stack(program, len(runs))
     # Temporary values are those of the trips that one device trains at the same time.
-    trips = -(-layout.sizes.width // placement.number) if placement.together else 1
+    trips = -(-layout.sizes.width // placement.number) if placement.side_by_side else 1
     temporaries = temporary_bytes(runs[0].run, placement.platform, trips=trips, form="matrix")
 
     def on_a_device(tree: Any) -> int:

@@ -242,7 +242,7 @@ def _train(run: _Run, snapshots: ArrayTree, segment: Segments) -> tuple[Wave, ja
     """What the segment's trips leave, and [W] their losses."""
     placement = run.program.placement
     # Several CPU devices train the lanes side by side nevertheless: that is how the trips are divided among them.
-    if not placement.together and placement.number == 1:
+    if not placement.side_by_side and placement.number == 1:
         return _train_one_after_the_other(run, snapshots, segment)
     starts = _rows_at(snapshots, segment.read_slot)
     if placement.sharded_client_examples:

@@ -33,6 +33,7 @@ def check_types(federation: Any, client_work: Any, rule: Any) -> None:
         made_by = "jafl.Federation.from_clients({client: (x, y)})"
     remedy = f"Make one with {made_by}."
     require(isinstance(federation, Federation), "federation", federation, "a jafl.Federation", remedy)
+    # Built before it is looked at: a specification is a call that says nothing of its result.
     built = client_work.build() if isinstance(client_work, Specification) else client_work
     require(isinstance(built, ClientWork), "client_work", client_work, "what jafl.client_work returns")
     as_rule(rule)
@@ -40,10 +41,12 @@ def check_types(federation: Any, client_work: Any, rule: Any) -> None:
 
 def check_states_of_optimizers(run: Run) -> None:
     """Raises SettingError for an optimizer of clients or server with which the run cannot be right."""
+    # Such a run is refused later, by name; here its clients would have no examples to count.
     if run.schedule.num_clients != run.federation.num_clients:
         return  # refused later, by name
     work = as_specification(run.client_work).build()
     if isinstance(work, ClientWork) and work.check:
+        # Only of clients that train: how many examples the others hold decides nothing.
         work.check(run.params, run.federation.num_examples[np.unique(run.schedule.client)])
     check_server_optimizer(run.server_optimizer_or_sgd().build(), run.params, run.schedule.num_steps)
 
@@ -75,11 +78,12 @@ def check_optimizers(client_work: Any, server_optimizer: Any, params: Params) ->
 def _check_optimizer(setting: str, optimizer: Specification, params: Params) -> None:
     try:
         stepped = _stepped.eval_shape(optimizer, params)
-        own, given = (repr(jax.tree.structure(tree)) for tree in (stepped, params))
-        reason = "" if own == given else "its step is of another form"
+        stepped_form, params_form = (repr(jax.tree.structure(tree)) for tree in (stepped, params))
+        reason = "" if stepped_form == params_form else "its step is of another form"
     except SettingError:
         raise
     except Exception as error:
+        # Any error: each of optax's optimizers that lacks an argument fails in its own way.
         said = next(iter(str(error).strip().splitlines()), "")
         reason = f"{type(error).__name__}: {said}".rstrip(".")
     if reason:
@@ -94,9 +98,9 @@ def _check_optimizer(setting: str, optimizer: Specification, params: Params) -> 
 
 def _optimizer_name(optimizer: Specification) -> str:
     """What was specified; of an optimizer that was passed as it is, the function of optax that made it."""
-    given = optimizer.arguments.get("value")
-    if isinstance(given, optax.GradientTransformation):
-        return f"one of {given.update.__qualname__.partition('.')[0]}"
+    value = optimizer.arguments.get("value")
+    if isinstance(value, optax.GradientTransformation):
+        return f"one of {value.update.__qualname__.partition('.')[0]}"
     return shown(optimizer, 200)
 
 
@@ -113,6 +117,7 @@ def _stepped(optimizer: Specification, params: Params) -> Params:
     if not isinstance(built, optax.GradientTransformation):
         raise refusal("what the optimizer's factory returns", built, "an optax optimizer")
     state = built.init(params)
+    # Whole states, and not their arrays: only the class says what else the optimizer means.
     parts = jax.tree.leaves(state, is_leaf=lambda part: type(part).__name__ in _OTHER_MODELS)
     for part in parts:
         if reason := _OTHER_MODELS.get(type(part).__name__):
@@ -122,6 +127,7 @@ def _stepped(optimizer: Specification, params: Params) -> Params:
 
 def check_model_precision(model: Model, platform: str) -> None:
     """Raises SettingError where the devices of a platform lack the model's ``matmul_precision``."""
+    # Of devices that are here: a plan may be meant for others, of which only the platform is known.
     here = jax.local_devices()[0]
     known = getattr(here, "compute_capability", None) if here.platform == platform else None
     check_precision(model.matmul_precision, platform, known)
@@ -140,9 +146,11 @@ def _check_steps(schedule: EventSchedule, rule: Rule) -> None:
         first = np.unique(schedule.client[: sizes[0]]).size
         allowed = f"all {schedule.num_clients}, once each, for this rule"
         require(first == sizes[0], "the number of clients in the initial round", first, allowed)
+        # A round of all clients is larger than a buffer, by design: the buffer's size is that of all later steps.
         sizes = sizes[1:]
     if rule.buffer_size is not None:
         _check_sizes(sizes, rule.buffer_size)
+    # ``initial``: a schedule may have no step beside that round.
     smallest = int(sizes.min(initial=1))
     require(
         smallest >= 1 or rule.empty_steps,
@@ -160,13 +168,14 @@ def _about_empty_steps(schedule: EventSchedule) -> str:
     if void:
         parts.append(f"{void:,} are void, since fewer than min_reports clients reported")
         remedies += ["raise the deadline", "lower min_reports"]
+    # They are empty for another reason, and have another remedy.
     if empty > void:
         parts.append(f"in {empty - void:,} no client took part")
         remedies.append("raise cohort_size or participation")
     rule = "take a rule that divides by the expected size of a cohort, fedavg(divide_by=cohort_size)"
-    told = " and ".join(parts)
+    causes = " and ".join(parts)
     remedy = ", ".join([*remedies, f"or {rule}"])
-    return f"Of {schedule.num_steps:,} rounds {told}: {remedy}."
+    return f"Of {schedule.num_steps:,} rounds {causes}: {remedy}."
 
 
 def _check_sizes(sizes: np.ndarray, only: int) -> None:
@@ -176,6 +185,7 @@ def _check_sizes(sizes: np.ndarray, only: int) -> None:
     if len(others) == 0:
         return
     size, name, remedy = int(others[0]), "buffer_size", ""
+    # Only some steps differ, so it is not the buffer's size: an option of the schedule has changed them.
     if len(others) < len(sizes):
         name = "the number of trips in a server step"
         remedy = (
@@ -189,6 +199,7 @@ def _check_sizes(sizes: np.ndarray, only: int) -> None:
 def _check_model(federation: Federation, model: Model, params: Params) -> None:
     """Raises SettingError if the model cannot be applied to the federation's examples, or trained on its labels."""
     _check_real(params)
+    # Two examples: of one, a mean over the batch might pass for a loss per example.
     x = jax.ShapeDtypeStruct((2, *federation.x.shape[1:]), federation.x.dtype)
     y = jax.ShapeDtypeStruct((2, *federation.y.shape[1:]), federation.y.dtype)
     name = model.network.name
@@ -198,12 +209,14 @@ def _check_model(federation: Federation, model: Model, params: Params) -> None:
         check_values(as_task(model.task), federation)
         key = jax.random.key(0) if model.draws(params, x) else None  # as in training
         losses = _losses.eval_shape(model, params, x, y, key)
+        # jafl's own models draw by keys alone: for them the check, which traces the model again, is spared.
         if _has_parts_of_the_user(model):
             where = "of a random stream: make_rng of flax, nnx.Rngs, or the argument key"
             check_draws_by_keys("model", model.loss_sums, params, x, y, key, keeps_key=where)
     except SettingError:
         raise
     except Exception as error:
+        # Shapes that do not fit are the usual cause, and say more than the error that they lead to.
         differences = "; ".join(model.shape_mismatches(params, federation.x)[:3])
         reason = f"{differences})." if differences else explain(error)
         raise SettingError(
@@ -212,6 +225,7 @@ def _check_model(federation: Federation, model: Model, params: Params) -> None:
             setting="model",
         ) from error
     _check_losses(losses)
+    # Also where it ran: shapes that broadcast compute something, but not what was meant.
     if unlike := model.shape_mismatches(params, federation.x):
         raise SettingError(
             f"The parameters do not fit the model {name}: {'; '.join(unlike[:3])}. Make them with its init.",
@@ -224,6 +238,7 @@ def _has_parts_of_the_user(model: Model) -> bool:
     """Whether another package than jafl made the model's module or its loss."""
     loss = model.loss_per_example
     rooms = [type(model.module).__module__, getattr(loss, "__module__", None) or type(loss).__module__]
+    # A pair of functions lies in a class of jafl's, and is the user's all the same.
     return isinstance(model.module, Functions) or not all(room.startswith("jafl.") for room in rooms)
 
 
@@ -270,6 +285,7 @@ def _losses(model: Model, params: Params, x: jax.Array, y: jax.Array, key: jax.A
 def _tell_of_float32(params: Params) -> None:
     """Warns where JAX may compute in float64, and the model does not."""
     kinds = {np.dtype(leaf.dtype) for leaf in jax.tree.leaves(params) if hasattr(leaf, "dtype")}
+    # A warning and no error: nothing is wrong with a model in float32 while other programs compute in float64.
     config: Any = jax.config
     if config.jax_enable_x64 and kinds == {np.dtype(np.float32)}:
         warnings.warn(
@@ -287,8 +303,10 @@ def check_reports(carry: Carry, evaluators: Mapping[str, Any] | None = None) -> 
     """
     for name in evaluators or ():
         check_column(name, (*carry.trip_reports, *carry.step_reports), "the name of an evaluator")
+    # An evaluation has one column for each name, be it a report of trips or of steps.
     taken = {*EVALUATION_COLUMNS, *set(carry.trip_reports) & set(carry.step_reports)}
     for name in (*carry.trip_reports, *carry.step_reports):
+        # Evaluators of the federation's splits record under these, and so does the training loss.
         free = name not in taken and not name.startswith(("test_", "validation_", "train_"))
         require(free, "the name of a rule's report", name, "one that nothing else bears")
     for name, rows in carry.trip_reports.items():

@@ -65,7 +65,7 @@ class CompiledMemory:
         return self.lasting + self.temporaries + self.code
 
 
-def memory_of(executable: Any) -> CompiledMemory:
+def read_compiled_memory(executable: Any) -> CompiledMemory:
     """What the compiler says of a program that it has compiled; AttributeError or so where it says nothing."""
     analysis = executable.memory_analysis()
     return CompiledMemory(
@@ -82,6 +82,7 @@ def ran_out_of_memory(error: jax.errors.JaxRuntimeError) -> str:
     message = str(error)
     if "RESOURCE_EXHAUSTED" not in message:
         return ""
+    # Its first sentence alone: what follows are figures and lists of allocations, for the compiler's authors.
     sentence = re.search(r"(Ran out of memory.*?)(?:\. |\n|$)", message)
     return sentence[1].rstrip(".") if sentence else message.splitlines()[0]
 
@@ -133,6 +134,7 @@ class Forecast:
     @property
     def fewest_devices(self) -> int | None:
         """On how many such devices the run would fit by this forecast; None if more of them are no help."""
+        # What is not divided lies on each device, however many there are.
         room = self.available - (self.needed - self.divided)
         if self.fits:
             return self.devices
@@ -150,8 +152,12 @@ class Forecast:
 
     def as_compiled(self, memory: CompiledMemory) -> "Forecast":
         """The same with what the compiler says of the program that trains, in place of estimates."""
-        kept = {name: size for name, size in self.parts.items() if name not in ("temporaries", "evaluation")}
-        parts = {**kept, "padding": max(0, memory.lasting - sum(kept.values()))}
+        # Examples for evaluation lie beside the program that trains: its compiler does not know of them.
+        arrays = {
+            name: size for name, size in self.parts.items() if name not in ("temporaries", "evaluation")
+        }
+        # At least 0: arguments that the program does not read are left out when it is compiled.
+        parts = {**arrays, "padding": max(0, memory.lasting - sum(arrays.values()))}
         parts |= {"evaluation": self.parts.get("evaluation", 0)}
         parts |= {"temporaries": memory.temporaries, "code": memory.code}
         return dataclasses.replace(self, parts=parts, compiled=True)
@@ -161,6 +167,7 @@ class Forecast:
         listed = ", ".join(
             f"{name.replace('_', ' ')} {readable(size)}"
             for name, size in self.largest()
+            # Parts below a hundredth do not decide whether it fits.
             if size > self.needed / 100
         )
         return f"{readable(self.needed)} of {readable(self.available)} device memory needed: {listed}"
@@ -182,6 +189,7 @@ class Forecast:
             )
         return SettingError(
             f"The run needs {readable(self.needed)} of device memory, but the device has {readable(self.available)}: "
+            # Parts may have the same remedy, which is said once.
             f"{listed}. {' '.join(dict.fromkeys(remedies))}{said}",
             setting="device memory",
             value=self.needed,
@@ -215,13 +223,14 @@ def forecast(
         "temporaries": temporaries,
     }
     slots = jax.tree.leaves(carry.snapshots)[0].shape[0]
-    found = from_parts(parts, program.placement, available, slots, count_bytes(carry.params), width)
+    whole = from_parts(parts, program.placement, available, slots, count_bytes(carry.params), width)
     divided = 0
+    # One device divides nothing yet; this says what more of them would divide.
     if carry.memory and (program.placement.memory_is_sharded or program.placement.number == 1):
-        divided += found.parts["client_memory"]
+        divided += whole.parts["client_memory"]
     if program.placement.sharded_client_examples:
         divided += count_bytes(program.data.x) // program.placement.number
-    return dataclasses.replace(found, divided=divided)
+    return dataclasses.replace(whole, divided=divided)
 
 
 def from_parts(
@@ -246,7 +255,9 @@ def data_on_a_device(data: Any, placement: Any, width: int) -> int:
     """Bytes of the clients' examples on each device, with those of a wave where devices share the others."""
     if not placement.sharded_client_examples:
         return count_bytes(data)
+    # Each device holds its rows, and not the padding, which is a row on some of them at most.
     own = count_bytes(data.x) // placement.number
+    # The examples of a wave's clients lie on every device while it trains (``trip.data_of_clients``).
     fetched = count_bytes(data.x) // len(data.x) * width * placement.sharded_client_examples
     return count_bytes(data._replace(x=None)) + own + fetched
 
@@ -256,6 +267,7 @@ def _on_a_device(placement: Any, memory: Any) -> int:
     whole = count_bytes(memory)
     if not memory or not placement.memory_is_sharded:
         return whole
+    # Rows that cannot be divided evenly lie whole on every device.
     cut = [
         rows
         for rows in jax.tree.leaves(memory.codes)
@@ -269,6 +281,7 @@ def device_memory() -> int:
 
     Not what is free at the moment: then two starts of one run could differ in their plans, and so in rounding.
     """
+    # A CPU has no such figures in JAX.
     stats = jax.local_devices()[0].memory_stats()
     if stats and "bytes_limit" in stats:
         return int(stats["bytes_limit"])
@@ -277,6 +290,7 @@ def device_memory() -> int:
 
 def host_memory() -> int:
     """Bytes of the machine's physical memory, or of this process's share of it."""
+    # A container may have less than its machine, and a process that takes more is killed without a word.
     return min([os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *_group_limits()])
 
 
@@ -287,6 +301,7 @@ def _group_limits(groups: str = "/proc/self/cgroup", root: str = "/sys/fs/cgroup
     except OSError:
         return
     for line in lines:
+        # Version 2 has one line without controllers; version 1 one for each of them, in a tree of its own.
         _, controllers, path = line.split(":", 2)
         top, file = pathlib.Path(root), "memory.max"
         if "memory" in controllers.split(","):
@@ -294,11 +309,13 @@ def _group_limits(groups: str = "/proc/self/cgroup", root: str = "/sys/fs/cgroup
         elif controllers:
             continue
         inner = top / path.lstrip("/")
+        # Each group around this process may have a lower limit of its own.
         for folder in (inner, *inner.parents):
             if folder.is_relative_to(top):
                 try:
                     yield int((folder / file).read_text())
-                except (OSError, ValueError):  # not seen from in here, or "max"
+                except (OSError, ValueError):
+                    # Not seen from in here, or "max", which is no limit.
                     continue
 
 
@@ -309,8 +326,10 @@ def count_bytes(tree: Any) -> int:
 
 def _item_bytes(leaf: Any) -> int:
     """Bytes of one entry on the device, where 64 bits are 32 unless JAX computes with them."""
+    # Python's numbers become arrays of JAX's default types on the device.
     dtype = getattr(leaf, "dtype", None) or np.result_type(leaf)
-    if jax.dtypes.issubdtype(dtype, jax.dtypes.extended):  # random keys
+    # Random keys have a type of their own, which has no canonical one.
+    if jax.dtypes.issubdtype(dtype, jax.dtypes.extended):
         return int(dtype.itemsize)
     return int(jax.dtypes.canonicalize_dtype(dtype).itemsize)
 

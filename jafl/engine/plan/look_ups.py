@@ -21,13 +21,12 @@ def check_look_ups(federation: Federation, model: Model, params: Params) -> None
     Looked at are the examples with the largest and with the smallest number, where examples are whole numbers. A
     model that reads outside of an array for an example of zeros, too, means to, and nothing is said of it.
 
-    Args:
-      federation: whose examples are looked at.
-      model: that is to be trained.
-      params: [*P] the initial parameters; nothing is checked where they are shapes.
+    params: [*P] the initial ones; nothing is checked where they are shapes.
     """
+    # Shapes have no numbers to look anything up with; such a run is only planned.
     if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(params)):
         return
+    # By shape: a traced program does not say which of its arrays were parameters.
     tables = {leaf.shape for leaf in jax.tree.leaves(params)}
     for name in ("x", "test_x", "validation_x", "server_x"):
         x = getattr(federation, name)
@@ -35,6 +34,7 @@ def check_look_ups(federation: Federation, model: Model, params: Params) -> None
             continue
         like = jax.ShapeDtypeStruct((2, *x.shape[1:]), x.dtype)
         program = _outputs.trace(model, params, like).jaxpr.jaxpr
+        # The trace decides nearly all cases at once; checkify, which runs the model, is for what is left.
         if all(-rows <= x.min() and x.max() < rows for rows in _rows(program, tables)):
             continue
         for place in dict.fromkeys((int(np.argmax(x)), int(np.argmin(x)))):
@@ -58,6 +58,7 @@ def _rows(program: Any, tables: Set[tuple[int, ...]]) -> Iterator[int]:
     """How many rows the arrays of these shapes have in which a program looks up, without NaN for what is outside."""
     for equation in program.eqns:
         shape = equation.invars[0].aval.shape if equation.primitive.name == "gather" else ()
+        # In the mode FILL a token beyond the table becomes NaN, which stops the run and is explained there.
         if shape in tables and "FILL" not in str(equation.params["mode"]):
             yield from (shape[axis] for axis in equation.params["dimension_numbers"].start_index_map)
         for inner in inner_programs(equation.params):
@@ -67,9 +68,11 @@ def _rows(program: Any, tables: Set[tuple[int, ...]]) -> Iterator[int]:
 def _outside(model: Model, params: Params, x: Any) -> str:
     """What a model reads outside of an array for these examples, in JAX's words; "" if nothing."""
     checked = checkify.checkify(lambda params, x: model.apply(params, x), errors=checkify.index_checks)
-    params, x = jax.tree.map(jnp.asarray, (params, x))  # NumPy's arrays would look up by themselves
+    # Arrays of NumPy would look up by themselves, unchecked.
+    params, x = jax.tree.map(jnp.asarray, (params, x))
     try:
         error = checked(params, x)[0].get()
-    except NotImplementedError:  # checkify does not know all operations
+    # checkify does not know all operations, and a check that cannot be made refuses nothing.
+    except NotImplementedError:
         return ""
     return "" if error is None else error.splitlines()[0].rstrip(". ")

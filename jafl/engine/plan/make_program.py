@@ -96,7 +96,9 @@ def make_program(
         check_draws_by_keys("rule", engine.step_of_first_trip, program, *state, keeps_key=keeps_key)
     # Examples in parts are fetched wave by wave: without waves each device needs all of them.
     if placement.number > 1 and plan.width > 1:
-        program = program.with_training(placement=_with_large_apart(program, carry, plan, device_bytes))
+        program = program.with_training(
+            placement=_with_large_arrays_divided(program, carry, plan, device_bytes)
+        )
     return program, carry
 
 
@@ -129,7 +131,7 @@ def _trips(run: Run, plan: ExecutionPlan, placement: Placement, reads_version: b
     )
 
 
-def _with_large_apart(
+def _with_large_arrays_divided(
     program: engine.Program, carry: Any, plan: ExecutionPlan, device_bytes: int | None
 ) -> Placement:
     """The placement of a program over several devices, with what is large in parts.
@@ -150,7 +152,7 @@ def _trips_folded_together(plan: ExecutionPlan, rule: Rule, placement: Placement
     """How many trips of a step are folded side by side, or on several devices; 0: one after the other."""
     # Only sums can be split: an additive rule's buffer is the same in whatever order trips are added.
     largest = int(np.max(np.diff(plan.first_trip)))
-    several = (placement.together and plan.width > 1) or (placement.number > 1 and plan.width == 1)
+    several = (placement.side_by_side and plan.width > 1) or (placement.number > 1 and plan.width == 1)
     # A client's stored value is read and written trip by trip: parts would not see each other's.
     if not (rule.additive and not rule.remembers and largest > 1 and several):
         return 0
@@ -164,7 +166,7 @@ def _trips_folded_together(plan: ExecutionPlan, rule: Rule, placement: Placement
 
 def _lanes(plan: ExecutionPlan, placement: Placement) -> int:
     """Trips side by side on each device."""
-    return -(-plan.lanes // placement.number) if placement.together else 1
+    return -(-plan.lanes // placement.number) if placement.side_by_side else 1
 
 
 def _waves(plan: ExecutionPlan, placement: Placement) -> Waves:

@@ -17,7 +17,7 @@ from jafl.records import EventSchedule, ExecutionPlan, Params
 from jafl.specifications import as_specification
 
 # Trips in a wave for each device that trains them side by side, or one after the other.
-WIDTH_TOGETHER, WIDTH_APART = 64, 8
+WIDTH_SIDE_BY_SIDE, WIDTH_ONE_BY_ONE = 64, 8
 # Convolutions gain nothing from lanes, by the compiler's estimate for a TPU v5e, and unfilled ones waste computation.
 WIDTH_WITH_CONVOLUTIONS = 8
 # The fixed cost of a round of minibatches, or of folding their updates, in units of one lane's cost. Not measured on
@@ -35,7 +35,7 @@ def default_form(schedule: EventSchedule, rule: Any, placement: Placement) -> st
     (experiments/tools/benchmarks/README.md, "Loop or matrix form on a CPU").
     """
     exchanges = (
-        placement.number > 1 and not placement.together and not _shares_steps(schedule, rule, placement)
+        placement.number > 1 and not placement.side_by_side and not _divides_steps(schedule, rule, placement)
     )
     return "matrix" if placement.rows.linear_in_matrices or exchanges else "loop"
 
@@ -52,7 +52,9 @@ def default_placement(
     """
     placement = place_on(devices, together)
     several = processes.count() > 1  # each of which has its part in the run
-    if devices is None and not (several or placement.together or _shares_steps(schedule, rule, placement)):
+    if devices is None and not (
+        several or placement.side_by_side or _divides_steps(schedule, rule, placement)
+    ):
         return place_on(1, together)
     return placement
 
@@ -87,11 +89,11 @@ def default_plan(
     number = placement.number
     if (
         form == "loop"
-        and not placement.together
-        and (number == 1 or _shares_steps(schedule, rule, placement))
+        and not placement.side_by_side
+        and (number == 1 or _divides_steps(schedule, rule, placement))
     ):
         return trip_by_trip(schedule)
-    width = WIDTH_TOGETHER if placement.together else WIDTH_APART
+    width = WIDTH_SIDE_BY_SIDE if placement.side_by_side else WIDTH_ONE_BY_ONE
     memory = device_memory() if device_bytes is None else device_bytes
     # By default twice as many rows as a wave has trips wait to be folded.
     room = int(memory * WAITING_SHARE_OF_MEMORY / (2 * max(count_bytes(params), 1)))
@@ -99,18 +101,20 @@ def default_plan(
     most_in_flight = max(schedule.concurrency, int(np.max(np.diff(schedule.step_offsets))))
     width = max(1, min(width, most_in_flight, room))
     if form == "matrix":
+        # Whatever the rule and the buffer size: the arms of a comparison then share one compiled program.
         width = matrix_width(params, placement, schedule.num_clients)
     unequal = None if cost is None or np.all(cost == cost[:1]) else cost
 
     def waves(width: int) -> ExecutionPlan:
         if form == "matrix":
             return in_waves(schedule, number * width, form=form)
-        if not placement.together:
+        if not placement.side_by_side:
             return in_waves(schedule, number * width)
         return _quickest_waves(schedule, number, width, unequal)
 
     plan = waves(width)
     while fits and width > 1 and not fits(plan):
+        # By halves: each try makes a program and traces it.
         width //= 2
         plan = waves(width)
     return plan
@@ -125,10 +129,10 @@ def matrix_width(params: Params, placement: Placement, clients: int) -> int:
     """
     room = max(1, int(device_memory() * WAITING_SHARE_OF_MEMORY / (3 * max(count_bytes(params), 1))))
     has_convolutions = any(np.ndim(leaf) == 4 for leaf in jax.tree.leaves(params))
-    width = WIDTH_WITH_CONVOLUTIONS if has_convolutions else WIDTH_TOGETHER
+    width = WIDTH_WITH_CONVOLUTIONS if has_convolutions else WIDTH_SIDE_BY_SIDE
     follow = math.ceil(math.sqrt(math.pi / 2 * clients))
     width = min(width, max(WIDTH_WITH_CONVOLUTIONS, 1 << (follow - 1).bit_length()))
-    return min(width if placement.platform != "cpu" else WIDTH_APART, 1 << (room.bit_length() - 1))
+    return min(width if placement.platform != "cpu" else WIDTH_ONE_BY_ONE, 1 << (room.bit_length() - 1))
 
 
 def quickest_lanes(sizes: np.ndarray) -> int:
@@ -144,7 +148,7 @@ def quickest_lanes(sizes: np.ndarray) -> int:
     return choices[int(np.argmin(spent))]
 
 
-def _shares_steps(schedule: EventSchedule, rule: Any, placement: Placement) -> bool:
+def _divides_steps(schedule: EventSchedule, rule: Any, placement: Placement) -> bool:
     """Whether each device can fold a share of every step: two trips or more each."""
     largest_step = int(np.max(np.diff(schedule.step_offsets)))
     built = as_specification(rule).build()
@@ -160,7 +164,7 @@ def _quickest_waves(
     less, and so do few lanes that take a wave's trips in turns, the longest first; but both take more rounds. The
     total cost of all rounds decides.
 
-    cost: [J] minibatches of each trip, or None where all are alike.
+    cost: [J] minibatches of each trip, or None where all are equal.
     """
     minibatches = np.ones(schedule.num_trips) if cost is None else cost
     choices: list[tuple[float, int, ExecutionPlan]] = []

@@ -80,21 +80,24 @@ class Preparation:
         Raises:
           SettingError: if the initial parameters, or examples in the device's type, are not finite.
         """
+        # Only here: until a run is placed its parameters may be shapes, which hold no numbers.
         check_held(self.run.params, "the initial parameters")
         model = self.program.training.client_work.build().model
         check_held(model.frozen, "the model's frozen parameters")
         _check_after_cast(self.run.federation)
         trips = self.program.training.trips
+        # Keys depend on the run's key, client and trip alone: so a trip shuffles in the same way in every plan.
         keys = jax.jit(trip_words)(self.run.key, trips.client, padded(self.run.schedule.trip))
         words = jax.jit(server_words)(self.run.key)
         return self.program.with_training(trips=trips._replace(key=keys)).with_server(key=words)
 
     def with_plan(self, plan: ExecutionPlan) -> "Preparation":
         """The same with another plan of the same schedule; on the same devices."""
+        # An equal plan needs no second preparation, which traces rule and model again.
         if all(np.array_equal(getattr(plan, name), value) for name, value in vars(self.plan).items()):
             return self
         placement = self.program.placement
-        return prepare(self.run, plan=plan, devices=placement.number, together=placement.together)
+        return prepare(self.run, plan=plan, devices=placement.number, together=placement.side_by_side)
 
     def place(self, program: engine.Program | None = None) -> tuple[engine.Program, engine.Carry]:
         """The program and the carry before the first step, on the device or devices.
@@ -154,31 +157,34 @@ def prepare(
     # A rule may have numbers that follow from the whole schedule, as a private rule's noise: they come first.
     run = run.for_its_schedule()
     check_states_of_optimizers(run)
+    # Of a placement that was passed, nobody asks the devices: they may be those of a chip that is not here.
     device_bytes = None if placement is None else available
     if placement is None:
         placement = default_placement(run.schedule, run.rule, devices, together)
-    candidates = _Candidates(run, placement, available, on_training, device_bytes)
+    trials = _TriedPlans(run, placement, available, on_training, device_bytes)
     if plan is None:
-        plan = candidates.fitting_plan(form)
+        plan = trials.fitting_plan(form)
     else:
+        # A plan that was made for another schedule would train, and compute something else, without a word.
         check_plan(run.schedule, plan)
         require(form in (None, plan.form), "form", form, f"{plan.form}, that of the plan")
-    candidate = candidates.of(plan)
-    check_reports(candidate.carry, run.evaluators)
+    trial = trials.try_plan(plan)
+    check_reports(trial.carry, run.evaluators)
+    # Not for devices that are elsewhere: the forecast says whether the run fits on those.
     if must_fit:
-        check_model_precision(candidate.program.training.client_work.build().model, placement.platform)
-        candidate.forecast.check()
-    # Already found where the form was chosen; kept, since finding it traces the rule.
-    linear = candidates.linear_form() if plan.form == "matrix" else None
-    return Preparation(run, plan, candidate.program, candidate.forecast, linear)
+        check_model_precision(trial.program.training.client_work.build().model, placement.platform)
+        trial.forecast.check()
+    # Already found where the form was chosen, and kept, since to find it traces the rule.
+    linear = trials.linear_form() if plan.form == "matrix" else None
+    return Preparation(run, plan, trial.program, trial.forecast, linear)
 
 
 def fitting_plan(run: Run, placement: Placement, *, available: int | None = None) -> ExecutionPlan:
     """The plan that ``prepare`` chooses on devices with so many bytes each; one trip at a time if none fits."""
-    return _Candidates(run, placement, available, on_training=False).fitting_plan(None)
+    return _TriedPlans(run, placement, available, on_training=False).fitting_plan(None)
 
 
-class _Candidate(NamedTuple):
+class _TriedPlan(NamedTuple):
     """What one plan of a run comes to: its program on the host, the shapes of its carry, and its memory."""
 
     plan: ExecutionPlan
@@ -187,7 +193,7 @@ class _Candidate(NamedTuple):
     forecast: Forecast
 
 
-class _Candidates:
+class _TriedPlans:
     """The plans of a run that were tried; the last one is kept, since it is the one that is mostly chosen."""
 
     def __init__(
@@ -201,20 +207,21 @@ class _Candidates:
         self._run, self._placement = run, placement
         self._available, self._on_training = available, on_training
         self._device_bytes = device_bytes  # of a device that is not here
-        self._last: _Candidate | None = None
-        self._found: LinearForm | NotLinear | None = None
+        self._last: _TriedPlan | None = None
+        self._linearity: LinearForm | NotLinear | None = None
 
-    def of(self, plan: ExecutionPlan) -> _Candidate:
-        """The candidate of this plan."""
+    def try_plan(self, plan: ExecutionPlan) -> _TriedPlan:
+        """What this plan comes to."""
         # The plan that fits is the last one that was tried: its program is kept, and not made twice.
         if self._last is None or self._last.plan is not plan:
             program, carry = make_program(self._run, plan, self._placement, self._device_bytes)
+            # It holds matrices and segments in place of what the loop carries: its forecast is another.
             if plan.form == "matrix":
                 run = MatrixRun(self._run, plan, program, self.linear_form(program))
                 memory = matrix_forecast([run], self._available, self._on_training)
             else:
                 memory = _forecast(self._run, plan, program, carry, self._available, self._on_training)
-            self._last = _Candidate(plan, program, carry, memory)
+            self._last = _TriedPlan(plan, program, carry, memory)
         return self._last
 
     def fitting_plan(self, form: str | None) -> ExecutionPlan:
@@ -243,20 +250,24 @@ class _Candidates:
         Raises:
           SettingError: if there is no such form.
         """
-        if self._found is None:
+        if self._linearity is None:
             if program is None:
                 # Whether a rule is linear does not depend on the plan, so any valid plan serves.
                 program, _ = make_program(
                     self._run, trip_by_trip(self._run.schedule), self._placement, self._device_bytes
                 )
-            self._found = find_matrix_form(self._run, program)
-        if isinstance(self._found, NotLinear):
-            reason = f"{self._found.reason[0].upper()}{self._found.reason[1:]}."
-            told = refusal("form", "matrix", "loop for this run", reason)
+            self._linearity = find_matrix_form(self._run, program)
+        if isinstance(self._linearity, NotLinear):
+            reason = f"{self._linearity.reason[0].upper()}{self._linearity.reason[1:]}."
+            error = refusal("form", "matrix", "loop for this run", reason)
             raise NoMatrixForm(
-                str(told), setting=told.setting, value=told.value, allowed=told.allowed, remedy=told.remedy
+                str(error),
+                setting=error.setting,
+                value=error.value,
+                allowed=error.allowed,
+                remedy=error.remedy,
             )
-        return self._found
+        return self._linearity
 
     def _form(self, form: str | None) -> str:
         """The form that is wanted, or the quicker one of those that the run has."""
@@ -266,6 +277,7 @@ class _Candidates:
             try:
                 self.linear_form()
             except NoMatrixForm:
+                # A form that was asked for is refused with its reason; the default gives way.
                 if form:
                     raise
                 return "loop"
@@ -276,7 +288,7 @@ class _Candidates:
 
         Without it waves of large networks would be refused: a v5e trains 11 trips of ResNet-18 side by side, not 23.
         """
-        memory = self.of(plan).forecast
+        memory = self.try_plan(plan).forecast
         return memory.needed + memory.parts["temporaries"] <= memory.available
 
 
@@ -290,7 +302,7 @@ def _forecast(
 ) -> Forecast:
     """What a program and its carry, or their shapes, and evaluation will hold on each device."""
     placement, model = program.placement, program.training.client_work.build().model
-    trips = -(-plan.lanes // placement.number) if placement.together else 1
+    trips = -(-plan.lanes // placement.number) if placement.side_by_side else 1
     return forecast(
         program,
         carry,
@@ -306,9 +318,11 @@ def check_held(params: Any, name: str) -> None:
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         if not jnp.issubdtype(leaf.dtype, jnp.inexact):
             continue
+        # The overflow of the cast is what is looked for: 1e300 is finite in float64, and infinite in float32.
         with np.errstate(over="ignore"):
             held = np.asarray(leaf).astype(jax.dtypes.canonicalize_dtype(leaf.dtype), copy=False)
-        wide = held.astype(np.float64) if held.dtype.kind == "V" else held  # of bfloat16, NumPy knows little
+        # NumPy does not know whether bfloat16 and its like, of the kind V, are finite.
+        wide = held.astype(np.float64) if held.dtype.kind == "V" else held
         finite = np.isfinite(wide)
         where = jax.tree_util.keystr(path)
         allowed = f"free of NaN and infinity in {held.dtype}, in which the device computes"
@@ -321,6 +335,7 @@ def _check_after_cast(federation: Federation) -> None:
     for name in FLOATS:
         array = getattr(federation, name)
         held = None if array is None else jax.dtypes.canonicalize_dtype(array.dtype)
+        # Arrays in the device's own type were checked when the federation was made, maps are when they are read.
         if array is not None and array.dtype != held and not is_memory_map(array):
             check_finite(array, name, dtype=held)
 
@@ -338,6 +353,7 @@ def place_program(program: Any) -> Any:
         if is_mapped:
             check_finite(x, "x", dtype=held)
         return put(program, placement.everywhere())
+    # The rest every device holds whole; of the examples each process reads what its own devices hold.
     rest = put(with_examples(program, None), placement.everywhere())
 
     def read(first: int, end: int) -> np.ndarray:
@@ -346,6 +362,7 @@ def place_program(program: Any) -> Any:
             check_finite(rows, "x", first, held)
         return rows
 
+    # JAX divides an axis evenly or not at all; ``put_rows`` repeats the last row up to this length.
     length = -(-len(x) // placement.number) * placement.number
     parts = put_rows(read, x, placement.examples_sharding(), length)
     return with_examples(rest, parts)
@@ -364,5 +381,6 @@ def carry_shardings(placement: Placement, carry: engine.Carry) -> engine.Carry:
     shardings: engine.Carry = jax.tree.map(lambda _: placement.everywhere(), carry)
     if not carry.memory or not shardings.memory:
         return shardings
+    # Scales and the held row are small beside the rows: they stay whole everywhere.
     codes = jax.tree.map(placement.memory_sharding, carry.memory.codes)
     return shardings._replace(memory=shardings.memory._replace(codes=codes))

@@ -30,6 +30,7 @@ class Run(NamedTuple):
       evaluate_clients: whether each evaluation measures the model on each client's own examples, too.
     """
 
+    # In the order of ``jafl.simulate``: it passes the first six on by their places.
     schedule: EventSchedule
     federation: Federation
     client_work: Specification
@@ -50,6 +51,7 @@ class Run(NamedTuple):
           SettingError: if it is none.
         """
         if self.server_optimizer is None:
+            # With this rate the model moves by the rule's direction itself, as the algorithms are written.
             return specify(optax.sgd, learning_rate=1.0)
         check_optimizer("server_optimizer", self.server_optimizer)
         return as_specification(self.server_optimizer)
@@ -61,4 +63,5 @@ class Run(NamedTuple):
         """
         if self.schedule.num_clients != self.federation.num_clients:
             return self
+        # Before the run is planned: what follows from the whole schedule is then data of the program.
         return self._replace(rule=for_schedule(self.rule, self.schedule, self.federation.num_examples))

@@ -77,7 +77,7 @@ def in_waves(
       width: trips in a wave, at most.
       rows: trips that may wait to be folded, at most; in the loop form only. Default: twice the width.
       cost: [J] numbers above 0, such as minibatches of each trip. Trips of one wave then cost at most twice as much
-        as each other, so that none waits long for the largest, and the longest come first. Default: all alike.
+        as each other, so that none waits long for the largest, and the longest come first. Default: all equal.
       mixed: trips of all costs may share a wave, as they always may in the matrix form. With few lanes, short trips
         still wait little for long ones.
       lanes: trips of a wave that train side by side, then the next ones. Default: all of the wave.
@@ -254,10 +254,6 @@ def check_plan(schedule: EventSchedule, plan: ExecutionPlan) -> None:
 
     Each trip must find its version in the slot that it reads, train before it is folded, and wait undisturbed.
 
-    Args:
-      schedule: the event schedule.
-      plan: the execution plan to check.
-
     Raises:
       SettingError: for a plan of another schedule, or one that was changed.
     """
@@ -314,9 +310,9 @@ def _check_waves(trips: int, plan: ExecutionPlan) -> None:
     require(fits, "the largest of the plan's waves", largest, f"its width, {plan.width}", REMEDY)
     keys = np.sort(plan.wave.astype(np.int64) * plan.width + plan.place)
     inside = trips == 0 or (plan.place.min() >= 0 and plan.place.max() < plan.width)
-    apart = inside and bool(np.all(np.diff(keys) > 0))
+    all_differ = inside and bool(np.all(np.diff(keys) > 0))
     allowed = "another one for each trip of a wave, below its width"
-    require(apart, "the plan's place", plan.place, allowed, REMEDY)
+    require(all_differ, "the plan's place", plan.place, allowed, REMEDY)
     fits = 1 <= plan.lanes <= plan.width
     require(fits, "the plan's lanes", plan.lanes, f"from 1 to its width, {plan.width}", REMEDY)
     # At most one wave is due before a trip: the loop looks for one only.

@@ -25,14 +25,7 @@ def temporary_bytes(run: Run, platform: str, *, trips: int, form: str = "loop") 
     A trip holds some models, and what the gradient of a minibatch keeps of its forward pass. Of client work that is
     not ``jafl.client_work`` only the models are known.
 
-    Args:
-      run: ``params`` may be shapes.
-      platform: of the devices.
-      trips: how many train side by side on a device.
-      form: that of the plan.
-
-    Returns:
-      Bytes on each device.
+    trips: how many train side by side on a device; the result is in bytes on each. ``run.params`` may be shapes.
     """
     models = MODELS_OF_A_TRIP[form] * count_bytes(run.params)
     return int(trips * (models + _kept_by_a_gradient(run)) * (TILES_OF_A_TPU if platform == "tpu" else 1))

@@ -15,7 +15,8 @@ from jafl.privacy.private import report_of
 from jafl.records import Params
 from jafl.specifications import Specification, as_specification
 
-STEPS = 8  # an optimizer that leaves a parameter in its first steps, whatever the gradients, leaves it
+# An optimizer that leaves a parameter as it is in its first steps, whatever the gradients, leaves it for ever.
+STEPS = 8
 
 
 def check_all_are_moved(
@@ -27,33 +28,28 @@ def check_all_are_moved(
 ) -> None:
     """Raises SettingError where a private rule would add noise to parameters that are never trained.
 
-    Args:
-      rule: on its schedule.
-      client_work: what ``jafl.client_work`` returns, or another specification of client work.
-      server_optimizer: an optax optimizer.
-      federation: whose examples the model reads.
-      params: [*P], or their shapes.
-
-    Raises:
-      SettingError: names such parameters, and what leaves them as they are.
+    It names such parameters, and what leaves them as they are. The rule is that of its schedule; ``params`` [*P] may
+    be shapes.
     """
     report = report_of(rule)
     if report is None or not report.noise_deviation > 0:
         return
     work = client_work.arguments
     without = [False] * len(jax.tree.leaves(params))
+    # With an L2 term each parameter has a gradient, whether the loss reads it or not.
     if work.get("l2") is None:
         without = without_gradient(client_work.build().model, federation, params)
     for name, optimizer in (("optimizer", work.get("optimizer")), ("server_optimizer", server_optimizer)):
         if optimizer is None:
             continue
-        found = unmoved(as_specification(optimizer), params, without if name == "optimizer" else None)
+        # Zeros for the clients' optimizer alone: what the server's receives has the noise in every entry.
+        names = unmoved(as_specification(optimizer), params, without if name == "optimizer" else None)
         require(
-            not found,
+            not names,
             f"what {name} leaves as it is",
-            found[:6],
+            names[:6],
             "nothing in a private run: its noise would move what is not trained",
-            f"Freeze it through the model: model, params = jafl.Model(module).freeze(params, {found[:6]}).",
+            f"Freeze it through the model: model, params = jafl.Model(module).freeze(params, {names[:6]}).",
         )
 
 
@@ -63,6 +59,7 @@ def without_gradient(model: Model, federation: Federation, params: Params) -> li
         jax.ShapeDtypeStruct((2, *array.shape[1:]), jax.dtypes.canonicalize_dtype(array.dtype))
         for array in (federation.x, federation.y)
     )
+    # Of the traced function, for all numbers: a gradient that happens to be 0 somewhere is still one.
     gradient = jax.grad(lambda params, x, y: jnp.sum(model.losses(params, x, y)))
     return [not read for read in jax.tree.leaves(dependences(gradient, params, x, y), is_leaf=_is_set)]
 
@@ -70,15 +67,11 @@ def without_gradient(model: Model, federation: Federation, params: Params) -> li
 def unmoved(optimizer: Specification, params: Params, without: list[bool] | None = None) -> list[str]:
     """The paths of the parameters that an optimizer leaves as they are, whatever their gradients are.
 
-    Args:
-      optimizer: an optax optimizer.
-      params: [*P], or their shapes.
-      without: for each parameter, whether its gradient is always 0.
-
-    Returns:
-      The paths; [] where it leaves all of them, as with a learning rate of 0.
+    [] where it leaves all of them, as with a learning rate of 0. params: [*P], or their shapes. without: for each,
+    whether its gradient is always 0.
     """
-    if optimizer.factory is optax.sgd and not any(without or ()):  # it treats all parameters alike
+    # SGD treats all parameters in one way: it need not be compiled to know that.
+    if optimizer.factory is optax.sgd and not any(without or ()):
         return []
     shapes = tuple((leaf.shape, jnp.dtype(leaf.dtype)) for leaf in jax.tree.leaves(params))
     zeros = tuple(without or [False] * len(shapes))
@@ -90,18 +83,20 @@ def _any_moved(optimizer: Specification, structure: Any, shapes: tuple, zeros: t
     """[P] bool: whether any of the first steps changes each parameter; gradients are random, or 0."""
     built = optimizer.build()
 
-    def drawn(key: jax.Array) -> list[jax.Array]:
+    def random_leaves(key: jax.Array) -> list[jax.Array]:
         keys = jax.random.split(key, len(shapes))
         return [
             jax.random.normal(one, shape).astype(dtype)
             for one, (shape, dtype) in zip(keys, shapes, strict=True)
         ]
 
-    params = jax.tree.unflatten(structure, drawn(jax.random.key(0)))
+    params = jax.tree.unflatten(structure, random_leaves(jax.random.key(0)))
 
     def step(state: Any, key: jax.Array) -> tuple[Any, Any]:
+        # Random ones have no zeros, so what does not move is left by the optimizer itself.
         gradients = [
-            jnp.zeros_like(leaf) if zero else leaf for leaf, zero in zip(drawn(key), zeros, strict=True)
+            jnp.zeros_like(leaf) if zero else leaf
+            for leaf, zero in zip(random_leaves(key), zeros, strict=True)
         ]
         updates, state = built.update(jax.tree.unflatten(structure, gradients), state, params)
         return state, jnp.stack([jnp.any(leaf != 0) for leaf in jax.tree.leaves(updates)])

@@ -14,8 +14,10 @@ def takes_whole_steps(plan: ExecutionPlan, rule: Rule, placement: Placement) -> 
         return False
     # Additive rules are folded side by side instead; with memory, each fold needs the one before it.
     able = rule.whole_step is not None and rule.buffer_size and not rule.remembers and not rule.additive
+    # One compiled program reads as many rows at every step: a flushed or larger buffer needs another.
     if not able or not np.all(np.diff(plan.first_trip) == rule.buffer_size):
         return False
+    # The loop looks for a single wave before each step.
     return bool(np.all(np.diff(_step_before(plan)) > 0))
 
 
@@ -33,6 +35,7 @@ def due_at_steps(plan: ExecutionPlan) -> ExecutionPlan:
     free: list[int] = []
     rows = folded = 0
     for first, trips in zip(wave_before.tolist(), members, strict=True):
+        # Rows of earlier steps alone: this step's own trips still wait when its wave trains.
         free.extend(row[folded:first].tolist())
         folded = first
         missing = max(0, len(trips) - len(free))

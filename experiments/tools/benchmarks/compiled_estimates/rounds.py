@@ -47,10 +47,10 @@ def loop_rounds(preparation: Preparation) -> dict[str, float]:
         rounds["train_if_wave"] = waves / reached
         rounds["_train_one_after_the_other"] = trips / waves
         sizes = np.bincount(plan.wave, minlength=waves)
-        lanes = placement.number * max(1, placement.lanes) if placement.together else placement.number
+        lanes = placement.number * max(1, placement.lanes) if placement.side_by_side else placement.number
         turns = -(-sizes // lanes)
         rounds["in_rounds"] = rounds["_train_share"] = float(np.mean(turns))
-    return rounds | rounds_of_local_training(preparation, lanes if placement.together else 1)
+    return rounds | rounds_of_local_training(preparation, lanes if placement.side_by_side else 1)
 
 
 def rounds_of_local_training(preparation: Preparation, lanes: int) -> dict[str, float]:
@@ -99,7 +99,7 @@ def count_segments(preparation: Preparation) -> SegmentCounts:
     run = matrix_run(preparation)
     size, versions = (np.concatenate(column) for column in zip(*_sizes(preparation), strict=True))
     memory = float(run.stores)
-    lanes = run.plan.width if preparation.program.placement.together else 1
+    lanes = run.plan.width if preparation.program.placement.side_by_side else 1
     rounds = {
         "_combine": float(np.mean(matrix_program.further_products(versions))),
         "_train_one_after_the_other": float(np.mean(size)),
