@@ -19,10 +19,7 @@ _IGNORED = ("convert_element_type", "reshape", "broadcast_in_dim", "squeeze", "c
 
 
 def same_but_for_sizes(first: Any, second: Any) -> bool:
-    """Whether two traces have the same operations in the same order, with the same constants.
-
-    Args:
-      first, second: of ``jax.make_jaxpr``.
+    """Whether two jaxprs have the same operations in the same order, with the same constants.
 
     Examples:
       >>> three, four = jnp.ones(3), jnp.ones(4)
