@@ -253,12 +253,7 @@ def dry_run(
     """Computes and draws every schedule of ``settings`` without training; the arguments are those of ``run``.
 
     Leaves ``config.json``, ``schedule.npz``, ``partition.npz``, ``diagnostics.json`` and the schedule's pictures.
-
-    Returns:
-      A sentence for each picture that could not be drawn.
-
-    Raises:
-      SettingError: for any setting that cannot work.
+    Returns a sentence for each picture that could not be drawn.
     """
     which = which_pictures(pictures, show)
     with measured() as clock:
@@ -352,10 +347,7 @@ def _check_same_comparison(path: pathlib.Path, settings: Settings, alone: bool) 
 def _write_comparison(
     parent: RunDirectory, outcomes: Sequence[Outcome], settings: Settings, clock: WallClock, pictures: str
 ) -> list[str]:
-    """Writes the comparison's ``summary.json`` and, unless ``pictures`` is "none", its pictures.
-
-    Returns a sentence for each picture that could not be drawn.
-    """
+    """Writes ``summary.json`` and the pictures; returns a sentence for each that could not be drawn."""
     target_accuracy = settings.target_accuracy
     runs = {
         outcome.experiment.name: {

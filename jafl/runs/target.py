@@ -11,15 +11,9 @@ from jafl.runs.recording.wall_clock import part
 
 
 def with_target(past: PastRun, target_accuracy: float, *, pictures: bool) -> PastRun:
-    """A run that is over, by another target: its directory says what reaching it took.
+    """A run that is over, by another target: its directory says what reaching it took, and is read again.
 
-    Args:
-      past: the run.
-      target_accuracy: the target.
-      pictures: whether to draw the picture of the accuracy again, where there is one.
-
-    Returns:
-      The run as its directory is now; ``past`` where it has this target already.
+    pictures: whether to draw the picture of the accuracy again, where there is one.
     """
     summary: dict[str, Any] = dict(past.summary or {})
     config = {**past.config, "target_accuracy": target_accuracy}

@@ -31,21 +31,10 @@ def run_experiment(
     replacement: Replacement | None = None,
     clock: WallClock | None = None,
 ) -> Outcome:
-    """Runs one experiment, or what is left of it, and writes its directory.
+    """Runs one experiment, or what is left of it, and writes its directory, on which the caller holds the lock.
 
-    The caller holds the lock on the directory (``jafl.runs.lock``).
-
-    Args:
-      experiment: what is run.
-      directory: where.
-      options: how.
-      interrupt: Ctrl-C.
-      replacement: of the run that the directory holds, once this one has something to show.
-      clock: what measures the parts of the wall-clock time.
-
-    Raises:
-      SettingError: if the directory holds a run of other settings; DamagedRun if it holds a damaged one.
-      OSError: if a file cannot be written.
+    replacement: of the run that the directory holds, once this one has something to show. SettingError if that is of
+    other settings, DamagedRun if it is damaged, OSError if a file cannot be written.
     """
     recording = Recording(experiment, directory, options, replacement, clock)
     waits = recording.is_waiting

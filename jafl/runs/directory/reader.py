@@ -21,12 +21,7 @@ STATUSES = ("finished", "interrupted", "diverged")
 
 
 class DamagedRun(SettingError):
-    """A run directory in which a file is not what it should be.
-
-    Attributes:
-      path: the directory.
-      reason: what is wrong, a sentence without its end.
-    """
+    """A run directory in which a file is not what it should be; ``reason``: a sentence without its end."""
 
     def __init__(self, path: pathlib.Path, reason: str):
         super().__init__(f"{path} is damaged: {reason}. {REMEDY}", setting="output_dir", value=str(path))
@@ -167,11 +162,7 @@ def _evaluations(path: pathlib.Path) -> list[dict[str, Any]]:
 
 
 def run_folders(path: str | os.PathLike[str]) -> list[pathlib.Path]:
-    """The directories with a ``config.json``, ``path`` and those below it, by name.
-
-    Raises:
-      SettingError: if ``path`` is not a directory.
-    """
+    """The directories with a ``config.json``, ``path`` and those below it, by name."""
     path = pathlib.Path(path)
     if not path.is_dir():
         raise SettingError(f"{str(path)!r} is not a directory.")
@@ -209,10 +200,7 @@ def settings_file(output_dir: str | os.PathLike[str]) -> pathlib.Path:
 
 
 def swept(output_dir: str | os.PathLike[str]) -> dict[str, Any] | None:
-    """What the sweep in ``output_dir`` crosses: ``sweep`` and, if there are any, ``arms`` and ``overrides``.
-
-    None if the directory holds no sweep.
-    """
+    """What the sweep in ``output_dir`` crosses, {"sweep" and any "arms", "overrides"}; None if there is none."""
     path = pathlib.Path(output_dir) / "sweep.json"
     if not path.is_file():
         return None
@@ -256,10 +244,7 @@ def read_schedule(path: str | os.PathLike[str]) -> EventSchedule:
 
 
 def read_json(path: pathlib.Path) -> dict[str, Any]:
-    """A JSON file of a run directory.
-
-    Raises SettingError if it cannot be read, is not such a file, or is of another format version.
-    """
+    """A JSON file of a run directory; SettingError if it is none, or of another format version."""
     try:
         content = json.loads(path.read_text())
     except OSError as error:

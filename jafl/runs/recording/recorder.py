@@ -98,18 +98,10 @@ class Outcome:
 class Recording:
     """Writes the directory of one run, on which the caller holds the lock (``jafl.runs.lock``).
 
-    As a context manager it closes the trackers' writers when the block ends.
-
-    Args:
-      experiment: what is run.
-      directory: where.
-      options: how.
-      replacement: of the run that the directory holds. Until it is made, nothing is written: what has been measured
-        waits in this object, and checkpoints lie in ``RunDirectory.new_checkpoints``.
-      clock: what measures the parts of the wall-clock time.
-
-    Raises:
-      SettingError: if the directory holds a run of other settings, which is not to be replaced.
+    As a context manager it closes the trackers' writers when the block ends. replacement: of the run that the
+    directory holds. Until it is made, nothing is written: what has been measured waits in this object, and
+    checkpoints lie in ``RunDirectory.new_checkpoints``. SettingError for a run of other settings, which is not to be
+    replaced.
     """
 
     def __init__(
@@ -311,10 +303,7 @@ def refuse_differences(path: Any, before: Mapping[str, Any], now: Mapping[str, A
 
 
 def refuse_changed_inputs(path: Any, lines: Sequence[str]) -> None:
-    """Raises SettingError, with the ``lines`` of ``jafl.config.inputs.changed``, if there are any.
-
-    path: the directory of the run.
-    """
+    """Raises SettingError, with the ``lines`` of ``jafl.config.inputs.changed``, if there are any."""
     if lines:
         raise SettingError(
             f"{path} holds a run of other inputs:\n  "

@@ -220,16 +220,9 @@ TRACKERS: dict[str, tuple[Tracker, str]] = {
 
 
 def named(names: str) -> list[Tracker]:
-    """The trackers that a text lists.
+    """A tracker for each name of ``TRACKERS`` in a text, with commas between them; "" for none.
 
-    Args:
-      names: of ``TRACKERS``, with commas between them; "" for none.
-
-    Returns:
-      One tracker for each name.
-
-    Raises:
-      SettingError: for another name (tells the nearest), or if a library is not installed.
+    SettingError for another name (tells the nearest), or if a library is not installed.
     """
     trackers = []
     for name in dict.fromkeys(filter(None, map(str.strip, names.split(",")))):
