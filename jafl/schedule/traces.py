@@ -164,21 +164,13 @@ def read_availability(path: str | os.PathLike[str], cycle_after: float | None = 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Rows:
-    """The rows of a file, sorted by client, and for each client in the file's order.
-
-    Attributes:
-      path: the file.
-      number: [R] lines or indices in the file.
-      client: [R].
-      offsets: [N + 1]; client c has the rows ``offsets[c]:offsets[c + 1]``.
-      columns: {name: [R] float64}.
-    """
+    """The rows of a file, sorted by client, and for each client in the file's order."""
 
     path: str
-    number: np.ndarray
-    client: np.ndarray
-    offsets: np.ndarray
-    columns: dict[str, np.ndarray]
+    number: np.ndarray  # [R] lines or indices in the file
+    client: np.ndarray  # [R]
+    offsets: np.ndarray  # [N + 1]; client c has the rows ``offsets[c]:offsets[c + 1]``
+    columns: dict[str, np.ndarray]  # {name: [R] float64}
 
     @property
     def first_row(self) -> np.ndarray:
