@@ -174,9 +174,7 @@ def _refuse_private(rule: Specification) -> None:
 class AccountedRule(Specification):
     """A private rule on the schedule that it has been accounted for: it runs on no other.
 
-    Attributes:
-      report: a ``PrivacyReport``; None of a copy that JAX has made.
-      requested: the rule that ``private`` was given; likewise.
+    A copy that JAX has made has neither the report nor the rule that ``private`` was given.
     """
 
     report: PrivacyReport | None = None
@@ -274,28 +272,21 @@ def _unprotected(rule, accounted) -> Rule:
 
 
 class _Own(NamedTuple):
-    """What a private rule keeps beside the rule in it.
+    """What a private rule keeps beside the rule in it."""
 
-    Attributes:
-      step: [] int32: of the server.
-      kept: what the noise keeps from step to step.
-      drawn: the key of the noise where it was drawn: here it is in the checkpoints; else ().
-    """
-
-    step: Array
-    kept: Any
-    drawn: Any
+    step: Array  # [] int32: of the server
+    kept: Any  # what the noise keeps from step to step
+    drawn: Any  # the key of the noise where it was drawn: here it is in the checkpoints; else ()
 
 
 def _private_on_schedule(
     rule, clip_norm, deviation, words, tree_steps, num_steps, mechanism: Mechanism, rows, accounted
 ) -> Rule:
-    """``rule`` with clipping and noise.
-
-    deviation: the standard deviation of a node's noise in the direction. accounted: the digests of what was accounted
-    for. The others are those of ``noise.NoiseNumbers`` and ``noise.make_noise``.
+    """``rule`` with clipping, and noise of which a node has the standard ``deviation`` in the direction.
 
     Updates, their sum and the noise have 32 bits at least: a sum in bfloat16 may move by more than an update's norm.
+    accounted: the digests of what was accounted for. The others are of ``noise.NoiseNumbers`` and
+    ``noise.make_noise``.
     """
     within = executed(rule)
 
