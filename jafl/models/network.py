@@ -59,14 +59,9 @@ class Network(abc.ABC):
 
 
 def stream_key(key: jax.Array | None, name: str) -> jax.Array:
-    """The key of a random stream that is not called dropout.
+    """The key of a random stream ``name`` that is not called dropout.
 
-    Args:
-      key: of a local step in training; None in evaluation, whose streams have a fixed key.
-      name: of the stream.
-
-    Returns:
-      A key that depends on both.
+    key: of a local step in training; None in evaluation, whose streams have a fixed key.
     """
     key = jax.random.key(0, impl="threefry2x32") if key is None else key
     return jax.random.fold_in(key, zlib.crc32(name.encode()))

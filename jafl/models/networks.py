@@ -35,11 +35,7 @@ _STREAM = re.compile('PRNG for "(.*)"')
 
 
 def as_network(module: Any) -> tuple[Network, Any, Any]:
-    """(the network of what a user gives as a model, its own parameters or None, its own constants or None).
-
-    Raises:
-      SettingError: if it is none of those that jafl knows.
-    """
+    """(the network of what a user gives as a model, its own parameters or None, its own constants or None)."""
     if isinstance(module, Network):
         return module, None, None
     if isinstance(module, nn.Module):
@@ -148,13 +144,10 @@ class Linen(Network):
 
 
 class Variables(NamedTuple):
-    """What is frozen of a linen module that has other variables than parameters.
+    """What is frozen of a linen module that has other variables than parameters."""
 
-    ``params``: frozen parameters or None; ``constants``: {collection: variables}.
-    """
-
-    params: Any
-    constants: Any
+    params: Any  # or None
+    constants: Any  # {collection: variables}
 
 
 def frozen_params(frozen: Any) -> Any:

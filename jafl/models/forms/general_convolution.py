@@ -28,35 +28,19 @@ _MOST_SLICES = 64
 
 
 class Geometry(NamedTuple):
-    """The options of a convolution, one number for each axis of space; static.
+    """The options of a convolution, one number for each axis of space; static."""
 
-    Attributes:
-      strides: steps between neighbouring results.
-      pads: zeros (before, after); negative ones crop.
-      spread: distance between neighbouring elements of the input, zeros in between: ``lhs_dilation``.
-      holes: distance between neighbouring elements of the kernel: ``rhs_dilation``.
-      groups: of channels that do not see each other: ``feature_group_count``.
-    """
-
-    strides: tuple[int, ...]
-    pads: tuple[tuple[int, int], ...]
-    spread: tuple[int, ...]
-    holes: tuple[int, ...]
-    groups: int = 1
+    strides: tuple[int, ...]  # steps between neighbouring results
+    pads: tuple[tuple[int, int], ...]  # zeros (before, after); negative ones crop
+    spread: tuple[int, ...]  # distance between neighbouring elements of the input: ``lhs_dilation``
+    holes: tuple[int, ...]  # distance between neighbouring elements of the kernel: ``rhs_dilation``
+    groups: int = 1  # of channels that do not see each other: ``feature_group_count``
 
 
 def general_convolution(x: jax.Array, kernel: jax.Array, geometry: Geometry) -> jax.Array:
-    """The convolution of ``x`` [B, *space, channels] with ``kernel`` [*window, channels / groups, features].
+    """[B, *space', features]: ``x`` [B, *space, channels] and ``kernel`` [*window, channels / groups, features].
 
     Values and gradients are those of ``lax.conv_general_dilated`` to rounding.
-
-    Args:
-      x: of a floating type, with any number of axes of space.
-      kernel: of the same type, with as many.
-      geometry: the options.
-
-    Returns:
-      [B, *space', features].
 
     Examples:
       >>> one_axis = Geometry((1,), ((1, 1),), (1,), (1,))

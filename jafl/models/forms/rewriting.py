@@ -41,15 +41,9 @@ def as_written() -> Iterator[None]:
 
 
 def in_quick_forms(traced: Callable[..., Any], function: Callable[..., Any], *arguments: Any) -> Any:
-    """``function(*arguments)``, its convolutions and max-pools in the quick form.
+    """``function(*arguments)``, to rounding, its convolutions and max-pools in the quick form.
 
-    Args:
-      traced: traces the function: (*arguments) -> what ``jax.jit(function).trace(*arguments)`` returns.
-      function: any function that JAX can trace.
-      arguments: pytrees of arrays.
-
-    Returns:
-      What the function returns: equal to rounding.
+    traced: (*arguments) -> what ``jax.jit(function).trace(*arguments)`` returns.
     """
     if _as_written:
         return function(*arguments)
