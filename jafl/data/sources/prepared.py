@@ -67,8 +67,7 @@ def tfds_builder(name: str, data_dir: str | os.PathLike) -> Any:
 def check_prepared(name: str, data_dir: str | os.PathLike) -> list[pathlib.Path]:
     """The files of the prepared data set ``name`` under ``data_dir``.
 
-    Raises:
-      SettingError: if it is not there, only half there, in a format that needs TensorFlow, or damaged.
+    SettingError if it is not there, only half there, in a format that needs TensorFlow, or damaged.
     """
     data_dir = pathlib.Path(data_dir)
     folder = pathlib.Path(tfds_builder(name, data_dir).data_path)
