@@ -160,7 +160,6 @@ def _written_out(x: jax.Array, kernel: jax.Array, geometry: Geometry) -> jax.Arr
 
 
 def _with_holes(kernel: jax.Array, holes: Sequence[int]) -> jax.Array:
-    """``kernel`` with zeros between its elements."""
     gaps = [(0, 0, hole - 1) for hole in holes]
     return lax.pad(kernel, jnp.zeros((), kernel.dtype), [*gaps, (0, 0, 0), (0, 0, 0)])
 
@@ -198,7 +197,6 @@ def _counts(space: Sequence[int], window: Sequence[int], geometry: Geometry) -> 
 
 
 def _group_by_group(x: jax.Array, kernel: jax.Array, geometry: Geometry) -> jax.Array:
-    """One group of channels after the other."""
     groups, alone = geometry.groups, geometry._replace(groups=1)
     inputs = jnp.moveaxis(x.reshape(*x.shape[:-1], groups, -1), -2, 0)
     kernels = jnp.moveaxis(kernel.reshape(*kernel.shape[:-1], groups, -1), -2, 0)
