@@ -55,7 +55,6 @@ def node_noise(words: Array, tree: Array, level: Array, index: Array, size: int,
 
 
 def _node_key(words: Array, place: tuple[Any, Any, Any]) -> Array:
-    """Threefry's key of the node at ``place``."""
     combined = jnp.zeros(2, jnp.uint32)
     for pair in range(len(words) // 2):
         key = jax.random.wrap_key_data(words[2 * pair : 2 * pair + 2], impl="threefry2x32")

@@ -193,17 +193,12 @@ class SecureRule(Specification):
             weight_scale=2.0**weight_bits,
             key=np.array(masks.seed_key(seed), np.uint32),
         )
-        counts = _as_counts(num_examples, schedule)
+        known = np.ones(schedule.num_clients) if num_examples is None else num_examples
+        counts = np.asarray(known, np.int32)
         return Specification(_secure_on_schedule, {"rule": rule, "num_examples": counts, **numbers._asdict()})
 
 
-def _as_counts(num_examples: np.ndarray | None, schedule: EventSchedule) -> np.ndarray:
-    """[N] int32: the numbers of examples, 1 where they are not known."""
-    return np.asarray(np.ones(schedule.num_clients) if num_examples is None else num_examples, np.int32)
-
-
 def _secure_on_schedule(rule: Rule, num_examples: np.ndarray, **numbers: Any) -> Rule:
-    """A secure rule; see ``secure``."""
     own = Numbers(**numbers)
 
     def columns(schedule: EventSchedule) -> Columns:
