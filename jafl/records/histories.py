@@ -105,7 +105,9 @@ class History:
           ImportError: without pandas, which jafl itself does not need: ``pip install jafl[pandas]``.
         """
         table = choose(
-            "rows", rows, {"evaluations": self._evaluations, "trips": self._trips, "steps": self._steps}
+            "rows",
+            rows,
+            {"evaluations": lambda: self.evaluations, "trips": self._trips, "steps": self._steps},
         )
         with importing():
             import pandas
@@ -183,9 +185,6 @@ class History:
         points = [(row["client_trips"], row[column]) for row in rows if row.get(column) is not None]
         across, values = zip(*points, strict=True)
         return display.line_chart(across, values, "client trips", column.replace("_", " "))
-
-    def _evaluations(self) -> list[dict[str, Any]]:
-        return self.evaluations
 
     def _trips(self) -> dict[str, np.ndarray]:
         trips = len(self.trip_reports["loss"])

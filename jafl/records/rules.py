@@ -194,7 +194,10 @@ class Rule(_RuleFields):
         check_model: Callable[[Params], None] | None = None,
         **fields: Any,
     ):
-        _check_functions(init=init, begin=begin, fold=fold, finish=finish, columns=columns)
+        functions = {"init": init, "begin": begin, "fold": fold, "finish": finish, "columns": columns}
+        for name, function in functions.items():
+            remedy = "help(jafl.Rule) says what each function of a rule takes and returns."
+            require(callable(function), f"the rule's {name}", function, "a function", remedy)
         memory = _memory_with(memory, fields)
         _check_names(fields)
         required = (requirements or Requirements())._asdict() | fields
@@ -292,13 +295,6 @@ class Rule(_RuleFields):
         memory = "client memory" if self.memory else ""
         steps = ["begin", "fold each trip", "finish", "server optimizer"]
         return display.card(title, facts, display.flow(steps, below={1: memory} if memory else {}))
-
-
-def _check_functions(**functions: Any) -> None:
-    """Raises SettingError for one that cannot be called."""
-    for name, function in functions.items():
-        remedy = "help(jafl.Rule) says what each function of a rule takes and returns."
-        require(callable(function), f"the rule's {name}", function, "a function", remedy)
 
 
 def _check_names(fields: dict[str, Any]) -> None:
