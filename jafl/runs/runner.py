@@ -318,7 +318,6 @@ def _write_schedule(
 
 
 def _dry_run_row(name: str, diagnostics: Mapping[str, Any]) -> list[str]:
-    """The row of one run in the table of a dry run."""
     influence = diagnostics["influence"].get("as given", diagnostics["influence"]["client trips"])
     fairness = [influence["jain"], influence["fairness_loss"]]
     return [
@@ -380,7 +379,6 @@ def _write_comparison(
 
 
 def _rows(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
-    """The table's rows, one for each algorithm."""
     summaries: dict[str, list[dict[str, Any]]] = {}
     for outcome in outcomes:
         summaries.setdefault(outcome.experiment.settings.algorithm, []).append(outcome.summary)

@@ -128,7 +128,6 @@ def _files_of_a_run(path: pathlib.Path) -> list[pathlib.Path]:
 
 
 def _remove_run(folder: pathlib.Path, files: Sequence[pathlib.Path]) -> None:
-    """Removes the files of one run."""
     for file in files:
         file.unlink(missing_ok=True)
     for name in (CHECKPOINTS, BATCH_CHECKPOINTS):
