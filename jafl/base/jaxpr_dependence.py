@@ -77,7 +77,6 @@ def _jaxpr_dependences(jaxpr: Any, arguments: Sequence[frozenset[int]], watched:
 
 
 def _equation_dependences(equation: Any, reads: list[frozenset[int]], watched: Watched) -> Dependences:
-    """What the results of one operation depend on."""
     name, params = equation.primitive.name, equation.params
     if name == "while":
         return _while_dependences(params, reads, watched)

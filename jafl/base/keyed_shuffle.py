@@ -48,7 +48,6 @@ def shuffled(position: jax.Array, count: jax.Array, key: jax.Array, epoch: jax.A
 
 @jax.jit  # traced once, since tracing it 32 times takes longer than the rest of a trip
 def _round(place, number, size, key, epoch):
-    """The places after a round."""
     return _shuffle_once(place, size, *_pivot_and_salt(number, size, key, epoch))
 
 

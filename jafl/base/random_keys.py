@@ -105,7 +105,6 @@ def _may_be_words(leaf: Any) -> bool:
 
 
 def _folded(leaf: jax.Array, words: jax.Array) -> jax.Array:
-    """The keys of a leaf folded with the words."""
     if not is_key(leaf):
         return jax.random.key_data(_folded(jax.random.wrap_key_data(leaf), words))
     fold = lambda key: jax.random.fold_in(jax.random.fold_in(key, words[0]), words[1])  # noqa: E731
