@@ -84,10 +84,7 @@ def require_library(module: str) -> None:
 
 
 def file_of_library(module: str, path: str) -> pathlib.Path | None:
-    """A file in the folder of a library of ``EXTRAS``, of which nothing is imported; None if this version has none.
-
-    Raises MissingLibraryError where the library is not installed.
-    """
+    """A file that a library of ``EXTRAS``, of which nothing is imported, comes with; None if it has none."""
     require_library(module)
     package = importlib.util.find_spec(module)
     for folder in (package and package.submodule_search_locations) or ():
