@@ -70,10 +70,7 @@ def tfds_builder(name: str, data_dir: str | os.PathLike) -> Any:
 
 
 def check_prepared(name: str, data_dir: str | os.PathLike) -> list[pathlib.Path]:
-    """The files of the prepared data set ``name`` under ``data_dir``.
-
-    SettingError if it is not there, only half there, in a format that needs TensorFlow, or damaged.
-    """
+    """The files of a prepared data set; SettingError if it is missing, damaged or in TensorFlow's format."""
     data_dir = pathlib.Path(data_dir)
     folder = pathlib.Path(tfds_builder(name, data_dir).data_path)
     remedy = f"Prepare it with: python run.py --prepare={name} --data_dir={data_dir}"
