@@ -67,14 +67,11 @@ class CelebaCNN(nn.Module):
 
 
 class FourLayerCNN(nn.Module):
-    """Four times conv3x3-32, GroupNorm with a group per channel, pool, ReLU; then dropout and dense classes.
-
-    padding: of the convolutions, in pixels. pool_padding: of the pools, "SAME" or "VALID".
-    """
+    """Four times conv3x3-32, GroupNorm with a group per channel, pool, ReLU; then dropout and dense classes."""
 
     num_classes: int
-    padding: int
-    pool_padding: str
+    padding: int  # of the convolutions, in pixels
+    pool_padding: str  # "SAME" or "VALID"
     dropout_rate: float
 
     @nn.compact
@@ -91,15 +88,11 @@ class FourLayerCNN(nn.Module):
 
 
 class FedStaleWeightCNN(nn.Module):
-    """Pairs of conv3x3, ReLU, GroupNorm, with a pool and dropout after each pair; dense 128, GroupNorm, dropout.
-
-    channels: width of each pair, in groups of four channels. dropout_rates: after each pair; the last rate also
-    follows the dense layer.
-    """
+    """Pairs of conv3x3, ReLU, GroupNorm, with a pool and dropout after each pair; dense 128, GroupNorm, dropout."""
 
     num_classes: int
-    channels: tuple[int, ...]
-    dropout_rates: tuple[float, ...]
+    channels: tuple[int, ...]  # width of each pair, in groups of four channels
+    dropout_rates: tuple[float, ...]  # after each pair; the last rate also follows the dense layer
 
     @nn.compact
     def __call__(self, x: jax.Array, *, train: bool = False) -> jax.Array:

@@ -68,13 +68,10 @@ class Task:
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """A loss or a metric of one of several outputs; compared by value.
+    """A loss or a metric of one of several outputs; compared by value."""
 
-    function: of (that output, labels). output: its key, place or name, see ``jafl.Model``.
-    """
-
-    function: Callable[[Any, jax.Array], Any]
-    output: str | int | None
+    function: Callable[[Any, jax.Array], Any]  # of (that output, labels)
+    output: str | int | None  # its key, place or name, see ``jafl.Model``
 
     def __call__(self, outputs: Any, labels: jax.Array) -> Any:
         """``function`` of the output."""
