@@ -296,10 +296,7 @@ def _legend(figure: "Figure", axes: "Axes", curves: Sequence[Curve]) -> None:
 
 
 def runs_by_label(runs: Any) -> Any:
-    """``{label: [evaluations of each seed]}`` of histories, alone, in lists or by label; anything else as it is.
-
-    SettingError for a label whose runs are no list.
-    """
+    """``{label: [evaluations of each seed]}`` of histories, alone, in lists or by label; anything else as it is."""
     if isinstance(runs, Mapping):
         return {label: _label_runs(label_runs, f"runs[{label!r}]") for label, label_runs in runs.items()}
     is_run = _is_list(runs) and len(runs) > 0 and all(isinstance(row, Mapping) for row in runs)
