@@ -42,10 +42,7 @@ def with_total(rule: Rule, counts: Buffer, total: ArrayTree, params: Params) -> 
 
 
 def _places(rule: Rule, params: Params) -> list[int | None]:
-    """For each leaf of the buffer, the leaf of the model whose shape it has, or None.
-
-    Their lengths, which nothing else has, distinguish them.
-    """
+    """For each leaf of the buffer, the leaf of the model whose length, which nothing else has, it has; or None."""
     leaves, structure = jax.tree.flatten(params)
     lengths = [_LENGTH + number for number in range(len(leaves))]
     marked = jax.tree.unflatten(

@@ -50,10 +50,7 @@ def trip_key(key: Key, client: Array, trip: Array) -> Key:
 
 
 def words(key: Key, like: ArrayTree) -> tuple[Any, Any]:
-    """Two random words for each entry of each array of ``like``: the trip's mask, and the bits of its rounding.
-
-    Two pytrees like it, of uint32, by the key of the trip.
-    """
+    """Two pytrees like ``like`` of random uint32, by the key of a trip: its mask, and the bits of its rounding."""
     leaves, structure = jax.tree.flatten(like)
     pair_masks = [
         threefry(key, jnp.full(jnp.shape(leaf), number, jnp.uint32), _numbers(jnp.shape(leaf)))

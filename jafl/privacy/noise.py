@@ -93,10 +93,7 @@ class Noise(NamedTuple):
 
 
 def make_noise(mechanism: Mechanism, rows: int, numbers: NoiseNumbers, size: int, dtype: Any) -> Noise:
-    """The noise of a mechanism: row ``step`` of ``mechanisms.noising`` times the nodes' Gaussians.
-
-    rows: vectors that it keeps, from ``rows_kept``.
-    """
+    """A mechanism's noise, for which it keeps ``rows`` vectors: row ``step`` of ``noising`` times Gaussians."""
     draw = functools.partial(_draw, numbers, size, dtype)
     nothing = functools.partial(jnp.zeros, size, dtype)
     if mechanism.name == "banded_toeplitz":

@@ -262,10 +262,7 @@ def _unrounded(rule: Rule, columns: Any, weight_scale: Array) -> Rule:
 
 
 def message(update: Updates, client: Array, trip: Array, weight: Array, numbers: Numbers) -> Sent:
-    """What a client sends of one trip, the masked row and its mask; weight: [] int32, in units.
-
-    trip: [] int32, how many trips the client had started before.
-    """
+    """What a client sends of its trip of this number, from 0: the masked row, and its mask; weight: in units."""
     key = masks.trip_key(masks.Key(numbers.key[0], numbers.key[1]), client, trip)
     mask, bits = masks.words(key, update)
     short = clip(update, numbers.clip_norm)
