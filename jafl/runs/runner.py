@@ -311,7 +311,7 @@ def _write_schedule(
     directory.write_partition(experiment.federation, experiment.source)
     weights = expected_weights(experiment)
     diagnostics = diagnose(experiment, weights)
-    directory.write_diagnostics(diagnostics)
+    directory.write_result("diagnostics.json", diagnostics)
     with part("pictures"):
         undrawn = draw_schedule(directory.path, experiment, weights, pictures)
     return diagnostics, undrawn or []

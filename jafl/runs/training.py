@@ -229,10 +229,7 @@ def _train(
 
 
 def with_target(past: PastRun, target_accuracy: float, *, pictures: bool) -> PastRun:
-    """A run that is over, by another target: its directory says what reaching it took, and is read again.
-
-    pictures: whether to draw the picture of the accuracy again, where there is one.
-    """
+    """A run that is over, by another target: what reaching it took is written anew, and with ``pictures`` drawn."""
     summary: dict[str, Any] = dict(past.summary or {})
     config = {**past.config, "target_accuracy": target_accuracy}
     if summary.get("target_accuracy") == target_accuracy == past.config.get("target_accuracy"):

@@ -148,10 +148,6 @@ class RunDirectory:
             }
         self._write_arrays("partition.npz", arrays)
 
-    def remove_summary(self) -> None:
-        """Removes ``summary.json`` of a run that goes on."""
-        (self.path / "summary.json").unlink(missing_ok=True)
-
     def restart(self, evaluations: Sequence[Mapping[str, Any]]) -> None:
         """Prepares the directory for a run that begins, or goes on after ``evaluations``.
 
@@ -200,10 +196,6 @@ class RunDirectory:
         self._write_arrays(
             "client_metrics.npz", {"server_step": np.array(steps), **(history.client_metrics or {})}
         )
-
-    def write_diagnostics(self, content: Mapping[str, Any]) -> None:
-        """``diagnostics.json``: what the schedule tells."""
-        self.write_result("diagnostics.json", content)
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """``summary.json``, with the digests of what the run leaves for good and of itself."""

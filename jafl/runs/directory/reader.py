@@ -30,19 +30,12 @@ class DamagedRun(SettingError):
 
 @dataclasses.dataclass(frozen=True)
 class PastRun:
-    """One run directory.
+    """One run directory."""
 
-    Attributes:
-      path: the directory.
-      config: the content of ``config.json``.
-      evaluations: the complete lines of ``metrics.jsonl``.
-      summary: the content of ``summary.json``; None if the run is under way or was killed.
-    """
-
-    path: pathlib.Path
-    config: Mapping[str, Any]
-    evaluations: list[dict[str, Any]]
-    summary: dict[str, Any] | None
+    path: pathlib.Path  # the directory
+    config: Mapping[str, Any]  # of ``config.json``
+    evaluations: list[dict[str, Any]]  # the complete lines of ``metrics.jsonl``
+    summary: dict[str, Any] | None  # of ``summary.json``; None of a run under way or killed
 
     @property
     def name(self) -> str:
@@ -170,10 +163,7 @@ def run_folders(path: str | os.PathLike[str]) -> list[pathlib.Path]:
 
 
 def find_runs(path: str | os.PathLike[str]) -> list[PastRun]:
-    """Every run in a directory and its subdirectories, in the order of their paths.
-
-    Raises SettingError as ``read_run`` does, and if there is no run.
-    """
+    """Every run in a directory and its subdirectories, in the order of their paths; SettingError if there is none."""
     runs = [read_run(folder) for folder in run_folders(path)]
     if not runs:
         raise SettingError(

@@ -162,7 +162,8 @@ class Recording:
         if not (self.directory.path / "metrics.jsonl").is_file():  # what a dry run has left
             (self.directory.path / "diagnostics.json").unlink(missing_ok=True)
         if self._other_target:
-            self.directory.remove_summary()  # whose digests are of the earlier settings
+            # Its digests are of the earlier settings.
+            (self.directory.path / "summary.json").unlink(missing_ok=True)
             self.directory.write_config(self.experiment, self.options.command)
         self.directory.write_schedule(self.experiment.schedule)
         self.directory.write_partition(self.experiment.federation, self.experiment.source)
@@ -270,7 +271,7 @@ class Recording:
             )
             return Outcome(experiment, history, history.evaluations, summary, error)
         if whole:
-            directory.write_diagnostics(diagnose(experiment, history.weights))
+            directory.write_result("diagnostics.json", diagnose(experiment, history.weights))
         directory.write_summary(summary)
         with part("pictures"):
             undrawn = draw_history(directory.path, experiment, history, options.drawn) or []

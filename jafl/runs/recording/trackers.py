@@ -220,10 +220,7 @@ TRACKERS: dict[str, tuple[Tracker, str]] = {
 
 
 def named(names: str) -> list[Tracker]:
-    """A tracker for each name of ``TRACKERS`` in a text, with commas between them; "" for none.
-
-    SettingError for another name (tells the nearest), or if a library is not installed.
-    """
+    """A tracker for each name of ``TRACKERS`` in a text with commas; SettingError, with the nearest, for another."""
     trackers = []
     for name in dict.fromkeys(filter(None, map(str.strip, names.split(",")))):
         tracker, library = choose("trackers", name, TRACKERS)
