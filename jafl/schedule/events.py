@@ -55,10 +55,7 @@ def events_within(world: World, protocol: Protocol, client_trips: int) -> EventS
 
 
 class Events:
-    """Who trains, who may start, and what the server has received; ``run`` makes the schedule. Written for speed.
-
-    The phases of an instant are listed by ``_phases``.
-    """
+    """Who trains, who may start, and what the server has received; ``run`` makes the schedule. Written for speed."""
 
     def __init__(self, world: World, protocol: Protocol, trips: int):
         if world.availability:
